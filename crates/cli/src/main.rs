@@ -1,0 +1,2 @@
+//! The program `lacuna`.
+fn main() {}

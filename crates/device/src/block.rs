@@ -1,0 +1,63 @@
+use crate::Result;
+
+/// Size of a sector in bytes: the unit of atomicity and of every address in Lacuna.
+pub const SECTOR: usize = 512;
+
+/// What a device tells of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Usable size in bytes; a multiple of `block_bytes`.
+    pub capacity_bytes: u64,
+    /// Unit of reads and writes in bytes: offsets, lengths and buffers are aligned to it.
+    /// A power of two, at least [`SECTOR`].
+    pub block_bytes: u32,
+    /// Preferred alignment of large writes and discards in bytes (0 when unknown).
+    pub erase_bytes: u32,
+}
+
+/// Counters of all traffic since the device was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceStats {
+    /// Read requests.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Write requests.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Syncs.
+    pub syncs: u64,
+    /// Bytes discarded.
+    pub discarded_bytes: u64,
+}
+
+/// Raw space. Offsets and lengths are multiples of [`Geometry::block_bytes`]; a request beyond the
+/// capacity or off that grid is [`crate::Error::BadRange`]. Buffers should come from
+/// [`crate::AlignedBuf`]; others are copied where the system demands alignment.
+///
+/// Calls may be made from many threads at once. Overlapping concurrent writes have no defined
+/// order; what a power cut may do is stated in the crate's documentation.
+pub trait BlockDevice: Send + Sync {
+    /// Size and alignment.
+    fn geometry(&self) -> Geometry;
+
+    /// A name for error messages, such as the path.
+    fn name(&self) -> &str;
+
+    /// Fills `buf` from byte `offset`.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Writes `data` at byte `offset`. Durable only after a later [`BlockDevice::sync`].
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Makes every write that returned before this call durable.
+    fn sync(&self) -> Result<()>;
+
+    /// Tells the device that `len` bytes at `offset` are no longer needed. Their content is
+    /// undefined until they are written again. Advice: may do nothing.
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Traffic so far.
+    fn stats(&self) -> DeviceStats;
+}

@@ -1,0 +1,28 @@
+//! Storage devices and files: the only crate of Lacuna that makes storage system calls.
+//!
+//! Two interfaces, each with real, in-memory and simulated implementations:
+//!
+//! - [`BlockDevice`]: raw space addressed in bytes, sector-aligned. The flash translation layer
+//!   lives on it.
+//! - [`File`] and [`Place`]: positional files with holes, and a named set of them. The database
+//!   engine lives on it, unchanged on a file system of ours, on a directory of ext4 or XFS, in
+//!   memory and on the simulator.
+//!
+//! # What a power cut may do (the contract that every layer above is proven against)
+//!
+//! 1. A write that returned before a `sync` was *called* survives once that `sync` returned `Ok`.
+//! 2. Every other write may, sector by sector (512 bytes), be kept or be lost, in any order.
+//! 3. A sector is never half old and half new.
+//! 4. After a failed `sync` nothing is known about any write since the last good one.
+
+#![forbid(unsafe_op_in_unsafe_fn)]
+
+mod block;
+mod buf;
+mod error;
+mod place;
+
+pub use block::{BlockDevice, DeviceStats, Geometry, SECTOR};
+pub use buf::AlignedBuf;
+pub use error::{Error, Result};
+pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint};

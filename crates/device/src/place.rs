@@ -1,0 +1,146 @@
+use std::sync::Arc;
+
+use crate::Result;
+
+/// Identifies an open file of a [`Place`]; unique within the place, never reused while open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u64);
+
+/// What a file's medium can do. An engine chooses its crash protocol by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileProps {
+    /// Largest batch, in bytes of data, that is applied whole or not at all across a crash;
+    /// 0 when not even a single page is.
+    pub atomic_bytes_max: u64,
+    /// Alignment and unit that a write needs to be atomic, in bytes (0 when `atomic_bytes_max` is).
+    pub atomic_align: u32,
+    /// Granularity at which holes give room back, in bytes; 0 when there are no holes.
+    pub hole_unit: u32,
+    /// Alignment of offsets, lengths and file sizes, in bytes.
+    pub io_align: u32,
+    /// Later writes, to any file of the place, never survive a crash that loses earlier ones.
+    pub ordered: bool,
+}
+
+/// Expected lifetime of what is written to a file, chosen when it is opened. Data of one stream is
+/// kept apart from that of others on flash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StreamHint {
+    /// Pages that are overwritten in place.
+    #[default]
+    Data,
+    /// A log: appended, then trimmed from the front.
+    Log,
+}
+
+/// One element of an atomic batch.
+#[derive(Clone, Copy, Debug)]
+pub enum BatchOp<'a> {
+    /// Write `data` at byte `offset` of `file`, extending it where needed.
+    Write {
+        /// The file, open in this place.
+        file: FileId,
+        /// Byte offset, a multiple of [`FileProps::io_align`].
+        offset: u64,
+        /// The bytes; their length is a multiple of [`FileProps::io_align`].
+        data: &'a [u8],
+    },
+    /// Make `len` bytes at `offset` read as zeros and give their room back. Keeps the file's length.
+    Punch {
+        /// The file, open in this place.
+        file: FileId,
+        /// Byte offset, a multiple of [`FileProps::io_align`].
+        offset: u64,
+        /// Length in bytes, a multiple of [`FileProps::io_align`].
+        len: u64,
+    },
+}
+
+/// A positional file with holes. Handles may be used from many threads at once.
+pub trait File: Send + Sync {
+    /// The file's number, for [`BatchOp`].
+    fn id(&self) -> FileId;
+
+    /// What its medium can do.
+    fn props(&self) -> FileProps;
+
+    /// Length in bytes.
+    fn len(&self) -> Result<u64>;
+
+    /// Whether the length is zero.
+    fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Cuts or extends the file; what is added reads as zeros and takes no room.
+    fn set_len(&self, len: u64) -> Result<()>;
+
+    /// Fills `buf` from byte `offset`; what lies in a hole or past the end reads as zeros.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Writes `data` at `offset`, extending the file where needed.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Makes a hole (see [`BatchOp::Punch`]).
+    fn punch(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Room taken in the byte range `offset .. offset + len`, in bytes.
+    fn allocated(&self, offset: u64, len: u64) -> Result<u64>;
+
+    /// Every write, punch and `set_len` to this file that returned before this call survives a
+    /// crash after it.
+    fn sync(&self) -> Result<()>;
+}
+
+/// What a place tells of its traffic and room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlaceStats {
+    /// All bytes that reached the device since the place was opened: data, log, metadata, garbage
+    /// collection, checkpoints.
+    pub device_written_bytes: u64,
+    /// All bytes read from the device.
+    pub device_read_bytes: u64,
+    /// Device syncs.
+    pub device_syncs: u64,
+    /// Live bytes of all files.
+    pub allocated_bytes: u64,
+    /// Room taken on the device, garbage and metadata included.
+    pub store_bytes: u64,
+}
+
+/// A named set of files with atomic batches across them.
+///
+/// Names are UTF-8, 1 to 255 bytes, without `/` and NUL, and neither `.` nor `..`.
+pub trait Place: Send + Sync {
+    /// A name for error messages, such as the path.
+    fn name(&self) -> &str;
+
+    /// What files of this place can do.
+    fn props(&self) -> FileProps;
+
+    /// Opens the file `name`; [`crate::Error::NotFound`] when there is none.
+    fn open(&self, name: &str, hint: StreamHint) -> Result<Arc<dyn File>>;
+
+    /// Creates the empty file `name` and opens it; [`crate::Error::Exists`] when there is one.
+    fn create(&self, name: &str, hint: StreamHint) -> Result<Arc<dyn File>>;
+
+    /// Removes the file `name`. Open handles of it must not be used any more.
+    fn remove(&self, name: &str) -> Result<()>;
+
+    /// Renames `from` to `to`, replacing it.
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+
+    /// All names, in no particular order.
+    fn list(&self) -> Result<Vec<String>>;
+
+    /// Applies `ops` in order. Whole or not at all across a crash when their data is at most
+    /// [`FileProps::atomic_bytes_max`]; larger or unsupported ones are applied one by one where
+    /// `atomic_bytes_max` is 0, else refused with [`crate::Error::BatchTooLarge`].
+    fn write_batch(&self, ops: &[BatchOp<'_>]) -> Result<()>;
+
+    /// Like [`File::sync`] for every file, and for names created, removed and renamed.
+    fn sync(&self) -> Result<()>;
+
+    /// Traffic and room.
+    fn stats(&self) -> Result<PlaceStats>;
+}
