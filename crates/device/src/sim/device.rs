@@ -19,9 +19,7 @@ use super::{
     crash::{Kept, plan_crash},
     power::{Power, Verdict, injected},
 };
-use crate::{
-    BlockDevice, DeviceStats, Error, Geometry, Result, SECTOR, mem::check_range, sparse::SparseBytes,
-};
+use crate::{BlockDevice, DeviceStats, Error, Geometry, Result, SECTOR, sparse::SparseBytes};
 
 const NAME: &str = "simulated device";
 
@@ -249,7 +247,7 @@ impl BlockDevice for SimDevice {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        check_range(&self.geometry, NAME, offset, buf.len() as u64)?;
+        self.geometry.check_range(NAME, offset, buf.len() as u64)?;
         let mut state = self.state.lock();
         state.power.check()?;
         state.cache.read(offset, buf);
@@ -259,7 +257,7 @@ impl BlockDevice for SimDevice {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        check_range(&self.geometry, NAME, offset, data.len() as u64)?;
+        self.geometry.check_range(NAME, offset, data.len() as u64)?;
         let mut state = self.state.lock();
         let verdict = state.power.tick()?;
         let outcome = state.power.check_write(NAME);
@@ -294,7 +292,7 @@ impl BlockDevice for SimDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        check_range(&self.geometry, NAME, offset, len)?;
+        self.geometry.check_range(NAME, offset, len)?;
         let mut state = self.state.lock();
         let verdict = state.power.tick()?;
         let outcome = Discarded::roll(&mut state.rng);

@@ -7,10 +7,12 @@
 
 mod crash;
 mod device;
+mod place;
 mod power;
 mod rng;
 mod seeds;
 
 pub use device::SimDevice;
+pub use place::SimPlace;
 pub use rng::SeededRng;
 pub use seeds::for_each_seed;

@@ -2,7 +2,7 @@
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::{BlockDevice, DeviceStats, Error, Geometry, Result, SECTOR, sparse::SparseBytes};
+use crate::{BlockDevice, DeviceStats, Geometry, Result, SECTOR, sparse::SparseBytes};
 
 /// A [`BlockDevice`] in memory. It forgets everything when it is dropped.
 pub struct MemDevice {
@@ -26,16 +26,6 @@ impl MemDevice {
     }
 }
 
-/// Refuses a request beyond the capacity or off the block grid.
-pub(crate) fn check_range(geometry: &Geometry, name: &str, offset: u64, len: u64) -> Result<()> {
-    let block = u64::from(geometry.block_bytes);
-    let aligned = offset.is_multiple_of(block) && len.is_multiple_of(block);
-    match offset.checked_add(len) {
-        Some(end) if aligned && end <= geometry.capacity_bytes => Ok(()),
-        _ => Err(Error::BadRange { what: name.to_owned(), offset, len }),
-    }
-}
-
 impl BlockDevice for MemDevice {
     fn geometry(&self) -> Geometry {
         self.geometry
@@ -46,7 +36,7 @@ impl BlockDevice for MemDevice {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        check_range(&self.geometry, self.name(), offset, buf.len() as u64)?;
+        self.geometry.check_range(self.name(), offset, buf.len() as u64)?;
         self.bytes.read().read(offset, buf);
         let mut stats = self.stats.lock();
         stats.reads += 1;
@@ -55,7 +45,7 @@ impl BlockDevice for MemDevice {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        check_range(&self.geometry, self.name(), offset, data.len() as u64)?;
+        self.geometry.check_range(self.name(), offset, data.len() as u64)?;
         self.bytes.write().write(offset, data);
         let mut stats = self.stats.lock();
         stats.writes += 1;
@@ -69,7 +59,7 @@ impl BlockDevice for MemDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        check_range(&self.geometry, self.name(), offset, len)?;
+        self.geometry.check_range(self.name(), offset, len)?;
         self.bytes.write().zero(offset, len);
         self.stats.lock().discarded_bytes += len;
         Ok(())
@@ -83,6 +73,7 @@ impl BlockDevice for MemDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
 
     #[test]
     fn reads_back_discards_and_counts() {
