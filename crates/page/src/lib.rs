@@ -1,1 +1,53 @@
-//! To be written.
+//! Database page images: how a page in memory becomes the bytes that go to flash, and back.
+//!
+//! Pure: no I/O, no threads, no clock. A page in memory is a *frame* of 4 to 64 KiB:
+//!
+//! ```text
+//! 0             64                                    len - 8   len
+//! +-------------+-------------------------------------+---------+
+//! | header      | body, the caller's                  | trailer |
+//! +-------------+-------------------------------------+---------+
+//! ```
+//!
+//! [`write_meta`] makes header and trailer, [`Encoder`] turns the frame into an *image* (a header
+//! and the compressed body, or the frame itself when that saves no sector), [`Decoder`] verifies an
+//! image and restores the frame byte for byte. The bytes are laid down in `docs/FORMAT.md`.
+//!
+//! What holds:
+//!
+//! 1. The algorithm is a property of the image, not of the table: images of all algorithms mix.
+//! 2. `decode(encode(frame)) == frame` for every frame whose header [`write_meta`] made.
+//! 3. An image is returned as data only when its checksum, its lengths, its reserved bytes and its
+//!    own address agree. No input makes this crate panic or return another page's bytes.
+//! 4. A plain image ends in a byte that is not zero, so a layer below that drops trailing zeros
+//!    stores it whole: plain means plain everywhere.
+//!
+//! ```
+//! use lacuna_page::{Algorithm, Codec, Decoder, Encoder, HEADER_BYTES, Meta, write_meta};
+//!
+//! let mut page = vec![0; 16384];
+//! page[HEADER_BYTES..HEADER_BYTES + 5].copy_from_slice(b"hello");
+//! write_meta(&mut page, &Meta { kind: 1, table: 7, page_no: 42, lsn: 1000 });
+//!
+//! let mut image = vec![0; page.len()];
+//! let codec = Codec { algorithm: Algorithm::Lz4, level: 1 };
+//! let encoded = Encoder::new().encode(&page, codec, 512, &mut image);
+//! assert!(encoded.image_bytes < 512);
+//!
+//! let mut back = vec![0; page.len()];
+//! let meta = Decoder::new().decode(&image[..512], (7, 42), &mut back)?;
+//! assert_eq!((meta.lsn, back == page), (1000, true));
+//! # Ok::<(), lacuna_page::Error>(())
+//! ```
+
+mod algorithm;
+mod decode;
+mod encode;
+mod error;
+mod format;
+
+pub use algorithm::{Algorithm, Codec, UnknownAlgorithm};
+pub use decode::{Decoder, image_bytes};
+pub use encode::{Encoded, Encoder};
+pub use error::{Error, Result};
+pub use format::{HEADER_BYTES, Meta, PAGE_BYTES_MAX, PAGE_BYTES_MIN, TRAILER_BYTES, read_meta, write_meta};

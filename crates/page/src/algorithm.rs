@@ -1,0 +1,100 @@
+use std::{fmt, str::FromStr};
+
+/// How the body of a page is transformed. The numbers are on disk and never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Algorithm {
+    /// Not at all: the image is the page.
+    None = 0,
+    /// LZ4 block format.
+    Lz4 = 1,
+    /// One zstd frame without content size and checksum.
+    Zstd = 2,
+}
+
+impl Algorithm {
+    /// Every algorithm, in the order of their numbers.
+    pub const ALL: [Algorithm; 3] = [Algorithm::None, Algorithm::Lz4, Algorithm::Zstd];
+
+    /// The name on command lines and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::None => "none",
+            Algorithm::Lz4 => "lz4",
+            Algorithm::Zstd => "zstd",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl From<Algorithm> for u8 {
+    fn from(algorithm: Algorithm) -> u8 {
+        algorithm as u8
+    }
+}
+
+/// A name or number that stands for no algorithm of this version.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown compression algorithm {0:?} (known: none, lz4, zstd)")]
+pub struct UnknownAlgorithm(pub String);
+
+impl TryFrom<u8> for Algorithm {
+    type Error = UnknownAlgorithm;
+
+    fn try_from(number: u8) -> Result<Algorithm, UnknownAlgorithm> {
+        let found = Algorithm::ALL.into_iter().find(|&a| u8::from(a) == number);
+        found.ok_or_else(|| UnknownAlgorithm(number.to_string()))
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Algorithm, UnknownAlgorithm> {
+        let found = Algorithm::ALL.into_iter().find(|a| a.name() == name);
+        found.ok_or_else(|| UnknownAlgorithm(name.to_owned()))
+    }
+}
+
+/// An algorithm and how hard it tries.
+///
+/// Levels: `none` has none. `lz4`: 0 and 1 are the fast compressor, negative ones trade ratio for
+/// speed (`-level` is LZ4's acceleration), 2 to 12 are LZ4HC. `zstd`: -7 to 22 as zstd counts them,
+/// 0 its own default (3). Readers need no level. Levels beyond a range are taken as its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Codec {
+    /// What to do.
+    pub algorithm: Algorithm,
+    /// How hard to try.
+    pub level: i32,
+}
+
+impl Codec {
+    /// Pages as they are.
+    pub const PLAIN: Codec = Codec { algorithm: Algorithm::None, level: 0 };
+
+    /// `algorithm` at the level that suits pages compressed at flush: the fast end of each.
+    pub fn fast(algorithm: Algorithm) -> Codec {
+        Codec { algorithm, level: if algorithm == Algorithm::None { 0 } else { 1 } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_name_the_same_things() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+            assert_eq!(Algorithm::try_from(u8::from(algorithm)), Ok(algorithm));
+        }
+        assert!("LZ4".parse::<Algorithm>().is_err());
+        assert!(Algorithm::try_from(3).is_err());
+    }
+}

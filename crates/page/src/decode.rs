@@ -1,0 +1,105 @@
+use zerocopy::FromBytes;
+
+use crate::{
+    Algorithm, Error, Meta, Result,
+    format::{HEADER_BYTES, Header, MAGIC, TRAILER, TRAILER_BYTES, VERSION, is_page_bytes, write_meta},
+};
+
+/// Verifies images and restores pages. Holds decompression contexts, so keep one per thread.
+#[derive(Default)]
+pub struct Decoder {
+    zstd: Option<zstd::bulk::Decompressor<'static>>,
+}
+
+impl Decoder {
+    /// A decoder; contexts are made when first used.
+    pub fn new() -> Decoder {
+        Decoder::default()
+    }
+
+    /// Restores the page whose image starts `image` (what follows the image is not looked at) and
+    /// says what it is. `expect` is the table and page number that must be in it. After an error
+    /// the content of `page` is undefined.
+    ///
+    /// # Errors
+    /// [`Error::Blank`] when all of `image` is zero, [`Error::Misplaced`] when it is a sound image
+    /// of another page, else the reason why it is not an image of a page of this length.
+    pub fn decode(&mut self, image: &[u8], expect: (u32, u64), page: &mut [u8]) -> Result<Meta> {
+        let header = parse(image)?;
+        let stored_bytes = header.stored_bytes.get() as usize;
+        if header.page_bytes.get() as usize != page.len() {
+            return Err(Error::Length);
+        }
+        let stored = image.get(HEADER_BYTES..HEADER_BYTES + stored_bytes).ok_or(Error::Length)?;
+        let found = header.checksum_with(stored);
+        if found != header.checksum.get() {
+            return Err(Error::Checksum { expected: header.checksum.get(), found });
+        }
+        // From here on the bytes are those that an encoder made; what fails now was made wrong.
+        let meta = header.meta();
+        if (meta.table, meta.page_no) != expect {
+            return Err(Error::Misplaced { table: meta.table, page_no: meta.page_no });
+        }
+        let algorithm =
+            Algorithm::try_from(header.algorithm).map_err(|_| Error::UnknownAlgorithm(header.algorithm))?;
+        let tail = page.len() - TRAILER_BYTES;
+        let body = &mut page[HEADER_BYTES..tail];
+        let body_bytes = body.len();
+        let restored = match algorithm {
+            Algorithm::None => {
+                let (plain, trailer) = stored.split_at_checked(body_bytes).ok_or(Error::Length)?;
+                if trailer != TRAILER {
+                    return Err(Error::Stray);
+                }
+                body.copy_from_slice(plain);
+                Some(body_bytes)
+            }
+            Algorithm::Lz4 => lz4::block::decompress_to_buffer(stored, Some(body_bytes as i32), body).ok(),
+            Algorithm::Zstd => self.zstd().and_then(|zstd| zstd.decompress_to_buffer(stored, body).ok()),
+        };
+        if restored != Some(body_bytes) {
+            return Err(Error::Undecodable(algorithm));
+        }
+        write_meta(page, &meta);
+        Ok(meta)
+    }
+
+    fn zstd(&mut self) -> Option<&mut zstd::bulk::Decompressor<'static>> {
+        if self.zstd.is_none() {
+            self.zstd = Some(zstd::bulk::Decompressor::new().ok()?);
+        }
+        self.zstd.as_mut()
+    }
+}
+
+/// Length in bytes of the image that starts with `header` (its first [`HEADER_BYTES`] bytes or
+/// more). Not verified: only [`Decoder::decode`] does that. At most [`crate::PAGE_BYTES_MAX`].
+///
+/// # Errors
+/// As [`Decoder::decode`], as far as the header alone shows it.
+pub fn image_bytes(header: &[u8]) -> Result<usize> {
+    Ok(HEADER_BYTES + parse(header)?.stored_bytes.get() as usize)
+}
+
+/// The header at the start of `image`, its fields plausible one by one but not verified.
+fn parse(image: &[u8]) -> Result<Header> {
+    let Ok((header, _)) = Header::read_from_prefix(image) else { return Err(Error::Length) };
+    if header.magic.get() != MAGIC {
+        let blank = image.iter().all(|&byte| byte == 0);
+        return Err(if blank { Error::Blank } else { Error::NotAPage });
+    }
+    if header.version != VERSION {
+        return Err(Error::Version(header.version));
+    }
+    if header.flags != 0 {
+        return Err(Error::Flags(header.flags));
+    }
+    if header.reserved != [0; 24] {
+        return Err(Error::Stray);
+    }
+    let (page_bytes, stored_bytes) = (header.page_bytes.get() as usize, header.stored_bytes.get() as usize);
+    if !is_page_bytes(page_bytes) || stored_bytes > page_bytes - HEADER_BYTES {
+        return Err(Error::Length);
+    }
+    Ok(header)
+}

@@ -1,0 +1,106 @@
+use lz4::block::CompressionMode;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::{
+    Algorithm, Codec,
+    format::{HEADER_BYTES, Header, MAGIC, TRAILER_BYTES, assert_page_bytes},
+};
+
+/// What [`Encoder::encode`] made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    /// Length of the image in bytes, not rounded to sectors.
+    pub image_bytes: usize,
+    /// The algorithm in the image: [`Algorithm::None`] when the page did not shrink by a sector.
+    pub algorithm: Algorithm,
+}
+
+/// Makes images of pages. Holds compression contexts, so keep one per flushing thread.
+#[derive(Default)]
+pub struct Encoder {
+    zstd: Option<ZstdAtLevel>,
+}
+
+struct ZstdAtLevel {
+    level: i32,
+    compressor: zstd::bulk::Compressor<'static>,
+}
+
+impl Encoder {
+    /// An encoder; contexts are made when first used.
+    pub fn new() -> Encoder {
+        Encoder::default()
+    }
+
+    /// Writes the image of `page` to the start of `out`, filled with zeros up to the next multiple
+    /// of `sector`. An image that would not take at least one sector less than the page is made
+    /// plain instead. The header of `page` must come from [`crate::write_meta`].
+    ///
+    /// # Panics
+    /// When `page` has no header of a page, its length is not a page size and a multiple of
+    /// `sector`, or `out` is shorter than `page`.
+    pub fn encode(&mut self, page: &[u8], codec: Codec, sector: usize, out: &mut [u8]) -> Encoded {
+        assert_page_bytes(page.len());
+        assert!(sector > 0 && page.len().is_multiple_of(sector), "sector of {sector} bytes");
+        assert!(out.len() >= page.len(), "image buffer is shorter than the page");
+        let (frame_header, _) = Header::read_from_prefix(page).expect("a page is longer than its header");
+        assert!(
+            frame_header.magic.get() == MAGIC && frame_header.page_bytes.get() as usize == page.len(),
+            "page has no header"
+        );
+
+        let body = &page[HEADER_BYTES..page.len() - TRAILER_BYTES];
+        // Where the longest image that still saves a sector ends.
+        let limit = page.len() - sector;
+        let room = out.get_mut(HEADER_BYTES..limit).unwrap_or_default();
+        let (stored_bytes, algorithm) = match self.compress(body, codec, room) {
+            Some(bytes) => (bytes, codec.algorithm),
+            None => {
+                out[HEADER_BYTES..page.len()].copy_from_slice(&page[HEADER_BYTES..]);
+                (page.len() - HEADER_BYTES, Algorithm::None)
+            }
+        };
+        let image_bytes = HEADER_BYTES + stored_bytes;
+        let mut header = Header {
+            algorithm: algorithm.into(),
+            stored_bytes: (stored_bytes as u32).into(),
+            ..Header::of_frame(&frame_header.meta(), page.len())
+        };
+        header.checksum = header.checksum_with(&out[HEADER_BYTES..image_bytes]).into();
+        out[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        out[image_bytes..image_bytes.next_multiple_of(sector)].fill(0);
+        Encoded { image_bytes, algorithm }
+    }
+
+    /// Compresses `body` into `room`; `None` when it does not fit or is not to be compressed. Any
+    /// failure of a library counts as "does not fit": the page is then written plain.
+    fn compress(&mut self, body: &[u8], codec: Codec, room: &mut [u8]) -> Option<usize> {
+        if room.is_empty() {
+            return None;
+        }
+        match codec.algorithm {
+            Algorithm::None => None,
+            Algorithm::Lz4 => {
+                let mode = match codec.level {
+                    2.. => CompressionMode::HIGHCOMPRESSION(codec.level.min(12)),
+                    0 | 1 => CompressionMode::DEFAULT,
+                    _ => CompressionMode::FAST(codec.level.saturating_neg()),
+                };
+                lz4::block::compress_to_buffer(body, Some(mode), false, room).ok()
+            }
+            Algorithm::Zstd => self.zstd(codec.level)?.compress_to_buffer(body, room).ok(),
+        }
+    }
+
+    fn zstd(&mut self, level: i32) -> Option<&mut zstd::bulk::Compressor<'static>> {
+        let level = level.clamp(-7, 22);
+        if self.zstd.as_ref().is_none_or(|z| z.level != level) {
+            let mut compressor = zstd::bulk::Compressor::new(level).ok()?;
+            // The header knows both already: eight bytes a page saved.
+            compressor.include_contentsize(false).ok()?;
+            compressor.include_checksum(false).ok()?;
+            self.zstd = Some(ZstdAtLevel { level, compressor });
+        }
+        self.zstd.as_mut().map(|z| &mut z.compressor)
+    }
+}

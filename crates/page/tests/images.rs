@@ -1,0 +1,242 @@
+//! Images against the frames they were made of, and against every kind of damage.
+
+use lacuna_page::{
+    Algorithm, Codec, Decoder, Encoded, Encoder, Error, HEADER_BYTES, Meta, TRAILER_BYTES, image_bytes,
+    read_meta, write_meta,
+};
+
+const SECTOR: usize = 512;
+
+/// SplitMix64: all that these tests need of randomness.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
+
+/// Runs `case` with LACUNA_CASES seeds from LACUNA_SEED on; names the seed of one that fails.
+fn for_each_seed(cases: u64, case: impl Fn(&mut Random)) {
+    struct Named(u64);
+    impl Drop for Named {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                eprintln!("failed with LACUNA_SEED={} LACUNA_CASES=1", self.0);
+            }
+        }
+    }
+    let variable = |name| std::env::var(name).ok().map(|v| v.parse::<u64>().expect(name));
+    let first = variable("LACUNA_SEED").unwrap_or(1);
+    for seed in first..first + variable("LACUNA_CASES").unwrap_or(cases) {
+        let named = Named(seed);
+        case(&mut Random(seed));
+        drop(named);
+    }
+}
+
+/// A page with runs, repeats and noise in random proportion, partly empty.
+fn random_page(random: &mut Random) -> (Vec<u8>, Meta) {
+    let mut page = vec![0; 4096 << random.below(5)];
+    let filled = HEADER_BYTES + random.below(page.len() - HEADER_BYTES);
+    let noise_percent = random.below(101);
+    let mut at = HEADER_BYTES;
+    while at < filled {
+        let len = (1 + random.below(300)).min(filled - at);
+        if random.below(100) < noise_percent {
+            page[at..at + len].fill_with(|| random.next() as u8);
+        } else if at > HEADER_BYTES && random.below(2) == 0 {
+            let from = HEADER_BYTES + random.below(at - HEADER_BYTES);
+            let len = len.min(at - from);
+            page.copy_within(from..from + len, at);
+        } else {
+            page[at..at + len].fill(random.next() as u8);
+        }
+        at += len;
+    }
+    let meta = Meta {
+        kind: random.next() as u8,
+        table: random.next() as u32,
+        page_no: random.next(),
+        lsn: random.next(),
+    };
+    write_meta(&mut page, &meta);
+    (page, meta)
+}
+
+fn random_codec(random: &mut Random) -> Codec {
+    let algorithm = Algorithm::ALL[random.below(Algorithm::ALL.len())];
+    Codec { algorithm, level: random.below(8) as i32 - 3 }
+}
+
+fn image_of(page: &[u8], codec: Codec) -> (Vec<u8>, Encoded) {
+    let mut image = vec![0xEE; page.len()];
+    let encoded = Encoder::new().encode(page, codec, SECTOR, &mut image);
+    (image, encoded)
+}
+
+fn address(meta: &Meta) -> (u32, u64) {
+    (meta.table, meta.page_no)
+}
+
+/// Invariant 2, and 4 for the plain ones.
+#[test]
+fn every_page_comes_back() {
+    for_each_seed(300, |random| {
+        let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
+        for _ in 0..4 {
+            let (page, meta) = random_page(random);
+            let codec = random_codec(random);
+            let mut image = vec![0xEE; page.len()];
+            let encoded = encoder.encode(&page, codec, SECTOR, &mut image);
+            let stored = encoded.image_bytes.next_multiple_of(SECTOR);
+            assert!(image[encoded.image_bytes..stored].iter().all(|&b| b == 0), "padding is zero");
+            assert_eq!(image_bytes(&image[..HEADER_BYTES]), Ok(encoded.image_bytes));
+            if encoded.algorithm == Algorithm::None {
+                assert_eq!(encoded.image_bytes, page.len());
+                assert_ne!(image[page.len() - 1], 0, "invariant 4");
+            } else {
+                assert_eq!(encoded.algorithm, codec.algorithm);
+                assert!(stored < page.len(), "saves a sector");
+            }
+            let mut back = vec![0x55; page.len()];
+            assert_eq!(decoder.decode(&image[..stored], address(&meta), &mut back), Ok(meta));
+            assert!(back == page, "the page changed");
+            assert_eq!(read_meta(&back), meta);
+        }
+    });
+}
+
+#[test]
+fn a_page_that_does_not_shrink_by_a_sector_is_plain() {
+    let mut random = Random(7);
+    let mut page = vec![0; 4096];
+    // Noise but for a few hundred bytes of zeros: compressible, by less than a sector.
+    page[HEADER_BYTES..3700].fill_with(|| random.next() as u8);
+    write_meta(&mut page, &Meta { kind: 1, table: 1, page_no: 1, lsn: 1 });
+    for algorithm in Algorithm::ALL {
+        let (image, encoded) = image_of(&page, Codec::fast(algorithm));
+        assert_eq!(encoded, Encoded { image_bytes: 4096, algorithm: Algorithm::None });
+        assert_eq!(image[HEADER_BYTES..], page[HEADER_BYTES..]);
+    }
+}
+
+/// Invariant 3: any flipped bit of an image is noticed.
+#[test]
+fn flipped_bits_are_noticed() {
+    for_each_seed(40, |random| {
+        let (page, meta) = random_page(random);
+        let (image, encoded) = image_of(&page, random_codec(random));
+        let mut decoder = Decoder::new();
+        let mut back = vec![0; page.len()];
+        let in_header = 0..HEADER_BYTES * 8;
+        let sampled: Vec<usize> = (0..200).map(|_| random.below(encoded.image_bytes * 8)).collect();
+        for bit in in_header.chain(sampled) {
+            let mut damaged = image.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(decoder.decode(&damaged, address(&meta), &mut back).is_err(), "bit {bit}");
+        }
+    });
+}
+
+#[test]
+fn torn_and_truncated_images_are_noticed() {
+    for_each_seed(100, |random| {
+        let (old, meta) = random_page(random);
+        let mut new = old.clone();
+        let at = HEADER_BYTES + random.below(new.len() - HEADER_BYTES - TRAILER_BYTES - 8);
+        let change = random.next() | 1;
+        new[at..at + 8].iter_mut().zip(change.to_le_bytes()).for_each(|(b, c)| *b ^= c);
+        write_meta(&mut new, &Meta { lsn: meta.lsn.wrapping_add(1), ..meta });
+        let codec = random_codec(random);
+        let ((mut old_image, _), (new_image, encoded)) = (image_of(&old, codec), image_of(&new, codec));
+        let sectors = encoded.image_bytes.div_ceil(SECTOR);
+        let mut back = vec![0; new.len()];
+        let mut decoder = Decoder::new();
+        let cut = random.below(encoded.image_bytes);
+        assert!(decoder.decode(&new_image[..cut], address(&meta), &mut back).is_err(), "cut at {cut}");
+        // A prefix of the sectors is new, the rest old: either exactly one of both pages, or an error.
+        let torn = random.below(sectors) * SECTOR;
+        old_image[..torn].copy_from_slice(&new_image[..torn]);
+        if decoder.decode(&old_image, address(&meta), &mut back).is_ok() {
+            assert!(back == old || back == new, "torn at {torn}");
+        }
+    });
+}
+
+#[test]
+fn blank_foreign_and_misplaced_are_told_apart() {
+    let mut decoder = Decoder::new();
+    let mut back = vec![0; 4096];
+    assert_eq!(decoder.decode(&[0; 4096], (1, 1), &mut back), Err(Error::Blank));
+    let mut dirty = [0; 4096];
+    dirty[4095] = 1;
+    assert_eq!(decoder.decode(&dirty, (1, 1), &mut back), Err(Error::NotAPage));
+    assert_eq!(decoder.decode(&[], (1, 1), &mut back), Err(Error::Length));
+
+    let meta = Meta { kind: 9, table: 2, page_no: 3, lsn: 4 };
+    let mut page = vec![0; 4096];
+    write_meta(&mut page, &meta);
+    let (image, _) = image_of(&page, Codec::fast(Algorithm::Lz4));
+    let misplaced = Err(Error::Misplaced { table: 2, page_no: 3 });
+    assert_eq!(decoder.decode(&image, (2, 4), &mut back), misplaced);
+    assert_eq!(decoder.decode(&image, (1, 3), &mut back), misplaced);
+    assert_eq!(decoder.decode(&image, (2, 3), &mut vec![0; 8192]), Err(Error::Length));
+    assert_eq!(decoder.decode(&image, (2, 3), &mut back), Ok(meta));
+}
+
+/// Bytes that nobody encoded, the second time under a header whose checksum holds.
+#[test]
+fn noise_never_panics() {
+    for_each_seed(300, |random| {
+        let (page, meta) = random_page(random);
+        let mut decoder = Decoder::new();
+        let mut back = vec![0; page.len()];
+        let noise: Vec<u8> = (0..random.below(2 * page.len())).map(|_| random.next() as u8).collect();
+        assert!(decoder.decode(&noise, address(&meta), &mut back).is_err());
+
+        let mut forged = vec![0; page.len()];
+        write_meta(&mut forged, &meta);
+        forged[6] = random.below(4) as u8;
+        let stored = random.below(page.len() - HEADER_BYTES + 1);
+        forged[32..36].copy_from_slice(&(stored as u32).to_le_bytes());
+        forged[HEADER_BYTES..HEADER_BYTES + stored].fill_with(|| random.next() as u8);
+        let checksum = crc32c::crc32c(&forged[..HEADER_BYTES + stored]);
+        forged[36..40].copy_from_slice(&checksum.to_le_bytes());
+        match decoder.decode(&forged, address(&meta), &mut back) {
+            Ok(found) => assert_eq!(found, meta),
+            Err(Error::Undecodable(_) | Error::UnknownAlgorithm(3) | Error::Length | Error::Stray) => {}
+            Err(other) => panic!("{other}"),
+        }
+    });
+}
+
+/// Images of the first release: every later one must read them.
+#[test]
+fn golden_images_still_decode() {
+    let mut page = vec![0; 4096];
+    for (i, byte) in page[HEADER_BYTES..HEADER_BYTES + 1000].iter_mut().enumerate() {
+        *byte = (i % 10) as u8;
+    }
+    let meta = Meta { kind: 2, table: 0x01020304, page_no: 0x05060708090A0B0C, lsn: 0x1112131415161718 };
+    write_meta(&mut page, &meta);
+    for (name, golden) in [("lz4", include_str!("lz4.hex")), ("zstd", include_str!("zstd.hex"))] {
+        let digits: Vec<u8> = golden.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let image: Vec<u8> = digits
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect();
+        let mut back = vec![0; 4096];
+        assert_eq!(Decoder::new().decode(&image, address(&meta), &mut back), Ok(meta), "{name}");
+        assert!(back == page, "{name}");
+        assert_eq!(image[6], u8::from(name.parse::<Algorithm>().unwrap()));
+    }
+}
