@@ -80,7 +80,7 @@ impl Ftl {
     }
 
     /// Flushes and writes a checkpoint, so that the next open replays nothing.
-    pub fn close(self) -> Result<()> {
+    pub fn close(&self) -> Result<()> {
         unimplemented!()
     }
 }
