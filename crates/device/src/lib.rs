@@ -20,9 +20,14 @@
 mod block;
 mod buf;
 mod error;
+mod mem;
 mod place;
+pub mod sim;
+mod sparse;
 
 pub use block::{BlockDevice, DeviceStats, Geometry, SECTOR};
 pub use buf::AlignedBuf;
 pub use error::{Error, Result};
-pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint};
+pub use mem::{MemDevice, MemPlace};
+pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint, check_file_name};
+pub use sim::{SimDevice, SimPlace};
