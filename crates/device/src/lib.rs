@@ -19,15 +19,20 @@
 
 mod block;
 mod buf;
+mod dir;
 mod error;
 mod mem;
 mod place;
+mod positional;
+mod raw;
 pub mod sim;
 mod sparse;
 
 pub use block::{BlockDevice, DeviceStats, Geometry, SECTOR};
 pub use buf::AlignedBuf;
+pub use dir::{DirOptions, DirPlace};
 pub use error::{Error, Result};
 pub use mem::{MemDevice, MemPlace};
 pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint, check_file_name};
+pub use raw::{RawDevice, RawOptions};
 pub use sim::{SimDevice, SimPlace};
