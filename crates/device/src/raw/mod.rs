@@ -61,10 +61,7 @@ impl RawDevice {
     /// zero or not a multiple of 4096. On any error nothing is left behind.
     pub fn create(path: &Path, size_bytes: u64, options: RawOptions) -> Result<RawDevice> {
         let name = path.display().to_string();
-        if size_bytes == 0 || !size_bytes.is_multiple_of(SIZE_UNIT) || size_bytes > i64::MAX as u64 {
-            let operation = "a store size that is zero, not a multiple of 4096 bytes, or beyond 2^63";
-            return Err(Error::Unsupported { what: name, operation });
-        }
+        check_size(&name, size_bytes)?;
         // Made without O_DIRECT: where that is refused, the file would exist all the same.
         let created = fs::OpenOptions::new().write(true).create_new(true).open(path);
         let file = created.map_err(|error| match error.kind() {
@@ -128,6 +125,26 @@ impl RawDevice {
         })
     }
 
+    /// Makes a store file anew, with `size_bytes` zeros that take no room yet.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a block device, and for sizes as in [`RawDevice::create`].
+    pub fn recreate(&mut self, size_bytes: u64) -> Result<()> {
+        self.check_writable("change of a store opened read-only")?;
+        check_size(&self.file.name, size_bytes)?;
+        if self.is_block_device {
+            let operation = "another size for a block device";
+            return Err(Error::Unsupported { what: self.file.name.clone(), operation });
+        }
+        let file = &self.file.file;
+        file.set_len(0)
+            .and_then(|()| file.set_len(size_bytes))
+            .and_then(|()| file.sync_all())
+            .map_err(|error| self.file.error(&format!("set length to {size_bytes}"), error))?;
+        self.geometry.capacity_bytes = size_bytes;
+        Ok(())
+    }
+
     /// Whether the page cache is bypassed.
     pub fn is_direct(&self) -> bool {
         self.file.direct
@@ -147,6 +164,14 @@ impl RawDevice {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file.file, flags, offset, len)?)
     }
+}
+
+fn check_size(name: &str, size_bytes: u64) -> Result<()> {
+    if size_bytes == 0 || !size_bytes.is_multiple_of(SIZE_UNIT) || size_bytes > i64::MAX as u64 {
+        let operation = "a store size that is zero, not a multiple of 4096 bytes, or beyond 2^63";
+        return Err(Error::Unsupported { what: name.to_owned(), operation });
+    }
+    Ok(())
 }
 
 /// Makes the name of a new file durable.
@@ -315,6 +340,18 @@ mod tests {
         let error = device.read_at(4096, &mut AlignedBuf::zeroed(8192)).err().unwrap();
         let Error::Corrupt { what, at, .. } = error else { panic!("{error}") };
         assert_eq!((what, at), (path.display().to_string(), 8192));
+    }
+
+    #[test]
+    fn a_store_file_is_made_anew() {
+        let (_directory, path) = store();
+        let mut device = create(&path);
+        device.write_at(0, &[1; 4096]).unwrap();
+        assert!(device.recreate(1000).is_err());
+        device.recreate(2 * SIZE).unwrap();
+        let mut back = [9; 4096];
+        device.read_at(0, &mut back).unwrap();
+        assert_eq!((back, device.geometry().capacity_bytes), ([0; 4096], 2 * SIZE));
     }
 
     #[test]
