@@ -99,3 +99,54 @@ fn garbage_with_a_good_checksum_never_panics() {
         flaws(&bytes, lba);
     });
 }
+
+/// Name, offset and size of each field of a body.
+macro_rules! fields {
+    ($body:ty: $($field:ident)*) => {
+        vec![$((
+            stringify!($field).to_owned(),
+            size_of::<Header>() + std::mem::offset_of!($body, $field),
+            size_of_field(|body: &$body| &body.$field),
+        )),*]
+    };
+}
+
+fn size_of_field<B, F>(_: fn(&B) -> &F) -> usize {
+    size_of::<F>()
+}
+
+/// The rows of the table under a heading of docs/FORMAT.md.
+fn documented(document: &str, heading: &str) -> Vec<(String, usize, usize)> {
+    let nvmfs = document.split("\n## nvmfs\n").nth(1).expect("a section on nvmfs");
+    let section = nvmfs.split(&format!("\n### {heading}\n")).nth(1).expect("a heading for each kind");
+    let rows = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+    rows.take_while(|line| line.starts_with('|'))
+        .map(|row| {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            (cells[3].to_owned(), cells[1].parse().unwrap(), cells[2].parse().unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn the_document_is_right() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/FORMAT.md");
+    let Ok(document) = std::fs::read_to_string(path) else { return }; // a packaged crate has none
+    let mut header = fields!(Header: magic kind version zero crc zero2 lba);
+    header.iter_mut().for_each(|field| field.1 -= size_of::<Header>());
+    assert_eq!(documented(&document, "sector header"), header);
+    assert_eq!(
+        documented(&document, "superblock"),
+        fields!(Superblock: format_version zero features uuid created zero2)
+    );
+    assert_eq!(
+        documented(&document, "inode"),
+        fields!(Inode: ino generation mode nlink uid gid rdev size parent stream zero flags changes
+            accessed modified changed created zero2)
+    );
+    assert_eq!(
+        documented(&document, "entry"),
+        fields!(Dirent: ino generation file_type name_len zero zero2 hash name zero3)
+    );
+    assert_eq!(documented(&document, "tombstone"), fields!(Tombstone: zero));
+}
