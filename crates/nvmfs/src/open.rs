@@ -106,10 +106,10 @@ pub fn format_path(path: &Path, size: Option<u64>, options: &FormatOptions) -> R
         return Nvmfs::format(device, options).inspect_err(|_| drop(fs::remove_file(path)));
     }
     let mut device = RawDevice::open(path, raw)?;
-    let capacity = device.geometry().capacity_bytes;
-    if let Some(size) = size.filter(|size| *size != capacity) {
-        if capacity > 0 && !options.ftl.force {
-            let holds = format!("{capacity} bytes, not {size}");
+    let old_size = device.size_bytes()?;
+    if let Some(size) = size.filter(|size| *size != old_size) {
+        if old_size > 0 && !options.ftl.force {
+            let holds = format!("{old_size} bytes, not {size}");
             return Err(ftl::Error::NotEmpty { device: device.name().to_owned(), holds }.into());
         }
         device.recreate(size)?;

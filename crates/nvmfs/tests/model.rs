@@ -46,7 +46,9 @@ fn random_histories_match_the_model() {
             }
             if rng.chance(2) {
                 if rng.chance(50) {
-                    place.close().unwrap();
+                    place.close().unwrap()
+                } else {
+                    place.sync().unwrap()
                 }
                 drop(place);
                 place = open(&device);

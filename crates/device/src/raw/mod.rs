@@ -107,13 +107,11 @@ impl RawDevice {
             Err(Errno::WOULDBLOCK) => return Err(busy()),
             Err(errno) => return Err(file.error("lock", errno.into())),
         }
-        // Block devices have no length in their metadata; the end of either is where seeking ends.
-        let end = rustix::fs::seek(&file.file, SeekFrom::End(0))
-            .map_err(|errno| file.error("measure", errno.into()))?;
+        let size_bytes = measure(&file)?;
         let block = u64::from(file.io_align);
         Ok(RawDevice {
             geometry: Geometry {
-                capacity_bytes: end / block * block,
+                capacity_bytes: size_bytes / block * block,
                 block_bytes: file.io_align,
                 erase_bytes: 0,
             },
@@ -145,6 +143,11 @@ impl RawDevice {
         Ok(())
     }
 
+    /// Size of the file or device in bytes; its capacity is this, rounded down to whole blocks.
+    pub fn size_bytes(&self) -> Result<u64> {
+        measure(&self.file)
+    }
+
     /// Whether the page cache is bypassed.
     pub fn is_direct(&self) -> bool {
         self.file.direct
@@ -164,6 +167,11 @@ impl RawDevice {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file.file, flags, offset, len)?)
     }
+}
+
+/// Size in bytes. Block devices have none in their metadata; the end of either is where seeking ends.
+fn measure(file: &PositionalFile) -> Result<u64> {
+    rustix::fs::seek(&file.file, SeekFrom::End(0)).map_err(|errno| file.error("measure", errno.into()))
 }
 
 fn check_size(name: &str, size_bytes: u64) -> Result<()> {
