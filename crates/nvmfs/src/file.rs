@@ -53,12 +53,11 @@ impl Shared {
     }
 
     fn check_range(&self, inode: &OpenInode, offset: u64, len: u64) -> Result<()> {
-        let what = self.file_name(inode);
-        self.props.check_range(&what, offset, len)?;
-        if offset + len > FILE_BYTES_MAX {
-            return Err(lacuna_device::Error::BadRange { what, offset, len }.into());
+        let fits = offset.checked_add(len).is_some_and(|end| end <= FILE_BYTES_MAX);
+        if fits && self.props.check_range(&self.store, offset, len).is_ok() {
+            return Ok(());
         }
-        Ok(())
+        Err(lacuna_device::Error::BadRange { what: self.file_name(inode), offset, len }.into())
     }
 
     fn live(&self, inode: &OpenInode, record: &Record) -> Result<Inode> {

@@ -242,3 +242,40 @@ fn work(place: &Nvmfs, worker: usize) -> BTreeMap<String, u8> {
     }
     files
 }
+
+/// All threads fight for the same three names; whoever loses must be told, and nothing must be left.
+#[test]
+fn the_same_names_from_many_threads() {
+    let device = formatted(64 << 20);
+    let place = open(&device);
+    let place_ref = &place;
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            scope.spawn(move || fight(place_ref, worker));
+        }
+    });
+    assert_clean(&place);
+    assert!(place.list().unwrap().len() <= 3);
+    for name in place.list().unwrap() {
+        place.remove(&name).unwrap();
+    }
+    assert_clean(&place);
+}
+
+fn fight(place: &Nvmfs, worker: u64) {
+    let mut rng = SeededRng::new(worker);
+    for _ in 0..1000 {
+        let name = format!("{}", rng.below(3));
+        let result = match rng.below(4) {
+            0 => place.create(&name, StreamHint::Data).map(drop),
+            1 => place.remove(&name),
+            2 => place.rename(&name, &format!("{}", rng.below(3))),
+            _ => place.open(&name, StreamHint::Data).and_then(|file| {
+                file.write_at(rng.below(8) * 512, &[1; 512])?;
+                file.set_len(rng.below(8) * 512)
+            }),
+        };
+        let lost = matches!(result, Err(Error::NotFound { .. } | Error::Exists { .. }));
+        assert!(result.is_ok() || lost, "{result:?}");
+    }
+}
