@@ -13,7 +13,6 @@ use lacuna_device::{
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, Stream, Work};
 
 const DEVICE_BYTES: u64 = 3 << 20;
-const MODEL_SECTORS: u64 = 1000;
 /// A sector outside the model, written to learn the number of the last batch.
 const PROBE: Lba = Lba(1 << 30);
 
@@ -35,7 +34,9 @@ impl Run {
         let device = SimDevice::with_block_bytes(DEVICE_BYTES, block, seed);
         format(&(device.clone() as Arc<dyn BlockDevice>));
         let rng = SeededRng::new(seed ^ 0xf71);
-        Run { device, rng, model: Model::new(MODEL_SECTORS), flushed: 0, since: Vec::new() }
+        // From loosely to well filled.
+        let sectors = [800, 1400, 2000][(seed % 3) as usize];
+        Run { device, rng, model: Model::new(sectors), flushed: 0, since: Vec::new() }
     }
 
     fn open(&self) -> Result<Ftl, Error> {
@@ -56,16 +57,16 @@ impl Run {
             match self.rng.below(100) {
                 0..70 => {
                     let stream = if self.rng.chance(30) { Stream::Log } else { Stream::Data };
-                    let batch = changes(&mut self.rng, MODEL_SECTORS);
+                    let batch = changes(&mut self.rng, self.model.sectors());
                     self.since.push(batch.clone());
                     let seq = ftl.write_batch(&ops(&batch), stream)?;
                     assert_eq!(seq.0, self.flushed + self.since.len() as u64, "batches are numbered densely");
                 }
-                70..88 => {
+                70..85 => {
                     ftl.flush()?;
                     self.all_flushed();
                 }
-                88..96 => drop(ftl.step(Work::Gc)?),
+                85..96 => drop(ftl.step(Work::Gc)?),
                 96..98 => drop(ftl.step(Work::Due)?),
                 _ => {
                     ftl.checkpoint()?;
@@ -121,8 +122,9 @@ fn any_cut_leaves_a_prefix_that_holds_all_flushed_batches() {
         let mut run = Run::new(seed);
         let mut ftl = run.open().unwrap();
         for _ in 0..4 {
-            run.device.set_cut_after(1 + run.rng.below(160));
-            let result = run.work(&ftl, 120);
+            let ops_max = if run.rng.chance(50) { 60 } else { 500 };
+            run.device.set_cut_after(1 + run.rng.below(ops_max));
+            let result = run.work(&ftl, 300);
             assert_cut(result);
             drop(ftl);
             ftl = run.recover();
