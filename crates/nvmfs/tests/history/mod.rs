@@ -6,18 +6,18 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use lacuna_device::{BatchOp, Error, Place, Result, StreamHint, sim::SeededRng};
 
-pub const SECTOR: u64 = 512;
+pub(crate) const SECTOR: u64 = 512;
 
 /// Largest file of a history in sectors.
 const FILE_SECTORS_MAX: u64 = 64;
 
 /// What a place holds: contents by name. Contents are shared between states of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Model(pub BTreeMap<String, Arc<Vec<u8>>>);
+pub(crate) struct Model(pub(crate) BTreeMap<String, Arc<Vec<u8>>>);
 
 /// One operation, whole or not at all.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub(crate) enum Change {
     Create(String, StreamHint),
     Remove(String),
     Rename(String, String),
@@ -27,14 +27,14 @@ pub enum Change {
 
 /// One element of a batch.
 #[derive(Clone, Debug)]
-pub struct Part {
-    pub name: String,
-    pub offset: u64,
-    pub data: Data,
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) offset: u64,
+    pub(crate) data: Data,
 }
 
 #[derive(Clone, Debug)]
-pub enum Data {
+pub(crate) enum Data {
     Write(Vec<u8>),
     Punch(u64),
 }
@@ -64,7 +64,7 @@ fn random_part(rng: &mut SeededRng, name: String) -> Part {
 }
 
 /// A change; most of them can be done, some not.
-pub fn random_change(rng: &mut SeededRng, model: &Model) -> Change {
+pub(crate) fn random_change(rng: &mut SeededRng, model: &Model) -> Change {
     let existing = |rng: &mut SeededRng| {
         let count = model.0.len() as u64;
         let name = model.0.keys().nth(rng.below(count.max(1)) as usize);
@@ -92,7 +92,7 @@ pub fn random_change(rng: &mut SeededRng, model: &Model) -> Change {
 }
 
 /// Applies a change to a place.
-pub fn apply(place: &dyn Place, change: &Change) -> Result<()> {
+pub(crate) fn apply(place: &dyn Place, change: &Change) -> Result<()> {
     match change {
         Change::Create(name, hint) => place.create(name, *hint).map(drop),
         Change::Remove(name) => place.remove(name),
@@ -117,7 +117,7 @@ pub fn apply(place: &dyn Place, change: &Change) -> Result<()> {
 
 impl Model {
     /// The model after a change, or the error that a place returns for it.
-    pub fn after(&self, change: &Change) -> Result<Model> {
+    pub(crate) fn after(&self, change: &Change) -> Result<Model> {
         let mut model = self.clone();
         let missing = |name: &String| Error::NotFound { name: name.clone() };
         match change {
@@ -148,7 +148,7 @@ impl Model {
     }
 
     /// What a place holds.
-    pub fn read(place: &dyn Place) -> Result<Model> {
+    pub(crate) fn read(place: &dyn Place) -> Result<Model> {
         let mut model = Model::default();
         for name in place.list()? {
             let file = place.open(&name, StreamHint::Data)?;
@@ -164,7 +164,7 @@ impl Model {
     }
 
     /// In short, for messages: names and lengths.
-    pub fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let files = self.0.iter().map(|(name, content)| format!("{:.9}:{}", name, content.len()));
         files.collect::<Vec<_>>().join(" ")
     }
@@ -188,6 +188,6 @@ impl Part {
 }
 
 /// Whether two errors are of the same kind.
-pub fn same_kind(a: &Error, b: &Error) -> bool {
+pub(crate) fn same_kind(a: &Error, b: &Error) -> bool {
     std::mem::discriminant(a) == std::mem::discriminant(b)
 }
