@@ -7,16 +7,18 @@ mod history;
 
 use std::sync::Arc;
 
-use history::{Model, apply, random_change};
+use history::{BALLAST, Change, Data, Model, Part, apply, ballast_change, random_change};
 use lacuna_device::{
-    BlockDevice, Error, Place, SimDevice,
+    BlockDevice, Error, Place, SimDevice, StreamHint,
     sim::{SeededRng, for_each_seed},
 };
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
 
-const CAPACITY: u64 = 4 << 20;
 const SEGMENT_BYTES: u32 = 64 << 10;
+/// The fewest that the ftl takes are 24.
+const SEGMENTS: u64 = 26;
+const CAPACITY: u64 = SEGMENTS * SEGMENT_BYTES as u64;
 const ROUNDS: u64 = 4;
 
 /// The states that a place went through since the oldest that a crash may bring back.
@@ -38,8 +40,36 @@ fn is_power_cut(error: &Error) -> bool {
     matches!(error, Error::PowerCut | Error::Poisoned { .. })
 }
 
-/// Changes the place until the power is cut.
-fn run_until_cut(place: &Nvmfs, device: &SimDevice, rng: &mut SeededRng, history: &mut History) {
+/// Puts a file into the place that fills a part of it, so that collection has something to move and
+/// `Full` is near.
+fn add_ballast(place: &Nvmfs, rng: &mut SeededRng, history: &mut History) {
+    let stats = place.ftl().stats();
+    let free_bytes = stats.live_limit_bytes.saturating_sub(stats.live_bytes);
+    let mut data = vec![0; (free_bytes * rng.below(95) / 100) as usize / 512 * 512];
+    rng.fill(&mut data);
+    let name = BALLAST.to_owned();
+    let create = Change::Create(name.clone(), StreamHint::Data);
+    let pieces = data.chunks(32 << 10).enumerate().map(|(index, piece)| {
+        let part =
+            Part { name: name.clone(), offset: index as u64 * (32 << 10), data: Data::Write(piece.to_vec()) };
+        Change::Batch(vec![part])
+    });
+    for change in std::iter::once(create).chain(pieces) {
+        apply(place, &change).unwrap();
+        let after = history.now().after(&change).unwrap();
+        history.states = vec![after];
+    }
+    place.sync().unwrap();
+}
+
+/// Changes the place until the power is cut; `upkeep_percent` of the steps do background work.
+fn run_until_cut(
+    place: &Nvmfs,
+    device: &SimDevice,
+    rng: &mut SeededRng,
+    history: &mut History,
+    upkeep_percent: u64,
+) {
     for _ in 0..10_000 {
         if rng.chance(10) {
             match place.sync() {
@@ -47,13 +77,18 @@ fn run_until_cut(place: &Nvmfs, device: &SimDevice, rng: &mut SeededRng, history
                 Err(error) => return assert!(device.is_off() && is_power_cut(&error), "{error}"),
             }
         }
-        if rng.chance(20) {
+        if rng.chance(upkeep_percent) {
             let work = [Work::Due, Work::Gc, Work::Checkpoint][rng.below(3) as usize];
             if place.ftl().step(work).is_err() {
                 return assert!(device.is_off());
             }
         }
-        let change = random_change(rng, history.now());
+        let ballast_len = history.now().0[BALLAST].len() as u64;
+        let change = if ballast_len > 0 && rng.chance(40) {
+            ballast_change(rng, ballast_len)
+        } else {
+            random_change(rng, history.now())
+        };
         let expected = history.now().after(&change);
         match (apply(place, &change), expected) {
             (Ok(()), Ok(after)) => history.states.push(after),
@@ -111,10 +146,12 @@ fn crash_case(seed: u64) {
     Nvmfs::format(raw, &format).unwrap();
     let mut history = History { states: vec![Model::default()] };
     let mut place = open(&device).unwrap();
+    add_ballast(&place, &mut rng, &mut history);
+    let upkeep_percent = [0, 5, 20][rng.below(3) as usize];
     for round in 0..ROUNDS {
         let ops_max = if rng.chance(50) { 40 } else { 400 };
         device.set_cut_after(1 + rng.below(ops_max));
-        run_until_cut(&place, &device, &mut rng, &mut history);
+        run_until_cut(&place, &device, &mut rng, &mut history, upkeep_percent);
         drop(place);
         place = recover(&device, &mut rng);
 

@@ -8,6 +8,9 @@ use lacuna_device::{BatchOp, Error, Place, Result, StreamHint, sim::SeededRng};
 
 pub(crate) const SECTOR: u64 = 512;
 
+/// A file that random changes leave alone.
+pub(crate) const BALLAST: &str = "ballast";
+
 /// Largest file of a history in sectors.
 const FILE_SECTORS_MAX: u64 = 64;
 
@@ -63,13 +66,23 @@ fn random_part(rng: &mut SeededRng, name: String) -> Part {
     Part { name, offset: offset * SECTOR, data }
 }
 
+/// Overwrites some sectors of the ballast, `len` bytes long.
+pub(crate) fn ballast_change(rng: &mut SeededRng, len: u64) -> Change {
+    let sectors = len / SECTOR;
+    let offset = rng.below(sectors);
+    let count = 1 + rng.below(32).min(sectors - offset - 1);
+    let data = random_data(rng, count);
+    Change::Batch(vec![Part { name: BALLAST.to_owned(), offset: offset * SECTOR, data: Data::Write(data) }])
+}
+
 /// A change; most of them can be done, some not.
 pub(crate) fn random_change(rng: &mut SeededRng, model: &Model) -> Change {
     let existing = |rng: &mut SeededRng| {
-        let count = model.0.len() as u64;
-        let name = model.0.keys().nth(rng.below(count.max(1)) as usize);
-        if rng.chance(3) { None } else { name.cloned() }
+        let small = || model.0.keys().filter(|name| *name != BALLAST);
+        let name = small().nth(rng.below(1 + small().count() as u64) as usize);
+        name.cloned()
     };
+    // Now and then of a file that does not exist.
     let name = existing(rng).unwrap_or_else(|| random_name(rng));
     match rng.below(20) {
         0..=2 => {
@@ -79,11 +92,10 @@ pub(crate) fn random_change(rng: &mut SeededRng, model: &Model) -> Change {
         3 => Change::Remove(name),
         4..=5 => Change::Rename(name, random_name(rng)),
         6..=7 => Change::SetLen(name, rng.below(FILE_SECTORS_MAX + 1) * SECTOR),
-        _ if model.0.is_empty() => Change::Create(random_name(rng), StreamHint::Data),
         _ => {
             let parts = if rng.chance(30) { 2 + rng.below(5) } else { 1 };
             let part = |_| {
-                let name = existing(rng).unwrap_or_else(|| model.0.keys().next().unwrap().clone());
+                let name = existing(rng).unwrap_or_else(|| name.clone());
                 random_part(rng, name)
             };
             Change::Batch((0..parts).map(part).collect())
