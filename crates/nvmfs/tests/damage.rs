@@ -206,6 +206,50 @@ fn paths_become_places_or_one_clear_error() {
 }
 
 #[test]
+fn a_store_opened_read_only_is_not_touched() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let read_only = PlaceOptions { read_only: true, ..PlaceOptions::default() };
+    for is_closed in [true, false] {
+        let _ = fs::remove_file(&path);
+        let options = PlaceOptions { create_size: Some(32 << 20), ..PlaceOptions::default() };
+        let opened = open_place(&path, &options).unwrap();
+        let file = opened.place().create("a", StreamHint::Data).unwrap();
+        file.write_at(0, &[8; 4096]).unwrap();
+        file.sync().unwrap();
+        if is_closed {
+            opened.close().unwrap();
+        }
+        drop((file, opened));
+
+        let bytes = fs::read(&path).unwrap();
+        let opened = open_place(&path, &read_only).unwrap();
+        let place = opened.place();
+        let file = place.open("a", StreamHint::Data).unwrap();
+        let mut back = [0; 4096];
+        file.read_at(0, &mut back).unwrap();
+        assert_eq!(back, [8; 4096]);
+        for result in [
+            file.write_at(0, &[9; 512]),
+            file.set_len(0),
+            place.create("b", StreamHint::Data).map(drop),
+            place.remove("a"),
+            place.rename("a", "b"),
+        ] {
+            assert!(matches!(result, Err(DeviceError::Unsupported { .. })), "{result:?}");
+        }
+        let OpenedPlace::Store(store) = &opened else { panic!("not a store") };
+        assert!(store.check(CheckDepth::Payload).unwrap().is_clean());
+        opened.close().unwrap();
+        drop((file, place, opened));
+        assert!(fs::read(&path).unwrap() == bytes, "closed before: {is_closed}");
+    }
+    let missing = directory.path().join("missing");
+    assert!(open_place(&missing, &PlaceOptions { create_size: Some(32 << 20), ..read_only }).is_err());
+    assert!(!missing.exists());
+}
+
+#[test]
 fn a_failed_creation_leaves_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
