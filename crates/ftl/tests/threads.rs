@@ -13,7 +13,7 @@ use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream};
 
 const THREADS: u64 = 4;
 /// Sectors of each thread's own region.
-const REGION: u64 = 1200;
+const REGION: u64 = 1000;
 
 /// Writes, reads and flushes in the region of `thread`; returns what it should hold.
 fn work(ftl: &Ftl, thread: u64, seed: u64) -> Vec<u8> {
@@ -50,7 +50,7 @@ fn work(ftl: &Ftl, thread: u64, seed: u64) -> Vec<u8> {
 #[test]
 fn threads_see_their_own_writes_while_segments_are_collected() {
     for_each_seed(6, |seed| {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(8 << 20));
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(4 << 20));
         let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
         Ftl::format(device.clone(), &options).unwrap();
         let options = Options { background: seed % 2 == 0, ..Options::default() };
