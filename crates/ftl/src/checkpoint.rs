@@ -10,7 +10,8 @@
 //!
 //! 1. map records and root record, into free segments;
 //! 2. all append points' tails; then a sync: now everything collected is durable;
-//! 3. the superblock, into the slot that is not in force; then a sync: now the new root is in force;
+//! 3. the superblock, into one slot, then a sync: now the new root is in force; then the same for the
+//!    other slot, so that nothing leads to the old root any more;
 //! 4. only now the old checkpoint's segments and those that were dead *at the beginning* become free.
 //!    Neither the new root's map nor replay from it can lead into them: they had no live extent
 //!    then, sealed segments get none later, and they lie before the noted offsets.
@@ -104,8 +105,7 @@ impl Store {
             let now = self.superblock.lock();
             Superblock { sequence: now.sequence + 1, epoch, flushed_seq, root: Some(root), ..now.clone() }
         };
-        let switched =
-            superblock::write(&*self.device, &next).and_then(|bytes| self.device.sync().map(|()| bytes));
+        let switched = superblock::write(&*self.device, &next);
         let mut log = self.log.lock();
         match switched {
             Ok(bytes) => log.counters.checkpoint_bytes += bytes,

@@ -90,7 +90,7 @@ pub(crate) struct Superblock {
     pub(crate) capacity_bytes: u64,
     pub(crate) segment_bytes: u32,
     pub(crate) block_bytes: u32,
-    /// Rises by one with each write; the slot is its lowest bit.
+    /// Rises by one with each superblock; the highest counts.
     pub(crate) sequence: u64,
     /// Epoch under which everything after the root was written.
     pub(crate) epoch: u64,

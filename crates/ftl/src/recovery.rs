@@ -160,6 +160,7 @@ impl Replay<'_> {
                 }
             }
             scan_end = scan.device_offset();
+            flushed = flushed.max(scan.mark_beyond()?);
         }
         let mut last = root.start_seq;
         while let Some(mut parts) = batches.remove(&last.next()) {

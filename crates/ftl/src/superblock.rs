@@ -1,7 +1,8 @@
 //! The two superblock slots, and making an empty store.
 //!
-//! A superblock is written to the slot that does not hold the newest one, so a torn write leaves the
-//! old root in force.
+//! A superblock is written to the first slot, synced, then to the second, synced. So while one slot
+//! is being written the other is whole, and outside of that moment both hold the same: damage to
+//! either one is harmless. What the old root needs is freed only after both hold the new one.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -42,7 +43,7 @@ pub(crate) fn format(device: &dyn BlockDevice, options: &FormatOptions) -> Resul
         capacity_bytes: geometry.capacity_bytes,
         segment_bytes,
         block_bytes: geometry.block_bytes,
-        sequence: 2,
+        sequence: 1,
         epoch: 0,
         flushed_seq: Seq(0),
         root: None,
@@ -66,7 +67,6 @@ pub(crate) fn format(device: &dyn BlockDevice, options: &FormatOptions) -> Resul
     }
     device.sync()?;
     write(device, &superblock)?;
-    device.sync()?;
     Ok(())
 }
 
@@ -141,13 +141,16 @@ pub(crate) fn load(device: &dyn BlockDevice) -> Result<Superblock> {
     Ok(superblock)
 }
 
-/// Writes `superblock` to its slot; durable after a sync.
+/// Makes `superblock` durable in both slots, one after the other; returns the bytes written.
 pub(crate) fn write(device: &dyn BlockDevice, superblock: &Superblock) -> lacuna_device::Result<u64> {
     let mut block = AlignedBuf::zeroed(SECTOR.next_multiple_of(superblock.block_bytes as usize));
     let raw = superblock.to_raw();
     block[..size_of::<SuperblockRaw>()].copy_from_slice(raw.as_bytes());
-    device.write_at(SUPERBLOCK_SLOTS[(superblock.sequence & 1) as usize], &block)?;
-    Ok(block.len() as u64)
+    for slot in SUPERBLOCK_SLOTS {
+        device.write_at(slot, &block)?;
+        device.sync()?;
+    }
+    Ok((SUPERBLOCK_SLOTS.len() * block.len()) as u64)
 }
 
 /// Sizes of a store.

@@ -26,6 +26,9 @@ struct Run {
     flushed: u64,
     /// The batches after it, in order. The last one may have been refused by the cut.
     since: Vec<Vec<Change>>,
+    /// All batches have the same size, so that records of different lives of a segment lie at the
+    /// same offsets, and discards are off, so that they stay there.
+    uniform: bool,
 }
 
 impl Run {
@@ -36,11 +39,12 @@ impl Run {
         let rng = SeededRng::new(seed ^ 0xf71);
         // From loosely to well filled.
         let sectors = [800, 1400, 2000][(seed % 3) as usize];
-        Run { device, rng, model: Model::new(sectors), flushed: 0, since: Vec::new() }
+        Run { device, rng, model: Model::new(sectors), flushed: 0, since: Vec::new(), uniform: seed % 5 < 2 }
     }
 
     fn open(&self) -> Result<Ftl, Error> {
-        Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, Options::default())
+        let options = Options { discard: !self.uniform, ..Options::default() };
+        Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options)
     }
 
     /// All accepted batches are durable.
@@ -51,13 +55,23 @@ impl Run {
         }
     }
 
+    fn next_batch(&mut self) -> Vec<Change> {
+        if !self.uniform {
+            return changes(&mut self.rng, self.model.sectors());
+        }
+        let mut data = vec![0; 4096];
+        self.rng.fill(&mut data);
+        data[4095] |= 1;
+        vec![Change::Write(self.rng.below(self.model.sectors() / 8) * 8, data)]
+    }
+
     /// Works until the power goes, or `steps` are done.
     fn work(&mut self, ftl: &Ftl, steps: u64) -> Result<(), Error> {
         for _ in 0..steps {
             match self.rng.below(100) {
                 0..70 => {
                     let stream = if self.rng.chance(30) { Stream::Log } else { Stream::Data };
-                    let batch = changes(&mut self.rng, self.model.sectors());
+                    let batch = self.next_batch();
                     self.since.push(batch.clone());
                     let seq = ftl.write_batch(&ops(&batch), stream)?;
                     assert_eq!(seq.0, self.flushed + self.since.len() as u64, "batches are numbered densely");
@@ -174,6 +188,7 @@ fn every_operation_of_recovery_may_be_the_last() {
                 model: run.model.clone(),
                 flushed: run.flushed,
                 since: run.since.clone(),
+                uniform: run.uniform,
             };
             let finished = fork.open().is_ok();
             fork.device.power_cycle();
