@@ -3,10 +3,11 @@
 //! Two interfaces, each with real, in-memory and simulated implementations:
 //!
 //! - [`BlockDevice`]: raw space addressed in bytes, sector-aligned. The flash translation layer
-//!   lives on it.
+//!   lives on it. [`RawDevice`] is a store file or block device, [`MemDevice`] is in memory,
+//!   [`SimDevice`] is in memory and its power can be cut.
 //! - [`File`] and [`Place`]: positional files with holes, and a named set of them. The database
-//!   engine lives on it, unchanged on a file system of ours, on a directory of ext4 or XFS, in
-//!   memory and on the simulator.
+//!   engine lives on it, unchanged on a file system of ours, on a directory of ext4 or XFS
+//!   ([`DirPlace`]), in memory ([`MemPlace`]) and on the simulator ([`SimPlace`]).
 //!
 //! # What a power cut may do (the contract that every layer above is proven against)
 //!

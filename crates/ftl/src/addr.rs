@@ -31,7 +31,7 @@ pub(crate) const CHUNK_SECTORS: u64 = 32;
 pub(crate) const CHUNK_BYTES: usize = CHUNK_SECTORS as usize * SECTOR;
 
 /// Place of a chunk on the device: a segment and an offset in it in units of [`GRAIN`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PhysAddr {
     pub(crate) segment: SegNo,
     pub(crate) grain: u32,

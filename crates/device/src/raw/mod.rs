@@ -61,10 +61,7 @@ impl RawDevice {
     /// zero or not a multiple of 4096. On any error nothing is left behind.
     pub fn create(path: &Path, size_bytes: u64, options: RawOptions) -> Result<RawDevice> {
         let name = path.display().to_string();
-        if size_bytes == 0 || !size_bytes.is_multiple_of(SIZE_UNIT) || size_bytes > i64::MAX as u64 {
-            let operation = "a store size that is zero, not a multiple of 4096 bytes, or beyond 2^63";
-            return Err(Error::Unsupported { what: name, operation });
-        }
+        check_size(&name, size_bytes)?;
         // Made without O_DIRECT: where that is refused, the file would exist all the same.
         let created = fs::OpenOptions::new().write(true).create_new(true).open(path);
         let file = created.map_err(|error| match error.kind() {
@@ -110,13 +107,11 @@ impl RawDevice {
             Err(Errno::WOULDBLOCK) => return Err(busy()),
             Err(errno) => return Err(file.error("lock", errno.into())),
         }
-        // Block devices have no length in their metadata; the end of either is where seeking ends.
-        let end = rustix::fs::seek(&file.file, SeekFrom::End(0))
-            .map_err(|errno| file.error("measure", errno.into()))?;
+        let size_bytes = measure(&file)?;
         let block = u64::from(file.io_align);
         Ok(RawDevice {
             geometry: Geometry {
-                capacity_bytes: end / block * block,
+                capacity_bytes: size_bytes / block * block,
                 block_bytes: file.io_align,
                 erase_bytes: 0,
             },
@@ -126,6 +121,31 @@ impl RawDevice {
             discards_refused: AtomicBool::new(false),
             counters: Counters::default(),
         })
+    }
+
+    /// Makes a store file anew, with `size_bytes` zeros that take no room yet.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a block device, and for sizes as in [`RawDevice::create`].
+    pub fn recreate(&mut self, size_bytes: u64) -> Result<()> {
+        self.check_writable("change of a store opened read-only")?;
+        check_size(&self.file.name, size_bytes)?;
+        if self.is_block_device {
+            let operation = "another size for a block device";
+            return Err(Error::Unsupported { what: self.file.name.clone(), operation });
+        }
+        let file = &self.file.file;
+        file.set_len(0)
+            .and_then(|()| file.set_len(size_bytes))
+            .and_then(|()| file.sync_all())
+            .map_err(|error| self.file.error(&format!("set length to {size_bytes}"), error))?;
+        self.geometry.capacity_bytes = size_bytes;
+        Ok(())
+    }
+
+    /// Size of the file or device in bytes; its capacity is this, rounded down to whole blocks.
+    pub fn size_bytes(&self) -> Result<u64> {
+        measure(&self.file)
     }
 
     /// Whether the page cache is bypassed.
@@ -147,6 +167,19 @@ impl RawDevice {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file.file, flags, offset, len)?)
     }
+}
+
+/// Size in bytes. Block devices have none in their metadata; the end of either is where seeking ends.
+fn measure(file: &PositionalFile) -> Result<u64> {
+    rustix::fs::seek(&file.file, SeekFrom::End(0)).map_err(|errno| file.error("measure", errno.into()))
+}
+
+fn check_size(name: &str, size_bytes: u64) -> Result<()> {
+    if size_bytes == 0 || !size_bytes.is_multiple_of(SIZE_UNIT) || size_bytes > i64::MAX as u64 {
+        let operation = "a store size that is zero, not a multiple of 4096 bytes, or beyond 2^63";
+        return Err(Error::Unsupported { what: name.to_owned(), operation });
+    }
+    Ok(())
 }
 
 /// Makes the name of a new file durable.
@@ -315,6 +348,18 @@ mod tests {
         let error = device.read_at(4096, &mut AlignedBuf::zeroed(8192)).err().unwrap();
         let Error::Corrupt { what, at, .. } = error else { panic!("{error}") };
         assert_eq!((what, at), (path.display().to_string(), 8192));
+    }
+
+    #[test]
+    fn a_store_file_is_made_anew() {
+        let (_directory, path) = store();
+        let mut device = create(&path);
+        device.write_at(0, &[1; 4096]).unwrap();
+        assert!(device.recreate(1000).is_err());
+        device.recreate(2 * SIZE).unwrap();
+        let mut back = [9; 4096];
+        device.read_at(0, &mut back).unwrap();
+        assert_eq!((back, device.geometry().capacity_bytes), ([0; 4096], 2 * SIZE));
     }
 
     #[test]
