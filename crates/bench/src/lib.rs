@@ -1,1 +1,3 @@
-//! To be written.
+//! Benchmarks for Lacuna and, behind the same traits, for other engines.
+
+pub mod linkbench;

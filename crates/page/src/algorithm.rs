@@ -63,9 +63,10 @@ impl FromStr for Algorithm {
 
 /// An algorithm and how hard it tries.
 ///
-/// Levels: `none` has none. `lz4`: 0 and 1 are the fast compressor, negative ones trade ratio for
-/// speed (`-level` is LZ4's acceleration), 2 to 12 are LZ4HC. `zstd`: -7 to 22 as zstd counts them,
-/// 0 its own default (3). Readers need no level. Levels beyond a range are taken as its end.
+/// Level 0 is what suits pages that are compressed at every flush: the fast end of each algorithm.
+/// Others: `none` has none. `lz4`: 1 is 0, negative ones trade ratio for speed (`-level` is LZ4's
+/// acceleration), 2 to 12 are LZ4HC. `zstd`: -7 to 22 as zstd counts them, but 0 is 1. Readers need
+/// no level. Levels beyond a range are taken as its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Codec {
     /// What to do.
@@ -78,9 +79,9 @@ impl Codec {
     /// Pages as they are.
     pub const PLAIN: Codec = Codec { algorithm: Algorithm::None, level: 0 };
 
-    /// `algorithm` at the level that suits pages compressed at flush: the fast end of each.
+    /// `algorithm` at its default level.
     pub fn fast(algorithm: Algorithm) -> Codec {
-        Codec { algorithm, level: if algorithm == Algorithm::None { 0 } else { 1 } }
+        Codec { algorithm, level: 0 }
     }
 }
 

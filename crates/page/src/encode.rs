@@ -93,7 +93,8 @@ impl Encoder {
     }
 
     fn zstd(&mut self, level: i32) -> Option<&mut zstd::bulk::Compressor<'static>> {
-        let level = level.clamp(-7, 22);
+        // zstd itself takes 0 as 3, a quarter slower for no smaller pages of a database.
+        let level = if level == 0 { 1 } else { level.clamp(-7, 22) };
         if self.zstd.as_ref().is_none_or(|z| z.level != level) {
             let mut compressor = zstd::bulk::Compressor::new(level).ok()?;
             // The header knows both already: eight bytes a page saved.

@@ -1,0 +1,219 @@
+//! The acknowledgement log: what must be found in the store after any crash.
+//!
+//! A file outside the store. After a commit returned, and before its requester goes on, one
+//! `write` appends what that commit changed, so the lines survive a `kill -9` of the process at any
+//! moment. Lines:
+//!
+//! ```text
+//! lacuna-acks 1            first line
+//! B id n                   nodes id .. id + n were loaded
+//! S type id1 id2 n         links (type, id1, id2 .. id2 + n) were loaded
+//! N id version crc         node put; CRC32C of its row
+//! L type id1 id2 version crc
+//!                          link put or hidden
+//! d id                     node is about to be deleted (written before the commit)
+//! D id                     node deleted
+//! ```
+//!
+//! Why this proves what it says, although requesters race: versions are read and counted up under
+//! the row's lock inside the transaction, so per row they grow in commit order. A row must be there
+//! at its highest acknowledged version, with that very content, or at a later one (of a commit that
+//! was not acknowledged any more). Ids of nodes are never reused within a run, so a deletion is
+//! final, and only a row whose deletion was at least announced may be missing.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt::Write as _,
+    fs::File,
+    hash::Hash,
+    io::{BufRead, BufReader, Read, Write},
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::schema::LinkId;
+
+const FIRST_LINE: &str = "lacuna-acks 1";
+
+/// What one commit changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ack {
+    NodesLoaded { id: u64, n: u64 },
+    LinksLoaded { first: LinkId, n: u64 },
+    Node { id: u64, version: u64, crc: u32 },
+    Link { id: LinkId, version: u32, crc: u32 },
+    NodeDeleting { id: u64 },
+    NodeDeleted { id: u64 },
+}
+
+/// Writes acknowledgements.
+#[derive(Debug)]
+pub struct AckLog {
+    path: PathBuf,
+    file: File,
+}
+
+impl AckLog {
+    /// Starts the log anew.
+    ///
+    /// # Errors
+    /// When the file cannot be written, or exists and is something else than such a log.
+    pub fn create(path: &Path) -> Result<AckLog> {
+        let named = || path.display().to_string();
+        if path.exists() {
+            let mut start = Vec::new();
+            let file = File::open(path).with_context(named)?;
+            file.take(FIRST_LINE.len() as u64).read_to_end(&mut start).with_context(named)?;
+            ensure!(
+                start.is_empty() || start == FIRST_LINE.as_bytes(),
+                "{}: exists and is not an acknowledgement log",
+                path.display()
+            );
+        }
+        File::create(path).and_then(|file| file.set_len(0)).with_context(named)?;
+        let mut file = File::options().append(true).open(path).with_context(named)?;
+        writeln!(file, "{FIRST_LINE}").with_context(named)?;
+        Ok(AckLog { path: path.to_owned(), file })
+    }
+
+    /// Appends one commit's changes in one write.
+    pub(crate) fn append(&self, acks: &[Ack]) -> Result<()> {
+        let mut lines = String::new();
+        for ack in acks {
+            let _ = match ack {
+                Ack::NodesLoaded { id, n } => writeln!(lines, "B {id} {n}"),
+                Ack::LinksLoaded { first: LinkId { link_type, id1, id2 }, n } => {
+                    writeln!(lines, "S {link_type} {id1} {id2} {n}")
+                }
+                Ack::Node { id, version, crc } => writeln!(lines, "N {id} {version} {crc}"),
+                Ack::Link { id: LinkId { link_type, id1, id2 }, version, crc } => {
+                    writeln!(lines, "L {link_type} {id1} {id2} {version} {crc}")
+                }
+                Ack::NodeDeleting { id } => writeln!(lines, "d {id}"),
+                Ack::NodeDeleted { id } => writeln!(lines, "D {id}"),
+            };
+        }
+        (&self.file).write_all(lines.as_bytes()).with_context(|| self.path.display().to_string())
+    }
+}
+
+/// All that a log demands of the store.
+#[derive(Debug, Default)]
+pub(crate) struct Demands {
+    /// First id to number of nodes.
+    pub nodes_loaded: BTreeMap<u64, u64>,
+    /// First link to number of links with ascending id2.
+    pub links_loaded: BTreeMap<LinkId, u64>,
+    /// Highest version and checksum of the row at that version.
+    pub nodes: HashMap<u64, (u64, u32)>,
+    pub links: HashMap<LinkId, (u32, u32)>,
+    pub deleting: HashSet<u64>,
+    pub deleted: HashSet<u64>,
+    /// Number of acknowledgements.
+    pub acks: u64,
+}
+
+impl Demands {
+    /// Reads a log. An unfinished last line is what a crash leaves and is not an acknowledgement.
+    pub(crate) fn read(path: &Path) -> Result<Demands> {
+        let named = || path.display().to_string();
+        let mut file = BufReader::new(File::open(path).with_context(named)?);
+        let mut demands = Demands::default();
+        let mut line = String::new();
+        for number in 1u64.. {
+            line.clear();
+            file.read_line(&mut line).with_context(named)?;
+            let Some(text) = line.strip_suffix('\n') else { break };
+            if number == 1 {
+                ensure!(text == FIRST_LINE, "{}: not an acknowledgement log", path.display());
+            } else if !demands.add(text) {
+                bail!("{}: line {number} is not an acknowledgement: {text:?}", path.display());
+            }
+        }
+        Ok(demands)
+    }
+
+    fn add(&mut self, line: &str) -> bool {
+        self.acks += 1;
+        let Some((kind, rest)) = line.split_once(' ') else { return false };
+        match kind {
+            "B" => fields(rest).map(|[id, n]| {
+                self.nodes_loaded.insert(id, n);
+            }),
+            "S" => fields(rest).map(|[link_type, id1, id2, n]| {
+                self.links_loaded.insert(LinkId { link_type, id1, id2 }, n);
+            }),
+            "N" => fields(rest).map(|[id, version, crc]| {
+                keep_highest(&mut self.nodes, id, (version, crc as u32));
+            }),
+            "L" => fields(rest).map(|[link_type, id1, id2, version, crc]| {
+                let id = LinkId { link_type, id1, id2 };
+                keep_highest(&mut self.links, id, (version as u32, crc as u32));
+            }),
+            "d" => fields(rest).map(|[id]| {
+                self.deleting.insert(id);
+            }),
+            "D" => fields(rest).map(|[id]| {
+                self.deleted.insert(id);
+            }),
+            _ => None,
+        }
+        .is_some()
+    }
+}
+
+fn keep_highest<K: Eq + Hash, V: PartialOrd + Copy>(kept: &mut HashMap<K, V>, key: K, seen: V) {
+    kept.entry(key).and_modify(|v| *v = if seen > *v { seen } else { *v }).or_insert(seen);
+}
+
+fn fields<const N: usize>(text: &str) -> Option<[u64; N]> {
+    let mut words = text.split(' ').map(u64::from_str);
+    let mut fields = [0; N];
+    for field in &mut fields {
+        *field = words.next()?.ok()?;
+    }
+    words.next().is_none().then_some(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("lacuna-acks-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn what_is_written_is_demanded() {
+        let path = scratch("log");
+        let link = LinkId { link_type: 1, id1: 2, id2: 3 };
+        let log = AckLog::create(&path).unwrap();
+        log.append(&[Ack::NodesLoaded { id: 1, n: 10 }, Ack::LinksLoaded { first: link, n: 4 }]).unwrap();
+        log.append(&[Ack::Link { id: link, version: 3, crc: 33 }]).unwrap();
+        log.append(&[Ack::Link { id: link, version: 2, crc: 22 }]).unwrap();
+        log.append(&[Ack::Node { id: 5, version: 2, crc: 9 }, Ack::NodeDeleting { id: 6 }]).unwrap();
+        log.append(&[Ack::NodeDeleted { id: 6 }]).unwrap();
+        (&log.file).write_all(b"D 1").unwrap();
+        let demands = Demands::read(&path).unwrap();
+        assert_eq!(demands.nodes_loaded, BTreeMap::from([(1, 10)]));
+        assert_eq!(demands.links_loaded, BTreeMap::from([(link, 4)]));
+        assert_eq!(demands.links, HashMap::from([(link, (3, 33))]));
+        assert_eq!(demands.nodes, HashMap::from([(5, (2, 9))]));
+        assert_eq!((demands.deleting, demands.deleted), (HashSet::from([6]), HashSet::from([6])));
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn other_files_are_neither_read_nor_overwritten() {
+        let path = scratch("foreign");
+        std::fs::write(&path, "dear diary\n").unwrap();
+        assert!(AckLog::create(&path).is_err());
+        assert!(Demands::read(&path).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "dear diary\n");
+        std::fs::write(&path, format!("{FIRST_LINE}\nN 1\n")).unwrap();
+        assert!(Demands::read(&path).is_err());
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,109 @@
+//! What LinkBench asks of a database. Each engine under test gets an implementation of this.
+
+use std::ops::ControlFlow;
+
+/// The tables of the graph; [`Table::LinkByTime`] is the secondary index of [`Table::Link`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// Nodes by id.
+    Node,
+    /// Links by (type, id1, id2).
+    Link,
+    /// Links by (id1, type, visibility, newest first, id2), covering.
+    LinkByTime,
+    /// Number of visible links by (id, type).
+    Count,
+}
+
+impl Table {
+    /// Every table.
+    pub const ALL: [Table; 4] = [Table::Node, Table::Link, Table::LinkByTime, Table::Count];
+
+    /// Its name in a store.
+    pub fn name(self) -> &'static str {
+        match self {
+            Table::Node => "node",
+            Table::Link => "link",
+            Table::LinkByTime => "link_by_time",
+            Table::Count => "count",
+        }
+    }
+}
+
+/// Why a call to a database failed.
+#[derive(Debug)]
+pub enum DbError {
+    /// The transaction lost against another one (deadlock, conflict, lock timeout) and was rolled
+    /// back; the same one may succeed when run again.
+    Retry(String),
+    /// Anything else.
+    Fatal(anyhow::Error),
+}
+
+impl From<anyhow::Error> for DbError {
+    fn from(error: anyhow::Error) -> DbError {
+        DbError::Fatal(error)
+    }
+}
+
+/// Result of a call to a database.
+pub type DbResult<T> = Result<T, DbError>;
+
+/// Called for each entry of a scan with key and value.
+pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
+
+/// A transaction at read committed or better, with row locks that are held to its end. Dropping it
+/// without a commit rolls it back.
+pub trait Txn {
+    /// The value of `key`.
+    fn get(&mut self, table: Table, key: &[u8]) -> DbResult<Option<Vec<u8>>>;
+
+    /// The newest value of `key`, locked against other writers (where the key exists).
+    fn get_for_update(&mut self, table: Table, key: &[u8]) -> DbResult<Option<Vec<u8>>>;
+
+    /// Sets the value of `key`.
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> DbResult<()>;
+
+    /// Adds `key`; `false`, and no change, when it is there already.
+    fn insert(&mut self, table: Table, key: &[u8], value: &[u8]) -> DbResult<bool>;
+
+    /// Removes `key`; `false` when it was not there.
+    fn delete(&mut self, table: Table, key: &[u8]) -> DbResult<bool>;
+
+    /// Visits the entries with keys in `from .. to` in ascending order until told to stop.
+    fn scan(&mut self, table: Table, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> DbResult<()>;
+
+    /// Makes the changes visible, and durable when it returns.
+    fn commit(self) -> DbResult<()>;
+}
+
+/// Room that a database takes and traffic that it caused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Size of the tables without compression and holes, in bytes.
+    pub logical_bytes: u64,
+    /// Live bytes of everything the database keeps.
+    pub allocated_bytes: u64,
+    /// Room taken on the device, garbage and metadata included.
+    pub store_bytes: u64,
+    /// All bytes that reached the device since the store was opened.
+    pub device_written_bytes: u64,
+}
+
+/// A database that holds the tables of the graph.
+pub trait Db: Sync {
+    /// Its transactions.
+    type Txn<'db>: Txn
+    where
+        Self: 'db;
+
+    /// Begins a transaction.
+    fn begin(&self) -> DbResult<Self::Txn<'_>>;
+
+    /// Writes out whatever is held back in memory, as a checkpoint does, so that sizes and traffic
+    /// are those of the work done so far.
+    fn settle(&self) -> anyhow::Result<()>;
+
+    /// Sizes and traffic.
+    fn footprint(&self) -> anyhow::Result<Footprint>;
+}

@@ -1,0 +1,104 @@
+//! LinkBench: the social graph benchmark of Armstrong et al. (SIGMOD 2013), after the original
+//! tool's configuration `FBWorkload.properties`.
+//!
+//! A run loads nodes and links, warms up, and lets many requesters draw ten kinds of requests with
+//! the original's mix, access distributions and payloads; then it proves that index and counts
+//! agree with the links. What differs from the original, besides the language:
+//!
+//! - Versions of rows count their changes (the original writes constants), so that the
+//!   acknowledgement log can prove what survived a crash.
+//! - The load keeps counts equal to visible links in every transaction (the original loads counts
+//!   at its end).
+//! - Payload is generated from one seed, so that plain and compressed tables hold the same rows.
+
+mod access;
+mod acks;
+mod db;
+mod degree;
+mod history;
+mod load;
+#[cfg(test)]
+mod memory;
+mod metrics;
+mod operations;
+mod payload;
+mod progress;
+mod random;
+mod report;
+mod request;
+mod schema;
+mod shuffle;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod zipf;
+
+use std::{path::PathBuf, sync::atomic::AtomicU64, time::Duration, time::Instant};
+
+use anyhow::Result;
+
+pub use acks::AckLog;
+pub use db::{Db, DbError, DbResult, Footprint, Table, Txn, Visit};
+pub use metrics::Summary;
+pub use report::{RunReport, comparison};
+pub use verify::{Verified, verify_acks};
+
+/// Types of links in the graph.
+const LINK_TYPES: usize = 2;
+/// Most links that a list request returns.
+const RANGE_LIMIT: usize = 10_000;
+
+/// Settings of a run that are the same for every kind of table.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Nodes 1 to `ids` are loaded. LinkBench's "1x" is 10,000,000.
+    pub ids: u64,
+    /// Threads of the load phase.
+    pub loaders: u32,
+    /// Threads of the request phase.
+    pub requesters: u32,
+    /// Requests before the measured ones.
+    pub warmup: Duration,
+    /// Length of the measured request phase.
+    pub seconds: Duration,
+    /// Seed of data and requests.
+    pub seed: u64,
+    /// Time that the loaded rows are dated by, in milliseconds since 1970.
+    pub epoch_ms: u64,
+    /// A file in the format of LinkBench's Distribution.dat whose out-degrees are used instead of
+    /// the built-in fit to them.
+    pub distribution: Option<PathBuf>,
+    /// No progress on standard error.
+    pub quiet: bool,
+}
+
+/// Runs load, warm-up and request phase on `db`, whose tables exist and are empty, and verifies the
+/// graph. `tables` and `algorithm` name in the report what the tables are.
+///
+/// # Errors
+/// When the database or the acknowledgement log fails. A graph that does not verify is not an error
+/// here: see [`RunReport::violation`].
+pub fn run<D: Db>(
+    db: &D,
+    config: &Config,
+    tables: &str,
+    algorithm: &str,
+    acks: Option<&AckLog>,
+) -> Result<RunReport> {
+    let distribution = match &config.distribution {
+        Some(path) => degree::Distribution::read(path)?,
+        None => degree::Distribution::Builtin,
+    };
+    let degrees = degree::Degrees::new(config.ids, distribution, config.seed);
+    let next_node_id = AtomicU64::new(0);
+
+    let start = Instant::now();
+    let loaded = load::load(db, config, &degrees, acks, &next_node_id)?;
+    db.settle()?;
+    let load_seconds = start.elapsed().as_secs_f64();
+
+    let access = access::Access::new(config.ids, degrees, config.seed);
+    let requested = request::request(db, config, &access, acks, &next_node_id)?;
+    let violation = verify::verify_graph(db).err();
+    Ok(RunReport::new(tables, algorithm, load_seconds, loaded, &requested, violation))
+}

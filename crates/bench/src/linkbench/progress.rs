@@ -1,0 +1,39 @@
+use std::{
+    sync::mpsc::{RecvTimeoutError, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A line on standard error every few seconds while something works.
+pub(crate) struct Progress<F> {
+    phase: &'static str,
+    quiet: bool,
+    line: F,
+}
+
+impl<F: FnMut() -> String + Send> Progress<F> {
+    const EVERY: Duration = Duration::from_secs(5);
+
+    pub(crate) fn new(phase: &'static str, quiet: bool, line: F) -> Progress<F> {
+        Progress { phase, quiet, line }
+    }
+
+    /// Runs `work` in this thread and reports from another one until it is done.
+    pub(crate) fn during<T>(mut self, work: impl FnOnce() -> T) -> T {
+        if self.quiet {
+            return work();
+        }
+        let start = Instant::now();
+        thread::scope(|scope| {
+            let (done, waiting) = channel::<()>();
+            scope.spawn(move || {
+                while waiting.recv_timeout(Self::EVERY) == Err(RecvTimeoutError::Timeout) {
+                    eprintln!("{:>7.0}s  {}: {}", start.elapsed().as_secs_f64(), self.phase, (self.line)());
+                }
+            });
+            let result = work();
+            drop(done);
+            result
+        })
+    }
+}

@@ -1,0 +1,199 @@
+//! What a run found, as JSON and as a table for people.
+
+use std::fmt::Write;
+
+use serde::{Serialize, Serializer};
+
+use super::{load::Loaded, metrics::Summary, request::Requested};
+
+/// Result of one run. Its JSON form is part of the command line's contract.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunReport {
+    /// Kind of the tables: `plain` or `page`.
+    pub tables: String,
+    /// Compression in force.
+    pub algorithm: String,
+    /// Time to load and to write out everything that the load put off.
+    pub load_seconds: f64,
+    /// Nodes loaded.
+    pub nodes: u64,
+    /// Links loaded.
+    pub links: u64,
+    /// Length of the measured request phase.
+    pub request_seconds: f64,
+    /// Requests completed in it.
+    pub requests: u64,
+    /// Their rate.
+    pub ops_per_second: f64,
+    /// Size of the tables without compression and holes at the end.
+    pub logical_bytes: u64,
+    /// Live bytes of the whole store at the end.
+    pub allocated_bytes: u64,
+    /// Room that the store takes on the device at the end, garbage and metadata included.
+    pub store_bytes: u64,
+    /// All that reached the device from the start of the measured phase on until everything it put
+    /// off was written: pages, log, metadata, garbage collection, checkpoints.
+    pub device_bytes_written: u64,
+    /// The same per request.
+    pub device_bytes_written_per_op: f64,
+    /// Processor time of the whole process over the same.
+    pub cpu_seconds: f64,
+    /// Whether counts and index agree with the links at the end.
+    pub counts_match: bool,
+    /// Latencies by operation.
+    #[serde(serialize_with = "as_object")]
+    pub ops: Vec<(&'static str, Summary)>,
+    /// Transactions that were run again.
+    #[serde(skip)]
+    pub retries: u64,
+    /// The first violation when counts or index do not agree.
+    #[serde(skip)]
+    pub violation: Option<String>,
+}
+
+fn as_object<S: Serializer>(ops: &[(&'static str, Summary)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(ops.iter().copied())
+}
+
+impl RunReport {
+    pub(crate) fn new(
+        tables: &str,
+        algorithm: &str,
+        load_seconds: f64,
+        loaded: Loaded,
+        requested: &Requested,
+        violation: Option<anyhow::Error>,
+    ) -> RunReport {
+        let requests = requested.latencies.requests();
+        RunReport {
+            tables: tables.to_owned(),
+            algorithm: algorithm.to_owned(),
+            load_seconds,
+            nodes: loaded.nodes,
+            links: loaded.links,
+            request_seconds: requested.seconds,
+            requests,
+            ops_per_second: requests as f64 / requested.seconds.max(1e-9),
+            logical_bytes: requested.footprint.logical_bytes,
+            allocated_bytes: requested.footprint.allocated_bytes,
+            store_bytes: requested.footprint.store_bytes,
+            device_bytes_written: requested.device_bytes_written,
+            device_bytes_written_per_op: requested.device_bytes_written as f64 / requests.max(1) as f64,
+            cpu_seconds: requested.cpu_seconds,
+            counts_match: violation.is_none(),
+            ops: requested.latencies.summaries(),
+            retries: requested.retries,
+            violation: violation.map(|violation| format!("{violation:#}")),
+        }
+    }
+
+    fn title(&self) -> String {
+        if self.algorithm == "none" {
+            self.tables.clone()
+        } else {
+            format!("{}/{}", self.tables, self.algorithm)
+        }
+    }
+}
+
+/// A table of the runs side by side; with two or more, the last column is last over first.
+pub fn comparison(runs: &[RunReport]) -> String {
+    let mut text = String::new();
+    let titles: Vec<String> = runs.iter().map(RunReport::title).collect();
+    let ratio_title = match (titles.first(), titles.last()) {
+        (Some(first), Some(last)) if runs.len() > 1 => format!("{last} : {first}"),
+        _ => String::new(),
+    };
+    line(&mut text, "", &titles, &ratio_title);
+    let mut row = |name: &str, digits: usize, value: &dyn Fn(&RunReport) -> f64| {
+        let values: Vec<f64> = runs.iter().map(value).collect();
+        let cells: Vec<String> = values.iter().map(|value| format!("{value:.digits$}")).collect();
+        let ratio = match values[..] {
+            [first, .., last] if first > 0.0 => format!("{:.2}", last / first),
+            _ => String::new(),
+        };
+        line(&mut text, name, &cells, &ratio);
+    };
+    row("load, seconds", 1, &|run| run.load_seconds);
+    row("requests per second", 0, &|run| run.ops_per_second);
+    row("tables without compression, MB", 1, &|run| run.logical_bytes as f64 / 1e6);
+    row("live bytes in the store, MB", 1, &|run| run.allocated_bytes as f64 / 1e6);
+    row("room taken on the device, MB", 1, &|run| run.store_bytes as f64 / 1e6);
+    row("written to the device per request, KB", 2, &|run| run.device_bytes_written_per_op / 1e3);
+    row("processor time per request, us", 1, &|run| run.cpu_seconds * 1e6 / run.requests.max(1) as f64);
+    row("transactions run again", 0, &|run| run.retries as f64);
+    let operations = runs.first().map_or(0, |run| run.ops.len());
+    for operation in 0..operations {
+        let name = runs[0].ops[operation].0;
+        row(&format!("{name}, p50 us"), 0, &|run| run.ops[operation].1.p50_us);
+        row(&format!("{name}, p99 us"), 0, &|run| run.ops[operation].1.p99_us);
+    }
+    text
+}
+
+fn line(text: &mut String, name: &str, cells: &[String], ratio: &str) {
+    let _ = write!(text, "{name:<38}");
+    for cell in cells {
+        let _ = write!(text, "{cell:>14}");
+    }
+    let _ = writeln!(text, "{ratio:>18}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linkbench::{db::Footprint, metrics::Latencies};
+
+    fn report(allocated_bytes: u64) -> RunReport {
+        let requested = Requested {
+            latencies: Latencies::new(),
+            seconds: 2.0,
+            cpu_seconds: 1.0,
+            device_bytes_written: 10,
+            footprint: Footprint { allocated_bytes, ..Footprint::default() },
+            retries: 0,
+        };
+        RunReport::new("page", "lz4", 1.0, Loaded { nodes: 1, links: 2 }, &requested, None)
+    }
+
+    /// Tools read these names: they stay.
+    #[test]
+    fn json_has_the_promised_fields() {
+        let json = serde_json::to_value(report(5)).unwrap();
+        let mut names: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        names.sort_unstable();
+        let mut promised = [
+            "tables",
+            "algorithm",
+            "load_seconds",
+            "nodes",
+            "links",
+            "request_seconds",
+            "requests",
+            "ops_per_second",
+            "logical_bytes",
+            "allocated_bytes",
+            "store_bytes",
+            "device_bytes_written",
+            "device_bytes_written_per_op",
+            "cpu_seconds",
+            "counts_match",
+            "ops",
+        ];
+        promised.sort_unstable();
+        assert_eq!(names, promised);
+        let get_node = json["ops"]["get_node"].as_object().unwrap();
+        for name in ["count", "mean_us", "p25_us", "p50_us", "p75_us", "p95_us", "p99_us", "max_us"] {
+            assert!(get_node[name].is_number(), "{name}");
+        }
+        assert_eq!((get_node.len(), json["ops"].as_object().unwrap().len()), (8, 10));
+    }
+
+    #[test]
+    fn the_comparison_ends_in_a_ratio() {
+        let text = comparison(&[report(2_000_000), report(1_000_000)]);
+        let line = text.lines().find(|line| line.starts_with("live bytes")).unwrap();
+        assert!(line.ends_with("0.50"), "{line:?}");
+        assert!(!comparison(&[report(1)]).contains(':'));
+    }
+}
