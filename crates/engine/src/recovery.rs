@@ -17,12 +17,12 @@
 //! device.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     ops::{Bound, ControlFlow},
     sync::{Arc, OnceLock},
 };
 
-use lacuna_device::{Place, StreamHint};
+use lacuna_device::{File, Place, StreamHint};
 
 use crate::{
     alloc::corrupt,
@@ -78,7 +78,7 @@ pub(crate) fn open(place: Arc<dyn Place>, options: StoreOptions) -> Result<(Arc<
         ..RecoveryStats::default()
     };
     let wal = place.open(WAL, StreamHint::Log)?;
-    let end = log_end(wal.clone(), root.checkpoint)?;
+    let (groups, end) = survey_log(wal.clone(), root.checkpoint)?;
     let wal_bytes = wal.len()?;
     if wal_bytes > end.0 {
         wal.punch(end.0, wal_bytes - end.0)?;
@@ -87,7 +87,14 @@ pub(crate) fn open(place: Arc<dyn Place>, options: StoreOptions) -> Result<(Arc<
     let root = Root { epoch: root.epoch + 1, ..root };
     control.write(root, true)?;
     let poison = Arc::new(Poison::default());
-    let log = Log::start(wal.clone(), root.checkpoint, end, root.epoch, options.log_bytes, poison.clone())?;
+    let log = Log::start(
+        wal.clone(),
+        root.checkpoint,
+        (groups, end),
+        root.epoch,
+        options.log_bytes,
+        poison.clone(),
+    )?;
     let core = Arc::new(Core {
         flush: Flush::new(&*place, &options)?,
         pool: Pool::new(options.pool_bytes),
@@ -151,10 +158,17 @@ fn open_spaces(place: &dyn Place) -> Result<Spaces> {
     Ok(spaces)
 }
 
-fn log_end(wal: Arc<dyn lacuna_device::File>, checkpoint: Lsn) -> Result<Lsn> {
+/// Where the log's groups start, and where it ends.
+fn survey_log(wal: Arc<dyn File>, checkpoint: Lsn) -> Result<(VecDeque<Lsn>, Lsn)> {
     let mut reader = Reader::new(wal, checkpoint);
-    while reader.next_group()?.is_some() {}
-    Ok(reader.position())
+    let mut groups = VecDeque::new();
+    loop {
+        let at = reader.position();
+        if reader.next_group()?.is_none() {
+            return Ok((groups, at));
+        }
+        groups.push_back(at);
+    }
 }
 
 fn replay(core: &Core, mut reader: Reader, end: Lsn, stats: &mut RecoveryStats) -> Result<()> {

@@ -103,11 +103,12 @@ pub struct LogStats {
 }
 
 impl Log {
-    /// Starts appending at `end`, the end of what recovery found. The log may hold `log_bytes`.
+    /// Starts appending at `end`, behind the groups since `checkpoint` that recovery found. The log
+    /// may hold `log_bytes`.
     pub(crate) fn start(
         file: Arc<dyn File>,
         checkpoint: Lsn,
-        end: Lsn,
+        (groups, end): (VecDeque<Lsn>, Lsn),
         epoch: u64,
         log_bytes: u64,
         poison: Arc<Poison>,
@@ -119,7 +120,7 @@ impl Log {
             open: GroupBuilder::new(end, Vec::new()),
             sealed: VecDeque::new(),
             sealed_bytes: 0,
-            starts: VecDeque::from([checkpoint]),
+            starts: groups,
             written: end,
             flushed: end,
             checkpoint,
@@ -298,8 +299,15 @@ mod tests {
     fn log() -> (Arc<dyn File>, Log) {
         let place = MemPlace::new();
         let file = place.create("wal", StreamHint::Log).expect("create");
-        let log =
-            Log::start(file.clone(), Lsn(0), Lsn(0), 1, 1 << 20, Arc::new(Poison::default())).expect("start");
+        let log = Log::start(
+            file.clone(),
+            Lsn(0),
+            (VecDeque::new(), Lsn(0)),
+            1,
+            1 << 20,
+            Arc::new(Poison::default()),
+        )
+        .expect("start");
         (file, log)
     }
 
