@@ -1,4 +1,4 @@
-use crate::Result;
+use crate::{Error, Result};
 
 /// Size of a sector in bytes: the unit of atomicity and of every address in Lacuna.
 pub const SECTOR: usize = 512;
@@ -13,6 +13,19 @@ pub struct Geometry {
     pub block_bytes: u32,
     /// Preferred alignment of large writes and discards in bytes (0 when unknown).
     pub erase_bytes: u32,
+}
+
+impl Geometry {
+    /// [`Error::BadRange`] for a request on the device `what` that is beyond its capacity or off the
+    /// block grid.
+    pub fn check_range(&self, what: &str, offset: u64, len: u64) -> Result<()> {
+        let block = u64::from(self.block_bytes);
+        let aligned = offset.is_multiple_of(block) && len.is_multiple_of(block);
+        match offset.checked_add(len) {
+            Some(end) if aligned && end <= self.capacity_bytes => Ok(()),
+            _ => Err(Error::BadRange { what: what.to_owned(), offset, len }),
+        }
+    }
 }
 
 /// Counters of all traffic since the device was opened.

@@ -3,10 +3,11 @@
 //! Two interfaces, each with real, in-memory and simulated implementations:
 //!
 //! - [`BlockDevice`]: raw space addressed in bytes, sector-aligned. The flash translation layer
-//!   lives on it.
+//!   lives on it. [`RawDevice`] is a store file or block device, [`MemDevice`] is in memory,
+//!   [`SimDevice`] is in memory and its power can be cut.
 //! - [`File`] and [`Place`]: positional files with holes, and a named set of them. The database
-//!   engine lives on it, unchanged on a file system of ours, on a directory of ext4 or XFS, in
-//!   memory and on the simulator.
+//!   engine lives on it, unchanged on a file system of ours, on a directory of ext4 or XFS
+//!   ([`DirPlace`]), in memory ([`MemPlace`]) and on the simulator ([`SimPlace`]).
 //!
 //! # What a power cut may do (the contract that every layer above is proven against)
 //!
@@ -19,10 +20,20 @@
 
 mod block;
 mod buf;
+mod dir;
 mod error;
+mod mem;
 mod place;
+mod positional;
+mod raw;
+pub mod sim;
+mod sparse;
 
 pub use block::{BlockDevice, DeviceStats, Geometry, SECTOR};
 pub use buf::AlignedBuf;
+pub use dir::{DirOptions, DirPlace};
 pub use error::{Error, Result};
-pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint};
+pub use mem::{MemDevice, MemPlace};
+pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint, check_file_name};
+pub use raw::{RawDevice, RawOptions};
+pub use sim::{SimDevice, SimPlace};

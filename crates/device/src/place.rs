@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// Identifies an open file of a [`Place`]; unique within the place, never reused while open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,6 +20,33 @@ pub struct FileProps {
     pub io_align: u32,
     /// Later writes, to any file of the place, never survive a crash that loses earlier ones.
     pub ordered: bool,
+}
+
+impl FileProps {
+    /// [`Error::BadRange`] for a request on the file `what` that is off the grid of
+    /// [`FileProps::io_align`] or reaches past the largest offset.
+    pub fn check_range(&self, what: &str, offset: u64, len: u64) -> Result<()> {
+        let align = u64::from(self.io_align);
+        let aligned = offset.is_multiple_of(align) && len.is_multiple_of(align);
+        match offset.checked_add(len) {
+            Some(end) if aligned && end <= i64::MAX as u64 => Ok(()),
+            _ => Err(Error::BadRange { what: what.to_owned(), offset, len }),
+        }
+    }
+}
+
+/// [`Error::BadName`] for what is not a file name in any [`Place`]: 1 to 255 bytes, without `/` and
+/// NUL, and neither `.` nor `..`.
+pub fn check_file_name(name: &str) -> Result<()> {
+    let reason = match name {
+        "" => "empty",
+        "." | ".." => "reserved",
+        _ if name.len() > 255 => "longer than 255 bytes",
+        _ if name.contains('/') => "contains a slash",
+        _ if name.contains('\0') => "contains a NUL",
+        _ => return Ok(()),
+    };
+    Err(Error::BadName { name: name.to_owned(), reason })
 }
 
 /// Expected lifetime of what is written to a file, chosen when it is opened. Data of one stream is
@@ -54,6 +81,31 @@ pub enum BatchOp<'a> {
         /// Length in bytes, a multiple of [`FileProps::io_align`].
         len: u64,
     },
+}
+
+impl BatchOp<'_> {
+    /// The file it changes.
+    pub fn file(&self) -> FileId {
+        match *self {
+            BatchOp::Write { file, .. } | BatchOp::Punch { file, .. } => file,
+        }
+    }
+
+    /// The byte range that it changes, as offset and length.
+    pub fn range(&self) -> (u64, u64) {
+        match *self {
+            BatchOp::Write { offset, data, .. } => (offset, data.len() as u64),
+            BatchOp::Punch { offset, len, .. } => (offset, len),
+        }
+    }
+
+    /// Bytes of data that it carries: those that count against [`FileProps::atomic_bytes_max`].
+    pub fn data_bytes(&self) -> u64 {
+        match *self {
+            BatchOp::Write { data, .. } => data.len() as u64,
+            BatchOp::Punch { .. } => 0,
+        }
+    }
 }
 
 /// A positional file with holes. Handles may be used from many threads at once.
@@ -143,4 +195,21 @@ pub trait Place: Send + Sync {
 
     /// Traffic and room.
     fn stats(&self) -> Result<PlaceStats>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        let longest = "x".repeat(255);
+        for good in ["a", "a b", "ü", "...", longest.as_str()] {
+            check_file_name(good).unwrap();
+        }
+        let too_long = "x".repeat(256);
+        for bad in ["", ".", "..", "a/b", "a\0", too_long.as_str()] {
+            assert!(matches!(check_file_name(bad), Err(Error::BadName { .. })), "{bad:?}");
+        }
+    }
 }

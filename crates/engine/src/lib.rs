@@ -1,1 +1,68 @@
-//! To be written.
+//! An embeddable transactional engine: ordered tables of byte keys and values, in B+trees whose pages
+//! are compressed when they are flushed.
+//!
+//! A [`Store`] lives in a [`lacuna_device::Place`]: a file system of Lacuna's own on flash, a
+//! directory, or memory. The engine asks the place what it can do and chooses its crash protocol by
+//! that: on a place that writes atomically and in order there is no doublewrite and no sync but the
+//! log's; elsewhere there are both.
+//!
+//! ```
+//! use lacuna_device::MemPlace;
+//! use lacuna_engine::{Algorithm, Store, StoreOptions, TableOptions};
+//!
+//! let store = Store::open(MemPlace::new(), StoreOptions::default())?;
+//! let people = store.create_table("people", TableOptions::compressed(Algorithm::Lz4))?;
+//! let mut txn = store.begin();
+//! txn.put(&people, b"ada", b"countess")?;
+//! txn.commit()?;
+//! assert_eq!(store.begin().get(&people, b"ada")?.as_deref(), Some(&b"countess"[..]));
+//! store.close()?;
+//! # Ok::<(), lacuna_engine::Error>(())
+//! ```
+//!
+//! # Why a crash at any instant is harmless
+//!
+//! - A page changes only by operations of mini-transactions, whose records are in the
+//!   log before the page is on the device. The log is a chain of checksummed groups; its end is the
+//!   first place without a whole group.
+//! - A page image carries its LSN and checksum and is replaced atomically, by the place or by the
+//!   doublewrite file; so replaying the log by page LSN restores the last logged state of all pages.
+//! - Undo is kept in such pages too. So that state says which transactions were running; they are
+//!   rolled back by further logged changes. A transaction's commit is one record: it is in the log or
+//!   it is not.
+//! - The log is given up only behind the oldest change that is not on the device.
+//!
+//! Each module opens with its own invariants; `recovery` tells the order of events.
+
+mod alloc;
+mod btree;
+mod catalog;
+mod control;
+mod core;
+mod error;
+mod flush;
+mod ids;
+mod mtr;
+mod node;
+mod ops;
+mod options;
+mod poison;
+mod pool;
+mod recovery;
+mod space;
+mod store;
+mod txn;
+mod undo;
+mod wal;
+
+pub use btree::Direction;
+pub use error::{Error, Result};
+pub use flush::FlushStats;
+pub use ids::TableId;
+pub use lacuna_page::Algorithm;
+pub use options::{Doublewrite, Durability, StoreOptions, TableKind, TableOptions};
+pub use pool::PoolStats;
+pub use recovery::RecoveryStats;
+pub use store::{Store, StoreStats, Table, TableCheck, TableInfo};
+pub use txn::{Savepoint, Txn};
+pub use wal::LogStats;

@@ -1,0 +1,293 @@
+//! Files in a directory of the operating system's file system.
+//!
+//! A [`DirPlace`] owns the lock file [`LOCK_NAME`] and a table of the files that are open or written
+//! and not yet synced.
+//!
+//! 1. A file leaves the table only when no handle of it is left and it was synced since its last
+//!    write, so a sync of the place reaches every write.
+//! 2. Names are durable when `create`, `remove` and `rename` return: each syncs the directory.
+//!
+//! Nothing here is atomic or ordered, and [`File::props`] says so.
+
+mod file;
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use parking_lot::Mutex;
+use rustix::{
+    fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags},
+    io::Errno,
+};
+
+use self::file::DirFile;
+use crate::{
+    BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, StreamHint, check_file_name,
+    positional::PositionalFile,
+};
+
+/// Held locked while the place is open. It stays behind, empty, and is no file of the place.
+const LOCK_NAME: &str = ".lacuna-lock";
+
+/// Unit of `st_blocks` in bytes, whatever the file system.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// How to open a [`DirPlace`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirOptions {
+    /// Refuse every change.
+    pub read_only: bool,
+}
+
+/// A [`Place`] on an existing directory, opened for this process alone. Its files bypass the page
+/// cache where the file system has direct I/O.
+pub struct DirPlace {
+    name: String,
+    directory: OwnedFd,
+    props: FileProps,
+    options: DirOptions,
+    files: Mutex<Files>,
+    counters: Arc<Counters>,
+    /// Locked until it is closed.
+    _lock: PositionalFile,
+}
+
+#[derive(Default)]
+struct Files {
+    by_id: HashMap<FileId, Arc<DirFile>>,
+    next_id: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    written_bytes: AtomicU64,
+    read_bytes: AtomicU64,
+    syncs: AtomicU64,
+}
+
+impl DirPlace {
+    /// Opens the directory `path`.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when another process has it open; an I/O error naming the directory when it does
+    /// not exist or gives no right to write.
+    pub fn open(path: &Path, options: DirOptions) -> Result<Arc<DirPlace>> {
+        let name = path.display().to_string();
+        let error = |what: &str, source: io::Error| Error::io(format!("{name}: {what}"), source);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|errno| error("open the directory", errno.into()))?;
+        let lock = PositionalFile::open_in(
+            &directory,
+            Path::new(LOCK_NAME),
+            name.clone(),
+            OFlags::RDWR | OFlags::CREATE,
+        )
+        .map_err(|source| error(&format!("create {LOCK_NAME} in the directory"), source))?;
+        match rustix::fs::flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(Error::Busy { path: PathBuf::from(path) }),
+            Err(errno) => return Err(error("lock", errno.into())),
+        }
+        let props = FileProps {
+            atomic_bytes_max: 0,
+            atomic_align: 0,
+            hole_unit: hole_unit(&lock.file).map_err(|source| error("probe for holes", source))?,
+            io_align: lock.io_align,
+            ordered: false,
+        };
+        Ok(Arc::new(DirPlace {
+            name,
+            directory,
+            props,
+            options,
+            files: Mutex::default(),
+            counters: Arc::default(),
+            _lock: lock,
+        }))
+    }
+
+    fn check_writable(&self, operation: &'static str) -> Result<()> {
+        if self.options.read_only {
+            return Err(Error::Unsupported { what: self.name.clone(), operation });
+        }
+        Ok(())
+    }
+
+    /// The error of a failed operation on the file `name`.
+    fn error(&self, name: &str, operation: &str, errno: Errno) -> Error {
+        match errno {
+            Errno::NOENT => Error::NotFound { name: name.to_owned() },
+            Errno::EXIST => Error::Exists { name: name.to_owned() },
+            _ => Error::io(format!("{}/{name}: {operation}", self.name), errno.into()),
+        }
+    }
+
+    fn sync_names(&self) -> Result<()> {
+        self.counters.syncs.fetch_add(1, Relaxed);
+        rustix::fs::fsync(&self.directory)
+            .map_err(|errno| Error::io(format!("{}: sync the directory", self.name), errno.into()))
+    }
+
+    fn open_file(&self, name: &str, flags: OFlags) -> Result<Arc<DirFile>> {
+        let access = if self.options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let flags = access | OFlags::NOFOLLOW | flags;
+        let full_name = format!("{}/{name}", self.name);
+        let opened = PositionalFile::open_in(&self.directory, Path::new(name), full_name, flags);
+        let file = opened.map_err(|source| {
+            let errno = Errno::from_io_error(&source);
+            errno.map_or_else(|| Error::io(name, source), |errno| self.error(name, "open", errno))
+        })?;
+        let mut files = self.files.lock();
+        files.by_id.retain(|_, file| Arc::strong_count(file) > 1 || file.is_dirty()); // invariant 1
+        let id = FileId(files.next_id);
+        files.next_id += 1;
+        let file = DirFile::new(id, file, self.props, self.options.read_only, Arc::clone(&self.counters));
+        files.by_id.insert(id, Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn file(&self, id: FileId) -> Result<Arc<DirFile>> {
+        let missing = || Error::NotFound { name: format!("file number {}", id.0) };
+        self.files.lock().by_id.get(&id).cloned().ok_or_else(missing)
+    }
+
+    /// Room taken by all files, in bytes.
+    fn allocated_bytes(&self) -> Result<u64> {
+        let mut bytes = 0;
+        for name in self.list()? {
+            match rustix::fs::statat(&self.directory, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * STAT_BLOCK_BYTES,
+                Err(Errno::NOENT) => {} // removed since it was listed
+                Err(errno) => return Err(self.error(&name, "stat", errno)),
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// Granularity of holes in the file system of `probe`, an empty file; 0 when it has none.
+fn hole_unit(probe: &fs::File) -> io::Result<u32> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(probe, flags, 0, 4096) {
+        Ok(()) => Ok(u32::try_from(rustix::fs::fstat(probe)?.st_blksize).unwrap_or(0)),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(0),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Checks the name of a file of the place.
+fn check_name(name: &str) -> Result<()> {
+    check_file_name(name)?;
+    if name == LOCK_NAME {
+        return Err(Error::BadName { name: name.to_owned(), reason: "reserved for the lock" });
+    }
+    Ok(())
+}
+
+impl Place for DirPlace {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn props(&self) -> FileProps {
+        self.props
+    }
+
+    fn open(&self, name: &str, _hint: StreamHint) -> Result<Arc<dyn File>> {
+        check_name(name)?;
+        Ok(self.open_file(name, OFlags::empty())?)
+    }
+
+    fn create(&self, name: &str, _hint: StreamHint) -> Result<Arc<dyn File>> {
+        check_name(name)?;
+        self.check_writable("create in a directory opened read-only")?;
+        let file = self.open_file(name, OFlags::CREATE | OFlags::EXCL)?;
+        self.sync_names()?;
+        Ok(file)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        self.check_writable("remove from a directory opened read-only")?;
+        rustix::fs::unlinkat(&self.directory, name, AtFlags::empty())
+            .map_err(|errno| self.error(name, "remove", errno))?;
+        self.sync_names()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        check_name(from)?;
+        check_name(to)?;
+        self.check_writable("rename in a directory opened read-only")?;
+        rustix::fs::renameat(&self.directory, from, &self.directory, to)
+            .map_err(|errno| self.error(from, "rename", errno))?;
+        self.sync_names()
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        let error = |errno: Errno| Error::io(format!("{}: list", self.name), errno.into());
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.directory).map_err(error)? {
+            let entry = entry.map_err(error)?;
+            // What is not UTF-8 was not made through a place.
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if name == LOCK_NAME {
+                continue;
+            }
+            let is_file = match entry.file_type() {
+                FileType::Unknown => {
+                    let stat = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+                    let stat = stat.map_err(|errno| self.error(name, "stat", errno))?;
+                    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                }
+                file_type => file_type == FileType::RegularFile,
+            };
+            if is_file {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    fn write_batch(&self, ops: &[BatchOp<'_>]) -> Result<()> {
+        for op in ops {
+            let (offset, len) = op.range();
+            self.props.check_range(&self.name, offset, len)?;
+        }
+        for op in ops {
+            let file = self.file(op.file())?;
+            match *op {
+                BatchOp::Write { offset, data, .. } => file.write_at(offset, data)?,
+                BatchOp::Punch { offset, len, .. } => file.punch(offset, len)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        let files: Vec<_> = self.files.lock().by_id.values().cloned().collect();
+        files.iter().filter(|file| file.is_dirty()).try_for_each(|file| file.sync())
+    }
+
+    fn stats(&self) -> Result<PlaceStats> {
+        let allocated_bytes = self.allocated_bytes()?;
+        Ok(PlaceStats {
+            device_written_bytes: self.counters.written_bytes.load(Relaxed),
+            device_read_bytes: self.counters.read_bytes.load(Relaxed),
+            device_syncs: self.counters.syncs.load(Relaxed),
+            allocated_bytes,
+            store_bytes: allocated_bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

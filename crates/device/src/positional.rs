@@ -1,0 +1,154 @@
+//! Direct positional I/O on one open file or block device.
+
+use std::{fs, io, os::unix::fs::FileExt, path::Path};
+
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, StatxFlags},
+    io::Errno,
+};
+
+use crate::{AlignedBuf, Error, Result, SECTOR};
+
+/// Alignment that direct I/O satisfies everywhere, in bytes: assumed where the system does not tell.
+const SAFE_ALIGN: u32 = 4096;
+
+/// Largest copy through a bounce buffer in one call, in bytes.
+const BOUNCE_BYTES: usize = 1 << 20;
+
+/// An open file with what its system demands of direct I/O.
+pub(crate) struct PositionalFile {
+    pub(crate) file: fs::File,
+    /// The path, for errors.
+    pub(crate) name: String,
+    /// Alignment of offsets and lengths in bytes.
+    pub(crate) io_align: u32,
+    /// Alignment of memory in bytes.
+    memory_align: usize,
+    /// Whether the page cache is bypassed.
+    pub(crate) direct: bool,
+}
+
+/// Opens `path` relative to `directory`, bypassing the page cache where the file system lets us.
+fn open_direct(
+    directory: impl std::os::fd::AsFd,
+    path: &Path,
+    flags: OFlags,
+) -> io::Result<(fs::File, bool)> {
+    let flags = flags | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    match rustix::fs::openat(&directory, path, flags | OFlags::DIRECT, mode) {
+        Ok(fd) => Ok((fd.into(), true)),
+        // File systems without direct I/O refuse the flag so. Linux has created the file by then.
+        Err(Errno::INVAL) => {
+            let flags = if flags.contains(OFlags::CREATE) { flags - OFlags::EXCL } else { flags };
+            let fd = rustix::fs::openat(&directory, path, flags, mode)?;
+            Ok((fd.into(), false))
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+impl PositionalFile {
+    /// Opens or creates a regular file or block device.
+    pub(crate) fn open(path: &Path, flags: OFlags) -> io::Result<PositionalFile> {
+        PositionalFile::open_in(CWD, path, path.display().to_string(), flags)
+    }
+
+    /// Opens or creates `path` in `directory`; errors call it `name`.
+    pub(crate) fn open_in(
+        directory: impl std::os::fd::AsFd,
+        path: &Path,
+        name: String,
+        flags: OFlags,
+    ) -> io::Result<PositionalFile> {
+        let (file, direct) = open_direct(directory, path, flags)?;
+        let (io_align, memory_align) = if direct { direct_io_align(&file)? } else { (SECTOR as u32, 1) };
+        Ok(PositionalFile { file, name, io_align, memory_align, direct })
+    }
+
+    pub(crate) fn error(&self, operation: &str, source: io::Error) -> Error {
+        Error::io(format!("{}: {operation}", self.name), source)
+    }
+
+    fn needs_bounce(&self, memory: *const u8) -> bool {
+        !memory.addr().is_multiple_of(self.memory_align)
+    }
+
+    /// Reads at `offset` until `buf` is full or the file ends; returns the bytes read.
+    pub(crate) fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if !self.needs_bounce(buf.as_ptr()) {
+            return self.read_aligned(offset, buf);
+        }
+        let mut bounce = AlignedBuf::zeroed(buf.len().min(BOUNCE_BYTES));
+        let mut done = 0;
+        for piece in buf.chunks_mut(BOUNCE_BYTES) {
+            let read = self.read_aligned(offset + done as u64, &mut bounce[..piece.len()])?;
+            piece[..read].copy_from_slice(&bounce[..read]);
+            done += read;
+            if read < piece.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_aligned(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(read) => {
+                    done += read;
+                    // Only the end of the file makes a direct read end off the grid.
+                    if !read.is_multiple_of(self.io_align as usize) {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.error(&format!("read at byte {offset}"), error)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes all of `data` at `offset`.
+    pub(crate) fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        if !self.needs_bounce(data.as_ptr()) {
+            return self.write_aligned(offset, data);
+        }
+        let mut bounce = AlignedBuf::zeroed(data.len().min(BOUNCE_BYTES));
+        for (piece, at) in data.chunks(BOUNCE_BYTES).zip((offset..).step_by(BOUNCE_BYTES)) {
+            bounce[..piece.len()].copy_from_slice(piece);
+            self.write_aligned(at, &bounce[..piece.len()])?;
+        }
+        Ok(())
+    }
+
+    fn write_aligned(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let written = self.file.write_all_at(data, offset);
+        written.map_err(|error| self.error(&format!("write at byte {offset}"), error))
+    }
+
+    /// Makes all writes so far durable, with the length, without the times.
+    pub(crate) fn sync(&self) -> Result<()> {
+        rustix::fs::fdatasync(&self.file).map_err(|errno| self.error("sync", errno.into()))
+    }
+}
+
+/// Alignment of offsets and of memory for direct I/O on `file`, in bytes.
+fn direct_io_align(file: &fs::File) -> io::Result<(u32, usize)> {
+    let statx = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
+    let told = statx.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && statx.stx_dio_offset_align != 0;
+    let (io_align, memory_align) = if told {
+        (statx.stx_dio_offset_align, statx.stx_dio_mem_align)
+    } else {
+        match rustix::fs::ioctl_blksszget(file) {
+            Ok(logical_block_bytes) => (logical_block_bytes, logical_block_bytes),
+            Err(_) => (SAFE_ALIGN, SAFE_ALIGN), // not a block device
+        }
+    };
+    if !io_align.is_power_of_two() || io_align > SAFE_ALIGN || memory_align > SAFE_ALIGN {
+        return Err(io::Error::other(format!("direct I/O needs an alignment of {io_align} bytes")));
+    }
+    Ok((io_align.max(SECTOR as u32), memory_align.next_power_of_two() as usize))
+}

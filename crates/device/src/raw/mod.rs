@@ -1,0 +1,378 @@
+//! Raw space on a store file or a block device.
+
+mod discard;
+
+use std::{
+    fs, io,
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+};
+
+use rustix::{
+    fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom},
+    io::Errno,
+};
+
+use crate::{BlockDevice, DeviceStats, Error, Geometry, Result, positional::PositionalFile};
+
+/// Sizes of new store files are multiples of this, in bytes, so that they suit any device.
+const SIZE_UNIT: u64 = 4096;
+
+/// How to open a [`RawDevice`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawOptions {
+    /// Refuse writes, syncs and discards.
+    pub read_only: bool,
+    /// Discards of a store *file* punch holes, which give room back to the file system below and make
+    /// rewriting it slower. Block devices are always told.
+    pub punch_store_file: bool,
+}
+
+/// A [`BlockDevice`] on a store file or a block device, opened for this process alone.
+///
+/// It bypasses the page cache unless the file system below has no direct I/O (see
+/// [`RawDevice::is_direct`]).
+pub struct RawDevice {
+    file: PositionalFile,
+    geometry: Geometry,
+    options: RawOptions,
+    is_block_device: bool,
+    /// Set once the system refused a discard: they are advice, so that is no error.
+    discards_refused: AtomicBool,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Counters {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    syncs: AtomicU64,
+    discarded_bytes: AtomicU64,
+}
+
+impl RawDevice {
+    /// Creates a store file of `size_bytes` zeros that take no room yet, and opens it.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when there is anything of that name, [`Error::Unsupported`] for a size that is
+    /// zero or not a multiple of 4096. On any error nothing is left behind.
+    pub fn create(path: &Path, size_bytes: u64, options: RawOptions) -> Result<RawDevice> {
+        let name = path.display().to_string();
+        check_size(&name, size_bytes)?;
+        // Made without O_DIRECT: where that is refused, the file would exist all the same.
+        let created = fs::OpenOptions::new().write(true).create_new(true).open(path);
+        let file = created.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Error::Exists { name: name.clone() },
+            _ => Error::io(format!("{name}: create"), error),
+        })?;
+        let made = file
+            .set_len(size_bytes)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| sync_parent(path))
+            .map_err(|error| Error::io(format!("{name}: create with {size_bytes} bytes"), error))
+            .and_then(|()| RawDevice::open(path, options));
+        if made.is_err() {
+            // The error that is returned says more than a failure to tidy up would.
+            let _ = fs::remove_file(path);
+        }
+        made
+    }
+
+    /// Opens an existing store file or block device.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when another opener holds it, [`Error::Unsupported`] when it is neither.
+    pub fn open(path: &Path, options: RawOptions) -> Result<RawDevice> {
+        let name = path.display().to_string();
+        let metadata = fs::metadata(path).map_err(|error| Error::io(format!("{name}: open"), error))?;
+        let is_block_device = metadata.file_type().is_block_device();
+        if !is_block_device && !metadata.is_file() {
+            let operation = "a store that is neither a regular file nor a block device";
+            return Err(Error::Unsupported { what: name, operation });
+        }
+        let mut flags = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        if is_block_device {
+            flags |= OFlags::EXCL; // refused while it is mounted or held by another
+        }
+        let busy = || Error::Busy { path: PathBuf::from(path) };
+        let file = PositionalFile::open(path, flags).map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => busy(),
+            _ => Error::io(format!("{name}: open"), error),
+        })?;
+        match rustix::fs::flock(&file.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(busy()),
+            Err(errno) => return Err(file.error("lock", errno.into())),
+        }
+        let size_bytes = measure(&file)?;
+        let block = u64::from(file.io_align);
+        Ok(RawDevice {
+            geometry: Geometry {
+                capacity_bytes: size_bytes / block * block,
+                block_bytes: file.io_align,
+                erase_bytes: 0,
+            },
+            file,
+            options,
+            is_block_device,
+            discards_refused: AtomicBool::new(false),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Makes a store file anew, with `size_bytes` zeros that take no room yet.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a block device, and for sizes as in [`RawDevice::create`].
+    pub fn recreate(&mut self, size_bytes: u64) -> Result<()> {
+        self.check_writable("change of a store opened read-only")?;
+        check_size(&self.file.name, size_bytes)?;
+        if self.is_block_device {
+            let operation = "another size for a block device";
+            return Err(Error::Unsupported { what: self.file.name.clone(), operation });
+        }
+        let file = &self.file.file;
+        file.set_len(0)
+            .and_then(|()| file.set_len(size_bytes))
+            .and_then(|()| file.sync_all())
+            .map_err(|error| self.file.error(&format!("set length to {size_bytes}"), error))?;
+        self.geometry.capacity_bytes = size_bytes;
+        Ok(())
+    }
+
+    /// Size of the file or device in bytes; its capacity is this, rounded down to whole blocks.
+    pub fn size_bytes(&self) -> Result<u64> {
+        measure(&self.file)
+    }
+
+    /// Whether the page cache is bypassed.
+    pub fn is_direct(&self) -> bool {
+        self.file.direct
+    }
+
+    fn check_writable(&self, operation: &'static str) -> Result<()> {
+        if self.options.read_only {
+            return Err(Error::Unsupported { what: self.file.name.clone(), operation });
+        }
+        Ok(())
+    }
+
+    fn try_discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.is_block_device {
+            return discard::discard_block_range(&self.file.file, offset, len);
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.file.file, flags, offset, len)?)
+    }
+}
+
+/// Size in bytes. Block devices have none in their metadata; the end of either is where seeking ends.
+fn measure(file: &PositionalFile) -> Result<u64> {
+    rustix::fs::seek(&file.file, SeekFrom::End(0)).map_err(|errno| file.error("measure", errno.into()))
+}
+
+fn check_size(name: &str, size_bytes: u64) -> Result<()> {
+    if size_bytes == 0 || !size_bytes.is_multiple_of(SIZE_UNIT) || size_bytes > i64::MAX as u64 {
+        let operation = "a store size that is zero, not a multiple of 4096 bytes, or beyond 2^63";
+        return Err(Error::Unsupported { what: name.to_owned(), operation });
+    }
+    Ok(())
+}
+
+/// Makes the name of a new file durable.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    fs::File::open(parent)?.sync_all()
+}
+
+impl BlockDevice for RawDevice {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn name(&self) -> &str {
+        &self.file.name
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.geometry.check_range(&self.file.name, offset, buf.len() as u64)?;
+        let read = self.file.read_at(offset, buf)?;
+        if read < buf.len() {
+            // It was long enough when it was opened.
+            let reason = format!("the store ends here, {} bytes short of a read", buf.len() - read);
+            return Err(Error::Corrupt { what: self.file.name.clone(), at: offset + read as u64, reason });
+        }
+        self.counters.reads.fetch_add(1, Relaxed);
+        self.counters.read_bytes.fetch_add(buf.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check_writable("write to a store opened read-only")?;
+        self.geometry.check_range(&self.file.name, offset, data.len() as u64)?;
+        self.file.write_at(offset, data)?;
+        self.counters.writes.fetch_add(1, Relaxed);
+        self.counters.written_bytes.fetch_add(data.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.check_writable("sync of a store opened read-only")?;
+        self.file.sync()?;
+        self.counters.syncs.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_writable("discard in a store opened read-only")?;
+        self.geometry.check_range(&self.file.name, offset, len)?;
+        let wanted = self.is_block_device || self.options.punch_store_file;
+        if !wanted || len == 0 || self.discards_refused.load(Relaxed) {
+            return Ok(());
+        }
+        match self.try_discard(offset, len) {
+            Ok(()) => {
+                self.counters.discarded_bytes.fetch_add(len, Relaxed);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                self.discards_refused.store(true, Relaxed);
+                Ok(())
+            }
+            Err(error) => Err(self.file.error(&format!("discard at byte {offset}"), error)),
+        }
+    }
+
+    fn stats(&self) -> DeviceStats {
+        DeviceStats {
+            reads: self.counters.reads.load(Relaxed),
+            read_bytes: self.counters.read_bytes.load(Relaxed),
+            writes: self.counters.writes.load(Relaxed),
+            written_bytes: self.counters.written_bytes.load(Relaxed),
+            syncs: self.counters.syncs.load(Relaxed),
+            discarded_bytes: self.counters.discarded_bytes.load(Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AlignedBuf;
+
+    const SIZE: u64 = 1 << 20;
+
+    fn store() -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store");
+        (directory, path)
+    }
+
+    fn create(path: &Path) -> RawDevice {
+        RawDevice::create(path, SIZE, RawOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn reads_back_from_any_memory_and_counts() {
+        let (_directory, path) = store();
+        let device = create(&path);
+        let block = device.geometry().block_bytes as usize;
+        assert_eq!(device.geometry().capacity_bytes, SIZE);
+        let mut data = vec![0; 2 * block + 1];
+        for (i, byte) in data.iter_mut().enumerate() {
+            *byte = i as u8;
+        }
+        device.write_at(8192, &data[1..]).unwrap();
+        device.sync().unwrap();
+        let mut aligned = AlignedBuf::zeroed(2 * block);
+        device.read_at(8192, &mut aligned).unwrap();
+        assert_eq!(aligned[..], data[1..]);
+        let mut unaligned = vec![0; 2 * block + 1];
+        device.read_at(8192, &mut unaligned[1..]).unwrap();
+        assert_eq!(unaligned[1..], data[1..]);
+        let stats = device.stats();
+        assert_eq!((stats.reads, stats.writes, stats.syncs), (2, 1, 1));
+        assert_eq!(stats.written_bytes, 2 * block as u64);
+        drop(device);
+        let reopened = RawDevice::open(&path, RawOptions { read_only: true, ..Default::default() }).unwrap();
+        reopened.read_at(8192, &mut aligned).unwrap();
+        assert_eq!(aligned[..], data[1..]);
+        assert!(matches!(reopened.write_at(0, &aligned), Err(Error::Unsupported { .. })));
+    }
+
+    #[test]
+    fn a_second_opener_is_told_who_is_busy() {
+        let (_directory, path) = store();
+        let _device = create(&path);
+        for read_only in [false, true] {
+            let error = RawDevice::open(&path, RawOptions { read_only, ..Default::default() }).err().unwrap();
+            assert_eq!(error.to_string(), format!("{}: in use by another process", path.display()));
+        }
+    }
+
+    #[test]
+    fn nothing_that_exists_is_created_over() {
+        let (_directory, path) = store();
+        fs::write(&path, "precious").unwrap();
+        let error = RawDevice::create(&path, SIZE, RawOptions::default()).err().unwrap();
+        assert!(matches!(error, Error::Exists { .. }), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_leaves_nothing() {
+        let (directory, path) = store();
+        for size in [0, 1000, u64::MAX / 4096 * 4096] {
+            assert!(RawDevice::create(&path, size, RawOptions::default()).is_err());
+            assert!(!path.exists());
+        }
+        let error = RawDevice::open(directory.path(), RawOptions::default()).err().unwrap();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        let error = RawDevice::open(&path, RawOptions::default()).err().unwrap();
+        assert!(error.to_string().starts_with(&path.display().to_string()), "{error}");
+        let error = RawDevice::create(&directory.path().join("no/such"), SIZE, RawOptions::default());
+        assert!(matches!(error, Err(Error::Io { .. })));
+    }
+
+    #[test]
+    fn a_store_that_shrank_is_an_error_with_its_place() {
+        let (_directory, path) = store();
+        let device = create(&path);
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(8192).unwrap();
+        let error = device.read_at(4096, &mut AlignedBuf::zeroed(8192)).err().unwrap();
+        let Error::Corrupt { what, at, .. } = error else { panic!("{error}") };
+        assert_eq!((what, at), (path.display().to_string(), 8192));
+    }
+
+    #[test]
+    fn a_store_file_is_made_anew() {
+        let (_directory, path) = store();
+        let mut device = create(&path);
+        device.write_at(0, &[1; 4096]).unwrap();
+        assert!(device.recreate(1000).is_err());
+        device.recreate(2 * SIZE).unwrap();
+        let mut back = [9; 4096];
+        device.read_at(0, &mut back).unwrap();
+        assert_eq!((back, device.geometry().capacity_bytes), ([0; 4096], 2 * SIZE));
+    }
+
+    #[test]
+    fn discards_punch_only_on_demand() {
+        let (_directory, path) = store();
+        for punch_store_file in [false, true] {
+            let _ = fs::remove_file(&path);
+            let options = RawOptions { punch_store_file, ..Default::default() };
+            let device = RawDevice::create(&path, SIZE, options).unwrap();
+            let data = AlignedBuf::zeroed(1 << 16);
+            device.write_at(0, &data).unwrap();
+            device.discard(0, 1 << 16).unwrap();
+            assert_eq!(device.stats().discarded_bytes > 0, punch_store_file);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The plug and the injected faults, shared by the simulated device and the simulated place.
+
+use std::io;
+
+use crate::{Error, Result};
+
+/// Counts operations that change the medium and decides which of them fail.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Power {
+    /// Operations so far: writes, syncs, discards and whatever else changes the medium.
+    pub(super) ops: u64,
+    /// Operations left until the one in which the power goes.
+    cut_in: Option<u64>,
+    off: bool,
+    /// Writes left until they fail with EIO.
+    write_failure_in: Option<u64>,
+    pub(super) sync_fails: bool,
+    pub(super) full: bool,
+}
+
+/// How an operation goes that was let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Go,
+    /// The power goes while it is under way: it may be done in part, and fails.
+    CutInFlight,
+}
+
+impl Power {
+    pub(super) fn set_cut_after(&mut self, ops: u64) {
+        self.cut_in = Some(ops);
+        self.off |= ops == 0;
+    }
+
+    pub(super) fn switch_on(&mut self) {
+        self.cut_in = None;
+        self.off = false;
+    }
+
+    pub(super) fn is_off(&self) -> bool {
+        self.off
+    }
+
+    /// Called first by everything that does not change the medium.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.off { Err(Error::PowerCut) } else { Ok(()) }
+    }
+
+    /// Called first by everything that changes the medium.
+    pub(super) fn tick(&mut self) -> Result<Verdict> {
+        self.check()?;
+        self.ops += 1;
+        if let Some(left) = &mut self.cut_in {
+            *left -= 1;
+            if *left == 0 {
+                self.off = true;
+                return Ok(Verdict::CutInFlight);
+            }
+        }
+        Ok(Verdict::Go)
+    }
+
+    pub(super) fn set_write_failure_after(&mut self, writes: u64) {
+        assert!(writes > 0, "the next write is number 1");
+        self.write_failure_in = Some(writes);
+    }
+
+    /// Called by writes after `tick`.
+    pub(super) fn check_write(&mut self, what: &str) -> Result<()> {
+        if self.full {
+            return Err(Error::Full { what: what.to_owned() });
+        }
+        match &mut self.write_failure_in {
+            None => Ok(()),
+            Some(left) if *left > 1 => {
+                *left -= 1;
+                Ok(())
+            }
+            Some(_) => Err(injected(what)),
+        }
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.write_failure_in = None;
+        self.sync_fails = false;
+        self.full = false;
+    }
+}
+
+/// The error of an injected failure.
+pub(super) fn injected(what: &str) -> Error {
+    Error::io(what, io::Error::other("injected failure"))
+}

@@ -1,0 +1,87 @@
+//! Proving a tree's invariants.
+
+use super::{ROOT, Tree};
+use crate::{
+    alloc::{Allocator, corrupt},
+    error::Result,
+    ids::PageNo,
+    node::Node,
+};
+
+/// What a check counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TreeReport {
+    pub(crate) records: u64,
+    pub(crate) leaves: u64,
+    pub(crate) inner_nodes: u64,
+    pub(crate) free_pages: u64,
+    pub(crate) height: u64,
+}
+
+impl Tree<'_> {
+    /// Checks that every node lies between its fences, that every page of the file is in the tree or
+    /// free, once, and that all pages read well. The tree must not change meanwhile.
+    pub(crate) fn check(self) -> Result<TreeReport> {
+        let mut report = TreeReport::default();
+        let (used, free) = Allocator::latch(self.core, self.space)?.survey()?;
+        let mut seen = vec![false; used as usize];
+        seen[0] = true;
+        for page in &free {
+            mark(self.space, &mut seen, *page)?;
+        }
+        report.free_pages = free.len() as u64;
+        let root = self.core.pool.read(self.space, ROOT)?;
+        self.check_node(&root, ROOT, None)?;
+        report.height = u64::from(Node::new(&root).level()) + 1;
+        drop(root);
+        self.check_subtree(ROOT, &[], None, &mut seen, &mut report)?;
+        if let Some(lost) = seen.iter().position(|seen| !seen) {
+            return Err(corrupt(self.space, PageNo(lost as u64), "neither in the tree nor free"));
+        }
+        Ok(report)
+    }
+
+    fn check_subtree(
+        self,
+        page: PageNo,
+        low: &[u8],
+        high: Option<&[u8]>,
+        seen: &mut [bool],
+        report: &mut TreeReport,
+    ) -> Result<()> {
+        mark(self.space, seen, page)?;
+        let guard = self.core.pool.read(self.space, page)?;
+        let node = Node::new(&guard);
+        for slot in 0..node.count() {
+            let key = node.key(slot);
+            let first_of_inner = slot == 0 && !node.is_leaf();
+            if (key < low && !first_of_inner) || high.is_some_and(|high| key >= high) {
+                return Err(corrupt(self.space, page, "key outside of its node's fences"));
+            }
+        }
+        if node.is_leaf() {
+            report.leaves += 1;
+            report.records += (0..node.count()).filter(|s| !node.leaf_cell(*s).is_deleted()).count() as u64;
+            return Ok(());
+        }
+        report.inner_nodes += 1;
+        for slot in 0..node.count() {
+            let low = if slot == 0 { low } else { node.key(slot) };
+            let high = if slot + 1 < node.count() { Some(node.key(slot + 1)) } else { high };
+            let child = self.read_child(node, slot)?.frame.id.page;
+            self.check_subtree(child, low, high, seen, report)?;
+        }
+        Ok(())
+    }
+}
+
+fn mark(space: &crate::space::Space, seen: &mut [bool], page: PageNo) -> Result<()> {
+    match seen.get_mut(page.0 as usize) {
+        Some(seen) if !*seen => {
+            *seen = true;
+            Ok(())
+        }
+        Some(_) => Err(corrupt(space, page, "reached twice")),
+        None => Err(corrupt(space, page, "beyond the file's pages")),
+    }
+}

@@ -1,0 +1,87 @@
+//! Walking along the leaves in either direction.
+
+use super::{ROOT, Tree};
+use crate::{error::Result, node::Node, pool::ReadGuard};
+
+/// Order of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Ascending keys.
+    Forward,
+    /// Descending keys.
+    Backward,
+}
+
+/// Where a scan starts, or goes on: towards greater keys in a forward scan, lesser ones in a
+/// backward scan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// At the first key of all, in scan order.
+    End,
+    /// At this key.
+    At(Vec<u8>),
+    /// Just behind this key, in scan order.
+    Behind(Vec<u8>),
+}
+
+/// A leaf met by a scan.
+pub(crate) struct Leaf {
+    pub(crate) page: ReadGuard,
+    /// Slots in range of the start, in scan order: from the first, exclusive of the second, forwards;
+    /// or from the last down to the first, backwards.
+    pub(crate) slots: std::ops::Range<usize>,
+    /// Where the next leaf starts; `None` at the last one.
+    pub(crate) next: Option<Start>,
+}
+
+impl Tree<'_> {
+    /// The leaf at which a scan in `direction` starts, and what in it lies behind `start`. It may
+    /// hold nothing in range; then the scan goes on at `next`.
+    pub(crate) fn scan_leaf(self, start: &Start, direction: Direction) -> Result<Leaf> {
+        let mut page = self.core.pool.read(self.space, ROOT)?;
+        self.check_node(&page, ROOT, None)?;
+        let mut fence = None;
+        while !Node::new(&page).is_leaf() {
+            let node = Node::new(&page);
+            let slot = match direction {
+                Direction::Forward => {
+                    let slot = match start {
+                        Start::End => 0,
+                        Start::At(key) | Start::Behind(key) => node.child_slot(key),
+                    };
+                    if slot + 1 < node.count() {
+                        fence = Some(Start::At(node.key(slot + 1).to_vec()));
+                    }
+                    slot
+                }
+                Direction::Backward => {
+                    let slot = match start {
+                        Start::End => node.count() - 1,
+                        Start::At(key) => node.child_slot(key),
+                        // A separator is the least key of its child: what is less lies before.
+                        Start::Behind(key) => match node.search(key) {
+                            Ok(slot) | Err(slot) => slot.saturating_sub(1),
+                        },
+                    };
+                    if slot > 0 {
+                        fence = Some(Start::Behind(node.key(slot).to_vec()));
+                    }
+                    slot
+                }
+            };
+            page = self.read_child(node, slot)?;
+        }
+        let node = Node::new(&page);
+        let count = node.count();
+        let slots = match (direction, start) {
+            (_, Start::End) => 0..count,
+            (Direction::Forward, Start::At(key)) => node.search(key).unwrap_or_else(|slot| slot)..count,
+            (Direction::Forward, Start::Behind(key)) => {
+                node.search(key).map_or_else(|slot| slot, |s| s + 1)..count
+            }
+            (Direction::Backward, Start::At(key)) => 0..node.search(key).map_or_else(|slot| slot, |s| s + 1),
+            (Direction::Backward, Start::Behind(key)) => 0..node.search(key).unwrap_or_else(|slot| slot),
+        };
+        Ok(Leaf { page, slots, next: fence })
+    }
+}

@@ -1,0 +1,228 @@
+//! Structure modifications: splitting full nodes, merging empty ones.
+
+use super::{ROOT, Tree};
+use crate::{
+    alloc::Allocator,
+    error::Result,
+    ids::PageNo,
+    mtr::Mtr,
+    node::{self, Node, SLOT},
+    ops::PageOp,
+    pool::WriteGuard,
+};
+
+/// A leaf filled by ascending inserts is left with one sixteenth free for later growth.
+const RUN_FILL: (usize, usize) = (15, 16);
+/// Inserts in a row, one right behind the other, that make a run.
+const RUN_MIN: u16 = 4;
+/// A node that uses less than one in this many bytes asks to be merged.
+const UNDERFULL: usize = 4;
+
+impl Tree<'_> {
+    /// Whether a new cell of `bytes` (slot included) may go into the leaf at `slot`, by room and by
+    /// the fill that ascending inserts should leave.
+    pub(crate) fn accepts(leaf: Node<'_>, slot: usize, bytes: usize) -> bool {
+        let (run, next) = leaf.insert_run();
+        let spare = leaf.free() as isize - bytes as isize;
+        if run >= RUN_MIN && slot == next && slot == leaf.count() {
+            let capacity = leaf.used() + leaf.free();
+            return spare >= (capacity - capacity * RUN_FILL.0 / RUN_FILL.1) as isize;
+        }
+        spare >= 0
+    }
+
+    /// Whether a leaf is so empty that [`Tree::merge`] should be asked.
+    pub(crate) fn is_underfull(node: Node<'_>) -> bool {
+        node.used() < (node.used() + node.free()) / UNDERFULL
+    }
+
+    /// Splits the leaf of `key`, unless it accepts `bytes` more there by now. The caller tries its
+    /// insert again afterwards, and splits again if it must: a leaf of one record takes any other.
+    pub(crate) fn split(self, key: &[u8], bytes: usize) -> Result<()> {
+        let separator_bytes = node::inner_cell_bytes_max(self.space.page_bytes);
+        let mut parent = self.core.pool.write(self.space, ROOT)?;
+        self.check_node(&parent, ROOT, None)?;
+        if Node::new(&parent).is_leaf() {
+            let leaf = Node::new(&parent);
+            let slot = leaf.search(key).unwrap_or_else(|slot| slot);
+            if Self::accepts(leaf, slot, bytes) && leaf.free() >= bytes {
+                return Ok(());
+            }
+            self.grow_root(&mut parent)?;
+        } else if Node::new(&parent).free() < separator_bytes {
+            self.grow_root(&mut parent)?;
+        }
+        loop {
+            let slot = Node::new(&parent).child_slot(key);
+            let mut child = self.write_child(Node::new(&parent), slot)?;
+            let node = Node::new(&child);
+            if node.is_leaf() {
+                let at = node.search(key).unwrap_or_else(|slot| slot);
+                if !Self::accepts(node, at, bytes) {
+                    self.split_leaf(&mut parent, slot, &mut child, key)?;
+                }
+                return Ok(());
+            }
+            if node.free() < separator_bytes {
+                let at = middle(node);
+                let separator = node.key(at).to_vec();
+                self.split_child(&mut parent, slot, &mut child, at, &separator)?;
+                continue;
+            }
+            parent = child;
+        }
+    }
+
+    /// Moves all that the root holds into a new child, its only one.
+    fn grow_root(self, root: &mut WriteGuard) -> Result<()> {
+        let mut mtr = Mtr::new();
+        let mut allocator = Allocator::latch(self.core, self.space)?;
+        let mut child = allocator.allocate(&mut mtr)?;
+        let level = Node::new(root).level();
+        mtr.apply(&mut child, PageOp::Init { level });
+        append_cells(&mut mtr, root, 0, &mut child);
+        mtr.apply(root, PageOp::Init { level: level + 1 });
+        insert_child(&mut mtr, root, 0, b"", child.id().page);
+        mtr.commit(self.core, &mut [&mut allocator.header, &mut child, root])?;
+        Ok(())
+    }
+
+    fn split_leaf(
+        self,
+        parent: &mut WriteGuard,
+        slot: usize,
+        leaf: &mut WriteGuard,
+        key: &[u8],
+    ) -> Result<()> {
+        let node = Node::new(leaf);
+        let at = node.search(key).unwrap_or_else(|slot| slot);
+        let (run, next) = node.insert_run();
+        let count = node.count();
+        let (at, separator) = if at == count && (count < 2 || (run >= RUN_MIN && at == next)) {
+            // The new record opens the next leaf; this one stays as it is.
+            (count, node::separator(node.key(count - 1), key).to_vec())
+        } else {
+            let at = if run >= RUN_MIN && at == next && at > 0 && at < count { at } else { middle(node) };
+            (at, node::separator(node.key(at - 1), node.key(at)).to_vec())
+        };
+        self.split_child(parent, slot, leaf, at, &separator)
+    }
+
+    /// Moves the cells of `child` from `at` on into a new right sibling behind `separator`.
+    fn split_child(
+        self,
+        parent: &mut WriteGuard,
+        slot: usize,
+        child: &mut WriteGuard,
+        at: usize,
+        separator: &[u8],
+    ) -> Result<()> {
+        let mut mtr = Mtr::new();
+        let mut allocator = Allocator::latch(self.core, self.space)?;
+        let mut right = allocator.allocate(&mut mtr)?;
+        let node = Node::new(child);
+        mtr.apply(&mut right, PageOp::Init { level: node.level() });
+        if node.is_leaf() {
+            append_cells(&mut mtr, child, at, &mut right);
+        } else {
+            insert_child(&mut mtr, &mut right, 0, b"", node.child(at));
+            append_cells(&mut mtr, child, at + 1, &mut right);
+        }
+        if at < Node::new(child).count() {
+            mtr.apply(child, PageOp::Truncate { slot: at as u16 });
+        }
+        insert_child(&mut mtr, parent, slot + 1, separator, right.id().page);
+        mtr.commit(self.core, &mut [&mut allocator.header, &mut right, child, parent])?;
+        Ok(())
+    }
+
+    /// Merges underfull nodes on the way to `key` with a neighbour, where both fit into one with
+    /// room to spare.
+    pub(crate) fn merge(self, key: &[u8]) -> Result<()> {
+        let mut parent = self.core.pool.write(self.space, ROOT)?;
+        self.check_node(&parent, ROOT, None)?;
+        while !Node::new(&parent).is_leaf() {
+            let slot = Node::new(&parent).child_slot(key);
+            let mut child = self.write_child(Node::new(&parent), slot)?;
+            if Self::is_underfull(Node::new(&child)) && Node::new(&parent).count() > 1 {
+                // Siblings are latched from left to right.
+                drop(child);
+                let left_slot = slot.min(Node::new(&parent).count() - 2);
+                self.merge_pair(&mut parent, left_slot)?;
+                let slot = Node::new(&parent).child_slot(key);
+                child = self.write_child(Node::new(&parent), slot)?;
+            }
+            if Node::new(&parent).count() == 1 && parent.id().page == ROOT {
+                self.shrink_root(&mut parent, &mut child)?;
+                continue;
+            }
+            parent = child;
+        }
+        Ok(())
+    }
+
+    /// Moves all of the right child of a pair into the left one, if there is room.
+    fn merge_pair(self, parent: &mut WriteGuard, left_slot: usize) -> Result<()> {
+        let mut left = self.write_child(Node::new(parent), left_slot)?;
+        let mut right = self.write_child(Node::new(parent), left_slot + 1)?;
+        let (l, r) = (Node::new(&left), Node::new(&right));
+        let separator = Node::new(parent).key(left_slot + 1).to_vec();
+        let pulled = if l.is_leaf() { 0 } else { separator.len() };
+        let capacity = l.used() + l.free();
+        if l.used() + r.used() + pulled > capacity * 3 / 4 {
+            return Ok(());
+        }
+        let mut mtr = Mtr::new();
+        if l.is_leaf() {
+            append_cells(&mut mtr, &right, 0, &mut left);
+        } else {
+            let (count, child) = (l.count(), r.child(0));
+            insert_child(&mut mtr, &mut left, count, &separator, child);
+            append_cells(&mut mtr, &right, 1, &mut left);
+        }
+        mtr.apply(parent, PageOp::Remove { slot: left_slot as u16 + 1 });
+        let mut allocator = Allocator::latch(self.core, self.space)?;
+        allocator.free(&mut mtr, &mut right);
+        mtr.commit(self.core, &mut [&mut allocator.header, &mut left, &mut right, parent])?;
+        Ok(())
+    }
+
+    /// Takes the place of the root's only child.
+    fn shrink_root(self, root: &mut WriteGuard, child: &mut WriteGuard) -> Result<()> {
+        let mut mtr = Mtr::new();
+        mtr.apply(root, PageOp::Init { level: Node::new(child).level() });
+        append_cells(&mut mtr, child, 0, root);
+        let mut allocator = Allocator::latch(self.core, self.space)?;
+        allocator.free(&mut mtr, child);
+        mtr.commit(self.core, &mut [&mut allocator.header, child, root])?;
+        Ok(())
+    }
+}
+
+/// The slot that halves a node's bytes; at least one cell stays on either side.
+fn middle(node: Node<'_>) -> usize {
+    let half = node.used() / 2;
+    let mut bytes = 0;
+    for slot in 0..node.count() {
+        bytes += node.cell(slot).len() + SLOT;
+        if bytes > half {
+            return slot.clamp(1, node.count() - 1);
+        }
+    }
+    node.count() - 1
+}
+
+/// Copies the cells of `from` from slot `at` on behind those of `to`.
+fn append_cells(mtr: &mut Mtr, from: &WriteGuard, at: usize, to: &mut WriteGuard) {
+    let from = Node::new(from);
+    let base = Node::new(to).count();
+    for (i, slot) in (at..from.count()).enumerate() {
+        mtr.apply(to, PageOp::Insert { slot: (base + i) as u16, cell: from.cell(slot) });
+    }
+}
+
+fn insert_child(mtr: &mut Mtr, node: &mut WriteGuard, slot: usize, key: &[u8], child: PageNo) {
+    let mut cell = Vec::new();
+    node::encode_inner(key, child, &mut cell);
+    mtr.apply(node, PageOp::Insert { slot: slot as u16, cell: &cell });
+}

@@ -1,0 +1,182 @@
+//! The control file: where recovery starts.
+//!
+//! Two slots of 4 KiB, each a sector with a checksum; the valid one with the greater sequence counts.
+//! The other one is overwritten, so a torn write costs nothing. It is written before the log it makes
+//! superfluous is given up; on a place that is not `ordered` it is synced in between.
+
+use std::sync::Arc;
+
+use lacuna_device::{AlignedBuf, File, Place, StreamHint};
+use parking_lot::Mutex;
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout,
+    little_endian::{U32, U64},
+};
+
+use crate::{
+    error::{Error, Result},
+    ids::Lsn,
+};
+
+/// The file's name.
+pub(crate) const NAME: &str = "control";
+const SLOT_BYTES: u64 = 4096;
+const SECTOR: usize = 512;
+const MAGIC: u64 = u64::from_le_bytes(*b"LacunaDB");
+const VERSION: u32 = 1;
+/// Features that a reader must know; none yet.
+const FEATURES: u64 = 0;
+
+/// What a slot holds.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
+#[repr(C)]
+struct Slot {
+    magic: U64,
+    version: U32,
+    /// CRC32C of the slot with this field zero.
+    checksum: U32,
+    features: U64,
+    sequence: U64,
+    epoch: U64,
+    checkpoint: U64,
+}
+
+const _: () = assert!(size_of::<Slot>() == 48);
+
+/// What recovery needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Root {
+    /// Counts openings; groups of the log carry it.
+    pub(crate) epoch: u64,
+    /// Where recovery starts reading the log: the start of a group.
+    pub(crate) checkpoint: Lsn,
+}
+
+/// The open control file.
+pub(crate) struct Control {
+    file: Arc<dyn File>,
+    last: Mutex<(u64, Root)>,
+}
+
+impl Control {
+    /// Makes the file; durable on return.
+    pub(crate) fn create(place: &dyn Place, root: Root) -> Result<()> {
+        let file = place.create(NAME, StreamHint::Data)?;
+        file.set_len(2 * SLOT_BYTES)?;
+        write(&*file, 1, root)?;
+        file.sync()?;
+        Ok(())
+    }
+
+    /// Opens and reads the file. `None` when there is none, or one whose making was interrupted.
+    pub(crate) fn open(place: &dyn Place) -> Result<Option<(Control, Root)>> {
+        let file = match place.open(NAME, StreamHint::Data) {
+            Ok(file) => file,
+            Err(lacuna_device::Error::NotFound { .. }) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let mut found = None;
+        let mut all_blank = true;
+        for slot in 0..2 {
+            let mut sector = AlignedBuf::zeroed(SECTOR);
+            file.read_at(slot * SLOT_BYTES, &mut sector)?;
+            all_blank &= sector.iter().all(|byte| *byte == 0);
+            if let Some((sequence, root)) = parse(&sector, place.name())?
+                && found.is_none_or(|(newest, _)| sequence > newest)
+            {
+                found = Some((sequence, root));
+            }
+        }
+        match found {
+            Some((sequence, root)) => Ok(Some((Control { file, last: Mutex::new((sequence, root)) }, root))),
+            None if all_blank => Ok(None),
+            None => Err(Error::Corrupt {
+                what: format!("{}: {NAME}", place.name()),
+                at: "both slots".into(),
+                reason: "checksum does not match".into(),
+            }),
+        }
+    }
+
+    /// What was last read or written.
+    pub(crate) fn root(&self) -> Root {
+        self.last.lock().1
+    }
+
+    /// Replaces the root. One caller at a time.
+    pub(crate) fn write(&self, root: Root, sync: bool) -> Result<()> {
+        let sequence = self.last.lock().0 + 1;
+        write(&*self.file, sequence, root)?;
+        if sync {
+            self.file.sync()?;
+        }
+        *self.last.lock() = (sequence, root);
+        Ok(())
+    }
+}
+
+fn write(file: &dyn File, sequence: u64, root: Root) -> Result<()> {
+    let mut slot = Slot {
+        magic: MAGIC.into(),
+        version: VERSION.into(),
+        checksum: 0.into(),
+        features: FEATURES.into(),
+        sequence: sequence.into(),
+        epoch: root.epoch.into(),
+        checkpoint: root.checkpoint.0.into(),
+    };
+    slot.checksum = crc32c::crc32c(slot.as_bytes()).into();
+    let mut sector = AlignedBuf::zeroed(SECTOR);
+    sector[..size_of::<Slot>()].copy_from_slice(slot.as_bytes());
+    file.write_at(sequence % 2 * SLOT_BYTES, &sector)?;
+    Ok(())
+}
+
+/// Sequence and content of a slot; `None` when its checksum does not match.
+fn parse(sector: &[u8], place: &str) -> Result<Option<(u64, Root)>> {
+    let (mut slot, rest) = Slot::read_from_prefix(sector).expect("a sector is longer");
+    let want = slot.checksum.get();
+    slot.checksum = 0.into();
+    if slot.magic != MAGIC || crc32c::crc32c(slot.as_bytes()) != want || rest.iter().any(|byte| *byte != 0) {
+        return Ok(None);
+    }
+    let bad = |reason: String| Err(Error::BadStore { what: format!("{place}: {NAME}"), reason });
+    if slot.version != VERSION {
+        return bad(format!("format version {} is unknown to this program", slot.version));
+    }
+    if slot.features.get() & !FEATURES != 0 {
+        return bad(format!("features {:#x} are unknown to this program", slot.features.get() & !FEATURES));
+    }
+    Ok(Some((slot.sequence.get(), Root { epoch: slot.epoch.get(), checkpoint: Lsn(slot.checkpoint.get()) })))
+}
+
+#[cfg(test)]
+mod tests {
+    use lacuna_device::MemPlace;
+
+    use super::*;
+
+    #[test]
+    fn the_newer_slot_counts_and_a_torn_one_does_not() {
+        let place = MemPlace::new();
+        let root = |n| Root { epoch: n, checkpoint: Lsn(n * 512) };
+        assert!(Control::open(&*place).expect("open").is_none());
+        Control::create(&*place, root(1)).expect("create");
+        let (control, found) = Control::open(&*place).expect("open").expect("there");
+        assert_eq!(found, root(1));
+        control.write(root(2), true).expect("write");
+        control.write(root(3), true).expect("write");
+        assert_eq!(Control::open(&*place).expect("open").expect("there").1, root(3));
+        // Sequence 3 went to slot 1: tear it.
+        let file = place.open(NAME, StreamHint::Data).expect("open");
+        let mut sector = AlignedBuf::zeroed(SECTOR);
+        file.read_at(SLOT_BYTES, &mut sector).expect("read");
+        sector[40] ^= 1;
+        file.write_at(SLOT_BYTES, &sector).expect("write");
+        assert_eq!(Control::open(&*place).expect("open").expect("there").1, root(2));
+        file.read_at(0, &mut sector).expect("read");
+        sector[40] ^= 1;
+        file.write_at(0, &sector).expect("write");
+        assert!(matches!(Control::open(&*place), Err(Error::Corrupt { .. })));
+    }
+}

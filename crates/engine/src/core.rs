@@ -1,0 +1,37 @@
+//! What the parts of an open store share.
+
+use std::sync::{Arc, OnceLock};
+
+use lacuna_device::Place;
+
+use crate::{
+    control::Control,
+    flush::Flush,
+    options::StoreOptions,
+    poison::Poison,
+    pool::Pool,
+    space::{Space, Spaces},
+    txn::Txns,
+    wal::Log,
+};
+
+/// The parts of an open store. Each documents its own invariants; their lock order, outermost first:
+/// page latches, the log's state, the list of dirty pages.
+pub(crate) struct Core {
+    pub(crate) place: Arc<dyn Place>,
+    pub(crate) options: StoreOptions,
+    pub(crate) poison: Arc<Poison>,
+    pub(crate) spaces: Spaces,
+    pub(crate) pool: Pool,
+    pub(crate) log: Log,
+    pub(crate) control: Control,
+    pub(crate) flush: Flush,
+    pub(crate) txns: Txns,
+    pub(crate) undo_space: OnceLock<Arc<Space>>,
+}
+
+impl Core {
+    pub(crate) fn undo_space(&self) -> &Arc<Space> {
+        self.undo_space.get().expect("opened with the store")
+    }
+}

@@ -1,0 +1,87 @@
+use std::sync::Arc;
+
+/// What an engine call can fail with.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device or file system below failed.
+    #[error(transparent)]
+    Device(Arc<lacuna_device::Error>),
+    /// Bytes of the store are not what was written there.
+    #[error("{what}: corrupt at {at}: {reason}")]
+    Corrupt {
+        /// The file.
+        what: String,
+        /// The page or offset.
+        at: String,
+        /// How it was noticed.
+        reason: String,
+    },
+    /// The store was written by a newer version, or is not a store at all.
+    #[error("{what}: {reason}")]
+    BadStore {
+        /// The place.
+        what: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A key or value is longer than the table's page size allows.
+    #[error("{what} of {bytes} bytes is longer than {bytes_max}")]
+    TooLarge {
+        /// "key" or "value".
+        what: &'static str,
+        /// Its length in bytes.
+        bytes: usize,
+        /// The limit in bytes.
+        bytes_max: usize,
+    },
+    /// `insert` met a record with that key.
+    #[error("a record with that key exists already")]
+    KeyExists,
+    /// A table of that name exists already.
+    #[error("table {name}: exists already")]
+    TableExists {
+        /// The table's name.
+        name: String,
+    },
+    /// An option or name out of range.
+    #[error("{what}: {reason}")]
+    BadOption {
+        /// The option.
+        what: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Waiting for a lock would have closed a cycle. The transaction should be rolled back and
+    /// tried again.
+    #[error("deadlock: the transaction was chosen as the victim")]
+    Deadlock,
+    /// A lock was not granted in time. The transaction may go on or be rolled back.
+    #[error("lock wait timed out")]
+    LockTimeout,
+    /// An earlier write, sync or rollback failed; the store accepts no more until it is reopened.
+    #[error("store stopped after an earlier failure: {reason}")]
+    Poisoned {
+        /// That failure.
+        reason: String,
+    },
+    /// The transaction was started on another store, or the table belongs to one.
+    #[error("transaction and table belong to different stores")]
+    WrongStore,
+}
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<lacuna_device::Error> for Error {
+    fn from(e: lacuna_device::Error) -> Error {
+        Error::Device(Arc::new(e))
+    }
+}
+
+impl Error {
+    /// Whether the transaction may succeed when it is rolled back and run again.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Error::Deadlock | Error::LockTimeout)
+    }
+}

@@ -1,0 +1,440 @@
+//! Flushing: bringing changed pages to the device, many at a time, by many threads.
+//!
+//! One producer decides what is due, from the room left in the log and from the pages that stand in
+//! the way of eviction, and fills a queue of jobs; consumers copy the pages of a job under a shared
+//! latch, compress the copies outside of it, and write them in one batch. Foreground threads never
+//! compress. (The multi-threaded flush of Lindström et al., "NVM aware MariaDB database system",
+//! NVMSA 2015, with targets instead of a fixed scan depth.)
+//!
+//! Invariants:
+//!
+//! 1. A page is written only when the log up to its LSN is: *written* before it where the place is
+//!    `ordered`, flushed before it elsewhere.
+//! 2. A page leaves the flush list only when its image can no longer be lost unless the log behind
+//!    it is too: on an ordered place when it is written, elsewhere when it is synced.
+//! 3. Where the place cannot write a page atomically, an image is synced in the doublewrite file
+//!    before the page is overwritten.
+//! 4. The control file names a checkpoint before the log behind it is given up.
+//!
+//! No latch is held while compressing or across I/O, and none is waited for: a page that is being
+//! changed is left for the next round.
+
+mod doublewrite;
+mod write;
+
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lacuna_device::Place;
+use parking_lot::{Condvar, Mutex};
+
+pub(crate) use doublewrite::restore;
+use write::Writer;
+
+use crate::{
+    control::Root,
+    core::Core,
+    error::Result,
+    ids::Lsn,
+    options::{Doublewrite, StoreOptions},
+    pool::Frame,
+    undo::UndoLog,
+    wal::Until,
+};
+use doublewrite::DoublewriteFile;
+
+/// Pages in a job, at most.
+const JOB_PAGES: usize = 32;
+/// Pages that a round of the producer asks for, at most.
+const ROUND_PAGES: usize = 512;
+/// How often the producer looks around when nobody wakes it.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Share of the pool that may be dirty before the oldest pages are flushed.
+const DIRTY_MAX: (usize, usize) = (5, 8);
+
+/// Counters of flushing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlushStats {
+    /// Pages written.
+    pub pages: u64,
+    /// Bytes of their images.
+    pub image_bytes: u64,
+    /// Batches they were written in.
+    pub batches: u64,
+    /// Holes punched because an image became shorter.
+    pub punches: u64,
+    /// Bytes written to the doublewrite file.
+    pub doublewrite_bytes: u64,
+    /// Times a writer waited for the log or the pool.
+    pub throttled: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+}
+
+/// State of flushing, purging and checkpoints.
+pub(crate) struct Flush {
+    queue: Mutex<Queue>,
+    /// Jobs were queued, or it is time to stop.
+    work: Condvar,
+    /// A job was done.
+    done: Condvar,
+    wake: Mutex<bool>,
+    woken: Condvar,
+    doublewrite: Option<DoublewriteFile>,
+    /// One checkpoint at a time.
+    checkpointing: Mutex<()>,
+    is_running: AtomicBool,
+    purge: Mutex<VecDeque<UndoLog>>,
+    purge_work: Condvar,
+    pub(crate) counters: Counters,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Vec<Arc<Frame>>>,
+    in_work: usize,
+    stop: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pages: AtomicU64,
+    image_bytes: AtomicU64,
+    batches: AtomicU64,
+    punches: AtomicU64,
+    doublewrite_bytes: AtomicU64,
+    throttled: AtomicU64,
+    checkpoints: AtomicU64,
+}
+
+impl Flush {
+    pub(crate) fn new(place: &dyn Place, options: &StoreOptions) -> Result<Flush> {
+        let props = place.props();
+        let page = lacuna_page::PAGE_BYTES_MAX as u64;
+        let is_atomic = props.atomic_bytes_max >= page && u64::from(props.atomic_align) <= 512;
+        let twice = match options.doublewrite {
+            Doublewrite::Auto => !is_atomic,
+            Doublewrite::On => true,
+            Doublewrite::Off => false,
+        };
+        let doublewrite = if twice { Some(DoublewriteFile::open(place)?) } else { None };
+        Ok(Flush {
+            queue: Mutex::default(),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            wake: Mutex::new(false),
+            woken: Condvar::new(),
+            doublewrite,
+            checkpointing: Mutex::new(()),
+            is_running: AtomicBool::new(false),
+            purge: Mutex::default(),
+            purge_work: Condvar::new(),
+            counters: Counters::default(),
+        })
+    }
+
+    pub(crate) fn stats(&self) -> FlushStats {
+        let c = &self.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        FlushStats {
+            pages: get(&c.pages),
+            image_bytes: get(&c.image_bytes),
+            batches: get(&c.batches),
+            punches: get(&c.punches),
+            doublewrite_bytes: get(&c.doublewrite_bytes),
+            throttled: get(&c.throttled),
+            checkpoints: get(&c.checkpoints),
+        }
+    }
+
+    pub(crate) fn writes_twice(&self) -> bool {
+        self.doublewrite.is_some()
+    }
+
+    /// Makes the producer look around at once.
+    fn wake(&self) {
+        *self.wake.lock() = true;
+        self.woken.notify_one();
+    }
+}
+
+impl Core {
+    /// Starts the threads; they run until [`Core::stop_threads`].
+    pub(crate) fn start_threads(self: &Arc<Core>) -> std::io::Result<Vec<std::thread::JoinHandle<()>>> {
+        let mut threads = Vec::new();
+        self.flush.queue.lock().stop = false;
+        self.flush.is_running.store(true, Ordering::Release);
+        let spawn = |name: &str, body: fn(&Core)| {
+            let core = self.clone();
+            std::thread::Builder::new().name(name.into()).spawn(move || body(&core))
+        };
+        threads.push(spawn("lacuna-flush", Core::produce)?);
+        threads.push(spawn("lacuna-purge", Core::purge_loop)?);
+        for _ in 0..self.options.flush_threads {
+            threads.push(spawn("lacuna-write", Core::consume)?);
+        }
+        Ok(threads)
+    }
+
+    /// Asks the threads to end once they are done with what they are doing.
+    pub(crate) fn stop_threads(&self) {
+        self.flush.is_running.store(false, Ordering::Release);
+        self.flush.queue.lock().stop = true;
+        self.flush.work.notify_all();
+        self.flush.done.notify_all();
+        self.flush.purge_work.notify_all();
+        self.flush.wake();
+    }
+
+    fn has_threads(&self) -> bool {
+        self.flush.is_running.load(Ordering::Acquire)
+    }
+
+    fn produce(&self) {
+        let mut log_synced = Instant::now();
+        while self.has_threads() {
+            {
+                let mut wake = self.flush.wake.lock();
+                if !*wake {
+                    self.flush.woken.wait_for(&mut wake, INTERVAL);
+                }
+                *wake = false;
+            }
+            if self.poison.check().is_err() {
+                // Nothing will be written any more, but writers must be let go.
+                self.flush.done.notify_all();
+                std::thread::sleep(INTERVAL);
+                continue;
+            }
+            for job in self.due_jobs() {
+                self.submit(job);
+            }
+            if self.checkpoint_is_due() {
+                let _ = self.checkpoint();
+            }
+            if log_synced.elapsed() >= self.options.relaxed_interval {
+                let _ = self.log.reach(self.log.next(), Until::Flushed);
+                log_synced = Instant::now();
+            }
+            self.flush.done.notify_all();
+        }
+    }
+
+    /// What should be flushed now: pages that eviction wants, pages whose changes keep too much log,
+    /// and the oldest ones when too many are dirty.
+    fn due_jobs(&self) -> Vec<Vec<Arc<Frame>>> {
+        let mut frames = self.pool.take_wanted();
+        let log_half = self.options.log_bytes / 2;
+        let next = self.log.next();
+        if self.log.used_bytes() > log_half {
+            frames.extend(self.pool.dirty.oldest_pages(Lsn(next.0.saturating_sub(log_half)), ROUND_PAGES));
+        }
+        let dirty = self.pool.dirty.dirty_bytes();
+        let dirty_max = self.pool.budget_bytes() * DIRTY_MAX.0 / DIRTY_MAX.1;
+        if dirty > dirty_max {
+            let pages = ((dirty - dirty_max) / (16 << 10) + 1).min(ROUND_PAGES);
+            frames.extend(self.pool.dirty.oldest_pages(next, pages));
+        }
+        into_jobs(frames)
+    }
+
+    fn submit(&self, job: Vec<Arc<Frame>>) {
+        let mut queue = self.flush.queue.lock();
+        // Two jobs for each consumer keep all busy; more would only grow stale.
+        while queue.jobs.len() >= 2 * self.options.flush_threads && !queue.stop {
+            self.flush.done.wait_for(&mut queue, INTERVAL);
+        }
+        queue.jobs.push_back(job);
+        self.flush.work.notify_one();
+    }
+
+    fn consume(&self) {
+        let mut writer = Writer::default();
+        loop {
+            let job = {
+                let mut queue = self.flush.queue.lock();
+                loop {
+                    if let Some(job) = queue.jobs.pop_front() {
+                        queue.in_work += 1;
+                        break job;
+                    }
+                    if queue.stop {
+                        return;
+                    }
+                    self.flush.work.wait(&mut queue);
+                }
+            };
+            // A failure has poisoned the store; whoever writes next is told.
+            let _ = writer.write(self, &job);
+            self.flush.queue.lock().in_work -= 1;
+            self.flush.done.notify_all();
+        }
+    }
+
+    /// One round of flushing in this thread. Whether there was something to do.
+    pub(crate) fn flush_step(&self) -> Result<bool> {
+        let jobs = self.due_jobs();
+        let mut writer = Writer::default();
+        for job in &jobs {
+            writer.write(self, job)?;
+        }
+        if self.checkpoint_is_due() {
+            self.checkpoint()?;
+        }
+        Ok(!jobs.is_empty())
+    }
+
+    /// Writes every page that is dirty now, and moves the checkpoint to the log's end. With nobody
+    /// writing, the next recovery has nothing to replay.
+    pub(crate) fn flush_all(&self) -> Result<()> {
+        let until = self.log.next();
+        self.log.reach(until, Until::Flushed)?;
+        let mut writer = Writer::default();
+        loop {
+            self.poison.check()?;
+            let frames = self.pool.dirty.oldest_pages(until, ROUND_PAGES);
+            for job in into_jobs(frames) {
+                writer.write(self, &job)?;
+            }
+            if self.pool.dirty.oldest().is_none_or(|oldest| oldest >= until) {
+                break;
+            }
+            // What is left is latched by a writer or on its way in another thread.
+            std::thread::yield_now();
+        }
+        self.checkpoint()
+    }
+
+    fn checkpoint_is_due(&self) -> bool {
+        let behind = self.log.start_needed(&self.pool.dirty).0 - self.control.root().checkpoint.0;
+        behind > self.options.log_bytes / 16
+    }
+
+    /// Moves the checkpoint as far as the pages on the device allow (invariant 4).
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        let _one = self.flush.checkpointing.lock();
+        let before = self.control.root();
+        let start = self.log.start_needed(&self.pool.dirty);
+        if start == before.checkpoint {
+            return Ok(());
+        }
+        let root = Root { checkpoint: start, ..before };
+        let sync = !self.place.props().ordered;
+        self.control.write(root, sync).map_err(|e| self.poison.set(e))?;
+        self.log.truncate(start)?;
+        self.flush.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Slows a writer down while the log or the pool is nearly used up. The caller holds no latch.
+    pub(crate) fn throttle(&self) -> Result<()> {
+        let is_tight = || {
+            self.log.used_bytes() > self.options.log_bytes / 8 * 7
+                || self.pool.bytes() > self.pool.budget_bytes() / 8 * 9
+        };
+        if !is_tight() {
+            return Ok(());
+        }
+        self.flush.counters.throttled.fetch_add(1, Ordering::Relaxed);
+        while is_tight() {
+            self.poison.check()?;
+            if self.has_threads() {
+                self.flush.wake();
+                let mut queue = self.flush.queue.lock();
+                self.flush.done.wait_for(&mut queue, INTERVAL);
+            } else if !self.flush_step()? {
+                // Only pages in use are left in memory: let the caller make progress.
+                self.checkpoint()?;
+                return Ok(());
+            }
+            self.pool.shrink();
+        }
+        Ok(())
+    }
+
+    /// Slows a reader down while far more than the pool's budget is in memory, which only happens
+    /// when nearly all of it is dirty. The caller holds no latch.
+    pub(crate) fn throttle_memory(&self) -> Result<()> {
+        if self.pool.bytes() > self.pool.budget_bytes() / 4 * 5 { self.throttle() } else { Ok(()) }
+    }
+
+    /// Takes an undo slot for a transaction; the caller holds no latch.
+    pub(crate) fn take_undo_slot(&self) -> Result<u32> {
+        self.txns.slots.take(self.options.lock_timeout)
+    }
+
+    /// Takes over the undo log of a committed transaction: what it deleted is purged, then its slot
+    /// given back.
+    pub(crate) fn retire(&self, log: UndoLog, has_deletes: bool) -> Result<()> {
+        if !has_deletes && !log.is_chained(self)? {
+            self.txns.slots.give_back(log.slot());
+        } else if self.has_threads() {
+            self.flush.purge.lock().push_back(log);
+            self.flush.purge_work.notify_one();
+        } else {
+            self.purge_one(log)?;
+        }
+        Ok(())
+    }
+
+    /// Purges one committed transaction.
+    pub(crate) fn purge_one(&self, log: UndoLog) -> Result<()> {
+        crate::txn::purge(self, log)?;
+        if log.is_chained(self)? {
+            log.clear(self)?;
+        }
+        self.txns.slots.give_back(log.slot());
+        Ok(())
+    }
+
+    /// Purges what its thread left when it was stopped.
+    pub(crate) fn purge_waiting(&self) -> Result<()> {
+        while let Some(log) = self.next_to_purge() {
+            self.purge_one(log)?;
+        }
+        Ok(())
+    }
+
+    fn next_to_purge(&self) -> Option<UndoLog> {
+        self.flush.purge.lock().pop_front()
+    }
+
+    fn purge_loop(&self) {
+        loop {
+            let log = {
+                let mut queue = self.flush.purge.lock();
+                loop {
+                    if let Some(log) = queue.pop_front() {
+                        break log;
+                    }
+                    if !self.has_threads() {
+                        return;
+                    }
+                    self.flush.purge_work.wait(&mut queue);
+                }
+            };
+            if let Err(e) = self.throttle().and_then(|()| self.purge_one(log)) {
+                // The slot stays taken; recovery purges it again.
+                self.poison.set(e);
+            }
+        }
+    }
+}
+
+fn into_jobs(mut frames: Vec<Arc<Frame>>) -> Vec<Vec<Arc<Frame>>> {
+    frames.sort_by_key(|frame| frame.id);
+    frames.dedup_by_key(|frame| frame.id);
+    let mut jobs = Vec::new();
+    while !frames.is_empty() {
+        let rest = frames.split_off(frames.len().min(JOB_PAGES));
+        jobs.push(mem::replace(&mut frames, rest));
+    }
+    jobs
+}

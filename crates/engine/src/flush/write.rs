@@ -1,0 +1,185 @@
+//! One consumer: copies, compresses and writes the pages of a job.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use lacuna_device::{AlignedBuf, BatchOp};
+use lacuna_page::{Algorithm, Encoder, PAGE_BYTES_MAX};
+
+use super::JOB_PAGES;
+use crate::{
+    core::Core,
+    error::{Error, Result},
+    ids::{Lsn, PageNo},
+    node,
+    ops::{self, PageKind},
+    pool::Frame,
+    space::Space,
+    undo,
+    wal::Until,
+};
+
+/// Images are cut to this unit, the finest that any place knows.
+const SECTOR: usize = 512;
+/// Images of a batch take this many bytes at most; larger jobs go in several batches.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// A consumer's buffers.
+pub(super) struct Writer {
+    encoder: Encoder,
+    /// A copy of the page that is being compressed.
+    copy: AlignedBuf,
+    /// Images, each on a sector.
+    images: AlignedBuf,
+}
+
+impl Default for Writer {
+    fn default() -> Writer {
+        Writer {
+            encoder: Encoder::new(),
+            copy: AlignedBuf::zeroed(PAGE_BYTES_MAX),
+            images: AlignedBuf::zeroed(BATCH_BYTES + PAGE_BYTES_MAX),
+        }
+    }
+}
+
+/// A page's image in the buffer.
+pub(super) struct Image {
+    pub(super) frame: Arc<Frame>,
+    pub(super) space: Arc<Space>,
+    /// Where it lies in the buffer.
+    pub(super) start: usize,
+    /// Its length in whole sectors.
+    pub(super) bytes: usize,
+    is_plain: bool,
+}
+
+impl Image {
+    pub(super) fn page(&self) -> PageNo {
+        self.frame.id.page
+    }
+
+    /// The part of the page's place on the device that an older, longer image still takes, by the
+    /// granularity of holes.
+    fn stale(&self) -> Option<(u64, u64)> {
+        let unit = u64::from(self.space.file.props().hole_unit);
+        let on_disk = u64::from(self.frame.disk_bytes.load(Ordering::Relaxed));
+        if unit == 0 || on_disk <= self.bytes as u64 {
+            return None;
+        }
+        let from = (self.bytes as u64).next_multiple_of(unit);
+        let to = on_disk.next_multiple_of(unit).min(self.space.page_bytes as u64);
+        (from < to).then(|| (self.space.offset(self.page()) + from, to - from))
+    }
+}
+
+impl Writer {
+    /// Writes those of `frames` that are dirty and that nobody is changing. A failure poisons the
+    /// store.
+    pub(super) fn write(&mut self, core: &Core, frames: &[Arc<Frame>]) -> Result<()> {
+        assert!(frames.len() <= JOB_PAGES);
+        let mut images = Vec::with_capacity(frames.len());
+        let mut used = 0;
+        let mut newest = Lsn(0);
+        for frame in frames {
+            let Some(space) = core.spaces.get(frame.id.table) else { continue };
+            let Some((image, lsn)) = self.take(core, frame, space, used) else {
+                frame.forget_wanted();
+                continue;
+            };
+            used += image.bytes;
+            newest = newest.max(lsn);
+            images.push(image);
+            if used > BATCH_BYTES {
+                self.write_images(core, &std::mem::take(&mut images), newest)?;
+                used = 0;
+            }
+        }
+        self.write_images(core, &images, newest)
+    }
+
+    /// Takes a page off the list of dirty ones and makes its image at `start` of the buffer.
+    fn take(
+        &mut self,
+        core: &Core,
+        frame: &Arc<Frame>,
+        space: Arc<Space>,
+        start: usize,
+    ) -> Option<(Image, Lsn)> {
+        let copy = &mut self.copy[..space.page_bytes];
+        {
+            let page = frame.try_read()?;
+            if !core.pool.dirty.take_off(&page) {
+                return None;
+            }
+            copy.copy_from_slice(&page);
+        }
+        match ops::kind(copy) {
+            Some(PageKind::Node) => node::tidy(copy),
+            Some(PageKind::Undo) => undo::tidy(copy),
+            _ => {}
+        }
+        let lsn = ops::lsn(copy);
+        let out = &mut self.images[start..start + space.page_bytes];
+        let encoded = self.encoder.encode(copy, space.codec(), SECTOR, out);
+        let bytes = encoded.image_bytes.next_multiple_of(SECTOR);
+        out[encoded.image_bytes..bytes].fill(0);
+        let is_plain = encoded.algorithm == Algorithm::None;
+        Some((Image { frame: frame.clone(), space, start, bytes, is_plain }, lsn))
+    }
+
+    fn write_images(&self, core: &Core, images: &[Image], newest: Lsn) -> Result<()> {
+        if images.is_empty() {
+            return Ok(());
+        }
+        core.log.reach(newest, Until::Written)?;
+        self.write_out(core, images).map_err(|e| core.poison.set(e))?;
+        let counters = &core.flush.counters;
+        for image in images {
+            image.frame.disk_bytes.store(image.bytes as u32, Ordering::Relaxed);
+            counters.image_bytes.fetch_add(image.bytes as u64, Ordering::Relaxed);
+            let flushed = &image.space.flushed;
+            flushed.pages.fetch_add(1, Ordering::Relaxed);
+            flushed.image_bytes.fetch_add(image.bytes as u64, Ordering::Relaxed);
+            flushed.plain_pages.fetch_add(u64::from(image.is_plain), Ordering::Relaxed);
+        }
+        counters.pages.fetch_add(images.len() as u64, Ordering::Relaxed);
+        counters.batches.fetch_add(1, Ordering::Relaxed);
+        let frames: Vec<_> = images.iter().map(|image| image.frame.clone()).collect();
+        core.pool.dirty.land(&frames);
+        Ok(())
+    }
+
+    /// Writes images and holes; on return the pages may leave the list of dirty ones (flush
+    /// invariant 2).
+    fn write_out(&self, core: &Core, images: &[Image]) -> Result<(), Error> {
+        let props = core.place.props();
+        let mut region = None;
+        if let Some(file) = &core.flush.doublewrite {
+            let (held, bytes) = file.write(images, &self.images)?;
+            core.flush.counters.doublewrite_bytes.fetch_add(bytes, Ordering::Relaxed);
+            region = Some(held);
+        }
+        let mut batch = Vec::with_capacity(2 * images.len());
+        for image in images {
+            let file = image.space.file.id();
+            let data = &self.images[image.start..image.start + image.bytes];
+            batch.push(BatchOp::Write { file, offset: image.space.offset(image.page()), data });
+            if let Some((offset, len)) = image.stale() {
+                batch.push(BatchOp::Punch { file, offset, len });
+                image.space.flushed.punches.fetch_add(1, Ordering::Relaxed);
+                core.flush.counters.punches.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        core.place.write_batch(&batch)?;
+        if !props.ordered {
+            let mut spaces: Vec<_> = images.iter().map(|image| &image.space).collect();
+            spaces.sort_by_key(|space| space.id);
+            spaces.dedup_by_key(|space| space.id);
+            for space in spaces {
+                space.file.sync()?;
+            }
+        }
+        drop(region);
+        Ok(())
+    }
+}

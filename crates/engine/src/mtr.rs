@@ -1,0 +1,42 @@
+//! Mini-transactions: a set of page changes that recovery applies whole or not at all.
+//!
+//! A mini-transaction latches the pages it changes exclusively, applies operations to them while
+//! recording each, and commits by appending the record to the log. Only then are the latches given
+//! up, so a page's changes appear in the log in the order in which they were made (invariant of
+//! replay by page LSN).
+
+use crate::{core::Core, error::Result, ids::Lsn, ops::PageOp, pool::WriteGuard};
+
+/// A mini-transaction in the making. Dropping it uncommitted after an operation is a bug: the
+/// changed pages say so when their guards meet the next commit.
+#[must_use]
+pub(crate) struct Mtr {
+    ops: Vec<u8>,
+}
+
+impl Mtr {
+    pub(crate) fn new() -> Mtr {
+        Mtr { ops: Vec::new() }
+    }
+
+    /// Applies `op` to a latched page and records it.
+    pub(crate) fn apply(&mut self, page: &mut WriteGuard, op: PageOp<'_>) {
+        op.encode(page.id(), &mut self.ops);
+        op.apply(page.bytes_mut()).unwrap_or_else(|e| panic!("{}: {}", page.id(), e.0));
+        page.set_modified();
+    }
+
+    /// Appends the record to the log and stamps the pages. `pages` are all that were changed.
+    ///
+    /// When the log fails the store is poisoned: the pages hold changes that will never be logged,
+    /// and because of the poison they will never be written either.
+    pub(crate) fn commit(self, core: &Core, pages: &mut [&mut WriteGuard]) -> Result<Lsn> {
+        assert!(!self.ops.is_empty(), "a mini-transaction changes something");
+        core.log.append(&self.ops, |start, end| {
+            for page in pages.iter_mut().filter(|page| page.is_modified()) {
+                core.pool.dirty.enter(&page.frame, start);
+                page.set_lsn(end);
+            }
+        })
+    }
+}

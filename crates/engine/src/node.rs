@@ -1,0 +1,574 @@
+//! B+tree nodes: the layout of one page, and nothing else. Pure.
+//!
+//! ```text
+//! 0        64            96                heap_end        slots          end-8
+//! | header | node header | cells, any order | free space ... | u16 offsets | trailer |
+//! ```
+//!
+//! The page header (bytes 0 to 64) and trailer belong to the `page` crate. Slots are sorted by key
+//! and grow downwards from the trailer; each holds the byte offset of its cell. A removed cell
+//! becomes garbage until the node is compacted.
+//!
+//! Invariants (checked by [`validate`] whenever a page is read from a device, and kept after):
+//!
+//! 1. Every slot points at a cell that lies whole within `96 .. heap_end`, and cells do not overlap:
+//!    their lengths and `garbage` add up to `heap_end - 96`.
+//! 2. Keys strictly ascend by slot.
+//! 3. In an inner node there is at least one cell and the first key is empty (minus infinity); the
+//!    child of cell `i` holds the keys in `key[i] .. key[i+1]`.
+
+use std::cmp::Ordering;
+
+use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
+
+use crate::ids::{PageNo, TxnId, UndoPtr};
+
+/// First byte of the node header.
+const BASE: usize = HEADER_BYTES;
+const LEVEL: usize = BASE;
+const COUNT: usize = BASE + 2;
+const HEAP_END: usize = BASE + 4;
+const GARBAGE: usize = BASE + 8;
+const LAST_INSERT: usize = BASE + 12;
+const INSERT_RUN: usize = BASE + 14;
+/// First byte of the cells.
+pub(crate) const CELLS: usize = BASE + 32;
+
+/// Bytes in front of a leaf cell's key: flags, key length, value length, transaction, undo pointer.
+pub(crate) const LEAF_CELL_HEADER: usize = 1 + 2 + 2 + 6 + 8;
+/// Bytes in front of an inner cell's key: key length, child.
+pub(crate) const INNER_CELL_HEADER: usize = 2 + 8;
+/// Bytes of a slot.
+pub(crate) const SLOT: usize = 2;
+
+/// Leaf record flag: deleted, kept only until it is purged.
+pub(crate) const DELETED: u8 = 1;
+
+/// Longest key of a table with that page size, in bytes.
+pub(crate) fn key_bytes_max(page_bytes: usize) -> usize {
+    page_bytes / 8
+}
+
+/// Longest value kept in a leaf, in bytes.
+pub(crate) fn value_bytes_max(page_bytes: usize) -> usize {
+    page_bytes / 4
+}
+
+/// Room that an inner node needs to take any separator.
+pub(crate) fn inner_cell_bytes_max(page_bytes: usize) -> usize {
+    INNER_CELL_HEADER + key_bytes_max(page_bytes) + SLOT
+}
+
+/// Bytes for cells and slots in an empty node.
+pub(crate) fn capacity(page_bytes: usize) -> usize {
+    page_bytes - TRAILER_BYTES - CELLS
+}
+
+fn u16_at(page: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(page[at..at + 2].try_into().expect("two bytes"))
+}
+
+fn u32_at(page: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(page: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn u48_at(page: &[u8], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..6].copy_from_slice(&page[at..at + 6]);
+    u64::from_le_bytes(bytes)
+}
+
+/// A record as it lies in a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeafCell<'a> {
+    pub(crate) flags: u8,
+    pub(crate) txn: TxnId,
+    pub(crate) undo: UndoPtr,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+}
+
+impl<'a> LeafCell<'a> {
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.flags & DELETED != 0
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.flags);
+        out.extend_from_slice(&(self.key.len() as u16).to_le_bytes());
+        out.extend_from_slice(&(self.value.len() as u16).to_le_bytes());
+        out.extend_from_slice(&self.txn.0.to_le_bytes()[..6]);
+        out.extend_from_slice(&self.undo.0.to_le_bytes());
+        out.extend_from_slice(self.key);
+        out.extend_from_slice(self.value);
+    }
+
+    /// Reads a cell from the start of `bytes`; `None` when it does not fit in there.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<LeafCell<'a>> {
+        if bytes.len() < LEAF_CELL_HEADER {
+            return None;
+        }
+        let key_end = LEAF_CELL_HEADER + u16_at(bytes, 1) as usize;
+        let value_end = key_end + u16_at(bytes, 3) as usize;
+        Some(LeafCell {
+            flags: bytes[0],
+            txn: TxnId(u48_at(bytes, 5)),
+            undo: UndoPtr(u64_at(bytes, 11)),
+            key: bytes.get(LEAF_CELL_HEADER..key_end)?,
+            value: bytes.get(key_end..value_end)?,
+        })
+    }
+}
+
+/// Encodes an inner cell.
+pub(crate) fn encode_inner(key: &[u8], child: PageNo, out: &mut Vec<u8>) {
+    out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+    out.extend_from_slice(&child.0.to_le_bytes());
+    out.extend_from_slice(key);
+}
+
+/// A node for reading.
+#[derive(Clone, Copy)]
+pub(crate) struct Node<'a> {
+    page: &'a [u8],
+}
+
+impl<'a> Node<'a> {
+    /// Looks at a page that [`validate`] accepted.
+    pub(crate) fn new(page: &'a [u8]) -> Node<'a> {
+        Node { page }
+    }
+
+    pub(crate) fn level(self) -> u16 {
+        u16_at(self.page, LEVEL)
+    }
+
+    pub(crate) fn is_leaf(self) -> bool {
+        self.level() == 0
+    }
+
+    pub(crate) fn count(self) -> usize {
+        u16_at(self.page, COUNT) as usize
+    }
+
+    fn heap_end(self) -> usize {
+        u32_at(self.page, HEAP_END) as usize
+    }
+
+    fn garbage(self) -> usize {
+        u32_at(self.page, GARBAGE) as usize
+    }
+
+    /// Whether keys have lately been inserted one right after the other, and the slot that the
+    /// next one of the run would take.
+    pub(crate) fn insert_run(self) -> (u16, usize) {
+        (u16_at(self.page, INSERT_RUN), u16_at(self.page, LAST_INSERT) as usize + 1)
+    }
+
+    fn slot_at(self, slot: usize) -> usize {
+        self.page.len() - TRAILER_BYTES - SLOT * (slot + 1)
+    }
+
+    fn cell_at(self, slot: usize) -> usize {
+        u16_at(self.page, self.slot_at(slot)) as usize
+    }
+
+    fn contiguous(self) -> usize {
+        self.page.len() - TRAILER_BYTES - SLOT * self.count() - self.heap_end()
+    }
+
+    /// Free bytes, garbage included: a cell fits when it and its slot are no longer.
+    pub(crate) fn free(self) -> usize {
+        self.contiguous() + self.garbage()
+    }
+
+    /// Bytes of live cells and slots.
+    pub(crate) fn used(self) -> usize {
+        capacity(self.page.len()) - self.free()
+    }
+
+    /// The cell of that slot, encoded.
+    pub(crate) fn cell(self, slot: usize) -> &'a [u8] {
+        let at = self.cell_at(slot);
+        let bytes = self.cell_bytes(at);
+        &self.page[at..at + bytes]
+    }
+
+    fn cell_bytes(self, at: usize) -> usize {
+        if self.is_leaf() {
+            LEAF_CELL_HEADER + u16_at(self.page, at + 1) as usize + u16_at(self.page, at + 3) as usize
+        } else {
+            INNER_CELL_HEADER + u16_at(self.page, at) as usize
+        }
+    }
+
+    pub(crate) fn key(self, slot: usize) -> &'a [u8] {
+        let at = self.cell_at(slot);
+        if self.is_leaf() {
+            let start = at + LEAF_CELL_HEADER;
+            &self.page[start..start + u16_at(self.page, at + 1) as usize]
+        } else {
+            let start = at + INNER_CELL_HEADER;
+            &self.page[start..start + u16_at(self.page, at) as usize]
+        }
+    }
+
+    pub(crate) fn leaf_cell(self, slot: usize) -> LeafCell<'a> {
+        assert!(self.is_leaf());
+        LeafCell::parse(&self.page[self.cell_at(slot)..]).expect("invariant 1")
+    }
+
+    pub(crate) fn child(self, slot: usize) -> PageNo {
+        assert!(!self.is_leaf());
+        PageNo(u64_at(self.page, self.cell_at(slot) + 2))
+    }
+
+    /// The slot of `key`, or else the slot it would take.
+    pub(crate) fn search(self, key: &[u8]) -> Result<usize, usize> {
+        let (mut low, mut high) = (0, self.count());
+        while low < high {
+            let middle = (low + high) / 2;
+            match self.key(middle).cmp(key) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
+    }
+
+    /// In an inner node: the slot whose child holds `key`.
+    pub(crate) fn child_slot(self, key: &[u8]) -> usize {
+        match self.search(key) {
+            Ok(slot) => slot,
+            Err(slot) => slot.checked_sub(1).expect("invariant 3"),
+        }
+    }
+}
+
+/// A node for changing.
+pub(crate) struct NodeMut<'a> {
+    page: &'a mut [u8],
+}
+
+impl<'a> NodeMut<'a> {
+    /// Takes a page that is a node.
+    pub(crate) fn new(page: &'a mut [u8]) -> NodeMut<'a> {
+        NodeMut { page }
+    }
+
+    /// Makes the page's body an empty node.
+    pub(crate) fn init(page: &'a mut [u8], level: u16) -> NodeMut<'a> {
+        let end = page.len() - TRAILER_BYTES;
+        page[BASE..end].fill(0);
+        let mut node = NodeMut { page };
+        node.put_u16(LEVEL, level);
+        node.put_u32(HEAP_END, CELLS);
+        node
+    }
+
+    pub(crate) fn view(&self) -> Node<'_> {
+        Node { page: self.page }
+    }
+
+    fn put_u16(&mut self, at: usize, value: u16) {
+        self.page[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn put_u32(&mut self, at: usize, value: usize) {
+        self.page[at..at + 4].copy_from_slice(&(value as u32).to_le_bytes());
+    }
+
+    /// Inserts an encoded cell at `slot`; false when it does not fit.
+    #[must_use]
+    pub(crate) fn insert(&mut self, slot: usize, cell: &[u8]) -> bool {
+        let count = self.view().count();
+        if slot > count || cell.len() + SLOT > self.view().free() {
+            return false;
+        }
+        if cell.len() + SLOT > self.view().contiguous() {
+            self.compact();
+        }
+        let at = self.append(cell);
+        let low = self.page.len() - TRAILER_BYTES - SLOT * (count + 1);
+        let end = self.view().slot_at(slot) + SLOT;
+        self.page.copy_within(low + SLOT..end, low);
+        self.put_u16(end - SLOT, at);
+        self.put_u16(COUNT, count as u16 + 1);
+        let (run, next) = self.view().insert_run();
+        self.put_u16(INSERT_RUN, if slot == next { run.saturating_add(1) } else { 0 });
+        self.put_u16(LAST_INSERT, slot as u16);
+        true
+    }
+
+    /// Puts the cell behind the heap, where there is room for it.
+    fn append(&mut self, cell: &[u8]) -> u16 {
+        let at = self.view().heap_end();
+        self.page[at..at + cell.len()].copy_from_slice(cell);
+        self.put_u32(HEAP_END, at + cell.len());
+        u16::try_from(at).expect("offsets of pages up to 64 KiB fit")
+    }
+
+    fn free_cell(&mut self, slot: usize) {
+        let at = self.view().cell_at(slot);
+        let bytes = self.view().cell_bytes(at);
+        let garbage = self.view().garbage() + bytes;
+        self.put_u32(GARBAGE, garbage);
+    }
+
+    /// Removes the cell at `slot`; false when there is none.
+    #[must_use]
+    pub(crate) fn remove(&mut self, slot: usize) -> bool {
+        let count = self.view().count();
+        if slot >= count {
+            return false;
+        }
+        self.free_cell(slot);
+        let low = self.view().slot_at(count - 1);
+        let at = self.view().slot_at(slot);
+        self.page.copy_within(low..at, low + SLOT);
+        self.put_u16(COUNT, count as u16 - 1);
+        let last = u16_at(self.page, LAST_INSERT);
+        if usize::from(last) >= slot {
+            self.put_u16(LAST_INSERT, last.saturating_sub(1));
+        }
+        true
+    }
+
+    /// Replaces the cell at `slot` by one with the same key; false when it does not fit.
+    #[must_use]
+    pub(crate) fn replace(&mut self, slot: usize, cell: &[u8]) -> bool {
+        if slot >= self.view().count() {
+            return false;
+        }
+        let at = self.view().cell_at(slot);
+        let old_bytes = self.view().cell_bytes(at);
+        if old_bytes == cell.len() {
+            self.page[at..at + old_bytes].copy_from_slice(cell);
+            return true;
+        }
+        if cell.len() > self.view().free() + old_bytes {
+            return false;
+        }
+        self.free_cell(slot);
+        if cell.len() > self.view().contiguous() {
+            // The slot's old cell must not be carried over.
+            let count = self.view().count();
+            let mut kept: Vec<usize> = (0..count).collect();
+            kept.remove(slot);
+            self.compact_slots(&kept, slot);
+        }
+        let at = self.append(cell);
+        let slot_at = self.view().slot_at(slot);
+        self.put_u16(slot_at, at);
+        true
+    }
+
+    /// Removes all cells from `slot` on.
+    pub(crate) fn truncate(&mut self, slot: usize) {
+        let count = self.view().count();
+        for i in slot..count {
+            self.free_cell(i);
+        }
+        self.put_u16(COUNT, slot.min(count) as u16);
+        self.compact();
+    }
+
+    /// Overwrites flags, transaction and undo pointer of a leaf record.
+    #[must_use]
+    pub(crate) fn stamp(&mut self, slot: usize, flags: u8, txn: TxnId, undo: UndoPtr) -> bool {
+        if slot >= self.view().count() || !self.view().is_leaf() {
+            return false;
+        }
+        let at = self.view().cell_at(slot);
+        self.page[at] = flags;
+        self.page[at + 5..at + 11].copy_from_slice(&txn.0.to_le_bytes()[..6]);
+        self.page[at + 11..at + 19].copy_from_slice(&undo.0.to_le_bytes());
+        true
+    }
+
+    /// Lays the cells out in key order without garbage, and zeroes all free space.
+    pub(crate) fn compact(&mut self) {
+        let all: Vec<usize> = (0..self.view().count()).collect();
+        self.compact_slots(&all, usize::MAX);
+    }
+
+    /// Keeps only the cells of the slots in `kept`; the slot `dropped` stays without a cell.
+    fn compact_slots(&mut self, kept: &[usize], dropped: usize) {
+        let mut heap = Vec::with_capacity(self.view().heap_end() - CELLS);
+        for &slot in kept {
+            let at = CELLS + heap.len();
+            heap.extend_from_slice(self.view().cell(slot));
+            let slot_at = self.view().slot_at(slot);
+            self.put_u16(slot_at, at as u16);
+        }
+        debug_assert!(kept.len() + usize::from(dropped != usize::MAX) == self.view().count());
+        let end = CELLS + heap.len();
+        self.page[CELLS..end].copy_from_slice(&heap);
+        let low = self.page.len() - TRAILER_BYTES - SLOT * self.view().count();
+        self.page[end..low].fill(0);
+        self.put_u32(HEAP_END, end);
+        self.put_u32(GARBAGE, 0);
+    }
+}
+
+/// Zeroes what a reader never looks at, so that an image of the page compresses well.
+pub(crate) fn tidy(page: &mut [u8]) {
+    NodeMut::new(page).compact();
+}
+
+/// Checks the invariants of a page that claims to be a node. The error says what is wrong.
+pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
+    let node = Node::new(page);
+    let slots_end = page.len() - TRAILER_BYTES;
+    let count = node.count();
+    if CELLS + SLOT * count > slots_end {
+        return Err("more slots than a page holds");
+    }
+    let slots_low = slots_end - SLOT * count;
+    let heap_end = node.heap_end();
+    if heap_end < CELLS || heap_end > slots_low {
+        return Err("end of cells out of range");
+    }
+    let header = if node.is_leaf() { LEAF_CELL_HEADER } else { INNER_CELL_HEADER };
+    let mut bytes = 0;
+    for slot in 0..count {
+        let at = node.cell_at(slot);
+        if at < CELLS || at + header > heap_end || at + node.cell_bytes(at) > heap_end {
+            return Err("cell out of range");
+        }
+        bytes += node.cell_bytes(at);
+        if slot > 0 && node.key(slot - 1) >= node.key(slot) {
+            return Err("keys out of order");
+        }
+    }
+    if bytes + node.garbage() != heap_end - CELLS {
+        return Err("cells do not add up");
+    }
+    if !node.is_leaf() && (count == 0 || !node.key(0).is_empty()) {
+        return Err("inner node without a first child");
+    }
+    Ok(())
+}
+
+/// The shortest key `k` with `left < k <= right`, as a prefix of `right`.
+pub(crate) fn separator<'a>(left: &[u8], right: &'a [u8]) -> &'a [u8] {
+    debug_assert!(left < right);
+    let common = left.iter().zip(right).take_while(|(a, b)| a == b).count();
+    &right[..common + 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn leaf_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        LeafCell { flags: 0, txn: TxnId(7), undo: UndoPtr(9), key, value }.encode(&mut out);
+        out
+    }
+
+    #[test]
+    fn separators_are_short_and_between() {
+        for (left, right, want) in [
+            (&b"abc"[..], &b"abd"[..], &b"abd"[..]),
+            (b"abc", b"b", b"b"),
+            (b"abc", b"abcd", b"abcd"),
+            (b"", b"zzz", b"z"),
+        ] {
+            let got = separator(left, right);
+            assert_eq!(got, want);
+            assert!(left < got && got <= right);
+        }
+    }
+
+    #[test]
+    fn stamp_changes_only_the_header() {
+        let mut page = vec![0; 4096];
+        let mut node = NodeMut::init(&mut page, 0);
+        assert!(node.insert(0, &leaf_cell(b"k", b"v")));
+        assert!(node.stamp(0, DELETED, TxnId(TxnId::MAX), UndoPtr(u64::MAX)));
+        let cell = node.view().leaf_cell(0);
+        assert_eq!((cell.key, cell.value), (&b"k"[..], &b"v"[..]));
+        assert_eq!((cell.txn.0, cell.undo.0, cell.is_deleted()), (TxnId::MAX, u64::MAX, true));
+    }
+
+    #[test]
+    fn ascending_inserts_are_seen_as_a_run() {
+        let mut page = vec![0; 4096];
+        let mut node = NodeMut::init(&mut page, 0);
+        for i in 0..10u8 {
+            assert!(node.insert(i as usize, &leaf_cell(&[i], b"")));
+        }
+        assert_eq!(node.view().insert_run(), (9, 10));
+        assert!(node.insert(0, &leaf_cell(b"", b"")));
+        assert_eq!(node.view().insert_run().0, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_sorted_map(
+            ops in prop::collection::vec((0u8..4, 0u8..40, 0usize..200), 1..400)
+        ) {
+            let mut page = vec![0; 4096];
+            NodeMut::init(&mut page, 0);
+            let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+            for (op, key, len) in ops {
+                let key = vec![key; 1 + key as usize % 7];
+                let value = vec![op; len];
+                let mut node = NodeMut::new(&mut page);
+                let found = node.view().search(&key);
+                match (op, found) {
+                    (0, Ok(slot)) => {
+                        assert!(node.remove(slot));
+                        model.remove(&key);
+                    }
+                    (1, Ok(slot)) => {
+                        node.truncate(slot);
+                        model.split_off(&key);
+                    }
+                    (_, Ok(slot)) => {
+                        let before = node.view().free() + node.view().cell(slot).len();
+                        let cell = leaf_cell(&key, &value);
+                        let fits = cell.len() <= before;
+                        assert_eq!(node.replace(slot, &cell), fits);
+                        if fits { model.insert(key, value); }
+                    }
+                    (_, Err(slot)) => {
+                        let cell = leaf_cell(&key, &value);
+                        let fits = cell.len() + SLOT <= node.view().free();
+                        assert_eq!(node.insert(slot, &cell), fits);
+                        if fits { model.insert(key, value); }
+                    }
+                }
+                prop_assert_eq!(validate(&page), Ok(()));
+                let node = Node::new(&page);
+                let got: Vec<_> = (0..node.count())
+                    .map(|s| { let c = node.leaf_cell(s); (c.key.to_vec(), c.value.to_vec()) })
+                    .collect();
+                let want: Vec<_> = model.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+                prop_assert_eq!(got, want);
+            }
+            let used = Node::new(&page).used();
+            tidy(&mut page);
+            prop_assert_eq!(validate(&page), Ok(()));
+            prop_assert_eq!(Node::new(&page).used(), used);
+        }
+
+        #[test]
+        fn any_bytes_are_refused_or_readable(bytes in prop::collection::vec(any::<u8>(), 4096)) {
+            if validate(&bytes).is_ok() {
+                let node = Node::new(&bytes);
+                for slot in 0..node.count() { let _ = node.key(slot); }
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+use std::{str::FromStr, time::Duration};
+
+use lacuna_page::{Algorithm, Codec, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+
+use crate::error::{Error, Result};
+
+/// When a commit returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Once it is on the medium. Commits at the same time share one sync.
+    #[default]
+    Sync,
+    /// At once; it reaches the medium within [`StoreOptions::relaxed_interval`]. A crash may take the
+    /// last commits back, always the latest ones and each whole.
+    Relaxed,
+}
+
+/// Settings of an open store. None of them is kept in the store.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StoreOptions {
+    /// Memory for pages, in bytes; at least 4 MiB. Default 128 MiB.
+    pub pool_bytes: usize,
+    /// When a commit returns.
+    pub durability: Durability,
+    /// How often the log is synced when durability is relaxed. Default 1 s.
+    pub relaxed_interval: Duration,
+    /// Log that a recovery may have to replay, in bytes; writers are slowed when it is nearly used
+    /// up. At least 1 MiB. Default 256 MiB.
+    pub log_bytes: u64,
+    /// Threads that compress and write pages. Default: one for each processor.
+    pub flush_threads: usize,
+    /// How long a writer waits for another transaction's lock. Default 50 s.
+    pub lock_timeout: Duration,
+    /// Whether pages are first written to a doublewrite file. Default: where the place cannot write a
+    /// page atomically.
+    pub doublewrite: Doublewrite,
+    /// Whether flushing, purging and checkpoints run in threads of their own. Without, they run in
+    /// the threads that call the store, and in [`crate::Store::step`]. Default true.
+    pub background: bool,
+}
+
+/// Whether pages are written twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Doublewrite {
+    /// Where the place cannot write a page atomically.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never. On a place that tears writes, a crash may then cost the store.
+    Off,
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions {
+            pool_bytes: 128 << 20,
+            durability: Durability::Sync,
+            relaxed_interval: Duration::from_secs(1),
+            log_bytes: 256 << 20,
+            flush_threads: std::thread::available_parallelism().map_or(2, usize::from),
+            lock_timeout: Duration::from_secs(50),
+            doublewrite: Doublewrite::Auto,
+            background: true,
+        }
+    }
+}
+
+impl StoreOptions {
+    pub(crate) fn check(&self) -> Result<()> {
+        let bad = |what, reason: &str| Err(Error::BadOption { what, reason: reason.into() });
+        if self.pool_bytes < 4 << 20 {
+            return bad("pool_bytes", "at least 4 MiB");
+        }
+        if self.log_bytes < 1 << 20 {
+            return bad("log_bytes", "at least 1 MiB");
+        }
+        if self.flush_threads == 0 || self.flush_threads > 256 {
+            return bad("flush_threads", "1 to 256");
+        }
+        Ok(())
+    }
+}
+
+/// How a table's pages are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TableKind {
+    /// As they are.
+    #[default]
+    Plain,
+    /// Compressed when they are flushed; the room saved is given back as a hole.
+    PageCompressed {
+        /// The algorithm; [`Algorithm::None`] writes pages as they are.
+        algorithm: Algorithm,
+        /// The algorithm's level; 0 is its default.
+        level: i32,
+    },
+}
+
+impl TableKind {
+    pub(crate) fn codec(self) -> Codec {
+        match self {
+            TableKind::Plain => Codec::PLAIN,
+            TableKind::PageCompressed { algorithm, level } => Codec { algorithm, level },
+        }
+    }
+}
+
+/// Settings of a table, kept in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableOptions {
+    /// How its pages are kept.
+    pub kind: TableKind,
+    /// Bytes of a page: 4, 8, 16, 32 or 64 KiB. Default 16 KiB.
+    pub page_bytes: usize,
+}
+
+impl Default for TableOptions {
+    fn default() -> TableOptions {
+        TableOptions { kind: TableKind::Plain, page_bytes: 16 << 10 }
+    }
+}
+
+impl TableOptions {
+    /// A table whose pages are compressed by `algorithm` at its default level.
+    pub fn compressed(algorithm: Algorithm) -> TableOptions {
+        TableOptions { kind: TableKind::PageCompressed { algorithm, level: 0 }, ..TableOptions::default() }
+    }
+
+    /// The same settings with pages of `page_bytes`.
+    #[must_use]
+    pub fn page_bytes(self, page_bytes: usize) -> TableOptions {
+        TableOptions { page_bytes, ..self }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&self.page_bytes)
+        {
+            let reason = format!("{} is not 4, 8, 16, 32 or 64 KiB", self.page_bytes);
+            return Err(Error::BadOption { what: "page_bytes", reason });
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Doublewrite {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Doublewrite> {
+        match s {
+            "auto" => Ok(Doublewrite::Auto),
+            "on" => Ok(Doublewrite::On),
+            "off" => Ok(Doublewrite::Off),
+            _ => Err(Error::BadOption { what: "doublewrite", reason: format!("{s} is not auto, on or off") }),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Which pages are dirty, and since when: the flush list.
+//!
+//! Invariants:
+//!
+//! 1. A page whose newest change is not on the medium is in `dirty`, in `in_flight`, or in both, under
+//!    the start of its oldest such change. The least of all these bounds what recovery must read.
+//! 2. A page has one image in flight at a time.
+//! 3. Entering happens with the log locked and the page latched exclusively; moving to `in_flight`
+//!    happens with the page latched shared. So the image holds all changes older than its entry in
+//!    `dirty`, if it has one.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
+
+use parking_lot::Mutex;
+
+use super::frame::{Frame, ReadGuard};
+use crate::ids::{Lsn, PageId, TableId};
+
+/// The list. Its lock is a leaf: nothing is locked under it.
+#[derive(Default)]
+pub(crate) struct DirtyList {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    dirty: BTreeMap<(Lsn, PageId), Arc<Frame>>,
+    dirty_bytes: usize,
+    in_flight: BTreeMap<(Lsn, PageId), Arc<Frame>>,
+}
+
+impl DirtyList {
+    /// Notes that `frame`, latched exclusively by the caller, changed in the record that starts at
+    /// `start`.
+    pub(crate) fn enter(&self, frame: &Arc<Frame>, start: Lsn) {
+        let mut inner = self.inner.lock();
+        if frame.dirty_since.load(Ordering::Relaxed) == 0 {
+            assert!(start.0 > 0, "a record starts behind its group's header");
+            frame.dirty_since.store(start.0, Ordering::Release);
+            inner.dirty.insert((start, frame.id), frame.clone());
+            inner.dirty_bytes += frame.page_bytes;
+        }
+    }
+
+    /// Moves a dirty page that the caller has latched shared into flight; false when it is clean or
+    /// in flight already.
+    pub(crate) fn take_off(&self, page: &ReadGuard) -> bool {
+        let frame = &page.frame;
+        let mut inner = self.inner.lock();
+        let since = Lsn(frame.dirty_since.load(Ordering::Relaxed));
+        if since.0 == 0 || frame.in_flight_since.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        let entry = inner.dirty.remove(&(since, frame.id)).expect("invariant 1");
+        inner.dirty_bytes -= frame.page_bytes;
+        inner.in_flight.insert((since, frame.id), entry);
+        frame.in_flight_since.store(since.0, Ordering::Release);
+        frame.dirty_since.store(0, Ordering::Release);
+        true
+    }
+
+    /// Notes that the images of these pages are on the medium, or, where it is ordered, handed to it.
+    pub(crate) fn land(&self, frames: &[Arc<Frame>]) {
+        let mut inner = self.inner.lock();
+        for frame in frames {
+            let since = Lsn(frame.in_flight_since.swap(0, Ordering::AcqRel));
+            inner.in_flight.remove(&(since, frame.id)).expect("invariant 1");
+            frame.wanted.store(false, Ordering::Release);
+        }
+    }
+
+    /// Start of the oldest change that is not on the medium.
+    pub(crate) fn oldest(&self) -> Option<Lsn> {
+        let inner = self.inner.lock();
+        let dirty = inner.dirty.keys().next().map(|key| key.0);
+        let in_flight = inner.in_flight.keys().next().map(|key| key.0);
+        dirty.into_iter().chain(in_flight).min()
+    }
+
+    /// Bytes of pages that have changes no image holds yet.
+    pub(crate) fn dirty_bytes(&self) -> usize {
+        self.inner.lock().dirty_bytes
+    }
+
+    /// Up to `count` dirty pages whose oldest change starts before `before`, oldest first, that have
+    /// no image in flight.
+    pub(crate) fn oldest_pages(&self, before: Lsn, count: usize) -> Vec<Arc<Frame>> {
+        let inner = self.inner.lock();
+        let due = inner.dirty.iter().take_while(|(key, _)| key.0 < before);
+        due.filter(|(_, f)| f.in_flight_since.load(Ordering::Relaxed) == 0)
+            .map(|(_, f)| f.clone())
+            .take(count)
+            .collect()
+    }
+
+    /// Forgets the changes of a table whose file is about to be removed. None of its pages may be in
+    /// flight.
+    pub(crate) fn forget_table(&self, table: TableId) {
+        let mut inner = self.inner.lock();
+        let gone: Vec<_> = inner.dirty.keys().filter(|key| key.1.table == table).copied().collect();
+        for key in gone {
+            let frame = inner.dirty.remove(&key).expect("just listed");
+            inner.dirty_bytes -= frame.page_bytes;
+            frame.dirty_since.store(0, Ordering::Release);
+        }
+    }
+}

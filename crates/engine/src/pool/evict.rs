@@ -1,0 +1,110 @@
+//! Which page leaves: a two-queue FIFO with second chances and ghosts.
+//!
+//! New pages enter a small queue; only one that is used again while it is there moves to the main
+//! queue, so a scan passes through the small queue and leaves the rest alone. A page that comes back
+//! soon after it left is remembered by a ghost and goes to the main queue at once. (Yang et al.,
+//! "FIFO queues are all you need for cache eviction", SOSP 2023.)
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Arc, atomic::Ordering},
+};
+
+use super::frame::Frame;
+use crate::ids::PageId;
+
+/// Share of the budget that the small queue may take, one in this many.
+const SMALL_SHARE: usize = 10;
+
+/// The pages of one shard. Frames are found, entered and evicted under the shard's lock only.
+#[derive(Default)]
+pub(super) struct Shard {
+    frames: HashMap<PageId, Arc<Frame>>,
+    small: VecDeque<PageId>,
+    main: VecDeque<PageId>,
+    ghosts: VecDeque<PageId>,
+    ghost_set: HashSet<PageId>,
+    small_bytes: usize,
+    pub(super) bytes: usize,
+}
+
+impl Shard {
+    pub(super) fn get(&self, id: PageId) -> Option<&Arc<Frame>> {
+        self.frames.get(&id)
+    }
+
+    pub(super) fn insert(&mut self, frame: Arc<Frame>) {
+        let id = frame.id;
+        self.bytes += frame.page_bytes;
+        if self.ghost_set.remove(&id) {
+            self.main.push_back(id);
+        } else {
+            self.small_bytes += frame.page_bytes;
+            self.small.push_back(id);
+        }
+        let before = self.frames.insert(id, frame);
+        assert!(before.is_none(), "a page has one frame");
+    }
+
+    /// Takes out a frame whose page could not be read.
+    /// Whether it was there.
+    pub(super) fn discard(&mut self, frame: &Arc<Frame>) -> bool {
+        let is_here = self.frames.get(&frame.id).is_some_and(|f| Arc::ptr_eq(f, frame));
+        if is_here {
+            self.frames.remove(&frame.id);
+            self.bytes -= frame.page_bytes;
+            if let Some(at) = self.small.iter().position(|id| *id == frame.id) {
+                self.small.remove(at);
+                self.small_bytes -= frame.page_bytes;
+            } else {
+                self.main.retain(|id| *id != frame.id);
+            }
+        }
+        is_here
+    }
+
+    /// Evicts one clean page that nobody uses. Dirty ones met on the way are put into `wanted`.
+    /// `None` when a whole round found nothing.
+    pub(super) fn evict(&mut self, budget_bytes: usize, wanted: &mut Vec<Arc<Frame>>) -> Option<Arc<Frame>> {
+        // Each page is met at most this often: it has three uses to lose, and moves queues once.
+        let mut steps = (self.small.len() + self.main.len()) * 2;
+        while steps > 0 {
+            steps -= 1;
+            let from_small = self.small_bytes > budget_bytes / SMALL_SHARE || self.main.is_empty();
+            let id = if from_small { self.small.pop_front() } else { self.main.pop_front() }?;
+            let frame = self.frames.get(&id).expect("queues and frames agree");
+            let uses = frame.uses.load(Ordering::Relaxed);
+            if from_small {
+                self.small_bytes -= frame.page_bytes;
+            }
+            // The map holds one reference; the dirty list would hold another.
+            let free = Arc::strong_count(frame) == 1 && !frame.is_dirty();
+            if uses > 0 || !free {
+                if uses > 0 {
+                    frame.uses.store(if from_small { 0 } else { uses - 1 }, Ordering::Relaxed);
+                } else if frame.is_dirty() && !frame.wanted.swap(true, Ordering::Relaxed) {
+                    wanted.push(frame.clone());
+                }
+                self.main.push_back(id);
+                continue;
+            }
+            let frame = self.frames.remove(&id).expect("just found");
+            self.bytes -= frame.page_bytes;
+            if from_small {
+                self.remember(id);
+            }
+            return Some(frame);
+        }
+        None
+    }
+
+    fn remember(&mut self, id: PageId) {
+        if self.ghost_set.insert(id) {
+            self.ghosts.push_back(id);
+        }
+        while self.ghosts.len() > self.frames.len().max(16) {
+            let old = self.ghosts.pop_front().expect("not empty");
+            self.ghost_set.remove(&old);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! One page in memory and its latch.
+
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+use lacuna_device::AlignedBuf;
+use lacuna_page::Meta;
+use parking_lot::{
+    RawRwLock, RwLock,
+    lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard},
+};
+
+use crate::ids::{Lsn, PageId};
+
+/// A page in the pool. Whoever holds an `Arc` of it keeps it from being evicted.
+pub(crate) struct Frame {
+    pub(crate) id: PageId,
+    pub(crate) page_bytes: usize,
+    /// The latch: shared to read the page, exclusive to change it.
+    latch: Arc<RwLock<AlignedBuf>>,
+    /// Uses since it came in, saturating; what eviction goes by.
+    pub(super) uses: AtomicU8,
+    /// Start of the oldest change that is not in an image handed to a flush worker; 0 when there is
+    /// none. Changed only under the lock of the list of dirty pages.
+    pub(super) dirty_since: AtomicU64,
+    /// Start of the oldest change in the image on its way to the device; 0 when there is none.
+    /// Changed only under that lock too.
+    pub(super) in_flight_since: AtomicU64,
+    /// Room that the image on the device takes, in bytes; 0 when there is none.
+    pub(crate) disk_bytes: AtomicU32,
+    /// Reading it failed: whoever waited for the latch must look again.
+    pub(super) failed: AtomicBool,
+    /// Eviction asked for it to be flushed.
+    pub(super) wanted: AtomicBool,
+}
+
+impl Frame {
+    pub(super) fn new(id: PageId, page_bytes: usize, buffer: AlignedBuf) -> Arc<Frame> {
+        assert_eq!(buffer.len(), page_bytes);
+        Arc::new(Frame {
+            id,
+            page_bytes,
+            latch: Arc::new(RwLock::new(buffer)),
+            uses: AtomicU8::new(0),
+            dirty_since: AtomicU64::new(0),
+            in_flight_since: AtomicU64::new(0),
+            disk_bytes: AtomicU32::new(0),
+            failed: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn touch(&self) {
+        let uses = self.uses.load(Ordering::Relaxed);
+        if uses < 3 {
+            self.uses.store(uses + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether its only up-to-date copy is here.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.dirty_since.load(Ordering::Acquire) != 0 || self.in_flight_since.load(Ordering::Acquire) != 0
+    }
+
+    /// Lets eviction ask for it again: it could not be flushed.
+    pub(crate) fn forget_wanted(&self) {
+        self.wanted.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(self: &Arc<Frame>) -> ReadGuard {
+        ReadGuard { frame: self.clone(), page: self.latch.read_arc() }
+    }
+
+    /// The shared latch, if no one holds it exclusively.
+    pub(crate) fn try_read(self: &Arc<Frame>) -> Option<ReadGuard> {
+        Some(ReadGuard { frame: self.clone(), page: self.latch.try_read_arc()? })
+    }
+
+    pub(super) fn write(self: &Arc<Frame>) -> WriteGuard {
+        WriteGuard { frame: self.clone(), page: self.latch.write_arc(), modified: false }
+    }
+
+    /// Takes the buffer back from a frame that nobody uses any more.
+    pub(super) fn into_buffer(self) -> Option<AlignedBuf> {
+        Arc::try_unwrap(self.latch).ok().map(RwLock::into_inner)
+    }
+}
+
+/// A page latched shared.
+pub(crate) struct ReadGuard {
+    pub(crate) frame: Arc<Frame>,
+    page: ArcRwLockReadGuard<RawRwLock, AlignedBuf>,
+}
+
+impl Deref for ReadGuard {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.page
+    }
+}
+
+/// A page latched exclusively.
+pub(crate) struct WriteGuard {
+    pub(crate) frame: Arc<Frame>,
+    page: ArcRwLockWriteGuard<RawRwLock, AlignedBuf>,
+    /// A mini-transaction changed it and has not been committed yet.
+    modified: bool,
+}
+
+impl WriteGuard {
+    pub(crate) fn id(&self) -> PageId {
+        self.frame.id
+    }
+
+    pub(super) fn downgrade(self) -> ReadGuard {
+        ReadGuard { frame: self.frame.clone(), page: ArcRwLockWriteGuard::downgrade(self.page) }
+    }
+
+    /// The page's bytes, for a mini-transaction or recovery.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.page.deref_mut()
+    }
+
+    pub(crate) fn is_modified(&self) -> bool {
+        self.modified
+    }
+
+    pub(crate) fn set_modified(&mut self) {
+        self.modified = true;
+    }
+
+    /// Stamps the page with the end of the record that changed it.
+    pub(crate) fn set_lsn(&mut self, lsn: Lsn) {
+        let mut meta: Meta = lacuna_page::read_meta(&self.page);
+        meta.lsn = lsn.0;
+        lacuna_page::write_meta(&mut self.page, &meta);
+        self.modified = false;
+    }
+}
+
+impl Deref for WriteGuard {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.page
+    }
+}

@@ -1,0 +1,301 @@
+//! The buffer pool: uncompressed pages in bounded memory.
+//!
+//! Owns all frames. A page is found, brought in and evicted under its shard's lock; its content is
+//! guarded by its own latch.
+//!
+//! Invariants:
+//!
+//! 1. A page has at most one frame, so whoever holds its latch sees its only copy in memory.
+//! 2. A frame is evicted only when nobody but the shard holds it and no change in it is missing on
+//!    the device; so what is read back is never older than what was evicted.
+//! 3. A frame enters its shard latched exclusively by the thread that fills it; others wait for the
+//!    latch, not for the shard. When filling fails the frame is discarded and the others look again.
+//!
+//! Lock order: page latches (parents before children), then a shard, then `wanted`. No shard is locked
+//! across I/O; the latch of a page being read is.
+//!
+//! The budget is exceeded rather than waited for, because the caller may hold latches: writers are
+//! slowed before they take any (see `flush`), and eviction catches up with each later miss.
+
+mod dirty;
+mod evict;
+mod frame;
+
+use std::{
+    cell::RefCell,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use lacuna_device::AlignedBuf;
+use lacuna_page::{Decoder, Meta, TRAILER_BYTES};
+use parking_lot::Mutex;
+
+pub(crate) use dirty::DirtyList;
+pub(crate) use frame::{Frame, ReadGuard, WriteGuard};
+
+use crate::{
+    error::{Error, Result},
+    ids::{PageId, PageNo},
+    ops,
+    space::Space,
+};
+use evict::Shard;
+
+/// Shards of a pool that is large enough for so many.
+const SHARDS_MAX: usize = 16;
+/// A shard has room for this many pages of 16 KiB at least.
+const SHARD_BYTES_MIN: usize = 64 * (16 << 10);
+
+/// Counters of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Look-ups that found the page in memory.
+    pub hits: u64,
+    /// Look-ups that read it.
+    pub misses: u64,
+    /// Pages that left to make room.
+    pub evictions: u64,
+    /// Bytes of pages in memory.
+    pub bytes: u64,
+    /// Bytes of pages with changes that are not on the device.
+    pub dirty_bytes: u64,
+}
+
+pub(crate) struct Pool {
+    shards: Vec<Mutex<Shard>>,
+    hasher: RandomState,
+    budget_bytes: usize,
+    bytes: AtomicUsize,
+    pub(crate) dirty: DirtyList,
+    /// Dirty pages that eviction met.
+    wanted: Mutex<Vec<Arc<Frame>>>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evictions: AtomicU64,
+}
+
+/// Room to read an image into, one for each thread.
+struct Scratch {
+    image: AlignedBuf,
+    decoder: Decoder,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> =
+        RefCell::new(Scratch { image: AlignedBuf::zeroed(0), decoder: Decoder::new() });
+}
+
+impl Pool {
+    pub(crate) fn new(budget_bytes: usize) -> Pool {
+        let shards = (budget_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
+        Pool {
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            budget_bytes,
+            bytes: AtomicUsize::new(0),
+            dirty: DirtyList::default(),
+            wanted: Mutex::default(),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn budget_bytes(&self) -> usize {
+        self.budget_bytes
+    }
+
+    pub(crate) fn stats(&self) -> PoolStats {
+        PoolStats {
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+            evictions: self.evictions.load(Ordering::Relaxed),
+            bytes: self.bytes() as u64,
+            dirty_bytes: self.dirty.dirty_bytes() as u64,
+        }
+    }
+
+    /// Bytes of pages in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Evicts until the budget is kept, or nothing more can be evicted.
+    pub(crate) fn shrink(&self) {
+        for shard in &self.shards {
+            self.make_room(&mut shard.lock(), 0);
+        }
+    }
+
+    /// Evicts from a shard until `bytes` more fit; returns the buffer of an evicted page.
+    fn make_room(&self, shard: &mut Shard, bytes: usize) -> Option<AlignedBuf> {
+        let budget = self.budget_bytes / self.shards.len();
+        let mut wanted = Vec::new();
+        let mut buffer = None;
+        while shard.bytes + bytes > budget {
+            let Some(frame) = shard.evict(budget, &mut wanted) else { break };
+            self.evictions.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
+            buffer = Arc::try_unwrap(frame).ok().and_then(Frame::into_buffer);
+        }
+        if !wanted.is_empty() {
+            self.wanted.lock().append(&mut wanted);
+        }
+        buffer
+    }
+
+    /// Dirty pages that stand in the way of eviction; each is named once until it was flushed.
+    pub(crate) fn take_wanted(&self) -> Vec<Arc<Frame>> {
+        std::mem::take(&mut *self.wanted.lock())
+    }
+
+    /// The page, latched shared, read from the device when it is not in memory.
+    pub(crate) fn read(&self, space: &Space, page: PageNo) -> Result<ReadGuard> {
+        self.find(space, page, |frame| frame.read(), |filled| filled.downgrade(), |guard| &guard.frame)
+    }
+
+    /// The page, latched exclusively, read from the device when it is not in memory.
+    pub(crate) fn write(&self, space: &Space, page: PageNo) -> Result<WriteGuard> {
+        self.find(space, page, |frame| frame.write(), |filled| filled, |guard| &guard.frame)
+    }
+
+    fn find<G>(
+        &self,
+        space: &Space,
+        page: PageNo,
+        latch: impl Fn(&Arc<Frame>) -> G,
+        filled: impl Fn(WriteGuard) -> G,
+        frame_of: impl Fn(&G) -> &Arc<Frame>,
+    ) -> Result<G> {
+        let id = PageId { table: space.id, page };
+        loop {
+            let (frame, fill) = self.look_up(space, id);
+            if let Some(mut guard) = fill {
+                self.misses.fetch_add(1, Ordering::Relaxed);
+                if let Err(e) = read_image(space, page, &mut guard) {
+                    self.discard(&frame);
+                    return Err(e);
+                }
+                return Ok(filled(guard));
+            }
+            let guard = latch(&frame);
+            if !frame_of(&guard).failed.load(Ordering::Acquire) {
+                self.hits.fetch_add(1, Ordering::Relaxed);
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Like [`Pool::read`]; `None` when nothing was ever written there.
+    pub(crate) fn read_if_written(&self, space: &Space, page: PageNo) -> Result<Option<ReadGuard>> {
+        match self.read(space, page) {
+            Ok(guard) => Ok(Some(guard)),
+            Err(e) => {
+                if is_unwritten(space, page)? {
+                    Ok(None)
+                } else {
+                    Err(e)
+                }
+            }
+        }
+    }
+
+    /// The page for recovery to replay onto; made anew when nothing was ever written there.
+    pub(crate) fn write_or_create(&self, space: &Space, page: PageNo) -> Result<WriteGuard> {
+        match self.write(space, page) {
+            Ok(guard) => Ok(guard),
+            Err(e) => {
+                if is_unwritten(space, page)? {
+                    Ok(self.create(space, page))
+                } else {
+                    Err(e)
+                }
+            }
+        }
+    }
+
+    /// The page, latched exclusively and zeroed but for its header, without reading it: it was just
+    /// allocated, or recovery is about to make it anew.
+    pub(crate) fn create(&self, space: &Space, page: PageNo) -> WriteGuard {
+        let id = PageId { table: space.id, page };
+        let (frame, fill) = self.look_up(space, id);
+        let mut guard = fill.unwrap_or_else(|| {
+            // Its image, if it has one, may be of any length.
+            frame.disk_bytes.store(frame.page_bytes as u32, Ordering::Relaxed);
+            frame.write()
+        });
+        blank(&mut guard);
+        guard
+    }
+
+    /// The frame of a page; a new one comes latched exclusively.
+    fn look_up(&self, space: &Space, id: PageId) -> (Arc<Frame>, Option<WriteGuard>) {
+        let shard = &self.shards[self.hasher.hash_one(id) as usize % self.shards.len()];
+        let mut locked = shard.lock();
+        if let Some(frame) = locked.get(id) {
+            frame.touch();
+            return (frame.clone(), None);
+        }
+        let buffer = self.make_room(&mut locked, space.page_bytes);
+        let buffer = buffer.filter(|b| b.len() == space.page_bytes);
+        let buffer = buffer.unwrap_or_else(|| AlignedBuf::zeroed(space.page_bytes));
+        let frame = Frame::new(id, space.page_bytes, buffer);
+        let guard = frame.write();
+        locked.insert(frame.clone());
+        self.bytes.fetch_add(space.page_bytes, Ordering::Relaxed);
+        (frame, Some(guard))
+    }
+
+    /// Discards a frame that could not be filled; the caller still holds its latch.
+    fn discard(&self, frame: &Arc<Frame>) {
+        frame.failed.store(true, Ordering::Release);
+        let shard = &self.shards[self.hasher.hash_one(frame.id) as usize % self.shards.len()];
+        if shard.lock().discard(frame) {
+            self.bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Zeroes a page and gives it the header of its place, of no kind yet.
+fn blank(guard: &mut WriteGuard) {
+    let id = guard.id();
+    let bytes = guard.bytes_mut();
+    bytes.fill(0);
+    lacuna_page::write_meta(bytes, &Meta { kind: 0, table: id.table.0, page_no: id.page.0, lsn: 0 });
+}
+
+/// Whether the device holds nothing at `page`.
+fn is_unwritten(space: &Space, page: PageNo) -> Result<bool> {
+    let mut image = AlignedBuf::zeroed(space.page_bytes);
+    space.file.read_at(space.offset(page), &mut image)?;
+    Ok(image.iter().all(|byte| *byte == 0))
+}
+
+fn read_image(space: &Space, page: PageNo, guard: &mut WriteGuard) -> Result<()> {
+    let corrupt = |reason: String| Error::Corrupt {
+        what: crate::space::file_name(space.id, space.page_bytes),
+        at: format!("page {}", page.0),
+        reason,
+    };
+    SCRATCH.with_borrow_mut(|scratch| {
+        if scratch.image.len() < space.page_bytes {
+            scratch.image = AlignedBuf::zeroed(space.page_bytes);
+        }
+        let image = &mut scratch.image[..space.page_bytes];
+        space.file.read_at(space.offset(page), image)?;
+        let target = guard.bytes_mut();
+        scratch.decoder.decode(image, (space.id.0, page.0), target).map_err(|e| corrupt(e.to_string()))?;
+        ops::validate(target).map_err(|e| corrupt(e.to_string()))?;
+        debug_assert!(target.len() > TRAILER_BYTES);
+        let bytes = lacuna_page::image_bytes(image).map_err(|e| corrupt(e.to_string()))?;
+        guard.frame.disk_bytes.store(bytes as u32, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests;

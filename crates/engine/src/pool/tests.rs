@@ -1,0 +1,72 @@
+use lacuna_device::{MemPlace, Place, StreamHint};
+use lacuna_page::{Codec, Encoder};
+
+use super::*;
+use crate::{ids::TableId, ops::PageOp};
+
+const PAGE: usize = 4096;
+
+fn space_with_pages(count: u64) -> Space {
+    let file = MemPlace::new().create("t", StreamHint::Data).expect("create");
+    let space = Space::new(TableId(3), file, PAGE).expect("space");
+    for page in 0..count {
+        let mut bytes = vec![0; PAGE];
+        lacuna_page::write_meta(&mut bytes, &Meta { kind: 0, table: 3, page_no: page, lsn: 5 });
+        PageOp::Init { level: 0 }.apply(&mut bytes).expect("init");
+        let mut image = vec![0; PAGE];
+        Encoder::new().encode(&bytes, Codec::PLAIN, 512, &mut image);
+        space.file.write_at(space.offset(PageNo(page)), &image).expect("write");
+    }
+    space
+}
+
+#[test]
+fn memory_stays_bounded_and_hot_pages_stay() {
+    let space = space_with_pages(2000);
+    let pool = Pool::new(64 * PAGE);
+    for round in 0..5 {
+        for hot in 0..8 {
+            pool.read(&space, PageNo(hot)).expect("read");
+        }
+        for cold in 0..400 {
+            pool.read(&space, PageNo(8 + round * 390 + cold % 390)).expect("read");
+            pool.read(&space, PageNo(cold % 8)).expect("read");
+        }
+    }
+    let stats = pool.stats();
+    assert!(stats.bytes as usize <= 64 * PAGE, "{stats:?}");
+    assert!(stats.evictions > 1000, "{stats:?}");
+    assert!(stats.misses < 5 * 390 + 100, "hot pages were evicted: {stats:?}");
+}
+
+#[test]
+fn a_page_that_cannot_be_read_fails_each_time_and_leaves_nothing_behind() {
+    let space = space_with_pages(1);
+    let pool = Pool::new(64 * PAGE);
+    for _ in 0..3 {
+        assert!(matches!(pool.read(&space, PageNo(1)), Err(Error::Corrupt { .. })));
+    }
+    assert_eq!(pool.bytes(), 0);
+}
+
+#[test]
+fn dirty_pages_are_not_evicted_but_wanted() {
+    let space = space_with_pages(200);
+    let pool = Pool::new(64 * PAGE);
+    for page in 0..100 {
+        let guard = pool.write(&space, PageNo(page)).expect("write");
+        pool.dirty.enter(&guard.frame, crate::ids::Lsn(100 + page));
+    }
+    assert_eq!(pool.bytes(), 100 * PAGE);
+    let wanted = pool.take_wanted();
+    assert!(!wanted.is_empty());
+    for frame in &wanted {
+        assert!(pool.dirty.take_off(&frame.try_read().expect("unlatched")));
+    }
+    pool.dirty.land(&wanted);
+    drop(wanted);
+    for page in 100..200 {
+        pool.read(&space, PageNo(page)).expect("read");
+    }
+    assert!(pool.bytes() < 100 * PAGE);
+}

@@ -1,0 +1,295 @@
+//! Opening a store: from whatever a crash left to a state in which every commit that was
+//! acknowledged is there, and no other transaction.
+//!
+//! 1. The control file names the checkpoint. Without one the store is new, or its making was
+//!    interrupted before anything was in it.
+//! 2. Torn pages are put back from the doublewrite file, if there is one.
+//! 3. The log is read to find its end. What lies behind it is punched out and the opening's epoch is
+//!    made durable before the first new record, so old remains are never taken for new log.
+//! 4. The log is replayed: an operation is applied when the page's LSN is older. This brings back
+//!    the pages of all tables, undo included, as they were when the last record was logged.
+//! 5. Transactions that the undo file says were running are rolled back, by logged changes; deletions
+//!    of committed ones are purged.
+//! 6. Files of tables that the catalog does not know are removed.
+//!
+//! A crash during any step leaves what the same steps deal with again: replay is idempotent by page
+//! LSN, a rollback goes on where it stopped, and the checkpoint moves only when pages are on the
+//! device.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    ops::{Bound, ControlFlow},
+    sync::{Arc, OnceLock},
+};
+
+use lacuna_device::{Place, StreamHint};
+
+use crate::{
+    alloc::corrupt,
+    btree::{Direction, Tree},
+    catalog::{CATALOG_PAGE_BYTES, CATALOG_TABLE, Row, SYSTEM_CODEC},
+    control::{self, Control, Root},
+    core::Core,
+    error::{Error, Result},
+    flush::{self, Flush},
+    ids::{Lsn, PageId, PageNo, TxnId, UndoPtr},
+    ops::OpReader,
+    options::StoreOptions,
+    poison::Poison,
+    pool::{Pool, WriteGuard},
+    space::{self, Space, Spaces},
+    txn::{self, Txns},
+    undo::{self, State, UNDO_PAGE_BYTES, UNDO_TABLE},
+    wal::{Log, Reader, Record},
+};
+
+const WAL: &str = "wal";
+/// After so many records replay looks whether memory runs short.
+const RELIEF_RECORDS: usize = 1024;
+
+/// What opening a store had to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryStats {
+    /// Bytes of log read.
+    pub log_bytes: u64,
+    /// Mini-transactions in them.
+    pub records: u64,
+    /// Page operations applied; the others were on the device already.
+    pub applied: u64,
+    /// Transactions rolled back.
+    pub rolled_back: u64,
+    /// Pages put back from the doublewrite file.
+    pub restored_pages: u64,
+}
+
+/// Opens the store in `place`, making a new one when the place is empty.
+pub(crate) fn open(place: Arc<dyn Place>, options: StoreOptions) -> Result<(Arc<Core>, RecoveryStats)> {
+    options.check()?;
+    let (control, root) = match Control::open(&*place)? {
+        Some(found) => found,
+        None => {
+            make(&*place)?;
+            Control::open(&*place)?.expect("just made")
+        }
+    };
+    let spaces = open_spaces(&*place)?;
+    let mut stats = RecoveryStats {
+        restored_pages: flush::restore(&*place, &spaces, root.checkpoint)?,
+        ..RecoveryStats::default()
+    };
+    let wal = place.open(WAL, StreamHint::Log)?;
+    let end = log_end(wal.clone(), root.checkpoint)?;
+    let wal_bytes = wal.len()?;
+    if wal_bytes > end.0 {
+        wal.punch(end.0, wal_bytes - end.0)?;
+    }
+    wal.sync()?;
+    let root = Root { epoch: root.epoch + 1, ..root };
+    control.write(root, true)?;
+    let poison = Arc::new(Poison::default());
+    let log = Log::start(wal.clone(), root.checkpoint, end, root.epoch, options.log_bytes, poison.clone())?;
+    let core = Arc::new(Core {
+        flush: Flush::new(&*place, &options)?,
+        pool: Pool::new(options.pool_bytes),
+        place,
+        options,
+        poison,
+        spaces,
+        log,
+        control,
+        txns: Txns::new(),
+        undo_space: OnceLock::new(),
+    });
+    replay(&core, Reader::new(wal, root.checkpoint), end, &mut stats)?;
+    bootstrap(&core)?;
+    finish_transactions(&core, &mut stats)?;
+    load_catalog(&core)?;
+    Ok((core, stats))
+}
+
+/// Makes the files of a new store. The control file comes last and makes them one.
+fn make(place: &dyn Place) -> Result<()> {
+    let system = [
+        (WAL.to_string(), StreamHint::Log),
+        (space::file_name(CATALOG_TABLE, CATALOG_PAGE_BYTES), StreamHint::Data),
+        (space::file_name(UNDO_TABLE, UNDO_PAGE_BYTES), StreamHint::Data),
+    ];
+    for name in place.list()? {
+        let is_ours = name == WAL || space::parse_file_name(&name).is_some();
+        if is_ours && place.open(&name, StreamHint::Data)?.len()? > 0 {
+            let reason = format!("holds {name} but no {} file: its root is lost", control::NAME);
+            return Err(Error::BadStore { what: place.name().into(), reason });
+        }
+    }
+    for (name, hint) in system {
+        match place.create(&name, hint) {
+            Ok(_) | Err(lacuna_device::Error::Exists { .. }) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    place.sync()?;
+    match place.remove(control::NAME) {
+        Ok(()) | Err(lacuna_device::Error::NotFound { .. }) => {}
+        Err(e) => return Err(e.into()),
+    }
+    Control::create(place, Root { epoch: 1, checkpoint: Lsn(0) })?;
+    place.sync()?;
+    Ok(())
+}
+
+fn open_spaces(place: &dyn Place) -> Result<Spaces> {
+    let spaces = Spaces::default();
+    for name in place.list()? {
+        if let Some((id, page_bytes)) = space::parse_file_name(&name) {
+            let space = Space::new(id, place.open(&name, StreamHint::Data)?, page_bytes)?;
+            if id == CATALOG_TABLE || id == UNDO_TABLE {
+                space.set_codec(SYSTEM_CODEC);
+            }
+            spaces.insert(Arc::new(space));
+        }
+    }
+    Ok(spaces)
+}
+
+fn log_end(wal: Arc<dyn lacuna_device::File>, checkpoint: Lsn) -> Result<Lsn> {
+    let mut reader = Reader::new(wal, checkpoint);
+    while reader.next_group()?.is_some() {}
+    Ok(reader.position())
+}
+
+fn replay(core: &Core, mut reader: Reader, end: Lsn, stats: &mut RecoveryStats) -> Result<()> {
+    let from = reader.position();
+    while reader.position() < end {
+        let Some(group) = reader.next_group()? else {
+            return Err(bad_log(reader.position(), "a group that was whole a moment ago is not any more"));
+        };
+        for record in group.records() {
+            stats.applied += replay_record(core, &record)?;
+            stats.records += 1;
+            if stats.records.is_multiple_of(RELIEF_RECORDS as u64) {
+                core.throttle()?;
+            }
+        }
+    }
+    stats.log_bytes = end.0 - from.0;
+    Ok(())
+}
+
+/// Applies a record to those of its pages that are older; returns how many operations were. The pages
+/// stay latched until the last operation, because their LSN moves with the record, not within it.
+fn replay_record(core: &Core, record: &Record<'_>) -> Result<u64> {
+    let mut pages: HashMap<PageId, Option<(Arc<Space>, WriteGuard)>> = HashMap::new();
+    let mut applied = 0;
+    for item in OpReader::new(record.ops) {
+        let (id, op) = item.map_err(|e| bad_log(record.start, e.0))?;
+        let page = match pages.entry(id) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            // A table that is not there never became whole.
+            Entry::Vacant(entry) => entry.insert(match core.spaces.get(id.table) {
+                None => None,
+                Some(space) => {
+                    let page = core.pool.write_or_create(&space, id.page)?;
+                    (crate::ops::lsn(&page) < record.end).then_some((space, page))
+                }
+            }),
+        };
+        if let Some((space, page)) = page {
+            op.apply(page.bytes_mut()).map_err(|e| corrupt(space, id.page, format!("log: {}", e.0)))?;
+            applied += 1;
+        }
+    }
+    for (_, page) in pages.values_mut().flatten() {
+        core.pool.dirty.enter(&page.frame, record.start);
+        page.set_lsn(record.end);
+    }
+    Ok(applied)
+}
+
+fn bad_log(at: Lsn, reason: &str) -> Error {
+    Error::Corrupt { what: WAL.into(), at: format!("byte {}", at.0), reason: reason.into() }
+}
+
+/// Makes the catalog and the undo file of a store that was just made.
+fn bootstrap(core: &Core) -> Result<()> {
+    let missing =
+        |name: &str| Error::BadStore { what: core.place.name().into(), reason: format!("{name} is missing") };
+    let catalog = core.spaces.get(CATALOG_TABLE).ok_or_else(|| missing("the catalog"))?;
+    let undo_space = core.spaces.get(UNDO_TABLE).ok_or_else(|| missing("the undo file"))?;
+    if core.undo_space.set(undo_space.clone()).is_err() {
+        panic!("a store is opened once");
+    }
+    if core.pool.read_if_written(&catalog, PageNo(0))?.is_none() {
+        Tree::format(core, &catalog)?;
+    }
+    if core.pool.read_if_written(&undo_space, PageNo(0))?.is_none() {
+        undo::format(core, &undo_space)?;
+    }
+    Ok(())
+}
+
+fn finish_transactions(core: &Core, stats: &mut RecoveryStats) -> Result<()> {
+    let found = undo::survey(core)?;
+    let newest = found.iter().map(|(log, _)| log.txn()).max().unwrap_or(TxnId::NONE);
+    core.txns.skip_past(newest);
+    for (log, state) in &found {
+        if *state == State::Active {
+            core.txns.resume(log.txn());
+        }
+        core.txns.slots.take_this(log.slot());
+    }
+    for (log, state) in found {
+        match state {
+            State::Idle => {}
+            State::Committed => txn::purge(core, log)?,
+            State::Active => {
+                txn::roll_back(core, log, UndoPtr::NONE)?;
+                if let Some(running) = core.txns.get(log.txn()) {
+                    core.txns.finish(&running);
+                }
+                stats.rolled_back += 1;
+            }
+        }
+        if state != State::Idle {
+            log.clear(core)?;
+        }
+        core.txns.slots.give_back(log.slot());
+    }
+    Ok(())
+}
+
+/// Rows of the catalog by name.
+pub(crate) fn read_catalog(core: &Core) -> Result<Vec<(String, Row)>> {
+    let catalog = core.spaces.get(CATALOG_TABLE).expect("opened with the store");
+    let mut rows = Vec::new();
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    txn::scan(core, &catalog, TxnId::NONE, all, Direction::Forward, |key, value| {
+        let name = String::from_utf8_lossy(key).into_owned();
+        rows.push(Row::decode(&name, value).map(|row| (name, row)));
+        ControlFlow::Continue(())
+    })?;
+    rows.into_iter().collect()
+}
+
+fn load_catalog(core: &Core) -> Result<()> {
+    let rows = read_catalog(core)?;
+    for (name, row) in &rows {
+        let Some(space) = core.spaces.get(row.id) else {
+            let reason = format!(
+                "the file of table {name} ({}) is missing",
+                space::file_name(row.id, row.options.page_bytes)
+            );
+            return Err(Error::BadStore { what: core.place.name().into(), reason });
+        };
+        space.set_codec(row.options.kind.codec());
+    }
+    for space in core.spaces.all() {
+        let is_system = space.id == CATALOG_TABLE || space.id == UNDO_TABLE;
+        if !is_system && rows.iter().all(|(_, row)| row.id != space.id) {
+            // Its pages may be dirty in memory: without the space they are never written.
+            core.pool.dirty.forget_table(space.id);
+            core.spaces.remove(space.id);
+            core.place.remove(&space::file_name(space.id, space.page_bytes))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,316 @@
+//! An open store and its tables.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread::JoinHandle,
+};
+
+use lacuna_device::{Place, PlaceStats, StreamHint};
+use parking_lot::Mutex;
+
+use crate::{
+    btree::Tree,
+    catalog::{self, CATALOG_TABLE, FIRST_TABLE, Row},
+    core::Core,
+    error::{Error, Result},
+    flush::FlushStats,
+    ids::TableId,
+    options::{StoreOptions, TableKind, TableOptions},
+    pool::PoolStats,
+    recovery::{self, RecoveryStats},
+    space::{self, Space},
+    txn::Txn,
+    wal::{LogStats, Until},
+};
+
+/// A transactional store of tables. Cheap to clone; all clones are the same store.
+///
+/// Dropping the last clone stops its threads and leaves everything committed to the log; the next
+/// opening replays it. [`Store::close`] leaves nothing to replay.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    core: Arc<Core>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Tables are made and altered one at a time.
+    ddl: Mutex<()>,
+    recovery: RecoveryStats,
+}
+
+/// A table of an open store.
+#[derive(Clone)]
+pub struct Table {
+    core: Arc<Core>,
+    space: Arc<Space>,
+}
+
+impl Table {
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    /// Its number.
+    pub fn id(&self) -> TableId {
+        self.space.id
+    }
+}
+
+/// What a store counts.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct StoreStats {
+    /// The buffer pool.
+    pub pool: PoolStats,
+    /// The write-ahead log.
+    pub log: LogStats,
+    /// Page writes.
+    pub flush: FlushStats,
+    /// The place below: all its traffic and room.
+    pub place: PlaceStats,
+    /// What opening the store had to do.
+    pub recovery: RecoveryStats,
+}
+
+/// What a store knows of a table.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TableInfo {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: TableId,
+    /// Its settings in force.
+    pub options: TableOptions,
+    /// Length of its file in bytes, holes included.
+    pub file_bytes: u64,
+    /// Room that it takes in bytes.
+    pub allocated_bytes: u64,
+    /// Granularity of its holes in bytes.
+    pub hole_unit: u32,
+    /// Pages written since the store was opened.
+    pub flushed_pages: u64,
+    /// Those of them that were written as they are.
+    pub flushed_plain_pages: u64,
+    /// Bytes of the images written since the store was opened.
+    pub flushed_image_bytes: u64,
+    /// Holes punched since the store was opened because an image became shorter.
+    pub punches: u64,
+}
+
+/// What [`Store::check`] counted in a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableCheck {
+    /// Its name.
+    pub name: String,
+    /// Records, deleted ones excluded.
+    pub records: u64,
+    /// Leaf pages.
+    pub leaves: u64,
+    /// Inner pages.
+    pub inner_nodes: u64,
+    /// Free pages.
+    pub free_pages: u64,
+    /// Levels of its tree.
+    pub height: u64,
+}
+
+impl Store {
+    /// Opens the store in `place`, recovering it from a crash if need be; makes a new one in an empty
+    /// place.
+    ///
+    /// # Errors
+    /// [`Error::BadStore`] for a place that holds something else or a newer store,
+    /// [`Error::Corrupt`] for damage that recovery met, [`Error::BadOption`].
+    pub fn open(place: Arc<dyn Place>, options: StoreOptions) -> Result<Store> {
+        let background = options.background;
+        let (core, recovery) = recovery::open(place, options)?;
+        let threads = if background {
+            let spawn_error = |e| Error::BadOption { what: "background threads", reason: format!("{e}") };
+            core.start_threads().map_err(spawn_error)?
+        } else {
+            Vec::new()
+        };
+        let inner = Inner { core, threads: Mutex::new(threads), ddl: Mutex::new(()), recovery };
+        Ok(Store { inner: Arc::new(inner) })
+    }
+
+    /// Begins a transaction.
+    pub fn begin(&self) -> Txn {
+        Txn::new(self.inner.core.clone())
+    }
+
+    /// Makes a table; durable on return.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::BadOption`].
+    pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
+        catalog::check_name(name)?;
+        options.check()?;
+        let core = &self.inner.core;
+        let _one = self.inner.ddl.lock();
+        core.poison.check()?;
+        if self.table(name)?.is_some() {
+            return Err(Error::TableExists { name: name.into() });
+        }
+        let newest = core.spaces.all().last().map_or(FIRST_TABLE.0, |space| space.id.0 + 1);
+        let id = TableId(newest.max(FIRST_TABLE.0));
+        let file = core.place.create(&space::file_name(id, options.page_bytes), StreamHint::Data)?;
+        let space = Arc::new(Space::new(id, file, options.page_bytes)?);
+        space.set_codec(options.kind.codec());
+        core.spaces.insert(space.clone());
+        Tree::format(core, &space).map_err(|e| core.poison.set(e))?;
+        self.write_row(name, &Row { id, options })?;
+        Ok(Table { core: core.clone(), space })
+    }
+
+    fn write_row(&self, name: &str, row: &Row) -> Result<()> {
+        let core = &self.inner.core;
+        let mut txn = self.begin();
+        txn.put(&self.catalog(), name.as_bytes(), &row.encode())?;
+        txn.commit()?;
+        core.log.reach(core.log.next(), Until::Flushed)
+    }
+
+    fn catalog(&self) -> Table {
+        let core = self.inner.core.clone();
+        let space = core.spaces.get(CATALOG_TABLE).expect("opened with the store");
+        Table { core, space }
+    }
+
+    /// The table of that name.
+    pub fn table(&self, name: &str) -> Result<Option<Table>> {
+        let core = &self.inner.core;
+        let Some(row) = self.begin().get(&self.catalog(), name.as_bytes())? else { return Ok(None) };
+        let row = Row::decode(name, &row)?;
+        let space = core.spaces.get(row.id).expect("recovery found each table's file");
+        Ok(Some(Table { core: core.clone(), space }))
+    }
+
+    /// Changes how the table's pages are written from now on. Pages on the device stay as they are
+    /// until they are next flushed: tables may mix all algorithms.
+    pub fn alter_table(&self, name: &str, kind: TableKind) -> Result<()> {
+        let _one = self.inner.ddl.lock();
+        let catalog = self.catalog();
+        let unknown = || Error::BadOption { what: "table name", reason: format!("no table {name}") };
+        let row = self.begin().get(&catalog, name.as_bytes())?.ok_or_else(unknown)?;
+        let mut row = Row::decode(name, &row)?;
+        row.options.kind = kind;
+        self.write_row(name, &row)?;
+        let space = self.inner.core.spaces.get(row.id).expect("recovery found each table's file");
+        space.set_codec(kind.codec());
+        Ok(())
+    }
+
+    /// All tables, by name.
+    pub fn tables(&self) -> Result<Vec<TableInfo>> {
+        let core = &self.inner.core;
+        let mut tables = Vec::new();
+        for (name, row) in recovery::read_catalog(core)? {
+            let Some(space) = core.spaces.get(row.id) else { continue };
+            let file_bytes = space.file.len()?;
+            let flushed = &space.flushed;
+            tables.push(TableInfo {
+                name,
+                id: row.id,
+                options: row.options,
+                file_bytes,
+                allocated_bytes: space.file.allocated(0, file_bytes)?,
+                hole_unit: space.file.props().hole_unit,
+                flushed_pages: flushed.pages.load(Ordering::Relaxed),
+                flushed_plain_pages: flushed.plain_pages.load(Ordering::Relaxed),
+                flushed_image_bytes: flushed.image_bytes.load(Ordering::Relaxed),
+                punches: flushed.punches.load(Ordering::Relaxed),
+            });
+        }
+        Ok(tables)
+    }
+
+    /// Counters since the store was opened.
+    pub fn stats(&self) -> Result<StoreStats> {
+        let core = &self.inner.core;
+        Ok(StoreStats {
+            pool: core.pool.stats(),
+            log: core.log.stats(),
+            flush: core.flush.stats(),
+            place: core.place.stats()?,
+            recovery: self.inner.recovery,
+        })
+    }
+
+    /// Whether pages are written twice because the place could tear them.
+    pub fn writes_twice(&self) -> bool {
+        self.inner.core.flush.writes_twice()
+    }
+
+    /// Writes all changed pages and gives the log up to now back. Others may go on meanwhile.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.inner.core.flush_all()
+    }
+
+    /// One round of flushing and checkpointing in this thread, for stores opened without
+    /// [`StoreOptions::background`]. Whether there was something to do.
+    pub fn step(&self) -> Result<bool> {
+        self.inner.core.flush_step()
+    }
+
+    /// Reads every page of every table and proves the trees' invariants. No transaction may write
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] with the first damage found.
+    pub fn check(&self) -> Result<Vec<TableCheck>> {
+        let core = &self.inner.core;
+        let mut named = vec![("(catalog)".to_string(), CATALOG_TABLE)];
+        named.extend(recovery::read_catalog(core)?.into_iter().map(|(name, row)| (name, row.id)));
+        let mut checks = Vec::new();
+        for (name, id) in named {
+            let space = core.spaces.get(id).expect("recovery found each table's file");
+            let r = Tree::new(core, &space).check()?;
+            checks.push(TableCheck {
+                name,
+                records: r.records,
+                leaves: r.leaves,
+                inner_nodes: r.inner_nodes,
+                free_pages: r.free_pages,
+                height: r.height,
+            });
+        }
+        Ok(checks)
+    }
+
+    /// Writes everything and stops the store's threads. Transactions that still run elsewhere are
+    /// rolled back by the next opening. Handles that remain must not be used any more.
+    pub fn close(self) -> Result<()> {
+        self.inner.stop();
+        let core = &self.inner.core;
+        core.purge_waiting()?;
+        core.flush_all()?;
+        core.place.sync()?;
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn stop(&self) {
+        self.core.stop_threads();
+        for thread in self.threads.lock().drain(..) {
+            thread.join().expect("a store's thread does not panic");
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop();
+        // With relaxed durability the last commits are still in memory.
+        let _ = self.core.log.reach(self.core.log.next(), Until::Flushed);
+    }
+}

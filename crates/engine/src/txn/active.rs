@@ -1,0 +1,270 @@
+//! Which transactions are running, who waits for whom, and which undo slots are free.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    error::{Error, Result},
+    ids::{TableId, TxnId},
+    poison::Poison,
+    undo::SLOTS,
+};
+
+/// How often a waiter looks whether the store has been stopped.
+const POISON_CHECK: Duration = Duration::from_millis(100);
+
+/// A running transaction, as others see it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) id: TxnId,
+    finished: Mutex<bool>,
+    signal: Condvar,
+}
+
+/// All running transactions.
+///
+/// Locks, none of which is held while another is taken: `running`, `waits`, `locks`, the slots'.
+pub(crate) struct Txns {
+    running: Mutex<Numbers>,
+    /// Least number of a running transaction, or the next number when none runs: whatever is less is
+    /// finished. Only grows.
+    oldest: AtomicU64,
+    /// Who waits for whom. A transaction waits for one other at a time, so this is a set of chains.
+    waits: Mutex<HashMap<TxnId, TxnId>>,
+    locks: Mutex<HashMap<(TableId, Vec<u8>), TxnId>>,
+    pub(crate) slots: Slots,
+}
+
+struct Numbers {
+    next: u64,
+    running: BTreeMap<TxnId, Arc<Running>>,
+}
+
+impl Txns {
+    pub(crate) fn new() -> Txns {
+        Txns {
+            running: Mutex::new(Numbers { next: 1, running: BTreeMap::new() }),
+            oldest: AtomicU64::new(1),
+            waits: Mutex::default(),
+            locks: Mutex::default(),
+            slots: Slots::new(),
+        }
+    }
+
+    /// Makes sure that numbers from now on are greater than `seen`.
+    pub(crate) fn skip_past(&self, seen: TxnId) {
+        let mut numbers = self.running.lock();
+        numbers.next = numbers.next.max(seen.0 + 1);
+        self.publish_oldest(&numbers);
+    }
+
+    /// Starts a transaction under a new number.
+    pub(crate) fn start(&self) -> Arc<Running> {
+        let mut numbers = self.running.lock();
+        let id = TxnId(numbers.next);
+        assert!(id.0 <= TxnId::MAX, "2^48 transactions");
+        numbers.next += 1;
+        self.enter(numbers, id)
+    }
+
+    /// Takes a transaction up again that a crash interrupted.
+    pub(crate) fn resume(&self, id: TxnId) -> Arc<Running> {
+        self.enter(self.running.lock(), id)
+    }
+
+    fn enter(&self, mut numbers: parking_lot::MutexGuard<'_, Numbers>, id: TxnId) -> Arc<Running> {
+        let running = Arc::new(Running { id, finished: Mutex::new(false), signal: Condvar::new() });
+        numbers.running.insert(id, running.clone());
+        self.publish_oldest(&numbers);
+        running
+    }
+
+    fn publish_oldest(&self, numbers: &Numbers) {
+        let oldest = numbers.running.keys().next().map_or(numbers.next, |id| id.0);
+        self.oldest.store(oldest, Ordering::Release);
+    }
+
+    /// Makes what the transaction did visible to others, and wakes who waits for it.
+    pub(crate) fn finish(&self, running: &Running) {
+        let mut numbers = self.running.lock();
+        numbers.running.remove(&running.id);
+        self.publish_oldest(&numbers);
+        drop(numbers);
+        *running.finished.lock() = true;
+        running.signal.notify_all();
+    }
+
+    /// The transaction of that number, if it runs.
+    pub(crate) fn get(&self, id: TxnId) -> Option<Arc<Running>> {
+        if id.0 < self.oldest.load(Ordering::Acquire) {
+            return None;
+        }
+        self.running.lock().running.get(&id).cloned()
+    }
+
+    /// Waits until `owner` is finished. Refuses with [`Error::Deadlock`] when `owner` waits, perhaps
+    /// through others, for `waiter`.
+    pub(crate) fn wait(
+        &self,
+        waiter: TxnId,
+        owner: &Running,
+        timeout: Duration,
+        poison: &Poison,
+    ) -> Result<()> {
+        {
+            let mut waits = self.waits.lock();
+            let mut behind = Some(&owner.id);
+            while let Some(id) = behind {
+                if *id == waiter {
+                    return Err(Error::Deadlock);
+                }
+                behind = waits.get(id);
+            }
+            waits.insert(waiter, owner.id);
+        }
+        let deadline = Instant::now() + timeout;
+        let mut finished = owner.finished.lock();
+        let mut outcome = Ok(());
+        while !*finished && outcome.is_ok() {
+            // The owner may have died of the failure that stopped the store.
+            let tick = deadline.min(Instant::now() + POISON_CHECK);
+            let timed_out = owner.signal.wait_until(&mut finished, tick).timed_out();
+            outcome = match timed_out && Instant::now() >= deadline && !*finished {
+                true => Err(Error::LockTimeout),
+                false => poison.check(),
+            };
+        }
+        drop(finished);
+        self.waits.lock().remove(&waiter);
+        outcome
+    }
+
+    /// Who holds an explicit lock on the key, if not `me`.
+    pub(crate) fn lock_owner(&self, me: TxnId, table: TableId, key: &[u8]) -> Option<Arc<Running>> {
+        let locks = self.locks.lock();
+        if locks.is_empty() {
+            return None;
+        }
+        let owner = *locks.get(&(table, key.to_vec()))?;
+        drop(locks);
+        if owner == me { None } else { self.get(owner) }
+    }
+
+    /// Takes an explicit lock; the caller holds the key's leaf latched and found no other owner.
+    /// Whether it is new to `me`.
+    pub(crate) fn lock(&self, me: TxnId, table: TableId, key: &[u8]) -> bool {
+        self.locks.lock().insert((table, key.to_vec()), me) != Some(me)
+    }
+
+    /// Gives explicit locks up. A lock that another took over from a finished transaction stays.
+    pub(crate) fn unlock(&self, me: TxnId, keys: impl IntoIterator<Item = (TableId, Vec<u8>)>) {
+        let mut locks = self.locks.lock();
+        for key in keys {
+            if locks.get(&key) == Some(&me) {
+                locks.remove(&key);
+            }
+        }
+    }
+}
+
+/// Undo slots. The one given back last is taken first, so that few pages stay hot.
+pub(crate) struct Slots {
+    free: Mutex<Vec<u32>>,
+    freed: Condvar,
+    made: Vec<AtomicBool>,
+}
+
+impl Slots {
+    fn new() -> Slots {
+        Slots {
+            free: Mutex::new((0..SLOTS).rev().collect()),
+            freed: Condvar::new(),
+            made: (0..SLOTS).map(|_| AtomicBool::new(false)).collect(),
+        }
+    }
+
+    /// Takes a free slot, waiting for one when all are in use.
+    pub(crate) fn take(&self, timeout: Duration) -> Result<u32> {
+        let deadline = Instant::now() + timeout;
+        let mut free = self.free.lock();
+        loop {
+            if let Some(slot) = free.pop() {
+                return Ok(slot);
+            }
+            if self.freed.wait_until(&mut free, deadline).timed_out() {
+                return Err(Error::LockTimeout);
+            }
+        }
+    }
+
+    /// Takes a particular slot, which recovery found in use.
+    pub(crate) fn take_this(&self, slot: u32) {
+        self.free.lock().retain(|free| *free != slot);
+    }
+
+    pub(crate) fn give_back(&self, slot: u32) {
+        self.free.lock().push(slot);
+        self.freed.notify_one();
+    }
+
+    /// Whether the slot's first page exists.
+    pub(crate) fn is_made(&self, slot: u32) -> bool {
+        self.made[slot as usize].load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_made(&self, slot: u32) {
+        self.made[slot as usize].store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn the_one_who_closes_the_circle_is_refused() {
+        let txns = Arc::new(Txns::new());
+        let [a, b, c] = [txns.start(), txns.start(), txns.start()];
+        let long = Duration::from_secs(60);
+        let waiters: Vec<_> = [(a.clone(), b.clone()), (b.clone(), c.clone())]
+            .into_iter()
+            .map(|(from, to)| {
+                let txns = txns.clone();
+                thread::spawn(move || {
+                    txns.wait(from.id, &to, long, &Poison::default()).expect("granted");
+                    txns.finish(&from);
+                })
+            })
+            .collect();
+        while txns.waits.lock().len() < 2 {
+            thread::yield_now();
+        }
+        assert!(matches!(txns.wait(c.id, &a, long, &Poison::default()), Err(Error::Deadlock)));
+        txns.finish(&c);
+        for waiter in waiters {
+            waiter.join().expect("thread");
+        }
+        assert!(txns.get(a.id).is_none() && txns.waits.lock().is_empty());
+    }
+
+    #[test]
+    fn a_wait_ends_in_time() {
+        let txns = Txns::new();
+        let [a, b] = [txns.start(), txns.start()];
+        assert!(matches!(
+            txns.wait(a.id, &b, Duration::from_millis(1), &Poison::default()),
+            Err(Error::LockTimeout)
+        ));
+        assert!(txns.waits.lock().is_empty());
+    }
+}

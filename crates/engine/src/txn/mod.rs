@@ -1,0 +1,391 @@
+//! Transactions: reads of committed data, writes under row locks, rollback.
+//!
+//! A record's writer is named in the record. While that transaction runs, the record is locked: other
+//! writers wait for the transaction to finish, readers follow the undo pointer to the version before.
+//! So memory holds no lock per written row, only who waits for whom, and the keys locked without a
+//! write ([`Txn::get_for_update`]).
+//!
+//! Invariants:
+//!
+//! 1. A record whose writer runs is changed by nobody else.
+//! 2. A change and its undo record are one mini-transaction.
+//! 3. A key's lock state is decided with its leaf latched exclusively, whether the key exists or not.
+//! 4. No latch is held while waiting for a transaction, for log room or for memory.
+//!
+//! A commit first appends its record, then lets others see its changes, then waits for the log. Who
+//! builds on these changes commits behind them in the log; only a reader may see what a crash in
+//! that moment takes back.
+
+mod active;
+mod read;
+mod rollback;
+
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+};
+
+pub(crate) use active::{Running, Txns};
+pub(crate) use read::scan;
+pub(crate) use rollback::{purge, roll_back};
+
+use crate::{
+    btree::{Direction, Tree},
+    core::Core,
+    error::{Error, Result},
+    ids::{TableId, TxnId, UndoPtr},
+    mtr::Mtr,
+    node::{self, DELETED, LeafCell, Node, SLOT},
+    ops::PageOp,
+    options::Durability,
+    pool::WriteGuard,
+    space::Space,
+    store::Table,
+    undo::{Change, Latched, UndoLog, UndoRecord},
+    wal::Until,
+};
+
+/// A transaction. Dropping it rolls it back.
+///
+/// Reads see what was committed when they look, and the transaction's own changes (read committed).
+/// Written and locked keys stay locked until the end.
+pub struct Txn {
+    core: Arc<Core>,
+    running: Option<Arc<Running>>,
+    /// The undo slot taken for it, before the first latch of its first write.
+    slot: Option<u32>,
+    /// Set with the first change.
+    undo: Option<UndoLog>,
+    has_deletes: bool,
+    locked: Vec<(TableId, Vec<u8>)>,
+    finished: bool,
+}
+
+/// A point in a transaction that it can go back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Savepoint(UndoPtr);
+
+/// What a write finds and does.
+enum Write<'a> {
+    Put(&'a [u8]),
+    Insert(&'a [u8]),
+    Delete,
+}
+
+impl Txn {
+    pub(crate) fn new(core: Arc<Core>) -> Txn {
+        Txn {
+            core,
+            running: None,
+            slot: None,
+            undo: None,
+            has_deletes: false,
+            locked: Vec::new(),
+            finished: false,
+        }
+    }
+
+    fn id(&self) -> TxnId {
+        self.running.as_ref().map_or(TxnId::NONE, |running| running.id)
+    }
+
+    fn id_for_locks(&mut self) -> TxnId {
+        self.running.get_or_insert_with(|| self.core.txns.start()).id
+    }
+
+    fn space<'t>(&self, table: &'t Table) -> Result<&'t Arc<Space>> {
+        if Arc::ptr_eq(&self.core, table.core()) { Ok(table.space()) } else { Err(Error::WrongStore) }
+    }
+
+    /// The value of `key`, if there is one. Never waits for a lock.
+    pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let space = self.space(table)?;
+        self.core.throttle_memory()?;
+        let leaf = Tree::new(&self.core, space).leaf_read(key)?;
+        let node = Node::new(&leaf);
+        match node.search(key) {
+            Ok(slot) => read::visible(&self.core, self.id(), node.leaf_cell(slot)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Locks `key`, which need not exist, against other writers until the end of the transaction,
+    /// and returns its value.
+    ///
+    /// # Errors
+    /// [`Error::Deadlock`], [`Error::LockTimeout`].
+    pub fn get_for_update(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let space = self.space(table)?;
+        self.core.poison.check()?;
+        check_key(space, key)?;
+        let leaf = self.lock_leaf(space, key)?;
+        let me = self.id();
+        let node = Node::new(&leaf);
+        let (value, is_written) = match node.search(key) {
+            Ok(slot) => {
+                let cell = node.leaf_cell(slot);
+                (read::visible(&self.core, me, cell)?, cell.txn == me)
+            }
+            Err(_) => (None, false),
+        };
+        if !is_written && self.core.txns.lock(me, space.id, key) {
+            self.locked.push((space.id, key.to_vec()));
+        }
+        Ok(value)
+    }
+
+    /// Sets the value of `key`, whether it exists or not.
+    ///
+    /// # Errors
+    /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::TooLarge`].
+    pub fn put(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<()> {
+        self.write(table, key, Write::Put(value)).map(|_| ())
+    }
+
+    /// Sets the value of a new `key`.
+    ///
+    /// # Errors
+    /// [`Error::KeyExists`], and those of [`Txn::put`].
+    pub fn insert(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<()> {
+        match self.write(table, key, Write::Insert(value))? {
+            true => Err(Error::KeyExists),
+            false => Ok(()),
+        }
+    }
+
+    /// Deletes `key`; whether it existed.
+    ///
+    /// # Errors
+    /// [`Error::Deadlock`], [`Error::LockTimeout`].
+    pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<bool> {
+        self.write(table, key, Write::Delete)
+    }
+
+    /// Calls `each` with the records between the bounds, in order, until it breaks. No latch is held
+    /// during the calls; each record is the version that was committed, or the transaction's own, when
+    /// its leaf was read.
+    pub fn scan(
+        &self,
+        table: &Table,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let space = self.space(table)?;
+        self.core.throttle_memory()?;
+        read::scan(&self.core, space, self.id(), (lower, upper), direction, each)
+    }
+
+    /// A point to which [`Txn::rollback_to`] can go back.
+    pub fn savepoint(&self) -> Result<Savepoint> {
+        match self.undo {
+            Some(log) => Ok(Savepoint(log.newest(&self.core)?)),
+            None => Ok(Savepoint(UndoPtr::NONE)),
+        }
+    }
+
+    /// Takes back all changes since `savepoint`. Locks are kept.
+    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
+        let Some(log) = self.undo else { return Ok(()) };
+        roll_back(&self.core, log, savepoint.0).map_err(|e| self.core.poison.set(e))
+    }
+
+    /// Makes all changes visible and, unless the store's durability is relaxed, waits until they are
+    /// on the medium. On an error it is unknown whether they will survive, and the store is stopped.
+    pub fn commit(mut self) -> Result<()> {
+        self.finished = true;
+        let Some(log) = self.undo else {
+            self.end();
+            return Ok(());
+        };
+        let committed = self.core.poison.check().and_then(|()| log.commit(&self.core));
+        let lsn = committed.map_err(|e| self.core.poison.set(e))?;
+        self.slot = None;
+        self.end();
+        self.core.retire(log, self.has_deletes)?;
+        match self.core.options.durability {
+            Durability::Sync => self.core.log.reach(lsn, Until::Flushed),
+            Durability::Relaxed => Ok(()),
+        }
+    }
+
+    /// Takes all changes back.
+    pub fn rollback(mut self) -> Result<()> {
+        self.abort()
+    }
+
+    fn abort(&mut self) -> Result<()> {
+        self.finished = true;
+        let core = self.core.clone();
+        if let Some(log) = self.undo {
+            core.poison.check()?;
+            // A transaction that cannot be taken back must not let go of its locks: stop the store.
+            roll_back(&core, log, UndoPtr::NONE)
+                .and_then(|()| log.clear(&core))
+                .map_err(|e| core.poison.set(e))?;
+        }
+        self.end();
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.core.txns.slots.give_back(slot);
+        }
+        if let Some(running) = self.running.take() {
+            if !self.locked.is_empty() {
+                self.core.txns.unlock(running.id, self.locked.drain(..));
+            }
+            self.core.txns.finish(&running);
+        }
+    }
+
+    /// The leaf of `key`, latched exclusively, with the key not locked by any other transaction.
+    fn lock_leaf(&mut self, space: &Arc<Space>, key: &[u8]) -> Result<WriteGuard> {
+        let me = self.id_for_locks();
+        loop {
+            self.core.throttle()?;
+            let leaf = Tree::new(&self.core, space).leaf_write(key)?;
+            let node = Node::new(&leaf);
+            let writer = node.search(key).ok().map(|slot| node.leaf_cell(slot).txn);
+            let owner = writer.filter(|txn| *txn != me).and_then(|txn| self.core.txns.get(txn));
+            let Some(owner) = owner.or_else(|| self.core.txns.lock_owner(me, space.id, key)) else {
+                return Ok(leaf);
+            };
+            drop(leaf);
+            self.core.txns.wait(me, &owner, self.core.options.lock_timeout, &self.core.poison)?;
+        }
+    }
+
+    /// Whether the key existed.
+    fn write(&mut self, table: &Table, key: &[u8], write: Write<'_>) -> Result<bool> {
+        let space = self.space(table)?;
+        self.core.poison.check()?;
+        check_key(space, key)?;
+        if let Write::Put(value) | Write::Insert(value) = write {
+            check_value(space, value)?;
+        }
+        if self.slot.is_none() {
+            self.slot = Some(self.core.take_undo_slot()?);
+        }
+        loop {
+            let leaf = self.lock_leaf(space, key)?;
+            let node = Node::new(&leaf);
+            let found = node.search(key);
+            let old = found.ok().map(|slot| node.leaf_cell(slot));
+            let existed = old.is_some_and(|cell| !cell.is_deleted());
+            let value = match write {
+                Write::Insert(_) if existed => return Ok(true),
+                Write::Delete if !existed => return Ok(false),
+                Write::Put(value) | Write::Insert(value) => Some(value),
+                Write::Delete => None,
+            };
+            let more_bytes = match (value, old) {
+                (None, _) => 0,
+                (Some(value), Some(old)) => value.len().saturating_sub(old.value.len()),
+                (Some(value), None) => node::LEAF_CELL_HEADER + key.len() + value.len() + SLOT,
+            };
+            let slot = found.unwrap_or_else(|slot| slot);
+            let is_new = old.is_none();
+            if (is_new && !Tree::accepts(node, slot, more_bytes)) || more_bytes > node.free() {
+                drop(leaf);
+                Tree::new(&self.core, space).split(key, more_bytes)?;
+                continue;
+            }
+            self.change(space, leaf, slot, is_new, key, value)?;
+            return Ok(existed);
+        }
+    }
+
+    /// Changes one record of a latched leaf, together with its undo record (invariant 2).
+    fn change(
+        &mut self,
+        space: &Arc<Space>,
+        mut leaf: WriteGuard,
+        slot: usize,
+        is_new: bool,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        let me = self.id();
+        let old = (!is_new).then(|| Node::new(&leaf).leaf_cell(slot));
+        let change = match (is_new, value) {
+            (true, _) => Change::Insert,
+            (false, Some(_)) => Change::Update,
+            (false, None) => Change::Delete,
+        };
+        let keeps_value = change == Change::Update;
+        let record = UndoRecord {
+            change,
+            table: space.id,
+            previous: UndoPtr::NONE,
+            old_flags: old.map_or(0, |cell| cell.flags),
+            old_txn: old.map_or(TxnId::NONE, |cell| cell.txn),
+            old_undo: old.map_or(UndoPtr::NONE, |cell| cell.undo),
+            key: key.to_vec(),
+            old_value: old.filter(|_| keeps_value).map_or_else(Vec::new, |cell| cell.value.to_vec()),
+        };
+        let mut mtr = Mtr::new();
+        let (undo, mut undo_pages) = self.log_undo(&mut mtr, record)?;
+        let slot = slot as u16;
+        match value {
+            Some(value) => {
+                let mut cell = Vec::with_capacity(node::LEAF_CELL_HEADER + key.len() + value.len());
+                LeafCell { flags: 0, txn: me, undo, key, value }.encode(&mut cell);
+                let op = if is_new {
+                    PageOp::Insert { slot, cell: &cell }
+                } else {
+                    PageOp::Replace { slot, cell: &cell }
+                };
+                mtr.apply(&mut leaf, op);
+            }
+            None => {
+                self.has_deletes = true;
+                mtr.apply(&mut leaf, PageOp::Stamp { slot, flags: DELETED, txn: me, undo });
+            }
+        }
+        let mut pages: Vec<&mut WriteGuard> = undo_pages.pages().collect();
+        pages.push(&mut leaf);
+        mtr.commit(&self.core, &mut pages)?;
+        Ok(())
+    }
+
+    fn log_undo(&mut self, mtr: &mut Mtr, record: UndoRecord) -> Result<(UndoPtr, Latched)> {
+        let is_first = self.undo.is_none();
+        let slot = self.slot.expect("taken before the leaf was latched");
+        let log = self.undo.unwrap_or_else(|| UndoLog::new(slot, self.id()));
+        let outcome = log.append(&self.core, mtr, record, is_first);
+        match &outcome {
+            Ok(_) => self.undo = Some(log),
+            // Pages may be half changed, without a log record: nothing may build on them.
+            Err(e) => drop(self.core.poison.set(e.clone())),
+        }
+        outcome
+    }
+}
+
+impl Drop for Txn {
+    fn drop(&mut self) {
+        if !self.finished {
+            // On failure the store is poisoned, and the next call on it says why.
+            let _ = self.abort();
+        }
+    }
+}
+
+fn check_key(space: &Space, key: &[u8]) -> Result<()> {
+    let bytes_max = node::key_bytes_max(space.page_bytes);
+    if key.len() > bytes_max {
+        return Err(Error::TooLarge { what: "key", bytes: key.len(), bytes_max });
+    }
+    Ok(())
+}
+
+fn check_value(space: &Space, value: &[u8]) -> Result<()> {
+    let bytes_max = node::value_bytes_max(space.page_bytes);
+    if value.len() > bytes_max {
+        return Err(Error::TooLarge { what: "value", bytes: value.len(), bytes_max });
+    }
+    Ok(())
+}

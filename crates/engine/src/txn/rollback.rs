@@ -1,0 +1,114 @@
+//! Taking changes back, and purging what commits deleted.
+
+use crate::{
+    btree::Tree,
+    core::Core,
+    error::Result,
+    ids::UndoPtr,
+    mtr::Mtr,
+    node::{DELETED, LeafCell, Node},
+    ops::PageOp,
+    undo::{self, Change, UndoLog, UndoRecord},
+};
+
+/// Takes the changes of `log` back, newest first, until the one at `keep` counts again
+/// ([`UndoPtr::NONE`]: all of them).
+///
+/// Each step is one mini-transaction that restores a record and retracts its undo record, so that an
+/// interrupted rollback goes on where it stopped.
+pub(crate) fn roll_back(core: &Core, log: UndoLog, keep: UndoPtr) -> Result<()> {
+    loop {
+        let newest = log.newest(core)?;
+        if newest == keep || newest.is_none() {
+            return Ok(());
+        }
+        let record = undo::read(core, newest, log.txn())?.expect("undo invariant 1: our own record is there");
+        take_back(core, log, newest, &record)?;
+    }
+}
+
+fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
+    let Some(space) = core.spaces.get(record.table) else {
+        // The table's creation was lost with the crash, and all its content with it.
+        let mut mtr = Mtr::new();
+        let mut first = log.retract(core, &mut mtr, record.previous)?;
+        mtr.commit(core, &mut [&mut first])?;
+        return Ok(());
+    };
+    let tree = Tree::new(core, &space);
+    loop {
+        let mut leaf = tree.leaf_write(&record.key)?;
+        let node = Node::new(&leaf);
+        let slot = node.search(&record.key).ok();
+        let slot = slot.filter(|s| (node.leaf_cell(*s).txn, node.leaf_cell(*s).undo) == (log.txn(), ptr));
+        let slot = slot.expect("nobody changes a record whose writer runs") as u16;
+        let old_cell = node.leaf_cell(slot as usize);
+        // A deletion that was committed when we wrote over it: nobody needs the record any more, and
+        // its own purge has passed.
+        let was_purgeable = record.old_flags & DELETED != 0 && record.old_txn != log.txn();
+        let mut mtr = Mtr::new();
+        match record.change {
+            Change::Insert => mtr.apply(&mut leaf, PageOp::Remove { slot }),
+            Change::Update if was_purgeable => mtr.apply(&mut leaf, PageOp::Remove { slot }),
+            Change::Update => {
+                let mut cell = Vec::new();
+                let grown = record.old_value.len().saturating_sub(old_cell.value.len());
+                if grown > node.free() {
+                    drop(leaf);
+                    tree.split(&record.key, grown)?;
+                    continue;
+                }
+                let (flags, txn, undo) = (record.old_flags, record.old_txn, record.old_undo);
+                LeafCell { flags, txn, undo, key: &record.key, value: &record.old_value }.encode(&mut cell);
+                mtr.apply(&mut leaf, PageOp::Replace { slot, cell: &cell });
+            }
+            Change::Delete => {
+                let (flags, txn, undo) = (record.old_flags, record.old_txn, record.old_undo);
+                mtr.apply(&mut leaf, PageOp::Stamp { slot, flags, txn, undo });
+            }
+        }
+        let underfull = Tree::is_underfull(Node::new(&leaf));
+        let mut first = log.retract(core, &mut mtr, record.previous)?;
+        mtr.commit(core, &mut [&mut leaf, &mut first])?;
+        drop((leaf, first));
+        if underfull {
+            tree.merge(&record.key)?;
+        }
+        return Ok(());
+    }
+}
+
+/// Removes the records that the committed transaction of `log` deleted, where they still are as it
+/// left them. May be repeated.
+pub(crate) fn purge(core: &Core, log: UndoLog) -> Result<()> {
+    let mut ptr = log.newest(core)?;
+    while !ptr.is_none() {
+        let Some(record) = undo::read(core, ptr, log.txn())? else { break };
+        if record.change == Change::Delete {
+            purge_record(core, log, ptr, &record)?;
+        }
+        ptr = record.previous;
+    }
+    Ok(())
+}
+
+fn purge_record(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
+    let Some(space) = core.spaces.get(record.table) else { return Ok(()) };
+    let tree = Tree::new(core, &space);
+    let mut leaf = tree.leaf_write(&record.key)?;
+    let node = Node::new(&leaf);
+    let Ok(slot) = node.search(&record.key) else { return Ok(()) };
+    let cell = node.leaf_cell(slot);
+    if !cell.is_deleted() || cell.txn != log.txn() || cell.undo != ptr {
+        return Ok(());
+    }
+    let mut mtr = Mtr::new();
+    mtr.apply(&mut leaf, PageOp::Remove { slot: slot as u16 });
+    let underfull = Tree::is_underfull(Node::new(&leaf));
+    mtr.commit(core, &mut [&mut leaf])?;
+    drop(leaf);
+    if underfull {
+        tree.merge(&record.key)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Bytes of the write-ahead log. Pure.
+//!
+//! The log is a file whose offsets only grow; an [`Lsn`] is one of them. It is a chain of *groups*,
+//! each starting on a sector: a header, then mini-transaction records back to back. A group carries
+//! its own offset and one checksum over all of it, so that a torn group, or the remains of an older
+//! one, are never taken for a whole one.
+
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout,
+    little_endian::{U16, U32, U64},
+};
+
+use crate::ids::Lsn;
+
+/// Unit in which groups are written and addressed, in bytes.
+pub(crate) const SECTOR: usize = 512;
+/// Length of a group's header in bytes.
+pub(crate) const HEADER_BYTES: usize = size_of::<GroupHeader>();
+/// Length prefix of a record in bytes.
+pub(crate) const RECORD_PREFIX: usize = 4;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"LcWG");
+const VERSION: u16 = 1;
+
+/// Header of a group.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy)]
+#[repr(C)]
+struct GroupHeader {
+    magic: U32,
+    version: U16,
+    reserved: U16,
+    /// CRC32C of the group with this field zero.
+    checksum: U32,
+    /// Bytes of header and records.
+    bytes: U32,
+    /// The group's own offset.
+    start: U64,
+    /// Opening of the store that wrote it.
+    epoch: U64,
+}
+
+const _: () = assert!(HEADER_BYTES == 32);
+
+/// A group in the making.
+pub(crate) struct GroupBuilder {
+    bytes: Vec<u8>,
+    start: Lsn,
+}
+
+impl GroupBuilder {
+    pub(crate) fn new(start: Lsn, mut bytes: Vec<u8>) -> GroupBuilder {
+        assert!(start.0.is_multiple_of(SECTOR as u64));
+        bytes.clear();
+        bytes.resize(HEADER_BYTES, 0);
+        GroupBuilder { bytes, start }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.len() == HEADER_BYTES
+    }
+
+    /// Offset just behind the last record.
+    pub(crate) fn end(&self) -> Lsn {
+        Lsn(self.start.0 + self.bytes.len() as u64)
+    }
+
+    pub(crate) fn start(&self) -> Lsn {
+        self.start
+    }
+
+    /// Length so far in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Appends one mini-transaction; returns where it starts and ends.
+    pub(crate) fn push(&mut self, ops: &[u8]) -> (Lsn, Lsn) {
+        let start = self.end();
+        self.bytes.extend_from_slice(&(ops.len() as u32).to_le_bytes());
+        self.bytes.extend_from_slice(ops);
+        (start, self.end())
+    }
+
+    /// Seals the group: bytes to write at [`GroupBuilder::start`], padded to whole sectors.
+    pub(crate) fn seal(mut self, epoch: u64) -> (Lsn, Vec<u8>) {
+        let mut header = GroupHeader {
+            magic: MAGIC.into(),
+            version: VERSION.into(),
+            reserved: 0.into(),
+            checksum: 0.into(),
+            bytes: (self.bytes.len() as u32).into(),
+            start: self.start.0.into(),
+            epoch: epoch.into(),
+        };
+        self.bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        header.checksum = crc32c::crc32c(&self.bytes).into();
+        self.bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        self.bytes.resize(self.bytes.len().next_multiple_of(SECTOR), 0);
+        (self.start, self.bytes)
+    }
+}
+
+/// Offset at which the group behind one that ends at `end` starts.
+pub(crate) fn next_group(end: Lsn) -> Lsn {
+    Lsn(end.0.next_multiple_of(SECTOR as u64))
+}
+
+/// Length in bytes that a group at `at` claims, when `first` (at least [`HEADER_BYTES`] long) looks
+/// like its beginning. Not yet trusted.
+pub(crate) fn claimed_bytes(first: &[u8], at: Lsn) -> Option<usize> {
+    let (header, _) = GroupHeader::read_from_prefix(first).ok()?;
+    let sound = header.magic == MAGIC
+        && header.version == VERSION
+        && header.start == at.0
+        && header.bytes.get() as usize > HEADER_BYTES;
+    sound.then_some(header.bytes.get() as usize)
+}
+
+/// The records of a whole group at `at`, and the epoch that wrote it; `None` when it is not one.
+pub(crate) fn open_group(group: &[u8], at: Lsn) -> Option<(u64, Records<'_>)> {
+    let bytes = claimed_bytes(group, at)?;
+    let group = group.get(..bytes)?;
+    let (mut header, body) = GroupHeader::read_from_prefix(group).ok()?;
+    let want = header.checksum.get();
+    header.checksum = 0.into();
+    if crc32c::crc32c_append(crc32c::crc32c(header.as_bytes()), body) != want {
+        return None;
+    }
+    let records = Records { body, at: Lsn(at.0 + HEADER_BYTES as u64) };
+    Some((header.epoch.get(), records))
+}
+
+/// Iterates over the mini-transactions of a group.
+pub(crate) struct Records<'a> {
+    body: &'a [u8],
+    at: Lsn,
+}
+
+/// One mini-transaction of the log.
+pub(crate) struct Record<'a> {
+    pub(crate) start: Lsn,
+    pub(crate) end: Lsn,
+    /// Its page operations, encoded.
+    pub(crate) ops: &'a [u8],
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Record<'a>;
+
+    fn next(&mut self) -> Option<Record<'a>> {
+        let (prefix, rest) = self.body.split_at_checked(RECORD_PREFIX)?;
+        let len = u32::from_le_bytes(prefix.try_into().expect("four bytes")) as usize;
+        let (ops, rest) = rest.split_at_checked(len)?;
+        let start = self.at;
+        self.at = Lsn(start.0 + (RECORD_PREFIX + len) as u64);
+        self.body = rest;
+        Some(Record { start, end: self.at, ops })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group() -> (Lsn, Vec<u8>) {
+        let mut group = GroupBuilder::new(Lsn(1024), Vec::new());
+        group.push(b"first");
+        group.push(&[7; 600]);
+        group.seal(3)
+    }
+
+    #[test]
+    fn a_group_survives() {
+        let (start, bytes) = group();
+        assert_eq!(bytes.len() % SECTOR, 0);
+        let (epoch, records) = open_group(&bytes, start).expect("whole");
+        assert_eq!(epoch, 3);
+        let ops: Vec<_> = records.map(|r| (r.start.0, r.end.0, r.ops.len())).collect();
+        assert_eq!(ops, [(1056, 1065, 5), (1065, 1669, 600)]);
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let (start, bytes) = group();
+        let used = claimed_bytes(&bytes, start).expect("header");
+        for bit in 0..used * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(open_group(&bad, start).is_none(), "bit {bit}");
+        }
+        assert!(open_group(&bytes, Lsn(0)).is_none(), "not its place");
+        assert!(open_group(&bytes[..SECTOR], start).is_none(), "cut short");
+    }
+}

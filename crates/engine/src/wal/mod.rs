@@ -1,0 +1,359 @@
+//! The write-ahead log: append, group commit, truncation.
+//!
+//! Owns the file `wal`. Appending copies a mini-transaction into the open group; a *leader* among
+//! the threads that need durability seals the group, writes it and syncs, for all that wait.
+//!
+//! Invariants:
+//!
+//! 1. `checkpoint <= flushed <= written <= next`. Offsets only grow.
+//! 2. Groups are written one after the other, never two at a time, so a group is on the device only
+//!    if all before it were written before. On a medium that is not `ordered` a group is *flushed*
+//!    before the next one is written; a torn or lost group is therefore always the last.
+//! 3. No group is ever rewritten: recovery punches what lies behind the log's end and syncs before
+//!    the first append. Groups of earlier openings carry an older epoch.
+//! 4. A record is appended, and its pages enter the list of dirty pages, under one lock: nobody sees
+//!    `next` moved without also seeing the pages that are dirty since.
+//!
+//! Lock order: page latches, then `state`, then the list of dirty pages. No lock is held across I/O;
+//! the leader owns the file by the flag `writing`.
+
+pub(crate) mod format;
+mod reader;
+
+pub(crate) use format::Record;
+pub(crate) use reader::Reader;
+
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use lacuna_device::{AlignedBuf, File};
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    error::{Error, Result},
+    ids::Lsn,
+    poison::Poison,
+    pool::DirtyList,
+};
+use format::{GroupBuilder, SECTOR};
+
+/// A group is sealed when it has this many bytes, or a sixteenth of the log: recovery starts reading
+/// at a group, so a group must be a small part of what the log may hold.
+const GROUP_BYTES_MAX: u64 = 1 << 20;
+/// Buffered bytes at which an append waits for the device.
+const BUFFERED_BYTES_MAX: usize = 4 << 20;
+/// Step by which the log's file is extended, so that few writes change its length.
+const EXTEND_BYTES: u64 = 64 << 20;
+
+/// How far a caller wants the log to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Handed to the file: later writes to the place never survive without it, if it is `ordered`.
+    Written,
+    /// On the medium.
+    Flushed,
+}
+
+pub(crate) struct Log {
+    file: Arc<dyn File>,
+    ordered: bool,
+    epoch: u64,
+    group_bytes: usize,
+    poison: Arc<Poison>,
+    state: Mutex<State>,
+    /// Copies of two fields of `state`, for looks without a lock.
+    next_hint: AtomicU64,
+    checkpoint_hint: AtomicU64,
+    /// Signalled whenever a leader is done.
+    done: Condvar,
+}
+
+struct State {
+    open: GroupBuilder,
+    sealed: VecDeque<(Lsn, Vec<u8>)>,
+    sealed_bytes: usize,
+    /// Where groups since the checkpoint start; recovery can only start reading at one of them.
+    starts: VecDeque<Lsn>,
+    written: Lsn,
+    flushed: Lsn,
+    checkpoint: Lsn,
+    file_bytes: u64,
+    writing: bool,
+    spare: Vec<u8>,
+    stats: LogStats,
+}
+
+/// Counters of the log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogStats {
+    /// Mini-transactions appended.
+    pub records: u64,
+    /// Groups written.
+    pub groups: u64,
+    /// Syncs of the log.
+    pub syncs: u64,
+    /// Bytes written, padding included.
+    pub written_bytes: u64,
+}
+
+impl Log {
+    /// Starts appending at `end`, the end of what recovery found. The log may hold `log_bytes`.
+    pub(crate) fn start(
+        file: Arc<dyn File>,
+        checkpoint: Lsn,
+        end: Lsn,
+        epoch: u64,
+        log_bytes: u64,
+        poison: Arc<Poison>,
+    ) -> Result<Log> {
+        let end = format::next_group(end);
+        let file_bytes = file.len()?;
+        let ordered = file.props().ordered;
+        let state = State {
+            open: GroupBuilder::new(end, Vec::new()),
+            sealed: VecDeque::new(),
+            sealed_bytes: 0,
+            starts: VecDeque::from([checkpoint]),
+            written: end,
+            flushed: end,
+            checkpoint,
+            file_bytes,
+            writing: false,
+            spare: Vec::new(),
+            stats: LogStats::default(),
+        };
+        Ok(Log {
+            file,
+            ordered,
+            epoch,
+            group_bytes: (log_bytes / 16).min(GROUP_BYTES_MAX) as usize,
+            poison,
+            state: Mutex::new(state),
+            next_hint: AtomicU64::new(end.0),
+            checkpoint_hint: AtomicU64::new(checkpoint.0),
+            done: Condvar::new(),
+        })
+    }
+
+    /// Appends a mini-transaction. `register` is called with its start and end while the log is
+    /// locked (invariant 4). Waits for the device only when far too much is buffered.
+    pub(crate) fn append(&self, ops: &[u8], register: impl FnOnce(Lsn, Lsn)) -> Result<Lsn> {
+        let mut state = self.state.lock();
+        while state.sealed_bytes > BUFFERED_BYTES_MAX {
+            drop(state);
+            let until = self.next();
+            self.reach(until, Until::Written)?;
+            state = self.state.lock();
+        }
+        if state.open.len() + ops.len() > self.group_bytes && !state.open.is_empty() {
+            self.seal(&mut state);
+        }
+        let (start, end) = state.open.push(ops);
+        state.stats.records += 1;
+        self.next_hint.store(end.0, Ordering::Release);
+        register(start, end);
+        Ok(end)
+    }
+
+    fn seal(&self, state: &mut State) {
+        let next = format::next_group(state.open.end());
+        let spare = mem::take(&mut state.spare);
+        let open = mem::replace(&mut state.open, GroupBuilder::new(next, spare));
+        let (start, bytes) = open.seal(self.epoch);
+        state.starts.push_back(start);
+        state.sealed_bytes += bytes.len();
+        state.sealed.push_back((start, bytes));
+    }
+
+    /// Where recovery would have to start reading now: the start of a group, at or before the oldest
+    /// change that is missing on the device.
+    pub(crate) fn start_needed(&self, dirty: &DirtyList) -> Lsn {
+        let state = self.state.lock();
+        let oldest = dirty.oldest().unwrap_or_else(|| state.open.end());
+        if oldest >= state.open.start() {
+            return state.open.start();
+        }
+        let behind = state.starts.partition_point(|start| *start <= oldest);
+        state.starts
+            [behind.checked_sub(1).expect("invariant 1: nothing is dirty since before the checkpoint")]
+    }
+
+    /// Offset behind the last record appended, for [`Log::reach`].
+    pub(crate) fn next(&self) -> Lsn {
+        let state = self.state.lock();
+        if state.open.is_empty() { state.open.start() } else { state.open.end() }
+    }
+
+    /// Bytes of log that a recovery would read now.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let next = self.next_hint.load(Ordering::Acquire);
+        next.saturating_sub(self.checkpoint_hint.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn stats(&self) -> LogStats {
+        self.state.lock().stats
+    }
+
+    /// Returns once all of the log up to `lsn` is written or flushed. One of the callers does it
+    /// for all.
+    pub(crate) fn reach(&self, lsn: Lsn, until: Until) -> Result<()> {
+        let sync = until == Until::Flushed || !self.ordered;
+        let mut state = self.state.lock();
+        loop {
+            self.poison.check()?;
+            let reached = if sync { state.flushed } else { state.written };
+            if reached >= lsn {
+                return Ok(());
+            }
+            if state.writing {
+                self.done.wait(&mut state);
+                continue;
+            }
+            if !state.open.is_empty() {
+                self.seal(&mut state);
+            }
+            state.writing = true;
+            let groups = mem::take(&mut state.sealed);
+            state.sealed_bytes = 0;
+            let file_bytes = state.file_bytes;
+            let end = state.open.start();
+            drop(state);
+            let outcome = self.write_groups(&groups, file_bytes, sync);
+            state = self.state.lock();
+            state.writing = false;
+            self.done.notify_all();
+            match outcome {
+                Ok(file_bytes) => {
+                    state.file_bytes = file_bytes;
+                    state.written = end;
+                    if sync {
+                        state.flushed = end;
+                        state.stats.syncs += 1;
+                    }
+                    state.stats.groups += groups.len() as u64;
+                    state.stats.written_bytes += groups.iter().map(|g| g.1.len() as u64).sum::<u64>();
+                    state.spare = groups.into_iter().next_back().map(|g| g.1).unwrap_or_default();
+                }
+                Err(e) => return Err(self.poison.set(e)),
+            }
+        }
+    }
+
+    /// The leader's I/O, without a lock. Returns the file's length.
+    fn write_groups(&self, groups: &VecDeque<(Lsn, Vec<u8>)>, file_bytes: u64, sync: bool) -> Result<u64> {
+        let mut file_bytes = file_bytes;
+        for (i, (start, bytes)) in groups.iter().enumerate() {
+            let end = start.0 + bytes.len() as u64;
+            if end > file_bytes {
+                file_bytes = end.next_multiple_of(EXTEND_BYTES);
+                self.file.set_len(file_bytes)?;
+            }
+            let mut aligned = AlignedBuf::zeroed(bytes.len());
+            aligned.copy_from_slice(bytes);
+            self.file.write_at(start.0, &aligned)?;
+            let last = i + 1 == groups.len();
+            if !last && !self.ordered {
+                self.file.sync()?;
+            }
+        }
+        if sync {
+            self.file.sync()?;
+        }
+        Ok(file_bytes)
+    }
+
+    /// Forgets all of the log before `lsn`, which [`Log::start_needed`] returned and
+    /// that the control file already names as the checkpoint.
+    pub(crate) fn truncate(&self, lsn: Lsn) -> Result<()> {
+        let mut state = self.state.lock();
+        let from = state.checkpoint;
+        assert!(from <= lsn && lsn.0.is_multiple_of(SECTOR as u64), "invariant 1");
+        state.checkpoint = lsn;
+        self.checkpoint_hint.store(lsn.0, Ordering::Release);
+        while state.starts.front().is_some_and(|start| *start < lsn) {
+            state.starts.pop_front();
+        }
+        drop(state);
+        if from < lsn && self.file.props().hole_unit > 0 {
+            self.file.punch(from.0, lsn.0 - from.0).map_err(|e| self.poison.set(Error::from(e)))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use lacuna_device::{MemPlace, Place, StreamHint};
+
+    use super::*;
+
+    fn log() -> (Arc<dyn File>, Log) {
+        let place = MemPlace::new();
+        let file = place.create("wal", StreamHint::Log).expect("create");
+        let log =
+            Log::start(file.clone(), Lsn(0), Lsn(0), 1, 1 << 20, Arc::new(Poison::default())).expect("start");
+        (file, log)
+    }
+
+    fn read_all(file: Arc<dyn File>, from: Lsn) -> Vec<Vec<u8>> {
+        let mut found = Vec::new();
+        let mut reader = Reader::new(file, from);
+        while let Some(group) = reader.next_group().expect("read") {
+            found.extend(group.records().map(|r| r.ops.to_vec()));
+        }
+        found
+    }
+
+    #[test]
+    fn what_was_flushed_is_read_back_in_order() {
+        let (file, log) = log();
+        let log = Arc::new(log);
+        let threads: Vec<_> = (0..4u8)
+            .map(|t| {
+                let log = log.clone();
+                thread::spawn(move || {
+                    for i in 0..200u32 {
+                        let lsn =
+                            log.append(&[&[t][..], &i.to_le_bytes()].concat(), |_, _| {}).expect("append");
+                        log.reach(lsn, Until::Flushed).expect("flush");
+                    }
+                })
+            })
+            .collect();
+        for t in threads {
+            t.join().expect("thread");
+        }
+        let found = read_all(file, Lsn(0));
+        assert_eq!(found.len(), 800);
+        for t in 0..4u8 {
+            let of_thread: Vec<_> = found.iter().filter(|r| r[0] == t).map(|r| r[1]).collect();
+            assert_eq!(of_thread, (0..200u8).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn truncation_keeps_what_comes_after() {
+        let (file, log) = log();
+        let dirty = DirtyList::default();
+        for i in 0..5u8 {
+            let lsn = log.append(&[i], |_, _| {}).expect("append");
+            log.reach(lsn, Until::Flushed).expect("flush");
+        }
+        let start = log.start_needed(&dirty);
+        for i in 5..10u8 {
+            let lsn = log.append(&[i], |_, _| {}).expect("append");
+            log.reach(lsn, Until::Flushed).expect("flush");
+        }
+        log.truncate(start).expect("truncate");
+        assert_eq!(read_all(file.clone(), start), (5..10u8).map(|i| vec![i]).collect::<Vec<_>>());
+        assert_eq!(file.allocated(0, start.0).expect("allocated"), 0);
+    }
+}

@@ -1,0 +1,204 @@
+//! What is done beside the batches, and when: collection and checkpoints.
+//!
+//! Deciding is separate from doing, and doing is one piece at a time, so that a thread, a simulation
+//! and a writer that has run out of free segments can all drive it.
+
+use std::{sync::Arc, thread::JoinHandle};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    Error, Result, Work,
+    addr::SegNo,
+    log::{Log, State},
+    map::Map,
+    space::{GC_SEGMENTS, Space},
+    store::Store,
+};
+
+/// A checkpoint is due after so many bytes of log, or [`LOG_PER_MAP`] times the map, if that is more.
+const LOG_BYTES_MIN: u64 = 1 << 30;
+const LOG_PER_MAP: u64 = 32;
+
+/// One piece of background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    Checkpoint,
+    Collect(SegNo),
+    /// Let the writes of sealed segments reach the device, so that they can be collected.
+    Flush,
+}
+
+impl Store {
+    /// See [`crate::Ftl::step`].
+    pub(crate) fn step(&self, work: Work) -> Result<bool> {
+        self.must_write()?;
+        let _turn = self.maintenance.lock();
+        let plan = {
+            let log = self.log.lock();
+            self.check_poison(&log)?;
+            let map = self.map.read();
+            match work {
+                Work::Due => self.due(&log, &map),
+                Work::Checkpoint => Some(Plan::Checkpoint),
+                Work::Gc => self.victim(&log, &map).map(Plan::Collect),
+            }
+        };
+        let Some(plan) = plan else { return Ok(false) };
+        self.carry_out(plan)?;
+        Ok(true)
+    }
+
+    /// Makes room for a batch that misses free segments.
+    ///
+    /// # Errors
+    /// `Full` when nothing can be done.
+    pub(crate) fn make_room(&self, missing: impl Fn(&Log) -> usize) -> Result<()> {
+        let _turn = self.maintenance.lock();
+        loop {
+            let plan = {
+                let log = self.log.lock();
+                self.check_poison(&log)?;
+                let missing = missing(&log);
+                if missing == 0 {
+                    return Ok(());
+                }
+                let map = self.map.read();
+                let target = missing + self.space.segments / 64;
+                self.plan(&log, &map, target).ok_or_else(|| self.full(&log, &map))?
+            };
+            self.carry_out(plan)?;
+        }
+    }
+
+    fn carry_out(&self, plan: Plan) -> Result<()> {
+        match plan {
+            Plan::Checkpoint => self.checkpoint_in_turn(),
+            Plan::Collect(victim) => self.collect(victim),
+            Plan::Flush => self.flush_all(),
+        }
+    }
+
+    /// What brings `missing` more free segments nearer, if anything does.
+    fn plan(&self, log: &Log, map: &Map, missing: usize) -> Option<Plan> {
+        let gain = self.checkpoint_gain(log, map);
+        if gain >= missing {
+            return Some(Plan::Checkpoint);
+        }
+        if let Some(victim) = self.victim(log, map) {
+            return Some(Plan::Collect(victim));
+        }
+        if log.sealed_tails() {
+            return Some(Plan::Flush);
+        }
+        (gain > 0).then_some(Plan::Checkpoint)
+    }
+
+    /// Segments that a checkpoint would free.
+    fn checkpoint_gain(&self, log: &Log, map: &Map) -> usize {
+        let dead = log.in_state(State::Sealed).filter(|segment| map.live(*segment).extents == 0).count();
+        let need = self.space.checkpoint_segments(log.peak.extents());
+        dead + log.checkpoint_segments.len().saturating_sub(need)
+    }
+
+    /// Free segments below which work is due before writers have to wait.
+    fn low_water(&self, log: &Log) -> usize {
+        let reserve = self.checkpoint_reserve(log, log.peak.extents()) + GC_SEGMENTS;
+        reserve + self.space.batch_segments_max().max(self.space.segments / 32)
+    }
+
+    /// Whether [`Store::due`] may find something; cheap.
+    pub(crate) fn is_due(&self, log: &Log) -> bool {
+        log.free.len() < self.low_water(log) || self.checkpoint_due(log)
+    }
+
+    fn checkpoint_due(&self, log: &Log) -> bool {
+        let map_bytes = log.peak.extents() * crate::format::MAP_ENTRY_BYTES as u64;
+        log.bytes_since_checkpoint >= LOG_BYTES_MIN.max(map_bytes * LOG_PER_MAP)
+    }
+
+    fn due(&self, log: &Log, map: &Map) -> Option<Plan> {
+        if self.checkpoint_due(log) {
+            return Some(Plan::Checkpoint);
+        }
+        let missing = self.low_water(log).saturating_sub(log.free.len());
+        let plan = (missing > 0).then(|| self.plan(log, map, missing))??;
+        // Nearly full segments are left to writers that really need them: moving them ahead of time
+        // costs more wear than it saves waiting.
+        match plan {
+            Plan::Collect(victim) if !self.is_worth_the_wear(map, victim) => {
+                (self.checkpoint_gain(log, map) > 0).then_some(Plan::Checkpoint)
+            }
+            plan => Some(plan),
+        }
+    }
+
+    fn is_worth_the_wear(&self, map: &Map, victim: SegNo) -> bool {
+        Space::moved_bytes(map.live(victim)) <= (self.space.segment_bytes / 8 * 7) as u64
+    }
+}
+
+/// Wakes and ends the background thread.
+#[derive(Default)]
+pub(crate) struct Background {
+    signal: Mutex<Signal>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Signal {
+    kicked: bool,
+    stopped: bool,
+}
+
+impl Background {
+    /// Starts the thread; [`Background::stop`] ends it.
+    pub(crate) fn spawn(store: &Arc<Store>) -> JoinHandle<()> {
+        let store = store.clone();
+        std::thread::Builder::new()
+            .name("ftl-background".into())
+            .spawn(move || run(&store))
+            .expect("the system has no thread left")
+    }
+
+    /// Work may be due.
+    pub(crate) fn kick(&self) {
+        self.signal.lock().kicked = true;
+        self.changed.notify_one();
+    }
+
+    /// Ends the thread after its current piece of work.
+    pub(crate) fn stop(&self) {
+        self.signal.lock().stopped = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits for a kick; false when it is time to end.
+    fn wait(&self) -> bool {
+        let mut signal = self.signal.lock();
+        while !signal.kicked && !signal.stopped {
+            self.changed.wait(&mut signal);
+        }
+        signal.kicked = false;
+        !signal.stopped
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.signal.lock().stopped
+    }
+}
+
+fn run(store: &Store) {
+    while store.background.wait() {
+        loop {
+            match store.step(Work::Due) {
+                Ok(true) if !store.background.is_stopped() => {}
+                Ok(_) => break,
+                // The store is poisoned, which every later call reports.
+                Err(Error::Device(_) | Error::Poisoned { .. }) => return,
+                // Whoever needs the room meets the same error and reports it.
+                Err(_) => break,
+            }
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! From a caller's batch to what is written: chunks, checksums, zero tails, and where each of them
+//! goes in a segment. Pure: values in, values out.
+
+use std::ops::Range;
+
+use crc32c::crc32c;
+
+use crate::{
+    Error, Lba, Op, Result, SECTOR, Seq,
+    addr::{CHUNK_BYTES, CHUNK_SECTORS, GRAIN},
+    format::{ENTRY_BYTES, EntryKind, RECORD_HEADER_BYTES, RECORDS_START},
+};
+
+/// One change on its way into the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Item<'a> {
+    pub(crate) kind: EntryKind,
+    pub(crate) lba: Lba,
+    pub(crate) sectors: u64,
+    /// Payload; whole grains. What it lacks to `sectors` is zeros.
+    pub(crate) payload: &'a [u8],
+    pub(crate) crc: u32,
+    /// The batch that wrote a relocated extent; 0 otherwise.
+    pub(crate) birth: Seq,
+}
+
+impl Item<'_> {
+    fn end(&self) -> u64 {
+        self.lba.0 + self.sectors
+    }
+
+    /// The sectors that the item changes.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.lba.0..self.end()
+    }
+
+    /// Whether the payload can be read without a neighbour's bytes when it is aligned.
+    fn is_blocks(&self) -> bool {
+        !self.payload.is_empty() && self.payload.len().is_multiple_of(BLOCK)
+    }
+}
+
+/// A batch that is ready to be numbered.
+pub(crate) struct Batch<'a> {
+    pub(crate) items: Vec<Item<'a>>,
+    /// Bytes that the caller handed in.
+    pub(crate) host_bytes: u64,
+    /// Payload bytes of all items.
+    pub(crate) payload_bytes: u64,
+    /// Items with payload.
+    pub(crate) writes: u64,
+}
+
+impl<'a> Batch<'a> {
+    /// Cuts `ops` into chunks, drops their trailing zeros if `elide`, and takes their checksums.
+    pub(crate) fn prepare(ops: &[Op<'a>], elide: bool) -> Result<Batch<'a>> {
+        let mut batch =
+            Batch { items: Vec::with_capacity(ops.len()), host_bytes: 0, payload_bytes: 0, writes: 0 };
+        for op in ops {
+            match *op {
+                Op::Write { lba, data } => {
+                    let sectors = (data.len() / SECTOR) as u64;
+                    if !data.len().is_multiple_of(SECTOR) || lba.0.checked_add(sectors).is_none() {
+                        return Err(Error::BadRange { lba, len: data.len() as u64 });
+                    }
+                    batch.host_bytes += data.len() as u64;
+                    batch.push_write(lba, data, elide);
+                }
+                Op::Trim { lba, sectors } => {
+                    if lba.0.checked_add(sectors).is_none() {
+                        return Err(Error::BadRange { lba, len: sectors.saturating_mul(SECTOR as u64) });
+                    }
+                    batch.push_trim(lba, sectors);
+                }
+            }
+        }
+        Ok(batch)
+    }
+
+    fn push_write(&mut self, mut lba: Lba, mut data: &'a [u8], elide: bool) {
+        while !data.is_empty() {
+            let room = (CHUNK_SECTORS - lba.0 % CHUNK_SECTORS) as usize * SECTOR;
+            let (chunk, rest) = data.split_at(room.min(data.len()));
+            let stored = if elide { stored_bytes(chunk) } else { chunk.len() };
+            let sectors = (chunk.len() / SECTOR) as u64;
+            if stored == 0 {
+                self.push_trim(lba, sectors);
+            } else {
+                let payload = &chunk[..stored];
+                let crc = crc32c(payload);
+                self.items.push(Item { kind: EntryKind::Write, lba, sectors, payload, crc, birth: Seq(0) });
+                self.payload_bytes += stored as u64;
+                self.writes += 1;
+            }
+            lba.0 += sectors;
+            data = rest;
+        }
+    }
+
+    fn push_trim(&mut self, lba: Lba, sectors: u64) {
+        if sectors == 0 {
+            return;
+        }
+        if let Some(last) = self.items.last_mut()
+            && last.kind == EntryKind::Trim
+            && last.end() == lba.0
+        {
+            last.sectors += sectors;
+            return;
+        }
+        self.items.push(Item { kind: EntryKind::Trim, lba, sectors, payload: &[], crc: 0, birth: Seq(0) });
+    }
+
+    /// Bytes that the batch takes in the log, alignment aside.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        RECORD_HEADER_BYTES as u64 + self.items.len() as u64 * ENTRY_BYTES as u64 + self.payload_bytes
+    }
+
+    /// The sectors that the batch changes, sorted and without overlap.
+    pub(crate) fn touched(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<_> = self.items.iter().map(Item::range).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            match merged.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => merged.push(range),
+            }
+        }
+        merged
+    }
+}
+
+/// Length of `chunk` without its trailing zeros, in whole grains.
+fn stored_bytes(chunk: &[u8]) -> usize {
+    let grains = chunk.chunks_exact(GRAIN);
+    let zero_tail = grains.rev().take_while(|grain| **grain == [0; GRAIN]).count();
+    chunk.len() - zero_tail * GRAIN
+}
+
+/// Payloads that are whole multiples of this many bytes are aligned, others are packed.
+const BLOCK: usize = 4096;
+/// From so many aligned bytes in one record on, alignment to [`BLOCK`] costs little (at most 1/16).
+const BLOCK_ALIGNED_FROM: usize = 16 * BLOCK;
+
+/// Where the first items of a list go in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// How many items the part takes.
+    pub(crate) items: usize,
+    /// Offset of the first payload in the segment; the others follow without gaps, in
+    /// [`payload_order`].
+    pub(crate) payload: usize,
+    /// End of the part in the segment.
+    pub(crate) end: usize,
+}
+
+/// Places as many of `items` as fit into one record at offset `at`; none if not even one does.
+///
+/// Payloads of whole 4 KiB multiples come first, so that one alignment serves them all: to a
+/// sector for a few (a 4 KiB append takes 512 + 4096 bytes, not 8192), to 4 KiB for many. The
+/// others follow back to back.
+pub(crate) fn place(items: &[Item<'_>], at: usize, segment_bytes: usize) -> Option<Part> {
+    let mut best = None;
+    let (mut blocks, mut packed) = (0, 0);
+    for (index, item) in items.iter().enumerate() {
+        if item.is_blocks() {
+            blocks += item.payload.len();
+        } else {
+            packed += item.payload.len();
+        }
+        let align = match blocks {
+            0 => GRAIN,
+            1..BLOCK_ALIGNED_FROM => SECTOR,
+            _ => BLOCK,
+        };
+        let payload = (at + RECORD_HEADER_BYTES + (index + 1) * ENTRY_BYTES).next_multiple_of(align);
+        let end = payload + blocks + packed;
+        if end > segment_bytes {
+            break;
+        }
+        best = Some(Part { items: index + 1, payload, end });
+    }
+    best
+}
+
+/// Indexes of `items` in the order in which their payloads lie in a record.
+pub(crate) fn payload_order<'a>(items: &'a [Item<'_>]) -> impl Iterator<Item = usize> + 'a {
+    let blocks = (0..items.len()).filter(|index| items[*index].is_blocks());
+    let packed = (0..items.len()).filter(|index| !items[*index].is_blocks());
+    blocks.chain(packed)
+}
+
+/// Fresh segments that `items` need behind offset `at` of an open segment, if one is open.
+pub(crate) fn segments_needed(items: &[Item<'_>], open_at: Option<usize>, segment_bytes: usize) -> usize {
+    let (mut rest, mut fresh) = (items, 0);
+    let mut at = open_at.unwrap_or(segment_bytes);
+    while !rest.is_empty() {
+        match place(rest, at, segment_bytes) {
+            Some(part) => rest = &rest[part.items..],
+            None => assert!(at != RECORDS_START, "an item does not fit into an empty segment"),
+        }
+        if !rest.is_empty() {
+            fresh += 1;
+            at = RECORDS_START;
+        }
+    }
+    fresh
+}
+
+const _: () = assert!(CHUNK_BYTES + BLOCK + RECORD_HEADER_BYTES + ENTRY_BYTES < 32 << 10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: usize = 64 << 10;
+
+    fn prepare<'a>(ops: &[Op<'a>]) -> Batch<'a> {
+        Batch::prepare(ops, true).unwrap()
+    }
+
+    fn shape(batch: &Batch<'_>) -> Vec<(EntryKind, u64, u64, usize)> {
+        batch.items.iter().map(|item| (item.kind, item.lba.0, item.sectors, item.payload.len())).collect()
+    }
+
+    #[test]
+    fn writes_are_cut_at_chunk_boundaries() {
+        let data = vec![1; 40 * SECTOR];
+        let batch = prepare(&[Op::Write { lba: Lba(30), data: &data }]);
+        let write = EntryKind::Write;
+        assert_eq!(shape(&batch), [(write, 30, 2, 1024), (write, 32, 32, 16384), (write, 64, 6, 3072)]);
+    }
+
+    #[test]
+    fn zero_tails_are_not_stored_and_zero_chunks_are_trims() {
+        let mut data = vec![0; 64 * SECTOR];
+        data[4999] = 1;
+        let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }, Op::Trim { lba: Lba(64), sectors: 9 }]);
+        assert_eq!(shape(&batch), [(EntryKind::Write, 0, 32, 5008), (EntryKind::Trim, 32, 41, 0)]);
+        let plain = Batch::prepare(&[Op::Write { lba: Lba(0), data: &data }], false).unwrap();
+        assert_eq!(shape(&plain), [(EntryKind::Write, 0, 32, 16384), (EntryKind::Write, 32, 32, 16384)]);
+    }
+
+    #[test]
+    fn bad_ranges_are_refused() {
+        assert!(Batch::prepare(&[Op::Write { lba: Lba(0), data: &[0; 100] }], true).is_err());
+        assert!(Batch::prepare(&[Op::Write { lba: Lba(u64::MAX), data: &[1; 512] }], true).is_err());
+        assert!(Batch::prepare(&[Op::Trim { lba: Lba(2), sectors: u64::MAX }], true).is_err());
+    }
+
+    #[test]
+    fn touched_ranges_are_merged() {
+        let data = [1; 1024];
+        let batch = prepare(&[
+            Op::Trim { lba: Lba(100), sectors: 10 },
+            Op::Write { lba: Lba(4), data: &data },
+            Op::Write { lba: Lba(5), data: &data },
+            Op::Trim { lba: Lba(110), sectors: 1 },
+        ]);
+        assert_eq!(batch.touched(), [4..7, 100..111]);
+    }
+
+    #[test]
+    fn a_small_append_costs_one_sector_of_header() {
+        let data = vec![1; 4096];
+        let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }]);
+        let part = place(&batch.items, 512, SEGMENT).unwrap();
+        assert_eq!(part, Part { items: 1, payload: 1024, end: 1024 + 4096 });
+    }
+
+    #[test]
+    fn many_blocks_are_aligned_to_4_kib_and_odd_ones_are_packed() {
+        let data = vec![1; 32 * SECTOR];
+        let mut odd = vec![0; 32 * SECTOR];
+        odd[5002] = 1;
+        let many: Vec<_> = (0..4).map(|chunk| Op::Write { lba: Lba(chunk * 32), data: &data }).collect();
+        let part = place(&prepare(&many).items, 512, 1 << 20).unwrap();
+        assert_eq!(part, Part { items: 4, payload: 4096, end: 4096 + 4 * 16384 });
+
+        let mixed = [
+            Op::Write { lba: Lba(0), data: &odd },
+            Op::Write { lba: Lba(32), data: &data },
+            Op::Write { lba: Lba(64), data: &odd },
+        ];
+        let batch = prepare(&mixed);
+        let part = place(&batch.items, 512, SEGMENT).unwrap();
+        assert_eq!(part, Part { items: 3, payload: 1024, end: 1024 + 16384 + 2 * 5008 });
+        assert_eq!(payload_order(&batch.items).collect::<Vec<_>>(), [1, 0, 2]);
+    }
+
+    #[test]
+    fn large_batches_need_several_segments() {
+        let data = vec![1; 8 * 16384];
+        let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }]);
+        assert_eq!(segments_needed(&batch.items, None, SEGMENT), 3);
+        assert_eq!(segments_needed(&batch.items, Some(512), SEGMENT), 2);
+        assert_eq!(segments_needed(&batch.items, Some(SEGMENT - 16384), SEGMENT), 3);
+        assert_eq!(segments_needed(&[], None, SEGMENT), 0);
+        assert!(place(&batch.items, SEGMENT - 16384, SEGMENT).is_none());
+    }
+}

@@ -1,0 +1,134 @@
+use lacuna_device as device;
+
+use crate::{Lba, SECTOR};
+
+/// What can go wrong in the flash translation layer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed; it names itself.
+    #[error(transparent)]
+    Device(#[from] device::Error),
+    /// The device holds no store.
+    #[error("{device}: not a Lacuna store: {reason}")]
+    NotAStore {
+        /// The device.
+        device: String,
+        /// What was found instead.
+        reason: &'static str,
+    },
+    /// `format` was asked to overwrite something.
+    #[error("{device}: not empty: it holds {holds}; force is needed to overwrite it")]
+    NotEmpty {
+        /// The device.
+        device: String,
+        /// What it holds.
+        holds: String,
+    },
+    /// The store was written by a newer version of the format.
+    #[error("{device}: format version {found} is newer than {supported}, the newest known here")]
+    Version {
+        /// The device.
+        device: String,
+        /// Version of the store.
+        found: u32,
+        /// Newest version that this program reads.
+        supported: u32,
+    },
+    /// The store uses features that this version does not know.
+    #[error("{device}: unknown features {flags:#x}")]
+    Features {
+        /// The device.
+        device: String,
+        /// The unknown bits.
+        flags: u64,
+    },
+    /// Device and store, or device and options, do not fit each other.
+    #[error("{device}: {reason}")]
+    Geometry {
+        /// The device.
+        device: String,
+        /// What does not fit.
+        reason: String,
+    },
+    /// Bytes on the device are not what was written there.
+    #[error("{what} at byte {at}: corrupt: {reason}")]
+    Corrupt {
+        /// The device, and the kind of thing that is damaged.
+        what: String,
+        /// Byte offset on the device.
+        at: u64,
+        /// How it was noticed.
+        reason: String,
+    },
+    /// The batch does not fit beside what is live. Nothing of it was applied.
+    #[error("{device}: no space left: {live_bytes} of {limit_bytes} bytes are live")]
+    Full {
+        /// The device.
+        device: String,
+        /// Live bytes now, bookkeeping included.
+        live_bytes: u64,
+        /// What may be live at most.
+        limit_bytes: u64,
+    },
+    /// The batch is larger than this store applies at once. Nothing of it was applied.
+    #[error("batch of {bytes} bytes is larger than {bytes_max}")]
+    BatchTooLarge {
+        /// Size of the batch, bookkeeping included.
+        bytes: u64,
+        /// What the store takes at most.
+        bytes_max: u64,
+    },
+    /// A length that is not whole sectors, or an address beyond the space.
+    #[error("bad range: sector {}, {len} bytes", lba.0)]
+    BadRange {
+        /// First sector.
+        lba: Lba,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// An earlier write or sync failed. Reads go on; for the rest the store must be opened anew.
+    #[error("{device}: stopped after an earlier failure: {reason}")]
+    Poisoned {
+        /// The device.
+        device: String,
+        /// The failure that stopped it.
+        reason: String,
+    },
+    /// A change was asked of a store that was opened read-only.
+    #[error("{device}: opened read-only")]
+    ReadOnly {
+        /// The device.
+        device: String,
+    },
+}
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Files on the ftl report its failures in the words of the device layer.
+impl From<Error> for device::Error {
+    fn from(error: Error) -> device::Error {
+        let what = error.to_string();
+        match error {
+            Error::Device(error) => error,
+            Error::Corrupt { what, at, reason } => device::Error::Corrupt { what, at, reason },
+            Error::Full { device, .. } => device::Error::Full { what: device },
+            Error::BatchTooLarge { bytes, bytes_max } => device::Error::BatchTooLarge { bytes, bytes_max },
+            Error::Poisoned { device, reason } => device::Error::Poisoned { what: device, reason },
+            Error::BadRange { lba, len } => device::Error::BadRange {
+                what: "ftl".into(),
+                offset: lba.0.saturating_mul(SECTOR as u64),
+                len,
+            },
+            Error::ReadOnly { device } => {
+                device::Error::Unsupported { what: device, operation: "write, opened read-only" }
+            }
+            Error::NotAStore { .. }
+            | Error::NotEmpty { .. }
+            | Error::Version { .. }
+            | Error::Features { .. }
+            | Error::Geometry { .. } => device::Error::Unsupported { what, operation: "open" },
+        }
+    }
+}

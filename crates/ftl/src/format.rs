@@ -1,0 +1,985 @@
+//! Every byte that the ftl puts on a device: fixed little-endian structs, their seals and their
+//! checks. The prose is docs/FORMAT.md, section ftl; a test below holds it against this file.
+//!
+//! Bytes from a device become a `*Raw` first, which promises nothing. Only `verify` makes the type
+//! of the same name without `Raw` out of it, and that one may be used.
+
+use std::mem::size_of;
+
+use crc32c::{crc32c, crc32c_append};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+use crate::{
+    SECTOR,
+    addr::{CHUNK_BYTES, CHUNK_SECTORS, GRAIN, Lba, PhysAddr, SegNo, Seq},
+};
+
+/// The format that this code writes, and the newest that it reads.
+pub(crate) const VERSION: u32 = 1;
+/// Feature bits that this code knows. Bit 0 is kept for segment footers.
+pub(crate) const FEATURES: u64 = 0;
+/// Start of the two superblock slots on the device, in bytes.
+pub(crate) const SUPERBLOCK_SLOTS: [u64; 2] = [0, 32 << 10];
+/// Records of a segment start here; the segment header lies below.
+pub(crate) const RECORDS_START: usize = SECTOR;
+/// Smallest and largest segment size.
+pub(crate) const SEGMENT_BYTES_MIN: u32 = 64 << 10;
+pub(crate) const SEGMENT_BYTES_MAX: u32 = 256 << 20;
+/// Largest device block.
+pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 10;
+// Segment 0 holds both slots, whatever the sizes of segment and block are.
+const _: () = assert!(SUPERBLOCK_SLOTS[1] + BLOCK_BYTES_MAX as u64 <= SEGMENT_BYTES_MIN as u64);
+const _: () = assert!(BLOCK_BYTES_MAX as u64 <= SUPERBLOCK_SLOTS[1]);
+
+pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"LACUNAFT";
+const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"LSEG");
+const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"LREC");
+
+/// Why bytes from a device were not accepted.
+pub(crate) type Flaw = &'static str;
+
+/// First value of every checksum in a store, so that bytes of another store never pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Salt(u32);
+
+impl Salt {
+    pub(crate) fn of(uuid: &[u8; 16]) -> Salt {
+        Salt(crc32c(uuid))
+    }
+}
+
+/// CRC32C of `bytes` with the four bytes at `crc_at` taken as zero.
+fn seal(first: u32, bytes: &[u8], crc_at: usize) -> u32 {
+    let crc = crc32c_append(first, &bytes[..crc_at]);
+    let crc = crc32c_append(crc, &[0; 4]);
+    crc32c_append(crc, &bytes[crc_at + 4..])
+}
+
+// ---------------------------------------------------------------------------------------- superblock
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct SuperblockRaw {
+    magic: [u8; 8],
+    version: U32,
+    crc: U32,
+    features: U64,
+    uuid: [u8; 16],
+    capacity_bytes: U64,
+    segment_bytes: U32,
+    block_bytes: U32,
+    sequence: U64,
+    epoch: U64,
+    flushed_seq: U64,
+    root_generation: U64,
+    root_segment: U32,
+    root_offset: U32,
+    root_bytes: U32,
+    reserved: [u8; 156],
+}
+const _: () = assert!(size_of::<SuperblockRaw>() == 256);
+const SUPERBLOCK_CRC_AT: usize = 12;
+
+/// The root of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) capacity_bytes: u64,
+    pub(crate) segment_bytes: u32,
+    pub(crate) block_bytes: u32,
+    /// Rises by one with each superblock; the highest counts.
+    pub(crate) sequence: u64,
+    /// Epoch under which everything after the root was written.
+    pub(crate) epoch: u64,
+    /// Every batch up to this one was durable before the superblock was.
+    pub(crate) flushed_seq: Seq,
+    /// The checkpoint; none in a new store.
+    pub(crate) root: Option<RootRef>,
+}
+
+/// Where a checkpoint's root record lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RootRef {
+    pub(crate) segment: SegNo,
+    pub(crate) generation: u64,
+    pub(crate) offset: u32,
+    pub(crate) bytes: u32,
+}
+
+/// What a superblock slot holds.
+pub(crate) enum Slot {
+    Valid(Superblock),
+    /// A superblock of a version that this code does not know.
+    Newer(u32),
+    /// A superblock that uses features that this code does not know.
+    UnknownFeatures(u64),
+    Invalid(Flaw),
+}
+
+impl SuperblockRaw {
+    pub(crate) fn verify(&self) -> Slot {
+        if self.magic != SUPERBLOCK_MAGIC {
+            return Slot::Invalid("no superblock");
+        }
+        if self.version.get() > VERSION {
+            return Slot::Newer(self.version.get());
+        }
+        if seal(0, self.as_bytes(), SUPERBLOCK_CRC_AT) != self.crc.get() {
+            return Slot::Invalid("superblock checksum does not match");
+        }
+        if self.features.get() & !FEATURES != 0 {
+            return Slot::UnknownFeatures(self.features.get() & !FEATURES);
+        }
+        match self.verified() {
+            Ok(superblock) => Slot::Valid(superblock),
+            Err(flaw) => Slot::Invalid(flaw),
+        }
+    }
+
+    fn verified(&self) -> Result<Superblock, Flaw> {
+        let segment = self.segment_bytes.get();
+        let block = self.block_bytes.get();
+        if self.version.get() == 0 || self.reserved.iter().any(|byte| *byte != 0) {
+            return Err("reserved bytes are not zero");
+        }
+        if !segment.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment) {
+            return Err("bad segment size");
+        }
+        if !block.is_power_of_two() || (block as usize) < SECTOR || block > BLOCK_BYTES_MAX {
+            return Err("bad block size");
+        }
+        let segments = self.capacity_bytes.get() / u64::from(segment);
+        if segments > u64::from(u32::MAX) {
+            return Err("more segments than there are numbers for");
+        }
+        let root = RootRef {
+            segment: SegNo(self.root_segment.get()),
+            generation: self.root_generation.get(),
+            offset: self.root_offset.get(),
+            bytes: self.root_bytes.get(),
+        };
+        let end = u64::from(root.offset) + u64::from(root.bytes);
+        if u64::from(root.segment.0) >= segments || end > u64::from(segment) {
+            return Err("checkpoint root lies outside the store");
+        }
+        Ok(Superblock {
+            uuid: self.uuid,
+            capacity_bytes: self.capacity_bytes.get(),
+            segment_bytes: segment,
+            block_bytes: block,
+            sequence: self.sequence.get(),
+            epoch: self.epoch.get(),
+            flushed_seq: Seq(self.flushed_seq.get()),
+            root: (root.segment.0 != 0).then_some(root),
+        })
+    }
+}
+
+impl Superblock {
+    pub(crate) fn to_raw(&self) -> SuperblockRaw {
+        let root = self.root.unwrap_or(RootRef { segment: SegNo(0), generation: 0, offset: 0, bytes: 0 });
+        let mut raw = SuperblockRaw {
+            magic: SUPERBLOCK_MAGIC,
+            version: VERSION.into(),
+            crc: 0.into(),
+            features: FEATURES.into(),
+            uuid: self.uuid,
+            capacity_bytes: self.capacity_bytes.into(),
+            segment_bytes: self.segment_bytes.into(),
+            block_bytes: self.block_bytes.into(),
+            sequence: self.sequence.into(),
+            epoch: self.epoch.into(),
+            flushed_seq: self.flushed_seq.0.into(),
+            root_generation: root.generation.into(),
+            root_segment: root.segment.0.into(),
+            root_offset: root.offset.into(),
+            root_bytes: root.bytes.into(),
+            reserved: [0; 156],
+        };
+        raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
+        raw
+    }
+}
+
+// ------------------------------------------------------------------------------------ segment header
+
+/// Append points, as numbered on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SegmentKind {
+    Data,
+    Log,
+    Gc,
+    Checkpoint,
+}
+
+impl SegmentKind {
+    fn to_raw(self) -> u8 {
+        match self {
+            SegmentKind::Data => 1,
+            SegmentKind::Log => 2,
+            SegmentKind::Gc => 3,
+            SegmentKind::Checkpoint => 4,
+        }
+    }
+
+    fn from_raw(raw: u8) -> Option<SegmentKind> {
+        [SegmentKind::Data, SegmentKind::Log, SegmentKind::Gc, SegmentKind::Checkpoint]
+            .into_iter()
+            .find(|kind| kind.to_raw() == raw)
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct SegmentHeaderRaw {
+    magic: U32,
+    crc: U32,
+    version: U16,
+    kind: u8,
+    reserved_a: u8,
+    segment: U32,
+    generation: U64,
+    epoch: U64,
+    opened_seq: U64,
+    reserved_b: [u8; 24],
+}
+const _: () = assert!(size_of::<SegmentHeaderRaw>() == 64);
+
+/// First bytes of a segment: which life of it this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub(crate) kind: SegmentKind,
+    pub(crate) segment: SegNo,
+    /// Never used before, for any segment of the store.
+    pub(crate) generation: u64,
+    pub(crate) epoch: u64,
+    /// Last batch accepted when the segment was opened.
+    pub(crate) opened_seq: Seq,
+}
+
+impl SegmentHeaderRaw {
+    pub(crate) fn verify(&self, salt: Salt, segment: SegNo) -> Result<SegmentHeader, Flaw> {
+        if self.magic.get() != SEGMENT_MAGIC {
+            return Err("no segment header");
+        }
+        if seal(salt.0, self.as_bytes(), 4) != self.crc.get() {
+            return Err("segment header checksum does not match");
+        }
+        if self.segment.get() != segment.0 {
+            return Err("segment header of another segment");
+        }
+        if u32::from(self.version.get()) != VERSION || self.reserved_a != 0 || self.reserved_b != [0; 24] {
+            return Err("unknown segment version");
+        }
+        let kind = SegmentKind::from_raw(self.kind).ok_or("unknown kind of segment")?;
+        Ok(SegmentHeader {
+            kind,
+            segment,
+            generation: self.generation.get(),
+            epoch: self.epoch.get(),
+            opened_seq: Seq(self.opened_seq.get()),
+        })
+    }
+}
+
+impl SegmentHeader {
+    pub(crate) fn to_raw(self, salt: Salt) -> SegmentHeaderRaw {
+        let mut raw = SegmentHeaderRaw {
+            magic: SEGMENT_MAGIC.into(),
+            crc: 0.into(),
+            version: (VERSION as u16).into(),
+            kind: self.kind.to_raw(),
+            reserved_a: 0,
+            segment: self.segment.0.into(),
+            generation: self.generation.into(),
+            epoch: self.epoch.into(),
+            opened_seq: self.opened_seq.0.into(),
+            reserved_b: [0; 24],
+        };
+        raw.crc = seal(salt.0, raw.as_bytes(), 4).into();
+        raw
+    }
+}
+
+// -------------------------------------------------------------------------------------------- record
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct RecordHeaderRaw {
+    magic: U32,
+    crc: U32,
+    kind: u8,
+    flags: u8,
+    space: U16,
+    segment: U32,
+    generation: U64,
+    epoch: U64,
+    seq: U64,
+    flushed_seq: U64,
+    part: U32,
+    offset: U32,
+    body_bytes: U32,
+    total_bytes: U32,
+}
+pub(crate) const RECORD_HEADER_BYTES: usize = size_of::<RecordHeaderRaw>();
+const _: () = assert!(RECORD_HEADER_BYTES == 64);
+
+const FLAG_LAST_PART: u8 = 1;
+
+/// What a record's body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordKind {
+    /// Part of a batch: entries, then their payload.
+    Batch,
+    /// Extents moved by garbage collection: entries, then their payload.
+    Relocation,
+    /// Part of a checkpoint's map: map entries.
+    Map,
+    /// Root of a checkpoint.
+    Root,
+}
+
+impl RecordKind {
+    fn to_raw(self) -> u8 {
+        match self {
+            RecordKind::Batch => 1,
+            RecordKind::Relocation => 2,
+            RecordKind::Map => 3,
+            RecordKind::Root => 4,
+        }
+    }
+
+    fn from_raw(raw: u8) -> Option<RecordKind> {
+        [RecordKind::Batch, RecordKind::Relocation, RecordKind::Map, RecordKind::Root]
+            .into_iter()
+            .find(|kind| kind.to_raw() == raw)
+    }
+}
+
+/// Which life of which segment a record belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    pub(crate) segment: SegNo,
+    pub(crate) generation: u64,
+    pub(crate) epoch: u64,
+}
+
+/// Head of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordHeader {
+    pub(crate) kind: RecordKind,
+    /// No further part of this batch follows.
+    pub(crate) last_part: bool,
+    pub(crate) life: Life,
+    /// The batch's number; for other kinds the last one accepted.
+    pub(crate) seq: Seq,
+    /// Every batch up to this one was durable when the record was made.
+    pub(crate) flushed_seq: Seq,
+    /// Index of the part in its batch or checkpoint.
+    pub(crate) part: u32,
+    /// Own offset in the segment.
+    pub(crate) offset: u32,
+    /// Bytes of entries after the header, under the header's checksum.
+    pub(crate) body_bytes: u32,
+    /// Whole record: header, body, alignment, payload.
+    pub(crate) total_bytes: u32,
+}
+
+impl RecordHeader {
+    /// Header and body as written, sealed. `body` is `body_bytes` long.
+    pub(crate) fn seal(&self, salt: Salt, body: &[u8]) -> Vec<u8> {
+        assert_eq!(body.len(), self.body_bytes as usize, "body of another length than announced");
+        let raw = RecordHeaderRaw {
+            magic: RECORD_MAGIC.into(),
+            crc: 0.into(),
+            kind: self.kind.to_raw(),
+            flags: if self.last_part { FLAG_LAST_PART } else { 0 },
+            space: 0.into(),
+            segment: self.life.segment.0.into(),
+            generation: self.life.generation.into(),
+            epoch: self.life.epoch.into(),
+            seq: self.seq.0.into(),
+            flushed_seq: self.flushed_seq.0.into(),
+            part: self.part.into(),
+            offset: self.offset.into(),
+            body_bytes: self.body_bytes.into(),
+            total_bytes: self.total_bytes.into(),
+        };
+        let mut bytes = Vec::with_capacity(RECORD_HEADER_BYTES + body.len());
+        bytes.extend_from_slice(raw.as_bytes());
+        bytes.extend_from_slice(body);
+        let crc = seal(salt.0, &bytes, 4);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+}
+
+impl RecordHeaderRaw {
+    /// Length of header and body, if this looks like a record of `life` at `offset` at all. The
+    /// checksum is still to be verified over that many bytes.
+    pub(crate) fn sealed_bytes(&self, life: Life, offset: usize, segment_bytes: usize) -> Option<usize> {
+        let body = self.body_bytes.get() as usize;
+        let total = self.total_bytes.get() as usize;
+        let plausible = self.magic.get() == RECORD_MAGIC
+            && self.segment.get() == life.segment.0
+            && self.generation.get() == life.generation
+            && self.epoch.get() == life.epoch
+            && self.offset.get() as usize == offset
+            && RECORD_HEADER_BYTES + body <= total
+            && total <= segment_bytes - offset;
+        plausible.then_some(RECORD_HEADER_BYTES + body)
+    }
+
+    /// Verifies the seal over `bytes`, which are header and body.
+    pub(crate) fn verify(&self, salt: Salt, life: Life, bytes: &[u8]) -> Result<RecordHeader, Flaw> {
+        if seal(salt.0, bytes, 4) != self.crc.get() {
+            return Err("record checksum does not match");
+        }
+        if self.space.get() != 0 || self.flags & !FLAG_LAST_PART != 0 {
+            return Err("record of an unknown space or with unknown flags");
+        }
+        Ok(RecordHeader {
+            kind: RecordKind::from_raw(self.kind).ok_or("unknown kind of record")?,
+            last_part: self.flags & FLAG_LAST_PART != 0,
+            life,
+            seq: Seq(self.seq.get()),
+            flushed_seq: Seq(self.flushed_seq.get()),
+            part: self.part.get(),
+            offset: self.offset.get(),
+            body_bytes: self.body_bytes.get(),
+            total_bytes: self.total_bytes.get(),
+        })
+    }
+}
+
+// ------------------------------------------------------------------------------------------- entries
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct EntryRaw {
+    lba: U64,
+    sectors: U64,
+    birth: U64,
+    grain: U32,
+    crc: U32,
+    stored: U16,
+    kind: u8,
+    reserved: [u8; 5],
+}
+pub(crate) const ENTRY_BYTES: usize = size_of::<EntryRaw>();
+const _: () = assert!(ENTRY_BYTES == 40);
+
+/// What an entry of a record does to the space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    Write,
+    Trim,
+    /// A copy of what the batch `birth` wrote.
+    Relocate,
+}
+
+/// One change in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) kind: EntryKind,
+    pub(crate) lba: Lba,
+    pub(crate) sectors: u64,
+    /// The batch that wrote a relocated extent; 0 otherwise.
+    pub(crate) birth: Seq,
+    /// Payload; offset 0 for a trim.
+    pub(crate) phys: PhysAddr,
+    /// Payload bytes; the rest of the sectors is zeros.
+    pub(crate) stored: u16,
+    /// CRC32C of the payload.
+    pub(crate) crc: u32,
+}
+
+impl Entry {
+    pub(crate) fn to_raw(self) -> EntryRaw {
+        EntryRaw {
+            lba: self.lba.0.into(),
+            sectors: self.sectors.into(),
+            birth: self.birth.0.into(),
+            grain: self.phys.grain.into(),
+            crc: self.crc.into(),
+            stored: self.stored.into(),
+            kind: match self.kind {
+                EntryKind::Write => 1,
+                EntryKind::Trim => 2,
+                EntryKind::Relocate => 3,
+            },
+            reserved: [0; 5],
+        }
+    }
+}
+
+impl EntryRaw {
+    /// Checks the entry of a record that was verified itself.
+    pub(crate) fn verify(&self, record: &RecordHeader) -> Result<Entry, Flaw> {
+        let kind = match (self.kind, record.kind) {
+            (1, RecordKind::Batch) => EntryKind::Write,
+            (2, RecordKind::Batch) => EntryKind::Trim,
+            (3, RecordKind::Relocation) => EntryKind::Relocate,
+            _ => return Err("entry of a kind that the record cannot hold"),
+        };
+        let entry = Entry {
+            kind,
+            lba: Lba(self.lba.get()),
+            sectors: self.sectors.get(),
+            birth: Seq(self.birth.get()),
+            phys: PhysAddr { segment: record.life.segment, grain: self.grain.get() },
+            stored: self.stored.get(),
+            crc: self.crc.get(),
+        };
+        if self.reserved != [0; 5] || (kind == EntryKind::Relocate) != (entry.birth.0 != 0) {
+            return Err("reserved bytes are not zero");
+        }
+        if entry.sectors == 0 || entry.lba.0.checked_add(entry.sectors).is_none() {
+            return Err("entry outside the space");
+        }
+        if kind == EntryKind::Trim {
+            return if entry.stored == 0 && entry.phys.grain == 0 {
+                Ok(entry)
+            } else {
+                Err("trim with payload")
+            };
+        }
+        let start = u64::from(entry.phys.grain) * GRAIN as u64;
+        let record_start = u64::from(record.offset);
+        if start < record_start + (RECORD_HEADER_BYTES + record.body_bytes as usize) as u64
+            || start + u64::from(entry.stored) > record_start + u64::from(record.total_bytes)
+        {
+            return Err("payload outside its record");
+        }
+        check_chunk(entry.lba, entry.sectors, entry.stored)?;
+        Ok(entry)
+    }
+}
+
+/// Whether sectors and stored bytes can be those of a chunk at `lba`.
+fn check_chunk(lba: Lba, sectors: u64, stored: u16) -> Result<(), Flaw> {
+    if lba.0 % CHUNK_SECTORS + sectors > CHUNK_SECTORS {
+        return Err("chunk crosses a chunk boundary");
+    }
+    if stored == 0
+        || !usize::from(stored).is_multiple_of(GRAIN)
+        || usize::from(stored) > sectors as usize * SECTOR
+    {
+        return Err("bad stored length");
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct MapEntryRaw {
+    lba: U64,
+    birth: U64,
+    segment: U32,
+    grain: U32,
+    crc: U32,
+    stored: U16,
+    sectors: u8,
+    skip: u8,
+}
+pub(crate) const MAP_ENTRY_BYTES: usize = size_of::<MapEntryRaw>();
+const _: () = assert!(MAP_ENTRY_BYTES == 32);
+
+/// What is stored for a run of sectors: all of a chunk, or what is left of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// The whole chunk's payload.
+    pub(crate) phys: PhysAddr,
+    /// The whole chunk's payload bytes.
+    pub(crate) stored: u16,
+    /// CRC32C of the whole chunk's payload.
+    pub(crate) crc: u32,
+    /// The batch that wrote it.
+    pub(crate) birth: Seq,
+    /// Sectors of this extent.
+    pub(crate) sectors: u8,
+    /// Sectors of the chunk before this extent.
+    pub(crate) skip: u8,
+}
+
+impl Extent {
+    /// Bytes of the chunk's payload that belong to this extent.
+    pub(crate) fn bytes(&self) -> usize {
+        let rest = usize::from(self.stored).saturating_sub(usize::from(self.skip) * SECTOR);
+        rest.min(usize::from(self.sectors) * SECTOR)
+    }
+
+    pub(crate) fn to_raw(self, lba: Lba) -> MapEntryRaw {
+        MapEntryRaw {
+            lba: lba.0.into(),
+            birth: self.birth.0.into(),
+            segment: self.phys.segment.0.into(),
+            grain: self.phys.grain.into(),
+            crc: self.crc.into(),
+            stored: self.stored.into(),
+            sectors: self.sectors,
+            skip: self.skip,
+        }
+    }
+}
+
+impl MapEntryRaw {
+    /// Checks an entry of a store with `segments` segments of `segment_bytes`.
+    pub(crate) fn verify(&self, segments: u32, segment_bytes: usize) -> Result<(Lba, Extent), Flaw> {
+        let lba = Lba(self.lba.get());
+        let extent = Extent {
+            phys: PhysAddr { segment: SegNo(self.segment.get()), grain: self.grain.get() },
+            stored: self.stored.get(),
+            crc: self.crc.get(),
+            birth: Seq(self.birth.get()),
+            sectors: self.sectors,
+            skip: self.skip,
+        };
+        let chunk = lba.0.checked_sub(u64::from(extent.skip)).ok_or("entry outside the space")?;
+        lba.0.checked_add(u64::from(extent.sectors)).ok_or("entry outside the space")?;
+        check_fragment(chunk, &extent)?;
+        if extent.sectors == 0 || extent.bytes().div_ceil(SECTOR) != usize::from(extent.sectors) {
+            return Err("extent without payload");
+        }
+        let end = extent.phys.offset() + usize::from(extent.stored);
+        if extent.phys.segment.0 == 0 || extent.phys.segment.0 >= segments || end > segment_bytes {
+            return Err("chunk outside the store");
+        }
+        if extent.phys.offset() < RECORDS_START + RECORD_HEADER_BYTES {
+            return Err("chunk over a segment header");
+        }
+        Ok((lba, extent))
+    }
+}
+
+/// A fragment may end before its chunk's payload does, so only grain, size and boundary bind it.
+fn check_fragment(chunk: u64, extent: &Extent) -> Result<(), Flaw> {
+    let stored = usize::from(extent.stored);
+    if stored == 0 || !stored.is_multiple_of(GRAIN) || stored > CHUNK_BYTES {
+        return Err("bad stored length");
+    }
+    if chunk % CHUNK_SECTORS + u64::from(extent.skip) + u64::from(extent.sectors) > CHUNK_SECTORS {
+        return Err("chunk crosses a chunk boundary");
+    }
+    Ok(())
+}
+
+// --------------------------------------------------------------------------------------------- root
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RootRaw {
+    start_seq: U64,
+    generation_next: U64,
+    extents: U64,
+    map_records: U32,
+    segments: U32,
+    positions: [PlaceRaw; 2],
+    reserved: [u8; 16],
+}
+const _: () = assert!(size_of::<RootRaw>() == 80);
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct PlaceRaw {
+    segment: U32,
+    offset: U32,
+    generation: U64,
+}
+const _: () = assert!(size_of::<PlaceRaw>() == 16);
+
+/// A byte of a certain life of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) segment: SegNo,
+    pub(crate) generation: u64,
+    pub(crate) offset: u32,
+}
+
+/// Body of a checkpoint's last record: what replay starts from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Root {
+    /// The map holds at least the batches up to this one; replay applies all after it.
+    pub(crate) start_seq: Seq,
+    /// Segments with this generation or a later one were opened after `start_seq` was taken.
+    pub(crate) generation_next: u64,
+    /// Entries in all map records.
+    pub(crate) extents: u64,
+    /// Number of map records.
+    pub(crate) map_records: u32,
+    /// Append offsets of the data and the log stream at `start_seq`, where a segment was open.
+    pub(crate) positions: [Option<Place>; 2],
+    /// Segments of the checkpoint in order; the root is in the last one.
+    pub(crate) segments: Vec<Place>,
+}
+
+impl Place {
+    fn to_raw(self) -> PlaceRaw {
+        PlaceRaw {
+            segment: self.segment.0.into(),
+            offset: self.offset.into(),
+            generation: self.generation.into(),
+        }
+    }
+
+    fn verify(raw: &PlaceRaw, segments: u32, segment_bytes: usize) -> Result<Place, Flaw> {
+        let place = Place {
+            segment: SegNo(raw.segment.get()),
+            generation: raw.generation.get(),
+            offset: raw.offset.get(),
+        };
+        if place.segment.0 == 0 || place.segment.0 >= segments || place.offset as usize > segment_bytes {
+            return Err("root names a place outside the store");
+        }
+        Ok(place)
+    }
+}
+
+impl Root {
+    /// Body of the root record.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let none = Place { segment: SegNo(0), generation: 0, offset: 0 };
+        let raw = RootRaw {
+            start_seq: self.start_seq.0.into(),
+            generation_next: self.generation_next.into(),
+            extents: self.extents.into(),
+            map_records: self.map_records.into(),
+            segments: u32::try_from(self.segments.len()).expect("checkpoint of 2^32 segments").into(),
+            positions: self.positions.map(|place| place.unwrap_or(none).to_raw()),
+            reserved: [0; 16],
+        };
+        let mut bytes = raw.as_bytes().to_vec();
+        for place in &self.segments {
+            bytes.extend_from_slice(place.to_raw().as_bytes());
+        }
+        bytes
+    }
+
+    /// Bytes of the body of a root that names `segments` segments.
+    pub(crate) fn bytes_for(segments: usize) -> usize {
+        size_of::<RootRaw>() + segments * size_of::<PlaceRaw>()
+    }
+
+    /// Reads the body of a verified root record.
+    pub(crate) fn parse(bytes: &[u8], segments: u32, segment_bytes: usize) -> Result<Root, Flaw> {
+        let (raw, rest) = RootRaw::read_from_prefix(bytes).map_err(|_| "root is too short")?;
+        if rest.len() != raw.segments.get() as usize * size_of::<PlaceRaw>() || raw.reserved != [0; 16] {
+            return Err("root of a bad length");
+        }
+        let mut positions = [None; 2];
+        for (position, raw) in positions.iter_mut().zip(&raw.positions) {
+            if raw.segment.get() != 0 {
+                *position = Some(Place::verify(raw, segments, segment_bytes)?);
+            }
+        }
+        let list = rest.chunks_exact(size_of::<PlaceRaw>()).map(|bytes| {
+            let raw = PlaceRaw::read_from_bytes(bytes).expect("chunk of that size");
+            Place::verify(&raw, segments, segment_bytes)
+        });
+        Ok(Root {
+            start_seq: Seq(raw.start_seq.get()),
+            generation_next: raw.generation_next.get(),
+            extents: raw.extents.get(),
+            map_records: raw.map_records.get(),
+            positions,
+            segments: list.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SALT: Salt = Salt(7);
+    const LIFE: Life = Life { segment: SegNo(3), generation: 9, epoch: 2 };
+
+    fn superblock() -> Superblock {
+        Superblock {
+            uuid: [5; 16],
+            capacity_bytes: 64 << 20,
+            segment_bytes: 1 << 20,
+            block_bytes: 512,
+            sequence: 4,
+            epoch: 3,
+            flushed_seq: Seq(77),
+            root: Some(RootRef { segment: SegNo(9), generation: 12, offset: 4096, bytes: 200 }),
+        }
+    }
+
+    fn record() -> RecordHeader {
+        RecordHeader {
+            kind: RecordKind::Batch,
+            last_part: true,
+            life: LIFE,
+            seq: Seq(10),
+            flushed_seq: Seq(8),
+            part: 0,
+            offset: 1024,
+            body_bytes: ENTRY_BYTES as u32,
+            total_bytes: 4096,
+        }
+    }
+
+    fn entry() -> Entry {
+        Entry {
+            kind: EntryKind::Write,
+            lba: Lba(40),
+            sectors: 8,
+            birth: Seq(0),
+            phys: PhysAddr { segment: SegNo(3), grain: 80 },
+            stored: 2064,
+            crc: 1,
+        }
+    }
+
+    #[test]
+    fn superblock_round_trip() {
+        let Slot::Valid(back) = superblock().to_raw().verify() else { panic!("refused") };
+        assert_eq!(back, superblock());
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_superblock_is_noticed() {
+        let good = superblock().to_raw();
+        for bit in 0..size_of::<SuperblockRaw>() * 8 {
+            let mut raw = good;
+            raw.as_mut_bytes()[bit / 8] ^= 1 << (bit % 8);
+            assert!(!matches!(raw.verify(), Slot::Valid(_)), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn newer_superblocks_are_named() {
+        let mut raw = superblock().to_raw();
+        raw.version = (VERSION + 1).into();
+        assert!(matches!(raw.verify(), Slot::Newer(found) if found == VERSION + 1));
+        let mut raw = superblock().to_raw();
+        raw.features = 0x10.into();
+        raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
+        assert!(matches!(raw.verify(), Slot::UnknownFeatures(0x10)));
+    }
+
+    #[test]
+    fn segment_header_round_trip_and_flips() {
+        let header = SegmentHeader {
+            kind: SegmentKind::Log,
+            segment: SegNo(3),
+            generation: 9,
+            epoch: 2,
+            opened_seq: Seq(5),
+        };
+        let good = header.to_raw(SALT);
+        assert_eq!(good.verify(SALT, SegNo(3)), Ok(header));
+        assert!(good.verify(SALT, SegNo(4)).is_err());
+        assert!(good.verify(Salt(8), SegNo(3)).is_err());
+        for bit in 0..size_of::<SegmentHeaderRaw>() * 8 {
+            let mut raw = good;
+            raw.as_mut_bytes()[bit / 8] ^= 1 << (bit % 8);
+            assert!(raw.verify(SALT, SegNo(3)).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn record_round_trip_and_flips() {
+        let bytes = record().seal(SALT, entry().to_raw().as_bytes());
+        let parse = |bytes: &[u8]| {
+            let (raw, _) = RecordHeaderRaw::read_from_prefix(bytes).unwrap();
+            let sealed = raw.sealed_bytes(LIFE, 1024, 1 << 16).ok_or("no record")?;
+            raw.verify(SALT, LIFE, bytes.get(..sealed).ok_or("too long")?)
+        };
+        assert_eq!(parse(&bytes), Ok(record()));
+        for bit in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse(&bytes).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn records_of_other_lives_are_not_plausible() {
+        let bytes = record().seal(SALT, entry().to_raw().as_bytes());
+        let (raw, _) = RecordHeaderRaw::read_from_prefix(&bytes).unwrap();
+        assert!(raw.sealed_bytes(LIFE, 1024, 1 << 16).is_some());
+        assert!(raw.sealed_bytes(Life { generation: 8, ..LIFE }, 1024, 1 << 16).is_none());
+        assert!(raw.sealed_bytes(Life { epoch: 1, ..LIFE }, 1024, 1 << 16).is_none());
+        assert!(raw.sealed_bytes(Life { segment: SegNo(4), ..LIFE }, 1024, 1 << 16).is_none());
+        assert!(raw.sealed_bytes(LIFE, 512, 1 << 16).is_none());
+        assert!(raw.sealed_bytes(LIFE, 1024, 4096).is_none(), "runs over the end of the segment");
+    }
+
+    #[test]
+    fn entries_are_checked() {
+        let verify = |entry: Entry| entry.to_raw().verify(&record());
+        assert_eq!(verify(entry()), Ok(entry()));
+        let trim = Entry {
+            kind: EntryKind::Trim,
+            stored: 0,
+            phys: PhysAddr { segment: SegNo(3), grain: 0 },
+            sectors: 1 << 40,
+            ..entry()
+        };
+        assert_eq!(verify(trim), Ok(trim));
+        let bad = [
+            Entry { sectors: 0, ..entry() },
+            Entry { lba: Lba(u64::MAX), ..entry() },
+            Entry { lba: Lba(28), ..entry() },
+            Entry { stored: 2065, ..entry() },
+            Entry { stored: 8 * 512 + 16, ..entry() },
+            Entry { stored: 0, ..entry() },
+            Entry { phys: PhysAddr { segment: SegNo(3), grain: 65 }, ..entry() },
+            Entry { phys: PhysAddr { segment: SegNo(3), grain: 5120 / 16 - 128 }, ..entry() },
+            Entry { kind: EntryKind::Relocate, birth: Seq(3), ..entry() },
+            Entry { birth: Seq(3), ..entry() },
+            Entry { stored: 16, ..trim },
+        ];
+        for entry in bad {
+            assert!(verify(entry).is_err(), "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn map_entries_are_checked() {
+        let phys = PhysAddr { segment: SegNo(3), grain: 80 };
+        let good = Extent { phys, stored: 5008, crc: 1, birth: Seq(4), sectors: 6, skip: 4 };
+        let verify = |lba, extent: Extent| extent.to_raw(Lba(lba)).verify(8, 1 << 16);
+        assert_eq!(verify(36, good), Ok((Lba(36), good)));
+        let left = Extent { sectors: 2, skip: 0, ..good };
+        assert_eq!(verify(32, left), Ok((Lba(32), left)));
+        let bad = [
+            (36, Extent { sectors: 7, ..good }),
+            (36, Extent { sectors: 0, ..good }),
+            (3, good),
+            (60, good),
+            (36, Extent { stored: 5009, ..good }),
+            (36, Extent { phys: PhysAddr { segment: SegNo(8), ..phys }, ..good }),
+            (36, Extent { phys: PhysAddr { segment: SegNo(0), ..phys }, ..good }),
+            (36, Extent { phys: PhysAddr { grain: 4000, ..phys }, ..good }),
+        ];
+        for (lba, extent) in bad {
+            assert!(verify(lba, extent).is_err(), "{lba} {extent:?}");
+        }
+    }
+
+    #[test]
+    fn root_round_trip() {
+        let place = Place { segment: SegNo(2), generation: 3, offset: 512 };
+        let root = Root {
+            start_seq: Seq(6),
+            generation_next: 8,
+            extents: 1000,
+            map_records: 2,
+            positions: [None, Some(place)],
+            segments: vec![place, Place { segment: SegNo(4), ..place }],
+        };
+        let bytes = root.to_bytes();
+        assert_eq!(bytes.len(), Root::bytes_for(2));
+        assert_eq!(Root::parse(&bytes, 8, 1 << 16), Ok(root));
+        assert!(Root::parse(&bytes, 4, 1 << 16).is_err());
+        assert!(Root::parse(&bytes[..bytes.len() - 1], 8, 1 << 16).is_err());
+        assert!(Root::parse(&bytes[..20], 8, 1 << 16).is_err());
+    }
+}

@@ -1,0 +1,431 @@
+//! State of the log: segments, append points, numbering, what is on its way to the device.
+//!
+//! All of it is behind one mutex in [`crate::store::Store`], which is never held across device I/O.
+//! The functions here change memory only: bytes to be written are handed out by
+//! [`Log::next_write`] and come back in [`Log::complete`].
+//!
+//! Invariants:
+//! 1. Batches are numbered without gaps, in the order in which they enter the log and the map.
+//! 2. A segment's generation was never used before by any segment of the store.
+//! 3. A free segment has no live extent, no reader pin, no write on its way, and is not needed by
+//!    the durable checkpoint or by replay from it.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use zerocopy::IntoBytes;
+
+use crate::{
+    Seq, Stream,
+    addr::{GRAIN, PhysAddr, SegNo},
+    batch::{Item, payload_order, place, segments_needed},
+    format::{
+        ENTRY_BYTES, Entry, EntryKind, Life, Place, RECORDS_START, RecordHeader, RecordKind, Salt,
+        SegmentHeader, SegmentKind,
+    },
+    space::Space,
+    tail::{Piece, Tail},
+};
+
+/// What a segment is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Holds the superblocks.
+    Superblock,
+    Free,
+    /// Records are appended to it.
+    Open,
+    /// Records, some of them perhaps live.
+    Sealed,
+    /// Part of the durable checkpoint or of the one being written.
+    Checkpoint,
+    /// Sealed, with live data that cannot be read; kept out of use until the store is opened anew.
+    Damaged,
+}
+
+/// A segment as the log sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) state: State,
+    /// This life of it; meaningless while free.
+    pub(crate) generation: u64,
+    pub(crate) epoch: u64,
+}
+
+/// Where records are appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AppendPoint {
+    Data = 0,
+    Log = 1,
+    Gc = 2,
+}
+
+impl From<Stream> for AppendPoint {
+    fn from(stream: Stream) -> AppendPoint {
+        match stream {
+            Stream::Data => AppendPoint::Data,
+            Stream::Log => AppendPoint::Log,
+        }
+    }
+}
+
+impl AppendPoint {
+    fn kind(self) -> SegmentKind {
+        match self {
+            AppendPoint::Data => SegmentKind::Data,
+            AppendPoint::Log => SegmentKind::Log,
+            AppendPoint::Gc => SegmentKind::Gc,
+        }
+    }
+}
+
+/// A piece on its way to the device.
+pub(crate) struct DeviceWrite {
+    pub(crate) id: u64,
+    pub(crate) segment: SegNo,
+    pub(crate) point: AppendPoint,
+    pub(crate) piece: Piece,
+}
+
+/// Traffic since open; see [`crate::Stats`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) host_bytes: u64,
+    pub(crate) log_bytes: u64,
+    pub(crate) gc_bytes: u64,
+    pub(crate) checkpoint_bytes: u64,
+    pub(crate) batches: u64,
+    pub(crate) flushes: u64,
+    pub(crate) gc_segments: u64,
+    pub(crate) checkpoints: u64,
+    pub(crate) replayed_batches: u64,
+    pub(crate) corrupt_chunks: u64,
+}
+
+/// The largest number of extents that a recovery could bring back: that of any state since the last
+/// flush, because an unflushed trim may be undone by a power cut.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Peak {
+    since_flushed: u64,
+    since_flush_began: u64,
+}
+
+impl Peak {
+    pub(crate) fn note(&mut self, extents: u64) {
+        self.since_flushed = self.since_flushed.max(extents);
+        self.since_flush_began = self.since_flush_began.max(extents);
+    }
+
+    pub(crate) fn flush_begins(&mut self, extents: u64) {
+        self.since_flush_began = extents;
+    }
+
+    pub(crate) fn flushed(&mut self) {
+        self.since_flushed = self.since_flush_began;
+    }
+
+    pub(crate) fn extents(&self) -> u64 {
+        self.since_flushed
+    }
+}
+
+/// See the module documentation.
+pub(crate) struct Log {
+    pub(crate) space: Space,
+    pub(crate) salt: Salt,
+    pub(crate) epoch: u64,
+    pub(crate) generation_next: u64,
+    /// Last batch accepted.
+    pub(crate) last_seq: Seq,
+    /// Every batch up to this one is durable.
+    pub(crate) flushed_seq: Seq,
+    pub(crate) segments: Vec<Segment>,
+    /// Number of damaged segments.
+    pub(crate) damaged: usize,
+    /// Oldest first, so that wear spreads.
+    pub(crate) free: VecDeque<SegNo>,
+    open: [Option<SegNo>; 3],
+    /// Segments whose bytes are not all on the device.
+    tails: HashMap<SegNo, (AppendPoint, Tail)>,
+    pending: VecDeque<DeviceWrite>,
+    /// Writes handed out or pending, by id.
+    outstanding: BTreeSet<u64>,
+    write_next: u64,
+    /// A thread is flushing.
+    pub(crate) flushing: bool,
+    /// The first failed write or sync.
+    pub(crate) poison: Option<String>,
+    /// Segments of the durable checkpoint.
+    pub(crate) checkpoint_segments: Vec<SegNo>,
+    /// Segments that the checkpoint being written has taken.
+    pub(crate) checkpoint_taken: usize,
+    /// Bytes appended since the durable checkpoint began.
+    pub(crate) bytes_since_checkpoint: u64,
+    pub(crate) peak: Peak,
+    pub(crate) counters: Counters,
+}
+
+impl Log {
+    /// A log whose segments are as recovery found them, with nothing open.
+    pub(crate) fn new(space: Space, salt: Salt, epoch: u64, last_seq: Seq, segments: Vec<Segment>) -> Log {
+        let free =
+            (0..segments.len() as u32).map(SegNo).filter(|no| segments[no.0 as usize].state == State::Free);
+        Log {
+            space,
+            salt,
+            epoch,
+            generation_next: 1,
+            last_seq,
+            flushed_seq: last_seq,
+            free: free.collect(),
+            segments,
+            damaged: 0,
+            open: [None; 3],
+            tails: HashMap::new(),
+            pending: VecDeque::new(),
+            outstanding: BTreeSet::new(),
+            write_next: 0,
+            flushing: false,
+            poison: None,
+            checkpoint_segments: Vec::new(),
+            checkpoint_taken: 0,
+            bytes_since_checkpoint: 0,
+            peak: Peak::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(crate) fn segment(&self, segment: SegNo) -> &Segment {
+        &self.segments[segment.0 as usize]
+    }
+
+    pub(crate) fn set_state(&mut self, segment: SegNo, state: State) {
+        self.segments[segment.0 as usize].state = state;
+    }
+
+    /// Segments in `state`.
+    pub(crate) fn in_state(&self, state: State) -> impl Iterator<Item = SegNo> + '_ {
+        let numbered = self.segments.iter().enumerate();
+        numbered.filter(move |(_, segment)| segment.state == state).map(|(no, _)| SegNo(no as u32))
+    }
+
+    /// Takes a free segment into a new life. The caller has made sure that there is one to take.
+    pub(crate) fn take_free(&mut self, state: State) -> Option<Life> {
+        let no = self.free.pop_front()?;
+        let life = Life { segment: no, generation: self.generation_next, epoch: self.epoch };
+        self.generation_next += 1;
+        let segment = &mut self.segments[no.0 as usize];
+        assert_eq!(segment.state, State::Free, "invariant 3: segment {} on the free list", no.0);
+        *segment = Segment { state, generation: life.generation, epoch: life.epoch };
+        Some(life)
+    }
+
+    /// Puts a segment back on the free list (invariant 3 is the caller's to show).
+    pub(crate) fn give_back(&mut self, segment: SegNo) {
+        assert_ne!(self.segment(segment).state, State::Free, "segment {} freed twice", segment.0);
+        assert!(
+            !self.tails.contains_key(&segment),
+            "invariant 3: writes to segment {} on their way",
+            segment.0
+        );
+        self.set_state(segment, State::Free);
+        self.free.push_back(segment);
+    }
+
+    /// Life of a segment that is not free.
+    pub(crate) fn life(&self, segment: SegNo) -> Life {
+        let Segment { generation, epoch, .. } = *self.segment(segment);
+        Life { segment, generation, epoch }
+    }
+
+    /// Append offset of the segment that is open at `point`.
+    fn open_at(&self, point: AppendPoint) -> Option<usize> {
+        self.open[point as usize].map(|segment| self.tails[&segment].1.append_offset())
+    }
+
+    /// Where the next record of `point` would go.
+    pub(crate) fn position(&self, point: AppendPoint) -> Option<Place> {
+        let segment = self.open[point as usize]?;
+        let offset = self.tails[&segment].1.append_offset() as u32;
+        Some(Place { segment, generation: self.segment(segment).generation, offset })
+    }
+
+    /// Free segments that `items` need at `point`.
+    pub(crate) fn segments_needed(&self, point: AppendPoint, items: &[Item<'_>]) -> usize {
+        segments_needed(items, self.open_at(point), self.space.segment_bytes)
+    }
+
+    /// Bytes that still fit behind the append offset of `point`.
+    pub(crate) fn room(&self, point: AppendPoint) -> usize {
+        self.open_at(point).map_or(0, |at| self.space.segment_bytes - at)
+    }
+
+    /// Whether sealed segments have bytes on their way to the device.
+    pub(crate) fn sealed_tails(&self) -> bool {
+        self.tails.keys().any(|segment| self.segment(*segment).state != State::Open)
+    }
+
+    /// Whether all of a segment's bytes are on the device.
+    pub(crate) fn is_written(&self, segment: SegNo) -> bool {
+        !self.tails.contains_key(&segment)
+    }
+
+    /// Copies what is in memory of the bytes at `phys`; see [`Tail::copy_to`].
+    pub(crate) fn copy_to(&self, segment: SegNo, offset: usize, out: &mut [u8]) -> usize {
+        self.tails.get(&segment).map_or(out.len(), |(_, tail)| tail.copy_to(offset, out))
+    }
+
+    /// Appends `items` as records of `kind` under the number `seq` and returns where the payload of
+    /// each lies. Opens segments as needed; the caller has made sure that there are enough.
+    pub(crate) fn append(
+        &mut self,
+        point: AppendPoint,
+        kind: RecordKind,
+        seq: Seq,
+        items: &[Item<'_>],
+        written: &[AtomicU32],
+    ) -> Vec<PhysAddr> {
+        let mut placed = Vec::with_capacity(items.len());
+        let (mut rest, mut part) = (items, 0);
+        while !rest.is_empty() {
+            let at = self.open_at(point).unwrap_or(self.space.segment_bytes);
+            let Some(found) = place(rest, at, self.space.segment_bytes) else {
+                self.reopen(point, written);
+                continue;
+            };
+            let segment = self.open[point as usize].expect("a part was placed in it");
+            let now = &rest[..found.items];
+            rest = &rest[found.items..];
+            let header = RecordHeader {
+                kind,
+                last_part: rest.is_empty() || kind == RecordKind::Relocation,
+                life: self.life(segment),
+                seq,
+                flushed_seq: self.flushed_seq,
+                part: if kind == RecordKind::Relocation { 0 } else { part },
+                offset: at as u32,
+                body_bytes: (now.len() * ENTRY_BYTES) as u32,
+                total_bytes: (found.end - at) as u32,
+            };
+            self.append_record(segment, header, now, found.payload, &mut placed);
+            part += 1;
+        }
+        placed
+    }
+
+    fn append_record(
+        &mut self,
+        segment: SegNo,
+        header: RecordHeader,
+        items: &[Item<'_>],
+        payload: usize,
+        placed: &mut Vec<PhysAddr>,
+    ) {
+        let first = placed.len();
+        placed.resize(first + items.len(), PhysAddr { segment, grain: 0 });
+        let mut offset = payload;
+        for index in payload_order(items) {
+            if items[index].kind != EntryKind::Trim {
+                placed[first + index].grain = (offset / GRAIN) as u32;
+                offset += items[index].payload.len();
+            }
+        }
+        let mut body = Vec::with_capacity(header.body_bytes as usize);
+        for (item, phys) in items.iter().zip(&placed[first..]) {
+            let stored = u16::try_from(item.payload.len()).expect("a chunk is at most 16 KiB");
+            let Item { kind, lba, sectors, birth, crc, .. } = *item;
+            let entry = Entry { kind, lba, sectors, birth, phys: *phys, stored, crc };
+            body.extend_from_slice(entry.to_raw().as_bytes());
+        }
+        let sealed = header.seal(self.salt, &body);
+        let (point, tail) = self.tails.get_mut(&segment).expect("open segment");
+        let (point, mut full) = (*point, Vec::new());
+        tail.append(&sealed, &mut full);
+        tail.append_zeros(payload, &mut full);
+        for index in payload_order(items) {
+            tail.append(items[index].payload, &mut full);
+        }
+        let end = (header.offset + header.total_bytes) as usize;
+        assert_eq!(offset, end, "payload does not end where it was placed");
+        self.bytes_since_checkpoint += u64::from(header.total_bytes);
+        self.queue(segment, point, full);
+    }
+
+    /// Seals the segment that is open at `point`, if any, and opens a fresh one.
+    fn reopen(&mut self, point: AppendPoint, written: &[AtomicU32]) {
+        if let Some(segment) = self.open[point as usize].take() {
+            let (_, tail) = self.tails.get_mut(&segment).expect("open segment");
+            let mut full = Vec::new();
+            tail.pad_and_freeze(&mut full);
+            let is_written = tail.is_written();
+            self.queue(segment, point, full);
+            self.set_state(segment, State::Sealed);
+            if is_written {
+                self.tails.remove(&segment);
+            }
+        }
+        let life = self.take_free(State::Open).expect("admission left too few free segments");
+        written[life.segment.0 as usize].store(0, Ordering::Release);
+        let Life { segment, generation, epoch } = life;
+        let header =
+            SegmentHeader { kind: point.kind(), segment, generation, epoch, opened_seq: self.last_seq };
+        let mut tail = Tail::new(self.space.segment_bytes, self.space.block_bytes);
+        let mut full = Vec::new();
+        tail.append(header.to_raw(self.salt).as_bytes(), &mut full);
+        tail.append_zeros(RECORDS_START, &mut full);
+        assert!(full.is_empty(), "a segment header fills no piece");
+        self.tails.insert(segment, (point, tail));
+        self.open[point as usize] = Some(segment);
+    }
+
+    fn queue(&mut self, segment: SegNo, point: AppendPoint, pieces: Vec<Piece>) {
+        for piece in pieces {
+            let id = self.write_next;
+            self.write_next += 1;
+            self.outstanding.insert(id);
+            self.pending.push_back(DeviceWrite { id, segment, point, piece });
+        }
+    }
+
+    /// Hands all that was appended at `point` out to be written.
+    pub(crate) fn freeze(&mut self, point: AppendPoint) {
+        if let Some(segment) = self.open[point as usize] {
+            let mut full = Vec::new();
+            self.tails.get_mut(&segment).expect("open segment").1.pad_and_freeze(&mut full);
+            self.queue(segment, point, full);
+        }
+    }
+
+    /// A write that nobody has begun yet.
+    pub(crate) fn next_write(&mut self) -> Option<DeviceWrite> {
+        self.pending.pop_front()
+    }
+
+    /// Id of the next write that will be handed out; all earlier ones have lower ids.
+    pub(crate) fn write_mark(&self) -> u64 {
+        self.write_next
+    }
+
+    /// Whether a write with an id below `mark` is not on the device yet.
+    pub(crate) fn is_writing_below(&self, mark: u64) -> bool {
+        self.outstanding.first().is_some_and(|id| *id < mark)
+    }
+
+    /// `write` is on the device.
+    pub(crate) fn complete(&mut self, write: &DeviceWrite, written: &[AtomicU32]) {
+        assert!(self.outstanding.remove(&write.id), "write completed twice");
+        let bytes = write.piece.data.len() as u64;
+        match write.point {
+            AppendPoint::Data | AppendPoint::Log => self.counters.log_bytes += bytes,
+            AppendPoint::Gc => self.counters.gc_bytes += bytes,
+        }
+        let (_, tail) = self.tails.get_mut(&write.segment).expect("a tail stays until it is written");
+        tail.complete(write.piece.start);
+        written[write.segment.0 as usize].store(tail.written() as u32, Ordering::Release);
+        if tail.is_written() && self.segment(write.segment).state != State::Open {
+            self.tails.remove(&write.segment);
+        }
+    }
+}

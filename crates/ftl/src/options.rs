@@ -1,0 +1,177 @@
+//! What callers choose when they make, open, drive and inspect a store.
+
+use lacuna_device::DeviceStats;
+
+use crate::Lba;
+
+/// One element of a batch; see [`crate::Ftl::write_batch`].
+#[derive(Clone, Copy, Debug)]
+pub enum Op<'a> {
+    /// Write `data`, a whole number of sectors, at `lba`.
+    Write {
+        /// First sector.
+        lba: Lba,
+        /// The bytes; a multiple of 512.
+        data: &'a [u8],
+    },
+    /// Make `sectors` sectors at `lba` read as zeros and give their room back.
+    Trim {
+        /// First sector.
+        lba: Lba,
+        /// Number of sectors.
+        sectors: u64,
+    },
+}
+
+/// Append point for fresh data: batches of different expected lifetime lie in different segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// Data that is overwritten in place.
+    #[default]
+    Data,
+    /// A log: appended, then trimmed from the front.
+    Log,
+}
+
+/// How [`crate::Ftl::format`] lays a store out.
+#[derive(Clone, Debug, Default)]
+pub struct FormatOptions {
+    /// Segment size in bytes, a power of two from 64 KiB to 256 MiB; by default a 1024th of the
+    /// capacity, at least 1 MiB and at most 64 MiB.
+    pub segment_bytes: Option<u32>,
+    /// Overwrite whatever the device holds.
+    pub force: bool,
+    /// Identity of the store; by default random.
+    pub uuid: Option<[u8; 16]>,
+}
+
+/// How [`crate::Ftl::open`] runs a store. None of it is stored.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Percent of the capacity kept out of use so that garbage collection stays cheap; at least a
+    /// few segments are kept in any case.
+    pub reserve_percent: u8,
+    /// Never write to the device, not even to make a recovery permanent.
+    pub read_only: bool,
+    /// Run garbage collection and checkpoints in a thread. Without it they run in
+    /// [`crate::Ftl::step`], and within a write that finds no free segment.
+    pub background: bool,
+    /// Do not store trailing zeros of a chunk.
+    pub elide_zero_tails: bool,
+    /// Tell the device of segments that became free.
+    pub discard: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            reserve_percent: 7,
+            read_only: false,
+            background: false,
+            elide_zero_tails: true,
+            discard: true,
+        }
+    }
+}
+
+/// What [`crate::Ftl::step`] shall do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Whatever is due, if anything is.
+    Due,
+    /// Collect one segment, even if plenty are free.
+    Gc,
+    /// Write a checkpoint, even if none is due.
+    Checkpoint,
+}
+
+/// How deep [`crate::Ftl::check`] looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckDepth {
+    /// Map, segments and counters against each other; no I/O.
+    Structure,
+    /// Also reads every mapped chunk and verifies its checksum.
+    Payload,
+}
+
+/// Something that [`crate::Ftl::check`] found wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What is wrong, with the place.
+    pub message: String,
+}
+
+/// Result of [`crate::Ftl::check`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What is wrong; empty for a sound store.
+    pub findings: Vec<Finding>,
+    /// Extents looked at.
+    pub extents: u64,
+    /// Bytes read and verified.
+    pub verified_bytes: u64,
+}
+
+impl Report {
+    /// Whether nothing was found.
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+/// State and traffic of a store. Traffic counts from open.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Size of the device in bytes.
+    pub capacity_bytes: u64,
+    /// Size of a segment in bytes.
+    pub segment_bytes: u64,
+    /// Segments of the device, the superblocks' included.
+    pub segments: u64,
+    /// Segments that hold nothing.
+    pub free_segments: u64,
+    /// Bytes stored for what is mapped: sum of the stored bytes of all extents.
+    pub allocated_bytes: u64,
+    /// All segments in use in bytes: live data, garbage, log, checkpoint.
+    pub store_bytes: u64,
+    /// What counts against `live_limit_bytes`: stored bytes and bookkeeping of all extents.
+    pub live_bytes: u64,
+    /// Live bytes beyond which a batch that adds some is refused with `Full`.
+    pub live_limit_bytes: u64,
+    /// Extents in the map.
+    pub extents: u64,
+    /// Memory of the map in bytes, estimated.
+    pub map_memory_bytes: u64,
+    /// Bytes of data handed to `write_batch`.
+    pub host_bytes: u64,
+    /// Bytes written to the device for batches, headers and padding included.
+    pub log_bytes: u64,
+    /// Bytes written to the device by garbage collection.
+    pub gc_bytes: u64,
+    /// Bytes written to the device by checkpoints, superblocks included.
+    pub checkpoint_bytes: u64,
+    /// Batches accepted.
+    pub batches: u64,
+    /// Device flushes done for [`crate::Ftl::flush`].
+    pub flushes: u64,
+    /// Segments collected.
+    pub gc_segments: u64,
+    /// Checkpoints written, that of open included.
+    pub checkpoints: u64,
+    /// Batches replayed by open.
+    pub replayed_batches: u64,
+    /// Chunks found damaged by garbage collection; their segments are kept out of use.
+    pub corrupt_chunks: u64,
+    /// The device's own counters, since it was opened.
+    pub device: DeviceStats,
+}
+
+impl Stats {
+    /// Bytes that reached the device per byte of data handed in; 0 when none was.
+    pub fn write_amplification(&self) -> f64 {
+        if self.host_bytes == 0 {
+            return 0.0;
+        }
+        (self.log_bytes + self.gc_bytes + self.checkpoint_bytes) as f64 / self.host_bytes as f64
+    }
+}

@@ -1,0 +1,146 @@
+//! Reads: from the device, or from memory for what is still on its way there.
+//!
+//! A read holds the map's lock only while it collects and pins. It verifies every chunk that it
+//! touches, whole, before it copies any byte of it.
+
+use std::{ops::Range, sync::atomic::Ordering};
+
+use crc32c::crc32c;
+use lacuna_device::AlignedBuf;
+
+use crate::{Error, Lba, Result, SECTOR, addr::SegNo, format::Extent, store::Store};
+
+/// Chunks that lie in one run of at most so many bytes are read at once.
+const RUN_BYTES: usize = 256 << 10;
+
+/// Extents whose segments are pinned until it is dropped.
+pub(crate) struct Pinned<'a> {
+    store: &'a Store,
+    extents: Vec<(Lba, Extent)>,
+}
+
+impl Pinned<'_> {
+    pub(crate) fn extents(&self) -> &[(Lba, Extent)] {
+        &self.extents
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        for (_, extent) in &self.extents {
+            self.store.unpin(extent.phys.segment);
+        }
+    }
+}
+
+impl Store {
+    /// See [`crate::Ftl::read`].
+    pub(crate) fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<()> {
+        let sectors = (buf.len() / SECTOR) as u64;
+        let Some(end) = lba.0.checked_add(sectors).filter(|_| buf.len().is_multiple_of(SECTOR)) else {
+            return Err(Error::BadRange { lba, len: buf.len() as u64 });
+        };
+        let pinned = self.pin_extents(lba.0..end, usize::MAX);
+        let mut filled = 0;
+        let mut rest = &pinned.extents[..];
+        while !rest.is_empty() {
+            let (run, later) = rest.split_at(run_length(rest));
+            rest = later;
+            let first = run[0].1.phys;
+            let last = &run[run.len() - 1].1;
+            let bytes = last.phys.offset() + usize::from(last.stored) - first.offset();
+            let chunks = self.read_bytes(first.segment, first.offset(), bytes)?;
+            for (at, extent) in run {
+                let chunk = &chunks[extent.phys.offset() - first.offset()..][..usize::from(extent.stored)];
+                self.verify(extent, chunk)?;
+                let start = (at.0 - lba.0) as usize * SECTOR;
+                let from = usize::from(extent.skip) * SECTOR;
+                buf[filled..start].fill(0);
+                buf[start..start + extent.bytes()].copy_from_slice(&chunk[from..from + extent.bytes()]);
+                filled = start + extent.bytes();
+            }
+        }
+        buf[filled..].fill(0);
+        Ok(())
+    }
+
+    /// Pins the first `extents_max` extents from `cursor` on.
+    pub(crate) fn pin_some(&self, cursor: u64, extents_max: usize) -> Pinned<'_> {
+        self.pin_extents(cursor..u64::MAX, extents_max)
+    }
+
+    fn pin_extents(&self, range: Range<u64>, extents_max: usize) -> Pinned<'_> {
+        let map = self.map.read();
+        let extents: Vec<_> = map.extents(range).take(extents_max).collect();
+        for (_, extent) in &extents {
+            self.pin(extent.phys.segment);
+        }
+        Pinned { store: self, extents }
+    }
+
+    /// Bytes of a segment that is pinned or cannot be freed now.
+    pub(crate) fn read_bytes(&self, segment: SegNo, offset: usize, len: usize) -> Result<Bytes> {
+        let written = &self.written[segment.0 as usize];
+        if offset + len <= written.load(Ordering::Acquire) as usize {
+            return self.read_device(segment, offset, len);
+        }
+        let mut out = vec![0; len];
+        let on_device = self.log.lock().copy_to(segment, offset, &mut out);
+        if on_device > 0 {
+            out[..on_device].copy_from_slice(&self.read_device(segment, offset, on_device)?);
+        }
+        Ok(Bytes::Memory(out))
+    }
+
+    fn read_device(&self, segment: SegNo, offset: usize, len: usize) -> Result<Bytes> {
+        let block = self.space.block_bytes;
+        let start = offset / block * block;
+        let end = (offset + len).next_multiple_of(block);
+        let mut data = AlignedBuf::zeroed(end - start);
+        self.device.read_at(self.device_offset(segment, start), &mut data)?;
+        Ok(Bytes::Device { data, from: offset - start, len })
+    }
+
+    /// Whether `chunk`, as read, is what `extent` says was written.
+    pub(crate) fn verify(&self, extent: &Extent, chunk: &[u8]) -> Result<()> {
+        if crc32c(chunk) == extent.crc {
+            return Ok(());
+        }
+        Err(Error::Corrupt {
+            what: format!("{}, chunk written by batch {}", self.device.name(), extent.birth.0),
+            at: self.device_offset(extent.phys.segment, extent.phys.offset()),
+            reason: "checksum does not match".into(),
+        })
+    }
+}
+
+/// How many of `extents`, from the first, lie in one run.
+fn run_length(extents: &[(Lba, Extent)]) -> usize {
+    let first = extents[0].1.phys;
+    let mut end = first.offset() + usize::from(extents[0].1.stored);
+    let follows = extents[1..].iter().take_while(|(_, extent)| {
+        let near = extent.phys.segment == first.segment
+            && (extent.phys.offset() == end || extent.phys.offset() + usize::from(extent.stored) == end)
+            && extent.phys.offset() + usize::from(extent.stored) - first.offset() <= RUN_BYTES;
+        end = extent.phys.offset() + usize::from(extent.stored);
+        near && extent.phys.offset() >= first.offset()
+    });
+    1 + follows.count()
+}
+
+/// Bytes read; derefs to exactly those asked for.
+pub(crate) enum Bytes {
+    Memory(Vec<u8>),
+    Device { data: AlignedBuf, from: usize, len: usize },
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Memory(bytes) => bytes,
+            Bytes::Device { data, from, len } => &data[*from..*from + *len],
+        }
+    }
+}

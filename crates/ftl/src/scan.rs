@@ -1,0 +1,160 @@
+//! Finding the records of a segment by a forward scan.
+//!
+//! A record starts where the one before it ended, or, when a flush padded in between, at the next
+//! device block. Each names its own segment, generation, epoch and offset under a checksum that is
+//! salted with the store's identity, so neither stale bytes of an earlier life nor data that looks
+//! like a record pass for one. The scan ends where neither place holds a record of this life.
+
+use lacuna_device::{AlignedBuf, BlockDevice};
+use zerocopy::FromBytes;
+
+use crate::{
+    Error, Result, Seq,
+    addr::SegNo,
+    format::{
+        ENTRY_BYTES, Entry, EntryRaw, Flaw, Life, RECORD_HEADER_BYTES, RecordHeader, RecordHeaderRaw, Salt,
+        SegmentHeader, SegmentHeaderRaw,
+    },
+    space::Space,
+};
+
+/// Bytes that are read from the device at once.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Reads a segment front to back through a window.
+pub(crate) struct SegmentReader<'a> {
+    device: &'a dyn BlockDevice,
+    space: Space,
+    segment: SegNo,
+    window: AlignedBuf,
+    /// Offset of the window in the segment.
+    start: usize,
+}
+
+impl<'a> SegmentReader<'a> {
+    pub(crate) fn new(device: &'a dyn BlockDevice, space: Space, segment: SegNo) -> SegmentReader<'a> {
+        SegmentReader { device, space, segment, window: AlignedBuf::zeroed(0), start: 0 }
+    }
+
+    /// Byte on the device of `offset` in the segment.
+    pub(crate) fn device_offset(&self, offset: usize) -> u64 {
+        u64::from(self.segment.0) * self.space.segment_bytes as u64 + offset as u64
+    }
+
+    /// `len` bytes at `offset`; both must lie in the segment.
+    pub(crate) fn bytes(&mut self, offset: usize, len: usize) -> Result<&[u8]> {
+        assert!(offset + len <= self.space.segment_bytes, "read beyond the segment");
+        if offset < self.start || offset + len > self.start + self.window.len() {
+            let block = self.space.block_bytes;
+            let start = offset / block * block;
+            let end = (offset + len)
+                .next_multiple_of(block)
+                .max(start + WINDOW_BYTES)
+                .min(self.space.segment_bytes);
+            if self.window.len() != end - start {
+                self.window = AlignedBuf::zeroed(end - start);
+            }
+            self.start = start;
+            self.device.read_at(self.device_offset(start), &mut self.window)?;
+        }
+        Ok(&self.window[offset - self.start..][..len])
+    }
+
+    /// The record of `life` at `offset`, if there is one.
+    pub(crate) fn record(&mut self, offset: usize, salt: Salt, life: Life) -> Result<Option<Record>> {
+        if offset + RECORD_HEADER_BYTES > self.space.segment_bytes {
+            return Ok(None);
+        }
+        let segment_bytes = self.space.segment_bytes;
+        let head = self.bytes(offset, RECORD_HEADER_BYTES)?;
+        let raw = RecordHeaderRaw::read_from_bytes(head).expect("bytes of that length");
+        let Some(sealed) = raw.sealed_bytes(life, offset, segment_bytes) else { return Ok(None) };
+        let bytes = self.bytes(offset, sealed)?;
+        match raw.verify(salt, life, bytes) {
+            Ok(header) => Ok(Some(Record { header, body: bytes[RECORD_HEADER_BYTES..].to_vec() })),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+/// A verified record without its payload.
+pub(crate) struct Record {
+    pub(crate) header: RecordHeader,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Record {
+    /// The entries of a batch or relocation record.
+    pub(crate) fn entries(&self) -> Result<Vec<Entry>, Flaw> {
+        if !self.body.len().is_multiple_of(ENTRY_BYTES) {
+            return Err("body is not whole entries");
+        }
+        let raws = self.body.chunks_exact(ENTRY_BYTES);
+        raws.map(|bytes| EntryRaw::read_from_bytes(bytes).expect("chunk of that size").verify(&self.header))
+            .collect()
+    }
+}
+
+/// The records of one life of a segment, in order.
+pub(crate) struct Scan<'a> {
+    pub(crate) reader: SegmentReader<'a>,
+    salt: Salt,
+    life: Life,
+    next: usize,
+}
+
+impl<'a> Scan<'a> {
+    /// Scans from `offset`, which is where a record ended or the first one starts.
+    pub(crate) fn new(reader: SegmentReader<'a>, salt: Salt, life: Life, offset: usize) -> Scan<'a> {
+        Scan { reader, salt, life, next: offset }
+    }
+
+    /// The next record.
+    pub(crate) fn next_record(&mut self) -> Result<Option<Record>> {
+        let padded = self.next.next_multiple_of(self.reader.space.block_bytes);
+        for offset in [self.next, padded] {
+            if let Some(record) = self.reader.record(offset, self.salt, self.life)? {
+                self.next = offset + record.header.total_bytes as usize;
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The newest flush mark of any record behind the end of the scan. A power cut leaves records
+    /// there that it did not reach in order; damage to a record leaves the rest of the segment. The
+    /// mark tells them apart. The first record after a flush starts a block, so only those are tried.
+    pub(crate) fn mark_beyond(&mut self) -> Result<Seq> {
+        let block = self.reader.space.block_bytes;
+        let mut mark = Seq(0);
+        for offset in (self.next.next_multiple_of(block)..self.reader.space.segment_bytes).step_by(block) {
+            if let Some(record) = self.reader.record(offset, self.salt, self.life)? {
+                mark = mark.max(record.header.flushed_seq);
+            }
+        }
+        Ok(mark)
+    }
+
+    /// Byte on the device at which the scan goes on, or ended.
+    pub(crate) fn device_offset(&self) -> u64 {
+        self.reader.device_offset(self.next)
+    }
+}
+
+/// The header of `segment`, if it has one of this store.
+pub(crate) fn read_header(
+    device: &dyn BlockDevice,
+    space: Space,
+    salt: Salt,
+    segment: SegNo,
+) -> Result<Option<SegmentHeader>> {
+    let mut block = AlignedBuf::zeroed(space.block_bytes);
+    device.read_at(u64::from(segment.0) * space.segment_bytes as u64, &mut block)?;
+    let (raw, _) = SegmentHeaderRaw::read_from_prefix(&block).expect("a block is longer than a header");
+    Ok(raw.verify(salt, segment).ok())
+}
+
+/// The error for damage on `device`.
+pub(crate) fn corrupt(device: &dyn BlockDevice, what: &str, at: u64, reason: impl Into<String>) -> Error {
+    Error::Corrupt { what: format!("{}, {what}", device.name()), at, reason: reason.into() }
+}

@@ -1,0 +1,293 @@
+//! The open store: everything that threads share, and the public face of it.
+//!
+//! # Locks
+//!
+//! In this order; none is held across device I/O except `maintenance`, which guards no data:
+//! `maintenance` (one collection or checkpoint at a time) -> `log` -> `map`.
+//!
+//! A change of the map happens with `log` held, so who holds `log` sees the map stand still. Readers
+//! take only `map`, shared, and pin the segments that they are going to read before they release it:
+//! a segment without live extents can get no new pin.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use lacuna_device::BlockDevice;
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::{
+    CheckDepth, Error, FormatOptions, Lba, Op, Options, Report, Result, Seq, Stats, Stream, Work,
+    addr::SegNo,
+    background::Background,
+    format::Superblock,
+    log::Log,
+    map::Map,
+    recovery,
+    space::{Limits, Space},
+    superblock,
+};
+
+/// Largest batch of any store in bytes, data and bookkeeping; small stores take less, see
+/// [`Ftl::batch_bytes_max`].
+pub const BATCH_BYTES_MAX: u64 = 16 << 20;
+
+/// What the threads of an open store share.
+pub(crate) struct Store {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) options: Options,
+    pub(crate) space: Space,
+    /// The superblock as last written; only a checkpoint (under `maintenance`) changes it.
+    pub(crate) superblock: Mutex<Superblock>,
+    pub(crate) maintenance: Mutex<()>,
+    pub(crate) log: Mutex<Log>,
+    pub(crate) map: RwLock<Map>,
+    /// Readers of each segment.
+    pub(crate) pins: Vec<AtomicU32>,
+    /// Bytes of each segment that are on the device; the rest may still be in memory.
+    pub(crate) written: Vec<AtomicU32>,
+    /// A write or a flush ended; with `log`.
+    pub(crate) io_done: Condvar,
+    pub(crate) background: Background,
+}
+
+impl Store {
+    pub(crate) fn device_name(&self) -> String {
+        self.device.name().to_owned()
+    }
+
+    /// Byte on the device of `offset` in `segment`.
+    pub(crate) fn device_offset(&self, segment: SegNo, offset: usize) -> u64 {
+        u64::from(segment.0) * self.space.segment_bytes as u64 + offset as u64
+    }
+
+    pub(crate) fn pin(&self, segment: SegNo) {
+        self.pins[segment.0 as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn unpin(&self, segment: SegNo) {
+        let before = self.pins[segment.0 as usize].fetch_sub(1, Ordering::Release);
+        assert_ne!(before, 0, "segment {} unpinned twice", segment.0);
+    }
+
+    /// Whether no reader uses a segment that has no live extent any more.
+    pub(crate) fn is_unpinned(&self, segment: SegNo) -> bool {
+        self.pins[segment.0 as usize].load(Ordering::Acquire) == 0
+    }
+
+    /// Limits of live data, given the segments that are out of use.
+    pub(crate) fn limits(&self, log: &Log) -> Limits {
+        self.space.limits(log.damaged).unwrap_or(Limits { grow: 0, hard: 0 })
+    }
+
+    fn stats(&self) -> Stats {
+        let log = self.log.lock();
+        let map = self.map.read();
+        let total = map.total();
+        let segments = self.space.segments as u64;
+        let free = log.free.len() as u64;
+        let counters = log.counters;
+        Stats {
+            capacity_bytes: self.superblock.lock().capacity_bytes,
+            segment_bytes: self.space.segment_bytes as u64,
+            segments,
+            free_segments: free,
+            allocated_bytes: total.bytes,
+            store_bytes: (segments - free) * self.space.segment_bytes as u64,
+            live_bytes: Space::cost(total),
+            live_limit_bytes: self.limits(&log).grow,
+            extents: total.extents,
+            map_memory_bytes: map.memory_bytes(),
+            host_bytes: counters.host_bytes,
+            log_bytes: counters.log_bytes,
+            gc_bytes: counters.gc_bytes,
+            checkpoint_bytes: counters.checkpoint_bytes,
+            batches: counters.batches,
+            flushes: counters.flushes,
+            gc_segments: counters.gc_segments,
+            checkpoints: counters.checkpoints,
+            replayed_batches: counters.replayed_batches,
+            corrupt_chunks: counters.corrupt_chunks,
+            device: self.device.stats(),
+        }
+    }
+}
+
+/// An open store. Shared by reference or `Arc` among threads.
+///
+/// Dropping it leaves the device as a power cut would, minus the loss of what is unflushed but
+/// already written; [`Ftl::close`] makes all durable and the next open fast.
+pub struct Ftl {
+    store: Arc<Store>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Ftl {
+    /// Makes an empty store on `device`.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`] when the device holds anything and `force` is off, [`Error::Geometry`]
+    /// when it is too small or the segment size is not a possible one.
+    pub fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
+        superblock::format(&*device, options)
+    }
+
+    /// Opens the store on `device`, recovers it, and unless it is read-only makes the recovery
+    /// permanent before it returns.
+    ///
+    /// # Errors
+    /// [`Error::NotAStore`], [`Error::Version`], [`Error::Features`] and [`Error::Geometry`] name
+    /// what keeps the device from being opened; [`Error::Corrupt`] names what is damaged.
+    pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Ftl> {
+        let store = Arc::new(recovery::open(device, options)?);
+        if !store.options.read_only {
+            store.checkpoint()?;
+        }
+        let thread =
+            (store.options.background && !store.options.read_only).then(|| Background::spawn(&store));
+        Ok(Ftl { store, thread: Mutex::new(thread) })
+    }
+
+    /// Applies `ops` in order, whole or not at all across a crash, and returns the batch's number.
+    /// They are visible to reads at once and durable after [`Ftl::flush`].
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::BatchTooLarge`], [`Error::BadRange`]: nothing was applied. A failed
+    /// device write poisons the store; the batch is then visible but may be lost.
+    pub fn write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Seq> {
+        self.store.write_batch(ops, stream)
+    }
+
+    /// Every batch accepted before this call survives a power cut after it. Concurrent calls share
+    /// one flush of the device.
+    ///
+    /// # Errors
+    /// A failed device write or sync poisons the store.
+    pub fn flush(&self) -> Result<()> {
+        if self.store.options.read_only {
+            return Ok(());
+        }
+        self.store.flush()
+    }
+
+    /// Fills `buf`, whole sectors, from `lba`; what is not mapped reads as zeros.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when stored bytes are not what was written; `buf` then holds no part of
+    /// the damaged chunk, but may be filled elsewhere.
+    pub fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<()> {
+        self.store.read(lba, buf)
+    }
+
+    /// The first run of mapped sectors in `range`, cut to it. Sectors of zeros at the end of what
+    /// was written are not mapped.
+    pub fn mapped(&self, range: Range<Lba>) -> Option<Range<Lba>> {
+        let map = self.store.map.read();
+        let mut extents = map.extents(range.start.0..range.end.0);
+        let (start, first) = extents.next()?;
+        let mut end = start.0 + u64::from(first.sectors);
+        for (lba, extent) in extents {
+            if lba.0 != end {
+                break;
+            }
+            end += u64::from(extent.sectors);
+        }
+        Some(start..Lba(end))
+    }
+
+    /// Whether the sector is mapped; see [`Ftl::mapped`].
+    pub fn is_mapped(&self, lba: Lba) -> bool {
+        self.mapped(lba..Lba(lba.0.saturating_add(1))).is_some()
+    }
+
+    /// Stored bytes of `range`.
+    pub fn allocated(&self, range: Range<Lba>) -> u64 {
+        let map = self.store.map.read();
+        map.extents(range.start.0..range.end.0).map(|(_, extent)| extent.bytes() as u64).sum()
+    }
+
+    /// Largest batch that this store takes, in bytes: payload and 40 bytes per chunk or trim.
+    pub fn batch_bytes_max(&self) -> u64 {
+        self.store.space.batch_bytes_max()
+    }
+
+    /// Writes a checkpoint now. Everything accepted before the call is durable after it.
+    ///
+    /// # Errors
+    /// As [`Ftl::flush`]; [`Error::ReadOnly`].
+    pub fn checkpoint(&self) -> Result<()> {
+        self.store.checkpoint()
+    }
+
+    /// Does one piece of background work; false when there was none to do.
+    ///
+    /// # Errors
+    /// As [`Ftl::flush`]; [`Error::ReadOnly`].
+    pub fn step(&self, work: Work) -> Result<bool> {
+        self.store.step(work)
+    }
+
+    /// Holds the store's invariants against a recount, on the live store.
+    ///
+    /// # Errors
+    /// Only when the device cannot be read at all; whatever is wrong is in the report.
+    pub fn check(&self, depth: CheckDepth) -> Result<Report> {
+        self.store.check(depth)
+    }
+
+    /// State and traffic.
+    pub fn stats(&self) -> Stats {
+        self.store.stats()
+    }
+
+    /// Flushes and writes a checkpoint, so that the next open replays nothing, and ends the
+    /// background thread. The handle stays usable.
+    ///
+    /// # Errors
+    /// As [`Ftl::flush`].
+    pub fn close(&self) -> Result<()> {
+        self.stop_thread();
+        if self.store.options.read_only {
+            return Ok(());
+        }
+        self.store.checkpoint()
+    }
+
+    fn stop_thread(&self) {
+        if let Some(thread) = self.thread.lock().take() {
+            self.store.background.stop();
+            thread.join().expect("background thread panicked");
+        }
+    }
+}
+
+impl Drop for Ftl {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.lock().take() {
+            self.store.background.stop();
+            // A panic of the thread was reported by itself; a second one here would abort.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Ftl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ftl").field("device", &self.store.device.name()).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// `ReadOnly` for a store that must not be changed.
+    pub(crate) fn must_write(&self) -> Result<()> {
+        match self.options.read_only {
+            true => Err(Error::ReadOnly { device: self.device_name() }),
+            false => Ok(()),
+        }
+    }
+}

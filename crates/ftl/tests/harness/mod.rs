@@ -1,0 +1,120 @@
+//! What the integration tests share: a model of the space, and seeded batches for store and model.
+
+#![allow(dead_code)] // Each test file uses a part of it.
+
+use std::sync::Arc;
+
+use lacuna_device::{BlockDevice, sim::SeededRng};
+use lacuna_ftl::{CheckDepth, FormatOptions, Ftl, Lba, Op, Options, SECTOR};
+
+/// Segment size of the stores under test: small, so that the log wraps often.
+pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;
+
+pub(crate) fn format(device: &Arc<dyn BlockDevice>) {
+    let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), force: true, uuid: None };
+    Ftl::format(device.clone(), &options).unwrap();
+}
+
+pub(crate) fn open(device: &Arc<dyn BlockDevice>) -> Ftl {
+    Ftl::open(device.clone(), Options::default()).unwrap()
+}
+
+/// What the space should read as: a plain array of sectors.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Model(Vec<u8>);
+
+/// An owned [`Op`].
+#[derive(Clone)]
+pub(crate) enum Change {
+    Write(u64, Vec<u8>),
+    Trim(u64, u64),
+}
+
+impl Change {
+    pub(crate) fn op(&self) -> Op<'_> {
+        match self {
+            Change::Write(lba, data) => Op::Write { lba: Lba(*lba), data },
+            Change::Trim(lba, sectors) => Op::Trim { lba: Lba(*lba), sectors: *sectors },
+        }
+    }
+}
+
+impl Model {
+    pub(crate) fn new(sectors: u64) -> Model {
+        Model(vec![0; sectors as usize * SECTOR])
+    }
+
+    pub(crate) fn sectors(&self) -> u64 {
+        (self.0.len() / SECTOR) as u64
+    }
+
+    pub(crate) fn apply(&mut self, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::Write(lba, data) => {
+                    self.0[*lba as usize * SECTOR..][..data.len()].copy_from_slice(data)
+                }
+                Change::Trim(lba, sectors) => {
+                    self.0[*lba as usize * SECTOR..][..*sectors as usize * SECTOR].fill(0);
+                }
+            }
+        }
+    }
+
+    /// First sector in which the store differs.
+    pub(crate) fn first_difference(&self, ftl: &Ftl) -> Option<u64> {
+        let mut buf = vec![0; self.0.len()];
+        ftl.read(Lba(0), &mut buf).unwrap();
+        let differs = |(a, b): (&[u8], &[u8])| a != b;
+        buf.chunks(SECTOR).zip(self.0.chunks(SECTOR)).position(differs).map(|sector| sector as u64)
+    }
+
+    pub(crate) fn assert_read(&self, ftl: &Ftl, lba: u64, sectors: u64) {
+        let mut buf = vec![0xee; sectors as usize * SECTOR];
+        ftl.read(Lba(lba), &mut buf).unwrap();
+        assert!(buf == self.0[lba as usize * SECTOR..][..buf.len()], "sectors {lba} + {sectors} differ");
+    }
+
+    pub(crate) fn assert_same(&self, ftl: &Ftl) {
+        if let Some(sector) = self.first_difference(ftl) {
+            panic!("sector {sector} differs");
+        }
+    }
+}
+
+/// Payload of `sectors` sectors that often ends in zeros, inside sectors and at their borders.
+pub(crate) fn payload(rng: &mut SeededRng, sectors: u64) -> Vec<u8> {
+    let mut data = vec![0; sectors as usize * SECTOR];
+    let len = match rng.below(4) {
+        0 => data.len(),
+        1 => rng.below(data.len() as u64 + 1) as usize,
+        2 => rng.below(sectors + 1) as usize * SECTOR,
+        _ => (data.len() - rng.below(600).min(data.len() as u64) as usize).max(1),
+    };
+    rng.fill(&mut data[..len]);
+    data
+}
+
+/// A batch of a few changes within `sectors` sectors, sometimes overlapping each other.
+pub(crate) fn changes(rng: &mut SeededRng, sectors: u64) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for _ in 0..1 + rng.below(4) {
+        let len = 1 + if rng.chance(20) { rng.below(100) } else { rng.below(34) };
+        let lba = rng.below(sectors - len);
+        changes.push(if rng.chance(25) {
+            Change::Trim(lba, len)
+        } else {
+            Change::Write(lba, payload(rng, len))
+        });
+    }
+    changes
+}
+
+pub(crate) fn ops(changes: &[Change]) -> Vec<Op<'_>> {
+    changes.iter().map(Change::op).collect()
+}
+
+pub(crate) fn assert_sound(ftl: &Ftl) {
+    let report = ftl.check(CheckDepth::Payload).unwrap();
+    assert!(report.is_clean(), "{:#?}", report.findings);
+}

@@ -1,0 +1,253 @@
+//! The store against a plain array, without crashes.
+
+mod harness;
+
+use std::sync::Arc;
+
+use harness::{Change, Model, assert_sound, changes, format, open, ops, payload};
+use lacuna_device::{
+    BlockDevice, MemDevice,
+    sim::{SeededRng, SimDevice, for_each_seed},
+};
+use lacuna_ftl::{Error, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
+
+fn mem(bytes: u64) -> Arc<dyn BlockDevice> {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(bytes));
+    format(&device);
+    device
+}
+
+fn stream(rng: &mut SeededRng) -> Stream {
+    if rng.chance(30) { Stream::Log } else { Stream::Data }
+}
+
+/// Adds up what `mapped` and `allocated` say and holds them against each other.
+fn assert_counts_agree(ftl: &Ftl, sectors: u64) {
+    let (mut at, mut bytes) = (Lba(0), 0);
+    while let Some(run) = ftl.mapped(at..Lba(sectors)) {
+        assert!(run.start >= at && run.start < run.end && run.end.0 <= sectors);
+        assert!(ftl.is_mapped(run.start) && (run.end.0 == sectors || !ftl.is_mapped(run.end)));
+        bytes += ftl.allocated(run.clone());
+        at = run.end;
+    }
+    assert_eq!(bytes, ftl.allocated(Lba(0)..Lba(u64::MAX)));
+    assert_eq!(bytes, ftl.stats().allocated_bytes);
+}
+
+#[test]
+fn reads_back_what_was_written_across_reopen() {
+    for_each_seed(12, |seed| {
+        let mut rng = SeededRng::new(seed);
+        // Blocks of 512 and of 4096 bytes.
+        let block = if seed % 2 == 0 { 512 } else { 4096 };
+        let device: Arc<dyn BlockDevice> = SimDevice::with_block_bytes(4 << 20, block, seed);
+        format(&device);
+        let mut model = Model::new(2000);
+        let mut ftl = open(&device);
+        for _ in 0..400 {
+            let batch = changes(&mut rng, model.sectors());
+            ftl.write_batch(&ops(&batch), stream(&mut rng)).unwrap();
+            model.apply(&batch);
+            let lba = rng.below(model.sectors() - 100);
+            model.assert_read(&ftl, lba, 1 + rng.below(99));
+            match rng.below(40) {
+                0 => ftl.flush().unwrap(),
+                1 => ftl.checkpoint().unwrap(),
+                2 => drop(ftl.step(Work::Gc).unwrap()),
+                3 => {
+                    ftl.flush().unwrap();
+                    drop(ftl);
+                    ftl = open(&device);
+                }
+                4 => {
+                    ftl.close().unwrap();
+                    drop(ftl);
+                    ftl = open(&device);
+                    assert_eq!(ftl.stats().replayed_batches, 0);
+                }
+                _ => {}
+            }
+        }
+        model.assert_same(&ftl);
+        assert_counts_agree(&ftl, model.sectors());
+        assert_sound(&ftl);
+    });
+}
+
+#[test]
+fn zero_tails_are_kept_when_asked_to() {
+    let device = mem(4 << 20);
+    let ftl = Ftl::open(device, Options { elide_zero_tails: false, ..Options::default() }).unwrap();
+    ftl.write_batch(&[Op::Write { lba: Lba(0), data: &[0; 16384] }], Stream::Data).unwrap();
+    assert_eq!(ftl.allocated(Lba(0)..Lba(32)), 16384);
+    assert_eq!(ftl.mapped(Lba(0)..Lba(100)), Some(Lba(0)..Lba(32)));
+}
+
+#[test]
+fn a_page_takes_the_room_of_its_bytes() {
+    let device = mem(4 << 20);
+    let ftl = open(&device);
+    let mut page = [0; 16384];
+    page[..5003].fill(7);
+    ftl.write_batch(&[Op::Write { lba: Lba(64), data: &page }], Stream::Data).unwrap();
+    assert_eq!(ftl.allocated(Lba(0)..Lba(1000)), 5008);
+    assert_eq!(ftl.mapped(Lba(0)..Lba(1000)), Some(Lba(64)..Lba(74)));
+    assert!(!ftl.is_mapped(Lba(63)) && ftl.is_mapped(Lba(64)) && !ftl.is_mapped(Lba(74)));
+    ftl.write_batch(&[Op::Trim { lba: Lba(0), sectors: 1 << 40 }], Stream::Data).unwrap();
+    assert_eq!(ftl.allocated(Lba(0)..Lba(1000)), 0);
+}
+
+#[test]
+fn a_small_durable_append_costs_one_sector_more() {
+    let device = mem(8 << 20);
+    let ftl = open(&device);
+    ftl.write_batch(&[Op::Write { lba: Lba(0), data: &[1; 4096] }], Stream::Log).unwrap();
+    ftl.flush().unwrap();
+    let before = device.stats().written_bytes;
+    for page in 1..9 {
+        ftl.write_batch(&[Op::Write { lba: Lba(page * 8), data: &[1; 4096] }], Stream::Log).unwrap();
+        ftl.flush().unwrap();
+    }
+    assert_eq!(device.stats().written_bytes - before, 8 * 4608);
+}
+
+#[test]
+fn batches_span_segments() {
+    let device = mem(16 << 20);
+    let ftl = open(&device);
+    let mut rng = SeededRng::new(1);
+    let mut model = Model::new(5000);
+    let mut data = vec![0; 1 << 20];
+    rng.fill(&mut data);
+    let batch = [Change::Write(100, data), Change::Trim(200, 7)];
+    ftl.write_batch(&ops(&batch), Stream::Data).unwrap();
+    model.apply(&batch);
+    model.assert_same(&ftl);
+    ftl.flush().unwrap();
+    drop(ftl);
+    let ftl = open(&device);
+    assert_eq!(ftl.stats().replayed_batches, 1);
+    model.assert_same(&ftl);
+    assert_sound(&ftl);
+    let too_large = vec![1; ftl.batch_bytes_max() as usize];
+    let refused = ftl.write_batch(&[Op::Write { lba: Lba(0), data: &too_large }], Stream::Data);
+    assert!(matches!(refused, Err(Error::BatchTooLarge { .. })));
+}
+
+#[test]
+fn a_store_is_overwritten_for_ever() {
+    let device = mem(8 << 20);
+    let ftl = open(&device);
+    let mut rng = SeededRng::new(7);
+    let page = 16384;
+    // Pages of about 5 KB, as many as fill 80% of what may be live.
+    let stored = 5008 + 112;
+    let pages = ftl.stats().live_limit_bytes * 8 / 10 / stored;
+    let mut model = Model::new(pages * 32);
+    let mut host_bytes = 0;
+    let write = |rng: &mut SeededRng, model: &mut Model, number: u64| {
+        let mut data = vec![0; page];
+        rng.fill(&mut data[..5008]);
+        let batch = [Change::Write(number * 32, data)];
+        ftl.write_batch(&ops(&batch), stream(rng)).unwrap();
+        model.apply(&batch);
+    };
+    for number in 0..pages {
+        write(&mut rng, &mut model, number);
+    }
+    while host_bytes < 12 * (8 << 20) {
+        let number = rng.below(pages);
+        write(&mut rng, &mut model, number);
+        host_bytes += 5008;
+        if rng.chance(2) {
+            ftl.flush().unwrap();
+        }
+    }
+    model.assert_same(&ftl);
+    assert_sound(&ftl);
+    let stats = ftl.stats();
+    assert!(stats.gc_segments > 0 && stats.checkpoints > 1, "{stats:?}");
+    drop(ftl);
+    let ftl = open(&device);
+    assert_sound(&ftl);
+}
+
+/// Fills a store with single pages until it is full; returns how many fit.
+fn fill(ftl: &Ftl, rng: &mut SeededRng, model: &mut Model) -> u64 {
+    for number in 0.. {
+        let batch = [Change::Write(number * 32, {
+            let mut data = vec![0; 16384];
+            rng.fill(&mut data);
+            data
+        })];
+        match ftl.write_batch(&ops(&batch), Stream::Data) {
+            Ok(_) => model.apply(&batch),
+            Err(Error::Full { .. }) => return number,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_full_store_still_takes_overwrites_and_trims() {
+    let device = mem(4 << 20);
+    let ftl = open(&device);
+    let mut rng = SeededRng::new(3);
+    let mut model = Model::new(8192);
+    let pages = fill(&ftl, &mut rng, &mut model);
+    assert!(pages > 30, "{pages}");
+    for round in 0..10 * pages {
+        let mut data = vec![0; 16384];
+        rng.fill(&mut data);
+        let batch = [Change::Write(rng.below(pages) * 32, data)];
+        ftl.write_batch(&ops(&batch), Stream::Data).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        model.apply(&batch);
+    }
+    model.assert_same(&ftl);
+    let more = [Change::Write(8000, vec![1; 16384])];
+    assert!(matches!(ftl.write_batch(&ops(&more), Stream::Data), Err(Error::Full { .. })));
+    let trims = [Change::Trim(3 * 32, 64)];
+    ftl.write_batch(&ops(&trims), Stream::Data).unwrap();
+    model.apply(&trims);
+    ftl.write_batch(&ops(&more), Stream::Data).unwrap();
+    model.apply(&more);
+    model.assert_same(&ftl);
+    assert_sound(&ftl);
+    drop(ftl);
+    let ftl = open(&device);
+    assert_sound(&ftl);
+}
+
+#[test]
+fn tiny_extents_fill_a_store_and_leave_again() {
+    let device = mem(4 << 20);
+    let ftl = open(&device);
+    let mut rng = SeededRng::new(5);
+    let mut written = 0_u64;
+    let full = loop {
+        let data: Vec<u8> = payload(&mut rng, 64).iter().map(|byte| byte | 1).collect();
+        let ops: Vec<_> = data
+            .chunks(SECTOR)
+            .enumerate()
+            .map(|(sector, data)| Op::Write { lba: Lba((written + sector as u64) * 2), data })
+            .collect();
+        match ftl.write_batch(&ops, Stream::Data) {
+            Ok(_) => written += ops.len() as u64,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, Error::Full { .. }), "{full}");
+    // One trim per extent; each is a record of its own, so the log wraps meanwhile.
+    for sector in 0..written {
+        ftl.write_batch(&[Op::Trim { lba: Lba(sector * 2), sectors: 1 }], Stream::Log).unwrap();
+        if sector % 8 == 0 {
+            ftl.flush().unwrap();
+        }
+    }
+    assert_eq!(ftl.stats().extents, 0);
+    assert_sound(&ftl);
+    let mut model = Model::new(8192);
+    assert!(fill(&ftl, &mut rng, &mut model) > 30);
+    assert_sound(&ftl);
+}

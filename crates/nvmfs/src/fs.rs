@@ -1,0 +1,220 @@
+//! The file system: names, inodes and the batches that change them.
+//!
+//! It owns the store's [`Ftl`] and, in memory only, the open inodes and one lock for the names. All that
+//! is durable lies in the space of the ftl.
+//!
+//! **Invariants.** [`Nvmfs::check`] proves them.
+//! 1. Every directory entry names an inode of the same number and generation, and every file's inode has
+//!    exactly one entry.
+//! 2. Nothing is mapped past the end of a file, or in a region without inode. So a free number is one
+//!    whose sector of the inode table is not mapped, and no allocator keeps a second truth.
+//! 3. What the ftl holds is at any time the result of whole operations: each is one batch.
+//!
+//! **Crash argument.** The ftl brings back the result of a prefix of the accepted batches, with all
+//! flushed ones. By 3 each of these is an operation that took the invariants from true to true. There is
+//! no other state: no log, no bitmap, no count to bring in line, and so nothing to repair.
+//!
+//! **Locks**, in this order: `names`, then `record`s of open inodes by ascending number, then the table
+//! of open inodes. Searches in the directory read the ftl without a lock and are valid if `names` counts
+//! no change since; else they are repeated. `names` and `record` are held while the ftl accepts a batch,
+//! which may wait for free segments, but not while anything is read; except that a `record` is held
+//! while its own inode is read in.
+
+use std::{
+    io::Read,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use lacuna_device::{BlockDevice, FileProps, SECTOR};
+use lacuna_ftl::{self as ftl, Ftl, Op, Stream};
+use parking_lot::Mutex;
+
+use crate::{
+    Error, Result,
+    addr::Ino,
+    format::{self, FORMAT_VERSION, Inode, KNOWN_FEATURES, MODE_DIRECTORY, Superblock, Timestamp},
+    inode::OpenInodes,
+    names::Names,
+};
+
+/// Largest atomic write in bytes, where the store is large enough for it.
+const ATOMIC_BYTES_MAX: u64 = 8 << 20;
+
+/// How to make a file system.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// The store below it. Without its `force` a device that holds anything is refused.
+    pub ftl: ftl::FormatOptions,
+    /// Identity of the file system and key of its directories' hashes; by default random.
+    pub uuid: Option<[u8; 16]>,
+    /// Where time comes from.
+    pub clock: fn() -> Timestamp,
+}
+
+impl Default for FormatOptions {
+    fn default() -> FormatOptions {
+        FormatOptions { ftl: ftl::FormatOptions::default(), uuid: None, clock: system_time }
+    }
+}
+
+/// How to run a file system. None of it is stored.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The store below it.
+    pub ftl: ftl::Options,
+    /// Where time comes from.
+    pub clock: fn() -> Timestamp,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { ftl: ftl::Options::default(), clock: system_time }
+    }
+}
+
+/// The system's clock.
+pub fn system_time() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX);
+    Timestamp { seconds, nanoseconds: since_epoch.subsec_nanos() }
+}
+
+/// An open file system. Its files outlive it: they share what it owns.
+pub struct Nvmfs {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What handles and the file system share.
+pub(crate) struct Shared {
+    pub(crate) ftl: Ftl,
+    /// Name of the store, for errors.
+    pub(crate) store: String,
+    pub(crate) props: FileProps,
+    pub(crate) inodes: OpenInodes,
+    pub(crate) clock: fn() -> Timestamp,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) names: Mutex<Names>,
+}
+
+impl Nvmfs {
+    /// Makes an empty file system on `device`.
+    ///
+    /// # Errors
+    /// [`ftl::Error::NotEmpty`] when the device holds anything and the options do not force it.
+    pub fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
+        let uuid = match options.uuid {
+            Some(uuid) => uuid,
+            None => random_uuid()?,
+        };
+        Ftl::format(Arc::clone(&device), &options.ftl)?;
+        let ftl = Ftl::open(device, ftl::Options::default())?;
+        let now = (options.clock)();
+        let superblock_lba = Ino::SUPERBLOCK.lba(0);
+        let superblock = format::seal(&Superblock::new(uuid, now), superblock_lba);
+        let root = Inode::new(Ino::ROOT, 0, MODE_DIRECTORY | 0o755, false, now).seal();
+        let ops = [
+            Op::Write { lba: superblock_lba, data: &superblock },
+            Op::Write { lba: Ino::ROOT.inode_lba(), data: &root },
+        ];
+        ftl.write_batch(&ops, Stream::Data)?;
+        Ok(ftl.close()?)
+    }
+
+    /// Opens the file system on `device`.
+    ///
+    /// # Errors
+    /// [`ftl::Error::NotAStore`] and [`Error::NotAFileSystem`] for foreign bytes, which are left as they
+    /// are; [`Error::Version`] and [`Error::Features`] for what a newer program wrote.
+    pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Nvmfs> {
+        let store = device.name().to_owned();
+        let ftl = Ftl::open(device, options.ftl)?;
+        let superblock = read_superblock(&ftl, &store)?;
+        let batch_bytes_max = ftl.batch_bytes_max();
+        // Half is for bookkeeping: a batch of single sectors, and a changed inode with each.
+        let atomic_bytes_max = ATOMIC_BYTES_MAX.min(batch_bytes_max / 2 / SECTOR as u64 * SECTOR as u64);
+        let shared = Shared {
+            ftl,
+            store,
+            props: FileProps {
+                atomic_bytes_max,
+                atomic_align: SECTOR as u32,
+                hole_unit: SECTOR as u32,
+                io_align: SECTOR as u32,
+                ordered: true,
+            },
+            inodes: OpenInodes::default(),
+            clock: options.clock,
+            uuid: superblock.uuid,
+            names: Mutex::new(Names::new((options.clock)())),
+        };
+        shared.read_inode(Ino::ROOT)?;
+        Ok(Nvmfs { shared: Arc::new(shared) })
+    }
+
+    /// Makes everything durable and leaves the store so that the next open has nothing to replay.
+    pub fn close(&self) -> Result<()> {
+        Ok(self.shared.ftl.close()?)
+    }
+
+    /// The store below, for its statistics and background work.
+    pub fn ftl(&self) -> &Ftl {
+        &self.shared.ftl
+    }
+
+    /// Identity of the file system.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.shared.uuid
+    }
+}
+
+/// Random bytes for an identity.
+fn random_uuid() -> Result<[u8; 16]> {
+    const SOURCE: &str = "/dev/urandom";
+    let mut uuid = [0; 16];
+    std::fs::File::open(SOURCE)
+        .and_then(|mut source| source.read_exact(&mut uuid))
+        .map_err(|error| lacuna_device::Error::io(SOURCE, error))?;
+    Ok(uuid)
+}
+
+fn read_superblock(ftl: &Ftl, store: &str) -> Result<Superblock> {
+    let lba = Ino::SUPERBLOCK.lba(0);
+    if !ftl.is_mapped(lba) {
+        let reason = "the store is empty (formatting it was not finished?)";
+        return Err(Error::NotAFileSystem { store: store.to_owned(), reason });
+    }
+    let mut bytes = [0; SECTOR];
+    ftl.read(lba, &mut bytes)?;
+    let superblock = format::verify::<Superblock>(&bytes, lba)
+        .map_err(|reason| Error::NotAFileSystem { store: store.to_owned(), reason })?;
+    let found = superblock.format_version.get();
+    if found != FORMAT_VERSION {
+        return Err(Error::Version { store: store.to_owned(), found, supported: FORMAT_VERSION });
+    }
+    let flags = superblock.features.get() & !KNOWN_FEATURES;
+    if flags != 0 {
+        return Err(Error::Features { store: store.to_owned(), flags });
+    }
+    Ok(superblock)
+}
+
+impl Shared {
+    /// Reads an inode and checks that it is one.
+    pub(crate) fn read_inode(&self, ino: Ino) -> Result<Inode> {
+        let lba = ino.inode_lba();
+        let mut bytes = [0; SECTOR];
+        self.ftl.read(lba, &mut bytes)?;
+        let inode = format::verify::<Inode>(&bytes, lba)
+            .and_then(|inode| if inode.ino() == ino { Ok(inode) } else { Err("it has another number") });
+        inode.map_err(|reason| self.corrupt("inode table", u64::from(ino.0), reason))
+    }
+
+    pub(crate) fn corrupt(&self, what: &str, sector: u64, reason: &'static str) -> Error {
+        Error::Corrupt { store: self.store.clone(), what: what.to_owned(), sector, reason }
+    }
+}
+
+pub(crate) fn not_found(name: &str) -> Error {
+    lacuna_device::Error::NotFound { name: name.to_owned() }.into()
+}

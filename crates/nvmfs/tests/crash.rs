@@ -1,0 +1,202 @@
+//! The crash matrix: power cuts at random operations of the device, and again during recovery.
+//!
+//! After each cut the file system must hold the result of a prefix of the operations, with at least all
+//! that a sync covered; the operation under way counts as one that may have been accepted.
+
+mod history;
+
+use std::sync::Arc;
+
+use history::{BALLAST, Change, Data, Model, Part, apply, ballast_change, random_change};
+use lacuna_device::{
+    BlockDevice, Error, Place, SimDevice, StreamHint,
+    sim::{SeededRng, for_each_seed},
+};
+use lacuna_ftl::{self as ftl, Work};
+use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
+
+const SEGMENT_BYTES: u32 = 64 << 10;
+/// The fewest that the ftl takes are 24.
+const SEGMENTS: u64 = 26;
+const CAPACITY: u64 = SEGMENTS * SEGMENT_BYTES as u64;
+const ROUNDS: u64 = 4;
+
+/// The states that a place went through since the oldest that a crash may bring back.
+struct History {
+    states: Vec<Model>,
+}
+
+impl History {
+    fn now(&self) -> &Model {
+        self.states.last().expect("a history has a state")
+    }
+
+    fn synced(&mut self) {
+        self.states.drain(..self.states.len() - 1);
+    }
+}
+
+fn is_power_cut(error: &Error) -> bool {
+    matches!(error, Error::PowerCut | Error::Poisoned { .. })
+}
+
+/// Puts a file into the place that fills a part of it, so that collection has something to move and
+/// `Full` is near.
+fn add_ballast(place: &Nvmfs, rng: &mut SeededRng, history: &mut History) {
+    let stats = place.ftl().stats();
+    let free_bytes = stats.live_limit_bytes.saturating_sub(stats.live_bytes);
+    let mut data = vec![0; (free_bytes * rng.below(95) / 100) as usize / 512 * 512];
+    rng.fill(&mut data);
+    let name = BALLAST.to_owned();
+    let create = Change::Create(name.clone(), StreamHint::Data);
+    let pieces = data.chunks(32 << 10).enumerate().map(|(index, piece)| {
+        let part =
+            Part { name: name.clone(), offset: index as u64 * (32 << 10), data: Data::Write(piece.to_vec()) };
+        Change::Batch(vec![part])
+    });
+    for change in std::iter::once(create).chain(pieces) {
+        apply(place, &change).unwrap();
+        let after = history.now().after(&change).unwrap();
+        history.states = vec![after];
+    }
+    place.sync().unwrap();
+}
+
+/// Changes the place until the power is cut; `upkeep_percent` of the steps do background work.
+fn run_until_cut(
+    place: &Nvmfs,
+    device: &SimDevice,
+    rng: &mut SeededRng,
+    history: &mut History,
+    upkeep_percent: u64,
+) {
+    for _ in 0..10_000 {
+        if rng.chance(10) {
+            match place.sync() {
+                Ok(()) => history.synced(),
+                Err(error) => return assert!(device.is_off() && is_power_cut(&error), "{error}"),
+            }
+        }
+        if rng.chance(upkeep_percent) {
+            let work = [Work::Due, Work::Gc, Work::Checkpoint][rng.below(3) as usize];
+            if place.ftl().step(work).is_err() {
+                return assert!(device.is_off());
+            }
+        }
+        let ballast_len = history.now().0[BALLAST].len() as u64;
+        let change = if ballast_len > 0 && rng.chance(40) {
+            ballast_change(rng, ballast_len)
+        } else {
+            random_change(rng, history.now())
+        };
+        let expected = history.now().after(&change);
+        match (apply(place, &change), expected) {
+            (Ok(()), Ok(after)) => history.states.push(after),
+            (Ok(()), Err(error)) => panic!("{change:?} was done, not refused: {error}"),
+            (Err(Error::Full { .. }), Ok(_)) => {}
+            (Err(error), Ok(after)) => {
+                assert!(device.is_off() && is_power_cut(&error), "{change:?}: {error}");
+                history.states.push(after);
+                return;
+            }
+            (Err(_), Err(_)) => {}
+        }
+        if device.is_off() {
+            return; // cut in work that the last change did not wait for
+        }
+    }
+    panic!("the power was never cut");
+}
+
+/// Opens the store, with power cuts during recovery.
+fn recover(device: &Arc<SimDevice>, rng: &mut SeededRng) -> Nvmfs {
+    for cut in 0.. {
+        device.power_cycle();
+        if cut < 3 && rng.chance(60) {
+            device.set_cut_after(1 + rng.below(12));
+        }
+        match open(device) {
+            Ok(place) if !device.is_off() => {
+                // The rest of the recovery is not to be cut by what was meant for it.
+                device.set_cut_after(u64::MAX);
+                return place;
+            }
+            Ok(_) => {}
+            Err(error) => assert!(device.is_off(), "recovery failed: {error}"),
+        }
+    }
+    unreachable!("every device opens at last")
+}
+
+fn open(device: &Arc<SimDevice>) -> lacuna_nvmfs::Result<Nvmfs> {
+    let ftl = ftl::Options { background: false, ..ftl::Options::default() };
+    let device: Arc<dyn BlockDevice> = device.clone();
+    Nvmfs::open(device, Options { ftl, ..Options::default() })
+}
+
+fn crash_case(seed: u64) {
+    let mut rng = SeededRng::new(seed);
+    let device = SimDevice::new(CAPACITY, seed);
+    let format = FormatOptions {
+        ftl: ftl::FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..ftl::FormatOptions::default() },
+        uuid: Some([9; 16]),
+        ..FormatOptions::default()
+    };
+    let raw: Arc<dyn BlockDevice> = device.clone();
+    Nvmfs::format(raw, &format).unwrap();
+    let mut history = History { states: vec![Model::default()] };
+    let mut place = open(&device).unwrap();
+    add_ballast(&place, &mut rng, &mut history);
+    let upkeep_percent = [0, 5, 20][rng.below(3) as usize];
+    for round in 0..ROUNDS {
+        let ops_max = if rng.chance(50) { 40 } else { 400 };
+        device.set_cut_after(1 + rng.below(ops_max));
+        run_until_cut(&place, &device, &mut rng, &mut history, upkeep_percent);
+        drop(place);
+        place = recover(&device, &mut rng);
+
+        let found = Model::read(&place).unwrap();
+        let Some(survived) = history.states.iter().position(|state| *state == found) else {
+            let states = history.states.iter().map(Model::summary);
+            panic!(
+                "round {round}: no state of the history survived: {}\nhistory:\n{}",
+                found.summary(),
+                states.collect::<Vec<_>>().join("\n")
+            );
+        };
+        let report = place.check(CheckDepth::Payload).unwrap();
+        assert!(report.is_clean(), "round {round}: {:#?}", report.findings);
+        // Recovery makes what it found durable.
+        history.states = vec![history.states.swap_remove(survived)];
+    }
+}
+
+#[test]
+fn power_cuts_leave_a_prefix_of_the_operations() {
+    for_each_seed(200, crash_case);
+}
+
+#[test]
+fn a_cut_while_formatting_leaves_nothing_or_a_file_system() {
+    for_each_seed(60, |seed| {
+        let device = SimDevice::new(CAPACITY, seed);
+        let raw: Arc<dyn BlockDevice> = device.clone();
+        let mut format = FormatOptions::default();
+        format.ftl.segment_bytes = Some(SEGMENT_BYTES);
+        device.set_cut_after(seed);
+        let formatted = Nvmfs::format(Arc::clone(&raw), &format);
+        let was_cut = device.is_off();
+        assert!(formatted.is_ok() || was_cut);
+        device.power_cycle();
+        match open(&device) {
+            Ok(place) => {
+                assert!(place.list().unwrap().is_empty());
+                assert!(place.check(CheckDepth::Payload).unwrap().is_clean());
+            }
+            Err(_) => assert!(was_cut, "a finished format does not open"),
+        }
+        format.ftl.force = true;
+        Nvmfs::format(raw, &format).unwrap();
+        open(&device).unwrap();
+    });
+}

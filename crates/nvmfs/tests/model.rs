@@ -1,0 +1,281 @@
+//! The file system against a map of names to bytes.
+
+mod history;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use history::{Model, apply, random_change, same_kind};
+use lacuna_device::{
+    BatchOp, BlockDevice, Error, MemDevice, Place, StreamHint,
+    sim::{SeededRng, for_each_seed},
+};
+use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
+
+fn formatted(capacity_bytes: u64) -> Arc<dyn BlockDevice> {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(capacity_bytes));
+    let options = FormatOptions { uuid: Some([7; 16]), ..FormatOptions::default() };
+    Nvmfs::format(Arc::clone(&device), &options).unwrap();
+    device
+}
+
+fn open(device: &Arc<dyn BlockDevice>) -> Nvmfs {
+    Nvmfs::open(Arc::clone(device), Options::default()).unwrap()
+}
+
+fn assert_clean(place: &Nvmfs) {
+    let report = place.check(CheckDepth::Payload).unwrap();
+    assert!(report.is_clean(), "{:#?}", report.findings);
+}
+
+#[test]
+fn random_histories_match_the_model() {
+    for_each_seed(20, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let device = formatted(32 << 20);
+        let mut place = open(&device);
+        let mut model = Model::default();
+        for step in 0..300 {
+            let change = random_change(&mut rng, &model);
+            match (apply(&place, &change), model.after(&change)) {
+                (Ok(()), Ok(after)) => model = after,
+                (Err(error), Err(expected)) if same_kind(&error, &expected) => {}
+                (result, expected) => panic!("step {step}: {change:?}: {result:?}, not {expected:?}"),
+            }
+            if rng.chance(10) {
+                assert!(Model::read(&place).unwrap() == model, "step {step}");
+            }
+            if rng.chance(2) {
+                if rng.chance(50) {
+                    place.close().unwrap()
+                } else {
+                    place.sync().unwrap()
+                }
+                drop(place);
+                place = open(&device);
+                assert_eq!(Model::read(&place).unwrap().summary(), model.summary(), "step {step}");
+                assert_clean(&place);
+            }
+        }
+        assert!(Model::read(&place).unwrap() == model);
+        assert_clean(&place);
+    });
+}
+
+#[test]
+fn removed_files_leave_nothing_behind() {
+    let device = formatted(32 << 20);
+    let place = open(&device);
+    let before = place.stats().unwrap().allocated_bytes;
+    for round in 0..3 {
+        for number in 0..200 {
+            let file = place.create(&format!("{number}"), StreamHint::Data).unwrap();
+            file.write_at(1 << 40, &[round + 1; 4096]).unwrap();
+        }
+        for number in 0..200 {
+            place.remove(&format!("{number}")).unwrap();
+        }
+        assert_eq!(place.stats().unwrap().allocated_bytes, before);
+        assert!(place.list().unwrap().is_empty());
+    }
+    assert_clean(&place);
+}
+
+#[test]
+fn a_handle_of_a_removed_file_touches_no_other() {
+    let device = formatted(32 << 20);
+    let place = open(&device);
+    let stale = place.create("a", StreamHint::Data).unwrap();
+    let id = stale.id();
+    stale.write_at(0, &[1; 512]).unwrap();
+    place.remove("a").unwrap();
+    drop(place);
+    // After a reopen the search for free numbers starts over, so the number is given out again.
+    let place = open(&device);
+    let fresh = place.create("b", StreamHint::Data).unwrap();
+    fresh.write_at(0, &[2; 512]).unwrap();
+    assert_ne!(fresh.id(), id);
+    let write = BatchOp::Write { file: id, offset: 0, data: &[3; 512] };
+    assert!(matches!(place.write_batch(&[write]), Err(Error::NotFound { .. })));
+    for result in [
+        stale.write_at(0, &[3; 512]),
+        stale.set_len(0),
+        stale.punch(0, 512),
+        stale.read_at(0, &mut [0; 512]),
+        stale.len().map(drop),
+        stale.allocated(0, 512).map(drop),
+    ] {
+        assert!(matches!(result, Err(Error::NotFound { .. })), "{result:?}");
+    }
+    let mut back = [0; 512];
+    fresh.read_at(0, &mut back).unwrap();
+    assert_eq!(back, [2; 512]);
+}
+
+#[test]
+fn names_and_ranges_that_cannot_be_are_refused() {
+    let device = formatted(32 << 20);
+    let place = open(&device);
+    for name in ["", ".", "..", "a/b", "a\0b", &"x".repeat(256)] {
+        let bad = |result: Result<(), Error>| matches!(result, Err(Error::BadName { .. }));
+        assert!(bad(place.create(name, StreamHint::Data).map(drop)), "{name:?}");
+        assert!(bad(place.open(name, StreamHint::Data).map(drop)), "{name:?}");
+        assert!(bad(place.remove(name)), "{name:?}");
+        assert!(bad(place.rename("a", name)), "{name:?}");
+        assert!(bad(place.rename(name, "a")), "{name:?}");
+    }
+    let file = place.create("a", StreamHint::Data).unwrap();
+    let end = 32_u64 << 40;
+    for (offset, len) in [(1, 512), (0, 511), (end, 512), (end - 512, 1024), (u64::MAX - 511, 512)] {
+        let mut buf = vec![0; len];
+        let bad = |result: Result<(), Error>| matches!(result, Err(Error::BadRange { .. }));
+        assert!(bad(file.write_at(offset, &buf)), "write {offset}+{len}");
+        assert!(bad(file.read_at(offset, &mut buf)), "read {offset}+{len}");
+        assert!(bad(file.punch(offset, len as u64)), "punch {offset}+{len}");
+    }
+    assert!(matches!(file.set_len(end + 512), Err(Error::BadRange { .. })));
+    file.set_len(end).unwrap();
+    file.write_at(end - 512, &[1; 512]).unwrap();
+    assert_eq!(file.len().unwrap(), end);
+    let too_large = vec![1; place.props().atomic_bytes_max as usize + 512];
+    assert!(matches!(file.write_at(0, &too_large), Err(Error::BatchTooLarge { .. })));
+    assert_clean(&place);
+}
+
+#[test]
+fn the_largest_atomic_batch_is_taken() {
+    let device = formatted(256 << 20);
+    let place = open(&device);
+    let sector_count = place.props().atomic_bytes_max as usize / 512;
+    assert_eq!(place.props().atomic_bytes_max, 8 << 20);
+    let file = place.create("a", StreamHint::Data).unwrap();
+    // The most bookkeeping that its bytes can need: single sectors apart from each other.
+    let data = [5; 512];
+    let write = |number| BatchOp::Write { file: file.id(), offset: number as u64 * 1024, data: &data };
+    let ops: Vec<_> = (0..sector_count).map(write).collect();
+    place.write_batch(&ops).unwrap();
+    assert_eq!(file.len().unwrap(), sector_count as u64 * 1024 - 512);
+    file.write_at(1 << 30, &vec![6; 8 << 20]).unwrap();
+    assert_clean(&place);
+}
+
+#[test]
+fn a_full_store_refuses_whole_operations_and_recovers() {
+    let device = formatted(32 << 20);
+    let place = open(&device);
+    let mut rng = SeededRng::new(1);
+    let mut page = vec![0; 1 << 16];
+    let mut names = Vec::new();
+    let error = loop {
+        rng.fill(&mut page);
+        let name = format!("{}", names.len());
+        let written = place
+            .create(&name, StreamHint::Data)
+            .and_then(|file| (0..16).try_for_each(|i| file.write_at(i * (1 << 16), &page)));
+        names.push(name);
+        if let Err(error) = written {
+            break error;
+        }
+        assert!(names.len() < 64, "64 MiB went into 32 MiB");
+    };
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    assert!(names.len() > 10, "full after {} MiB of 32", names.len());
+    assert_clean(&place);
+    place.open("0", StreamHint::Data).unwrap().write_at(0, &page).unwrap(); // of the same size
+    place.rename("1", "2").unwrap();
+    place.remove("0").unwrap();
+    place.create("again", StreamHint::Data).unwrap().write_at(0, &page).unwrap();
+    assert_clean(&place);
+}
+
+#[test]
+fn many_names_from_many_threads() {
+    const THREADS: usize = 4;
+    let device = formatted(64 << 20);
+    let place = open(&device);
+    let place_ref = &place;
+    let contents: Vec<BTreeMap<String, u8>> = std::thread::scope(|scope| {
+        let workers: Vec<_> =
+            (0..THREADS).map(|worker| scope.spawn(move || work(place_ref, worker))).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    let mut names = place.list().unwrap();
+    names.sort();
+    let mut expected: Vec<String> = contents.iter().flat_map(|files| files.keys().cloned()).collect();
+    expected.sort();
+    assert_eq!(names, expected);
+    for (name, byte) in contents.iter().flatten() {
+        let mut back = [0; 1024];
+        place.open(name, StreamHint::Data).unwrap().read_at(1024, &mut back).unwrap();
+        assert_eq!(back, [*byte; 1024], "{name}");
+    }
+    assert_clean(&place);
+}
+
+/// Creates, writes, renames and removes names of its own; returns what it left.
+fn work(place: &Nvmfs, worker: usize) -> BTreeMap<String, u8> {
+    let mut rng = SeededRng::new(worker as u64);
+    let mut files = BTreeMap::new();
+    for _ in 0..300 {
+        let name = format!("{worker}-{}", rng.below(20));
+        let to = format!("{worker}-{}", rng.below(20));
+        let byte = 1 + rng.below(255) as u8;
+        match (files.contains_key(&name), rng.below(4)) {
+            (false, _) => {
+                let file = place.create(&name, StreamHint::Data).unwrap();
+                file.write_at(1024, &[byte; 1024]).unwrap();
+                files.insert(name, byte);
+            }
+            (true, 0) => {
+                place.remove(&name).unwrap();
+                files.remove(&name);
+            }
+            (true, 1) => {
+                place.rename(&name, &to).unwrap();
+                let content = files.remove(&name).unwrap();
+                files.insert(to, content);
+            }
+            (true, _) => {
+                place.open(&name, StreamHint::Data).unwrap().write_at(1024, &[byte; 1024]).unwrap();
+                files.insert(name, byte);
+            }
+        }
+    }
+    files
+}
+
+/// All threads fight for the same three names; whoever loses must be told, and nothing must be left.
+#[test]
+fn the_same_names_from_many_threads() {
+    let device = formatted(64 << 20);
+    let place = open(&device);
+    let place_ref = &place;
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            scope.spawn(move || fight(place_ref, worker));
+        }
+    });
+    assert_clean(&place);
+    assert!(place.list().unwrap().len() <= 3);
+    for name in place.list().unwrap() {
+        place.remove(&name).unwrap();
+    }
+    assert_clean(&place);
+}
+
+fn fight(place: &Nvmfs, worker: u64) {
+    let mut rng = SeededRng::new(worker);
+    for _ in 0..1000 {
+        let name = format!("{}", rng.below(3));
+        let result = match rng.below(4) {
+            0 => place.create(&name, StreamHint::Data).map(drop),
+            1 => place.remove(&name),
+            2 => place.rename(&name, &format!("{}", rng.below(3))),
+            _ => place.open(&name, StreamHint::Data).and_then(|file| {
+                file.write_at(rng.below(8) * 512, &[1; 512])?;
+                file.set_len(rng.below(8) * 512)
+            }),
+        };
+        let lost = matches!(result, Err(Error::NotFound { .. } | Error::Exists { .. }));
+        assert!(result.is_ok() || lost, "{result:?}");
+    }
+}
