@@ -1,3 +1,4 @@
 //! Benchmarks for Lacuna and, behind the same traits, for other engines.
 
+pub mod engine;
 pub mod linkbench;

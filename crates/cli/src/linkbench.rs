@@ -108,7 +108,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if let Some(path) = &arguments.json {
         // Hours of benchmark must not end in a report that cannot be written.
-        fs::File::options().create(true).append(true).open(path).with_context(|| path.display().to_string())?;
+        fs::File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .with_context(|| path.display().to_string())?;
     }
     let config = Config {
         ids: arguments.ids,

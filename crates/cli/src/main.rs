@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&format!("{error:#}"));
+            complain(&chain(&error));
             ExitCode::FAILURE
         }
     }
@@ -72,6 +72,17 @@ fn explain(usage: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
+/// An error with its causes; many a message has its cause in it already.
+fn chain(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match () {
+        () if text.is_empty() => cause,
+        () if text.contains(&cause) => text,
+        // "place: what" below "place": the inner one names the place already.
+        () if cause.starts_with(&text) => cause,
+        () => format!("{text}: {cause}"),
+    })
+}
+
 fn complain(what: &str) {
     let line = what.split_whitespace().collect::<Vec<_>>().join(" ");
     let _ = writeln!(std::io::stderr(), "lacuna: {line}");
@@ -83,5 +94,19 @@ fn say(text: &str) -> Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_do_not_repeat_themselves() {
+        let wrapped =
+            |inner: &str, outer: &str| chain(&anyhow::anyhow!(inner.to_owned()).context(outer.to_owned()));
+        assert_eq!(wrapped("no space", "store"), "store: no space");
+        assert_eq!(wrapped("no space", "store: no space"), "store: no space");
+        assert_eq!(wrapped("store: no space", "store"), "store: no space");
     }
 }

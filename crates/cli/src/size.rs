@@ -31,10 +31,26 @@ mod tests {
 
     #[test]
     fn sizes_are_parsed_strictly() {
-        for (text, bytes) in [("512", 512), ("4K", 4096), ("256M", 256 << 20), ("8G", 8 << 30), ("1T", 1 << 40)] {
+        for (text, bytes) in
+            [("512", 512), ("4K", 4096), ("256M", 256 << 20), ("8G", 8 << 30), ("1T", 1 << 40)]
+        {
             assert_eq!(text.parse(), Ok(Size(bytes)));
         }
-        for bad in ["", "G", "8g", "8GB", "8 G", "-8G", "+8", "1.5G", "0", "0x10", "8G8", "ü", "99999999999999999999"] {
+        for bad in [
+            "",
+            "G",
+            "8g",
+            "8GB",
+            "8 G",
+            "-8G",
+            "+8",
+            "1.5G",
+            "0",
+            "0x10",
+            "8G8",
+            "ü",
+            "99999999999999999999",
+        ] {
             assert!(bad.parse::<Size>().is_err(), "{bad}");
         }
         assert_eq!("16777216T".parse::<Size>(), Err("too large"));

@@ -1,0 +1,114 @@
+use std::{fmt::Write, path::PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lacuna_engine::{Store, StoreOptions, TableInfo, TableKind};
+use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
+use serde_json::{Value, json};
+
+use crate::say;
+
+/// Show what a store holds
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A store file, a block device, or a directory with tables
+    store: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let name = arguments.store.display().to_string();
+    let opened = open_place(&arguments.store, &PlaceOptions::default())?;
+    let place = opened.place();
+    let tables = if place.list()?.is_empty() {
+        Vec::new()
+    } else {
+        let store = Store::open(place.clone(), StoreOptions::default()).with_context(|| name.clone())?;
+        let tables = store.tables()?;
+        store.close()?;
+        tables
+    };
+    let stats = place.stats()?;
+    let mut info = json!({
+        "store": name,
+        "allocated_bytes": stats.allocated_bytes,
+        "store_bytes": stats.store_bytes,
+        "tables": tables.iter().map(table_json).collect::<Vec<_>>(),
+    });
+    if let OpenedPlace::Store(fs) = &opened {
+        let stats = fs.ftl().stats();
+        info["capacity_bytes"] = stats.capacity_bytes.into();
+        info["segment_bytes"] = stats.segment_bytes.into();
+        info["segments"] = stats.segments.into();
+        info["free_segments"] = stats.free_segments.into();
+        info["extents"] = stats.extents.into();
+    }
+    opened.close()?;
+    let text =
+        if arguments.json { serde_json::to_string_pretty(&info)? + "\n" } else { text(&info, &tables) };
+    say(&text)
+}
+
+fn compression(table: &TableInfo) -> (&'static str, &'static str, i32) {
+    match table.options.kind {
+        TableKind::PageCompressed { algorithm, level } => ("page", algorithm.name(), level),
+        _ => ("plain", "none", 0),
+    }
+}
+
+fn table_json(table: &TableInfo) -> Value {
+    let (kind, algorithm, level) = compression(table);
+    json!({
+        "name": table.name,
+        "tables": kind,
+        "algorithm": algorithm,
+        "level": level,
+        "page_bytes": table.options.page_bytes,
+        "file_bytes": table.file_bytes,
+        "allocated_bytes": table.allocated_bytes,
+        "hole_unit": table.hole_unit,
+    })
+}
+
+fn text(info: &Value, tables: &[TableInfo]) -> String {
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    let mut text = format!("{}\n", info["store"].as_str().unwrap_or_default());
+    let number = |name: &str| info[name].as_u64();
+    if let (Some(capacity), Some(free), Some(segments)) =
+        (number("capacity_bytes"), number("free_segments"), number("segments"))
+    {
+        let _ = writeln!(text, "  capacity    {:>10.1} MB, {free} of {segments} segments free", mb(capacity));
+    }
+    for (title, name) in [("live bytes", "allocated_bytes"), ("room taken", "store_bytes")] {
+        let _ = writeln!(text, "  {title:<11} {:>10.1} MB", mb(number(name).unwrap_or(0)));
+    }
+    if tables.is_empty() {
+        text += "  no tables\n";
+        return text;
+    }
+    let _ = writeln!(
+        text,
+        "\n  {:<20} {:<12} {:>6} {:>12} {:>12} {:>6}",
+        "table", "compression", "page", "size MB", "taken MB", "ratio"
+    );
+    for table in tables {
+        let (kind, algorithm, level) = compression(table);
+        let compression = match (kind, level) {
+            ("plain", _) => kind.to_owned(),
+            (_, 0) => format!("{kind}/{algorithm}"),
+            (_, level) => format!("{kind}/{algorithm} {level}"),
+        };
+        let _ = writeln!(
+            text,
+            "  {:<20} {compression:<12} {:>6} {:>12.1} {:>12.1} {:>6.2}",
+            table.name,
+            format!("{}K", table.options.page_bytes >> 10),
+            mb(table.file_bytes),
+            mb(table.allocated_bytes),
+            table.allocated_bytes as f64 / table.file_bytes.max(1) as f64,
+        );
+    }
+    text
+}

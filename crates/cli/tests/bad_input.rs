@@ -1,0 +1,147 @@
+//! Whatever is wrong: one line that names the place and the cause, an exit code, nothing lost.
+
+mod support;
+
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+use lacuna_device::{RawDevice, RawOptions};
+use support::{Scratch, lacuna, run, succeed};
+
+/// Expects exit code `code` and that the last line on standard error is a complaint with all of
+/// `words` in it; the line.
+fn complains(output: &Output, code: i32, words: &[&str]) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    let complaints = stderr.lines().filter(|line| line.starts_with("lacuna: ")).count();
+    assert_eq!(complaints, 1, "one line: {stderr}");
+    let line = stderr.lines().last().unwrap_or_default().to_owned();
+    assert!(line.starts_with("lacuna: "), "{stderr}");
+    for word in words {
+        assert!(line.contains(word), "{line:?} does not say {word:?}");
+    }
+    line
+}
+
+#[test]
+fn nonsense_options() {
+    let scratch = Scratch::new();
+    for (arguments, words) in [
+        ("format store", vec!["--size"]),
+        ("format store --size 8Q", vec!["8Q", "--size"]),
+        ("format store --size 0", vec!["--size", "zero"]),
+        ("format --size 8G", vec!["STORE"]),
+        ("info", vec!["STORE"]),
+        ("frobnicate", vec!["frobnicate"]),
+        ("linkbench --ids 0", vec!["--ids", "0"]),
+        ("linkbench --ids many", vec!["--ids", "many"]),
+        ("linkbench --requesters 0", vec!["--requesters"]),
+        ("linkbench --seconds -1", vec!["-1"]),
+        ("linkbench --tables plain,zip", vec!["zip", "--tables"]),
+        ("linkbench --algorithm lzma", vec!["lzma", "--algorithm"]),
+        ("linkbench --level 23", vec!["--level"]),
+        ("linkbench --pool 1.5G", vec!["--pool"]),
+        ("linkbench --verify-acks log", vec!["--store"]),
+    ] {
+        complains(&run(&scratch, arguments), 2, &words);
+    }
+    complains(&run(&scratch, "linkbench --tables page,page"), 1, &["--tables", "page"]);
+    complains(&run(&scratch, "linkbench --pool 1K --size 64M --ids 10"), 1, &["pool"]);
+    complains(&run(&scratch, "linkbench --json no/where.json"), 1, &["no/where.json"]);
+    complains(&run(&scratch, "linkbench --distribution nowhere --size 64M"), 1, &["nowhere"]);
+    assert_eq!(fs::read_dir(scratch.path(".")).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn missing_and_foreign_places() {
+    let scratch = Scratch::new();
+    complains(&run(&scratch, "info nowhere"), 1, &["nowhere"]);
+    complains(&run(&scratch, "check nowhere"), 1, &["nowhere"]);
+    complains(&run(&scratch, "format no/where --size 64M"), 1, &["no/where"]);
+    complains(&run(&scratch, "linkbench --store no/where"), 1, &["no/where"]);
+
+    let diary = "dear diary\n".repeat(100_000);
+    fs::write(scratch.path("diary"), &diary).unwrap();
+    for arguments in ["info diary", "check diary", "linkbench --store diary", "format diary --size 64M"] {
+        complains(&run(&scratch, arguments), 1, &["diary"]);
+    }
+    fs::write(scratch.path("empty"), "").unwrap();
+    complains(&run(&scratch, "info empty"), 1, &["empty"]);
+    complains(&run(&scratch, "linkbench --size 64M --ids 10 --ack-log diary"), 1, &["diary"]);
+    complains(&run(&scratch, "linkbench --verify-acks diary --store diary"), 1, &["diary"]);
+    assert!(fs::read_to_string(scratch.path("diary")).unwrap() == diary, "nothing is lost");
+}
+
+#[test]
+fn truncated_flipped_and_locked_stores() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    let sound = fs::read(scratch.path("store")).unwrap();
+    complains(&run(&scratch, "format store --size 64M"), 1, &["store", "not empty"]);
+    complains(&run(&scratch, "format store --size 32M"), 1, &["store"]);
+    assert!(fs::read(scratch.path("store")).unwrap() == sound);
+
+    for kept in [sound.len() / 2, 4096, 512, 1] {
+        fs::write(scratch.path("cut"), &sound[..kept]).unwrap();
+        complains(&run(&scratch, "info cut"), 1, &["cut"]);
+    }
+    // Any byte that is not zero may flip: then the store is sound still, or the damage is named.
+    let written: Vec<usize> = (0..sound.len()).filter(|&at| sound[at] != 0).collect();
+    for step in 0..60 {
+        let mut flipped = sound.clone();
+        flipped[written[step * written.len() / 60]] ^= 0x10;
+        fs::write(scratch.path("flipped"), &flipped).unwrap();
+        let output = run(&scratch, "check flipped");
+        if !output.status.success() {
+            complains(&output, 1, &["flipped"]);
+        }
+    }
+    let held = RawDevice::open(&scratch.path("store"), RawOptions::default()).unwrap();
+    for arguments in
+        ["info store", "check store", "format store --size 64M --force", "linkbench --store store"]
+    {
+        complains(&run(&scratch, arguments), 1, &["store", "in use"]);
+    }
+    drop(held);
+    succeed(&scratch, "check store");
+    succeed(&scratch, "format store --size 32M --force");
+}
+
+#[test]
+fn directories_without_rights() {
+    let scratch = Scratch::new();
+    // Not even root can make files there.
+    complains(&run(&scratch, "linkbench --store /proc --ids 10"), 1, &["/proc"]);
+}
+
+#[test]
+fn full_stores_and_disks() {
+    let scratch = Scratch::new();
+    let distribution = scratch.distribution();
+    let arguments = format!("--ids 100000 --seconds 1 --warmup 0 --distribution {}", distribution.display());
+    let output = run(&scratch, &format!("linkbench --store full --size 24M --tables page {arguments}"));
+    complains(&output, 1, &["full", "no space"]);
+    let check = run(&scratch, "check full");
+    if !check.status.success() {
+        // Recovery may need room that a full store has not; it must say so.
+        complains(&check, 1, &["full", "no space"]);
+    }
+
+    // A host file system without room, where we may mount one.
+    let disk = scratch.path("disk");
+    fs::create_dir(&disk).unwrap();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=16M", "none"]).arg(&disk).output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        eprintln!("not tested: a full disk (mounting a small one needs rights)");
+        return;
+    }
+    let mut command = lacuna(&scratch);
+    command.args(["linkbench", "--store", "disk/store", "--size", "1G", "--tables", "plain"]);
+    let output = command.args(arguments.split_whitespace()).output().unwrap();
+    let unmounted = Command::new("umount").arg("-l").arg(&disk).status().unwrap();
+    complains(&output, 1, &["disk/store", "no space"]);
+    assert!(unmounted.success());
+}

@@ -1,0 +1,93 @@
+//! Whole runs of the program, and runs that are killed.
+
+mod support;
+
+use std::{fs, process::Stdio, thread, time::Duration};
+
+use serde_json::Value;
+use support::{Scratch, lacuna, run, succeed};
+
+const SMALL: &str = "--ids 3000 --seconds 1 --warmup 0 --requesters 4 --pool 16M --distribution distribution";
+
+fn report(scratch: &Scratch) -> Value {
+    serde_json::from_slice(&fs::read(scratch.path("out.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn temporary_stores_leave_nothing_behind() {
+    let scratch = Scratch::new();
+    scratch.distribution();
+    let table = succeed(&scratch, &format!("linkbench --size 512M {SMALL} --json out.json"));
+    assert!(table.contains("page/lz4 : plain"), "{table}");
+    let report = report(&scratch);
+    assert_eq!(report["benchmark"], "linkbench");
+    assert_eq!(report["config"]["ids"], 3000);
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2);
+    assert_eq!(runs[0]["links"], runs[1]["links"]);
+    for run in runs {
+        assert_eq!(run["counts_match"], true);
+        assert!(run["requests"].as_u64() > Some(0) && run["device_bytes_written"].as_u64() > Some(0));
+    }
+    assert!(runs[1]["allocated_bytes"].as_u64() < runs[0]["allocated_bytes"].as_u64());
+    let mut left: Vec<_> =
+        fs::read_dir(scratch.path(".")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["distribution", "out.json"]);
+}
+
+#[test]
+fn stores_and_directories_keep_the_last_run() {
+    let scratch = Scratch::new();
+    scratch.distribution();
+    fs::create_dir(scratch.path("dir")).unwrap();
+    succeed(&scratch, "format made --size 512M");
+    for place in ["missing", "made", "dir"] {
+        succeed(&scratch, &format!("linkbench --store {place} --size 512M {SMALL} --ack-log acks"));
+        succeed(&scratch, &format!("check {place}"));
+        let proof = succeed(&scratch, &format!("linkbench --verify-acks acks --store {place}"));
+        assert!(proof.contains("sound"), "{proof}");
+        let info: Value = serde_json::from_str(&succeed(&scratch, &format!("info {place} --json"))).unwrap();
+        let tables = info["tables"].as_array().unwrap();
+        let link = tables.iter().find(|table| table["name"] == "link").unwrap();
+        assert_eq!((&link["tables"], &link["algorithm"]), (&"page".into(), &"lz4".into()));
+        // A second benchmark does not mix with the first.
+        let again = run(&scratch, &format!("linkbench --store {place} {SMALL}"));
+        assert_eq!(again.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&again.stderr).contains("holds the table"), "{again:?}");
+    }
+}
+
+/// `kill -9` at random moments: the store is sound, and every acknowledged commit is in it.
+#[test]
+fn killed_runs_lose_nothing_that_was_acknowledged() {
+    let variable = |name| std::env::var(name).ok().map(|v| v.parse::<u64>().expect(name));
+    let first = variable("LACUNA_SEED").unwrap_or(1);
+    // A kill takes seconds: nightly runs make some hundred, not thousands.
+    let kills = variable("LACUNA_CASES").unwrap_or(20).min(500);
+    let scratch = Scratch::new();
+    scratch.distribution();
+    for seed in first..first + kills {
+        let moment = Duration::from_millis(20 + seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) % 3000);
+        let kind = if seed % 4 == 0 { "plain" } else { "page" };
+        let _ = fs::remove_file(scratch.path("store"));
+        let _ = fs::remove_file(scratch.path("acks"));
+        let arguments = format!(
+            "linkbench --store store --size 512M --tables {kind} --ack-log acks --seed {seed} --ids 5000 \
+             --requesters 8 --warmup 0 --seconds 60 --pool 8M --distribution distribution"
+        );
+        let mut child =
+            lacuna(&scratch).args(arguments.split_whitespace()).stderr(Stdio::null()).spawn().unwrap();
+        thread::sleep(moment);
+        assert_eq!(child.try_wait().unwrap(), None, "seed {seed}: ended by itself");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let acks = fs::read_to_string(scratch.path("acks")).unwrap_or_default().lines().count();
+        eprintln!("LACUNA_SEED={seed}: killed {moment:?} after the start, {acks} lines of acknowledgements");
+        if acks < 2 {
+            continue; // killed before anything was acknowledged, perhaps while the store was made
+        }
+        succeed(&scratch, "check store");
+        succeed(&scratch, "linkbench --verify-acks acks --store store");
+    }
+}

@@ -1,0 +1,57 @@
+//! Running the program.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+/// A directory of one test's own, removed at its end.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("lacuna-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        Scratch(dir)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Out-degrees of a small graph, without LinkBench's million-link node.
+    pub(crate) fn distribution(&self) -> PathBuf {
+        let path = self.path("distribution");
+        std::fs::write(&path, "nlinks\n0 45\n1 77\n3 93\n10 99\n60 99.9\n20000 100\n").unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The program, to be run in the scratch directory.
+pub(crate) fn lacuna(scratch: &Scratch) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lacuna"));
+    command.current_dir(&scratch.0).env("RUST_BACKTRACE", "1");
+    command
+}
+
+/// Runs the program with arguments separated by blanks.
+pub(crate) fn run(scratch: &Scratch, arguments: &str) -> Output {
+    lacuna(scratch).args(arguments.split_whitespace()).output().unwrap()
+}
+
+/// Runs the program, which must succeed; its standard output.
+pub(crate) fn succeed(scratch: &Scratch, arguments: &str) -> String {
+    let output = run(scratch, arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "lacuna {arguments}: {:?}: {stderr}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
