@@ -1,4 +1,98 @@
-//! A host-side flash translation layer: a sparse, persistent, atomic space of sectors.
+//! A host-side flash translation layer: a sparse space of 2^64 sectors on a block device, with
+//! atomic batches, persistent trim and thin provisioning.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use lacuna_device::{BlockDevice, MemDevice};
+//! use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Stream};
+//!
+//! # fn main() -> lacuna_ftl::Result<()> {
+//! let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+//! Ftl::format(device.clone(), &FormatOptions::default())?;
+//! let ftl = Ftl::open(device, Options::default())?;
+//!
+//! // Both or neither, whatever happens; and for good once flushed.
+//! let page = [7; 4096];
+//! let far = Lba(1 << 50);
+//! ftl.write_batch(
+//!     &[Op::Write { lba: far, data: &page }, Op::Trim { lba: Lba(0), sectors: 1 << 40 }],
+//!     Stream::Data,
+//! )?;
+//! ftl.flush()?;
+//!
+//! let mut back = [0; 4096];
+//! ftl.read(far, &mut back)?;
+//! assert_eq!(back, page);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is promised
+//!
+//! - **Batch.** Any mix of writes and trims under one number, applied whole or not at all across any
+//!   crash. There is no other way to write. Numbers are dense.
+//! - **Prefix.** After a power cut the space is what some prefix of the accepted batches, in order,
+//!   made of it, and that prefix contains every batch accepted before the last [`Ftl::flush`] that
+//!   returned.
+//! - **Never wrong bytes.** What does not match its checksum is an error that names the place.
+//! - **Never stuck.** Reads, trims and overwrites of the same size work on a full store, and a batch
+//!   is refused with [`Error::Full`] before anything of it is applied.
+//!
+//! # How it works
+//!
+//! The device is cut into segments. The first holds two superblock slots. The others are free, or
+//! are filled from front to back with *records*: a header, entries, payload. A batch is one record,
+//! or one per segment that it spans. Fresh data has two append points (data and log), collection a
+//! third; a record is never changed once it is written. The *map*, in memory, says which record holds
+//! the bytes of each sector. A *checkpoint* is a copy of the map on the device; the superblock points
+//! to its root. What the map does not point to is garbage, and collection turns mostly-garbage
+//! segments into free ones by moving what is live.
+//!
+//! # Why a power cut at any instant is harmless
+//!
+//! The device may keep or lose each sector written since the last sync, in any order (see
+//! [`lacuna_device`]). Recovery reads superblock, checkpoint, then the records after it, and applies
+//! batches by number until the first that is not there whole. Nine facts make that enough:
+//!
+//! 1. **A batch is whole or void.** Its parts are counted, and the last one is marked. Headers and
+//!    entries are under one CRC. Payload has a CRC per chunk; recovery verifies it for every batch
+//!    that is not known to be durable. (`recovery`)
+//! 2. **Flushed means in the prefix.** A flush writes the tails of both append points for fresh data,
+//!    waits for every earlier write, then syncs; so it makes all batches up to its own durable, on
+//!    whichever append point, and no gap lies below a flushed batch. (`write`)
+//! 3. **Flushed sectors are never rewritten.** A flush pads to the next device block, and appends go
+//!    on behind it. A tail is never appended to after a reopen: recovery opens fresh segments. (`tail`)
+//! 4. **Damage is not taken for a cut.** Records say up to which batch all was durable when they were
+//!    made. If recovery ends below the highest such mark, it reports corruption. (`recovery`)
+//! 5. **Stale bytes are not taken for records.** A record names its segment, offset, epoch and
+//!    generation under a CRC that is salted with the store's identity. Generations are never reused.
+//!    (`scan`)
+//! 6. **A batch past the cut is void for ever.** Its number will be given out again, so before the
+//!    first batch is accepted, open makes a checkpoint durable that begins behind all older segments,
+//!    under a new epoch. (`recovery`)
+//! 7. **Changing the root is atomic.** Everything that a new root leads to is synced before the first
+//!    slot is written, and what only the old root needs is freed after both slots are. (`checkpoint`,
+//!    `superblock`)
+//! 8. **Nothing is overwritten that a recovery could need.** A segment is reused only once a
+//!    checkpoint is durable that *began* after the segment was dead. That checkpoint's map does not
+//!    point into it, its replay starts behind it, and the batches that killed it were synced with it.
+//!    Recovery's own checkpoint goes into segments that this recovery did not read. (`checkpoint`)
+//! 9. **Moving is invisible.** Collection changes where bytes are and not what they are. Until a
+//!    checkpoint knows the new place, recovery finds the old one, intact by 8. So relocations need no
+//!    number and no replay. (`gc`)
+//!
+//! A second cut during recovery meets the same bytes, by 8, until the new root is in force, and an
+//! empty log after it, by 6.
+//!
+//! A failed write or sync leaves it unknown what the device holds, so it *poisons* the store: reads go
+//! on, all else fails until the store is opened anew. A sync that works later proves nothing.
+//!
+//! # Reading the source
+//!
+//! `format` is every byte on the device; `batch`, `space` and `map` are pure; `tail` and `log` are the
+//! state of the append points; `write`, `read`, `gc`, `checkpoint` and `recovery` do what they say;
+//! `store` has the locks and the public face; `background` decides what is due.
 
 mod addr;
 mod background;

@@ -220,6 +220,26 @@ fn a_full_store_still_takes_overwrites_and_trims() {
 }
 
 #[test]
+fn a_full_store_takes_overwrites_that_split_extents() {
+    let device = mem(4 << 20);
+    let ftl = open(&device);
+    let mut rng = SeededRng::new(4);
+    let mut model = Model::new(8192);
+    let pages = fill(&ftl, &mut rng, &mut model);
+    let room = ftl.stats().live_limit_bytes - ftl.stats().live_bytes;
+    // Each adds two extents of 112 bytes and no data.
+    for number in 0..room / 224 + 20 {
+        let data = (0..4096).map(|_| 1 + rng.below(255) as u8).collect();
+        let batch = [Change::Write(number % pages * 32 + 8 * (1 + number / pages), data)];
+        ftl.write_batch(&ops(&batch), Stream::Data).unwrap();
+        model.apply(&batch);
+    }
+    assert!(ftl.stats().live_bytes > ftl.stats().live_limit_bytes);
+    model.assert_same(&ftl);
+    assert_sound(&ftl);
+}
+
+#[test]
 fn tiny_extents_fill_a_store_and_leave_again() {
     let device = mem(4 << 20);
     let ftl = open(&device);

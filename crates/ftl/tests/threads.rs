@@ -27,7 +27,7 @@ fn work(ftl: &Ftl, thread: u64, seed: u64) -> Vec<u8> {
         match rng.below(10) {
             0..6 => {
                 let data = payload(&mut rng, len);
-                let stream = if thread % 2 == 0 { Stream::Data } else { Stream::Log };
+                let stream = if thread.is_multiple_of(2) { Stream::Data } else { Stream::Log };
                 ftl.write_batch(&[Change::Write(base + lba, data.clone()).op()], stream).unwrap();
                 model[place].copy_from_slice(&data);
             }

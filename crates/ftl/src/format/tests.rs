@@ -1,0 +1,227 @@
+use super::*;
+
+const SALT: Salt = Salt(7);
+const LIFE: Life = Life { segment: SegNo(3), generation: 9, epoch: 2 };
+
+fn superblock() -> Superblock {
+    Superblock {
+        uuid: [5; 16],
+        capacity_bytes: 64 << 20,
+        segment_bytes: 1 << 20,
+        block_bytes: 512,
+        sequence: 4,
+        epoch: 3,
+        flushed_seq: Seq(77),
+        root: Some(RootRef { segment: SegNo(9), generation: 12, offset: 4096, bytes: 200 }),
+    }
+}
+
+fn record() -> RecordHeader {
+    RecordHeader {
+        kind: RecordKind::Batch,
+        last_part: true,
+        life: LIFE,
+        seq: Seq(10),
+        flushed_seq: Seq(8),
+        part: 0,
+        offset: 1024,
+        body_bytes: ENTRY_BYTES as u32,
+        total_bytes: 4096,
+    }
+}
+
+fn entry() -> Entry {
+    Entry {
+        kind: EntryKind::Write,
+        lba: Lba(40),
+        sectors: 8,
+        birth: Seq(0),
+        phys: PhysAddr { segment: SegNo(3), grain: 80 },
+        stored: 2064,
+        crc: 1,
+    }
+}
+
+#[test]
+fn superblock_round_trip() {
+    let Slot::Valid(back) = superblock().to_raw().verify() else { panic!("refused") };
+    assert_eq!(back, superblock());
+}
+
+#[test]
+fn every_flipped_bit_of_a_superblock_is_noticed() {
+    let good = superblock().to_raw();
+    for bit in 0..size_of::<SuperblockRaw>() * 8 {
+        let mut raw = good;
+        raw.as_mut_bytes()[bit / 8] ^= 1 << (bit % 8);
+        assert!(!matches!(raw.verify(), Slot::Valid(_)), "bit {bit}");
+    }
+}
+
+#[test]
+fn newer_superblocks_are_named() {
+    let mut raw = superblock().to_raw();
+    raw.version = (VERSION + 1).into();
+    assert!(matches!(raw.verify(), Slot::Newer(found) if found == VERSION + 1));
+    let mut raw = superblock().to_raw();
+    raw.features = 0x10.into();
+    raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
+    assert!(matches!(raw.verify(), Slot::UnknownFeatures(0x10)));
+}
+
+#[test]
+fn segment_header_round_trip_and_flips() {
+    let header = SegmentHeader {
+        kind: SegmentKind::Log,
+        segment: SegNo(3),
+        generation: 9,
+        epoch: 2,
+        opened_seq: Seq(5),
+    };
+    let good = header.to_raw(SALT);
+    assert_eq!(good.verify(SALT, SegNo(3)), Ok(header));
+    assert!(good.verify(SALT, SegNo(4)).is_err());
+    assert!(good.verify(Salt(8), SegNo(3)).is_err());
+    for bit in 0..size_of::<SegmentHeaderRaw>() * 8 {
+        let mut raw = good;
+        raw.as_mut_bytes()[bit / 8] ^= 1 << (bit % 8);
+        assert!(raw.verify(SALT, SegNo(3)).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn record_round_trip_and_flips() {
+    let bytes = record().seal(SALT, entry().to_raw().as_bytes());
+    let parse = |bytes: &[u8]| {
+        let (raw, _) = RecordHeaderRaw::read_from_prefix(bytes).unwrap();
+        let sealed = raw.sealed_bytes(LIFE, 1024, 1 << 16).ok_or("no record")?;
+        raw.verify(SALT, LIFE, bytes.get(..sealed).ok_or("too long")?)
+    };
+    assert_eq!(parse(&bytes), Ok(record()));
+    for bit in 0..bytes.len() * 8 {
+        let mut bytes = bytes.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(parse(&bytes).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn records_of_other_lives_are_not_plausible() {
+    let bytes = record().seal(SALT, entry().to_raw().as_bytes());
+    let (raw, _) = RecordHeaderRaw::read_from_prefix(&bytes).unwrap();
+    assert!(raw.sealed_bytes(LIFE, 1024, 1 << 16).is_some());
+    assert!(raw.sealed_bytes(Life { generation: 8, ..LIFE }, 1024, 1 << 16).is_none());
+    assert!(raw.sealed_bytes(Life { epoch: 1, ..LIFE }, 1024, 1 << 16).is_none());
+    assert!(raw.sealed_bytes(Life { segment: SegNo(4), ..LIFE }, 1024, 1 << 16).is_none());
+    assert!(raw.sealed_bytes(LIFE, 512, 1 << 16).is_none());
+    assert!(raw.sealed_bytes(LIFE, 1024, 4096).is_none(), "runs over the end of the segment");
+}
+
+#[test]
+fn entries_are_checked() {
+    let verify = |entry: Entry| entry.to_raw().verify(&record());
+    assert_eq!(verify(entry()), Ok(entry()));
+    let trim = Entry {
+        kind: EntryKind::Trim,
+        stored: 0,
+        phys: PhysAddr { segment: SegNo(3), grain: 0 },
+        sectors: 1 << 40,
+        ..entry()
+    };
+    assert_eq!(verify(trim), Ok(trim));
+    let bad = [
+        Entry { sectors: 0, ..entry() },
+        Entry { lba: Lba(u64::MAX), ..entry() },
+        Entry { lba: Lba(28), ..entry() },
+        Entry { stored: 2065, ..entry() },
+        Entry { stored: 8 * 512 + 16, ..entry() },
+        Entry { stored: 0, ..entry() },
+        Entry { phys: PhysAddr { segment: SegNo(3), grain: 65 }, ..entry() },
+        Entry { phys: PhysAddr { segment: SegNo(3), grain: 5120 / 16 - 128 }, ..entry() },
+        Entry { kind: EntryKind::Relocate, birth: Seq(3), ..entry() },
+        Entry { birth: Seq(3), ..entry() },
+        Entry { stored: 16, ..trim },
+    ];
+    for entry in bad {
+        assert!(verify(entry).is_err(), "{entry:?}");
+    }
+}
+
+#[test]
+fn map_entries_are_checked() {
+    let phys = PhysAddr { segment: SegNo(3), grain: 80 };
+    let good = Extent { phys, stored: 5008, crc: 1, birth: Seq(4), sectors: 6, skip: 4 };
+    let verify = |lba, extent: Extent| extent.to_raw(Lba(lba)).verify(8, 1 << 16);
+    assert_eq!(verify(36, good), Ok((Lba(36), good)));
+    let left = Extent { sectors: 2, skip: 0, ..good };
+    assert_eq!(verify(32, left), Ok((Lba(32), left)));
+    let bad = [
+        (36, Extent { sectors: 7, ..good }),
+        (36, Extent { sectors: 0, ..good }),
+        (3, good),
+        (60, good),
+        (36, Extent { stored: 5009, ..good }),
+        (36, Extent { phys: PhysAddr { segment: SegNo(8), ..phys }, ..good }),
+        (36, Extent { phys: PhysAddr { segment: SegNo(0), ..phys }, ..good }),
+        (36, Extent { phys: PhysAddr { grain: 4000, ..phys }, ..good }),
+    ];
+    for (lba, extent) in bad {
+        assert!(verify(lba, extent).is_err(), "{lba} {extent:?}");
+    }
+}
+
+#[test]
+fn root_round_trip() {
+    let place = Place { segment: SegNo(2), generation: 3, offset: 512 };
+    let root = Root {
+        start_seq: Seq(6),
+        generation_next: 8,
+        extents: 1000,
+        map_records: 2,
+        positions: [None, Some(place)],
+        segments: vec![place, Place { segment: SegNo(4), ..place }],
+    };
+    let bytes = root.to_bytes();
+    assert_eq!(bytes.len(), Root::bytes_for(2));
+    assert_eq!(Root::parse(&bytes, 8, 1 << 16), Ok(root));
+    assert!(Root::parse(&bytes, 4, 1 << 16).is_err());
+    assert!(Root::parse(&bytes[..bytes.len() - 1], 8, 1 << 16).is_err());
+    assert!(Root::parse(&bytes[..20], 8, 1 << 16).is_err());
+}
+
+/// The rows of a struct's table in FORMAT.md.
+macro_rules! rows {
+    ($raw:ident: $($field:ident)*) => {{
+        let at = [$(std::mem::offset_of!($raw, $field)),*, size_of::<$raw>()];
+        let names = [$(stringify!($field)),*];
+        let title = format!("### {} ({} bytes", stringify!($raw), size_of::<$raw>());
+        let row = |index: usize| format!("| {} | {} | {} |", at[index], at[index + 1] - at[index], names[index]);
+        (title, (0..names.len()).map(row).collect::<Vec<_>>())
+    }};
+}
+
+#[test]
+fn the_prose_agrees_with_the_code() {
+    let prose = include_str!("../../../../docs/FORMAT.md");
+    let tables = [
+        rows!(SuperblockRaw: magic version crc features uuid capacity_bytes segment_bytes block_bytes sequence
+            epoch flushed_seq root_generation root_segment root_offset root_bytes reserved),
+        rows!(SegmentHeaderRaw: magic crc version kind reserved_a segment generation epoch opened_seq reserved_b),
+        rows!(RecordHeaderRaw: magic crc kind flags space segment generation epoch seq flushed_seq part offset
+            body_bytes total_bytes),
+        rows!(EntryRaw: lba sectors birth grain crc stored kind reserved),
+        rows!(MapEntryRaw: lba birth segment grain crc stored sectors skip),
+        rows!(RootRaw: start_seq generation_next extents map_records segments positions reserved),
+        rows!(PlaceRaw: segment offset generation),
+    ];
+    for (title, rows) in tables {
+        let (_, section) = prose.split_once(&title).unwrap_or_else(|| panic!("no section {title}"));
+        let section = section.split("\n#").next().expect("split has a first part");
+        let found: Vec<_> = section
+            .lines()
+            .filter(|line| line.starts_with("| ") && !line.starts_with("| at"))
+            .map(|line| line.match_indices('|').nth(3).map_or(line, |(end, _)| &line[..=end]))
+            .collect();
+        assert_eq!(found, rows, "{title}");
+    }
+}

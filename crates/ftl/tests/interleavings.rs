@@ -1,0 +1,226 @@
+//! Interleavings that matter, forced: a device whose reads or writes stop at a gate.
+
+mod harness;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use harness::{SEGMENT_BYTES, assert_sound};
+use lacuna_device::{BlockDevice, DeviceStats, Geometry, MemDevice, Result, sim::SeededRng};
+use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Stream, Work};
+use parking_lot::{Condvar, Mutex};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Open,
+    /// The next read stops, then the gate lets all others pass.
+    NextRead,
+    NextWrite,
+    /// One call stands at the gate.
+    Holding,
+}
+
+/// A device in memory with a gate.
+struct GatedDevice {
+    inner: MemDevice,
+    gate: Mutex<Gate>,
+    changed: Condvar,
+    syncs: AtomicU64,
+}
+
+impl GatedDevice {
+    fn with_store() -> (Arc<GatedDevice>, Ftl) {
+        let device = Arc::new(GatedDevice {
+            inner: MemDevice::new(4 << 20),
+            gate: Mutex::new(Gate::Open),
+            changed: Condvar::new(),
+            syncs: AtomicU64::new(0),
+        });
+        let shared: Arc<dyn BlockDevice> = device.clone();
+        let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
+        Ftl::format(shared.clone(), &options).unwrap();
+        (device, Ftl::open(shared, Options::default()).unwrap())
+    }
+
+    fn set(&self, gate: Gate) {
+        *self.gate.lock() = gate;
+        self.changed.notify_all();
+    }
+
+    /// Stops here if the gate waits for this kind of call.
+    fn pass(&self, stops: Gate) {
+        let mut gate = self.gate.lock();
+        if *gate == stops {
+            *gate = Gate::Holding;
+            self.changed.notify_all();
+            while *gate == Gate::Holding {
+                self.changed.wait(&mut gate);
+            }
+        }
+    }
+
+    fn wait_until_held(&self) {
+        let mut gate = self.gate.lock();
+        while *gate != Gate::Holding {
+            self.changed.wait(&mut gate);
+        }
+    }
+}
+
+impl BlockDevice for GatedDevice {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn name(&self) -> &str {
+        "gated device"
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.pass(Gate::NextRead);
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.pass(Gate::NextWrite);
+        self.inner.write_at(offset, data)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.inner.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.discard(offset, len)
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.inner.stats()
+    }
+}
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    SeededRng::new(seed).fill(&mut data);
+    data
+}
+
+fn write(ftl: &Ftl, lba: u64, data: &[u8]) {
+    ftl.write_batch(&[Op::Write { lba: Lba(lba), data }], Stream::Data).unwrap();
+}
+
+/// Overwrites sectors far away until the log has wrapped.
+fn wrap(ftl: &Ftl) {
+    for round in 0..600 {
+        write(ftl, 10_000 + round % 8 * 32, &noise(round, 16384));
+    }
+}
+
+#[test]
+fn a_reader_pins_the_segment_that_it_reads() {
+    let (device, ftl) = GatedDevice::with_store();
+    let old = noise(1, 16384);
+    write(&ftl, 0, &old);
+    wrap(&ftl);
+    thread::scope(|scope| {
+        device.set(Gate::NextRead);
+        let reader = scope.spawn(|| {
+            let mut buf = vec![0; 16384];
+            ftl.read(Lba(0), &mut buf).map(|()| buf)
+        });
+        device.wait_until_held();
+        // What is being read dies, its segment is collected, freed and used again.
+        write(&ftl, 0, &noise(2, 16384));
+        wrap(&ftl);
+        device.set(Gate::Open);
+        assert_eq!(reader.join().unwrap().expect("the bytes stayed in place"), old);
+    });
+    wrap(&ftl);
+    assert_sound(&ftl);
+}
+
+#[test]
+fn collection_gives_way_to_overwrites() {
+    let (device, ftl) = GatedDevice::with_store();
+    for page in 0..40 {
+        write(&ftl, page * 32, &noise(page, 16384));
+    }
+    for page in (0..40).step_by(3) {
+        write(&ftl, page * 32, &noise(100 + page, 16384));
+    }
+    ftl.flush().unwrap();
+    thread::scope(|scope| {
+        device.set(Gate::NextRead);
+        let collection = scope.spawn(|| ftl.step(Work::Gc).unwrap());
+        device.wait_until_held();
+        for page in 0..40 {
+            // Whole, or a piece in the middle.
+            let (skip, len) = if page % 2 == 0 { (0, 16384) } else { (4, 4096) };
+            write(&ftl, page * 32 + skip, &noise(200 + page, len));
+        }
+        device.set(Gate::Open);
+        assert!(collection.join().unwrap());
+    });
+    for page in 0..40 {
+        let old = noise(if page % 3 == 0 { 100 + page } else { page }, 16384);
+        let mut expected = old;
+        match page % 2 {
+            0 => expected = noise(200 + page, 16384),
+            _ => expected[2048..2048 + 4096].copy_from_slice(&noise(200 + page, 4096)),
+        }
+        let mut buf = vec![0; 16384];
+        ftl.read(Lba(page * 32), &mut buf).unwrap();
+        assert!(buf == expected, "page {page} differs");
+    }
+    assert_sound(&ftl);
+}
+
+#[test]
+fn a_flush_waits_for_writes_that_others_began() {
+    let (device, ftl) = GatedDevice::with_store();
+    thread::scope(|scope| {
+        device.set(Gate::NextWrite);
+        // Large enough to be written without being asked for.
+        let writer = scope.spawn(|| write(&ftl, 0, &noise(1, 300_032)));
+        device.wait_until_held();
+        let before = device.syncs.load(Ordering::Relaxed);
+        let flush = scope.spawn(|| ftl.flush().unwrap());
+        // A pause can only hide a fault, never make one up.
+        thread::sleep(Duration::from_millis(50));
+        assert!(!flush.is_finished());
+        assert_eq!(device.syncs.load(Ordering::Relaxed), before, "synced before the write arrived");
+        device.set(Gate::Open);
+        writer.join().unwrap();
+        flush.join().unwrap();
+    });
+}
+
+#[test]
+fn batches_and_reads_go_on_while_a_checkpoint_writes() {
+    let (device, ftl) = GatedDevice::with_store();
+    for page in 0..20 {
+        write(&ftl, page * 32, &noise(page, 16384));
+    }
+    ftl.flush().unwrap();
+    thread::scope(|scope| {
+        device.set(Gate::NextWrite);
+        let checkpoint = scope.spawn(|| ftl.checkpoint().unwrap());
+        device.wait_until_held();
+        let mut buf = vec![0; 16384];
+        for page in 0..20 {
+            write(&ftl, page * 32, &noise(100 + page, 8192));
+            ftl.read(Lba(page * 32), &mut buf).unwrap();
+            assert_eq!(buf[..8192], noise(100 + page, 8192));
+        }
+        device.set(Gate::Open);
+        checkpoint.join().unwrap();
+    });
+    assert_sound(&ftl);
+}
