@@ -17,16 +17,15 @@ pub enum Durability {
 
 /// Settings of an open store. None of them is kept in the store.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct StoreOptions {
-    /// Memory for pages, in bytes; at least 4 MiB. Default 128 MiB.
+    /// Memory for pages, in bytes; at least 1 MiB. Default 128 MiB.
     pub pool_bytes: usize,
     /// When a commit returns.
     pub durability: Durability,
     /// How often the log is synced when durability is relaxed. Default 1 s.
     pub relaxed_interval: Duration,
     /// Log that a recovery may have to replay, in bytes; writers are slowed when it is nearly used
-    /// up. At least 1 MiB. Default 256 MiB.
+    /// up. At least 256 KiB. Default 256 MiB.
     pub log_bytes: u64,
     /// Threads that compress and write pages. Default: one for each processor.
     pub flush_threads: usize,
@@ -70,11 +69,11 @@ impl Default for StoreOptions {
 impl StoreOptions {
     pub(crate) fn check(&self) -> Result<()> {
         let bad = |what, reason: &str| Err(Error::BadOption { what, reason: reason.into() });
-        if self.pool_bytes < 4 << 20 {
-            return bad("pool_bytes", "at least 4 MiB");
+        if self.pool_bytes < 1 << 20 {
+            return bad("pool_bytes", "at least 1 MiB");
         }
-        if self.log_bytes < 1 << 20 {
-            return bad("log_bytes", "at least 1 MiB");
+        if self.log_bytes < 256 << 10 {
+            return bad("log_bytes", "at least 256 KiB");
         }
         if self.flush_threads == 0 || self.flush_threads > 256 {
             return bad("flush_threads", "1 to 256");
@@ -109,7 +108,6 @@ impl TableKind {
 
 /// Settings of a table, kept in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct TableOptions {
     /// How its pages are kept.
     pub kind: TableKind,

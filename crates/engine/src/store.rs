@@ -163,6 +163,10 @@ impl Store {
         let newest = core.spaces.all().last().map_or(FIRST_TABLE.0, |space| space.id.0 + 1);
         let id = TableId(newest.max(FIRST_TABLE.0));
         let file = core.place.create(&space::file_name(id, options.page_bytes), StreamHint::Data)?;
+        if !core.place.props().ordered {
+            // The log must not speak of a file that a crash may take back.
+            core.place.sync()?;
+        }
         let space = Arc::new(Space::new(id, file, options.page_bytes)?);
         space.set_codec(options.kind.codec());
         core.spaces.insert(space.clone());

@@ -1,0 +1,373 @@
+//! The crash matrix of the engine: power cuts at random writes, syncs and discards, and again during
+//! recovery, on the file system over the simulated device and on a simulated directory that tears and
+//! reorders writes.
+//!
+//! After each cut the store must hold every acknowledged commit, at most the one under way besides,
+//! and nothing of any other transaction.
+
+use std::{
+    collections::BTreeMap,
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+    thread,
+};
+
+use lacuna_device::{
+    BlockDevice, Place, SimDevice, SimPlace,
+    sim::{SeededRng, for_each_seed},
+};
+use lacuna_engine::{
+    Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions, Txn,
+};
+use lacuna_ftl::{self as ftl, Work};
+use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
+
+const TABLES: [&str; 2] = ["plain", "compressed"];
+const ROUNDS: u64 = 3;
+
+/// Key and value of every record, by table.
+type Model = BTreeMap<(usize, Vec<u8>), Vec<u8>>;
+
+/// Something with a power plug on which a store can live.
+trait Rig: Sync {
+    fn open_place(&self) -> lacuna_device::Result<Arc<dyn Place>>;
+    fn set_cut_after(&self, ops: u64);
+    fn is_off(&self) -> bool;
+    fn power_cycle(&self);
+    /// Background work of the layers below; an error only when the power is off.
+    fn upkeep(&self, rng: &mut SeededRng);
+    /// Whether the layers below are sound.
+    fn check(&self);
+}
+
+/// The file system on the simulated device.
+struct Flash {
+    device: Arc<SimDevice>,
+    background: bool,
+    open: parking_lot::Mutex<Option<Arc<Nvmfs>>>,
+}
+
+impl Flash {
+    fn new(seed: u64, background: bool) -> Flash {
+        let device = SimDevice::new(26 << 20, seed);
+        let mut format = FormatOptions::default();
+        format.ftl.segment_bytes = Some(256 << 10);
+        format.uuid = Some([3; 16]);
+        let raw: Arc<dyn BlockDevice> = device.clone();
+        Nvmfs::format(raw, &format).expect("format");
+        Flash { device, background, open: parking_lot::Mutex::default() }
+    }
+}
+
+impl Rig for Flash {
+    fn open_place(&self) -> lacuna_device::Result<Arc<dyn Place>> {
+        let ftl = ftl::Options { background: self.background, ..ftl::Options::default() };
+        let raw: Arc<dyn BlockDevice> = self.device.clone();
+        *self.open.lock() = None;
+        let place = Arc::new(
+            Nvmfs::open(raw, Options { ftl, ..Options::default() }).map_err(lacuna_device::Error::from)?,
+        );
+        *self.open.lock() = Some(place.clone());
+        Ok(place)
+    }
+
+    fn set_cut_after(&self, ops: u64) {
+        self.device.set_cut_after(ops);
+    }
+
+    fn is_off(&self) -> bool {
+        self.device.is_off()
+    }
+
+    fn power_cycle(&self) {
+        *self.open.lock() = None;
+        self.device.power_cycle();
+    }
+
+    fn upkeep(&self, rng: &mut SeededRng) {
+        let work = [Work::Due, Work::Gc, Work::Checkpoint][rng.below(3) as usize];
+        let place = self.open.lock().clone().expect("open");
+        assert!(place.ftl().step(work).is_ok() || self.is_off());
+    }
+
+    fn check(&self) {
+        let place = self.open.lock().clone().expect("open");
+        let report = place.check(CheckDepth::Payload).expect("check");
+        assert!(report.is_clean(), "{:#?}", report.findings);
+    }
+}
+
+/// A simulated directory: no atomic writes, no order.
+impl Rig for Arc<SimPlace> {
+    fn open_place(&self) -> lacuna_device::Result<Arc<dyn Place>> {
+        Ok(self.clone())
+    }
+
+    fn set_cut_after(&self, ops: u64) {
+        SimPlace::set_cut_after(self, ops);
+    }
+
+    fn is_off(&self) -> bool {
+        SimPlace::is_off(self)
+    }
+
+    fn power_cycle(&self) {
+        SimPlace::power_cycle(self);
+    }
+
+    fn upkeep(&self, _: &mut SeededRng) {}
+
+    fn check(&self) {}
+}
+
+fn options(rng: &mut SeededRng) -> StoreOptions {
+    let mut options = StoreOptions::default();
+    options.pool_bytes = 1 << 20;
+    options.log_bytes = 512 << 10;
+    options.background = false;
+    options.durability = if rng.chance(70) { Durability::Sync } else { Durability::Relaxed };
+    options
+}
+
+/// Opens place and store, with more power cuts on the way, until it succeeds.
+fn recover(rig: &dyn Rig, rng: &mut SeededRng, options: &StoreOptions) -> Store {
+    for cut in 0.. {
+        rig.power_cycle();
+        if cut < 3 && rng.chance(60) {
+            rig.set_cut_after(1 + rng.below(60));
+        } else {
+            rig.set_cut_after(u64::MAX);
+        }
+        let opened = rig.open_place().map_err(Error::from).and_then(|place| {
+            let store = Store::open(place, options.clone())?;
+            for (i, name) in TABLES.iter().enumerate() {
+                if store.table(name)?.is_none() {
+                    let kind = TableOptions::compressed([Algorithm::None, Algorithm::Lz4][i]);
+                    store.create_table(name, kind.page_bytes([4096, 16 << 10][i]))?;
+                }
+            }
+            Ok(store)
+        });
+        match opened {
+            Ok(store) if !rig.is_off() => {
+                rig.set_cut_after(u64::MAX);
+                return store;
+            }
+            Ok(_) => {}
+            Err(error) => assert!(rig.is_off(), "recovery failed: {error}"),
+        }
+    }
+    unreachable!("every store opens at last")
+}
+
+fn tables(store: &Store) -> [Table; 2] {
+    TABLES.map(|name| store.table(name).expect("catalog").expect("made by recover"))
+}
+
+fn read_all(store: &Store) -> Model {
+    let txn = store.begin();
+    let mut found = Model::new();
+    for (i, table) in tables(store).iter().enumerate() {
+        txn.scan(table, Bound::Unbounded, Bound::Unbounded, Direction::Forward, |key, value| {
+            found.insert((i, key.to_vec()), value.to_vec());
+            ControlFlow::Continue(())
+        })
+        .expect("scan");
+    }
+    found
+}
+
+/// Random writes of one transaction, made in the store and the model.
+fn change(
+    txn: &mut Txn,
+    tables: &[Table; 2],
+    prefix: &[u8],
+    rng: &mut SeededRng,
+    model: &mut Model,
+) -> Result<(), Error> {
+    let mut savepoint = None;
+    for _ in 0..1 + rng.below(12) {
+        let i = rng.below(2) as usize;
+        let key = [prefix, &rng.below(400).to_be_bytes()].concat();
+        if rng.chance(25) {
+            txn.delete(&tables[i], &key)?;
+            model.remove(&(i, key));
+        } else {
+            let len = if rng.chance(10) { 1000 } else { rng.below(120) };
+            let mut value = vec![0; len as usize];
+            rng.fill(&mut value);
+            txn.put(&tables[i], &key, &value)?;
+            model.insert((i, key), value);
+        }
+        if rng.chance(5) {
+            savepoint = Some((txn.savepoint()?, model.clone()));
+        } else if rng.chance(5)
+            && let Some((point, then)) = savepoint.take()
+        {
+            txn.rollback_to(point)?;
+            *model = then;
+        }
+    }
+    Ok(())
+}
+
+/// Runs transactions until the power is cut. `states` are all that may survive a crash now.
+fn run_until_cut(
+    rig: &dyn Rig,
+    store: &Store,
+    rng: &mut SeededRng,
+    durability: Durability,
+    states: &mut Vec<Model>,
+) {
+    let tables = tables(store);
+    for _ in 0..20_000 {
+        let now = states.last().expect("a state").clone();
+        let mut after = now.clone();
+        let mut txn = store.begin();
+        let mut outcome = change(&mut txn, &tables, b"", rng, &mut after);
+        if outcome.is_ok() && rng.chance(15) {
+            outcome = txn.rollback();
+        } else if outcome.is_ok() {
+            outcome = txn.commit();
+            match outcome {
+                Ok(()) if durability == Durability::Sync => *states = vec![after],
+                _ => states.push(after),
+            }
+        } else {
+            drop(txn);
+        }
+        if let Err(error) = outcome {
+            assert!(rig.is_off(), "{error}");
+            return;
+        }
+        if rng.chance(10) {
+            rig.upkeep(rng);
+        }
+        let upkeep = match rng.below(40) {
+            0..3 => store.step().map(|_| ()),
+            3 => {
+                let done = store.checkpoint();
+                if done.is_ok() {
+                    states.drain(..states.len() - 1);
+                }
+                done
+            }
+            _ => Ok(()),
+        };
+        if upkeep.is_err() || rig.is_off() {
+            assert!(rig.is_off(), "{upkeep:?}");
+            return;
+        }
+    }
+    panic!("the power was never cut");
+}
+
+fn crash_case(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite) {
+    let mut rng = SeededRng::new(seed);
+    let mut states = vec![Model::new()];
+    for round in 0..ROUNDS {
+        let mut options = options(&mut rng);
+        options.doublewrite = doublewrite;
+        let store = recover(rig, &mut rng, &options);
+        let found = read_all(&store);
+        let survived = states.iter().position(|state| *state == found);
+        assert!(
+            survived.is_some(),
+            "round {round}: {} records survived, which is none of the {} states that may",
+            found.len(),
+            states.len()
+        );
+        store.check().unwrap_or_else(|e| panic!("round {round}: {e}"));
+        rig.check();
+        states = vec![found];
+        let ops_max = [30, 300, 1500][rng.below(3) as usize];
+        rig.set_cut_after(1 + rng.below(ops_max));
+        run_until_cut(rig, &store, &mut rng, options.durability, &mut states);
+    }
+}
+
+#[test]
+fn power_cuts_on_flash_lose_no_commit() {
+    for_each_seed(200, |seed| crash_case(&Flash::new(seed, false), seed, Doublewrite::Auto));
+}
+
+#[test]
+fn power_cuts_on_a_directory_lose_no_commit() {
+    for_each_seed(200, |seed| crash_case(&SimPlace::new(seed), seed, Doublewrite::Auto));
+}
+
+/// Whether the matrix is sharp: without the doublewrite file a directory that tears pages must lose.
+#[test]
+fn a_directory_without_doublewrite_is_caught() {
+    let caught = (1..=60).any(|seed| {
+        let rig = SimPlace::new(seed);
+        let case = std::panic::AssertUnwindSafe(|| crash_case(&rig, seed, Doublewrite::Off));
+        std::panic::catch_unwind(case).is_err()
+    });
+    assert!(caught, "60 cases without a torn page");
+}
+
+/// Many threads with group commit, all background work, and a cut at a random moment. Which commits
+/// were under way depends on the scheduler, so a seed names the cut, not the whole history.
+#[test]
+fn power_cuts_under_many_threads_lose_no_commit() {
+    for_each_seed(30, |seed| {
+        let rig = Flash::new(seed, true);
+        let mut rng = SeededRng::new(seed);
+        let mut options = options(&mut rng);
+        options.durability = Durability::Sync;
+        let threads = 4;
+        let mut acknowledged: Vec<Model> = vec![Model::new(); threads];
+        for _ in 0..2 {
+            let quiet = StoreOptions { background: false, ..options.clone() };
+            drop(recover(&rig, &mut rng, &quiet));
+            let place = rig.open_place().expect("recovered");
+            let store =
+                Store::open(place, StoreOptions { background: true, ..options.clone() }).expect("open");
+            rig.set_cut_after(1 + rng.below(2000));
+            let base = rng.next_u64();
+            let outcomes: Vec<(Model, Model)> = thread::scope(|scope| {
+                let workers: Vec<_> = (0..threads)
+                    .map(|t| {
+                        let (store, model) = (store.clone(), acknowledged[t].clone());
+                        scope.spawn(move || commit_until_cut(&store, t as u8, base ^ t as u64, model))
+                    })
+                    .collect();
+                workers.into_iter().map(|w| w.join().expect("worker")).collect()
+            });
+            assert!(rig.is_off());
+            drop(store);
+            let store = recover(&rig, &mut rng, &quiet);
+            let found = read_all(&store);
+            for (t, (acked, in_flight)) in outcomes.into_iter().enumerate() {
+                let mine: Model = found
+                    .iter()
+                    .filter(|((_, key), _)| key[0] == t as u8)
+                    .map(|(k, v)| (k.clone(), v.clone()))
+                    .collect();
+                assert!(mine == acked || mine == in_flight, "thread {t} lost a commit");
+                acknowledged[t] = mine;
+            }
+            store.check().expect("check");
+            rig.check();
+        }
+    });
+}
+
+/// The acknowledged state, and the one with the commit that was under way.
+fn commit_until_cut(store: &Store, t: u8, seed: u64, mut acked: Model) -> (Model, Model) {
+    let mut rng = SeededRng::new(seed);
+    let tables = tables(store);
+    loop {
+        let mut after = acked.clone();
+        let mut txn = store.begin();
+        let changed = change(&mut txn, &tables, &[t], &mut rng, &mut after);
+        if changed.is_err() {
+            return (acked.clone(), acked);
+        }
+        if txn.commit().is_err() {
+            return (acked, after);
+        }
+        acked = after;
+    }
+}
