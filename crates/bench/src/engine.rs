@@ -1,9 +1,6 @@
 //! Lacuna's own engine behind the traits of the benchmarks.
 
-use std::{
-    ops::Bound,
-    sync::Arc,
-};
+use std::{ops::Bound, sync::Arc};
 
 use anyhow::{Context, Result, bail};
 use lacuna_device::Place;
