@@ -283,6 +283,7 @@ fn report(arguments: &Arguments, config: &Config, target: &Target, runs: &[RunRe
             "flush_threads": options.flush_threads,
             "durability": "sync",
             "seed": config.seed,
+            "node_data_bytes_max": linkbench::NODE_DATA_BYTES_MAX,
             "distribution": path(&config.distribution),
             "ack_log": path(&arguments.ack_log),
         },

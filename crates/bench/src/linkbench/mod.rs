@@ -40,6 +40,7 @@ use anyhow::Result;
 pub use acks::AckLog;
 pub use db::{Db, DbError, DbResult, Footprint, Table, Txn, Visit};
 pub use metrics::Summary;
+pub use payload::NODE_DATA_BYTES_MAX;
 pub use report::{RunReport, comparison};
 pub use verify::{Verified, verify_acks};
 

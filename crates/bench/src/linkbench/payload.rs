@@ -39,6 +39,9 @@ pub(crate) const LINK: Kind = Kind {
     bytes_max: 254.0,
 };
 
+/// Longest payload of a node in bytes.
+pub const NODE_DATA_BYTES_MAX: u32 = 4000;
+
 /// Payload of nodes. LinkBench caps it at 1 MiB. Here a row has to fit a quarter of a page of 16 KiB,
 /// which cuts one node in 3,600 (3.4 deviations), and the bytes of all by 0.2%.
 pub(crate) const NODE: Kind = Kind {
@@ -47,7 +50,7 @@ pub(crate) const NODE: Kind = Kind {
     uniqueness: 0.63,
     median_bytes: 128.0,
     bytes_min: 1.0,
-    bytes_max: 4000.0,
+    bytes_max: NODE_DATA_BYTES_MAX as f64,
 };
 
 impl Payload {
