@@ -224,7 +224,7 @@ fn crash_loops_do_not_eat_the_store() {
 /// the cut may undo: recovery must find room for its checkpoint all the same.
 #[test]
 fn recovery_has_room_for_the_largest_map() {
-    for_each_seed(12, |seed| {
+    for_each_seed(20, |seed| {
         let device = SimDevice::new(DEVICE_BYTES, seed);
         let shared: Arc<dyn BlockDevice> = device.clone();
         format(&shared);
@@ -244,7 +244,7 @@ fn recovery_has_room_for_the_largest_map() {
             }
             ftl.flush().unwrap();
             ftl.write_batch(&[Op::Trim { lba: Lba(0), sectors: 1 << 40 }], Stream::Log).unwrap();
-            device.set_cut_after(10 + rng.below(120));
+            device.set_cut_after(1 + rng.below(60));
             let data = [7; 16384];
             let cut = loop {
                 let write = [Op::Write { lba: Lba(rng.below(20) * 32), data: &data }];

@@ -19,9 +19,10 @@ use parking_lot::{Condvar, Mutex};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gate {
     Open,
-    /// The next read stops, then the gate lets all others pass.
-    NextRead,
-    NextWrite,
+    /// The read after so many others stops; while it does, and after it, all pass.
+    Read(u32),
+    /// The same for the next write.
+    Write,
     /// One call stands at the gate.
     Holding,
 }
@@ -35,15 +36,15 @@ struct GatedDevice {
 }
 
 impl GatedDevice {
-    fn with_store() -> (Arc<GatedDevice>, Ftl) {
+    fn with_store(segment_bytes: u32, segments: u64) -> (Arc<GatedDevice>, Ftl) {
         let device = Arc::new(GatedDevice {
-            inner: MemDevice::new(4 << 20),
+            inner: MemDevice::new(segments * u64::from(segment_bytes)),
             gate: Mutex::new(Gate::Open),
             changed: Condvar::new(),
             syncs: AtomicU64::new(0),
         });
         let shared: Arc<dyn BlockDevice> = device.clone();
-        let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
+        let options = FormatOptions { segment_bytes: Some(segment_bytes), ..FormatOptions::default() };
         Ftl::format(shared.clone(), &options).unwrap();
         (device, Ftl::open(shared, Options::default()).unwrap())
     }
@@ -53,15 +54,19 @@ impl GatedDevice {
         self.changed.notify_all();
     }
 
-    /// Stops here if the gate waits for this kind of call.
-    fn pass(&self, stops: Gate) {
+    /// Stops here if the gate waits for a call of this kind, of which `last` is the last to wait for.
+    fn pass(&self, last: Gate) {
         let mut gate = self.gate.lock();
-        if *gate == stops {
-            *gate = Gate::Holding;
-            self.changed.notify_all();
-            while *gate == Gate::Holding {
-                self.changed.wait(&mut gate);
+        match *gate {
+            Gate::Read(more @ 1..) if last == Gate::Read(0) => *gate = Gate::Read(more - 1),
+            now if now == last => {
+                *gate = Gate::Holding;
+                self.changed.notify_all();
+                while *gate == Gate::Holding {
+                    self.changed.wait(&mut gate);
+                }
             }
+            _ => {}
         }
     }
 
@@ -83,12 +88,12 @@ impl BlockDevice for GatedDevice {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.pass(Gate::NextRead);
+        self.pass(Gate::Read(0));
         self.inner.read_at(offset, buf)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.pass(Gate::NextWrite);
+        self.pass(Gate::Write);
         self.inner.write_at(offset, data)
     }
 
@@ -125,12 +130,12 @@ fn wrap(ftl: &Ftl) {
 
 #[test]
 fn a_reader_pins_the_segment_that_it_reads() {
-    let (device, ftl) = GatedDevice::with_store();
+    let (device, ftl) = GatedDevice::with_store(SEGMENT_BYTES, 64);
     let old = noise(1, 16384);
     write(&ftl, 0, &old);
     wrap(&ftl);
     thread::scope(|scope| {
-        device.set(Gate::NextRead);
+        device.set(Gate::Read(0));
         let reader = scope.spawn(|| {
             let mut buf = vec![0; 16384];
             ftl.read(Lba(0), &mut buf).map(|()| buf)
@@ -148,45 +153,43 @@ fn a_reader_pins_the_segment_that_it_reads() {
 
 #[test]
 fn collection_gives_way_to_overwrites() {
-    let (device, ftl) = GatedDevice::with_store();
-    for page in 0..40 {
-        write(&ftl, page * 32, &noise(page, 16384));
-    }
-    for page in (0..40).step_by(3) {
-        write(&ftl, page * 32, &noise(100 + page, 16384));
-    }
+    // A record longer than what collection reads at once: it stops between looking at the map and
+    // reading the chunks.
+    const PAGES: u64 = 100;
+    let (device, ftl) = GatedDevice::with_store(2 << 20, 40);
+    write(&ftl, 0, &noise(1, PAGES as usize * 16384));
+    // A second one that seals the segment, and is garbage at once.
+    write(&ftl, PAGES * 32, &noise(2, PAGES as usize * 16384));
+    ftl.write_batch(&[Op::Trim { lba: Lba(PAGES * 32), sectors: PAGES * 32 }], Stream::Data).unwrap();
     ftl.flush().unwrap();
     thread::scope(|scope| {
-        device.set(Gate::NextRead);
+        device.set(Gate::Read(1));
         let collection = scope.spawn(|| ftl.step(Work::Gc).unwrap());
         device.wait_until_held();
-        for page in 0..40 {
+        for page in 0..PAGES {
             // Whole, or a piece in the middle.
-            let (skip, len) = if page % 2 == 0 { (0, 16384) } else { (4, 4096) };
-            write(&ftl, page * 32 + skip, &noise(200 + page, len));
+            let (skip, len) = if page.is_multiple_of(2) { (0, 16384) } else { (4, 4096) };
+            write(&ftl, page * 32 + skip, &noise(100 + page, len));
         }
         device.set(Gate::Open);
         assert!(collection.join().unwrap());
     });
-    for page in 0..40 {
-        let old = noise(if page % 3 == 0 { 100 + page } else { page }, 16384);
-        let mut expected = old;
-        match page % 2 {
-            0 => expected = noise(200 + page, 16384),
-            _ => expected[2048..2048 + 4096].copy_from_slice(&noise(200 + page, 4096)),
-        }
-        let mut buf = vec![0; 16384];
-        ftl.read(Lba(page * 32), &mut buf).unwrap();
-        assert!(buf == expected, "page {page} differs");
+    let mut expected = noise(1, PAGES as usize * 16384);
+    for (number, page) in (0..).zip(expected.chunks_mut(16384)) {
+        let (skip, len) = if number % 2 == 0 { (0, 16384) } else { (2048, 4096) };
+        page[skip..skip + len].copy_from_slice(&noise(100 + number, len));
     }
+    let mut buf = vec![0; expected.len()];
+    ftl.read(Lba(0), &mut buf).unwrap();
+    assert!(buf == expected, "an overwrite was lost");
     assert_sound(&ftl);
 }
 
 #[test]
 fn a_flush_waits_for_writes_that_others_began() {
-    let (device, ftl) = GatedDevice::with_store();
+    let (device, ftl) = GatedDevice::with_store(SEGMENT_BYTES, 64);
     thread::scope(|scope| {
-        device.set(Gate::NextWrite);
+        device.set(Gate::Write);
         // Large enough to be written without being asked for.
         let writer = scope.spawn(|| write(&ftl, 0, &noise(1, 300_032)));
         device.wait_until_held();
@@ -204,13 +207,13 @@ fn a_flush_waits_for_writes_that_others_began() {
 
 #[test]
 fn batches_and_reads_go_on_while_a_checkpoint_writes() {
-    let (device, ftl) = GatedDevice::with_store();
+    let (device, ftl) = GatedDevice::with_store(SEGMENT_BYTES, 64);
     for page in 0..20 {
         write(&ftl, page * 32, &noise(page, 16384));
     }
     ftl.flush().unwrap();
     thread::scope(|scope| {
-        device.set(Gate::NextWrite);
+        device.set(Gate::Write);
         let checkpoint = scope.spawn(|| ftl.checkpoint().unwrap());
         device.wait_until_held();
         let mut buf = vec![0; 16384];
