@@ -195,6 +195,12 @@ pub trait Place: Send + Sync {
 
     /// Traffic and room.
     fn stats(&self) -> Result<PlaceStats>;
+
+    /// Room left for new data, in bytes; `None` when it is unbounded or unknown. Cheap enough to be
+    /// asked many times a second.
+    fn free_bytes(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
 }
 
 #[cfg(test)]

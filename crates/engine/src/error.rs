@@ -44,6 +44,13 @@ pub enum Error {
         /// The table's name.
         name: String,
     },
+    /// The place has only the room left that finishing and taking back transactions may need. Nothing
+    /// was changed; deletes still work for a while and give room back.
+    #[error("{what}: no space left for new records")]
+    Full {
+        /// The place.
+        what: String,
+    },
     /// An option or name out of range.
     #[error("{what}: {reason}")]
     BadOption {

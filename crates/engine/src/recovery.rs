@@ -63,8 +63,13 @@ pub struct RecoveryStats {
 }
 
 /// Opens the store in `place`, making a new one when the place is empty.
-pub(crate) fn open(place: Arc<dyn Place>, options: StoreOptions) -> Result<(Arc<Core>, RecoveryStats)> {
+pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(Arc<Core>, RecoveryStats)> {
     options.check()?;
+    let place_bytes = match place.free_bytes()? {
+        Some(free_bytes) => free_bytes.saturating_add(place.stats()?.allocated_bytes),
+        None => u64::MAX,
+    };
+    options.log_bytes = flush::log_bytes(&options, place_bytes);
     let (control, root) = match Control::open(&*place)? {
         Some(found) => found,
         None => {
@@ -96,7 +101,7 @@ pub(crate) fn open(place: Arc<dyn Place>, options: StoreOptions) -> Result<(Arc<
         poison.clone(),
     )?;
     let core = Arc::new(Core {
-        flush: Flush::new(&*place, &options)?,
+        flush: Flush::new(&*place, place_bytes, &options)?,
         pool: Pool::new(options.pool_bytes),
         place,
         options,

@@ -279,7 +279,7 @@ impl UndoLog {
 
     /// The newest record that counts.
     pub(crate) fn newest(self, core: &Core) -> Result<UndoPtr> {
-        Ok(UndoPtr(u64_at(&*core.pool.read(core.undo_space(), self.first())?, RECORD)))
+        Ok(UndoPtr(u64_at(&core.pool.read(core.undo_space(), self.first())?, RECORD)))
     }
 
     /// Notes that the newest record was undone and the one before it counts now.
@@ -301,7 +301,7 @@ impl UndoLog {
 
     /// Whether the log has more than its first page.
     pub(crate) fn is_chained(self, core: &Core) -> Result<bool> {
-        Ok(u64_at(&*core.pool.read(core.undo_space(), self.first())?, NEXT) != 0)
+        Ok(u64_at(&core.pool.read(core.undo_space(), self.first())?, NEXT) != 0)
     }
 
     /// Marks the slot idle, giving all but the first page back.

@@ -282,4 +282,9 @@ impl Place for Nvmfs {
             store_bytes: stats.store_bytes,
         })
     }
+
+    fn free_bytes(&self) -> DeviceResult<Option<u64>> {
+        let stats = self.shared.ftl.stats();
+        Ok(Some(stats.live_limit_bytes.saturating_sub(stats.live_bytes)))
+    }
 }

@@ -287,6 +287,12 @@ impl Place for DirPlace {
             store_bytes: allocated_bytes,
         })
     }
+
+    fn free_bytes(&self) -> Result<Option<u64>> {
+        let stat = rustix::fs::fstatvfs(&self.directory)
+            .map_err(|errno| Error::io(&self.name, io::Error::from(errno)))?;
+        Ok(Some(stat.f_bavail.saturating_mul(stat.f_frsize)))
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@
 //! changed is left for the next round.
 
 mod doublewrite;
+mod room;
 mod write;
 
 use std::{
@@ -36,6 +37,7 @@ use lacuna_device::Place;
 use parking_lot::{Condvar, Mutex};
 
 pub(crate) use doublewrite::restore;
+pub(crate) use room::log_bytes;
 use write::Writer;
 
 use crate::{
@@ -49,6 +51,7 @@ use crate::{
     wal::Until,
 };
 use doublewrite::DoublewriteFile;
+use room::Room;
 
 /// Pages in a job, at most.
 const JOB_PAGES: usize = 32;
@@ -56,8 +59,6 @@ const JOB_PAGES: usize = 32;
 const ROUND_PAGES: usize = 512;
 /// How often the producer looks around when nobody wakes it.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Share of the pool that may be dirty before the oldest pages are flushed.
-const DIRTY_MAX: (usize, usize) = (5, 8);
 
 /// Counters of flushing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +92,7 @@ pub(crate) struct Flush {
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
     is_running: AtomicBool,
+    room: Room,
     purge: Mutex<VecDeque<UndoLog>>,
     purge_work: Condvar,
     pub(crate) counters: Counters,
@@ -115,7 +117,7 @@ pub(crate) struct Counters {
 }
 
 impl Flush {
-    pub(crate) fn new(place: &dyn Place, options: &StoreOptions) -> Result<Flush> {
+    pub(crate) fn new(place: &dyn Place, place_bytes: u64, options: &StoreOptions) -> Result<Flush> {
         let props = place.props();
         let page = lacuna_page::PAGE_BYTES_MAX as u64;
         let is_atomic = props.atomic_bytes_max >= page && u64::from(props.atomic_align) <= 512;
@@ -134,6 +136,7 @@ impl Flush {
             doublewrite,
             checkpointing: Mutex::new(()),
             is_running: AtomicBool::new(false),
+            room: Room::new(options, place_bytes),
             purge: Mutex::default(),
             purge_work: Condvar::new(),
             counters: Counters::default(),
@@ -213,6 +216,8 @@ impl Core {
                 std::thread::sleep(INTERVAL);
                 continue;
             }
+            // A place that cannot be asked will say so when it is written to.
+            let _ = self.look_at_room();
             for job in self.due_jobs() {
                 self.submit(job);
             }
@@ -237,7 +242,7 @@ impl Core {
             frames.extend(self.pool.dirty.oldest_pages(Lsn(next.0.saturating_sub(log_half)), ROUND_PAGES));
         }
         let dirty = self.pool.dirty.dirty_bytes();
-        let dirty_max = self.pool.budget_bytes() * DIRTY_MAX.0 / DIRTY_MAX.1;
+        let dirty_max = self.flush.room.dirty_bytes_max as usize;
         if dirty > dirty_max {
             let pages = ((dirty - dirty_max) / (16 << 10) + 1).min(ROUND_PAGES);
             frames.extend(self.pool.dirty.oldest_pages(next, pages));

@@ -137,7 +137,7 @@ impl Txn {
     /// Sets the value of `key`, whether it exists or not.
     ///
     /// # Errors
-    /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::TooLarge`].
+    /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::TooLarge`], [`Error::Full`].
     pub fn put(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(table, key, Write::Put(value)).map(|_| ())
     }
@@ -266,6 +266,7 @@ impl Txn {
         if let Write::Put(value) | Write::Insert(value) = write {
             check_value(space, value)?;
         }
+        self.core.admit(matches!(write, Write::Delete))?;
         if self.slot.is_none() {
             self.slot = Some(self.core.take_undo_slot()?);
         }

@@ -191,6 +191,11 @@ impl Log {
         if state.open.is_empty() { state.open.start() } else { state.open.end() }
     }
 
+    /// The log's end, not much older than now. Never goes back.
+    pub(crate) fn end_hint(&self) -> u64 {
+        self.next_hint.load(Ordering::Acquire)
+    }
+
     /// Bytes of log that a recovery would read now.
     pub(crate) fn used_bytes(&self) -> u64 {
         let next = self.next_hint.load(Ordering::Acquire);

@@ -1,0 +1,142 @@
+//! Room kept back, so that a place that fills up stops new records and nothing else.
+//!
+//! A store whose place is full to the last byte could neither commit nor roll back nor recover. So new
+//! records are refused while the room left is less than what accepted work may come to need: the log
+//! up to its limit, and as many dirty pages as there may be, written anew at their full size. Deletes,
+//! which need log before they give room back, are refused only when what is dirty now, and a little
+//! log, would no longer fit even after everything was flushed and the log given back. In a small place log and dirty pages are limited to a share of it.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::{
+    core::Core,
+    error::{Error, Result},
+    options::StoreOptions,
+};
+
+/// The log may take one in this many bytes of a place, and dirty pages as many.
+const SHARE: u64 = 8;
+/// Share of the pool that may be dirty.
+const DIRTY_SHARE: (u64, u64) = (5, 8);
+/// Log written between two looks, at most.
+const LOOK_BYTES: u64 = 128 << 10;
+/// Least room for the log, whatever the place.
+const LOG_BYTES_MIN: u64 = 256 << 10;
+
+/// How much room there was when it was last looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+enum Level {
+    Plenty = 0,
+    DeletesOnly = 1,
+    Nothing = 2,
+}
+
+/// The last look.
+pub(crate) struct Room {
+    level: AtomicU8,
+    /// End of the log then.
+    looked_at: AtomicU64,
+    /// Bytes of dirty pages beyond which the oldest are flushed.
+    pub(super) dirty_bytes_max: u64,
+}
+
+impl Room {
+    /// For a place of `place_bytes`.
+    pub(super) fn new(options: &StoreOptions, place_bytes: u64) -> Room {
+        let dirty_bytes_max =
+            (options.pool_bytes as u64 / DIRTY_SHARE.1 * DIRTY_SHARE.0).min(place_bytes / SHARE);
+        Room { level: AtomicU8::new(Level::Plenty as u8), looked_at: AtomicU64::new(0), dirty_bytes_max }
+    }
+}
+
+/// Bytes of log for a place of `place_bytes`.
+pub(crate) fn log_bytes(options: &StoreOptions, place_bytes: u64) -> u64 {
+    options.log_bytes.min((place_bytes / SHARE).max(LOG_BYTES_MIN))
+}
+
+/// What accepted work may come to need, in bytes.
+struct Need {
+    log_left: u64,
+    log_max: u64,
+    dirty: u64,
+    dirty_max: u64,
+}
+
+fn level(free_bytes: u64, need: &Need) -> Level {
+    if free_bytes >= need.log_left + need.dirty_max {
+        Level::Plenty
+    } else if free_bytes >= need.log_max / 16 + need.dirty / 2 {
+        Level::DeletesOnly
+    } else {
+        Level::Nothing
+    }
+}
+
+impl Core {
+    /// Looks at the room left. The producer does so at each round, and writers when the log has grown
+    /// much since.
+    pub(super) fn look_at_room(&self) -> Result<()> {
+        self.flush.room.looked_at.store(self.log.end_hint(), Ordering::Relaxed);
+        let Some(free_bytes) = self.place.free_bytes()? else { return Ok(()) };
+        let log_max = self.options.log_bytes;
+        let need = Need {
+            log_left: log_max.saturating_sub(self.log.used_bytes()),
+            log_max,
+            dirty: self.pool.dirty.dirty_bytes() as u64,
+            dirty_max: self.flush.room.dirty_bytes_max,
+        };
+        self.flush.room.level.store(level(free_bytes, &need) as u8, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn room_level(&self) -> u8 {
+        self.flush.room.level.load(Ordering::Relaxed)
+    }
+
+    /// Refuses a write that the place has no room for.
+    pub(crate) fn admit(&self, is_delete: bool) -> Result<()> {
+        if self.log.end_hint().saturating_sub(self.flush.room.looked_at.load(Ordering::Relaxed)) > LOOK_BYTES
+        {
+            self.look_at_room()?;
+        }
+        if is_delete && self.room_level() == Level::Nothing as u8 {
+            // Log and stale images of dirty pages may hold what is missing.
+            self.flush_all()?;
+            self.look_at_room()?;
+        }
+        let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
+        if self.room_level() > allowed as u8 {
+            return Err(Error::Full { what: self.place.name().into() });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_follow_the_room() {
+        let need = Need { log_left: 50, log_max: 160, dirty: 20, dirty_max: 50 };
+        for (free, want) in [
+            (100, Level::Plenty),
+            (1000, Level::Plenty),
+            (99, Level::DeletesOnly),
+            (20, Level::DeletesOnly),
+            (19, Level::Nothing),
+            (0, Level::Nothing),
+        ] {
+            assert_eq!(level(free, &need), want, "{free}");
+        }
+    }
+
+    #[test]
+    fn a_small_place_has_a_small_log() {
+        let options = StoreOptions { log_bytes: 256 << 20, ..StoreOptions::default() };
+        assert_eq!(log_bytes(&options, 8 << 30), 256 << 20);
+        assert_eq!(log_bytes(&options, 64 << 20), 8 << 20);
+        assert_eq!(log_bytes(&options, 0), LOG_BYTES_MIN);
+    }
+}
