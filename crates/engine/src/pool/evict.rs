@@ -6,9 +6,11 @@
 //! "FIFO queues are all you need for cache eviction", SOSP 2023.)
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::VecDeque,
     sync::{Arc, atomic::Ordering},
 };
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::frame::Frame;
 use crate::ids::PageId;
@@ -19,11 +21,11 @@ const SMALL_SHARE: usize = 10;
 /// The pages of one shard. Frames are found, entered and evicted under the shard's lock only.
 #[derive(Default)]
 pub(super) struct Shard {
-    frames: HashMap<PageId, Arc<Frame>>,
+    frames: FxHashMap<PageId, Arc<Frame>>,
     small: VecDeque<PageId>,
     main: VecDeque<PageId>,
     ghosts: VecDeque<PageId>,
-    ghost_set: HashSet<PageId>,
+    ghost_set: FxHashSet<PageId>,
     small_bytes: usize,
     pub(super) bytes: usize,
 }

@@ -23,7 +23,7 @@ mod frame;
 
 use std::{
     cell::RefCell,
-    hash::{BuildHasher, RandomState},
+    hash::BuildHasher,
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -33,6 +33,7 @@ use std::{
 use lacuna_device::AlignedBuf;
 use lacuna_page::{Decoder, Meta, TRAILER_BYTES};
 use parking_lot::Mutex;
+use rustc_hash::FxBuildHasher;
 
 pub(crate) use dirty::DirtyList;
 pub(crate) use frame::{Frame, ReadGuard, WriteGuard};
@@ -67,7 +68,6 @@ pub struct PoolStats {
 
 pub(crate) struct Pool {
     shards: Vec<Mutex<Shard>>,
-    hasher: RandomState,
     budget_bytes: usize,
     bytes: AtomicUsize,
     pub(crate) dirty: DirtyList,
@@ -94,7 +94,6 @@ impl Pool {
         let shards = (budget_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         Pool {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
             budget_bytes,
             bytes: AtomicUsize::new(0),
             dirty: DirtyList::default(),
@@ -232,9 +231,15 @@ impl Pool {
         guard
     }
 
+    fn shard(&self, id: PageId) -> &Mutex<Shard> {
+        // The low bits choose the bucket within the shard.
+        let hash = FxBuildHasher.hash_one(id) >> 32;
+        &self.shards[hash as usize % self.shards.len()]
+    }
+
     /// The frame of a page; a new one comes latched exclusively.
     fn look_up(&self, space: &Space, id: PageId) -> (Arc<Frame>, Option<WriteGuard>) {
-        let shard = &self.shards[self.hasher.hash_one(id) as usize % self.shards.len()];
+        let shard = self.shard(id);
         let mut locked = shard.lock();
         if let Some(frame) = locked.get(id) {
             frame.touch();
@@ -253,7 +258,7 @@ impl Pool {
     /// Discards a frame that could not be filled; the caller still holds its latch.
     fn discard(&self, frame: &Arc<Frame>) {
         frame.failed.store(true, Ordering::Release);
-        let shard = &self.shards[self.hasher.hash_one(frame.id) as usize % self.shards.len()];
+        let shard = self.shard(frame.id);
         if shard.lock().discard(frame) {
             self.bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
         }
