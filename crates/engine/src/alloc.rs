@@ -141,3 +141,13 @@ pub(crate) fn corrupt(space: &Space, page: PageNo, reason: impl Into<String>) ->
         reason: reason.into(),
     }
 }
+
+/// Rows of FORMAT.md: structure, offset, bytes, field.
+#[cfg(test)]
+pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
+    ("allocation", USED, 8, "used"),
+    ("allocation", FREE_HEAD, 8, "free_head"),
+    ("allocation", FREE_COUNT, 8, "free_count"),
+    ("allocation", EXTRA, 8, "extra"),
+    ("free", NEXT_FREE, 8, "next_free"),
+];

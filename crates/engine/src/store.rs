@@ -198,6 +198,22 @@ impl Store {
         Ok(Some(Table { core: core.clone(), space }))
     }
 
+    /// The table of that name, made with `options` when there is none.
+    ///
+    /// # Errors
+    /// Those of [`Store::create_table`].
+    pub fn open_table(&self, name: &str, options: TableOptions) -> Result<Table> {
+        loop {
+            if let Some(table) = self.table(name)? {
+                return Ok(table);
+            }
+            match self.create_table(name, options) {
+                Err(Error::TableExists { .. }) => {} // Another thread was faster.
+                other => return other,
+            }
+        }
+    }
+
     /// Changes how the table's pages are written from now on. Pages on the device stay as they are
     /// until they are next flushed: tables may mix all algorithms.
     pub fn alter_table(&self, name: &str, kind: TableKind) -> Result<()> {

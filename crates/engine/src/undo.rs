@@ -366,6 +366,18 @@ pub(crate) fn survey(core: &Core) -> Result<Vec<(UndoLog, State)>> {
     Ok(found)
 }
 
+/// Rows of FORMAT.md: structure, offset, bytes, field.
+#[cfg(test)]
+pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
+    ("undo", TXN, 8, "transaction"),
+    ("undo", USED, 4, "used"),
+    ("undo", STATE, 1, "state"),
+    ("undo", NEXT, 8, "next"),
+    ("undo", LAST, 8, "last"),
+    ("undo", RECORD, 8, "record"),
+    ("undo", RECORDS, 0, "records"),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -121,12 +121,13 @@ impl Rig for Arc<SimPlace> {
 }
 
 fn options(rng: &mut SeededRng) -> StoreOptions {
-    let mut options = StoreOptions::default();
-    options.pool_bytes = 1 << 20;
-    options.log_bytes = 512 << 10;
-    options.background = false;
-    options.durability = if rng.chance(70) { Durability::Sync } else { Durability::Relaxed };
-    options
+    StoreOptions {
+        pool_bytes: 1 << 20,
+        log_bytes: 512 << 10,
+        background: false,
+        durability: if rng.chance(70) { Durability::Sync } else { Durability::Relaxed },
+        ..StoreOptions::default()
+    }
 }
 
 /// Opens place and store, with more power cuts on the way, until it succeeds.

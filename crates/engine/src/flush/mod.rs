@@ -36,6 +36,8 @@ use std::{
 use lacuna_device::Place;
 use parking_lot::{Condvar, Mutex};
 
+#[cfg(test)]
+pub(crate) use doublewrite::LAYOUT as DOUBLEWRITE_LAYOUT;
 pub(crate) use doublewrite::restore;
 pub(crate) use room::log_bytes;
 use write::Writer;
