@@ -22,7 +22,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use lacuna_device::{File, Place, StreamHint};
+use lacuna_device::{Place, StreamHint};
 
 use crate::{
     alloc::corrupt,
@@ -40,10 +40,9 @@ use crate::{
     space::{self, Space, Spaces},
     txn::{self, Txns},
     undo::{self, State, UNDO_PAGE_BYTES, UNDO_TABLE},
-    wal::{Log, Reader, Record},
+    wal::{Log, LogFiles, Reader, Record, STRETCH_BYTES, is_log_file},
 };
 
-const WAL: &str = "wal";
 /// After so many records replay looks whether memory runs short.
 const RELIEF_RECORDS: usize = 1024;
 
@@ -65,6 +64,11 @@ pub struct RecoveryStats {
 /// Opens the store in `place`, making a new one when the place is empty.
 pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(Arc<Core>, RecoveryStats)> {
     options.check()?;
+    if place.props().io_align > 512 {
+        let reason =
+            format!("needs I/O aligned to {} bytes; 512 is the most that works", place.props().io_align);
+        return Err(Error::BadStore { what: place.name().into(), reason });
+    }
     let place_bytes = match place.free_bytes()? {
         Some(free_bytes) => free_bytes.saturating_add(place.stats()?.allocated_bytes),
         None => u64::MAX,
@@ -82,13 +86,9 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         restored_pages: flush::restore(&*place, &spaces, root.checkpoint)?,
         ..RecoveryStats::default()
     };
-    let wal = place.open(WAL, StreamHint::Log)?;
+    let wal = Arc::new(LogFiles::open(place.clone(), STRETCH_BYTES)?);
     let (groups, end) = survey_log(wal.clone(), root.checkpoint)?;
-    let wal_bytes = wal.len()?;
-    if wal_bytes > end.0 {
-        wal.punch(end.0, wal_bytes - end.0)?;
-    }
-    wal.sync()?;
+    wal.wipe_behind(end)?;
     let root = Root { epoch: root.epoch + 1, ..root };
     control.write(root, true)?;
     let poison = Arc::new(Poison::default());
@@ -121,20 +121,17 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
 
 /// Makes the files of a new store. The control file comes last and makes them one.
 fn make(place: &dyn Place) -> Result<()> {
-    let system = [
-        (WAL.to_string(), StreamHint::Log),
-        (space::file_name(CATALOG_TABLE, CATALOG_PAGE_BYTES), StreamHint::Data),
-        (space::file_name(UNDO_TABLE, UNDO_PAGE_BYTES), StreamHint::Data),
-    ];
+    let system =
+        [space::file_name(CATALOG_TABLE, CATALOG_PAGE_BYTES), space::file_name(UNDO_TABLE, UNDO_PAGE_BYTES)];
     for name in place.list()? {
-        let is_ours = name == WAL || space::parse_file_name(&name).is_some();
+        let is_ours = is_log_file(&name) || space::parse_file_name(&name).is_some();
         if is_ours && place.open(&name, StreamHint::Data)?.len()? > 0 {
             let reason = format!("holds {name} but no {} file: its root is lost", control::NAME);
             return Err(Error::BadStore { what: place.name().into(), reason });
         }
     }
-    for (name, hint) in system {
-        match place.create(&name, hint) {
+    for name in system {
+        match place.create(&name, StreamHint::Data) {
             Ok(_) | Err(lacuna_device::Error::Exists { .. }) => {}
             Err(e) => return Err(e.into()),
         }
@@ -164,7 +161,7 @@ fn open_spaces(place: &dyn Place) -> Result<Spaces> {
 }
 
 /// Where the log's groups start, and where it ends.
-fn survey_log(wal: Arc<dyn File>, checkpoint: Lsn) -> Result<(VecDeque<Lsn>, Lsn)> {
+fn survey_log(wal: Arc<LogFiles>, checkpoint: Lsn) -> Result<(VecDeque<Lsn>, Lsn)> {
     let mut reader = Reader::new(wal, checkpoint);
     let mut groups = VecDeque::new();
     loop {
@@ -225,7 +222,7 @@ fn replay_record(core: &Core, record: &Record<'_>) -> Result<u64> {
 }
 
 fn bad_log(at: Lsn, reason: &str) -> Error {
-    Error::Corrupt { what: WAL.into(), at: format!("byte {}", at.0), reason: reason.into() }
+    Error::Corrupt { what: "log".into(), at: format!("byte {}", at.0), reason: reason.into() }
 }
 
 /// Makes the catalog and the undo file of a store that was just made.
