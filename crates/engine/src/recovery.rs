@@ -186,10 +186,12 @@ fn replay(core: &Core, mut reader: Reader, end: Lsn, stats: &mut RecoveryStats) 
             stats.applied += replay_record(core, &record)?;
             stats.records += 1;
             if stats.records.is_multiple_of(RELIEF_RECORDS as u64) {
+                core.pool.dirty.set_replayed(Some(record.end));
                 core.throttle()?;
             }
         }
     }
+    core.pool.dirty.set_replayed(None);
     stats.log_bytes = end.0 - from.0;
     Ok(())
 }
