@@ -249,8 +249,7 @@ fn bootstrap(core: &Core) -> Result<()> {
 }
 
 fn finish_transactions(core: &Core, stats: &mut RecoveryStats) -> Result<()> {
-    let found = undo::survey(core)?;
-    let newest = found.iter().map(|(log, _)| log.txn()).max().unwrap_or(TxnId::NONE);
+    let (found, newest) = undo::survey(core)?;
     core.txns.skip_past(newest);
     for (log, state) in &found {
         if *state == State::Active {

@@ -55,3 +55,27 @@ fn recovery_under_pressure_replays_the_whole_log() {
     assert_eq!(count(&store, &table), 6000);
     store.check().expect("check");
 }
+
+/// The undo slot of the greatest transaction number may be taken over by a lesser one.
+#[test]
+fn transaction_numbers_are_not_used_twice() {
+    let place = MemPlace::new();
+    let store = Store::open(place.clone(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut early = store.begin();
+    early.get_for_update(&table, b"early").expect("lock");
+    let mut late = store.begin();
+    late.put(&table, b"late", b"committed").expect("put");
+    late.commit().expect("commit");
+    early.put(&table, b"early", b"committed").expect("put");
+    early.commit().expect("commit");
+    drop(table);
+    store.close().expect("close");
+
+    let store = Store::open(place, options()).expect("open");
+    let table = store.table("t").expect("catalog").expect("there");
+    let mut next = store.begin();
+    next.put(&table, b"next", b"running").expect("put");
+    let seen = store.begin().get(&table, b"late").expect("get");
+    assert_eq!(seen.as_deref(), Some(&b"committed"[..]));
+}
