@@ -306,7 +306,7 @@ fn load_catalog(core: &Core) -> Result<()> {
         let is_system = space.id == CATALOG_TABLE || space.id == UNDO_TABLE;
         if !is_system && rows.iter().all(|(_, row)| row.id != space.id) {
             // Its pages may be dirty in memory: without the space they are never written.
-            core.pool.dirty.forget_table(space.id);
+            core.pool.forget_table(space.id);
             core.spaces.remove(space.id);
             core.place.remove(&space::file_name(space.id, space.page_bytes))?;
         }

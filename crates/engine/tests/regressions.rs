@@ -79,3 +79,33 @@ fn transaction_numbers_are_not_used_twice() {
     let seen = store.begin().get(&table, b"late").expect("get");
     assert_eq!(seen.as_deref(), Some(&b"committed"[..]));
 }
+
+/// A table whose making was cut off, its pages in the log but not its row, leaves nothing in memory
+/// for the next one of its number.
+#[test]
+fn a_table_of_another_page_size_may_follow_an_interrupted_one() {
+    let options = StoreOptions { log_bytes: 256 << 10, ..options() };
+    let small = TableOptions::default().page_bytes(4096);
+    for (filler, cut) in (100..116).flat_map(|filler| (1..8).map(move |cut| (filler, cut))) {
+        let place = SimPlace::new(cut);
+        let store = Store::open(place.clone(), options.clone()).expect("open");
+        let table = store.create_table("filler", small).expect("create");
+        let mut txn = store.begin();
+        for i in 0..filler {
+            txn.put(&table, &key(i), &[7; 20]).expect("put");
+        }
+        txn.commit().expect("commit");
+        place.set_cut_after(cut);
+        let _ = store.create_table("small", small);
+        drop((table, store));
+        place.power_cycle();
+        let store = Store::open(place.clone(), options.clone()).expect("recover");
+        let table =
+            store.create_table("large", TableOptions::default().page_bytes(64 << 10)).expect("create");
+        let mut txn = store.begin();
+        txn.put(&table, b"k", &[1; 16 << 10]).expect("put");
+        txn.commit().expect("commit");
+        store.checkpoint().expect("checkpoint");
+        assert_eq!(count(&store, &table), 1);
+    }
+}

@@ -40,7 +40,7 @@ pub(crate) use frame::{Frame, ReadGuard, WriteGuard};
 
 use crate::{
     error::{Error, Result},
-    ids::{PageId, PageNo},
+    ids::{PageId, PageNo, TableId},
     ops,
     space::Space,
 };
@@ -253,6 +253,16 @@ impl Pool {
         locked.insert(frame.clone());
         self.bytes.fetch_add(space.page_bytes, Ordering::Relaxed);
         (frame, Some(guard))
+    }
+
+    /// Forgets the pages of a table whose file is about to be removed, changes included: its number may be
+    /// given to another table. Nobody uses them, and none is in flight.
+    pub(crate) fn forget_table(&self, table: TableId) {
+        self.dirty.forget_table(table);
+        for shard in &self.shards {
+            let bytes = shard.lock().forget_table(table);
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Discards a frame that could not be filled; the caller still holds its latch.
