@@ -192,7 +192,10 @@ impl Core {
         self.flush.queue.lock().stop = true;
         self.flush.work.notify_all();
         self.flush.done.notify_all();
+        // Under the lock: between its look at `is_running` and its wait the thread would miss this.
+        let purge = self.flush.purge.lock();
         self.flush.purge_work.notify_all();
+        drop(purge);
         self.flush.wake();
     }
 
