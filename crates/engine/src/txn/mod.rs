@@ -203,7 +203,7 @@ impl Txn {
         let lsn = committed.map_err(|e| self.core.poison.set(e))?;
         self.slot = None;
         self.end();
-        self.core.retire(log, self.has_deletes)?;
+        self.core.retire(log, self.has_deletes).map_err(|e| self.core.poison.set(e))?;
         match self.core.options.durability {
             Durability::Sync => self.core.log.reach(lsn, Until::Flushed),
             Durability::Relaxed => Ok(()),
