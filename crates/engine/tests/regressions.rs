@@ -148,3 +148,32 @@ fn a_merge_that_fails_changes_nothing() {
     assert!(found == kept || found == kept + 1, "{found} records, {kept} expected");
     store.check().expect("check");
 }
+
+/// The doublewrite file, new in a store that had none, must not vanish in the crash that it is for.
+#[test]
+fn the_doublewrite_file_survives_the_first_crash() {
+    for (cut, seed) in (1..20).flat_map(|cut| (0..10).map(move |seed| (cut, seed))) {
+        let place = SimPlace::new(seed * 100 + cut);
+        let without = StoreOptions { doublewrite: Doublewrite::Off, ..options() };
+        let store = Store::open(place.clone(), without).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        let mut txn = store.begin();
+        (0..50).for_each(|i| txn.put(&table, &key(i), &[7; 200]).expect("put"));
+        txn.commit().expect("commit");
+        drop(table);
+        store.close().expect("close");
+
+        let store = Store::open(place.clone(), options()).expect("open");
+        let table = store.table("t").expect("catalog").expect("there");
+        let mut txn = store.begin();
+        (0..50).for_each(|i| txn.put(&table, &key(i), &[8; 200]).expect("put"));
+        txn.commit().expect("commit");
+        place.set_cut_after(cut);
+        let _ = store.checkpoint();
+        drop((table, store));
+        place.power_cycle();
+        let store = Store::open(place, options()).unwrap_or_else(|e| panic!("cut {cut}, seed {seed}: {e}"));
+        let table = store.table("t").expect("catalog").expect("there");
+        assert_eq!(count(&store, &table), 50);
+    }
+}
