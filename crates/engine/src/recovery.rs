@@ -170,6 +170,9 @@ fn survey_log(wal: Arc<dyn File>, checkpoint: Lsn) -> Result<(VecDeque<Lsn>, Lsn
     loop {
         let at = reader.position();
         if reader.next_group()?.is_none() {
+            if let Some(behind) = reader.group_behind_end()? {
+                return Err(bad_log(at, &format!("no whole group, but there is one at byte {}", behind.0)));
+            }
             return Ok((groups, at));
         }
         groups.push_back(at);

@@ -177,3 +177,21 @@ fn the_doublewrite_file_survives_the_first_crash() {
         assert_eq!(count(&store, &table), 50);
     }
 }
+
+/// Damage in the middle of the log is not its end: commits behind it were acknowledged.
+#[test]
+fn damage_inside_the_log_is_not_taken_for_its_end() {
+    let place = SimPlace::new(1);
+    let sync = StoreOptions { durability: Durability::Sync, ..options() };
+    let store = Store::open(place.clone(), sync.clone()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    for i in 0..100 {
+        let mut txn = store.begin();
+        txn.put(&table, &key(i), &[7; 100]).expect("put");
+        txn.commit().expect("commit");
+    }
+    drop((table, store));
+    place.flip_bit("wal", 20 * 512 + 100, 3);
+    let opened = Store::open(place, sync);
+    assert!(matches!(opened, Err(Error::Corrupt { .. })), "commits were lost in silence");
+}

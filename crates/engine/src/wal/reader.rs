@@ -67,6 +67,23 @@ impl Reader {
         Ok(Some(Group { bytes: &self.buffer[offset..offset + bytes], start: at }))
     }
 
+    /// A whole group behind the place where [`Reader::next_group`] found none. A crash leaves no such group,
+    /// because each is on the medium before the next is written; so the log is damaged in between.
+    pub(crate) fn group_behind_end(&mut self) -> Result<Option<Lsn>> {
+        let (mut at, epoch_before) = (self.at.0, self.epoch);
+        while let Some(first) = self.load(at, SECTOR)? {
+            let claimed = format::claimed_bytes(first, Lsn(at)).filter(|bytes| *bytes <= GROUP_BYTES_MAX);
+            if let Some(bytes) = claimed
+                && let Some(group) = self.load(at, bytes.next_multiple_of(SECTOR))?
+                && format::open_group(group, Lsn(at)).is_some_and(|(epoch, _)| epoch >= epoch_before)
+            {
+                return Ok(Some(Lsn(at)));
+            }
+            at += SECTOR as u64;
+        }
+        Ok(None)
+    }
+
     /// Bytes `at .. at + len` of the file, read in large pieces; `None` past its end.
     fn load(&mut self, at: u64, len: usize) -> Result<Option<&[u8]>> {
         let end = at + len as u64;
