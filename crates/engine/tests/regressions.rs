@@ -195,3 +195,31 @@ fn damage_inside_the_log_is_not_taken_for_its_end() {
     let opened = Store::open(place, sync);
     assert!(matches!(opened, Err(Error::Corrupt { .. })), "commits were lost in silence");
 }
+
+/// The control file's newest slot is damaged: the older one names log that was given up.
+#[test]
+fn a_damaged_control_slot_is_noticed() {
+    let mut refused = 0;
+    for slot in [0, 4096] {
+        let place = SimPlace::new(1);
+        let store = Store::open(place.clone(), options()).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        for i in 0..300 {
+            let mut txn = store.begin();
+            txn.put(&table, &key(i), &[7; 100]).expect("put");
+            txn.commit().expect("commit");
+        }
+        drop(table);
+        store.close().expect("close");
+        place.flip_bit("control", slot + 40, 3);
+        match Store::open(place, options()) {
+            Ok(store) => {
+                let table = store.table("t").expect("catalog").expect("there");
+                assert_eq!(count(&store, &table), 300);
+            }
+            Err(Error::Corrupt { .. }) => refused += 1,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    assert_eq!(refused, 1, "one of the slots is the newest");
+}
