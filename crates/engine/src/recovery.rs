@@ -233,7 +233,9 @@ fn bad_log(at: Lsn, reason: &str) -> Error {
     Error::Corrupt { what: WAL.into(), at: format!("byte {}", at.0), reason: reason.into() }
 }
 
-/// Makes the catalog and the undo file of a store that was just made.
+/// Makes the catalog and the undo file of a store that was just made. While its log begins at 0 all of
+/// its history was replayed, and what is blank then was never made; later it was lost. A catalog must
+/// not be made anew then: all tables would be removed.
 fn bootstrap(core: &Core) -> Result<()> {
     let missing =
         |name: &str| Error::BadStore { what: core.place.name().into(), reason: format!("{name} is missing") };
@@ -241,6 +243,12 @@ fn bootstrap(core: &Core) -> Result<()> {
     let undo_space = core.spaces.get(UNDO_TABLE).ok_or_else(|| missing("the undo file"))?;
     if core.undo_space.set(undo_space.clone()).is_err() {
         panic!("a store is opened once");
+    }
+    let is_new = core.control.root().checkpoint == Lsn(0);
+    for space in [&catalog, &undo_space] {
+        if !is_new && core.pool.read_if_written(space, PageNo(0))?.is_none() {
+            return Err(corrupt(space, PageNo(0), "blank in a store that has been used"));
+        }
     }
     if core.pool.read_if_written(&catalog, PageNo(0))?.is_none() {
         Tree::format(core, &catalog)?;

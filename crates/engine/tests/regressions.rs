@@ -223,3 +223,17 @@ fn a_damaged_control_slot_is_noticed() {
     }
     assert_eq!(refused, 1, "one of the slots is the newest");
 }
+
+/// The catalog's pages are gone. Making a new catalog would remove every table's file.
+#[test]
+fn a_lost_catalog_is_not_made_anew() {
+    let place = SimPlace::new(1);
+    let store = Store::open(place.clone(), options()).expect("open");
+    store.create_table("t", TableOptions::default()).expect("create");
+    store.close().expect("close");
+    let file = place.open("t00000000.16k", StreamHint::Data).expect("open");
+    file.punch(0, file.len().expect("len")).expect("punch");
+    let lost = matches!(Store::open(place.clone(), options()), Err(Error::Corrupt { .. }));
+    assert!(lost, "a lost catalog was taken for a new store");
+    assert!(place.list().expect("list").contains(&"t00000016.16k".to_string()));
+}
