@@ -313,6 +313,7 @@ impl UndoLog {
         let space = core.undo_space();
         // Unhook one page at a time: a log may be far longer than memory, a mini-transaction not.
         loop {
+            core.throttle()?;
             let mut mtr = Mtr::new();
             let mut first = core.pool.write(space, self.first())?;
             let next = PageNo(u64_at(&first, NEXT));

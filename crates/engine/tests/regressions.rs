@@ -237,3 +237,19 @@ fn a_lost_catalog_is_not_made_anew() {
     assert!(lost, "a lost catalog was taken for a new store");
     assert!(place.list().expect("list").contains(&"t00000016.16k".to_string()));
 }
+
+/// A rollback writes as much as what it takes back: it must not leave the bounds of memory and log.
+#[test]
+fn a_long_rollback_keeps_within_memory() {
+    let store =
+        Store::open(MemPlace::new(), StoreOptions { pool_bytes: 1 << 20, ..options() }).expect("open");
+    let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
+    let mut txn = store.begin();
+    for i in 0..40_000_u32 {
+        // Far apart from one another, so that every change meets another page.
+        txn.put(&table, &key(i.wrapping_mul(0x9e37_79b1)), &[7; 200]).expect("put");
+    }
+    txn.rollback().expect("rollback");
+    let bytes = store.stats().expect("stats").pool.bytes;
+    assert!(bytes < 2 << 20, "{bytes} bytes in a pool of 1 MiB");
+}

@@ -18,6 +18,7 @@ use crate::{
 /// interrupted rollback goes on where it stopped.
 pub(crate) fn roll_back(core: &Core, log: UndoLog, keep: UndoPtr) -> Result<()> {
     loop {
+        core.throttle()?;
         let newest = log.newest(core)?;
         if newest == keep || newest.is_none() {
             return Ok(());
@@ -83,6 +84,7 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
 pub(crate) fn purge(core: &Core, log: UndoLog) -> Result<()> {
     let mut ptr = log.newest(core)?;
     while !ptr.is_none() {
+        core.throttle()?;
         let Some(record) = undo::read(core, ptr, log.txn())? else { break };
         if record.change == Change::Delete {
             purge_record(core, log, ptr, &record)?;
