@@ -253,3 +253,21 @@ fn a_long_rollback_keeps_within_memory() {
     let bytes = store.stats().expect("stats").pool.bytes;
     assert!(bytes < 2 << 20, "{bytes} bytes in a pool of 1 MiB");
 }
+
+/// Going back to a savepoint that an earlier one undid must not undo everything.
+#[test]
+fn a_savepoint_that_was_undone_is_refused() {
+    let store = Store::open(MemPlace::new(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut txn = store.begin();
+    txn.put(&table, b"a", b"1").expect("put");
+    let first = txn.savepoint().expect("savepoint");
+    txn.put(&table, b"b", b"2").expect("put");
+    let second = txn.savepoint().expect("savepoint");
+    txn.rollback_to(first).expect("rollback");
+    txn.put(&table, b"c", b"3").expect("put");
+    assert!(matches!(txn.rollback_to(second), Err(Error::BadOption { .. })));
+    txn.rollback_to(first).expect("still good");
+    txn.commit().expect("commit");
+    assert_eq!(count(&store, &table), 1);
+}

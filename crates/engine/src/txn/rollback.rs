@@ -28,6 +28,19 @@ pub(crate) fn roll_back(core: &Core, log: UndoLog, keep: UndoPtr) -> Result<()> 
     }
 }
 
+/// Whether the record at `keep` is one of those of `log` that count ([`UndoPtr::NONE`] always is).
+pub(super) fn holds(core: &Core, log: UndoLog, keep: UndoPtr) -> Result<bool> {
+    if keep.is_none() {
+        return Ok(true);
+    }
+    let mut ptr = log.newest(core)?;
+    while ptr != keep {
+        let Some(record) = undo::read(core, ptr, log.txn())? else { return Ok(false) };
+        ptr = record.previous;
+    }
+    Ok(true)
+}
+
 fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
     let Some(space) = core.spaces.get(record.table) else {
         // The table's creation was lost with the crash, and all its content with it.
