@@ -298,6 +298,8 @@ impl Store {
         core.purge_waiting()?;
         core.flush_all()?;
         core.place.sync()?;
+        // Transactions that are dropped later must not roll back: the place may have a new owner by then.
+        core.poison.close();
         Ok(())
     }
 }

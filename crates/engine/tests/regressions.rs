@@ -271,3 +271,19 @@ fn a_savepoint_that_was_undone_is_refused() {
     txn.commit().expect("commit");
     assert_eq!(count(&store, &table), 1);
 }
+
+/// A transaction that outlives its store must not touch the place, which may have a new owner.
+#[test]
+fn a_closed_store_takes_no_more_changes() {
+    let place: Arc<dyn Place> = MemPlace::new();
+    let store = Store::open(place.clone(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut running = store.begin();
+    running.put(&table, b"k", b"v").expect("put");
+    store.close().expect("close");
+    assert!(matches!(running.put(&table, b"l", b"v"), Err(Error::Poisoned { .. })));
+    drop(running);
+    let store = Store::open(place, options()).expect("open");
+    let table = store.table("t").expect("catalog").expect("there");
+    assert_eq!(count(&store, &table), 0);
+}
