@@ -85,8 +85,10 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
     let wal = place.open(WAL, StreamHint::Log)?;
     let (groups, end) = survey_log(wal.clone(), root.checkpoint)?;
     let wal_bytes = wal.len()?;
-    if wal_bytes > end.0 {
+    if wal_bytes > end.0 && wal.props().hole_unit > 0 {
         wal.punch(end.0, wal_bytes - end.0)?;
+    } else if wal_bytes > end.0 {
+        wal.set_len(end.0)?;
     }
     wal.sync()?;
     let root = Root { epoch: root.epoch + 1, ..root };

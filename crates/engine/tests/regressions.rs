@@ -287,3 +287,92 @@ fn a_closed_store_takes_no_more_changes() {
     let table = store.table("t").expect("catalog").expect("there");
     assert_eq!(count(&store, &table), 0);
 }
+
+/// A place whose files have no holes, as on many network file systems.
+struct Solid(Arc<dyn Place>);
+
+struct SolidFile(Arc<dyn File>);
+
+impl Place for Solid {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn props(&self) -> FileProps {
+        FileProps { hole_unit: 0, ..self.0.props() }
+    }
+    fn open(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
+        Ok(Arc::new(SolidFile(self.0.open(name, hint)?)))
+    }
+    fn create(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
+        Ok(Arc::new(SolidFile(self.0.create(name, hint)?)))
+    }
+    fn remove(&self, name: &str) -> lacuna_device::Result<()> {
+        self.0.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> lacuna_device::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn list(&self) -> lacuna_device::Result<Vec<String>> {
+        self.0.list()
+    }
+    fn write_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+        assert!(ops.iter().all(|op| matches!(op, BatchOp::Write { .. })), "no holes here");
+        self.0.write_batch(ops)
+    }
+    fn sync(&self) -> lacuna_device::Result<()> {
+        self.0.sync()
+    }
+    fn stats(&self) -> lacuna_device::Result<PlaceStats> {
+        self.0.stats()
+    }
+    fn free_bytes(&self) -> lacuna_device::Result<Option<u64>> {
+        self.0.free_bytes()
+    }
+}
+
+impl File for SolidFile {
+    fn id(&self) -> FileId {
+        self.0.id()
+    }
+    fn props(&self) -> FileProps {
+        FileProps { hole_unit: 0, ..self.0.props() }
+    }
+    fn len(&self) -> lacuna_device::Result<u64> {
+        self.0.len()
+    }
+    fn set_len(&self, len: u64) -> lacuna_device::Result<()> {
+        self.0.set_len(len)
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lacuna_device::Result<()> {
+        self.0.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> lacuna_device::Result<()> {
+        self.0.write_at(offset, data)
+    }
+    fn punch(&self, _: u64, _: u64) -> lacuna_device::Result<()> {
+        Err(lacuna_device::Error::Unsupported { what: "solid file".into(), operation: "punch a hole" })
+    }
+    fn allocated(&self, offset: u64, len: u64) -> lacuna_device::Result<u64> {
+        self.0.allocated(offset, len)
+    }
+    fn sync(&self) -> lacuna_device::Result<()> {
+        self.0.sync()
+    }
+}
+
+#[test]
+fn a_place_without_holes_opens_again() {
+    let place = Arc::new(Solid(SimPlace::new(1)));
+    let store = Store::open(place.clone(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut txn = store.begin();
+    txn.put(&table, b"k", b"v").expect("put");
+    txn.commit().expect("commit");
+    drop((table, store));
+    for _ in 0..2 {
+        let store = Store::open(place.clone(), options()).expect("open again");
+        let table = store.table("t").expect("catalog").expect("there");
+        assert_eq!(count(&store, &table), 1);
+        store.close().expect("close");
+    }
+}
