@@ -376,3 +376,14 @@ fn a_place_without_holes_opens_again() {
         store.close().expect("close");
     }
 }
+
+/// "For ever" is a timeout too.
+#[test]
+fn the_longest_timeout_does_not_overflow() {
+    let options = StoreOptions { lock_timeout: Duration::MAX, ..options() };
+    let store = Store::open(MemPlace::new(), options).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut txn = store.begin();
+    txn.put(&table, b"k", b"v").expect("put");
+    txn.commit().expect("commit");
+}

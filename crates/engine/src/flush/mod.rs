@@ -375,7 +375,7 @@ impl Core {
 
     /// Takes an undo slot for a transaction; the caller holds no latch.
     pub(crate) fn take_undo_slot(&self) -> Result<u32> {
-        self.txns.slots.take(self.options.lock_timeout)
+        self.txns.slots.take(self.options.lock_timeout, &self.poison)
     }
 
     /// Takes over the undo log of a committed transaction: what it deleted is purged, then its slot
