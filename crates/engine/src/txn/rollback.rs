@@ -1,6 +1,7 @@
 //! Taking changes back, and purging what commits deleted.
 
 use crate::{
+    alloc::corrupt,
     btree::Tree,
     core::Core,
     error::Result,
@@ -23,7 +24,9 @@ pub(crate) fn roll_back(core: &Core, log: UndoLog, keep: UndoPtr) -> Result<()> 
         if newest == keep || newest.is_none() {
             return Ok(());
         }
-        let record = undo::read(core, newest, log.txn())?.expect("undo invariant 1: our own record is there");
+        // Recovery takes the pointer from the device.
+        let missing = || corrupt(core.undo_space(), newest.page(), "an undo record that counts is missing");
+        let record = undo::read(core, newest, log.txn())?.ok_or_else(missing)?;
         take_back(core, log, newest, &record)?;
     }
 }
@@ -55,7 +58,9 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
         let node = Node::new(&leaf);
         let slot = node.search(&record.key).ok();
         let slot = slot.filter(|s| (node.leaf_cell(*s).txn, node.leaf_cell(*s).undo) == (log.txn(), ptr));
-        let slot = slot.expect("nobody changes a record whose writer runs") as u16;
+        let page = leaf.id().page;
+        let astray = || corrupt(&space, page, "a record is not as its running writer left it");
+        let slot = slot.ok_or_else(astray)? as u16;
         let old_cell = node.leaf_cell(slot as usize);
         // A deletion that was committed when we wrote over it: nobody needs the record any more, and
         // its own purge has passed.
