@@ -10,13 +10,14 @@ use lacuna_device::{BatchOp, File, FileId, FileProps, MemPlace, Place, PlaceStat
 use lacuna_engine::{Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions};
 
 fn options() -> StoreOptions {
-    let mut options = StoreOptions::default();
-    options.pool_bytes = 16 << 20;
-    options.log_bytes = 64 << 20;
-    options.background = false;
-    options.durability = Durability::Relaxed;
-    options.lock_timeout = Duration::from_secs(1);
-    options
+    StoreOptions {
+        pool_bytes: 16 << 20,
+        log_bytes: 64 << 20,
+        background: false,
+        durability: Durability::Relaxed,
+        lock_timeout: Duration::from_secs(1),
+        ..StoreOptions::default()
+    }
 }
 
 fn key(i: u32) -> [u8; 4] {
