@@ -113,6 +113,9 @@ impl<'a> Allocator<'a> {
     /// Pages ever used, and the free ones among them, in order of the list. For checks.
     pub(crate) fn survey(&self) -> Result<(u64, Vec<PageNo>)> {
         let used = u64_at(&self.header, USED);
+        if used == 0 {
+            return Err(corrupt(self.space, HEADER_PAGE, "no pages in use"));
+        }
         let mut free = Vec::new();
         let mut next = PageNo(u64_at(&self.header, FREE_HEAD));
         while next.0 != 0 {

@@ -134,7 +134,11 @@ impl Store {
         let (core, recovery) = recovery::open(place, options)?;
         let threads = if background {
             let spawn_error = |e| Error::BadOption { what: "background threads", reason: format!("{e}") };
-            core.start_threads().map_err(spawn_error)?
+            core.start_threads().map_err(|e| {
+                // Those that were started must not run for ever.
+                core.stop_threads();
+                spawn_error(e)
+            })?
         } else {
             Vec::new()
         };
@@ -165,7 +169,7 @@ impl Store {
         let file = core.place.create(&space::file_name(id, options.page_bytes), StreamHint::Data)?;
         if !core.place.props().ordered {
             // The log must not speak of a file that a crash may take back.
-            core.place.sync()?;
+            core.place.sync().map_err(|e| core.poison.set(e.into()))?;
         }
         let space = Arc::new(Space::new(id, file, options.page_bytes)?);
         space.set_codec(options.kind.codec());
@@ -314,6 +318,8 @@ impl Store {
         core.purge_waiting()?;
         core.flush_all()?;
         core.place.sync()?;
+        // Transactions that are dropped later must not roll back: the place may have a new owner by then.
+        core.poison.close();
         Ok(())
     }
 }

@@ -79,7 +79,12 @@ impl Drop for Region<'_> {
 impl DoublewriteFile {
     pub(super) fn open(place: &dyn Place) -> Result<DoublewriteFile> {
         let file = match place.open(NAME, StreamHint::Log) {
-            Err(lacuna_device::Error::NotFound { .. }) => place.create(NAME, StreamHint::Log)?,
+            Err(lacuna_device::Error::NotFound { .. }) => {
+                let file = place.create(NAME, StreamHint::Log)?;
+                // Syncing the file alone does not keep its name.
+                place.sync()?;
+                file
+            }
             other => other?,
         };
         file.set_len(REGIONS * REGION_BYTES)?;

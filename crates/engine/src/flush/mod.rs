@@ -194,7 +194,10 @@ impl Core {
         self.flush.queue.lock().stop = true;
         self.flush.work.notify_all();
         self.flush.done.notify_all();
+        // Under the lock: between its look at `is_running` and its wait the thread would miss this.
+        let purge = self.flush.purge.lock();
         self.flush.purge_work.notify_all();
+        drop(purge);
         self.flush.wake();
     }
 
@@ -374,7 +377,7 @@ impl Core {
 
     /// Takes an undo slot for a transaction; the caller holds no latch.
     pub(crate) fn take_undo_slot(&self) -> Result<u32> {
-        self.txns.slots.take(self.options.lock_timeout)
+        self.txns.slots.take(self.options.lock_timeout, &self.poison)
     }
 
     /// Takes over the undo log of a committed transaction: what it deleted is purged, then its slot

@@ -68,6 +68,29 @@ impl LogFiles {
         (at.0 / self.stretch_bytes, at.0 % self.stretch_bytes)
     }
 
+    /// Where the file behind that of `at` starts.
+    pub(crate) fn next_file(&self, at: Lsn) -> Lsn {
+        Lsn((self.stretch(at).0 + 1) * self.stretch_bytes)
+    }
+
+    /// No group starts here or behind.
+    pub(crate) fn end(&self) -> Lsn {
+        let open = self.open.lock();
+        Lsn(open
+            .last_key_value()
+            .map_or(0, |(stretch, open)| stretch * self.stretch_bytes + open.bytes.min(self.stretch_bytes)))
+    }
+
+    /// Whether the file of `at` holds nothing from there on.
+    pub(crate) fn is_hole_from(&self, at: Lsn) -> Result<bool> {
+        let (stretch, offset) = self.stretch(at);
+        let open = self.open.lock().get(&stretch).cloned();
+        match open {
+            Some(open) if offset < open.bytes => Ok(open.file.allocated(offset, open.bytes - offset)? == 0),
+            _ => Ok(true),
+        }
+    }
+
     /// Whether groups that start there lie in one file.
     pub(crate) fn in_same_file(&self, a: Lsn, b: Lsn) -> bool {
         self.stretch(a).0 == self.stretch(b).0

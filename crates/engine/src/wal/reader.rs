@@ -44,6 +44,15 @@ impl Reader {
         Reader { files, at, epoch: 0, buffer: AlignedBuf::zeroed(0), filled: 0, buffer_at: Lsn(0) }
     }
 
+    /// Writes the group just read again. Where a sync once failed, what is read may be in a cache only.
+    pub(crate) fn rewrite(&self, at: Lsn) -> Result<()> {
+        let offset = (at.0 - self.buffer_at.0) as usize;
+        let bytes = (self.at.0 - at.0) as usize;
+        let mut group = AlignedBuf::zeroed(bytes);
+        group.copy_from_slice(&self.buffer[offset..offset + bytes]);
+        self.files.write(at, &group)
+    }
+
     /// Where the next group would start.
     pub(crate) fn position(&self) -> Lsn {
         self.at
@@ -69,6 +78,33 @@ impl Reader {
         self.at = format::next_group(end);
         let offset = (at.0 - self.buffer_at.0) as usize;
         Ok(Some(Group { bytes: &self.buffer[offset..offset + bytes], start: at }))
+    }
+
+    /// A whole group behind the place where [`Reader::next_group`] found none. A crash leaves no such group,
+    /// because each is on the medium before the next is written; so the log is damaged in between.
+    pub(crate) fn group_behind_end(&mut self) -> Result<Option<Lsn>> {
+        let (mut at, epoch_before, end) = (self.at, self.epoch, self.files.end());
+        while at < end {
+            // Mostly there is nothing but a hole, and reading it would take long.
+            let is_first = at == self.at || at.0.is_multiple_of(READ_BYTES as u64);
+            if is_first && self.files.is_hole_from(at)? {
+                at = self.files.next_file(at);
+                continue;
+            }
+            let Some(first) = self.load(at, SECTOR)? else {
+                at = self.files.next_file(at);
+                continue;
+            };
+            let claimed = format::claimed_bytes(first, at).filter(|bytes| *bytes <= GROUP_BYTES_MAX);
+            if let Some(bytes) = claimed
+                && let Some(group) = self.load(at, bytes.next_multiple_of(SECTOR))?
+                && format::open_group(group, at).is_some_and(|(epoch, _)| epoch >= epoch_before)
+            {
+                return Ok(Some(at));
+            }
+            at = Lsn(at.0 + SECTOR as u64);
+        }
+        Ok(None)
     }
 
     /// The first `len` bytes of a group at `at`, read in large pieces; `None` past its file's end.
