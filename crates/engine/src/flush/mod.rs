@@ -343,10 +343,12 @@ impl Core {
         Ok(())
     }
 
-    /// Slows a writer down while the log or the pool is nearly used up. The caller holds no latch.
+    /// Slows a writer down while the log or the pool is nearly used up, or too much of the pool is dirty.
+    /// The caller holds no latch.
     pub(crate) fn throttle(&self) -> Result<()> {
         let is_tight = || {
             self.log.used_bytes() > self.options.log_bytes / 8 * 7
+                || self.pool.dirty.unsettled_bytes() as u64 > self.flush.room.unsettled_bytes_max()
                 || self.pool.bytes() > self.pool.budget_bytes() / 8 * 9
         };
         if !is_tight() {

@@ -50,6 +50,13 @@ impl Room {
     }
 }
 
+impl Room {
+    /// Bytes of pages dirty and on their way beyond which writers wait.
+    pub(super) fn unsettled_bytes_max(&self) -> u64 {
+        self.dirty_bytes_max / 4 * 5
+    }
+}
+
 /// Bytes of log for a place of `place_bytes`.
 pub(crate) fn log_bytes(options: &StoreOptions, place_bytes: u64) -> u64 {
     options.log_bytes.min((place_bytes / SHARE).max(LOG_BYTES_MIN))
@@ -83,8 +90,9 @@ impl Core {
         let need = Need {
             log_left: log_max.saturating_sub(self.log.used_bytes()),
             log_max,
-            dirty: self.pool.dirty.dirty_bytes() as u64,
-            dirty_max: self.flush.room.dirty_bytes_max,
+            dirty: self.pool.dirty.unsettled_bytes() as u64,
+            // Operations that passed the throttle together may go a little beyond it.
+            dirty_max: self.flush.room.unsettled_bytes_max() / 4 * 5,
         };
         self.flush.room.level.store(level(free_bytes, &need) as u8, Ordering::Relaxed);
         Ok(())

@@ -11,7 +11,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
@@ -23,6 +26,8 @@ use crate::ids::{Lsn, PageId, TableId};
 #[derive(Default)]
 pub(crate) struct DirtyList {
     inner: Mutex<Inner>,
+    /// Bytes of pages dirty and in flight; a page that is both counts twice.
+    unsettled_bytes: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -44,6 +49,7 @@ impl DirtyList {
             frame.dirty_since.store(start.0, Ordering::Release);
             inner.dirty.insert((start, frame.id), frame.clone());
             inner.dirty_bytes += frame.page_bytes;
+            self.unsettled_bytes.fetch_add(frame.page_bytes, Ordering::Relaxed);
         }
     }
 
@@ -71,6 +77,7 @@ impl DirtyList {
             let since = Lsn(frame.in_flight_since.swap(0, Ordering::AcqRel));
             inner.in_flight.remove(&(since, frame.id)).expect("invariant 1");
             frame.wanted.store(false, Ordering::Release);
+            self.unsettled_bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
         }
     }
 
@@ -93,6 +100,11 @@ impl DirtyList {
         self.inner.lock().dirty_bytes
     }
 
+    /// Bytes of pages whose newest change is not on the medium, not much older than now.
+    pub(crate) fn unsettled_bytes(&self) -> usize {
+        self.unsettled_bytes.load(Ordering::Relaxed)
+    }
+
     /// Up to `count` dirty pages whose oldest change starts before `before`, oldest first, that have
     /// no image in flight.
     pub(crate) fn oldest_pages(&self, before: Lsn, count: usize) -> Vec<Arc<Frame>> {
@@ -112,6 +124,7 @@ impl DirtyList {
         for key in gone {
             let frame = inner.dirty.remove(&key).expect("just listed");
             inner.dirty_bytes -= frame.page_bytes;
+            self.unsettled_bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
             frame.dirty_since.store(0, Ordering::Release);
         }
     }
