@@ -252,10 +252,13 @@ impl SimDevice {
     }
 
     /// From now on the device lies at these rates, its chance driven by `seed`, until
-    /// [`SimDevice::stop_lying`]. Stale reads show nothing from before this call.
+    /// [`SimDevice::stop_lying`]; lies so far are forgotten. Stale reads show nothing from before the
+    /// device began to lie.
     pub fn lie(&self, rates: FaultRates, seed: u64) {
         let mut state = self.state.lock();
-        state.history = state.cache.clone();
+        if state.faults.is_none() {
+            state.history = state.cache.clone();
+        }
         state.faults = Some(Faults::new(rates, seed));
     }
 
