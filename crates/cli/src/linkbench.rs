@@ -145,9 +145,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn store_options(arguments: &Arguments) -> StoreOptions {
-    let mut options = StoreOptions::default();
-    options.pool_bytes = usize::try_from(arguments.pool.0).unwrap_or(usize::MAX);
-    options
+    let pool_bytes = usize::try_from(arguments.pool.0).unwrap_or(usize::MAX);
+    StoreOptions { pool_bytes, ..StoreOptions::default() }
 }
 
 fn run_one(
@@ -170,8 +169,7 @@ fn run_one(
             (TableKind::PageCompressed { algorithm, level }, algorithm)
         }
     };
-    let mut table_options = TableOptions::default();
-    table_options.kind = table_kind;
+    let table_options = TableOptions { kind: table_kind, ..TableOptions::default() };
     let db = EngineDb::create(Arc::clone(&place), store_options(arguments), table_options)?;
     let report = linkbench::run(&db, config, kind.name(), algorithm.name(), acks.as_ref())
         .with_context(|| target.name())?;

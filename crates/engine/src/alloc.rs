@@ -113,6 +113,9 @@ impl<'a> Allocator<'a> {
     /// Pages ever used, and the free ones among them, in order of the list. For checks.
     pub(crate) fn survey(&self) -> Result<(u64, Vec<PageNo>)> {
         let used = u64_at(&self.header, USED);
+        if used == 0 {
+            return Err(corrupt(self.space, HEADER_PAGE, "no pages in use"));
+        }
         let mut free = Vec::new();
         let mut next = PageNo(u64_at(&self.header, FREE_HEAD));
         while next.0 != 0 {
@@ -141,3 +144,13 @@ pub(crate) fn corrupt(space: &Space, page: PageNo, reason: impl Into<String>) ->
         reason: reason.into(),
     }
 }
+
+/// Rows of FORMAT.md: structure, offset, bytes, field.
+#[cfg(test)]
+pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
+    ("allocation", USED, 8, "used"),
+    ("allocation", FREE_HEAD, 8, "free_head"),
+    ("allocation", FREE_COUNT, 8, "free_count"),
+    ("allocation", EXTRA, 8, "extra"),
+    ("free", NEXT_FREE, 8, "next_free"),
+];

@@ -150,6 +150,18 @@ fn parse(sector: &[u8], place: &str) -> Result<Option<(u64, Root)>> {
     Ok(Some((slot.sequence.get(), Root { epoch: slot.epoch.get(), checkpoint: Lsn(slot.checkpoint.get()) })))
 }
 
+/// Rows of FORMAT.md: structure, offset, bytes, field.
+#[cfg(test)]
+pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
+    ("control", std::mem::offset_of!(Slot, magic), 8, "magic"),
+    ("control", std::mem::offset_of!(Slot, version), 4, "version"),
+    ("control", std::mem::offset_of!(Slot, checksum), 4, "checksum"),
+    ("control", std::mem::offset_of!(Slot, features), 8, "features"),
+    ("control", std::mem::offset_of!(Slot, sequence), 8, "sequence"),
+    ("control", std::mem::offset_of!(Slot, epoch), 8, "epoch"),
+    ("control", std::mem::offset_of!(Slot, checkpoint), 8, "checkpoint"),
+];
+
 #[cfg(test)]
 mod tests {
     use lacuna_device::MemPlace;

@@ -66,8 +66,9 @@ pub enum Error {
     /// A lock was not granted in time. The transaction may go on or be rolled back.
     #[error("lock wait timed out")]
     LockTimeout,
-    /// An earlier write, sync or rollback failed; the store accepts no more until it is reopened.
-    #[error("store stopped after an earlier failure: {reason}")]
+    /// An earlier write, sync or rollback failed, or the store was closed; it accepts no more until it is
+    /// reopened.
+    #[error("store stopped: {reason}")]
     Poisoned {
         /// That failure.
         reason: String,

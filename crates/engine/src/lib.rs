@@ -34,6 +34,11 @@
 //!
 //! Each module opens with its own invariants; `recovery` tells the order of events.
 
+/// The example in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 mod alloc;
 mod btree;
 mod catalog;
@@ -41,6 +46,8 @@ mod control;
 mod core;
 mod error;
 mod flush;
+#[cfg(test)]
+mod format_doc;
 mod ids;
 mod mtr;
 mod node;

@@ -38,6 +38,11 @@ pub(crate) const CELLS: usize = BASE + 32;
 pub(crate) const LEAF_CELL_HEADER: usize = 1 + 2 + 2 + 6 + 8;
 /// Bytes in front of an inner cell's key: key length, child.
 pub(crate) const INNER_CELL_HEADER: usize = 2 + 8;
+/// Offsets in a leaf cell.
+const CELL_KEY_BYTES: usize = 1;
+const CELL_VALUE_BYTES: usize = 3;
+const CELL_TXN: usize = 5;
+const CELL_UNDO: usize = 11;
 /// Bytes of a slot.
 pub(crate) const SLOT: usize = 2;
 
@@ -112,12 +117,12 @@ impl<'a> LeafCell<'a> {
         if bytes.len() < LEAF_CELL_HEADER {
             return None;
         }
-        let key_end = LEAF_CELL_HEADER + u16_at(bytes, 1) as usize;
-        let value_end = key_end + u16_at(bytes, 3) as usize;
+        let key_end = LEAF_CELL_HEADER + u16_at(bytes, CELL_KEY_BYTES) as usize;
+        let value_end = key_end + u16_at(bytes, CELL_VALUE_BYTES) as usize;
         Some(LeafCell {
             flags: bytes[0],
-            txn: TxnId(u48_at(bytes, 5)),
-            undo: UndoPtr(u64_at(bytes, 11)),
+            txn: TxnId(u48_at(bytes, CELL_TXN)),
+            undo: UndoPtr(u64_at(bytes, CELL_UNDO)),
             key: bytes.get(LEAF_CELL_HEADER..key_end)?,
             value: bytes.get(key_end..value_end)?,
         })
@@ -200,7 +205,9 @@ impl<'a> Node<'a> {
 
     fn cell_bytes(self, at: usize) -> usize {
         if self.is_leaf() {
-            LEAF_CELL_HEADER + u16_at(self.page, at + 1) as usize + u16_at(self.page, at + 3) as usize
+            LEAF_CELL_HEADER
+                + u16_at(self.page, at + CELL_KEY_BYTES) as usize
+                + u16_at(self.page, at + CELL_VALUE_BYTES) as usize
         } else {
             INNER_CELL_HEADER + u16_at(self.page, at) as usize
         }
@@ -210,7 +217,7 @@ impl<'a> Node<'a> {
         let at = self.cell_at(slot);
         if self.is_leaf() {
             let start = at + LEAF_CELL_HEADER;
-            &self.page[start..start + u16_at(self.page, at + 1) as usize]
+            &self.page[start..start + u16_at(self.page, at + CELL_KEY_BYTES) as usize]
         } else {
             let start = at + INNER_CELL_HEADER;
             &self.page[start..start + u16_at(self.page, at) as usize]
@@ -386,8 +393,8 @@ impl<'a> NodeMut<'a> {
         }
         let at = self.view().cell_at(slot);
         self.page[at] = flags;
-        self.page[at + 5..at + 11].copy_from_slice(&txn.0.to_le_bytes()[..6]);
-        self.page[at + 11..at + 19].copy_from_slice(&undo.0.to_le_bytes());
+        self.page[at + CELL_TXN..at + CELL_UNDO].copy_from_slice(&txn.0.to_le_bytes()[..6]);
+        self.page[at + CELL_UNDO..at + LEAF_CELL_HEADER].copy_from_slice(&undo.0.to_le_bytes());
         true
     }
 
@@ -461,6 +468,27 @@ pub(crate) fn separator<'a>(left: &[u8], right: &'a [u8]) -> &'a [u8] {
     let common = left.iter().zip(right).take_while(|(a, b)| a == b).count();
     &right[..common + 1]
 }
+
+/// Rows of FORMAT.md: structure, offset, bytes, field.
+#[cfg(test)]
+pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
+    ("node", LEVEL, 2, "level"),
+    ("node", COUNT, 2, "count"),
+    ("node", HEAP_END, 4, "heap_end"),
+    ("node", GARBAGE, 4, "garbage"),
+    ("node", LAST_INSERT, 2, "last_insert"),
+    ("node", INSERT_RUN, 2, "insert_run"),
+    ("node", INSERT_RUN + 2, 16, "reserved"),
+    ("leaf cell", 0, 1, "flags"),
+    ("leaf cell", CELL_KEY_BYTES, 2, "key_bytes"),
+    ("leaf cell", CELL_VALUE_BYTES, 2, "value_bytes"),
+    ("leaf cell", CELL_TXN, 6, "transaction"),
+    ("leaf cell", CELL_UNDO, 8, "undo"),
+    ("leaf cell", LEAF_CELL_HEADER, 0, "key"),
+    ("inner cell", 0, 2, "key_bytes"),
+    ("inner cell", 2, 8, "child"),
+    ("inner cell", INNER_CELL_HEADER, 0, "key"),
+];
 
 #[cfg(test)]
 mod tests {

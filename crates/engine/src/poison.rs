@@ -19,6 +19,11 @@ impl Poison {
         }
     }
 
+    /// Stops the store for good because it was closed.
+    pub(crate) fn close(&self) {
+        let _ = self.reason.set("it was closed".into());
+    }
+
     /// Stops the store because of `error`, which is returned.
     pub(crate) fn set(&self, error: Error) -> Error {
         let _ = self.reason.set(error.to_string());

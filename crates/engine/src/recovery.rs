@@ -22,7 +22,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use lacuna_device::{File, Place, StreamHint};
+use lacuna_device::{Place, StreamHint};
 
 use crate::{
     alloc::corrupt,
@@ -40,10 +40,9 @@ use crate::{
     space::{self, Space, Spaces},
     txn::{self, Txns},
     undo::{self, State, UNDO_PAGE_BYTES, UNDO_TABLE},
-    wal::{Log, Reader, Record},
+    wal::{Log, LogFiles, Reader, Record, STRETCH_BYTES, is_log_file},
 };
 
-const WAL: &str = "wal";
 /// After so many records replay looks whether memory runs short.
 const RELIEF_RECORDS: usize = 1024;
 
@@ -65,6 +64,11 @@ pub struct RecoveryStats {
 /// Opens the store in `place`, making a new one when the place is empty.
 pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(Arc<Core>, RecoveryStats)> {
     options.check()?;
+    if place.props().io_align > 512 {
+        let reason =
+            format!("needs I/O aligned to {} bytes; 512 is the most that works", place.props().io_align);
+        return Err(Error::BadStore { what: place.name().into(), reason });
+    }
     let place_bytes = match place.free_bytes()? {
         Some(free_bytes) => free_bytes.saturating_add(place.stats()?.allocated_bytes),
         None => u64::MAX,
@@ -82,13 +86,9 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         restored_pages: flush::restore(&*place, &spaces, root.checkpoint)?,
         ..RecoveryStats::default()
     };
-    let wal = place.open(WAL, StreamHint::Log)?;
+    let wal = Arc::new(LogFiles::open(place.clone(), STRETCH_BYTES)?);
     let (groups, end) = survey_log(wal.clone(), root.checkpoint)?;
-    let wal_bytes = wal.len()?;
-    if wal_bytes > end.0 {
-        wal.punch(end.0, wal_bytes - end.0)?;
-    }
-    wal.sync()?;
+    wal.wipe_behind(end)?;
     let root = Root { epoch: root.epoch + 1, ..root };
     control.write(root, true)?;
     let poison = Arc::new(Poison::default());
@@ -102,7 +102,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
     )?;
     let core = Arc::new(Core {
         flush: Flush::new(&*place, place_bytes, &options)?,
-        pool: Pool::new(options.pool_bytes),
+        pool: Pool::new(options.pool_bytes, end),
         place,
         options,
         poison,
@@ -121,20 +121,17 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
 
 /// Makes the files of a new store. The control file comes last and makes them one.
 fn make(place: &dyn Place) -> Result<()> {
-    let system = [
-        (WAL.to_string(), StreamHint::Log),
-        (space::file_name(CATALOG_TABLE, CATALOG_PAGE_BYTES), StreamHint::Data),
-        (space::file_name(UNDO_TABLE, UNDO_PAGE_BYTES), StreamHint::Data),
-    ];
+    let system =
+        [space::file_name(CATALOG_TABLE, CATALOG_PAGE_BYTES), space::file_name(UNDO_TABLE, UNDO_PAGE_BYTES)];
     for name in place.list()? {
-        let is_ours = name == WAL || space::parse_file_name(&name).is_some();
+        let is_ours = is_log_file(&name) || space::parse_file_name(&name).is_some();
         if is_ours && place.open(&name, StreamHint::Data)?.len()? > 0 {
             let reason = format!("holds {name} but no {} file: its root is lost", control::NAME);
             return Err(Error::BadStore { what: place.name().into(), reason });
         }
     }
-    for (name, hint) in system {
-        match place.create(&name, hint) {
+    for name in system {
+        match place.create(&name, StreamHint::Data) {
             Ok(_) | Err(lacuna_device::Error::Exists { .. }) => {}
             Err(e) => return Err(e.into()),
         }
@@ -163,13 +160,21 @@ fn open_spaces(place: &dyn Place) -> Result<Spaces> {
     Ok(spaces)
 }
 
-/// Where the log's groups start, and where it ends.
-fn survey_log(wal: Arc<dyn File>, checkpoint: Lsn) -> Result<(VecDeque<Lsn>, Lsn)> {
-    let mut reader = Reader::new(wal, checkpoint);
+/// Where the log's groups start, and where it ends. After a failed sync groups that read well may be in a
+/// cache only; so, unless the place is `ordered`, they are written again, to be synced with the wiping.
+fn survey_log(wal: Arc<LogFiles>, checkpoint: Lsn) -> Result<(VecDeque<Lsn>, Lsn)> {
+    let mut reader = Reader::new(wal.clone(), checkpoint);
     let mut groups = VecDeque::new();
     loop {
         let at = reader.position();
-        if reader.next_group()?.is_none() {
+        let is_group = reader.next_group()?.is_some();
+        if is_group && !wal.is_ordered() {
+            reader.rewrite(at)?;
+        }
+        if !is_group {
+            if let Some(behind) = reader.group_behind_end()? {
+                return Err(bad_log(at, &format!("no whole group, but there is one at byte {}", behind.0)));
+            }
             return Ok((groups, at));
         }
         groups.push_back(at);
@@ -186,10 +191,12 @@ fn replay(core: &Core, mut reader: Reader, end: Lsn, stats: &mut RecoveryStats) 
             stats.applied += replay_record(core, &record)?;
             stats.records += 1;
             if stats.records.is_multiple_of(RELIEF_RECORDS as u64) {
+                core.pool.dirty.set_replayed(Some(record.end));
                 core.throttle()?;
             }
         }
     }
+    core.pool.dirty.set_replayed(None);
     stats.log_bytes = end.0 - from.0;
     Ok(())
 }
@@ -197,7 +204,12 @@ fn replay(core: &Core, mut reader: Reader, end: Lsn, stats: &mut RecoveryStats) 
 /// Applies a record to those of its pages that are older; returns how many operations were. The pages
 /// stay latched until the last operation, because their LSN moves with the record, not within it.
 fn replay_record(core: &Core, record: &Record<'_>) -> Result<u64> {
-    let mut pages: HashMap<PageId, Option<(Arc<Space>, WriteGuard)>> = HashMap::new();
+    struct Target {
+        space: Arc<Space>,
+        page: WriteGuard,
+        is_older: bool,
+    }
+    let mut pages: HashMap<PageId, Option<Target>> = HashMap::new();
     let mut applied = 0;
     for item in OpReader::new(record.ops) {
         let (id, op) = item.map_err(|e| bad_log(record.start, e.0))?;
@@ -208,27 +220,37 @@ fn replay_record(core: &Core, record: &Record<'_>) -> Result<u64> {
                 None => None,
                 Some(space) => {
                     let page = core.pool.write_or_create(&space, id.page)?;
-                    (crate::ops::lsn(&page) < record.end).then_some((space, page))
+                    let is_older = crate::ops::lsn(&page) < record.end;
+                    Some(Target { space, page, is_older })
                 }
             }),
         };
-        if let Some((space, page)) = page {
+        if let Some(Target { space, page, is_older: true }) = page {
             op.apply(page.bytes_mut()).map_err(|e| corrupt(space, id.page, format!("log: {}", e.0)))?;
             applied += 1;
         }
     }
-    for (_, page) in pages.values_mut().flatten() {
-        core.pool.dirty.enter(&page.frame, record.start);
-        page.set_lsn(record.end);
+    // After a failed sync a page that reads as current may be in a cache only: it is written again before
+    // the checkpoint passes.
+    let trusts_current = core.place.props().ordered;
+    for target in pages.values_mut().flatten() {
+        if target.is_older || !trusts_current {
+            core.pool.dirty.enter(&target.page.frame, record.start);
+        }
+        if target.is_older {
+            target.page.set_lsn(record.end);
+        }
     }
     Ok(applied)
 }
 
 fn bad_log(at: Lsn, reason: &str) -> Error {
-    Error::Corrupt { what: WAL.into(), at: format!("byte {}", at.0), reason: reason.into() }
+    Error::Corrupt { what: "log".into(), at: format!("byte {}", at.0), reason: reason.into() }
 }
 
-/// Makes the catalog and the undo file of a store that was just made.
+/// Makes the catalog and the undo file of a store that was just made. While its log begins at 0 all of
+/// its history was replayed, and what is blank then was never made; later it was lost. A catalog must
+/// not be made anew then: all tables would be removed.
 fn bootstrap(core: &Core) -> Result<()> {
     let missing =
         |name: &str| Error::BadStore { what: core.place.name().into(), reason: format!("{name} is missing") };
@@ -236,6 +258,12 @@ fn bootstrap(core: &Core) -> Result<()> {
     let undo_space = core.spaces.get(UNDO_TABLE).ok_or_else(|| missing("the undo file"))?;
     if core.undo_space.set(undo_space.clone()).is_err() {
         panic!("a store is opened once");
+    }
+    let is_new = core.control.root().checkpoint == Lsn(0);
+    for space in [&catalog, &undo_space] {
+        if !is_new && core.pool.read_if_written(space, PageNo(0))?.is_none() {
+            return Err(corrupt(space, PageNo(0), "blank in a store that has been used"));
+        }
     }
     if core.pool.read_if_written(&catalog, PageNo(0))?.is_none() {
         Tree::format(core, &catalog)?;
@@ -247,8 +275,7 @@ fn bootstrap(core: &Core) -> Result<()> {
 }
 
 fn finish_transactions(core: &Core, stats: &mut RecoveryStats) -> Result<()> {
-    let found = undo::survey(core)?;
-    let newest = found.iter().map(|(log, _)| log.txn()).max().unwrap_or(TxnId::NONE);
+    let (found, newest) = undo::survey(core)?;
     core.txns.skip_past(newest);
     for (log, state) in &found {
         if *state == State::Active {
@@ -305,7 +332,7 @@ fn load_catalog(core: &Core) -> Result<()> {
         let is_system = space.id == CATALOG_TABLE || space.id == UNDO_TABLE;
         if !is_system && rows.iter().all(|(_, row)| row.id != space.id) {
             // Its pages may be dirty in memory: without the space they are never written.
-            core.pool.dirty.forget_table(space.id);
+            core.pool.forget_table(space.id);
             core.spaces.remove(space.id);
             core.place.remove(&space::file_name(space.id, space.page_bytes))?;
         }

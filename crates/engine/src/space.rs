@@ -54,7 +54,8 @@ impl Space {
     }
 
     pub(crate) fn offset(&self, page: PageNo) -> u64 {
-        page.0 * self.page_bytes as u64
+        // A number from a damaged page may be anything: no file takes the offset that it gets here.
+        page.0.saturating_mul(self.page_bytes as u64)
     }
 
     pub(crate) fn codec(&self) -> Codec {

@@ -134,7 +134,11 @@ impl Store {
         let (core, recovery) = recovery::open(place, options)?;
         let threads = if background {
             let spawn_error = |e| Error::BadOption { what: "background threads", reason: format!("{e}") };
-            core.start_threads().map_err(spawn_error)?
+            core.start_threads().map_err(|e| {
+                // Those that were started must not run for ever.
+                core.stop_threads();
+                spawn_error(e)
+            })?
         } else {
             Vec::new()
         };
@@ -165,7 +169,7 @@ impl Store {
         let file = core.place.create(&space::file_name(id, options.page_bytes), StreamHint::Data)?;
         if !core.place.props().ordered {
             // The log must not speak of a file that a crash may take back.
-            core.place.sync()?;
+            core.place.sync().map_err(|e| core.poison.set(e.into()))?;
         }
         let space = Arc::new(Space::new(id, file, options.page_bytes)?);
         space.set_codec(options.kind.codec());
@@ -196,6 +200,22 @@ impl Store {
         let row = Row::decode(name, &row)?;
         let space = core.spaces.get(row.id).expect("recovery found each table's file");
         Ok(Some(Table { core: core.clone(), space }))
+    }
+
+    /// The table of that name, made with `options` when there is none.
+    ///
+    /// # Errors
+    /// Those of [`Store::create_table`].
+    pub fn open_table(&self, name: &str, options: TableOptions) -> Result<Table> {
+        loop {
+            if let Some(table) = self.table(name)? {
+                return Ok(table);
+            }
+            match self.create_table(name, options) {
+                Err(Error::TableExists { .. }) => {} // Another thread was faster.
+                other => return other,
+            }
+        }
     }
 
     /// Changes how the table's pages are written from now on. Pages on the device stay as they are
@@ -298,6 +318,8 @@ impl Store {
         core.purge_waiting()?;
         core.flush_all()?;
         core.place.sync()?;
+        // Transactions that are dropped later must not roll back: the place may have a new owner by then.
+        core.poison.close();
         Ok(())
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! 64      72      76      80        88        96         128
-//! | txn   | used  | state | next    | last    | record   | records ...
+//! | txn   | used  | state | next    | last    | record   | records ...   (104: newest)
 //! ```
 //!
 //! Invariants:
@@ -50,6 +50,8 @@ const STATE: usize = HEADER_BYTES + 12;
 const NEXT: usize = HEADER_BYTES + 16;
 const LAST: usize = HEADER_BYTES + 24;
 const RECORD: usize = HEADER_BYTES + 32;
+/// Greatest number of a transaction that ever had the slot: slots change hands in any order.
+const NEWEST: usize = HEADER_BYTES + 40;
 const RECORDS: usize = HEADER_BYTES + 64;
 
 /// Record header: kind, flags, key length, value length, table, previous record, old transaction,
@@ -268,11 +270,13 @@ impl UndoLog {
         } else {
             first = core.pool.write(space, self.first())?;
         }
+        let newest = self.txn.0.max(u64_at(&first, TXN)).max(u64_at(&first, NEWEST));
         let mut header = [0; RECORDS - TXN];
         header[..8].copy_from_slice(&self.txn.0.to_le_bytes());
         header[USED - TXN..USED - TXN + 4].copy_from_slice(&(RECORDS as u32).to_le_bytes());
         header[STATE - TXN] = State::Active as u8;
         header[LAST - TXN..LAST - TXN + 8].copy_from_slice(&self.first().0.to_le_bytes());
+        header[NEWEST - TXN..NEWEST - TXN + 8].copy_from_slice(&newest.to_le_bytes());
         put(mtr, &mut first, TXN, &header);
         Ok(first)
     }
@@ -309,6 +313,7 @@ impl UndoLog {
         let space = core.undo_space();
         // Unhook one page at a time: a log may be far longer than memory, a mini-transaction not.
         loop {
+            core.throttle()?;
             let mut mtr = Mtr::new();
             let mut first = core.pool.write(space, self.first())?;
             let next = PageNo(u64_at(&first, NEXT));
@@ -343,15 +348,16 @@ pub(crate) fn read(core: &Core, ptr: UndoPtr, txn: TxnId) -> Result<Option<UndoR
     }
 }
 
-/// State and log of every slot ever used, for recovery. Slots are handed out in any order, so the
+/// State and log of every slot ever used, and the greatest transaction number ever, for recovery. Slots are handed out in any order, so the
 /// page of one may not have been made yet although that of a later one has.
-pub(crate) fn survey(core: &Core) -> Result<Vec<(UndoLog, State)>> {
+pub(crate) fn survey(core: &Core) -> Result<(Vec<(UndoLog, State)>, TxnId)> {
     let space = core.undo_space();
     let bound = Allocator::latch(core, space)?.extra();
     if bound > u64::from(SLOTS) {
         return Err(corrupt(space, PageNo(0), "more undo slots than there are"));
     }
     let mut found = Vec::new();
+    let mut newest = TxnId::NONE;
     for slot in 0..bound as u32 {
         let Some(page) = core.pool.read_if_written(space, PageNo(1 + u64::from(slot)))? else { continue };
         core.txns.slots.set_made(slot);
@@ -361,10 +367,23 @@ pub(crate) fn survey(core: &Core) -> Result<Vec<(UndoLog, State)>> {
             2 => State::Committed,
             _ => return Err(corrupt(space, PageNo(1 + u64::from(slot)), "unknown undo state")),
         };
+        newest = newest.max(TxnId(u64_at(&page, TXN))).max(TxnId(u64_at(&page, NEWEST)));
         found.push((UndoLog { slot, txn: TxnId(u64_at(&page, TXN)) }, state));
     }
-    Ok(found)
+    Ok((found, newest))
 }
+
+/// Rows of FORMAT.md: structure, offset, bytes, field.
+#[cfg(test)]
+pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
+    ("undo", TXN, 8, "transaction"),
+    ("undo", USED, 4, "used"),
+    ("undo", STATE, 1, "state"),
+    ("undo", NEXT, 8, "next"),
+    ("undo", LAST, 8, "last"),
+    ("undo", RECORD, 8, "record"),
+    ("undo", RECORDS, 0, "records"),
+];
 
 #[cfg(test)]
 mod tests {

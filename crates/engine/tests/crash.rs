@@ -121,12 +121,13 @@ impl Rig for Arc<SimPlace> {
 }
 
 fn options(rng: &mut SeededRng) -> StoreOptions {
-    let mut options = StoreOptions::default();
-    options.pool_bytes = 1 << 20;
-    options.log_bytes = 512 << 10;
-    options.background = false;
-    options.durability = if rng.chance(70) { Durability::Sync } else { Durability::Relaxed };
-    options
+    StoreOptions {
+        pool_bytes: 1 << 20,
+        log_bytes: 512 << 10,
+        background: false,
+        durability: if rng.chance(70) { Durability::Sync } else { Durability::Relaxed },
+        ..StoreOptions::default()
+    }
 }
 
 /// Opens place and store, with more power cuts on the way, until it succeeds.
@@ -324,19 +325,23 @@ fn power_cuts_under_many_threads_lose_no_commit() {
             let place = rig.open_place().expect("recovered");
             let store =
                 Store::open(place, StoreOptions { background: true, ..options.clone() }).expect("open");
+            let handles = tables(&store);
             rig.set_cut_after(1 + rng.below(2000));
             let base = rng.next_u64();
             let outcomes: Vec<(Model, Model)> = thread::scope(|scope| {
                 let workers: Vec<_> = (0..threads)
                     .map(|t| {
-                        let (store, model) = (store.clone(), acknowledged[t].clone());
-                        scope.spawn(move || commit_until_cut(&store, t as u8, base ^ t as u64, model))
+                        let (store, handles) = (store.clone(), handles.clone());
+                        let model = acknowledged[t].clone();
+                        scope.spawn(move || {
+                            commit_until_cut(&store, &handles, t as u8, base ^ t as u64, model)
+                        })
                     })
                     .collect();
                 workers.into_iter().map(|w| w.join().expect("worker")).collect()
             });
             assert!(rig.is_off());
-            drop(store);
+            drop((handles, store));
             let store = recover(&rig, &mut rng, &quiet);
             let found = read_all(&store);
             for (t, (acked, in_flight)) in outcomes.into_iter().enumerate() {
@@ -355,13 +360,18 @@ fn power_cuts_under_many_threads_lose_no_commit() {
 }
 
 /// The acknowledged state, and the one with the commit that was under way.
-fn commit_until_cut(store: &Store, t: u8, seed: u64, mut acked: Model) -> (Model, Model) {
+fn commit_until_cut(
+    store: &Store,
+    tables: &[Table; 2],
+    t: u8,
+    seed: u64,
+    mut acked: Model,
+) -> (Model, Model) {
     let mut rng = SeededRng::new(seed);
-    let tables = tables(store);
     loop {
         let mut after = acked.clone();
         let mut txn = store.begin();
-        let changed = change(&mut txn, &tables, &[t], &mut rng, &mut after);
+        let changed = change(&mut txn, tables, &[t], &mut rng, &mut after);
         if changed.is_err() {
             return (acked.clone(), acked);
         }

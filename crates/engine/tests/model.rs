@@ -1,25 +1,21 @@
 //! The engine against a model in memory: one thread with random operations, then many threads.
 
-mod support;
-
 use std::{
     collections::BTreeMap,
     ops::{Bound, ControlFlow},
     thread,
 };
 
-use lacuna_device::MemPlace;
+use lacuna_device::{
+    MemPlace,
+    sim::{SeededRng as Rng, for_each_seed},
+};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableOptions, Txn};
-use support::{Rng, seed};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options(background: bool) -> StoreOptions {
-    let mut options = StoreOptions::default();
-    options.pool_bytes = 4 << 20;
-    options.log_bytes = 2 << 20;
-    options.background = background;
-    options
+    StoreOptions { pool_bytes: 4 << 20, log_bytes: 2 << 20, background, ..StoreOptions::default() }
 }
 
 fn contents(txn: &Txn, table: &Table, direction: Direction) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -44,7 +40,7 @@ fn assert_same(txn: &Txn, table: &Table, model: &Model) {
 fn random_key(rng: &mut Rng, page_bytes: usize) -> Vec<u8> {
     let number = rng.below(3000);
     let mut key = number.to_be_bytes().to_vec();
-    if number % 7 == 0 {
+    if number.is_multiple_of(7) {
         key.resize(8 + (number as usize * 37) % (page_bytes / 8 - 8), b'k');
     }
     key
@@ -113,9 +109,10 @@ fn random_txn(store: &Store, table: &Table, model: &mut Model, rng: &mut Rng, pa
 }
 
 fn run_against_model(table_options: TableOptions, background: bool, rounds: u64) {
-    let seed = seed();
-    let mut rng = Rng::new(seed);
-    println!("LACUNA_SEED={seed}");
+    for_each_seed(3, |seed| model_case(table_options, background, rounds, &mut Rng::new(seed)));
+}
+
+fn model_case(table_options: TableOptions, background: bool, rounds: u64, rng: &mut Rng) {
     let place = MemPlace::new();
     let mut model = Model::new();
     let mut store = Store::open(place.clone(), options(background)).expect("open");
@@ -123,7 +120,7 @@ fn run_against_model(table_options: TableOptions, background: bool, rounds: u64)
     for round in 0..rounds {
         let table = store.table("t").expect("table").expect("there");
         for _ in 0..40 {
-            random_txn(&store, &table, &mut model, &mut rng, table_options.page_bytes);
+            random_txn(&store, &table, &mut model, rng, table_options.page_bytes);
         }
         assert_same(&store.begin(), &table, &model);
         if round % 4 == 3 {
@@ -216,8 +213,7 @@ fn concurrent_transfers_keep_the_sum_and_deadlocks_are_broken() {
         setup.put(&table, &i.to_be_bytes(), &1000i64.to_le_bytes()).expect("put");
     }
     setup.commit().expect("commit");
-    let base = seed();
-    println!("LACUNA_SEED={base}");
+    let base = 1u64;
     let threads: Vec<_> = (0..6u64)
         .map(|t| {
             let (store, table) = (store.clone(), table.clone());
@@ -259,8 +255,7 @@ fn many_threads_on_one_tree_agree_with_their_models() {
     let store = Store::open(MemPlace::new(), options(true)).expect("open");
     let table =
         store.create_table("t", TableOptions::compressed(Algorithm::Lz4).page_bytes(4096)).expect("create");
-    let base = seed();
-    println!("LACUNA_SEED={base}");
+    let base = 1u64;
     let threads: Vec<_> = (0..4u64)
         .map(|t| {
             let (store, table) = (store.clone(), table.clone());

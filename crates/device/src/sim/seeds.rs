@@ -1,15 +1,17 @@
 /// Runs `case` for the seeds `1 ..= default_cases`, and names the seed when one panics.
 ///
-/// The environment variable `LACUNA_SEED` replays one seed; `LACUNA_CASES` changes their number.
+/// The environment variable `LACUNA_SEED` replays one seed, or with `LACUNA_CASES` as many from it on;
+/// `LACUNA_CASES` alone changes their number.
 ///
 /// # Panics
 /// When a case does, or when one of the variables is not a number.
 pub fn for_each_seed(default_cases: u64, mut case: impl FnMut(u64)) {
-    let seeds = match number_from_env("LACUNA_SEED") {
-        Some(seed) => seed..=seed,
-        None => 1..=number_from_env("LACUNA_CASES").unwrap_or(default_cases),
+    let cases = number_from_env("LACUNA_CASES");
+    let (first, cases) = match number_from_env("LACUNA_SEED") {
+        Some(seed) => (seed, cases.unwrap_or(1)),
+        None => (1, cases.unwrap_or(default_cases)),
     };
-    for seed in seeds {
+    for seed in first..first + cases {
         let _named = NameOnPanic(seed);
         case(seed);
     }

@@ -172,6 +172,8 @@ impl Tree<'_> {
         if l.used() + r.used() + pulled > capacity * 3 / 4 {
             return Ok(());
         }
+        // Before the first change: what fails behind one would leave it without a log record.
+        let mut allocator = Allocator::latch(self.core, self.space)?;
         let mut mtr = Mtr::new();
         if l.is_leaf() {
             append_cells(&mut mtr, &right, 0, &mut left);
@@ -181,7 +183,6 @@ impl Tree<'_> {
             append_cells(&mut mtr, &right, 1, &mut left);
         }
         mtr.apply(parent, PageOp::Remove { slot: left_slot as u16 + 1 });
-        let mut allocator = Allocator::latch(self.core, self.space)?;
         allocator.free(&mut mtr, &mut right);
         mtr.commit(self.core, &mut [&mut allocator.header, &mut left, &mut right, parent])?;
         Ok(())
@@ -189,10 +190,10 @@ impl Tree<'_> {
 
     /// Takes the place of the root's only child.
     fn shrink_root(self, root: &mut WriteGuard, child: &mut WriteGuard) -> Result<()> {
+        let mut allocator = Allocator::latch(self.core, self.space)?;
         let mut mtr = Mtr::new();
         mtr.apply(root, PageOp::Init { level: Node::new(child).level() });
         append_cells(&mut mtr, child, 0, root);
-        let mut allocator = Allocator::latch(self.core, self.space)?;
         allocator.free(&mut mtr, child);
         mtr.commit(self.core, &mut [&mut allocator.header, child, root])?;
         Ok(())

@@ -79,7 +79,12 @@ impl Drop for Region<'_> {
 impl DoublewriteFile {
     pub(super) fn open(place: &dyn Place) -> Result<DoublewriteFile> {
         let file = match place.open(NAME, StreamHint::Log) {
-            Err(lacuna_device::Error::NotFound { .. }) => place.create(NAME, StreamHint::Log)?,
+            Err(lacuna_device::Error::NotFound { .. }) => {
+                let file = place.create(NAME, StreamHint::Log)?;
+                // Syncing the file alone does not keep its name.
+                place.sync()?;
+                file
+            }
             other => other?,
         };
         file.set_len(REGIONS * REGION_BYTES)?;
@@ -200,3 +205,17 @@ fn restore_page(
     space.file.write_at(space.offset(page), &image)?;
     Ok(true)
 }
+
+/// Rows of FORMAT.md: structure, offset, bytes, field.
+#[cfg(test)]
+pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
+    ("doublewrite header", std::mem::offset_of!(Header, magic), 4, "magic"),
+    ("doublewrite header", std::mem::offset_of!(Header, checksum), 4, "checksum"),
+    ("doublewrite header", std::mem::offset_of!(Header, count), 4, "count"),
+    ("doublewrite header", std::mem::offset_of!(Header, reserved), 4, "reserved"),
+    ("doublewrite entry", std::mem::offset_of!(Entry, page), 8, "page"),
+    ("doublewrite entry", std::mem::offset_of!(Entry, table), 4, "table"),
+    ("doublewrite entry", std::mem::offset_of!(Entry, start), 4, "start"),
+    ("doublewrite entry", std::mem::offset_of!(Entry, bytes), 4, "bytes"),
+    ("doublewrite entry", std::mem::offset_of!(Entry, reserved), 4, "reserved"),
+];

@@ -36,6 +36,8 @@ use std::{
 use lacuna_device::Place;
 use parking_lot::{Condvar, Mutex};
 
+#[cfg(test)]
+pub(crate) use doublewrite::LAYOUT as DOUBLEWRITE_LAYOUT;
 pub(crate) use doublewrite::restore;
 pub(crate) use room::log_bytes;
 use write::Writer;
@@ -192,7 +194,10 @@ impl Core {
         self.flush.queue.lock().stop = true;
         self.flush.work.notify_all();
         self.flush.done.notify_all();
+        // Under the lock: between its look at `is_running` and its wait the thread would miss this.
+        let purge = self.flush.purge.lock();
         self.flush.purge_work.notify_all();
+        drop(purge);
         self.flush.wake();
     }
 
@@ -372,7 +377,7 @@ impl Core {
 
     /// Takes an undo slot for a transaction; the caller holds no latch.
     pub(crate) fn take_undo_slot(&self) -> Result<u32> {
-        self.txns.slots.take(self.options.lock_timeout)
+        self.txns.slots.take(self.options.lock_timeout, &self.poison)
     }
 
     /// Takes over the undo log of a committed transaction: what it deleted is purged, then its slot

@@ -132,6 +132,7 @@ impl Writer {
             return Ok(());
         }
         core.log.reach(newest, Until::Written)?;
+        core.pool.note_written(newest);
         self.write_out(core, images).map_err(|e| core.poison.set(e))?;
         let counters = &core.flush.counters;
         for image in images {

@@ -30,6 +30,8 @@ struct Inner {
     dirty: BTreeMap<(Lsn, PageId), Arc<Frame>>,
     dirty_bytes: usize,
     in_flight: BTreeMap<(Lsn, PageId), Arc<Frame>>,
+    /// End of what recovery has replayed so far; none once all is.
+    replayed: Option<Lsn>,
 }
 
 impl DirtyList {
@@ -72,12 +74,18 @@ impl DirtyList {
         }
     }
 
+    /// Notes that of the log only what comes before `end` was replayed: changes behind it are on no page
+    /// and in no list yet. `None` when the replay is over.
+    pub(crate) fn set_replayed(&self, end: Option<Lsn>) {
+        self.inner.lock().replayed = end;
+    }
+
     /// Start of the oldest change that is not on the medium.
     pub(crate) fn oldest(&self) -> Option<Lsn> {
         let inner = self.inner.lock();
         let dirty = inner.dirty.keys().next().map(|key| key.0);
         let in_flight = inner.in_flight.keys().next().map(|key| key.0);
-        dirty.into_iter().chain(in_flight).min()
+        dirty.into_iter().chain(in_flight).chain(inner.replayed).min()
     }
 
     /// Bytes of pages that have changes no image holds yet.

@@ -13,7 +13,7 @@ use std::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::frame::Frame;
-use crate::ids::PageId;
+use crate::ids::{PageId, TableId};
 
 /// Share of the budget that the small queue may take, one in this many.
 const SMALL_SHARE: usize = 10;
@@ -63,6 +63,12 @@ impl Shard {
             }
         }
         is_here
+    }
+
+    /// Takes out all pages of a table; returns their bytes.
+    pub(super) fn forget_table(&mut self, table: TableId) -> usize {
+        let of_table: Vec<_> = self.frames.values().filter(|f| f.id.table == table).cloned().collect();
+        of_table.iter().filter(|frame| self.discard(frame)).map(|frame| frame.page_bytes).sum()
     }
 
     /// Evicts one clean page that nobody uses. Dirty ones met on the way are put into `wanted`.

@@ -40,7 +40,7 @@ pub(crate) use frame::{Frame, ReadGuard, WriteGuard};
 
 use crate::{
     error::{Error, Result},
-    ids::{PageId, PageNo},
+    ids::{Lsn, PageId, PageNo, TableId},
     ops,
     space::Space,
 };
@@ -71,6 +71,8 @@ pub(crate) struct Pool {
     budget_bytes: usize,
     bytes: AtomicUsize,
     pub(crate) dirty: DirtyList,
+    /// No image on the device has a greater LSN: the log's end when it was opened, or the newest written.
+    newest_lsn: AtomicU64,
     /// Dirty pages that eviction met.
     wanted: Mutex<Vec<Arc<Frame>>>,
     hits: AtomicU64,
@@ -90,18 +92,25 @@ thread_local! {
 }
 
 impl Pool {
-    pub(crate) fn new(budget_bytes: usize) -> Pool {
+    /// A pool for a store whose log ends at `log_end`.
+    pub(crate) fn new(budget_bytes: usize, log_end: Lsn) -> Pool {
         let shards = (budget_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         Pool {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             budget_bytes,
             bytes: AtomicUsize::new(0),
             dirty: DirtyList::default(),
+            newest_lsn: AtomicU64::new(log_end.0),
             wanted: Mutex::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         }
+    }
+
+    /// Notes that images with LSNs up to `lsn` are about to be written.
+    pub(crate) fn note_written(&self, lsn: Lsn) {
+        self.newest_lsn.fetch_max(lsn.0, Ordering::AcqRel);
     }
 
     pub(crate) fn budget_bytes(&self) -> usize {
@@ -175,7 +184,8 @@ impl Pool {
             let (frame, fill) = self.look_up(space, id);
             if let Some(mut guard) = fill {
                 self.misses.fetch_add(1, Ordering::Relaxed);
-                if let Err(e) = read_image(space, page, &mut guard) {
+                let newest = Lsn(self.newest_lsn.load(Ordering::Acquire));
+                if let Err(e) = read_image(space, page, newest, &mut guard) {
                     self.discard(&frame);
                     return Err(e);
                 }
@@ -255,6 +265,16 @@ impl Pool {
         (frame, Some(guard))
     }
 
+    /// Forgets the pages of a table whose file is about to be removed, changes included: its number may be
+    /// given to another table. Nobody uses them, and none is in flight.
+    pub(crate) fn forget_table(&self, table: TableId) {
+        self.dirty.forget_table(table);
+        for shard in &self.shards {
+            let bytes = shard.lock().forget_table(table);
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
     /// Discards a frame that could not be filled; the caller still holds its latch.
     fn discard(&self, frame: &Arc<Frame>) {
         frame.failed.store(true, Ordering::Release);
@@ -280,7 +300,7 @@ fn is_unwritten(space: &Space, page: PageNo) -> Result<bool> {
     Ok(image.iter().all(|byte| *byte == 0))
 }
 
-fn read_image(space: &Space, page: PageNo, guard: &mut WriteGuard) -> Result<()> {
+fn read_image(space: &Space, page: PageNo, newest: Lsn, guard: &mut WriteGuard) -> Result<()> {
     let corrupt = |reason: String| Error::Corrupt {
         what: crate::space::file_name(space.id, space.page_bytes),
         at: format!("page {}", page.0),
@@ -295,6 +315,11 @@ fn read_image(space: &Space, page: PageNo, guard: &mut WriteGuard) -> Result<()>
         let target = guard.bytes_mut();
         scratch.decoder.decode(image, (space.id.0, page.0), target).map_err(|e| corrupt(e.to_string()))?;
         ops::validate(target).map_err(|e| corrupt(e.to_string()))?;
+        let lsn = ops::lsn(target);
+        if lsn > newest {
+            // Replay would skip what is logged from now on: the log lost its end, or its root is old.
+            return Err(corrupt(format!("{lsn} is behind the end of the log, {newest}")));
+        }
         debug_assert!(target.len() > TRAILER_BYTES);
         let bytes = lacuna_page::image_bytes(image).map_err(|e| corrupt(e.to_string()))?;
         guard.frame.disk_bytes.store(bytes as u32, Ordering::Relaxed);

@@ -23,7 +23,7 @@ fn space_with_pages(count: u64) -> Space {
 #[test]
 fn memory_stays_bounded_and_hot_pages_stay() {
     let space = space_with_pages(2000);
-    let pool = Pool::new(64 * PAGE);
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
     for round in 0..5 {
         for hot in 0..8 {
             pool.read(&space, PageNo(hot)).expect("read");
@@ -42,7 +42,7 @@ fn memory_stays_bounded_and_hot_pages_stay() {
 #[test]
 fn a_page_that_cannot_be_read_fails_each_time_and_leaves_nothing_behind() {
     let space = space_with_pages(1);
-    let pool = Pool::new(64 * PAGE);
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
     for _ in 0..3 {
         assert!(matches!(pool.read(&space, PageNo(1)), Err(Error::Corrupt { .. })));
     }
@@ -52,7 +52,7 @@ fn a_page_that_cannot_be_read_fails_each_time_and_leaves_nothing_behind() {
 #[test]
 fn dirty_pages_are_not_evicted_but_wanted() {
     let space = space_with_pages(200);
-    let pool = Pool::new(64 * PAGE);
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
     for page in 0..100 {
         let guard = pool.write(&space, PageNo(page)).expect("write");
         pool.dirty.enter(&guard.frame, crate::ids::Lsn(100 + page));

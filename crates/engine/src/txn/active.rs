@@ -20,6 +20,8 @@ use crate::{
 
 /// How often a waiter looks whether the store has been stopped.
 const POISON_CHECK: Duration = Duration::from_millis(100);
+/// Longest wait: a year.
+const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A running transaction, as others see it.
 #[derive(Debug)]
@@ -130,7 +132,7 @@ impl Txns {
             }
             waits.insert(waiter, owner.id);
         }
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         let mut finished = owner.finished.lock();
         let mut outcome = Ok(());
         while !*finished && outcome.is_ok() {
@@ -175,6 +177,11 @@ impl Txns {
     }
 }
 
+/// When a wait that starts now ends. Any timeout will do, [`Duration::MAX`] too.
+fn deadline(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(WAIT_MAX)
+}
+
 /// Undo slots. The one given back last is taken first, so that few pages stay hot.
 pub(crate) struct Slots {
     free: Mutex<Vec<u32>>,
@@ -192,16 +199,19 @@ impl Slots {
     }
 
     /// Takes a free slot, waiting for one when all are in use.
-    pub(crate) fn take(&self, timeout: Duration) -> Result<u32> {
-        let deadline = Instant::now() + timeout;
+    pub(crate) fn take(&self, timeout: Duration, poison: &Poison) -> Result<u32> {
+        let deadline = deadline(timeout);
         let mut free = self.free.lock();
         loop {
             if let Some(slot) = free.pop() {
                 return Ok(slot);
             }
-            if self.freed.wait_until(&mut free, deadline).timed_out() {
+            if Instant::now() >= deadline {
                 return Err(Error::LockTimeout);
             }
+            // A stopped store gives no slot back any more.
+            poison.check()?;
+            self.freed.wait_until(&mut free, deadline.min(Instant::now() + POISON_CHECK));
         }
     }
 

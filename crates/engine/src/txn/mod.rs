@@ -27,6 +27,7 @@ use std::{
 
 pub(crate) use active::{Running, Txns};
 pub(crate) use read::scan;
+use rollback::holds;
 pub(crate) use rollback::{purge, roll_back};
 
 use crate::{
@@ -185,9 +186,21 @@ impl Txn {
         }
     }
 
-    /// Takes back all changes since `savepoint`. Locks are kept.
+    /// Takes back all changes since `savepoint`. Locks of [`Txn::get_for_update`] are kept; keys written
+    /// since are no longer locked.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] for a savepoint of another transaction, or one that was taken back itself;
+    /// nothing has changed then.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
         let Some(log) = self.undo else { return Ok(()) };
+        self.core.poison.check()?;
+        if !holds(&self.core, log, savepoint.0)? {
+            return Err(Error::BadOption {
+                what: "savepoint",
+                reason: "is not of this transaction now".into(),
+            });
+        }
         roll_back(&self.core, log, savepoint.0).map_err(|e| self.core.poison.set(e))
     }
 
@@ -203,7 +216,7 @@ impl Txn {
         let lsn = committed.map_err(|e| self.core.poison.set(e))?;
         self.slot = None;
         self.end();
-        self.core.retire(log, self.has_deletes)?;
+        self.core.retire(log, self.has_deletes).map_err(|e| self.core.poison.set(e))?;
         match self.core.options.durability {
             Durability::Sync => self.core.log.reach(lsn, Until::Flushed),
             Durability::Relaxed => Ok(()),

@@ -1,6 +1,7 @@
 //! Taking changes back, and purging what commits deleted.
 
 use crate::{
+    alloc::corrupt,
     btree::Tree,
     core::Core,
     error::Result,
@@ -18,13 +19,29 @@ use crate::{
 /// interrupted rollback goes on where it stopped.
 pub(crate) fn roll_back(core: &Core, log: UndoLog, keep: UndoPtr) -> Result<()> {
     loop {
+        core.throttle()?;
         let newest = log.newest(core)?;
         if newest == keep || newest.is_none() {
             return Ok(());
         }
-        let record = undo::read(core, newest, log.txn())?.expect("undo invariant 1: our own record is there");
+        // Recovery takes the pointer from the device.
+        let missing = || corrupt(core.undo_space(), newest.page(), "an undo record that counts is missing");
+        let record = undo::read(core, newest, log.txn())?.ok_or_else(missing)?;
         take_back(core, log, newest, &record)?;
     }
+}
+
+/// Whether the record at `keep` is one of those of `log` that count ([`UndoPtr::NONE`] always is).
+pub(super) fn holds(core: &Core, log: UndoLog, keep: UndoPtr) -> Result<bool> {
+    if keep.is_none() {
+        return Ok(true);
+    }
+    let mut ptr = log.newest(core)?;
+    while ptr != keep {
+        let Some(record) = undo::read(core, ptr, log.txn())? else { return Ok(false) };
+        ptr = record.previous;
+    }
+    Ok(true)
 }
 
 fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
@@ -41,7 +58,9 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
         let node = Node::new(&leaf);
         let slot = node.search(&record.key).ok();
         let slot = slot.filter(|s| (node.leaf_cell(*s).txn, node.leaf_cell(*s).undo) == (log.txn(), ptr));
-        let slot = slot.expect("nobody changes a record whose writer runs") as u16;
+        let page = leaf.id().page;
+        let astray = || corrupt(&space, page, "a record is not as its running writer left it");
+        let slot = slot.ok_or_else(astray)? as u16;
         let old_cell = node.leaf_cell(slot as usize);
         // A deletion that was committed when we wrote over it: nobody needs the record any more, and
         // its own purge has passed.
@@ -83,6 +102,7 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
 pub(crate) fn purge(core: &Core, log: UndoLog) -> Result<()> {
     let mut ptr = log.newest(core)?;
     while !ptr.is_none() {
+        core.throttle()?;
         let Some(record) = undo::read(core, ptr, log.txn())? else { break };
         if record.change == Change::Delete {
             purge_record(core, log, ptr, &record)?;

@@ -158,6 +158,18 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
+/// Rows of FORMAT.md: structure, offset, bytes, field.
+#[cfg(test)]
+pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
+    ("group", std::mem::offset_of!(GroupHeader, magic), 4, "magic"),
+    ("group", std::mem::offset_of!(GroupHeader, version), 2, "version"),
+    ("group", std::mem::offset_of!(GroupHeader, reserved), 2, "reserved"),
+    ("group", std::mem::offset_of!(GroupHeader, checksum), 4, "checksum"),
+    ("group", std::mem::offset_of!(GroupHeader, bytes), 4, "bytes"),
+    ("group", std::mem::offset_of!(GroupHeader, start), 8, "start"),
+    ("group", std::mem::offset_of!(GroupHeader, epoch), 8, "epoch"),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;

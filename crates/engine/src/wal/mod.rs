@@ -1,6 +1,6 @@
 //! The write-ahead log: append, group commit, truncation.
 //!
-//! Owns the file `wal`. Appending copies a mini-transaction into the open group; a *leader* among
+//! Owns the files `wal.*`. Appending copies a mini-transaction into the open group; a *leader* among
 //! the threads that need durability seals the group, writes it and syncs, for all that wait.
 //!
 //! Invariants:
@@ -15,11 +15,13 @@
 //!    `next` moved without also seeing the pages that are dirty since.
 //!
 //! Lock order: page latches, then `state`, then the list of dirty pages. No lock is held across I/O;
-//! the leader owns the file by the flag `writing`.
+//! the leader owns the files by the flag `writing`.
 
+mod files;
 pub(crate) mod format;
 mod reader;
 
+pub(crate) use files::{LogFiles, STRETCH_BYTES, is_log_file};
 pub(crate) use format::Record;
 pub(crate) use reader::Reader;
 
@@ -32,15 +34,10 @@ use std::{
     },
 };
 
-use lacuna_device::{AlignedBuf, File};
+use lacuna_device::AlignedBuf;
 use parking_lot::{Condvar, Mutex};
 
-use crate::{
-    error::{Error, Result},
-    ids::Lsn,
-    poison::Poison,
-    pool::DirtyList,
-};
+use crate::{error::Result, ids::Lsn, poison::Poison, pool::DirtyList};
 use format::{GroupBuilder, SECTOR};
 
 /// A group is sealed when it has this many bytes, or a sixteenth of the log: recovery starts reading
@@ -48,8 +45,6 @@ use format::{GroupBuilder, SECTOR};
 const GROUP_BYTES_MAX: u64 = 1 << 20;
 /// Buffered bytes at which an append waits for the device.
 const BUFFERED_BYTES_MAX: usize = 4 << 20;
-/// Step by which the log's file is extended, so that few writes change its length.
-const EXTEND_BYTES: u64 = 64 << 20;
 
 /// How far a caller wants the log to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +56,7 @@ pub(crate) enum Until {
 }
 
 pub(crate) struct Log {
-    file: Arc<dyn File>,
+    files: Arc<LogFiles>,
     ordered: bool,
     epoch: u64,
     group_bytes: usize,
@@ -83,7 +78,6 @@ struct State {
     written: Lsn,
     flushed: Lsn,
     checkpoint: Lsn,
-    file_bytes: u64,
     writing: bool,
     spare: Vec<u8>,
     stats: LogStats,
@@ -106,7 +100,7 @@ impl Log {
     /// Starts appending at `end`, behind the groups since `checkpoint` that recovery found. The log
     /// may hold `log_bytes`.
     pub(crate) fn start(
-        file: Arc<dyn File>,
+        files: Arc<LogFiles>,
         checkpoint: Lsn,
         (groups, end): (VecDeque<Lsn>, Lsn),
         epoch: u64,
@@ -114,8 +108,7 @@ impl Log {
         poison: Arc<Poison>,
     ) -> Result<Log> {
         let end = format::next_group(end);
-        let file_bytes = file.len()?;
-        let ordered = file.props().ordered;
+        let ordered = files.is_ordered();
         let state = State {
             open: GroupBuilder::new(end, Vec::new()),
             sealed: VecDeque::new(),
@@ -124,13 +117,12 @@ impl Log {
             written: end,
             flushed: end,
             checkpoint,
-            file_bytes,
             writing: false,
             spare: Vec::new(),
             stats: LogStats::default(),
         };
         Ok(Log {
-            file,
+            files,
             ordered,
             epoch,
             group_bytes: (log_bytes / 16).min(GROUP_BYTES_MAX) as usize,
@@ -227,16 +219,14 @@ impl Log {
             state.writing = true;
             let groups = mem::take(&mut state.sealed);
             state.sealed_bytes = 0;
-            let file_bytes = state.file_bytes;
             let end = state.open.start();
             drop(state);
-            let outcome = self.write_groups(&groups, file_bytes, sync);
+            let outcome = self.write_groups(&groups, sync);
             state = self.state.lock();
             state.writing = false;
             self.done.notify_all();
             match outcome {
-                Ok(file_bytes) => {
-                    state.file_bytes = file_bytes;
+                Ok(()) => {
                     state.written = end;
                     if sync {
                         state.flushed = end;
@@ -251,27 +241,21 @@ impl Log {
         }
     }
 
-    /// The leader's I/O, without a lock. Returns the file's length.
-    fn write_groups(&self, groups: &VecDeque<(Lsn, Vec<u8>)>, file_bytes: u64, sync: bool) -> Result<u64> {
-        let mut file_bytes = file_bytes;
+    /// The leader's I/O, without a lock.
+    fn write_groups(&self, groups: &VecDeque<(Lsn, Vec<u8>)>, sync: bool) -> Result<()> {
         for (i, (start, bytes)) in groups.iter().enumerate() {
-            let end = start.0 + bytes.len() as u64;
-            if end > file_bytes {
-                file_bytes = end.next_multiple_of(EXTEND_BYTES);
-                self.file.set_len(file_bytes)?;
-            }
             let mut aligned = AlignedBuf::zeroed(bytes.len());
             aligned.copy_from_slice(bytes);
-            self.file.write_at(start.0, &aligned)?;
+            self.files.write(*start, &aligned)?;
             let last = i + 1 == groups.len();
             if !last && !self.ordered {
-                self.file.sync()?;
+                self.files.sync()?;
             }
         }
         if sync {
-            self.file.sync()?;
+            self.files.sync()?;
         }
-        Ok(file_bytes)
+        Ok(())
     }
 
     /// Forgets all of the log before `lsn`, which [`Log::start_needed`] returned and
@@ -286,8 +270,8 @@ impl Log {
             state.starts.pop_front();
         }
         drop(state);
-        if from < lsn && self.file.props().hole_unit > 0 {
-            self.file.punch(from.0, lsn.0 - from.0).map_err(|e| self.poison.set(Error::from(e)))?;
+        if from < lsn {
+            self.files.give_back(from, lsn).map_err(|e| self.poison.set(e))?;
         }
         Ok(())
     }
@@ -297,28 +281,22 @@ impl Log {
 mod tests {
     use std::thread;
 
-    use lacuna_device::{MemPlace, Place, StreamHint};
+    use lacuna_device::MemPlace;
 
     use super::*;
 
-    fn log() -> (Arc<dyn File>, Log) {
-        let place = MemPlace::new();
-        let file = place.create("wal", StreamHint::Log).expect("create");
-        let log = Log::start(
-            file.clone(),
-            Lsn(0),
-            (VecDeque::new(), Lsn(0)),
-            1,
-            1 << 20,
-            Arc::new(Poison::default()),
-        )
-        .expect("start");
-        (file, log)
+    /// A log whose files are so short that it goes through many of them.
+    fn log() -> (Arc<LogFiles>, Log) {
+        let files = Arc::new(LogFiles::open(MemPlace::new(), 8192).expect("open"));
+        let empty = (VecDeque::new(), Lsn(0));
+        let log =
+            Log::start(files.clone(), Lsn(0), empty, 1, 1 << 20, Arc::new(Poison::default())).expect("start");
+        (files, log)
     }
 
-    fn read_all(file: Arc<dyn File>, from: Lsn) -> Vec<Vec<u8>> {
+    fn read_all(files: Arc<LogFiles>, from: Lsn) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
-        let mut reader = Reader::new(file, from);
+        let mut reader = Reader::new(files, from);
         while let Some(group) = reader.next_group().expect("read") {
             found.extend(group.records().map(|r| r.ops.to_vec()));
         }
@@ -354,19 +332,38 @@ mod tests {
 
     #[test]
     fn truncation_keeps_what_comes_after() {
-        let (file, log) = log();
+        let (files, log) = log();
         let dirty = DirtyList::default();
-        for i in 0..5u8 {
-            let lsn = log.append(&[i], |_, _| {}).expect("append");
+        let mut records = Vec::new();
+        for i in 0..60u8 {
+            // Some groups reach over a file's end.
+            records.push(vec![i; 700 * (i as usize % 5)]);
+            let lsn = log.append(&records[i as usize], |_, _| {}).expect("append");
+            log.reach(lsn, Until::Flushed).expect("flush");
+            if i % 7 == 0 {
+                let start = log.start_needed(&dirty);
+                log.truncate(start).expect("truncate");
+                records.iter_mut().for_each(Vec::clear);
+                assert!(files.len() <= 1, "whole files behind the checkpoint are removed");
+            }
+        }
+        let checkpoint = log.state.lock().checkpoint;
+        assert_eq!(read_all(files, checkpoint), records[57..]);
+    }
+
+    #[test]
+    fn remains_behind_the_end_are_wiped() {
+        let (files, log) = log();
+        for i in 0..40u8 {
+            let lsn = log.append(&[i; 600], |_, _| {}).expect("append");
             log.reach(lsn, Until::Flushed).expect("flush");
         }
-        let start = log.start_needed(&dirty);
-        for i in 5..10u8 {
-            let lsn = log.append(&[i], |_, _| {}).expect("append");
-            log.reach(lsn, Until::Flushed).expect("flush");
+        let mut reader = Reader::new(files.clone(), Lsn(0));
+        for _ in 0..10 {
+            reader.next_group().expect("read").expect("whole");
         }
-        log.truncate(start).expect("truncate");
-        assert_eq!(read_all(file.clone(), start), (5..10u8).map(|i| vec![i]).collect::<Vec<_>>());
-        assert_eq!(file.allocated(0, start.0).expect("allocated"), 0);
+        files.wipe_behind(reader.position()).expect("wipe");
+        assert_eq!(read_all(files.clone(), Lsn(0)).len(), 10);
+        assert_eq!(files.len(), 2, "later files are removed");
     }
 }

@@ -2,23 +2,28 @@
 
 use std::sync::Arc;
 
-use lacuna_device::{AlignedBuf, File};
+use lacuna_device::AlignedBuf;
 
-use super::format::{self, Records, SECTOR};
+use super::{
+    LogFiles,
+    format::{self, Records, SECTOR},
+};
 use crate::{error::Result, ids::Lsn};
 
+/// What is read at a time, at least.
+const READ_BYTES: usize = 1 << 20;
 /// Groups longer than this are not believed.
 const GROUP_BYTES_MAX: usize = 1 << 30;
 
 /// Reads groups until the log's end.
 pub(crate) struct Reader {
-    file: Arc<dyn File>,
+    files: Arc<LogFiles>,
     at: Lsn,
-    file_bytes: u64,
     epoch: u64,
     buffer: AlignedBuf,
-    /// File offset of the buffer's first byte.
-    buffer_at: u64,
+    /// What of the buffer is filled, and from which offset on; always of one file.
+    filled: usize,
+    buffer_at: Lsn,
 }
 
 /// A whole group.
@@ -35,8 +40,17 @@ impl Group<'_> {
 
 impl Reader {
     /// Reads from `at`, where a group starts.
-    pub(crate) fn new(file: Arc<dyn File>, at: Lsn) -> Reader {
-        Reader { file, at, file_bytes: 0, epoch: 0, buffer: AlignedBuf::zeroed(0), buffer_at: 0 }
+    pub(crate) fn new(files: Arc<LogFiles>, at: Lsn) -> Reader {
+        Reader { files, at, epoch: 0, buffer: AlignedBuf::zeroed(0), filled: 0, buffer_at: Lsn(0) }
+    }
+
+    /// Writes the group just read again. Where a sync once failed, what is read may be in a cache only.
+    pub(crate) fn rewrite(&self, at: Lsn) -> Result<()> {
+        let offset = (at.0 - self.buffer_at.0) as usize;
+        let bytes = (self.at.0 - at.0) as usize;
+        let mut group = AlignedBuf::zeroed(bytes);
+        group.copy_from_slice(&self.buffer[offset..offset + bytes]);
+        self.files.write(at, &group)
     }
 
     /// Where the next group would start.
@@ -47,15 +61,14 @@ impl Reader {
     /// The next group, or `None` at the end of the log: the first place where no whole group of
     /// this or a later epoch lies.
     pub(crate) fn next_group(&mut self) -> Result<Option<Group<'_>>> {
-        self.file_bytes = self.file.len()?;
         let at = self.at;
-        let Some(first) = self.load(at.0, SECTOR)? else { return Ok(None) };
+        let Some(first) = self.load(at, SECTOR)? else { return Ok(None) };
         let Some(bytes) = format::claimed_bytes(first, at) else { return Ok(None) };
         if bytes > GROUP_BYTES_MAX {
             return Ok(None);
         }
         let epoch_before = self.epoch;
-        let Some(group) = self.load(at.0, bytes.next_multiple_of(SECTOR))? else { return Ok(None) };
+        let Some(group) = self.load(at, bytes.next_multiple_of(SECTOR))? else { return Ok(None) };
         let Some((epoch, _)) = format::open_group(group, at) else { return Ok(None) };
         if epoch < epoch_before {
             return Ok(None);
@@ -63,26 +76,55 @@ impl Reader {
         self.epoch = epoch;
         let end = Lsn(at.0 + bytes as u64);
         self.at = format::next_group(end);
-        let offset = (at.0 - self.buffer_at) as usize;
+        let offset = (at.0 - self.buffer_at.0) as usize;
         Ok(Some(Group { bytes: &self.buffer[offset..offset + bytes], start: at }))
     }
 
-    /// Bytes `at .. at + len` of the file, read in large pieces; `None` past its end.
-    fn load(&mut self, at: u64, len: usize) -> Result<Option<&[u8]>> {
-        let end = at + len as u64;
-        if end > self.file_bytes.next_multiple_of(SECTOR as u64) {
+    /// A whole group behind the place where [`Reader::next_group`] found none. A crash leaves no such group,
+    /// because each is on the medium before the next is written; so the log is damaged in between.
+    pub(crate) fn group_behind_end(&mut self) -> Result<Option<Lsn>> {
+        let (mut at, epoch_before, end) = (self.at, self.epoch, self.files.end());
+        while at < end {
+            // Mostly there is nothing but a hole, and reading it would take long.
+            let is_first = at == self.at || at.0.is_multiple_of(READ_BYTES as u64);
+            if is_first && self.files.is_hole_from(at)? {
+                at = self.files.next_file(at);
+                continue;
+            }
+            let Some(first) = self.load(at, SECTOR)? else {
+                at = self.files.next_file(at);
+                continue;
+            };
+            let claimed = format::claimed_bytes(first, at).filter(|bytes| *bytes <= GROUP_BYTES_MAX);
+            if let Some(bytes) = claimed
+                && let Some(group) = self.load(at, bytes.next_multiple_of(SECTOR))?
+                && format::open_group(group, at).is_some_and(|(epoch, _)| epoch >= epoch_before)
+            {
+                return Ok(Some(at));
+            }
+            at = Lsn(at.0 + SECTOR as u64);
+        }
+        Ok(None)
+    }
+
+    /// The first `len` bytes of a group at `at`, read in large pieces; `None` past its file's end.
+    fn load(&mut self, at: Lsn, len: usize) -> Result<Option<&[u8]>> {
+        let readable = self.files.readable_bytes(at);
+        if len as u64 > readable {
             return Ok(None);
         }
-        let buffer_end = self.buffer_at + self.buffer.len() as u64;
-        if at < self.buffer_at || end > buffer_end {
-            let want = len.max(1 << 20);
-            if self.buffer.len() < want {
-                self.buffer = AlignedBuf::zeroed(want);
+        let is_here = at >= self.buffer_at
+            && self.files.in_same_file(at, self.buffer_at)
+            && at.0 + len as u64 <= self.buffer_at.0 + self.filled as u64;
+        if !is_here {
+            if self.buffer.len() < len.max(READ_BYTES) {
+                self.buffer = AlignedBuf::zeroed(len.max(READ_BYTES));
             }
+            self.filled = (self.buffer.len() as u64).min(readable) as usize / SECTOR * SECTOR;
             self.buffer_at = at;
-            self.file.read_at(at, &mut self.buffer)?;
+            self.files.read(at, 0, &mut self.buffer[..self.filled])?;
         }
-        let offset = (at - self.buffer_at) as usize;
+        let offset = (at.0 - self.buffer_at.0) as usize;
         Ok(Some(&self.buffer[offset..offset + len]))
     }
 }

@@ -1,0 +1,214 @@
+//! The files of the log: one for each stretch of log offsets, so that no file outgrows what a file
+//! system holds.
+//!
+//! Stretch `n` covers offsets from `n * stretch_bytes` on and is the file `wal.n`. A group lies whole in
+//! the file of its first byte, at its offset within the stretch; the last one of a file may reach past
+//! the stretch's end, and the next group then starts in the next file, behind a gap of the same length.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use lacuna_device::{File, Place, StreamHint};
+use parking_lot::Mutex;
+
+use crate::{error::Result, ids::Lsn};
+
+/// Bytes of log in a file.
+pub(crate) const STRETCH_BYTES: u64 = 1 << 40;
+/// Step by which a file is extended, so that few writes change its length.
+const EXTEND_BYTES: u64 = 64 << 20;
+
+/// Name of the file that holds a stretch.
+fn file_name(stretch: u64) -> String {
+    format!("wal.{stretch:06}")
+}
+
+fn parse_file_name(name: &str) -> Option<u64> {
+    let stretch = name.strip_prefix("wal.")?.parse().ok()?;
+    (file_name(stretch) == name).then_some(stretch)
+}
+
+/// Whether a file of that name belongs to a log.
+pub(crate) fn is_log_file(name: &str) -> bool {
+    parse_file_name(name).is_some()
+}
+
+/// The log's files, opened as they are needed.
+pub(crate) struct LogFiles {
+    place: Arc<dyn Place>,
+    stretch_bytes: u64,
+    open: Mutex<BTreeMap<u64, Open>>,
+}
+
+#[derive(Clone)]
+struct Open {
+    file: Arc<dyn File>,
+    /// Its length as far as it is known.
+    bytes: u64,
+}
+
+impl LogFiles {
+    /// Opens those that are there.
+    pub(crate) fn open(place: Arc<dyn Place>, stretch_bytes: u64) -> Result<LogFiles> {
+        let mut open = BTreeMap::new();
+        for name in place.list()? {
+            if let Some(stretch) = parse_file_name(&name) {
+                let file = place.open(&name, StreamHint::Log)?;
+                let bytes = file.len()?;
+                open.insert(stretch, Open { file, bytes });
+            }
+        }
+        Ok(LogFiles { place, stretch_bytes, open: Mutex::new(open) })
+    }
+
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.place.props().ordered
+    }
+
+    fn stretch(&self, at: Lsn) -> (u64, u64) {
+        (at.0 / self.stretch_bytes, at.0 % self.stretch_bytes)
+    }
+
+    /// Where the file behind that of `at` starts.
+    pub(crate) fn next_file(&self, at: Lsn) -> Lsn {
+        Lsn((self.stretch(at).0 + 1) * self.stretch_bytes)
+    }
+
+    /// No group starts here or behind.
+    pub(crate) fn end(&self) -> Lsn {
+        let open = self.open.lock();
+        Lsn(open
+            .last_key_value()
+            .map_or(0, |(stretch, open)| stretch * self.stretch_bytes + open.bytes.min(self.stretch_bytes)))
+    }
+
+    /// Whether the file of `at` holds nothing from there on.
+    pub(crate) fn is_hole_from(&self, at: Lsn) -> Result<bool> {
+        let (stretch, offset) = self.stretch(at);
+        let open = self.open.lock().get(&stretch).cloned();
+        match open {
+            Some(open) if offset < open.bytes => Ok(open.file.allocated(offset, open.bytes - offset)? == 0),
+            _ => Ok(true),
+        }
+    }
+
+    /// Whether groups that start there lie in one file.
+    pub(crate) fn in_same_file(&self, a: Lsn, b: Lsn) -> bool {
+        self.stretch(a).0 == self.stretch(b).0
+    }
+
+    /// Bytes that can be read of a group that starts at `at`.
+    pub(crate) fn readable_bytes(&self, at: Lsn) -> u64 {
+        let (stretch, offset) = self.stretch(at);
+        self.open.lock().get(&stretch).map_or(0, |open| open.bytes.saturating_sub(offset))
+    }
+
+    /// Fills `buf` from the file of the group that starts at `at`, from `skip` bytes into the group.
+    pub(crate) fn read(&self, at: Lsn, skip: u64, buf: &mut [u8]) -> Result<()> {
+        let (stretch, offset) = self.stretch(at);
+        let open = self.open.lock().get(&stretch).cloned();
+        match open {
+            Some(open) => Ok(open.file.read_at(offset + skip, buf)?),
+            None => {
+                buf.fill(0);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes a group. One caller at a time.
+    pub(crate) fn write(&self, at: Lsn, group: &[u8]) -> Result<()> {
+        let (stretch, offset) = self.stretch(at);
+        let end = offset + group.len() as u64;
+        let known = self.open.lock().get(&stretch).cloned();
+        let mut open = match known {
+            Some(open) => open,
+            None => {
+                let file = self.place.create(&file_name(stretch), StreamHint::Log)?;
+                if !self.is_ordered() {
+                    self.place.sync()?;
+                }
+                Open { file, bytes: 0 }
+            }
+        };
+        if end > open.bytes {
+            open.bytes = end.next_multiple_of(EXTEND_BYTES);
+            open.file.set_len(open.bytes)?;
+        }
+        open.file.write_at(offset, group)?;
+        self.open.lock().insert(stretch, open);
+        Ok(())
+    }
+
+    /// Makes all groups written so far durable. Groups before the last file's were synced before its
+    /// first one was written, or lie in an `ordered` place.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let last = self.open.lock().last_key_value().map(|(_, open)| open.file.clone());
+        if let Some(file) = last {
+            file.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Gives the log from `from` to `to`, a start of a group, back.
+    pub(crate) fn give_back(&self, from: Lsn, to: Lsn) -> Result<()> {
+        let (first, mut offset) = self.stretch(from);
+        let (last, end) = self.stretch(to);
+        for stretch in first..last {
+            if self.open.lock().remove(&stretch).is_some() {
+                self.place.remove(&file_name(stretch))?;
+            }
+            offset = 0;
+        }
+        let open = self.open.lock().get(&last).cloned();
+        match open {
+            Some(open) if open.file.props().hole_unit > 0 && offset < end => {
+                Ok(open.file.punch(offset, end - offset)?)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.open.lock().len()
+    }
+
+    /// Wipes whatever lies at and behind `end`, and makes that durable: remains of groups that a crash
+    /// tore, in this file or in a later one.
+    pub(crate) fn wipe_behind(&self, end: Lsn) -> Result<()> {
+        let (stretch, offset) = self.stretch(end);
+        let later: Vec<u64> = self.open.lock().range(stretch + 1..).map(|(later, _)| *later).collect();
+        for later in later {
+            self.open.lock().remove(&later);
+            self.place.remove(&file_name(later))?;
+        }
+        let open = self.open.lock().get(&stretch).cloned();
+        if let Some(open) = open
+            && open.bytes > offset
+        {
+            // Cutting the file and extending it again leaves zeros on every kind of place.
+            open.file.set_len(offset)?;
+            open.file.set_len(open.bytes)?;
+        }
+        // A group at `end` may follow one that reaches over from the file before.
+        for open in self.open.lock().clone().values() {
+            open.file.sync()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_names_are_read_back() {
+        for stretch in [0, 7, 1_000_000] {
+            assert_eq!(parse_file_name(&file_name(stretch)), Some(stretch));
+        }
+        for other in ["wal", "wal.7", "wal.x", "control"] {
+            assert!(!is_log_file(other), "{other}");
+        }
+    }
+}

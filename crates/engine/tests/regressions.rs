@@ -1,0 +1,390 @@
+//! Histories that once went wrong, each by the name of what it must keep.
+
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+    time::Duration,
+};
+
+use lacuna_device::{BatchOp, File, FileId, FileProps, MemPlace, Place, PlaceStats, SimPlace, StreamHint};
+use lacuna_engine::{Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions};
+
+fn options() -> StoreOptions {
+    StoreOptions {
+        pool_bytes: 16 << 20,
+        log_bytes: 64 << 20,
+        background: false,
+        durability: Durability::Relaxed,
+        lock_timeout: Duration::from_secs(1),
+        ..StoreOptions::default()
+    }
+}
+
+fn key(i: u32) -> [u8; 4] {
+    i.to_be_bytes()
+}
+
+fn count(store: &Store, table: &Table) -> usize {
+    let mut found = 0;
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    store
+        .begin()
+        .scan(table, all.0, all.1, Direction::Forward, |_, _| {
+            found += 1;
+            ControlFlow::Continue(())
+        })
+        .expect("scan");
+    found
+}
+
+/// A log far longer than the one that recovery may use: pages are flushed while it is replayed, and
+/// the checkpoint must not pass what was not replayed yet.
+#[test]
+fn recovery_under_pressure_replays_the_whole_log() {
+    let place = MemPlace::new();
+    let store = Store::open(place.clone(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
+    for i in 0..6000 {
+        let mut txn = store.begin();
+        txn.put(&table, &key(i), &[7; 100]).expect("put");
+        txn.commit().expect("commit");
+    }
+    drop((table, store));
+    let tight = StoreOptions { pool_bytes: 1 << 20, log_bytes: 256 << 10, ..options() };
+    let store = Store::open(place, tight).expect("recover");
+    let table = store.table("t").expect("catalog").expect("there");
+    assert_eq!(count(&store, &table), 6000);
+    store.check().expect("check");
+}
+
+/// The undo slot of the greatest transaction number may be taken over by a lesser one.
+#[test]
+fn transaction_numbers_are_not_used_twice() {
+    let place = MemPlace::new();
+    let store = Store::open(place.clone(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut early = store.begin();
+    early.get_for_update(&table, b"early").expect("lock");
+    let mut late = store.begin();
+    late.put(&table, b"late", b"committed").expect("put");
+    late.commit().expect("commit");
+    early.put(&table, b"early", b"committed").expect("put");
+    early.commit().expect("commit");
+    drop(table);
+    store.close().expect("close");
+
+    let store = Store::open(place, options()).expect("open");
+    let table = store.table("t").expect("catalog").expect("there");
+    let mut next = store.begin();
+    next.put(&table, b"next", b"running").expect("put");
+    let seen = store.begin().get(&table, b"late").expect("get");
+    assert_eq!(seen.as_deref(), Some(&b"committed"[..]));
+}
+
+/// A table whose making was cut off, its pages in the log but not its row, leaves nothing in memory
+/// for the next one of its number.
+#[test]
+fn a_table_of_another_page_size_may_follow_an_interrupted_one() {
+    let options = StoreOptions { log_bytes: 256 << 10, ..options() };
+    let small = TableOptions::default().page_bytes(4096);
+    for (filler, cut) in (100..116).flat_map(|filler| (1..8).map(move |cut| (filler, cut))) {
+        let place = SimPlace::new(cut);
+        let store = Store::open(place.clone(), options.clone()).expect("open");
+        let table = store.create_table("filler", small).expect("create");
+        let mut txn = store.begin();
+        for i in 0..filler {
+            txn.put(&table, &key(i), &[7; 20]).expect("put");
+        }
+        txn.commit().expect("commit");
+        place.set_cut_after(cut);
+        let _ = store.create_table("small", small);
+        drop((table, store));
+        place.power_cycle();
+        let store = Store::open(place.clone(), options.clone()).expect("recover");
+        let table =
+            store.create_table("large", TableOptions::default().page_bytes(64 << 10)).expect("create");
+        let mut txn = store.begin();
+        txn.put(&table, b"k", &[1; 16 << 10]).expect("put");
+        txn.commit().expect("commit");
+        store.checkpoint().expect("checkpoint");
+        assert_eq!(count(&store, &table), 1);
+    }
+}
+
+/// Merging leaves needs the allocation page. When that cannot be read nothing may have been changed.
+#[test]
+fn a_merge_that_fails_changes_nothing() {
+    let place = SimPlace::new(1);
+    let store = Store::open(place.clone(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
+    let mut txn = store.begin();
+    for i in 0..400 {
+        txn.put(&table, &key(i), &[7; 100]).expect("put");
+    }
+    txn.commit().expect("commit");
+    drop(table);
+    store.close().expect("close");
+
+    place.flip_bit("t00000016.4k", 70, 0);
+    let sync = StoreOptions { durability: Durability::Sync, ..options() };
+    let store = Store::open(place.clone(), sync).expect("open");
+    let table = store.table("t").expect("catalog").expect("there");
+    let mut kept = 400;
+    for i in 0..400 {
+        let mut txn = store.begin();
+        txn.delete(&table, &key(i)).expect("delete");
+        kept -= 1;
+        if txn.commit().is_err() {
+            break;
+        }
+    }
+    assert!(kept > 0, "no merge met the damage");
+    assert!(matches!(store.begin().put(&table, b"x", b"y"), Err(Error::Poisoned { .. })));
+    assert_eq!(count(&store, &table), kept);
+    place.flip_bit("t00000016.4k", 70, 0);
+    drop((table, store));
+    let store = Store::open(place, options()).expect("open");
+    let table = store.table("t").expect("catalog").expect("there");
+    let found = count(&store, &table);
+    assert!(found == kept || found == kept + 1, "{found} records, {kept} expected");
+    store.check().expect("check");
+}
+
+/// The doublewrite file, new in a store that had none, must not vanish in the crash that it is for.
+#[test]
+fn the_doublewrite_file_survives_the_first_crash() {
+    for (cut, seed) in (1..20).flat_map(|cut| (0..10).map(move |seed| (cut, seed))) {
+        let place = SimPlace::new(seed * 100 + cut);
+        let without = StoreOptions { doublewrite: Doublewrite::Off, ..options() };
+        let store = Store::open(place.clone(), without).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        let mut txn = store.begin();
+        (0..50).for_each(|i| txn.put(&table, &key(i), &[7; 200]).expect("put"));
+        txn.commit().expect("commit");
+        drop(table);
+        store.close().expect("close");
+
+        let store = Store::open(place.clone(), options()).expect("open");
+        let table = store.table("t").expect("catalog").expect("there");
+        let mut txn = store.begin();
+        (0..50).for_each(|i| txn.put(&table, &key(i), &[8; 200]).expect("put"));
+        txn.commit().expect("commit");
+        place.set_cut_after(cut);
+        let _ = store.checkpoint();
+        drop((table, store));
+        place.power_cycle();
+        let store = Store::open(place, options()).unwrap_or_else(|e| panic!("cut {cut}, seed {seed}: {e}"));
+        let table = store.table("t").expect("catalog").expect("there");
+        assert_eq!(count(&store, &table), 50);
+    }
+}
+
+/// Damage in the middle of the log is not its end: commits behind it were acknowledged.
+#[test]
+fn damage_inside_the_log_is_not_taken_for_its_end() {
+    let place = SimPlace::new(1);
+    let sync = StoreOptions { durability: Durability::Sync, ..options() };
+    let store = Store::open(place.clone(), sync.clone()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    for i in 0..100 {
+        let mut txn = store.begin();
+        txn.put(&table, &key(i), &[7; 100]).expect("put");
+        txn.commit().expect("commit");
+    }
+    drop((table, store));
+    place.flip_bit("wal.000000", 20 * 512 + 100, 3);
+    let opened = Store::open(place, sync);
+    assert!(matches!(opened, Err(Error::Corrupt { .. })), "commits were lost in silence");
+}
+
+/// The control file's newest slot is damaged: the older one names log that was given up.
+#[test]
+fn a_damaged_control_slot_is_noticed() {
+    let mut refused = 0;
+    for slot in [0, 4096] {
+        let place = SimPlace::new(1);
+        let store = Store::open(place.clone(), options()).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        for i in 0..300 {
+            let mut txn = store.begin();
+            txn.put(&table, &key(i), &[7; 100]).expect("put");
+            txn.commit().expect("commit");
+        }
+        drop(table);
+        store.close().expect("close");
+        place.flip_bit("control", slot + 40, 3);
+        match Store::open(place, options()) {
+            Ok(store) => {
+                let table = store.table("t").expect("catalog").expect("there");
+                assert_eq!(count(&store, &table), 300);
+            }
+            Err(Error::Corrupt { .. }) => refused += 1,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    assert_eq!(refused, 1, "one of the slots is the newest");
+}
+
+/// The catalog's pages are gone. Making a new catalog would remove every table's file.
+#[test]
+fn a_lost_catalog_is_not_made_anew() {
+    let place = SimPlace::new(1);
+    let store = Store::open(place.clone(), options()).expect("open");
+    store.create_table("t", TableOptions::default()).expect("create");
+    store.close().expect("close");
+    let file = place.open("t00000000.16k", StreamHint::Data).expect("open");
+    file.punch(0, file.len().expect("len")).expect("punch");
+    let lost = matches!(Store::open(place.clone(), options()), Err(Error::Corrupt { .. }));
+    assert!(lost, "a lost catalog was taken for a new store");
+    assert!(place.list().expect("list").contains(&"t00000016.16k".to_string()));
+}
+
+/// A rollback writes as much as what it takes back: it must not leave the bounds of memory and log.
+#[test]
+fn a_long_rollback_keeps_within_memory() {
+    let store =
+        Store::open(MemPlace::new(), StoreOptions { pool_bytes: 1 << 20, ..options() }).expect("open");
+    let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
+    let mut txn = store.begin();
+    for i in 0..40_000_u32 {
+        // Far apart from one another, so that every change meets another page.
+        txn.put(&table, &key(i.wrapping_mul(0x9e37_79b1)), &[7; 200]).expect("put");
+    }
+    txn.rollback().expect("rollback");
+    let bytes = store.stats().expect("stats").pool.bytes;
+    assert!(bytes < 2 << 20, "{bytes} bytes in a pool of 1 MiB");
+}
+
+/// Going back to a savepoint that an earlier one undid must not undo everything.
+#[test]
+fn a_savepoint_that_was_undone_is_refused() {
+    let store = Store::open(MemPlace::new(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut txn = store.begin();
+    txn.put(&table, b"a", b"1").expect("put");
+    let first = txn.savepoint().expect("savepoint");
+    txn.put(&table, b"b", b"2").expect("put");
+    let second = txn.savepoint().expect("savepoint");
+    txn.rollback_to(first).expect("rollback");
+    txn.put(&table, b"c", b"3").expect("put");
+    assert!(matches!(txn.rollback_to(second), Err(Error::BadOption { .. })));
+    txn.rollback_to(first).expect("still good");
+    txn.commit().expect("commit");
+    assert_eq!(count(&store, &table), 1);
+}
+
+/// A transaction that outlives its store must not touch the place, which may have a new owner.
+#[test]
+fn a_closed_store_takes_no_more_changes() {
+    let place: Arc<dyn Place> = MemPlace::new();
+    let store = Store::open(place.clone(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut running = store.begin();
+    running.put(&table, b"k", b"v").expect("put");
+    store.close().expect("close");
+    assert!(matches!(running.put(&table, b"l", b"v"), Err(Error::Poisoned { .. })));
+    drop(running);
+    let store = Store::open(place, options()).expect("open");
+    let table = store.table("t").expect("catalog").expect("there");
+    assert_eq!(count(&store, &table), 0);
+}
+
+/// A place whose files have no holes, as on many network file systems.
+struct Solid(Arc<dyn Place>);
+
+struct SolidFile(Arc<dyn File>);
+
+impl Place for Solid {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn props(&self) -> FileProps {
+        FileProps { hole_unit: 0, ..self.0.props() }
+    }
+    fn open(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
+        Ok(Arc::new(SolidFile(self.0.open(name, hint)?)))
+    }
+    fn create(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
+        Ok(Arc::new(SolidFile(self.0.create(name, hint)?)))
+    }
+    fn remove(&self, name: &str) -> lacuna_device::Result<()> {
+        self.0.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> lacuna_device::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn list(&self) -> lacuna_device::Result<Vec<String>> {
+        self.0.list()
+    }
+    fn write_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+        assert!(ops.iter().all(|op| matches!(op, BatchOp::Write { .. })), "no holes here");
+        self.0.write_batch(ops)
+    }
+    fn sync(&self) -> lacuna_device::Result<()> {
+        self.0.sync()
+    }
+    fn stats(&self) -> lacuna_device::Result<PlaceStats> {
+        self.0.stats()
+    }
+    fn free_bytes(&self) -> lacuna_device::Result<Option<u64>> {
+        self.0.free_bytes()
+    }
+}
+
+impl File for SolidFile {
+    fn id(&self) -> FileId {
+        self.0.id()
+    }
+    fn props(&self) -> FileProps {
+        FileProps { hole_unit: 0, ..self.0.props() }
+    }
+    fn len(&self) -> lacuna_device::Result<u64> {
+        self.0.len()
+    }
+    fn set_len(&self, len: u64) -> lacuna_device::Result<()> {
+        self.0.set_len(len)
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lacuna_device::Result<()> {
+        self.0.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> lacuna_device::Result<()> {
+        self.0.write_at(offset, data)
+    }
+    fn punch(&self, _: u64, _: u64) -> lacuna_device::Result<()> {
+        Err(lacuna_device::Error::Unsupported { what: "solid file".into(), operation: "punch a hole" })
+    }
+    fn allocated(&self, offset: u64, len: u64) -> lacuna_device::Result<u64> {
+        self.0.allocated(offset, len)
+    }
+    fn sync(&self) -> lacuna_device::Result<()> {
+        self.0.sync()
+    }
+}
+
+#[test]
+fn a_place_without_holes_opens_again() {
+    let place = Arc::new(Solid(SimPlace::new(1)));
+    let store = Store::open(place.clone(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut txn = store.begin();
+    txn.put(&table, b"k", b"v").expect("put");
+    txn.commit().expect("commit");
+    drop((table, store));
+    for _ in 0..2 {
+        let store = Store::open(place.clone(), options()).expect("open again");
+        let table = store.table("t").expect("catalog").expect("there");
+        assert_eq!(count(&store, &table), 1);
+        store.close().expect("close");
+    }
+}
+
+/// "For ever" is a timeout too.
+#[test]
+fn the_longest_timeout_does_not_overflow() {
+    let options = StoreOptions { lock_timeout: Duration::MAX, ..options() };
+    let store = Store::open(MemPlace::new(), options).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut txn = store.begin();
+    txn.put(&table, b"k", b"v").expect("put");
+    txn.commit().expect("commit");
+}
