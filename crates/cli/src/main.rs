@@ -4,10 +4,12 @@
 //! command line makes no sense, else 1.
 
 mod check;
+mod flash_model;
 mod format;
 mod info;
 mod linkbench;
 mod size;
+mod trace;
 
 use std::{
     io::{ErrorKind, Write},
@@ -31,6 +33,7 @@ enum Command {
     Check(check::Arguments),
     #[command(name = "linkbench")]
     LinkBench(Box<linkbench::Arguments>),
+    FlashModel(flash_model::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::LinkBench(arguments) => linkbench::run(&arguments),
+        Command::FlashModel(arguments) => flash_model::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

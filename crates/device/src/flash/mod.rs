@@ -22,7 +22,7 @@
 //! A page that is written in part is programmed whole. The buffer collects pages, oldest out first,
 //! and a sync empties it: the drive has no power-loss protection. The drive starts out empty.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use crate::{Error, Result, trace::TraceOp};
 
@@ -93,6 +93,37 @@ impl FlashReport {
     pub fn write_amplification(&self) -> f64 {
         if self.host_bytes == 0 { 0.0 } else { self.programmed_bytes as f64 / self.host_bytes as f64 }
     }
+}
+
+/// The most that holds data at any time of a trace, in bytes of whole pages: the smallest drive that it
+/// fits on.
+///
+/// # Errors
+/// Those of the trace.
+pub fn live_bytes_peak(trace: impl IntoIterator<Item = Result<TraceOp>>, page_bytes: u64) -> Result<u64> {
+    assert!(page_bytes > 0, "pages of no bytes");
+    let mut live = HashSet::new();
+    let mut peak = 0;
+    for op in trace {
+        match op? {
+            TraceOp::Write { offset, len } => {
+                live.extend(offset / page_bytes..offset.saturating_add(len).div_ceil(page_bytes));
+                peak = peak.max(live.len());
+            }
+            TraceOp::Discard { offset, len } => {
+                let gone = offset.div_ceil(page_bytes)..offset.saturating_add(len) / page_bytes;
+                if gone.end.saturating_sub(gone.start) > live.len() as u64 {
+                    live.retain(|page| !gone.contains(page));
+                } else {
+                    gone.for_each(|page| {
+                        live.remove(&page);
+                    });
+                }
+            }
+            TraceOp::Sync => {}
+        }
+    }
+    Ok(peak as u64 * page_bytes)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

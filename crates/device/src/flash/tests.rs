@@ -162,3 +162,12 @@ fn nonsense_is_refused_and_a_full_drive_says_so() {
     let full = (0..10).map(|page| model.apply(write(page))).find_map(Result::err).unwrap();
     assert!(matches!(full, Error::Full { .. }), "{full}");
 }
+
+#[test]
+fn the_peak_is_the_smallest_drive() {
+    let mut trace: Vec<TraceOp> = (0..10).map(write).collect();
+    trace.push(TraceOp::Discard { offset: 0, len: 1 << 40 });
+    trace.extend((20..25).map(write));
+    trace.push(TraceOp::Discard { offset: 20 * PAGE, len: PAGE });
+    assert_eq!(live_bytes_peak(trace.into_iter().map(Ok), PAGE).unwrap(), 10 * PAGE);
+}
