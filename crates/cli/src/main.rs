@@ -7,6 +7,7 @@ mod check;
 mod flash_model;
 mod format;
 mod info;
+mod iobench;
 mod linkbench;
 mod size;
 mod trace;
@@ -33,6 +34,8 @@ enum Command {
     Check(check::Arguments),
     #[command(name = "linkbench")]
     LinkBench(Box<linkbench::Arguments>),
+    #[command(name = "iobench")]
+    IoBench(Box<iobench::Arguments>),
     FlashModel(flash_model::Arguments),
 }
 
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::LinkBench(arguments) => linkbench::run(&arguments),
+        Command::IoBench(arguments) => iobench::run(&arguments),
         Command::FlashModel(arguments) => flash_model::run(&arguments),
     };
     match result {
