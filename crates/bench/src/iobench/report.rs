@@ -93,6 +93,13 @@ impl PatternReport {
     }
 }
 
+/// Stands below every table with ratios.
+const NOTE: &str = "\
+Writes to the ftl return once they are in memory and reach the device in large pieces; raw ones wait for the
+device one by one (but for append, which is durable on both). So a ratio of writes above 1 does not mean
+faster than the device: for its bandwidth compare with --pattern seqwrite --block 1M --raw.
+";
+
 /// A table of all patterns; where one ran on the bare device too, a line with the ratios ftl : raw.
 pub fn comparison(reports: &[PatternReport]) -> String {
     let mut text = String::new();
@@ -128,6 +135,9 @@ pub fn comparison(reports: &[PatternReport]) -> String {
                 .collect();
             line(&mut text, "", "ftl : raw", &cells);
         }
+    }
+    if reports.iter().any(|report| report.target == "raw") {
+        text += NOTE;
     }
     text
 }
