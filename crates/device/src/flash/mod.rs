@@ -7,7 +7,7 @@
 //! A [`FlashModel`] owns a page map, its inverse, the state of each erase block, and a write buffer.
 //!
 //! 1. `map` and `owner` are inverse to each other: `owner[map[page]] == page`, and every other entry of
-//!    `owner` is [`NO_PAGE`].
+//!    `owner` is `NO_PAGE`.
 //! 2. A block's `valid` is the number of its pages that have an owner; pages from `written` on have
 //!    none.
 //! 3. A block is exactly one of: free, an append point, or closed (written to its end).
