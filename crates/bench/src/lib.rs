@@ -1,4 +1,5 @@
 //! Benchmarks for Lacuna and, behind the same traits, for other engines.
 
 pub mod engine;
+pub mod iobench;
 pub mod linkbench;

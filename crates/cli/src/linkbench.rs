@@ -16,11 +16,15 @@ use lacuna_bench::{
 };
 use lacuna_device::Place;
 use lacuna_engine::{StoreOptions, TableKind, TableOptions};
-use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
+use lacuna_nvmfs::{PlaceOptions, open_place};
 use lacuna_page::Algorithm;
 use serde_json::{Value, json};
 
-use crate::{say, size::Size};
+use crate::{
+    say,
+    size::Size,
+    trace::{TracedPlace, must_be_new, with_suffix},
+};
 
 /// Run the LinkBench social graph benchmark
 #[derive(Args)]
@@ -66,11 +70,15 @@ pub(crate) struct Arguments {
     /// Write every acknowledged commit to this file, outside the store
     #[arg(long, value_name = "FILE")]
     ack_log: Option<PathBuf>,
+    /// Record all writes into this new file, for flash-model; with several kinds of tables one file for
+    /// each: FILE.plain and so on
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Write the results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Run nothing; prove that every commit in this acknowledgement log is in the store
-    #[arg(long, value_name = "FILE", requires = "store", conflicts_with_all = ["ack_log", "json"])]
+    #[arg(long, value_name = "FILE", requires = "store", conflicts_with_all = ["ack_log", "json", "trace"])]
     verify_acks: Option<PathBuf>,
 }
 
@@ -114,6 +122,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             .open(path)
             .with_context(|| path.display().to_string())?;
     }
+    for trace in arguments.tables.iter().filter_map(|kind| trace_of(arguments, *kind)) {
+        must_be_new(&trace)?;
+    }
     let config = Config {
         ids: arguments.ids,
         loaders: 8,
@@ -144,6 +155,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
+/// Where the writes of the run with `kind` of tables are recorded.
+fn trace_of(arguments: &Arguments, kind: Kind) -> Option<PathBuf> {
+    let trace = arguments.trace.as_ref()?;
+    Some(if arguments.tables.len() == 1 { trace.clone() } else { with_suffix(trace, kind.name()) })
+}
+
 fn store_options(arguments: &Arguments) -> StoreOptions {
     let pool_bytes = usize::try_from(arguments.pool.0).unwrap_or(usize::MAX);
     StoreOptions { pool_bytes, ..StoreOptions::default() }
@@ -159,7 +176,7 @@ fn run_one(
     eprintln!("{}: {} tables, {} ids", target.name(), kind.name(), config.ids);
     // The log first: a crash in between leaves a log that demands nothing.
     let acks = arguments.ack_log.as_deref().map(AckLog::create).transpose()?;
-    let opened = target.open(arguments)?;
+    let opened = target.open(arguments, trace_of(arguments, kind).as_deref())?;
     let place = opened.place();
     let names_before: HashSet<String> = place.list()?.into_iter().collect();
     let (table_kind, algorithm) = match kind {
@@ -177,6 +194,7 @@ fn run_one(
     if !is_last {
         target.clear(&*place, &names_before)?;
     }
+    drop(place);
     opened.close()?;
     Ok(report)
 }
@@ -214,12 +232,13 @@ impl Target {
         self.path().display().to_string()
     }
 
-    fn open(&self, arguments: &Arguments) -> Result<OpenedPlace> {
+    fn open(&self, arguments: &Arguments, trace: Option<&Path>) -> Result<TracedPlace> {
         let create_size = match self {
             Target::Existing(_) => None,
             Target::Temporary(_) | Target::New(_) => Some(arguments.size.0),
         };
-        let opened = open_place(self.path(), &PlaceOptions { create_size, ..PlaceOptions::default() })?;
+        let options = PlaceOptions { create_size, ..PlaceOptions::default() };
+        let opened = TracedPlace::open(self.path(), &options, trace)?;
         if let Target::Temporary(path) = self {
             fs::remove_file(path).with_context(|| self.name())?;
         }
@@ -284,6 +303,7 @@ fn report(arguments: &Arguments, config: &Config, target: &Target, runs: &[RunRe
             "node_data_bytes_max": linkbench::NODE_DATA_BYTES_MAX,
             "distribution": path(&config.distribution),
             "ack_log": path(&arguments.ack_log),
+            "trace": path(&arguments.trace),
         },
         "runs": runs,
     })

@@ -4,10 +4,13 @@
 //! command line makes no sense, else 1.
 
 mod check;
+mod flash_model;
 mod format;
 mod info;
+mod iobench;
 mod linkbench;
 mod size;
+mod trace;
 
 use std::{
     io::{ErrorKind, Write},
@@ -31,6 +34,9 @@ enum Command {
     Check(check::Arguments),
     #[command(name = "linkbench")]
     LinkBench(Box<linkbench::Arguments>),
+    #[command(name = "iobench")]
+    IoBench(Box<iobench::Arguments>),
+    FlashModel(flash_model::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +49,8 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::LinkBench(arguments) => linkbench::run(&arguments),
+        Command::IoBench(arguments) => iobench::run(&arguments),
+        Command::FlashModel(arguments) => flash_model::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

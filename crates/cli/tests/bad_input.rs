@@ -45,11 +45,15 @@ fn nonsense_options() {
         ("linkbench --level 23", vec!["--level"]),
         ("linkbench --pool 1.5G", vec!["--pool"]),
         ("linkbench --verify-acks log", vec!["--store"]),
+        ("flash-model", vec!["TRACE"]),
+        ("flash-model trace --page 0", vec!["--page", "zero"]),
+        ("flash-model trace --over-provisioning 1001", vec!["--over-provisioning"]),
     ] {
         complains(&run(&scratch, arguments), 2, &words);
     }
     complains(&run(&scratch, "linkbench --tables page,page"), 1, &["--tables", "page"]);
     complains(&run(&scratch, "linkbench --pool 1K --size 64M --ids 10"), 1, &["pool"]);
+    complains(&run(&scratch, "linkbench --trace no/where"), 1, &["no"]);
     complains(&run(&scratch, "linkbench --json no/where.json"), 1, &["no/where.json"]);
     complains(&run(&scratch, "linkbench --distribution nowhere --size 64M"), 1, &["nowhere"]);
     assert_eq!(fs::read_dir(scratch.path(".")).unwrap().count(), 0, "nothing is left behind");
@@ -65,7 +69,14 @@ fn missing_and_foreign_places() {
 
     let diary = "dear diary\n".repeat(100_000);
     fs::write(scratch.path("diary"), &diary).unwrap();
-    for arguments in ["info diary", "check diary", "linkbench --store diary", "format diary --size 64M"] {
+    for arguments in [
+        "info diary",
+        "check diary",
+        "linkbench --store diary",
+        "format diary --size 64M",
+        "flash-model diary",
+        "linkbench --tables page --trace diary",
+    ] {
         complains(&run(&scratch, arguments), 1, &["diary"]);
     }
     fs::write(scratch.path("empty"), "").unwrap();

@@ -58,6 +58,39 @@ fn stores_and_directories_keep_the_last_run() {
     }
 }
 
+/// The same small run in a store and in a directory, as a drive sees it.
+#[test]
+fn runs_are_traced_for_the_flash_model() {
+    let scratch = Scratch::new();
+    scratch.distribution();
+    fs::create_dir(scratch.path("dir")).unwrap();
+    succeed(&scratch, &format!("linkbench --size 512M {SMALL} --trace store"));
+    succeed(&scratch, &format!("linkbench --store dir --tables page {SMALL} --trace files"));
+    for (trace, source) in [("store.plain", "device"), ("store.page", "device"), ("files", "files")] {
+        let model = |options: &str| -> Value {
+            let text = succeed(&scratch, &format!("flash-model {trace} {options} --json"));
+            serde_json::from_str(&text).unwrap()
+        };
+        let report = model("");
+        assert_eq!(report["source"], source);
+        let [host, programmed] =
+            ["host_bytes", "programmed_bytes"].map(|name| report[name].as_u64().unwrap());
+        assert!(host > 1 << 20 && programmed > host / 2, "{report}");
+        assert!(report["syncs"].as_u64() > Some(10), "{report}");
+        let small = model("--page 4K --erase-block 256K --over-provisioning 28");
+        assert_eq!(small["host_bytes"], report["host_bytes"]);
+        assert!(succeed(&scratch, &format!("flash-model {trace}")).contains("write amplification"));
+    }
+    let full = run(&scratch, "flash-model files --capacity 64K");
+    assert!(String::from_utf8_lossy(&full.stderr).contains("files: flash model: no space left"), "{full:?}");
+    let nonsense = run(&scratch, "flash-model files --page 3000");
+    assert!(String::from_utf8_lossy(&nonsense.stderr).contains("whole number of pages"), "{nonsense:?}");
+    let bytes = fs::read(scratch.path("files")).unwrap();
+    fs::write(scratch.path("cut"), &bytes[..bytes.len() - 100]).unwrap();
+    let cut = run(&scratch, "flash-model cut");
+    assert!(String::from_utf8_lossy(&cut.stderr).contains("truncated"), "{cut:?}");
+}
+
 /// `kill -9` at random moments: the store is sound, and every acknowledged commit is in it.
 #[test]
 fn killed_runs_lose_nothing_that_was_acknowledged() {

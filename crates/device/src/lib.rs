@@ -22,12 +22,14 @@ mod block;
 mod buf;
 mod dir;
 mod error;
+pub mod flash;
 mod mem;
 mod place;
 mod positional;
 mod raw;
 pub mod sim;
 mod sparse;
+pub mod trace;
 
 pub use block::{BlockDevice, DeviceStats, Geometry, SECTOR};
 pub use buf::AlignedBuf;

@@ -104,7 +104,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    fn of(nanos: &Histogram<u64>) -> Summary {
+    pub(crate) fn of(nanos: &Histogram<u64>) -> Summary {
         let quantile = |q: f64| nanos.value_at_quantile(q) as f64 / 1000.0;
         Summary {
             count: nanos.len(),

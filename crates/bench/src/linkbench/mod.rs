@@ -44,6 +44,11 @@ pub use payload::NODE_DATA_BYTES_MAX;
 pub use report::{RunReport, comparison};
 pub use verify::{Verified, verify_acks};
 
+pub(crate) use progress::Progress;
+pub(crate) use random::Random;
+pub(crate) use shuffle::Shuffle;
+pub(crate) use zipf::Zipf;
+
 /// Types of links in the graph.
 const LINK_TYPES: usize = 2;
 /// Most links that a list request returns.

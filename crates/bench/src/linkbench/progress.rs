@@ -6,7 +6,7 @@ use std::{
 
 /// A line on standard error every few seconds while something works.
 pub(crate) struct Progress<F> {
-    phase: &'static str,
+    phase: String,
     quiet: bool,
     line: F,
 }
@@ -14,8 +14,8 @@ pub(crate) struct Progress<F> {
 impl<F: FnMut() -> String + Send> Progress<F> {
     const EVERY: Duration = Duration::from_secs(5);
 
-    pub(crate) fn new(phase: &'static str, quiet: bool, line: F) -> Progress<F> {
-        Progress { phase, quiet, line }
+    pub(crate) fn new(phase: impl Into<String>, quiet: bool, line: F) -> Progress<F> {
+        Progress { phase: phase.into(), quiet, line }
     }
 
     /// Runs `work` in this thread and reports from another one until it is done.

@@ -1,5 +1,7 @@
 //! Running the program.
 
+#![allow(dead_code)] // Each test file uses a part of it.
+
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},

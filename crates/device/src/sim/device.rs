@@ -7,6 +7,9 @@
 //!    have reached it in whole, in part or not at all;
 //! 3. `cache` is what reads see: the medium with all of `pending` applied in order.
 //!
+//! A device that lies (see [`FaultRates`]) also has `history`: what each sector held before it was last
+//! changed. Stale reads come from there.
+//!
 //! A failed sync settles `pending` by the dice at once: reads go on showing the cache, but a later
 //! good sync brings back nothing of it (the page cache of Linux behaves so).
 
@@ -15,8 +18,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{
-    SeededRng,
+    Fault, FaultRates, SeededRng,
     crash::{Kept, plan_crash},
+    faults::{DiscardFate, Faults, WriteFate},
     power::{Power, Verdict, injected},
 };
 use crate::{BlockDevice, DeviceStats, Error, Geometry, Result, SECTOR, sparse::SparseBytes};
@@ -35,8 +39,10 @@ struct State {
     medium: SparseBytes,
     cache: SparseBytes,
     pending: Vec<Pending>,
+    history: SparseBytes,
     power: Power,
     rng: SeededRng,
+    faults: Option<Faults>,
     stats: DeviceStats,
 }
 
@@ -119,8 +125,40 @@ impl State {
 
     /// Makes a change visible to reads and leaves it to the next sync or crash.
     fn accept(&mut self, change: Pending) {
+        if self.faults.as_ref().is_some_and(Faults::needs_history) {
+            let mut old = vec![0; change.len as usize];
+            self.cache.read(change.offset, &mut old);
+            self.history.write(change.offset, &old);
+        }
         change.apply(&mut self.cache, &Kept::All);
         self.pending.push(change);
+    }
+
+    /// Takes a write, which may be lost or land elsewhere when the device lies.
+    fn accept_write(&mut self, offset: u64, data: &[u8], geometry: &Geometry) {
+        let len = data.len() as u64;
+        let mut landed = offset;
+        if let Some(faults) = &mut self.faults {
+            let block = u64::from(geometry.block_bytes);
+            match faults.on_write(offset, len, block, geometry.capacity_bytes) {
+                WriteFate::Honest => {}
+                WriteFate::Lost => return,
+                WriteFate::LandsAt(elsewhere) => landed = elsewhere,
+            }
+            faults.written(&(landed..landed + len));
+        }
+        self.accept(Pending { offset: landed, len, change: Change::Write(data.to_vec()) });
+    }
+
+    fn accept_discard(&mut self, offset: u64, len: u64) {
+        let outcome = Discarded::roll(&mut self.rng);
+        self.accept(Pending { offset, len, change: Change::Discard(outcome) });
+    }
+
+    /// Does what was put off until now. Called by every operation that changes something.
+    fn do_late_discards(&mut self) {
+        let due = self.faults.as_mut().map_or_else(Vec::new, Faults::tick);
+        due.into_iter().for_each(|range| self.accept_discard(range.start, range.end - range.start));
     }
 }
 
@@ -146,8 +184,10 @@ impl SimDevice {
                 medium: SparseBytes::default(),
                 cache: SparseBytes::default(),
                 pending: Vec::new(),
+                history: SparseBytes::default(),
                 power: Power::default(),
                 rng: SeededRng::new(seed),
+                faults: None,
                 stats: DeviceStats::default(),
             }),
         })
@@ -211,6 +251,28 @@ impl SimDevice {
         self.state.lock().power.heal();
     }
 
+    /// From now on the device lies at these rates, its chance driven by `seed`, until
+    /// [`SimDevice::stop_lying`]; lies so far are forgotten. Stale reads show nothing from before the
+    /// device began to lie.
+    pub fn lie(&self, rates: FaultRates, seed: u64) {
+        let mut state = self.state.lock();
+        if state.faults.is_none() {
+            state.history = state.cache.clone();
+        }
+        state.faults = Some(Faults::new(rates, seed));
+    }
+
+    /// Ends the lies; what was done wrong stays so. All that was, in order. Discards that were still
+    /// put off are forgotten, as they may be.
+    pub fn stop_lying(&self) -> Vec<Fault> {
+        self.state.lock().faults.take().map_or_else(Vec::new, |faults| faults.log().to_vec())
+    }
+
+    /// What was done wrong so far.
+    pub fn lies(&self) -> Vec<Fault> {
+        self.state.lock().faults.as_ref().map_or_else(Vec::new, |faults| faults.log().to_vec())
+    }
+
     /// Flips one bit of what is stored: bit `bit % 8` of byte `offset`, synced or not.
     ///
     /// # Panics
@@ -251,6 +313,11 @@ impl BlockDevice for SimDevice {
         let mut state = self.state.lock();
         state.power.check()?;
         state.cache.read(offset, buf);
+        let lie = |faults: &mut Faults| faults.on_read(offset, buf.len() as u64, SECTOR as u64);
+        if let Some(stale) = state.faults.as_mut().and_then(lie) {
+            let within = (stale.start - offset) as usize..(stale.end - offset) as usize;
+            state.history.read(stale.start, &mut buf[within]);
+        }
         state.stats.reads += 1;
         state.stats.read_bytes += buf.len() as u64;
         Ok(())
@@ -260,11 +327,12 @@ impl BlockDevice for SimDevice {
         self.geometry.check_range(NAME, offset, data.len() as u64)?;
         let mut state = self.state.lock();
         let verdict = state.power.tick()?;
+        state.do_late_discards();
         let outcome = state.power.check_write(NAME);
         if matches!(outcome, Err(Error::Full { .. })) {
             return outcome;
         }
-        state.accept(Pending { offset, len: data.len() as u64, change: Change::Write(data.to_vec()) });
+        state.accept_write(offset, data, &self.geometry);
         if verdict == Verdict::CutInFlight {
             return Err(Error::PowerCut);
         }
@@ -284,6 +352,7 @@ impl BlockDevice for SimDevice {
             state.settle();
             return Err(injected(NAME));
         }
+        state.do_late_discards();
         for change in state.pending.drain(..) {
             change.apply(&mut state.medium, &Kept::All);
         }
@@ -295,8 +364,12 @@ impl BlockDevice for SimDevice {
         self.geometry.check_range(NAME, offset, len)?;
         let mut state = self.state.lock();
         let verdict = state.power.tick()?;
-        let outcome = Discarded::roll(&mut state.rng);
-        state.accept(Pending { offset, len, change: Change::Discard(outcome) });
+        state.do_late_discards();
+        let fate = state.faults.as_mut().map(|faults| faults.on_discard(offset, len, SECTOR as u64));
+        match fate.unwrap_or(DiscardFate::Now(offset..offset + len)) {
+            DiscardFate::Now(part) => state.accept_discard(part.start, part.end - part.start),
+            DiscardFate::Later => {}
+        }
         if verdict == Verdict::CutInFlight {
             return Err(Error::PowerCut);
         }
@@ -310,164 +383,5 @@ impl BlockDevice for SimDevice {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CAPACITY: u64 = 1 << 20;
-
-    fn read(device: &SimDevice, offset: u64, len: usize) -> Vec<u8> {
-        let mut buf = vec![0; len];
-        device.read_at(offset, &mut buf).unwrap();
-        buf
-    }
-
-    /// The distinct outcomes of many crashes of the same run, each as the first bytes of 8 sectors.
-    fn outcomes(run: impl Fn(&SimDevice)) -> std::collections::BTreeSet<Vec<u8>> {
-        (0..400)
-            .map(|seed| {
-                let device = SimDevice::new(CAPACITY, seed);
-                run(&device);
-                device.power_cycle();
-                read(&device, 0, 8 * SECTOR).into_iter().step_by(SECTOR).collect()
-            })
-            .collect()
-    }
-
-    #[test]
-    fn synced_writes_always_survive() {
-        let all = outcomes(|device| {
-            device.write_at(0, &[1; 8 * SECTOR]).unwrap();
-            device.write_at(0, &[2; SECTOR]).unwrap();
-            device.sync().unwrap();
-        });
-        assert_eq!(all.into_iter().collect::<Vec<_>>(), [vec![2, 1, 1, 1, 1, 1, 1, 1]]);
-    }
-
-    #[test]
-    fn unsynced_writes_are_kept_dropped_torn_and_reordered() {
-        let all = outcomes(|device| {
-            device.write_at(0, &[1; 8 * SECTOR]).unwrap();
-            device.write_at(0, &[2; 8 * SECTOR]).unwrap();
-        });
-        for whole in [[0; 8], [1; 8], [2; 8]] {
-            assert!(all.contains(&whole[..]), "{whole:?} never happened in {} outcomes", all.len());
-        }
-        assert!(all.iter().any(|sectors| sectors.starts_with(&[2]) && sectors.ends_with(&[1])));
-        assert!(all.iter().any(|sectors| sectors.starts_with(&[1]) && sectors.ends_with(&[2])));
-        assert!(all.iter().flatten().all(|byte| *byte <= 2));
-    }
-
-    #[test]
-    fn a_sector_is_never_torn() {
-        for seed in 0..200 {
-            let device = SimDevice::new(CAPACITY, seed);
-            device.write_at(0, &[1; 4 * SECTOR]).unwrap();
-            device.power_cycle();
-            for sector in read(&device, 0, 4 * SECTOR).chunks(SECTOR) {
-                assert!(sector.iter().all(|byte| *byte == sector[0]), "seed {seed}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_write_in_flight_fails_and_may_be_torn() {
-        let all = outcomes(|device| {
-            device.set_cut_after(2);
-            device.write_at(0, &[1; SECTOR]).unwrap();
-            assert!(matches!(device.write_at(0, &[2; 8 * SECTOR]), Err(Error::PowerCut)));
-            assert!(device.is_off());
-            assert!(matches!(device.sync(), Err(Error::PowerCut)));
-            assert!(matches!(device.read_at(0, &mut [0; SECTOR]), Err(Error::PowerCut)));
-            assert_eq!(device.ops(), 2);
-        });
-        assert!(all.contains(&[2; 8][..]) && all.contains(&[0; 8][..]) && all.len() > 4);
-    }
-
-    #[test]
-    fn a_sync_in_flight_promises_nothing() {
-        let all = outcomes(|device| {
-            device.write_at(0, &[1; 8 * SECTOR]).unwrap();
-            device.set_cut_after(1);
-            assert!(matches!(device.sync(), Err(Error::PowerCut)));
-        });
-        assert!(all.contains(&[1; 8][..]) && all.contains(&[0; 8][..]));
-    }
-
-    #[test]
-    fn discarded_space_reads_as_anything() {
-        let all = outcomes(|device| {
-            device.write_at(0, &[1; 8 * SECTOR]).unwrap();
-            device.sync().unwrap();
-            device.discard(0, 4 * SECTOR as u64).unwrap();
-            device.sync().unwrap();
-        });
-        assert!(all.iter().all(|outcome| outcome[4..] == [1; 4]));
-        assert!(all.contains(&[1; 8][..]) && all.contains(&[0, 0, 0, 0, 1, 1, 1, 1][..]) && all.len() > 20);
-    }
-
-    #[test]
-    fn a_failed_sync_is_not_made_good_by_a_later_one() {
-        let all = outcomes(|device| {
-            device.write_at(0, &[1; 8 * SECTOR]).unwrap();
-            device.fail_sync();
-            assert!(matches!(device.sync(), Err(Error::Io { .. })));
-            device.heal();
-            device.sync().unwrap();
-            assert_eq!(read(device, 0, 8 * SECTOR), [1; 8 * SECTOR]);
-        });
-        assert!(all.contains(&[1; 8][..]) && all.contains(&[0; 8][..]));
-    }
-
-    #[test]
-    fn injected_failures_end_when_healed() {
-        let device = SimDevice::new(CAPACITY, 1);
-        device.fail_writes_after(2);
-        device.write_at(0, &[1; SECTOR]).unwrap();
-        assert!(matches!(device.write_at(0, &[1; SECTOR]), Err(Error::Io { .. })));
-        assert!(matches!(device.write_at(0, &[1; SECTOR]), Err(Error::Io { .. })));
-        device.heal();
-        device.enospc();
-        assert!(matches!(device.write_at(0, &[1; SECTOR]), Err(Error::Full { .. })));
-        device.heal();
-        device.write_at(0, &[1; SECTOR]).unwrap();
-    }
-
-    #[test]
-    fn a_flipped_bit_survives_sync_and_power_cycle() {
-        let device = SimDevice::new(CAPACITY, 1);
-        device.write_at(0, &[0; SECTOR]).unwrap();
-        device.flip_bit(7, 3);
-        device.sync().unwrap();
-        device.flip_bit(8, 0);
-        device.power_cycle();
-        let back = read(&device, 0, SECTOR);
-        assert_eq!((back[7], back[8]), (8, 1));
-    }
-
-    #[test]
-    fn the_same_seed_has_the_same_outcome() {
-        let run = |seed| {
-            let device = SimDevice::new(CAPACITY, seed);
-            for round in 0..20_u64 {
-                device.write_at(round * 512, &[round as u8 + 1; 4096]).unwrap();
-                if round % 7 == 6 {
-                    device.discard(round * 256 / 512 * 512, 8192).unwrap();
-                }
-            }
-            device.power_cycle();
-            read(&device, 0, 1 << 16)
-        };
-        assert_eq!(run(5), run(5));
-        assert_ne!(run(5), run(6));
-    }
-
-    #[test]
-    fn forks_are_independent() {
-        let device = SimDevice::new(CAPACITY, 1);
-        device.write_at(0, &[1; SECTOR]).unwrap();
-        let fork = device.fork(2);
-        fork.write_at(0, &[2; SECTOR]).unwrap();
-        assert_eq!(read(&device, 0, SECTOR)[0], 1);
-        assert_eq!(read(&fork, 0, SECTOR)[0], 2);
-    }
-}
+#[path = "device_tests.rs"]
+mod tests;

@@ -3,16 +3,19 @@
 //! [`SimDevice`] is a [`crate::BlockDevice`] and [`SimPlace`] a [`crate::Place`], both in memory.
 //! They keep what is durable apart from what was written since, so that a power cut can do to the
 //! latter all that the crate's contract allows, decided by a seed: the same calls from one thread
-//! with the same seed end in the same bytes.
+//! with the same seed end in the same bytes. Beyond that contract a [`SimDevice`] can be told to lie:
+//! see [`FaultRates`].
 
 mod crash;
 mod device;
+mod faults;
 mod place;
 mod power;
 mod rng;
 mod seeds;
 
 pub use device::SimDevice;
+pub use faults::{Fault, FaultRates};
 pub use place::SimPlace;
 pub use rng::SeededRng;
 pub use seeds::for_each_seed;

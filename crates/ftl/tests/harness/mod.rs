@@ -48,6 +48,10 @@ impl Model {
         (self.0.len() / SECTOR) as u64
     }
 
+    pub(crate) fn sector(&self, lba: u64) -> &[u8] {
+        &self.0[lba as usize * SECTOR..][..SECTOR]
+    }
+
     pub(crate) fn apply(&mut self, changes: &[Change]) {
         for change in changes {
             match change {

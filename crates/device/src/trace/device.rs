@@ -1,0 +1,59 @@
+use std::sync::Arc;
+
+use super::{TraceOp, TraceSource, TraceWriter};
+use crate::{BlockDevice, DeviceStats, Geometry, Result};
+
+/// A [`BlockDevice`] that passes everything on to another one and records what changes it.
+pub struct TraceDevice {
+    inner: Arc<dyn BlockDevice>,
+    trace: Arc<TraceWriter>,
+}
+
+impl TraceDevice {
+    /// What a trace of `device` is a trace of.
+    pub fn source(device: &dyn BlockDevice) -> TraceSource {
+        TraceSource::Device { capacity_bytes: device.geometry().capacity_bytes }
+    }
+
+    /// Records into `trace` what is done to `inner` from now on.
+    pub fn new(inner: Arc<dyn BlockDevice>, trace: Arc<TraceWriter>) -> TraceDevice {
+        TraceDevice { inner, trace }
+    }
+}
+
+impl BlockDevice for TraceDevice {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.inner.write_at(offset, data)?;
+        self.trace.record(TraceOp::Write { offset, len: data.len() as u64 });
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()?;
+        self.trace.record(TraceOp::Sync);
+        Ok(())
+    }
+
+    /// Recorded whether or not the device below makes use of it.
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.discard(offset, len)?;
+        self.trace.record(TraceOp::Discard { offset, len });
+        Ok(())
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.inner.stats()
+    }
+}
