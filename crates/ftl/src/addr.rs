@@ -18,7 +18,7 @@ impl Seq {
 }
 
 /// Number of a segment: bytes `segment * segment_bytes ..` of the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SegNo(pub(crate) u32);
 
 /// Unit in which payload is packed, in bytes.
@@ -31,7 +31,7 @@ pub(crate) const CHUNK_SECTORS: u64 = 32;
 pub(crate) const CHUNK_BYTES: usize = CHUNK_SECTORS as usize * SECTOR;
 
 /// Place of a chunk on the device: a segment and an offset in it in units of [`GRAIN`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PhysAddr {
     pub(crate) segment: SegNo,
     pub(crate) grain: u32,

@@ -589,7 +589,7 @@ pub(crate) const MAP_ENTRY_BYTES: usize = size_of::<MapEntryRaw>();
 const _: () = assert!(MAP_ENTRY_BYTES == 32);
 
 /// What is stored for a run of sectors: all of a chunk, or what is left of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// The whole chunk's payload.
     pub(crate) phys: PhysAddr,

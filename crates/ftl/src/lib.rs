@@ -97,6 +97,9 @@
 mod addr;
 mod background;
 mod batch;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 mod check;
 mod checkpoint;
 mod error;

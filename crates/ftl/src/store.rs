@@ -205,10 +205,9 @@ impl Ftl {
         self.mapped(lba..Lba(lba.0.saturating_add(1))).is_some()
     }
 
-    /// Stored bytes of `range`.
+    /// Stored bytes of `range`, at a cost that does not depend on its length.
     pub fn allocated(&self, range: Range<Lba>) -> u64 {
-        let map = self.store.map.read();
-        map.extents(range.start.0..range.end.0).map(|(_, extent)| extent.bytes() as u64).sum()
+        self.store.map.read().allocated(range.start.0..range.end.0)
     }
 
     /// Largest batch that this store takes, in bytes: payload and 40 bytes per chunk or trim.

@@ -1,0 +1,111 @@
+//! The map on one core: memory, look-up, insert, overwrite, split and trim.
+//!
+//!     cargo bench -p lacuna-ftl --features bench --bench map
+
+use std::{fs, hint::black_box, time::Instant};
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group};
+use lacuna_device::sim::SeededRng;
+use lacuna_ftl::bench::MapBench;
+
+const CHUNKS: u64 = 4_000_000;
+const TRIMMED: u64 = 1_000_000;
+
+/// A map of `chunks` chunks, each overwritten once on average, at random.
+fn overwritten(chunks: u64, is_whole: bool) -> MapBench {
+    let (mut map, mut rng) = (MapBench::default(), SeededRng::new(1));
+    (0..chunks).for_each(|chunk| map.write(chunk, chunk + 1, is_whole));
+    (0..chunks).for_each(|number| map.write(rng.below(chunks), chunks + number, is_whole));
+    map
+}
+
+/// As [`overwritten`], but written at random from the first chunk on.
+fn scattered(chunks: u64) -> MapBench {
+    let (mut map, mut rng) = (MapBench::default(), SeededRng::new(2));
+    (0..2 * chunks).for_each(|number| map.write(rng.below(chunks), number + 1, false));
+    map
+}
+
+/// Resident bytes of this process.
+fn resident() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").expect("a Linux system");
+    let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("two numbers");
+    pages * 4096
+}
+
+type Make = fn() -> MapBench;
+
+/// Prints bytes per extent; first of all, while the process is small. What the allocator keeps of
+/// the map before counts as well.
+fn memory() {
+    let kinds: [(&str, Make); 3] = [
+        ("16 KiB, ascending, then overwritten", || overwritten(CHUNKS, true)),
+        ("of any size, ascending, then overwritten", || overwritten(CHUNKS, false)),
+        ("of any size, at random, overwritten", || scattered(CHUNKS)),
+    ];
+    let before = resident();
+    for (name, make) in kinds {
+        let map = make();
+        let extents = map.extents() as f64;
+        println!(
+            "{:.1} resident bytes per extent, {:.1} by own count: {extents} chunks {name}",
+            (resident() - before) as f64 / extents,
+            map.memory_bytes() as f64 / extents,
+        );
+        let began = Instant::now();
+        drop(map);
+        println!("dropped in {:?}", began.elapsed());
+    }
+}
+
+fn speed(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("map");
+    group.sample_size(20).throughput(Throughput::Elements(1));
+    let mut rng = SeededRng::new(3);
+    let mut map = overwritten(CHUNKS, false);
+    group.bench_function("look-up", |bench| bench.iter(|| black_box(map.find(rng.below(CHUNKS)))));
+    let mut birth = 2 * CHUNKS;
+    group.bench_function("overwrite", |bench| {
+        bench.iter(|| {
+            birth += 1;
+            map.write(rng.below(CHUNKS), birth, false);
+        });
+    });
+    // A hole in a chunk: one extent becomes two.
+    group.bench_function("split", |bench| {
+        bench.iter(|| {
+            let start = rng.below(CHUNKS) * 32 + 8;
+            map.trim(start..start + 1);
+        });
+    });
+    drop(map);
+    let (mut map, mut chunk) = (MapBench::default(), 0);
+    group.bench_function("insert, ascending", |bench| {
+        bench.iter(|| {
+            chunk += 1;
+            map.write(chunk, chunk, false);
+        });
+    });
+    let (mut map, mut birth) = (MapBench::default(), 0);
+    group.bench_function("insert, at random", |bench| {
+        bench.iter(|| {
+            birth += 1;
+            map.write(rng.below(1 << 40), birth, false);
+        });
+    });
+    drop(map);
+    group.sample_size(10).throughput(Throughput::Elements(TRIMMED));
+    group.bench_function("trim of 1,000,000 extents", |bench| {
+        let make = || overwritten(TRIMMED, false);
+        bench.iter_batched_ref(make, |map| map.trim(0..u64::MAX), BatchSize::PerIteration);
+    });
+    group.finish();
+}
+
+criterion_group!(benches, speed);
+
+fn main() {
+    memory();
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+}

@@ -1,0 +1,51 @@
+//! The map for benches/map.rs, which cannot reach what is private. Not part of the interface.
+
+#![allow(missing_docs)]
+
+use std::ops::Range;
+
+use crate::{
+    Lba, Seq,
+    addr::{CHUNK_SECTORS, PhysAddr, SegNo},
+    map::Map,
+};
+
+const SEGMENTS: u32 = 4096;
+
+/// A map that is used in whole chunks.
+pub struct MapBench(Map);
+
+impl Default for MapBench {
+    fn default() -> MapBench {
+        MapBench(Map::new(SEGMENTS))
+    }
+}
+
+impl MapBench {
+    /// Maps a chunk to 16 KiB, or to a varying part of them, written by batch `birth`.
+    pub fn write(&mut self, chunk: u64, birth: u64, is_whole: bool) {
+        let scattered = (birth as u32).wrapping_mul(2_654_435_769);
+        let phys = PhysAddr { segment: SegNo((birth / 4096) as u32 % SEGMENTS), grain: scattered >> 8 };
+        let stored = if is_whole { 16384 } else { (1 + scattered % 1024) * 16 } as u16;
+        self.0.write(Lba(chunk * CHUNK_SECTORS), CHUNK_SECTORS, phys, stored, scattered, Seq(birth));
+    }
+
+    /// Unmaps sectors.
+    pub fn trim(&mut self, sectors: Range<u64>) {
+        self.0.trim(sectors);
+    }
+
+    /// The place of a chunk.
+    pub fn find(&self, chunk: u64) -> Option<u32> {
+        let range = chunk * CHUNK_SECTORS..(chunk + 1) * CHUNK_SECTORS;
+        self.0.extents(range).next().map(|(_, extent)| extent.phys.grain)
+    }
+
+    pub fn extents(&self) -> u64 {
+        self.0.total().extents
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        self.0.memory_bytes()
+    }
+}
