@@ -20,6 +20,10 @@ use crate::{
 const LOG_BYTES_MIN: u64 = 1 << 30;
 const LOG_PER_MAP: u64 = 32;
 
+/// Pieces of work that a writer does for each segment it takes, if they are due. A victim that is
+/// three quarters live yields a quarter of a segment.
+const HELP_STEPS: usize = 4;
+
 /// One piece of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
@@ -64,11 +68,26 @@ impl Store {
                     return Ok(());
                 }
                 let map = self.map.read();
-                let target = missing + self.space.segments / 64;
+                let target = missing + self.pace();
                 self.plan(&log, &map, target).ok_or_else(|| self.full(&log, &map))?
             };
             self.carry_out(plan)?;
         }
+    }
+
+    /// What a writer does of the work that is due before it takes `fresh` segments: about as much as
+    /// wins them back. So the free ones that collection needs to move a round of victims, from one
+    /// checkpoint to the next, are not taken by writers that are faster than the thread.
+    pub(crate) fn help(&self, fresh: usize) -> Result<()> {
+        for _ in 0..fresh * HELP_STEPS {
+            match self.step(Work::Due) {
+                Ok(true) => {}
+                // Whether the room suffices without, admission says.
+                Ok(false) | Err(Error::Full { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     fn carry_out(&self, plan: Plan) -> Result<()> {
@@ -94,6 +113,12 @@ impl Store {
         (gain > 0).then_some(Plan::Checkpoint)
     }
 
+    /// Segments that a checkpoint should free, so that its own bytes are few beside theirs. More
+    /// would leave so much less room for garbage that collection costs more than it saves.
+    fn pace(&self) -> usize {
+        (self.space.segments / 64).max(2)
+    }
+
     /// Segments that a checkpoint would free.
     fn checkpoint_gain(&self, log: &Log, map: &Map) -> usize {
         let dead = log.in_state(State::Sealed).filter(|segment| map.live(*segment).extents == 0).count();
@@ -101,10 +126,11 @@ impl Store {
         dead + log.checkpoint_segments.len().saturating_sub(need)
     }
 
-    /// Free segments below which work is due before writers have to wait.
+    /// Free segments below which work is due: those that collection needs to win a checkpoint's worth
+    /// of segments, where it moves about as much as it frees.
     fn low_water(&self, log: &Log) -> usize {
         let reserve = self.checkpoint_reserve(log, log.peak.extents()) + GC_SEGMENTS;
-        reserve + self.space.batch_segments_max().max(self.space.segments / 32)
+        reserve + self.pace()
     }
 
     /// Whether [`Store::due`] may find something; cheap.
@@ -122,7 +148,7 @@ impl Store {
             return Some(Plan::Checkpoint);
         }
         let missing = self.low_water(log).saturating_sub(log.free.len());
-        let plan = (missing > 0).then(|| self.plan(log, map, missing))??;
+        let plan = (missing > 0).then(|| self.plan(log, map, missing.max(self.pace())))??;
         // Nearly full segments are left to writers that really need them: moving them ahead of time
         // costs more wear than it saves waiting.
         match plan {

@@ -1,9 +1,14 @@
 //! Garbage collection: moving what is live out of a segment, so that all of it becomes garbage.
 //!
-//! The victim is the sealed segment with the least to move (greedy). Its records tell which sectors
-//! were written to it, the map tells what of that is live. Each live extent is read, verified, cut
-//! down to what is left of it, and appended as a chunk of its own to the collection's append point;
-//! the map is switched to the new place if it still holds exactly that extent.
+//! The victim is the sealed segment that pays best: much room won for few bytes moved, and old. Its
+//! records tell which sectors were written to it, the map tells what of that is live. Each live extent
+//! is read, verified, cut down to what is left of it, and appended as a chunk of its own to the
+//! collection's append point for extents of its age; the map is switched to the new place if it still
+//! holds exactly that extent.
+//!
+//! Ages are counted in batches since the extent's birth and compared with the average lifetime of
+//! segments of fresh data, as SepBIT does (Wang et al., FAST 2022): the longer an extent has lived, the
+//! longer it will. Where segments are scarce, classes share an append point.
 //!
 //! Crash argument: a moved extent is the same bytes at another place. The old place stays intact
 //! until a checkpoint is durable that began after the segment was dead, which is after the moved
@@ -17,14 +22,14 @@ use std::collections::HashMap;
 use crc32c::crc32c;
 
 use crate::{
-    Error, Lba, Result, SECTOR,
+    Error, Lba, Result, SECTOR, Seq,
     addr::{PhysAddr, SegNo},
     batch::Item,
     format::{EntryKind, Extent, RECORDS_START, RecordKind},
-    log::{AppendPoint, Log, State},
+    log::{AppendPoint, GC_CLASSES, Log, State},
     map::Map,
     scan::{Scan, SegmentReader},
-    space::Space,
+    space::{GC_SEGMENTS, Space},
     store::Store,
 };
 
@@ -46,15 +51,21 @@ impl Store {
             let live = map.live(*segment);
             live.extents > 0 && log.is_written(*segment) && self.space.worth_moving(live)
         });
-        let victim = candidates.min_by_key(|segment| Space::moved_bytes(map.live(*segment)))?;
+        let worth = |segment: SegNo| {
+            let age = log.last_seq.0.saturating_sub(log.segment(segment).opened_seq.0) + 1;
+            self.space.worth(map.live(segment), age)
+        };
+        let victim = candidates.map(|segment| (segment, worth(segment)));
+        let (victim, _) = victim.max_by(|left, right| left.1.total_cmp(&right.1))?;
         let moved = Space::moved_bytes(map.live(victim)) as usize;
         let waste = self.space.segment_bytes - self.space.usable_bytes();
-        let fits = moved + waste <= log.room(AppendPoint::Gc) || self.may_open_for_gc(log);
-        fits.then_some(victim)
+        let fits = AppendPoint::gc().any(|point| moved + waste <= log.room(point));
+        (fits || self.spare_for_gc(log) > 0).then_some(victim)
     }
 
-    fn may_open_for_gc(&self, log: &Log) -> bool {
-        log.free.len() > self.checkpoint_reserve(log, log.peak.extents())
+    /// Segments that collection may open.
+    fn spare_for_gc(&self, log: &Log) -> usize {
+        log.free.len().saturating_sub(self.checkpoint_reserve(log, log.peak.extents()))
     }
 
     /// Moves what is live out of `victim`. `maintenance` is held, so the segment stays what it is.
@@ -66,6 +77,7 @@ impl Store {
         };
         let mut log = self.log.lock();
         log.counters.gc_segments += 1;
+        log.note_lifetime(victim);
         if corrupt > 0 {
             log.counters.corrupt_chunks += corrupt;
             log.damaged += 1;
@@ -76,28 +88,31 @@ impl Store {
 
     /// Returns how many extents could not be moved because their chunk is corrupt.
     fn move_live(&self, victim: SegNo) -> Result<u64> {
-        let (life, salt) = {
+        let (life, salt, mut mover) = {
             let log = self.log.lock();
-            (log.life(victim), log.salt)
+            (log.life(victim), log.salt, Mover::new(self, &log))
         };
         let reader = SegmentReader::new(&*self.device, self.space, victim);
         let mut scan = Scan::new(reader, salt, life, RECORDS_START);
-        let mut corrupt = 0;
         while let Some(record) = scan.next_record()? {
             // Entries that do not parse were never mapped.
             let entries = record.entries().unwrap_or_default();
             let extents = self.live_among(entries.iter().map(|entry| (entry.lba, entry.sectors, entry.phys)));
-            corrupt += self.move_extents(extents, &mut scan.reader)?;
+            mover.take(extents, &mut scan.reader)?;
         }
-        if self.map.read().live(victim).extents <= corrupt {
-            return Ok(corrupt);
+        mover.finish()?;
+        if self.map.read().live(victim).extents <= mover.corrupt {
+            return Ok(mover.corrupt);
         }
         // Some record cannot be read any more: look for what it held in the whole map.
         let all: Vec<_> = {
             let map = self.map.read();
             map.extents(0..u64::MAX).filter(|(_, extent)| extent.phys.segment == victim).collect()
         };
-        self.move_extents(all, &mut scan.reader)
+        mover.corrupt = 0;
+        mover.take(all, &mut scan.reader)?;
+        mover.finish()?;
+        Ok(mover.corrupt)
     }
 
     /// What of `entries` the map still holds at the place that each names.
@@ -110,31 +125,8 @@ impl Store {
         found
     }
 
-    /// Moves `extents`; returns how many could not be, because their chunk is corrupt.
-    fn move_extents(&self, extents: Vec<(Lba, Extent)>, reader: &mut SegmentReader<'_>) -> Result<u64> {
-        let mut corrupt = 0;
-        let mut verified: HashMap<PhysAddr, bool> = HashMap::new();
-        let (mut moving, mut bytes) = (Vec::new(), 0);
-        for (lba, extent) in extents {
-            let chunk = reader.bytes(extent.phys.offset(), usize::from(extent.stored))?;
-            if !*verified.entry(extent.phys).or_insert_with(|| crc32c(chunk) == extent.crc) {
-                corrupt += 1;
-                continue;
-            }
-            let piece = chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()].to_vec();
-            bytes += piece.len();
-            moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: piece });
-            if bytes >= MOVE_BYTES.min(self.space.segment_bytes / 4) {
-                self.switch(&std::mem::take(&mut moving))?;
-                bytes = 0;
-            }
-        }
-        self.switch(&moving)?;
-        Ok(corrupt)
-    }
-
     /// Appends those of `moving` that the map still holds, and points the map to them.
-    fn switch(&self, moving: &[Moving]) -> Result<()> {
+    fn switch(&self, class: u8, moving: &[Moving]) -> Result<()> {
         {
             let mut log = self.log.lock();
             self.check_poison(&log)?;
@@ -142,17 +134,85 @@ impl Store {
             let moving: Vec<_> =
                 moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
-            let fresh = log.segments_needed(AppendPoint::Gc, &items);
-            if fresh > 1 || (fresh == 1 && !self.may_open_for_gc(&log)) {
-                return Err(self.full(&log, &map));
-            }
+            let point = self.gc_point(&log, class, &items).ok_or_else(|| self.full(&log, &map))?;
             let seq = log.last_seq;
-            let placed = log.append(AppendPoint::Gc, RecordKind::Relocation, seq, &items, &self.written);
+            let placed = log.append(point, RecordKind::Relocation, seq, &items, &self.written);
             for (moving, phys) in moving.iter().zip(placed) {
                 map.relocate(moving.lba, &moving.extent, phys, moving.crc);
             }
         }
         self.drain_writes()
+    }
+
+    /// Where to append `items` of `class`: at its own append point, unless that takes a segment that
+    /// is needed more elsewhere, and another one has room.
+    fn gc_point(&self, log: &Log, class: u8, items: &[Item<'_>]) -> Option<AppendPoint> {
+        let own = AppendPoint::Gc(class);
+        let spare = self.spare_for_gc(log);
+        let fresh = log.segments_needed(own, items);
+        if fresh == 0 || spare >= GC_SEGMENTS + fresh {
+            return Some(own);
+        }
+        let with_room = AppendPoint::gc().find(|point| log.segments_needed(*point, items) == 0);
+        with_room.or((fresh <= 1 && spare >= fresh).then_some(own))
+    }
+}
+
+/// Moves the extents of one victim, class by class.
+struct Mover<'a> {
+    store: &'a Store,
+    /// Ages in batches below which an extent belongs to each class but the last.
+    ages: [u64; GC_CLASSES - 1],
+    now: Seq,
+    classes: [(Vec<Moving>, usize); GC_CLASSES],
+    verified: HashMap<PhysAddr, bool>,
+    /// Extents left in place because their chunk is corrupt.
+    corrupt: u64,
+}
+
+impl<'a> Mover<'a> {
+    fn new(store: &'a Store, log: &Log) -> Mover<'a> {
+        let span = log.lifetime.max(1);
+        Mover {
+            store,
+            ages: [span, 4 * span, 16 * span],
+            now: log.last_seq,
+            classes: Default::default(),
+            verified: HashMap::new(),
+            corrupt: 0,
+        }
+    }
+
+    fn take(&mut self, extents: Vec<(Lba, Extent)>, reader: &mut SegmentReader<'_>) -> Result<()> {
+        for (lba, extent) in extents {
+            let chunk = reader.bytes(extent.phys.offset(), usize::from(extent.stored))?;
+            if !*self.verified.entry(extent.phys).or_insert_with(|| crc32c(chunk) == extent.crc) {
+                self.corrupt += 1;
+                continue;
+            }
+            let piece = chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()].to_vec();
+            let age = self.now.0.saturating_sub(extent.birth.0);
+            let class = self.ages.iter().filter(|limit| age >= **limit).count();
+            let (moving, bytes) = &mut self.classes[class];
+            *bytes += piece.len();
+            moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: piece });
+            if *bytes >= MOVE_BYTES.min(self.store.space.segment_bytes / 2) {
+                self.switch(class)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn switch(&mut self, class: usize) -> Result<()> {
+        let (moving, _) = std::mem::take(&mut self.classes[class]);
+        match moving.is_empty() {
+            true => Ok(()),
+            false => self.store.switch(class as u8, &moving),
+        }
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        (0..GC_CLASSES).try_for_each(|class| self.switch(class))
     }
 }
 

@@ -43,11 +43,11 @@
 //!
 //! The device is cut into segments. The first holds two superblock slots. The others are free, or
 //! are filled from front to back with *records*: a header, entries, payload. A batch is one record,
-//! or one per segment that it spans. Fresh data has two append points (data and log), collection a
-//! third; a record is never changed once it is written. The *map*, in memory, says which record holds
-//! the bytes of each sector. A *checkpoint* is a copy of the map on the device; the superblock points
-//! to its root. What the map does not point to is garbage, and collection turns mostly-garbage
-//! segments into free ones by moving what is live.
+//! or one per segment that it spans. Fresh data has two append points (data and log), collection one
+//! for each class of age; a record is never changed once it is written. The *map*, in memory, says
+//! which record holds the bytes of each sector. A *checkpoint* is a copy of the map on the device; the
+//! superblock points to its root. What the map does not point to is garbage, and collection turns
+//! mostly-garbage segments into free ones by moving what is live.
 //!
 //! # Why a power cut at any instant is harmless
 //!

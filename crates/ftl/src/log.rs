@@ -52,15 +52,24 @@ pub(crate) struct Segment {
     /// This life of it; meaningless while free.
     pub(crate) generation: u64,
     pub(crate) epoch: u64,
+    /// Last batch accepted when it was opened: its age, for collection.
+    pub(crate) opened_seq: Seq,
+    /// Whether it holds batches, not what collection has moved.
+    pub(crate) is_fresh: bool,
 }
 
 /// Where records are appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AppendPoint {
-    Data = 0,
-    Log = 1,
-    Gc = 2,
+    Data,
+    Log,
+    /// Moved extents of one class, below [`GC_CLASSES`].
+    Gc(u8),
 }
+
+/// Append points for moved extents: by age, so that what dies together lies together.
+pub(crate) const GC_CLASSES: usize = 4;
+const APPEND_POINTS: usize = 2 + GC_CLASSES;
 
 impl From<Stream> for AppendPoint {
     fn from(stream: Stream) -> AppendPoint {
@@ -76,8 +85,25 @@ impl AppendPoint {
         match self {
             AppendPoint::Data => SegmentKind::Data,
             AppendPoint::Log => SegmentKind::Log,
-            AppendPoint::Gc => SegmentKind::Gc,
+            AppendPoint::Gc(_) => SegmentKind::Gc,
         }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            AppendPoint::Data => 0,
+            AppendPoint::Log => 1,
+            AppendPoint::Gc(class) => 2 + usize::from(class),
+        }
+    }
+
+    fn is_fresh(self) -> bool {
+        !matches!(self, AppendPoint::Gc(_))
+    }
+
+    /// All append points for moved extents.
+    pub(crate) fn gc() -> impl Iterator<Item = AppendPoint> {
+        (0..GC_CLASSES as u8).map(AppendPoint::Gc)
     }
 }
 
@@ -146,7 +172,7 @@ pub(crate) struct Log {
     pub(crate) damaged: usize,
     /// Oldest first, so that wear spreads.
     pub(crate) free: VecDeque<SegNo>,
-    open: [Option<SegNo>; 3],
+    open: [Option<SegNo>; APPEND_POINTS],
     /// Segments whose bytes are not all on the device.
     tails: HashMap<SegNo, (AppendPoint, Tail)>,
     pending: VecDeque<DeviceWrite>,
@@ -164,6 +190,8 @@ pub(crate) struct Log {
     /// Bytes appended since the durable checkpoint began.
     pub(crate) bytes_since_checkpoint: u64,
     pub(crate) peak: Peak,
+    /// Batches for which segments of fresh data live, on average of the last ones collected.
+    pub(crate) lifetime: u64,
     pub(crate) counters: Counters,
 }
 
@@ -182,7 +210,7 @@ impl Log {
             free: free.collect(),
             segments,
             damaged: 0,
-            open: [None; 3],
+            open: [None; APPEND_POINTS],
             tails: HashMap::new(),
             pending: VecDeque::new(),
             outstanding: BTreeSet::new(),
@@ -193,6 +221,7 @@ impl Log {
             checkpoint_taken: 0,
             bytes_since_checkpoint: 0,
             peak: Peak::default(),
+            lifetime: 0,
             counters: Counters::default(),
         }
     }
@@ -218,7 +247,13 @@ impl Log {
         self.generation_next += 1;
         let segment = &mut self.segments[no.0 as usize];
         assert_eq!(segment.state, State::Free, "invariant 3: segment {} on the free list", no.0);
-        *segment = Segment { state, generation: life.generation, epoch: life.epoch };
+        *segment = Segment {
+            state,
+            generation: life.generation,
+            epoch: life.epoch,
+            opened_seq: self.last_seq,
+            is_fresh: false,
+        };
         Some(life)
     }
 
@@ -234,6 +269,18 @@ impl Log {
         self.free.push_back(segment);
     }
 
+    /// Takes a segment that is being collected into the average lifetime.
+    pub(crate) fn note_lifetime(&mut self, segment: SegNo) {
+        let Segment { is_fresh, opened_seq, .. } = *self.segment(segment);
+        if is_fresh {
+            let lifetime = self.last_seq.0.saturating_sub(opened_seq.0);
+            self.lifetime = match self.lifetime {
+                0 => lifetime,
+                average => (average * 15 + lifetime) / 16,
+            };
+        }
+    }
+
     /// Life of a segment that is not free.
     pub(crate) fn life(&self, segment: SegNo) -> Life {
         let Segment { generation, epoch, .. } = *self.segment(segment);
@@ -242,12 +289,12 @@ impl Log {
 
     /// Append offset of the segment that is open at `point`.
     fn open_at(&self, point: AppendPoint) -> Option<usize> {
-        self.open[point as usize].map(|segment| self.tails[&segment].1.append_offset())
+        self.open[point.index()].map(|segment| self.tails[&segment].1.append_offset())
     }
 
     /// Where the next record of `point` would go.
     pub(crate) fn position(&self, point: AppendPoint) -> Option<Place> {
-        let segment = self.open[point as usize]?;
+        let segment = self.open[point.index()]?;
         let offset = self.tails[&segment].1.append_offset() as u32;
         Some(Place { segment, generation: self.segment(segment).generation, offset })
     }
@@ -295,7 +342,7 @@ impl Log {
                 self.reopen(point, written);
                 continue;
             };
-            let segment = self.open[point as usize].expect("a part was placed in it");
+            let segment = self.open[point.index()].expect("a part was placed in it");
             let now = &rest[..found.items];
             rest = &rest[found.items..];
             let header = RecordHeader {
@@ -355,7 +402,7 @@ impl Log {
 
     /// Seals the segment that is open at `point`, if any, and opens a fresh one.
     fn reopen(&mut self, point: AppendPoint, written: &[AtomicU32]) {
-        if let Some(segment) = self.open[point as usize].take() {
+        if let Some(segment) = self.open[point.index()].take() {
             let (_, tail) = self.tails.get_mut(&segment).expect("open segment");
             let mut full = Vec::new();
             tail.pad_and_freeze(&mut full);
@@ -369,6 +416,7 @@ impl Log {
         let life = self.take_free(State::Open).expect("admission left too few free segments");
         written[life.segment.0 as usize].store(0, Ordering::Release);
         let Life { segment, generation, epoch } = life;
+        self.segments[segment.0 as usize].is_fresh = point.is_fresh();
         let header =
             SegmentHeader { kind: point.kind(), segment, generation, epoch, opened_seq: self.last_seq };
         let mut tail = Tail::new(self.space.segment_bytes, self.space.block_bytes);
@@ -377,7 +425,7 @@ impl Log {
         tail.append_zeros(RECORDS_START, &mut full);
         assert!(full.is_empty(), "a segment header fills no piece");
         self.tails.insert(segment, (point, tail));
-        self.open[point as usize] = Some(segment);
+        self.open[point.index()] = Some(segment);
     }
 
     fn queue(&mut self, segment: SegNo, point: AppendPoint, pieces: Vec<Piece>) {
@@ -391,7 +439,7 @@ impl Log {
 
     /// Hands all that was appended at `point` out to be written.
     pub(crate) fn freeze(&mut self, point: AppendPoint) {
-        if let Some(segment) = self.open[point as usize] {
+        if let Some(segment) = self.open[point.index()] {
             let mut full = Vec::new();
             self.tails.get_mut(&segment).expect("open segment").1.pad_and_freeze(&mut full);
             self.queue(segment, point, full);
@@ -419,7 +467,7 @@ impl Log {
         let bytes = write.piece.data.len() as u64;
         match write.point {
             AppendPoint::Data | AppendPoint::Log => self.counters.log_bytes += bytes,
-            AppendPoint::Gc => self.counters.gc_bytes += bytes,
+            AppendPoint::Gc(_) => self.counters.gc_bytes += bytes,
         }
         let (_, tail) = self.tails.get_mut(&write.segment).expect("a tail stays until it is written");
         tail.complete(write.piece.start);

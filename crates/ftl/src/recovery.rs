@@ -70,7 +70,9 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
             _ => State::Free,
         };
         let (generation, epoch) = header.map_or((0, 0), |header| (header.generation, header.epoch));
-        Segment { state, generation, epoch }
+        let opened_seq = header.map_or(Seq(0), |header| header.opened_seq);
+        let is_fresh = header.is_some_and(|header| header.kind != SegmentKind::Gc);
+        Segment { state, generation, epoch, opened_seq, is_fresh }
     });
     let seen = headers.iter().flatten();
     let epoch_next = seen.clone().map(|header| header.epoch).max().unwrap_or(0).max(superblock.epoch) + 1;

@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 
 use crate::{
     Error, Result, Seq,
-    addr::SegNo,
+    addr::{GRAIN, SegNo},
     format::{
         ENTRY_BYTES, Entry, EntryRaw, Flaw, Life, RECORD_HEADER_BYTES, RecordHeader, RecordHeaderRaw, Salt,
         SegmentHeader, SegmentHeaderRaw,
@@ -123,11 +123,10 @@ impl<'a> Scan<'a> {
 
     /// The newest flush mark of any record behind the end of the scan. A power cut leaves records
     /// there that it did not reach in order; damage to a record leaves the rest of the segment. The
-    /// mark tells them apart. The first record after a flush starts a block, so only those are tried.
+    /// mark tells them apart. Records start on any grain.
     pub(crate) fn mark_beyond(&mut self) -> Result<Seq> {
-        let block = self.reader.space.block_bytes;
         let mut mark = Seq(0);
-        for offset in (self.next.next_multiple_of(block)..self.reader.space.segment_bytes).step_by(block) {
+        for offset in (self.next.next_multiple_of(GRAIN)..self.reader.space.segment_bytes).step_by(GRAIN) {
             if let Some(record) = self.reader.record(offset, self.salt, self.life)? {
                 mark = mark.max(record.header.flushed_seq);
             }

@@ -15,14 +15,15 @@
 use crate::{
     addr::CHUNK_BYTES,
     format::{ENTRY_BYTES, MAP_ENTRY_BYTES, RECORD_HEADER_BYTES, RECORDS_START, Root},
+    log::GC_CLASSES,
     map::Live,
     store::BATCH_BYTES_MAX,
 };
 
 /// Segments that fresh data leaves to garbage collection.
 pub(crate) const GC_SEGMENTS: usize = 2;
-/// Segments that are open for appends at most: data, log, garbage collection.
-const OPEN_SEGMENTS: usize = 3;
+/// Segments that are open for appends at most: data, log, moved extents.
+const OPEN_SEGMENTS: usize = 2 + GC_CLASSES;
 /// Largest number of map entries in one record of a checkpoint.
 pub(crate) const MAP_RECORD_ENTRIES: usize = 4096;
 /// What an extent costs besides its bytes: its entry when it is moved, and two checkpoints'.
@@ -116,6 +117,15 @@ impl Space {
     /// Bytes that a segment's live extents take once moved.
     pub(crate) fn moved_bytes(live: Live) -> u64 {
         live.bytes + live.extents * ENTRY_BYTES as u64
+    }
+
+    /// How well collecting a segment with `live` pays: room won per byte moved, times its age,
+    /// because what is old will hardly be overwritten soon (cost-benefit, Rosenblum and Ousterhout,
+    /// "The design and implementation of a log-structured file system", 1992).
+    pub(crate) fn worth(&self, live: Live, age: u64) -> f64 {
+        let moved = Space::moved_bytes(live) as f64;
+        let won = self.usable_bytes() as f64 - moved;
+        won / moved.max(1.0) * age as f64
     }
 
     /// Whether moving a segment with `live` yields more room than it costs.

@@ -23,10 +23,18 @@ impl Store {
             return Err(Error::BatchTooLarge { bytes: batch.log_bytes(), bytes_max });
         }
         let point = AppendPoint::from(stream);
+        let mut has_helped = false;
         let (seq, is_due) = loop {
             let mut log = self.log.lock();
             self.check_poison(&log)?;
             self.check_limits(&log, &self.map.read(), &batch)?;
+            let fresh = log.segments_needed(point, &batch.items);
+            if !has_helped && fresh > 0 && self.is_due(&log) {
+                drop(log);
+                self.help(fresh)?;
+                has_helped = true;
+                continue;
+            }
             if self.missing_segments(&log, point, &batch) == 0 {
                 break (self.apply(&mut log, point, &batch), self.is_due(&log));
             }
@@ -131,7 +139,8 @@ impl Store {
 
     /// Makes everything durable that was written or appended so far, moved extents included.
     pub(crate) fn flush_all(&self) -> Result<()> {
-        let points = [AppendPoint::Data, AppendPoint::Log, AppendPoint::Gc];
+        let points: Vec<_> =
+            [AppendPoint::Data, AppendPoint::Log].into_iter().chain(AppendPoint::gc()).collect();
         self.flush_until(self.log.lock(), |_| false, &points)
     }
 
