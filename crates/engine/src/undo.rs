@@ -7,8 +7,8 @@
 //! crash they say exactly which changes of unfinished transactions the tables hold.
 //!
 //! ```text
-//! 64      72      76      80        88        96         128
-//! | txn   | used  | state | next    | last    | record   | records ...   (104: newest)
+//! 64      72      76      80        88        96         104        128
+//! | txn   | used  | state | next    | last    | record   | newest   | records ...
 //! ```
 //!
 //! Invariants:
@@ -348,8 +348,9 @@ pub(crate) fn read(core: &Core, ptr: UndoPtr, txn: TxnId) -> Result<Option<UndoR
     }
 }
 
-/// State and log of every slot ever used, and the greatest transaction number ever, for recovery. Slots are handed out in any order, so the
-/// page of one may not have been made yet although that of a later one has.
+/// State and log of every slot ever used, and the greatest transaction number ever, for recovery.
+/// Slots are handed out in any order, so the page of one may not have been made yet although that of a
+/// later one has.
 pub(crate) fn survey(core: &Core) -> Result<(Vec<(UndoLog, State)>, TxnId)> {
     let space = core.undo_space();
     let bound = Allocator::latch(core, space)?.extra();
@@ -382,6 +383,7 @@ pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
     ("undo", NEXT, 8, "next"),
     ("undo", LAST, 8, "last"),
     ("undo", RECORD, 8, "record"),
+    ("undo", NEWEST, 8, "newest"),
     ("undo", RECORDS, 0, "records"),
 ];
 

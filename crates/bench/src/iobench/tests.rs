@@ -14,7 +14,7 @@ fn config(patterns: &[Pattern]) -> Config {
         seconds: Duration::from_millis(30),
         threads: 2,
         block_bytes: 16 << 10,
-        live_percent: 60,
+        live_percent: 50,
         overwrite_capacities: 2,
         skew: Skew::Uniform,
         seed: 1,
@@ -49,7 +49,7 @@ fn overwrites_write_what_they_should_and_skew_helps() {
         let config = Config { skew, ..config(&[Pattern::Overwrite]) };
         let report = run(&config, &device(), None).unwrap().remove(0);
         assert_eq!(report.requests, 2 * BYTES / (16 << 10));
-        assert_eq!(report.span_bytes, BYTES * 60 / 100 / (16 << 10) * (16 << 10));
+        assert_eq!(report.span_bytes, BYTES * 50 / 100 / (16 << 10) * (16 << 10));
         assert!(report.gc_bytes > 0, "{report:?}");
         report
     };

@@ -48,9 +48,7 @@ impl Room {
             (options.pool_bytes as u64 / DIRTY_SHARE.1 * DIRTY_SHARE.0).min(place_bytes / SHARE);
         Room { level: AtomicU8::new(Level::Plenty as u8), looked_at: AtomicU64::new(0), dirty_bytes_max }
     }
-}
 
-impl Room {
     /// Bytes of pages dirty and on their way beyond which writers wait.
     pub(super) fn unsettled_bytes_max(&self) -> u64 {
         self.dirty_bytes_max / 4 * 5
