@@ -69,7 +69,8 @@ impl Space {
         self.codec.store(word, Ordering::Relaxed);
     }
 
-    /// Sees to it that writing `page` will not have to extend the file.
+    /// Sees to it that writing `page` will not have to extend the file. Once for many pages this
+    /// changes the file's length, under the caller's latches and a lock that only allocation takes.
     pub(crate) fn reserve(&self, page: PageNo) -> Result<()> {
         let end = self.offset(PageNo(page.0 + 1));
         let mut file_bytes = self.file_bytes.lock();

@@ -9,8 +9,10 @@
 //! 2. Groups are written one after the other, never two at a time, so a group is on the device only
 //!    if all before it were written before. On a medium that is not `ordered` a group is *flushed*
 //!    before the next one is written; a torn or lost group is therefore always the last.
-//! 3. No group is ever rewritten: recovery punches what lies behind the log's end and syncs before
-//!    the first append. Groups of earlier openings carry an older epoch.
+//! 3. A group is never replaced by other bytes: recovery wipes what lies behind the log's end and syncs
+//!    before the first append. (Where the place is not `ordered` it also writes the groups it found
+//!    again, as they are: after a failed sync they may be in a cache only.) Groups of earlier openings
+//!    carry an older epoch.
 //! 4. A record is appended, and its pages enter the list of dirty pages, under one lock: nobody sees
 //!    `next` moved without also seeing the pages that are dirty since.
 //!
