@@ -72,6 +72,8 @@ pub(crate) struct Waiting {
     pub(crate) checkpoint: usize,
     /// Only for a flush.
     pub(crate) flush: usize,
+    /// For nothing: reusable.
+    pub(crate) ready: usize,
 }
 
 impl Store {
@@ -94,7 +96,9 @@ impl Store {
     pub(crate) fn waiting(&self, log: &Log, map: &Map) -> Waiting {
         let mut waiting = Waiting::default();
         for segment in self.dead(log, map) {
-            match self.needs(log, map, segment) {
+            let needs = self.needs(log, map, segment);
+            match needs {
+                _ if needs.is_reusable() => waiting.ready += 1,
                 Needs { is_unread: false, .. } => waiting.reader += 1,
                 Needs { is_covered: false, .. } => waiting.checkpoint += 1,
                 _ => waiting.flush += 1,
