@@ -110,6 +110,8 @@ mod map;
 mod options;
 mod read;
 mod recovery;
+mod replay;
+mod reuse;
 mod scan;
 mod space;
 mod store;
