@@ -84,10 +84,14 @@ impl Store {
         if offset + len <= written.load(Ordering::Acquire) as usize {
             return self.read_device(segment, offset, len);
         }
+        let (on_device, parts) = self.log.lock().read(segment, offset, len);
         let mut out = vec![0; len];
-        let on_device = self.log.lock().copy_to(segment, offset, &mut out);
+        let (device, mut memory) = out.split_at_mut(on_device);
+        for part in parts {
+            memory = part.copy_to(memory);
+        }
         if on_device > 0 {
-            out[..on_device].copy_from_slice(&self.read_device(segment, offset, on_device)?);
+            device.copy_from_slice(&self.read_device(segment, offset, on_device)?);
         }
         Ok(Bytes::Memory(out))
     }
