@@ -111,12 +111,9 @@ impl Inbox {
             change(&mut state);
             std::mem::replace(&mut state.rung, true)
         };
-        while !was_rung {
-            match rustix::io::write(&self.bell, &1_u64.to_ne_bytes()) {
-                Ok(_) => break,
-                Err(Errno::INTR) => {}
-                Err(errno) => panic!("an eventfd takes no number: {errno}"),
-            }
+        if !was_rung {
+            let rung = rustix::io::retry_on_intr(|| rustix::io::write(&self.bell, &1_u64.to_ne_bytes()));
+            rung.expect("an eventfd takes a small number");
         }
     }
 }
