@@ -282,3 +282,26 @@ impl Store {
             .map_or_else(|| Error::Poisoned { device: self.device_name(), reason }, Error::Device)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Invariant 3.
+    #[test]
+    fn an_ended_flush_wakes_whom_it_covers_and_one_more() {
+        let mut flushes = Flushes { is_led: true, waiting: Vec::new() };
+        for target in [Some(5), Some(9), None, Some(3), Some(7)] {
+            flushes.waiting.push(Waiting { target: target.map(Seq), woken: Arc::default() });
+        }
+        let mut left = |flushed| {
+            flushes.ended(Seq(flushed));
+            assert!(!flushes.is_led);
+            flushes.waiting.iter().map(|waiting| waiting.target).collect::<Vec<_>>()
+        };
+        assert_eq!(left(5), [None, Some(Seq(7))], "5 and 3 are covered, 9 leads");
+        assert_eq!(left(6), [Some(Seq(7))]);
+        assert_eq!(left(6), []);
+        assert_eq!(left(9), []);
+    }
+}
