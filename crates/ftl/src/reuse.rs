@@ -136,8 +136,6 @@ impl Store {
         let mut log = self.log.lock();
         assert_eq!(self.map.read().live(segment).extents, 0, "dead segment {} came to life", segment.0);
         log.give_back(segment);
-        drop(log);
-        self.io_done.notify_all();
     }
 }
 
