@@ -71,7 +71,7 @@ impl Store {
                     return Ok(());
                 }
                 let map = self.map.read();
-                let target = missing + self.pace();
+                let target = missing + self.ahead();
                 let plan = self.plan(&log, &map, target);
                 // A reader may pin what could be freed. It waits for nobody, so it will be gone soon.
                 let plan = plan.or((self.waiting(&log, &map).reader > 0).then_some(Plan::Flush));
@@ -114,7 +114,7 @@ impl Store {
         if waiting.ready > 0 {
             return Some(Plan::Free);
         }
-        if waiting.flush >= missing.min(self.pace()) {
+        if waiting.flush >= missing.min(self.ahead()) {
             return Some(Plan::Flush);
         }
         let gain = waiting.checkpoint + self.checkpoint_shrinks_by(log);
@@ -130,6 +130,12 @@ impl Store {
         (gain > 0).then_some(Plan::Checkpoint)
     }
 
+    /// Free segments beyond the reserves before work is due, and dead ones for which a flush is due. All
+    /// of them are room that garbage cannot use.
+    fn ahead(&self) -> usize {
+        (self.space.segments / 256).max(2)
+    }
+
     /// Segments that a checkpoint should free, so that its own bytes are few beside theirs. More
     /// would leave so much less room for garbage that collection costs more than it saves.
     fn pace(&self) -> usize {
@@ -142,11 +148,10 @@ impl Store {
         log.checkpoint_segments.len().saturating_sub(need)
     }
 
-    /// Free segments below which work is due: those that collection needs to win a checkpoint's worth
-    /// of segments, where it moves about as much as it frees.
+    /// Free segments below which work is due.
     fn low_water(&self, log: &Log) -> usize {
         let reserve = self.checkpoint_reserve(log, log.peak.extents()) + GC_SEGMENTS;
-        reserve + self.pace()
+        reserve + self.ahead()
     }
 
     /// Whether [`Store::due`] may find something; cheap.
@@ -164,7 +169,7 @@ impl Store {
             return Some(Plan::Checkpoint);
         }
         let missing = self.low_water(log).saturating_sub(log.free.len());
-        let plan = (missing > 0).then(|| self.plan(log, map, missing.max(self.pace())))??;
+        let plan = (missing > 0).then(|| self.plan(log, map, missing))??;
         // Nearly full segments are left to writers that really need them: moving them ahead of time
         // costs more wear than it saves waiting.
         match plan {

@@ -245,7 +245,7 @@ impl<'a> Writer<'a> {
             (log.salt, log.durable())
         };
         let (kind, opened_seq) = (SegmentKind::Checkpoint, self.seq);
-        let header = SegmentHeader { kind, segment, generation, epoch, opened_seq, durable };
+        let header = SegmentHeader { kind, segment, generation, epoch, class: 0, opened_seq, durable };
         self.write(header.to_raw(salt).as_bytes())?;
         self.offset = self.store.space.checkpoint_start();
         Ok(())

@@ -111,6 +111,7 @@ mod error;
 mod flush;
 mod format;
 mod gc;
+mod lifetime;
 mod log;
 mod map;
 mod options;

@@ -15,15 +15,15 @@
 use crate::{
     addr::CHUNK_BYTES,
     format::{ENTRY_BYTES, MAP_ENTRY_BYTES, RECORD_HEADER_BYTES, RECORDS_START, Root},
-    log::GC_CLASSES,
+    lifetime::CLASSES_MAX,
     map::Live,
     store::BATCH_BYTES_MAX,
 };
 
 /// Segments that fresh data leaves to garbage collection.
 pub(crate) const GC_SEGMENTS: usize = 2;
-/// Segments that are open for appends at most: data, log, moved extents.
-const OPEN_SEGMENTS: usize = 2 + GC_CLASSES;
+/// Segments of the store per class of data.
+const SEGMENTS_PER_CLASS: usize = 20;
 /// Largest number of map entries in one record of a checkpoint.
 pub(crate) const MAP_RECORD_ENTRIES: usize = 4096;
 /// What an extent costs besides its bytes: its entry when it is moved, and two checkpoints'.
@@ -94,10 +94,20 @@ impl Space {
         (need + need.saturating_sub(durable)).saturating_sub(taken)
     }
 
+    /// Classes of data: each takes two open segments, which a small store has not to spare.
+    pub(crate) fn classes(&self) -> usize {
+        (self.segments / SEGMENTS_PER_CLASS).clamp(1, CLASSES_MAX)
+    }
+
+    /// Segments that are open for appends at most: batches and moved extents of each class, log.
+    fn open_segments(&self) -> usize {
+        1 + 2 * self.classes()
+    }
+
     /// Segments that never hold live data for long: superblocks, append points, reserves of the
     /// rules above (rounding of two checkpoints included), the largest batch before it is applied.
     fn fixed_segments(&self) -> usize {
-        1 + OPEN_SEGMENTS + GC_SEGMENTS + 4 + self.batch_segments_max()
+        1 + self.open_segments() + GC_SEGMENTS + 4 + self.batch_segments_max()
     }
 
     /// Limits when `damaged` segments are out of use; none when the store is too small.
