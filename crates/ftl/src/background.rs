@@ -133,7 +133,7 @@ impl Store {
     /// Free segments beyond the reserves before work is due, and dead ones for which a flush is due. All
     /// of them are room that garbage cannot use.
     fn ahead(&self) -> usize {
-        (self.space.segments / 256).max(2)
+        (self.space.segments / 160).max(2)
     }
 
     /// Segments that a checkpoint should free, so that its own bytes are few beside theirs. More

@@ -29,7 +29,7 @@ use crate::{
     log::{AppendPoint, Log, State},
     map::Map,
     scan::{Scan, SegmentReader},
-    space::{GC_SEGMENTS, Space},
+    space::Space,
     store::Store,
 };
 
@@ -144,13 +144,14 @@ impl Store {
         self.begin_writes()
     }
 
-    /// Where to append `items` of `class`: at its own append point, unless that takes a segment that
-    /// is needed more elsewhere, and another one has room.
+    /// Where to append `items` of `class`: at its own append point, unless that takes the last segment
+    /// that collection has, and another one has room. What is live in a victim fits into one segment, so
+    /// with one to take a collection that has begun ends.
     fn gc_point(&self, log: &Log, class: u8, items: &[Item<'_>]) -> Option<AppendPoint> {
         let own = AppendPoint::Gc(class);
         let spare = self.spare_for_gc(log);
         let fresh = log.segments_needed(own, items);
-        if fresh == 0 || spare >= GC_SEGMENTS + fresh {
+        if fresh == 0 || spare > fresh {
             return Some(own);
         }
         let with_room = AppendPoint::gc().find(|point| log.segments_needed(*point, items) == 0);
