@@ -454,6 +454,11 @@ impl RecordHeader {
 }
 
 impl RecordHeaderRaw {
+    /// Whether `bytes` begin as a record does.
+    pub(crate) fn begins(bytes: &[u8]) -> bool {
+        bytes.starts_with(&RECORD_MAGIC.to_le_bytes())
+    }
+
     /// Length of header and body, if this looks like a record of `life` at `offset` at all. The
     /// checksum is still to be verified over that many bytes.
     pub(crate) fn sealed_bytes(&self, life: Life, offset: usize, segment_bytes: usize) -> Option<usize> {
