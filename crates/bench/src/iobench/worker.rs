@@ -20,7 +20,7 @@ use crate::linkbench::{Progress, Random, Shuffle, Zipf};
 const POOL_BYTES: usize = 8 << 20;
 /// Bytes of one write of the fill.
 const FILL_BYTES: u64 = 1 << 20;
-/// Share of a measured overwrite that is run before it, to get to the steady state.
+/// Capacities that are written before the measured part, to get to the steady state.
 const SETTLE_CAPACITIES: u64 = 1;
 
 /// When a phase ends.
@@ -48,12 +48,12 @@ pub(super) fn run(
         load.watch(&format!("{title}, fill"), || load.fill())?;
     }
     let capacity_requests = capacity_bytes.div_ceil(request_bytes);
+    if pattern == Pattern::Overwrite || (pattern == Pattern::RandomWrite && config.wraps) {
+        let settle = Until::Requests(SETTLE_CAPACITIES * capacity_requests);
+        load.watch(&format!("{title}, settle"), || load.phase(settle, 1))?;
+    }
     let until = match pattern {
-        Pattern::Overwrite => {
-            let settle = Until::Requests(SETTLE_CAPACITIES * capacity_requests);
-            load.watch(&format!("{title}, settle"), || load.phase(settle, 1))?;
-            Until::Requests(config.overwrite_capacities * capacity_requests)
-        }
+        Pattern::Overwrite => Until::Requests(config.overwrite_capacities * capacity_requests),
         _ => Until::Passed(config.seconds),
     };
     let before = target.traffic();
