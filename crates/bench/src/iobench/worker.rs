@@ -164,7 +164,8 @@ impl<'a> Load<'a> {
         let mut now = Instant::now();
         loop {
             let is_over = match until {
-                Until::Passed(time) => now.duration_since(start) >= time,
+                // One request at least: there is no rate without.
+                Until::Passed(time) => !nanos.is_empty() && now.duration_since(start) >= time,
                 Until::Requests(requests) => self.requests.fetch_add(1, Relaxed) >= requests,
             };
             if is_over || self.failed.load(Relaxed) {
