@@ -170,6 +170,8 @@ pub struct Stats {
     pub corrupt_chunks: u64,
     /// The device's own counters, since it was opened.
     pub device: DeviceStats,
+    /// What carries out the device's requests; see [`lacuna_device::BlockDevice::io_engine`].
+    pub io_engine: &'static str,
 }
 
 impl Stats {

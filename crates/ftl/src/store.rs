@@ -121,6 +121,7 @@ impl Store {
             replayed_batches: counters.replayed_batches,
             corrupt_chunks: counters.corrupt_chunks,
             device: self.device.stats(),
+            io_engine: self.device.io_engine().unwrap_or("none"),
         }
     }
 }
