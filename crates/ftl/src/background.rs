@@ -12,7 +12,7 @@ use crate::{
     addr::SegNo,
     log::{Log, State},
     map::Map,
-    space::{GC_SEGMENTS, Space},
+    space::{GC_SEGMENTS, MAP_EXTENT_BYTES, Space},
     store::Store,
 };
 
@@ -57,17 +57,17 @@ impl Store {
     ///
     /// # Errors
     /// `Full` when nothing can be done.
-    pub(crate) fn make_room(&self, missing: impl Fn(&Log) -> usize) -> Result<()> {
+    pub(crate) fn make_room(&self, missing: impl Fn(&Log, &Map) -> usize) -> Result<()> {
         let _turn = self.maintenance.lock();
         loop {
             let plan = {
                 let log = self.log.lock();
                 self.check_poison(&log)?;
-                let missing = missing(&log);
+                let map = self.map.read();
+                let missing = missing(&log, &map);
                 if missing == 0 {
                     return Ok(());
                 }
-                let map = self.map.read();
                 let target = missing + self.pace();
                 self.plan(&log, &map, target).ok_or_else(|| self.full(&log, &map))?
             };
@@ -122,14 +122,14 @@ impl Store {
     /// Segments that a checkpoint would free.
     fn checkpoint_gain(&self, log: &Log, map: &Map) -> usize {
         let dead = log.in_state(State::Sealed).filter(|segment| map.live(*segment).extents == 0).count();
-        let need = self.space.checkpoint_segments(log.peak.extents());
-        dead + log.checkpoint_segments.len().saturating_sub(need)
+        let kept = self.space.map_segments_max(log.peak.weight());
+        dead + log.map_segments.saturating_sub(kept)
     }
 
     /// Free segments below which work is due: those that collection needs to win a checkpoint's worth
     /// of segments, where it moves about as much as it frees.
     fn low_water(&self, log: &Log) -> usize {
-        let reserve = self.checkpoint_reserve(log, log.peak.extents()) + GC_SEGMENTS;
+        let reserve = self.checkpoint_reserve(log, log.peak.weight()) + GC_SEGMENTS;
         reserve + self.pace()
     }
 
@@ -139,7 +139,7 @@ impl Store {
     }
 
     fn checkpoint_due(&self, log: &Log) -> bool {
-        let map_bytes = log.peak.extents() * crate::format::MAP_ENTRY_BYTES as u64;
+        let map_bytes = log.peak.weight() * MAP_EXTENT_BYTES as u64;
         log.bytes_since_checkpoint >= LOG_BYTES_MIN.max(map_bytes * LOG_PER_MAP)
     }
 

@@ -103,6 +103,7 @@ pub mod bench;
 mod check;
 mod checkpoint;
 mod error;
+mod fault;
 mod format;
 mod gc;
 mod log;

@@ -14,7 +14,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, atomic::AtomicU32},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64},
+    },
 };
 
 use crc32c::crc32c;
@@ -26,6 +29,7 @@ use crate::{
     addr::SegNo,
     background::Background,
     checkpoint,
+    fault::{self, LeafReader},
     format::{
         Entry, EntryKind, Life, Place, RECORDS_START, RecordKind, Root, Salt, SegmentHeader, SegmentKind,
     },
@@ -46,15 +50,18 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         return Err(Error::Geometry { device: device.name().into(), reason });
     }
     let salt = Salt::of(&superblock.uuid);
-    let (mut map, root) = checkpoint::load(&*device, space, salt, &superblock)?;
+    let checkpoint::Loaded { mut map, root, segments: root_segments } =
+        checkpoint::load(&*device, space, salt, &superblock)?;
     let headers = (0..space.segments as u32)
         .map(|no| if no == 0 { Ok(None) } else { read_header(&*device, space, salt, SegNo(no)) })
         .collect::<Result<Vec<_>>>()?;
 
     let mut needed: Vec<bool> =
         (0..space.segments).map(|no| map.live(SegNo(no as u32)).extents > 0).collect();
-    let extents_loaded = map.total().extents;
-    let replay = Replay { device: &*device, space, salt, epoch: superblock.epoch };
+    let weight_loaded = map.weight(0);
+    let leaves = LeafReader { device: &*device, space };
+    let map_memory = options.map_memory;
+    let replay = Replay { device: &*device, space, salt, epoch: superblock.epoch, leaves, map_memory };
     let sources = replay.sources(&root, &headers)?;
     for (life, _) in &sources {
         needed[life.segment.0 as usize] = true;
@@ -62,7 +69,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     let last_seq = replay.run(&sources, &root, superblock.flushed_seq, &mut map)?;
 
     let segments = headers.iter().zip(&needed).enumerate().map(|(no, (header, needed))| {
-        let in_root = root.segments.iter().any(|place| place.segment.0 as usize == no);
+        let in_root = root_segments.binary_search(&SegNo(no as u32)).is_ok();
         let state = match (no, in_root, needed) {
             (0, _, _) => State::Superblock,
             (_, true, _) => State::Checkpoint,
@@ -80,8 +87,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     let mut log = Log::new(space, salt, epoch, last_seq, segments.collect());
     log.generation_next =
         seen.map(|header| header.generation + 1).max().unwrap_or(1).max(root.generation_next);
-    log.checkpoint_segments = root.segments.iter().map(|place| place.segment).collect();
-    log.peak.note(extents_loaded.max(map.total().extents));
+    log.root_segments = root_segments;
+    log.peak.note(weight_loaded.max(map.weight(0)));
     log.counters.replayed_batches = last_seq.0 - root.start_seq.0;
 
     let segment_bytes = space.segment_bytes as u32;
@@ -93,6 +100,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         maintenance: Mutex::new(()),
         log: Mutex::new(log),
         map: RwLock::new(map),
+        map_faults: AtomicU64::new(0),
+        map_evictions: AtomicU64::new(0),
         pins: (0..space.segments).map(|_| AtomicU32::new(0)).collect(),
         written: (0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect(),
         io_done: Condvar::new(),
@@ -107,6 +116,8 @@ struct Replay<'a> {
     salt: Salt,
     /// Epoch under which the log was written.
     epoch: u64,
+    leaves: LeafReader<'a>,
+    map_memory: Option<u64>,
 }
 
 /// A part of a batch, as found.
@@ -176,8 +187,10 @@ impl Replay<'_> {
             }
             last = last.next();
             for entry in entries {
+                self.leaves.fault_in(map, &[entry.lba.0..entry.lba.0 + entry.sectors])?;
                 apply(map, entry, last);
             }
+            fault::evict(map, self.map_memory);
         }
         if last < flushed {
             let reason = format!(

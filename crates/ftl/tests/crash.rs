@@ -38,7 +38,7 @@ impl Run {
         format(&(device.clone() as Arc<dyn BlockDevice>));
         let rng = SeededRng::new(seed ^ 0xf71);
         // From loosely to well filled.
-        let sectors = [800, 1400, 2000][(seed % 3) as usize];
+        let sectors = [800, 1400, 1800][(seed % 3) as usize];
         Run { device, rng, model: Model::new(sectors), flushed: 0, since: Vec::new(), uniform: seed % 5 < 2 }
     }
 
