@@ -5,8 +5,8 @@
 //! before, the index of all leaves, what each segment holds, and the root.
 //!
 //! A checkpoint begins by noting, at one instant (log and map locked): the last batch `S`, the append
-//! offsets, the next generation, which sealed segments are dead, the counters of all segments, and
-//! all leaves, by place or, where they changed, by reference. The lock is held for a walk over the
+//! offsets, the next generation, the counters of all segments, and all leaves, by place or, where they
+//! changed, by reference. The lock is held for a walk over the
 //! nodes above the leaves, about 2 ms per 100,000 leaves. A batch that changes such a leaf afterwards
 //! changes a copy. So what is written is exactly the map after `S`, and replay starts from there.
 //!
@@ -25,9 +25,8 @@
 //!    all leaves;
 //! 3. the superblock, into one slot, then a sync: now the new root is in force; then the same for the
 //!    other slot, so that nothing leads to the old root any more;
-//! 4. only now become free: what only the old root referred to, and the segments that were dead *at
-//!    the beginning*. Neither the new root's map nor replay from it can lead into those: they had no
-//!    live extent then, sealed segments get none later, and they lie before the noted offsets.
+//! 4. only now become free: what only the old root referred to, and dead segments that the new
+//!    checkpoint covers (`reuse`).
 
 mod load;
 mod writer;
@@ -41,11 +40,12 @@ use crate::{
     addr::SegNo,
     checkpoint::writer::{Room, Writer},
     format::{
-        IndexEntry, LeafPlace, Live, MAP_INDEX_BYTES, Place, RecordKind, Root, RootRef, SEGMENT_LIVE_BYTES,
+        IndexEntry, LeafPlace, Live, MAP_INDEX_BYTES, RecordKind, Root, RootRef, SEGMENT_LIVE_BYTES,
         Superblock,
     },
-    log::{AppendPoint, Log, State},
+    log::{Log, State},
     map::{Absent, Leaf, LeafRef, Map},
+    reuse::Coverage,
     store::Store,
     superblock,
 };
@@ -56,10 +56,8 @@ const WRITE_BACK_LEAVES: usize = 128;
 /// What is noted when a checkpoint begins.
 struct Beginning {
     start_seq: Seq,
-    generation_next: u64,
-    positions: [Option<Place>; 2],
-    /// Segments of data that the checkpoint will free.
-    dying: Vec<SegNo>,
+    start_move: Seq,
+    coverage: Coverage,
     log_bytes: u64,
     leaves: Vec<LeafRef>,
     /// By segment, whether leaves in it are to be written anew.
@@ -97,13 +95,11 @@ impl Store {
         let log = self.log.lock();
         self.check_poison(&log)?;
         let map = self.map.read();
-        let dead = log.in_state(State::Sealed).filter(|segment| map.live(*segment).extents == 0);
         let sparse = self.sparse_map_segments(&log, &map);
         Ok(Beginning {
             start_seq: log.last_seq,
-            generation_next: log.generation_next,
-            positions: [log.position(AppendPoint::Data), log.position(AppendPoint::Log)],
-            dying: dead.collect(),
+            start_move: log.last_move,
+            coverage: Coverage { generation_next: log.generation_next, positions: log.positions() },
             log_bytes: log.bytes_since_checkpoint,
             leaves: map.leaves(|place| sparse[place.segment.0 as usize]),
             sparse,
@@ -162,10 +158,11 @@ impl Store {
         refers_to.extend(records.iter().map(|place| place.segment));
         let root = Root {
             start_seq: beginning.start_seq,
-            generation_next: beginning.generation_next,
+            start_move: beginning.start_move,
+            generation_next: beginning.coverage.generation_next,
             extents,
             leaves: u32::try_from(beginning.leaves.len()).expect("a map of less than 2^32 leaves"),
-            positions: beginning.positions,
+            positions: beginning.coverage.positions,
             records,
         };
         let root = writer.put_root(&root.to_bytes())?;
@@ -269,31 +266,15 @@ impl Store {
     fn finish_checkpoint(&self, refers_to: Vec<SegNo>, beginning: Beginning) {
         {
             let mut log = self.log.lock();
+            log.coverage = beginning.coverage;
             log.root_segments = refers_to;
             log.checkpoint_taken = 0;
             log.bytes_since_checkpoint -= beginning.log_bytes;
             log.counters.checkpoints += 1;
         }
-        for segment in beginning.dying {
-            // A reader that began before the segment died may still be in it: left for the next time.
-            if !self.is_unpinned(segment) {
-                continue;
-            }
-            self.discard(segment);
-            let mut log = self.log.lock();
-            assert_eq!(self.map.read().live(segment).extents, 0, "dead segment {} came to life", segment.0);
-            log.give_back(segment);
-        }
         self.reclaim_map();
+        self.free_reusable();
         self.relieve();
-        self.io_done.notify_all();
-    }
-
-    fn discard(&self, segment: SegNo) {
-        if self.options.discard {
-            // Advice: a device that refuses it loses nothing but the hint.
-            let _ = self.device.discard(self.device_offset(segment, 0), self.space.segment_bytes as u64);
-        }
     }
 
     /// Whether a segment of leaves and checkpoints may be used anew (invariant 2).
@@ -315,8 +296,7 @@ impl Store {
         };
         // Only who holds `maintenance` gives leaves places, and none is read that has none.
         for segment in reusable {
-            self.discard(segment);
-            self.log.lock().give_back(segment);
+            self.free_segment(segment);
         }
     }
 }

@@ -10,14 +10,14 @@
 //! segments of fresh data, as SepBIT does (Wang et al., FAST 2022): the longer an extent has lived, the
 //! longer it will. Where segments are scarce, classes share an append point.
 //!
-//! Crash argument: a moved extent is the same bytes at another place. The old place stays intact
-//! until a checkpoint is durable that began after the segment was dead, which is after the moved
-//! extents were durable (`checkpoint`, step 2). Before that, recovery finds the old place.
+//! Crash argument: a moved extent is the same bytes at another place. Recovery replays relocations
+//! after the batches, where the map still holds what they moved (`replay`). One that a power cut took
+//! is missed by nobody: the old place stays intact until the relocation is durable (`reuse`).
 //!
 //! A live chunk whose checksum does not match is left where it is. Its segment is counted as damaged
 //! and neither collected again nor reused, so that the error stays an error and collection goes on.
 
-use std::{collections::HashMap, ops::Range};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use crc32c::crc32c;
 
@@ -40,7 +40,7 @@ const MOVE_BYTES: usize = 512 << 10;
 struct Moving {
     lba: Lba,
     extent: Extent,
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
     crc: u32,
 }
 
@@ -159,14 +159,15 @@ impl Store {
                 moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
             let point = self.gc_point(&log, class, &items).ok_or_else(|| self.full(&log, &map))?;
-            let seq = log.last_seq;
-            let placed = log.append(point, RecordKind::Relocation, seq, &items, &self.written);
+            let staged: Vec<_> = moving.iter().map(|moving| Arc::clone(&moving.bytes).into()).collect();
+            let placed = log.append(point, RecordKind::Relocation, &items, &staged, &self.written);
             for (moving, phys) in moving.iter().zip(placed) {
+                log.peak.note_moved(&moving.extent);
                 map.relocate(moving.lba, &moving.extent, phys, moving.crc);
             }
             break;
         }
-        self.drain_writes()
+        self.begin_writes()
     }
 
     /// Where to append `items` of `class`: at its own append point, unless that takes a segment that
@@ -220,7 +221,7 @@ impl<'a> Mover<'a> {
             let class = self.ages.iter().filter(|limit| age >= **limit).count();
             let (moving, bytes) = &mut self.classes[class];
             *bytes += piece.len();
-            moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: piece });
+            moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece) });
             if *bytes >= MOVE_BYTES.min(self.store.space.segment_bytes / 2) {
                 self.switch(class)?;
             }

@@ -8,7 +8,8 @@
 //! 1. Batches are numbered without gaps, in the order in which they enter the log and the map.
 //! 2. A segment's generation was never used before by any segment of the store.
 //! 3. A free segment has no live extent, no reader pin, no write on its way, and is not needed by
-//!    the durable checkpoint or by replay from it.
+//!    the durable checkpoint or by replay from it (`reuse`).
+//! 4. Relocation records are numbered without gaps, in the order in which they enter log and map.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -18,14 +19,17 @@ use std::{
 use zerocopy::IntoBytes;
 
 use crate::{
-    Seq, Stream,
+    SECTOR, Seq, Stream,
     addr::{GRAIN, PhysAddr, SegNo},
     batch::{Item, payload_order, place, segments_needed},
+    flush::Flushes,
     format::{
-        ENTRY_BYTES, Entry, EntryKind, Life, Place, RECORDS_START, RecordHeader, RecordKind, Salt,
-        SegmentHeader, SegmentKind,
+        ENTRY_BYTES, Entry, EntryKind, Extent, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader,
+        RecordKind, Salt, SegmentHeader, SegmentKind,
     },
+    reuse::Coverage,
     space::Space,
+    staged::Staged,
     tail::{Piece, Tail},
 };
 
@@ -56,6 +60,8 @@ pub(crate) struct Segment {
     pub(crate) opened_seq: Seq,
     /// Whether it holds batches, not what collection has moved.
     pub(crate) is_fresh: bool,
+    /// A flush of everything that began when it was dead has ended.
+    pub(crate) death_is_durable: bool,
 }
 
 /// Where records are appended.
@@ -70,6 +76,7 @@ pub(crate) enum AppendPoint {
 /// Append points for moved extents: by age, so that what dies together lies together.
 pub(crate) const GC_CLASSES: usize = 4;
 const APPEND_POINTS: usize = 2 + GC_CLASSES;
+const _: () = assert!(APPEND_POINTS <= POSITIONS);
 
 impl From<Stream> for AppendPoint {
     fn from(stream: Stream) -> AppendPoint {
@@ -97,8 +104,16 @@ impl AppendPoint {
         }
     }
 
-    fn is_fresh(self) -> bool {
+    /// Whether batches go there.
+    pub(crate) fn is_fresh(self) -> bool {
         !matches!(self, AppendPoint::Gc(_))
+    }
+
+    /// Append points for batches.
+    pub(crate) const FRESH: [AppendPoint; 2] = [AppendPoint::Data, AppendPoint::Log];
+
+    pub(crate) fn all() -> impl Iterator<Item = AppendPoint> {
+        AppendPoint::FRESH.into_iter().chain(AppendPoint::gc())
     }
 
     /// All append points for moved extents.
@@ -131,11 +146,14 @@ pub(crate) struct Counters {
 }
 
 /// The largest weight of a map that a recovery could bring back: that of any state since the last
-/// flush, because an unflushed trim may be undone by a power cut.
+/// flush, because an unflushed trim may be undone by a power cut; and where a fragment was moved, the
+/// cuts that made it, because the relocation may survive the batches that cut.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peak {
     since_flushed: u64,
     since_flush_began: u64,
+    cuts_since_flushed: u64,
+    cuts_since_flush_began: u64,
 }
 
 impl Peak {
@@ -144,16 +162,28 @@ impl Peak {
         self.since_flush_began = self.since_flush_began.max(weight);
     }
 
+    /// `extent` was moved.
+    pub(crate) fn note_moved(&mut self, extent: &Extent) {
+        let is_cut_before = extent.skip > 0;
+        let end = usize::from(extent.skip + extent.sectors);
+        let is_cut_behind = end < usize::from(extent.stored).div_ceil(SECTOR);
+        let cuts = u64::from(is_cut_before) + u64::from(is_cut_behind);
+        self.cuts_since_flushed += cuts;
+        self.cuts_since_flush_began += cuts;
+    }
+
     pub(crate) fn flush_begins(&mut self, weight: u64) {
         self.since_flush_began = weight;
+        self.cuts_since_flush_began = 0;
     }
 
     pub(crate) fn flushed(&mut self) {
         self.since_flushed = self.since_flush_began;
+        self.cuts_since_flushed = self.cuts_since_flush_began;
     }
 
     pub(crate) fn weight(&self) -> u64 {
-        self.since_flushed
+        self.since_flushed + self.cuts_since_flushed
     }
 }
 
@@ -167,6 +197,10 @@ pub(crate) struct Log {
     pub(crate) last_seq: Seq,
     /// Every batch up to this one is durable.
     pub(crate) flushed_seq: Seq,
+    /// Last relocation record appended.
+    pub(crate) last_move: Seq,
+    /// Every relocation up to this one is durable.
+    pub(crate) flushed_move: Seq,
     pub(crate) segments: Vec<Segment>,
     /// Number of damaged segments.
     pub(crate) damaged: usize,
@@ -179,10 +213,15 @@ pub(crate) struct Log {
     /// Writes handed out or pending, by id.
     outstanding: BTreeSet<u64>,
     write_next: u64,
-    /// A thread is flushing.
-    pub(crate) flushing: bool,
+    /// Writes handed out.
+    in_flight: usize,
+    pub(crate) flushes: Flushes,
     /// The first failed write or sync.
     pub(crate) poison: Option<String>,
+    /// The same, until somebody has reported it.
+    pub(crate) failure: Option<lacuna_device::Error>,
+    /// What the durable checkpoint covers.
+    pub(crate) coverage: Coverage,
     /// Segments that the durable checkpoint refers to for its map, sorted.
     pub(crate) root_segments: Vec<SegNo>,
     /// Segments that hold leaves or records of checkpoints.
@@ -212,6 +251,8 @@ impl Log {
             generation_next: 1,
             last_seq,
             flushed_seq: last_seq,
+            last_move: Seq(0),
+            flushed_move: Seq(0),
             free: free.collect(),
             segments,
             damaged: 0,
@@ -220,8 +261,11 @@ impl Log {
             pending: VecDeque::new(),
             outstanding: BTreeSet::new(),
             write_next: 0,
-            flushing: false,
+            in_flight: 0,
+            flushes: Flushes::default(),
             poison: None,
+            failure: None,
+            coverage: Coverage::default(),
             root_segments: Vec::new(),
             map_segments,
             checkpoint_taken: 0,
@@ -261,6 +305,7 @@ impl Log {
             epoch: life.epoch,
             opened_seq: self.last_seq,
             is_fresh: false,
+            death_is_durable: false,
         };
         Some(life)
     }
@@ -302,10 +347,24 @@ impl Log {
     }
 
     /// Where the next record of `point` would go.
-    pub(crate) fn position(&self, point: AppendPoint) -> Option<Place> {
+    fn position(&self, point: AppendPoint) -> Option<Place> {
         let segment = self.open[point.index()]?;
         let offset = self.tails[&segment].1.append_offset() as u32;
         Some(Place { segment, generation: self.segment(segment).generation, offset })
+    }
+
+    /// Where the next record of each append point would go.
+    pub(crate) fn positions(&self) -> [Option<Place>; POSITIONS] {
+        let mut positions = [None; POSITIONS];
+        for point in AppendPoint::all() {
+            positions[point.index()] = self.position(point);
+        }
+        positions
+    }
+
+    /// What is durable.
+    pub(crate) fn durable(&self) -> Marks {
+        Marks { batches: self.flushed_seq, moves: self.flushed_move }
     }
 
     /// Free segments that `items` need at `point`.
@@ -328,21 +387,23 @@ impl Log {
         !self.tails.contains_key(&segment)
     }
 
-    /// Copies what is in memory of the bytes at `phys`; see [`Tail::copy_to`].
-    pub(crate) fn copy_to(&self, segment: SegNo, offset: usize, out: &mut [u8]) -> usize {
-        self.tails.get(&segment).map_or(out.len(), |(_, tail)| tail.copy_to(offset, out))
+    /// What of the `len` bytes at `offset` of a segment is in memory; see [`Tail::read`].
+    pub(crate) fn read(&self, segment: SegNo, offset: usize, len: usize) -> (usize, Vec<Staged>) {
+        self.tails.get(&segment).map_or((len, Vec::new()), |(_, tail)| tail.read(offset, len))
     }
 
-    /// Appends `items` as records of `kind` under the number `seq` and returns where the payload of
-    /// each lies. Opens segments as needed; the caller has made sure that there are enough.
+    /// Appends `items`, whose payloads are `staged`, as records of `kind` and returns where the payload
+    /// of each lies. A batch is the last one accepted; relocation records are numbered here, one by one
+    /// (invariant 4). Opens segments as needed; the caller has made sure that there are enough.
     pub(crate) fn append(
         &mut self,
         point: AppendPoint,
         kind: RecordKind,
-        seq: Seq,
         items: &[Item<'_>],
+        staged: &[Staged],
         written: &[AtomicU32],
     ) -> Vec<PhysAddr> {
+        assert_eq!(items.len(), staged.len(), "a payload for each item");
         let mut placed = Vec::with_capacity(items.len());
         let (mut rest, mut part) = (items, 0);
         while !rest.is_empty() {
@@ -352,20 +413,24 @@ impl Log {
                 continue;
             };
             let segment = self.open[point.index()].expect("a part was placed in it");
-            let now = &rest[..found.items];
+            let (now, staged) = (&rest[..found.items], &staged[placed.len()..]);
             rest = &rest[found.items..];
+            let is_move = kind == RecordKind::Relocation;
+            if is_move {
+                self.last_move = self.last_move.next();
+            }
             let header = RecordHeader {
                 kind,
-                last_part: rest.is_empty() || kind == RecordKind::Relocation,
+                last_part: rest.is_empty() || is_move,
                 life: self.life(segment),
-                seq,
-                flushed_seq: self.flushed_seq,
-                part: if kind == RecordKind::Relocation { 0 } else { part },
+                seq: if is_move { self.last_move } else { self.last_seq },
+                flushed_seq: if is_move { self.flushed_move } else { self.flushed_seq },
+                part: if is_move { 0 } else { part },
                 offset: at as u32,
                 body_bytes: (now.len() * ENTRY_BYTES) as u32,
                 total_bytes: (found.end - at) as u32,
             };
-            self.append_record(segment, header, now, found.payload, &mut placed);
+            self.append_record(segment, header, (now, staged), found.payload, &mut placed);
             part += 1;
         }
         placed
@@ -375,7 +440,7 @@ impl Log {
         &mut self,
         segment: SegNo,
         header: RecordHeader,
-        items: &[Item<'_>],
+        (items, staged): (&[Item<'_>], &[Staged]),
         payload: usize,
         placed: &mut Vec<PhysAddr>,
     ) {
@@ -398,10 +463,10 @@ impl Log {
         let sealed = header.seal(self.salt, &body);
         let (point, tail) = self.tails.get_mut(&segment).expect("open segment");
         let (point, mut full) = (*point, Vec::new());
-        tail.append(&sealed, &mut full);
+        tail.append(sealed.into(), &mut full);
         tail.append_zeros(payload, &mut full);
         for index in payload_order(items) {
-            tail.append(items[index].payload, &mut full);
+            tail.append(staged[index].clone(), &mut full);
         }
         let end = (header.offset + header.total_bytes) as usize;
         assert_eq!(offset, end, "payload does not end where it was placed");
@@ -426,11 +491,17 @@ impl Log {
         written[life.segment.0 as usize].store(0, Ordering::Release);
         let Life { segment, generation, epoch } = life;
         self.segments[segment.0 as usize].is_fresh = point.is_fresh();
-        let header =
-            SegmentHeader { kind: point.kind(), segment, generation, epoch, opened_seq: self.last_seq };
+        let header = SegmentHeader {
+            kind: point.kind(),
+            segment,
+            generation,
+            epoch,
+            opened_seq: self.last_seq,
+            durable: self.durable(),
+        };
         let mut tail = Tail::new(self.space.segment_bytes, self.space.block_bytes);
         let mut full = Vec::new();
-        tail.append(header.to_raw(self.salt).as_bytes(), &mut full);
+        tail.append(header.to_raw(self.salt).as_bytes().to_vec().into(), &mut full);
         tail.append_zeros(RECORDS_START, &mut full);
         assert!(full.is_empty(), "a segment header fills no piece");
         self.tails.insert(segment, (point, tail));
@@ -446,6 +517,15 @@ impl Log {
         }
     }
 
+    /// Everything up to `durable` is durable, and so are the deaths of `dead`.
+    pub(crate) fn note_flushed(&mut self, durable: Marks, dead: &[SegNo]) {
+        (self.flushed_seq, self.flushed_move) = (durable.batches, durable.moves);
+        self.peak.flushed();
+        for segment in dead {
+            self.segments[segment.0 as usize].death_is_durable = true;
+        }
+    }
+
     /// Hands all that was appended at `point` out to be written.
     pub(crate) fn freeze(&mut self, point: AppendPoint) {
         if let Some(segment) = self.open[point.index()] {
@@ -455,9 +535,22 @@ impl Log {
         }
     }
 
-    /// A write that nobody has begun yet.
+    /// Whether a write waits to be begun.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Writes handed out that have not come back.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Hands out a write that nobody has begun yet. It comes back in [`Log::complete`] or
+    /// [`Log::fail`].
     pub(crate) fn next_write(&mut self) -> Option<DeviceWrite> {
-        self.pending.pop_front()
+        let write = self.pending.pop_front()?;
+        self.in_flight += 1;
+        Some(write)
     }
 
     /// Id of the next write that will be handed out; all earlier ones have lower ids.
@@ -473,7 +566,8 @@ impl Log {
     /// `write` is on the device.
     pub(crate) fn complete(&mut self, write: &DeviceWrite, written: &[AtomicU32]) {
         assert!(self.outstanding.remove(&write.id), "write completed twice");
-        let bytes = write.piece.data.len() as u64;
+        self.in_flight -= 1;
+        let bytes = write.piece.len as u64;
         match write.point {
             AppendPoint::Data | AppendPoint::Log => self.counters.log_bytes += bytes,
             AppendPoint::Gc(_) => self.counters.gc_bytes += bytes,
@@ -484,5 +578,16 @@ impl Log {
         if tail.is_written() && self.segment(write.segment).state != State::Open {
             self.tails.remove(&write.segment);
         }
+    }
+
+    /// A write or sync has failed: what is on the device is unknown from here on. That of a write that
+    /// was handed out stays outstanding for ever.
+    pub(crate) fn fail(&mut self, error: lacuna_device::Error, was_handed_out: bool) {
+        self.in_flight -= usize::from(was_handed_out);
+        if self.poison.is_none() {
+            self.poison = Some(error.to_string());
+            self.failure = Some(error);
+        }
+        self.flushes.wake_all();
     }
 }

@@ -142,7 +142,7 @@ impl Map {
     }
 
     /// Puts `extent` in the place of whatever is there.
-    fn put(&mut self, range: Range<u64>, extent: Extent) {
+    pub(crate) fn put(&mut self, range: Range<u64>, extent: Extent) {
         let lba = range.start;
         assert_eq!(extent.bytes().div_ceil(SECTOR), usize::from(extent.sectors), "invariant 2");
         assert!(lba % CHUNK_SECTORS + (range.end - lba) <= CHUNK_SECTORS, "invariant 1: sectors {range:?}");

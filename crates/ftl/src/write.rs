@@ -1,7 +1,6 @@
-//! Batches into the log and the map, and from there to the device.
+//! Batches into the log and the map.
 
-use lacuna_device as device;
-use parking_lot::{MutexGuard, RwLockUpgradableReadGuard};
+use parking_lot::RwLockUpgradableReadGuard;
 
 use crate::{
     Error, Op, Result, Seq, Stream,
@@ -10,6 +9,7 @@ use crate::{
     log::{AppendPoint, Log},
     map::Map,
     space::{GC_SEGMENTS, Space},
+    staged::Staged,
     store::Store,
 };
 
@@ -22,6 +22,7 @@ impl Store {
         if batch.log_bytes() > bytes_max {
             return Err(Error::BatchTooLarge { bytes: batch.log_bytes(), bytes_max });
         }
+        let staged = batch.stage();
         let point = AppendPoint::from(stream);
         let mut has_helped = false;
         // In memory before the log is locked, and kept there until the batch is applied.
@@ -47,12 +48,12 @@ impl Store {
                 // Shared leaves would be copied to be changed.
                 drop(leaves);
                 let mut map = RwLockUpgradableReadGuard::upgrade(map);
-                break (self.apply(&mut log, &mut map, point, &batch), self.is_due(&log));
+                break (self.apply(&mut log, &mut map, point, &batch, &staged), self.is_due(&log));
             }
             drop((map, log));
             self.make_room(|log, map| self.missing_segments(log, map, point, &batch))?;
         };
-        self.drain_writes()?;
+        self.begin_writes()?;
         if is_due {
             self.background.kick();
         }
@@ -105,13 +106,20 @@ impl Store {
     }
 
     /// Numbers the batch and puts it into log and map. No I/O, no failure.
-    fn apply(&self, log: &mut Log, map: &mut Map, point: AppendPoint, batch: &Batch<'_>) -> Seq {
+    fn apply(
+        &self,
+        log: &mut Log,
+        map: &mut Map,
+        point: AppendPoint,
+        batch: &Batch<'_>,
+        staged: &[Staged],
+    ) -> Seq {
         if batch.items.is_empty() {
             return log.last_seq;
         }
         let seq = log.last_seq.next();
         log.last_seq = seq;
-        let placed = log.append(point, RecordKind::Batch, seq, &batch.items, &self.written);
+        let placed = log.append(point, RecordKind::Batch, &batch.items, staged, &self.written);
         log.counters.batches += 1;
         log.counters.host_bytes += batch.host_bytes;
         for (item, phys) in batch.items.iter().zip(placed) {
@@ -122,103 +130,5 @@ impl Store {
         }
         log.peak.note(map.weight(0));
         seq
-    }
-
-    /// Writes pieces to the device until none waits to be begun.
-    pub(crate) fn drain_writes(&self) -> Result<()> {
-        loop {
-            let Some(write) = self.log.lock().next_write() else { return Ok(()) };
-            let offset = self.device_offset(write.segment, write.piece.start);
-            let done = self.device.write_at(offset, &write.piece.data);
-            let mut log = self.log.lock();
-            match done {
-                Ok(()) => log.complete(&write, &self.written),
-                Err(error) => return Err(self.poison(&mut log, error)),
-            }
-            self.io_done.notify_all();
-        }
-    }
-
-    /// See [`crate::Ftl::flush`].
-    pub(crate) fn flush(&self) -> Result<()> {
-        let log = self.log.lock();
-        let target = log.last_seq;
-        self.flush_until(log, |log| log.flushed_seq >= target, &[AppendPoint::Data, AppendPoint::Log])
-    }
-
-    /// Makes everything durable that was written or appended so far, moved extents included.
-    pub(crate) fn flush_all(&self) -> Result<()> {
-        let points: Vec<_> =
-            [AppendPoint::Data, AppendPoint::Log].into_iter().chain(AppendPoint::gc()).collect();
-        self.flush_until(self.log.lock(), |_| false, &points)
-    }
-
-    /// Returns once `done`; until then leads a flush whenever nobody else does. One flush of one's
-    /// own is always enough.
-    fn flush_until(
-        &self,
-        mut log: MutexGuard<'_, Log>,
-        done: impl Fn(&Log) -> bool,
-        points: &[AppendPoint],
-    ) -> Result<()> {
-        loop {
-            self.check_poison(&log)?;
-            if done(&log) {
-                return Ok(());
-            }
-            if !log.flushing {
-                break;
-            }
-            self.io_done.wait(&mut log);
-        }
-        log.flushing = true;
-        let result = self.lead_flush(log, points);
-        self.log.lock().flushing = false;
-        self.io_done.notify_all();
-        result
-    }
-
-    /// One flush: hand out all tails, wait until they and all earlier writes are on the device, sync.
-    fn lead_flush(&self, mut log: MutexGuard<'_, Log>, points: &[AppendPoint]) -> Result<()> {
-        let cover = log.last_seq;
-        let weight = self.map.read().weight(0);
-        log.peak.flush_begins(weight);
-        for point in points {
-            log.freeze(*point);
-        }
-        let mark = log.write_mark();
-        drop(log);
-        self.drain_writes()?;
-        let mut log = self.log.lock();
-        while log.is_writing_below(mark) {
-            self.check_poison(&log)?;
-            self.io_done.wait(&mut log);
-        }
-        drop(log);
-        let synced = self.device.sync();
-        let mut log = self.log.lock();
-        if let Err(error) = synced {
-            return Err(self.poison(&mut log, error));
-        }
-        assert!(log.flushed_seq <= cover, "flushes went backwards");
-        log.flushed_seq = cover;
-        log.peak.flushed();
-        log.counters.flushes += 1;
-        Ok(())
-    }
-
-    /// Fails when an earlier write or sync did.
-    pub(crate) fn check_poison(&self, log: &Log) -> Result<()> {
-        match &log.poison {
-            Some(reason) => Err(Error::Poisoned { device: self.device_name(), reason: reason.clone() }),
-            None => Ok(()),
-        }
-    }
-
-    /// Stops all further writing: what reached the device is unknown from here on.
-    pub(crate) fn poison(&self, log: &mut Log, error: device::Error) -> Error {
-        log.poison.get_or_insert_with(|| error.to_string());
-        self.io_done.notify_all();
-        Error::Device(error)
     }
 }

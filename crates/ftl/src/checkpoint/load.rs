@@ -8,8 +8,8 @@ use crate::{
     Result, Seq,
     addr::SegNo,
     format::{
-        IndexEntry, Life, Live, MAP_INDEX_BYTES, MapIndexRaw, RecordKind, Root, RootRef, SEGMENT_LIVE_BYTES,
-        Salt, SegmentLiveRaw, Superblock,
+        IndexEntry, Life, Live, MAP_INDEX_BYTES, MapIndexRaw, POSITIONS, RecordKind, Root, RootRef,
+        SEGMENT_LIVE_BYTES, Salt, SegmentLiveRaw, Superblock,
     },
     map::Map,
     scan::{SegmentReader, corrupt},
@@ -34,10 +34,11 @@ pub(crate) fn load(
     let Some(at) = superblock.root else {
         let root = Root {
             start_seq: Seq(0),
+            start_move: Seq(0),
             generation_next: 1,
             extents: 0,
             leaves: 0,
-            positions: [None; 2],
+            positions: [None; POSITIONS],
             records: Vec::new(),
         };
         return Ok(Loaded { map: Map::new(space.segments as u32), root, segments: Vec::new() });

@@ -2,6 +2,9 @@
 
 #![allow(dead_code)] // Each test file uses a part of it.
 
+pub(crate) mod matrix;
+pub(crate) mod watch;
+
 use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, sim::SeededRng};

@@ -1,0 +1,224 @@
+//! One case of the crash matrix: work on a store whose log has wrapped, a cut, recovery under more
+//! cuts, the comparison with what was accepted and flushed; and on with the same store.
+
+use std::sync::Arc;
+
+use lacuna_device::{
+    BlockDevice,
+    sim::{SeededRng, SimDevice},
+};
+use lacuna_ftl::{Error, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
+
+use super::{
+    Change, Model, assert_sound, changes, format, ops,
+    watch::{Phase, Tally, Watch},
+};
+
+/// 40 segments.
+const DEVICE_BYTES: u64 = 5 << 19;
+/// How often each segment was used, on average, when the cuts begin.
+const WRAPS: u64 = 3;
+const ROUNDS: u64 = 4;
+/// A sector outside the model, written to learn the number of the last batch.
+const PROBE: Lba = Lba(1 << 30);
+
+/// What the batches of a case are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Writes and trims of all sizes.
+    Mixed,
+    /// Writes of one size, and no discards: records of different lives of a segment lie at the same
+    /// offsets, and what is stale stays there.
+    Uniform,
+}
+
+/// One store, its device, and what is known of it.
+pub(crate) struct Run {
+    pub(crate) device: Arc<Watch>,
+    pub(crate) rng: SeededRng,
+    /// The space after `flushed`.
+    model: Model,
+    /// Number of the last batch that is known to be durable.
+    flushed: u64,
+    /// The batches after it, in order. The last one may have been refused by the cut.
+    since: Vec<Vec<Change>>,
+    load: Load,
+}
+
+impl Run {
+    pub(crate) fn new(seed: u64, load: Load) -> Run {
+        let block = if seed.is_multiple_of(4) { 4096 } else { 512 };
+        let device = Watch::new(SimDevice::with_block_bytes(DEVICE_BYTES, block, seed));
+        format(&(device.clone() as Arc<dyn BlockDevice>));
+        let mut run = Run {
+            device,
+            rng: SeededRng::new(seed ^ 0xf71),
+            model: Model::new(0),
+            flushed: 0,
+            since: Vec::new(),
+            load,
+        };
+        let limit = run.open().expect("a new store").stats().live_limit_bytes;
+        // From loosely to well filled.
+        let sectors = limit / SECTOR as u64 * [40, 60, 80][(seed % 3) as usize] / 100;
+        run.model = Model::new(sectors / 8 * 8);
+        run
+    }
+
+    /// The same on a copy of the device, its chance driven by `seed`.
+    pub(crate) fn fork(&self, seed: u64) -> Run {
+        Run {
+            device: self.device.fork(seed),
+            rng: self.rng.clone(),
+            model: self.model.clone(),
+            flushed: self.flushed,
+            since: self.since.clone(),
+            load: self.load,
+        }
+    }
+
+    pub(crate) fn open(&self) -> Result<Ftl, Error> {
+        let options = Options { discard: self.load != Load::Uniform, ..Options::default() };
+        let ftl = Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options);
+        self.device.enter(Phase::Work);
+        ftl
+    }
+
+    /// All accepted batches are durable.
+    fn all_flushed(&mut self) {
+        for changes in self.since.drain(..) {
+            self.model.apply(&changes);
+            self.flushed += 1;
+        }
+    }
+
+    fn next_batch(&mut self) -> Vec<Change> {
+        if self.load == Load::Mixed {
+            return changes(&mut self.rng, self.model.sectors());
+        }
+        let mut data = vec![0; 4096];
+        self.rng.fill(&mut data);
+        data[4095] |= 1;
+        vec![Change::Write(self.rng.below(self.model.sectors() / 8) * 8, data)]
+    }
+
+    fn batch(&mut self, ftl: &Ftl) -> Result<(), Error> {
+        let stream = if self.rng.chance(30) { Stream::Log } else { Stream::Data };
+        let batch = self.next_batch();
+        self.since.push(batch.clone());
+        match ftl.write_batch(&ops(&batch), stream) {
+            Ok(seq) => {
+                let expected = self.flushed + self.since.len() as u64;
+                assert_eq!(seq.0, expected, "batches are numbered densely");
+            }
+            Err(Error::Full { .. }) => drop(self.since.pop()),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Works until the power goes, or `steps` are done.
+    pub(crate) fn work(&mut self, ftl: &Ftl, steps: u64) -> Result<(), Error> {
+        for _ in 0..steps {
+            match self.rng.below(100) {
+                0..70 => self.batch(ftl)?,
+                70..85 => {
+                    ftl.flush()?;
+                    self.all_flushed();
+                }
+                85..93 => drop(ftl.step(Work::Gc)?),
+                93..99 => drop(ftl.step(Work::Due)?),
+                _ => {
+                    ftl.checkpoint()?;
+                    self.all_flushed();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Works without a cut until the log has wrapped often enough.
+    fn wrap(&mut self, ftl: &Ftl) {
+        while self.device.wraps() < WRAPS {
+            self.work(ftl, 20).expect("the power is on");
+        }
+    }
+
+    /// Closes the store and opens it again, with a cut on the way if chance will have it.
+    fn reopen(&mut self, ftl: Ftl) -> Result<Ftl, Error> {
+        ftl.close()?;
+        self.all_flushed();
+        drop(ftl);
+        self.device.enter(Phase::Open);
+        self.device.sim().set_cut_after(1 + self.rng.below(8));
+        self.open()
+    }
+
+    /// Turns the power on and opens the store, with a few cuts during recovery. Where the power was on,
+    /// the process was killed: the first recovery finds what the device has not made durable yet.
+    pub(crate) fn recover(&mut self) -> Ftl {
+        let mut was_killed = !self.device.sim().is_off();
+        for _ in 0..self.rng.below(4) {
+            if !std::mem::take(&mut was_killed) {
+                self.device.sim().power_cycle();
+            }
+            self.device.sim().set_cut_after(1 + self.rng.below(8));
+            self.device.enter(Phase::Recovery);
+            match self.open() {
+                Err(Error::Device(lacuna_device::Error::PowerCut)) => {}
+                Err(error) => panic!("recovery under a power cut: {error}"),
+                Ok(_) => self.device.sim().power_cycle(),
+            }
+        }
+        self.device.sim().power_cycle();
+        self.open().unwrap_or_else(|error| panic!("recovery: {error}"))
+    }
+
+    /// Holds a recovered store against the history.
+    pub(crate) fn compare(&mut self, ftl: &Ftl) {
+        assert_sound(ftl);
+        let probe = [Op::Write { lba: PROBE, data: &[1; SECTOR] }];
+        let last = ftl.write_batch(&probe, Stream::Data).expect("room for the probe").0 - 1;
+        let accepted = self.flushed + self.since.len() as u64;
+        assert!(last >= self.flushed, "flushed batches are lost: {last} of {}", self.flushed);
+        assert!(last <= accepted, "batches appeared: {last} of {accepted}");
+        self.since.truncate((last - self.flushed) as usize);
+        self.all_flushed();
+        self.model.assert_same(ftl);
+        // The probe is a batch too.
+        ftl.flush().expect("the power is on");
+        self.flushed += 1;
+    }
+}
+
+pub(crate) fn assert_cut(result: Result<(), Error>) {
+    match result {
+        Ok(()) | Err(Error::Device(lacuna_device::Error::PowerCut) | Error::Poisoned { .. }) => {}
+        Err(error) => panic!("work under a power cut: {error}"),
+    }
+}
+
+/// One case. Where its cuts fell.
+pub(crate) fn case(seed: u64, load: Load) -> Tally {
+    let mut run = Run::new(seed, load);
+    let mut ftl = run.open().expect("a new store");
+    run.wrap(&ftl);
+    for _ in 0..ROUNDS {
+        let ops_max = if run.rng.chance(50) { 60 } else { 300 };
+        run.device.sim().set_cut_after(1 + run.rng.below(ops_max));
+        let worked = run.work(&ftl, 200);
+        let reopened = match worked {
+            Ok(()) if run.rng.chance(50) => {
+                drop(ftl);
+                Ok(())
+            }
+            Ok(()) => run.reopen(ftl).map(drop),
+            cut => cut,
+        };
+        assert_cut(reopened);
+        ftl = run.recover();
+        run.compare(&ftl);
+    }
+    assert!(run.device.wraps() >= WRAPS);
+    run.device.tally()
+}

@@ -1,0 +1,198 @@
+//! A device that knows what the store was about when its power was cut.
+//!
+//! It tells so from the bytes alone (docs/FORMAT.md): what a segment is for stands in its header, and
+//! a write to its first block begins a new life of it.
+
+use std::{fmt, sync::Arc};
+
+use lacuna_device::{BlockDevice, DeviceStats, Error, Geometry, Result, SimDevice};
+use parking_lot::Mutex;
+
+use super::SEGMENT_BYTES;
+
+/// What the operation belonged to that the power was cut in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Batch,
+    Collection,
+    Checkpoint,
+    /// The first write to a segment that was used before.
+    Reuse,
+    Discard,
+    Sync,
+    /// Opening after a cut.
+    Recovery,
+    /// Opening a store that was closed.
+    Open,
+}
+
+const PLACES: [Place; 8] = [
+    Place::Batch,
+    Place::Collection,
+    Place::Checkpoint,
+    Place::Reuse,
+    Place::Discard,
+    Place::Sync,
+    Place::Recovery,
+    Place::Open,
+];
+
+/// How many cuts fell where.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Tally {
+    cuts: u64,
+    places: [u64; PLACES.len()],
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: &Tally) {
+        self.cuts += other.cuts;
+        self.places.iter_mut().zip(other.places).for_each(|(sum, more)| *sum += more);
+    }
+
+    pub(crate) fn of(&self, place: Place) -> u64 {
+        self.places[place as usize]
+    }
+
+    /// At least `min` cuts fell in each of `places`.
+    pub(crate) fn assert_each(&self, min: u64, places: &[Place]) {
+        for place in places {
+            assert!(self.of(*place) >= min, "too few cuts in {place:?}:\n{self}");
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:>8} cuts, of these in", self.cuts)?;
+        PLACES.iter().try_for_each(|place| writeln!(f, "{:>8} {place:?}", self.of(*place)))
+    }
+}
+
+/// What the harness is doing with the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    #[default]
+    Work,
+    Recovery,
+    Open,
+}
+
+#[derive(Clone, Default)]
+struct Seen {
+    phase: Phase,
+    /// Kind of each segment, as its header names it, and lives begun.
+    segments: Vec<(u8, u64)>,
+    /// Where the last write went.
+    last: Option<Place>,
+    tally: Tally,
+}
+
+/// A [`SimDevice`] under observation.
+pub(crate) struct Watch {
+    device: Arc<SimDevice>,
+    seen: Mutex<Seen>,
+}
+
+impl Watch {
+    pub(crate) fn new(device: Arc<SimDevice>) -> Arc<Watch> {
+        let segments = (device.geometry().capacity_bytes / u64::from(SEGMENT_BYTES)) as usize;
+        let seen = Seen { segments: vec![(0, 0); segments], ..Seen::default() };
+        Arc::new(Watch { device, seen: Mutex::new(seen) })
+    }
+
+    /// See [`SimDevice::fork`].
+    pub(crate) fn fork(&self, seed: u64) -> Arc<Watch> {
+        Arc::new(Watch { device: self.device.fork(seed), seen: Mutex::new(self.seen.lock().clone()) })
+    }
+
+    pub(crate) fn sim(&self) -> &SimDevice {
+        &self.device
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.seen.lock().phase = phase;
+    }
+
+    /// Lives of segments begun, per segment of the store: how often the log wrapped.
+    pub(crate) fn wraps(&self) -> u64 {
+        let seen = self.seen.lock();
+        seen.segments.iter().map(|(_, lives)| lives).sum::<u64>() / seen.segments.len() as u64
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        self.seen.lock().tally
+    }
+
+    /// Passes an operation on and notes whether the power went in it.
+    fn observe(&self, places: &[Place], operation: impl FnOnce() -> Result<()>) -> Result<()> {
+        let was_off = self.device.is_off();
+        let result = operation();
+        if !was_off && matches!(result, Err(Error::PowerCut)) {
+            let mut seen = self.seen.lock();
+            let whole = match seen.phase {
+                Phase::Work => places,
+                Phase::Recovery => &[Place::Recovery],
+                Phase::Open => &[Place::Open],
+            };
+            seen.tally.cuts += 1;
+            whole.iter().for_each(|place| seen.tally.places[*place as usize] += 1);
+        }
+        result
+    }
+
+    /// What a write belongs to, and whether it begins a new life of a used segment.
+    fn classify(&self, offset: u64, data: &[u8]) -> (Place, bool) {
+        const KIND_AT: usize = 10;
+        let mut seen = self.seen.lock();
+        let number = (offset / u64::from(SEGMENT_BYTES)) as usize;
+        let segment = &mut seen.segments[number];
+        let begins = number > 0 && offset.is_multiple_of(u64::from(SEGMENT_BYTES));
+        let reuse = begins && segment.1 > 0;
+        if begins {
+            *segment = (data[KIND_AT], segment.1 + 1);
+        }
+        let place = match (number, segment.0) {
+            (0, _) | (_, 4..) => Place::Checkpoint,
+            (_, 3) => Place::Collection,
+            _ => Place::Batch,
+        };
+        seen.last = Some(place);
+        (place, reuse)
+    }
+}
+
+impl BlockDevice for Watch {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.device.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let (place, reuse) = self.classify(offset, data);
+        let places = [place, Place::Reuse];
+        self.observe(&places[..1 + usize::from(reuse)], || self.device.write_at(offset, data))
+    }
+
+    fn sync(&self) -> Result<()> {
+        let last = self.seen.lock().last;
+        let is_checkpoint = last == Some(Place::Checkpoint);
+        let places = [Place::Sync, Place::Checkpoint];
+        self.observe(&places[..1 + usize::from(is_checkpoint)], || self.device.sync())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.observe(&[Place::Discard], || self.device.discard(offset, len))
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.device.stats()
+    }
+}
