@@ -24,11 +24,18 @@ const LOG_PER_MAP: u64 = 32;
 /// three quarters live yields a quarter of a segment.
 const HELP_STEPS: usize = 4;
 
+/// Eighths of the memory for the map that changed leaves may take before they are written out, and
+/// before writers do that themselves.
+pub(crate) const DIRTY_SHARE: u64 = 4;
+pub(crate) const DIRTY_SHARE_MAX: u64 = 6;
+
 /// One piece of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
     Checkpoint,
     Collect(SegNo),
+    /// Write changed leaves of the map out, so that they can be evicted.
+    WriteBack,
     /// Put reusable segments on the free list.
     Free,
     /// Make the deaths of segments durable, and let the writes of sealed ones reach the device, so
@@ -96,10 +103,27 @@ impl Store {
         Ok(())
     }
 
+    /// Brings changed leaves of the map below what they may take of the memory, if they are above.
+    pub(crate) fn limit_dirty_leaves(&self) -> Result<()> {
+        if !self.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
+            return Ok(());
+        }
+        let _turn = self.maintenance.lock();
+        while self.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
+            match self.write_back() {
+                // Memory is exceeded rather than a batch refused.
+                Err(Error::Full { .. }) => break,
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
     fn carry_out(&self, plan: Plan) -> Result<()> {
         match plan {
             Plan::Checkpoint => self.checkpoint_in_turn(),
             Plan::Collect(victim) => self.collect(victim),
+            Plan::WriteBack => self.write_back(),
             Plan::Flush => self.flush_and_free(),
             Plan::Free => {
                 self.free_reusable();
@@ -159,6 +183,9 @@ impl Store {
     }
 
     fn due(&self, log: &Log, map: &Map) -> Option<Plan> {
+        if self.is_write_back_due(map, DIRTY_SHARE) {
+            return Some(Plan::WriteBack);
+        }
         if self.checkpoint_due(log) {
             return Some(Plan::Checkpoint);
         }

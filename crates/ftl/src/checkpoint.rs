@@ -225,6 +225,14 @@ impl Store {
     /// Writes some dirty leaves out, so that they can be evicted, with `maintenance` held. Where
     /// there is no room for that, a checkpoint makes it.
     pub(crate) fn write_back(&self) -> Result<()> {
+        match self.write_back_into_spare() {
+            Err(Error::Full { .. }) => self.checkpoint_in_turn(),
+            result => result,
+        }
+    }
+
+    /// As [`Store::write_back`], but where there is no room it is an error.
+    pub(crate) fn write_back_into_spare(&self) -> Result<()> {
         let mut leaves = self.map.write().dirty_leaves(WRITE_BACK_LEAVES);
         let seq = {
             let log = self.log.lock();
@@ -232,14 +240,11 @@ impl Store {
             log.last_seq
         };
         let mut writer = Writer::new(self, seq, Room::Spare);
-        match self.write_leaves(&mut writer, &mut leaves, |_| true) {
-            Err(Error::Full { .. }) => self.checkpoint_in_turn()?,
-            result => result?,
-        }
+        let result = self.write_leaves(&mut writer, &mut leaves, |_| true);
         drop(leaves);
         self.relieve();
         self.reclaim_map();
-        Ok(())
+        result
     }
 
     /// Puts the root in force; everything it needs is durable.

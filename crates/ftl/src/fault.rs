@@ -15,7 +15,7 @@ use lacuna_device::{AlignedBuf, BlockDevice};
 
 use crate::{
     Lba, Result,
-    format::{Extent, LeafPlace},
+    format::{Extent, LEAF_BYTES_MAX, LeafPlace},
     map::{Absent, Leaf, Map},
     scan::corrupt,
     space::Space,
@@ -26,8 +26,6 @@ use crate::{
 const RUN_BYTES: usize = 256 << 10;
 /// Leaves that eviction looks at under one hold of the map's lock.
 const EVICT_VISITS: u64 = 16 << 10;
-/// Bytes of leaves that stay in memory however small the budget is.
-const RESIDENT_BYTES_MIN: u64 = 64 << 10;
 
 /// Reads leaves from a device.
 #[derive(Clone, Copy)]
@@ -115,12 +113,16 @@ impl<'a> PinnedLeaves<'a> {
         PinnedLeaves { store, absent }
     }
 
-    fn install(&self) -> Result<()> {
-        let store = self.store;
+    /// Reads the leaves and puts them into memory, where they stay as long as the result lives.
+    fn install(&self) -> Result<Vec<Leaf>> {
+        let (store, mut kept) = (self.store, Vec::with_capacity(self.absent.len()));
         store.leaf_reader().read(self.absent.clone(), |absent, leaf| {
+            kept.push(leaf.clone());
             let is_new = store.map.write().install(absent, leaf);
             store.map_faults.fetch_add(u64::from(is_new), Ordering::Relaxed);
-        })
+        })?;
+        store.relieve();
+        Ok(kept)
     }
 }
 
@@ -143,6 +145,7 @@ impl Store {
         mut visit: impl FnMut(Lba, Extent) -> bool,
     ) -> Result<()> {
         let mut cursor = range.start;
+        let mut _kept = Vec::new();
         loop {
             let pinned = {
                 let map = self.map.read();
@@ -160,13 +163,13 @@ impl Store {
                 cursor = cursor.max(absent.span.start);
                 PinnedLeaves::new(self, &map, vec![absent])
             };
-            pinned.install()?;
-            self.relieve();
+            _kept = pinned.install()?;
         }
     }
 
     /// What `look` finds in the map; it is called again after each evicted leaf that it meets.
     pub(crate) fn with_map<T>(&self, mut look: impl FnMut(&Map) -> Result<T, Absent>) -> Result<T> {
+        let mut kept = Vec::new();
         loop {
             let pinned = {
                 let map = self.map.read();
@@ -175,8 +178,7 @@ impl Store {
                     Err(absent) => PinnedLeaves::new(self, &map, vec![absent]),
                 }
             };
-            pinned.install()?;
-            self.relieve();
+            kept.extend(pinned.install()?);
         }
     }
 
@@ -184,34 +186,37 @@ impl Store {
     /// these ranges from eviction as long as the result lives. A leaf that changes meanwhile may be
     /// evicted all the same, so that [`Map::absent`] has the last word.
     pub(crate) fn fault_in(&self, ranges: &[Range<u64>]) -> Result<Vec<Leaf>> {
+        let mut kept = Vec::new();
         loop {
             let pinned = {
                 let map = self.map.read();
                 let absent = map.absent(ranges);
-                match absent.is_empty() {
-                    true => break,
-                    false => PinnedLeaves::new(self, &map, absent),
+                if absent.is_empty() {
+                    if self.options.map_memory.is_some() {
+                        kept.extend(map.share(ranges));
+                    }
+                    return Ok(kept);
                 }
+                PinnedLeaves::new(self, &map, absent)
             };
-            pinned.install()?;
+            kept.extend(pinned.install()?);
         }
-        if self.options.map_memory.is_none() {
-            return Ok(Vec::new());
-        }
-        let shared = self.map.read().share(ranges);
-        self.relieve();
-        Ok(shared)
     }
 
-    /// Bytes that leaves may take of the budget.
-    pub(crate) fn resident_bytes_max(&self, map: &Map) -> Option<u64> {
-        resident_bytes_max(self.options.map_memory, map)
+    /// Whether changed leaves, which cannot be evicted before they are written, take so much of the
+    /// budget that some should be. `share` of it, in eighths, is left to them.
+    pub(crate) fn is_write_back_due(&self, map: &Map, share: u64) -> bool {
+        resident_bytes_max(self.options.map_memory, map).is_some_and(|bytes_max| {
+            // However small the budget is, a leaf of middling size may be dirty.
+            map.residence().dirty_bytes > bytes_max / 8 * share + (LEAF_BYTES_MAX / 4) as u64
+        })
     }
 
     /// Evicts clean leaves while the map is larger than the budget.
     pub(crate) fn relieve(&self) {
         let is_over = |map: &Map| {
-            self.resident_bytes_max(map).is_some_and(|bytes_max| map.residence().resident_bytes > bytes_max)
+            resident_bytes_max(self.options.map_memory, map)
+                .is_some_and(|bytes_max| map.residence().resident_bytes > bytes_max)
         };
         if self.options.map_memory.is_none() || !is_over(&self.map.read()) {
             return;
@@ -223,7 +228,7 @@ impl Store {
 }
 
 fn resident_bytes_max(map_memory: Option<u64>, map: &Map) -> Option<u64> {
-    map_memory.map(|bytes| bytes.saturating_sub(map.inner_bytes()).max(RESIDENT_BYTES_MIN))
+    map_memory.map(|bytes| bytes.saturating_sub(map.inner_bytes()))
 }
 
 /// Evicts clean leaves until `map` fits into `map_memory`, or many were looked at.

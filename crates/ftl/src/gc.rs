@@ -24,6 +24,7 @@ use crc32c::crc32c;
 use crate::{
     Error, Lba, Result, SECTOR, Seq,
     addr::{PhysAddr, SegNo},
+    background::DIRTY_SHARE,
     batch::Item,
     format::{Entry, EntryKind, Extent, RECORDS_START, RecordKind},
     log::{AppendPoint, GC_CLASSES, Log, State},
@@ -167,7 +168,15 @@ impl Store {
             }
             break;
         }
-        self.begin_writes()
+        self.begin_writes()?;
+        if self.is_write_back_due(&self.map.read(), DIRTY_SHARE) {
+            match self.write_back_into_spare() {
+                // A checkpoint must wait until this victim is done; so must memory.
+                Err(Error::Full { .. }) => {}
+                result => result?,
+            }
+        }
+        Ok(())
     }
 
     /// Where to append `items` of `class`: at its own append point, unless that takes a segment that

@@ -61,9 +61,9 @@ pub struct Options {
     /// Tell the device of segments that became free.
     pub discard: bool,
     /// Bytes of memory for the map; what does not fit is read when it is needed. None keeps in memory
-    /// what was needed once. The upper levels of the map (a twentieth of it) and 64 KiB count as the
-    /// least. A batch that changes more than fits, such as a trim of very many extents, and the replay
-    /// of a log take more while they run.
+    /// what was needed once. The upper levels of the map, a twentieth of it, are always in memory. A
+    /// batch that changes more than fits, such as a trim of very many extents, and the replay of a log
+    /// take more while they run.
     pub map_memory: Option<u64>,
 }
 

@@ -4,6 +4,7 @@ use parking_lot::RwLockUpgradableReadGuard;
 
 use crate::{
     Error, Op, Result, Seq, Stream,
+    background::DIRTY_SHARE,
     batch::Batch,
     format::{EntryKind, RecordKind},
     log::{AppendPoint, Log},
@@ -24,6 +25,9 @@ impl Store {
         }
         let staged = batch.stage();
         let point = AppendPoint::from(stream);
+        if self.options.map_memory.is_some() {
+            self.limit_dirty_leaves()?;
+        }
         let mut has_helped = false;
         // In memory before the log is locked, and kept there until the batch is applied.
         let mut leaves = Vec::new();
@@ -48,12 +52,14 @@ impl Store {
                 // Shared leaves would be copied to be changed.
                 drop(leaves);
                 let mut map = RwLockUpgradableReadGuard::upgrade(map);
-                break (self.apply(&mut log, &mut map, point, &batch, &staged), self.is_due(&log));
+                let seq = self.apply(&mut log, &mut map, point, &batch, &staged);
+                break (seq, self.is_due(&log) || self.is_write_back_due(&map, DIRTY_SHARE));
             }
             drop((map, log));
             self.make_room(|log, map| self.missing_segments(log, map, point, &batch))?;
         };
         self.begin_writes()?;
+        self.relieve();
         if is_due {
             self.background.kick();
         }

@@ -41,6 +41,8 @@ pub(super) struct Writer<'a> {
     /// Leaves of the record that is being filled, by the caller's number, and where they will lie.
     filling: Vec<(usize, LeafPlace)>,
     body: Vec<u8>,
+    /// Records of leaves that were written for a checkpoint.
+    records: u32,
 }
 
 impl<'a> Writer<'a> {
@@ -56,6 +58,7 @@ impl<'a> Writer<'a> {
             position: log.map_position,
             filling: Vec::new(),
             body: Vec::new(),
+            records: 0,
         }
     }
 
@@ -89,7 +92,8 @@ impl<'a> Writer<'a> {
     pub(super) fn finish_leaves(&mut self) -> Result<Vec<(usize, LeafPlace)>> {
         let body = std::mem::take(&mut self.body);
         if !body.is_empty() {
-            self.put(RecordKind::Map, &body, 0, false)?;
+            self.records += u32::from(self.room == Room::Checkpoint);
+            self.put(RecordKind::Map, &body, self.records, false)?;
         }
         Ok(std::mem::take(&mut self.filling))
     }
