@@ -206,6 +206,8 @@ impl Map {
         let mut found = Vec::new();
         if !ranges.is_empty() && !self.is_all_resident() {
             self.root.absent(SPACE, self.total, ranges, &mut found);
+            found.sort_unstable_by_key(|absent| absent.span.start);
+            found.dedup_by_key(|absent| absent.span.start);
         }
         found
     }
