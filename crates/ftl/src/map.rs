@@ -260,6 +260,8 @@ impl Map {
     pub(crate) fn evict(&mut self, bytes: u64, visits: u64) -> u64 {
         let (mut left, mut evicted) = (visits, 0);
         let Map { root, tally, hand, .. } = self;
+        // What is dirty stays.
+        let bytes = bytes.max(tally.dirty_bytes);
         // Twice around at most: the first time takes marks away.
         for _ in 0..3 {
             let is_through = root.sweep(0, *hand, &mut |start, slot| {

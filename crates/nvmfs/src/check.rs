@@ -80,7 +80,7 @@ impl Nvmfs {
                 report.add(format!("invariant 1: inode {} has {} names", ino.0, seen.entries));
             }
         }
-        shared.check_regions(&seen, &mut report);
+        shared.check_regions(&seen, &mut report)?;
         report.files = seen.values().filter(|seen| seen.inode.is_file()).count() as u64;
         Ok(report)
     }
