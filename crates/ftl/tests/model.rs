@@ -24,13 +24,15 @@ fn stream(rng: &mut SeededRng) -> Stream {
 /// Adds up what `mapped` and `allocated` say and holds them against each other.
 fn assert_counts_agree(ftl: &Ftl, sectors: u64) {
     let (mut at, mut bytes) = (Lba(0), 0);
-    while let Some(run) = ftl.mapped(at..Lba(sectors)) {
+    while let Some(run) = ftl.mapped(at..Lba(sectors)).unwrap() {
         assert!(run.start >= at && run.start < run.end && run.end.0 <= sectors);
-        assert!(ftl.is_mapped(run.start) && (run.end.0 == sectors || !ftl.is_mapped(run.end)));
-        bytes += ftl.allocated(run.clone());
+        assert!(
+            ftl.is_mapped(run.start).unwrap() && (run.end.0 == sectors || !ftl.is_mapped(run.end).unwrap())
+        );
+        bytes += ftl.allocated(run.clone()).unwrap();
         at = run.end;
     }
-    assert_eq!(bytes, ftl.allocated(Lba(0)..Lba(u64::MAX)));
+    assert_eq!(bytes, ftl.allocated(Lba(0)..Lba(u64::MAX)).unwrap());
     assert_eq!(bytes, ftl.stats().allocated_bytes);
 }
 
@@ -74,13 +76,66 @@ fn reads_back_what_was_written_across_reopen() {
     });
 }
 
+/// A map of which next to nothing fits into memory, without and with the background thread.
+#[test]
+fn a_map_ten_times_its_memory_works() {
+    for_each_seed(4, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(16 << 20));
+        format(&device);
+        let map_memory = Some([0, 4 << 10][seed as usize % 2]);
+        let options = Options { map_memory, background: seed % 4 < 2, ..Options::default() };
+        let reopen = || Ftl::open(device.clone(), options.clone()).unwrap();
+        let mut ftl = reopen();
+        let mut model = Model::new(24_000);
+        let sectors = model.sectors();
+        let (mut faults, mut evictions) = (0, 0);
+        for round in 0..6_000 {
+            let lba = rng.below(sectors - 40);
+            let batch = match rng.below(100) {
+                0 => vec![Change::Trim(lba, 1 + rng.below(39))],
+                1 => {
+                    let lba = rng.below(sectors - 4000);
+                    vec![Change::Trim(lba, rng.below(4000))]
+                }
+                _ => vec![
+                    Change::Write(lba, payload(&mut rng, 2)),
+                    Change::Write(rng.below(sectors), vec![7; 512]),
+                ],
+            };
+            ftl.write_batch(&ops(&batch), stream(&mut rng)).unwrap();
+            model.apply(&batch);
+            model.assert_read(&ftl, lba, 1 + rng.below(39));
+            if round % 1500 == 1499 {
+                if rng.chance(50) {
+                    ftl.close().unwrap();
+                } else {
+                    ftl.flush().unwrap();
+                }
+                let stats = ftl.stats();
+                faults += stats.map_faults;
+                evictions += stats.map_evictions;
+                drop(ftl);
+                ftl = reopen();
+            } else if rng.chance(1) {
+                ftl.step(Work::Gc).unwrap();
+            }
+        }
+        assert!(faults > 500 && evictions > 500, "{faults} faults, {evictions} evictions");
+        assert!(ftl.stats().extents > 1_000, "{}", ftl.stats().extents);
+        model.assert_same(&ftl);
+        assert_counts_agree(&ftl, sectors);
+        assert_sound(&ftl);
+    });
+}
+
 #[test]
 fn zero_tails_are_kept_when_asked_to() {
     let device = mem(4 << 20);
     let ftl = Ftl::open(device, Options { elide_zero_tails: false, ..Options::default() }).unwrap();
     ftl.write_batch(&[Op::Write { lba: Lba(0), data: &[0; 16384] }], Stream::Data).unwrap();
-    assert_eq!(ftl.allocated(Lba(0)..Lba(32)), 16384);
-    assert_eq!(ftl.mapped(Lba(0)..Lba(100)), Some(Lba(0)..Lba(32)));
+    assert_eq!(ftl.allocated(Lba(0)..Lba(32)).unwrap(), 16384);
+    assert_eq!(ftl.mapped(Lba(0)..Lba(100)).unwrap(), Some(Lba(0)..Lba(32)));
 }
 
 #[test]
@@ -90,11 +145,15 @@ fn a_page_takes_the_room_of_its_bytes() {
     let mut page = [0; 16384];
     page[..5003].fill(7);
     ftl.write_batch(&[Op::Write { lba: Lba(64), data: &page }], Stream::Data).unwrap();
-    assert_eq!(ftl.allocated(Lba(0)..Lba(1000)), 5008);
-    assert_eq!(ftl.mapped(Lba(0)..Lba(1000)), Some(Lba(64)..Lba(74)));
-    assert!(!ftl.is_mapped(Lba(63)) && ftl.is_mapped(Lba(64)) && !ftl.is_mapped(Lba(74)));
+    assert_eq!(ftl.allocated(Lba(0)..Lba(1000)).unwrap(), 5008);
+    assert_eq!(ftl.mapped(Lba(0)..Lba(1000)).unwrap(), Some(Lba(64)..Lba(74)));
+    assert!(
+        !ftl.is_mapped(Lba(63)).unwrap()
+            && ftl.is_mapped(Lba(64)).unwrap()
+            && !ftl.is_mapped(Lba(74)).unwrap()
+    );
     ftl.write_batch(&[Op::Trim { lba: Lba(0), sectors: 1 << 40 }], Stream::Data).unwrap();
-    assert_eq!(ftl.allocated(Lba(0)..Lba(1000)), 0);
+    assert_eq!(ftl.allocated(Lba(0)..Lba(1000)).unwrap(), 0);
 }
 
 #[test]
@@ -227,8 +286,8 @@ fn a_full_store_takes_overwrites_that_split_extents() {
     let mut model = Model::new(8192);
     let pages = fill(&ftl, &mut rng, &mut model);
     let room = ftl.stats().live_limit_bytes - ftl.stats().live_bytes;
-    // Each adds two extents of 112 bytes and no data.
-    for number in 0..room / 224 + 20 {
+    // Each adds two extents of 120 bytes and no data.
+    for number in 0..room / 240 + 20 {
         let data = (0..4096).map(|_| 1 + rng.below(255) as u8).collect();
         let batch = [Change::Write(number % pages * 32 + 8 * (1 + number / pages), data)];
         ftl.write_batch(&ops(&batch), Stream::Data).unwrap();

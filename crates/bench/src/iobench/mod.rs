@@ -73,6 +73,8 @@ pub struct Config {
     /// For [`Pattern::RandomWrite`] on the ftl: before the measured part the capacity is written once, so
     /// that the log has wrapped.
     pub wraps: bool,
+    /// Memory for the map of the store in bytes; all of it is kept if none.
+    pub map_memory_bytes: Option<u64>,
     /// For all patterns that choose blocks at random.
     pub skew: Skew,
     /// Seed of places and data.
@@ -95,7 +97,7 @@ pub fn run(
     let mut reports = Vec::new();
     for pattern in &config.patterns {
         let name = device.name();
-        let report = target::FtlTarget::format(Arc::clone(device))
+        let report = target::FtlTarget::format(Arc::clone(device), config.map_memory_bytes)
             .and_then(|target| worker::run(config, *pattern, &target, device.geometry().capacity_bytes))
             .with_context(|| name.to_owned())?;
         let capacity = device.geometry().capacity_bytes;

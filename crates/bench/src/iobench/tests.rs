@@ -17,6 +17,7 @@ fn config(patterns: &[Pattern]) -> Config {
         live_percent: 50,
         overwrite_capacities: 2,
         wraps: false,
+        map_memory_bytes: Some(1 << 14),
         skew: Skew::Uniform,
         seed: 1,
         quiet: true,

@@ -1,0 +1,290 @@
+use std::collections::BTreeMap;
+
+use lacuna_device::sim::{SeededRng, for_each_seed};
+
+use super::*;
+use crate::addr::{CHUNK_SECTORS, GRAIN};
+
+/// Holds a map whose leaves are all in memory against a recount.
+fn check_map(map: &Map) {
+    let panics = |finding: String| panic!("{finding}");
+    map.check(panics);
+    let mut recount = Recount::new(map.segments().len());
+    for leaf in map.leaves(|_| true) {
+        recount.leaf(&leaf.span, leaf.live, &leaf.leaf.unwrap(), panics);
+    }
+    recount.finish(map.segments(), panics);
+    assert_eq!(recount.total, map.total());
+}
+
+/// All extents of a range whose leaves are all in memory.
+fn all(map: &Map, range: Range<u64>) -> Vec<(Lba, Extent)> {
+    map.extents(range).map(Result::unwrap).collect()
+}
+
+/// What a sector is mapped to: chunk, sector of the chunk.
+type Model = BTreeMap<u64, (PhysAddr, u64)>;
+
+fn check(map: &Map, model: &Model) {
+    check_map(map);
+    let mut sectors = Model::new();
+    for (lba, extent) in all(map, 0..u64::MAX) {
+        for sector in 0..u64::from(extent.sectors) {
+            sectors.insert(lba.0 + sector, (extent.phys, u64::from(extent.skip) + sector));
+        }
+    }
+    assert_eq!(&sectors, model);
+}
+
+fn step(rng: &mut SeededRng, map: &mut Map, model: &mut Model, number: u32) {
+    let lba = rng.below(300);
+    let part = rng.below(300)..rng.below(300);
+    let allocated: u64 = all(map, part.clone()).iter().map(|(_, extent)| extent.bytes() as u64).sum();
+    assert_eq!(map.allocated(part).unwrap(), allocated);
+    let sectors = 1 + rng.below(CHUNK_SECTORS - lba % CHUNK_SECTORS);
+    let before = map.total();
+    if rng.below(3) == 0 {
+        let sectors = 1 + rng.below(100);
+        let (bytes, extents) = map.freed_by(std::slice::from_ref(&(lba..lba + sectors))).unwrap();
+        map.trim(lba..lba + sectors);
+        model.retain(|sector, _| !(lba..lba + sectors).contains(sector));
+        assert_eq!(map.total().bytes, before.bytes - bytes);
+        assert_eq!(map.total().extents as i64, before.extents as i64 - extents);
+        return;
+    }
+    let stored = (1 + rng.below(sectors * (SECTOR / GRAIN) as u64)) * GRAIN as u64;
+    let phys = PhysAddr { segment: SegNo(1 + number % 7), grain: number };
+    map.write(Lba(lba), sectors, phys, stored as u16, 0, Seq(u64::from(number)));
+    model.retain(|sector, _| !(lba..lba + sectors).contains(sector));
+    for sector in 0..stored.div_ceil(SECTOR as u64) {
+        model.insert(lba + sector, (phys, sector));
+    }
+}
+
+#[test]
+fn agrees_with_a_map_of_sectors() {
+    for_each_seed(30, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let (mut map, mut model) = (Map::new(8), Model::new());
+        for number in 0..300 {
+            step(&mut rng, &mut map, &mut model, number);
+            check(&map, &model);
+        }
+    });
+}
+
+/// Enough for a tree of three levels; `key` scatters the order in which it grows and shrinks.
+fn grow_and_shrink(rng: &mut SeededRng, key: impl Fn(u64) -> u64) {
+    const CHUNKS: u64 = 40_000;
+    let (mut map, mut model) = (Map::new(8), BTreeMap::new());
+    let put = |map: &mut Map, model: &mut BTreeMap<u64, u64>, number: u64, stored: u64| {
+        let lba = key(number) % CHUNKS * 32;
+        let phys = PhysAddr { segment: SegNo(1 + (number % 7) as u32), grain: number as u32 };
+        map.write(Lba(lba), 32, phys, stored as u16, number as u32, Seq(number));
+        model.insert(lba, stored);
+    };
+    (0..CHUNKS).for_each(|number| put(&mut map, &mut model, number, 16 + number % 1024 * 16));
+    while !model.is_empty() {
+        check_map(&map);
+        for _ in 0..50 {
+            let range = rng.below(CHUNKS) * 32..rng.below(CHUNKS) * 32;
+            let sum: u64 = match range.is_empty() {
+                true => 0,
+                false => model.range(range.clone()).map(|(_, stored)| stored).sum(),
+            };
+            assert_eq!(map.allocated(range).unwrap(), sum);
+        }
+        let start = rng.below(CHUNKS + 500).saturating_sub(500);
+        let end = start + rng.below(CHUNKS / 4) + 1;
+        map.trim(start * 32..end * 32);
+        model.retain(|lba, _| !(start * 32..end * 32).contains(lba));
+        (0..200).for_each(|_| put(&mut map, &mut model, rng.below(CHUNKS), 512));
+        (0..rng.below(8000)).for_each(|_| {
+            let lba = rng.below(CHUNKS) * 32;
+            map.trim(lba..lba + 32);
+            model.remove(&lba);
+        });
+        if rng.below(12) == 0 {
+            map.trim(0..u64::MAX);
+            model.clear();
+        }
+        let left = all(&map, 0..u64::MAX).into_iter().map(|(lba, extent)| (lba.0, extent.bytes() as u64));
+        assert!(left.eq(model.iter().map(|(lba, stored)| (*lba, *stored))));
+    }
+    check_map(&map);
+    assert_eq!(map.total(), Live::default());
+    assert_eq!(map.residence().leaves, 1);
+}
+
+#[test]
+fn a_deep_tree_agrees_with_a_map_of_chunks() {
+    for_each_seed(4, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let odd = rng.next_u64() >> 32 | 1;
+        match seed % 3 {
+            0 => grow_and_shrink(&mut rng, |number| number),
+            1 => grow_and_shrink(&mut rng, |number| 1_000_000_000_000 - number),
+            _ => grow_and_shrink(&mut rng, |number| number.wrapping_mul(odd) >> 7),
+        }
+    });
+}
+
+#[test]
+fn sectors_of_their_own_and_whole_spaces() {
+    let (mut map, mut model) = (Map::new(8), Model::new());
+    for lba in (0..9_000).rev() {
+        let phys = PhysAddr { segment: SegNo(3), grain: lba as u32 };
+        map.write(Lba(lba), 1, phys, 512, 0, Seq(1));
+        model.insert(lba, (phys, 0));
+    }
+    check(&map, &model);
+    map.trim(100..8_900);
+    model.retain(|sector, _| !(100..8_900).contains(sector));
+    check(&map, &model);
+    map.trim(0..u64::MAX);
+    check(&map, &Model::new());
+}
+
+#[test]
+fn relocation_keeps_the_bytes_of_a_fragment() {
+    let mut map = Map::new(4);
+    map.write(Lba(0), 32, PhysAddr { segment: SegNo(1), grain: 100 }, 5008, 1, Seq(1));
+    map.trim(0..4);
+    let (lba, fragment) = all(&map, 0..100)[0];
+    assert_eq!((lba, fragment.sectors, fragment.skip, fragment.bytes()), (Lba(4), 6, 4, 2960));
+    map.relocate(lba, &fragment, PhysAddr { segment: SegNo(2), grain: 200 }, 2);
+    let (_, moved) = all(&map, 0..100)[0];
+    assert_eq!((moved.stored, moved.skip, moved.sectors, moved.birth), (2960, 0, 6, Seq(1)));
+    assert_eq!(map.live(SegNo(1)), Live::default());
+    assert_eq!(map.live(SegNo(2)), Live { bytes: 2960, extents: 1 });
+    check_map(&map);
+}
+
+/// A device for leaves: what was written where, and the map's evicted leaves read back from there.
+#[derive(Default)]
+struct Shelf(Vec<Vec<u8>>);
+
+impl Shelf {
+    /// Writes some dirty leaves, and sometimes all.
+    fn write_back(&mut self, map: &mut Map, leaves_max: usize) {
+        for leaf in map.dirty_leaves(leaves_max) {
+            let bytes = leaf.leaf.as_ref().unwrap().bytes();
+            let place = LeafPlace::of(bytes, SegNo(7), self.0.len() * GRAIN);
+            self.0.push(bytes.to_vec());
+            map.put_at(leaf.span.start, &leaf, place);
+        }
+    }
+
+    fn install(&self, map: &mut Map, absent: &Absent) {
+        let bytes = &self.0[absent.place.grain as usize];
+        let leaf = Leaf::verify(bytes, &absent.span, absent.live, 8, 1 << 30).unwrap();
+        assert!(map.install(absent, leaf.clone()));
+        assert!(!map.install(absent, leaf), "twice");
+    }
+
+    /// Brings in what changes of `ranges` need.
+    fn fault_in(&self, map: &mut Map, ranges: &[Range<u64>]) {
+        loop {
+            match &map.absent(ranges)[..] {
+                [] => return,
+                absent => absent.iter().for_each(|absent| self.install(map, absent)),
+            }
+        }
+    }
+
+    /// All extents, leaf by leaf, with next to nothing in memory.
+    fn extents(&self, map: &mut Map, range: Range<u64>) -> Vec<(u64, u64)> {
+        let (mut cursor, mut found) = (range.start, Vec::new());
+        loop {
+            let mut missing = None;
+            for next in map.extents(cursor..range.end) {
+                match next {
+                    Ok((lba, extent)) => {
+                        found.push((lba.0, extent.bytes() as u64));
+                        cursor = lba.0 + u64::from(extent.sectors);
+                    }
+                    Err(absent) => missing = Some(absent),
+                }
+            }
+            let Some(absent) = missing else { return found };
+            self.install(map, &absent);
+        }
+    }
+}
+
+#[test]
+fn a_map_that_is_mostly_elsewhere_agrees_with_a_map_of_chunks() {
+    const CHUNKS: u64 = 6_000;
+    for_each_seed(6, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let (mut map, mut shelf, mut model) = (Map::new(8), Shelf::default(), BTreeMap::new());
+        let mut evicted = 0;
+        for number in 1..12_000_u64 {
+            let chunk = rng.below(CHUNKS);
+            if number < 6_000 || rng.chance(40) {
+                let stored = (1 + rng.below(1024)) * 16;
+                shelf.fault_in(&mut map, &[chunk * 32..chunk * 32 + 32]);
+                let phys = PhysAddr { segment: SegNo(1 + (number % 6) as u32), grain: 36 + number as u32 };
+                map.write(Lba(chunk * 32), 32, phys, stored as u16, number as u32, Seq(number));
+                model.insert(chunk * 32, stored);
+            } else {
+                let end = chunk + 1 + if rng.chance(2) { rng.below(600) } else { rng.below(3) };
+                shelf.fault_in(&mut map, &[chunk * 32..end * 32]);
+                map.trim(chunk * 32..end * 32);
+                model.retain(|lba, _| !(chunk * 32..end * 32).contains(lba));
+            }
+            if rng.chance(4) {
+                let leaves_max = 1 + rng.below(20) as usize;
+                shelf.write_back(&mut map, leaves_max);
+                evicted += map.evict(rng.below(20_000), rng.below(200));
+            }
+            if rng.chance(1) {
+                map.check(|finding| panic!("{finding}"));
+                let start = rng.below(CHUNKS) * 32;
+                let range = start..start + 1 + rng.below(10_000);
+                let found: Vec<u64> =
+                    shelf.extents(&mut map, range.clone()).iter().map(|found| found.0).collect();
+                let first = range.start;
+                assert_eq!(
+                    found,
+                    model.range(range).map(|(lba, _)| *lba).collect::<Vec<_>>(),
+                    "from {first}"
+                );
+            }
+        }
+        assert!(evicted > 500, "only {evicted} leaves were evicted");
+        // Loaded from its index the map is the same, and small leaves were merged all the same.
+        shelf.fault_in(&mut map, &[SPACE]);
+        check_map(&map);
+        let leaves = map.residence().leaves;
+        assert!(leaves <= map.total().extents / LEAF_WEIGHT + 2, "{leaves} leaves for {:?}", map.total());
+        while map.residence().dirty > 0 {
+            shelf.write_back(&mut map, 1000);
+        }
+        let entry = |leaf: LeafRef| IndexEntry {
+            start: leaf.span.start,
+            live: leaf.live,
+            place: leaf.place.unwrap(),
+        };
+        let index: Vec<_> = map.leaves(|_| false).into_iter().map(entry).collect();
+        let mut loaded = Map::load(index, map.segments().to_vec());
+        assert_eq!((loaded.residence().resident, loaded.total()), (0, map.total()));
+        shelf.fault_in(&mut loaded, &[SPACE]);
+        check_map(&loaded);
+        assert_eq!(all(&loaded, SPACE), all(&map, SPACE));
+    });
+}
+
+#[test]
+fn a_leaf_that_changes_while_it_is_written_stays_dirty() {
+    let mut map = Map::new(8);
+    let phys = PhysAddr { segment: SegNo(1), grain: 100 };
+    map.write(Lba(0), 32, phys, 16384, 1, Seq(1));
+    let before = map.dirty_leaves(1).pop().or_else(|| map.dirty_leaves(1).pop()).unwrap();
+    map.write(Lba(32), 32, phys, 16384, 1, Seq(2));
+    let leaf = before.leaf.as_ref().unwrap();
+    assert_eq!(leaf.rows().count(), 1, "the reference is to the leaf as it was");
+    map.put_at(0, &before, LeafPlace::of(leaf.bytes(), SegNo(7), 0));
+    assert_eq!(map.residence().dirty, 1);
+    assert_eq!(map.evict(0, 100), 0, "what is dirty is not evicted");
+}
