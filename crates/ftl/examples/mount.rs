@@ -2,8 +2,9 @@
 //!
 //!     cargo run --release -p lacuna-ftl --example mount -- FILE [EXTENTS] [GIB] [LOG_MIB]
 //!
-//! Makes a sparse store file of GIB (64) that maps EXTENTS (4,000,000) extents of one sector each, closes
-//! it, overwrites LOG_MIB (1,024) in pages of 16 KiB, and ends without closing, as a killed process does.
+//! Makes a sparse store file of GIB (64) that maps EXTENTS (4,000,000) extents of one sector each, checkpoints
+//! it, overwrites LOG_MIB (1,024) in pages of 16 KiB with a flush each 16 MiB, and ends without closing, as
+//! a killed process does.
 //! Then it opens the store and times that. FILE must not exist; it is removed in the end.
 //!
 //! What is read stands in the page cache unless FILE lies where direct I/O works; the program says so.
@@ -43,9 +44,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ftl.checkpoint()?;
     let (mut rng, mut page) = (SeededRng::new(1), vec![0; PAGE]);
     rng.fill(&mut page);
-    for _ in 0..log_bytes / PAGE as u64 {
+    for number in 0..log_bytes / PAGE as u64 {
         let lba = Lba(rng.below(extents / 32 + 1) * 64);
         ftl.write_batch(&[Op::Write { lba, data: &page }], Stream::Data)?;
+        if number % 1024 == 0 {
+            ftl.flush()?;
+        }
     }
     ftl.flush()?;
     println!("{} extents; direct I/O: {}", ftl.stats().extents, device.is_direct());

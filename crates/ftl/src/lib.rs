@@ -43,8 +43,8 @@
 //!
 //! The device is cut into segments. The first holds two superblock slots. The others are free, or
 //! are filled from front to back with *records*: a header, entries, payload. A batch is one record,
-//! or one per segment that it spans. Fresh data has two append points (data and log), collection one
-//! for each class of age; a record is never changed once it is written. The *map*, in memory, says
+//! or one per segment that it spans. Batches of data and moved extents have an append point each for
+//! every class of lifetime, logs have one; a record is never changed once it is written. The *map*, in memory, says
 //! which record holds the bytes of each sector. A *checkpoint* is a copy of the map on the device; the
 //! superblock points to its root. What the map does not point to is garbage, and collection turns
 //! mostly-garbage segments into free ones by moving what is live.
@@ -59,7 +59,7 @@
 //! 1. **A batch is whole or void.** Its parts are counted, and the last one is marked. Headers and
 //!    entries are under one CRC. Payload has a CRC per chunk; recovery verifies it for every batch
 //!    that is not known to be durable. (`recovery`)
-//! 2. **Flushed means in the prefix.** A flush writes the tails of both append points for fresh data,
+//! 2. **Flushed means in the prefix.** A flush writes the tails of all append points for batches,
 //!    waits for every earlier write, then syncs; so it makes all batches up to its own durable, on
 //!    whichever append point, and no gap lies below a flushed batch. (`write`)
 //! 3. **Flushed sectors are never rewritten.** A flush pads to the next device block, and appends go
@@ -97,7 +97,8 @@
 //!
 //! `format` is every byte on the device; `batch`, `space` and `map` are pure; `tail` and `log` are the
 //! state of the append points; `write`, `read`, `gc`, `checkpoint`, `replay` and `recovery` do what they
-//! say; `reuse` says when a segment is free; `store` has the locks and the public face; `background` decides what is due.
+//! say; `lifetime` says what lies together and `reuse` when a segment is free; `store` has the locks and the
+//! public face; `background` decides what is due.
 
 mod addr;
 mod background;
