@@ -115,6 +115,7 @@ mod fault;
 mod flush;
 mod format;
 mod gc;
+mod lifetime;
 mod log;
 mod map;
 mod options;

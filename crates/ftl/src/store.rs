@@ -31,7 +31,7 @@ use crate::{
     log::Log,
     map::Map,
     recovery,
-    space::{Limits, Space},
+    space::{GC_SEGMENTS, Limits, Space},
     superblock,
 };
 
@@ -99,11 +99,16 @@ impl Store {
         let free = log.free.len() as u64;
         let counters = log.counters;
         let residence = map.residence();
+        let waiting = self.waiting(&log, &map);
+        let reserved = self.checkpoint_reserve(&log, log.peak.weight()) + GC_SEGMENTS;
         Stats {
             capacity_bytes: self.superblock.lock().capacity_bytes,
             segment_bytes: self.space.segment_bytes as u64,
             segments,
             free_segments: free,
+            waiting_for_flush: (waiting.flush + waiting.ready + waiting.reader) as u64,
+            waiting_for_checkpoint: waiting.checkpoint as u64,
+            reserved_segments: reserved as u64,
             allocated_bytes: total.bytes,
             store_bytes: (segments - free) * self.space.segment_bytes as u64,
             live_bytes: Space::cost(total),
