@@ -440,6 +440,88 @@ fn a_read_only_store_refuses_changes() {
     place.close().unwrap();
 }
 
+/// Everything can be read and removed on a full store, and what overwrites its like still works.
+#[test]
+fn a_full_store_refuses_growth_alone() {
+    let device = formatted(32 << 20);
+    let place = open(&device);
+    let fs = place.posix();
+    let mut rng = lacuna_device::sim::SeededRng::new(1);
+    let mut page = vec![0; 100_001];
+    rng.fill(&mut page);
+    let opened = fs.create(ROOT, b"opened", 0o600, NOBODY).unwrap().ino;
+    fs.write(opened, 0, &page, PLAIN).unwrap();
+    let d = dir(&fs, ROOT, "d");
+    let mut count = 0;
+    let error = loop {
+        let made = fs.mknod(d, format!("{count}").as_bytes(), 0o100_600, 0, NOBODY);
+        match made.and_then(|attr| fs.write(attr.ino, 0, &page, PLAIN)) {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.errno(), 28, "{error}");
+    // The last room goes to names.
+    let mut links = 0;
+    while fs.link(opened, d, format!("link {links}").as_bytes()).is_ok() {
+        links += 1;
+    }
+    assert!(count > 100 && links > 0, "{count} files, {links} links");
+    let full = fs.statfs().unwrap();
+    assert!(full.free_bytes < 4096, "{full:?}");
+
+    fs.write(opened, 1000, &page[..5000], PLAIN).unwrap();
+    fs.rename(ROOT, b"opened", ROOT, b"moved", Rename::Replace).unwrap();
+    fs.setattr(opened, &SetAttr { mode: Some(0o644), uid: Some(5), ..SetAttr::default() }).unwrap();
+    fs.fsync(opened, false).unwrap();
+    let mut back = vec![0; page.len()];
+    for number in 0..count {
+        let ino = fs.lookup(d, format!("{number}").as_bytes()).unwrap().ino;
+        assert_eq!(fs.read(ino, 0, &mut back).unwrap(), page.len());
+        assert!(back == page, "file {number}");
+    }
+    for number in 0..links {
+        fs.unlink(d, format!("link {number}").as_bytes()).unwrap();
+    }
+    fs.unlink(ROOT, b"moved").unwrap();
+    assert_eq!(fs.getattr(opened).unwrap().nlink, 0);
+    fs.setattr(opened, &SetAttr { size: Some(777), ..SetAttr::default() }).unwrap();
+    fs.release(opened).unwrap();
+    assert_clean(&place);
+    assert!(fs.statfs().unwrap().free_bytes > full.free_bytes + 90_000);
+    for number in 0..count {
+        fs.unlink(d, format!("{number}").as_bytes()).unwrap();
+    }
+    fs.unlink(d, format!("{count}").as_bytes()).unwrap();
+    fs.rmdir(ROOT, b"d").unwrap();
+    let empty = fs.statfs().unwrap();
+    assert_eq!(empty.free_inodes, empty.inodes - 1);
+    assert!(empty.total_bytes - empty.free_bytes < 1000, "{empty:?}");
+    assert_clean(&place);
+}
+
+/// Times that are in memory only do not become too many: the oldest are stored without being asked for.
+#[test]
+fn unstored_times_are_bounded() {
+    let device = formatted(64 << 20);
+    let place = open(&device);
+    let fs = place.posix();
+    let mut files = Vec::new();
+    for number in 0..5000 {
+        files.push(file(&fs, &format!("{number}")));
+        fs.write(files[number], 0, &[1; 512], PLAIN).unwrap();
+    }
+    SECONDS.set(5000);
+    for ino in &files {
+        fs.write(*ino, 0, &[2; 512], PLAIN).unwrap();
+    }
+    place.ftl().flush().unwrap();
+    drop((fs, place));
+    let fs = open(&device).posix();
+    let stored = files.iter().filter(|ino| fs.getattr(**ino).unwrap().modified == at(5000)).count();
+    assert!((4000..5000).contains(&stored), "{stored}");
+}
+
 /// Each slot of a file belongs to one thread; slots lie anyhow within sectors. Other threads append.
 #[test]
 fn unaligned_writes_and_appends_from_many_threads_lose_nothing() {
