@@ -1,5 +1,7 @@
 //! What the inode interface promises, one by one.
 
+mod fight;
+
 use std::{
     cell::Cell,
     sync::{
@@ -8,6 +10,7 @@ use std::{
     },
 };
 
+use fight::fight;
 use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint};
 use lacuna_nvmfs::{
     CheckDepth, Error, FormatOptions, Ino, Nvmfs, Options, Refusal, Timestamp,
@@ -574,43 +577,11 @@ fn names_from_many_threads_stay_in_order() {
     std::thread::scope(|scope| {
         for worker in 0..4 {
             let fs = fs.clone();
-            scope.spawn(move || fight(&fs, worker));
+            scope.spawn(move || {
+                let error = fight(&fs, worker, 1500);
+                assert!(error.is_none(), "{error:?}");
+            });
         }
     });
     assert_clean(&place);
-}
-
-fn fight(fs: &Posix, worker: u64) {
-    let mut rng = lacuna_device::sim::SeededRng::new(worker);
-    for _ in 0..1500 {
-        let mut pick = || {
-            let names = [&b"a"[..], b"b", b"c"];
-            let mut parent = ROOT;
-            for _ in 0..rng.below(4) {
-                let name = names[rng.below(3) as usize];
-                parent = fs.lookup(parent, name).map_or(parent, |attr| attr.ino);
-            }
-            (parent, names[rng.below(3) as usize])
-        };
-        let ((parent, name), (to, to_name)) = (pick(), pick());
-        let result = match rng.below(9) {
-            0..=1 => fs.mkdir(parent, name, 0o700, NOBODY).map(drop),
-            2 => fs.mknod(parent, name, 0o100_600, 0, NOBODY).map(drop),
-            3 => fs.rmdir(parent, name),
-            4 => fs.unlink(parent, name),
-            5 => fs.rename(parent, name, to, to_name, Rename::Exchange),
-            6 => fs.lookup(parent, name).and_then(|attr| {
-                fs.open(attr.ino)?;
-                fs.link(attr.ino, to, to_name).map(drop).or(fs.unlink(parent, name))?;
-                fs.release(attr.ino)
-            }),
-            7 => fs.lookup(parent, name).and_then(|attr| {
-                fs.write(attr.ino, rng.below(5000), &[1; 700], PLAIN)?;
-                fs.setattr(attr.ino, &SetAttr { size: Some(rng.below(5000)), ..SetAttr::default() })?;
-                fs.setxattr(attr.ino, b"user.x", &[2; 500], XattrMode::Set)
-            }),
-            _ => fs.rename(parent, name, to, to_name, Rename::Replace),
-        };
-        assert!(matches!(result, Ok(()) | Err(Error::Refused(_))), "{result:?}");
-    }
 }
