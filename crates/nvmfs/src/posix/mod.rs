@@ -1,0 +1,328 @@
+//! The file system by inodes, as POSIX has it: what a FUSE server, or a program in the same process that
+//! wants directories, links and attributes, calls.
+//!
+//! Every change is one batch of the store, so a crash leaves whole operations. What is promised about
+//! durability is what POSIX promises, and more: operations survive in the order in which they were done.
+//!
+//! Permissions are the caller's to check (FUSE's `default_permissions` has the kernel do so). What the
+//! kernel leaves to a file system is done here: set-group-id directories hand their group down, a change
+//! of owner takes set-user-id and set-group-id away, and times are kept.
+//!
+//! **Times.** An operation that writes the inode anyway stores its times with it. Others (writes within a
+//! file's length, reads, changes of a directory) keep them in memory, from where
+//! [`fsync`](Posix::fsync), the last [`release`](Posix::release), [`sync`](Posix::sync) and the next
+//! change of the inode store them. A crash may lose such times, and nothing else.
+
+mod types;
+
+use std::sync::Arc;
+
+pub use types::{
+    Allocate, Attr, Caller, DirEntry, FileKind, Rename, SetAttr, SetTime, StatFs, WriteOptions, XattrMode,
+};
+
+use crate::{
+    Ino, Nvmfs, Refusal, Result,
+    fs::Shared,
+    names::{Locked, NewInode, RenameEnd},
+};
+
+/// So many nodes may have times in memory that are not stored; about 1 KiB each.
+const UNSTORED_TIMES_MAX: usize = 4096;
+
+/// Inode operations on an open file system. Cheap to clone, to be used from many threads; it keeps the
+/// file system open.
+///
+/// All methods fail with the errors of the store below; [`Refusal`]s are named with each.
+/// [`Refusal::Stale`] is any inode number that has no inode.
+#[derive(Clone)]
+pub struct Posix {
+    shared: Arc<Shared>,
+}
+
+impl Nvmfs {
+    /// The same file system by inodes.
+    pub fn posix(&self) -> Posix {
+        Posix { shared: Arc::clone(&self.shared) }
+    }
+}
+
+/// Inodes and names.
+impl Posix {
+    /// The inode that `name` has in the directory `parent`; `.` and `..` are names too.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::NotADirectory`], [`Refusal::NameTooLong`].
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
+        let node = self.shared.lookup(parent, name)?;
+        self.shared.attr(&node)
+    }
+
+    /// What is known about an inode.
+    pub fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.shared.attr(&*self.shared.node(ino)?)
+    }
+
+    /// Changes an inode, all of it in one batch, and returns it.
+    ///
+    /// # Errors
+    /// [`Refusal::IsADirectory`] and [`Refusal::Invalid`] for lengths of what is no file,
+    /// [`Refusal::FileTooLarge`].
+    pub fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
+        self.shared.setattr(ino, changes)
+    }
+
+    /// Makes a file, fifo, socket or device file: `mode` has type and permissions, the umask applied.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::Invalid`] for other types.
+    pub fn mknod(&self, parent: Ino, name: &[u8], mode: u32, rdev: u64, caller: Caller) -> Result<Attr> {
+        match FileKind::of_mode(mode) {
+            None | Some(FileKind::Directory | FileKind::Symlink) => Err(Refusal::Invalid.into()),
+            Some(_) => self.make(parent, name, &NewInode { mode, rdev, caller, ..NewInode::default() }),
+        }
+    }
+
+    /// Makes a regular file and opens it (see [`Posix::open`]): nobody comes in between.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`].
+    pub fn create(&self, parent: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
+        let mode = FileKind::File.mode_bits() | mode & 0o7777;
+        self.make(parent, name, &NewInode { mode, caller, open: true, ..NewInode::default() })
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::TooManyLinks`].
+    pub fn mkdir(&self, parent: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
+        let mode = FileKind::Directory.mode_bits() | mode & 0o7777;
+        self.make(parent, name, &NewInode { mode, caller, ..NewInode::default() })
+    }
+
+    /// Makes a symbolic link to `target`, 1 to 4,095 bytes.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::NameTooLong`], [`Refusal::Invalid`].
+    pub fn symlink(&self, parent: Ino, name: &[u8], target: &[u8], caller: Caller) -> Result<Attr> {
+        let mode = FileKind::Symlink.mode_bits() | 0o777;
+        self.make(parent, name, &NewInode { mode, caller, target, ..NewInode::default() })
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] for anything else.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.shared.readlink(ino)
+    }
+
+    /// Gives an inode one more name.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::TooManyLinks`], [`Refusal::NotPermitted`] for directories,
+    /// [`Refusal::NotFound`] for what lost its last name.
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        let node = self.shared.link(ino, parent, name)?;
+        self.shared.attr(&node)
+    }
+
+    /// Takes a name away, and with the last one the inode; an open one stays until its last release.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::IsADirectory`].
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.shared.unlink(parent, name)?;
+        self.store_many_times()
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::NotADirectory`], [`Refusal::NotEmpty`]; [`Refusal::Invalid`] for
+    /// `.`, [`Refusal::NotEmpty`] for `..`.
+    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.shared.rmdir(parent, name)?;
+        self.store_many_times()
+    }
+
+    /// Moves a name.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::Exists`], [`Refusal::NotEmpty`], [`Refusal::NotADirectory`],
+    /// [`Refusal::IsADirectory`]; [`Refusal::Invalid`] for a directory into itself.
+    pub fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        mode: Rename,
+    ) -> Result<()> {
+        let from = RenameEnd { parent, name };
+        self.shared.rename(from, RenameEnd { parent: new_parent, name: new_name }, mode)?;
+        self.store_many_times()
+    }
+
+    /// Calls `entry` for each entry of a directory from `cursor` on, until it returns false: that entry
+    /// then counts as not taken. The first ones are `.` and `..`. Cursor 0 is the start, others come with
+    /// the entries. An entry that is there all the time is seen exactly once.
+    ///
+    /// # Errors
+    /// [`Refusal::NotADirectory`].
+    pub fn readdir(&self, ino: Ino, cursor: u64, entry: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        self.shared.readdir(ino, cursor, entry)
+    }
+}
+
+/// Open inodes and their data.
+impl Posix {
+    /// Keeps an inode alive, with or without names, until as many calls of [`Posix::release`].
+    pub fn open(&self, ino: Ino) -> Result<()> {
+        self.shared.open_node(ino)
+    }
+
+    /// Ends what [`Posix::open`] or [`Posix::create`] began. The last one stores times, and frees what
+    /// has no name any more.
+    pub fn release(&self, ino: Ino) -> Result<()> {
+        self.shared.release(ino)
+    }
+
+    /// Reads up to `buf.len()` bytes from `offset`; fewer only at the end of the file. Returns their
+    /// number. Fastest where offset, length and buffer are whole sectors.
+    ///
+    /// # Errors
+    /// [`Refusal::IsADirectory`], [`Refusal::Invalid`] for what is no file.
+    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let len = self.shared.read_bytes(ino, offset, buf)?;
+        self.store_many_times()?;
+        Ok(len)
+    }
+
+    /// Writes `data` at `offset` and returns its length. Up to
+    /// [`atomic_bytes_max`](lacuna_device::FileProps::atomic_bytes_max) (8 MiB, less on tiny stores) it
+    /// is whole or not at all across a crash. Longer data is written in such pieces; when one of them
+    /// fails, the length of those before it is returned.
+    ///
+    /// # Errors
+    /// [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`], [`Refusal::Invalid`].
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions) -> Result<usize> {
+        let len = self.shared.write_bytes(ino, offset, data, options)?;
+        self.store_many_times()?;
+        Ok(len)
+    }
+
+    /// Writes `data` at the end of the file, wherever that is by then, and returns where it was.
+    ///
+    /// # Errors
+    /// As [`Posix::write`]; data beyond what is atomic is refused with [`Refusal::Invalid`].
+    pub fn append(&self, ino: Ino, data: &[u8], options: WriteOptions) -> Result<u64> {
+        self.shared.append_bytes(ino, data, options)
+    }
+
+    /// Changes what `offset .. offset + len` takes; see [`Allocate`].
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] for an empty range, [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`].
+    pub fn fallocate(&self, ino: Ino, offset: u64, len: u64, what: Allocate) -> Result<()> {
+        self.shared.fallocate(ino, offset, len, what)
+    }
+
+    /// The first byte at or behind `offset` that lies in no hole (`SEEK_DATA`).
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchOffset`] if there is none, or `offset` is not within the file.
+    pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<u64> {
+        self.shared.seek(ino, offset, true)
+    }
+
+    /// The first byte at or behind `offset` that lies in a hole; the end of the file counts as one
+    /// (`SEEK_HOLE`).
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchOffset`] if `offset` is not within the file.
+    pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<u64> {
+        self.shared.seek(ino, offset, false)
+    }
+
+    /// Copies up to `len` bytes and returns how many; fewer only at the end of the source, or after a
+    /// piece of at most 1 MiB, which is whole or not at all across a crash. Holes stay holes where both
+    /// offsets are whole sectors. Takes set-user-id, set-group-id and capabilities away.
+    ///
+    /// # Errors
+    /// As reads and writes; [`Refusal::Invalid`] when both ranges lie in one file and overlap.
+    pub fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<u64> {
+        self.shared.copy_range((from, from_offset), (to, to_offset), len)
+    }
+
+    /// All that was done before survives a crash after this call. The inode's own times too, unless
+    /// `data_only`.
+    pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+        if !data_only && let Some(node) = self.shared.nodes.get(ino) {
+            self.shared.store_times(std::slice::from_ref(&node), Locked::new([&node]))?;
+        }
+        Ok(self.shared.ftl.flush()?)
+    }
+
+    /// As [`Posix::fsync`] for every inode.
+    pub fn sync(&self) -> Result<()> {
+        self.shared.store_all_times()?;
+        Ok(self.shared.ftl.flush()?)
+    }
+
+    /// Room and inodes.
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.shared.statfs()
+    }
+}
+
+/// Extended attributes: names in the name spaces `user.`, `trusted.` and `security.`, up to 255 bytes;
+/// values up to 64 KiB; 118 KiB of both together for an inode.
+impl Posix {
+    /// The value of an attribute.
+    ///
+    /// # Errors
+    /// [`Refusal::NoAttribute`], [`Refusal::NotSupported`] for other name spaces.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.shared.getxattr(ino, name)
+    }
+
+    /// The names, each with a NUL behind it.
+    pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.shared.listxattr(ino)
+    }
+
+    /// Sets an attribute.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::NoAttribute`], [`Refusal::AttributeName`],
+    /// [`Refusal::AttributeTooLarge`], [`Refusal::NoRoom`], [`Refusal::NotSupported`].
+    pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.shared.setxattr(ino, name, value, mode)
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// As [`Posix::getxattr`].
+    pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.shared.removexattr(ino, name)
+    }
+}
+
+impl Posix {
+    fn make(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
+        let node = self.shared.create(parent, name, new)?;
+        self.store_many_times()?;
+        self.shared.attr(&node)
+    }
+
+    /// Keeps the times that are in memory only from becoming too many. No lock is held.
+    fn store_many_times(&self) -> Result<()> {
+        if self.shared.nodes.dirty_count() > UNSTORED_TIMES_MAX {
+            self.shared.store_all_times()?;
+        }
+        Ok(())
+    }
+}
