@@ -61,7 +61,7 @@ const ALGORITHMS: RangeInclusive<u64> = 1..=6;
 
 /// Why a write implies no trim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum NoTrim {
     /// Not of the length of a short page: whole pages, several of them, or odd lengths.
     Length,
     /// Nothing in it says that it is a page-compressed page.
@@ -74,17 +74,12 @@ pub enum Refusal {
     Encrypted,
 }
 
-impl Refusal {
-    /// Every reason, in the order of [`Refusal::index`].
-    pub const ALL: [Refusal; 5] = [
-        Refusal::Length,
-        Refusal::NotCompressed,
-        Refusal::Malformed,
-        Refusal::Checksum,
-        Refusal::Encrypted,
-    ];
+impl NoTrim {
+    /// Every reason, in the order of [`NoTrim::index`].
+    pub const ALL: [NoTrim; 5] =
+        [NoTrim::Length, NoTrim::NotCompressed, NoTrim::Malformed, NoTrim::Checksum, NoTrim::Encrypted];
 
-    /// Position in [`Refusal::ALL`].
+    /// Position in [`NoTrim::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
@@ -92,23 +87,23 @@ impl Refusal {
     /// Name in metrics.
     pub fn name(self) -> &'static str {
         match self {
-            Refusal::Length => "length",
-            Refusal::NotCompressed => "not_compressed",
-            Refusal::Malformed => "malformed",
-            Refusal::Checksum => "checksum",
-            Refusal::Encrypted => "encrypted",
+            NoTrim::Length => "length",
+            NoTrim::NotCompressed => "not_compressed",
+            NoTrim::Malformed => "malformed",
+            NoTrim::Checksum => "checksum",
+            NoTrim::Encrypted => "encrypted",
         }
     }
 }
 
 /// The end of the page, in bytes of the file, if writing `data` at `offset` implies a trim up to there.
-pub fn implied_trim(offset: u64, data: &[u8]) -> Result<u64, Refusal> {
+pub fn implied_trim(offset: u64, data: &[u8]) -> Result<u64, NoTrim> {
     let is_short_page = data.len().is_multiple_of(BLOCK_BYTES_MIN)
         && (data.len() as u64) < *PAGE_SIZES.end()
         && offset.is_multiple_of(*PAGE_SIZES.start())
         && !data.is_empty();
     if !is_short_page {
-        return Err(Refusal::Length);
+        return Err(NoTrim::Length);
     }
     let page_type = be16(data, at::PAGE_TYPE);
     let payload_bytes = if page_type & FULL_CRC32_MARKER != 0 && page_type & FULL_CRC32_RESERVED == 0 {
@@ -116,17 +111,17 @@ pub fn implied_trim(offset: u64, data: &[u8]) -> Result<u64, Refusal> {
     } else if page_type == TYPE_COMPRESSED {
         older_payload(data)?
     } else if page_type == TYPE_COMPRESSED_ENCRYPTED {
-        return Err(Refusal::Encrypted);
+        return Err(NoTrim::Encrypted);
     } else {
-        return Err(Refusal::NotCompressed);
+        return Err(NoTrim::NotCompressed);
     };
-    let page_bytes = page_bytes(offset, be32(data, at::PAGE_NO)).ok_or(Refusal::Malformed)?;
-    let rest = data.get(payload_bytes..).ok_or(Refusal::Malformed)?;
+    let page_bytes = page_bytes(offset, be32(data, at::PAGE_NO)).ok_or(NoTrim::Malformed)?;
+    let rest = data.get(payload_bytes..).ok_or(NoTrim::Malformed)?;
     if data.len() as u64 >= page_bytes {
-        return Err(Refusal::Length);
+        return Err(NoTrim::Length);
     }
     if rest.len() >= BLOCK_BYTES_MAX || rest.iter().any(|byte| *byte != 0) {
-        return Err(Refusal::Malformed);
+        return Err(NoTrim::Malformed);
     }
     Ok(offset + page_bytes)
 }
@@ -140,25 +135,25 @@ fn page_bytes(offset: u64, page_no: u32) -> Option<u64> {
 }
 
 /// Length of the payload of a full_crc32 page, checksum included, once that is found right.
-fn full_crc32_payload(page_type: u16, data: &[u8]) -> Result<usize, Refusal> {
+fn full_crc32_payload(page_type: u16, data: &[u8]) -> Result<usize, NoTrim> {
     let payload_bytes = usize::from(page_type & !FULL_CRC32_MARKER) * FULL_CRC32_UNIT;
-    let payload = data.get(..payload_bytes).ok_or(Refusal::Malformed)?;
-    let (covered, checksum) = payload.split_last_chunk::<4>().ok_or(Refusal::Malformed)?;
+    let payload = data.get(..payload_bytes).ok_or(NoTrim::Malformed)?;
+    let (covered, checksum) = payload.split_last_chunk::<4>().ok_or(NoTrim::Malformed)?;
     if crc32c::crc32c(covered) != u32::from_be_bytes(*checksum) {
-        return Err(Refusal::Checksum);
+        return Err(NoTrim::Checksum);
     }
     Ok(payload_bytes)
 }
 
 /// Length of header and compressed data of a page of the older format.
-fn older_payload(data: &[u8]) -> Result<usize, Refusal> {
+fn older_payload(data: &[u8]) -> Result<usize, NoTrim> {
     if be32(data, at::CHECKSUM) != NO_CHECKSUM_MAGIC {
-        return Err(Refusal::Checksum);
+        return Err(NoTrim::Checksum);
     }
     let algorithm = u64::from(be32(data, at::ALGORITHM)) << 32 | u64::from(be32(data, at::ALGORITHM + 4));
     let compressed_bytes = usize::from(be16(data, at::COMPRESSED_LEN));
     if !ALGORITHMS.contains(&algorithm) || compressed_bytes == 0 {
-        return Err(Refusal::Malformed);
+        return Err(NoTrim::Malformed);
     }
     Ok(at::DATA + compressed_bytes)
 }
@@ -214,8 +209,11 @@ mod tests {
             for (page_no, units) in [(1, 3), (7, 5), (4_000_000, 15)] {
                 let offset = u64::from(page_no) * page_bytes;
                 let short = full_crc32(page_no, units, 512);
-                let expected =
-                    if (short.len() as u64) < page_bytes { Ok(offset + page_bytes) } else { Err(Refusal::Length) };
+                let expected = if (short.len() as u64) < page_bytes {
+                    Ok(offset + page_bytes)
+                } else {
+                    Err(NoTrim::Length)
+                };
                 assert_eq!(implied_trim(offset, &short), expected, "{page_bytes} {page_no} {units}");
             }
         }
@@ -228,29 +226,29 @@ mod tests {
     fn what_only_looks_like_one_is_refused() {
         let page = full_crc32(3, 17, 512);
         // Another place: the number in the page contradicts the offset.
-        assert_eq!(implied_trim(4 * PAGE, &page), Err(Refusal::Malformed));
-        assert_eq!(implied_trim(0, &full_crc32(0, 17, 512)), Err(Refusal::Malformed));
+        assert_eq!(implied_trim(4 * PAGE, &page), Err(NoTrim::Malformed));
+        assert_eq!(implied_trim(0, &full_crc32(0, 17, 512)), Err(NoTrim::Malformed));
         // Not on a boundary, not whole sectors, a whole page.
-        assert_eq!(implied_trim(3 * PAGE + 512, &page), Err(Refusal::Length));
-        assert_eq!(implied_trim(3 * PAGE, &page[..page.len() - 1]), Err(Refusal::Length));
-        assert_eq!(implied_trim(3 * PAGE, &full_crc32(3, 64, 512)), Err(Refusal::Length));
-        assert_eq!(implied_trim(3 * PAGE, &[]), Err(Refusal::Length));
+        assert_eq!(implied_trim(3 * PAGE + 512, &page), Err(NoTrim::Length));
+        assert_eq!(implied_trim(3 * PAGE, &page[..page.len() - 1]), Err(NoTrim::Length));
+        assert_eq!(implied_trim(3 * PAGE, &full_crc32(3, 64, 512)), Err(NoTrim::Length));
+        assert_eq!(implied_trim(3 * PAGE, &[]), Err(NoTrim::Length));
         // Cut short, or with something behind the payload.
-        assert_eq!(implied_trim(3 * PAGE, &page[..page.len() - 512]), Err(Refusal::Malformed));
+        assert_eq!(implied_trim(3 * PAGE, &page[..page.len() - 512]), Err(NoTrim::Malformed));
         let mut tail = page.clone();
         *tail.last_mut().expect("not empty") = 1;
-        assert_eq!(implied_trim(3 * PAGE, &tail), Err(Refusal::Malformed));
+        assert_eq!(implied_trim(3 * PAGE, &tail), Err(NoTrim::Malformed));
         let mut longer = page.clone();
         longer.resize(page.len() + BLOCK_BYTES_MAX, 0);
-        assert_eq!(implied_trim(3 * PAGE, &longer), Err(Refusal::Malformed));
+        assert_eq!(implied_trim(3 * PAGE, &longer), Err(NoTrim::Malformed));
         // The older format: each of its fields matters.
         for (at, bytes, refusal) in [
-            (at::CHECKSUM, &[0_u8][..], Refusal::Checksum),
-            (at::ALGORITHM + 7, &[7], Refusal::Malformed),
-            (at::ALGORITHM, &[1], Refusal::Malformed),
-            (at::COMPRESSED_LEN, &[0, 0], Refusal::Malformed),
-            (at::COMPRESSED_LEN, &[0xff, 0xff], Refusal::Malformed),
-            (at::PAGE_TYPE, &TYPE_COMPRESSED_ENCRYPTED.to_be_bytes(), Refusal::Encrypted),
+            (at::CHECKSUM, &[0_u8][..], NoTrim::Checksum),
+            (at::ALGORITHM + 7, &[7], NoTrim::Malformed),
+            (at::ALGORITHM, &[1], NoTrim::Malformed),
+            (at::COMPRESSED_LEN, &[0, 0], NoTrim::Malformed),
+            (at::COMPRESSED_LEN, &[0xff, 0xff], NoTrim::Malformed),
+            (at::PAGE_TYPE, &TYPE_COMPRESSED_ENCRYPTED.to_be_bytes(), NoTrim::Encrypted),
         ] {
             let mut page = older(3, 5000, 512);
             put(&mut page, at, bytes);
@@ -260,7 +258,7 @@ mod tests {
         let mut row = vec![0x11; 8192];
         put(&mut row, at::PAGE_NO, &3_u32.to_be_bytes());
         put(&mut row, at::PAGE_TYPE, &17855_u16.to_be_bytes());
-        assert_eq!(implied_trim(3 * 8192, &row), Err(Refusal::NotCompressed));
+        assert_eq!(implied_trim(3 * 8192, &row), Err(NoTrim::NotCompressed));
     }
 
     #[test]

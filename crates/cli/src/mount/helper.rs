@@ -9,9 +9,28 @@ pub(crate) const HELPER: &str = "mount.lacuna";
 
 /// Options of fstab that concern mount(8), systemd or nobody.
 const IGNORED: [&str; 22] = [
-    "defaults", "rw", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev",
-    "exec", "nodev", "nosuid", "atime", "noatime", "relatime", "norelatime", "strictatime", "nodiratime",
-    "async", "remount",
+    "defaults",
+    "rw",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "exec",
+    "nodev",
+    "nosuid",
+    "atime",
+    "noatime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nodiratime",
+    "async",
+    "remount",
 ];
 
 /// Options with the command line's flag for each.
