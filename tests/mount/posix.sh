@@ -20,7 +20,7 @@ naptime = 0.01
 allow_remount = false
 
 [dummy_auth]
-entries = [["nobody", "nogroup"], ["daemon", "daemon"], ["bin", "bin"]]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 TOML
 mkdir "$mnt/tests" "$WORK/secondary"
 chmod 777 "$mnt/tests" "$WORK"
