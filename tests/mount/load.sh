@@ -21,7 +21,7 @@ shape page --rw=randwrite --bs=16K --direct=1 --ioengine=libaio --iodepth=16
 shape mixed --rw=randrw --bs=4K --direct=1 --ioengine=libaio --iodepth=32
 shape uring --rw=randwrite --bs=16K --direct=1 --ioengine=io_uring --iodepth=16
 shape buffered --rw=randrw --bs=4K
-shape unaligned --rw=randwrite --bsrange=1-70000 --bs_unaligned --size=16M
+shape unaligned --rw=randwrite --bs=7777 --bs_unaligned --size=16M
 shape mapped --rw=randwrite --bs=4K --ioengine=mmap --size=32M
 shape durable --rw=randwrite --bs=4K --direct=1 --fdatasync=1 --size=8M
 shape crowd --rw=randwrite --bs=8K --direct=1 --numjobs=8 --size=16M --group_reporting
