@@ -11,6 +11,7 @@ use std::{
             net::{SocketAddr, UnixDatagram},
         },
     },
+    panic,
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -26,7 +27,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use super::{Arguments, daemon, journal};
+use super::{Arguments, daemon, flusher::Flusher, journal};
 use crate::{control, live};
 
 /// What MariaDB looks for before it asks files whether they write atomically. Any node will do.
@@ -39,6 +40,11 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Mounts, serves until the file system is unmounted or a signal ends it, and closes the store.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     journal::install();
+    // A broken invariant in one thread must not leave the others writing. What was acknowledged is safe.
+    panic::set_hook(Box::new(|info| {
+        log::error!("stopped: {info}");
+        std::process::abort();
+    }));
     if arguments.background_process {
         rustix::process::setsid().context("leaving the session")?;
         std::env::set_current_dir("/")?;
@@ -57,6 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         .mount(Arc::clone(&service), &arguments.dir, &mount_options(arguments))
         .with_context(|| arguments.dir.display().to_string())?;
     let mut unmounter = session.unmounter();
+    let flusher = (!arguments.read_only).then(|| Flusher::start(Arc::clone(&fs))).transpose()?;
     let dir = arguments.dir.clone();
     // Weak: this thread never ends, and must not keep the store locked.
     let on_signal = Arc::downgrade(&fs);
@@ -70,6 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     announce(arguments)?;
     log::info!("{name}: mounted on {}", arguments.dir.display());
     let served = session.serve();
+    drop(flusher);
     // What was asked of the store comes first: an error of the transport must not keep it open.
     fs.close().with_context(|| name.clone())?;
     // The store's lock goes with its last user; who waits for the socket to vanish may then open it.
