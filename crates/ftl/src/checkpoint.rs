@@ -7,7 +7,7 @@
 //! A checkpoint begins by noting, at one instant (log and map locked): the last batch `S`, the append
 //! offsets, the next generation, the counters of all segments, and all leaves, by place or, where they
 //! changed, by reference. The lock is held for a walk over the
-//! nodes above the leaves, about 2 ms per 100,000 leaves. A batch that changes such a leaf afterwards
+//! nodes above the leaves (`benches/map.rs` measures it). A batch that changes such a leaf afterwards
 //! changes a copy. So what is written is exactly the map after `S`, and replay starts from there.
 //!
 //! Invariants:
