@@ -3,3 +3,4 @@
 pub mod engine;
 pub mod iobench;
 pub mod linkbench;
+pub mod mysql;

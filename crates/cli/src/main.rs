@@ -9,6 +9,7 @@ mod format;
 mod info;
 mod iobench;
 mod linkbench;
+mod linkbench_sql;
 mod size;
 mod trace;
 
