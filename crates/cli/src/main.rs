@@ -4,17 +4,23 @@
 //! command line makes no sense, else 1.
 
 mod check;
+mod control;
 mod flash_model;
 mod format;
 mod info;
 mod iobench;
 mod linkbench;
 mod linkbench_sql;
+mod live;
+mod metrics;
+mod mount;
 mod size;
 mod trace;
 
 use std::{
+    ffi::OsString,
     io::{ErrorKind, Write},
+    path::Path,
     process::ExitCode,
 };
 
@@ -38,10 +44,20 @@ enum Command {
     #[command(name = "iobench")]
     IoBench(Box<iobench::Arguments>),
     FlashModel(flash_model::Arguments),
+    Mount(mount::Arguments),
+    Umount(mount::UnmountArguments),
+    Metrics(metrics::Arguments),
 }
 
 fn main() -> ExitCode {
-    let command_line = match CommandLine::try_parse() {
+    let line = match words(std::env::args_os()) {
+        Ok(line) => line,
+        Err(usage) => {
+            complain(&usage);
+            return ExitCode::from(2);
+        }
+    };
+    let command_line = match CommandLine::try_parse_from(line) {
         Ok(command_line) => command_line,
         Err(usage) => return explain(&usage),
     };
@@ -52,6 +68,9 @@ fn main() -> ExitCode {
         Command::LinkBench(arguments) => linkbench::run(&arguments),
         Command::IoBench(arguments) => iobench::run(&arguments),
         Command::FlashModel(arguments) => flash_model::run(&arguments),
+        Command::Mount(arguments) => mount::run(&arguments),
+        Command::Umount(arguments) => mount::unmount(&arguments),
+        Command::Metrics(arguments) => metrics::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -59,6 +78,17 @@ fn main() -> ExitCode {
             complain(&chain(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The words of the command line; those of `mount.lacuna` in our own terms.
+fn words(mut given: std::env::ArgsOs) -> Result<Vec<OsString>, String> {
+    let is_helper = |name: &OsString| Path::new(name).file_name().is_some_and(|name| name == mount::HELPER);
+    match given.next() {
+        Some(name) if is_helper(&name) => {
+            mount::arguments_of_helper(given, rustix::process::geteuid().is_root())
+        }
+        name => Ok(name.into_iter().chain(given).collect()),
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) const FILE_BYTES_MAX: u64 = REGION_SECTORS * SECTOR as u64;
 
 /// Number of an inode, and of the region of the space that holds its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Ino(pub(crate) u32);
+pub struct Ino(pub(crate) u32);
 
 impl Ino {
     /// The superblock is sector 0 of this region.
@@ -23,11 +23,26 @@ impl Ino {
     /// Sector n of this region is inode n.
     pub(crate) const TABLE: Ino = Ino(1);
     /// The root directory.
-    pub(crate) const ROOT: Ino = Ino(2);
+    pub const ROOT: Ino = Ino(2);
+    /// Sector n of this region says that inode n has no name any more and is still open.
+    pub(crate) const ORPHANS: Ino = Ino(3);
+    /// Extended attributes that do not fit into inodes.
+    pub(crate) const XATTRS: Ino = Ino(4);
     /// First number for files; those below are kept for the file system's own tables.
     pub(crate) const FIRST: Ino = Ino(16);
     /// Last number. One less than 28 bits can hold, so that the end of its region is an address too.
     pub(crate) const LAST: Ino = Ino((1 << 28) - 2);
+
+    /// The inode number `number`, if a file or directory can have it.
+    pub fn new(number: u64) -> Option<Ino> {
+        let ino = Ino(u32::try_from(number).ok()?);
+        (ino == Ino::ROOT || (Ino::FIRST..=Ino::LAST).contains(&ino)).then_some(ino)
+    }
+
+    /// The number.
+    pub fn number(self) -> u64 {
+        self.0.into()
+    }
 
     /// Address of a sector of this inode's region.
     pub(crate) fn lba(self, sector: u64) -> Lba {

@@ -1,5 +1,91 @@
 use lacuna_device as device;
 use lacuna_ftl as ftl;
+use rustix::io::Errno;
+
+/// Why the file system refuses what POSIX lets it refuse; nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// ENOENT
+    #[error("no such file or directory")]
+    NotFound,
+    /// EEXIST
+    #[error("exists already")]
+    Exists,
+    /// ENOTDIR
+    #[error("not a directory")]
+    NotADirectory,
+    /// EISDIR
+    #[error("is a directory")]
+    IsADirectory,
+    /// ENOTEMPTY
+    #[error("directory is not empty")]
+    NotEmpty,
+    /// ENAMETOOLONG: a name of more than 255 bytes, or a link's target of more than 4,095.
+    #[error("name is too long")]
+    NameTooLong,
+    /// EINVAL
+    #[error("invalid argument")]
+    Invalid,
+    /// EPERM
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// EMLINK
+    #[error("too many links")]
+    TooManyLinks,
+    /// EFBIG: beyond 32 TiB.
+    #[error("file is too large")]
+    FileTooLarge,
+    /// ENXIO: no data, or no hole, from there on.
+    #[error("no such offset")]
+    NoSuchOffset,
+    /// ENODATA: no extended attribute of that name.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// E2BIG: an extended attribute of more than 64 KiB.
+    #[error("attribute is too large")]
+    AttributeTooLarge,
+    /// ERANGE: an extended attribute's name of more than 255 bytes, or an empty one.
+    #[error("attribute name is out of range")]
+    AttributeName,
+    /// ENOSPC: no more room for extended attributes of this inode, or no inode numbers left.
+    #[error("no room left")]
+    NoRoom,
+    /// ENOTSUP
+    #[error("not supported")]
+    NotSupported,
+    /// ESTALE: the inode is gone.
+    #[error("stale inode")]
+    Stale,
+    /// EBUSY: the root directory cannot be removed or renamed.
+    #[error("in use")]
+    Busy,
+}
+
+impl Refusal {
+    fn errno(self) -> Errno {
+        match self {
+            Refusal::NotFound => Errno::NOENT,
+            Refusal::Exists => Errno::EXIST,
+            Refusal::NotADirectory => Errno::NOTDIR,
+            Refusal::IsADirectory => Errno::ISDIR,
+            Refusal::NotEmpty => Errno::NOTEMPTY,
+            Refusal::NameTooLong => Errno::NAMETOOLONG,
+            Refusal::Invalid => Errno::INVAL,
+            Refusal::NotPermitted => Errno::PERM,
+            Refusal::TooManyLinks => Errno::MLINK,
+            Refusal::FileTooLarge => Errno::FBIG,
+            Refusal::NoSuchOffset => Errno::NXIO,
+            Refusal::NoAttribute => Errno::NODATA,
+            Refusal::AttributeTooLarge => Errno::TOOBIG,
+            Refusal::AttributeName => Errno::RANGE,
+            Refusal::NoRoom => Errno::NOSPC,
+            Refusal::NotSupported => Errno::NOTSUP,
+            Refusal::Stale => Errno::STALE,
+            Refusal::Busy => Errno::BUSY,
+        }
+    }
+}
 
 /// What can go wrong in the file system.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +97,9 @@ pub enum Error {
     /// The device or directory failed, or refused a name or range; it names itself.
     #[error(transparent)]
     Device(#[from] device::Error),
+    /// The file system refuses; see [`Refusal`].
+    #[error(transparent)]
+    Refused(#[from] Refusal),
     /// The store holds no file system.
     #[error("{store}: not a Lacuna file system: {reason}")]
     NotAFileSystem {
@@ -54,6 +143,36 @@ pub enum Error {
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+impl Error {
+    /// The error as POSIX numbers it. What says that the store is damaged or stopped is EIO.
+    pub fn errno(&self) -> i32 {
+        let errno = match self {
+            Error::Refused(refusal) => refusal.errno(),
+            Error::Ftl(ftl::Error::Full { .. }) => Errno::NOSPC,
+            Error::Ftl(ftl::Error::ReadOnly { .. }) => Errno::ROFS,
+            Error::Ftl(ftl::Error::Device(error)) | Error::Device(error) => return device_errno(error),
+            _ => Errno::IO,
+        };
+        errno.raw_os_error()
+    }
+}
+
+fn device_errno(error: &device::Error) -> i32 {
+    let errno = match error {
+        device::Error::Io { source, .. } => match source.raw_os_error() {
+            Some(errno) => return errno,
+            None => Errno::IO,
+        },
+        device::Error::Full { .. } => Errno::NOSPC,
+        device::Error::NotFound { .. } => Errno::NOENT,
+        device::Error::Exists { .. } => Errno::EXIST,
+        device::Error::BadName { .. } | device::Error::BadRange { .. } => Errno::INVAL,
+        device::Error::Unsupported { .. } => Errno::NOTSUP,
+        _ => Errno::IO,
+    };
+    errno.raw_os_error()
+}
+
 /// Users of a place see its failures in the words of the device layer.
 impl From<Error> for device::Error {
     fn from(error: Error) -> device::Error {
@@ -61,6 +180,10 @@ impl From<Error> for device::Error {
         match error {
             Error::Ftl(error) => error.into(),
             Error::Device(error) => error,
+            Error::Refused(Refusal::NotFound | Refusal::Stale) => device::Error::NotFound { name: what },
+            Error::Refused(Refusal::Exists) => device::Error::Exists { name: what },
+            Error::Refused(Refusal::NoRoom) => device::Error::Full { what },
+            Error::Refused(_) => device::Error::Unsupported { what, operation: "this operation on it" },
             Error::Corrupt { store, what, sector, reason } => device::Error::Corrupt {
                 what: format!("{store}: {what}"),
                 at: sector.saturating_mul(device::SECTOR as u64),

@@ -41,10 +41,12 @@ mod fs;
 mod inode;
 mod names;
 mod open;
+pub mod posix;
 mod siphash;
 
+pub use addr::Ino;
 pub use check::Report;
-pub use error::{Error, Result};
+pub use error::{Error, Refusal, Result};
 pub use format::Timestamp;
 pub use fs::{FormatOptions, Nvmfs, Options, system_time};
 pub use lacuna_ftl::{CheckDepth, Finding};

@@ -1,0 +1,115 @@
+//! Starting the process that serves a mount in the background.
+
+use std::{
+    ffi::OsString,
+    io::Read,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::Arguments;
+
+/// What the background process writes to standard output when the mount stands.
+pub(super) const READY: &str = "mounted\n";
+
+/// Starts the background process and returns when its mount stands.
+pub(super) fn start(arguments: &Arguments) -> Result<()> {
+    let program = std::env::current_exe().context("this program's own file")?;
+    let mut child = Command::new(program)
+        .arg("mount")
+        .args(command_line(arguments))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("starting the background process")?;
+    let mut ready = vec![0; READY.len()];
+    let stdout = child.stdout.as_mut().expect("piped");
+    if stdout.read_exact(&mut ready).is_ok() && ready == READY.as_bytes() {
+        return Ok(());
+    }
+    let mut complaint = String::new();
+    let stderr = child.stderr.as_mut().expect("piped");
+    stderr.read_to_string(&mut complaint)?;
+    let status = child.wait()?;
+    match complaint.trim().trim_start_matches("lacuna: ") {
+        "" => bail!("{}: the background process ended: {status}", arguments.store.display()),
+        complaint => bail!("{complaint}"),
+    }
+}
+
+/// The arguments again, for the background process.
+fn command_line(arguments: &Arguments) -> Vec<OsString> {
+    let mut line: Vec<OsString> = vec!["--background-process".into()];
+    let Arguments { read_only, allow_other, cache, no_infer_trim, fcta, dev, suid, noexec, .. } = *arguments;
+    for (is_set, flag) in [
+        (read_only, "--read-only"),
+        (allow_other, "--allow-other"),
+        (cache, "--cache"),
+        (no_infer_trim, "--no-infer-trim"),
+        (fcta, "--fcta"),
+        (dev, "--dev"),
+        (suid, "--suid"),
+        (noexec, "--noexec"),
+        (arguments.punch_store_file, "--punch-store-file"),
+    ] {
+        if is_set {
+            line.push(flag.into());
+        }
+    }
+    line.push(format!("--threads={}", arguments.threads).into());
+    line.push(format!("--blksize={}", arguments.blksize).into());
+    line.push("--".into());
+    line.push(arguments.store.clone().into());
+    line.push(arguments.dir.clone().into());
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        mount: Arguments,
+    }
+
+    #[test]
+    fn the_background_process_gets_every_argument() {
+        for given in [
+            &["lacuna", "a", "b"][..],
+            &[
+                "lacuna",
+                "--read-only",
+                "--allow-other",
+                "--cache",
+                "--no-infer-trim",
+                "--fcta",
+                "--dev",
+                "--suid",
+                "--noexec",
+                "--punch-store-file",
+                "--threads=7",
+                "--blksize=4096",
+                "-a",
+                "--b",
+            ],
+        ] {
+            let given = given.iter().enumerate().map(|(at, text)| match *text {
+                // The names come last, and may look like options.
+                text if text.starts_with('-') && at + 2 >= given.len() => format!("./{text}"),
+                text => text.to_owned(),
+            });
+            let mut arguments = CommandLine::parse_from(given).mount;
+            let again = CommandLine::parse_from(
+                std::iter::once(OsString::from("lacuna")).chain(command_line(&arguments)),
+            );
+            arguments.background_process = true;
+            assert_eq!(again.mount, arguments);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! `mount.lacuna`: what mount(8) calls for `mount -t lacuna` and for lines of fstab.
+//!
+//! It is this program under another name: `ln -s /usr/bin/lacuna /sbin/mount.lacuna`.
+
+use std::ffi::OsString;
+
+/// The name under which the program is mount(8)'s helper.
+pub(crate) const HELPER: &str = "mount.lacuna";
+
+/// Options of fstab that concern mount(8), systemd or nobody.
+const IGNORED: [&str; 22] = [
+    "defaults",
+    "rw",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "exec",
+    "nodev",
+    "nosuid",
+    "atime",
+    "noatime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nodiratime",
+    "async",
+    "remount",
+];
+
+/// Options with the command line's flag for each.
+const FLAGS: [(&str, &str); 10] = [
+    ("ro", "--read-only"),
+    ("allow_other", "--allow-other"),
+    ("cache", "--cache"),
+    ("no_infer_trim", "--no-infer-trim"),
+    ("fcta", "--fcta"),
+    ("dev", "--dev"),
+    ("suid", "--suid"),
+    ("noexec", "--noexec"),
+    ("punch_store_file", "--punch-store-file"),
+    ("foreground", "--foreground"),
+];
+
+/// Translates `mount.lacuna STORE DIR [-sfnv] [-t TYPE] [-o OPTION,...]` into `lacuna mount ...`.
+///
+/// A file system in fstab is there for everybody, so that root's mounts imply `allow_other`;
+/// `private` takes it back.
+pub(crate) fn arguments_of_helper(
+    given: impl Iterator<Item = OsString>,
+    is_root: bool,
+) -> Result<Vec<OsString>, String> {
+    let mut names = Vec::new();
+    let mut line: Vec<OsString> = vec!["lacuna".into(), "mount".into()];
+    let mut is_shared = is_root;
+    let mut given = given;
+    while let Some(argument) = given.next() {
+        match argument.to_str() {
+            Some("-o") => {
+                let options = given.next().ok_or("-o needs options")?;
+                let options = options.to_str().ok_or("options must be UTF-8")?;
+                for option in options.split(',').filter(|option| !option.is_empty()) {
+                    match option {
+                        "private" => is_shared = false,
+                        "remount" => return Err("cannot be remounted; unmount it first".into()),
+                        _ => line.extend(flag_of(option)?.map(OsString::from)),
+                    }
+                }
+            }
+            Some("-t" | "-N") => drop(given.next()),
+            Some("-s" | "-f" | "-n" | "-v" | "-sf" | "-sv") => {}
+            Some(unknown) if unknown.starts_with('-') => return Err(format!("unknown option {unknown}")),
+            _ => names.push(argument),
+        }
+    }
+    if names.len() != 2 {
+        return Err("a store and a directory are needed".into());
+    }
+    if is_shared && !line.iter().any(|flag| flag == "--allow-other") {
+        line.push("--allow-other".into());
+    }
+    line.push("--".into());
+    line.extend(names);
+    Ok(line)
+}
+
+fn flag_of(option: &str) -> Result<Option<String>, String> {
+    if let Some((_, flag)) = FLAGS.iter().find(|(name, _)| *name == option) {
+        return Ok(Some((*flag).to_owned()));
+    }
+    match option.split_once('=') {
+        Some((name @ ("threads" | "blksize"), value)) => return Ok(Some(format!("--{name}={value}"))),
+        Some((name, _)) if name.starts_with("x-") || name == "comment" => return Ok(None),
+        _ => {}
+    }
+    if IGNORED.contains(&option) || option.starts_with("x-") {
+        return Ok(None);
+    }
+    Err(format!("unknown mount option {option}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translate(given: &str, is_root: bool) -> Result<String, String> {
+        let given = given.split(' ').map(OsString::from);
+        let line = arguments_of_helper(given, is_root)?;
+        Ok(line.join(" ".as_ref()).into_string().expect("UTF-8"))
+    }
+
+    #[test]
+    fn options_of_fstab_become_flags() {
+        for (given, is_root, expected) in [
+            ("/s /d", true, Ok("lacuna mount --allow-other -- /s /d")),
+            ("/s /d", false, Ok("lacuna mount -- /s /d")),
+            (
+                "/s /d -n -t lacuna -o rw,noatime,threads=4,x-systemd.before=mariadb.service,fcta",
+                true,
+                Ok("lacuna mount --threads=4 --fcta --allow-other -- /s /d"),
+            ),
+            ("-o ro,private /s /d", true, Ok("lacuna mount --read-only -- /s /d")),
+            ("/s /d -o allow_other", false, Ok("lacuna mount --allow-other -- /s /d")),
+            ("/s /d -o data=journal", true, Err("unknown mount option data=journal")),
+            ("/s", true, Err("a store and a directory are needed")),
+            ("/s /d -o remount,ro", true, Err("cannot be remounted; unmount it first")),
+        ] {
+            let expected = expected.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(translate(given, is_root), expected, "{given}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Where a mounted store's messages go: standard error in the foreground, the system's log else.
+
+use std::{
+    io::Write,
+    os::unix::net::UnixDatagram,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+/// The socket on which syslog, or systemd's journal in its place, listens.
+const SYSLOG: &str = "/dev/log";
+/// Facility `daemon` of syslog.
+const FACILITY: u8 = 3 << 3;
+
+/// The program's logger.
+struct Journal {
+    /// Whether standard error is gone and the system's log takes its place.
+    detached: AtomicBool,
+}
+
+static JOURNAL: Journal = Journal { detached: AtomicBool::new(false) };
+
+/// Installs the logger. Messages go to standard error until [`detach`].
+pub(super) fn install() {
+    if log::set_logger(&JOURNAL).is_ok() {
+        log::set_max_level(LevelFilter::Info);
+    }
+}
+
+/// Sends all further messages to the system's log.
+pub(super) fn detach() {
+    JOURNAL.detached.store(true, Ordering::Relaxed);
+}
+
+impl Log for Journal {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        // The transport's own chatter is of use to its developers only.
+        metadata.level() <= if metadata.target().starts_with("lacuna") { Level::Info } else { Level::Warn }
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        if self.detached.load(Ordering::Relaxed) {
+            let severity = match record.level() {
+                Level::Error => 3,
+                Level::Warn => 4,
+                _ => 6,
+            };
+            let line = format!("<{}>lacuna[{}]: {}", FACILITY | severity, std::process::id(), record.args());
+            // A machine without a log is no reason to stop serving files.
+            let _ = UnixDatagram::unbound().and_then(|socket| socket.send_to(line.as_bytes(), SYSLOG));
+        } else {
+            let _ = writeln!(std::io::stderr(), "lacuna: {}", record.args());
+        }
+    }
+
+    fn flush(&self) {}
+}

@@ -1,0 +1,136 @@
+//! `lacuna mount` and `lacuna umount`.
+//!
+//! Without `--foreground` the program starts itself again as the process that serves the mount, and waits
+//! on a pipe until that one says that the mount stands, or dies with a reason. So the caller's exit code
+//! means what it says, and nothing forks with threads running.
+
+mod daemon;
+mod helper;
+mod journal;
+mod serve;
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+pub(crate) use helper::{HELPER, arguments_of_helper};
+
+/// Mount a store as a file system
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arguments {
+    /// A store file or a block device
+    store: PathBuf,
+    /// The directory to mount it on
+    dir: PathBuf,
+    /// Serve from this process instead of a background one
+    #[arg(long)]
+    foreground: bool,
+    /// Change nothing
+    #[arg(long)]
+    read_only: bool,
+    /// Let other users in; what they may do is a matter of permissions
+    #[arg(long)]
+    allow_other: bool,
+    /// Threads that serve requests
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+    /// Block size told to programs; MariaDB takes anything above 4096 for 512
+    #[arg(long, default_value_t = 65536, value_parser = block_size)]
+    blksize: u32,
+    /// Keep files that are opened without O_DIRECT in the kernel's page cache
+    #[arg(long)]
+    cache: bool,
+    /// Do not trim behind InnoDB pages that shrank
+    #[arg(long)]
+    no_infer_trim: bool,
+    /// Make /dev/fcta, by which MariaDB looks for atomic writes
+    #[arg(long)]
+    fcta: bool,
+    /// Allow device nodes on the file system
+    #[arg(long)]
+    dev: bool,
+    /// Honour set-user-id bits on the file system
+    #[arg(long)]
+    suid: bool,
+    /// Allow no programs to be run from the file system
+    #[arg(long)]
+    noexec: bool,
+    /// Write freed segments of a store file as holes
+    #[arg(long)]
+    punch_store_file: bool,
+    /// Started by `lacuna mount`: tell it on standard output when the mount stands
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    background_process: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let mut arguments = arguments.clone();
+    // The background process leaves the working directory.
+    arguments.store = absolute(&arguments.store)?;
+    arguments.dir = absolute(&arguments.dir)?;
+    if !arguments.dir.is_dir() {
+        bail!("{}: not a directory", arguments.dir.display());
+    }
+    if arguments.foreground || arguments.background_process {
+        serve::run(&arguments)
+    } else {
+        daemon::start(&arguments)
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().with_context(|| path.display().to_string())
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(bytes) if bytes.is_power_of_two() && (512..=1 << 20).contains(&bytes) => Ok(bytes),
+        _ => Err("a block size is a power of two from 512 to 1048576".into()),
+    }
+}
+
+/// Unmount a file system and wait until its store is closed
+#[derive(Args)]
+pub(crate) struct UnmountArguments {
+    /// The directory it is mounted on
+    dir: PathBuf,
+    /// Detach it now, even if it is in use; its store is closed with its last file
+    #[arg(long)]
+    lazy: bool,
+}
+
+pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
+    let name = arguments.dir.display();
+    let dir = absolute(&arguments.dir)?;
+    let Some(store) = serve::store_mounted_on(&dir)? else {
+        bail!("{name}: no Lacuna file system is mounted there");
+    };
+    let flags = if arguments.lazy {
+        rustix::mount::UnmountFlags::DETACH
+    } else {
+        rustix::mount::UnmountFlags::empty()
+    };
+    match rustix::mount::unmount(&dir, flags) {
+        Err(rustix::io::Errno::PERM) => unmount_as_user(&dir, arguments.lazy)?,
+        result => result.with_context(|| name.to_string())?,
+    }
+    if arguments.lazy { Ok(()) } else { serve::wait_until_closed(&store) }
+}
+
+/// Only the set-user-id program of the FUSE package may unmount what a user mounted.
+fn unmount_as_user(dir: &Path, lazy: bool) -> Result<()> {
+    let output = Command::new("fusermount3")
+        .args(if lazy { &["-u", "-z"][..] } else { &["-u"] })
+        .arg("--")
+        .arg(dir)
+        .output()
+        .context("fusermount3 (package fuse3)")?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}

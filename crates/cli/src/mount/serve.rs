@@ -1,0 +1,212 @@
+//! The process that serves a mount: from the open store to its clean close.
+
+use std::{
+    fs,
+    io::Write,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            net::{SocketAddr, UnixDatagram},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use lacuna_fuse::{FuserTransport, MountOptions, Service, ServiceOptions, Transport, Unmounter};
+use lacuna_nvmfs::{Nvmfs, OpenedPlace, PlaceOptions, open_place};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use super::{Arguments, daemon, journal};
+use crate::{control, live};
+
+/// What MariaDB looks for before it asks files whether they write atomically. Any node will do.
+const FCTA: &str = "/dev/fcta";
+/// How often `lacuna umount` looks whether the store is closed.
+const CLOSE_POLL: Duration = Duration::from_millis(20);
+
+/// Mounts, serves until the file system is unmounted or a signal ends it, and closes the store.
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    journal::install();
+    if arguments.background_process {
+        rustix::process::setsid().context("leaving the session")?;
+        std::env::set_current_dir("/")?;
+    }
+    // From here on a signal waits until the mount stands: it cannot leave half of one behind.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let name = arguments.store.display().to_string();
+    let fs = open(arguments)?;
+    let service = Arc::new(Service::new(Arc::clone(&fs), service_options(arguments)));
+    let listener = control::Listener::start(&arguments.store, live::answerer(name.clone(), &service))
+        .context("the control socket")?;
+    if arguments.fcta {
+        make_fcta()?;
+    }
+    let mut session = FuserTransport
+        .mount(Arc::clone(&service), &arguments.dir, &mount_options(arguments))
+        .with_context(|| arguments.dir.display().to_string())?;
+    let mut unmounter = session.unmounter();
+    let dir = arguments.dir.clone();
+    let on_signal = Arc::clone(&fs);
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        for _ in signals.forever() {
+            stop(&dir, &mut unmounter, &on_signal);
+        }
+    })?;
+    announce(arguments)?;
+    log::info!("{name}: mounted on {}", arguments.dir.display());
+    let served = session.serve();
+    // What was asked of the store comes first: an error of the transport must not keep it open.
+    fs.close().with_context(|| name.clone())?;
+    drop(listener);
+    log::info!("{name}: unmounted and closed");
+    served.with_context(|| arguments.dir.display().to_string())
+}
+
+fn open(arguments: &Arguments) -> Result<Arc<Nvmfs>> {
+    let options = PlaceOptions {
+        read_only: arguments.read_only,
+        punch_store_file: arguments.punch_store_file,
+        ..PlaceOptions::default()
+    };
+    match open_place(&arguments.store, &options)? {
+        OpenedPlace::Store(fs) => Ok(fs),
+        _ => bail!("{}: a directory; only a store can be mounted", arguments.store.display()),
+    }
+}
+
+fn service_options(arguments: &Arguments) -> ServiceOptions {
+    ServiceOptions {
+        block_bytes: arguments.blksize,
+        cache: arguments.cache,
+        infer_trim: !arguments.no_infer_trim,
+    }
+}
+
+fn mount_options(arguments: &Arguments) -> MountOptions {
+    MountOptions {
+        source: arguments.store.display().to_string(),
+        read_only: arguments.read_only,
+        allow_other: arguments.allow_other,
+        dev: arguments.dev,
+        suid: arguments.suid,
+        exec: !arguments.noexec,
+        threads: arguments.threads.into(),
+    }
+}
+
+/// Unmounts on a signal. A file system in use is detached and served until its last file is closed; what
+/// was acknowledged so far is made durable at once, should the next signal be one that kills.
+fn stop(dir: &Path, unmounter: &mut Unmounter, fs: &Nvmfs) {
+    let Err(error) = unmounter() else { return };
+    log::warn!("{}: {error}; detached, serving until its last file is closed", dir.display());
+    if let Err(error) = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::DETACH) {
+        log::error!("{}: cannot be detached: {error}", dir.display());
+    }
+    if let Err(error) = fs.posix().sync() {
+        log::error!("{}: {error}", dir.display());
+    }
+}
+
+/// Tells whoever started us that the mount stands.
+fn announce(arguments: &Arguments) -> Result<()> {
+    if arguments.background_process {
+        std::io::stdout().write_all(daemon::READY.as_bytes())?;
+        std::io::stdout().flush()?;
+        journal::detach();
+        let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+    }
+    notify_systemd("READY=1");
+    Ok(())
+}
+
+/// Tells systemd (`Type=notify`) about our state, if it wants to know.
+fn notify_systemd(state: &str) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match socket.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&socket),
+    };
+    let told = address.and_then(|address| {
+        let datagram = UnixDatagram::unbound()?;
+        datagram.send_to_addr(state.as_bytes(), &address)
+    });
+    if let Err(error) = told {
+        log::warn!("systemd could not be told: {error}");
+    }
+}
+
+fn make_fcta() -> Result<()> {
+    if Path::new(FCTA).exists() {
+        return Ok(());
+    }
+    std::os::unix::fs::symlink("null", FCTA).context(FCTA)
+}
+
+/// The store that is mounted on `dir`, from the kernel's table of mounts.
+pub(super) fn store_mounted_on(dir: &Path) -> Result<Option<PathBuf>> {
+    let table = fs::read("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
+    Ok(table.split(|byte| *byte == b'\n').rev().find_map(|line| mount_source(line, dir)))
+}
+
+/// The source of a Lacuna mount on `dir`, if this line of mountinfo is one.
+fn mount_source(line: &[u8], dir: &Path) -> Option<PathBuf> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let separator = fields.iter().position(|field| *field == b"-")?;
+    let is_ours = unescape(fields.get(4)?) == dir.as_os_str().as_bytes()
+        && *fields.get(separator + 1)? == b"fuse.lacuna";
+    is_ours.then_some(())?;
+    let source = unescape(fields.get(separator + 2)?);
+    Some(PathBuf::from(std::ffi::OsString::from_vec(source)))
+}
+
+/// Spaces and the like stand as backslash and three octal digits in mountinfo.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        match (*first, tail) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
+                out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            (byte, _) => out.push(byte),
+        }
+    }
+    out
+}
+
+/// Returns when no process serves `store` any more.
+pub(super) fn wait_until_closed(store: &Path) -> Result<()> {
+    while store.exists() && control::ask(store, "ping")?.is_some() {
+        thread::sleep(CLOSE_POLL);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_mounts_is_understood() {
+        let line = br"36 25 0:32 / /mnt/a\040b rw,nosuid shared:7 - fuse.lacuna /tmp/st\134ore rw,user_id=0";
+        assert_eq!(mount_source(line, Path::new("/mnt/a b")), Some(PathBuf::from(r"/tmp/st\ore")));
+        assert_eq!(mount_source(line, Path::new("/mnt/a")), None);
+        let other = b"36 25 0:32 / /mnt/a rw - ext4 /dev/sda rw";
+        assert_eq!(mount_source(other, Path::new("/mnt/a")), None);
+        for broken in [&b""[..], b"-", b"36 25 0:32 / /mnt/a rw -", b"a b c d e - fuse.lacuna"] {
+            assert_eq!(mount_source(broken, Path::new("/mnt/a")), None);
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! Answers to the kernel's requests, whatever carries them.
+//!
+//! It owns the set of files that answered the DirectFS ioctl, and counters; all else is the file system's.
+//!
+//! **Invariants.**
+//! 1. A number is in the set only while the file that was asked about has it: whoever gets a number anew
+//!    starts outside.
+//! 2. A trim is inferred only for files in the set, and only where the kernel holds no pages of the file
+//!    that it would not see change.
+//!
+//! **Locks.** The set's, held for a look-up or a change, never across a call of the file system.
+
+use std::{collections::HashSet, sync::Arc};
+
+use lacuna_nvmfs::{
+    Ino, Nvmfs,
+    posix::{
+        Allocate, Attr, Caller, DirEntry, FileKind, Posix, Rename, SetAttr, StatFs, WriteOptions, XattrMode,
+    },
+};
+use parking_lot::RwLock;
+use rustix::io::Errno as Os;
+
+use crate::{counters::Counters, innodb};
+
+/// The ioctl by which Fusion-io's DirectFS was asked for atomic writes: `_IOW(0x95, 2, uint)`. Stock
+/// MariaDB and MySQL ask it of every data file and turn their doublewrite buffer off where it is answered.
+const DFS_IOCTL_ATOMIC_WRITE_SET: u32 = 0x4004_9502;
+
+/// The number of the root directory in FUSE.
+const FUSE_ROOT: u64 = 1;
+
+const FALLOC_FL_KEEP_SIZE: i32 = 0x01;
+const FALLOC_FL_PUNCH_HOLE: i32 = 0x02;
+const FALLOC_FL_ZERO_RANGE: i32 = 0x10;
+
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
+/// Entries of a directory looked at in one go.
+const ENTRIES_PER_STEP: usize = 64;
+
+/// A number of `errno`, as the kernel takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl From<Os> for Errno {
+    fn from(errno: Os) -> Errno {
+        Errno(errno.raw_os_error())
+    }
+}
+
+type Result<T> = std::result::Result<T, Errno>;
+
+/// How to serve.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceOptions {
+    /// `st_blksize` of every file in bytes.
+    pub block_bytes: u32,
+    /// Let the kernel cache files that are opened without `O_DIRECT`.
+    pub cache: bool,
+    /// Infer trims behind InnoDB pages that shrank.
+    pub infer_trim: bool,
+}
+
+impl Default for ServiceOptions {
+    fn default() -> ServiceOptions {
+        ServiceOptions { block_bytes: 65536, cache: false, infer_trim: true }
+    }
+}
+
+/// A write as the kernel asks for it.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteRequest<'a> {
+    /// Where in the file.
+    pub offset: u64,
+    /// What.
+    pub data: &'a [u8],
+    /// Flags of `open` that are in force for this write.
+    pub open_flags: i32,
+    /// Take set-user-id, set-group-id and capabilities away.
+    pub kill_privileges: bool,
+    /// It comes from the kernel's page cache, or from a mapping.
+    pub from_cache: bool,
+}
+
+/// One entry of a directory, with what it names.
+#[derive(Debug)]
+pub struct NamedAttr {
+    /// The name.
+    pub name: Vec<u8>,
+    /// What it names.
+    pub attr: Attr,
+    /// Cursor of the next entry.
+    pub next: u64,
+}
+
+/// A file system in service. Numbers of inodes are those of FUSE, which has its own for the root.
+pub struct Service {
+    fs: Arc<Nvmfs>,
+    posix: Posix,
+    options: ServiceOptions,
+    counters: Counters,
+    atomic_files: RwLock<HashSet<Ino>>,
+}
+
+impl Service {
+    /// Serves `fs`.
+    pub fn new(fs: Arc<Nvmfs>, options: ServiceOptions) -> Service {
+        let posix = fs.posix();
+        let atomic_files = RwLock::new(HashSet::new());
+        Service { fs, posix, options, counters: Counters::default(), atomic_files }
+    }
+
+    /// The file system served.
+    pub fn fs(&self) -> &Arc<Nvmfs> {
+        &self.fs
+    }
+
+    /// How it is served.
+    pub fn options(&self) -> &ServiceOptions {
+        &self.options
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The number that FUSE knows an inode by.
+    pub fn number(ino: Ino) -> u64 {
+        if ino == Ino::ROOT { FUSE_ROOT } else { ino.number() }
+    }
+
+    fn ino(number: u64) -> Result<Ino> {
+        match number {
+            FUSE_ROOT => Ok(Ino::ROOT),
+            _ => Ino::new(number).filter(|ino| *ino != Ino::ROOT).ok_or(Os::STALE.into()),
+        }
+    }
+
+    /// Counts and logs a failure, and gives it its number.
+    fn checked<T>(&self, what: &str, number: u64, result: lacuna_nvmfs::Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            let errno = Errno(error.errno());
+            if errno == Os::IO.into() {
+                self.counters.io_error();
+                log::error!("{what} of inode {number}: {error}");
+            } else if errno == Os::NOSPC.into() {
+                self.counters.no_space_error();
+            }
+            errno
+        })
+    }
+}
+
+/// Names.
+impl Service {
+    /// What `name` is in a directory.
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr> {
+        self.checked("lookup", parent, self.posix.lookup(Self::ino(parent)?, name))
+    }
+
+    /// Attributes of an inode.
+    pub fn getattr(&self, number: u64) -> Result<Attr> {
+        self.checked("stat", number, self.posix.getattr(Self::ino(number)?))
+    }
+
+    /// Changes attributes of an inode.
+    pub fn setattr(&self, number: u64, changes: &SetAttr) -> Result<Attr> {
+        self.checked("change", number, self.posix.setattr(Self::ino(number)?, changes))
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, number: u64) -> Result<Vec<u8>> {
+        self.checked("readlink", number, self.posix.readlink(Self::ino(number)?))
+    }
+
+    /// Makes a file, fifo, socket or device file.
+    pub fn mknod(&self, parent: u64, name: &[u8], mode: u32, rdev: u32, caller: Caller) -> Result<Attr> {
+        let made = self.posix.mknod(Self::ino(parent)?, name, mode, rdev.into(), caller);
+        self.checked("mknod", parent, made).inspect(|attr| self.forget_handshake(attr.ino))
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
+        self.checked("mkdir", parent, self.posix.mkdir(Self::ino(parent)?, name, mode, caller))
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(&self, parent: u64, name: &[u8], target: &[u8], caller: Caller) -> Result<Attr> {
+        self.checked("symlink", parent, self.posix.symlink(Self::ino(parent)?, name, target, caller))
+    }
+
+    /// Makes a regular file and opens it.
+    pub fn create(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
+        let made = self.posix.create(Self::ino(parent)?, name, mode, caller);
+        self.checked("create", parent, made).inspect(|attr| self.forget_handshake(attr.ino))
+    }
+
+    /// Gives an inode one more name.
+    pub fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<Attr> {
+        self.checked("link", number, self.posix.link(Self::ino(number)?, Self::ino(parent)?, name))
+    }
+
+    /// Takes a name away.
+    pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<()> {
+        self.checked("unlink", parent, self.posix.unlink(Self::ino(parent)?, name))
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<()> {
+        self.checked("rmdir", parent, self.posix.rmdir(Self::ino(parent)?, name))
+    }
+
+    /// Moves a name.
+    pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: Rename) -> Result<()> {
+        let renamed = self.posix.rename(Self::ino(from.0)?, from.1, Self::ino(to.0)?, to.1, mode);
+        self.checked("rename", from.0, renamed)
+    }
+
+    /// Calls `entry` with numbers and names from `cursor` on until it returns false.
+    pub fn readdir(
+        &self,
+        number: u64,
+        cursor: u64,
+        mut entry: impl FnMut(u64, FileKind, &[u8], u64) -> bool,
+    ) -> Result<()> {
+        let mut each =
+            |found: DirEntry<'_>| entry(Self::number(found.ino), found.kind, found.name, found.next);
+        self.checked("readdir", number, self.posix.readdir(Self::ino(number)?, cursor, &mut each))
+    }
+
+    /// As [`Service::readdir`], with the attributes of what is named.
+    pub fn readdir_with_attributes(
+        &self,
+        number: u64,
+        mut cursor: u64,
+        mut entry: impl FnMut(NamedAttr) -> bool,
+    ) -> Result<()> {
+        loop {
+            let mut names = Vec::with_capacity(ENTRIES_PER_STEP);
+            // Attributes are read after the listing: a directory's walk calls nothing else.
+            self.readdir(number, cursor, |ino, _, name, next| {
+                if names.len() == ENTRIES_PER_STEP {
+                    return false;
+                }
+                names.push((ino, name.to_vec(), next));
+                true
+            })?;
+            let is_last = names.len() < ENTRIES_PER_STEP;
+            for (ino, name, next) in names {
+                cursor = next;
+                match self.getattr(ino) {
+                    Ok(attr) if !entry(NamedAttr { name, attr, next }) => return Ok(()),
+                    Ok(_) => {}
+                    // Removed since.
+                    Err(errno) if errno == Os::STALE.into() => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Open files and their data.
+impl Service {
+    /// Keeps an inode until [`Service::release`].
+    pub fn open(&self, number: u64) -> Result<()> {
+        self.checked("open", number, self.posix.open(Self::ino(number)?))
+    }
+
+    /// Whether a file opened with these flags bypasses the kernel's page cache.
+    pub fn is_direct(&self, open_flags: i32) -> bool {
+        !self.options.cache || has(open_flags, rustix::fs::OFlags::DIRECT)
+    }
+
+    /// Ends what [`Service::open`] or [`Service::create`] began.
+    pub fn release(&self, number: u64) -> Result<()> {
+        self.checked("close", number, self.posix.release(Self::ino(number)?))
+    }
+
+    /// Reads; fewer bytes than asked for only at the end of the file.
+    pub fn read(&self, number: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let read = self.posix.read(Self::ino(number)?, offset, buf);
+        self.checked("read", number, read).inspect(|bytes| self.counters.read(*bytes))
+    }
+
+    /// Writes, and makes it durable if the file was opened so.
+    pub fn write(&self, number: u64, request: WriteRequest<'_>) -> Result<usize> {
+        let ino = Self::ino(number)?;
+        let trim_to = self.implied_trim(ino, &request);
+        let options = WriteOptions { trim_to, kill_privileges: request.kill_privileges };
+        let written = self.posix.write(ino, request.offset, request.data, options);
+        let bytes = self.checked("write", number, written)?;
+        self.counters.write(bytes);
+        if has(request.open_flags, rustix::fs::OFlags::DSYNC) {
+            self.fsync(number, !has(request.open_flags, rustix::fs::OFlags::SYNC))?;
+        }
+        Ok(bytes)
+    }
+
+    /// By invariant 2; a write from the page cache, or into a file that is in it, is no database's.
+    fn implied_trim(&self, ino: Ino, request: &WriteRequest<'_>) -> Option<u64> {
+        let applies = self.options.infer_trim
+            && !request.from_cache
+            && self.is_direct(request.open_flags)
+            && self.atomic_files.read().contains(&ino);
+        if !applies {
+            return None;
+        }
+        match innodb::implied_trim(request.offset, request.data) {
+            Ok(trim_to) => {
+                self.counters.trim(trim_to - request.offset - request.data.len() as u64);
+                Some(trim_to)
+            }
+            Err(reason) => {
+                self.counters.no_trim(reason);
+                None
+            }
+        }
+    }
+
+    /// Makes a file durable.
+    pub fn fsync(&self, number: u64, data_only: bool) -> Result<()> {
+        self.counters.sync();
+        self.checked("fsync", number, self.posix.fsync(Self::ino(number)?, data_only))
+    }
+
+    /// Changes what a range takes; `mode` as in fallocate(2).
+    pub fn fallocate(&self, number: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
+        let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
+        let what = match mode & !FALLOC_FL_KEEP_SIZE {
+            0 if keep_size => Allocate::KeepSize,
+            0 => Allocate::Extend,
+            FALLOC_FL_PUNCH_HOLE if keep_size => Allocate::PunchHole,
+            FALLOC_FL_ZERO_RANGE => Allocate::ZeroRange { keep_size },
+            _ => return Err(Os::OPNOTSUPP.into()),
+        };
+        self.checked("fallocate", number, self.posix.fallocate(Self::ino(number)?, offset, len, what))
+    }
+
+    /// Finds data or holes; `whence` as in lseek(2). The kernel answers the rest by itself.
+    pub fn seek(&self, number: u64, offset: i64, whence: i32) -> Result<u64> {
+        let ino = Self::ino(number)?;
+        let offset = u64::try_from(offset).map_err(|_| Os::NXIO)?;
+        let found = match whence {
+            SEEK_DATA => self.posix.seek_data(ino, offset),
+            SEEK_HOLE => self.posix.seek_hole(ino, offset),
+            _ => return Err(Os::INVAL.into()),
+        };
+        self.checked("seek", number, found)
+    }
+
+    /// Copies within the store and returns how much.
+    pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Result<u64> {
+        let copied = self.posix.copy_range(Self::ino(from.0)?, from.1, Self::ino(to.0)?, to.1, len);
+        self.checked("copy", to.0, copied)
+    }
+
+    /// The DirectFS handshake; every other ioctl is not for us.
+    pub fn ioctl(&self, number: u64, command: u32) -> Result<()> {
+        if command != DFS_IOCTL_ATOMIC_WRITE_SET {
+            return Err(Os::NOTTY.into());
+        }
+        if self.atomic_files.write().insert(Self::ino(number)?) {
+            self.counters.atomic_handshake();
+        }
+        Ok(())
+    }
+
+    /// Invariant 1: a new file has not been asked about.
+    fn forget_handshake(&self, ino: Ino) {
+        if self.atomic_files.read().contains(&ino) {
+            self.atomic_files.write().remove(&ino);
+        }
+    }
+}
+
+/// The rest.
+impl Service {
+    /// Room and inodes.
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.checked("statfs", FUSE_ROOT, self.posix.statfs())
+    }
+
+    /// An extended attribute.
+    pub fn getxattr(&self, number: u64, name: &[u8]) -> Result<Vec<u8>> {
+        self.checked("getxattr", number, self.posix.getxattr(Self::ino(number)?, name))
+    }
+
+    /// Names of all extended attributes, each with a NUL behind it.
+    pub fn listxattr(&self, number: u64) -> Result<Vec<u8>> {
+        self.checked("listxattr", number, self.posix.listxattr(Self::ino(number)?))
+    }
+
+    /// Sets an extended attribute.
+    pub fn setxattr(&self, number: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.checked("setxattr", number, self.posix.setxattr(Self::ino(number)?, name, value, mode))
+    }
+
+    /// Removes an extended attribute.
+    pub fn removexattr(&self, number: u64, name: &[u8]) -> Result<()> {
+        self.checked("removexattr", number, self.posix.removexattr(Self::ino(number)?, name))
+    }
+}
+
+fn has(open_flags: i32, flag: rustix::fs::OFlags) -> bool {
+    rustix::fs::OFlags::from_bits_retain(open_flags as u32).contains(flag)
+}

@@ -1,0 +1,605 @@
+//! The transport of the crate `fuser`: threads that read requests from clones of `/dev/fuse`.
+
+use std::{
+    cell::RefCell,
+    ffi::OsStr,
+    io,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
+};
+use lacuna_nvmfs::{
+    Timestamp,
+    posix::{Attr, Caller, FileKind, Rename, SetAttr, SetTime, XattrMode},
+};
+
+use super::{MountOptions, Session, Transport, Unmounter};
+use crate::{
+    Service,
+    service::{Errno, WriteRequest},
+};
+
+/// Longest write, and read, in one request: what is atomic through the mount.
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Asynchronous requests that the kernel has under way at once.
+const BACKGROUND_MAX: u16 = 256;
+/// How long names and attributes stay in the kernel. Nothing changes them but the kernel itself.
+const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+/// Unit of the room that statfs tells.
+const STATFS_BLOCK_BYTES: u32 = 4096;
+/// No request needs a handle: a file's number says it all.
+const NO_HANDLE: FileHandle = FileHandle(0);
+
+/// What to ask of the kernel, where it offers it.
+const CAPABILITIES: [InitFlags; 8] = [
+    InitFlags::FUSE_ASYNC_READ,
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_CACHE_SYMLINKS,
+    // Without it the kernel asks for capabilities before every fallocate.
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+    // Files that are open for direct I/O can be mapped into memory.
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+];
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FuserTransport;
+
+impl Transport for FuserTransport {
+    fn mount(
+        &self,
+        service: Arc<Service>,
+        dir: &Path,
+        options: &MountOptions,
+    ) -> io::Result<Box<dyn Session>> {
+        let mut config = fuser::Config::default();
+        config.mount_options = mount_options(options);
+        config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(options.threads);
+        config.clone_fd = true;
+        Ok(Box::new(FuserSession(fuser::Session::new(Adapter(service), dir, &config)?)))
+    }
+}
+
+fn mount_options(options: &MountOptions) -> Vec<MountOption> {
+    let either = |condition, yes, no| if condition { yes } else { no };
+    vec![
+        MountOption::FSName(options.source.clone()),
+        MountOption::Subtype("lacuna".into()),
+        MountOption::DefaultPermissions,
+        either(options.read_only, MountOption::RO, MountOption::RW),
+        either(options.dev, MountOption::Dev, MountOption::NoDev),
+        either(options.suid, MountOption::Suid, MountOption::NoSuid),
+        either(options.exec, MountOption::Exec, MountOption::NoExec),
+    ]
+}
+
+struct FuserSession(fuser::Session<Adapter>);
+
+impl Session for FuserSession {
+    fn unmounter(&mut self) -> Unmounter {
+        let mut unmounter = self.0.unmount_callable();
+        Box::new(move || unmounter.unmount())
+    }
+
+    fn serve(self: Box<Self>) -> io::Result<()> {
+        self.0.run()
+    }
+}
+
+/// Turns calls of fuser into calls of the service.
+struct Adapter(Arc<Service>);
+
+thread_local! {
+    /// What a thread reads into.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Adapter {
+    fn attr(&self, attr: &Attr) -> FileAttr {
+        FileAttr {
+            ino: INodeNo(Service::number(attr.ino)),
+            size: attr.size,
+            blocks: attr.allocated_bytes.div_ceil(512),
+            atime: system_time(attr.accessed),
+            mtime: system_time(attr.modified),
+            ctime: system_time(attr.changed),
+            crtime: system_time(attr.created),
+            kind: file_type(attr.kind),
+            perm: attr.perm,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            // The kernel's 32 bits, as it gave them.
+            rdev: attr.rdev as u32,
+            blksize: self.0.options().block_bytes,
+            flags: 0,
+        }
+    }
+
+    fn entry(&self, result: Result<Attr, Errno>, reply: ReplyEntry) {
+        match result {
+            Ok(attr) => reply.entry(&TTL, &self.attr(&attr), generation(&attr)),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn open_flags(&self, open_flags: i32) -> FopenFlags {
+        if self.0.is_direct(open_flags) {
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            FopenFlags::FOPEN_KEEP_CACHE
+        }
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for capability in CAPABILITIES {
+            if config.add_capabilities(capability).is_err() {
+                log::info!("this kernel's FUSE lacks {capability:?}");
+            }
+        }
+        // Both err only on 0 and beyond fuser's own limits.
+        let _ = config.set_max_write(REQUEST_BYTES_MAX);
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.entry(self.0.lookup(parent.0, name.as_bytes()), reply);
+    }
+
+    fn forget(&self, _: &Request, _: INodeNo, _: u64) {}
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.attributes(self.0.getattr(ino.0), reply);
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changes = SetAttr {
+            mode,
+            uid,
+            gid,
+            size,
+            accessed: atime.map(set_time),
+            modified: mtime.map(set_time),
+            changed: ctime.map(timestamp),
+            // fuser does not pass FATTR_KILL_SUIDGID on; the kernel sets it for all but CAP_FSETID.
+            kill_privileges: size.is_some() && request.uid() != 0,
+        };
+        self.attributes(self.0.setattr(ino.0, &changes), reply);
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.0.readlink(ino.0) {
+            Ok(target) => reply.data(&target),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.entry(self.0.mknod(parent.0, name.as_bytes(), mode, rdev, caller(request)), reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+        self.entry(self.0.mkdir(parent.0, name.as_bytes(), mode, caller(request)), reply);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(self.0.unlink(parent.0, name.as_bytes()), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(self.0.rmdir(parent.0, name.as_bytes()), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = target.as_os_str().as_bytes();
+        self.entry(self.0.symlink(parent.0, name.as_bytes(), target, caller(request)), reply);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let mode = if flags.is_empty() {
+            Rename::Replace
+        } else if flags == RenameFlags::RENAME_NOREPLACE {
+            Rename::NoReplace
+        } else if flags == RenameFlags::RENAME_EXCHANGE {
+            Rename::Exchange
+        } else {
+            return reply.error(fuser::Errno::EINVAL);
+        };
+        let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
+        empty(self.0.rename(from, to, mode), reply);
+    }
+
+    fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.entry(self.0.link(ino.0, parent.0, name.as_bytes()), reply);
+    }
+
+    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.0.open(ino.0) {
+            Ok(()) => reply.opened(NO_HANDLE, self.open_flags(flags.0)),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.0.create(parent.0, name.as_bytes(), mode, caller(request)) {
+            Ok(attr) => {
+                let flags = self.open_flags(flags);
+                reply.created(&TTL, &self.attr(&attr), generation(&attr), NO_HANDLE, flags);
+            }
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size as usize {
+                buffer.resize(size as usize, 0);
+            }
+            let buffer = &mut buffer[..size as usize];
+            match self.0.read(ino.0, offset, buffer) {
+                Ok(bytes) => reply.data(&buffer[..bytes]),
+                Err(errno) => reply.error(errno.into()),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let request = WriteRequest {
+            offset,
+            data,
+            open_flags: flags.0,
+            kill_privileges: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            from_cache: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
+        };
+        match self.0.write(ino.0, request) {
+            Ok(bytes) => reply.written(bytes as u32),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // Nothing is kept back that a close could report; the kernel asks no more.
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        empty(self.0.release(ino.0), reply);
+    }
+
+    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        empty(self.0.fsync(ino.0, data_only), reply);
+    }
+
+    fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.0.open(ino.0) {
+            Ok(()) => reply.opened(NO_HANDLE, FopenFlags::empty()),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let listed = self.0.readdir(ino.0, offset, |number, kind, name, next| {
+            !reply.add(INodeNo(number), next, file_type(kind), OsStr::from_bytes(name))
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let listed = self.0.readdir_with_attributes(ino.0, offset, |found| {
+            let attr = self.attr(&found.attr);
+            let name = OsStr::from_bytes(&found.name);
+            !reply.add(attr.ino, found.next, name, &TTL, &attr, generation(&found.attr))
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn releasedir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        empty(self.0.release(ino.0), reply);
+    }
+
+    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        empty(self.0.fsync(ino.0, data_only), reply);
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK_BYTES);
+        match self.0.statfs() {
+            Ok(stat) => reply.statfs(
+                blocks(stat.total_bytes),
+                blocks(stat.free_bytes),
+                blocks(stat.free_bytes),
+                stat.inodes,
+                stat.free_inodes,
+                STATFS_BLOCK_BYTES,
+                stat.name_bytes_max,
+                STATFS_BLOCK_BYTES,
+            ),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let mode = match flags {
+            0 => XattrMode::Set,
+            1 => XattrMode::Create,
+            2 => XattrMode::Replace,
+            _ => return reply.error(fuser::Errno::EINVAL),
+        };
+        empty(self.0.setxattr(ino.0, name.as_bytes(), value, mode), reply);
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        sized(self.0.getxattr(ino.0, name.as_bytes()), size, reply);
+    }
+
+    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        sized(self.0.listxattr(ino.0), size, reply);
+    }
+
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(self.0.removexattr(ino.0, name.as_bytes()), reply);
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        command: u32,
+        _: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        match self.0.ioctl(ino.0, command) {
+            Ok(()) => reply.ioctl(0, &[]),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        empty(self.0.fallocate(ino.0, offset, len, mode), reply);
+    }
+
+    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        match self.0.seek(ino.0, offset, whence) {
+            Ok(found) => reply.offset(found as i64),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        from: INodeNo,
+        _: FileHandle,
+        from_offset: u64,
+        to: INodeNo,
+        _: FileHandle,
+        to_offset: u64,
+        len: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        match self.0.copy_range((from.0, from_offset), (to.0, to_offset), len.min(1 << 30)) {
+            Ok(bytes) => reply.written(bytes as u32),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+}
+
+impl Adapter {
+    fn attributes(&self, result: Result<Attr, Errno>, reply: ReplyAttr) {
+        match result {
+            Ok(attr) => reply.attr(&TTL, &self.attr(&attr)),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+}
+
+impl From<Errno> for fuser::Errno {
+    fn from(errno: Errno) -> fuser::Errno {
+        fuser::Errno::from_i32(errno.0)
+    }
+}
+
+fn empty(result: Result<(), Errno>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno.into()),
+    }
+}
+
+/// The protocol of extended attributes: length 0 asks for the length.
+fn sized(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
+    match result {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(errno) => reply.error(errno.into()),
+    }
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid() }
+}
+
+fn generation(attr: &Attr) -> Generation {
+    Generation(attr.generation.into())
+}
+
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::File => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(time) => SetTime::At(timestamp(time)),
+    }
+}
+
+/// Times before 1970 count back in whole seconds, and forth in nanoseconds, as in `struct timespec`.
+fn timestamp(time: SystemTime) -> Timestamp {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() },
+        Err(before) => {
+            let before = before.duration();
+            let seconds = -(before.as_secs() as i64);
+            match before.subsec_nanos() {
+                0 => Timestamp { seconds, nanoseconds: 0 },
+                nanoseconds => Timestamp { seconds: seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds },
+            }
+        }
+    }
+}
+
+fn system_time(time: Timestamp) -> SystemTime {
+    let fraction = Duration::from_nanos(time.nanoseconds.into());
+    let whole = Duration::from_secs(time.seconds.unsigned_abs());
+    let time = if time.seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+    time.and_then(|time| time.checked_add(fraction)).unwrap_or(UNIX_EPOCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_go_there_and_back() {
+        for (seconds, nanoseconds) in
+            [(0, 0), (1, 999_999_999), (-1, 1), (-1, 0), (-2, 500), (i64::from(u32::MAX), 7)]
+        {
+            let time = Timestamp { seconds, nanoseconds };
+            assert_eq!(timestamp(system_time(time)), time);
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! The file system by inodes, as POSIX has it: what a FUSE server, or a program in the same process that
+//! wants directories, links and attributes, calls.
+//!
+//! Every change is one batch of the store, so a crash leaves whole operations. What is promised about
+//! durability is what POSIX promises, and more: operations survive in the order in which they were done.
+//!
+//! Permissions are the caller's to check (FUSE's `default_permissions` has the kernel do so). What the
+//! kernel leaves to a file system is done here: set-group-id directories hand their group down, a change
+//! of owner takes set-user-id and set-group-id away, and times are kept.
+//!
+//! **Times.** An operation that writes the inode anyway stores its times with it. Others (writes within a
+//! file's length, reads, changes of a directory) keep them in memory, from where
+//! [`fsync`](Posix::fsync), the last [`release`](Posix::release), [`sync`](Posix::sync) and the next
+//! change of the inode store them. A crash may lose such times, and nothing else.
+
+mod types;
+
+use std::sync::Arc;
+
+pub use types::{
+    Allocate, Attr, Caller, DirEntry, FileKind, Rename, SetAttr, SetTime, StatFs, WriteOptions, XattrMode,
+};
+
+use crate::{Ino, Nvmfs, Refusal, Result, fs::Shared};
+
+/// Inode operations on an open file system. Cheap to clone, to be used from many threads; it keeps the
+/// file system open.
+///
+/// All methods fail with the errors of the store below; [`Refusal`]s are named with each.
+/// [`Refusal::Stale`] is any inode number that has no inode.
+#[derive(Clone)]
+pub struct Posix {
+    shared: Arc<Shared>,
+}
+
+impl Nvmfs {
+    /// The same file system by inodes.
+    pub fn posix(&self) -> Posix {
+        Posix { shared: Arc::clone(&self.shared) }
+    }
+}
+
+/// Inodes and names.
+impl Posix {
+    /// The inode that `name` has in the directory `parent`; `.` and `..` are names too.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::NotADirectory`], [`Refusal::NameTooLong`].
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
+        let _ = (&self.shared, parent, name);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// What is known about an inode.
+    pub fn getattr(&self, ino: Ino) -> Result<Attr> {
+        let _ = ino;
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Changes an inode, all of it in one batch, and returns it.
+    ///
+    /// # Errors
+    /// [`Refusal::IsADirectory`] and [`Refusal::Invalid`] for lengths of what is no file,
+    /// [`Refusal::FileTooLarge`].
+    pub fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
+        let _ = (ino, changes);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Makes a file, fifo, socket or device file: `mode` has type and permissions, the umask applied.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::Invalid`] for other types.
+    pub fn mknod(&self, parent: Ino, name: &[u8], mode: u32, rdev: u64, caller: Caller) -> Result<Attr> {
+        let _ = (parent, name, mode, rdev, caller);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Makes a regular file and opens it (see [`Posix::open`]): nobody comes in between.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`].
+    pub fn create(&self, parent: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
+        let _ = (parent, name, mode, caller);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::TooManyLinks`].
+    pub fn mkdir(&self, parent: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
+        let _ = (parent, name, mode, caller);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Makes a symbolic link to `target`, 1 to 4,095 bytes.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::NameTooLong`], [`Refusal::Invalid`].
+    pub fn symlink(&self, parent: Ino, name: &[u8], target: &[u8], caller: Caller) -> Result<Attr> {
+        let _ = (parent, name, target, caller);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] for anything else.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let _ = ino;
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Gives an inode one more name.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::TooManyLinks`], [`Refusal::NotPermitted`] for directories,
+    /// [`Refusal::NotFound`] for what lost its last name.
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        let _ = (ino, parent, name);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Takes a name away, and with the last one the inode; an open one stays until its last release.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::IsADirectory`].
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let _ = (parent, name);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::NotADirectory`], [`Refusal::NotEmpty`]; [`Refusal::Invalid`] for
+    /// `.`, [`Refusal::NotEmpty`] for `..`.
+    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let _ = (parent, name);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Moves a name.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::Exists`], [`Refusal::NotEmpty`], [`Refusal::NotADirectory`],
+    /// [`Refusal::IsADirectory`]; [`Refusal::Invalid`] for a directory into itself.
+    pub fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        mode: Rename,
+    ) -> Result<()> {
+        let _ = (parent, name, new_parent, new_name, mode);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Calls `entry` for each entry of a directory from `cursor` on, until it returns false: that entry
+    /// then counts as not taken. The first ones are `.` and `..`. Cursor 0 is the start, others come with
+    /// the entries. An entry that is there all the time is seen exactly once.
+    ///
+    /// # Errors
+    /// [`Refusal::NotADirectory`].
+    pub fn readdir(&self, ino: Ino, cursor: u64, entry: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        let _ = (ino, cursor, entry);
+        Err(Refusal::NotSupported.into())
+    }
+}
+
+/// Open inodes and their data.
+impl Posix {
+    /// Keeps an inode alive, with or without names, until as many calls of [`Posix::release`].
+    pub fn open(&self, ino: Ino) -> Result<()> {
+        let _ = ino;
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Ends what [`Posix::open`] or [`Posix::create`] began. The last one stores times, and frees what
+    /// has no name any more.
+    pub fn release(&self, ino: Ino) -> Result<()> {
+        let _ = ino;
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Reads up to `buf.len()` bytes from `offset`; fewer only at the end of the file. Returns their
+    /// number. Fastest where offset, length and buffer are whole sectors.
+    ///
+    /// # Errors
+    /// [`Refusal::IsADirectory`], [`Refusal::Invalid`] for what is no file.
+    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let _ = (ino, offset, buf);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Writes `data` at `offset` and returns its length. Up to
+    /// [`atomic_bytes_max`](lacuna_device::FileProps::atomic_bytes_max) (8 MiB, less on tiny stores) it
+    /// is whole or not at all across a crash. Longer data is written in such pieces; when one of them
+    /// fails, the length of those before it is returned.
+    ///
+    /// # Errors
+    /// [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`], [`Refusal::Invalid`].
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions) -> Result<usize> {
+        let _ = (ino, offset, data, options);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Writes `data` at the end of the file, wherever that is by then, and returns where it was.
+    ///
+    /// # Errors
+    /// As [`Posix::write`]; data beyond what is atomic is refused with [`Refusal::Invalid`].
+    pub fn append(&self, ino: Ino, data: &[u8], options: WriteOptions) -> Result<u64> {
+        let _ = (ino, data, options);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Changes what `offset .. offset + len` takes; see [`Allocate`].
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] for an empty range, [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`].
+    pub fn fallocate(&self, ino: Ino, offset: u64, len: u64, what: Allocate) -> Result<()> {
+        let _ = (ino, offset, len, what);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// The first byte at or behind `offset` that lies in no hole (`SEEK_DATA`).
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchOffset`] if there is none, or `offset` is not within the file.
+    pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<u64> {
+        let _ = (ino, offset);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// The first byte at or behind `offset` that lies in a hole; the end of the file counts as one
+    /// (`SEEK_HOLE`).
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchOffset`] if `offset` is not within the file.
+    pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<u64> {
+        let _ = (ino, offset);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Copies up to `len` bytes and returns how many; fewer only at the end of the source, or after a
+    /// piece of the atomic size. Holes stay holes where both offsets lie alike within their sectors.
+    ///
+    /// # Errors
+    /// As reads and writes; [`Refusal::Invalid`] when both ranges lie in one file and overlap.
+    pub fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<u64> {
+        let _ = (from, from_offset, to, to_offset, len);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// All that was done before survives a crash after this call. The inode's own times too, unless
+    /// `data_only`.
+    pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+        let _ = (ino, data_only);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// As [`Posix::fsync`] for every inode.
+    pub fn sync(&self) -> Result<()> {
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Room and inodes.
+    pub fn statfs(&self) -> Result<StatFs> {
+        Err(Refusal::NotSupported.into())
+    }
+}
+
+/// Extended attributes: names in the name spaces `user.`, `trusted.` and `security.`, up to 255 bytes;
+/// values up to 64 KiB; 118 KiB of both together for an inode.
+impl Posix {
+    /// The value of an attribute.
+    ///
+    /// # Errors
+    /// [`Refusal::NoAttribute`], [`Refusal::NotSupported`] for other name spaces.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let _ = (ino, name);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// The names, each with a NUL behind it.
+    pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
+        let _ = ino;
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Sets an attribute.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::NoAttribute`], [`Refusal::AttributeName`],
+    /// [`Refusal::AttributeTooLarge`], [`Refusal::NoRoom`], [`Refusal::NotSupported`].
+    pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        let _ = (ino, name, value, mode);
+        Err(Refusal::NotSupported.into())
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// As [`Posix::getxattr`].
+    pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        let _ = (ino, name);
+        Err(Refusal::NotSupported.into())
+    }
+}
