@@ -16,6 +16,7 @@ mod metrics;
 mod mount;
 mod size;
 mod trace;
+mod trimbench;
 
 use std::{
     ffi::OsString,
@@ -43,6 +44,8 @@ enum Command {
     LinkBench(Box<linkbench::Arguments>),
     #[command(name = "iobench")]
     IoBench(Box<iobench::Arguments>),
+    #[command(name = "trimbench")]
+    TrimBench(Box<trimbench::Arguments>),
     FlashModel(flash_model::Arguments),
     Mount(mount::Arguments),
     Umount(mount::UnmountArguments),
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::LinkBench(arguments) => linkbench::run(&arguments),
         Command::IoBench(arguments) => iobench::run(&arguments),
+        Command::TrimBench(arguments) => trimbench::run(&arguments),
         Command::FlashModel(arguments) => flash_model::run(&arguments),
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Umount(arguments) => mount::unmount(&arguments),

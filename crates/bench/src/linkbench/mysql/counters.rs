@@ -8,7 +8,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{major, minor};
+
+use crate::block_stat::{device_traffic, device_under};
 
 /// What bytes written are measured by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,57 +85,6 @@ impl Written {
     }
 }
 
-/// What a block device did since the system started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DeviceTraffic {
-    pub read_bytes: u64,
-    pub written_bytes: u64,
-}
-
-/// Reads the counters of a block device.
-pub(crate) fn device_traffic(device: &Path) -> Result<DeviceTraffic> {
-    let named = || device.display().to_string();
-    let number = fs::metadata(device).with_context(named)?.rdev();
-    if number == 0 {
-        bail!("{}: not a block device", device.display());
-    }
-    let path = format!("/sys/dev/block/{}:{}/stat", major(number), minor(number));
-    let text = fs::read_to_string(&path).with_context(|| format!("{}: {path}", device.display()))?;
-    parse_stat(&text).with_context(|| format!("{path}: {text:?}"))
-}
-
-/// Sectors of 512 bytes stand in the third and the seventh column (Documentation/block/stat.rst).
-fn parse_stat(text: &str) -> Option<DeviceTraffic> {
-    let mut columns = text.split_whitespace().map(str::parse::<u64>);
-    let read = columns.nth(2)?.ok()?;
-    let written = columns.nth(3)?.ok()?;
-    Some(DeviceTraffic { read_bytes: read * 512, written_bytes: written * 512 })
-}
-
-/// The block device that a directory's file system is on: by its number, or, where a file system has
-/// none (btrfs, FUSE), by the source of its mount.
-pub(crate) fn device_under(directory: &Path) -> Option<PathBuf> {
-    let number = fs::metadata(directory).ok()?.dev();
-    let link = format!("/sys/dev/block/{}:{}", major(number), minor(number));
-    let by_number = fs::read_link(link).ok().and_then(|target| {
-        let device = Path::new("/dev").join(target.file_name()?);
-        device.exists().then_some(device)
-    });
-    by_number.or_else(|| {
-        let source = mount_source(&fs::read_to_string("/proc/self/mountinfo").ok()?, number)?;
-        device_traffic(&source).is_ok().then_some(source)
-    })
-}
-
-/// The source in the last mount of a device number.
-fn mount_source(mountinfo: &str, number: u64) -> Option<PathBuf> {
-    let wanted = format!("{}:{}", major(number), minor(number));
-    mountinfo.lines().rev().find_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        (left.split(' ').nth(2)? == wanted).then(|| right.split(' ').nth(1).map(PathBuf::from))?
-    })
-}
-
 /// The process that a pid file names, if it is a server's.
 pub(super) fn server_process(data_directory: &Path, pid_file: &Path) -> Option<u32> {
     let text = fs::read_to_string(data_directory.join(pid_file)).ok()?;
@@ -171,22 +121,6 @@ pub(super) fn tree_bytes(directory: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counters_of_devices_are_read() {
-        let text = "     1010      44   8000   8 5 6 24 8 9 10 11 12 13 14 15 16 17\n";
-        let traffic = parse_stat(text).unwrap();
-        assert_eq!(traffic, DeviceTraffic { read_bytes: 8000 * 512, written_bytes: 24 * 512 });
-        assert_eq!(parse_stat("1 2 3"), None);
-    }
-
-    #[test]
-    fn the_last_mount_of_a_device_counts() {
-        let mounts = "30 20 0:41 / /a rw - fuse.lacuna /dev/loop1 rw\n\
-                      31 20 0:42 / /b rw shared:1 - fuse.lacuna /dev/loop2 rw\n";
-        assert_eq!(mount_source(mounts, 42), Some("/dev/loop2".into()));
-        assert_eq!(mount_source(mounts, 43), None);
-    }
 
     #[test]
     fn this_process_has_used_some_time() {
