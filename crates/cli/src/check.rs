@@ -5,7 +5,7 @@ use clap::Args;
 use lacuna_engine::{Store, StoreOptions};
 use lacuna_nvmfs::{CheckDepth, OpenedPlace, PlaceOptions, open_place};
 
-use crate::say;
+use crate::{control, info::holds_tables, say};
 
 /// Prove that a store is sound, from the flash up to its tables; exit code 0 if it is
 #[derive(Args)]
@@ -16,19 +16,18 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = arguments.store.display();
+    if let Some(findings) = control::ask(&arguments.store, "check")? {
+        return report(&name.to_string(), &findings.lines().collect::<Vec<_>>(), "");
+    }
     let opened = open_place(&arguments.store, &PlaceOptions::default())?;
     let mut summary = String::new();
+    let mut findings = Vec::new();
     if let OpenedPlace::Store(fs) = &opened {
         let report = fs.check(CheckDepth::Payload)?;
-        for finding in &report.findings {
-            say(&format!("{name}: {}\n", finding.message))?;
-        }
-        if !report.findings.is_empty() {
-            bail!("{name}: not sound: {} findings", report.findings.len());
-        }
+        findings = report.findings.into_iter().map(|finding| finding.message).collect();
     }
     let place = opened.place();
-    if !place.list()?.is_empty() {
+    if findings.is_empty() && holds_tables(&*place)? {
         let store = Store::open(place, StoreOptions::default()).with_context(|| name.to_string())?;
         for table in store.check().with_context(|| format!("{name}: not sound"))? {
             summary += &format!("{name}: table {}: {} records\n", table.name, table.records);
@@ -36,5 +35,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         store.close()?;
     }
     opened.close()?;
+    let findings: Vec<&str> = findings.iter().map(String::as_str).collect();
+    report(&name.to_string(), &findings, &summary)
+}
+
+fn report(name: &str, findings: &[&str], summary: &str) -> Result<()> {
+    for finding in findings {
+        say(&format!("{name}: {finding}\n"))?;
+    }
+    if !findings.is_empty() {
+        bail!("{name}: not sound: {} findings", findings.len());
+    }
     say(&format!("{summary}{name}: sound\n"))
 }

@@ -2,11 +2,12 @@ use std::{fmt::Write, path::PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lacuna_device::Place;
 use lacuna_engine::{Store, StoreOptions, TableInfo, TableKind};
 use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
 use serde_json::{Value, json};
 
-use crate::say;
+use crate::{control, live, say};
 
 /// Show what a store holds
 #[derive(Args)]
@@ -20,35 +21,66 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = arguments.store.display().to_string();
+    if let Some(answer) = control::ask(&arguments.store, "info")? {
+        let info: Value = serde_json::from_str(&answer).with_context(|| name.clone())?;
+        let text =
+            if arguments.json { serde_json::to_string_pretty(&info)? + "\n" } else { text(&info, &[]) };
+        return say(&text);
+    }
     let opened = open_place(&arguments.store, &PlaceOptions::default())?;
     let place = opened.place();
-    let tables = if place.list()?.is_empty() {
-        Vec::new()
-    } else {
+    let tables = if holds_tables(&*place)? {
         let store = Store::open(place.clone(), StoreOptions::default()).with_context(|| name.clone())?;
         let tables = store.tables()?;
         store.close()?;
         tables
+    } else {
+        Vec::new()
     };
-    let stats = place.stats()?;
-    let mut info = json!({
-        "store": name,
-        "allocated_bytes": stats.allocated_bytes,
-        "store_bytes": stats.store_bytes,
-        "tables": tables.iter().map(table_json).collect::<Vec<_>>(),
-    });
-    if let OpenedPlace::Store(fs) = &opened {
-        let stats = fs.ftl().stats();
-        info["capacity_bytes"] = stats.capacity_bytes.into();
-        info["segment_bytes"] = stats.segment_bytes.into();
-        info["segments"] = stats.segments.into();
-        info["free_segments"] = stats.free_segments.into();
-        info["extents"] = stats.extents.into();
-    }
+    let mut info = match &opened {
+        OpenedPlace::Store(fs) => live::store_info(&name, fs),
+        _ => {
+            let stats = place.stats()?;
+            json!({
+                "store": name,
+                "allocated_bytes": stats.allocated_bytes,
+                "store_bytes": stats.store_bytes,
+            })
+        }
+    };
+    info["tables"] = tables.iter().map(table_json).collect();
     opened.close()?;
     let text =
         if arguments.json { serde_json::to_string_pretty(&info)? + "\n" } else { text(&info, &tables) };
     say(&text)
+}
+
+/// Whether the engine keeps tables in `place`: its first file is there.
+pub(crate) fn holds_tables(place: &dyn Place) -> Result<bool> {
+    Ok(place.list()?.iter().any(|name| name == "control"))
+}
+
+fn mount_text(mount: &Value) -> String {
+    let number = |name: &str| mount[name].as_u64().unwrap_or(0);
+    let mb = |name: &str| number(name) as f64 / 1e6;
+    let mut text = String::from("  mounted; since then:\n");
+    for (title, count, bytes) in [
+        ("reads", "reads", "read_bytes"),
+        ("writes", "writes", "write_bytes"),
+        ("trims", "trims_inferred", "trim_bytes"),
+    ] {
+        let _ = writeln!(text, "  {title:<11} {:>10.1} MB in {}", mb(bytes), number(count));
+    }
+    let _ = writeln!(text, "  device      {:>10.1} MB written", mb("device_written_bytes"));
+    let _ = writeln!(
+        text,
+        "  syncs {}, files that asked for atomic writes {}, EIO {}, ENOSPC {}",
+        number("syncs"),
+        number("atomic_handshakes"),
+        number("io_errors"),
+        number("no_space_errors"),
+    );
+    text
 }
 
 fn compression(table: &TableInfo) -> (&'static str, &'static str, i32) {
@@ -83,6 +115,10 @@ fn text(info: &Value, tables: &[TableInfo]) -> String {
     }
     for (title, name) in [("live bytes", "allocated_bytes"), ("room taken", "store_bytes")] {
         let _ = writeln!(text, "  {title:<11} {:>10.1} MB", mb(number(name).unwrap_or(0)));
+    }
+    if let Some(mount) = info.get("mount") {
+        text += &mount_text(mount);
+        return text;
     }
     if tables.is_empty() {
         text += "  no tables\n";

@@ -5,6 +5,7 @@
 
 mod check;
 mod control;
+mod files;
 mod flash_model;
 mod format;
 mod info;
@@ -50,6 +51,15 @@ enum Command {
     Mount(mount::Arguments),
     Umount(mount::UnmountArguments),
     Metrics(metrics::Arguments),
+    #[command(name = "ls")]
+    List(files::ListArguments),
+    Cat(files::CatArguments),
+    Put(files::PutArguments),
+    Get(files::GetArguments),
+    #[command(name = "rm")]
+    Remove(files::RemoveArguments),
+    #[command(name = "cp")]
+    Copy(files::CopyArguments),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +85,12 @@ fn main() -> ExitCode {
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Umount(arguments) => mount::unmount(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
+        Command::List(arguments) => files::list(&arguments),
+        Command::Cat(arguments) => files::cat(&arguments),
+        Command::Put(arguments) => files::put(&arguments),
+        Command::Get(arguments) => files::get(&arguments),
+        Command::Remove(arguments) => files::remove(&arguments),
+        Command::Copy(arguments) => files::copy(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

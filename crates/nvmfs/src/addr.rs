@@ -5,10 +5,18 @@ use std::ops::Range;
 
 use lacuna_ftl::{Lba, SECTOR};
 
+use crate::format::XATTR_SECTOR_BYTES;
+
 const SECTOR_BITS: u32 = 36;
 
 /// Sectors of the region of one inode.
 pub(crate) const REGION_SECTORS: u64 = 1 << SECTOR_BITS;
+
+/// Sectors for the attributes of one inode in the region of attributes.
+pub(crate) const XATTR_SECTORS: u64 = 1 << 8;
+
+/// Room for them in bytes.
+pub(crate) const XATTR_BYTES_MAX: usize = XATTR_SECTORS as usize * XATTR_SECTOR_BYTES;
 
 /// Largest file in bytes: 32 TiB.
 pub(crate) const FILE_BYTES_MAX: u64 = REGION_SECTORS * SECTOR as u64;
@@ -58,6 +66,16 @@ impl Ino {
     /// Address of this inode's own sector in the inode table.
     pub(crate) fn inode_lba(self) -> Lba {
         Ino::TABLE.lba(u64::from(self.0))
+    }
+
+    /// Where it is noted that this inode has no name any more and is still open.
+    pub(crate) fn orphan_lba(self) -> Lba {
+        Ino::ORPHANS.lba(u64::from(self.0))
+    }
+
+    /// Where this inode's attributes lie if they do not fit into it.
+    pub(crate) fn xattr_lba(self) -> Lba {
+        Ino::XATTRS.lba(u64::from(self.0) * XATTR_SECTORS)
     }
 
     /// The inode whose region an address lies in, and the sector there.

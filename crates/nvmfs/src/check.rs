@@ -1,16 +1,18 @@
 //! Proof of the file system's invariants (numbers as in `fs.rs`).
-
-use std::collections::BTreeMap;
+//!
+//! It reads the inode table from front to back, then each directory, and compares. Memory: 48 bytes an
+//! inode.
 
 use lacuna_device::SECTOR;
 use lacuna_ftl::{self as ftl, CheckDepth, Finding, Lba};
 
 use crate::{
     Error, Nvmfs, Result,
-    addr::Ino,
-    directory::{self, Bucket, Buckets, Held},
-    format::Inode,
+    addr::{Ino, XATTR_SECTORS},
+    directory::{self, Bucket, Held},
+    format::{Dirent, Inode},
     fs::Shared,
+    posix::FileKind,
 };
 
 /// Result of [`Nvmfs::check`].
@@ -18,8 +20,10 @@ use crate::{
 pub struct Report {
     /// What is wrong, in the file system and in the store below; empty when all is sound.
     pub findings: Vec<Finding>,
-    /// Files seen.
+    /// Regular files seen.
     pub files: u64,
+    /// Directories seen, the root included.
+    pub directories: u64,
     /// Extents of the store.
     pub extents: u64,
     /// Bytes read and verified in the store.
@@ -49,17 +53,118 @@ impl Report {
     }
 }
 
-/// An inode, and the directory entries that name it.
+/// What the check remembers of an inode.
 struct Seen {
-    inode: Inode,
+    ino: Ino,
+    generation: u32,
+    kind: FileKind,
+    nlink: u32,
+    /// Of a directory: the one that it says to lie in.
+    parent: Ino,
+    /// Entries that name it.
     entries: u32,
+    /// Of a directory: directories in it.
+    subdirectories: u32,
+    /// Sectors that its data may take; of its attributes in their region.
+    sectors: u64,
+    xattr_sectors: u64,
+    is_orphan: bool,
+    /// Of a directory: its parents lead to the root, or do not.
+    hangs: Option<bool>,
 }
 
-type SeenInodes = BTreeMap<Ino, Seen>;
+impl Seen {
+    fn new(inode: &Inode) -> Seen {
+        let is_directory = inode.is_directory();
+        let has_data = inode.inline_target().is_none();
+        Seen {
+            ino: inode.ino(),
+            generation: inode.generation(),
+            kind: inode.kind(),
+            nlink: inode.nlink(),
+            parent: if is_directory { inode.parent() } else { Ino::ROOT },
+            entries: 0,
+            subdirectories: 0,
+            sectors: if has_data { inode.size().div_ceil(SECTOR as u64) } else { 0 },
+            xattr_sectors: if inode.has_xattrs_outside() {
+                crate::xattr::sectors(inode.xattr_bytes())
+            } else {
+                0
+            },
+            is_orphan: false,
+            hangs: (inode.ino() == Ino::ROOT).then_some(true),
+        }
+    }
+
+    fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// What is wrong with the number of its names.
+    fn link_flaw(&self) -> Option<String> {
+        let Seen { ino, nlink, entries, .. } = self;
+        let expected_entries = match self.kind {
+            FileKind::Directory => u32::from(*ino != Ino::ROOT && *nlink > 0),
+            _ => *nlink,
+        };
+        if *entries != expected_entries {
+            return Some(format!("invariant 1: inode {} has {entries} names and {nlink} links", ino.0));
+        }
+        if self.is_directory() && *nlink > 0 && *nlink != 2 + self.subdirectories {
+            let inside = self.subdirectories;
+            return Some(format!("invariant 1: directory {} has {inside} in it and {nlink} links", ino.0));
+        }
+        if (*nlink == 0) != self.is_orphan {
+            let what = if self.is_orphan { "is an orphan" } else { "is no orphan" };
+            return Some(format!("invariant 3: inode {} has {nlink} links and {what}", ino.0));
+        }
+        None
+    }
+}
+
+/// The inodes seen, by number.
+struct SeenInodes(Vec<Seen>);
+
+impl SeenInodes {
+    fn index(&self, ino: Ino) -> Option<usize> {
+        self.0.binary_search_by_key(&ino, |seen| seen.ino).ok()
+    }
+
+    fn get(&self, ino: Ino) -> Option<&Seen> {
+        self.index(ino).map(|index| &self.0[index])
+    }
+
+    fn get_mut(&mut self, ino: Ino) -> Option<&mut Seen> {
+        self.index(ino).map(|index| &mut self.0[index])
+    }
+
+    /// Finds the directories that hang from the root, and returns those that do not.
+    fn loose_directories(&mut self) -> Vec<Ino> {
+        let mut loose = Vec::new();
+        for index in 0..self.0.len() {
+            if !self.0[index].is_directory() || self.0[index].nlink == 0 {
+                continue;
+            }
+            let mut path = Vec::new();
+            let mut at = Some(index);
+            // A chain that is longer than there are inodes is a circle.
+            while let Some(next) = at.filter(|at| self.0[*at].hangs.is_none() && path.len() <= self.0.len()) {
+                path.push(next);
+                at = self.index(self.0[next].parent).filter(|parent| self.0[*parent].is_directory());
+            }
+            let hangs = at.is_some_and(|at| self.0[at].hangs == Some(true));
+            path.iter().for_each(|index| self.0[*index].hangs = Some(hangs));
+            if self.0[index].hangs == Some(false) {
+                loose.push(self.0[index].ino);
+            }
+        }
+        loose
+    }
+}
 
 impl Nvmfs {
-    /// Proves that names, inodes and data fit each other, and checks the store below. Nothing should
-    /// change names or lengths meanwhile: what is half seen would be reported.
+    /// Proves that names, inodes, attributes and data fit each other, and checks the store below. Nothing
+    /// should change the file system meanwhile: what is half seen would be reported.
     ///
     /// # Errors
     /// Only what kept it from looking. What it saw is in the report.
@@ -70,83 +175,127 @@ impl Nvmfs {
             findings: below.findings,
             extents: below.extents,
             verified_bytes: below.verified_bytes,
-            files: 0,
+            ..Report::default()
         };
-        let mut seen = shared.check_inodes(&mut report)?;
-        shared.check_directory(&mut seen, &mut report)?;
-        for (ino, seen) in &seen {
-            let expected = u32::from(seen.inode.is_file());
-            if seen.entries != expected || (seen.inode.is_file() && seen.inode.nlink.get() != expected) {
-                report.add(format!("invariant 1: inode {} has {} names", ino.0, seen.entries));
+        let mut seen = shared.check_inodes(depth, &mut report)?;
+        for index in 0..seen.0.len() {
+            if seen.0[index].is_directory() {
+                shared.check_directory(seen.0[index].ino, &mut seen, &mut report)?;
             }
         }
+        shared.check_orphans(&mut seen, &mut report)?;
+        seen.0.iter().filter_map(Seen::link_flaw).for_each(|flaw| report.add(flaw));
+        for ino in seen.loose_directories() {
+            report.add(format!("invariant 1: directory {} does not hang from the root", ino.0));
+        }
         shared.check_regions(&seen, &mut report);
-        report.files = seen.values().filter(|seen| seen.inode.is_file()).count() as u64;
+        let count = |kind| seen.0.iter().filter(|seen| seen.kind == kind).count() as u64;
+        report.files = count(FileKind::File);
+        report.directories = count(FileKind::Directory);
         Ok(report)
     }
 }
 
 impl Shared {
-    /// Reads every inode.
-    fn check_inodes(&self, report: &mut Report) -> Result<SeenInodes> {
-        let mut seen = SeenInodes::new();
-        let mut rest = Ino::TABLE.region();
-        while let Some(run) = self.ftl.mapped(rest.clone()) {
-            for lba in run.start.0..run.end.0 {
-                let number = Ino::of(Lba(lba)).1;
-                if number > u64::from(Ino::LAST.0) {
-                    report.add(format!("invariant 2: sector {number} behind the inode table"));
-                    continue;
-                }
-                let ino = Ino(number as u32);
-                if let Some(inode) = report.catch(self.read_inode(ino))? {
-                    let is_misplaced = inode.is_file() == (ino < Ino::FIRST);
-                    if is_misplaced {
-                        report.add(format!("inode {} is of a kind that does not belong there", ino.0));
-                    }
-                    seen.insert(ino, Seen { inode, entries: 0 });
-                }
+    /// Reads every inode, with its attributes.
+    fn check_inodes(&self, depth: CheckDepth, report: &mut Report) -> Result<SeenInodes> {
+        let mut seen = SeenInodes(Vec::new());
+        self.for_each_mapped(Ino::TABLE, |sector| {
+            let Some(ino) = Ino::new(sector) else {
+                report.add(format!("invariant 2: sector {sector} of the inode table has no inode"));
+                return Ok(());
+            };
+            let Some(inode) = report.catch(self.read_inode(ino))? else { return Ok(()) };
+            report.catch(self.read_xattrs(&inode).map(drop))?;
+            if depth == CheckDepth::Payload {
+                report.catch(self.check_last_sector(&inode))?;
             }
-            rest.start = run.end;
+            if ino == Ino::ROOT && (!inode.is_directory() || inode.nlink() == 0) {
+                report.add("the root is not a directory".to_owned());
+            }
+            seen.0.push(Seen::new(&inode));
+            Ok(())
+        })?;
+        if seen.get(Ino::ROOT).is_none() {
+            report.add("there is no root directory".to_owned());
         }
         Ok(seen)
     }
 
-    /// Reads every directory entry; counts those of each inode (invariant 1).
-    fn check_directory(&self, seen: &mut SeenInodes, report: &mut Report) -> Result<()> {
-        let mut rest = Ino::ROOT.region();
-        // The run of used buckets that the last bucket belongs to.
-        let (mut run_start, mut run_end) = (0, 0);
-        let mut ends_in_tombstone = false;
+    /// Calls `visit` for each mapped sector of a region.
+    fn for_each_mapped(&self, region: Ino, mut visit: impl FnMut(u64) -> Result<()>) -> Result<()> {
+        let mut rest = region.region();
         while let Some(run) = self.ftl.mapped(rest.clone()) {
-            for bucket in run.start.0..run.end.0 {
-                let bucket = Bucket(bucket - Ino::ROOT.lba(0).0);
-                if bucket.0 != run_end {
-                    if ends_in_tombstone {
-                        report.add(format!("directory invariant 3: tombstone in bucket {}", run_end - 1));
-                    }
-                    run_start = bucket.0;
-                }
-                run_end = bucket.0 + 1;
-                let held = report.catch(self.get(bucket))?;
-                ends_in_tombstone = matches!(held, Some(Held::Tombstone));
-                let Some(Held::Entry(entry)) = held else { continue };
-                let home = directory::home(entry.hash());
-                let is_reachable = (run_start..=bucket.0).contains(&home.0);
-                if !is_reachable || entry.hash() != self.hash_name(entry.name()) {
-                    report.add(format!("directory invariant 1: {:?} cannot be found", entry.name()));
-                }
-                match seen.get_mut(&entry.ino()) {
-                    Some(seen) if seen.inode.generation.get() == entry.generation() => seen.entries += 1,
-                    _ => report.add(format!("invariant 1: {:?} has no inode", entry.name())),
-                }
+            for lba in run.start.0..run.end.0 {
+                visit(Ino::of(Lba(lba)).1)?;
             }
             rest.start = run.end;
         }
+        Ok(())
+    }
+
+    /// Looks at the bytes behind the end of a file (invariant 2).
+    fn check_last_sector(&self, inode: &Inode) -> Result<()> {
+        let used = (inode.size() % SECTOR as u64) as usize;
+        if used == 0 || inode.inline_target().is_some() {
+            return Ok(());
+        }
+        let last = inode.size() / SECTOR as u64;
+        let mut bytes = [0; SECTOR];
+        self.ftl.read(inode.ino().lba(last), &mut bytes)?;
+        if bytes[used..].iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        Err(self.corrupt(&format!("file number {}", inode.ino().0), last, "invariant 2: data behind its end"))
+    }
+
+    /// Reads every entry of a directory; counts those of each inode (invariant 1).
+    fn check_directory(&self, directory: Ino, seen: &mut SeenInodes, report: &mut Report) -> Result<()> {
+        // The run of used buckets that the last bucket belongs to.
+        let (mut run_start, mut run_end) = (0, 0);
+        let mut ends_in_tombstone = false;
+        self.for_each_mapped(directory, |sector| {
+            let bucket = Bucket(sector);
+            if bucket.0 != run_end {
+                if ends_in_tombstone {
+                    report.add(stray_tombstone(directory, run_end - 1));
+                }
+                run_start = bucket.0;
+            }
+            run_end = bucket.0 + 1;
+            let held = report.catch(self.read_bucket(directory, bucket))?;
+            ends_in_tombstone = matches!(held, Some(Held::Tombstone));
+            let Some(Held::Entry(entry)) = held else { return Ok(()) };
+            let home = directory::home(entry.hash());
+            let is_reachable = (run_start..=bucket.0).contains(&home.0);
+            let name = String::from_utf8_lossy(entry.name());
+            if !is_reachable || entry.hash() != self.hash_name(entry.name()) {
+                report.add(format!("directory invariant 1: {name:?} cannot be found"));
+            }
+            if let Some(flaw) = check_entry(directory, &entry, seen) {
+                report.add(format!("invariant 1: {name:?} in directory {} {flaw}", directory.0));
+            }
+            Ok(())
+        })?;
         if ends_in_tombstone {
-            report.add(format!("directory invariant 3: tombstone in bucket {}", run_end - 1));
+            report.add(stray_tombstone(directory, run_end - 1));
         }
         Ok(())
+    }
+
+    /// Reads the region of orphans (invariant 3).
+    fn check_orphans(&self, seen: &mut SeenInodes, report: &mut Report) -> Result<()> {
+        self.for_each_mapped(Ino::ORPHANS, |sector| {
+            let orphan = match Ino::new(sector) {
+                Some(ino) => report.catch(self.read_orphan(ino))?.map(|orphan| (ino, orphan)),
+                None => None,
+            };
+            match orphan.and_then(|(ino, orphan)| Some((orphan, seen.get_mut(ino)?))) {
+                Some((orphan, seen)) if orphan.is_of(seen.ino, seen.generation) => seen.is_orphan = true,
+                _ => report.add(format!("invariant 3: sector {sector} of the orphans has no inode")),
+            }
+            Ok(())
+        })
     }
 
     /// Looks for data where no file has any (invariant 2).
@@ -157,16 +306,21 @@ impl Shared {
             let (ino, _) = Ino::of(run.start);
             let region = ino.region();
             rest.start = region.end;
-            let first_free = match seen.get(&ino) {
+            let first_free = match seen.get(ino) {
                 _ if ino == Ino::SUPERBLOCK => 1,
-                _ if ino == Ino::TABLE || ino == Ino::ROOT => continue, // looked at already
-                Some(seen) => seen.inode.size().div_ceil(SECTOR as u64),
+                _ if ino == Ino::TABLE || ino == Ino::ORPHANS => continue, // looked at already
+                _ if ino == Ino::XATTRS => {
+                    self.check_xattr_region(seen, report);
+                    continue;
+                }
+                Some(seen) if seen.is_directory() => continue, // looked at already
+                Some(seen) => seen.sectors,
                 None => 0,
             };
             let free = Lba(region.start.0 + first_free)..region.end;
             if let Some(stray) = self.ftl.mapped(free) {
                 let (_, sector) = Ino::of(stray.start);
-                let whose = if seen.contains_key(&ino) { "past its end" } else { "and no inode" };
+                let whose = if seen.get(ino).is_some() { "past its end" } else { "and no inode" };
                 report.add(format!("invariant 2: file number {} has sector {sector} {whose}", ino.0));
             }
         }
@@ -174,4 +328,41 @@ impl Shared {
             report.add(format!("invariant 2: sector {} is mapped, behind all files", run.start.0));
         }
     }
+
+    /// Looks for attributes that no inode has (invariant 2).
+    fn check_xattr_region(&self, seen: &SeenInodes, report: &mut Report) {
+        let mut rest = Ino::XATTRS.region();
+        while let Some(run) = self.ftl.mapped(rest.clone()) {
+            let (_, sector) = Ino::of(run.start);
+            let (number, index) = (sector / XATTR_SECTORS, sector % XATTR_SECTORS);
+            let own = Ino::new(number).and_then(|ino| seen.get(ino)).map_or(0, |seen| seen.xattr_sectors);
+            if index >= own {
+                report.add(format!("invariant 2: sector {sector} of the attributes is no inode's"));
+            }
+            let next_sector = if index < own { number * XATTR_SECTORS + own } else { sector + 1 };
+            rest.start = Lba(Ino::XATTRS.region().start.0 + next_sector);
+        }
+    }
+}
+
+fn stray_tombstone(directory: Ino, bucket: u64) -> String {
+    format!("directory invariant 3: tombstone in bucket {bucket} of directory {}", directory.0)
+}
+
+/// Counts an entry with its inode. What is wrong with it.
+fn check_entry(directory: Ino, entry: &Dirent, seen: &mut SeenInodes) -> Option<&'static str> {
+    let named = seen.get_mut(entry.ino()).filter(|seen| seen.generation == entry.generation());
+    let Some(named) = named else { return Some("has no inode") };
+    named.entries += 1;
+    if named.kind != entry.kind() {
+        return Some("has another type than its inode");
+    }
+    if !named.is_directory() {
+        return None;
+    }
+    let parent = named.parent;
+    if let Some(directory) = seen.get_mut(directory) {
+        directory.subdirectories += 1;
+    }
+    (parent != directory).then_some("has another parent")
 }

@@ -14,10 +14,12 @@
 //! The functions here read and decide; what they decide to write is one batch of the caller, who sees
 //! to it that the directory did not change in between.
 
-use lacuna_ftl::{Lba, Op};
+use std::ops::Range;
+
+use lacuna_ftl::Lba;
 
 use crate::{
-    Error, Result,
+    Error, Refusal, Result,
     addr::{Ino, REGION_SECTORS},
     format::{self, Dirent, SectorBytes, Tombstone},
     siphash::siphash24,
@@ -73,8 +75,8 @@ pub(crate) enum Removal {
 }
 
 /// The hash of a name under the key of the file system.
-pub(crate) fn hash_name(key: &[u8; 16], name: &str) -> u64 {
-    siphash24(key, name.as_bytes())
+pub(crate) fn hash_name(key: &[u8; 16], name: &[u8]) -> u64 {
+    siphash24(key, name)
 }
 
 /// The bucket that a hash names.
@@ -83,7 +85,7 @@ pub(crate) fn home(hash: u64) -> Bucket {
 }
 
 /// Looks for `name`.
-pub(crate) fn search(buckets: &impl Buckets, name: &str, hash: u64) -> Result<Search> {
+pub(crate) fn search(buckets: &impl Buckets, name: &[u8], hash: u64) -> Result<Search> {
     let first = home(hash).0;
     let mut free = None;
     for bucket in (first..first + OVERFLOW_BUCKETS).map(Bucket) {
@@ -96,8 +98,7 @@ pub(crate) fn search(buckets: &impl Buckets, name: &str, hash: u64) -> Result<Se
             Held::Entry(_) => {}
         }
     }
-    free.map(|free| Search::Absent { free })
-        .ok_or_else(|| lacuna_device::Error::Full { what: format!("directory, for {name:?}") }.into())
+    free.map(|free| Search::Absent { free }).ok_or(Refusal::NoRoom.into())
 }
 
 /// Decides how to remove the entry in `bucket` while, in the same batch, `filled` gets one.
@@ -131,19 +132,11 @@ impl Bucket {
 }
 
 impl Removal {
-    /// The bytes to write, if any, that go with [`Removal::op`].
-    pub(crate) fn bytes(self, directory: Ino) -> SectorBytes {
+    /// The buckets that change.
+    pub(crate) fn buckets(self) -> Range<u64> {
         match self {
-            Removal::Bury(bucket) => format::seal(&Tombstone::new(), bucket.lba(directory)),
-            Removal::Clear { .. } => [0; lacuna_ftl::SECTOR],
-        }
-    }
-
-    /// The change to `directory`.
-    pub(crate) fn op(self, directory: Ino, bytes: &SectorBytes) -> Op<'_> {
-        match self {
-            Removal::Bury(bucket) => Op::Write { lba: bucket.lba(directory), data: bytes },
-            Removal::Clear { first, count } => Op::Trim { lba: first.lba(directory), sectors: count },
+            Removal::Bury(bucket) => bucket.0..bucket.0 + 1,
+            Removal::Clear { first, count } => first.0..first.0 + count,
         }
     }
 }
@@ -171,7 +164,7 @@ mod tests {
     use lacuna_device::sim::{SeededRng, for_each_seed};
 
     use super::*;
-    use crate::format::{Inode, MODE_FILE, Timestamp};
+    use crate::format::{Inode, Timestamp};
 
     #[derive(Default)]
     struct MapBuckets(BTreeMap<u64, Held>);
@@ -184,8 +177,8 @@ mod tests {
 
     impl MapBuckets {
         fn insert(&mut self, bucket: Bucket, name: &str, hash: u64) {
-            let inode = Inode::new(Ino::FIRST, 1, MODE_FILE, false, Timestamp::default());
-            self.0.insert(bucket.0, Held::Entry(Dirent::new(name, hash, &inode)));
+            let inode = Inode::new(Ino::FIRST, 1, 0o100_644, Timestamp::default());
+            self.0.insert(bucket.0, Held::Entry(Dirent::new(name.as_bytes(), hash, &inode)));
         }
 
         fn remove(&mut self, removal: Removal) {
@@ -201,7 +194,7 @@ mod tests {
 
         fn check(&self, names: &BTreeSet<String>, hash: impl Fn(&str) -> u64) {
             for name in names {
-                let found = search(self, name, hash(name)).unwrap();
+                let found = search(self, name.as_bytes(), hash(name)).unwrap();
                 assert!(matches!(found, Search::Found { .. }), "invariant 1: {name} is lost");
             }
             for (bucket, held) in &self.0 {
@@ -224,7 +217,7 @@ mod tests {
             for _ in 0..200 {
                 let name = format!("{}", rng.below(14));
                 let to = format!("{}", rng.below(14));
-                match (search(&buckets, &name, hash(&name)).unwrap(), rng.below(2)) {
+                match (search(&buckets, name.as_bytes(), hash(&name)).unwrap(), rng.below(2)) {
                     (Search::Absent { free }, _) => {
                         buckets.insert(free, &name, hash(&name));
                         names.insert(name);
@@ -235,7 +228,7 @@ mod tests {
                     }
                     (Search::Found { .. }, _) if name == to => {}
                     (Search::Found { bucket, .. }, _) => {
-                        let into = match search(&buckets, &to, hash(&to)).unwrap() {
+                        let into = match search(&buckets, to.as_bytes(), hash(&to)).unwrap() {
                             Search::Found { bucket, .. } => bucket,
                             Search::Absent { free } => free,
                         };

@@ -1,167 +1,103 @@
-//! Files and batches: the data path.
+//! The file system as a [`Place`]: the files of the root directory by name, in whole sectors.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use lacuna_device::{
     BatchOp, File, FileId, FileProps, Place, PlaceStats, Result as DeviceResult, SECTOR, StreamHint,
+    check_file_name,
 };
-use lacuna_ftl::{Lba, Op, Stream};
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use lacuna_ftl::{Lba, Op};
 
 use crate::{
-    Error, Nvmfs, Result,
-    addr::{FILE_BYTES_MAX, Ino, REGION_SECTORS},
-    format::{Inode, SectorBytes},
-    fs::{Shared, not_found},
-    inode::{OpenInode, Record},
+    Error, Nvmfs, Refusal, Result,
+    addr::{FILE_BYTES_MAX, Ino},
+    data::{Target, live, sector},
+    fs::Shared,
+    names::{NewInode, RenameEnd},
+    node::Node,
+    posix::{FileKind, Rename},
 };
 
 /// An open file.
 struct NvmFile {
     shared: Arc<Shared>,
-    inode: Arc<OpenInode>,
+    node: Arc<Node>,
 }
 
-/// A file of a batch while the batch is under way.
-enum Held<'a> {
-    /// It is written within its length.
-    Within { _record: RwLockReadGuard<'a, Record> },
-    /// It grows: its next inode goes along in the batch.
-    Growing(Box<Growth<'a>>),
-}
-
-struct Growth<'a> {
-    record: RwLockWriteGuard<'a, Record>,
-    grown: Inode,
-    bytes: SectorBytes,
-}
-
-/// What a batch does to one file.
-struct Target {
-    inode: Arc<OpenInode>,
-    /// End of its last write in bytes.
-    end: u64,
-}
-
-fn sector(byte: u64) -> u64 {
-    byte / SECTOR as u64
+/// Says of which name an error speaks.
+fn named<T>(name: &str, result: Result<T>) -> DeviceResult<T> {
+    result.map_err(|error| match error {
+        Error::Refused(Refusal::NotFound | Refusal::Stale) => {
+            lacuna_device::Error::NotFound { name: name.to_owned() }
+        }
+        Error::Refused(Refusal::Exists) => lacuna_device::Error::Exists { name: name.to_owned() },
+        Error::Refused(_) => lacuna_device::Error::Unsupported {
+            what: name.to_owned(),
+            operation: "this, on what is not a regular file",
+        },
+        error => error.into(),
+    })
 }
 
 impl Shared {
-    fn file_name(&self, inode: &OpenInode) -> String {
-        format!("{}: file number {}", self.store, inode.ino.0)
+    fn file_name(&self, node: &Node) -> String {
+        format!("{}: file number {}", self.store, node.ino.0)
     }
 
-    fn check_range(&self, inode: &OpenInode, offset: u64, len: u64) -> Result<()> {
+    fn check_range(&self, node: &Node, offset: u64, len: u64) -> DeviceResult<()> {
         let fits = offset.checked_add(len).is_some_and(|end| end <= FILE_BYTES_MAX);
         if fits && self.props.check_range(&self.store, offset, len).is_ok() {
             return Ok(());
         }
-        Err(lacuna_device::Error::BadRange { what: self.file_name(inode), offset, len }.into())
+        Err(lacuna_device::Error::BadRange { what: self.file_name(node), offset, len })
     }
 
-    fn live(&self, inode: &OpenInode, record: &Record) -> Result<Inode> {
-        match record {
-            Record::Live(live) => Ok(*live),
-            // Not loaded: named by the id of a handle that is closed, while another is being opened.
-            Record::Removed | Record::Unloaded => Err(not_found(&self.file_name(inode))),
+    /// Refuses what was removed: its number may have become another file's.
+    fn check_alive(&self, node: &Node) -> DeviceResult<()> {
+        let alive = if node.is_removed() { Err(Refusal::Stale.into()) } else { Ok(()) };
+        named(&self.file_name(node), alive)
+    }
+
+    /// Opens the file `name` of the root directory.
+    fn open_file(&self, name: &str, hint: StreamHint) -> DeviceResult<Arc<Node>> {
+        check_file_name(name)?;
+        let node = named(name, self.lookup(Ino::ROOT, name.as_bytes()))?;
+        if node.kind() != FileKind::File {
+            return named(name, Err(Refusal::Invalid.into()));
         }
+        node.set_hint(hint);
+        Ok(node)
     }
 
-    fn read(&self, inode: &OpenInode, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.check_range(inode, offset, buf.len() as u64)?;
-        if !buf.is_empty() {
-            self.ftl.read(inode.ino.lba(sector(offset)), buf)?;
-        }
-        // Looked at afterwards: the number may have become another file's while this was read.
-        if inode.is_removed() {
-            return Err(not_found(&self.file_name(inode)));
-        }
-        Ok(())
-    }
-
-    fn len(&self, inode: &OpenInode) -> Result<u64> {
-        Ok(self.live(inode, &inode.record.read())?.size())
-    }
-
-    fn set_len(&self, inode: &OpenInode, len: u64) -> Result<()> {
-        self.check_range(inode, 0, len)?;
-        let mut record = inode.record.write();
-        let before = self.live(inode, &record)?;
-        if before.size() == len {
-            return Ok(());
-        }
-        let after = before.with_size(len, (self.clock)());
-        let bytes = after.seal();
-        let mut ops = vec![Op::Write { lba: inode.ino.inode_lba(), data: &bytes }];
-        if len < before.size() {
-            let first = sector(len);
-            ops.push(Op::Trim { lba: inode.ino.lba(first), sectors: REGION_SECTORS - first });
-        }
-        self.ftl.write_batch(&ops, self.stream([inode]))?;
-        *record = Record::Live(after);
-        Ok(())
-    }
-
-    /// A batch goes to the log's append point if all its files are logs.
-    fn stream<'a>(&self, inodes: impl IntoIterator<Item = &'a OpenInode>) -> Stream {
-        if inodes.into_iter().all(OpenInode::is_log) { Stream::Log } else { Stream::Data }
-    }
-
-    /// Applies `ops`, each with its open inode, as one batch of the ftl.
-    fn write_batch(&self, ops: &[(Arc<OpenInode>, BatchOp<'_>)]) -> Result<()> {
+    /// Applies `ops`, each with its file, as one batch of the ftl.
+    fn write_files(&self, ops: &[(Arc<Node>, BatchOp<'_>)]) -> DeviceResult<()> {
         let bytes: u64 = ops.iter().map(|(_, op)| op.data_bytes()).sum();
         let bytes_max = self.props.atomic_bytes_max;
         if bytes > bytes_max {
-            return Err(lacuna_device::Error::BatchTooLarge { bytes, bytes_max }.into());
+            return Err(lacuna_device::Error::BatchTooLarge { bytes, bytes_max });
         }
-        let mut targets: BTreeMap<Ino, Target> = BTreeMap::new();
-        for (inode, op) in ops {
+        let mut files = BTreeMap::new();
+        let mut ends = BTreeMap::new();
+        for (node, op) in ops {
             let (offset, len) = op.range();
-            self.check_range(inode, offset, len)?;
-            let target =
-                targets.entry(inode.ino).or_insert_with(|| Target { inode: Arc::clone(inode), end: 0 });
+            self.check_range(node, offset, len)?;
+            let (_, ranges) = files.entry(node.ino).or_insert_with(|| (Arc::clone(node), Vec::new()));
+            ranges.push(sector(offset)..sector(offset + len));
+            let end: &mut u64 = ends.entry(node.ino).or_default();
             if matches!(op, BatchOp::Write { data, .. } if !data.is_empty()) {
-                target.end = target.end.max(offset + len);
+                *end = (offset + len).max(*end);
             }
         }
-        let mut held = Vec::with_capacity(targets.len());
-        for target in targets.values() {
-            held.push(self.hold(target)?); // by ascending number
-        }
-        let mut batch: Vec<Op<'_>> = ops.iter().filter_map(|(inode, op)| data_op(inode.ino, op)).collect();
-        for held in &held {
-            if let Held::Growing(growth) = held {
-                batch.push(Op::Write { lba: growth.grown.ino().inode_lba(), data: &growth.bytes });
-            }
-        }
-        if batch.is_empty() {
-            return Ok(());
-        }
-        self.ftl.write_batch(&batch, self.stream(targets.values().map(|target| &*target.inode)))?;
-        for held in held {
-            if let Held::Growing(mut growth) = held {
-                *growth.record = Record::Live(growth.grown);
-            }
-        }
-        Ok(())
-    }
-
-    /// Keeps the length of a file at or above what a batch writes, or lets the batch alone change it.
-    fn hold<'a>(&self, target: &'a Target) -> Result<Held<'a>> {
-        let record = target.inode.record.read();
-        if target.end <= self.live(&target.inode, &record)?.size() {
-            return Ok(Held::Within { _record: record });
-        }
-        drop(record);
-        let record = target.inode.record.write();
-        let before = self.live(&target.inode, &record)?;
-        if target.end <= before.size() {
-            return Ok(Held::Within { _record: RwLockWriteGuard::downgrade(record) });
-        }
-        let grown = before.with_size(target.end, (self.clock)());
-        let bytes = grown.seal();
-        Ok(Held::Growing(Box::new(Growth { record, grown, bytes })))
+        let _held = self.hold_all(&files);
+        let target = |(ino, (node, _)): (&Ino, &(Arc<Node>, _))| Target {
+            node: Arc::clone(node),
+            end: ends[ino],
+            kill_privileges: false,
+        };
+        let targets: Vec<_> = files.iter().map(target).collect();
+        let data_ops = ops.iter().filter_map(|(node, op)| data_op(node.ino, op)).collect();
+        let what = || targets.first().map_or_else(String::new, |target| self.file_name(&target.node));
+        self.apply_data(data_ops, &targets).map_err(|error| named::<()>(&what(), Err(error)).unwrap_err())
     }
 }
 
@@ -180,7 +116,7 @@ fn data_op<'a>(ino: Ino, op: &BatchOp<'a>) -> Option<Op<'a>> {
 
 impl File for NvmFile {
     fn id(&self) -> FileId {
-        self.inode.file_id()
+        self.node.file_id()
     }
 
     fn props(&self) -> FileProps {
@@ -188,25 +124,39 @@ impl File for NvmFile {
     }
 
     fn len(&self) -> DeviceResult<u64> {
-        Ok(self.shared.len(&self.inode)?)
+        let inode = live(&self.node.record.read());
+        Ok(named(&self.shared.file_name(&self.node), inode)?.size())
     }
 
     fn set_len(&self, len: u64) -> DeviceResult<()> {
-        Ok(self.shared.set_len(&self.inode, len)?)
+        self.shared.check_range(&self.node, 0, len)?;
+        self.shared.check_alive(&self.node)?;
+        if self.node.size() == len {
+            return Ok(());
+        }
+        let set = self.shared.change_inode(&self.node, Some(len), |inode, update| {
+            inode.set_times((inode.times().0, update.now, update.now));
+        });
+        named(&self.shared.file_name(&self.node), set)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> DeviceResult<()> {
-        Ok(self.shared.read(&self.inode, offset, buf)?)
+        self.shared.check_range(&self.node, offset, buf.len() as u64)?;
+        if !buf.is_empty() {
+            let lba = self.node.ino.lba(sector(offset));
+            self.shared.ftl.read(lba, buf).map_err(Error::from)?;
+        }
+        self.shared.check_alive(&self.node)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> DeviceResult<()> {
         let op = BatchOp::Write { file: self.id(), offset, data };
-        Ok(self.shared.write_batch(&[(Arc::clone(&self.inode), op)])?)
+        self.shared.write_files(&[(Arc::clone(&self.node), op)])
     }
 
     fn punch(&self, offset: u64, len: u64) -> DeviceResult<()> {
         let op = BatchOp::Punch { file: self.id(), offset, len };
-        Ok(self.shared.write_batch(&[(Arc::clone(&self.inode), op)])?)
+        self.shared.write_files(&[(Arc::clone(&self.node), op)])
     }
 
     fn allocated(&self, offset: u64, len: u64) -> DeviceResult<u64> {
@@ -214,12 +164,10 @@ impl File for NvmFile {
         if offset >= end {
             return Ok(0);
         }
-        let region_start = self.inode.ino.lba(0).0;
+        let region_start = self.node.ino.lba(0).0;
         let range = Lba(region_start + sector(offset))..Lba(region_start + end.div_ceil(SECTOR as u64));
         let bytes = self.shared.ftl.allocated(range);
-        if self.inode.is_removed() {
-            return Err(Error::into(not_found(&self.shared.file_name(&self.inode))));
-        }
+        self.shared.check_alive(&self.node)?;
         Ok(bytes)
     }
 
@@ -238,34 +186,50 @@ impl Place for Nvmfs {
     }
 
     fn open(&self, name: &str, hint: StreamHint) -> DeviceResult<Arc<dyn File>> {
-        let inode = self.shared.open_file(name, hint)?;
-        Ok(Arc::new(NvmFile { shared: Arc::clone(&self.shared), inode }))
+        let node = self.shared.open_file(name, hint)?;
+        Ok(Arc::new(NvmFile { shared: Arc::clone(&self.shared), node }))
     }
 
     fn create(&self, name: &str, hint: StreamHint) -> DeviceResult<Arc<dyn File>> {
-        let inode = self.shared.create_file(name, hint)?;
-        Ok(Arc::new(NvmFile { shared: Arc::clone(&self.shared), inode }))
+        check_file_name(name)?;
+        let mode = FileKind::File.mode_bits() | 0o644;
+        let new = NewInode { mode, is_log: hint == StreamHint::Log, ..NewInode::default() };
+        let node = named(name, self.shared.create(Ino::ROOT, name.as_bytes(), &new))?;
+        node.set_hint(hint);
+        Ok(Arc::new(NvmFile { shared: Arc::clone(&self.shared), node }))
     }
 
     fn remove(&self, name: &str) -> DeviceResult<()> {
-        Ok(self.shared.remove_file(name)?)
+        check_file_name(name)?;
+        named(name, self.shared.unlink(Ino::ROOT, name.as_bytes()))
     }
 
     fn rename(&self, from: &str, to: &str) -> DeviceResult<()> {
-        Ok(self.shared.rename_file(from, to)?)
+        check_file_name(from)?;
+        check_file_name(to)?;
+        let end = |name| RenameEnd { parent: Ino::ROOT, name };
+        named(from, self.shared.rename(end(from.as_bytes()), end(to.as_bytes()), Rename::Replace))
     }
 
+    /// The regular files of the root directory whose names are UTF-8.
     fn list(&self) -> DeviceResult<Vec<String>> {
-        Ok(self.shared.entries()?.iter().map(|entry| entry.name().to_owned()).collect())
+        let mut names = Vec::new();
+        self.shared.readdir(Ino::ROOT, 0, &mut |entry| {
+            if entry.kind == FileKind::File {
+                names.extend(std::str::from_utf8(entry.name).map(str::to_owned));
+            }
+            true
+        })?;
+        Ok(names)
     }
 
     fn write_batch(&self, ops: &[BatchOp<'_>]) -> DeviceResult<()> {
         let open = |op: &BatchOp<'_>| {
-            let inode = self.shared.inodes.get_by_id(op.file());
-            inode.ok_or_else(|| not_found(&format!("{}: open file {}", self.shared.store, op.file().0)))
+            let node = self.shared.nodes.get_by_id(op.file()).ok_or(Refusal::Stale.into());
+            named(&format!("{}: open file {}", self.shared.store, op.file().0), node)
         };
-        let opened: Result<Vec<_>> = ops.iter().map(|op| Ok((open(op)?, *op))).collect();
-        Ok(self.shared.write_batch(&opened?)?)
+        let opened: DeviceResult<Vec<_>> = ops.iter().map(|op| Ok((open(op)?, *op))).collect();
+        self.shared.write_files(&opened?)
     }
 
     fn sync(&self) -> DeviceResult<()> {

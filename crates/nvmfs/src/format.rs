@@ -9,7 +9,13 @@ use zerocopy::{
     little_endian::{I64, U16, U32, U64},
 };
 
-use crate::addr::{FILE_BYTES_MAX, Ino};
+use crate::{addr::Ino, posix::FileKind};
+
+mod inode;
+mod xattr;
+
+pub(crate) use inode::{Inode, LINKS_MAX, TARGET_BYTES_MAX};
+pub(crate) use xattr::{Orphan, XATTR_SECTOR_BYTES, XattrSector};
 
 /// Version of the file system's format.
 pub(crate) const FORMAT_VERSION: u32 = 1;
@@ -20,13 +26,6 @@ const MAGIC: [u8; 4] = *b"LNfs";
 const SECTOR_VERSION: u8 = 1;
 /// Longest file name in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
-
-/// Bits of [`Inode::mode`] that hold the type of a file, as in `struct stat`.
-pub(crate) const MODE_TYPE: u32 = 0o170_000;
-/// A regular file.
-pub(crate) const MODE_FILE: u32 = 0o100_000;
-/// A directory.
-pub(crate) const MODE_DIRECTORY: u32 = 0o040_000;
 
 /// The bytes of one sector.
 pub(crate) type SectorBytes = [u8; SECTOR];
@@ -56,7 +55,7 @@ pub(crate) trait Body: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
 }
 
 /// Time since the epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp {
     /// Whole seconds.
     pub seconds: i64,
@@ -77,6 +76,12 @@ impl From<Timestamp> for DiskTime {
     }
 }
 
+impl From<DiskTime> for Timestamp {
+    fn from(time: DiskTime) -> Timestamp {
+        Timestamp { seconds: time.seconds.get(), nanoseconds: time.nanoseconds.get() }
+    }
+}
+
 /// Sector 0 of inode 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -88,35 +93,6 @@ pub(crate) struct Superblock {
     pub(crate) uuid: [u8; 16],
     created: DiskTime,
     zero2: [u8; 444],
-}
-
-/// A sector of the inode table. It has room for all that POSIX asks for, used or not yet.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub(crate) struct Inode {
-    ino: U32,
-    /// Differs between files that had the same number one after the other.
-    pub(crate) generation: U32,
-    /// Type and permissions, as in `struct stat`.
-    mode: U32,
-    pub(crate) nlink: U32,
-    uid: U32,
-    gid: U32,
-    rdev: U64,
-    size: U64,
-    /// The directory that holds its name.
-    parent: U32,
-    /// 0 for data, 1 for a log.
-    stream: u8,
-    zero: [u8; 3],
-    flags: U64,
-    /// Number of changes of this sector.
-    changes: U64,
-    accessed: DiskTime,
-    modified: DiskTime,
-    changed: DiskTime,
-    created: DiskTime,
-    zero2: [u8; 376],
 }
 
 /// A sector of a directory that holds a name.
@@ -145,7 +121,6 @@ pub(crate) struct Tombstone {
 const _: () = {
     assert!(size_of::<Header>() == 24 && CRC_AT == 8);
     assert!(size_of::<Header>() + size_of::<Superblock>() == SECTOR);
-    assert!(size_of::<Header>() + size_of::<Inode>() == SECTOR);
     assert!(size_of::<Header>() + size_of::<Dirent>() == SECTOR);
     assert!(size_of::<Header>() + size_of::<Tombstone>() == SECTOR);
 };
@@ -183,81 +158,6 @@ impl Superblock {
     }
 }
 
-impl Body for Inode {
-    const KIND: u8 = 2;
-
-    fn flaw(&self) -> Option<&'static str> {
-        if !is_zero(&self.zero) || !is_zero(&self.zero2) || self.flags.get() != 0 {
-            return Some("reserved bytes are not zero");
-        }
-        if !(Ino::ROOT..=Ino::LAST).contains(&self.ino()) {
-            return Some("impossible inode number");
-        }
-        if !matches!(self.mode.get() & MODE_TYPE, MODE_FILE | MODE_DIRECTORY) {
-            return Some("unknown file type");
-        }
-        if self.size() > FILE_BYTES_MAX {
-            return Some("impossible size");
-        }
-        let times = [self.accessed, self.modified, self.changed, self.created];
-        if self.stream > 1 || !times.iter().all(|time| time.is_sound()) {
-            return Some("impossible value");
-        }
-        None
-    }
-}
-
-impl Inode {
-    /// A new, empty inode in the root directory.
-    pub(crate) fn new(ino: Ino, generation: u32, mode: u32, is_log: bool, now: Timestamp) -> Inode {
-        let now = DiskTime::from(now);
-        Inode {
-            ino: ino.0.into(),
-            generation: generation.into(),
-            mode: mode.into(),
-            nlink: 1.into(),
-            uid: 0.into(),
-            gid: 0.into(),
-            rdev: 0.into(),
-            size: 0.into(),
-            parent: Ino::ROOT.0.into(),
-            stream: is_log.into(),
-            zero: [0; 3],
-            flags: 0.into(),
-            changes: 1.into(),
-            accessed: now,
-            modified: now,
-            changed: now,
-            created: now,
-            zero2: [0; 376],
-        }
-    }
-
-    pub(crate) fn ino(&self) -> Ino {
-        Ino(self.ino.get())
-    }
-
-    pub(crate) fn size(&self) -> u64 {
-        self.size.get()
-    }
-
-    pub(crate) fn is_file(&self) -> bool {
-        self.mode.get() & MODE_TYPE == MODE_FILE
-    }
-
-    /// The same inode with another size.
-    pub(crate) fn with_size(&self, size: u64, now: Timestamp) -> Inode {
-        let changes = self.changes.get().wrapping_add(1);
-        let now = DiskTime::from(now);
-        Inode { size: size.into(), changes: changes.into(), modified: now, changed: now, ..*self }
-    }
-
-    /// The bytes of its sector.
-    pub(crate) fn seal(&self) -> SectorBytes {
-        seal(self, self.ino().inode_lba())
-    }
-}
-
 impl Body for Dirent {
     const KIND: u8 = 3;
 
@@ -269,23 +169,31 @@ impl Body for Dirent {
         if !(Ino::FIRST..=Ino::LAST).contains(&self.ino()) {
             return Some("impossible inode number");
         }
-        let name = std::str::from_utf8(name).ok().filter(|name| lacuna_device::check_file_name(name).is_ok());
-        if name.is_none() {
+        if !is_name(name) {
             return Some("impossible name");
+        }
+        if FileKind::of_type_bits(self.file_type.into()).is_none() {
+            return Some("unknown file type");
         }
         None
     }
 }
 
+/// Whether these bytes can name an entry.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    let is_reserved = matches!(name, b"" | b"." | b"..");
+    !is_reserved && name.len() <= NAME_BYTES_MAX && !name.contains(&b'/') && !name.contains(&0)
+}
+
 impl Dirent {
     /// The entry of `inode` under a name that was checked.
-    pub(crate) fn new(name: &str, hash: u64, inode: &Inode) -> Dirent {
+    pub(crate) fn new(name: &[u8], hash: u64, inode: &Inode) -> Dirent {
         let mut padded = [0; NAME_BYTES_MAX];
-        padded[..name.len()].copy_from_slice(name.as_bytes());
+        padded[..name.len()].copy_from_slice(name);
         Dirent {
-            ino: inode.ino,
-            generation: inode.generation,
-            file_type: (inode.mode.get() >> 12) as u8,
+            ino: inode.ino().0.into(),
+            generation: inode.generation().into(),
+            file_type: (inode.kind().mode_bits() >> 12) as u8,
             name_len: name.len() as u8,
             zero: 0.into(),
             zero2: 0.into(),
@@ -293,13 +201,6 @@ impl Dirent {
             name: padded,
             zero3: [0; 209],
         }
-    }
-
-    /// The entry of the same inode under another name.
-    pub(crate) fn renamed(&self, name: &str, hash: u64) -> Dirent {
-        let mut padded = [0; NAME_BYTES_MAX];
-        padded[..name.len()].copy_from_slice(name.as_bytes());
-        Dirent { name_len: name.len() as u8, name: padded, hash: hash.into(), ..*self }
     }
 
     pub(crate) fn ino(&self) -> Ino {
@@ -314,9 +215,12 @@ impl Dirent {
         self.hash.get()
     }
 
-    pub(crate) fn name(&self) -> &str {
-        let bytes = &self.name[..usize::from(self.name_len)];
-        std::str::from_utf8(bytes).expect("names are checked when an entry is made or verified")
+    pub(crate) fn kind(&self) -> FileKind {
+        FileKind::of_type_bits(self.file_type.into()).expect("checked when it was made or verified")
+    }
+
+    pub(crate) fn name(&self) -> &[u8] {
+        &self.name[..usize::from(self.name_len)]
     }
 }
 

@@ -1,41 +1,51 @@
 //! The file system: names, inodes and the batches that change them.
 //!
-//! It owns the store's [`Ftl`] and, in memory only, the open inodes and one lock for the names. All that
-//! is durable lies in the space of the ftl.
+//! It owns the store's [`Ftl`] and, in memory only, the nodes of inodes in use. All that is durable lies
+//! in the space of the ftl.
 //!
 //! **Invariants.** [`Nvmfs::check`] proves them.
-//! 1. Every directory entry names an inode of the same number and generation, and every file's inode has
-//!    exactly one entry.
-//! 2. Nothing is mapped past the end of a file, or in a region without inode. So a free number is one
-//!    whose sector of the inode table is not mapped, and no allocator keeps a second truth.
-//! 3. What the ftl holds is at any time the result of whole operations: each is one batch.
+//! 1. Every directory entry names an inode of the same number, generation and type. A file's link count
+//!    is the number of its entries; a directory has one entry, in the directory that its inode names as
+//!    parent, and two links and one for each directory in it. All of them hang from the root.
+//! 2. Nothing is mapped past the end of a file, in the bytes behind it in its last sector, or in a region
+//!    without inode. So a free number is one whose sector of the inode table is not mapped, and no
+//!    allocator keeps a second truth.
+//! 3. An inode without name has no links and is in the region of orphans, and nothing else is in there.
+//! 4. What the ftl holds is at any time the result of whole operations: each is one batch.
 //!
 //! **Crash argument.** The ftl brings back the result of a prefix of the accepted batches, with all
-//! flushed ones. By 3 each of these is an operation that took the invariants from true to true. There is
-//! no other state: no log, no bitmap, no count to bring in line, and so nothing to repair.
+//! flushed ones. By 4 each of these is an operation that took the invariants from true to true. There is
+//! no other state: no log, no bitmap, no count to bring in line. What is left to do at the next open is
+//! to free orphans, which nobody can have open any more; each is a batch of its own, so a crash in
+//! between leaves the rest for the open after that.
 //!
-//! **Locks**, in this order: `names`, then `record`s of open inodes by ascending number, then the table
-//! of open inodes. Searches in the directory read the ftl without a lock and are valid if `names` counts
-//! no change since; else they are repeated. `names` and `record` are held while the ftl accepts a batch,
-//! which may wait for free segments, but not while anything is read; except that a `record` is held
-//! while its own inode is read in.
+//! **Locks**, in this order: `moves`; sectors of files (`ranges.rs`), files by ascending number; `record`s
+//! of nodes by ascending number; `inode_count`; then, each for moments, `numbers` and what is in
+//! `node.rs`.
+//! Searches in directories read the ftl without a lock; what they found holds if the buckets that they
+//! looked at did not change until the directory's `record` is held (`names/update.rs`). `record`s are held
+//! while the ftl accepts a batch, which may wait for free segments, but not while anything is read;
+//! with three exceptions, where only those wait that need the very same thing: a `record` is held while
+//! its own inode is read in, sectors are held while their old content is read, and `moves`, which orders
+//! renames from one directory to another, is held while these search.
 
 use std::{
     io::Read,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU64},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use lacuna_device::{BlockDevice, FileProps, SECTOR};
 use lacuna_ftl::{self as ftl, Ftl, Op, Stream};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Error, Result,
     addr::Ino,
-    format::{self, FORMAT_VERSION, Inode, KNOWN_FEATURES, MODE_DIRECTORY, Superblock, Timestamp},
-    inode::OpenInodes,
-    names::Names,
+    format::{self, FORMAT_VERSION, Inode, KNOWN_FEATURES, Superblock, Timestamp},
+    names::Numbers,
+    node::Nodes,
+    posix::FileKind,
 };
 
 /// Largest atomic write in bytes, where the store is large enough for it.
@@ -65,11 +75,13 @@ pub struct Options {
     pub ftl: ftl::Options,
     /// Where time comes from.
     pub clock: fn() -> Timestamp,
+    /// Inodes that are kept in memory though nobody uses them; about 800 bytes each.
+    pub inodes_kept: usize,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { ftl: ftl::Options::default(), clock: system_time }
+        Options { ftl: ftl::Options::default(), clock: system_time, inodes_kept: 1 << 14 }
     }
 }
 
@@ -91,10 +103,15 @@ pub(crate) struct Shared {
     /// Name of the store, for errors.
     pub(crate) store: String,
     pub(crate) props: FileProps,
-    pub(crate) inodes: OpenInodes,
+    pub(crate) is_read_only: bool,
+    pub(crate) nodes: Nodes,
     pub(crate) clock: fn() -> Timestamp,
     pub(crate) uuid: [u8; 16],
-    pub(crate) names: Mutex<Names>,
+    pub(crate) numbers: Mutex<Numbers>,
+    /// Inodes there are, once somebody asked. Held shared while inodes come or go.
+    pub(crate) inode_count: RwLock<Option<AtomicU64>>,
+    /// Held while a name moves from one directory to another.
+    pub(crate) moves: Mutex<()>,
 }
 
 impl Nvmfs {
@@ -112,7 +129,7 @@ impl Nvmfs {
         let now = (options.clock)();
         let superblock_lba = Ino::SUPERBLOCK.lba(0);
         let superblock = format::seal(&Superblock::new(uuid, now), superblock_lba);
-        let root = Inode::new(Ino::ROOT, 0, MODE_DIRECTORY | 0o755, false, now).seal();
+        let root = Inode::new(Ino::ROOT, 0, FileKind::Directory.mode_bits() | 0o755, now).seal();
         let ops = [
             Op::Write { lba: superblock_lba, data: &superblock },
             Op::Write { lba: Ino::ROOT.inode_lba(), data: &root },
@@ -128,6 +145,7 @@ impl Nvmfs {
     /// are; [`Error::Version`] and [`Error::Features`] for what a newer program wrote.
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Nvmfs> {
         let store = device.name().to_owned();
+        let is_read_only = options.ftl.read_only;
         let ftl = Ftl::open(device, options.ftl)?;
         let superblock = read_superblock(&ftl, &store)?;
         let batch_bytes_max = ftl.batch_bytes_max();
@@ -143,17 +161,24 @@ impl Nvmfs {
                 io_align: SECTOR as u32,
                 ordered: true,
             },
-            inodes: OpenInodes::default(),
+            is_read_only,
+            nodes: Nodes::new(options.inodes_kept),
             clock: options.clock,
             uuid: superblock.uuid,
-            names: Mutex::new(Names::new((options.clock)())),
+            numbers: Mutex::new(Numbers::new((options.clock)())),
+            inode_count: RwLock::new(None),
+            moves: Mutex::new(()),
         };
         shared.read_inode(Ino::ROOT)?;
+        if !is_read_only {
+            shared.free_orphans()?;
+        }
         Ok(Nvmfs { shared: Arc::new(shared) })
     }
 
     /// Makes everything durable and leaves the store so that the next open has nothing to replay.
     pub fn close(&self) -> Result<()> {
+        self.shared.store_all_times()?;
         Ok(self.shared.ftl.close()?)
     }
 
@@ -213,8 +238,4 @@ impl Shared {
     pub(crate) fn corrupt(&self, what: &str, sector: u64, reason: &'static str) -> Error {
         Error::Corrupt { store: self.store.clone(), what: what.to_owned(), sector, reason }
     }
-}
-
-pub(crate) fn not_found(name: &str) -> Error {
-    lacuna_device::Error::NotFound { name: name.to_owned() }.into()
 }

@@ -32,17 +32,21 @@
 //! ```
 
 mod addr;
+mod attr;
 mod check;
+mod data;
 mod directory;
 mod error;
 mod file;
 mod format;
 mod fs;
-mod inode;
 mod names;
+mod node;
 mod open;
 pub mod posix;
+mod ranges;
 mod siphash;
+mod xattr;
 
 pub use addr::Ino;
 pub use check::Report;

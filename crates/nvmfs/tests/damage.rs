@@ -89,11 +89,14 @@ fn flipped_bits_are_errors_or_harmless() {
 #[test]
 fn a_damaged_inode_is_an_error_and_a_finding() {
     let (_, raw) = sim(1);
-    let place = Nvmfs::open(raw, Options::default()).unwrap();
+    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
     place.create("a", StreamHint::Data).unwrap();
     place.create("b", StreamHint::Data).unwrap();
     let garbage = Op::Write { lba: inode_lba(16), data: &[0xa5; 512] };
     place.ftl().write_batch(&[garbage], Stream::Data).unwrap();
+    place.close().unwrap();
+    drop(place); // with what it has in memory
+    let place = Nvmfs::open(raw, Options::default()).unwrap();
     let error = place.open("a", StreamHint::Data).err().unwrap();
     assert!(matches!(error, DeviceError::Corrupt { .. }), "{error}");
     place.open("b", StreamHint::Data).unwrap();

@@ -76,7 +76,8 @@ fn mount_options(options: &MountOptions) -> Vec<MountOption> {
     let either = |condition, yes, no| if condition { yes } else { no };
     vec![
         MountOption::FSName(options.source.clone()),
-        MountOption::Subtype("lacuna".into()),
+        // fuser keeps its own option of that name from the kernel.
+        MountOption::CUSTOM("subtype=lacuna".into()),
         MountOption::DefaultPermissions,
         either(options.read_only, MountOption::RO, MountOption::RW),
         either(options.dev, MountOption::Dev, MountOption::NoDev),
@@ -567,21 +568,19 @@ fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
-/// Times before 1970 count back in whole seconds, and forth in nanoseconds, as in `struct timespec`.
+/// A time as the kernel sent it. fuser 0.18.0 takes the nanoseconds of times before 1970 for ones to count
+/// back, too; here they count forth again, as in `struct timespec`.
 fn timestamp(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() },
-        Err(before) => {
-            let before = before.duration();
-            let seconds = -(before.as_secs() as i64);
-            match before.subsec_nanos() {
-                0 => Timestamp { seconds, nanoseconds: 0 },
-                nanoseconds => Timestamp { seconds: seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds },
-            }
-        }
+        Err(before) => Timestamp {
+            seconds: (before.duration().as_secs() as i64).wrapping_neg(),
+            nanoseconds: before.duration().subsec_nanos(),
+        },
     }
 }
 
+/// The time as it is; fuser gets this direction right.
 fn system_time(time: Timestamp) -> SystemTime {
     let fraction = Duration::from_nanos(time.nanoseconds.into());
     let whole = Duration::from_secs(time.seconds.unsigned_abs());
@@ -594,12 +593,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_go_there_and_back() {
-        for (seconds, nanoseconds) in
-            [(0, 0), (1, 999_999_999), (-1, 1), (-1, 0), (-2, 500), (i64::from(u32::MAX), 7)]
-        {
-            let time = Timestamp { seconds, nanoseconds };
-            assert_eq!(timestamp(system_time(time)), time);
-        }
+    fn times_before_1970_survive_fuser() {
+        // 1969-12-31 23:59:58.25: seconds -2, nanoseconds 250,000,000, and what fuser makes of that.
+        let sent = UNIX_EPOCH - Duration::new(2, 250_000_000);
+        let time = timestamp(sent);
+        assert_eq!(time, Timestamp { seconds: -2, nanoseconds: 250_000_000 });
+        assert_eq!(system_time(time), UNIX_EPOCH - Duration::from_millis(1750));
+        let later = Timestamp { seconds: 5_000_000_000, nanoseconds: 1 };
+        assert_eq!(timestamp(system_time(later)), later);
     }
 }

@@ -4,24 +4,42 @@ use super::*;
 
 const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
 
-fn samples() -> [(Lba, SectorBytes); 4] {
-    let inode = Inode::new(Ino(20), 7, MODE_FILE | 0o644, true, NOW).with_size(5000, NOW);
+fn sample_inode() -> Inode {
+    let mut inode = Inode::new(Ino(20), 7, 0o100_644, NOW);
+    inode.set_log(true);
+    inode.set_size(5000);
+    inode.set_owner(1000, 100);
+    inode.set_rdev(9);
+    inode.count_change();
+    assert!(!inode.set_xattrs(b"attributes", true));
+    inode
+}
+
+fn samples() -> [(Lba, SectorBytes); KINDS] {
+    let inode = sample_inode();
     let slot = Ino::ROOT.lba(99);
     [
         (Ino::SUPERBLOCK.lba(0), seal(&Superblock::new([9; 16], NOW), Ino::SUPERBLOCK.lba(0))),
         (Ino(20).inode_lba(), inode.seal()),
-        (slot, seal(&Dirent::new("name", 0x1234, &inode), slot)),
+        (slot, seal(&Dirent::new(b"name", 0x1234, &inode), slot)),
         (slot, seal(&Tombstone::new(), slot)),
+        (Ino(20).orphan_lba(), seal(&Orphan::new(Ino(20), 7), Ino(20).orphan_lba())),
+        (Ino(20).xattr_lba(), seal(&XattrSector::new(Ino(20), 7, b"attributes"), Ino(20).xattr_lba())),
     ]
 }
 
-/// The reason why none of the four kinds is found in `bytes`.
-fn flaws(bytes: &SectorBytes, lba: Lba) -> [Option<&'static str>; 4] {
+/// Kinds of sectors.
+const KINDS: usize = 6;
+
+/// The reason why none of the kinds is found in `bytes`.
+fn flaws(bytes: &SectorBytes, lba: Lba) -> [Option<&'static str>; KINDS] {
     [
         verify::<Superblock>(bytes, lba).err(),
         verify::<Inode>(bytes, lba).err(),
         verify::<Dirent>(bytes, lba).err(),
         verify::<Tombstone>(bytes, lba).err(),
+        verify::<Orphan>(bytes, lba).err(),
+        verify::<XattrSector>(bytes, lba).err(),
     ]
 }
 
@@ -34,15 +52,15 @@ fn each_kind_reads_back_as_itself_only() {
         assert_eq!(claims_tombstone(bytes), kind == 3);
     }
     let inode = verify::<Inode>(&samples()[1].1, samples()[1].0).unwrap();
-    assert_eq!((inode.ino(), inode.size(), inode.generation.get()), (Ino(20), 5000, 7));
+    assert_eq!((inode.ino(), inode.size(), inode.generation()), (Ino(20), 5000, 7));
     let dirent = verify::<Dirent>(&samples()[2].1, samples()[2].0).unwrap();
-    assert_eq!((dirent.name(), dirent.ino(), dirent.hash()), ("name", Ino(20), 0x1234));
+    assert_eq!((dirent.name(), dirent.ino(), dirent.hash()), (&b"name"[..], Ino(20), 0x1234));
 }
 
 /// The offsets that docs/FORMAT.md states.
 #[test]
 fn fields_lie_where_the_format_says() {
-    let [(_, superblock), (inode_lba, inode), (_, dirent), _] = samples();
+    let [(_, superblock), (inode_lba, inode), (_, dirent), _, (orphan_lba, orphan), (_, xattrs)] = samples();
     assert_eq!(superblock[..6], *b"LNfs\x01\x01");
     assert_eq!(superblock[24..28], 1_u32.to_le_bytes());
     assert_eq!(superblock[40..56], [9; 16]);
@@ -51,18 +69,26 @@ fn fields_lie_where_the_format_says() {
     assert_eq!(inode[28..32], 7_u32.to_le_bytes());
     assert_eq!(inode[32..36], 0o100_644_u32.to_le_bytes());
     assert_eq!(inode[56..64], 5000_u64.to_le_bytes());
-    assert_eq!((inode[64], inode[68]), (2, 1));
+    assert_eq!(inode[36..40], 1_u32.to_le_bytes());
+    assert_eq!((inode[40..44].to_vec(), inode[44]), (1000_u32.to_le_bytes().to_vec(), 100));
+    assert_eq!((inode[48], inode[64], inode[68]), (9, 0, 1));
+    assert_eq!(inode[72..80], 2_u64.to_le_bytes());
     assert_eq!(inode[80..88], 2_u64.to_le_bytes());
     for time_at in [88, 100, 112, 124] {
         assert_eq!(inode[time_at..time_at + 8], NOW.seconds.to_le_bytes());
         assert_eq!(inode[time_at + 8..time_at + 12], NOW.nanoseconds.to_le_bytes());
     }
-    assert!(inode[136..].iter().all(|byte| *byte == 0));
+    assert_eq!(inode[136..140], 10_u32.to_le_bytes());
+    assert_eq!(inode[144..154], *b"attributes");
+    assert!(inode[154..].iter().all(|byte| *byte == 0));
     assert_eq!(dirent[24..28], 20_u32.to_le_bytes());
     assert_eq!((dirent[32], dirent[33]), (8, 4));
     assert_eq!(dirent[40..48], 0x1234_u64.to_le_bytes());
     assert_eq!(dirent[48..52], *b"name");
     assert!(dirent[52..].iter().all(|byte| *byte == 0));
+    assert_eq!((orphan_lba.0, orphan[24], orphan[28]), ((3 << 36) + 20, 20, 7));
+    assert_eq!((xattrs[24], xattrs[28], xattrs[32]), (20, 7, 10));
+    assert_eq!(xattrs[40..50], *b"attributes");
 }
 
 #[test]
@@ -87,7 +113,7 @@ fn a_sector_in_the_wrong_place_is_noticed() {
 fn garbage_with_a_good_checksum_never_panics() {
     lacuna_device::sim::for_each_seed(2000, |seed| {
         let mut rng = SeededRng::new(seed);
-        let (lba, mut bytes) = samples()[rng.below(4) as usize];
+        let (lba, mut bytes) = samples()[rng.below(KINDS as u64) as usize];
         for _ in 0..=rng.below(8) {
             bytes[24 + rng.below(488) as usize] = rng.next_u64() as u8;
         }
@@ -142,11 +168,13 @@ fn the_document_is_right() {
     assert_eq!(
         documented(&document, "inode"),
         fields!(Inode: ino generation mode nlink uid gid rdev size parent stream zero flags changes
-            accessed modified changed created zero2)
+            accessed modified changed created xattr_bytes zero2 inline)
     );
     assert_eq!(
         documented(&document, "entry"),
         fields!(Dirent: ino generation file_type name_len zero zero2 hash name zero3)
     );
     assert_eq!(documented(&document, "tombstone"), fields!(Tombstone: zero));
+    assert_eq!(documented(&document, "orphan"), fields!(Orphan: ino generation zero));
+    assert_eq!(documented(&document, "attributes"), fields!(XattrSector: ino generation len zero bytes));
 }

@@ -21,7 +21,14 @@ pub use types::{
     Allocate, Attr, Caller, DirEntry, FileKind, Rename, SetAttr, SetTime, StatFs, WriteOptions, XattrMode,
 };
 
-use crate::{Ino, Nvmfs, Refusal, Result, fs::Shared};
+use crate::{
+    Ino, Nvmfs, Refusal, Result,
+    fs::Shared,
+    names::{Locked, NewInode, RenameEnd},
+};
+
+/// So many nodes may have times in memory that are not stored; about 1 KiB each.
+const UNSTORED_TIMES_MAX: usize = 4096;
 
 /// Inode operations on an open file system. Cheap to clone, to be used from many threads; it keeps the
 /// file system open.
@@ -47,14 +54,13 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::NotADirectory`], [`Refusal::NameTooLong`].
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
-        let _ = (&self.shared, parent, name);
-        Err(Refusal::NotSupported.into())
+        let node = self.shared.lookup(parent, name)?;
+        self.shared.attr(&node)
     }
 
     /// What is known about an inode.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
-        let _ = ino;
-        Err(Refusal::NotSupported.into())
+        self.shared.attr(&*self.shared.node(ino)?)
     }
 
     /// Changes an inode, all of it in one batch, and returns it.
@@ -63,8 +69,7 @@ impl Posix {
     /// [`Refusal::IsADirectory`] and [`Refusal::Invalid`] for lengths of what is no file,
     /// [`Refusal::FileTooLarge`].
     pub fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
-        let _ = (ino, changes);
-        Err(Refusal::NotSupported.into())
+        self.shared.setattr(ino, changes)
     }
 
     /// Makes a file, fifo, socket or device file: `mode` has type and permissions, the umask applied.
@@ -72,8 +77,10 @@ impl Posix {
     /// # Errors
     /// [`Refusal::Exists`], [`Refusal::Invalid`] for other types.
     pub fn mknod(&self, parent: Ino, name: &[u8], mode: u32, rdev: u64, caller: Caller) -> Result<Attr> {
-        let _ = (parent, name, mode, rdev, caller);
-        Err(Refusal::NotSupported.into())
+        match FileKind::of_mode(mode) {
+            None | Some(FileKind::Directory | FileKind::Symlink) => Err(Refusal::Invalid.into()),
+            Some(_) => self.make(parent, name, &NewInode { mode, rdev, caller, ..NewInode::default() }),
+        }
     }
 
     /// Makes a regular file and opens it (see [`Posix::open`]): nobody comes in between.
@@ -81,8 +88,8 @@ impl Posix {
     /// # Errors
     /// [`Refusal::Exists`].
     pub fn create(&self, parent: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
-        let _ = (parent, name, mode, caller);
-        Err(Refusal::NotSupported.into())
+        let mode = FileKind::File.mode_bits() | mode & 0o7777;
+        self.make(parent, name, &NewInode { mode, caller, open: true, ..NewInode::default() })
     }
 
     /// Makes a directory.
@@ -90,8 +97,8 @@ impl Posix {
     /// # Errors
     /// [`Refusal::Exists`], [`Refusal::TooManyLinks`].
     pub fn mkdir(&self, parent: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
-        let _ = (parent, name, mode, caller);
-        Err(Refusal::NotSupported.into())
+        let mode = FileKind::Directory.mode_bits() | mode & 0o7777;
+        self.make(parent, name, &NewInode { mode, caller, ..NewInode::default() })
     }
 
     /// Makes a symbolic link to `target`, 1 to 4,095 bytes.
@@ -99,8 +106,8 @@ impl Posix {
     /// # Errors
     /// [`Refusal::Exists`], [`Refusal::NameTooLong`], [`Refusal::Invalid`].
     pub fn symlink(&self, parent: Ino, name: &[u8], target: &[u8], caller: Caller) -> Result<Attr> {
-        let _ = (parent, name, target, caller);
-        Err(Refusal::NotSupported.into())
+        let mode = FileKind::Symlink.mode_bits() | 0o777;
+        self.make(parent, name, &NewInode { mode, caller, target, ..NewInode::default() })
     }
 
     /// The target of a symbolic link.
@@ -108,8 +115,7 @@ impl Posix {
     /// # Errors
     /// [`Refusal::Invalid`] for anything else.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        let _ = ino;
-        Err(Refusal::NotSupported.into())
+        self.shared.readlink(ino)
     }
 
     /// Gives an inode one more name.
@@ -118,8 +124,8 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::TooManyLinks`], [`Refusal::NotPermitted`] for directories,
     /// [`Refusal::NotFound`] for what lost its last name.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
-        let _ = (ino, parent, name);
-        Err(Refusal::NotSupported.into())
+        let node = self.shared.link(ino, parent, name)?;
+        self.shared.attr(&node)
     }
 
     /// Takes a name away, and with the last one the inode; an open one stays until its last release.
@@ -127,8 +133,8 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::IsADirectory`].
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        let _ = (parent, name);
-        Err(Refusal::NotSupported.into())
+        self.shared.unlink(parent, name)?;
+        self.store_many_times()
     }
 
     /// Removes an empty directory.
@@ -137,8 +143,8 @@ impl Posix {
     /// [`Refusal::NotFound`], [`Refusal::NotADirectory`], [`Refusal::NotEmpty`]; [`Refusal::Invalid`] for
     /// `.`, [`Refusal::NotEmpty`] for `..`.
     pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        let _ = (parent, name);
-        Err(Refusal::NotSupported.into())
+        self.shared.rmdir(parent, name)?;
+        self.store_many_times()
     }
 
     /// Moves a name.
@@ -154,8 +160,9 @@ impl Posix {
         new_name: &[u8],
         mode: Rename,
     ) -> Result<()> {
-        let _ = (parent, name, new_parent, new_name, mode);
-        Err(Refusal::NotSupported.into())
+        let from = RenameEnd { parent, name };
+        self.shared.rename(from, RenameEnd { parent: new_parent, name: new_name }, mode)?;
+        self.store_many_times()
     }
 
     /// Calls `entry` for each entry of a directory from `cursor` on, until it returns false: that entry
@@ -165,8 +172,7 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NotADirectory`].
     pub fn readdir(&self, ino: Ino, cursor: u64, entry: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        let _ = (ino, cursor, entry);
-        Err(Refusal::NotSupported.into())
+        self.shared.readdir(ino, cursor, entry)
     }
 }
 
@@ -174,15 +180,13 @@ impl Posix {
 impl Posix {
     /// Keeps an inode alive, with or without names, until as many calls of [`Posix::release`].
     pub fn open(&self, ino: Ino) -> Result<()> {
-        let _ = ino;
-        Err(Refusal::NotSupported.into())
+        self.shared.open_node(ino)
     }
 
     /// Ends what [`Posix::open`] or [`Posix::create`] began. The last one stores times, and frees what
     /// has no name any more.
     pub fn release(&self, ino: Ino) -> Result<()> {
-        let _ = ino;
-        Err(Refusal::NotSupported.into())
+        self.shared.release(ino)
     }
 
     /// Reads up to `buf.len()` bytes from `offset`; fewer only at the end of the file. Returns their
@@ -191,8 +195,9 @@ impl Posix {
     /// # Errors
     /// [`Refusal::IsADirectory`], [`Refusal::Invalid`] for what is no file.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let _ = (ino, offset, buf);
-        Err(Refusal::NotSupported.into())
+        let len = self.shared.read_bytes(ino, offset, buf)?;
+        self.store_many_times()?;
+        Ok(len)
     }
 
     /// Writes `data` at `offset` and returns its length. Up to
@@ -203,8 +208,9 @@ impl Posix {
     /// # Errors
     /// [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`], [`Refusal::Invalid`].
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions) -> Result<usize> {
-        let _ = (ino, offset, data, options);
-        Err(Refusal::NotSupported.into())
+        let len = self.shared.write_bytes(ino, offset, data, options)?;
+        self.store_many_times()?;
+        Ok(len)
     }
 
     /// Writes `data` at the end of the file, wherever that is by then, and returns where it was.
@@ -212,8 +218,7 @@ impl Posix {
     /// # Errors
     /// As [`Posix::write`]; data beyond what is atomic is refused with [`Refusal::Invalid`].
     pub fn append(&self, ino: Ino, data: &[u8], options: WriteOptions) -> Result<u64> {
-        let _ = (ino, data, options);
-        Err(Refusal::NotSupported.into())
+        self.shared.append_bytes(ino, data, options)
     }
 
     /// Changes what `offset .. offset + len` takes; see [`Allocate`].
@@ -221,8 +226,7 @@ impl Posix {
     /// # Errors
     /// [`Refusal::Invalid`] for an empty range, [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`].
     pub fn fallocate(&self, ino: Ino, offset: u64, len: u64, what: Allocate) -> Result<()> {
-        let _ = (ino, offset, len, what);
-        Err(Refusal::NotSupported.into())
+        self.shared.fallocate(ino, offset, len, what)
     }
 
     /// The first byte at or behind `offset` that lies in no hole (`SEEK_DATA`).
@@ -230,8 +234,7 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NoSuchOffset`] if there is none, or `offset` is not within the file.
     pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<u64> {
-        let _ = (ino, offset);
-        Err(Refusal::NotSupported.into())
+        self.shared.seek(ino, offset, true)
     }
 
     /// The first byte at or behind `offset` that lies in a hole; the end of the file counts as one
@@ -240,8 +243,7 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NoSuchOffset`] if `offset` is not within the file.
     pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<u64> {
-        let _ = (ino, offset);
-        Err(Refusal::NotSupported.into())
+        self.shared.seek(ino, offset, false)
     }
 
     /// Copies up to `len` bytes and returns how many; fewer only at the end of the source, or after a
@@ -250,25 +252,27 @@ impl Posix {
     /// # Errors
     /// As reads and writes; [`Refusal::Invalid`] when both ranges lie in one file and overlap.
     pub fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<u64> {
-        let _ = (from, from_offset, to, to_offset, len);
-        Err(Refusal::NotSupported.into())
+        self.shared.copy_range((from, from_offset), (to, to_offset), len)
     }
 
     /// All that was done before survives a crash after this call. The inode's own times too, unless
     /// `data_only`.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        let _ = (ino, data_only);
-        Err(Refusal::NotSupported.into())
+        if !data_only && let Some(node) = self.shared.nodes.get(ino) {
+            self.shared.store_times(std::slice::from_ref(&node), Locked::new([&node]))?;
+        }
+        Ok(self.shared.ftl.flush()?)
     }
 
     /// As [`Posix::fsync`] for every inode.
     pub fn sync(&self) -> Result<()> {
-        Err(Refusal::NotSupported.into())
+        self.shared.store_all_times()?;
+        Ok(self.shared.ftl.flush()?)
     }
 
     /// Room and inodes.
     pub fn statfs(&self) -> Result<StatFs> {
-        Err(Refusal::NotSupported.into())
+        self.shared.statfs()
     }
 }
 
@@ -280,14 +284,12 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NoAttribute`], [`Refusal::NotSupported`] for other name spaces.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        let _ = (ino, name);
-        Err(Refusal::NotSupported.into())
+        self.shared.getxattr(ino, name)
     }
 
     /// The names, each with a NUL behind it.
     pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
-        let _ = ino;
-        Err(Refusal::NotSupported.into())
+        self.shared.listxattr(ino)
     }
 
     /// Sets an attribute.
@@ -296,8 +298,7 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::NoAttribute`], [`Refusal::AttributeName`],
     /// [`Refusal::AttributeTooLarge`], [`Refusal::NoRoom`], [`Refusal::NotSupported`].
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        let _ = (ino, name, value, mode);
-        Err(Refusal::NotSupported.into())
+        self.shared.setxattr(ino, name, value, mode)
     }
 
     /// Removes an attribute.
@@ -305,7 +306,22 @@ impl Posix {
     /// # Errors
     /// As [`Posix::getxattr`].
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        let _ = (ino, name);
-        Err(Refusal::NotSupported.into())
+        self.shared.removexattr(ino, name)
+    }
+}
+
+impl Posix {
+    fn make(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
+        let node = self.shared.create(parent, name, new)?;
+        self.store_many_times()?;
+        self.shared.attr(&node)
+    }
+
+    /// Keeps the times that are in memory only from becoming too many. No lock is held.
+    fn store_many_times(&self) -> Result<()> {
+        if self.shared.nodes.dirty_count() > UNSTORED_TIMES_MAX {
+            self.shared.store_all_times()?;
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,93 @@
+//! Copies of files, links and directories that keep holes.
+
+use anyhow::{Context, Result, bail};
+use lacuna_nvmfs::posix::FileKind;
+
+use super::{
+    PIECE_BYTES,
+    place::{Reader, Source, Target, Writer},
+};
+
+/// What outside file systems store at least; a run of zeros of this size is left out.
+const HOLE_BYTES: usize = 4096;
+
+/// Copies `source` to `target`: contents, holes, permissions, times; the owner where that is allowed.
+pub(super) fn copy(source: &Source, target: &Target, recursive: bool) -> Result<()> {
+    let kept = source.kept().with_context(|| source.name())?;
+    match kept.kind {
+        FileKind::File => {
+            let reader = source.reader().with_context(|| source.name())?;
+            let writer = target.writer().with_context(|| target.name())?;
+            copy_data(&*reader, &*writer, kept.size)
+                .with_context(|| format!("{} to {}", source.name(), target.name()))?;
+        }
+        FileKind::Symlink => {
+            let link = source.link_target().with_context(|| source.name())?;
+            target.make_link(&link).with_context(|| target.name())?;
+        }
+        FileKind::Directory if recursive => {
+            target.make_directory().with_context(|| target.name())?;
+            for (entry, inner) in source.entries().with_context(|| source.name())? {
+                copy(&inner, &target.entry(&entry)?, true)?;
+            }
+        }
+        FileKind::Directory => bail!("{}: is a directory (see --recursive)", source.name()),
+        _ => bail!("{}: neither file, directory nor symbolic link", source.name()),
+    }
+    target.set_kept(&kept).with_context(|| target.name())
+}
+
+fn copy_data(reader: &dyn Reader, writer: &dyn Writer, size: u64) -> Result<()> {
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut offset = 0;
+    while let Some(run) = reader.next_data(offset)? {
+        offset = run.start;
+        while offset < run.end {
+            let want = PIECE_BYTES.min((run.end - offset) as usize);
+            let bytes = reader.read(offset, &mut piece[..want])?;
+            if bytes == 0 {
+                // Shorter than it was.
+                return writer.finish(size.min(offset));
+            }
+            for (at, data) in runs_of_data(&piece[..bytes]) {
+                writer.write(offset + at as u64, data)?;
+            }
+            offset += bytes as u64;
+        }
+    }
+    writer.finish(size)
+}
+
+/// The parts of `piece` between long runs of zeros, and where each starts.
+fn runs_of_data(piece: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let is_hole = |at: usize| piece[at..].iter().take(HOLE_BYTES).all(|byte| *byte == 0);
+        while at < piece.len() && is_hole(at) {
+            at += HOLE_BYTES;
+        }
+        let start = at.min(piece.len());
+        while at < piece.len() && !is_hole(at) {
+            at += HOLE_BYTES;
+        }
+        at = at.min(piece.len());
+        (start < at).then(|| (start, &piece[start..at]))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_left_out_and_nothing_else() {
+        let mut piece = vec![0; 10 * HOLE_BYTES + 100];
+        assert_eq!(runs_of_data(&piece).count(), 0);
+        piece[3 * HOLE_BYTES + 5] = 1;
+        piece[4 * HOLE_BYTES] = 1;
+        *piece.last_mut().expect("not empty") = 1;
+        let runs: Vec<_> = runs_of_data(&piece).map(|(at, data)| (at, data.len())).collect();
+        assert_eq!(runs, [(3 * HOLE_BYTES, 2 * HOLE_BYTES), (10 * HOLE_BYTES, 100)]);
+        assert_eq!(runs_of_data(&[]).count(), 0);
+    }
+}

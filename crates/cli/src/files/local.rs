@@ -1,0 +1,80 @@
+//! Files outside of stores.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::Path,
+};
+
+use anyhow::Result;
+use lacuna_nvmfs::posix::FileKind;
+use rustix::{
+    fs::{AtFlags, CWD, SeekFrom, Timespec, Timestamps, chownat, seek, utimensat},
+    io::Errno,
+    process::{Gid, Uid},
+};
+
+use super::place::{Kept, Reader, Writer};
+
+/// A file of another file system.
+pub(super) struct LocalFile(File);
+
+impl LocalFile {
+    pub(super) fn open(path: &Path) -> io::Result<LocalFile> {
+        File::open(path).map(LocalFile)
+    }
+
+    pub(super) fn create(path: &Path) -> io::Result<LocalFile> {
+        File::create(path).map(LocalFile)
+    }
+}
+
+impl Reader for LocalFile {
+    fn next_data(&self, offset: u64) -> Result<Option<std::ops::Range<u64>>> {
+        match seek(&self.0, SeekFrom::Data(offset)) {
+            Ok(start) => Ok(Some(start..seek(&self.0, SeekFrom::Hole(start))?)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        while filled < buf.len() {
+            match self.0.read_at(&mut buf[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(filled)
+    }
+}
+
+impl Writer for LocalFile {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        Ok(self.0.write_all_at(data, offset)?)
+    }
+
+    fn finish(&self, size: u64) -> Result<()> {
+        self.0.set_len(size)?;
+        Ok(self.0.sync_all()?)
+    }
+}
+
+/// Owner (only root may give files away), permissions and times.
+pub(super) fn set_kept(path: &Path, kept: &Kept) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        let (uid, gid) = (Uid::from_raw(kept.uid), Gid::from_raw(kept.gid));
+        chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    if kept.kind != FileKind::Symlink {
+        fs::set_permissions(path, fs::Permissions::from_mode(kept.perm))?;
+    }
+    let spec =
+        |time: lacuna_nvmfs::Timestamp| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
+    let times = Timestamps { last_access: spec(kept.accessed), last_modification: spec(kept.modified) };
+    Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}

@@ -1,0 +1,273 @@
+//! Files of a store without a mount: `lacuna ls`, `cat`, `put`, `get`, `rm`, `cp`.
+//!
+//! A file in a store is written `STORE:PATH`; where no file has the name before a colon, it is a file
+//! outside. Symbolic links are copied and listed, never followed.
+
+mod copy;
+mod local;
+mod opened;
+mod place;
+
+use std::{
+    io::{ErrorKind, Write},
+    path::PathBuf,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lacuna_nvmfs::{
+    Ino,
+    posix::{Attr, FileKind, Posix},
+};
+
+use crate::say;
+use opened::OpenStores;
+use place::{Operand, Target};
+
+/// Bytes moved at once; one atomic write.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// List a directory of a store
+#[derive(Args)]
+pub(crate) struct ListArguments {
+    /// STORE or STORE:PATH
+    path: PathBuf,
+}
+
+/// Write files of a store to standard output
+#[derive(Args)]
+pub(crate) struct CatArguments {
+    /// STORE:PATH
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+}
+
+/// Copy a file into a store; holes stay holes
+#[derive(Args)]
+pub(crate) struct PutArguments {
+    /// A file outside
+    file: PathBuf,
+    /// STORE:PATH
+    path: PathBuf,
+    /// Directories, with all that is in them
+    #[arg(long, short)]
+    recursive: bool,
+}
+
+/// Copy a file out of a store; holes stay holes
+#[derive(Args)]
+pub(crate) struct GetArguments {
+    /// STORE:PATH
+    path: PathBuf,
+    /// A file or directory outside
+    #[arg(default_value = ".")]
+    file: PathBuf,
+    /// Directories, with all that is in them
+    #[arg(long, short)]
+    recursive: bool,
+}
+
+/// Remove files from a store
+#[derive(Args)]
+pub(crate) struct RemoveArguments {
+    /// STORE:PATH
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// Directories, with all that is in them
+    #[arg(long, short)]
+    recursive: bool,
+}
+
+/// Copy files into, out of and between stores; holes stay holes
+#[derive(Args)]
+pub(crate) struct CopyArguments {
+    /// A file outside, or STORE:PATH
+    from: PathBuf,
+    /// A file outside, or STORE:PATH
+    to: PathBuf,
+    /// Directories, with all that is in them
+    #[arg(long, short)]
+    recursive: bool,
+}
+
+pub(crate) fn list(arguments: &ListArguments) -> Result<()> {
+    let stores = OpenStores::read_only();
+    let path = stores.parse_store_or_path(&arguments.path)?;
+    let (posix, ino) = path.resolve()?;
+    let attr = posix.getattr(ino).with_context(|| path.name())?;
+    let mut text = String::new();
+    if attr.kind == FileKind::Directory {
+        for (name, ino) in entries(&posix, ino).with_context(|| path.name())? {
+            let attr = posix.getattr(ino).with_context(|| path.name())?;
+            text += &line(&posix, &attr, &String::from_utf8_lossy(&name))?;
+        }
+    } else {
+        text += &line(&posix, &attr, &path.name())?;
+    }
+    say(&text)?;
+    stores.close()
+}
+
+/// The entries of a directory by name, without `.` and `..`.
+fn entries(posix: &Posix, directory: Ino) -> Result<Vec<(Vec<u8>, Ino)>> {
+    let mut entries = Vec::new();
+    posix.readdir(directory, 0, &mut |entry| {
+        if entry.name != b"." && entry.name != b".." {
+            entries.push((entry.name.to_vec(), entry.ino));
+        }
+        true
+    })?;
+    entries.sort();
+    Ok(entries)
+}
+
+/// Type and permissions, links, owner, group, length, room taken, name.
+fn line(posix: &Posix, attr: &Attr, name: &str) -> Result<String> {
+    let target = match attr.kind {
+        FileKind::Symlink => {
+            format!(" -> {}", String::from_utf8_lossy(&posix.readlink(attr.ino)?))
+        }
+        _ => String::new(),
+    };
+    Ok(format!(
+        "{}{} {:>3} {:>6} {:>6} {:>13} {:>13} {name}{target}\n",
+        kind_letter(attr.kind),
+        permissions(attr.perm),
+        attr.nlink,
+        attr.uid,
+        attr.gid,
+        attr.size,
+        attr.allocated_bytes,
+    ))
+}
+
+fn kind_letter(kind: FileKind) -> char {
+    match kind {
+        FileKind::File => '-',
+        FileKind::Directory => 'd',
+        FileKind::Symlink => 'l',
+        FileKind::Fifo => 'p',
+        FileKind::Socket => 's',
+        FileKind::CharDevice => 'c',
+        FileKind::BlockDevice => 'b',
+    }
+}
+
+fn permissions(perm: u16) -> String {
+    let special = [(0o4000, 's'), (0o2000, 's'), (0o1000, 't')];
+    let mut text = String::with_capacity(9);
+    for (class, (bit, letter)) in special.into_iter().enumerate() {
+        let bits = perm >> (6 - 3 * class);
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (bits & 1 != 0, perm & bit != 0) {
+            (true, true) => letter,
+            (false, true) => letter.to_ascii_uppercase(),
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+pub(crate) fn cat(arguments: &CatArguments) -> Result<()> {
+    let stores = OpenStores::read_only();
+    let mut out = std::io::stdout().lock();
+    let mut piece = vec![0; PIECE_BYTES];
+    for path in &arguments.paths {
+        let path = stores.parse_path(path)?;
+        let (posix, ino) = path.resolve()?;
+        let mut offset = 0;
+        loop {
+            let bytes = posix.read(ino, offset, &mut piece).with_context(|| path.name())?;
+            match out.write_all(&piece[..bytes]) {
+                // A reader that had enough is not an error.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return stores.close(),
+                result => result?,
+            }
+            if bytes < piece.len() {
+                break;
+            }
+            offset += bytes as u64;
+        }
+    }
+    out.flush()?;
+    stores.close()
+}
+
+pub(crate) fn put(arguments: &PutArguments) -> Result<()> {
+    let stores = OpenStores::writable();
+    let from = Operand::Outside(arguments.file.clone());
+    let to = Operand::Inside(stores.parse_path(&arguments.path)?);
+    copy_all(&from, &to, arguments.recursive)?;
+    stores.close()
+}
+
+pub(crate) fn get(arguments: &GetArguments) -> Result<()> {
+    let stores = OpenStores::read_only();
+    let from = Operand::Inside(stores.parse_path(&arguments.path)?);
+    let to = Operand::Outside(arguments.file.clone());
+    copy_all(&from, &to, arguments.recursive)?;
+    stores.close()
+}
+
+pub(crate) fn copy(arguments: &CopyArguments) -> Result<()> {
+    let stores = OpenStores::writable();
+    let operand = |path| match stores.parse_any(path)? {
+        Some(inside) => anyhow::Ok(Operand::Inside(inside)),
+        None => Ok(Operand::Outside(PathBuf::from(path))),
+    };
+    copy_all(&operand(&arguments.from)?, &operand(&arguments.to)?, arguments.recursive)?;
+    stores.close()
+}
+
+/// As cp(1): into `to` if that is a directory, else as `to`.
+fn copy_all(from: &Operand, to: &Operand, recursive: bool) -> Result<()> {
+    let source = from.source()?;
+    let target = Target::new(to, from.file_name())?;
+    copy::copy(&source, &target, recursive)
+}
+
+pub(crate) fn remove(arguments: &RemoveArguments) -> Result<()> {
+    let stores = OpenStores::writable();
+    for path in &arguments.paths {
+        let path = stores.parse_path(path)?;
+        let (posix, parent, name) = path.resolve_parent()?;
+        let Some(name) = name else { bail!("{}: the root cannot be removed", path.name()) };
+        remove_entry(&posix, parent, &name, arguments.recursive).with_context(|| path.name())?;
+    }
+    stores.close()
+}
+
+fn remove_entry(posix: &Posix, parent: Ino, name: &[u8], recursive: bool) -> Result<()> {
+    let attr = posix.lookup(parent, name)?;
+    if attr.kind != FileKind::Directory {
+        return Ok(posix.unlink(parent, name)?);
+    }
+    if !recursive {
+        bail!("is a directory (see --recursive)");
+    }
+    for (entry, _) in entries(posix, attr.ino)? {
+        remove_entry(posix, attr.ino, &entry, true)?;
+    }
+    Ok(posix.rmdir(parent, name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_read_as_in_ls() {
+        for (perm, text) in [
+            (0o755, "rwxr-xr-x"),
+            (0o640, "rw-r-----"),
+            (0o4755, "rwsr-xr-x"),
+            (0o2644, "rw-r-Sr--"),
+            (0o1777, "rwxrwxrwt"),
+            (0, "---------"),
+        ] {
+            assert_eq!(permissions(perm), text);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Stores opened for the length of a command, each once, and paths in them.
+
+use std::{
+    cell::RefCell,
+    ffi::OsString,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use lacuna_nvmfs::{Ino, Nvmfs, OpenedPlace, PlaceOptions, open_place, posix::Posix};
+
+/// The stores that a command uses.
+pub(super) struct OpenStores {
+    read_only: bool,
+    stores: RefCell<Vec<(PathBuf, Arc<Nvmfs>)>>,
+}
+
+impl OpenStores {
+    pub(super) fn read_only() -> OpenStores {
+        OpenStores { read_only: true, stores: RefCell::default() }
+    }
+
+    pub(super) fn writable() -> OpenStores {
+        OpenStores { read_only: false, stores: RefCell::default() }
+    }
+
+    /// `STORE:PATH`.
+    pub(super) fn parse_path(&self, text: &Path) -> Result<StorePath> {
+        match self.parse_any(text)? {
+            Some(path) => Ok(path),
+            None => bail!("{}: not STORE:PATH with a store that exists", text.display()),
+        }
+    }
+
+    /// `STORE` or `STORE:PATH`.
+    pub(super) fn parse_store_or_path(&self, text: &Path) -> Result<StorePath> {
+        if text.exists() {
+            return self.path_in(text.to_owned(), b"");
+        }
+        self.parse_path(text)
+    }
+
+    /// `STORE:PATH`, or none if no file has the name before a colon.
+    pub(super) fn parse_any(&self, text: &Path) -> Result<Option<StorePath>> {
+        let bytes = text.as_os_str().as_bytes();
+        for (at, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte == b':') {
+            let store = PathBuf::from(OsString::from_vec(bytes[..at].to_vec()));
+            if store.exists() && !store.is_dir() {
+                return Ok(Some(self.path_in(store, &bytes[at + 1..])?));
+            }
+        }
+        Ok(None)
+    }
+
+    fn path_in(&self, store: PathBuf, path: &[u8]) -> Result<StorePath> {
+        let fs = self.open(&store)?;
+        let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+        Ok(StorePath { store, posix: fs.posix(), parts: parts.map(<[u8]>::to_vec).collect() })
+    }
+
+    fn open(&self, store: &Path) -> Result<Arc<Nvmfs>> {
+        let key = store.canonicalize().with_context(|| store.display().to_string())?;
+        let mut stores = self.stores.borrow_mut();
+        if let Some((_, fs)) = stores.iter().find(|(open, _)| *open == key) {
+            return Ok(Arc::clone(fs));
+        }
+        let options = PlaceOptions { read_only: self.read_only, ..PlaceOptions::default() };
+        match open_place(store, &options)? {
+            OpenedPlace::Store(fs) => {
+                stores.push((key, Arc::clone(&fs)));
+                Ok(fs)
+            }
+            _ => bail!("{}: a directory, not a store", store.display()),
+        }
+    }
+
+    /// Makes all changes durable.
+    pub(super) fn close(self) -> Result<()> {
+        for (_, fs) in self.stores.into_inner() {
+            fs.close()?;
+        }
+        Ok(())
+    }
+}
+
+/// A path in an open store.
+pub(super) struct StorePath {
+    store: PathBuf,
+    posix: Posix,
+    parts: Vec<Vec<u8>>,
+}
+
+impl StorePath {
+    /// As the user wrote it, more or less.
+    pub(super) fn name(&self) -> String {
+        let path = self.parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>();
+        format!("{}:/{}", self.store.display(), path.join("/"))
+    }
+
+    /// The last part; none for the root.
+    pub(super) fn file_name(&self) -> Option<&[u8]> {
+        self.parts.last().map(Vec::as_slice)
+    }
+
+    /// The inode it names.
+    pub(super) fn resolve(&self) -> Result<(Posix, Ino)> {
+        let ino = self.walk(&self.parts)?;
+        Ok((self.posix.clone(), ino))
+    }
+
+    /// The directory that its last part is in, and that part; none for the root.
+    pub(super) fn resolve_parent(&self) -> Result<(Posix, Ino, Option<Vec<u8>>)> {
+        match self.parts.split_last() {
+            Some((name, parents)) => Ok((self.posix.clone(), self.walk(parents)?, Some(name.clone()))),
+            None => Ok((self.posix.clone(), Ino::ROOT, None)),
+        }
+    }
+
+    fn walk(&self, parts: &[Vec<u8>]) -> Result<Ino> {
+        parts.iter().try_fold(Ino::ROOT, |ino, part| {
+            Ok(self.posix.lookup(ino, part).with_context(|| self.name())?.ino)
+        })
+    }
+}

@@ -1,0 +1,314 @@
+//! The two ends of a copy, each inside a store or outside.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::{FileTypeExt, MetadataExt},
+    },
+    path::PathBuf,
+};
+
+use anyhow::{Context, Result, bail};
+use lacuna_nvmfs::{
+    Ino, Timestamp,
+    posix::{Caller, FileKind, Posix, SetAttr, SetTime, WriteOptions},
+};
+
+use super::{entries, local::LocalFile, opened::StorePath};
+
+/// What a user names.
+pub(super) enum Operand {
+    Inside(StorePath),
+    Outside(PathBuf),
+}
+
+impl Operand {
+    pub(super) fn file_name(&self) -> Option<Vec<u8>> {
+        match self {
+            Operand::Inside(path) => path.file_name().map(<[u8]>::to_vec),
+            Operand::Outside(path) => path.file_name().map(|name| name.as_bytes().to_vec()),
+        }
+    }
+
+    /// What is there to be copied.
+    pub(super) fn source(&self) -> Result<Source> {
+        match self {
+            Operand::Inside(path) => {
+                let (posix, ino) = path.resolve()?;
+                Ok(Source::Inside { posix, ino, name: path.name() })
+            }
+            Operand::Outside(path) => Ok(Source::Outside(path.clone())),
+        }
+    }
+}
+
+/// What of an inode a copy keeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    pub(super) kind: FileKind,
+    pub(super) perm: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) size: u64,
+    pub(super) accessed: Timestamp,
+    pub(super) modified: Timestamp,
+}
+
+/// Something to be copied.
+pub(super) enum Source {
+    Inside { posix: Posix, ino: Ino, name: String },
+    Outside(PathBuf),
+}
+
+impl Source {
+    pub(super) fn name(&self) -> String {
+        match self {
+            Source::Inside { name, .. } => name.clone(),
+            Source::Outside(path) => path.display().to_string(),
+        }
+    }
+
+    pub(super) fn kept(&self) -> Result<Kept> {
+        match self {
+            Source::Inside { posix, ino, .. } => {
+                let attr = posix.getattr(*ino)?;
+                Ok(Kept {
+                    kind: attr.kind,
+                    perm: attr.perm.into(),
+                    uid: attr.uid,
+                    gid: attr.gid,
+                    size: attr.size,
+                    accessed: attr.accessed,
+                    modified: attr.modified,
+                })
+            }
+            Source::Outside(path) => Ok(kept_outside(&fs::symlink_metadata(path)?)),
+        }
+    }
+
+    pub(super) fn link_target(&self) -> Result<Vec<u8>> {
+        match self {
+            Source::Inside { posix, ino, .. } => Ok(posix.readlink(*ino)?),
+            Source::Outside(path) => Ok(fs::read_link(path)?.into_os_string().into_vec()),
+        }
+    }
+
+    /// What is in a directory, by name.
+    pub(super) fn entries(&self) -> Result<Vec<(Vec<u8>, Source)>> {
+        match self {
+            Source::Inside { posix, ino, name } => {
+                let each = |(entry, ino): (Vec<u8>, Ino)| {
+                    let name = format!("{name}/{}", String::from_utf8_lossy(&entry));
+                    (entry, Source::Inside { posix: posix.clone(), ino, name })
+                };
+                Ok(entries(posix, *ino)?.into_iter().map(each).collect())
+            }
+            Source::Outside(path) => {
+                let mut found = Vec::new();
+                for entry in fs::read_dir(path)? {
+                    let entry = entry?;
+                    found.push((entry.file_name().into_vec(), Source::Outside(entry.path())));
+                }
+                found.sort_by(|a, b| a.0.cmp(&b.0));
+                Ok(found)
+            }
+        }
+    }
+
+    pub(super) fn reader(&self) -> Result<Box<dyn Reader + '_>> {
+        Ok(match self {
+            Source::Inside { posix, ino, .. } => Box::new(InsideFile { posix: posix.clone(), ino: *ino }),
+            Source::Outside(path) => Box::new(LocalFile::open(path)?),
+        })
+    }
+}
+
+fn kept_outside(metadata: &fs::Metadata) -> Kept {
+    let file_type = metadata.file_type();
+    let kind = match () {
+        () if file_type.is_dir() => FileKind::Directory,
+        () if file_type.is_symlink() => FileKind::Symlink,
+        () if file_type.is_fifo() => FileKind::Fifo,
+        () if file_type.is_socket() => FileKind::Socket,
+        () if file_type.is_char_device() => FileKind::CharDevice,
+        () if file_type.is_block_device() => FileKind::BlockDevice,
+        () => FileKind::File,
+    };
+    Kept {
+        kind,
+        perm: metadata.mode() & 0o7777,
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        size: metadata.size(),
+        accessed: Timestamp { seconds: metadata.atime(), nanoseconds: metadata.atime_nsec() as u32 },
+        modified: Timestamp { seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() as u32 },
+    }
+}
+
+/// A file that is read where it has data.
+pub(super) trait Reader {
+    /// The next run of data at or behind `offset`.
+    fn next_data(&self, offset: u64) -> Result<Option<std::ops::Range<u64>>>;
+    /// Fills `buf`; fewer bytes only at the end of the file.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+}
+
+/// A new file; what is never written is a hole.
+pub(super) trait Writer {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
+    /// Sets the length, and ends the file.
+    fn finish(&self, size: u64) -> Result<()>;
+}
+
+/// A name that something is copied to.
+pub(super) enum Target {
+    Inside { posix: Posix, parent: Ino, entry: Vec<u8>, name: String },
+    Outside(PathBuf),
+}
+
+impl Target {
+    /// The name itself; or one in it, if it is a directory: that of the source, `file_name`.
+    pub(super) fn new(to: &Operand, file_name: Option<Vec<u8>>) -> Result<Target> {
+        let needed = || file_name.clone().context("a name is needed for the copy");
+        match to {
+            Operand::Outside(path) if path.is_dir() => {
+                Ok(Target::Outside(path.join(OsStr::from_bytes(&needed()?))))
+            }
+            Operand::Outside(path) => Ok(Target::Outside(path.clone())),
+            Operand::Inside(path) => {
+                let (posix, parent, entry) = path.resolve_parent()?;
+                let existing = match &entry {
+                    Some(entry) => posix.lookup(parent, entry).ok(),
+                    None => Some(posix.getattr(Ino::ROOT)?),
+                };
+                match (existing, entry) {
+                    (Some(attr), _) if attr.kind == FileKind::Directory => {
+                        Ok(Target::Inside { posix, parent: attr.ino, entry: needed()?, name: path.name() })
+                    }
+                    (_, Some(entry)) => Ok(Target::Inside { posix, parent, entry, name: path.name() }),
+                    (_, None) => bail!("{}: not a directory", path.name()),
+                }
+            }
+        }
+    }
+
+    pub(super) fn name(&self) -> String {
+        match self {
+            Target::Inside { name, .. } => name.clone(),
+            Target::Outside(path) => path.display().to_string(),
+        }
+    }
+
+    /// The name of an entry, once this is a directory.
+    pub(super) fn entry(&self, entry: &[u8]) -> Result<Target> {
+        match self {
+            Target::Inside { posix, parent, entry: own, name } => Ok(Target::Inside {
+                posix: posix.clone(),
+                parent: posix.lookup(*parent, own)?.ino,
+                entry: entry.to_vec(),
+                name: format!("{name}/{}", String::from_utf8_lossy(entry)),
+            }),
+            Target::Outside(path) => Ok(Target::Outside(path.join(OsStr::from_bytes(entry)))),
+        }
+    }
+
+    /// Makes the directory, unless it is there.
+    pub(super) fn make_directory(&self) -> Result<()> {
+        match self {
+            Target::Outside(path) if path.is_dir() => Ok(()),
+            Target::Outside(path) => Ok(fs::create_dir(path)?),
+            Target::Inside { posix, parent, entry, .. } => match posix.lookup(*parent, entry) {
+                Ok(attr) if attr.kind == FileKind::Directory => Ok(()),
+                _ => posix.mkdir(*parent, entry, 0o700, Caller::default()).map(drop).map_err(Into::into),
+            },
+        }
+    }
+
+    pub(super) fn make_link(&self, target: &[u8]) -> Result<()> {
+        match self {
+            Target::Outside(path) => Ok(std::os::unix::fs::symlink(OsStr::from_bytes(target), path)?),
+            Target::Inside { posix, parent, entry, .. } => {
+                posix.symlink(*parent, entry, target, Caller::default())?;
+                Ok(())
+            }
+        }
+    }
+
+    /// An empty file to write; what was there before is gone.
+    pub(super) fn writer(&self) -> Result<Box<dyn Writer>> {
+        match self {
+            Target::Outside(path) => Ok(Box::new(LocalFile::create(path)?)),
+            Target::Inside { posix, parent, entry, .. } => {
+                let mode = FileKind::File.mode_bits() | 0o600;
+                let ino = match posix.lookup(*parent, entry) {
+                    Ok(attr) => {
+                        posix.setattr(attr.ino, &SetAttr { size: Some(0), ..SetAttr::default() })?.ino
+                    }
+                    Err(_) => posix.mknod(*parent, entry, mode, 0, Caller::default())?.ino,
+                };
+                Ok(Box::new(InsideFile { posix: posix.clone(), ino }))
+            }
+        }
+    }
+
+    /// Owner (where allowed), permissions and times of the source.
+    pub(super) fn set_kept(&self, kept: &Kept) -> Result<()> {
+        match self {
+            Target::Outside(path) => super::local::set_kept(path, kept),
+            Target::Inside { posix, parent, entry, .. } => {
+                let ino = posix.lookup(*parent, entry)?.ino;
+                let is_link = kept.kind == FileKind::Symlink;
+                let changes = SetAttr {
+                    mode: (!is_link).then_some(kept.perm),
+                    uid: Some(kept.uid),
+                    gid: Some(kept.gid),
+                    accessed: Some(SetTime::At(kept.accessed)),
+                    modified: Some(SetTime::At(kept.modified)),
+                    ..SetAttr::default()
+                };
+                // A change of owner takes set-user-id away, so permissions come again after it.
+                posix.setattr(ino, &changes)?;
+                posix.setattr(ino, &SetAttr { mode: changes.mode, ..SetAttr::default() })?;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A file in a store.
+struct InsideFile {
+    posix: Posix,
+    ino: Ino,
+}
+
+impl Reader for InsideFile {
+    fn next_data(&self, offset: u64) -> Result<Option<std::ops::Range<u64>>> {
+        use lacuna_nvmfs::{Error, Refusal};
+        match self.posix.seek_data(self.ino, offset) {
+            Ok(start) => Ok(Some(start..self.posix.seek_hole(self.ino, start)?)),
+            Err(Error::Refused(Refusal::NoSuchOffset)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.posix.read(self.ino, offset, buf)?)
+    }
+}
+
+impl Writer for InsideFile {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let written = self.posix.write(self.ino, offset, data, WriteOptions::default())?;
+        if written < data.len() {
+            bail!("no space left");
+        }
+        Ok(())
+    }
+
+    fn finish(&self, size: u64) -> Result<()> {
+        self.posix.setattr(self.ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+        Ok(())
+    }
+}

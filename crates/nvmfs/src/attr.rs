@@ -1,0 +1,169 @@
+//! What `stat` shows, and changes of it.
+
+use std::sync::{Arc, atomic::AtomicU64};
+
+use lacuna_device::SECTOR;
+
+use crate::{
+    Refusal, Result,
+    addr::{FILE_BYTES_MAX, Ino},
+    data::OwnedOp,
+    format::{Inode, NAME_BYTES_MAX, TARGET_BYTES_MAX},
+    fs::Shared,
+    names::{Locked, Update},
+    node::Node,
+    posix::{Attr, FileKind, SetAttr, SetTime, StatFs},
+};
+
+impl Shared {
+    /// What is known about a loaded inode.
+    pub(crate) fn attr(&self, node: &Node) -> Result<Attr> {
+        let inode = node.with_times(&node.record.read()).ok_or(Refusal::Stale)?;
+        let mut allocated_bytes = self.ftl.allocated(node.ino.region());
+        if inode.has_xattrs_outside() {
+            allocated_bytes += inode.xattr_bytes() as u64;
+        }
+        let (accessed, modified, changed) = inode.times();
+        let (uid, gid) = inode.owner();
+        Ok(Attr {
+            ino: node.ino,
+            generation: inode.generation(),
+            kind: inode.kind(),
+            perm: inode.permissions() as u16,
+            nlink: inode.nlink(),
+            uid,
+            gid,
+            rdev: inode.rdev(),
+            size: if inode.is_directory() { allocated_bytes } else { inode.size() },
+            allocated_bytes,
+            accessed,
+            modified,
+            changed,
+            created: inode.created(),
+        })
+    }
+
+    /// See [`crate::posix::Posix::setattr`].
+    pub(crate) fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
+        let node = self.node(ino)?;
+        if let Some(len) = changes.size {
+            match node.kind() {
+                FileKind::File if len <= FILE_BYTES_MAX => {}
+                FileKind::File => return Err(Refusal::FileTooLarge.into()),
+                FileKind::Directory => return Err(Refusal::IsADirectory.into()),
+                _ => return Err(Refusal::Invalid.into()),
+            }
+        }
+        let is_owner_change = changes.uid.is_some() || changes.gid.is_some();
+        let kills = is_owner_change || (changes.size.is_some() && changes.kill_privileges);
+        self.drop_capability(&node, kills)?;
+        self.change_inode(&node, changes.size, |inode, update| {
+            if kills {
+                inode.drop_privileges();
+            }
+            if let Some(mode) = changes.mode {
+                inode.set_permissions(mode);
+            }
+            let (uid, gid) = inode.owner();
+            inode.set_owner(changes.uid.unwrap_or(uid), changes.gid.unwrap_or(gid));
+            set_times(inode, changes, update.now);
+        })?;
+        self.attr(&node)
+    }
+
+    /// Changes an inode and, if that is given, the length of its file, in one batch.
+    pub(crate) fn change_inode(
+        &self,
+        node: &Arc<Node>,
+        len: Option<u64>,
+        change: impl FnOnce(&mut Inode, &Update),
+    ) -> Result<()> {
+        let _tail = len.map(|len| self.hold_tail(node, len));
+        let lost = len.map_or(Ok(Vec::new()), |len| self.shorten(node, len))?;
+        let mut locked = Locked::new([node]);
+        let mut inode = locked.inode(node)?;
+        let mut update = Update::new((self.clock)());
+        inode.set_size(len.unwrap_or(inode.size()));
+        change(&mut inode, &update);
+        for op in lost {
+            match op {
+                OwnedOp::Write(lba, bytes) => update.write(lba, bytes),
+                OwnedOp::Trim(lba, sectors) => update.trim(lba, sectors),
+            }
+        }
+        update.put_inode(inode);
+        self.apply(&update, &mut locked)
+    }
+
+    /// The target of a symbolic link.
+    pub(crate) fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let node = self.node(ino)?;
+        if node.kind() != FileKind::Symlink {
+            return Err(Refusal::Invalid.into());
+        }
+        let inode = node.with_times(&node.record.read()).ok_or(Refusal::Stale)?;
+        if let Some(target) = inode.inline_target() {
+            return Ok(target.to_vec());
+        }
+        let len = inode.size() as usize;
+        assert!(len <= TARGET_BYTES_MAX, "checked when the inode was verified");
+        let mut bytes = vec![0; len.next_multiple_of(SECTOR)];
+        self.ftl.read(ino.lba(0), &mut bytes)?; // it never changes
+        if node.is_removed() {
+            return Err(Refusal::Stale.into());
+        }
+        bytes.truncate(len);
+        if bytes.contains(&0) {
+            return Err(self.corrupt(&format!("symbolic link {}", ino.0), 0, "its target has a NUL"));
+        }
+        Ok(bytes)
+    }
+
+    /// See [`crate::posix::Posix::statfs`].
+    pub(crate) fn statfs(&self) -> Result<StatFs> {
+        let stats = self.ftl.stats();
+        let inodes = u64::from(Ino::LAST.0 - Ino::FIRST.0) + 2; // and the root
+        Ok(StatFs {
+            total_bytes: stats.live_limit_bytes,
+            free_bytes: stats.live_limit_bytes.saturating_sub(stats.live_bytes),
+            inodes,
+            free_inodes: inodes.saturating_sub(self.count_inodes()),
+            name_bytes_max: NAME_BYTES_MAX as u32,
+        })
+    }
+
+    /// Inodes there are: counted once, then kept.
+    fn count_inodes(&self) -> u64 {
+        use std::sync::atomic::Ordering::Relaxed;
+        if let Some(count) = &*self.inode_count.read() {
+            return count.load(Relaxed);
+        }
+        let mut counted = self.inode_count.write(); // no inode comes or goes meanwhile
+        let count = counted.get_or_insert_with(|| {
+            let mut rest = Ino::TABLE.region();
+            let mut count = 0;
+            while let Some(run) = self.ftl.mapped(rest.clone()) {
+                count += run.end.0 - run.start.0;
+                rest.start = run.end;
+            }
+            AtomicU64::new(count)
+        });
+        count.load(Relaxed)
+    }
+}
+
+fn set_times(inode: &mut Inode, changes: &SetAttr, now: crate::Timestamp) {
+    let (accessed, modified, _) = inode.times();
+    let choose = |time: Option<SetTime>, old| match time {
+        None => old,
+        Some(SetTime::Now) => now,
+        Some(SetTime::At(time)) => time,
+    };
+    // A new length is a change of the data, unless a time is given for that.
+    let modified = if changes.size.is_some() { now } else { modified };
+    inode.set_times((
+        choose(changes.accessed, accessed),
+        choose(changes.modified, modified),
+        changes.changed.unwrap_or(now),
+    ));
+}

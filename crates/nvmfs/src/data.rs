@@ -1,0 +1,431 @@
+//! The data of files: one way for all writes, whoever calls.
+//!
+//! A write holds its sectors (see `ranges.rs`), then the file's `record`: shared if it stays within the
+//! length, so that writes go in parallel; alone if it changes the inode, which then goes along in the
+//! batch. The bytes of a file's last sector behind its end are zeros, always: so a file may grow over
+//! them, and whoever shortens a file clears them.
+
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
+
+use lacuna_device::SECTOR;
+use lacuna_ftl::{Lba, Op, Stream};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+
+use crate::{
+    Refusal, Result,
+    addr::{FILE_BYTES_MAX, Ino, REGION_SECTORS},
+    format::{Inode, SectorBytes},
+    fs::Shared,
+    node::{Node, Record, Touch},
+    posix::{Allocate, FileKind, WriteOptions},
+    ranges::HeldRanges,
+};
+
+/// What a batch does to one file.
+pub(crate) struct Target {
+    pub(crate) node: Arc<Node>,
+    /// The file reaches at least to this byte afterwards.
+    pub(crate) end: u64,
+    /// Take set-user-id and set-group-id away.
+    pub(crate) kill_privileges: bool,
+}
+
+/// A file of a batch while the batch is under way.
+enum Held<'a> {
+    /// Its inode stays as it is.
+    Within { node: &'a Arc<Node>, _record: RwLockReadGuard<'a, Record> },
+    /// Its next inode goes along in the batch.
+    Changing(Box<Changing<'a>>),
+}
+
+struct Changing<'a> {
+    node: &'a Arc<Node>,
+    record: RwLockWriteGuard<'a, Record>,
+    next: Inode,
+    bytes: SectorBytes,
+}
+
+/// The sector that a byte lies in.
+pub(crate) fn sector(byte: u64) -> u64 {
+    byte / SECTOR as u64
+}
+
+/// The sectors that a byte range touches.
+fn sectors(offset: u64, len: u64) -> Range<u64> {
+    sector(offset)..(offset + len).div_ceil(SECTOR as u64)
+}
+
+fn is_aligned(byte: u64) -> bool {
+    byte.is_multiple_of(SECTOR as u64)
+}
+
+/// The end of `offset .. offset + len`, if a file can reach there.
+fn end_of(offset: u64, len: u64) -> Result<u64> {
+    let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
+    end.ok_or(Refusal::FileTooLarge.into())
+}
+
+fn must_be_file(node: &Node) -> Result<()> {
+    match node.kind() {
+        FileKind::File => Ok(()),
+        FileKind::Directory => Err(Refusal::IsADirectory.into()),
+        _ => Err(Refusal::Invalid.into()),
+    }
+}
+
+impl Shared {
+    /// A batch goes to the log's append point if all its files are logs.
+    fn stream(targets: &[Target]) -> Stream {
+        if targets.iter().all(|target| target.node.is_log()) { Stream::Log } else { Stream::Data }
+    }
+
+    /// Applies `ops`, which change the data of `targets`, in one batch. The sectors of the ops are held;
+    /// targets come in order of their numbers.
+    pub(crate) fn apply_data<'o>(&self, mut ops: Vec<Op<'o>>, targets: &'o [Target]) -> Result<()> {
+        let mut held = Vec::with_capacity(targets.len());
+        for target in targets {
+            held.push(self.hold(target)?);
+        }
+        let mut batch: Vec<Op<'_>> = std::mem::take(&mut ops);
+        for held in &held {
+            if let Held::Changing(changing) = held {
+                batch.push(Op::Write { lba: changing.node.ino.inode_lba(), data: &changing.bytes });
+            }
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.ftl.write_batch(&batch, Shared::stream(targets))?;
+        drop(batch);
+        let now = (self.clock)();
+        for held in held {
+            match held {
+                Held::Within { node, .. } => self.nodes.touch(node, Touch::Modified, now),
+                Held::Changing(mut changing) => {
+                    self.nodes.store(changing.node, &mut changing.record, changing.next);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the inode of a file as it is while a batch writes, or lets the batch alone change it.
+    fn hold<'a>(&self, target: &'a Target) -> Result<Held<'a>> {
+        let Target { node, end, kill_privileges } = target;
+        let stays = |inode: &Inode| *end <= inode.size() && !(*kill_privileges && inode.has_privileges());
+        let record = node.record.read();
+        if stays(&live(&record)?) {
+            return Ok(Held::Within { node, _record: record });
+        }
+        drop(record);
+        let record = node.record.write();
+        if stays(&live(&record)?) {
+            return Ok(Held::Within { node, _record: RwLockWriteGuard::downgrade(record) });
+        }
+        let mut next = node.with_times(&record).ok_or(Refusal::Stale)?;
+        next.set_size(next.size().max(*end));
+        if *kill_privileges {
+            next.drop_privileges();
+        }
+        let now = (self.clock)();
+        next.set_times((next.times().0, now, now));
+        next.count_change();
+        let bytes = next.seal();
+        Ok(Held::Changing(Box::new(Changing { node, record, next, bytes })))
+    }
+
+    /// Holds all sectors from the one on that byte `len`, or the file's end if that comes first, lies in.
+    /// The length stands still meanwhile.
+    pub(crate) fn hold_tail<'a>(&self, node: &'a Node, len: u64) -> HeldRanges<'a> {
+        loop {
+            let first = sector(node.size().min(len));
+            let held = node.ranges.lock(first..REGION_SECTORS + 1);
+            if sector(node.size().min(len)) >= first {
+                return held;
+            }
+        }
+    }
+
+    /// Whole sectors with `data` at `offset` among what they held before. Their range is held.
+    fn merge(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<Vec<u8>> {
+        let range = sectors(offset, data.len() as u64);
+        let mut bytes = vec![0; (range.end - range.start) as usize * SECTOR];
+        let start = (offset % SECTOR as u64) as usize;
+        let end = start + data.len();
+        let last = bytes.len() - SECTOR;
+        if start > 0 || (last == 0 && end < bytes.len()) {
+            self.ftl.read(ino.lba(range.start), &mut bytes[..SECTOR])?;
+        }
+        if last > 0 && end < bytes.len() {
+            self.ftl.read(ino.lba(range.end - 1), &mut bytes[last..])?;
+        }
+        bytes[start..end].copy_from_slice(data);
+        Ok(bytes)
+    }
+
+    /// The change that clears `offset .. end`: the sectors that lie in it whole are trimmed, the parts of
+    /// others that are stored are written as zeros. Their range is held.
+    fn clear(&self, ino: Ino, offset: u64, end: u64) -> Result<Vec<OwnedOp>> {
+        let mut ops = Vec::new();
+        let whole = offset.div_ceil(SECTOR as u64)..sector(end);
+        if whole.start < whole.end {
+            ops.push(OwnedOp::Trim(ino.lba(whole.start), whole.end - whole.start));
+        }
+        let head = (!is_aligned(offset)).then(|| offset..end.min(whole.start * SECTOR as u64));
+        let tail = (!is_aligned(end)).then(|| offset.max(whole.end * SECTOR as u64)..end);
+        let parts = match (head, tail) {
+            (Some(head), Some(tail)) if head == tail => [Some(head), None],
+            parts => parts.into(),
+        };
+        for part in parts.into_iter().flatten() {
+            let lba = ino.lba(sector(part.start));
+            if self.ftl.is_mapped(lba) {
+                let zeros = vec![0; (part.end - part.start) as usize];
+                ops.push(OwnedOp::Write(lba, self.merge(ino, part.start, &zeros)?));
+            }
+        }
+        Ok(ops)
+    }
+
+    /// See [`crate::posix::Posix::read`].
+    pub(crate) fn read_bytes(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let node = self.node(ino)?;
+        must_be_file(&node)?;
+        let size = node.size();
+        let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
+        if len == 0 {
+            return Ok(0);
+        }
+        let range = sectors(offset, len as u64);
+        let whole = (range.end - range.start) as usize * SECTOR;
+        if is_aligned(offset) && whole <= buf.len() {
+            self.ftl.read(ino.lba(range.start), &mut buf[..whole])?;
+        } else {
+            let mut bytes = vec![0; whole];
+            self.ftl.read(ino.lba(range.start), &mut bytes)?;
+            let start = (offset % SECTOR as u64) as usize;
+            buf[..len].copy_from_slice(&bytes[start..start + len]);
+        }
+        // Looked at afterwards: the number may have become another file's while this was read.
+        if node.is_removed() {
+            return Err(Refusal::Stale.into());
+        }
+        if !self.is_read_only {
+            self.nodes.touch(&node, Touch::Read, (self.clock)());
+        }
+        Ok(len)
+    }
+
+    /// See [`crate::posix::Posix::write`].
+    pub(crate) fn write_bytes(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+    ) -> Result<usize> {
+        let node = self.node(ino)?;
+        must_be_file(&node)?;
+        let end = end_of(offset, data.len() as u64)?;
+        self.drop_capability(&node, options.kill_privileges)?;
+        let mut at = offset;
+        while at < end {
+            let piece_end = end.min(at / SECTOR as u64 * SECTOR as u64 + self.piece_bytes());
+            let piece = &data[(at - offset) as usize..(piece_end - offset) as usize];
+            let trim_to = options.trim_to.filter(|_| piece_end == end);
+            let range = sector(at)..sectors(at, piece.len() as u64).end.max(sector(trim_to.unwrap_or(0)));
+            let held = node.ranges.lock(range);
+            match self.write_piece(&node, at, piece, trim_to, options.kill_privileges) {
+                Ok(()) => at = piece_end,
+                Err(error) if at == offset => return Err(error),
+                Err(_) => break,
+            }
+            drop(held);
+        }
+        Ok((at - offset) as usize)
+    }
+
+    /// The most that is written at once, from the start of a sector on.
+    fn piece_bytes(&self) -> u64 {
+        self.props.atomic_bytes_max
+    }
+
+    /// Writes `data` in one batch. The sectors are held.
+    fn write_piece(
+        &self,
+        node: &Arc<Node>,
+        offset: u64,
+        data: &[u8],
+        trim_to: Option<u64>,
+        kill_privileges: bool,
+    ) -> Result<()> {
+        let end = offset + data.len() as u64;
+        let merged;
+        let bytes = match is_aligned(offset) && is_aligned(end) {
+            true => data,
+            false => {
+                merged = self.merge(node.ino, offset, data)?;
+                &merged
+            }
+        };
+        let mut ops = vec![Op::Write { lba: node.ino.lba(sector(offset)), data: bytes }];
+        let hole = end.div_ceil(SECTOR as u64)..sector(trim_to.unwrap_or(0)).min(REGION_SECTORS);
+        if hole.start < hole.end {
+            ops.push(Op::Trim { lba: node.ino.lba(hole.start), sectors: hole.end - hole.start });
+        }
+        self.apply_data(ops, &[Target { node: Arc::clone(node), end, kill_privileges }])
+    }
+
+    /// See [`crate::posix::Posix::append`].
+    pub(crate) fn append_bytes(&self, ino: Ino, data: &[u8], options: WriteOptions) -> Result<u64> {
+        let node = self.node(ino)?;
+        must_be_file(&node)?;
+        if data.len() as u64 + SECTOR as u64 > self.piece_bytes() || options.trim_to.is_some() {
+            return Err(Refusal::Invalid.into());
+        }
+        self.drop_capability(&node, options.kill_privileges)?;
+        let _held = self.hold_tail(&node, u64::MAX);
+        let at = node.size();
+        end_of(at, data.len() as u64)?;
+        if !data.is_empty() {
+            self.write_piece(&node, at, data, None, options.kill_privileges)?;
+        }
+        Ok(at)
+    }
+
+    /// What a file of the new length loses of its data. Its tail is held from there on.
+    pub(crate) fn shorten(&self, node: &Node, len: u64) -> Result<Vec<OwnedOp>> {
+        if len >= node.size() {
+            return Ok(Vec::new());
+        }
+        let mut ops = self.clear(node.ino, len, len.next_multiple_of(SECTOR as u64))?;
+        let first = len.div_ceil(SECTOR as u64);
+        if first < REGION_SECTORS {
+            ops.push(OwnedOp::Trim(node.ino.lba(first), REGION_SECTORS - first));
+        }
+        Ok(ops)
+    }
+
+    /// See [`crate::posix::Posix::fallocate`].
+    pub(crate) fn fallocate(&self, ino: Ino, offset: u64, len: u64, what: Allocate) -> Result<()> {
+        let node = self.node(ino)?;
+        must_be_file(&node)?;
+        if len == 0 {
+            return Err(Refusal::Invalid.into());
+        }
+        let end = end_of(offset, len)?;
+        let (is_hole, grows) = match what {
+            Allocate::KeepSize => return Ok(()),
+            Allocate::Extend => (false, true),
+            Allocate::PunchHole => (true, false),
+            Allocate::ZeroRange { keep_size } => (true, !keep_size),
+        };
+        let _held = node.ranges.lock(sectors(offset, len));
+        let ops = if is_hole { self.clear(ino, offset, end)? } else { Vec::new() };
+        let end = if grows { end } else { 0 };
+        let target = Target { node: Arc::clone(&node), end, kill_privileges: false };
+        self.apply_data(ops.iter().map(OwnedOp::as_op).collect(), &[target])
+    }
+
+    /// The first byte of data, or of a hole, at or behind `offset`.
+    pub(crate) fn seek(&self, ino: Ino, offset: u64, data: bool) -> Result<u64> {
+        let node = self.node(ino)?;
+        must_be_file(&node)?;
+        let size = node.size();
+        if offset >= size {
+            return Err(Refusal::NoSuchOffset.into());
+        }
+        let region = ino.region();
+        let from = ino.lba(sector(offset));
+        let byte = |lba: Lba| ((lba.0 - region.start.0) * SECTOR as u64).max(offset);
+        match self.ftl.mapped(from..region.end) {
+            Some(run) if data => Some(byte(run.start)).filter(|byte| *byte < size),
+            Some(run) if run.start == from => return Ok(byte(run.end).min(size)),
+            _ if data => None,
+            _ => return Ok(offset),
+        }
+        .ok_or(Refusal::NoSuchOffset.into())
+    }
+
+    /// See [`crate::posix::Posix::copy_range`].
+    pub(crate) fn copy_range(
+        &self,
+        (from, from_offset): (Ino, u64),
+        (to, to_offset): (Ino, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let (source, target) = (self.node(from)?, self.node(to)?);
+        must_be_file(&source)?;
+        must_be_file(&target)?;
+        let left = source.size().saturating_sub(from_offset);
+        let len = len.min(left).min(COPY_BYTES_MAX.min(self.piece_bytes() - SECTOR as u64));
+        end_of(to_offset, len)?;
+        if from == to && from_offset.abs_diff(to_offset) < len {
+            return Err(Refusal::Invalid.into());
+        }
+        let whole = len / SECTOR as u64 * SECTOR as u64;
+        if whole > 0 && is_aligned(from_offset) && is_aligned(to_offset) {
+            self.drop_capability(&target, true)?;
+            self.copy_sectors(from, sector(from_offset), target, sector(to_offset), sector(whole))?;
+            return Ok(whole);
+        }
+        let mut bytes = vec![0; len as usize];
+        let read = self.read_bytes(from, from_offset, &mut bytes)?;
+        let options = WriteOptions { kill_privileges: true, ..WriteOptions::default() };
+        let written = self.write_bytes(to, to_offset, &bytes[..read], options)?;
+        Ok(written as u64)
+    }
+
+    /// Copies whole sectors in one batch, holes as holes.
+    fn copy_sectors(&self, from: Ino, first: u64, target: Arc<Node>, to: u64, count: u64) -> Result<()> {
+        let mut pieces: Vec<OwnedOp> = vec![OwnedOp::Trim(target.ino.lba(to), count)];
+        let end = Lba(from.lba(first).0 + count);
+        let mut rest = from.lba(first)..end;
+        while let Some(run) = self.ftl.mapped(rest.clone()) {
+            let mut bytes = vec![0; (run.end.0 - run.start.0) as usize * SECTOR];
+            self.ftl.read(run.start, &mut bytes)?;
+            let at = to + (run.start.0 - from.lba(first).0);
+            pieces.push(OwnedOp::Write(target.ino.lba(at), bytes));
+            rest.start = run.end;
+        }
+        let _held = target.ranges.lock(to..to + count);
+        let target =
+            Target { end: (to + count) * SECTOR as u64, node: Arc::clone(&target), kill_privileges: true };
+        self.apply_data(pieces.iter().map(OwnedOp::as_op).collect(), &[target])
+    }
+
+    /// Holds the sectors of several files, which come in order of their numbers.
+    pub(crate) fn hold_all<'a>(
+        &self,
+        files: &'a BTreeMap<Ino, (Arc<Node>, Vec<Range<u64>>)>,
+    ) -> Vec<HeldRanges<'a>> {
+        files.values().map(|(node, ranges)| node.ranges.lock_all(ranges.clone())).collect()
+    }
+}
+
+/// Most bytes that [`Shared::copy_range`] copies at once.
+const COPY_BYTES_MAX: u64 = 1 << 20;
+
+/// The inode of a file that is there.
+pub(crate) fn live(record: &Record) -> Result<Inode> {
+    match record {
+        Record::Live(inode) => Ok(*inode),
+        // Not loaded: named by the id of a handle that is closed, while another is being opened.
+        Record::Removed | Record::Unloaded => Err(Refusal::Stale.into()),
+    }
+}
+
+/// A change of data that owns its bytes.
+pub(crate) enum OwnedOp {
+    Write(Lba, Vec<u8>),
+    Trim(Lba, u64),
+}
+
+impl OwnedOp {
+    pub(crate) fn as_op(&self) -> Op<'_> {
+        match self {
+            OwnedOp::Write(lba, data) => Op::Write { lba: *lba, data },
+            OwnedOp::Trim(lba, sectors) => Op::Trim { lba: *lba, sectors: *sectors },
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Names that go, and inodes without names.
+
+use std::sync::{Arc, atomic::Ordering::SeqCst};
+
+use lacuna_device::SECTOR;
+
+use super::{
+    check_name,
+    update::{DirReader, Locked, Update},
+};
+use crate::{
+    Error, Refusal, Result,
+    addr::Ino,
+    directory::{self, Removal, Search},
+    format::{self, Inode, Orphan},
+    fs::Shared,
+    node::Node,
+    posix::FileKind,
+};
+
+impl Shared {
+    /// Takes a name of anything but a directory away.
+    pub(crate) fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let dir = self.directory(parent)?;
+        check_name(name)?;
+        self.change_names(
+            &[&dir],
+            |readers| plan_removal(&readers[0], name),
+            |locked, (node, removal)| {
+                if node.kind() == FileKind::Directory {
+                    return Err(Refusal::IsADirectory.into());
+                }
+                let mut update = Update::new((self.clock)());
+                update.remove_entry(parent, *removal);
+                self.drop_name(&mut update, node, locked.inode(node)?)?;
+                update.put_parent(locked.inode(&dir)?, 0)?;
+                self.apply(&update, locked).map(Some)
+            },
+        )
+    }
+
+    /// Removes an empty directory.
+    pub(crate) fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let dir = self.directory(parent)?;
+        if name == b".." {
+            return Err(Refusal::NotEmpty.into());
+        }
+        check_name(name)?;
+        self.change_names(
+            &[&dir],
+            |readers| plan_removal(&readers[0], name),
+            |locked, (node, removal)| {
+                if node.kind() != FileKind::Directory {
+                    return Err(Refusal::NotADirectory.into());
+                }
+                let mut update = Update::new((self.clock)());
+                update.remove_entry(parent, *removal);
+                self.drop_name(&mut update, node, locked.inode(node)?)?;
+                update.put_parent(locked.inode(&dir)?, -1)?;
+                self.apply(&update, locked).map(Some)
+            },
+        )
+    }
+
+    /// One name less for an inode, and its end if that was the last.
+    pub(super) fn drop_name(&self, update: &mut Update, node: &Node, mut inode: Inode) -> Result<()> {
+        match inode.kind() {
+            // By invariant 3 of `directory.rs` an empty directory has no sector.
+            FileKind::Directory if self.ftl.allocated(node.ino.region()) > 0 => {
+                return Err(Refusal::NotEmpty.into());
+            }
+            FileKind::Directory => update.orphan(node, inode, self),
+            _ if inode.nlink() > 1 => {
+                inode.set_nlink(inode.nlink() - 1);
+                update.put_changed(inode);
+            }
+            _ => update.orphan(node, inode, self),
+        }
+        Ok(())
+    }
+
+    /// Keeps an inode until [`Shared::release`].
+    pub(crate) fn open_node(&self, ino: Ino) -> Result<()> {
+        let node = self.node(ino)?;
+        let _record = node.record.read();
+        if node.is_removed() {
+            return Err(Refusal::Stale.into());
+        }
+        node.opens.fetch_add(1, SeqCst);
+        Ok(())
+    }
+
+    /// Ends an opening. The last one frees what has no name, and stores times that wait for it.
+    pub(crate) fn release(&self, ino: Ino) -> Result<()> {
+        let node = self.nodes.get(ino).ok_or(Refusal::Stale)?;
+        let record = node.record.read();
+        let before = node.opens.fetch_update(SeqCst, SeqCst, |opens| opens.checked_sub(1));
+        drop(record);
+        match before {
+            Err(_) => return Err(Refusal::Stale.into()),
+            Ok(1) => {}
+            Ok(_) => return Ok(()),
+        }
+        let mut locked = Locked::new([&node]);
+        let Ok(inode) = locked.inode(&node) else { return Ok(()) }; // another's release was the last
+        if node.opens.load(SeqCst) > 0 {
+            return Ok(());
+        }
+        if inode.nlink() > 0 {
+            return self.store_times(std::slice::from_ref(&node), locked);
+        }
+        let mut update = Update::new((self.clock)());
+        update.trim(ino.orphan_lba(), 1);
+        update.free(&inode, self);
+        self.apply(&update, &mut locked)
+    }
+
+    /// Frees what had no name and was open when the file system was last used. Damage is left for the
+    /// check to report.
+    pub(crate) fn free_orphans(&self) -> Result<()> {
+        let mut rest = Ino::ORPHANS.region();
+        while let Some(run) = self.ftl.mapped(rest.clone()) {
+            for lba in run.start.0..run.end.0 {
+                let freed = Ino::new(Ino::of(lacuna_ftl::Lba(lba)).1).map(|ino| self.free_orphan(ino));
+                match freed {
+                    Some(Err(Error::Corrupt { .. } | Error::Refused(_))) => {}
+                    Some(Err(Error::Ftl(lacuna_ftl::Error::Corrupt { .. }))) => {}
+                    Some(Err(error)) => return Err(error),
+                    Some(Ok(())) | None => {}
+                }
+            }
+            rest.start = run.end;
+        }
+        Ok(())
+    }
+
+    fn free_orphan(&self, ino: Ino) -> Result<()> {
+        let lba = ino.orphan_lba();
+        let orphan = self.read_orphan(ino)?;
+        let node = self.node(ino)?;
+        let mut locked = Locked::new([&node]);
+        let inode = locked.inode(&node)?;
+        if !orphan.is_of(ino, inode.generation()) || inode.nlink() > 0 {
+            return Err(self.corrupt("orphans", ino.number(), "the inode has a name"));
+        }
+        let mut update = Update::new((self.clock)());
+        update.trim(lba, 1);
+        update.free(&inode, self);
+        self.apply(&update, &mut locked)
+    }
+
+    pub(crate) fn read_orphan(&self, ino: Ino) -> Result<Orphan> {
+        let lba = ino.orphan_lba();
+        let mut bytes = [0; SECTOR];
+        self.ftl.read(lba, &mut bytes)?;
+        format::verify::<Orphan>(&bytes, lba).map_err(|reason| self.corrupt("orphans", ino.number(), reason))
+    }
+
+    /// Stores the times of these nodes, which are locked, in one batch.
+    pub(crate) fn store_times(&self, nodes: &[Arc<Node>], mut locked: Locked<'_>) -> Result<()> {
+        let mut update = Update::new((self.clock)());
+        for node in nodes.iter().filter(|node| node.has_times_to_store()) {
+            if let Ok(inode) = locked.inode(node) {
+                update.put_inode(inode);
+            }
+        }
+        if update.is_empty() { Ok(()) } else { self.apply(&update, &mut locked) }
+    }
+
+    /// Stores all times that wait for it.
+    pub(crate) fn store_all_times(&self) -> Result<()> {
+        /// Inodes in one batch.
+        const PIECE: usize = 64;
+        for nodes in self.nodes.dirty().chunks(PIECE) {
+            self.store_times(nodes, Locked::new(nodes))?;
+        }
+        Ok(())
+    }
+}
+
+/// The node of a name, and how to remove its entry.
+#[expect(clippy::type_complexity, reason = "a plan, and the nodes to lock for it")]
+fn plan_removal(reader: &DirReader<'_>, name: &[u8]) -> Result<((Arc<Node>, Removal), Vec<Arc<Node>>)> {
+    let Search::Found { bucket, entry } = reader.search(name)? else {
+        return Err(Refusal::NotFound.into());
+    };
+    let node = reader.node_of(bucket, &entry)?;
+    let removal = directory::plan_removal(reader, bucket, None)?;
+    Ok(((Arc::clone(&node), removal), vec![node]))
+}

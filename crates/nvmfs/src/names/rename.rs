@@ -1,0 +1,173 @@
+//! Names that move.
+
+use std::sync::Arc;
+
+use super::{
+    check_name,
+    update::{DirReader, Locked, Update},
+};
+use crate::{
+    Refusal, Result,
+    addr::Ino,
+    directory::{self, Bucket, Removal, Search},
+    fs::Shared,
+    node::{Node, Touch},
+    posix::{FileKind, Rename},
+};
+
+/// One end of a rename.
+#[derive(Clone, Copy)]
+pub(crate) struct RenameEnd<'a> {
+    pub(crate) parent: Ino,
+    pub(crate) name: &'a [u8],
+}
+
+/// What a rename will do.
+enum Plan {
+    /// Both names stand for one inode already.
+    Nothing,
+    Move {
+        node: Arc<Node>,
+        removal: Removal,
+        into: Bucket,
+        replaced: Option<Arc<Node>>,
+    },
+    Exchange {
+        first: (Bucket, Arc<Node>),
+        second: (Bucket, Arc<Node>),
+    },
+}
+
+impl Plan {
+    fn nodes(&self) -> Vec<Arc<Node>> {
+        match self {
+            Plan::Nothing => Vec::new(),
+            Plan::Move { node, replaced, .. } => std::iter::once(node).chain(replaced).cloned().collect(),
+            Plan::Exchange { first, second } => vec![Arc::clone(&first.1), Arc::clone(&second.1)],
+        }
+    }
+}
+
+fn is_directory(node: &Node) -> bool {
+    node.kind() == FileKind::Directory
+}
+
+impl Shared {
+    /// Moves a name.
+    pub(crate) fn rename(&self, from: RenameEnd<'_>, to: RenameEnd<'_>, mode: Rename) -> Result<()> {
+        check_name(from.name)?;
+        check_name(to.name)?;
+        let dirs = [self.directory(from.parent)?, self.directory(to.parent)?];
+        let is_local = from.parent == to.parent;
+        // Where directories are stays as it is while it is seen to that none comes to lie in itself.
+        let _moves = (!is_local).then(|| self.moves.lock());
+        let distinct = if is_local { &dirs[..1] } else { &dirs[..] };
+        self.change_names(
+            &distinct.iter().collect::<Vec<_>>(),
+            |readers| {
+                let plan = self.plan_rename(&readers[0], &readers[readers.len() - 1], from, to, mode)?;
+                let nodes = plan.nodes();
+                Ok((plan, nodes))
+            },
+            |locked, plan| {
+                let update = match plan {
+                    Plan::Nothing => return Ok(Some(())),
+                    Plan::Move { node, removal, into, replaced } => {
+                        let mut update = Update::new((self.clock)());
+                        update.remove_entry(from.parent, *removal);
+                        let inode = locked.inode(node)?;
+                        update.put_name(self, to.parent, *into, to.name, &inode);
+                        if let Some(replaced) = replaced {
+                            self.drop_name(&mut update, replaced, locked.inode(replaced)?)?;
+                        }
+                        moved(&mut update, locked, node, to.parent, is_local)?;
+                        let gone = replaced.as_deref().is_some_and(is_directory);
+                        let moves = i64::from(is_directory(node));
+                        put_parents(&mut update, locked, &dirs, [-moves, moves - i64::from(gone)])?;
+                        update
+                    }
+                    Plan::Exchange { first, second } => {
+                        let mut update = Update::new((self.clock)());
+                        let inodes = [locked.inode(&first.1)?, locked.inode(&second.1)?];
+                        update.put_name(self, from.parent, first.0, from.name, &inodes[1]);
+                        update.put_name(self, to.parent, second.0, to.name, &inodes[0]);
+                        moved(&mut update, locked, &first.1, to.parent, is_local)?;
+                        moved(&mut update, locked, &second.1, from.parent, is_local)?;
+                        let moves = i64::from(is_directory(&first.1)) - i64::from(is_directory(&second.1));
+                        put_parents(&mut update, locked, &dirs, [-moves, moves])?;
+                        update
+                    }
+                };
+                self.apply(&update, locked).map(Some)
+            },
+        )
+    }
+
+    fn plan_rename(
+        &self,
+        old: &DirReader<'_>,
+        new: &DirReader<'_>,
+        from: RenameEnd<'_>,
+        to: RenameEnd<'_>,
+        mode: Rename,
+    ) -> Result<Plan> {
+        let Search::Found { bucket, entry } = old.search(from.name)? else {
+            return Err(Refusal::NotFound.into());
+        };
+        let node = old.node_of(bucket, &entry)?;
+        let (into, other) = match new.search(to.name)? {
+            Search::Found { bucket, entry } => (bucket, Some(new.node_of(bucket, &entry)?)),
+            Search::Absent { free } => (free, None),
+        };
+        let is_local = from.parent == to.parent;
+        if !is_local && is_directory(&node) && self.is_within(to.parent, node.ino)? {
+            return Err(Refusal::Invalid.into());
+        }
+        match (mode, &other) {
+            (Rename::NoReplace, Some(_)) => return Err(Refusal::Exists.into()),
+            (Rename::Exchange, None) => return Err(Refusal::NotFound.into()),
+            (_, Some(other)) if other.ino == node.ino => return Ok(Plan::Nothing),
+            (Rename::Exchange, Some(other)) => {
+                if !is_local && is_directory(other) && self.is_within(from.parent, other.ino)? {
+                    return Err(Refusal::Invalid.into());
+                }
+                return Ok(Plan::Exchange { first: (bucket, node), second: (into, Arc::clone(other)) });
+            }
+            (_, Some(other)) if is_directory(&node) && !is_directory(other) => {
+                return Err(Refusal::NotADirectory.into());
+            }
+            (_, Some(other)) if !is_directory(&node) && is_directory(other) => {
+                return Err(Refusal::IsADirectory.into());
+            }
+            _ => {}
+        }
+        let removal = directory::plan_removal(old, bucket, is_local.then_some(into))?;
+        Ok(Plan::Move { node, removal, into, replaced: other })
+    }
+}
+
+/// The inode of a name that moves: a directory knows where it lies.
+fn moved(update: &mut Update, locked: &mut Locked<'_>, node: &Node, into: Ino, is_local: bool) -> Result<()> {
+    if is_local || !is_directory(node) {
+        update.touch(node.ino, Touch::Changed);
+        return Ok(());
+    }
+    let mut inode = locked.inode(node)?;
+    inode.set_parent(into);
+    update.put_changed(inode);
+    Ok(())
+}
+
+/// The directories that a name moves from and to, with so many more subdirectories each.
+fn put_parents(
+    update: &mut Update,
+    locked: &mut Locked<'_>,
+    [from, to]: &[Arc<Node>; 2],
+    more: [i64; 2],
+) -> Result<()> {
+    if from.ino == to.ino {
+        return update.put_parent(locked.inode(from)?, more[0] + more[1]);
+    }
+    update.put_parent(locked.inode(from)?, more[0])?;
+    update.put_parent(locked.inode(to)?, more[1])
+}

@@ -1,0 +1,305 @@
+//! From a plan to one batch: what all changes of names have in common.
+//!
+//! An operation *plans* without a lock: it searches directories and loads inodes, which may read the
+//! device. Then it locks the nodes that it is going to change, looks whether a bucket that the plan rests
+//! on changed since, and if so starts over; if not, it *commits*: one batch, and then the nodes in
+//! memory. A plan that failed is an answer only if it rests on buckets that did not change either.
+
+use std::{
+    cell::RefCell,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::Ordering::{Relaxed, SeqCst},
+    },
+};
+
+use lacuna_device::SECTOR;
+use lacuna_ftl::{Lba, Op, Stream};
+use parking_lot::RwLockWriteGuard;
+
+use crate::{
+    Refusal, Result,
+    addr::{Ino, REGION_SECTORS, XATTR_SECTORS},
+    directory::{self, Bucket, Buckets, Held, Removal, Search},
+    format::{self, Dirent, Inode, Orphan, SectorBytes, Timestamp, Tombstone},
+    fs::Shared,
+    node::{Node, Record, Touch},
+};
+
+/// A directory as a plan sees it. It remembers which buckets were looked at.
+pub(super) struct DirReader<'a> {
+    shared: &'a Shared,
+    pub(super) dir: Arc<Node>,
+    since: u64,
+    buckets: RefCell<Vec<u64>>,
+}
+
+impl Buckets for DirReader<'_> {
+    fn get(&self, bucket: Bucket) -> Result<Held> {
+        self.buckets.borrow_mut().push(bucket.0);
+        self.shared.read_bucket(self.dir.ino, bucket)
+    }
+}
+
+impl<'a> DirReader<'a> {
+    pub(super) fn new(shared: &'a Shared, dir: &Arc<Node>) -> DirReader<'a> {
+        let since = dir.changes.lock().count();
+        DirReader { shared, dir: Arc::clone(dir), since, buckets: RefCell::default() }
+    }
+
+    pub(super) fn search(&self, name: &[u8]) -> Result<Search> {
+        directory::search(self, name, self.shared.hash_name(name))
+    }
+
+    /// The node of an entry that was found here, loaded.
+    pub(super) fn node_of(&self, bucket: Bucket, entry: &Dirent) -> Result<Arc<Node>> {
+        let node = match self.shared.node(entry.ino()) {
+            Err(crate::Error::Refused(Refusal::Stale)) => None,
+            other => Some(other?),
+        };
+        let is_it = |node: &Arc<Node>| node.generation() == entry.generation() && node.kind() == entry.kind();
+        node.filter(is_it).ok_or_else(|| {
+            let what = format!("directory {}", self.dir.ino.0);
+            self.shared.corrupt(&what, bucket.0, "the inode is not the one that its name stands for")
+        })
+    }
+
+    /// Whether the buckets that were looked at are as they were. Called with the `record` of the
+    /// directory held, so that no change is half done.
+    fn is_valid(&self) -> bool {
+        self.dir.changes.lock().spared(self.since, &self.buckets.borrow())
+    }
+
+    /// As [`DirReader::is_valid`], with no lock held.
+    pub(super) fn is_settled(&self) -> bool {
+        let _record = self.dir.record.read();
+        self.is_valid()
+    }
+}
+
+/// Nodes whose `record`s are held alone.
+pub(crate) struct Locked<'a> {
+    /// In order of their numbers, each once.
+    guards: Vec<(&'a Arc<Node>, RwLockWriteGuard<'a, Record>)>,
+}
+
+impl<'a> Locked<'a> {
+    pub(crate) fn new(nodes: impl IntoIterator<Item = &'a Arc<Node>>) -> Locked<'a> {
+        let mut nodes: Vec<_> = nodes.into_iter().collect();
+        nodes.sort_unstable_by_key(|node| node.ino);
+        nodes.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        Locked { guards: nodes.into_iter().map(|node| (node, node.record.write())).collect() }
+    }
+
+    fn guard(&mut self, ino: Ino) -> (&'a Arc<Node>, &mut Record) {
+        let found = self.guards.iter_mut().find(|(node, _)| node.ino == ino);
+        let (node, record) = found.expect("what is changed is locked");
+        (node, record)
+    }
+
+    pub(crate) fn record(&mut self, node: &Node) -> &mut Record {
+        self.guard(node.ino).1
+    }
+
+    /// The inode of a locked node.
+    pub(crate) fn inode(&mut self, node: &Node) -> Result<Inode> {
+        let (node, record) = self.guard(node.ino);
+        node.with_times(record).ok_or(Refusal::Stale.into())
+    }
+}
+
+/// What one operation changes.
+pub(crate) struct Update {
+    pub(crate) now: Timestamp,
+    changes: Vec<Change>,
+    inodes: Vec<Inode>,
+    freed: Vec<Ino>,
+    buckets: Vec<(Ino, Range<u64>)>,
+    touched: Vec<(Ino, Touch)>,
+}
+
+enum Change {
+    Sector(Lba, Box<SectorBytes>),
+    Bytes(Lba, Vec<u8>),
+    Trim(Lba, u64),
+}
+
+impl Update {
+    pub(crate) fn new(now: Timestamp) -> Update {
+        Update {
+            now,
+            changes: Vec::new(),
+            inodes: Vec::new(),
+            freed: Vec::new(),
+            buckets: Vec::new(),
+            touched: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Whole sectors of data.
+    pub(crate) fn write(&mut self, lba: Lba, bytes: Vec<u8>) {
+        self.changes.push(Change::Bytes(lba, bytes));
+    }
+
+    pub(crate) fn write_sector(&mut self, lba: Lba, bytes: SectorBytes) {
+        self.changes.push(Change::Sector(lba, Box::new(bytes)));
+    }
+
+    pub(crate) fn trim(&mut self, lba: Lba, sectors: u64) {
+        self.changes.push(Change::Trim(lba, sectors));
+    }
+
+    /// The next version of an inode; its time of change is now.
+    pub(crate) fn put_inode(&mut self, mut inode: Inode) {
+        assert!(self.inodes.iter().all(|other| other.ino() != inode.ino()), "an inode is put once");
+        inode.count_change();
+        self.write_sector(inode.ino().inode_lba(), inode.seal());
+        self.inodes.push(inode);
+    }
+
+    /// A directory's times, which are stored later.
+    pub(super) fn touch(&mut self, ino: Ino, what: Touch) {
+        self.touched.push((ino, what));
+    }
+
+    pub(super) fn put_entry(&mut self, directory: Ino, bucket: Bucket, entry: &Dirent) {
+        let lba = bucket.lba(directory);
+        self.write_sector(lba, format::seal(entry, lba));
+        self.buckets.push((directory, bucket.0..bucket.0 + 1));
+    }
+
+    pub(super) fn remove_entry(&mut self, directory: Ino, removal: Removal) {
+        match removal {
+            Removal::Bury(bucket) => {
+                let lba = bucket.lba(directory);
+                self.write_sector(lba, format::seal(&Tombstone::new(), lba));
+            }
+            Removal::Clear { first, count } => self.trim(first.lba(directory), count),
+        }
+        self.buckets.push((directory, removal.buckets()));
+    }
+
+    /// The inode goes, with all that it has.
+    pub(super) fn free(&mut self, inode: &Inode, shared: &Shared) {
+        let ino = inode.ino();
+        self.trim(ino.inode_lba(), 1);
+        if inode.has_xattrs_outside() {
+            self.trim(ino.xattr_lba(), XATTR_SECTORS);
+        }
+        if shared.ftl.allocated(ino.region()) > 0 {
+            self.trim(ino.lba(0), REGION_SECTORS);
+        }
+        self.freed.push(ino);
+    }
+
+    /// The inode has no name any more: it goes, or waits for its last release.
+    pub(super) fn orphan(&mut self, node: &Node, mut inode: Inode, shared: &Shared) {
+        if node.opens.load(SeqCst) == 0 {
+            return self.free(&inode, shared);
+        }
+        let ino = inode.ino();
+        let orphan = Orphan::new(ino, inode.generation());
+        self.write_sector(ino.orphan_lba(), format::seal(&orphan, ino.orphan_lba()));
+        inode.set_nlink(0);
+        self.put_inode(inode);
+    }
+
+    fn ops(&self) -> Vec<Op<'_>> {
+        let mut ops = Vec::with_capacity(self.changes.len());
+        for change in &self.changes {
+            ops.push(match change {
+                Change::Sector(lba, bytes) => Op::Write { lba: *lba, data: &bytes[..] },
+                Change::Bytes(lba, bytes) => Op::Write { lba: *lba, data: bytes },
+                Change::Trim(lba, sectors) => Op::Trim { lba: *lba, sectors: *sectors },
+            });
+        }
+        ops
+    }
+}
+
+impl Shared {
+    pub(crate) fn hash_name(&self, name: &[u8]) -> u64 {
+        directory::hash_name(&self.uuid, name)
+    }
+
+    pub(crate) fn read_bucket(&self, directory: Ino, bucket: Bucket) -> Result<Held> {
+        let lba = bucket.lba(directory);
+        if !self.ftl.is_mapped(lba) {
+            return Ok(Held::Nothing);
+        }
+        let mut bytes = [0; SECTOR];
+        self.ftl.read(lba, &mut bytes)?;
+        if bytes == [0; SECTOR] {
+            return Ok(Held::Nothing); // emptied since it was looked up
+        }
+        directory::parse_bucket(&self.store, directory, bucket, &bytes)
+    }
+
+    /// Plans on `dirs` and commits on the nodes that the plan names besides. `commit` may ask for
+    /// another try by returning nothing.
+    pub(super) fn change_names<P, T>(
+        &self,
+        dirs: &[&Arc<Node>],
+        plan: impl Fn(&[DirReader<'_>]) -> Result<(P, Vec<Arc<Node>>)>,
+        commit: impl Fn(&mut Locked<'_>, &P) -> Result<Option<T>>,
+    ) -> Result<T> {
+        loop {
+            let readers: Vec<_> = dirs.iter().map(|dir| DirReader::new(self, dir)).collect();
+            let planned = plan(&readers);
+            let others = planned.as_ref().map_or(&[][..], |(_, nodes)| nodes);
+            let mut locked = Locked::new(dirs.iter().copied().chain(others));
+            if !readers.iter().all(DirReader::is_valid) {
+                continue;
+            }
+            for dir in dirs {
+                // A directory that was removed while it is open has no entries and gets none.
+                match locked.inode(dir) {
+                    Ok(inode) if inode.nlink() > 0 => {}
+                    _ => return Err(Refusal::NotFound.into()),
+                }
+            }
+            let done = match &planned {
+                Ok((plan, _)) => commit(&mut locked, plan)?,
+                Err(_) => None,
+            };
+            drop(locked);
+            match (planned, done) {
+                (Err(error), _) => return Err(error),
+                (Ok(_), Some(done)) => return Ok(done),
+                (Ok(_), None) => {}
+            }
+        }
+    }
+
+    /// Makes an update, on nodes that are locked.
+    pub(crate) fn apply(&self, update: &Update, locked: &mut Locked<'_>) -> Result<()> {
+        let counted = self.inode_count.read();
+        self.ftl.write_batch(&update.ops(), Stream::Data)?;
+        for inode in &update.inodes {
+            let (node, record) = locked.guard(inode.ino());
+            if matches!(record, Record::Unloaded) {
+                node.load(record, *inode);
+                counted.as_ref().inspect(|count| _ = count.fetch_add(1, Relaxed));
+            } else {
+                self.nodes.store(node, record, *inode);
+            }
+        }
+        for ino in &update.freed {
+            let (node, record) = locked.guard(*ino);
+            self.nodes.remove(node, record);
+            counted.as_ref().inspect(|count| _ = count.fetch_sub(1, Relaxed));
+        }
+        for (ino, buckets) in &update.buckets {
+            locked.guard(*ino).0.changes.lock().note(buckets.clone());
+        }
+        for (ino, what) in &update.touched {
+            self.nodes.touch(locked.guard(*ino).0, *what, update.now);
+        }
+        Ok(())
+    }
+}

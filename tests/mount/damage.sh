@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# A flipped bit: EIO with the place in the log, the rest usable. A device that fails: EIO, what was synced
+# is there after it is well again.
+. "$(dirname "$0")/lib.sh"
+need_fuse
+need losetup
+build
+start 128M --threads 4
+
+marker="the bytes that will be damaged $$ $RANDOM"
+for i in $(seq 200); do echo "$marker"; done >"$mnt/damaged"
+head -c 1M /dev/urandom >"$mnt/sound"
+sum=$(sha256sum <"$mnt/sound")
+umount_store
+at=$(grep -abo -m1 -F "$marker" "$store" | head -1 | cut -d: -f1)
+[ -n "$at" ] || fail "the file's bytes are not in the store"
+printf '\xff' | dd of="$store" bs=1 seek="$((at + 10))" conv=notrunc status=none
+"$LACUNA" check "$store" >"$WORK/check" 2>&1 && fail "check does not see the damage"
+grep -q corrupt "$WORK/check" || fail "check says: $(cat "$WORK/check")"
+"$LACUNA" mount --foreground "$store" "$mnt" 2>"$WORK/log" &
+for _ in $(seq 100); do mountpoint -q "$mnt" && break; sleep 0.05; done
+cat "$mnt/damaged" >/dev/null 2>"$WORK/error" && fail "damaged bytes were returned"
+grep -q 'Input/output error' "$WORK/error" || fail "instead of EIO: $(cat "$WORK/error")"
+grep -q 'corrupt' "$WORK/log" || fail "the place is not in the log: $(cat "$WORK/log")"
+[ "$(sha256sum <"$mnt/sound")" = "$sum" ] || fail "the rest is not usable"
+rm "$mnt/damaged" || fail "a damaged file cannot be removed"
+echo new >"$mnt/new"
+umount_store
+wait
+grep corrupt "$WORK/log" | head -1
+
+# The device: a loop device over a file on a small tmpfs, which runs out under it.
+umount_store 2>/dev/null || true
+small=$WORK/small
+mkdir "$small"
+mount -t tmpfs -o size=48M tmpfs "$small"
+truncate -s 256M "$small/disk"
+loop=$(losetup --show -f "$small/disk" 2>/dev/null) || {
+    umount "$small"
+    echo "damage: no loop devices on this machine, the failing device is SKIPPED" >&2
+    echo "damage: passed"
+    exit 0
+}
+store=$loop
+tear_down() {
+    umount -l "$mnt" 2>/dev/null || true
+    for _ in $(seq 100); do losetup -d "$loop" 2>/dev/null && break; sleep 0.1; done
+    umount -l "$small" 2>/dev/null || true
+    rm -rf "$small"
+}
+trap 'code=$?; tear_down; (exit $code); finish' EXIT
+"$LACUNA" format --size 256M --force "$loop" >/dev/null
+mount_store
+head -c 8M /dev/urandom >"$mnt/synced"
+sync "$mnt/synced"
+sum=$(sha256sum <"$mnt/synced")
+if (head -c 100M /dev/urandom >"$mnt/too-much" && sync "$mnt/too-much") 2>"$WORK/error"; then
+    fail "a device that fails was not noticed"
+fi
+grep -q 'Input/output error' "$WORK/error" || fail "instead of EIO: $(cat "$WORK/error")"
+[ "$(sha256sum <"$mnt/synced")" = "$sum" ] || fail "reads do not go on beside a failed write"
+umount "$mnt" || fail "cannot be unmounted after a failure"
+for _ in $(seq 100); do "$LACUNA" metrics "$store" >/dev/null 2>&1 || break; sleep 0.1; done
+mount -o remount,size=400M "$small"
+"$LACUNA" check "$store" || fail "not sound once the device is well"
+mount_store
+[ "$(sha256sum <"$mnt/synced")" = "$sum" ] || fail "what was synced is lost"
+check_store
+echo "damage: passed"

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# fsx: random reads, writes, mappings, truncations, holes and copies of a file against a model in memory.
+# OPERATIONS (50,000) for each of SEEDS.
+. "$(dirname "$0")/lib.sh"
+need_fuse
+need fsx
+build
+operations=${OPERATIONS:-50000}
+read -r -a seeds <<<"${SEEDS:-1 2}"
+
+cat >"${TMPDIR:-/tmp}/fsx-$$.toml" <<'TOML'
+# 2 MiB: beyond one request.
+flen = 2097152
+[opsize]
+max = 262144
+min = 0
+[weights]
+close_open = 1
+read = 10
+write = 10
+mapread = 5
+mapwrite = 5
+invalidate = 1
+truncate = 5
+fsync = 1
+fdatasync = 1
+posix_fallocate = 2
+punch_hole = 5
+sendfile = 2
+posix_fadvise = 1
+copy_file_range = 3
+TOML
+config=${TMPDIR:-/tmp}/fsx-$$.toml
+for cache in "" --cache; do
+    start 256M --threads 4 $cache
+    for seed in "${seeds[@]}"; do
+        fsx -f "$config" -S "$seed" -N "$operations" "$mnt/fsx.$seed" >"$WORK/fsx.log" 2>&1 || {
+            tail -30 "$WORK/fsx.log" >&2
+            fail "seed $seed, $operations operations, options '$cache'"
+        }
+    done
+    check_store
+    rm -rf "$WORK"
+    WORK=
+done
+rm "$config"
+echo "fsx: passed: $operations operations, seeds ${seeds[*]}"

@@ -1,0 +1,104 @@
+# What the scripts in this directory share. Sourced, never run.
+#
+# LACUNA   the program; built by cargo unless set
+# WORK     where stores and mount points are made; a new directory in $TMPDIR unless set
+# SEED     of whatever is random; printed, so that a failure can be repeated
+
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+
+# Ends the script, loudly, where the machine lacks what it needs.
+skip() {
+    echo "SKIPPED $(basename "$0"): $*" >&2
+    exit 0
+}
+
+fail() {
+    echo "FAILED $(basename "$0"): $*" >&2
+    exit 1
+}
+
+need() {
+    local program
+    for program in "$@"; do
+        command -v "$program" >/dev/null || skip "no $program on this machine"
+    done
+}
+
+need_fuse() {
+    [ "$(id -u)" = 0 ] || skip "needs root"
+    [ -c /dev/fuse ] || skip "no /dev/fuse on this machine"
+}
+
+# Programs of `cargo install` that tests bring along.
+PATH=$PATH:$HOME/.cargo/bin
+
+build() {
+    if [ -z "${LACUNA:-}" ]; then
+        (cd "$root" && cargo build --release --locked --quiet -p lacuna)
+        LACUNA=${CARGO_TARGET_DIR:-$root/target}/release/lacuna
+    fi
+    export LACUNA
+}
+
+# A fresh store of the given size, mounted on $mnt with the given options.
+start() {
+    local size=$1
+    shift
+    own_work=
+    if [ -z "${WORK:-}" ]; then
+        WORK=$(mktemp -d -t lacuna-mount.XXXXXX)
+        own_work=1
+    fi
+    store=$WORK/store
+    mnt=$WORK/mnt
+    mkdir -p "$mnt"
+    trap finish EXIT
+    "$LACUNA" format --size "$size" --force "$store" >/dev/null
+    remount_with=("$@")
+    mount_store
+}
+
+mount_store() {
+    "$LACUNA" mount --allow-other "${remount_with[@]}" "$store" "$mnt"
+}
+
+umount_store() {
+    "$LACUNA" umount "$mnt"
+}
+
+# Unmounts if need be, and proves the store sound.
+check_store() {
+    if mountpoint -q "$mnt"; then
+        umount_store
+    fi
+    "$LACUNA" check "$store" || fail "the store is not sound"
+}
+
+# The process that serves the mount.
+daemon_pid() {
+    local pid
+    for pid in $(pgrep -x lacuna); do
+        if tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qF -- "-- $store $mnt"; then
+            echo "$pid"
+            return
+        fi
+    done
+    fail "no process serves $mnt"
+}
+
+finish() {
+    local code=$?
+    trap - EXIT
+    if mountpoint -q "$mnt" 2>/dev/null; then
+        umount -l "$mnt" || true
+    fi
+    if [ -n "$own_work" ] && [ "$code" = 0 ]; then
+        rm -rf "$WORK"
+    elif [ "$code" != 0 ]; then
+        echo "left behind: $WORK" >&2
+    fi
+    exit "$code"
+}

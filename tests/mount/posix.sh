@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# pjdfstest: the POSIX file system test suite. No failure is accepted, and no skip but those named here:
+# what only other systems have (chflags, NFSv4 ACLs, birth time in struct stat), what Linux' own file
+# systems do not do either, and remounting read-only, which needs the suite to mount by itself.
+. "$(dirname "$0")/lib.sh"
+need_fuse
+need pjdfstest
+build
+start 512M --threads 4 --dev --suid
+
+cat >"$WORK/pjdfstest.toml" <<'TOML'
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+
+[settings]
+naptime = 0.01
+allow_remount = false
+
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+TOML
+mkdir "$mnt/tests" "$WORK/secondary"
+chmod 777 "$mnt/tests" "$WORK"
+pjdfstest -c "$WORK/pjdfstest.toml" -p "$mnt/tests" -s "${SECONDARY:-/dev/shm}" >"$WORK/pjdfstest.log" 2>&1 || {
+    grep -i -B1 -A4 'fail' "$WORK/pjdfstest.log" >&2 || tail -40 "$WORK/pjdfstest.log" >&2
+    fail "pjdfstest: see $WORK/pjdfstest.log"
+}
+tail -1 "$WORK/pjdfstest.log"
+grep -i 'skip' "$WORK/pjdfstest.log" | sed 's/^/posix: /' | sort | uniq -c | sort -rn | head -40
+check_store
+echo "posix: passed"

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# The POSIX surface once, by the tools that people use, and again after a remount.
+. "$(dirname "$0")/lib.sh"
+need_fuse
+build
+start 512M --threads 4
+
+cd "$mnt"
+echo hello >a
+[ "$(cat a)" = hello ] || fail "what was written is not what is read"
+printf more >>a
+[ "$(stat -c %s a)" = 10 ] || fail "append"
+mkdir -p d/e/f
+ln a d/hard
+ln -s ../a d/soft
+[ "$(stat -c %h a)" = 2 ] || fail "hard link"
+[ "$(cat d/soft)" = "$(cat a)" ] || fail "symbolic link"
+mv a b
+mv -T --exchange b d/hard 2>/dev/null || true
+mkfifo d/fifo
+[ -p d/fifo ] || fail "fifo"
+chmod 4750 d/hard
+[ "$(stat -c %a d/hard)" = 4750 ] || fail "chmod"
+touch -d '1969-07-20 20:17:40.123456789 UTC' d/hard
+[ "$(stat -c %.9Y d/hard)" = -14182939.876543211 ] || fail "times before 1970: $(stat -c %.9Y d/hard)"
+touch -d '2200-01-01 UTC' d/e
+long=$(printf 'x%.0s' {1..255})
+touch "$long"
+touch "${long}x" 2>/dev/null && fail "a name of 256 bytes"
+rmdir d/e 2>/dev/null && fail "rmdir of a directory that is not empty"
+
+# An unlinked file lives on while it is open.
+exec 7<>open
+echo alive >&7
+rm open
+[ "$(cat /proc/self/fd/7)" = alive ] || fail "open, unlinked"
+exec 7>&-
+
+# Holes: no room for what was never written, was punched, or was cut off.
+head -c 8M /dev/urandom >data
+fallocate --punch-hole --offset 1M --length 4M data
+sync data
+blocks=$(stat -c %b data)
+[ "$blocks" -ge 8192 ] && [ "$blocks" -le 8500 ] || fail "a punched file takes $blocks blocks"
+[ "$(dd if=data bs=1M skip=1 count=4 status=none | tr -d '\0' | wc -c)" = 0 ] || fail "a hole is not zeros"
+truncate -s 20T huge
+[ "$(stat -c %b huge)" = 0 ] || fail "a hole takes room"
+truncate -s 1M data
+[ "$(stat -c %s data)" = 1048576 ] || fail "truncate"
+
+[ "$(stat -c %o data)" = 65536 ] || fail "st_blksize"
+for i in $(seq 500); do echo "$i" >"d/e/n$i"; done
+[ "$(ls d/e | wc -l)" = 501 ] || fail "readdir"
+[ "$(find d | wc -l)" = 506 ] || fail "find: $(find d | wc -l)"
+
+before=$(find . -type f ! -name huge -exec sha256sum {} + | sort)
+cd "$WORK"
+"$LACUNA" info "$store" | grep -q mounted || fail "info of a mounted store"
+"$LACUNA" check "$store" >/dev/null || fail "check of a mounted store"
+"$LACUNA" metrics "$store" | grep -q '^lacuna_writes_total [1-9]' || fail "metrics"
+"$LACUNA" mount "$store" "$WORK" 2>/dev/null && fail "a store was mounted twice"
+check_store
+mount_store
+cd "$mnt"
+after=$(find . -type f ! -name huge -exec sha256sum {} + | sort)
+[ "$before" = "$after" ] || fail "files differ after a remount"
+[ "$(stat -c %.9Y d/hard)" = -14182939.876543211 ] || fail "times after a remount"
+rm -rf ./*
+cd "$WORK"
+check_store
+mount_store
+[ "$(ls -A "$mnt" | wc -l)" = 0 ] || fail "something is left"
+# A signal unmounts and closes.
+pid=$(daemon_pid)
+kill -TERM "$pid"
+while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+mountpoint -q "$mnt" && fail "still mounted after SIGTERM"
+check_store
+echo "smoke: passed"
