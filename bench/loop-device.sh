@@ -11,6 +11,7 @@ LOOP=
 LOOP_FILE=
 LOOP_DIR=
 LOOP_KIND=
+NVMFS_PID=
 
 loop_make() {
     local file=$1 size=$2
@@ -42,20 +43,41 @@ loop_mount() {
     LOOP_KIND=$kind
     LOOP_DIR=$dir
     case $kind in
-        nvmfs) "$LACUNA" mount "$LOOP" "$dir" --allow-other --fcta ;;
+        nvmfs) nvmfs_mount "$LOOP" "$dir" ;;
         btrfs) mount -t btrfs -o noatime,nodiscard "$LOOP" "$dir" ;;
         *) mount -t "$kind" -o noatime "$LOOP" "$dir" ;;
     esac
 }
 
+# Mounts a store and waits until it stands; NVMFS_PID serves it, and closes the store on SIGTERM.
+nvmfs_mount() {
+    "$LACUNA" mount "$1" "$2" --foreground --allow-other --fcta &
+    NVMFS_PID=$!
+    local tries
+    for tries in $(seq 600); do
+        if mountpoint -q "$2"; then return; fi
+        kill -0 "$NVMFS_PID" 2> /dev/null || break
+        sleep 0.1
+    done
+    echo "$0: $1: not mounted after $tries tries" >&2
+    exit 1
+}
+
+nvmfs_umount() {
+    kill -TERM "$NVMFS_PID"
+    wait "$NVMFS_PID"
+    NVMFS_PID=
+}
+
 loop_umount() {
-    if [ "$LOOP_KIND" = nvmfs ]; then "$LACUNA" umount "$1"; else umount "$1"; fi
+    if [ "$LOOP_KIND" = nvmfs ]; then nvmfs_umount; else umount "$1"; fi
     LOOP_DIR=
 }
 
 loop_remove() {
     if [ -n "$LOOP_DIR" ]; then
-        loop_umount "$LOOP_DIR" || umount --lazy "$LOOP_DIR" || true
+        local dir=$LOOP_DIR
+        loop_umount "$dir" || umount --lazy "$dir" || true
     fi
     if [ -n "$LOOP" ]; then losetup --detach "$LOOP" || true; fi
     if [ -n "$LOOP_FILE" ]; then rm -f "$LOOP_FILE"; fi

@@ -56,11 +56,8 @@ fn bytes(bytes: u64) -> String {
 /// A table: a line for every run, the targets of one run below each other.
 pub fn table(all: &[Measured]) -> String {
     let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{:<22}{:<34}{:>10}{:>14}{:>12}{:>12}",
-        "", "", "seconds", "per second", "read MB", "written MB"
-    );
+    let titles = ["seconds", "per second", "read MB", "written MB"];
+    line(&mut text, "", "", &titles.map(str::to_owned), "");
     let mut whats: Vec<String> = Vec::new();
     for what in all.iter().map(Measured::what) {
         if !whats.contains(&what) {
@@ -70,18 +67,22 @@ pub fn table(all: &[Measured]) -> String {
     for what in whats {
         for (index, row) in all.iter().filter(|row| row.what() == what).enumerate() {
             let title = if index == 0 { &what[..] } else { "" };
-            let target = format!("{} ({})", row.target, row.file_system);
             let traffic =
-                |bytes: Option<u64>| bytes.map_or("?".to_owned(), |b| format!("{:.1}", b as f64 / 1e6));
-            let _ = writeln!(
-                text,
-                "{title:<22}{target:<34}{:>10.2}{:>14.0}{:>12}{:>12}",
-                row.seconds,
-                row.operations_per_second,
+                |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| format!("{:.1}", bytes as f64 / 1e6));
+            let cells = [
+                format!("{:.3}", row.seconds),
+                format!("{:.0}", row.operations_per_second),
                 traffic(row.device_read_bytes),
-                traffic(row.device_written_bytes)
-            );
+                traffic(row.device_written_bytes),
+            ];
+            line(&mut text, title, &row.file_system, &cells, &row.target);
         }
     }
     text
+}
+
+fn line(text: &mut String, what: &str, file_system: &str, cells: &[String; 4], target: &str) {
+    let [seconds, rate, read, written] = cells;
+    let line = format!("{what:<20}{file_system:<18}{seconds:>10}{rate:>12}{read:>12}{written:>12}  {target}");
+    let _ = writeln!(text, "{}", line.trim_end());
 }

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::block_stat::{device_traffic, device_under};
+use crate::block_stat::{device_traffic, device_under, mount_of};
 
 /// What bytes written are measured by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,9 @@ impl Written {
             Written::Auto => {
                 let device = device_under(data_directory).map(Written::Device);
                 let device = device.filter(|written| written.bytes().is_ok());
-                Ok(device.or(of_process).unwrap_or(Written::Status))
+                // What goes through FUSE is no write of the process.
+                let is_fuse = mount_of(data_directory).is_some_and(|m| m.file_system.starts_with("fuse"));
+                Ok(device.or(of_process.filter(|_| !is_fuse)).unwrap_or(Written::Status))
             }
             Written::Process(_) => of_process.context("/proc/PID/io of the server cannot be read"),
             Written::Device(path) => {
