@@ -8,7 +8,9 @@ build
 start 128M --threads 4
 
 marker="the bytes that will be damaged $$ $RANDOM"
-for i in $(seq 200); do echo "$marker"; done >"$mnt/damaged"
+for i in $(seq 200); do echo "$marker"; done >"$WORK/damaged"
+# At once: no older copies of its bytes in the log.
+dd if="$WORK/damaged" of="$mnt/damaged" bs=1M status=none
 head -c 1M /dev/urandom >"$mnt/sound"
 sum=$(sha256sum <"$mnt/sound")
 umount_store
@@ -30,7 +32,6 @@ wait
 grep corrupt "$WORK/log" | head -1
 
 # The device: a loop device over a file on a small tmpfs, which runs out under it.
-umount_store 2>/dev/null || true
 small=$WORK/small
 mkdir "$small"
 mount -t tmpfs -o size=48M tmpfs "$small"
@@ -57,6 +58,9 @@ sum=$(sha256sum <"$mnt/synced")
 if (head -c 100M /dev/urandom >"$mnt/too-much" && sync "$mnt/too-much") 2>"$WORK/error"; then
     fail "a device that fails was not noticed"
 fi
+# What the first one says is the device's own word: a loop device passes on that its file got no room.
+grep -Eq 'Input/output error|No space left' "$WORK/error" || fail "instead of EIO: $(cat "$WORK/error")"
+(echo later >"$mnt/later") 2>"$WORK/error" && fail "writes go on after a failed one"
 grep -q 'Input/output error' "$WORK/error" || fail "instead of EIO: $(cat "$WORK/error")"
 [ "$(sha256sum <"$mnt/synced")" = "$sum" ] || fail "reads do not go on beside a failed write"
 umount "$mnt" || fail "cannot be unmounted after a failure"

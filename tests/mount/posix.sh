@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# pjdfstest: the POSIX file system test suite. No failure is accepted, and no skip but those named here:
-# what only other systems have (chflags, NFSv4 ACLs, birth time in struct stat), what Linux' own file
-# systems do not do either, and remounting read-only, which needs the suite to mount by itself.
+# pjdfstest: the POSIX file system test suite. No failure is accepted, and no skip but these:
+#   erofs_*         they remount by themselves; smoke.sh shows EROFS on a mount of its own
+#   link_count_max  for FUSE, pathconf knows no LINK_MAX that could be reached
 . "$(dirname "$0")/lib.sh"
 need_fuse
 need pjdfstest
@@ -29,6 +29,8 @@ pjdfstest -c "$WORK/pjdfstest.toml" -p "$mnt/tests" -s "${SECONDARY:-/dev/shm}" 
     fail "pjdfstest: see $WORK/pjdfstest.log"
 }
 tail -1 "$WORK/pjdfstest.log"
-grep -i 'skip' "$WORK/pjdfstest.log" | sed 's/^/posix: /' | sort | uniq -c | sort -rn | head -40
+if grep 'skipped$' "$WORK/pjdfstest.log" | grep -Ev '::erofs_|link::link_count_max'; then
+    fail "skips that nobody explained"
+fi
 check_store
 echo "posix: passed"

@@ -65,8 +65,16 @@ cd "$mnt"
 after=$(find . -type f ! -name huge -exec sha256sum {} + | sort)
 [ "$before" = "$after" ] || fail "files differ after a remount"
 [ "$(stat -c %.9Y d/hard)" = -14182939.876543211 ] || fail "times after a remount"
-rm -rf ./*
 cd "$WORK"
+umount_store
+"$LACUNA" mount --read-only "$store" "$mnt"
+for change in "touch b" "rm b" "mkdir new" "chmod 600 b" "ln b new" "truncate -s 1 b" "mv b new"; do
+    (cd "$mnt" && $change) 2>"$WORK/error" && fail "$change on a read-only mount"
+    grep -q 'Read-only file system' "$WORK/error" || fail "$change: $(cat "$WORK/error")"
+done
+umount_store
+mount_store
+rm -rf "$mnt"/*
 check_store
 mount_store
 [ "$(ls -A "$mnt" | wc -l)" = 0 ] || fail "something is left"

@@ -178,12 +178,14 @@ fn power_cuts_leave_a_prefix_of_the_operations() {
 
 #[test]
 fn a_cut_while_formatting_leaves_nothing_or_a_file_system() {
-    for_each_seed(60, |seed| {
+    /// More than formatting does to a device.
+    const OPERATIONS: u64 = 60;
+    for_each_seed(OPERATIONS, |seed| {
         let device = SimDevice::new(CAPACITY, seed);
         let raw: Arc<dyn BlockDevice> = device.clone();
         let mut format = FormatOptions::default();
         format.ftl.segment_bytes = Some(SEGMENT_BYTES);
-        device.set_cut_after(seed);
+        device.set_cut_after(1 + seed % OPERATIONS);
         let formatted = Nvmfs::format(Arc::clone(&raw), &format);
         let was_cut = device.is_off();
         assert!(formatted.is_ok() || was_cut);

@@ -1,0 +1,234 @@
+//! The crash matrix of the inode interface: power cuts at random operations of the device, and again
+//! during recovery, which frees orphans.
+//!
+//! After each cut the file system must hold the result of a prefix of the operations, with at least all
+//! that a sync covered; the operation under way counts as one that may have been accepted.
+
+mod world;
+
+use std::sync::Arc;
+
+use lacuna_device::{
+    BlockDevice, Error as DeviceError, SimDevice,
+    sim::{SeededRng, for_each_seed},
+};
+use lacuna_ftl::{self as ftl, Work};
+use lacuna_nvmfs::{
+    CheckDepth, Error, FormatOptions, Ino, Nvmfs, Options,
+    posix::{Caller, WriteOptions, XattrMode},
+};
+use world::{Change, Driver, World, random_change, summary};
+
+const SEGMENT_BYTES: u32 = 64 << 10;
+/// The fewest that the ftl takes are 24.
+const SEGMENTS: u64 = 26;
+const ROUNDS: u64 = 4;
+
+fn is_power_cut(error: &Error) -> bool {
+    match error {
+        Error::Ftl(ftl::Error::Device(error)) | Error::Device(error) => {
+            matches!(error, DeviceError::PowerCut | DeviceError::Poisoned { .. })
+        }
+        Error::Ftl(ftl::Error::Poisoned { .. }) => true,
+        _ => false,
+    }
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error, Error::Ftl(ftl::Error::Full { .. }))
+}
+
+/// The states that a file system went through since the oldest that a crash may bring back.
+struct History {
+    states: Vec<World>,
+}
+
+impl History {
+    fn now(&self) -> &World {
+        self.states.last().expect("a history has a state")
+    }
+
+    fn synced(&mut self) {
+        self.states.drain(..self.states.len() - 1);
+    }
+}
+
+fn formatted(seed: u64) -> Arc<SimDevice> {
+    let device = SimDevice::new(SEGMENTS * u64::from(SEGMENT_BYTES), seed);
+    let mut format = FormatOptions { uuid: Some([9; 16]), ..FormatOptions::default() };
+    format.ftl.segment_bytes = Some(SEGMENT_BYTES);
+    let raw: Arc<dyn BlockDevice> = device.clone();
+    Nvmfs::format(raw, &format).unwrap();
+    device
+}
+
+fn open(device: &Arc<SimDevice>) -> lacuna_nvmfs::Result<Nvmfs> {
+    let ftl = ftl::Options { background: false, ..ftl::Options::default() };
+    let device: Arc<dyn BlockDevice> = device.clone();
+    Nvmfs::open(device, Options { ftl, inodes_kept: 4, ..Options::default() })
+}
+
+/// Opens the store, with power cuts during recovery.
+fn recover(device: &Arc<SimDevice>, rng: &mut SeededRng) -> Nvmfs {
+    for cut in 0.. {
+        device.power_cycle();
+        if cut < 3 && rng.chance(60) {
+            device.set_cut_after(1 + rng.below(16));
+        }
+        match open(device) {
+            Ok(place) if !device.is_off() => {
+                // The rest of the recovery is not to be cut by what was meant for it.
+                device.set_cut_after(u64::MAX);
+                return place;
+            }
+            Ok(_) => {}
+            Err(error) => assert!(device.is_off(), "recovery failed: {error}"),
+        }
+    }
+    unreachable!("every device opens at last")
+}
+
+/// Fills a part of the store, so that collection has something to move and `Full` is near.
+fn add_ballast(place: &Nvmfs, driver: &mut Driver, rng: &mut SeededRng, history: &mut History) {
+    let stats = place.ftl().stats();
+    let free_bytes = stats.live_limit_bytes.saturating_sub(stats.live_bytes);
+    let mut data = vec![0; (free_bytes * rng.below(80) / 100) as usize];
+    rng.fill(&mut data);
+    let path = vec![b"ballast".to_vec()];
+    let make = Change::Make { path: path.clone(), mode: 0o100_600, caller: Caller::default() };
+    let mut changes = vec![make];
+    for (index, piece) in data.chunks(20 << 10).enumerate() {
+        let offset = index as u64 * (20 << 10);
+        let data = Arc::new(piece.to_vec());
+        changes.push(Change::Write { path: path.clone(), offset, data, trim_to: None });
+    }
+    let mut world = history.now().clone();
+    for change in changes {
+        driver.apply(&change).unwrap();
+        world.apply(&change).unwrap();
+    }
+    history.states = vec![world];
+    driver.fs.sync().unwrap();
+}
+
+/// Changes the file system until the power is cut; `upkeep_percent` of the steps do background work.
+fn run_until_cut(
+    place: &Nvmfs,
+    device: &SimDevice,
+    rng: &mut SeededRng,
+    history: &mut History,
+    upkeep_percent: u64,
+) {
+    let mut driver = Driver::new(place.posix());
+    for _ in 0..10_000 {
+        if rng.chance(8) {
+            match driver.fs.sync() {
+                Ok(()) => history.synced(),
+                Err(error) => return assert!(device.is_off() && is_power_cut(&error), "{error}"),
+            }
+        }
+        if rng.chance(upkeep_percent) {
+            let work = [Work::Due, Work::Gc, Work::Checkpoint][rng.below(3) as usize];
+            if place.ftl().step(work).is_err() {
+                return assert!(device.is_off());
+            }
+        }
+        let mut after = history.now().clone();
+        let change = random_change(rng, &after);
+        let expected = after.apply(&change);
+        match (driver.apply(&change), expected) {
+            (Ok(_), Ok(())) => history.states.push(after),
+            (Ok(_), Err(error)) => panic!("{change:?} was done, not refused: {error}"),
+            (Err(error), Ok(())) if is_full(&error) => {
+                let frees = matches!(change, Change::Release(_) | Change::Rmdir(_));
+                assert!(!frees, "{change:?} needs room: {error}");
+            }
+            (Err(error), Ok(())) => {
+                assert!(device.is_off() && is_power_cut(&error), "{change:?}: {error}");
+                history.states.push(after);
+                return;
+            }
+            (Err(_), Err(_)) => {}
+        }
+        if device.is_off() {
+            return; // cut in work that the last change did not wait for
+        }
+    }
+    panic!("the power was never cut");
+}
+
+fn crash_case(seed: u64) {
+    let mut rng = SeededRng::new(seed);
+    let device = formatted(seed);
+    let mut history = History { states: vec![World::default()] };
+    let mut place = open(&device).unwrap();
+    add_ballast(&place, &mut Driver::new(place.posix()), &mut rng, &mut history);
+    let upkeep_percent = [0, 5, 20][rng.below(3) as usize];
+    for round in 0..ROUNDS {
+        let ops_max = if rng.chance(50) { 40 } else { 400 };
+        device.set_cut_after(1 + rng.below(ops_max));
+        run_until_cut(&place, &device, &mut rng, &mut history, upkeep_percent);
+        drop(place);
+        place = recover(&device, &mut rng);
+
+        let found = Driver::new(place.posix()).snapshot().unwrap();
+        let Some(survived) = history.states.iter().rposition(|state| state.snapshot() == found) else {
+            let states = history.states.iter().map(|state| summary(&state.snapshot()));
+            panic!(
+                "round {round}: no state of the history survived: {}\nhistory:\n{}",
+                summary(&found),
+                states.collect::<Vec<_>>().join("\n")
+            );
+        };
+        let report = place.check(CheckDepth::Payload).unwrap();
+        assert!(report.is_clean(), "round {round}: {:#?}", report.findings);
+        // Recovery makes what it found durable, and nothing is open any more.
+        let mut state = history.states.swap_remove(survived);
+        state.close_all();
+        history.states = vec![state];
+    }
+}
+
+#[test]
+fn power_cuts_leave_a_prefix_of_the_operations() {
+    for_each_seed(120, crash_case);
+}
+
+/// An open file without name, a directory without name, a link's long target and attributes outside their
+/// inode: after a crash the room of all that has no name is free again.
+#[test]
+fn a_crash_gives_the_room_of_orphans_back() {
+    for_each_seed(40, |seed| {
+        let device = formatted(seed);
+        let mut rng = SeededRng::new(seed);
+        let place = open(&device).unwrap();
+        let fs = place.posix();
+        let caller = Caller::default();
+        let before = place.ftl().stats().allocated_bytes;
+        let file = fs.create(Ino::ROOT, b"file", 0o600, caller).unwrap().ino;
+        fs.write(file, 100, &[7; 100_000], WriteOptions::default()).unwrap();
+        fs.setxattr(file, b"user.large", &[8; 10_000], XattrMode::Set).unwrap();
+        let directory = fs.mkdir(Ino::ROOT, b"directory", 0o700, caller).unwrap().ino;
+        fs.open(directory).unwrap();
+        let link = fs.symlink(Ino::ROOT, b"link", &[b'x'; 4000], caller).unwrap().ino;
+        fs.open(link).unwrap();
+        fs.unlink(Ino::ROOT, b"file").unwrap();
+        fs.unlink(Ino::ROOT, b"link").unwrap();
+        fs.rmdir(Ino::ROOT, b"directory").unwrap();
+        assert_eq!(fs.getattr(file).unwrap().nlink, 0);
+        assert_eq!(fs.readlink(link).unwrap(), [b'x'; 4000]);
+        assert!(fs.mknod(directory, b"late", 0o100_600, 0, caller).is_err());
+        fs.write(file, 200_000, &[9; 1000], WriteOptions::default()).unwrap();
+        assert_eq!(fs.getattr(file).unwrap().size, 201_000);
+        assert!(place.check(CheckDepth::Payload).unwrap().is_clean());
+        fs.sync().unwrap();
+        device.set_cut_after(1);
+        assert!(fs.mkdir(Ino::ROOT, b"cut", 0o700, caller).and_then(|_| fs.sync()).is_err());
+        drop((fs, place));
+        let place = recover(&device, &mut rng);
+        assert!(place.check(CheckDepth::Payload).unwrap().is_clean());
+        assert!(place.posix().getattr(file).is_err());
+        let _ = place.posix().rmdir(Ino::ROOT, b"cut");
+        assert_eq!(place.ftl().stats().allocated_bytes, before);
+    });
+}

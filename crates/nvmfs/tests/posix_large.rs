@@ -1,0 +1,104 @@
+//! Large directories and files with very many holes. `./test --nightly` (`LACUNA_CASES` from 1,000 on)
+//! makes them ten times as large.
+
+use std::{collections::HashSet, sync::Arc};
+
+use lacuna_device::{BlockDevice, MemDevice};
+use lacuna_nvmfs::{
+    CheckDepth, FormatOptions, Ino, Nvmfs, Options,
+    posix::{Allocate, Caller, Posix, WriteOptions},
+};
+
+fn is_nightly() -> bool {
+    std::env::var("LACUNA_CASES").is_ok_and(|cases| cases.parse::<u64>().is_ok_and(|cases| cases >= 1000))
+}
+
+fn open(capacity_bytes: u64) -> Nvmfs {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(capacity_bytes));
+    Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).unwrap();
+    Nvmfs::open(device, Options::default()).unwrap()
+}
+
+fn list(fs: &Posix, ino: Ino, cursor: u64, count: usize) -> (Vec<Vec<u8>>, u64) {
+    let (mut names, mut next) = (Vec::new(), cursor);
+    fs.readdir(ino, cursor, &mut |entry| {
+        if names.len() == count {
+            return false;
+        }
+        names.push(entry.name.to_vec());
+        next = entry.next;
+        true
+    })
+    .unwrap();
+    (names, next)
+}
+
+#[test]
+fn many_names_in_one_directory() {
+    let count: u32 = if is_nightly() { 1_000_000 } else { 100_000 };
+    let place = open(u64::from(count) * 1024 + (64 << 20));
+    let fs = place.posix();
+    let directory = fs.mkdir(Ino::ROOT, b"many", 0o755, Caller::default()).unwrap().ino;
+    let name = |number: u32| format!("name of file {number}").into_bytes();
+    for number in 0..count {
+        fs.mknod(directory, &name(number), 0o100_644, 0, Caller::default()).unwrap();
+    }
+    for number in (0..count).step_by(997) {
+        fs.lookup(directory, &name(number)).unwrap();
+    }
+
+    // Listed in pieces, while names come and go: what stays is seen once.
+    let mut seen = HashSet::new();
+    let (mut cursor, mut removed) = (0, 0);
+    loop {
+        let (names, next) = list(&fs, directory, cursor, count as usize / 20);
+        if names.is_empty() {
+            break;
+        }
+        for name in names {
+            assert!(seen.insert(name), "seen twice");
+        }
+        cursor = next;
+        for number in removed..removed + count / 100 {
+            fs.unlink(directory, &name(number * 2)).unwrap();
+            fs.mknod(directory, &format!("new {number}").into_bytes(), 0o100_644, 0, Caller::default())
+                .unwrap();
+        }
+        removed += count / 100;
+    }
+    for number in (1..count).step_by(2) {
+        assert!(seen.contains(&name(number)), "{number} was not seen");
+    }
+    let report = place.check(CheckDepth::Structure).unwrap();
+    assert!(report.is_clean(), "{:#?}", report.findings);
+    assert_eq!(report.files, u64::from(count));
+    let statfs = fs.statfs().unwrap();
+    assert_eq!(statfs.inodes - statfs.free_inodes, u64::from(count) + 2);
+}
+
+#[test]
+fn a_file_with_many_holes_goes_at_once() {
+    let holes: u64 = if is_nightly() { 1_024_000 } else { 102_400 };
+    let place = open(holes * 1536 + (64 << 20));
+    let fs = place.posix();
+    let free_bytes = || fs.statfs().unwrap().free_bytes;
+    let before = free_bytes();
+    let file = fs.create(Ino::ROOT, b"holes", 0o600, Caller::default()).unwrap().ino;
+    let piece = [7; 64 * 1024];
+    for offset in (0..holes * 1024).step_by(piece.len()) {
+        fs.write(file, offset, &piece, WriteOptions::default()).unwrap();
+    }
+    for hole in 0..holes {
+        fs.fallocate(file, hole * 1024, 512, Allocate::PunchHole).unwrap();
+    }
+    let attr = fs.getattr(file).unwrap();
+    assert_eq!((attr.size, attr.allocated_bytes), (holes * 1024, holes * 512));
+    assert_eq!((fs.seek_data(file, 0).unwrap(), fs.seek_hole(file, 512).unwrap()), (512, 1024));
+    fs.release(file).unwrap();
+
+    let batches = place.ftl().stats().batches;
+    fs.unlink(Ino::ROOT, b"holes").unwrap();
+    assert_eq!(place.ftl().stats().batches, batches + 1, "it goes in one batch");
+    assert!(before - free_bytes() < 4096, "all of its room is free at once");
+    assert!(place.check(CheckDepth::Structure).unwrap().is_clean());
+}

@@ -1,0 +1,75 @@
+//! The inode interface against a simple file system in memory.
+
+mod world;
+
+use std::sync::Arc;
+
+use lacuna_device::{
+    BlockDevice, MemDevice,
+    sim::{SeededRng, for_each_seed},
+};
+use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
+use world::{Driver, World, random_change, refusal, summary};
+
+fn formatted(capacity_bytes: u64) -> Arc<dyn BlockDevice> {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(capacity_bytes));
+    let options = FormatOptions { uuid: Some([7; 16]), ..FormatOptions::default() };
+    Nvmfs::format(Arc::clone(&device), &options).unwrap();
+    device
+}
+
+/// Few inodes stay in memory, so that they are read again and again.
+fn open(device: &Arc<dyn BlockDevice>) -> Nvmfs {
+    Nvmfs::open(Arc::clone(device), Options { inodes_kept: 4, ..Options::default() }).unwrap()
+}
+
+fn assert_clean(place: &Nvmfs) {
+    let report = place.check(CheckDepth::Payload).unwrap();
+    assert!(report.is_clean(), "{:#?}", report.findings);
+}
+
+#[test]
+fn random_histories_match_the_model() {
+    for_each_seed(30, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let device = formatted(32 << 20);
+        let mut place = open(&device);
+        let mut driver = Driver::new(place.posix());
+        let mut world = World::default();
+        for step in 0..400 {
+            let change = random_change(&mut rng, &world);
+            let expected = world.apply(&change);
+            match (driver.apply(&change), expected) {
+                (Ok(_), Ok(())) => {}
+                (Err(error), Err(expected)) => {
+                    assert_eq!(refusal(error).unwrap(), expected, "step {step}: {change:?}");
+                }
+                (result, expected) => panic!("step {step}: {change:?}: {result:?}, not {expected:?}"),
+            }
+            if rng.chance(5) {
+                let found = driver.snapshot().unwrap();
+                let expected = world.snapshot();
+                assert!(found == expected, "step {step}: {}\nnot {}", summary(&found), summary(&expected));
+                assert_clean(&place);
+            }
+            if rng.chance(2) {
+                if rng.chance(50) {
+                    place.close().unwrap()
+                } else {
+                    driver.fs.sync().unwrap()
+                }
+                drop((driver, place));
+                place = open(&device);
+                driver = Driver::new(place.posix());
+                world.close_all();
+                assert!(driver.snapshot().unwrap() == world.snapshot(), "step {step}, reopened");
+                assert_clean(&place);
+            }
+        }
+        assert!(driver.snapshot().unwrap() == world.snapshot());
+        while !driver.handles.is_empty() {
+            driver.fs.release(driver.handles.pop().unwrap()).unwrap();
+        }
+        assert_clean(&place);
+    });
+}
