@@ -13,6 +13,7 @@ mod iobench;
 mod linkbench;
 mod linkbench_sql;
 mod live;
+mod mariadb_demo;
 mod metrics;
 mod mount;
 mod size;
@@ -48,6 +49,8 @@ enum Command {
     #[command(name = "trimbench")]
     TrimBench(Box<trimbench::Arguments>),
     FlashModel(flash_model::Arguments),
+    #[command(name = "mariadb-demo")]
+    MariaDbDemo(mariadb_demo::Arguments),
     Mount(mount::Arguments),
     Umount(mount::UnmountArguments),
     Metrics(metrics::Arguments),
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::IoBench(arguments) => iobench::run(&arguments),
         Command::TrimBench(arguments) => trimbench::run(&arguments),
         Command::FlashModel(arguments) => flash_model::run(&arguments),
+        Command::MariaDbDemo(arguments) => mariadb_demo::run(&arguments),
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Umount(arguments) => mount::unmount(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),

@@ -137,7 +137,8 @@ impl Connection {
     fn log_in(&mut self, login: &Login) -> Result<()> {
         self.receive()?;
         let greeting = parse_greeting(&self.packet)?;
-        self.version = greeting.version;
+        // MariaDB puts this in front of its version, for old replicas.
+        self.version = greeting.version.trim_start_matches("5.5.5-").to_owned();
         let proof = native_proof(&login.password, &greeting.scramble);
         // A server whose default is another scheme asks for it by name, or switches to ours.
         let plugin = if greeting.plugin.is_empty() { NATIVE_PASSWORD } else { &greeting.plugin };

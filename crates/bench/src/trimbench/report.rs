@@ -67,8 +67,9 @@ pub fn table(all: &[Measured]) -> String {
     for what in whats {
         for (index, row) in all.iter().filter(|row| row.what() == what).enumerate() {
             let title = if index == 0 { &what[..] } else { "" };
-            let traffic =
-                |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| format!("{:.1}", bytes as f64 / 1e6));
+            let traffic = |bytes: Option<u64>| {
+                bytes.map_or("?".to_owned(), |bytes| format!("{:.1}", bytes as f64 / 1e6))
+            };
             let cells = [
                 format!("{:.3}", row.seconds),
                 format!("{:.0}", row.operations_per_second),
