@@ -49,7 +49,7 @@ tear_down() {
     umount -l "$small" 2>/dev/null || true
     rm -rf "$small"
 }
-trap 'code=$?; tear_down; (exit $code); finish' EXIT
+trap 'code=$?; tear_down; finish $code' EXIT
 "$LACUNA" format --size 256M --force "$loop" >/dev/null
 mount_store
 head -c 8M /dev/urandom >"$mnt/synced"

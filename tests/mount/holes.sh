@@ -58,6 +58,17 @@ cmp "$WORK/reference" "$WORK/got" || fail "lacuna get: contents differ"
 [ "$("$LACUNA" cat "$store:/across" | sha256sum)" = "$(sha256sum <"$WORK/reference")" ] ||
     fail "lacuna cat: contents differ"
 "$LACUNA" ls "$store" | grep -q ' across$' || fail "lacuna ls"
+for into in /across /across/x; do
+    "$LACUNA" cp "$store:/across" "$store:$into" 2>/dev/null && fail "a file was copied onto itself"
+done
+"$LACUNA" cp -r "$store:/untar" "$store:/untar/deep" 2>/dev/null && fail "a directory was copied into itself"
+[ "$("$LACUNA" cat "$store:/across" | sha256sum)" = "$(sha256sum <"$WORK/reference")" ] ||
+    fail "a file was copied onto itself"
+"$LACUNA" cp -r "$store:/untar" "$store:/twice"
+"$LACUNA" get -r "$store:/twice" "$WORK/twice"
+cmp "$WORK/twice/table" "$WORK/reference" || fail "lacuna cp -r"
+"$LACUNA" rm "$store:/twice" 2>/dev/null && fail "a directory was removed as a file"
+"$LACUNA" rm -r "$store:/twice"
 "$LACUNA" rm -r "$store:/untar"
 mount_store
 [ ! -e "$mnt/untar" ] || fail "lacuna rm"

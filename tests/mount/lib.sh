@@ -90,7 +90,7 @@ daemon_pid() {
 }
 
 finish() {
-    local code=$?
+    local code=${1:-$?}
     trap - EXIT
     if mountpoint -q "$mnt" 2>/dev/null; then
         umount -l "$mnt" || true

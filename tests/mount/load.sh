@@ -21,17 +21,17 @@ shape page --rw=randwrite --bs=16K --direct=1 --ioengine=libaio --iodepth=16
 shape mixed --rw=randrw --bs=4K --direct=1 --ioengine=libaio --iodepth=32
 shape uring --rw=randwrite --bs=16K --direct=1 --ioengine=io_uring --iodepth=16
 shape buffered --rw=randrw --bs=4K
-shape unaligned --rw=randwrite --bsrange=1-70000 --bs_unaligned --size=16M
+shape unaligned --rw=randwrite --bs=7777 --bs_unaligned --size=16M
 shape mapped --rw=randwrite --bs=4K --ioengine=mmap --size=32M
 shape durable --rw=randwrite --bs=4K --direct=1 --fdatasync=1 --size=8M
-shape crowd --rw=randwrite --bs=8K --direct=1 --numjobs=8 --size=16M --group_reporting
+shape crowd --rw=randwrite --bs=8K --direct=1 --numjobs=8 --size=16M --offset_increment=16M --group_reporting
 echo "load: fio passed"
 
 (cd "$mnt" && stress-ng --temp-path "$mnt" --timeout "${each}s" --metrics-brief --verify \
-    --hdd 2 --hdd-bytes 64M --dentry 1 --dir 1 --fallocate 1 --fallocate-bytes 64M --fiemap 0 --filename 1 \
+    --hdd 2 --hdd-bytes 64M --dentry 1 --dir 1 --fallocate 1 --fallocate-bytes 64M --filename 1 \
     --link 1 --rename 2 --symlink 1 --seek 1 --utime 1 --xattr 1 --dirdeep 1 --dirmany 1 --fstat 1 \
-    --fpunch 1 --fpunch-bytes 64M --copy-file 1 --copy-file-bytes 32M --iomix 1 --iomix-bytes 64M \
-    --open 1 --sync-file 1 --sync-file-bytes 64M --touch 1 --unlink 1 --flock 1 --lease 0) \
+    --fpunch 1 --copy-file 1 --copy-file-bytes 128M --iomix 1 --iomix-bytes 64M \
+    --open 1 --sync-file 1 --sync-file-bytes 64M --touch 1 --flock 1) \
     >"$WORK/stress.log" 2>&1 || { cat "$WORK/stress.log" >&2; fail "stress-ng"; }
 echo "load: stress-ng passed"
 

@@ -13,7 +13,7 @@ use std::{
     fs, io,
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     os::unix::{
-        fs::{FileTypeExt, MetadataExt, PermissionsExt},
+        fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
@@ -40,7 +40,9 @@ impl Listener {
     pub(crate) fn start(store: &Path, answerer: Arc<Answerer>) -> io::Result<Listener> {
         let path = socket_path(store)?;
         if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory)?;
+            // Root's may be looked into by all; a user's concerns nobody else.
+            let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+            fs::DirBuilder::new().recursive(true).mode(mode).create(directory)?;
         }
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

@@ -103,6 +103,10 @@ impl Seen {
     /// What is wrong with the number of its names.
     fn link_flaw(&self) -> Option<String> {
         let Seen { ino, nlink, entries, .. } = self;
+        if (*nlink == 0) != self.is_orphan {
+            let what = if self.is_orphan { "is an orphan" } else { "is no orphan" };
+            return Some(format!("invariant 3: inode {} has {nlink} links and {what}", ino.0));
+        }
         let expected_entries = match self.kind {
             FileKind::Directory => u32::from(*ino != Ino::ROOT && *nlink > 0),
             _ => *nlink,
@@ -113,10 +117,6 @@ impl Seen {
         if self.is_directory() && *nlink > 0 && *nlink != 2 + self.subdirectories {
             let inside = self.subdirectories;
             return Some(format!("invariant 1: directory {} has {inside} in it and {nlink} links", ino.0));
-        }
-        if (*nlink == 0) != self.is_orphan {
-            let what = if self.is_orphan { "is an orphan" } else { "is no orphan" };
-            return Some(format!("invariant 3: inode {} has {nlink} links and {what}", ino.0));
         }
         None
     }
@@ -286,13 +286,16 @@ impl Shared {
     /// Reads the region of orphans (invariant 3).
     fn check_orphans(&self, seen: &mut SeenInodes, report: &mut Report) -> Result<()> {
         self.for_each_mapped(Ino::ORPHANS, |sector| {
-            let orphan = match Ino::new(sector) {
-                Some(ino) => report.catch(self.read_orphan(ino))?.map(|orphan| (ino, orphan)),
+            let named = match Ino::new(sector) {
                 None => None,
+                Some(ino) => match report.catch(self.read_orphan(ino))? {
+                    None => return Ok(()),
+                    Some(orphan) => seen.get_mut(ino).filter(|seen| orphan.is_of(ino, seen.generation)),
+                },
             };
-            match orphan.and_then(|(ino, orphan)| Some((orphan, seen.get_mut(ino)?))) {
-                Some((orphan, seen)) if orphan.is_of(seen.ino, seen.generation) => seen.is_orphan = true,
-                _ => report.add(format!("invariant 3: sector {sector} of the orphans has no inode")),
+            match named {
+                Some(seen) => seen.is_orphan = true,
+                None => report.add(format!("invariant 3: sector {sector} of the orphans has no inode")),
             }
             Ok(())
         })

@@ -210,9 +210,7 @@ impl Shared {
         if node.is_removed() {
             return Err(Refusal::Stale.into());
         }
-        if !self.is_read_only {
-            self.nodes.touch(&node, Touch::Read, (self.clock)());
-        }
+        self.touch_accessed(&node);
         Ok(len)
     }
 

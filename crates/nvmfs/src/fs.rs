@@ -44,7 +44,7 @@ use crate::{
     addr::Ino,
     format::{self, FORMAT_VERSION, Inode, KNOWN_FEATURES, Superblock, Timestamp},
     names::Numbers,
-    node::Nodes,
+    node::{Node, Nodes, Touch},
     posix::FileKind,
 };
 
@@ -75,13 +75,16 @@ pub struct Options {
     pub ftl: ftl::Options,
     /// Where time comes from.
     pub clock: fn() -> Timestamp,
+    /// Keep times of last access, as `relatime` has it.
+    pub access_times: bool,
     /// Inodes that are kept in memory though nobody uses them; about 800 bytes each.
     pub inodes_kept: usize,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { ftl: ftl::Options::default(), clock: system_time, inodes_kept: 1 << 14 }
+        let ftl = ftl::Options::default();
+        Options { ftl, clock: system_time, access_times: true, inodes_kept: 1 << 14 }
     }
 }
 
@@ -103,7 +106,8 @@ pub(crate) struct Shared {
     /// Name of the store, for errors.
     pub(crate) store: String,
     pub(crate) props: FileProps,
-    pub(crate) is_read_only: bool,
+    /// Reads move times of last access.
+    pub(crate) keeps_access_times: bool,
     pub(crate) nodes: Nodes,
     pub(crate) clock: fn() -> Timestamp,
     pub(crate) uuid: [u8; 16],
@@ -161,7 +165,7 @@ impl Nvmfs {
                 io_align: SECTOR as u32,
                 ordered: true,
             },
-            is_read_only,
+            keeps_access_times: options.access_times && !is_read_only,
             nodes: Nodes::new(options.inodes_kept),
             clock: options.clock,
             uuid: superblock.uuid,
@@ -225,6 +229,13 @@ fn read_superblock(ftl: &Ftl, store: &str) -> Result<Superblock> {
 }
 
 impl Shared {
+    /// Notes that an inode was read.
+    pub(crate) fn touch_accessed(&self, node: &Arc<Node>) {
+        if self.keeps_access_times {
+            self.nodes.touch(node, Touch::Read, (self.clock)());
+        }
+    }
+
     /// Reads an inode and checks that it is one.
     pub(crate) fn read_inode(&self, ino: Ino) -> Result<Inode> {
         let lba = ino.inode_lba();

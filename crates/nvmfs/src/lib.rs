@@ -7,9 +7,11 @@
 //!   There are no block lists, no extents and no bitmaps.
 //! - The inode table is an array in such a region, a directory a sparse hash table in another.
 //! - Every operation (create, remove, rename, a write that extends a file, ...) is one atomic batch. So
-//!   there is no journal, no repair, and nothing to do after a crash.
+//!   there is no journal and no repair; all that is to be done after a crash is to free what was open
+//!   without a name.
 //!
-//! [`Nvmfs`] is a [`lacuna_device::Place`]: named files in a root directory, for use within a process.
+//! [`posix::Posix`] is the whole of it, by inodes: directories, links, attributes, holes. [`Nvmfs`] itself
+//! is a [`lacuna_device::Place`]: the files of the root directory by name, for engines in the same process.
 //! Its batches are atomic up to [`lacuna_device::FileProps::atomic_bytes_max`], its writes ordered: after
 //! a crash it holds the result of all operations up to some point, everything synced included.
 //!

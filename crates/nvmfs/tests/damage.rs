@@ -11,7 +11,9 @@ use lacuna_device::{
 };
 use lacuna_ftl::{self as ftl, Lba, Op, Stream};
 use lacuna_nvmfs::{
-    CheckDepth, Error, FormatOptions, Nvmfs, OpenedPlace, Options, PlaceOptions, format_path, open_place,
+    CheckDepth, Error, FormatOptions, Ino, Nvmfs, OpenedPlace, Options, PlaceOptions, format_path,
+    open_place,
+    posix::{Caller, Rename, WriteOptions, XattrMode},
 };
 
 fn inode_lba(ino: u64) -> Lba {
@@ -104,30 +106,130 @@ fn a_damaged_inode_is_an_error_and_a_finding() {
     assert!(report.findings[0].message.contains("inode table at sector 16"), "{:?}", report.findings);
 }
 
-/// Each way to break an invariant is found by the check.
+/// Each way to break an invariant is found by the check. Inode 16 is a file, 17 a directory with the
+/// directory 18 in it, 19 a file with attributes outside its inode.
 #[test]
 fn broken_invariants_are_found() {
     type Break<'a> = (&'a str, &'a dyn Fn(&Nvmfs));
-    let breaks: [Break<'_>; 5] = [
-        ("has 0 names", &|place| {
-            let names = place.ftl().mapped(Lba(2 << 36)..Lba(3 << 36)).unwrap();
-            trim(place, names.start, 1);
-        }),
+    let of_root = |place: &Nvmfs, name: &[u8]| {
+        let ino = place.posix().lookup(Ino::ROOT, name).unwrap().ino;
+        let region = Lba(2 << 36)..Lba(3 << 36);
+        let mut rest = region.clone();
+        let bucket = |lba: Lba| {
+            let mut sector = [0; 512];
+            place.ftl().read(lba, &mut sector).unwrap();
+            u64::from(u32::from_le_bytes(sector[24..28].try_into().unwrap()))
+        };
+        loop {
+            let run = place.ftl().mapped(rest.clone()).unwrap();
+            match (run.start.0..run.end.0).find(|lba| bucket(Lba(*lba)) == ino.number()) {
+                Some(lba) => break Lba(lba),
+                None => rest.start = run.end,
+            }
+        }
+    };
+    let breaks: [Break<'_>; 15] = [
+        ("has 0 names", &|place| trim(place, of_root(place, b"a"), 1)),
         ("has no inode", &|place| trim(place, inode_lba(16), 1)),
         ("past its end", &|place| write(place, Lba((16 << 36) + 100))),
         ("and no inode", &|place| write(place, Lba(99 << 36))),
         ("behind all files", &|place| write(place, Lba(u64::MAX - 10))),
+        ("data behind its end", &|place| write(place, Lba((16 << 36) + 8))),
+        ("has 1 names and 3 links", &|place| patch(place, inode_lba(16), 36, &[3])),
+        ("has 1 in it and 9 links", &|place| patch(place, inode_lba(17), 36, &[9])),
+        ("has another parent", &|place| patch(place, inode_lba(18), 64, &[2])),
+        ("does not hang from the root", &|place| patch(place, inode_lba(17), 64, &[18])),
+        ("0 links and is no orphan", &|place| patch(place, inode_lba(16), 36, &[0])),
+        ("of the orphans has no inode", &|place| patch_as(place, Lba(3 << 36 | 77), 5, &[(24, 77)])),
+        ("links and is an orphan", &|place| {
+            let generation = place.posix().getattr(Ino::new(16).unwrap()).unwrap().generation;
+            let [a, b, c, d] = generation.to_le_bytes();
+            let fields = [(24, 16), (28, a), (29, b), (30, c), (31, d)];
+            patch_as(place, Lba(3 << 36 | 16), 5, &fields);
+        }),
+        ("of the attributes is no inode's", &|place| write(place, Lba(4 << 36 | 16 << 8))),
+        ("attributes of inode", &|place| trim(place, Lba(4 << 36 | 19 << 8), 1)),
     ];
     for (expected, break_it) in breaks {
         let (_, raw) = sim(1);
         let place = Nvmfs::open(raw, Options::default()).unwrap();
         place.create("a", StreamHint::Data).unwrap().write_at(0, &[1; 4096]).unwrap();
+        let fs = place.posix();
+        fs.write(Ino::new(16).unwrap(), 4096, &[1; 100], WriteOptions::default()).unwrap();
+        let directory = fs.mkdir(Ino::ROOT, b"d", 0o755, Caller::default()).unwrap().ino;
+        fs.mkdir(directory, b"inner", 0o755, Caller::default()).unwrap();
+        let other = fs.mknod(Ino::ROOT, b"b", 0o100_644, 0, Caller::default()).unwrap().ino;
+        fs.setxattr(other, b"user.large", &[5; 2000], XattrMode::Set).unwrap();
         assert!(place.check(CheckDepth::Payload).unwrap().is_clean());
         break_it(&place);
         let report = place.check(CheckDepth::Payload).unwrap();
         let is_found = report.findings.iter().any(|finding| finding.message.contains(expected));
         assert!(is_found, "{expected:?} is not among {:?}", report.findings);
     }
+}
+
+/// Overwrites bytes of a sector of the file system's own, and makes its checksum right again.
+fn patch(place: &Nvmfs, lba: Lba, at: usize, bytes: &[u8]) {
+    let mut sector = [0; 512];
+    place.ftl().read(lba, &mut sector).unwrap();
+    sector[at..at + bytes.len()].copy_from_slice(bytes);
+    store(place, lba, sector);
+}
+
+/// Makes a sector of the given kind, with the given bytes in it.
+fn patch_as(place: &Nvmfs, lba: Lba, kind: u8, bytes: &[(usize, u8)]) {
+    let mut sector = [0; 512];
+    sector[..6].copy_from_slice(&[b'L', b'N', b'f', b's', kind, 1]);
+    sector[16..24].copy_from_slice(&lba.0.to_le_bytes());
+    bytes.iter().for_each(|(at, byte)| sector[*at] = *byte);
+    store(place, lba, sector);
+}
+
+fn store(place: &Nvmfs, lba: Lba, mut sector: [u8; 512]) {
+    sector[8..12].fill(0);
+    let crc = crc32c::crc32c(&sector);
+    sector[8..12].copy_from_slice(&crc.to_le_bytes());
+    place.ftl().write_batch(&[Op::Write { lba, data: &sector }], Stream::Data).unwrap();
+}
+
+/// A directory that is its own parent's parent does not hang a rename, nor the check.
+#[test]
+fn a_circle_of_directories_is_an_error() {
+    let (_, raw) = sim(1);
+    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    let fs = place.posix();
+    let make = |parent, name: &[u8]| fs.mkdir(parent, name, 0o755, Caller::default()).unwrap().ino;
+    let outer = make(Ino::ROOT, b"outer");
+    let inner = make(outer, b"inner");
+    let other = make(Ino::ROOT, b"other");
+    patch(&place, inode_lba(outer.number()), 64, &[inner.number() as u8]);
+    place.close().unwrap();
+    drop((fs, place));
+    let place = Nvmfs::open(raw, Options::default()).unwrap();
+    let error = place.posix().rename(Ino::ROOT, b"other", inner, b"x", Rename::Replace).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }) && error.errno() == 5, "{error}");
+    assert_eq!(place.posix().lookup(Ino::ROOT, b"other").unwrap().ino, other);
+    assert!(!place.check(CheckDepth::Structure).unwrap().is_clean());
+}
+
+/// Damage to what a crash left of open files does not keep the store from being opened.
+#[test]
+fn damaged_orphans_are_left_and_found() {
+    let (_, raw) = sim(1);
+    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    let fs = place.posix();
+    for name in [&b"a"[..], b"b", b"c"] {
+        fs.create(Ino::ROOT, name, 0o644, Caller::default()).unwrap();
+        fs.unlink(Ino::ROOT, name).unwrap();
+    }
+    patch(&place, Lba(3 << 36 | 16), 28, &[1, 2, 3, 4]); // another generation
+    write(&place, Lba(3 << 36 | 17)); // no such sector
+    fs.sync().unwrap();
+    drop((fs, place));
+    let place = Nvmfs::open(raw, Options::default()).unwrap();
+    let report = place.check(CheckDepth::Payload).unwrap();
+    assert_eq!(report.findings.len(), 4, "{:?}", report.findings);
+    assert!(place.posix().getattr(Ino::new(18).unwrap()).is_err(), "the sound one is gone");
 }
 
 fn trim(place: &Nvmfs, lba: Lba, sectors: u64) {

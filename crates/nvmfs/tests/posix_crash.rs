@@ -4,6 +4,7 @@
 //! After each cut the file system must hold the result of a prefix of the operations, with at least all
 //! that a sync covered; the operation under way counts as one that may have been accepted.
 
+mod fight;
 mod world;
 
 use std::sync::Arc;
@@ -230,5 +231,43 @@ fn a_crash_gives_the_room_of_orphans_back() {
         assert!(place.posix().getattr(file).is_err());
         let _ = place.posix().rmdir(Ino::ROOT, b"cut");
         assert_eq!(place.ftl().stats().allocated_bytes, before);
+    });
+}
+
+/// Threads in each other's way, until the power is cut: at whichever batch that was, names, links and
+/// orphans fit each other.
+#[test]
+fn a_cut_among_many_threads_leaves_order() {
+    for_each_seed(12, |seed| {
+        let device = formatted(seed);
+        let mut rng = SeededRng::new(seed);
+        let mut place = open(&device).unwrap();
+        for round in 0..3 {
+            device.set_cut_after(1 + rng.below(300));
+            std::thread::scope(|scope| {
+                for worker in 0..3 {
+                    let fs = place.posix();
+                    scope.spawn(move || {
+                        for attempt in 0..1000 {
+                            let seed = seed << 20 | attempt << 4 | round << 2 | worker;
+                            let ended = match fight::fight(&fs, seed, 100) {
+                                Some(error) if is_full(&error) => fight::clear(&fs, Ino::ROOT).err(),
+                                Some(error) => Some(error),
+                                None => fs.sync().err(),
+                            };
+                            if let Some(error) = ended.filter(|error| !matches!(error, Error::Refused(_))) {
+                                return assert!(is_power_cut(&error), "{error}");
+                            }
+                        }
+                    });
+                }
+            });
+            assert!(device.is_off(), "the power was never cut");
+            drop(place);
+            place = recover(&device, &mut rng);
+            let report = place.check(CheckDepth::Payload).unwrap();
+            assert!(report.is_clean(), "round {round}: {:#?}", report.findings);
+            Driver::new(place.posix()).snapshot().unwrap();
+        }
     });
 }

@@ -225,6 +225,9 @@ pub(crate) fn copy(arguments: &CopyArguments) -> Result<()> {
 fn copy_all(from: &Operand, to: &Operand, recursive: bool) -> Result<()> {
     let source = from.source()?;
     let target = Target::new(to, from.file_name())?;
+    if target.is_within(&source)? {
+        bail!("{}: cannot be copied into itself", source.name());
+    }
     copy::copy(&source, &target, recursive)
 }
 

@@ -57,7 +57,7 @@ impl OpenStores {
     fn path_in(&self, store: PathBuf, path: &[u8]) -> Result<StorePath> {
         let fs = self.open(&store)?;
         let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
-        Ok(StorePath { store, posix: fs.posix(), parts: parts.map(<[u8]>::to_vec).collect() })
+        Ok(StorePath { store, posix: fs.posix(), fs, parts: parts.map(<[u8]>::to_vec).collect() })
     }
 
     fn open(&self, store: &Path) -> Result<Arc<Nvmfs>> {
@@ -89,6 +89,7 @@ impl OpenStores {
 pub(super) struct StorePath {
     store: PathBuf,
     posix: Posix,
+    fs: Arc<Nvmfs>,
     parts: Vec<Vec<u8>>,
 }
 
@@ -102,6 +103,11 @@ impl StorePath {
     /// The last part; none for the root.
     pub(super) fn file_name(&self) -> Option<&[u8]> {
         self.parts.last().map(Vec::as_slice)
+    }
+
+    /// The open store.
+    pub(super) fn fs(&self) -> &Arc<Nvmfs> {
+        &self.fs
     }
 
     /// The inode it names.

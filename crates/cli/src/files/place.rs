@@ -7,12 +7,13 @@ use std::{
         ffi::{OsStrExt, OsStringExt},
         fs::{FileTypeExt, MetadataExt},
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
 use lacuna_nvmfs::{
-    Ino, Timestamp,
+    Ino, Nvmfs, Timestamp,
     posix::{Caller, FileKind, Posix, SetAttr, SetTime, WriteOptions},
 };
 
@@ -37,7 +38,7 @@ impl Operand {
         match self {
             Operand::Inside(path) => {
                 let (posix, ino) = path.resolve()?;
-                Ok(Source::Inside { posix, ino, name: path.name() })
+                Ok(Source::Inside { fs: Arc::clone(path.fs()), posix, ino, name: path.name() })
             }
             Operand::Outside(path) => Ok(Source::Outside(path.clone())),
         }
@@ -58,7 +59,7 @@ pub(super) struct Kept {
 
 /// Something to be copied.
 pub(super) enum Source {
-    Inside { posix: Posix, ino: Ino, name: String },
+    Inside { fs: Arc<Nvmfs>, posix: Posix, ino: Ino, name: String },
     Outside(PathBuf),
 }
 
@@ -98,10 +99,10 @@ impl Source {
     /// What is in a directory, by name.
     pub(super) fn entries(&self) -> Result<Vec<(Vec<u8>, Source)>> {
         match self {
-            Source::Inside { posix, ino, name } => {
+            Source::Inside { fs, posix, ino, name } => {
                 let each = |(entry, ino): (Vec<u8>, Ino)| {
                     let name = format!("{name}/{}", String::from_utf8_lossy(&entry));
-                    (entry, Source::Inside { posix: posix.clone(), ino, name })
+                    (entry, Source::Inside { fs: Arc::clone(fs), posix: posix.clone(), ino, name })
                 };
                 Ok(entries(posix, *ino)?.into_iter().map(each).collect())
             }
@@ -164,7 +165,7 @@ pub(super) trait Writer {
 
 /// A name that something is copied to.
 pub(super) enum Target {
-    Inside { posix: Posix, parent: Ino, entry: Vec<u8>, name: String },
+    Inside { fs: Arc<Nvmfs>, posix: Posix, parent: Ino, entry: Vec<u8>, name: String },
     Outside(PathBuf),
 }
 
@@ -183,11 +184,16 @@ impl Target {
                     Some(entry) => posix.lookup(parent, entry).ok(),
                     None => Some(posix.getattr(Ino::ROOT)?),
                 };
+                let inside = |parent, entry| Target::Inside {
+                    fs: Arc::clone(path.fs()),
+                    posix: posix.clone(),
+                    parent,
+                    entry,
+                    name: path.name(),
+                };
                 match (existing, entry) {
-                    (Some(attr), _) if attr.kind == FileKind::Directory => {
-                        Ok(Target::Inside { posix, parent: attr.ino, entry: needed()?, name: path.name() })
-                    }
-                    (_, Some(entry)) => Ok(Target::Inside { posix, parent, entry, name: path.name() }),
+                    (Some(attr), _) if attr.kind == FileKind::Directory => Ok(inside(attr.ino, needed()?)),
+                    (_, Some(entry)) => Ok(inside(parent, entry)),
                     (_, None) => bail!("{}: not a directory", path.name()),
                 }
             }
@@ -201,10 +207,39 @@ impl Target {
         }
     }
 
+    /// Whether `source` is the very thing that has this name, or a directory that this name lies in: a
+    /// copy would eat what it copies.
+    pub(super) fn is_within(&self, source: &Source) -> Result<bool> {
+        match (self, source) {
+            (
+                Target::Inside { fs, posix, parent, entry, .. },
+                Source::Inside { fs: source_fs, ino: source, .. },
+            ) if Arc::ptr_eq(fs, source_fs) => {
+                if posix.lookup(*parent, entry).is_ok_and(|attr| attr.ino == *source) {
+                    return Ok(true);
+                }
+                let mut directory = *parent;
+                while directory != Ino::ROOT && directory != *source {
+                    directory = posix.lookup(directory, b"..")?.ino;
+                }
+                Ok(directory == *source)
+            }
+            (Target::Outside(path), Source::Outside(source)) => {
+                let source = source.canonicalize()?;
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let parent = parent.unwrap_or(Path::new(".")).canonicalize()?;
+                let path = path.file_name().map_or(parent.clone(), |name| parent.join(name));
+                Ok(path.canonicalize().unwrap_or(path).starts_with(source))
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// The name of an entry, once this is a directory.
     pub(super) fn entry(&self, entry: &[u8]) -> Result<Target> {
         match self {
-            Target::Inside { posix, parent, entry: own, name } => Ok(Target::Inside {
+            Target::Inside { fs, posix, parent, entry: own, name } => Ok(Target::Inside {
+                fs: Arc::clone(fs),
                 posix: posix.clone(),
                 parent: posix.lookup(*parent, own)?.ino,
                 entry: entry.to_vec(),

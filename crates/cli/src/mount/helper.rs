@@ -8,7 +8,7 @@ use std::ffi::OsString;
 pub(crate) const HELPER: &str = "mount.lacuna";
 
 /// Options of fstab that concern mount(8), systemd or nobody.
-const IGNORED: [&str; 22] = [
+const IGNORED: [&str; 21] = [
     "defaults",
     "rw",
     "auto",
@@ -30,7 +30,6 @@ const IGNORED: [&str; 22] = [
     "strictatime",
     "nodiratime",
     "async",
-    "remount",
 ];
 
 /// Options with the command line's flag for each.

@@ -6,7 +6,6 @@ use crate::{
     directory::{Bucket, Held},
     format::Dirent,
     fs::Shared,
-    node::Touch,
     posix::{DirEntry, FileKind},
 };
 
@@ -38,9 +37,7 @@ impl Shared {
         entry: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let dir = self.directory(ino)?;
-        if !self.is_read_only {
-            self.nodes.touch(&dir, Touch::Read, (self.clock)());
-        }
+        self.touch_accessed(&dir);
         let kind = FileKind::Directory;
         if cursor == CURSOR_SELF {
             if !entry(DirEntry { ino, kind, name: b".", next: CURSOR_PARENT }) {

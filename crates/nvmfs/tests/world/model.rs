@@ -259,7 +259,7 @@ impl World {
         if from.0 == to.0 && from.1.abs_diff(to.1) < len {
             return Err(Refusal::Invalid);
         }
-        if len >= 512 && from.1 % 512 == 0 && to.1 % 512 == 0 {
+        if len >= 512 && from.1.is_multiple_of(512) && to.1.is_multiple_of(512) {
             len = len / 512 * 512;
         }
         if len > 0 {

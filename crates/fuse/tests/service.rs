@@ -1,0 +1,171 @@
+//! What a mount adds to the file system, without a mount.
+
+use std::sync::Arc;
+
+use lacuna_device::{BlockDevice, MemDevice};
+use lacuna_fuse::{Errno, Service, ServiceOptions, WriteRequest, innodb::NoTrim};
+use lacuna_nvmfs::{
+    CheckDepth, FormatOptions, Nvmfs, Options,
+    posix::{Caller, FileKind, Rename},
+};
+use rustix::{fs::OFlags, io::Errno as Os};
+
+const ROOT: u64 = 1;
+const DIRECTFS: u32 = 0x4004_9502;
+const PAGE: u64 = 16384;
+
+fn service(options: ServiceOptions) -> Service {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
+    let fs = Nvmfs::open(device, Options::default()).expect("opens");
+    Service::new(Arc::new(fs), options)
+}
+
+fn create(service: &Service, name: &str) -> u64 {
+    let mode = FileKind::File.mode_bits() | 0o644;
+    Service::number(service.create(ROOT, name.as_bytes(), mode, Caller::default()).expect("creates").ino)
+}
+
+fn direct(offset: u64, data: &[u8]) -> WriteRequest<'_> {
+    let open_flags = OFlags::DIRECT.bits() as i32;
+    WriteRequest { offset, data, open_flags, kill_privileges: false, from_cache: false }
+}
+
+/// A page-compressed page number 1 with `units` times 256 bytes.
+fn page(units: u8) -> Vec<u8> {
+    let bytes = usize::from(units) * 256;
+    let mut data = vec![0x77; bytes];
+    data[4..8].copy_from_slice(&1_u32.to_be_bytes());
+    data[24..26].copy_from_slice(&[0x80, units]);
+    let checksum = crc32c::crc32c(&data[..bytes - 4]);
+    data[bytes - 4..].copy_from_slice(&checksum.to_be_bytes());
+    data.resize(bytes.next_multiple_of(512), 0);
+    data
+}
+
+/// Writes a long page and then a short one in its place; returns the bytes they take then.
+fn shrink(service: &Service, file: u64) -> u64 {
+    service.write(file, direct(0, &[1; 512])).expect("writes");
+    service.write(file, direct(2 * PAGE, &[2; 512])).expect("writes");
+    service.write(file, direct(PAGE, &page(40))).expect("writes");
+    service.write(file, direct(PAGE, &page(4))).expect("writes");
+    service.getattr(file).expect("is there").allocated_bytes
+}
+
+#[test]
+fn a_page_that_shrinks_gives_room_back_once_the_file_was_asked_about() {
+    let service = service(ServiceOptions::default());
+    let file = create(&service, "table.ibd");
+    let without = shrink(&service, file);
+    assert_eq!(service.counters().snapshot().trims_inferred, 0, "nobody asked yet");
+    service.ioctl(file, DIRECTFS).expect("answers");
+    service.ioctl(file, DIRECTFS).expect("answers again");
+    let with = shrink(&service, file);
+    assert_eq!(without - with, 36 * 256);
+    let counters = service.counters().snapshot();
+    assert_eq!((counters.atomic_handshakes, counters.trims_inferred), (1, 2));
+    assert_eq!(counters.trim_bytes, (64 - 40) * 256 + (64 - 4) * 256);
+    assert_eq!(counters.no_trim[NoTrim::NotCompressed.index()], 2);
+
+    // The page reads back, zeros behind it, and its neighbours are untouched.
+    let mut found = vec![0xff; 3 * PAGE as usize];
+    assert_eq!(service.read(file, 0, &mut found), Ok(2 * PAGE as usize + 512));
+    let short = page(4);
+    assert_eq!(&found[..512], [1; 512]);
+    assert_eq!(&found[PAGE as usize..][..short.len()], short);
+    assert!(found[PAGE as usize + short.len()..2 * PAGE as usize].iter().all(|byte| *byte == 0));
+    assert_eq!(&found[2 * PAGE as usize..][..512], [2; 512]);
+    let report = service.fs().check(CheckDepth::Payload).expect("checks");
+    assert!(report.is_clean(), "{:?}", report.findings);
+}
+
+#[test]
+fn trims_are_inferred_for_nobody_else() {
+    // Switched off; cached by the kernel; from a mapping.
+    let off = service(ServiceOptions { infer_trim: false, ..ServiceOptions::default() });
+    let cached = service(ServiceOptions { cache: true, ..ServiceOptions::default() });
+    for (service, open_flags, from_cache, expected) in [
+        (&off, OFlags::DIRECT, false, 0),
+        (&cached, OFlags::empty(), false, 0),
+        (&cached, OFlags::DIRECT, true, 0),
+        (&cached, OFlags::DIRECT, false, 1),
+    ] {
+        let file = create(service, &format!("{open_flags:?} {from_cache}"));
+        service.ioctl(file, DIRECTFS).expect("answers");
+        let data = page(4);
+        let request =
+            WriteRequest { open_flags: open_flags.bits() as i32, from_cache, ..direct(PAGE, &data) };
+        service.write(file, request).expect("writes");
+        assert_eq!(service.counters().snapshot().trims_inferred, expected);
+    }
+}
+
+#[test]
+fn writes_are_durable_when_the_file_was_opened_so() {
+    let service = service(ServiceOptions::default());
+    let file = create(&service, "log");
+    let flushes = || service.fs().ftl().stats().flushes;
+    let before = flushes();
+    service.write(file, direct(0, &[1; 512])).expect("writes");
+    assert_eq!(flushes(), before);
+    for flags in [OFlags::DSYNC, OFlags::SYNC] {
+        let before = flushes();
+        let request = WriteRequest { open_flags: flags.bits() as i32, ..direct(0, &[2; 512]) };
+        service.write(file, request).expect("writes");
+        assert!(flushes() > before, "{flags:?}");
+    }
+}
+
+#[test]
+fn long_directories_are_listed_whole() {
+    let service = service(ServiceOptions::default());
+    let mut expected: Vec<Vec<u8>> = vec![b".".to_vec(), b"..".to_vec()];
+    for at in 0..300 {
+        let name = format!("file {at}");
+        create(&service, &name);
+        expected.push(name.into_bytes());
+    }
+    expected.sort();
+    // As the kernel does: a buffer that holds so many, then on from where that ended.
+    for entries_max in [1, 63, 64, 65, 1000] {
+        let (mut names, mut cursor) = (Vec::new(), 0);
+        loop {
+            let mut taken = 0;
+            service
+                .readdir_with_attributes(ROOT, cursor, |found| {
+                    if taken == entries_max {
+                        return false;
+                    }
+                    taken += 1;
+                    cursor = found.next;
+                    names.push(found.name);
+                    true
+                })
+                .expect("lists");
+            if taken == 0 {
+                break;
+            }
+        }
+        names.sort();
+        assert_eq!(names, expected, "{entries_max} at a time");
+    }
+}
+
+#[test]
+fn refusals_have_the_numbers_of_posix() {
+    let service = service(ServiceOptions::default());
+    let file = create(&service, "file");
+    let errno = |errno: Os| Errno(errno.raw_os_error());
+    assert_eq!(service.lookup(ROOT, b"none").err(), Some(errno(Os::NOENT)));
+    assert_eq!(service.lookup(file, b"x").err(), Some(errno(Os::NOTDIR)));
+    for number in [0, 2, 3, 15, 1 << 28, u64::MAX, 999] {
+        assert_eq!(service.getattr(number).err(), Some(errno(Os::STALE)), "{number}");
+    }
+    assert_eq!(service.ioctl(file, 0x8008_6601), Err(errno(Os::NOTTY)));
+    assert_eq!(service.fallocate(file, 0, 1, 0x40), Err(errno(Os::OPNOTSUPP)));
+    assert_eq!(service.seek(file, -1, 3), Err(errno(Os::NXIO)));
+    assert_eq!(service.seek(file, 0, 0), Err(errno(Os::INVAL)));
+    let onto_itself = service.rename((ROOT, b"none"), (ROOT, b"file"), Rename::Exchange);
+    assert_eq!(onto_itself, Err(errno(Os::NOENT)));
+    assert_eq!(service.counters().snapshot().io_errors, 0);
+}

@@ -1,0 +1,88 @@
+//! How fast names come, are found, are listed and go, in one directory:
+//!
+//! `cargo run --release -p lacuna-nvmfs --example names -- STORE COUNT`
+//!
+//! makes a store file (it must not exist), creates COUNT files, opens the store anew so that nothing is in
+//! memory, looks some of them up, lists them all, and removes them. Rates are given for each tenth.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use lacuna_nvmfs::{
+    Ino, OpenedPlace, PlaceOptions, open_place,
+    posix::{Caller, Posix},
+};
+
+/// Room for a file and its name, with what collection wants.
+const STORE_BYTES_PER_NAME: u64 = 2048;
+const STORE_BYTES_MIN: u64 = 256 << 20;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [store, count] = &arguments[..] else { return Err("usage: names STORE COUNT".into()) };
+    let (path, count) = (Path::new(store), count.parse::<u64>()?);
+    if path.exists() {
+        return Err(format!("{store}: exists already").into());
+    }
+    let size = (count * STORE_BYTES_PER_NAME).max(STORE_BYTES_MIN).next_multiple_of(1 << 20);
+    let options = PlaceOptions { create_size: Some(size), ..PlaceOptions::default() };
+    let OpenedPlace::Store(place) = open_place(path, &options)? else { return Err("not a store".into()) };
+    let fs = place.posix();
+    let directory = fs.mkdir(Ino::ROOT, b"names", 0o755, Caller::default())?.ino;
+    rates("create", count, |number| {
+        fs.mknod(directory, &name(number), 0o100_644, 0, Caller::default()).map(drop)
+    })?;
+    place.close()?;
+    drop((fs, place));
+
+    let OpenedPlace::Store(place) = open_place(path, &options)? else { return Err("not a store".into()) };
+    let fs = place.posix();
+    // In an order that is not that of their creation.
+    rates("lookup", count.min(20_000), |number| {
+        fs.lookup(directory, &name(number * 7919 % count)).map(drop)
+    })?;
+    list(&fs, directory)?;
+    rates("unlink", count, |number| fs.unlink(directory, &name(number)))?;
+    place.close()?;
+    std::fs::remove_file(path)?;
+    Ok(())
+}
+
+fn name(number: u64) -> Vec<u8> {
+    format!("a file by the number {number:08}").into_bytes()
+}
+
+/// Does something `count` times and prints the rate of each tenth.
+fn rates(
+    what: &str,
+    count: u64,
+    mut operation: impl FnMut(u64) -> lacuna_nvmfs::Result<()>,
+) -> lacuna_nvmfs::Result<()> {
+    print!("{what:>7}/s:");
+    for tenth in 0..10 {
+        let begun = Instant::now();
+        let numbers = count * tenth / 10..count * (tenth + 1) / 10;
+        let done = numbers.end - numbers.start;
+        numbers.into_iter().try_for_each(&mut operation)?;
+        print!(" {:.0}", rate(done, begun.elapsed()));
+    }
+    println!();
+    Ok(())
+}
+
+fn rate(count: u64, time: Duration) -> f64 {
+    count as f64 / time.as_secs_f64()
+}
+
+fn list(fs: &Posix, directory: Ino) -> lacuna_nvmfs::Result<()> {
+    let begun = Instant::now();
+    let mut count = 0;
+    fs.readdir(directory, 0, &mut |_| {
+        count += 1;
+        true
+    })?;
+    println!("   list/s: {:.0}", rate(count, begun.elapsed()));
+    Ok(())
+}

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Stock MariaDB on the mount: it finds atomic writes by itself and turns its doublewrite buffer off; pages
+# that shrink give their room back; the daemon and mariadbd are killed under load and nothing that was
+# committed is lost.
+. "$(dirname "$0")/lib.sh"
+need_fuse
+need mariadbd mariadb mariadb-install-db
+[ -e /usr/lib/mysql/plugin/provider_lz4.so ] || skip "no plugin provider_lz4 on this machine"
+build
+start 2G --threads 16 --fcta
+rounds=${ROUNDS:-2}
+
+socket=$WORK/mysql.sock
+data=$mnt/data
+chmod 755 "$WORK"
+mkdir "$data"
+chown mysql: "$data"
+mariadb-install-db --no-defaults --user=mysql --datadir="$data" --skip-test-db \
+    --auth-root-authentication-method=normal >"$WORK/install.log" 2>&1 ||
+    { tail "$WORK/install.log" >&2; fail "mariadb-install-db"; }
+
+start_mariadb() {
+    mariadbd --no-defaults --user=mysql --datadir="$data" --socket="$socket" --skip-networking \
+        --pid-file="$WORK/mysql.pid" --plugin-load-add=provider_lz4 --innodb-compression-algorithm=lz4 \
+        --innodb-compression-default=ON --innodb-flush-neighbors=0 --innodb-buffer-pool-size=64M \
+        --innodb-flush-method=O_DIRECT >>"$WORK/mariadb.log" 2>&1 &
+    mariadb_pid=$!
+    for _ in $(seq 300); do
+        sql "select 1" >/dev/null 2>&1 && return
+        kill -0 "$mariadb_pid" 2>/dev/null || break
+        sleep 0.1
+    done
+    tail -30 "$WORK/mariadb.log" >&2
+    fail "mariadbd does not start"
+}
+
+stop_mariadb() {
+    mariadb-admin --no-defaults -uroot -S "$socket" shutdown
+    wait "$mariadb_pid" || true
+}
+
+sql() {
+    mariadb --no-defaults -uroot -S "$socket" -N -B -e "$1"
+}
+
+status() {
+    sql "show global status like '$1'" | cut -f2
+}
+
+metric() {
+    "$LACUNA" metrics "$store" | awk -v name="lacuna_$1" '$1 == name { print $2 }'
+}
+
+# Only what was started here.
+stop_all() {
+    [ -z "${mariadb_pid:-}" ] || kill -9 "$mariadb_pid" 2>/dev/null || true
+}
+trap 'code=$?; stop_all; finish $code' EXIT
+
+touch "$WORK/mysql.pid"
+chown mysql: "$WORK" "$WORK/mysql.pid"
+start_mariadb
+sql "create database t"
+sql "create table t.shrink (id int primary key, data varbinary(2000)) page_compressed=1"
+sql "use t; insert into shrink select seq, concat(random_bytes(1000), random_bytes(900)) from seq_1_to_20000"
+sql "flush tables t.shrink for export; unlock tables"
+[ "$(status Innodb_dblwr_pages_written)" = 0 ] || fail "the doublewrite buffer is in use"
+[ "$(metric atomic_handshakes_total)" -gt 0 ] || fail "MariaDB did not ask for atomic writes"
+file=$data/t/shrink.ibd
+before=$(stat -c %b "$file")
+sql "update t.shrink set data = repeat('x', 1900)"
+sql "flush tables t.shrink for export; unlock tables"
+after=$(stat -c %b "$file")
+trims=$(metric trims_inferred_total)
+echo "mariadb: $((before / 2)) KB before pages shrank, $((after / 2)) KB after; $trims trims inferred"
+[ "$trims" -gt 1000 ] || fail "only $trims trims were inferred"
+[ "$((after * 4))" -lt "$before" ] || fail "pages that shrank gave no room back"
+sum=$(sql "checksum table t.shrink")
+stop_mariadb
+umount_store
+mount_store
+start_mariadb
+[ "$(sql "checksum table t.shrink")" = "$sum" ] || fail "the table differs after a remount"
+
+# Commits under way while something is killed: lacuna, mariadbd, or both.
+sql "create table t.acks (id int primary key, data varbinary(4000)) page_compressed=1"
+committer() {
+    local id=$1
+    while sql "insert into t.acks values ($id, repeat(md5($id), 50))" 2>/dev/null; do
+        echo "$id" >>"$WORK/acks"
+        id=$((id + 4))
+    done
+}
+next=1
+for round in $(seq "$rounds"); do
+    for victim in lacuna mariadbd both; do
+        writers=()
+        for writer in 0 1 2 3; do
+            committer "$((next + writer))" &
+            writers+=($!)
+        done
+        sleep "$((2 + RANDOM % 2)).$((RANDOM % 10))"
+        [ "$victim" = mariadbd ] || kill -9 "$(daemon_pid)"
+        [ "$victim" = lacuna ] || kill -9 "$mariadb_pid"
+        # On a dead mount mariadbd ends by itself, or is ended.
+        sleep 1
+        kill -9 "$mariadb_pid" 2>/dev/null || true
+        { wait "$mariadb_pid" "${writers[@]}" || true; } 2>/dev/null
+        if [ "$victim" = mariadbd ]; then
+            umount_store
+        else
+            umount -l "$mnt"
+        fi
+        "$LACUNA" check "$store" >/dev/null || fail "round $round, $victim: the store is not sound"
+        mount_store
+        start_mariadb
+        sql "select id from t.acks order by id" >"$WORK/there"
+        comm -23 <(sort "$WORK/acks") <(sort "$WORK/there") >"$WORK/lost"
+        [ ! -s "$WORK/lost" ] || fail "round $round, $victim: lost $(wc -l <"$WORK/lost") commits"
+        sql "select count(*) from t.acks where data <> repeat(md5(id), 50)" | grep -qx 0 ||
+            fail "round $round, $victim: wrong data"
+        sql "check table t.acks, t.shrink extended" | cut -f4 | sort -u | grep -qx OK ||
+            fail "round $round, $victim: check table"
+        echo "mariadb: round $round, $victim killed: $(wc -l <"$WORK/acks") commits are all there"
+        next=$(($(sort -n "$WORK/there" | tail -1) + 1000))
+    done
+done
+[ "$(status Innodb_dblwr_pages_written)" = 0 ] || fail "the doublewrite buffer is in use"
+stop_mariadb
+check_store
+echo "mariadb: passed"
