@@ -207,14 +207,14 @@ impl Bench<'_> {
         thread_counts.dedup();
         for threads in thread_counts {
             for (name, is_write) in [("parallel write", true), ("parallel read", false)] {
-                let row = self.measure(name, || self.from_all_threads(&*file, threads, is_write))?;
+                let row = self.measure(name, || self.hammer(&*file, threads, is_write))?;
                 all.push(Measured { threads, ..row });
             }
         }
         Ok(all)
     }
 
-    fn from_all_threads(&self, file: &dyn TestFile, threads: u32, is_write: bool) -> Result<u64> {
+    fn hammer(&self, file: &dyn TestFile, threads: u32, is_write: bool) -> Result<u64> {
         let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
         let work = |number: u32| {
             let mut random = Random::new(self.config.seed, 0xD1 + u64::from(number));
