@@ -31,7 +31,7 @@ for round in $(seq "${ROUNDS:-3}"); do
     sleep "$((1 + RANDOM % 2)).$((RANDOM % 10))"
     kill -9 "$(daemon_pid)"
     wait "${pids[@]}" || true
-    umount -l "$mnt"
+    "$LACUNA" umount --lazy "$mnt" || fail "a dead mount cannot be unmounted"
     check_store
     mount_store
     acknowledged=0

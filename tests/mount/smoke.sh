@@ -78,6 +78,11 @@ rm -rf "$mnt"/*
 check_store
 mount_store
 [ "$(ls -A "$mnt" | wc -l)" = 0 ] || fail "something is left"
+# umount(8) does not wait for the store to be closed; the next mount does.
+for _ in $(seq 10); do
+    umount "$mnt"
+    mount_store
+done
 # A signal unmounts and closes.
 pid=$(daemon_pid)
 kill -TERM "$pid"

@@ -163,8 +163,10 @@ impl SeenInodes {
 }
 
 impl Nvmfs {
-    /// Proves that names, inodes, attributes and data fit each other, and checks the store below. Nothing
-    /// should change the file system meanwhile: what is half seen would be reported.
+    /// Proves that names, inodes, attributes and data fit each other, and checks the store below. It may
+    /// be called on a file system in use: the store below is checked as it changes, and then what changes
+    /// names or inodes (lengths, attributes) waits while these are read. Reads, and writes within the
+    /// lengths of files, go on.
     ///
     /// # Errors
     /// Only what kept it from looking. What it saw is in the report.
@@ -177,6 +179,7 @@ impl Nvmfs {
             verified_bytes: below.verified_bytes,
             ..Report::default()
         };
+        let _structure = shared.structure.write();
         let mut seen = shared.check_inodes(depth, &mut report)?;
         for index in 0..seen.0.len() {
             if seen.0[index].is_directory() {

@@ -45,6 +45,18 @@ struct Changing<'a> {
     bytes: SectorBytes,
 }
 
+impl Held<'_> {
+    /// What goes along in the batch.
+    fn inode_op(&self) -> Option<Op<'_>> {
+        match self {
+            Held::Within { .. } => None,
+            Held::Changing(changing) => {
+                Some(Op::Write { lba: changing.node.ino.inode_lba(), data: &changing.bytes })
+            }
+        }
+    }
+}
+
 /// The sector that a byte lies in.
 pub(crate) fn sector(byte: u64) -> u64 {
     byte / SECTOR as u64
@@ -81,22 +93,20 @@ impl Shared {
 
     /// Applies `ops`, which change the data of `targets`, in one batch. The sectors of the ops are held;
     /// targets come in order of their numbers.
-    pub(crate) fn apply_data<'o>(&self, mut ops: Vec<Op<'o>>, targets: &'o [Target]) -> Result<()> {
+    pub(crate) fn apply_data<'o>(&self, ops: Vec<Op<'o>>, targets: &'o [Target]) -> Result<()> {
         let mut held = Vec::with_capacity(targets.len());
         for target in targets {
             held.push(self.hold(target)?);
         }
-        let mut batch: Vec<Op<'_>> = std::mem::take(&mut ops);
-        for held in &held {
-            if let Held::Changing(changing) = held {
-                batch.push(Op::Write { lba: changing.node.ino.inode_lba(), data: &changing.bytes });
-            }
-        }
+        let mut batch: Vec<Op<'_>> = ops;
+        batch.extend(held.iter().filter_map(Held::inode_op));
         if batch.is_empty() {
             return Ok(());
         }
+        let changes_inodes = held.iter().any(|held| matches!(held, Held::Changing(_)));
+        let structure = changes_inodes.then(|| self.structure.read());
         self.ftl.write_batch(&batch, Shared::stream(targets))?;
-        drop(batch);
+        drop((structure, batch));
         let now = (self.clock)();
         for held in held {
             match held {
@@ -114,12 +124,12 @@ impl Shared {
         let Target { node, end, kill_privileges } = target;
         let stays = |inode: &Inode| *end <= inode.size() && !(*kill_privileges && inode.has_privileges());
         let record = node.record.read();
-        if stays(&live(&record)?) {
+        if stays(live(&record)?) {
             return Ok(Held::Within { node, _record: record });
         }
         drop(record);
         let record = node.record.write();
-        if stays(&live(&record)?) {
+        if stays(live(&record)?) {
             return Ok(Held::Within { node, _record: RwLockWriteGuard::downgrade(record) });
         }
         let mut next = node.with_times(&record).ok_or(Refusal::Stale)?;
@@ -405,9 +415,9 @@ impl Shared {
 const COPY_BYTES_MAX: u64 = 1 << 20;
 
 /// The inode of a file that is there.
-pub(crate) fn live(record: &Record) -> Result<Inode> {
+pub(crate) fn live(record: &Record) -> Result<&Inode> {
     match record {
-        Record::Live(inode) => Ok(*inode),
+        Record::Live(inode) => Ok(inode),
         // Not loaded: named by the id of a handle that is closed, while another is being opened.
         Record::Removed | Record::Unloaded => Err(Refusal::Stale.into()),
     }

@@ -12,6 +12,7 @@ use crate::{
     Error, Nvmfs, Refusal, Result,
     addr::{FILE_BYTES_MAX, Ino},
     data::{Target, live, sector},
+    format::Inode,
     fs::Shared,
     names::{NewInode, RenameEnd},
     node::Node,
@@ -124,8 +125,8 @@ impl File for NvmFile {
     }
 
     fn len(&self) -> DeviceResult<u64> {
-        let inode = live(&self.node.record.read());
-        Ok(named(&self.shared.file_name(&self.node), inode)?.size())
+        let size = live(&self.node.record.read()).map(Inode::size);
+        named(&self.shared.file_name(&self.node), size)
     }
 
     fn set_len(&self, len: u64) -> DeviceResult<()> {

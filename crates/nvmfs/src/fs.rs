@@ -20,14 +20,15 @@
 //! between leaves the rest for the open after that.
 //!
 //! **Locks**, in this order: `moves`; sectors of files (`ranges.rs`), files by ascending number; `record`s
-//! of nodes by ascending number; `inode_count`; then, each for moments, `numbers` and what is in
-//! `node.rs`.
+//! of nodes by ascending number; `structure`; `inode_count`; then, each for moments, `numbers` and what is
+//! in `node.rs`.
 //! Searches in directories read the ftl without a lock; what they found holds if the buckets that they
 //! looked at did not change until the directory's `record` is held (`names/update.rs`). `record`s are held
 //! while the ftl accepts a batch, which may wait for free segments, but not while anything is read;
-//! with three exceptions, where only those wait that need the very same thing: a `record` is held while
+//! with exceptions, where only those wait that need the very same thing: a `record` is held while
 //! its own inode is read in, sectors are held while their old content is read, and `moves`, which orders
-//! renames from one directory to another, is held while these search.
+//! renames from one directory to another, is held while these search. And while [`Nvmfs::check`] reads
+//! names and inodes it holds `structure`, so that these stand still.
 
 use std::{
     io::Read,
@@ -114,6 +115,8 @@ pub(crate) struct Shared {
     pub(crate) numbers: Mutex<Numbers>,
     /// Inodes there are, once somebody asked. Held shared while inodes come or go.
     pub(crate) inode_count: RwLock<Option<AtomicU64>>,
+    /// Held shared while names or inodes change, alone while they are checked.
+    pub(crate) structure: RwLock<()>,
     /// Held while a name moves from one directory to another.
     pub(crate) moves: Mutex<()>,
 }
@@ -171,6 +174,7 @@ impl Nvmfs {
             uuid: superblock.uuid,
             numbers: Mutex::new(Numbers::new((options.clock)())),
             inode_count: RwLock::new(None),
+            structure: RwLock::new(()),
             moves: Mutex::new(()),
         };
         shared.read_inode(Ino::ROOT)?;

@@ -153,11 +153,16 @@ impl Node {
     /// Takes an inode that was read or created. Called with `record` held alone, once.
     pub(crate) fn load(&self, record: &mut Record, inode: Inode) {
         let identity = Identity { generation: inode.generation(), kind: inode.kind() };
-        assert!(self.identity.set(identity).is_ok(), "an inode is loaded once");
         self.is_log.store(inode.is_log(), SeqCst);
         self.size.store(inode.size(), SeqCst);
         *self.times.lock() = Times::stored(&inode);
         *record = Record::Live(inode);
+        assert!(self.identity.set(identity).is_ok(), "an inode is loaded once");
+    }
+
+    /// Whether it was `Live` and may still be. Takes no lock.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.identity.get().is_some()
     }
 
     /// The generation of a loaded inode.
@@ -241,7 +246,7 @@ impl Nodes {
     /// The node behind a file id.
     pub(crate) fn get_by_id(&self, id: FileId) -> Option<Arc<Node>> {
         let node = self.get(Ino(id.0 as u32))?;
-        (node.identity.get().is_some() && node.file_id() == id).then_some(node)
+        (node.is_loaded() && node.file_id() == id).then_some(node)
     }
 
     /// The node of this number, a new one if there is none.

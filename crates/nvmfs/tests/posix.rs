@@ -582,6 +582,9 @@ fn names_from_many_threads_stay_in_order() {
                 assert!(error.is_none(), "{error:?}");
             });
         }
+        for _ in 0..20 {
+            assert_clean(&place); // while they are at it
+        }
     });
     assert_clean(&place);
 }

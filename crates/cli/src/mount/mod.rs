@@ -5,11 +5,13 @@
 //! means what it says, and nothing forks with threads running.
 
 mod daemon;
+mod flusher;
 mod helper;
 mod journal;
 mod serve;
 
 use std::{
+    io::ErrorKind,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -86,6 +88,10 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     path.canonicalize().with_context(|| path.display().to_string())
 }
 
+fn is_dead(dir: &Path) -> bool {
+    dir.metadata().is_err_and(|error| error.kind() == ErrorKind::NotConnected)
+}
+
 fn block_size(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(bytes) if bytes.is_power_of_two() && (512..=1 << 20).contains(&bytes) => Ok(bytes),
@@ -105,7 +111,15 @@ pub(crate) struct UnmountArguments {
 
 pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let name = arguments.dir.display();
-    let dir = absolute(&arguments.dir)?;
+    let dir = match absolute(&arguments.dir) {
+        // What a killed process left behind answers nothing, not even its own name.
+        Err(_) if is_dead(&arguments.dir) => {
+            let parent = arguments.dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let last = arguments.dir.file_name().context("a directory is needed")?;
+            absolute(parent.unwrap_or(Path::new(".")))?.join(last)
+        }
+        dir => dir?,
+    };
     let Some(store) = serve::store_mounted_on(&dir)? else {
         bail!("{name}: no Lacuna file system is mounted there");
     };

@@ -1,6 +1,7 @@
 //! The process that serves a mount: from the open store to its clean close.
 
 use std::{
+    ffi::OsString,
     fs,
     io::Write,
     os::{
@@ -10,31 +11,40 @@ use std::{
             net::{SocketAddr, UnixDatagram},
         },
     },
+    panic,
     path::{Path, PathBuf},
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
+use lacuna_device as device;
 use lacuna_fuse::{FuserTransport, MountOptions, Service, ServiceOptions, Transport, Unmounter};
-use lacuna_nvmfs::{Nvmfs, OpenedPlace, PlaceOptions, open_place};
+use lacuna_nvmfs::{Error, Nvmfs, OpenedPlace, PlaceOptions, open_place};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 
-use super::{Arguments, daemon, journal};
+use super::{Arguments, daemon, flusher::Flusher, journal};
 use crate::{control, live};
 
 /// What MariaDB looks for before it asks files whether they write atomically. Any node will do.
 const FCTA: &str = "/dev/fcta";
 /// How often `lacuna umount` looks whether the store is closed.
 const CLOSE_POLL: Duration = Duration::from_millis(20);
+/// How long `lacuna mount` waits for a store that was unmounted just now.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Mounts, serves until the file system is unmounted or a signal ends it, and closes the store.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     journal::install();
+    // A broken invariant in one thread must not leave the others writing. What was acknowledged is safe.
+    panic::set_hook(Box::new(|info| {
+        log::error!("stopped: {info}");
+        std::process::abort();
+    }));
     if arguments.background_process {
         rustix::process::setsid().context("leaving the session")?;
         std::env::set_current_dir("/")?;
@@ -53,18 +63,25 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         .mount(Arc::clone(&service), &arguments.dir, &mount_options(arguments))
         .with_context(|| arguments.dir.display().to_string())?;
     let mut unmounter = session.unmounter();
+    let flusher = (!arguments.read_only).then(|| Flusher::start(Arc::clone(&fs))).transpose()?;
     let dir = arguments.dir.clone();
-    let on_signal = Arc::clone(&fs);
+    // Weak: this thread never ends, and must not keep the store locked.
+    let on_signal = Arc::downgrade(&fs);
     thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
-            stop(&dir, &mut unmounter, &on_signal);
+            if let Some(fs) = on_signal.upgrade() {
+                stop(&dir, &mut unmounter, &fs);
+            }
         }
     })?;
     announce(arguments)?;
     log::info!("{name}: mounted on {}", arguments.dir.display());
     let served = session.serve();
+    drop(flusher);
     // What was asked of the store comes first: an error of the transport must not keep it open.
     fs.close().with_context(|| name.clone())?;
+    // The store's lock goes with its last user; who waits for the socket to vanish may then open it.
+    drop((service, fs));
     drop(listener);
     log::info!("{name}: unmounted and closed");
     served.with_context(|| arguments.dir.display().to_string())
@@ -76,10 +93,25 @@ fn open(arguments: &Arguments) -> Result<Arc<Nvmfs>> {
         punch_store_file: arguments.punch_store_file,
         ..PlaceOptions::default()
     };
-    match open_place(&arguments.store, &options)? {
-        OpenedPlace::Store(fs) => Ok(fs),
-        _ => bail!("{}: a directory; only a store can be mounted", arguments.store.display()),
+    let deadline = Instant::now() + CLOSE_TIMEOUT;
+    loop {
+        match open_place(&arguments.store, &options) {
+            Ok(OpenedPlace::Store(fs)) => return Ok(fs),
+            Ok(_) => bail!("{}: a directory; only a store can be mounted", arguments.store.display()),
+            Err(Error::Device(device::Error::Busy { .. }))
+                if Instant::now() < deadline && is_closing(&arguments.store)? =>
+            {
+                thread::sleep(CLOSE_POLL);
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
+}
+
+/// Whether `store` was mounted and its owner is about to close it: umount(8) does not wait for that.
+fn is_closing(store: &Path) -> Result<bool> {
+    let has_owner = !matches!(control::ask(store, "ping"), Ok(None));
+    Ok(has_owner && !mounts()?.iter().any(|mount| mount.source == store))
 }
 
 fn service_options(arguments: &Arguments) -> ServiceOptions {
@@ -152,21 +184,32 @@ fn make_fcta() -> Result<()> {
     std::os::unix::fs::symlink("null", FCTA).context(FCTA)
 }
 
-/// The store that is mounted on `dir`, from the kernel's table of mounts.
-pub(super) fn store_mounted_on(dir: &Path) -> Result<Option<PathBuf>> {
-    let table = fs::read("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
-    Ok(table.split(|byte| *byte == b'\n').rev().find_map(|line| mount_source(line, dir)))
+/// A Lacuna file system in the kernel's table of mounts.
+#[derive(Debug, PartialEq, Eq)]
+struct Mounted {
+    dir: PathBuf,
+    source: PathBuf,
 }
 
-/// The source of a Lacuna mount on `dir`, if this line of mountinfo is one.
-fn mount_source(line: &[u8], dir: &Path) -> Option<PathBuf> {
+/// The store that is mounted on `dir`.
+pub(super) fn store_mounted_on(dir: &Path) -> Result<Option<PathBuf>> {
+    // The last of those on one directory is the one on top.
+    Ok(mounts()?.into_iter().rev().find(|mount| mount.dir == dir).map(|mount| mount.source))
+}
+
+fn mounts() -> Result<Vec<Mounted>> {
+    let table = fs::read("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
+    Ok(table.split(|byte| *byte == b'\n').filter_map(parse_mount).collect())
+}
+
+/// A line of mountinfo, if it is that of a Lacuna file system.
+fn parse_mount(line: &[u8]) -> Option<Mounted> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let separator = fields.iter().position(|field| *field == b"-")?;
-    let is_ours = unescape(fields.get(4)?) == dir.as_os_str().as_bytes()
-        && *fields.get(separator + 1)? == b"fuse.lacuna";
+    let path = |at: usize| Some(PathBuf::from(OsString::from_vec(unescape(fields.get(at)?))));
+    let is_ours = *fields.get(separator + 1)? == b"fuse.lacuna";
     is_ours.then_some(())?;
-    let source = unescape(fields.get(separator + 2)?);
-    Some(PathBuf::from(std::ffi::OsString::from_vec(source)))
+    Some(Mounted { dir: path(4)?, source: path(separator + 2)? })
 }
 
 /// Spaces and the like stand as backslash and three octal digits in mountinfo.
@@ -188,7 +231,14 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 /// Returns when no process serves `store` any more.
 pub(super) fn wait_until_closed(store: &Path) -> Result<()> {
-    while store.exists() && control::ask(store, "ping")?.is_some() {
+    // An owner that ends while it is asked gives no answer; that is no reason to stop waiting.
+    let mut silent = 0;
+    while store.exists() && silent < 50 {
+        match control::ask(store, "ping") {
+            Ok(None) => break,
+            Ok(Some(_)) => silent = 0,
+            Err(_) => silent += 1,
+        }
         thread::sleep(CLOSE_POLL);
     }
     Ok(())
@@ -201,12 +251,16 @@ mod tests {
     #[test]
     fn the_table_of_mounts_is_understood() {
         let line = br"36 25 0:32 / /mnt/a\040b rw,nosuid shared:7 - fuse.lacuna /tmp/st\134ore rw,user_id=0";
-        assert_eq!(mount_source(line, Path::new("/mnt/a b")), Some(PathBuf::from(r"/tmp/st\ore")));
-        assert_eq!(mount_source(line, Path::new("/mnt/a")), None);
-        let other = b"36 25 0:32 / /mnt/a rw - ext4 /dev/sda rw";
-        assert_eq!(mount_source(other, Path::new("/mnt/a")), None);
-        for broken in [&b""[..], b"-", b"36 25 0:32 / /mnt/a rw -", b"a b c d e - fuse.lacuna"] {
-            assert_eq!(mount_source(broken, Path::new("/mnt/a")), None);
+        let expected = Mounted { dir: "/mnt/a b".into(), source: r"/tmp/st\ore".into() };
+        assert_eq!(parse_mount(line), Some(expected));
+        for other in [
+            &b"36 25 0:32 / /mnt/a rw - ext4 /dev/sda rw"[..],
+            b"",
+            b"-",
+            b"36 25 0:32 / /mnt/a rw -",
+            b"a b c - fuse.lacuna",
+        ] {
+            assert_eq!(parse_mount(other), None);
         }
     }
 }

@@ -39,7 +39,7 @@ impl Shared {
     /// The node of an inode, loaded. Only those who need this very inode wait while it is read.
     pub(crate) fn node(&self, ino: Ino) -> Result<Arc<Node>> {
         let node = self.nodes.get_or_insert(ino);
-        if matches!(*node.record.read(), Record::Live(_)) {
+        if node.is_loaded() && !node.is_removed() {
             return Ok(node);
         }
         let mut record = node.record.write();

@@ -278,6 +278,7 @@ impl Shared {
 
     /// Makes an update, on nodes that are locked.
     pub(crate) fn apply(&self, update: &Update, locked: &mut Locked<'_>) -> Result<()> {
+        let _structure = self.structure.read();
         let counted = self.inode_count.read();
         self.ftl.write_batch(&update.ops(), Stream::Data)?;
         for inode in &update.inodes {

@@ -247,7 +247,8 @@ impl Posix {
     }
 
     /// Copies up to `len` bytes and returns how many; fewer only at the end of the source, or after a
-    /// piece of the atomic size. Holes stay holes where both offsets lie alike within their sectors.
+    /// piece of at most 1 MiB, which is whole or not at all across a crash. Holes stay holes where both
+    /// offsets are whole sectors. Takes set-user-id, set-group-id and capabilities away.
     ///
     /// # Errors
     /// As reads and writes; [`Refusal::Invalid`] when both ranges lie in one file and overlap.
