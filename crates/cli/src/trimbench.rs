@@ -17,7 +17,7 @@ use crate::{say, size::Size};
 pub(crate) struct Arguments {
     /// Directories, each on a file system to be measured; best on devices that are equal, written once in
     /// full and used by nobody else (bench/trimbench-all makes such)
-    #[arg(required_unless_present = "store")]
+    #[arg(value_name = "DIR", required_unless_present = "store")]
     dirs: Vec<PathBuf>,
     /// Measure a store in this process too: a store file (made when missing) or a block device
     #[arg(long, value_name = "PLACE")]
