@@ -321,7 +321,8 @@ impl Bench<'_> {
         Ok(pieces)
     }
 
-    /// Removes a file and waits until its room is there again.
+    /// Removes a file and waits until its room is there again. Whoever else uses the file system meanwhile
+    /// disturbs that.
     fn drop_file(&self, name: &'static str, allocated: u64) -> Result<Measured> {
         self.target.settle()?;
         let wanted = self.target.free_bytes()? + (allocated as f64 * ROOM_SHARE) as u64;
