@@ -22,6 +22,8 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context;
+
 /// Longest question in bytes.
 const QUESTION_BYTES_MAX: u64 = 4096;
 /// How long a client may take over its question.
@@ -87,7 +89,8 @@ fn serve(mut client: UnixStream, answerer: &Answerer) -> io::Result<()> {
 
 /// Asks the owner of `store`; `None` when nobody listens.
 pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>> {
-    let mut stream = match UnixStream::connect(socket_path(store)?) {
+    let socket = socket_path(store).with_context(|| store.display().to_string())?;
+    let mut stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
             return Ok(None);

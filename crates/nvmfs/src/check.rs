@@ -73,6 +73,8 @@ struct Seen {
     hangs: Option<bool>,
 }
 
+const _: () = assert!(size_of::<Seen>() <= 48);
+
 impl Seen {
     fn new(inode: &Inode) -> Seen {
         let is_directory = inode.is_directory();

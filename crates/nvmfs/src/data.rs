@@ -5,7 +5,7 @@
 //! batch. The bytes of a file's last sector behind its end are zeros, always: so a file may grow over
 //! them, and whoever shortens a file clears them.
 
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
 use lacuna_device::SECTOR;
 use lacuna_ftl::{Lba, Op, Stream};
@@ -346,13 +346,16 @@ impl Shared {
         let region = ino.region();
         let from = ino.lba(sector(offset));
         let byte = |lba: Lba| ((lba.0 - region.start.0) * SECTOR as u64).max(offset);
-        match self.ftl.mapped(from..region.end) {
-            Some(run) if data => Some(byte(run.start)).filter(|byte| *byte < size),
-            Some(run) if run.start == from => return Ok(byte(run.end).min(size)),
-            _ if data => None,
-            _ => return Ok(offset),
+        let run = self.ftl.mapped(from..region.end);
+        if data {
+            // It may have been shortened meanwhile.
+            let first = run.map(|run| byte(run.start)).filter(|byte| *byte < size);
+            return first.ok_or(Refusal::NoSuchOffset.into());
         }
-        .ok_or(Refusal::NoSuchOffset.into())
+        match run {
+            Some(run) if run.start == from => Ok(byte(run.end).min(size)),
+            _ => Ok(offset),
+        }
     }
 
     /// See [`crate::posix::Posix::copy_range`].
@@ -400,14 +403,6 @@ impl Shared {
         let target =
             Target { end: (to + count) * SECTOR as u64, node: Arc::clone(&target), kill_privileges: true };
         self.apply_data(pieces.iter().map(OwnedOp::as_op).collect(), &[target])
-    }
-
-    /// Holds the sectors of several files, which come in order of their numbers.
-    pub(crate) fn hold_all<'a>(
-        &self,
-        files: &'a BTreeMap<Ino, (Arc<Node>, Vec<Range<u64>>)>,
-    ) -> Vec<HeldRanges<'a>> {
-        files.values().map(|(node, ranges)| node.ranges.lock_all(ranges.clone())).collect()
     }
 }
 

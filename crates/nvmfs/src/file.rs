@@ -1,6 +1,6 @@
 //! The file system as a [`Place`]: the files of the root directory by name, in whole sectors.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use lacuna_device::{
     BatchOp, File, FileId, FileProps, Place, PlaceStats, Result as DeviceResult, SECTOR, StreamHint,
@@ -77,28 +77,25 @@ impl Shared {
         if bytes > bytes_max {
             return Err(lacuna_device::Error::BatchTooLarge { bytes, bytes_max });
         }
-        let mut files = BTreeMap::new();
-        let mut ends = BTreeMap::new();
+        let mut files: BTreeMap<Ino, (Target, Vec<Range<u64>>)> = BTreeMap::new();
         for (node, op) in ops {
             let (offset, len) = op.range();
             self.check_range(node, offset, len)?;
-            let (_, ranges) = files.entry(node.ino).or_insert_with(|| (Arc::clone(node), Vec::new()));
+            let new = || (Target { node: Arc::clone(node), end: 0, kill_privileges: false }, Vec::new());
+            let (target, ranges) = files.entry(node.ino).or_insert_with(new);
             ranges.push(sector(offset)..sector(offset + len));
-            let end: &mut u64 = ends.entry(node.ino).or_default();
             if matches!(op, BatchOp::Write { data, .. } if !data.is_empty()) {
-                *end = (offset + len).max(*end);
+                target.end = target.end.max(offset + len);
             }
         }
-        let _held = self.hold_all(&files);
-        let target = |(ino, (node, _)): (&Ino, &(Arc<Node>, _))| Target {
-            node: Arc::clone(node),
-            end: ends[ino],
-            kill_privileges: false,
-        };
-        let targets: Vec<_> = files.iter().map(target).collect();
+        let (targets, ranges): (Vec<Target>, Vec<_>) = files.into_values().unzip();
+        let held = targets.iter().zip(ranges).map(|(target, ranges)| target.node.ranges.lock_all(ranges));
+        let _held: Vec<_> = held.collect(); // files in order of their numbers
         let data_ops = ops.iter().filter_map(|(node, op)| data_op(node.ino, op)).collect();
-        let what = || targets.first().map_or_else(String::new, |target| self.file_name(&target.node));
-        self.apply_data(data_ops, &targets).map_err(|error| named::<()>(&what(), Err(error)).unwrap_err())
+        self.apply_data(data_ops, &targets).or_else(|error| {
+            let what = targets.first().map_or_else(String::new, |target| self.file_name(&target.node));
+            named(&what, Err(error))
+        })
     }
 }
 

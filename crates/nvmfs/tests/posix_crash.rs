@@ -238,7 +238,10 @@ fn a_crash_gives_the_room_of_orphans_back() {
 /// orphans fit each other.
 #[test]
 fn a_cut_among_many_threads_leaves_order() {
-    for_each_seed(12, |seed| {
+    for_each_seed(120, |seed| {
+        if seed % 10 != 0 {
+            return; // a case takes ten times as long as one of the matrix
+        }
         let device = formatted(seed);
         let mut rng = SeededRng::new(seed);
         let mut place = open(&device).unwrap();
