@@ -9,10 +9,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use lacuna_bench::{
     engine::EngineDb,
     linkbench::{self, AckLog, Config, RunReport, comparison, verify_acks},
+    mysql::Address,
 };
 use lacuna_device::Place;
 use lacuna_engine::{StoreOptions, TableKind, TableOptions};
@@ -21,13 +22,14 @@ use lacuna_page::Algorithm;
 use serde_json::{Value, json};
 
 use crate::{
-    say,
+    linkbench_sql, say,
     size::Size,
     trace::{TracedPlace, must_be_new, with_suffix},
 };
 
 /// Run the LinkBench social graph benchmark
 #[derive(Args)]
+#[command(group = ArgGroup::new("place").args(["store", "mysql"]))]
 pub(crate) struct Arguments {
     /// Where the tables are: a store file (made when missing), a block device, or a directory, where
     /// tables are plain files; by default a temporary store file in the current directory
@@ -36,6 +38,11 @@ pub(crate) struct Arguments {
     /// Size of a store file that is made
     #[arg(long, default_value = "8G")]
     size: Size,
+    /// Use the tables of a MySQL or MariaDB server, at its socket or HOST:PORT, not our engine
+    #[arg(long, value_name = "SERVER", conflicts_with_all = ["store", "size", "pool", "trace", "algorithm"])]
+    pub(crate) mysql: Option<Address>,
+    #[command(flatten)]
+    pub(crate) sql: linkbench_sql::Options,
     /// Number of nodes to load; LinkBench's own standard is 10000000
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 36))]
     ids: u64,
@@ -44,13 +51,14 @@ pub(crate) struct Arguments {
     requesters: u32,
     /// Length of the measured request phase in seconds
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=2_592_000))]
-    seconds: u64,
+    pub(crate) seconds: u64,
     /// Requests before that, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=2_592_000))]
-    warmup: u64,
-    /// Kinds of tables to run, one after the other on the same data
+    pub(crate) warmup: u64,
+    /// Kinds of tables to run, one after the other on the same data: plain, page, and with --mysql row
+    /// (ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8)
     #[arg(long, default_value = "plain,page", value_delimiter = ',')]
-    tables: Vec<Kind>,
+    pub(crate) tables: Vec<Kind>,
     /// Compression of page tables: none, lz4 or zstd
     #[arg(long, default_value_t = Algorithm::Lz4)]
     algorithm: Algorithm,
@@ -72,7 +80,7 @@ pub(crate) struct Arguments {
     distribution: Option<PathBuf>,
     /// Write every acknowledged commit to this file, outside the store
     #[arg(long, value_name = "FILE")]
-    ack_log: Option<PathBuf>,
+    pub(crate) ack_log: Option<PathBuf>,
     /// Record all writes into this new file, for flash-model; with several kinds of tables one file for
     /// each: FILE.plain and so on
     #[arg(long, value_name = "FILE")]
@@ -80,21 +88,23 @@ pub(crate) struct Arguments {
     /// Write the results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Run nothing; prove that every commit in this acknowledgement log is in the store
-    #[arg(long, value_name = "FILE", requires = "store", conflicts_with_all = ["ack_log", "json", "trace"])]
-    verify_acks: Option<PathBuf>,
+    /// Run nothing; prove that every commit in this acknowledgement log is in the store or server
+    #[arg(long, value_name = "FILE", requires = "place", conflicts_with_all = ["ack_log", "json", "trace"])]
+    pub(crate) verify_acks: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
+pub(crate) enum Kind {
     Plain,
+    Row,
     Page,
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Plain => "plain",
+            Kind::Row => "row",
             Kind::Page => "page",
         }
     }
@@ -104,14 +114,16 @@ impl FromStr for Kind {
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Kind, &'static str> {
-        let kind = [Kind::Plain, Kind::Page].into_iter().find(|kind| kind.name() == name);
-        kind.ok_or("known kinds of tables: plain, page")
+        let kind = [Kind::Plain, Kind::Row, Kind::Page].into_iter().find(|kind| kind.name() == name);
+        kind.ok_or("known kinds of tables: plain, row (with --mysql), page")
     }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    if let (Some(log), Some(store)) = (&arguments.verify_acks, &arguments.store) {
-        return verify(arguments, log, store);
+    match (&arguments.verify_acks, &arguments.store, &arguments.mysql) {
+        (Some(log), Some(store), _) => return verify(arguments, log, store),
+        (Some(log), None, Some(server)) => return linkbench_sql::verify(arguments, log, server),
+        _ => {}
     }
     let mut seen = HashSet::new();
     if let Some(twice) = arguments.tables.iter().find(|kind| !seen.insert(**kind)) {
@@ -139,6 +151,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         distribution: arguments.distribution.clone(),
         quiet: false,
     };
+    if let Some(server) = &arguments.mysql {
+        return linkbench_sql::run(arguments, &config, server);
+    }
+    if arguments.tables.contains(&Kind::Row) {
+        bail!("--tables row: the engine has no such tables, give it with --mysql");
+    }
     let target = Target::choose(arguments)?;
     let mut runs = Vec::new();
     for (number, kind) in arguments.tables.iter().enumerate() {
@@ -146,14 +164,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let run = run_one(arguments, &config, &target, *kind, is_last)?;
         runs.push(run);
     }
-    say(&comparison(&runs))?;
+    conclude(arguments, &target.name(), &runs, || report(arguments, &config, &target, &runs))
+}
+
+/// Prints and writes what the runs found; an error when one of them left a graph that is not sound.
+pub(crate) fn conclude(
+    arguments: &Arguments,
+    place: &str,
+    runs: &[RunReport],
+    report: impl FnOnce() -> Value,
+) -> Result<()> {
+    say(&comparison(runs))?;
     if let Some(path) = &arguments.json {
-        let report = report(arguments, &config, &target, &runs);
-        let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
+        let text = format!("{}\n", serde_json::to_string_pretty(&report())?);
         fs::write(path, text).with_context(|| path.display().to_string())?;
     }
     match runs.iter().find_map(|run| run.violation.as_ref().map(|violation| (run, violation))) {
-        Some((run, violation)) => bail!("{}: {} tables: {violation}", target.name(), run.tables),
+        Some((run, violation)) => bail!("{place}: {} tables: {violation}", run.tables),
         None => Ok(()),
     }
 }
@@ -189,7 +216,7 @@ fn run_one(
     let place = opened.place();
     let names_before: HashSet<String> = place.list()?.into_iter().collect();
     let (table_kind, algorithm) = match kind {
-        Kind::Plain => (TableKind::Plain, Algorithm::None),
+        Kind::Plain | Kind::Row => (TableKind::Plain, Algorithm::None),
         Kind::Page => {
             let Arguments { algorithm, level, .. } = *arguments;
             (TableKind::PageCompressed { algorithm, level }, algorithm)

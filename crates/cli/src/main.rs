@@ -11,11 +11,14 @@ mod format;
 mod info;
 mod iobench;
 mod linkbench;
+mod linkbench_sql;
 mod live;
+mod mariadb_demo;
 mod metrics;
 mod mount;
 mod size;
 mod trace;
+mod trimbench;
 
 use std::{
     ffi::OsString,
@@ -43,7 +46,11 @@ enum Command {
     LinkBench(Box<linkbench::Arguments>),
     #[command(name = "iobench")]
     IoBench(Box<iobench::Arguments>),
+    #[command(name = "trimbench")]
+    TrimBench(Box<trimbench::Arguments>),
     FlashModel(flash_model::Arguments),
+    #[command(name = "mariadb-demo")]
+    MariaDbDemo(mariadb_demo::Arguments),
     Mount(mount::Arguments),
     Umount(mount::UnmountArguments),
     Metrics(metrics::Arguments),
@@ -76,7 +83,9 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::LinkBench(arguments) => linkbench::run(&arguments),
         Command::IoBench(arguments) => iobench::run(&arguments),
+        Command::TrimBench(arguments) => trimbench::run(&arguments),
         Command::FlashModel(arguments) => flash_model::run(&arguments),
+        Command::MariaDbDemo(arguments) => mariadb_demo::run(&arguments),
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Umount(arguments) => mount::unmount(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),

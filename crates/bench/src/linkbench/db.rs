@@ -2,6 +2,10 @@
 
 use std::ops::ControlFlow;
 
+use anyhow::anyhow;
+
+use super::schema::{CountRow, count_key};
+
 /// The tables of the graph; [`Table::LinkByTime`] is the secondary index of [`Table::Link`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
@@ -64,7 +68,9 @@ pub trait Txn {
     /// Sets the value of `key`.
     fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> DbResult<()>;
 
-    /// Adds `key`; `false`, and no change, when it is there already.
+    /// Adds `key`; `false`, and no change, when it is there already. A database that sends rows in
+    /// groups may say `true` and report the duplicate later, at the latest by the commit, as
+    /// [`DbError::Retry`].
     fn insert(&mut self, table: Table, key: &[u8], value: &[u8]) -> DbResult<bool>;
 
     /// Removes `key`; `false` when it was not there.
@@ -73,8 +79,37 @@ pub trait Txn {
     /// Visits the entries with keys in `from .. to` in ascending order until told to stop.
     fn scan(&mut self, table: Table, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> DbResult<()>;
 
+    /// Adds `by` to the number of visible links of the list `(id1, link_type)`, under the lock of its
+    /// row, and dates it `time`. A database that has one statement for this overrides it.
+    fn change_count(&mut self, list: (u64, u64), by: i64, time: u64) -> DbResult<()>
+    where
+        Self: Sized,
+    {
+        let key = count_key(list.0, list.1);
+        match self.get_for_update(Table::Count, &key)? {
+            Some(value) => {
+                let old = CountRow::of_value(&value)?;
+                let count = u32::try_from(i64::from(old.count) + by)
+                    .map_err(|_| anyhow!("count of {list:?} leaves its range"))?;
+                self.put(Table::Count, &key, &CountRow { count, time, version: old.version + 1 }.value())
+            }
+            None => {
+                let count = u32::try_from(by).map_err(|_| anyhow!("list {list:?} has links but no count"))?;
+                insert(self, Table::Count, &key, &CountRow { count, time, version: 0 }.value())
+            }
+        }
+    }
+
     /// Makes the changes visible, and durable when it returns.
     fn commit(self) -> DbResult<()>;
+}
+
+/// Inserts a key that the transaction did not find; another one may have been faster.
+pub(crate) fn insert(txn: &mut impl Txn, table: Table, key: &[u8], value: &[u8]) -> DbResult<()> {
+    if txn.insert(table, key, value)? {
+        return Ok(());
+    }
+    Err(DbError::Retry(format!("a key of table {} appeared meanwhile", table.name())))
 }
 
 /// Room that a database takes and traffic that it caused.
@@ -106,4 +141,9 @@ pub trait Db: Sync {
 
     /// Sizes and traffic.
     fn footprint(&self) -> anyhow::Result<Footprint>;
+
+    /// Processor time in seconds of other processes that do the database's work, since any moment.
+    fn server_cpu_seconds(&self) -> f64 {
+        0.0
+    }
 }

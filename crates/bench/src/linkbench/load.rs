@@ -15,9 +15,9 @@ use anyhow::Result;
 use super::{
     Config, LINK_TYPES,
     acks::{Ack, AckLog},
-    db::{Db, Table},
+    db::{Db, Table, Txn, insert},
     degree::Degrees,
-    operations::{Client, change_count, insert, link_id},
+    operations::{Client, link_id},
     payload::{self, Payload},
     progress::Progress,
     random::Random,
@@ -233,7 +233,7 @@ impl<D: Db> Loader<'_, D> {
             }
             // Last, because loaders that share a long list wait for each other here.
             for Run { first, links } in &batch.runs {
-                change_count(txn, first, links.len() as i64, now)?;
+                txn.change_count((first.id1, first.link_type), links.len() as i64, now)?;
             }
             Ok(())
         })?;

@@ -20,6 +20,7 @@ mod load;
 #[cfg(test)]
 mod memory;
 mod metrics;
+mod mysql;
 mod operations;
 mod payload;
 mod progress;
@@ -40,6 +41,7 @@ use anyhow::Result;
 pub use acks::AckLog;
 pub use db::{Db, DbError, DbResult, Footprint, Table, Txn, Visit};
 pub use metrics::Summary;
+pub use mysql::{Format, SqlDb, SqlTxn, Written};
 pub use payload::NODE_DATA_BYTES_MAX;
 pub use report::{RunReport, comparison};
 pub use verify::{Verified, verify_acks};

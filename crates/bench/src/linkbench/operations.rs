@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use super::{
     RANGE_LIMIT,
     acks::{Ack, AckLog},
-    db::{Db, DbError, DbResult, Table, Txn},
+    db::{Db, DbError, DbResult, Table, Txn, insert},
     schema::{
         self, CountRow, HIDDEN, LinkId, LinkRow, NODE_TYPE, NodeRow, VISIBLE, count_key, index_prefix,
         newest_first, node_key,
@@ -111,7 +111,7 @@ impl<'a, D: Db> Client<'a, D> {
                 }
             }
             if old.is_none_or(|old| old.visibility == HIDDEN) {
-                change_count(txn, &id, 1, time)?;
+                txn.change_count((id.id1, id.link_type), 1, time)?;
             }
             Ok(old.is_none())
         })
@@ -131,7 +131,7 @@ impl<'a, D: Db> Client<'a, D> {
             acks.push(Ack::Link { id, version: new.version, crc: crc32c::crc32c(value) });
             txn.put(Table::Link, &key, value)?;
             replace_index_entry(txn, &id, &old, &new, value)?;
-            change_count(txn, &id, -1, now)?;
+            txn.change_count((id.id1, id.link_type), -1, now)?;
             Ok(true)
         })
     }
@@ -240,14 +240,6 @@ impl<'a, D: Db> Client<'a, D> {
     }
 }
 
-/// Inserts a key that the transaction did not find; another one may have been faster.
-pub(crate) fn insert(txn: &mut impl Txn, table: Table, key: &[u8], value: &[u8]) -> DbResult<()> {
-    if txn.insert(table, key, value)? {
-        return Ok(());
-    }
-    Err(DbError::Retry(format!("a key of table {} appeared meanwhile", table.name())))
-}
-
 fn replace_index_entry(
     txn: &mut impl Txn,
     id: &LinkId,
@@ -264,24 +256,6 @@ fn replace_index_entry(
         return Err(anyhow!("link {id:?} has no entry in its index").into());
     }
     insert(txn, Table::LinkByTime, &new_key, value)
-}
-
-/// Adds `by` to the number of visible links of a list, under the lock of its row.
-pub(crate) fn change_count(txn: &mut impl Txn, id: &LinkId, by: i64, time: u64) -> DbResult<()> {
-    let key = count_key(id.id1, id.link_type);
-    match txn.get_for_update(Table::Count, &key)? {
-        Some(value) => {
-            let old = CountRow::of_value(&value)?;
-            let count = u32::try_from(i64::from(old.count) + by)
-                .map_err(|_| anyhow!("count of ({}, {}) leaves its range", id.id1, id.link_type))?;
-            txn.put(Table::Count, &key, &CountRow { count, time, version: old.version + 1 }.value())
-        }
-        None => {
-            let count = u32::try_from(by)
-                .map_err(|_| anyhow!("({}, {}) has links but no count", id.id1, id.link_type))?;
-            insert(txn, Table::Count, &key, &CountRow { count, time, version: 0 }.value())
-        }
-    }
 }
 
 /// The link with index numbers as the generators give them.

@@ -9,7 +9,7 @@ use super::{load::Loaded, metrics::Summary, request::Requested};
 /// Result of one run. Its JSON form is part of the command line's contract.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReport {
-    /// Kind of the tables: `plain` or `page`.
+    /// Kind of the tables: `plain`, `row` or `page`.
     pub tables: String,
     /// Compression in force.
     pub algorithm: String,
@@ -36,7 +36,7 @@ pub struct RunReport {
     pub device_bytes_written: u64,
     /// The same per request.
     pub device_bytes_written_per_op: f64,
-    /// Processor time of the whole process over the same.
+    /// Processor time of the whole process over the same, and of a server's on the same machine.
     pub cpu_seconds: f64,
     /// Whether counts and index agree with the links at the end.
     pub counts_match: bool,

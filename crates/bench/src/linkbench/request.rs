@@ -32,7 +32,8 @@ pub(crate) struct Requested {
     pub latencies: Latencies,
     /// From the end of the warm-up until the last requester is done.
     pub seconds: f64,
-    /// Processor time of this process over the measured part, settling at its end included.
+    /// Processor time of this process and of servers over the measured part, settling at its end
+    /// included.
     pub cpu_seconds: f64,
     /// Bytes that reached the device over the same.
     pub device_bytes_written: u64,
@@ -79,7 +80,7 @@ pub(crate) fn request<D: Db>(
                 (0..u64::from(config.requesters)).map(|number| scope.spawn(move || work(number))).collect();
             wait_unless_stopped(&phase, config.warmup);
             let before = db.footprint()?;
-            let (start, cpu_start) = (Instant::now(), cpu_seconds());
+            let (start, cpu_start) = (Instant::now(), cpu_seconds() + db.server_cpu_seconds());
             let warm = phase.compare_exchange(WARMING, MEASURED, Relaxed, Relaxed).is_ok();
             if warm {
                 wait_unless_stopped(&phase, config.seconds);
@@ -97,7 +98,7 @@ pub(crate) fn request<D: Db>(
             Ok(Requested {
                 latencies,
                 seconds,
-                cpu_seconds: cpu_seconds() - cpu_start,
+                cpu_seconds: cpu_seconds() + db.server_cpu_seconds() - cpu_start,
                 device_bytes_written: footprint.device_written_bytes - before.device_written_bytes,
                 footprint,
                 retries,

@@ -1,7 +1,7 @@
 //! Rows of the graph as keys and values. Keys compare bytewise as their columns do; values start
 //! with fixed little-endian columns and end in the payload.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, format_err};
 
 /// Types of nodes and links are large arbitrary numbers in LinkBench; so are they here.
 pub(crate) const NODE_TYPE: u32 = 2048;
@@ -102,6 +102,15 @@ pub(crate) fn index_prefix(id1: u64, link_type: u64, visibility: u8) -> [u8; 17]
     join([&id1.to_be_bytes(), &link_type.to_be_bytes(), &[visibility]])
 }
 
+/// What the first key of a part of a list says: id1, link type, visibility, and the newest time.
+pub(crate) fn list_of_prefix(key: &[u8]) -> Result<(u64, u64, u8, u64)> {
+    let cut = || format_err!("index key of {} bytes", key.len());
+    let ([id1, link_type], tail) = words(key).ok_or_else(cut)?;
+    let (&visibility, tail) = tail.split_first().ok_or_else(cut)?;
+    let ([time], _) = words(tail).ok_or_else(cut)?;
+    Ok((id1, link_type, visibility, !time))
+}
+
 /// The part of an index key that sorts by falling time.
 pub(crate) fn newest_first(time: u64) -> [u8; 8] {
     (!time).to_be_bytes()
@@ -110,6 +119,12 @@ pub(crate) fn newest_first(time: u64) -> [u8; 8] {
 /// Primary key of a count.
 pub(crate) fn count_key(id: u64, link_type: u64) -> [u8; 16] {
     join([&id.to_be_bytes(), &link_type.to_be_bytes()])
+}
+
+/// The list whose count a key stands for.
+pub(crate) fn list_of_count(key: &[u8]) -> Result<(u64, u64)> {
+    let Some(([id, link_type], [])) = words(key) else { bail!("count key of {} bytes", key.len()) };
+    Ok((id, link_type))
 }
 
 /// A count but for its primary key.

@@ -67,7 +67,9 @@ fn a_run_is_sound_and_proves_its_acknowledgements() {
     let report = run_in_memory(&db, &scratch, &AckLog::create(&log).unwrap());
     assert_eq!(report.violation, None);
     assert_eq!(report.nodes, 2000);
-    assert!(report.links > 20_000 && report.requests > 0 && report.retries > 0);
+    assert!(report.links > 20_000 && report.requests > 0);
+    // The load alone makes enough calls for some to lose, however slow the machine is.
+    assert!(db.calls.load(Relaxed) > db.lose_every);
     assert!(report.ops.iter().map(|(_, summary)| summary.count).sum::<u64>() == report.requests);
     let verified = verify_acks(&db, &log).unwrap();
     assert!(verified.acks > 0 && verified.links >= report.links);

@@ -203,7 +203,7 @@ fn check_index_and_counts<D: Db>(db: &D) -> Result<(u64, Sum)> {
     })?;
     let mut lists = lists.into_iter().peekable();
     scan_all(db, Table::Count, |key, value| {
-        let list = list_of_count(key)?;
+        let list = schema::list_of_count(key)?;
         if let Some(skipped) = lists.next_if(|&(next, _)| next < list) {
             return Err(uncounted(skipped));
         }
@@ -217,11 +217,6 @@ fn check_index_and_counts<D: Db>(db: &D) -> Result<(u64, Sum)> {
 
 fn uncounted((list, visible): ((u64, u64), u32)) -> anyhow::Error {
     anyhow!("list {list:?} has {visible} visible links and no count")
-}
-
-fn list_of_count(key: &[u8]) -> Result<(u64, u64)> {
-    let Some((id, link_type)) = key.split_first_chunk() else { bail!("count key is cut") };
-    Ok((u64::from_be_bytes(*id), u64::from_be_bytes(link_type.try_into()?)))
 }
 
 /// Names the first link whose index entry is not as it should be, if it is a link that is wrong.

@@ -1,0 +1,85 @@
+# One loop device over one file that was written once in full; file systems take turns on it, so that all of
+# them get the very same blocks. Sourced by the scripts beside it, which set LACUNA. Needs root.
+#
+#   loop_make FILE SIZE         makes the file (SIZE as 8G) and the device LOOP over it, with direct I/O
+#   loop_mount KIND DIR         makes a file system on it (ext4, xfs, btrfs, nvmfs) and mounts it
+#   loop_format_store           makes a store on it
+#   loop_umount DIR             unmounts what loop_mount mounted
+#   loop_remove                 gives everything back; for `trap loop_remove EXIT`, whatever happened
+
+LOOP=
+LOOP_FILE=
+LOOP_DIR=
+LOOP_KIND=
+NVMFS_PID=
+
+loop_make() {
+    local file=$1 size=$2
+    [ ! -e "$file" ] || { echo "$0: $file: exists already" >&2; exit 1; }
+    LOOP_FILE=$file
+    echo "writing $file ($size)" >&2
+    dd if=/dev/zero of="$file" bs=1M count="$(($(numfmt --from=iec "$size") >> 20))" oflag=direct conv=fsync \
+        status=none
+    LOOP=$(losetup --find --show --direct-io=on "$file")
+    # A discard would make holes in the file, and the next file system would pay for filling them.
+    echo 0 > "/sys/block/${LOOP#/dev/}/queue/discard_max_bytes"
+}
+
+loop_format_store() {
+    wipefs --all --quiet "$LOOP"
+    "$LACUNA" format "$LOOP" --size "$(blockdev --getsize64 "$LOOP")" --force > /dev/null
+}
+
+loop_mount() {
+    local kind=$1 dir=$2
+    mkdir -p "$dir"
+    case $kind in
+        ext4) mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$LOOP" ;;
+        xfs) mkfs.xfs -q -f -K "$LOOP" ;;
+        btrfs) mkfs.btrfs -q -f -K "$LOOP" > /dev/null 2>&1 ;;
+        nvmfs) loop_format_store ;;
+        *) echo "$0: unknown file system $kind: ext4, xfs, btrfs, nvmfs" >&2; exit 2 ;;
+    esac
+    LOOP_KIND=$kind
+    LOOP_DIR=$dir
+    case $kind in
+        nvmfs) nvmfs_mount "$LOOP" "$dir" ;;
+        btrfs) mount -t btrfs -o noatime,nodiscard "$LOOP" "$dir" ;;
+        *) mount -t "$kind" -o noatime "$LOOP" "$dir" ;;
+    esac
+}
+
+# Mounts a store and waits until it stands; NVMFS_PID serves it, and closes the store on SIGTERM.
+nvmfs_mount() {
+    "$LACUNA" mount "$1" "$2" --foreground --allow-other --fcta &
+    NVMFS_PID=$!
+    local tries
+    for tries in $(seq 600); do
+        if mountpoint -q "$2"; then return; fi
+        kill -0 "$NVMFS_PID" 2> /dev/null || break
+        sleep 0.1
+    done
+    echo "$0: $1: not mounted after $tries tries" >&2
+    exit 1
+}
+
+nvmfs_umount() {
+    kill -TERM "$NVMFS_PID"
+    wait "$NVMFS_PID"
+    NVMFS_PID=
+}
+
+loop_umount() {
+    if [ "$LOOP_KIND" = nvmfs ]; then nvmfs_umount; else umount "$1"; fi
+    LOOP_DIR=
+}
+
+loop_remove() {
+    if [ -n "$LOOP_DIR" ]; then
+        local dir=$LOOP_DIR
+        loop_umount "$dir" || umount --lazy "$dir" || true
+    fi
+    if [ -n "$LOOP" ]; then losetup --detach "$LOOP" || true; fi
+    if [ -n "$LOOP_FILE" ]; then rm -f "$LOOP_FILE"; fi
+    LOOP= LOOP_FILE= LOOP_DIR=
+}

@@ -1,0 +1,133 @@
+//! What the system knows of a server on this machine: its writes, its processor time, its files.
+
+use std::{
+    fmt, fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::block_stat::{device_traffic, device_under, mount_of};
+
+/// What bytes written are measured by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The first of the following that can be had: the device under the data directory, the process of
+    /// the server, its own counter. Never stays after a database was opened.
+    Auto,
+    /// The counters of a block device, which tell about everybody who writes to it.
+    Device(PathBuf),
+    /// `write_bytes` in `/proc/PID/io` of the server. Knows nothing of direct writes through FUSE.
+    Process(u32),
+    /// The server's counter `Innodb_data_written`: pages, doublewrites and log as InnoDB sees them.
+    Status,
+}
+
+impl FromStr for Written {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Written, &'static str> {
+        match text {
+            "auto" => Ok(Written::Auto),
+            "process" => Ok(Written::Process(0)),
+            "status" => Ok(Written::Status),
+            path if path.starts_with('/') => Ok(Written::Device(path.into())),
+            _ => Err("bytes are counted by auto, process, status, or a block device such as /dev/loop0"),
+        }
+    }
+}
+
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Written::Auto => write!(f, "auto"),
+            Written::Device(path) => write!(f, "block device {}", path.display()),
+            Written::Process(pid) => write!(f, "/proc/{pid}/io of the server"),
+            Written::Status => write!(f, "Innodb_data_written of the server"),
+        }
+    }
+}
+
+impl Written {
+    /// Settles `Auto` and the server's process; an error when what was asked for cannot be had.
+    pub(super) fn resolve(self, data_directory: &Path, process: Option<u32>) -> Result<Written> {
+        let of_process = process.map(Written::Process).filter(|written| written.bytes().is_ok());
+        match self {
+            Written::Auto => {
+                let device = device_under(data_directory).map(Written::Device);
+                let device = device.filter(|written| written.bytes().is_ok());
+                // What goes through FUSE is no write of the process.
+                let is_fuse = mount_of(data_directory).is_some_and(|m| m.file_system.starts_with("fuse"));
+                Ok(device.or(of_process.filter(|_| !is_fuse)).unwrap_or(Written::Status))
+            }
+            Written::Process(_) => of_process.context("/proc/PID/io of the server cannot be read"),
+            Written::Device(path) => {
+                let written = Written::Device(path);
+                written.bytes()?;
+                Ok(written)
+            }
+            Written::Status => Ok(Written::Status),
+        }
+    }
+
+    /// Bytes written so far.
+    pub(super) fn bytes(&self) -> Result<u64> {
+        match self {
+            Written::Device(path) => Ok(device_traffic(path)?.written_bytes),
+            Written::Process(pid) => {
+                let path = format!("/proc/{pid}/io");
+                let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+                let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+                line.and_then(|bytes| bytes.parse().ok()).with_context(|| format!("{path}: no write_bytes"))
+            }
+            Written::Auto | Written::Status => bail!("only the server knows"),
+        }
+    }
+}
+
+/// The process that a pid file names, if it is a server's.
+pub(super) fn server_process(data_directory: &Path, pid_file: &Path) -> Option<u32> {
+    let text = fs::read_to_string(data_directory.join(pid_file)).ok()?;
+    let pid: u32 = text.trim().parse().ok()?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    ["mariadbd", "mysqld"].contains(&name.trim()).then_some(pid)
+}
+
+/// Processor time that a process used.
+pub(super) fn processor_seconds(pid: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in brackets may hold anything; ticks of user and system time are 12 and 13 behind it.
+    let (_, behind) = text.rsplit_once(')')?;
+    let mut columns = behind.split_whitespace().skip(11).map(str::parse::<u64>);
+    let ticks = columns.next()?.ok()? + columns.next()?.ok()?;
+    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// Room that all files below a directory take.
+pub(super) fn tree_bytes(directory: &Path) -> Option<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(directory).ok()? {
+        let entry = entry.ok()?;
+        // A server may remove its files meanwhile.
+        let Ok(metadata) = entry.metadata() else { continue };
+        bytes += metadata.blocks() * 512;
+        if metadata.is_dir() {
+            bytes += tree_bytes(&entry.path())?;
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_used_some_time() {
+        assert!(processor_seconds(std::process::id()).is_some());
+        assert_eq!("status".parse(), Ok(Written::Status));
+        assert!("loop0".parse::<Written>().is_err());
+    }
+}

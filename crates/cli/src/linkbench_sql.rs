@@ -1,0 +1,122 @@
+//! LinkBench on a server.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lacuna_bench::{
+    linkbench::{self, AckLog, Config, Format, NODE_DATA_BYTES_MAX, RunReport, SqlDb, Written, verify_acks},
+    mysql::{Address, Login},
+};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    linkbench::{Arguments, Kind, conclude},
+    say,
+};
+
+/// Options that mean something with --mysql alone.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// With --mysql: who connects
+    #[arg(long, default_value = "root", requires = "mysql")]
+    user: String,
+    /// With --mysql: password, if any
+    #[arg(long, default_value = "", requires = "mysql", hide_default_value = true)]
+    password: String,
+    /// With --mysql: database for the tables; made when missing
+    #[arg(long, default_value = "linkbench", requires = "mysql")]
+    database: String,
+    /// With --mysql: compression of page tables: lz4, zlib, lzo, lzma, bzip2 or snappy, as far as the
+    /// server has it
+    #[arg(long, value_name = "ALGORITHM", default_value = "lz4", requires = "mysql")]
+    innodb_algorithm: String,
+    /// With --mysql: what bytes written are counted by: a block device, process (the server's
+    /// /proc/PID/io), status (the server's own counter), or auto, the first of these that can be had
+    #[arg(long, value_name = "COUNTER", default_value = "auto", requires = "mysql")]
+    written_from: Written,
+}
+
+fn login(options: &Options) -> Login {
+    Login {
+        user: options.user.clone(),
+        password: options.password.clone(),
+        database: Some(options.database.clone()),
+    }
+}
+
+fn format(kind: Kind, options: &Options) -> (Format, &str) {
+    match kind {
+        Kind::Plain => (Format::Plain, "none"),
+        Kind::Row => (Format::Row, "zlib"),
+        Kind::Page => (Format::Page(options.innodb_algorithm.clone()), &options.innodb_algorithm),
+    }
+}
+
+/// Runs the kinds of tables one after the other; those of the last stay.
+pub(crate) fn run(arguments: &Arguments, config: &Config, server: &Address) -> Result<()> {
+    let mut runs: Vec<RunReport> = Vec::new();
+    let mut facts = Vec::new();
+    let mut written_from = String::new();
+    for (number, kind) in arguments.tables.iter().enumerate() {
+        eprintln!("{server}: {} tables, {} ids", kind.name(), config.ids);
+        // The log first: a crash in between leaves a log that demands nothing.
+        let acks = arguments.ack_log.as_deref().map(AckLog::create).transpose()?;
+        let (format, algorithm) = format(*kind, &arguments.sql);
+        let db = SqlDb::create(server, &login(&arguments.sql), &format, arguments.sql.written_from.clone())?;
+        let report = linkbench::run(&db, config, kind.name(), algorithm, acks.as_ref())
+            .with_context(|| server.to_string())?;
+        runs.push(report);
+        facts.push(db.server_facts()?);
+        written_from = db.written_from();
+        if number + 1 < arguments.tables.len() {
+            db.drop_tables()?;
+        }
+    }
+    conclude(arguments, &server.to_string(), &runs, || {
+        json!({
+            "benchmark": "linkbench",
+            "git": env!("LACUNA_GIT"),
+            "config": as_json(arguments, config, server, &written_from),
+            "runs": runs,
+            "servers": facts.into_iter().map(as_object).collect::<Vec<_>>(),
+        })
+    })
+}
+
+/// Proves that a server has every commit of a log.
+pub(crate) fn verify(arguments: &Arguments, log: &Path, server: &Address) -> Result<()> {
+    let db = SqlDb::open(server, &login(&arguments.sql), Written::Status)?;
+    let verified = verify_acks(&db, log).with_context(|| server.to_string())?;
+    say(&format!(
+        "{server}: sound, and all {} acknowledged changes are there ({} nodes, {} links)\n",
+        verified.acks, verified.nodes, verified.links
+    ))
+}
+
+fn as_json(arguments: &Arguments, config: &Config, server: &Address, written_from: &str) -> Value {
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "server": server.to_string(),
+        "database": arguments.sql.database,
+        "device_bytes_written_from": written_from,
+        "ids": config.ids,
+        "loaders": config.loaders,
+        "requesters": config.requesters,
+        "warmup_seconds": arguments.warmup,
+        "seconds": arguments.seconds,
+        "tables": arguments.tables.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+        "algorithm": arguments.sql.innodb_algorithm,
+        "isolation": "read committed",
+        "seed": config.seed,
+        "node_data_bytes_max": NODE_DATA_BYTES_MAX,
+        "distribution": config.distribution.as_ref().map(|path| path.display().to_string()),
+        "ack_log": arguments.ack_log.as_ref().map(|path| path.display().to_string()),
+    })
+}
+
+/// Settings and counters of a server; numbers as numbers.
+fn as_object(facts: Vec<(String, String)>) -> Map<String, Value> {
+    let value = |text: String| text.parse::<u64>().map_or(Value::String(text), Value::from);
+    facts.into_iter().map(|(name, text)| (name, value(text))).collect()
+}

@@ -1,0 +1,139 @@
+//! LinkBench on a real server, where one is installed; says so where none is.
+
+mod support;
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use support::{Scratch, run, succeed};
+
+/// A MariaDB server of this test's own: its data, its socket, nothing of the system's.
+struct Server {
+    process: Child,
+}
+
+impl Server {
+    /// `None` where MariaDB is missing.
+    fn start(scratch: &Scratch) -> Option<Server> {
+        let data = scratch.path("data");
+        if !data.exists() {
+            let mut install = Command::new("mariadb-install-db");
+            install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
+            install.arg(format!("--datadir={}", data.display())).args(as_root());
+            let Ok(output) = install.output() else {
+                eprintln!("not tested: LinkBench through SQL (mariadb-install-db is not installed)");
+                return None;
+            };
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        let mut command = Command::new("mariadbd");
+        command.args(["--no-defaults", "--skip-networking", "--innodb-buffer-pool-size=32M"]);
+        command.arg(format!("--datadir={}", data.display())).args(as_root());
+        command.args(["--socket=server.sock", "--pid-file=server.pid", "--skip-log-bin"]);
+        let process = command.current_dir(scratch.path(".")).stderr(Stdio::null()).spawn().unwrap();
+        let mut server = Server { process };
+        let start = Instant::now();
+        while !server.answers(scratch) {
+            assert!(start.elapsed() < Duration::from_secs(60), "the server does not come up");
+            assert_eq!(server.process.try_wait().unwrap(), None, "the server ended");
+            thread::sleep(Duration::from_millis(100));
+        }
+        Some(server)
+    }
+
+    fn answers(&self, scratch: &Scratch) -> bool {
+        std::os::unix::net::UnixStream::connect(scratch.path("data/server.sock")).is_ok()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The server refuses to run as root unless it is told to.
+fn as_root() -> Option<&'static str> {
+    let metadata = fs::metadata("/proc/self").unwrap();
+    (std::os::unix::fs::MetadataExt::uid(&metadata) == 0).then_some("--user=root")
+}
+
+const SMALL: &str = "--mysql data/server.sock --ids 2000 --requesters 4 --distribution distribution --seed 1";
+
+#[test]
+fn tables_of_a_server_are_loaded_measured_and_survive_it() {
+    let scratch = Scratch::new();
+    scratch.distribution();
+    let Some(mut server) = Server::start(&scratch) else { return };
+    succeed(
+        &scratch,
+        &format!(
+            "linkbench {SMALL} --seconds 1 --warmup 0 --tables plain,row,page --innodb-algorithm zlib \
+             --written-from process --json out.json --ack-log acks"
+        ),
+    );
+    let report: Value = serde_json::from_str(&fs::read_to_string(scratch.path("out.json")).unwrap()).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    let kinds: Vec<&str> = runs.iter().map(|run| run["tables"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["plain", "row", "page"]);
+    for (run, facts) in runs.iter().zip(report["servers"].as_array().unwrap()) {
+        assert_eq!((&run["counts_match"], &run["nodes"]), (&true.into(), &2000.into()), "{run}");
+        assert!(run["requests"].as_u64() > Some(100) && run["device_bytes_written"].as_u64() > Some(0));
+        assert!(facts["innodb_page_size"] == 16384 && facts["innodb_dblwr_pages_written"].is_u64());
+    }
+    let bytes = |run: usize| runs[run]["allocated_bytes"].as_u64().unwrap();
+    assert!(bytes(1) < bytes(0) && bytes(2) < bytes(0), "{} {} {}", bytes(0), bytes(1), bytes(2));
+    assert!(report["config"]["device_bytes_written_from"].as_str().unwrap().contains("/proc/"));
+
+    // The last tables stay: they are not mixed with others, and hold what was acknowledged.
+    let again = run(&scratch, &format!("linkbench {SMALL}"));
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("holds the table"), "{again:?}");
+    let verify = "linkbench --mysql data/server.sock --verify-acks acks";
+    assert!(succeed(&scratch, verify).contains("sound"));
+
+    // As after a power cut of the server: it recovers, and nothing is lost.
+    server.process.kill().unwrap();
+    server.process.wait().unwrap();
+    let gone = run(&scratch, verify);
+    assert_eq!(gone.status.code(), Some(1));
+    let server = Server::start(&scratch);
+    assert!(server.is_some());
+    assert!(succeed(&scratch, verify).contains("sound"));
+
+    // What is lost is missed.
+    let mut client = Command::new("mariadb");
+    client.args(["--no-defaults", "--user=root", "--execute=DELETE FROM linkbench.nodetable WHERE id = 7"]);
+    client.arg(format!("--socket={}", scratch.path("data/server.sock").display()));
+    assert!(client.status().unwrap().success());
+    let lost = run(&scratch, verify);
+    assert_eq!(lost.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&lost.stderr).contains("node 7 is lost"), "{lost:?}");
+}
+
+#[test]
+fn servers_that_are_none_are_refused() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("file"), "").unwrap();
+    for (arguments, code, word) in [
+        ("linkbench --mysql nonsense", 2, "HOST:PORT"),
+        ("linkbench --mysql ./file", 1, "./file"),
+        ("linkbench --mysql ./missing", 1, "./missing"),
+        ("linkbench --mysql ./missing --store place", 2, "--store"),
+        ("linkbench --mysql ./missing --database a`b", 1, "a`b"),
+        ("linkbench --tables row --size 64M", 1, "--mysql"),
+        ("linkbench --user me", 2, "--mysql"),
+        ("linkbench --mysql ./missing --written-from loop0", 2, "--written-from"),
+    ] {
+        let output = run(&scratch, arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {stderr}");
+        assert!(stderr.contains(word) && stderr.lines().count() <= 2, "{arguments}: {stderr}");
+    }
+}
