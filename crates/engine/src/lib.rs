@@ -50,6 +50,11 @@ mod flush;
 mod format_doc;
 mod ids;
 mod mtr;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub mod mutant;
 mod node;
 mod ops;
 mod options;

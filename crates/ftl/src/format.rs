@@ -15,6 +15,7 @@ use zerocopy::{
 use crate::{
     SECTOR,
     addr::{CHUNK_BYTES, CHUNK_SECTORS, GRAIN, Lba, PhysAddr, SegNo, Seq},
+    mutant::{Rule, is_broken},
 };
 
 /// The format that this code writes, and the newest that it reads.
@@ -418,6 +419,15 @@ impl RecordHeader {
 }
 
 impl RecordHeaderRaw {
+    /// The life that this says it belongs to, if it looks like a record at all.
+    pub(crate) fn claimed_life(&self) -> Option<Life> {
+        (self.magic.get() == RECORD_MAGIC).then(|| Life {
+            segment: SegNo(self.segment.get()),
+            generation: self.generation.get(),
+            epoch: self.epoch.get(),
+        })
+    }
+
     /// Length of header and body, if this looks like a record of `life` at `offset` at all. The
     /// checksum is still to be verified over that many bytes.
     pub(crate) fn sealed_bytes(&self, life: Life, offset: usize, segment_bytes: usize) -> Option<usize> {
@@ -426,7 +436,7 @@ impl RecordHeaderRaw {
         let plausible = self.magic.get() == RECORD_MAGIC
             && self.segment.get() == life.segment.0
             && self.generation.get() == life.generation
-            && self.epoch.get() == life.epoch
+            && (self.epoch.get() == life.epoch || is_broken(Rule::EpochCounts))
             && self.offset.get() as usize == offset
             && RECORD_HEADER_BYTES + body <= total
             && total <= segment_bytes - offset;

@@ -28,6 +28,7 @@ use crate::{
     format::{EntryKind, Extent, RECORDS_START, RecordKind},
     log::{AppendPoint, GC_CLASSES, Log, State},
     map::Map,
+    mutant::{Rule, is_broken},
     scan::{Scan, SegmentReader},
     space::{GC_SEGMENTS, Space},
     store::Store,
@@ -78,6 +79,10 @@ impl Store {
         let mut log = self.log.lock();
         log.counters.gc_segments += 1;
         log.note_lifetime(victim);
+        if is_broken(Rule::ReuseWaits) {
+            log.give_back(victim);
+            return Ok(());
+        }
         if corrupt > 0 {
             log.counters.corrupt_chunks += corrupt;
             log.damaged += 1;

@@ -107,6 +107,11 @@ mod format;
 mod gc;
 mod log;
 mod map;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub mod mutant;
 mod options;
 mod read;
 mod recovery;

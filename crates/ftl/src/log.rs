@@ -25,6 +25,7 @@ use crate::{
         ENTRY_BYTES, Entry, EntryKind, Life, Place, RECORDS_START, RecordHeader, RecordKind, Salt,
         SegmentHeader, SegmentKind,
     },
+    mutant::{Rule, is_broken},
     space::Space,
     tail::{Piece, Tail},
 };
@@ -383,6 +384,7 @@ impl Log {
         for (item, phys) in items.iter().zip(&placed[first..]) {
             let stored = u16::try_from(item.payload.len()).expect("a chunk is at most 16 KiB");
             let Item { kind, lba, sectors, birth, crc, .. } = *item;
+            let sectors = if kind == EntryKind::Trim && is_broken(Rule::TrimsLogged) { 1 } else { sectors };
             let entry = Entry { kind, lba, sectors, birth, phys: *phys, stored, crc };
             body.extend_from_slice(entry.to_raw().as_bytes());
         }

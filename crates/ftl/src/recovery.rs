@@ -31,7 +31,8 @@ use crate::{
     },
     log::{Log, Segment, State},
     map::Map,
-    scan::{Record, Scan, SegmentReader, corrupt, read_header},
+    mutant::{Rule, is_broken},
+    scan::{Record, Scan, SegmentReader, claimed_life, corrupt, read_header},
     space::Space,
     store::Store,
     superblock,
@@ -59,7 +60,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     for (life, _) in &sources {
         needed[life.segment.0 as usize] = true;
     }
-    let last_seq = replay.run(&sources, &root, superblock.flushed_seq, &mut map)?;
+    let flushed = superblock.flushed_seq.max(replay.marks_without_header(&root, &headers)?);
+    let last_seq = replay.run(&sources, &root, flushed, &mut map)?;
 
     let segments = headers.iter().zip(&needed).enumerate().map(|(no, (header, needed))| {
         let in_root = root.segments.iter().any(|place| place.segment.0 as usize == no);
@@ -146,6 +148,22 @@ impl Replay<'_> {
         Ok(sources)
     }
 
+    /// The newest flush mark in segments that should be replayed and whose header is damaged. Without a
+    /// header nothing of them is replayed, and if a flushed batch was among it, it must be missed.
+    fn marks_without_header(&self, root: &Root, headers: &[Option<SegmentHeader>]) -> Result<Seq> {
+        let mut mark = Seq(0);
+        for (no, _) in headers.iter().enumerate().skip(1).filter(|(_, header)| header.is_none()) {
+            let segment = SegNo(no as u32);
+            let claimed = claimed_life(self.device, self.space, segment)?;
+            let is_wanted = |life: &Life| life.epoch == self.epoch && life.generation >= root.generation_next;
+            if let Some(life) = claimed.filter(is_wanted) {
+                let reader = SegmentReader::new(self.device, self.space, segment);
+                mark = mark.max(Scan::new(reader, self.salt, life, RECORDS_START).mark_beyond()?);
+            }
+        }
+        Ok(mark)
+    }
+
     /// Applies the longest prefix of batches that is there, and returns the last one's number.
     fn run(&self, sources: &[(Life, usize)], root: &Root, flushed: Seq, map: &mut Map) -> Result<Seq> {
         let mut batches: BTreeMap<Seq, Vec<Part>> = BTreeMap::new();
@@ -165,21 +183,21 @@ impl Replay<'_> {
             flushed = flushed.max(scan.mark_beyond()?);
         }
         let mut last = root.start_seq;
-        while let Some(mut parts) = batches.remove(&last.next()) {
+        while let Some((seq, mut parts)) = take_next(&mut batches, last) {
             parts.sort_unstable_by_key(|part| part.record.header.part);
-            if !is_whole(&parts) {
+            if !is_whole(&parts) && !is_broken(Rule::AllParts) {
                 break;
             }
             let entries = self.entries(&parts)?;
-            if last.next() > flushed && !self.payload_is_whole(&entries)? {
+            if seq > flushed && !self.payload_is_whole(&entries)? && !is_broken(Rule::ReplayVerifies) {
                 break;
             }
-            last = last.next();
+            last = seq;
             for entry in entries {
                 apply(map, entry, last);
             }
         }
-        if last < flushed {
+        if last < flushed && !is_broken(Rule::MarksCount) {
             let reason = format!(
                 "batch {} was flushed and is not there; the log goes up to {}",
                 last.0 + 1,
@@ -214,6 +232,12 @@ impl Replay<'_> {
         }
         Ok(true)
     }
+}
+
+/// Takes out the batch after `last`. None when it is missing: what follows a gap is void.
+fn take_next(batches: &mut BTreeMap<Seq, Vec<Part>>, last: Seq) -> Option<(Seq, Vec<Part>)> {
+    let next = batches.first_entry()?;
+    (*next.key() == last.next() || is_broken(Rule::StopAtGap)).then(|| next.remove_entry())
 }
 
 /// Whether the sorted `parts` are a batch: numbered from 0, the last and only the last marked so.
