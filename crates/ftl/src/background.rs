@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::{
     Error, Result, Work,
     addr::SegNo,
-    log::{Log, State},
+    log::Log,
     map::Map,
     space::{GC_SEGMENTS, Space},
     store::Store,
@@ -29,7 +29,8 @@ const HELP_STEPS: usize = 4;
 enum Plan {
     Checkpoint,
     Collect(SegNo),
-    /// Let the writes of sealed segments reach the device, so that they can be collected.
+    /// Make the deaths of segments durable, and let the writes of sealed ones reach the device, so
+    /// that they can be collected.
     Flush,
 }
 
@@ -69,7 +70,10 @@ impl Store {
                 }
                 let map = self.map.read();
                 let target = missing + self.pace();
-                self.plan(&log, &map, target).ok_or_else(|| self.full(&log, &map))?
+                let plan = self.plan(&log, &map, target);
+                // A reader may pin what could be freed. It waits for nobody, so it will be gone soon.
+                let plan = plan.or((self.waiting(&log, &map).reader > 0).then_some(Plan::Flush));
+                plan.ok_or_else(|| self.full(&log, &map))?
             };
             self.carry_out(plan)?;
         }
@@ -94,20 +98,24 @@ impl Store {
         match plan {
             Plan::Checkpoint => self.checkpoint_in_turn(),
             Plan::Collect(victim) => self.collect(victim),
-            Plan::Flush => self.flush_all(),
+            Plan::Flush => self.flush_and_free(),
         }
     }
 
     /// What brings `missing` more free segments nearer, if anything does.
     fn plan(&self, log: &Log, map: &Map, missing: usize) -> Option<Plan> {
-        let gain = self.checkpoint_gain(log, map);
-        if gain >= missing {
+        let waiting = self.waiting(log, map);
+        if waiting.flush >= missing.min(self.pace()) {
+            return Some(Plan::Flush);
+        }
+        let gain = waiting.checkpoint + self.checkpoint_shrinks_by(log);
+        if gain >= missing.max(self.pace()) {
             return Some(Plan::Checkpoint);
         }
         if let Some(victim) = self.victim(log, map) {
             return Some(Plan::Collect(victim));
         }
-        if log.sealed_tails() {
+        if waiting.flush > 0 || log.sealed_tails() {
             return Some(Plan::Flush);
         }
         (gain > 0).then_some(Plan::Checkpoint)
@@ -119,11 +127,10 @@ impl Store {
         (self.space.segments / 64).max(2)
     }
 
-    /// Segments that a checkpoint would free.
-    fn checkpoint_gain(&self, log: &Log, map: &Map) -> usize {
-        let dead = log.in_state(State::Sealed).filter(|segment| map.live(*segment).extents == 0).count();
+    /// Segments that a checkpoint now would need less than the durable one.
+    fn checkpoint_shrinks_by(&self, log: &Log) -> usize {
         let need = self.space.checkpoint_segments(log.peak.extents());
-        dead + log.checkpoint_segments.len().saturating_sub(need)
+        log.checkpoint_segments.len().saturating_sub(need)
     }
 
     /// Free segments below which work is due: those that collection needs to win a checkpoint's worth
@@ -153,9 +160,17 @@ impl Store {
         // costs more wear than it saves waiting.
         match plan {
             Plan::Collect(victim) if !self.is_worth_the_wear(map, victim) => {
-                (self.checkpoint_gain(log, map) > 0).then_some(Plan::Checkpoint)
+                self.plan_without_moving(log, map)
             }
             plan => Some(plan),
+        }
+    }
+
+    fn plan_without_moving(&self, log: &Log, map: &Map) -> Option<Plan> {
+        let waiting = self.waiting(log, map);
+        match waiting.flush {
+            0 => (waiting.checkpoint + self.checkpoint_shrinks_by(log) > 0).then_some(Plan::Checkpoint),
+            _ => Some(Plan::Flush),
         }
     }
 

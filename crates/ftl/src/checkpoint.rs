@@ -12,9 +12,8 @@
 //! 2. all append points' tails; then a sync: now everything collected is durable;
 //! 3. the superblock, into one slot, then a sync: now the new root is in force; then the same for the
 //!    other slot, so that nothing leads to the old root any more;
-//! 4. only now the old checkpoint's segments and those that were dead *at the beginning* become free.
-//!    Neither the new root's map nor replay from it can lead into them: they had no live extent
-//!    then, sealed segments get none later, and they lie before the noted offsets.
+//! 4. only now the old checkpoint's segments become free, and dead ones that the new checkpoint covers
+//!    (`reuse`).
 
 use lacuna_device::{AlignedBuf, BlockDevice};
 use zerocopy::{FromBytes, IntoBytes};
@@ -23,11 +22,12 @@ use crate::{
     Result, Seq,
     addr::SegNo,
     format::{
-        Life, MAP_ENTRY_BYTES, MapEntryRaw, Place, RECORD_HEADER_BYTES, RecordHeader, RecordKind, Root,
-        RootRef, Salt, SegmentHeader, SegmentKind, Superblock,
+        Life, MAP_ENTRY_BYTES, MapEntryRaw, POSITIONS, Place, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
+        Root, RootRef, Salt, SegmentHeader, SegmentKind, Superblock,
     },
-    log::{AppendPoint, State},
+    log::State,
     map::Map,
+    reuse::Coverage,
     scan::{Scan, SegmentReader, corrupt, read_header},
     space::{MAP_RECORD_ENTRIES, Space},
     store::Store,
@@ -37,10 +37,10 @@ use crate::{
 /// What is noted when a checkpoint begins.
 struct Beginning {
     start_seq: Seq,
-    generation_next: u64,
-    positions: [Option<Place>; 2],
-    /// Segments that the checkpoint will free: dead ones and the old checkpoint's.
-    dying: Vec<SegNo>,
+    start_move: Seq,
+    coverage: Coverage,
+    /// Segments of the old checkpoint.
+    old: Vec<SegNo>,
     log_bytes: u64,
 }
 
@@ -72,13 +72,11 @@ impl Store {
     fn begin_checkpoint(&self) -> Result<Beginning> {
         let log = self.log.lock();
         self.check_poison(&log)?;
-        let map = self.map.read();
-        let dead = log.in_state(State::Sealed).filter(|segment| map.live(*segment).extents == 0);
         Ok(Beginning {
             start_seq: log.last_seq,
-            generation_next: log.generation_next,
-            positions: [log.position(AppendPoint::Data), log.position(AppendPoint::Log)],
-            dying: dead.chain(log.checkpoint_segments.iter().copied()).collect(),
+            start_move: log.last_move,
+            coverage: Coverage { generation_next: log.generation_next, positions: log.positions() },
+            old: log.checkpoint_segments.clone(),
             log_bytes: log.bytes_since_checkpoint,
         })
     }
@@ -119,25 +117,16 @@ impl Store {
     fn finish_checkpoint(&self, writer: Writer<'_>, beginning: Beginning) {
         {
             let mut log = self.log.lock();
+            log.coverage = beginning.coverage;
             log.checkpoint_segments = writer.places.iter().map(|place| place.segment).collect();
             log.checkpoint_taken = 0;
             log.bytes_since_checkpoint -= beginning.log_bytes;
             log.counters.checkpoints += 1;
         }
-        for segment in beginning.dying {
-            // A reader that began before the segment died may still be in it: left for the next time.
-            if !self.is_unpinned(segment) {
-                continue;
-            }
-            if self.options.discard {
-                // Advice: a device that refuses it loses nothing but the hint.
-                let _ = self.device.discard(self.device_offset(segment, 0), self.space.segment_bytes as u64);
-            }
-            let mut log = self.log.lock();
-            assert_eq!(self.map.read().live(segment).extents, 0, "dead segment {} came to life", segment.0);
-            log.give_back(segment);
+        for segment in beginning.old {
+            self.free_segment(segment);
         }
-        self.io_done.notify_all();
+        self.free_reusable();
     }
 }
 
@@ -187,10 +176,11 @@ impl<'a> Writer<'a> {
         }
         let body = Root {
             start_seq: beginning.start_seq,
-            generation_next: beginning.generation_next,
+            start_move: beginning.start_move,
+            generation_next: beginning.coverage.generation_next,
             extents,
             map_records: self.records,
-            positions: beginning.positions,
+            positions: beginning.coverage.positions,
             segments: self.places.clone(),
         }
         .to_bytes();
@@ -250,9 +240,12 @@ impl<'a> Writer<'a> {
         let Life { segment, generation, epoch } = life;
         self.places.push(Place { segment, generation, offset: 0 });
         self.offset = 0;
-        let header =
-            SegmentHeader { kind: SegmentKind::Checkpoint, segment, generation, epoch, opened_seq: self.seq };
-        let salt = self.store.log.lock().salt;
+        let (salt, durable) = {
+            let log = self.store.log.lock();
+            (log.salt, log.durable())
+        };
+        let (kind, opened_seq) = (SegmentKind::Checkpoint, self.seq);
+        let header = SegmentHeader { kind, segment, generation, epoch, opened_seq, durable };
         self.write(header.to_raw(salt).as_bytes())?;
         self.offset = self.store.space.checkpoint_start();
         Ok(())
@@ -280,10 +273,11 @@ pub(crate) fn load(
     let Some(at) = superblock.root else {
         let root = Root {
             start_seq: Seq(0),
+            start_move: Seq(0),
             generation_next: 1,
             extents: 0,
             map_records: 0,
-            positions: [None; 2],
+            positions: [None; POSITIONS],
             segments: Vec::new(),
         };
         return Ok((map, root));

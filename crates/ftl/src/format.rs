@@ -207,6 +207,21 @@ impl Superblock {
 
 // ------------------------------------------------------------------------------------ segment header
 
+/// Up to which batch and up to which relocation all was durable at some moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    pub(crate) batches: Seq,
+    /// Relocation records have numbers of their own.
+    pub(crate) moves: Seq,
+}
+
+impl Marks {
+    /// The later of both, each for itself.
+    pub(crate) fn max(self, other: Marks) -> Marks {
+        Marks { batches: self.batches.max(other.batches), moves: self.moves.max(other.moves) }
+    }
+}
+
 /// Append points, as numbered on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentKind {
@@ -245,7 +260,9 @@ pub(crate) struct SegmentHeaderRaw {
     generation: U64,
     epoch: U64,
     opened_seq: U64,
-    reserved_b: [u8; 24],
+    flushed_seq: U64,
+    flushed_move: U64,
+    reserved_b: [u8; 8],
 }
 const _: () = assert!(size_of::<SegmentHeaderRaw>() == 64);
 
@@ -259,6 +276,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) epoch: u64,
     /// Last batch accepted when the segment was opened.
     pub(crate) opened_seq: Seq,
+    /// What was durable then.
+    pub(crate) durable: Marks,
 }
 
 impl SegmentHeaderRaw {
@@ -272,7 +291,7 @@ impl SegmentHeaderRaw {
         if self.segment.get() != segment.0 {
             return Err("segment header of another segment");
         }
-        if u32::from(self.version.get()) != VERSION || self.reserved_a != 0 || self.reserved_b != [0; 24] {
+        if u32::from(self.version.get()) != VERSION || self.reserved_a != 0 || self.reserved_b != [0; 8] {
             return Err("unknown segment version");
         }
         let kind = SegmentKind::from_raw(self.kind).ok_or("unknown kind of segment")?;
@@ -282,6 +301,7 @@ impl SegmentHeaderRaw {
             generation: self.generation.get(),
             epoch: self.epoch.get(),
             opened_seq: Seq(self.opened_seq.get()),
+            durable: Marks { batches: Seq(self.flushed_seq.get()), moves: Seq(self.flushed_move.get()) },
         })
     }
 }
@@ -298,7 +318,9 @@ impl SegmentHeader {
             generation: self.generation.into(),
             epoch: self.epoch.into(),
             opened_seq: self.opened_seq.0.into(),
-            reserved_b: [0; 24],
+            flushed_seq: self.durable.batches.0.into(),
+            flushed_move: self.durable.moves.0.into(),
+            reserved_b: [0; 8],
         };
         raw.crc = seal(salt.0, raw.as_bytes(), 4).into();
         raw
@@ -375,9 +397,11 @@ pub(crate) struct RecordHeader {
     /// No further part of this batch follows.
     pub(crate) last_part: bool,
     pub(crate) life: Life,
-    /// The batch's number; for other kinds the last one accepted.
+    /// The batch's number; of relocations the record's own, in a sequence of theirs; of a checkpoint's
+    /// records the last batch accepted.
     pub(crate) seq: Seq,
-    /// Every batch up to this one was durable when the record was made.
+    /// Every batch, of relocations every relocation, up to this one was durable when the record was
+    /// made; see [`RecordHeader::durable`].
     pub(crate) flushed_seq: Seq,
     /// Index of the part in its batch or checkpoint.
     pub(crate) part: u32,
@@ -390,6 +414,15 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
+    /// What the record says to have been durable when it was made.
+    pub(crate) fn durable(&self) -> Marks {
+        match self.kind {
+            RecordKind::Batch => Marks { batches: self.flushed_seq, moves: Seq(0) },
+            RecordKind::Relocation => Marks { batches: Seq(0), moves: self.flushed_seq },
+            RecordKind::Map | RecordKind::Root => Marks::default(),
+        }
+    }
+
     /// Header and body as written, sealed. `body` is `body_bytes` long.
     pub(crate) fn seal(&self, salt: Salt, body: &[u8]) -> Vec<u8> {
         assert_eq!(body.len(), self.body_bytes as usize, "body of another length than announced");
@@ -565,6 +598,10 @@ impl EntryRaw {
             return Err("payload outside its record");
         }
         check_chunk(entry.lba, entry.sectors, entry.stored)?;
+        // What is moved are extents, and these have payload in each of their sectors.
+        if kind == EntryKind::Relocate && usize::from(entry.stored).div_ceil(SECTOR) as u64 != entry.sectors {
+            return Err("relocation of sectors without payload");
+        }
         Ok(entry)
     }
 }
@@ -683,14 +720,18 @@ fn check_fragment(chunk: u64, extent: &Extent) -> Result<(), Flaw> {
 #[repr(C)]
 struct RootRaw {
     start_seq: U64,
+    start_move: U64,
     generation_next: U64,
     extents: U64,
     map_records: U32,
     segments: U32,
-    positions: [PlaceRaw; 2],
-    reserved: [u8; 16],
+    positions: [PlaceRaw; POSITIONS],
+    reserved: [u8; 24],
 }
-const _: () = assert!(size_of::<RootRaw>() == 80);
+const _: () = assert!(size_of::<RootRaw>() == 192);
+
+/// Append points for which a root has room.
+pub(crate) const POSITIONS: usize = 8;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -714,14 +755,16 @@ pub(crate) struct Place {
 pub(crate) struct Root {
     /// The map holds at least the batches up to this one; replay applies all after it.
     pub(crate) start_seq: Seq,
+    /// The map knows of the relocations up to this one; replay looks at all after it.
+    pub(crate) start_move: Seq,
     /// Segments with this generation or a later one were opened after `start_seq` was taken.
     pub(crate) generation_next: u64,
     /// Entries in all map records.
     pub(crate) extents: u64,
     /// Number of map records.
     pub(crate) map_records: u32,
-    /// Append offsets of the data and the log stream at `start_seq`, where a segment was open.
-    pub(crate) positions: [Option<Place>; 2],
+    /// Append offsets of the append points at `start_seq`, where a segment was open.
+    pub(crate) positions: [Option<Place>; POSITIONS],
     /// Segments of the checkpoint in order; the root is in the last one.
     pub(crate) segments: Vec<Place>,
 }
@@ -754,12 +797,13 @@ impl Root {
         let none = Place { segment: SegNo(0), generation: 0, offset: 0 };
         let raw = RootRaw {
             start_seq: self.start_seq.0.into(),
+            start_move: self.start_move.0.into(),
             generation_next: self.generation_next.into(),
             extents: self.extents.into(),
             map_records: self.map_records.into(),
             segments: u32::try_from(self.segments.len()).expect("checkpoint of 2^32 segments").into(),
             positions: self.positions.map(|place| place.unwrap_or(none).to_raw()),
-            reserved: [0; 16],
+            reserved: [0; 24],
         };
         let mut bytes = raw.as_bytes().to_vec();
         for place in &self.segments {
@@ -776,10 +820,10 @@ impl Root {
     /// Reads the body of a verified root record.
     pub(crate) fn parse(bytes: &[u8], segments: u32, segment_bytes: usize) -> Result<Root, Flaw> {
         let (raw, rest) = RootRaw::read_from_prefix(bytes).map_err(|_| "root is too short")?;
-        if rest.len() != raw.segments.get() as usize * size_of::<PlaceRaw>() || raw.reserved != [0; 16] {
+        if rest.len() != raw.segments.get() as usize * size_of::<PlaceRaw>() || raw.reserved != [0; 24] {
             return Err("root of a bad length");
         }
-        let mut positions = [None; 2];
+        let mut positions = [None; POSITIONS];
         for (position, raw) in positions.iter_mut().zip(&raw.positions) {
             if raw.segment.get() != 0 {
                 *position = Some(Place::verify(raw, segments, segment_bytes)?);
@@ -791,6 +835,7 @@ impl Root {
         });
         Ok(Root {
             start_seq: Seq(raw.start_seq.get()),
+            start_move: Seq(raw.start_move.get()),
             generation_next: raw.generation_next.get(),
             extents: raw.extents.get(),
             map_records: raw.map_records.get(),

@@ -10,9 +10,9 @@
 //! segments of fresh data, as SepBIT does (Wang et al., FAST 2022): the longer an extent has lived, the
 //! longer it will. Where segments are scarce, classes share an append point.
 //!
-//! Crash argument: a moved extent is the same bytes at another place. The old place stays intact
-//! until a checkpoint is durable that began after the segment was dead, which is after the moved
-//! extents were durable (`checkpoint`, step 2). Before that, recovery finds the old place.
+//! Crash argument: a moved extent is the same bytes at another place. Recovery replays relocations
+//! after the batches, where the map still holds what they moved (`replay`). One that a power cut took
+//! is missed by nobody: the old place stays intact until the relocation is durable (`reuse`).
 //!
 //! A live chunk whose checksum does not match is left where it is. Its segment is counted as damaged
 //! and neither collected again nor reused, so that the error stays an error and collection goes on.
@@ -28,7 +28,6 @@ use crate::{
     format::{EntryKind, Extent, RECORDS_START, RecordKind},
     log::{AppendPoint, GC_CLASSES, Log, State},
     map::Map,
-    mutant::{Rule, is_broken},
     scan::{Scan, SegmentReader},
     space::{GC_SEGMENTS, Space},
     store::Store,
@@ -79,10 +78,6 @@ impl Store {
         let mut log = self.log.lock();
         log.counters.gc_segments += 1;
         log.note_lifetime(victim);
-        if is_broken(Rule::ReuseWaits) {
-            log.give_back(victim);
-            return Ok(());
-        }
         if corrupt > 0 {
             log.counters.corrupt_chunks += corrupt;
             log.damaged += 1;
@@ -140,9 +135,9 @@ impl Store {
                 moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
             let point = self.gc_point(&log, class, &items).ok_or_else(|| self.full(&log, &map))?;
-            let seq = log.last_seq;
-            let placed = log.append(point, RecordKind::Relocation, seq, &items, &self.written);
+            let placed = log.append(point, RecordKind::Relocation, &items, &self.written);
             for (moving, phys) in moving.iter().zip(placed) {
+                log.peak.note_moved(&moving.extent);
                 map.relocate(moving.lba, &moving.extent, phys, moving.crc);
             }
         }

@@ -8,7 +8,8 @@
 //! 1. Batches are numbered without gaps, in the order in which they enter the log and the map.
 //! 2. A segment's generation was never used before by any segment of the store.
 //! 3. A free segment has no live extent, no reader pin, no write on its way, and is not needed by
-//!    the durable checkpoint or by replay from it.
+//!    the durable checkpoint or by replay from it (`reuse`).
+//! 4. Relocation records are numbered without gaps, in the order in which they enter log and map.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -18,14 +19,15 @@ use std::{
 use zerocopy::IntoBytes;
 
 use crate::{
-    Seq, Stream,
+    SECTOR, Seq, Stream,
     addr::{GRAIN, PhysAddr, SegNo},
     batch::{Item, payload_order, place, segments_needed},
     format::{
-        ENTRY_BYTES, Entry, EntryKind, Life, Place, RECORDS_START, RecordHeader, RecordKind, Salt,
-        SegmentHeader, SegmentKind,
+        ENTRY_BYTES, Entry, EntryKind, Extent, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader,
+        RecordKind, Salt, SegmentHeader, SegmentKind,
     },
     mutant::{Rule, is_broken},
+    reuse::Coverage,
     space::Space,
     tail::{Piece, Tail},
 };
@@ -57,6 +59,8 @@ pub(crate) struct Segment {
     pub(crate) opened_seq: Seq,
     /// Whether it holds batches, not what collection has moved.
     pub(crate) is_fresh: bool,
+    /// A flush of everything that began when it was dead has ended.
+    pub(crate) death_is_durable: bool,
 }
 
 /// Where records are appended.
@@ -71,6 +75,7 @@ pub(crate) enum AppendPoint {
 /// Append points for moved extents: by age, so that what dies together lies together.
 pub(crate) const GC_CLASSES: usize = 4;
 const APPEND_POINTS: usize = 2 + GC_CLASSES;
+const _: () = assert!(APPEND_POINTS <= POSITIONS);
 
 impl From<Stream> for AppendPoint {
     fn from(stream: Stream) -> AppendPoint {
@@ -98,8 +103,16 @@ impl AppendPoint {
         }
     }
 
-    fn is_fresh(self) -> bool {
+    /// Whether batches go there.
+    pub(crate) fn is_fresh(self) -> bool {
         !matches!(self, AppendPoint::Gc(_))
+    }
+
+    /// Append points for batches.
+    pub(crate) const FRESH: [AppendPoint; 2] = [AppendPoint::Data, AppendPoint::Log];
+
+    pub(crate) fn all() -> impl Iterator<Item = AppendPoint> {
+        AppendPoint::FRESH.into_iter().chain(AppendPoint::gc())
     }
 
     /// All append points for moved extents.
@@ -132,11 +145,14 @@ pub(crate) struct Counters {
 }
 
 /// The largest number of extents that a recovery could bring back: that of any state since the last
-/// flush, because an unflushed trim may be undone by a power cut.
+/// flush, because an unflushed trim may be undone by a power cut; and where a fragment was moved, the
+/// cuts that made it, because the relocation may survive the batches that cut.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peak {
     since_flushed: u64,
     since_flush_began: u64,
+    cuts_since_flushed: u64,
+    cuts_since_flush_began: u64,
 }
 
 impl Peak {
@@ -145,16 +161,28 @@ impl Peak {
         self.since_flush_began = self.since_flush_began.max(extents);
     }
 
+    /// `extent` was moved.
+    pub(crate) fn note_moved(&mut self, extent: &Extent) {
+        let is_cut_before = extent.skip > 0;
+        let end = usize::from(extent.skip + extent.sectors);
+        let is_cut_behind = end < usize::from(extent.stored).div_ceil(SECTOR);
+        let cuts = u64::from(is_cut_before) + u64::from(is_cut_behind);
+        self.cuts_since_flushed += cuts;
+        self.cuts_since_flush_began += cuts;
+    }
+
     pub(crate) fn flush_begins(&mut self, extents: u64) {
         self.since_flush_began = extents;
+        self.cuts_since_flush_began = 0;
     }
 
     pub(crate) fn flushed(&mut self) {
         self.since_flushed = self.since_flush_began;
+        self.cuts_since_flushed = self.cuts_since_flush_began;
     }
 
     pub(crate) fn extents(&self) -> u64 {
-        self.since_flushed
+        self.since_flushed + self.cuts_since_flushed
     }
 }
 
@@ -168,6 +196,10 @@ pub(crate) struct Log {
     pub(crate) last_seq: Seq,
     /// Every batch up to this one is durable.
     pub(crate) flushed_seq: Seq,
+    /// Last relocation record appended.
+    pub(crate) last_move: Seq,
+    /// Every relocation up to this one is durable.
+    pub(crate) flushed_move: Seq,
     pub(crate) segments: Vec<Segment>,
     /// Number of damaged segments.
     pub(crate) damaged: usize,
@@ -184,6 +216,8 @@ pub(crate) struct Log {
     pub(crate) flushing: bool,
     /// The first failed write or sync.
     pub(crate) poison: Option<String>,
+    /// What the durable checkpoint covers.
+    pub(crate) coverage: Coverage,
     /// Segments of the durable checkpoint.
     pub(crate) checkpoint_segments: Vec<SegNo>,
     /// Segments that the checkpoint being written has taken.
@@ -208,6 +242,8 @@ impl Log {
             generation_next: 1,
             last_seq,
             flushed_seq: last_seq,
+            last_move: Seq(0),
+            flushed_move: Seq(0),
             free: free.collect(),
             segments,
             damaged: 0,
@@ -218,6 +254,7 @@ impl Log {
             write_next: 0,
             flushing: false,
             poison: None,
+            coverage: Coverage::default(),
             checkpoint_segments: Vec::new(),
             checkpoint_taken: 0,
             bytes_since_checkpoint: 0,
@@ -254,6 +291,7 @@ impl Log {
             epoch: life.epoch,
             opened_seq: self.last_seq,
             is_fresh: false,
+            death_is_durable: false,
         };
         Some(life)
     }
@@ -294,10 +332,24 @@ impl Log {
     }
 
     /// Where the next record of `point` would go.
-    pub(crate) fn position(&self, point: AppendPoint) -> Option<Place> {
+    fn position(&self, point: AppendPoint) -> Option<Place> {
         let segment = self.open[point.index()]?;
         let offset = self.tails[&segment].1.append_offset() as u32;
         Some(Place { segment, generation: self.segment(segment).generation, offset })
+    }
+
+    /// Where the next record of each append point would go.
+    pub(crate) fn positions(&self) -> [Option<Place>; POSITIONS] {
+        let mut positions = [None; POSITIONS];
+        for point in AppendPoint::all() {
+            positions[point.index()] = self.position(point);
+        }
+        positions
+    }
+
+    /// What is durable.
+    pub(crate) fn durable(&self) -> Marks {
+        Marks { batches: self.flushed_seq, moves: self.flushed_move }
     }
 
     /// Free segments that `items` need at `point`.
@@ -325,13 +377,12 @@ impl Log {
         self.tails.get(&segment).map_or(out.len(), |(_, tail)| tail.copy_to(offset, out))
     }
 
-    /// Appends `items` as records of `kind` under the number `seq` and returns where the payload of
-    /// each lies. Opens segments as needed; the caller has made sure that there are enough.
+    /// Appends `items` as records of `kind` and returns where the payload of each lies. A batch is
+    /// the last one accepted; relocation records are numbered here, one by one (invariant 4). Opens segments as needed; the caller has made sure that there are enough.
     pub(crate) fn append(
         &mut self,
         point: AppendPoint,
         kind: RecordKind,
-        seq: Seq,
         items: &[Item<'_>],
         written: &[AtomicU32],
     ) -> Vec<PhysAddr> {
@@ -346,13 +397,17 @@ impl Log {
             let segment = self.open[point.index()].expect("a part was placed in it");
             let now = &rest[..found.items];
             rest = &rest[found.items..];
+            let is_move = kind == RecordKind::Relocation;
+            if is_move {
+                self.last_move = self.last_move.next();
+            }
             let header = RecordHeader {
                 kind,
-                last_part: rest.is_empty() || kind == RecordKind::Relocation,
+                last_part: rest.is_empty() || is_move,
                 life: self.life(segment),
-                seq,
-                flushed_seq: self.flushed_seq,
-                part: if kind == RecordKind::Relocation { 0 } else { part },
+                seq: if is_move { self.last_move } else { self.last_seq },
+                flushed_seq: if is_move { self.flushed_move } else { self.flushed_seq },
+                part: if is_move { 0 } else { part },
                 offset: at as u32,
                 body_bytes: (now.len() * ENTRY_BYTES) as u32,
                 total_bytes: (found.end - at) as u32,
@@ -419,8 +474,14 @@ impl Log {
         written[life.segment.0 as usize].store(0, Ordering::Release);
         let Life { segment, generation, epoch } = life;
         self.segments[segment.0 as usize].is_fresh = point.is_fresh();
-        let header =
-            SegmentHeader { kind: point.kind(), segment, generation, epoch, opened_seq: self.last_seq };
+        let header = SegmentHeader {
+            kind: point.kind(),
+            segment,
+            generation,
+            epoch,
+            opened_seq: self.last_seq,
+            durable: self.durable(),
+        };
         let mut tail = Tail::new(self.space.segment_bytes, self.space.block_bytes);
         let mut full = Vec::new();
         tail.append(header.to_raw(self.salt).as_bytes(), &mut full);
@@ -436,6 +497,15 @@ impl Log {
             self.write_next += 1;
             self.outstanding.insert(id);
             self.pending.push_back(DeviceWrite { id, segment, point, piece });
+        }
+    }
+
+    /// Everything up to `durable` is durable, and so are the deaths of `dead`.
+    pub(crate) fn note_flushed(&mut self, durable: Marks, dead: &[SegNo]) {
+        (self.flushed_seq, self.flushed_move) = (durable.batches, durable.moves);
+        self.peak.flushed();
+        for segment in dead {
+            self.segments[segment.0 as usize].death_is_durable = true;
         }
     }
 

@@ -19,6 +19,12 @@ lacuna_device::breakable_rules! {
     ReadVerifies = "read-verifies",
     /// A segment that a reader is in is not reused.
     PinsCount = "pins-count",
-    /// A segment that the durable root may lead into is not reused.
-    ReuseWaits = "reuse-waits",
+    /// Nor is one whose records may be replayed.
+    ReuseCovered = "reuse-covered",
+    /// Nor is one whose extents a cut could bring back: what overwrote and what moved them is durable.
+    DeathDurable = "death-durable",
+    /// A relocation applies only to what the batch that it names wrote.
+    BirthCounts = "birth-counts",
+    /// A relocation that is missing below the last mark is damage.
+    MoveMarksCount = "move-marks-count",
 }

@@ -9,10 +9,10 @@ use lacuna_device::{AlignedBuf, BlockDevice};
 use zerocopy::FromBytes;
 
 use crate::{
-    Error, Result, Seq,
+    Error, Result,
     addr::{GRAIN, SegNo},
     format::{
-        ENTRY_BYTES, Entry, EntryRaw, Flaw, Life, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader,
+        ENTRY_BYTES, Entry, EntryRaw, Flaw, Life, Marks, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader,
         RecordHeaderRaw, Salt, SegmentHeader, SegmentHeaderRaw,
     },
     space::Space,
@@ -121,17 +121,17 @@ impl<'a> Scan<'a> {
         Ok(None)
     }
 
-    /// The newest flush mark of any record behind the end of the scan. A power cut leaves records
+    /// The newest flush marks of any record behind the end of the scan. A power cut leaves records
     /// there that it did not reach in order; damage to a record leaves the rest of the segment. The
-    /// mark tells them apart. Records start on any grain.
-    pub(crate) fn mark_beyond(&mut self) -> Result<Seq> {
-        let mut mark = Seq(0);
+    /// marks tell them apart. Records start on any grain.
+    pub(crate) fn marks_beyond(&mut self) -> Result<Marks> {
+        let mut marks = Marks::default();
         for offset in (self.next.next_multiple_of(GRAIN)..self.reader.space.segment_bytes).step_by(GRAIN) {
             if let Some(record) = self.reader.record(offset, self.salt, self.life)? {
-                mark = mark.max(record.header.flushed_seq);
+                marks = marks.max(record.header.durable());
             }
         }
-        Ok(mark)
+        Ok(marks)
     }
 
     /// Byte on the device at which the scan goes on, or ended.

@@ -6,13 +6,21 @@ use parking_lot::MutexGuard;
 use crate::{
     Error, Op, Result, Seq, Stream,
     batch::Batch,
-    format::{EntryKind, RecordKind},
+    format::{EntryKind, Marks, RecordKind},
     log::{AppendPoint, Log},
     map::Map,
     mutant::{Rule, is_broken},
     space::{GC_SEGMENTS, Space},
     store::Store,
 };
+
+/// What a flush makes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cover {
+    Batches,
+    /// Relocations too.
+    All,
+}
 
 impl Store {
     /// See [`crate::Ftl::write_batch`].
@@ -102,7 +110,7 @@ impl Store {
         }
         let seq = log.last_seq.next();
         log.last_seq = seq;
-        let placed = log.append(point, RecordKind::Batch, seq, &batch.items, &self.written);
+        let placed = log.append(point, RecordKind::Batch, &batch.items, &self.written);
         log.counters.batches += 1;
         log.counters.host_bytes += batch.host_bytes;
         let mut map = self.map.write();
@@ -135,14 +143,13 @@ impl Store {
     pub(crate) fn flush(&self) -> Result<()> {
         let log = self.log.lock();
         let target = log.last_seq;
-        self.flush_until(log, |log| log.flushed_seq >= target, &[AppendPoint::Data, AppendPoint::Log])
+        self.flush_until(log, |log| log.flushed_seq >= target, Cover::Batches)
     }
 
-    /// Makes everything durable that was written or appended so far, moved extents included.
+    /// Makes everything durable that was written or appended so far, moved extents included, and
+    /// notes the deaths of segments that it makes durable.
     pub(crate) fn flush_all(&self) -> Result<()> {
-        let points: Vec<_> =
-            [AppendPoint::Data, AppendPoint::Log].into_iter().chain(AppendPoint::gc()).collect();
-        self.flush_until(self.log.lock(), |_| false, &points)
+        self.flush_until(self.log.lock(), |_| false, Cover::All)
     }
 
     /// Returns once `done`; until then leads a flush whenever nobody else does. One flush of one's
@@ -151,7 +158,7 @@ impl Store {
         &self,
         mut log: MutexGuard<'_, Log>,
         done: impl Fn(&Log) -> bool,
-        points: &[AppendPoint],
+        cover: Cover,
     ) -> Result<()> {
         loop {
             self.check_poison(&log)?;
@@ -164,19 +171,26 @@ impl Store {
             self.io_done.wait(&mut log);
         }
         log.flushing = true;
-        let result = self.lead_flush(log, points);
+        let result = self.lead_flush(log, cover);
         self.log.lock().flushing = false;
         self.io_done.notify_all();
         result
     }
 
     /// One flush: hand out all tails, wait until they and all earlier writes are on the device, sync.
-    fn lead_flush(&self, mut log: MutexGuard<'_, Log>, points: &[AppendPoint]) -> Result<()> {
-        let cover = log.last_seq;
-        let extents = self.map.read().total().extents;
+    fn lead_flush(&self, mut log: MutexGuard<'_, Log>, cover: Cover) -> Result<()> {
+        let durable = match cover {
+            Cover::Batches => Marks { batches: log.last_seq, moves: log.flushed_move },
+            Cover::All => Marks { batches: log.last_seq, moves: log.last_move },
+        };
+        let (extents, dead) = {
+            let map = self.map.read();
+            let dead = if cover == Cover::All { self.dead(&log, &map) } else { Vec::new() };
+            (map.total().extents, dead)
+        };
         log.peak.flush_begins(extents);
-        for point in points {
-            log.freeze(*point);
+        for point in AppendPoint::all().filter(|point| cover == Cover::All || point.is_fresh()) {
+            log.freeze(point);
         }
         let mark = log.write_mark();
         drop(log);
@@ -192,9 +206,8 @@ impl Store {
         if let Err(error) = synced {
             return Err(self.poison(&mut log, error));
         }
-        assert!(log.flushed_seq <= cover, "flushes went backwards");
-        log.flushed_seq = cover;
-        log.peak.flushed();
+        assert!(log.durable().max(durable) == durable, "flushes went backwards");
+        log.note_flushed(durable, &dead);
         log.counters.flushes += 1;
         Ok(())
     }

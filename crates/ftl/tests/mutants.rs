@@ -32,7 +32,10 @@ const RULES: &[(&str, &str)] = &[
     ("trims-logged", "mixed"),
     ("read-verifies", "flips"),
     ("pins-count", "interleavings::a_reader_pins_the_segment_that_it_reads"),
-    ("reuse-waits", "mixed"),
+    ("reuse-covered", "mixed"),
+    ("death-durable", "mixed"),
+    ("birth-counts", "mixed"),
+    ("move-marks-count", "flips"),
 ];
 
 #[test]
@@ -46,7 +49,7 @@ fn mixed() {
 #[test]
 #[ignore = "run by the test below"]
 fn flips() {
-    for_each_seed(20, |seed| harness::flips::case(seed, &mut BTreeMap::new()));
+    for_each_seed(60, |seed| harness::flips::case(seed, &mut BTreeMap::new()));
 }
 
 /// Runs `test` in a process of its own. None when it passes, else what it said first.

@@ -77,6 +77,7 @@ fn segment_header_round_trip_and_flips() {
         generation: 9,
         epoch: 2,
         opened_seq: Seq(5),
+        durable: Marks { batches: Seq(4), moves: Seq(2) },
     };
     let good = header.to_raw(SALT);
     assert_eq!(good.verify(SALT, SegNo(3)), Ok(header));
@@ -175,10 +176,11 @@ fn root_round_trip() {
     let place = Place { segment: SegNo(2), generation: 3, offset: 512 };
     let root = Root {
         start_seq: Seq(6),
+        start_move: Seq(5),
         generation_next: 8,
         extents: 1000,
         map_records: 2,
-        positions: [None, Some(place)],
+        positions: [None, Some(place), None, None, None, None, None, Some(place)],
         segments: vec![place, Place { segment: SegNo(4), ..place }],
     };
     let bytes = root.to_bytes();
@@ -206,12 +208,13 @@ fn the_prose_agrees_with_the_code() {
     let tables = [
         rows!(SuperblockRaw: magic version crc features uuid capacity_bytes segment_bytes block_bytes sequence
             epoch flushed_seq root_generation root_segment root_offset root_bytes reserved),
-        rows!(SegmentHeaderRaw: magic crc version kind reserved_a segment generation epoch opened_seq reserved_b),
+        rows!(SegmentHeaderRaw: magic crc version kind reserved_a segment generation epoch opened_seq flushed_seq
+            flushed_move reserved_b),
         rows!(RecordHeaderRaw: magic crc kind flags space segment generation epoch seq flushed_seq part offset
             body_bytes total_bytes),
         rows!(EntryRaw: lba sectors birth grain crc stored kind reserved),
         rows!(MapEntryRaw: lba birth segment grain crc stored sectors skip),
-        rows!(RootRaw: start_seq generation_next extents map_records segments positions reserved),
+        rows!(RootRaw: start_seq start_move generation_next extents map_records segments positions reserved),
         rows!(PlaceRaw: segment offset generation),
     ];
     for (title, rows) in tables {

@@ -145,6 +145,7 @@ fn judge(device: &Arc<SimDevice>, history: &History, outcome: &mut Outcome, flip
         outcome.last_flush_lost += 1;
     }
     if has_errors(&found) {
+        assert!(flip.contains("payload") || flip.contains("anything"), "{flip}: not noticed when opened");
         let report = ftl.check(CheckDepth::Payload).expect("the device can be read");
         assert!(!report.is_clean(), "{flip}: check finds what reads find");
         outcome.by_reads += 1;

@@ -1,0 +1,355 @@
+//! Applying to the map what the log holds after a checkpoint.
+//!
+//! Two passes. First batches, in order, up to the first that is not there whole: the *cut*. Then
+//! relocations, in their own order, over what that gave. The log does not tell how the two were
+//! interleaved, and it need not:
+//!
+//! 1. A sector and the number of the batch that wrote it last name its bytes: a batch is applied
+//!    whole, so what it leaves in a sector is one thing. A relocation names both, and holds the bytes.
+//! 2. So wherever the map holds that batch in a sector of the relocation, its place is as good as the
+//!    one in the map, whichever batches came between. Where the map holds another, it says nothing.
+//! 3. Of several relocations of the same bytes the last one that is there decides. What earlier ones
+//!    lead to, and the place before them, may have been used again only if the later ones are durable,
+//!    and what is durable is there (`reuse`).
+//! 4. Relocations are independent of each other, so a power cut may take any that are not durable. Of
+//!    those that may be cut the payload is verified, as of batches.
+//!
+//! Marks of what was durable are in records and in segments' headers. So what was reused after a flush
+//! carries the mark of that flush, and a relocation that is missing below it is damage with a place.
+
+use std::collections::BTreeMap;
+
+use crc32c::crc32c;
+use lacuna_device::BlockDevice;
+
+use crate::{
+    Result, Seq,
+    addr::SegNo,
+    format::{
+        Entry, EntryKind, Extent, Life, Marks, Place, RECORDS_START, RecordKind, Root, Salt, SegmentHeader,
+        SegmentKind,
+    },
+    map::Map,
+    mutant::{Rule, is_broken},
+    scan::{Record, Scan, SegmentReader, claimed_life, corrupt},
+    space::Space,
+};
+
+/// Reads the log of one epoch.
+pub(crate) struct Replay<'a> {
+    pub(crate) device: &'a dyn BlockDevice,
+    pub(crate) space: Space,
+    pub(crate) salt: Salt,
+    /// Epoch under which the log was written.
+    pub(crate) epoch: u64,
+}
+
+/// Where a replay ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// The last batch that is there.
+    pub(crate) last_seq: Seq,
+    /// The last relocation that is there; some before it may not be.
+    pub(crate) last_move: Seq,
+}
+
+/// A record, as found.
+struct Part {
+    record: Record,
+    at: u64,
+}
+
+/// What the log holds.
+#[derive(Default)]
+struct Found {
+    batches: BTreeMap<Seq, Vec<Part>>,
+    moves: BTreeMap<Seq, Part>,
+    durable: Marks,
+    /// Byte on the device at which a scan ended.
+    end: u64,
+}
+
+impl Replay<'_> {
+    /// Where to scan: the segments that were open when the checkpoint began, from there on, and
+    /// those that were opened later.
+    pub(crate) fn sources(
+        &self,
+        root: &Root,
+        headers: &[Option<SegmentHeader>],
+    ) -> Result<Vec<(Life, usize)>> {
+        let is_log = |header: &SegmentHeader| header.kind != SegmentKind::Checkpoint;
+        let mut sources = Vec::new();
+        for Place { segment, generation, offset } in root.positions.iter().flatten() {
+            let header = headers[segment.0 as usize].filter(|header| {
+                is_log(header) && header.generation == *generation && header.epoch == self.epoch
+            });
+            if header.is_none() {
+                let at = u64::from(segment.0) * self.space.segment_bytes as u64;
+                let reason = "not the one that the checkpoint names";
+                return Err(corrupt(self.device, "segment header", at, reason));
+            }
+            let life = Life { segment: *segment, generation: *generation, epoch: self.epoch };
+            sources.push((life, *offset as usize));
+        }
+        for header in headers.iter().flatten() {
+            let SegmentHeader { segment, generation, epoch, .. } = *header;
+            if is_log(header) && epoch == self.epoch && generation >= root.generation_next {
+                sources.push((Life { segment, generation, epoch }, RECORDS_START));
+            }
+        }
+        Ok(sources)
+    }
+
+    /// The newest marks in segments that should be replayed and whose header is damaged. Without a
+    /// header nothing of them is replayed, and if something durable was among it, it must be missed.
+    pub(crate) fn marks_without_header(
+        &self,
+        root: &Root,
+        headers: &[Option<SegmentHeader>],
+    ) -> Result<Marks> {
+        let mut marks = Marks::default();
+        for (no, _) in headers.iter().enumerate().skip(1).filter(|(_, header)| header.is_none()) {
+            let segment = SegNo(no as u32);
+            let claimed = claimed_life(self.device, self.space, segment)?;
+            let is_wanted = |life: &Life| life.epoch == self.epoch && life.generation >= root.generation_next;
+            if let Some(life) = claimed.filter(is_wanted) {
+                let reader = SegmentReader::new(self.device, self.space, segment);
+                marks = marks.max(Scan::new(reader, self.salt, life, RECORDS_START).marks_beyond()?);
+            }
+        }
+        Ok(marks)
+    }
+
+    /// Applies the longest prefix of batches that is there, and the relocations. `durable` is what is
+    /// known to have been so from elsewhere.
+    pub(crate) fn run(
+        &self,
+        sources: &[(Life, usize)],
+        root: &Root,
+        durable: Marks,
+        map: &mut Map,
+    ) -> Result<Outcome> {
+        let mut found = Found { durable, ..Found::default() };
+        for (life, offset) in sources {
+            self.read_source(*life, *offset, root, &mut found)?;
+        }
+        let last_seq = self.apply_batches(&mut found, root, map)?;
+        let last_move = self.apply_moves(&found, root, map)?;
+        Ok(Outcome { last_seq, last_move })
+    }
+
+    fn read_source(&self, life: Life, offset: usize, root: &Root, found: &mut Found) -> Result<()> {
+        let reader = SegmentReader::new(self.device, self.space, life.segment);
+        let mut scan = Scan::new(reader, self.salt, life, offset);
+        while let Some(record) = scan.next_record()? {
+            found.durable = found.durable.max(record.header.durable());
+            let at = scan.reader.device_offset(record.header.offset as usize);
+            let (kind, seq) = (record.header.kind, record.header.seq);
+            match kind {
+                RecordKind::Batch if seq > root.start_seq => {
+                    found.batches.entry(seq).or_default().push(Part { record, at });
+                }
+                RecordKind::Relocation if seq > root.start_move => {
+                    found.moves.insert(seq, Part { record, at });
+                }
+                _ => {}
+            }
+        }
+        found.end = scan.device_offset();
+        found.durable = found.durable.max(scan.marks_beyond()?);
+        Ok(())
+    }
+
+    /// The first pass; returns the last batch that is there.
+    fn apply_batches(&self, found: &mut Found, root: &Root, map: &mut Map) -> Result<Seq> {
+        let mut last = root.start_seq;
+        while let Some((seq, mut parts)) = take_next(&mut found.batches, last) {
+            parts.sort_unstable_by_key(|part| part.record.header.part);
+            if !is_whole(&parts) && !is_broken(Rule::AllParts) {
+                break;
+            }
+            let mut entries = Vec::new();
+            for part in &parts {
+                entries.extend(self.entries(part)?);
+            }
+            if seq > found.durable.batches && !self.payload_is_whole(&entries)? {
+                break;
+            }
+            last = seq;
+            for entry in entries {
+                apply(map, entry, last);
+            }
+        }
+        if last < found.durable.batches && !is_broken(Rule::MarksCount) {
+            let (missing, flushed) = (last.0 + 1, found.durable.batches.0);
+            let reason =
+                format!("batch {missing} was flushed and is not there; the log goes up to {flushed}");
+            return Err(corrupt(self.device, "log", found.end, reason));
+        }
+        Ok(last)
+    }
+
+    /// The second pass; returns the last relocation that is there.
+    fn apply_moves(&self, found: &Found, root: &Root, map: &mut Map) -> Result<Seq> {
+        let durable = found.durable.moves;
+        let mut expected = root.start_move.next();
+        for (number, part) in &found.moves {
+            if *number > expected && expected <= durable {
+                break;
+            }
+            expected = number.next();
+            for entry in self.entries(part)? {
+                if *number <= durable || self.payload_is_whole(std::slice::from_ref(&entry))? {
+                    relocate(map, &entry);
+                }
+            }
+        }
+        if expected <= durable && !is_broken(Rule::MoveMarksCount) {
+            let reason = format!(
+                "relocation {} was made durable and is not there; the log goes up to {}",
+                expected.0, durable.0
+            );
+            return Err(corrupt(self.device, "log", found.end, reason));
+        }
+        Ok(Seq(expected.0 - 1))
+    }
+
+    fn entries(&self, part: &Part) -> Result<Vec<Entry>> {
+        part.record.entries().map_err(|flaw| corrupt(self.device, "log record", part.at, flaw))
+    }
+
+    /// Whether all payload of `entries`, which the power may have cut, is there.
+    fn payload_is_whole(&self, entries: &[Entry]) -> Result<bool> {
+        let mut reader: Option<(SegNo, SegmentReader<'_>)> = None;
+        for entry in entries.iter().filter(|entry| entry.kind != EntryKind::Trim) {
+            let segment = entry.phys.segment;
+            if reader.as_ref().is_none_or(|(open, _)| *open != segment) {
+                reader = Some((segment, SegmentReader::new(self.device, self.space, segment)));
+            }
+            let (_, open) = reader.as_mut().expect("just set");
+            let found = crc32c(open.bytes(entry.phys.offset(), usize::from(entry.stored))?);
+            if found != entry.crc && !is_broken(Rule::ReplayVerifies) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Takes out the batch after `last`. None when it is missing: what follows a gap is void.
+fn take_next(batches: &mut BTreeMap<Seq, Vec<Part>>, last: Seq) -> Option<(Seq, Vec<Part>)> {
+    let next = batches.first_entry()?;
+    (*next.key() == last.next() || is_broken(Rule::StopAtGap)).then(|| next.remove_entry())
+}
+
+/// Whether the sorted `parts` are a batch: numbered from 0, the last and only the last marked so.
+fn is_whole(parts: &[Part]) -> bool {
+    let numbered = |(index, part): (usize, &Part)| {
+        let header = &part.record.header;
+        header.part as usize == index && header.last_part == (index + 1 == parts.len())
+    };
+    parts.iter().enumerate().all(numbered)
+}
+
+fn apply(map: &mut Map, entry: Entry, seq: Seq) {
+    match entry.kind {
+        EntryKind::Trim => map.trim(entry.lba.0..entry.lba.0 + entry.sectors),
+        EntryKind::Write => map.write(entry.lba, entry.sectors, entry.phys, entry.stored, entry.crc, seq),
+        EntryKind::Relocate => unreachable!("a batch record has no relocations"),
+    }
+}
+
+/// Whether the relocation `entry` holds the bytes of `piece`, which lies in its sectors (argument 1).
+fn holds_bytes_of(entry: &Entry, piece: &Extent) -> bool {
+    piece.birth == entry.birth || is_broken(Rule::BirthCounts)
+}
+
+/// Points the map to the new place of whatever it still holds of what `entry` moved.
+fn relocate(map: &mut Map, entry: &Entry) {
+    let range = entry.lba.0..entry.lba.0 + entry.sectors;
+    let pieces: Vec<_> = map.extents(range).filter(|(_, piece)| holds_bytes_of(entry, piece)).collect();
+    for (lba, piece) in pieces {
+        let Entry { phys, stored, crc, .. } = *entry;
+        let skip = (lba.0 - entry.lba.0) as u8;
+        map.restore(lba, Extent { phys, stored, crc, skip, ..piece });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Lba, addr::PhysAddr};
+
+    const OLD: PhysAddr = PhysAddr { segment: SegNo(1), grain: 100 };
+    const NEW: PhysAddr = PhysAddr { segment: SegNo(2), grain: 200 };
+
+    fn moved(lba: u64, sectors: u64, birth: u64) -> Entry {
+        let stored = (sectors * 512) as u16;
+        Entry {
+            kind: EntryKind::Relocate,
+            lba: Lba(lba),
+            sectors,
+            birth: Seq(birth),
+            phys: NEW,
+            stored,
+            crc: 2,
+        }
+    }
+
+    /// Start, sectors, segment and skip of each extent.
+    fn shape(map: &Map) -> Vec<(u64, u8, u32, u8)> {
+        map.check(|finding| panic!("{finding}"));
+        let extents = map.extents(0..u64::MAX);
+        extents.map(|(lba, e)| (lba.0, e.sectors, e.phys.segment.0, e.skip)).collect()
+    }
+
+    fn map() -> Map {
+        let mut map = Map::new(4);
+        map.write(Lba(0), 32, OLD, 16384, 1, Seq(5));
+        map
+    }
+
+    #[test]
+    fn a_whole_extent_goes_to_its_new_place() {
+        let mut map = map();
+        relocate(&mut map, &moved(0, 32, 5));
+        assert_eq!(shape(&map), [(0, 32, 2, 0)]);
+        let (_, extent) = map.extents(0..1).next().unwrap();
+        assert_eq!((extent.phys, extent.crc, extent.birth), (NEW, 2, Seq(5)));
+    }
+
+    #[test]
+    fn another_birth_is_left_alone() {
+        let mut map = map();
+        for birth in [4, 6] {
+            relocate(&mut map, &moved(0, 32, birth));
+        }
+        assert_eq!(shape(&map), [(0, 32, 1, 0)]);
+    }
+
+    #[test]
+    fn overwritten_and_trimmed_parts_stay_so() {
+        let mut map = map();
+        map.write(Lba(8), 4, PhysAddr { segment: SegNo(3), grain: 9 }, 2048, 3, Seq(7));
+        map.trim(20..24);
+        relocate(&mut map, &moved(0, 32, 5));
+        assert_eq!(shape(&map), [(0, 8, 2, 0), (8, 4, 3, 0), (12, 8, 2, 12), (24, 8, 2, 24)]);
+    }
+
+    /// The relocation of a fragment survived a cut, the batches that made the fragment did not.
+    #[test]
+    fn a_moved_fragment_splits_what_the_cut_made_whole_again() {
+        let mut map = map();
+        relocate(&mut map, &moved(8, 4, 5));
+        assert_eq!(shape(&map), [(0, 8, 1, 0), (8, 4, 2, 0), (12, 20, 1, 12)]);
+    }
+
+    #[test]
+    fn what_one_batch_wrote_twice_is_moved_piece_by_piece() {
+        let mut map = map();
+        let second = PhysAddr { segment: SegNo(1), grain: 2000 };
+        map.write(Lba(8), 4, second, 2048, 3, Seq(5));
+        relocate(&mut map, &moved(8, 4, 5));
+        assert_eq!(shape(&map), [(0, 8, 1, 0), (8, 4, 2, 0), (12, 20, 1, 12)]);
+    }
+}

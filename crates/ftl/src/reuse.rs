@@ -1,0 +1,170 @@
+//! When a segment may be used again.
+//!
+//! Batches and relocations after the durable checkpoint are replayed, so what recovery comes to is
+//! the state of some moment after the last flush, with every extent at the newest place that is
+//! durable. A segment of the log is therefore needed by nobody once four things hold, and by
+//! somebody while one of them does not:
+//!
+//! 1. *Dead.* No extent of the map lies in it. It is sealed, so none ever will again.
+//! 2. *Covered.* The durable checkpoint began after the segment was sealed, so none of its records is
+//!    replayed. Until then its records may be all that leads from the checkpoint to a later place.
+//! 3. *Its death is durable.* A flush of everything that began after it was dead has ended. So every
+//!    state that recovery can come to has the batches that overwrote its extents and the relocations
+//!    that moved them, although the checkpoint's map may still point into it.
+//! 4. *Unread.* No reader pins it.
+//!
+//! A victim of collection that is older than the checkpoint thus becomes free by a flush. One that is
+//! younger waits for the next checkpoint.
+
+use crate::{
+    Result,
+    addr::SegNo,
+    format::{POSITIONS, Place, Root},
+    log::{Log, State},
+    map::Map,
+    mutant::{Rule, is_broken},
+    store::Store,
+};
+
+/// Which segments the durable checkpoint covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Coverage {
+    /// Segments of this generation or a later one were opened after it began.
+    pub(crate) generation_next: u64,
+    /// Segments that were open when it began: what was appended behind these places is replayed.
+    pub(crate) positions: [Option<Place>; POSITIONS],
+}
+
+impl Coverage {
+    /// What `root` covers.
+    pub(crate) fn of(root: &Root) -> Coverage {
+        Coverage { generation_next: root.generation_next, positions: root.positions }
+    }
+
+    /// Whether no record of this life of `segment` is replayed.
+    fn holds(&self, segment: SegNo, generation: u64) -> bool {
+        let was_open = self.positions.iter().flatten().any(|place| place.segment == segment);
+        generation < self.generation_next && !was_open
+    }
+}
+
+/// What decides about a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Needs {
+    pub(crate) is_dead: bool,
+    pub(crate) is_covered: bool,
+    pub(crate) death_is_durable: bool,
+    pub(crate) is_unread: bool,
+}
+
+impl Needs {
+    /// The rule; see the module documentation.
+    pub(crate) fn is_reusable(self) -> bool {
+        self.is_dead && self.is_covered && self.death_is_durable && self.is_unread
+    }
+}
+
+/// Dead segments that wait, by what they wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// For a reader, whatever else.
+    pub(crate) reader: usize,
+    /// For a checkpoint, and perhaps a flush.
+    pub(crate) checkpoint: usize,
+    /// Only for a flush.
+    pub(crate) flush: usize,
+}
+
+impl Store {
+    fn needs(&self, log: &Log, map: &Map, segment: SegNo) -> Needs {
+        let state = log.segment(segment);
+        Needs {
+            is_dead: state.state == State::Sealed && map.live(segment).extents == 0,
+            is_covered: log.coverage.holds(segment, state.generation) || is_broken(Rule::ReuseCovered),
+            death_is_durable: state.death_is_durable || is_broken(Rule::DeathDurable),
+            is_unread: self.is_unpinned(segment) || is_broken(Rule::PinsCount),
+        }
+    }
+
+    /// Sealed segments without a live extent.
+    pub(crate) fn dead(&self, log: &Log, map: &Map) -> Vec<SegNo> {
+        log.in_state(State::Sealed).filter(|segment| map.live(*segment).extents == 0).collect()
+    }
+
+    /// What the dead segments wait for.
+    pub(crate) fn waiting(&self, log: &Log, map: &Map) -> Waiting {
+        let mut waiting = Waiting::default();
+        for segment in self.dead(log, map) {
+            match self.needs(log, map, segment) {
+                Needs { is_unread: false, .. } => waiting.reader += 1,
+                Needs { is_covered: false, .. } => waiting.checkpoint += 1,
+                _ => waiting.flush += 1,
+            }
+        }
+        waiting
+    }
+
+    /// Makes everything durable, and what is reusable then free. `maintenance` is held.
+    pub(crate) fn flush_and_free(&self) -> Result<()> {
+        if !is_broken(Rule::DeathDurable) {
+            self.flush_all()?;
+        }
+        self.free_reusable();
+        Ok(())
+    }
+
+    /// Frees all segments that are reusable. `maintenance` is held, so nobody else does.
+    pub(crate) fn free_reusable(&self) {
+        let reusable: Vec<_> = {
+            let log = self.log.lock();
+            let map = self.map.read();
+            let sealed = log.in_state(State::Sealed);
+            sealed.filter(|segment| self.needs(&log, &map, *segment).is_reusable()).collect()
+        };
+        for segment in reusable {
+            self.free_segment(segment);
+        }
+    }
+
+    /// Puts a segment that nobody needs on the free list.
+    pub(crate) fn free_segment(&self, segment: SegNo) {
+        if self.options.discard {
+            // Advice: a device that refuses it loses nothing but the hint.
+            let _ = self.device.discard(self.device_offset(segment, 0), self.space.segment_bytes as u64);
+        }
+        let mut log = self.log.lock();
+        assert_eq!(self.map.read().live(segment).extents, 0, "dead segment {} came to life", segment.0);
+        log.give_back(segment);
+        drop(log);
+        self.io_done.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_need_keeps_a_segment() {
+        let free = Needs { is_dead: true, is_covered: true, death_is_durable: true, is_unread: true };
+        assert!(free.is_reusable());
+        let kept = [
+            Needs { is_dead: false, ..free },
+            Needs { is_covered: false, ..free },
+            Needs { death_is_durable: false, ..free },
+            Needs { is_unread: false, ..free },
+        ];
+        assert!(kept.iter().all(|needs| !needs.is_reusable()));
+    }
+
+    #[test]
+    fn a_checkpoint_covers_what_was_sealed_before_it_began() {
+        let mut positions = [None; POSITIONS];
+        positions[3] = Some(Place { segment: SegNo(5), generation: 8, offset: 512 });
+        let coverage = Coverage { generation_next: 10, positions };
+        assert!(coverage.holds(SegNo(4), 9));
+        assert!(!coverage.holds(SegNo(4), 10), "opened later");
+        assert!(!coverage.holds(SegNo(5), 8), "open then");
+        assert!(!Coverage::default().holds(SegNo(4), 0), "a new store has no checkpoint");
+    }
+}
