@@ -48,6 +48,9 @@ mod error;
 mod flush;
 #[cfg(test)]
 mod format_doc;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
 mod ids;
 mod mtr;
 #[cfg(not(feature = "mutants"))]

@@ -53,7 +53,7 @@ impl Salt {
 }
 
 /// CRC32C of `bytes` with the four bytes at `crc_at` taken as zero.
-fn seal(first: u32, bytes: &[u8], crc_at: usize) -> u32 {
+pub(crate) fn seal(first: u32, bytes: &[u8], crc_at: usize) -> u32 {
     let crc = crc32c_append(first, &bytes[..crc_at]);
     let crc = crc32c_append(crc, &[0; 4]);
     crc32c_append(crc, &bytes[crc_at + 4..])

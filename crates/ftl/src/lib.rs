@@ -104,6 +104,9 @@ mod check;
 mod checkpoint;
 mod error;
 mod format;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
 mod gc;
 mod log;
 mod map;

@@ -38,6 +38,9 @@ mod error;
 mod file;
 mod format;
 mod fs;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
 mod inode;
 mod names;
 mod open;
