@@ -1,4 +1,4 @@
-use crate::{Error, Result};
+use crate::{AlignedBuf, Error, Result};
 
 /// Size of a sector in bytes: the unit of atomicity and of every address in Lacuna.
 pub const SECTOR: usize = 512;
@@ -45,6 +45,9 @@ pub struct DeviceStats {
     pub discarded_bytes: u64,
 }
 
+/// Called once with the outcome of a write, and its memory; see [`BlockDevice::submit_write`].
+pub type WriteDone = Box<dyn FnOnce(Result<()>, AlignedBuf) + Send>;
+
 /// Raw space. Offsets and lengths are multiples of [`Geometry::block_bytes`]; a request beyond the
 /// capacity or off that grid is [`crate::Error::BadRange`]. Buffers should come from
 /// [`crate::AlignedBuf`]; others are copied where the system demands alignment.
@@ -63,6 +66,35 @@ pub trait BlockDevice: Send + Sync {
 
     /// Writes `data` at byte `offset`. Durable only after a later [`BlockDevice::sync`].
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Fills all buffers, each from its byte offset, with requests in flight at the same time where the
+    /// device can. By default one after the other, in order.
+    ///
+    /// # Errors
+    /// The first failure; what the buffers hold is then undefined.
+    fn read_many(&self, reads: &mut [(u64, AlignedBuf)]) -> Result<()> {
+        reads.iter_mut().try_for_each(|(offset, buf)| self.read_at(*offset, buf))
+    }
+
+    /// Begins to write the first `len` bytes of `data` at byte `offset`, and returns. `done` is called
+    /// when the write has ended: from any thread, perhaps before this returns. For
+    /// [`BlockDevice::sync`] that is the moment at which the write returned. `done` must not wait for
+    /// other requests, nor drop the device. Dropping the device waits for all writes.
+    ///
+    /// By default the write is done before this returns, so that devices which order or count their
+    /// operations see them one by one.
+    fn submit_write(&self, offset: u64, data: AlignedBuf, len: usize, done: WriteDone) {
+        let outcome = self.write_at(offset, &data[..len]);
+        done(outcome, data);
+    }
+
+    /// What carries out requests that are in flight together, for people.
+    ///
+    /// # Errors
+    /// When what was asked for cannot be started.
+    fn io_engine(&self) -> Result<&'static str> {
+        Ok("one by one")
+    }
 
     /// Makes every write that returned before this call durable.
     fn sync(&self) -> Result<()>;

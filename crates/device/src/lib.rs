@@ -11,7 +11,7 @@
 //!
 //! # What a power cut may do (the contract that every layer above is proven against)
 //!
-//! 1. A write that returned before a `sync` was *called* survives once that `sync` returned `Ok`.
+//! 1. A write that returned (or whose end was told) before a `sync` was *called* survives once that `sync` returned `Ok`.
 //! 2. Every other write may, sector by sector (512 bytes), be kept or be lost, in any order.
 //! 3. A sector is never half old and half new.
 //! 4. After a failed `sync` nothing is known about any write since the last good one.
@@ -32,11 +32,11 @@ pub mod sim;
 mod sparse;
 pub mod trace;
 
-pub use block::{BlockDevice, DeviceStats, Geometry, SECTOR};
+pub use block::{BlockDevice, DeviceStats, Geometry, SECTOR, WriteDone};
 pub use buf::AlignedBuf;
 pub use dir::{DirOptions, DirPlace};
 pub use error::{Error, Result};
 pub use mem::{MemDevice, MemPlace};
 pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint, check_file_name};
-pub use raw::{RawDevice, RawOptions};
+pub use raw::{BlockIo, RawDevice, RawOptions};
 pub use sim::{SimDevice, SimPlace};

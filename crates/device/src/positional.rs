@@ -70,8 +70,27 @@ impl PositionalFile {
         Error::io(format!("{}: {operation}", self.name), source)
     }
 
+    pub(crate) fn read_error(&self, offset: u64, source: io::Error) -> Error {
+        self.error(&format!("read at byte {offset}"), source)
+    }
+
+    pub(crate) fn write_error(&self, offset: u64, source: io::Error) -> Error {
+        self.error(&format!("write at byte {offset}"), source)
+    }
+
     fn needs_bounce(&self, memory: *const u8) -> bool {
         !memory.addr().is_multiple_of(self.memory_align)
+    }
+
+    /// Fills `buf` from `offset`; the file is known to be long enough.
+    pub(crate) fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let read = self.read_at(offset, buf)?;
+        if read < buf.len() {
+            // It was long enough when it was opened.
+            let reason = format!("the store ends here, {} bytes short of a read", buf.len() - read);
+            return Err(Error::Corrupt { what: self.name.clone(), at: offset + read as u64, reason });
+        }
+        Ok(())
     }
 
     /// Reads at `offset` until `buf` is full or the file ends; returns the bytes read.
@@ -105,7 +124,7 @@ impl PositionalFile {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.error(&format!("read at byte {offset}"), error)),
+                Err(error) => return Err(self.read_error(offset, error)),
             }
         }
         Ok(done)
@@ -126,7 +145,7 @@ impl PositionalFile {
 
     fn write_aligned(&self, offset: u64, data: &[u8]) -> Result<()> {
         let written = self.file.write_all_at(data, offset);
-        written.map_err(|error| self.error(&format!("write at byte {offset}"), error))
+        written.map_err(|error| self.write_error(offset, error))
     }
 
     /// Makes all writes so far durable, with the length, without the times.

@@ -29,6 +29,8 @@ const HELP_STEPS: usize = 4;
 enum Plan {
     Checkpoint,
     Collect(SegNo),
+    /// Put reusable segments on the free list.
+    Free,
     /// Make the deaths of segments durable, and let the writes of sealed ones reach the device, so
     /// that they can be collected.
     Flush,
@@ -99,12 +101,19 @@ impl Store {
             Plan::Checkpoint => self.checkpoint_in_turn(),
             Plan::Collect(victim) => self.collect(victim),
             Plan::Flush => self.flush_and_free(),
+            Plan::Free => {
+                self.free_reusable();
+                Ok(())
+            }
         }
     }
 
     /// What brings `missing` more free segments nearer, if anything does.
     fn plan(&self, log: &Log, map: &Map, missing: usize) -> Option<Plan> {
         let waiting = self.waiting(log, map);
+        if waiting.ready > 0 {
+            return Some(Plan::Free);
+        }
         if waiting.flush >= missing.min(self.pace()) {
             return Some(Plan::Flush);
         }

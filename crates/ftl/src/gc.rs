@@ -17,7 +17,7 @@
 //! A live chunk whose checksum does not match is left where it is. Its segment is counted as damaged
 //! and neither collected again nor reused, so that the error stays an error and collection goes on.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use crc32c::crc32c;
 
@@ -40,7 +40,7 @@ const MOVE_BYTES: usize = 512 << 10;
 struct Moving {
     lba: Lba,
     extent: Extent,
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
     crc: u32,
 }
 
@@ -135,13 +135,14 @@ impl Store {
                 moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
             let point = self.gc_point(&log, class, &items).ok_or_else(|| self.full(&log, &map))?;
-            let placed = log.append(point, RecordKind::Relocation, &items, &self.written);
+            let staged: Vec<_> = moving.iter().map(|moving| Arc::clone(&moving.bytes).into()).collect();
+            let placed = log.append(point, RecordKind::Relocation, &items, &staged, &self.written);
             for (moving, phys) in moving.iter().zip(placed) {
                 log.peak.note_moved(&moving.extent);
                 map.relocate(moving.lba, &moving.extent, phys, moving.crc);
             }
         }
-        self.drain_writes()
+        self.begin_writes()
     }
 
     /// Where to append `items` of `class`: at its own append point, unless that takes a segment that
@@ -195,7 +196,7 @@ impl<'a> Mover<'a> {
             let class = self.ages.iter().filter(|limit| age >= **limit).count();
             let (moving, bytes) = &mut self.classes[class];
             *bytes += piece.len();
-            moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: piece });
+            moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece) });
             if *bytes >= MOVE_BYTES.min(self.store.space.segment_bytes / 2) {
                 self.switch(class)?;
             }

@@ -52,8 +52,9 @@
 //! # Why a power cut at any instant is harmless
 //!
 //! The device may keep or lose each sector written since the last sync, in any order (see
-//! [`lacuna_device`]). Recovery reads superblock, checkpoint, then the records after it, and applies
-//! batches by number until the first that is not there whole. Nine facts make that enough:
+//! [`lacuna_device`]). Recovery reads superblock, checkpoint, then the records after it. It applies
+//! batches by number until the first that is not there whole, and then, also by number, relocations:
+//! what collection has moved. Nine facts make that enough:
 //!
 //! 1. **A batch is whole or void.** Its parts are counted, and the last one is marked. Headers and
 //!    entries are under one CRC. Payload has a CRC per chunk; recovery verifies it for every batch
@@ -74,16 +75,20 @@
 //! 7. **Changing the root is atomic.** Everything that a new root leads to is synced before the first
 //!    slot is written, and what only the old root needs is freed after both slots are. (`checkpoint`,
 //!    `superblock`)
-//! 8. **Nothing is overwritten that a recovery could need.** A segment is reused only once a
-//!    checkpoint is durable that *began* after the segment was dead. That checkpoint's map does not
-//!    point into it, its replay starts behind it, and the batches that killed it were synced with it.
-//!    Recovery's own checkpoint goes into segments that this recovery did not read. (`checkpoint`)
-//! 9. **Moving is invisible.** Collection changes where bytes are and not what they are. Until a
-//!    checkpoint knows the new place, recovery finds the old one, intact by 8. So relocations need no
-//!    number and no replay. (`gc`)
+//! 8. **Nothing is overwritten that a recovery could need.** A segment is reused only when no extent
+//!    is in it, the durable checkpoint began after it was sealed, and a flush of everything that began
+//!    after it was dead has ended. Then none of its records is replayed, and whichever prefix recovery
+//!    comes to, it holds the batches that overwrote and finds the relocations that moved what was
+//!    there, even if the checkpoint's map still points into it. A segment that is younger than the
+//!    checkpoint waits for the next one: its records lead from the checkpoint to later places. (`reuse`)
+//! 9. **Moving is invisible.** Collection changes where bytes are and not what they are. A relocation
+//!    names sectors and the *birth* of their bytes, the batch that wrote them; it counts wherever the
+//!    map holds just that birth, whichever batches the cut took. One that the cut took is not missed:
+//!    the old place is intact, by 8. One below the flush mark that is missing is corruption. (`replay`)
 //!
-//! A second cut during recovery meets the same bytes, by 8, until the new root is in force, and an
-//! empty log after it, by 6.
+//! A second cut during recovery meets the same bytes, because recovery first makes durable what it is
+//! going to read, and writes its checkpoint only where neither its map nor its replay lead; and an empty
+//! log once that is in force, by 6. (`recovery`)
 //!
 //! A failed write or sync leaves it unknown what the device holds, so it *poisons* the store: reads go
 //! on, all else fails until the store is opened anew. A sync that works later proves nothing.
@@ -91,8 +96,8 @@
 //! # Reading the source
 //!
 //! `format` is every byte on the device; `batch`, `space` and `map` are pure; `tail` and `log` are the
-//! state of the append points; `write`, `read`, `gc`, `checkpoint` and `recovery` do what they say;
-//! `store` has the locks and the public face; `background` decides what is due.
+//! state of the append points; `write`, `read`, `gc`, `checkpoint`, `replay` and `recovery` do what they
+//! say; `reuse` says when a segment is free; `store` has the locks and the public face; `background` decides what is due.
 
 mod addr;
 mod background;
@@ -103,6 +108,7 @@ pub mod bench;
 mod check;
 mod checkpoint;
 mod error;
+mod flush;
 mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -122,6 +128,7 @@ mod replay;
 mod reuse;
 mod scan;
 mod space;
+mod staged;
 mod store;
 mod superblock;
 mod tail;

@@ -22,6 +22,7 @@ use crate::{
     SECTOR, Seq, Stream,
     addr::{GRAIN, PhysAddr, SegNo},
     batch::{Item, payload_order, place, segments_needed},
+    flush::Flushes,
     format::{
         ENTRY_BYTES, Entry, EntryKind, Extent, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader,
         RecordKind, Salt, SegmentHeader, SegmentKind,
@@ -29,6 +30,7 @@ use crate::{
     mutant::{Rule, is_broken},
     reuse::Coverage,
     space::Space,
+    staged::Staged,
     tail::{Piece, Tail},
 };
 
@@ -212,10 +214,13 @@ pub(crate) struct Log {
     /// Writes handed out or pending, by id.
     outstanding: BTreeSet<u64>,
     write_next: u64,
-    /// A thread is flushing.
-    pub(crate) flushing: bool,
+    /// Writes handed out.
+    in_flight: usize,
+    pub(crate) flushes: Flushes,
     /// The first failed write or sync.
     pub(crate) poison: Option<String>,
+    /// The same, until somebody has reported it.
+    pub(crate) failure: Option<lacuna_device::Error>,
     /// What the durable checkpoint covers.
     pub(crate) coverage: Coverage,
     /// Segments of the durable checkpoint.
@@ -252,8 +257,10 @@ impl Log {
             pending: VecDeque::new(),
             outstanding: BTreeSet::new(),
             write_next: 0,
-            flushing: false,
+            in_flight: 0,
+            flushes: Flushes::default(),
             poison: None,
+            failure: None,
             coverage: Coverage::default(),
             checkpoint_segments: Vec::new(),
             checkpoint_taken: 0,
@@ -372,20 +379,23 @@ impl Log {
         !self.tails.contains_key(&segment)
     }
 
-    /// Copies what is in memory of the bytes at `phys`; see [`Tail::copy_to`].
-    pub(crate) fn copy_to(&self, segment: SegNo, offset: usize, out: &mut [u8]) -> usize {
-        self.tails.get(&segment).map_or(out.len(), |(_, tail)| tail.copy_to(offset, out))
+    /// What of the `len` bytes at `offset` of a segment is in memory; see [`Tail::read`].
+    pub(crate) fn read(&self, segment: SegNo, offset: usize, len: usize) -> (usize, Vec<Staged>) {
+        self.tails.get(&segment).map_or((len, Vec::new()), |(_, tail)| tail.read(offset, len))
     }
 
-    /// Appends `items` as records of `kind` and returns where the payload of each lies. A batch is
-    /// the last one accepted; relocation records are numbered here, one by one (invariant 4). Opens segments as needed; the caller has made sure that there are enough.
+    /// Appends `items`, whose payloads are `staged`, as records of `kind` and returns where the payload
+    /// of each lies. A batch is the last one accepted; relocation records are numbered here, one by one
+    /// (invariant 4). Opens segments as needed; the caller has made sure that there are enough.
     pub(crate) fn append(
         &mut self,
         point: AppendPoint,
         kind: RecordKind,
         items: &[Item<'_>],
+        staged: &[Staged],
         written: &[AtomicU32],
     ) -> Vec<PhysAddr> {
+        assert_eq!(items.len(), staged.len(), "a payload for each item");
         let mut placed = Vec::with_capacity(items.len());
         let (mut rest, mut part) = (items, 0);
         while !rest.is_empty() {
@@ -395,7 +405,7 @@ impl Log {
                 continue;
             };
             let segment = self.open[point.index()].expect("a part was placed in it");
-            let now = &rest[..found.items];
+            let (now, staged) = (&rest[..found.items], &staged[placed.len()..]);
             rest = &rest[found.items..];
             let is_move = kind == RecordKind::Relocation;
             if is_move {
@@ -412,7 +422,7 @@ impl Log {
                 body_bytes: (now.len() * ENTRY_BYTES) as u32,
                 total_bytes: (found.end - at) as u32,
             };
-            self.append_record(segment, header, now, found.payload, &mut placed);
+            self.append_record(segment, header, (now, staged), found.payload, &mut placed);
             part += 1;
         }
         placed
@@ -422,7 +432,7 @@ impl Log {
         &mut self,
         segment: SegNo,
         header: RecordHeader,
-        items: &[Item<'_>],
+        (items, staged): (&[Item<'_>], &[Staged]),
         payload: usize,
         placed: &mut Vec<PhysAddr>,
     ) {
@@ -446,10 +456,10 @@ impl Log {
         let sealed = header.seal(self.salt, &body);
         let (point, tail) = self.tails.get_mut(&segment).expect("open segment");
         let (point, mut full) = (*point, Vec::new());
-        tail.append(&sealed, &mut full);
+        tail.append(sealed.into(), &mut full);
         tail.append_zeros(payload, &mut full);
         for index in payload_order(items) {
-            tail.append(items[index].payload, &mut full);
+            tail.append(staged[index].clone(), &mut full);
         }
         let end = (header.offset + header.total_bytes) as usize;
         assert_eq!(offset, end, "payload does not end where it was placed");
@@ -484,7 +494,7 @@ impl Log {
         };
         let mut tail = Tail::new(self.space.segment_bytes, self.space.block_bytes);
         let mut full = Vec::new();
-        tail.append(header.to_raw(self.salt).as_bytes(), &mut full);
+        tail.append(header.to_raw(self.salt).as_bytes().to_vec().into(), &mut full);
         tail.append_zeros(RECORDS_START, &mut full);
         assert!(full.is_empty(), "a segment header fills no piece");
         self.tails.insert(segment, (point, tail));
@@ -518,9 +528,22 @@ impl Log {
         }
     }
 
-    /// A write that nobody has begun yet.
+    /// Whether a write waits to be begun.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Writes handed out that have not come back.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Hands out a write that nobody has begun yet. It comes back in [`Log::complete`] or
+    /// [`Log::fail`].
     pub(crate) fn next_write(&mut self) -> Option<DeviceWrite> {
-        self.pending.pop_front()
+        let write = self.pending.pop_front()?;
+        self.in_flight += 1;
+        Some(write)
     }
 
     /// Id of the next write that will be handed out; all earlier ones have lower ids.
@@ -536,7 +559,8 @@ impl Log {
     /// `write` is on the device.
     pub(crate) fn complete(&mut self, write: &DeviceWrite, written: &[AtomicU32]) {
         assert!(self.outstanding.remove(&write.id), "write completed twice");
-        let bytes = write.piece.data.len() as u64;
+        self.in_flight -= 1;
+        let bytes = write.piece.len as u64;
         match write.point {
             AppendPoint::Data | AppendPoint::Log => self.counters.log_bytes += bytes,
             AppendPoint::Gc(_) => self.counters.gc_bytes += bytes,
@@ -547,5 +571,16 @@ impl Log {
         if tail.is_written() && self.segment(write.segment).state != State::Open {
             self.tails.remove(&write.segment);
         }
+    }
+
+    /// A write or sync has failed: what is on the device is unknown from here on. That of a write that
+    /// was handed out stays outstanding for ever.
+    pub(crate) fn fail(&mut self, error: lacuna_device::Error, was_handed_out: bool) {
+        self.in_flight -= usize::from(was_handed_out);
+        if self.poison.is_none() {
+            self.poison = Some(error.to_string());
+            self.failure = Some(error);
+        }
+        self.flushes.wake_all();
     }
 }

@@ -1,7 +1,8 @@
 //! Reads: from the device, or from memory for what is still on its way there.
 //!
 //! A read holds the map's lock only while it collects and pins. It verifies every chunk that it
-//! touches, whole, before it copies any byte of it.
+//! touches, whole, before it copies any byte of it. Chunks that do not lie in one run are read at the same
+//! time.
 
 use std::{ops::Range, sync::atomic::Ordering};
 
@@ -18,6 +19,9 @@ use crate::{
 
 /// Chunks that lie in one run of at most so many bytes are read at once.
 const RUN_BYTES: usize = 256 << 10;
+
+/// Runs of about so many bytes are read at the same time.
+const READ_BYTES: usize = 4 << 20;
 
 /// Extents whose segments are pinned until it is dropped.
 pub(crate) struct Pinned<'a> {
@@ -50,20 +54,17 @@ impl Store {
         let mut filled = 0;
         let mut rest = &pinned.extents[..];
         while !rest.is_empty() {
-            let (run, later) = rest.split_at(run_length(rest));
-            rest = later;
-            let first = run[0].1.phys;
-            let last = &run[run.len() - 1].1;
-            let bytes = last.phys.offset() + usize::from(last.stored) - first.offset();
-            let chunks = self.read_bytes(first.segment, first.offset(), bytes)?;
-            for (at, extent) in run {
-                let chunk = &chunks[extent.phys.offset() - first.offset()..][..usize::from(extent.stored)];
-                self.verify(extent, chunk)?;
-                let start = (at.0 - lba.0) as usize * SECTOR;
-                let from = usize::from(extent.skip) * SECTOR;
-                buf[filled..start].fill(0);
-                buf[start..start + extent.bytes()].copy_from_slice(&chunk[from..from + extent.bytes()]);
-                filled = start + extent.bytes();
+            let runs = runs(&mut rest);
+            for (run, chunks) in runs.iter().zip(self.read_runs(&runs)?) {
+                for (at, extent) in run.extents {
+                    let chunk = &chunks[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
+                    self.verify(extent, chunk)?;
+                    let start = (at.0 - lba.0) as usize * SECTOR;
+                    let from = usize::from(extent.skip) * SECTOR;
+                    buf[filled..start].fill(0);
+                    buf[start..start + extent.bytes()].copy_from_slice(&chunk[from..from + extent.bytes()]);
+                    filled = start + extent.bytes();
+                }
             }
         }
         buf[filled..].fill(0);
@@ -86,25 +87,58 @@ impl Store {
 
     /// Bytes of a segment that is pinned or cannot be freed now.
     pub(crate) fn read_bytes(&self, segment: SegNo, offset: usize, len: usize) -> Result<Bytes> {
-        let written = &self.written[segment.0 as usize];
-        if offset + len <= written.load(Ordering::Acquire) as usize {
+        if self.is_on_device(segment, offset + len) {
             return self.read_device(segment, offset, len);
         }
+        let (on_device, parts) = self.log.lock().read(segment, offset, len);
         let mut out = vec![0; len];
-        let on_device = self.log.lock().copy_to(segment, offset, &mut out);
+        let (device, mut memory) = out.split_at_mut(on_device);
+        for part in parts {
+            memory = part.copy_to(memory);
+        }
         if on_device > 0 {
-            out[..on_device].copy_from_slice(&self.read_device(segment, offset, on_device)?);
+            device.copy_from_slice(&self.read_device(segment, offset, on_device)?);
         }
         Ok(Bytes::Memory(out))
     }
 
-    fn read_device(&self, segment: SegNo, offset: usize, len: usize) -> Result<Bytes> {
+    /// The bytes of all `runs`, which are pinned; those on the device are read at the same time.
+    fn read_runs(&self, runs: &[Run<'_>]) -> Result<Vec<Bytes>> {
+        let mut all = Vec::with_capacity(runs.len());
+        let (mut reads, mut places) = (Vec::new(), Vec::new());
+        for (index, Run { segment, offset, len, .. }) in runs.iter().enumerate() {
+            if self.is_on_device(*segment, offset + len) {
+                let blocks = self.blocks(*offset, *len);
+                let buf = AlignedBuf::zeroed(blocks.len());
+                reads.push((self.device_offset(*segment, blocks.start), buf));
+                places.push((index, offset - blocks.start));
+                all.push(Bytes::Memory(Vec::new())); // until it is read
+            } else {
+                all.push(self.read_bytes(*segment, *offset, *len)?);
+            }
+        }
+        self.device.read_many(&mut reads)?;
+        for ((index, from), (_, data)) in places.into_iter().zip(reads) {
+            all[index] = Bytes::Device { data, from, len: runs[index].len };
+        }
+        Ok(all)
+    }
+
+    fn is_on_device(&self, segment: SegNo, end: usize) -> bool {
+        end <= self.written[segment.0 as usize].load(Ordering::Acquire) as usize
+    }
+
+    /// The device's blocks around `len` bytes at `offset` of a segment.
+    fn blocks(&self, offset: usize, len: usize) -> Range<usize> {
         let block = self.space.block_bytes;
-        let start = offset / block * block;
-        let end = (offset + len).next_multiple_of(block);
-        let mut data = AlignedBuf::zeroed(end - start);
-        self.device.read_at(self.device_offset(segment, start), &mut data)?;
-        Ok(Bytes::Device { data, from: offset - start, len })
+        offset / block * block..(offset + len).next_multiple_of(block)
+    }
+
+    fn read_device(&self, segment: SegNo, offset: usize, len: usize) -> Result<Bytes> {
+        let blocks = self.blocks(offset, len);
+        let mut data = AlignedBuf::zeroed(blocks.len());
+        self.device.read_at(self.device_offset(segment, blocks.start), &mut data)?;
+        Ok(Bytes::Device { data, from: offset - blocks.start, len })
     }
 
     /// Whether `chunk`, as read, is what `extent` says was written.
@@ -118,6 +152,29 @@ impl Store {
             reason: "checksum does not match".into(),
         })
     }
+}
+
+/// Extents whose chunks lie in one run of a segment.
+struct Run<'a> {
+    extents: &'a [(Lba, Extent)],
+    segment: SegNo,
+    offset: usize,
+    len: usize,
+}
+
+/// Takes from the front of `rest` what is read at a time.
+fn runs<'a>(rest: &mut &'a [(Lba, Extent)]) -> Vec<Run<'a>> {
+    let (mut runs, mut bytes) = (Vec::new(), 0);
+    while !rest.is_empty() && bytes < READ_BYTES {
+        let (extents, later) = rest.split_at(run_length(rest));
+        let first = extents[0].1.phys;
+        let last = &extents[extents.len() - 1].1;
+        let len = last.phys.offset() + usize::from(last.stored) - first.offset();
+        runs.push(Run { extents, segment: first.segment, offset: first.offset(), len });
+        bytes += len;
+        *rest = later;
+    }
+    runs
 }
 
 /// How many of `extents`, from the first, lie in one run.

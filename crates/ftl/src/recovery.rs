@@ -18,13 +18,14 @@
 use std::sync::{Arc, atomic::AtomicU32};
 
 use lacuna_device::BlockDevice;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Error, Options, Result, Seq,
     addr::SegNo,
     background::Background,
     checkpoint,
+    flush::Buffers,
     format::{Marks, Salt, SegmentHeader, SegmentKind, Superblock},
     log::{Log, Segment, State},
     replay::Replay,
@@ -94,11 +95,12 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         space,
         superblock: Mutex::new(superblock),
         maintenance: Mutex::new(()),
-        log: Mutex::new(log),
+        log: Arc::new(Mutex::new(log)),
         map: RwLock::new(map),
         pins: (0..space.segments).map(|_| AtomicU32::new(0)).collect(),
         written: (0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect(),
-        io_done: Condvar::new(),
+        io_done: Arc::default(),
+        buffers: Arc::new(Buffers::new(space)),
         background: Background::default(),
     })
 }

@@ -73,6 +73,8 @@ pub(crate) struct Waiting {
     pub(crate) checkpoint: usize,
     /// Only for a flush.
     pub(crate) flush: usize,
+    /// For nothing: reusable.
+    pub(crate) ready: usize,
 }
 
 impl Store {
@@ -95,7 +97,9 @@ impl Store {
     pub(crate) fn waiting(&self, log: &Log, map: &Map) -> Waiting {
         let mut waiting = Waiting::default();
         for segment in self.dead(log, map) {
-            match self.needs(log, map, segment) {
+            let needs = self.needs(log, map, segment);
+            match needs {
+                _ if needs.is_reusable() => waiting.ready += 1,
                 Needs { is_unread: false, .. } => waiting.reader += 1,
                 Needs { is_covered: false, .. } => waiting.checkpoint += 1,
                 _ => waiting.flush += 1,
@@ -135,8 +139,6 @@ impl Store {
         let mut log = self.log.lock();
         assert_eq!(self.map.read().live(segment).extents, 0, "dead segment {} came to life", segment.0);
         log.give_back(segment);
-        drop(log);
-        self.io_done.notify_all();
     }
 }
 

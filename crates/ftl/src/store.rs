@@ -25,6 +25,7 @@ use crate::{
     CheckDepth, Error, FormatOptions, Lba, Op, Options, Report, Result, Seq, Stats, Stream, Work,
     addr::SegNo,
     background::Background,
+    flush::Buffers,
     format::Superblock,
     log::Log,
     map::Map,
@@ -45,14 +46,15 @@ pub(crate) struct Store {
     /// The superblock as last written; only a checkpoint (under `maintenance`) changes it.
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) maintenance: Mutex<()>,
-    pub(crate) log: Mutex<Log>,
+    pub(crate) log: Arc<Mutex<Log>>,
     pub(crate) map: RwLock<Map>,
     /// Readers of each segment.
     pub(crate) pins: Vec<AtomicU32>,
     /// Bytes of each segment that are on the device; the rest may still be in memory.
-    pub(crate) written: Vec<AtomicU32>,
-    /// A write or a flush ended; with `log`.
-    pub(crate) io_done: Condvar,
+    pub(crate) written: Arc<[AtomicU32]>,
+    /// A write ended; with `log`.
+    pub(crate) io_done: Arc<Condvar>,
+    pub(crate) buffers: Arc<Buffers>,
     pub(crate) background: Background,
 }
 
@@ -272,6 +274,13 @@ impl Drop for Ftl {
             // A panic of the thread was reported by itself; a second one here would abort.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Store {
+    /// Whoever opens the device next must find it at rest.
+    fn drop(&mut self) {
+        self.wait_for_writes();
     }
 }
 

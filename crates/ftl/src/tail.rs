@@ -1,27 +1,40 @@
 //! The end of an open segment: bytes that were appended and are not all on the device yet.
 //!
 //! Invariants:
-//! 1. Bytes below `written` are on the device (not necessarily durable); all others up to the append
-//!    offset are in memory, in `pieces` and then in `buf`.
-//! 2. Pieces start and end on device blocks and are handed out to be written exactly once: a block
-//!    that was handed out is never touched again.
+//! 1. Bytes below `written` are on the device (not necessarily durable); all others up to `end` are in
+//!    `parts`, in order and without gaps.
+//! 2. Pieces start and end on device blocks and are handed out to be written exactly once: what lies
+//!    below `frozen` was handed out and is never touched again.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, ops::Range};
 
-use lacuna_device::AlignedBuf;
+use crate::staged::Staged;
 
 /// Bytes that are collected before they are written without being asked for.
-const PIECE_BYTES: usize = 256 << 10;
+pub(crate) const PIECE_BYTES: usize = 256 << 10;
 
 /// A frozen part of the segment, on its way to the device.
 pub(crate) struct Piece {
     /// Offset in the segment.
     pub(crate) start: usize,
-    pub(crate) data: Arc<AlignedBuf>,
+    pub(crate) len: usize,
+    parts: Vec<Staged>,
 }
 
+impl Piece {
+    /// Copies its bytes to the beginning of `out`.
+    pub(crate) fn gather(&self, out: &mut [u8]) {
+        let mut rest = &mut out[..self.len];
+        for part in &self.parts {
+            rest = part.copy_to(rest);
+        }
+        assert!(rest.is_empty(), "a piece is as long as its parts");
+    }
+}
+
+/// A piece that was handed out.
 struct Frozen {
-    piece: Piece,
+    range: Range<usize>,
     done: bool,
 }
 
@@ -30,11 +43,12 @@ pub(crate) struct Tail {
     segment_bytes: usize,
     block_bytes: usize,
     written: usize,
+    frozen: usize,
+    end: usize,
+    /// With their offsets in the segment.
+    parts: VecDeque<(usize, Staged)>,
+    /// In order, without gaps, from `written` to `frozen`.
     pieces: VecDeque<Frozen>,
-    buf: AlignedBuf,
-    /// Offset of `buf` in the segment; a multiple of the block.
-    base: usize,
-    fill: usize,
 }
 
 impl Tail {
@@ -44,16 +58,16 @@ impl Tail {
             segment_bytes,
             block_bytes,
             written: 0,
+            frozen: 0,
+            end: 0,
+            parts: VecDeque::new(),
             pieces: VecDeque::new(),
-            buf: AlignedBuf::zeroed(PIECE_BYTES.min(segment_bytes)),
-            base: 0,
-            fill: 0,
         }
     }
 
     /// Where the next byte goes.
     pub(crate) fn append_offset(&self) -> usize {
-        self.base + self.fill
+        self.end
     }
 
     /// Bytes below this are on the device.
@@ -63,96 +77,79 @@ impl Tail {
 
     /// Whether all that was appended is on the device.
     pub(crate) fn is_written(&self) -> bool {
-        self.written == self.append_offset()
+        self.written == self.end
     }
 
     /// Appends `bytes`; pieces that became full are added to `full`.
-    pub(crate) fn append(&mut self, mut bytes: &[u8], full: &mut Vec<Piece>) {
-        assert!(self.append_offset() + bytes.len() <= self.segment_bytes, "append beyond the segment");
-        while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(self.buf.len() - self.fill));
-            self.buf[self.fill..self.fill + now.len()].copy_from_slice(now);
-            self.fill += now.len();
-            bytes = later;
-            if self.fill == self.buf.len() {
-                full.extend(self.freeze());
-            }
+    pub(crate) fn append(&mut self, bytes: Staged, full: &mut Vec<Piece>) {
+        let len = bytes.len();
+        assert!(self.end + len <= self.segment_bytes, "append beyond the segment");
+        if len == 0 {
+            return;
+        }
+        let apart = match self.parts.back_mut() {
+            Some((_, last)) => last.join(bytes),
+            None => Some(bytes),
+        };
+        self.parts.extend(apart.map(|bytes| (self.end, bytes)));
+        self.end += len;
+        while self.end - self.frozen >= PIECE_BYTES {
+            full.push(self.freeze(self.frozen + PIECE_BYTES));
         }
     }
 
     /// Appends zeros up to `offset`.
     pub(crate) fn append_zeros(&mut self, offset: usize, full: &mut Vec<Piece>) {
-        const ZEROS: [u8; 4096] = [0; 4096];
-        while self.append_offset() < offset {
-            self.append(&ZEROS[..(offset - self.append_offset()).min(ZEROS.len())], full);
-        }
+        self.append(Staged::Zeros(offset - self.end), full);
     }
 
     /// Pads to the next block and freezes all that was appended.
     pub(crate) fn pad_and_freeze(&mut self, full: &mut Vec<Piece>) {
-        self.append_zeros(self.append_offset().next_multiple_of(self.block_bytes), full);
-        full.extend(self.freeze());
+        self.append_zeros(self.end.next_multiple_of(self.block_bytes), full);
+        if self.end > self.frozen {
+            full.push(self.freeze(self.end));
+        }
     }
 
-    fn freeze(&mut self) -> Option<Piece> {
-        if self.fill == 0 {
-            return None;
-        }
-        let start = self.base;
-        let rest = self.segment_bytes - start - self.fill;
-        let data = if self.fill >= self.buf.len() / 4 {
-            let fresh = AlignedBuf::zeroed(PIECE_BYTES.min(rest));
-            self.take_filled(fresh)
-        } else {
-            let mut copy = AlignedBuf::zeroed(self.fill);
-            copy.copy_from_slice(&self.buf[..self.fill]);
-            copy
-        };
-        self.base += self.fill;
-        self.fill = 0;
-        if self.buf.len() > rest {
-            self.buf = AlignedBuf::zeroed(rest);
-        }
-        let data = Arc::new(data);
-        self.pieces.push_back(Frozen { piece: Piece { start, data: data.clone() }, done: false });
-        Some(Piece { start, data })
-    }
-
-    /// Puts `fresh` in the buffer's place and returns the filled part of the old one.
-    fn take_filled(&mut self, fresh: AlignedBuf) -> AlignedBuf {
-        let old = std::mem::replace(&mut self.buf, fresh);
-        if old.len() == self.fill {
-            return old;
-        }
-        let mut exact = AlignedBuf::zeroed(self.fill);
-        exact.copy_from_slice(&old[..self.fill]);
-        exact
+    fn freeze(&mut self, end: usize) -> Piece {
+        let range = self.frozen..end;
+        assert!(
+            range.start.is_multiple_of(self.block_bytes) && end.is_multiple_of(self.block_bytes),
+            "invariant 2: a piece of whole blocks"
+        );
+        let piece = Piece { start: range.start, len: range.len(), parts: self.parts_of(range.clone()) };
+        self.frozen = end;
+        self.pieces.push_back(Frozen { range, done: false });
+        piece
     }
 
     /// The piece that starts at `start` is on the device.
     pub(crate) fn complete(&mut self, start: usize) {
-        let frozen = self.pieces.iter_mut().find(|frozen| frozen.piece.start == start);
+        let frozen = self.pieces.iter_mut().find(|frozen| frozen.range.start == start);
         frozen.expect("completion of a piece that was not handed out").done = true;
         while self.pieces.front().is_some_and(|frozen| frozen.done) {
-            let frozen = self.pieces.pop_front().expect("just seen");
-            self.written = frozen.piece.start + frozen.piece.data.len();
+            self.written = self.pieces.pop_front().expect("just seen").range.end;
+        }
+        while self.parts.front().is_some_and(|(at, part)| at + part.len() <= self.written) {
+            self.parts.pop_front();
         }
     }
 
-    /// Copies what is in memory of the bytes at `offset` into the end of `out`; returns how many
-    /// bytes at its start are on the device instead.
-    pub(crate) fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
-        assert!(offset + out.len() <= self.append_offset(), "read beyond what was appended");
-        let on_device = self.written.saturating_sub(offset).min(out.len());
-        let frozen = self.pieces.iter().map(|frozen| (frozen.piece.start, &frozen.piece.data[..]));
-        for (start, data) in frozen.chain([(self.base, &self.buf[..self.fill])]) {
-            let from = start.max(offset + on_device);
-            let to = (start + data.len()).min(offset + out.len());
-            if from < to {
-                out[from - offset..to - offset].copy_from_slice(&data[from - start..to - start]);
-            }
-        }
-        on_device
+    /// What of the `len` bytes at `offset` is in memory: how many of them, at the beginning, are on the
+    /// device instead, and the others.
+    pub(crate) fn read(&self, offset: usize, len: usize) -> (usize, Vec<Staged>) {
+        assert!(offset + len <= self.end, "read beyond what was appended");
+        let on_device = self.written.saturating_sub(offset).min(len);
+        (on_device, self.parts_of(offset + on_device..offset + len))
+    }
+
+    /// The bytes of `range`, all of which are in memory.
+    fn parts_of(&self, range: Range<usize>) -> Vec<Staged> {
+        let first = self.parts.partition_point(|(at, part)| *at + part.len() <= range.start);
+        let overlapping = self.parts.range(first..).take_while(|(at, _)| *at < range.end);
+        overlapping
+            .map(|(at, part)| part.slice(range.start.max(*at) - at..range.end.min(at + part.len()) - at))
+            .collect()
     }
 }
 
@@ -175,8 +172,12 @@ mod tests {
             while model.len() + 40_000 < segment_bytes {
                 let mut bytes = vec![0; rng.below(30_000) as usize];
                 rng.fill(&mut bytes);
-                tail.append(&bytes, &mut handed_out);
                 model.extend_from_slice(&bytes);
+                // In pieces of the same memory, as payloads are.
+                let cut = rng.below(bytes.len() as u64 + 1) as usize;
+                let staged = Staged::from(bytes);
+                tail.append(staged.slice(0..cut), &mut handed_out);
+                tail.append(staged.slice(cut..staged.len()), &mut handed_out);
                 if rng.chance(30) {
                     tail.pad_and_freeze(&mut handed_out);
                     model.resize(model.len().next_multiple_of(4096), 0);
@@ -184,19 +185,22 @@ mod tests {
                 assert_eq!(tail.append_offset(), model.len());
                 while !handed_out.is_empty() && rng.chance(50) {
                     let piece = handed_out.swap_remove(rng.below(handed_out.len() as u64) as usize);
-                    assert!(piece.start.is_multiple_of(4096) && piece.data.len().is_multiple_of(4096));
-                    assert!(
-                        device[piece.start..piece.start + piece.data.len()].iter().all(|byte| *byte == 0)
-                    );
-                    device[piece.start..piece.start + piece.data.len()].copy_from_slice(&piece.data);
+                    assert!(piece.start.is_multiple_of(4096) && piece.len.is_multiple_of(4096));
+                    let block = &mut device[piece.start..piece.start + piece.len];
+                    assert!(block.iter().all(|byte| *byte == 0), "written twice");
+                    piece.gather(block);
                     tail.complete(piece.start);
                 }
                 let offset = rng.below(model.len() as u64 + 1) as usize;
                 let len = rng.below((model.len() - offset) as u64 + 1) as usize;
                 let mut out = vec![0; len];
-                let on_device = tail.copy_to(offset, &mut out);
+                let (on_device, parts) = tail.read(offset, len);
                 out[..on_device].copy_from_slice(&device[offset..offset + on_device]);
-                assert_eq!(out, model[offset..offset + len]);
+                let mut rest = &mut out[on_device..];
+                for part in parts {
+                    rest = part.copy_to(rest);
+                }
+                assert!(rest.is_empty() && out == model[offset..offset + len]);
             }
         });
     }

@@ -70,7 +70,11 @@ impl OpenedPlace {
 /// Each names the path. A foreign file is [`ftl::Error::NotAStore`] and left as it is; a place that
 /// another process has open is [`lacuna_device::Error::Busy`].
 pub fn open_place(path: &Path, options: &PlaceOptions) -> Result<OpenedPlace> {
-    let raw = RawOptions { read_only: options.read_only, punch_store_file: options.punch_store_file };
+    let raw = RawOptions {
+        read_only: options.read_only,
+        punch_store_file: options.punch_store_file,
+        ..RawOptions::default()
+    };
     match (fs::metadata(path), options.create_size) {
         (Ok(metadata), _) if metadata.is_dir() => {
             let place = DirPlace::open(path, DirOptions { read_only: options.read_only })?;

@@ -1,12 +1,21 @@
 //! Raw space on a store file or a block device.
 
 mod discard;
+mod engine;
+#[cfg(test)]
+mod engine_tests;
+mod threads;
+mod uring;
 
 use std::{
-    fs, io,
+    env, fs, io,
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        mpsc,
+    },
 };
 
 use rustix::{
@@ -14,10 +23,26 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{BlockDevice, DeviceStats, Error, Geometry, Result, positional::PositionalFile};
+use self::engine::{Done, Engine, Kind, Request};
+use crate::{
+    AlignedBuf, BlockDevice, DeviceStats, Error, Geometry, Result, WriteDone, positional::PositionalFile,
+};
 
 /// Sizes of new store files are multiples of this, in bytes, so that they suit any device.
 const SIZE_UNIT: u64 = 4096;
+
+/// Who carries out requests that are not waited for one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockIo {
+    /// What the environment variable `LACUNA_IO` says (`uring`, `threads`), else an io_uring, or
+    /// threads where the system refuses one.
+    #[default]
+    Auto,
+    /// An io_uring, or an error.
+    Uring,
+    /// A pool of threads that make ordinary calls.
+    Threads,
+}
 
 /// How to open a [`RawDevice`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +52,8 @@ pub struct RawOptions {
     /// Discards of a store *file* punch holes, which give room back to the file system below and make
     /// rewriting it slower. Block devices are always told.
     pub punch_store_file: bool,
+    /// Who carries out [`BlockDevice::submit_write`] and [`BlockDevice::read_many`].
+    pub io: BlockIo,
 }
 
 /// A [`BlockDevice`] on a store file or a block device, opened for this process alone.
@@ -34,13 +61,15 @@ pub struct RawOptions {
 /// It bypasses the page cache unless the file system below has no direct I/O (see
 /// [`RawDevice::is_direct`]).
 pub struct RawDevice {
-    file: PositionalFile,
+    /// Started by the first request that is not waited for.
+    engine: OnceLock<Engine>,
+    file: Arc<PositionalFile>,
     geometry: Geometry,
     options: RawOptions,
     is_block_device: bool,
     /// Set once the system refused a discard: they are advice, so that is no error.
     discards_refused: AtomicBool,
-    counters: Counters,
+    counters: Arc<Counters>,
 }
 
 #[derive(Default)]
@@ -51,6 +80,18 @@ struct Counters {
     written_bytes: AtomicU64,
     syncs: AtomicU64,
     discarded_bytes: AtomicU64,
+}
+
+impl Counters {
+    fn note_read(&self, bytes: usize) {
+        self.reads.fetch_add(1, Relaxed);
+        self.read_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    fn note_write(&self, bytes: usize) {
+        self.writes.fetch_add(1, Relaxed);
+        self.written_bytes.fetch_add(bytes as u64, Relaxed);
+    }
 }
 
 impl RawDevice {
@@ -84,9 +125,11 @@ impl RawDevice {
     /// Opens an existing store file or block device.
     ///
     /// # Errors
-    /// [`Error::Busy`] when another opener holds it, [`Error::Unsupported`] when it is neither.
-    pub fn open(path: &Path, options: RawOptions) -> Result<RawDevice> {
+    /// [`Error::Busy`] when another opener holds it, [`Error::Unsupported`] when it is neither or
+    /// `LACUNA_IO` is nonsense, and whatever an io_uring that is asked for by name is refused with.
+    pub fn open(path: &Path, mut options: RawOptions) -> Result<RawDevice> {
         let name = path.display().to_string();
+        options.io = engine::wanted(options.io, env::var("LACUNA_IO").ok().as_deref())?;
         let metadata = fs::metadata(path).map_err(|error| Error::io(format!("{name}: open"), error))?;
         let is_block_device = metadata.file_type().is_block_device();
         if !is_block_device && !metadata.is_file() {
@@ -109,18 +152,23 @@ impl RawDevice {
         }
         let size_bytes = measure(&file)?;
         let block = u64::from(file.io_align);
-        Ok(RawDevice {
+        let device = RawDevice {
             geometry: Geometry {
                 capacity_bytes: size_bytes / block * block,
                 block_bytes: file.io_align,
                 erase_bytes: 0,
             },
-            file,
+            engine: OnceLock::new(),
+            file: Arc::new(file),
             options,
             is_block_device,
             discards_refused: AtomicBool::new(false),
-            counters: Counters::default(),
-        })
+            counters: Arc::default(),
+        };
+        if options.io == BlockIo::Uring {
+            device.engine()?;
+        }
+        Ok(device)
     }
 
     /// Makes a store file anew, with `size_bytes` zeros that take no room yet.
@@ -158,6 +206,15 @@ impl RawDevice {
             return Err(Error::Unsupported { what: self.file.name.clone(), operation });
         }
         Ok(())
+    }
+
+    fn engine(&self) -> Result<&Engine> {
+        if let Some(engine) = self.engine.get() {
+            return Ok(engine);
+        }
+        let started = Engine::start(self.options.io, &self.file)?;
+        // Of two that are started at once, one ends again without having been used.
+        Ok(self.engine.get_or_init(|| started))
     }
 
     fn try_discard(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -202,14 +259,8 @@ impl BlockDevice for RawDevice {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.geometry.check_range(&self.file.name, offset, buf.len() as u64)?;
-        let read = self.file.read_at(offset, buf)?;
-        if read < buf.len() {
-            // It was long enough when it was opened.
-            let reason = format!("the store ends here, {} bytes short of a read", buf.len() - read);
-            return Err(Error::Corrupt { what: self.file.name.clone(), at: offset + read as u64, reason });
-        }
-        self.counters.reads.fetch_add(1, Relaxed);
-        self.counters.read_bytes.fetch_add(buf.len() as u64, Relaxed);
+        self.file.read_exact_at(offset, buf)?;
+        self.counters.note_read(buf.len());
         Ok(())
     }
 
@@ -217,9 +268,61 @@ impl BlockDevice for RawDevice {
         self.check_writable("write to a store opened read-only")?;
         self.geometry.check_range(&self.file.name, offset, data.len() as u64)?;
         self.file.write_at(offset, data)?;
-        self.counters.writes.fetch_add(1, Relaxed);
-        self.counters.written_bytes.fetch_add(data.len() as u64, Relaxed);
+        self.counters.note_write(data.len());
         Ok(())
+    }
+
+    fn read_many(&self, reads: &mut [(u64, AlignedBuf)]) -> Result<()> {
+        if let [(offset, buf)] = reads {
+            return self.read_at(*offset, buf);
+        }
+        for (offset, buf) in reads.iter() {
+            self.geometry.check_range(&self.file.name, *offset, buf.len() as u64)?;
+        }
+        let (sender, ended) = mpsc::channel();
+        let begin = |(number, (offset, buf)): (usize, &mut (u64, AlignedBuf))| {
+            let (sender, counters) = (sender.clone(), Arc::clone(&self.counters));
+            let done: Done = Box::new(move |outcome, buf| {
+                if outcome.is_ok() {
+                    counters.note_read(buf.len());
+                }
+                let _ = sender.send((number, outcome, buf)); // who asked waits for it
+            });
+            let buf = std::mem::replace(buf, AlignedBuf::zeroed(0));
+            Request { kind: Kind::Read, offset: *offset, len: buf.len(), buf, done }
+        };
+        let engine = self.engine()?;
+        engine.submit(reads.iter_mut().enumerate().map(begin).collect());
+        drop(sender);
+        let mut all = Ok(());
+        for (number, outcome, buf) in ended {
+            reads[number].1 = buf;
+            all = all.and(outcome);
+        }
+        all
+    }
+
+    fn submit_write(&self, offset: u64, data: AlignedBuf, len: usize, done: WriteDone) {
+        let begun = self
+            .check_writable("write to a store opened read-only")
+            .and_then(|()| self.geometry.check_range(&self.file.name, offset, len as u64))
+            .and_then(|()| self.engine());
+        let engine = match begun {
+            Ok(engine) => engine,
+            Err(error) => return done(Err(error), data),
+        };
+        let counters = Arc::clone(&self.counters);
+        let counted: Done = Box::new(move |outcome, data| {
+            if outcome.is_ok() {
+                counters.note_write(len);
+            }
+            done(outcome, data);
+        });
+        engine.submit(vec![Request { kind: Kind::Write, offset, buf: data, len, done: counted }]);
+    }
+
+    fn io_engine(&self) -> Result<&'static str> {
+        Ok(self.engine()?.name())
     }
 
     fn sync(&self) -> Result<()> {

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::{TraceOp, TraceSource, TraceWriter};
-use crate::{BlockDevice, DeviceStats, Geometry, Result};
+use crate::{AlignedBuf, BlockDevice, DeviceStats, Geometry, Result, WriteDone};
 
 /// A [`BlockDevice`] that passes everything on to another one and records what changes it.
 pub struct TraceDevice {
@@ -38,6 +38,26 @@ impl BlockDevice for TraceDevice {
         self.inner.write_at(offset, data)?;
         self.trace.record(TraceOp::Write { offset, len: data.len() as u64 });
         Ok(())
+    }
+
+    fn read_many(&self, reads: &mut [(u64, AlignedBuf)]) -> Result<()> {
+        self.inner.read_many(reads)
+    }
+
+    /// Recorded when it has ended.
+    fn submit_write(&self, offset: u64, data: AlignedBuf, len: usize, done: WriteDone) {
+        let trace = Arc::clone(&self.trace);
+        let recorded: WriteDone = Box::new(move |outcome, data| {
+            if outcome.is_ok() {
+                trace.record(TraceOp::Write { offset, len: len as u64 });
+            }
+            done(outcome, data);
+        });
+        self.inner.submit_write(offset, data, len, recorded);
+    }
+
+    fn io_engine(&self) -> Result<&'static str> {
+        self.inner.io_engine()
     }
 
     fn sync(&self) -> Result<()> {

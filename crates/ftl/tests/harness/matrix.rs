@@ -126,8 +126,8 @@ impl Run {
                     ftl.flush()?;
                     self.all_flushed();
                 }
-                85..96 => drop(ftl.step(Work::Gc)?),
-                96..98 => drop(ftl.step(Work::Due)?),
+                85..93 => drop(ftl.step(Work::Gc)?),
+                93..99 => drop(ftl.step(Work::Due)?),
                 _ => {
                     ftl.checkpoint()?;
                     self.all_flushed();
@@ -154,10 +154,14 @@ impl Run {
         self.open()
     }
 
-    /// Turns the power on and opens the store, with a few cuts during recovery.
+    /// Turns the power on and opens the store, with a few cuts during recovery. Where the power was on,
+    /// the process was killed: the first recovery finds what the device has not made durable yet.
     pub(crate) fn recover(&mut self) -> Ftl {
+        let mut was_killed = !self.device.sim().is_off();
         for _ in 0..self.rng.below(4) {
-            self.device.sim().power_cycle();
+            if !std::mem::take(&mut was_killed) {
+                self.device.sim().power_cycle();
+            }
             self.device.sim().set_cut_after(1 + self.rng.below(8));
             self.device.enter(Phase::Recovery);
             match self.open() {
@@ -204,6 +208,10 @@ pub(crate) fn case(seed: u64, load: Load) -> Tally {
         run.device.sim().set_cut_after(1 + run.rng.below(ops_max));
         let worked = run.work(&ftl, 200);
         let reopened = match worked {
+            Ok(()) if run.rng.chance(50) => {
+                drop(ftl);
+                Ok(())
+            }
             Ok(()) => run.reopen(ftl).map(drop),
             cut => cut,
         };

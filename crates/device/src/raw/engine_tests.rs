@@ -1,0 +1,217 @@
+//! The same behaviour of both engines.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc,
+    },
+};
+
+use rustix::fs::OFlags;
+
+use super::{
+    BlockIo, RawDevice, RawOptions,
+    engine::{Engine, Kind, Request, wanted},
+};
+use crate::{
+    AlignedBuf, BlockDevice, Error, Result,
+    positional::PositionalFile,
+    sim::{SeededRng, for_each_seed},
+};
+
+const BLOCK: usize = 4096;
+
+/// Runs `test` with each engine that the system has.
+fn with_each(test: impl Fn(BlockIo)) {
+    test(BlockIo::Threads);
+    match Engine::start(BlockIo::Uring, &open("/dev/null", OFlags::RDWR)) {
+        Ok(_) => test(BlockIo::Uring),
+        Err(error) => eprintln!("skipped: {error}"),
+    }
+}
+
+fn open(path: impl AsRef<Path>, flags: OFlags) -> Arc<PositionalFile> {
+    Arc::new(PositionalFile::open(path.as_ref(), flags).unwrap())
+}
+
+fn store(io: BlockIo, blocks: usize) -> (tempfile::TempDir, RawDevice) {
+    let directory = tempfile::tempdir().unwrap();
+    let options = RawOptions { io, ..RawOptions::default() };
+    let device =
+        RawDevice::create(&directory.path().join("store"), (blocks * BLOCK) as u64, options).unwrap();
+    (directory, device)
+}
+
+fn filled(byte: u8, len: usize) -> AlignedBuf {
+    let mut buf = AlignedBuf::zeroed(len);
+    buf.fill(byte);
+    buf
+}
+
+/// One request, waited for.
+fn request(io: BlockIo, file: &Arc<PositionalFile>, kind: Kind, offset: u64, buf: AlignedBuf) -> Result<()> {
+    let (sender, ended) = mpsc::channel();
+    let done = Box::new(move |outcome, _| sender.send(outcome).unwrap());
+    Engine::start(io, file).unwrap().submit(vec![Request { kind, offset, len: buf.len(), buf, done }]);
+    ended.recv().unwrap()
+}
+
+#[test]
+fn many_writes_and_reads_are_in_flight() {
+    with_each(|io| {
+        for_each_seed(4, |seed| {
+            let mut rng = SeededRng::new(seed);
+            // More than a ring has entries.
+            let blocks = 300;
+            let (_directory, device) = store(io, blocks);
+            let mut expected = vec![0; blocks * BLOCK];
+            rng.fill(&mut expected);
+            let (sender, ended) = mpsc::channel();
+            std::thread::scope(|scope| {
+                for part in 0..3 {
+                    let (device, expected, sender) = (&device, &expected, sender.clone());
+                    scope.spawn(move || {
+                        for block in (part..blocks).step_by(3) {
+                            let mut data = AlignedBuf::zeroed(2 * BLOCK);
+                            data[..BLOCK].copy_from_slice(&expected[block * BLOCK..][..BLOCK]);
+                            let sender = sender.clone();
+                            let done = Box::new(move |outcome: Result<()>, data: AlignedBuf| {
+                                assert_eq!(data.len(), 2 * BLOCK);
+                                sender.send(outcome).unwrap();
+                            });
+                            device.submit_write((block * BLOCK) as u64, data, BLOCK, done);
+                        }
+                    });
+                }
+            });
+            drop(sender);
+            assert_eq!(ended.iter().map(Result::unwrap).count(), blocks);
+            let mut reads: Vec<_> = (0..blocks)
+                .map(|_| {
+                    let first = rng.below(blocks as u64 - 3);
+                    (first * BLOCK as u64, AlignedBuf::zeroed((1 + rng.below(3) as usize) * BLOCK))
+                })
+                .collect();
+            device.read_many(&mut reads).unwrap();
+            for (offset, buf) in &reads {
+                assert!(expected[*offset as usize..][..buf.len()] == buf[..], "at {offset}");
+            }
+            let stats = device.stats();
+            assert_eq!((stats.writes, stats.reads), (blocks as u64, blocks as u64));
+            assert_eq!(stats.written_bytes, (blocks * BLOCK) as u64);
+        });
+    });
+}
+
+#[test]
+fn dropping_the_device_waits_for_all_writes() {
+    with_each(|io| {
+        let (directory, device) = store(io, 400);
+        let ended = Arc::new(AtomicUsize::new(0));
+        for block in 0..400 {
+            let ended = Arc::clone(&ended);
+            let done = Box::new(move |outcome: Result<()>, _| {
+                outcome.unwrap();
+                ended.fetch_add(1, Relaxed);
+            });
+            device.submit_write(block * BLOCK as u64, filled(block as u8, BLOCK), BLOCK, done);
+        }
+        drop(device);
+        assert_eq!(ended.load(Relaxed), 400);
+        let bytes = std::fs::read(directory.path().join("store")).unwrap();
+        assert!(bytes.chunks(BLOCK).zip(0..400).all(|(block, number)| block == [number as u8; BLOCK]));
+    });
+}
+
+#[test]
+fn failures_are_those_of_ordinary_calls() {
+    with_each(|io| {
+        let full = open("/dev/full", OFlags::RDWR);
+        let outcome = request(io, &full, Kind::Write, 0, filled(1, BLOCK));
+        assert!(matches!(outcome, Err(Error::Full { .. })), "{outcome:?}");
+        // Nothing is mapped there.
+        let memory = open("/proc/self/mem", OFlags::RDONLY);
+        let outcome = request(io, &memory, Kind::Read, 0, filled(1, BLOCK));
+        let Err(Error::Io { what, source }) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(what, "/proc/self/mem: read at byte 0");
+        assert_eq!(source.raw_os_error(), Some(5), "EIO");
+        let outcome = request(io, &open("/dev/null", OFlags::RDONLY), Kind::Write, 0, filled(1, BLOCK));
+        assert!(matches!(outcome, Err(Error::Io { .. })), "{outcome:?}");
+    });
+}
+
+#[test]
+fn a_store_that_shrank_is_an_error_with_its_place() {
+    with_each(|io| {
+        let (directory, device) = store(io, 4);
+        let path = directory.path().join("store");
+        std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(2 * BLOCK as u64).unwrap();
+        let mut reads = [(0, AlignedBuf::zeroed(BLOCK)), (BLOCK as u64, AlignedBuf::zeroed(3 * BLOCK))];
+        let outcome = device.read_many(&mut reads);
+        assert!(matches!(outcome, Err(Error::Corrupt { at: 8192, .. })), "{outcome:?}");
+        assert_eq!(reads.map(|(_, buf)| buf.len()), [BLOCK, 3 * BLOCK], "memory comes back");
+    });
+}
+
+#[test]
+fn what_is_off_the_grid_or_beyond_the_end_is_refused() {
+    with_each(|io| {
+        let (_directory, device) = store(io, 4);
+        for (offset, len) in [(100, BLOCK), (0, 100), (4 * BLOCK as u64, BLOCK), (u64::MAX - 4095, BLOCK)] {
+            let (sender, ended) = mpsc::channel();
+            let done = Box::new(move |outcome, _| sender.send(outcome).unwrap());
+            device.submit_write(offset, AlignedBuf::zeroed(BLOCK), len, done);
+            assert!(matches!(ended.recv().unwrap(), Err(Error::BadRange { .. })), "{offset} + {len}");
+            let mut reads = [(0, AlignedBuf::zeroed(BLOCK)), (offset, AlignedBuf::zeroed(len))];
+            assert!(matches!(device.read_many(&mut reads), Err(Error::BadRange { .. })));
+        }
+        assert_eq!((device.stats().writes, device.stats().reads), (0, 0));
+    });
+}
+
+/// What a transfer that ended early leaves is done by ordinary calls, from the last whole block on.
+#[test]
+fn short_transfers_are_finished() {
+    let (_directory, device) = store(BlockIo::Threads, 4);
+    let finish = |kind, buf: AlignedBuf, bytes_done| {
+        let (sender, ended) = mpsc::channel();
+        let done = Box::new(move |outcome: Result<()>, buf: AlignedBuf| {
+            outcome.unwrap();
+            sender.send(buf).unwrap();
+        });
+        Request { kind, offset: 0, len: buf.len(), buf, done }.finish(&device.file, bytes_done);
+        ended.recv().unwrap()
+    };
+    let grid = device.geometry().block_bytes as usize;
+    for bytes_done in [0, 100, grid, grid + 1, 2 * BLOCK - 1, 2 * BLOCK] {
+        device.write_at(0, &filled(7, 2 * BLOCK)).unwrap();
+        let kept = bytes_done / grid * grid;
+        finish(Kind::Write, filled(8, 2 * BLOCK), bytes_done);
+        let back = finish(Kind::Read, filled(9, 2 * BLOCK), 0);
+        assert!(back[..kept].iter().all(|byte| *byte == 7) && back[kept..].iter().all(|byte| *byte == 8));
+        let rest = finish(Kind::Read, filled(9, 2 * BLOCK), bytes_done);
+        assert!(rest[..kept].iter().all(|byte| *byte == 9) && rest[kept..] == back[kept..]);
+    }
+}
+
+#[test]
+fn the_environment_decides_what_is_left_open() {
+    for (variable, io) in [
+        (None, BlockIo::Auto),
+        (Some(""), BlockIo::Auto),
+        (Some("auto"), BlockIo::Auto),
+        (Some("uring"), BlockIo::Uring),
+        (Some("threads"), BlockIo::Threads),
+    ] {
+        assert_eq!(wanted(BlockIo::Auto, variable).unwrap(), io);
+        assert_eq!(wanted(BlockIo::Threads, variable).unwrap(), BlockIo::Threads);
+    }
+    assert!(matches!(wanted(BlockIo::Auto, Some("aio")), Err(Error::Unsupported { .. })));
+    with_each(|io| {
+        let (_directory, device) = store(io, 1);
+        let name = if io == BlockIo::Uring { "io_uring" } else { "threads" };
+        assert_eq!(device.io_engine().unwrap(), name);
+    });
+}

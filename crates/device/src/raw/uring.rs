@@ -1,0 +1,295 @@
+//! Requests on an io_uring.
+//!
+//! One thread owns the ring, pushes all entries and takes all completions; others leave requests in
+//! the inbox and ring a bell (an eventfd that the ring itself reads). So a request depends on no
+//! other thread of the process: the kernel cancels requests when the thread that submitted them
+//! ends, and delays their completion while it waits for something else.
+//!
+//! Invariants:
+//! 1. Memory that the kernel was told of stays in its slot, which is not touched, until the
+//!    completion was taken from the ring. Slots are dropped only when no completion is outstanding;
+//!    a panic before that aborts the process.
+//! 2. No more than [`ENTRIES`] entries are on their way, the bell's included, so neither queue
+//!    overflows.
+//! 3. Every request ends once, and all of them before the thread does.
+//!
+//! What completes short, or was interrupted, cancelled or put off, is finished by ordinary calls:
+//! it is rare, and they know how to.
+
+#![allow(unsafe_code)] // Entries of the ring carry addresses; the kernel writes behind our back.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    sync::{Arc, mpsc},
+    thread::JoinHandle,
+};
+
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
+use parking_lot::Mutex;
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    io::Errno,
+};
+
+use super::engine::{AbortOnPanic, Kind, Request};
+use crate::{AlignedBuf, positional::PositionalFile};
+
+/// Entries of the ring.
+const ENTRIES: u32 = 128;
+/// Requests on their way at a time: one entry is the bell's.
+const SLOTS: usize = ENTRIES as usize - 1;
+/// Marks the bell's entry; others carry the number of their slot.
+const BELL: u64 = u64::MAX;
+/// Longest transfer that one entry asks for, in bytes. The kernel's own limit is a little below 2 GiB.
+const TRANSFER_MAX: usize = 1 << 30;
+
+/// See the module documentation. Dropping it waits for all requests.
+pub(super) struct Uring {
+    inbox: Arc<Inbox>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Inbox {
+    state: Mutex<State>,
+    bell: OwnedFd,
+}
+
+#[derive(Default)]
+struct State {
+    requests: Vec<Request>,
+    /// The bell was rung and nobody has looked since.
+    rung: bool,
+    stopped: bool,
+}
+
+impl Uring {
+    /// # Errors
+    /// Whatever the system refuses a ring with, such as ENOSYS or EPERM.
+    pub(super) fn start(file: &Arc<PositionalFile>) -> io::Result<Uring> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let inbox = Arc::new(Inbox { state: Mutex::default(), bell });
+        let (ready, is_ready) = mpsc::channel();
+        let thread = {
+            let (inbox, file) = (Arc::clone(&inbox), Arc::clone(file));
+            // The kernel lets the thread that made a ring submit to it, and no other.
+            std::thread::Builder::new().name("device-io".into()).spawn(move || {
+                match Ring::new(inbox, file) {
+                    Ok(ring) => {
+                        let _ = ready.send(Ok(())); // who asked waits for it
+                        ring.run();
+                    }
+                    Err(error) => {
+                        let _ = ready.send(Err(error));
+                    }
+                }
+            })?
+        };
+        is_ready.recv().expect("the thread answers before it ends")?;
+        Ok(Uring { inbox, thread: Some(thread) })
+    }
+
+    pub(super) fn submit(&self, requests: Vec<Request>) {
+        self.inbox.leave(|state| state.requests.extend(requests));
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        self.inbox.leave(|state| state.stopped = true);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("a panic there aborts");
+        }
+    }
+}
+
+impl Inbox {
+    /// Changes what is in the inbox and tells the thread.
+    fn leave(&self, change: impl FnOnce(&mut State)) {
+        let was_rung = {
+            let mut state = self.state.lock();
+            change(&mut state);
+            std::mem::replace(&mut state.rung, true)
+        };
+        if !was_rung {
+            let rung = rustix::io::retry_on_intr(|| rustix::io::write(&self.bell, &1_u64.to_ne_bytes()));
+            rung.expect("an eventfd takes a small number");
+        }
+    }
+}
+
+/// The ring and what is on it. Lives in its thread alone.
+struct Ring {
+    ring: IoUring,
+    inbox: Arc<Inbox>,
+    file: Arc<PositionalFile>,
+    slots: Vec<Option<Request>>,
+    free: Vec<usize>,
+    /// Taken from the inbox, without a slot yet; the first to go is the last.
+    waiting: Vec<Request>,
+    /// Where the kernel puts what it reads from the bell.
+    bell_count: AlignedBuf,
+    bell_is_armed: bool,
+}
+
+impl Ring {
+    fn new(inbox: Arc<Inbox>, file: Arc<PositionalFile>) -> io::Result<Ring> {
+        // Completions are worked off when this thread asks for them, instead of interrupting it.
+        let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
+        let ring = match modern {
+            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => IoUring::new(ENTRIES)?,
+            made => made?,
+        };
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        if ![opcode::Read::CODE, opcode::Write::CODE].into_iter().all(|code| probe.is_supported(code)) {
+            return Err(Errno::NOSYS.into());
+        }
+        ring.submitter().register_files(&[file.file.as_raw_fd()])?;
+        Ok(Ring {
+            ring,
+            inbox,
+            file,
+            slots: (0..SLOTS).map(|_| None).collect(),
+            free: (0..SLOTS).rev().collect(),
+            waiting: Vec::new(),
+            bell_count: AlignedBuf::zeroed(8),
+            bell_is_armed: false,
+        })
+    }
+
+    fn run(mut self) {
+        let _abort = AbortOnPanic;
+        loop {
+            let stopped = self.empty_inbox();
+            self.push_waiting();
+            if !stopped {
+                self.arm_bell();
+            } else if self.free.len() == SLOTS && !self.bell_is_armed {
+                return;
+            }
+            // A bell that is armed at the stop was or will be rung for it.
+            self.wait();
+        }
+    }
+
+    /// Takes what others left; returns whether there will be no more.
+    fn empty_inbox(&mut self) -> bool {
+        let mut state = self.inbox.state.lock();
+        if !self.bell_is_armed {
+            state.rung = false;
+        }
+        self.waiting.splice(0..0, state.requests.drain(..).rev());
+        state.stopped
+    }
+
+    fn arm_bell(&mut self) {
+        if self.bell_is_armed {
+            return;
+        }
+        let (at, len) = (self.bell_count.as_mut_ptr(), self.bell_count.len() as u32);
+        let entry = opcode::Read::new(types::Fd(self.inbox.bell.as_raw_fd()), at, len).build();
+        self.push(entry.user_data(BELL));
+        self.bell_is_armed = true;
+    }
+
+    fn push_waiting(&mut self) {
+        while let (Some(_), Some(&slot)) = (self.waiting.last(), self.free.last()) {
+            self.free.pop();
+            let request = self.waiting.pop().expect("just seen");
+            let len = request.len.min(TRANSFER_MAX) as u32;
+            let request = self.slots[slot].insert(request);
+            let (file, at) = (types::Fixed(0), request.buf.as_mut_ptr());
+            let entry = match request.kind {
+                Kind::Read => opcode::Read::new(file, at, len).offset(request.offset).build(),
+                Kind::Write => opcode::Write::new(file, at, len).offset(request.offset).build(),
+            };
+            self.push(entry.user_data(slot as u64));
+        }
+    }
+
+    fn push(&mut self, entry: squeue::Entry) {
+        // SAFETY: the entry's memory is the heap block of a buffer in a slot, or of `bell_count`. By
+        // invariant 1 it is neither moved, freed nor accessed until the kernel has given it back. Its
+        // length is at most that of the block.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        pushed.expect("invariant 2: the submission queue has room");
+    }
+
+    /// Submits what was pushed, waits for a completion, and ends what has completed.
+    fn wait(&mut self) {
+        match self.ring.submit_and_wait(1) {
+            Ok(_) => {}
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => std::thread::yield_now(),
+                // The ring is of no use any more, and what it holds cannot be given back.
+                _ => panic!("io_uring_enter: {error}"),
+            },
+        }
+        let completed: Vec<cqueue::Entry> = self.ring.completion().collect();
+        for entry in completed {
+            if entry.user_data() == BELL {
+                self.bell_is_armed = false;
+                continue;
+            }
+            let slot = entry.user_data() as usize;
+            let request = self.slots[slot].take().expect("invariant 3: a slot completes once");
+            self.free.push(slot);
+            match outcome(entry.result(), request.len) {
+                Outcome::Done => request.end(Ok(())),
+                Outcome::Rest(bytes_done) => request.finish(&self.file, bytes_done),
+                Outcome::Failed(errno) => {
+                    let error = match request.kind {
+                        Kind::Read => self.file.read_error(request.offset, errno.into()),
+                        Kind::Write => self.file.write_error(request.offset, errno.into()),
+                    };
+                    request.end(Err(error));
+                }
+            }
+        }
+    }
+}
+
+/// What a completion says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// So many bytes are done; the rest has to be asked for again.
+    Rest(usize),
+    Failed(Errno),
+}
+
+/// Reads the result of a request for `asked` bytes.
+fn outcome(result: i32, asked: usize) -> Outcome {
+    match usize::try_from(result) {
+        Ok(bytes) if bytes >= asked => Outcome::Done,
+        Ok(bytes) => Outcome::Rest(bytes),
+        Err(_) => match Errno::from_raw_os_error(result.saturating_neg()) {
+            Errno::INTR | Errno::AGAIN | Errno::CANCELED => Outcome::Rest(0),
+            errno => Outcome::Failed(errno),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_read_as_the_kernel_means_them() {
+        let errno = |errno: Errno| -errno.raw_os_error();
+        for (result, expected) in [
+            (4096, Outcome::Done),
+            (512, Outcome::Rest(512)),
+            (0, Outcome::Rest(0)),
+            (errno(Errno::INTR), Outcome::Rest(0)),
+            (errno(Errno::AGAIN), Outcome::Rest(0)),
+            (errno(Errno::CANCELED), Outcome::Rest(0)),
+            (errno(Errno::IO), Outcome::Failed(Errno::IO)),
+            (errno(Errno::NOSPC), Outcome::Failed(Errno::NOSPC)),
+            (errno(Errno::INVAL), Outcome::Failed(Errno::INVAL)),
+        ] {
+            assert_eq!(outcome(result, 4096), expected);
+        }
+    }
+}

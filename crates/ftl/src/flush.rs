@@ -1,0 +1,311 @@
+//! Pieces of the log to the device, and flushes.
+//!
+//! Whoever has filled a piece begins its write and goes on; at most [`IN_FLIGHT_MAX`] are on their way.
+//! A flush is led by one thread for all that wait: it hands out the tails, waits for all writes begun
+//! before, and syncs. Those that come meanwhile wait for it to end; whom it covers returns, and one of
+//! the others leads the next. Nobody else is woken.
+//!
+//! Invariants:
+//! 1. No lock is held while the device is called, which may call back before it returns.
+//! 2. A flush covers only what was appended when it began, and syncs only after all of that is on the
+//!    device.
+//! 3. When a flush ends, one of those that it does not cover is woken, or all if it failed: so somebody
+//!    leads as long as somebody waits.
+//! 4. A store is dropped only once no write is on its way.
+
+use std::sync::{Arc, atomic::AtomicU32};
+
+use lacuna_device::{self as device, AlignedBuf};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::{
+    Error, Result, Seq,
+    format::Marks,
+    log::{AppendPoint, DeviceWrite, Log},
+    mutant::{Rule, is_broken},
+    space::Space,
+    store::Store,
+    tail::PIECE_BYTES,
+};
+
+/// Pieces on their way to the device at a time: enough to keep a fast one busy.
+const IN_FLIGHT_MAX: usize = 16;
+
+/// Memory that pieces are gathered in, used again and again.
+pub(crate) struct Buffers {
+    len: usize,
+    idle: Mutex<Vec<AlignedBuf>>,
+}
+
+impl Buffers {
+    pub(crate) fn new(space: Space) -> Buffers {
+        Buffers { len: PIECE_BYTES.min(space.segment_bytes), idle: Mutex::default() }
+    }
+
+    fn take(&self) -> AlignedBuf {
+        let idle = self.idle.lock().pop();
+        idle.unwrap_or_else(|| AlignedBuf::zeroed(self.len))
+    }
+
+    fn give_back(&self, buf: AlignedBuf) {
+        let mut idle = self.idle.lock();
+        if idle.len() < IN_FLIGHT_MAX {
+            idle.push(buf);
+        }
+    }
+}
+
+/// What a flush makes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cover {
+    Batches,
+    /// Relocations too.
+    All,
+}
+
+/// Who leads a flush, and who waits for it to end.
+#[derive(Default)]
+pub(crate) struct Flushes {
+    is_led: bool,
+    waiting: Vec<Waiting>,
+}
+
+struct Waiting {
+    /// The batch that must be durable; none for one who leads a flush of their own in any case.
+    target: Option<Seq>,
+    woken: Arc<Condvar>,
+}
+
+impl Flushes {
+    /// Wakes those whose batch is durable, and of the others the one that came first.
+    fn ended(&mut self, flushed: Seq) {
+        self.is_led = false;
+        let mut has_leader = false;
+        self.waiting.retain(|waiting| {
+            let is_covered = waiting.target.is_some_and(|target| target <= flushed);
+            let wakes = is_covered || !std::mem::replace(&mut has_leader, true);
+            if wakes {
+                waiting.woken.notify_one();
+            }
+            !wakes
+        });
+    }
+
+    pub(crate) fn wake_all(&mut self) {
+        for waiting in self.waiting.drain(..) {
+            waiting.woken.notify_one();
+        }
+    }
+}
+
+/// What the end of a write needs of the store. Not the device: whoever drops the last handle of that
+/// may have to wait for writes.
+#[derive(Clone)]
+struct Ending {
+    log: Arc<Mutex<Log>>,
+    written: Arc<[AtomicU32]>,
+    io_done: Arc<Condvar>,
+    buffers: Arc<Buffers>,
+}
+
+impl Ending {
+    fn end(&self, write: &DeviceWrite, outcome: device::Result<()>, buf: AlignedBuf) {
+        self.buffers.give_back(buf);
+        let mut log = self.log.lock();
+        match outcome {
+            Ok(()) => log.complete(write, &self.written),
+            Err(error) => log.fail(error, true),
+        }
+        self.io_done.notify_all();
+    }
+}
+
+impl Store {
+    /// Begins all writes that wait for it.
+    pub(crate) fn begin_writes(&self) -> Result<()> {
+        loop {
+            let mut log = self.log.lock();
+            self.check_failure(&mut log)?;
+            if !log.has_pending() {
+                return Ok(());
+            }
+            if log.in_flight() >= IN_FLIGHT_MAX {
+                self.io_done.wait(&mut log);
+                continue;
+            }
+            let write = log.next_write().expect("just seen");
+            drop(log);
+            self.begin_write(write);
+        }
+    }
+
+    fn begin_write(&self, write: DeviceWrite) {
+        let (offset, len) = (self.device_offset(write.segment, write.piece.start), write.piece.len);
+        let mut buf = self.buffers.take();
+        write.piece.gather(&mut buf);
+        let ending = self.ending();
+        let done = Box::new(move |outcome, buf| ending.end(&write, outcome, buf));
+        self.device.submit_write(offset, buf, len, done);
+    }
+
+    /// Writes one piece and waits for it, which for a single one is faster than to be told.
+    fn write_and_wait(&self, write: DeviceWrite) {
+        let (offset, len) = (self.device_offset(write.segment, write.piece.start), write.piece.len);
+        let mut buf = self.buffers.take();
+        write.piece.gather(&mut buf);
+        let outcome = self.device.write_at(offset, &buf[..len]);
+        self.ending().end(&write, outcome, buf);
+    }
+
+    fn ending(&self) -> Ending {
+        Ending {
+            log: Arc::clone(&self.log),
+            written: Arc::clone(&self.written),
+            io_done: Arc::clone(&self.io_done),
+            buffers: Arc::clone(&self.buffers),
+        }
+    }
+
+    /// Waits until no write is on its way.
+    pub(crate) fn wait_for_writes(&self) {
+        let mut log = self.log.lock();
+        while log.in_flight() > 0 {
+            self.io_done.wait(&mut log);
+        }
+    }
+
+    /// See [`crate::Ftl::flush`].
+    pub(crate) fn flush(&self) -> Result<()> {
+        let log = self.log.lock();
+        let target = log.last_seq;
+        self.flush_until(log, Some(target), Cover::Batches)
+    }
+
+    /// Makes everything durable that was written or appended so far, moved extents included, and
+    /// notes the deaths of segments that it makes durable.
+    pub(crate) fn flush_all(&self) -> Result<()> {
+        self.flush_until(self.log.lock(), None, Cover::All)
+    }
+
+    /// Returns once the batch `target` is durable; until then leads a flush whenever nobody else does.
+    /// One flush of one's own is always enough.
+    fn flush_until(&self, mut log: MutexGuard<'_, Log>, target: Option<Seq>, cover: Cover) -> Result<()> {
+        loop {
+            self.check_failure(&mut log)?;
+            if target.is_some_and(|target| log.flushed_seq >= target) {
+                return Ok(());
+            }
+            if !log.flushes.is_led {
+                break;
+            }
+            let woken = Arc::new(Condvar::new());
+            log.flushes.waiting.push(Waiting { target, woken: Arc::clone(&woken) });
+            woken.wait(&mut log);
+        }
+        log.flushes.is_led = true;
+        let result = self.lead_flush(log, cover);
+        let mut log = self.log.lock();
+        let flushed = log.flushed_seq;
+        log.flushes.ended(flushed);
+        result
+    }
+
+    /// One flush: hand out all tails, wait until they and all earlier writes are on the device, sync.
+    fn lead_flush(&self, mut log: MutexGuard<'_, Log>, cover: Cover) -> Result<()> {
+        let durable = match cover {
+            Cover::Batches => Marks { batches: log.last_seq, moves: log.flushed_move },
+            Cover::All => Marks { batches: log.last_seq, moves: log.last_move },
+        };
+        let (extents, dead) = {
+            let map = self.map.read();
+            let dead = if cover == Cover::All { self.dead(&log, &map) } else { Vec::new() };
+            (map.total().extents, dead)
+        };
+        log.peak.flush_begins(extents);
+        for point in AppendPoint::all().filter(|point| cover == Cover::All || point.is_fresh()) {
+            log.freeze(point);
+        }
+        let mark = log.write_mark();
+        let mut log = self.write_below(log, mark)?;
+        let synced = match is_broken(Rule::FlushSyncs) {
+            true => Ok(()),
+            false => MutexGuard::unlocked(&mut log, || self.device.sync()),
+        };
+        if let Err(error) = synced {
+            return Err(self.poison(&mut log, error));
+        }
+        assert!(log.durable().max(durable) == durable, "flushes went backwards");
+        log.note_flushed(durable, &dead);
+        log.counters.flushes += 1;
+        Ok(())
+    }
+
+    /// Returns once all writes with an id below `mark` are on the device. Begins those that nobody has
+    /// begun, and does the last of them itself.
+    fn write_below<'a>(&'a self, mut log: MutexGuard<'a, Log>, mark: u64) -> Result<MutexGuard<'a, Log>> {
+        while log.is_writing_below(mark) {
+            self.check_failure(&mut log)?;
+            if !log.has_pending() || log.in_flight() >= IN_FLIGHT_MAX {
+                self.io_done.wait(&mut log);
+                continue;
+            }
+            let write = log.next_write().expect("just seen");
+            let is_last = !log.has_pending();
+            MutexGuard::unlocked(&mut log, || match is_last {
+                true => self.write_and_wait(write),
+                false => self.begin_write(write),
+            });
+        }
+        self.check_failure(&mut log)?;
+        Ok(log)
+    }
+
+    /// Fails when an earlier write or sync did.
+    pub(crate) fn check_poison(&self, log: &Log) -> Result<()> {
+        match &log.poison {
+            Some(reason) => Err(Error::Poisoned { device: self.device_name(), reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The same; the first to ask after a failed write gets the device's error.
+    fn check_failure(&self, log: &mut Log) -> Result<()> {
+        match log.failure.take() {
+            Some(error) => Err(Error::Device(error)),
+            None => self.check_poison(log),
+        }
+    }
+
+    /// Stops all further writing: what reached the device is unknown from here on.
+    pub(crate) fn poison(&self, log: &mut Log, error: device::Error) -> Error {
+        let reason = error.to_string();
+        log.fail(error, false);
+        self.io_done.notify_all();
+        log.failure
+            .take()
+            .map_or_else(|| Error::Poisoned { device: self.device_name(), reason }, Error::Device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Invariant 3.
+    #[test]
+    fn an_ended_flush_wakes_whom_it_covers_and_one_more() {
+        let mut flushes = Flushes { is_led: true, waiting: Vec::new() };
+        for target in [Some(5), Some(9), None, Some(3), Some(7)] {
+            flushes.waiting.push(Waiting { target: target.map(Seq), woken: Arc::default() });
+        }
+        let mut left = |flushed| {
+            flushes.ended(Seq(flushed));
+            assert!(!flushes.is_led);
+            flushes.waiting.iter().map(|waiting| waiting.target).collect::<Vec<_>>()
+        };
+        assert_eq!(left(5), [None, Some(Seq(7))], "5 and 3 are covered, 9 leads");
+        assert_eq!(left(6), [Some(Seq(7))]);
+        assert_eq!(left(6), []);
+        assert_eq!(left(9), []);
+    }
+}
