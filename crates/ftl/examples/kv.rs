@@ -7,7 +7,7 @@
 //! - *thin provisioning*: 2^47 slots of 32 MiB, of which only what is written takes room;
 //! - *atomic batches*: any number of puts and deletes, all or none of them after a crash;
 //! - *persistent trim*: a delete is a trim of the slot, and never comes back;
-//! - *is it mapped?* is answered from memory, so a free slot costs no read.
+//! - *is it mapped?* is answered by the map, so a free slot costs no read.
 //!
 //! A key lives in one of the [`PROBES`] slots from its home on. All of them are looked at each time, so a
 //! delete leaves no tombstone and moves nothing.
@@ -127,8 +127,7 @@ impl Kv {
                 (Some(slot), sectors) => planned.push((key.clone(), slot, sectors)),
                 (None, sectors) => {
                     let taken: BTreeSet<u64> = planned.iter().map(|(_, slot, _)| *slot).collect();
-                    let is_free = |slot: &u64| !taken.contains(slot) && !self.ftl.is_mapped(start_of(*slot));
-                    let slot = self.slots_of(key).find(is_free).ok_or(Error::Crowded)?;
+                    let slot = self.free_slot(key, &taken)?;
                     planned.push((key.clone(), slot, sectors));
                 }
             }
@@ -148,10 +147,10 @@ impl Kv {
         let mut slot = 0;
         std::iter::from_fn(move || {
             let _shared = self.turn.read();
-            let next = self.ftl.mapped(start_of(slot)..start_of(self.slots))?;
-            let found = next.start.0 / SLOT_SECTORS;
-            slot = found + 1;
-            Some(self.read(found).map(|record| (record.key, record.value)))
+            let next = self.ftl.mapped(start_of(slot)..start_of(self.slots)).transpose()?;
+            let found = next.map(|run| run.start.0 / SLOT_SECTORS).map_err(Error::from);
+            slot = found.as_ref().map_or(self.slots, |found| found + 1);
+            Some(found.and_then(|found| self.read(found)).map(|record| (record.key, record.value)))
         })
     }
 
@@ -171,9 +170,19 @@ impl Kv {
         (0..PROBES).map(move |step| (home + step) % slots)
     }
 
+    /// The first slot for `key` that is neither in use nor in `taken`.
+    fn free_slot(&self, key: &[u8], taken: &BTreeSet<u64>) -> Result<u64> {
+        for slot in self.slots_of(key).filter(|slot| !taken.contains(slot)) {
+            if !self.ftl.is_mapped(start_of(slot))? {
+                return Ok(slot);
+            }
+        }
+        Err(Error::Crowded)
+    }
+
     fn find(&self, key: &[u8]) -> Result<Option<(u64, Record)>> {
         for slot in self.slots_of(key) {
-            if self.ftl.is_mapped(start_of(slot)) {
+            if self.ftl.is_mapped(start_of(slot))? {
                 let record = self.read(slot)?;
                 if record.key == key {
                     return Ok(Some((slot, record)));

@@ -12,7 +12,7 @@ use crate::{
     addr::SegNo,
     log::Log,
     map::Map,
-    space::{GC_SEGMENTS, Space},
+    space::{GC_SEGMENTS, MAP_EXTENT_BYTES, Space},
     store::Store,
 };
 
@@ -24,11 +24,18 @@ const LOG_PER_MAP: u64 = 32;
 /// three quarters live yields a quarter of a segment.
 const HELP_STEPS: usize = 4;
 
+/// Eighths of the memory for the map that changed leaves may take before they are written out, and
+/// before writers do that themselves.
+pub(crate) const DIRTY_SHARE: u64 = 4;
+pub(crate) const DIRTY_SHARE_MAX: u64 = 6;
+
 /// One piece of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
     Checkpoint,
     Collect(SegNo),
+    /// Write changed leaves of the map out, so that they can be evicted.
+    WriteBack,
     /// Put reusable segments on the free list.
     Free,
     /// Make the deaths of segments durable, and let the writes of sealed ones reach the device, so
@@ -60,17 +67,17 @@ impl Store {
     ///
     /// # Errors
     /// `Full` when nothing can be done.
-    pub(crate) fn make_room(&self, missing: impl Fn(&Log) -> usize) -> Result<()> {
+    pub(crate) fn make_room(&self, missing: impl Fn(&Log, &Map) -> usize) -> Result<()> {
         let _turn = self.maintenance.lock();
         loop {
             let plan = {
                 let log = self.log.lock();
                 self.check_poison(&log)?;
-                let missing = missing(&log);
+                let map = self.map.read();
+                let missing = missing(&log, &map);
                 if missing == 0 {
                     return Ok(());
                 }
-                let map = self.map.read();
                 let target = missing + self.pace();
                 let plan = self.plan(&log, &map, target);
                 // A reader may pin what could be freed. It waits for nobody, so it will be gone soon.
@@ -96,10 +103,27 @@ impl Store {
         Ok(())
     }
 
+    /// Brings changed leaves of the map below what they may take of the memory, if they are above.
+    pub(crate) fn limit_dirty_leaves(&self) -> Result<()> {
+        if !self.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
+            return Ok(());
+        }
+        let _turn = self.maintenance.lock();
+        while self.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
+            match self.write_back() {
+                // Memory is exceeded rather than a batch refused.
+                Err(Error::Full { .. }) => break,
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
     fn carry_out(&self, plan: Plan) -> Result<()> {
         match plan {
             Plan::Checkpoint => self.checkpoint_in_turn(),
             Plan::Collect(victim) => self.collect(victim),
+            Plan::WriteBack => self.write_back(),
             Plan::Flush => self.flush_and_free(),
             Plan::Free => {
                 self.free_reusable();
@@ -136,16 +160,15 @@ impl Store {
         (self.space.segments / 64).max(2)
     }
 
-    /// Segments that a checkpoint now would need less than the durable one.
+    /// Segments of the map that a checkpoint now would free.
     fn checkpoint_shrinks_by(&self, log: &Log) -> usize {
-        let need = self.space.checkpoint_segments(log.peak.extents());
-        log.checkpoint_segments.len().saturating_sub(need)
+        log.map_segments.saturating_sub(self.space.map_segments_max(log.peak.weight()))
     }
 
     /// Free segments below which work is due: those that collection needs to win a checkpoint's worth
     /// of segments, where it moves about as much as it frees.
     fn low_water(&self, log: &Log) -> usize {
-        let reserve = self.checkpoint_reserve(log, log.peak.extents()) + GC_SEGMENTS;
+        let reserve = self.checkpoint_reserve(log, log.peak.weight()) + GC_SEGMENTS;
         reserve + self.pace()
     }
 
@@ -155,11 +178,14 @@ impl Store {
     }
 
     fn checkpoint_due(&self, log: &Log) -> bool {
-        let map_bytes = log.peak.extents() * crate::format::MAP_ENTRY_BYTES as u64;
+        let map_bytes = log.peak.weight() * MAP_EXTENT_BYTES as u64;
         log.bytes_since_checkpoint >= LOG_BYTES_MIN.max(map_bytes * LOG_PER_MAP)
     }
 
     fn due(&self, log: &Log, map: &Map) -> Option<Plan> {
+        if self.is_write_back_due(map, DIRTY_SHARE) {
+            return Some(Plan::WriteBack);
+        }
         if self.checkpoint_due(log) {
             return Some(Plan::Checkpoint);
         }

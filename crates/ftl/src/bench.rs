@@ -38,7 +38,8 @@ impl MapBench {
     /// The place of a chunk.
     pub fn find(&self, chunk: u64) -> Option<u32> {
         let range = chunk * CHUNK_SECTORS..(chunk + 1) * CHUNK_SECTORS;
-        self.0.extents(range).next().map(|(_, extent)| extent.phys.grain)
+        let first = self.0.extents(range).next()?;
+        first.ok().map(|(_, extent)| extent.phys.grain)
     }
 
     pub fn extents(&self) -> u64 {

@@ -1,11 +1,12 @@
 //! Proving the invariants of an open store.
 
 use crate::{
-    CheckDepth, Error, Finding, Report, Result,
+    CheckDepth, Error, Finding, Report, Result, Seq,
     addr::SegNo,
-    format::{Extent, RECORDS_START},
+    format::{Extent, LeafPlace, Live, RECORDS_START},
     log::{Log, State},
-    map::Map,
+    map::{Absent, Leaf, LeafRef, Map, Recount},
+    read::Pinned,
     store::Store,
 };
 
@@ -16,17 +17,17 @@ impl Store {
     /// See [`crate::Ftl::check`].
     pub(crate) fn check(&self, depth: CheckDepth) -> Result<Report> {
         let mut report = Report::default();
-        {
+        let leaves = {
             let log = self.log.lock();
             let map = self.map.read();
             report.extents = map.total().extents;
             let mut found = |message: String| report.findings.push(Finding { message });
             map.check(&mut found);
             self.check_segments(&log, &map, &mut found);
-            for (lba, extent) in map.extents(0..u64::MAX) {
-                self.check_extent(&log, lba.0, &extent, &mut found);
-            }
-        }
+            PinnedMap::new(self, &log, &map)
+        };
+        self.check_leaves(&leaves, depth, &mut report)?;
+        drop(leaves);
         if depth == CheckDepth::Payload {
             self.check_payload(&mut report)?;
         }
@@ -44,25 +45,85 @@ impl Store {
             if !holds_data && map.live(no).extents > 0 {
                 found(format!("segment {}: {state:?}, but it has {:?}", no.0, map.live(no)));
             }
-            if log.checkpoint_segments.contains(&no) && state != State::Checkpoint {
-                found(format!("segment {}: {state:?}, but it holds the checkpoint", no.0));
+            let is_referred_to = log.root_segments.binary_search(&no).is_ok() || map.leaf_bytes(no) > 0;
+            if is_referred_to && state != State::Checkpoint {
+                found(format!("segment {}: {state:?}, but it holds a part of the map", no.0));
             }
             if state == State::Damaged {
                 let at = self.device_offset(no, 0);
                 found(format!("segment {} at byte {at}: holds chunks that cannot be read", no.0));
             }
         }
+        let map_segments = log.in_state(State::Checkpoint).count();
+        if map_segments != log.map_segments {
+            found(format!("{map_segments} segments hold the map, {} are counted", log.map_segments));
+        }
         if log.flushed_seq > log.last_seq {
             found(format!("batch {} is flushed, but {} is the last", log.flushed_seq.0, log.last_seq.0));
         }
     }
 
-    fn check_extent(&self, log: &Log, lba: u64, extent: &Extent, found: &mut impl FnMut(String)) {
+    /// Recounts the map as it was when it was pinned. Leaves that are not in memory are read, and with
+    /// [`CheckDepth::Payload`] those that are on the device as well.
+    fn check_leaves(&self, map: &PinnedMap<'_>, depth: CheckDepth, report: &mut Report) -> Result<()> {
+        let mut recount = Recount::new(self.space.segments);
+        let mut is_whole = true;
+        for leaf in &map.leaves {
+            let read = match leaf.place {
+                Some(place) if leaf.leaf.is_none() || depth == CheckDepth::Payload => {
+                    self.check_leaf_on_device(leaf, place, report)?
+                }
+                _ => None,
+            };
+            let Some(rows) = leaf.leaf.as_ref().or(read.as_ref()) else {
+                is_whole = false;
+                continue;
+            };
+            let mut bad = Vec::new();
+            recount.leaf(&leaf.span, leaf.live, rows, |message| bad.push(message));
+            for (lba, extent) in rows.rows() {
+                self.check_extent(map.last_seq, lba, &extent, &mut |message| bad.push(message));
+            }
+            report.findings.extend(bad.into_iter().map(|message| Finding { message }));
+        }
+        if is_whole {
+            recount.finish(&map.segments, |message| report.findings.push(Finding { message }));
+        }
+        Ok(())
+    }
+
+    /// Reads a leaf from its place; none if it is damaged, which is reported.
+    fn check_leaf_on_device(
+        &self,
+        leaf: &LeafRef,
+        place: LeafPlace,
+        report: &mut Report,
+    ) -> Result<Option<Leaf>> {
+        let absent = Absent { span: leaf.span.clone(), live: leaf.live, place };
+        let mut found = None;
+        match self.leaf_reader().read(vec![absent], |_, leaf| found = Some(leaf)) {
+            Ok(()) => report.verified_bytes += u64::from(place.bytes),
+            Err(error @ (Error::Corrupt { .. } | Error::Device(_))) => {
+                let message = format!("map of sectors {:?}: {error}", leaf.span);
+                report.findings.push(Finding { message });
+            }
+            Err(error) => return Err(error),
+        }
+        if let (Some(resident), Some(read)) = (&leaf.leaf, &found)
+            && resident.bytes() != read.bytes()
+        {
+            let message = format!("map of sectors {:?}: memory and device differ", leaf.span);
+            report.findings.push(Finding { message });
+        }
+        Ok(found)
+    }
+
+    fn check_extent(&self, last_seq: Seq, lba: u64, extent: &Extent, found: &mut impl FnMut(String)) {
         let end = extent.phys.offset() + usize::from(extent.stored);
         if end > self.space.segment_bytes || extent.phys.offset() < RECORDS_START {
             found(format!("sector {lba}: chunk lies outside its segment's records: {extent:?}"));
         }
-        if extent.birth > log.last_seq || extent.birth.0 == 0 {
+        if extent.birth > last_seq || extent.birth.0 == 0 {
             found(format!("sector {lba}: written by batch {}, which never was", extent.birth.0));
         }
     }
@@ -70,10 +131,8 @@ impl Store {
     /// Reads and verifies every mapped chunk.
     fn check_payload(&self, report: &mut Report) -> Result<()> {
         let mut cursor = 0;
-        loop {
-            let pinned = self.pin_some(cursor, EXTENTS_AT_ONCE);
-            let Some((lba, last)) = pinned.extents().last() else { return Ok(()) };
-            cursor = lba.0 + u64::from(last.sectors);
+        while let Some((pinned, next)) = self.pin_past_damage(cursor)? {
+            cursor = next;
             for (lba, extent) in pinned.extents() {
                 let len = usize::from(extent.stored);
                 let chunk = self.read_bytes(extent.phys.segment, extent.phys.offset(), len);
@@ -86,5 +145,47 @@ impl Store {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Pins extents of the next leaf that can be read, from `cursor` on, and says where to go on. What
+    /// a leaf that cannot be read maps is not known; that leaf was found before.
+    fn pin_past_damage(&self, cursor: u64) -> Result<Option<(Pinned<'_>, u64)>> {
+        let mut cursor = cursor;
+        while cursor < u64::MAX {
+            let end = self.map.read().leaf_end(cursor);
+            match self.pin_some(cursor..end, EXTENTS_AT_ONCE) {
+                Ok(pinned) => {
+                    let more = pinned.extents().len() == EXTENTS_AT_ONCE;
+                    let last = pinned.extents().last().map(|(lba, last)| lba.0 + u64::from(last.sectors));
+                    return Ok(Some((pinned, last.filter(|_| more).unwrap_or(end))));
+                }
+                Err(Error::Corrupt { .. } | Error::Device(_)) => cursor = end,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// All leaves of the map at one moment; their segments are pinned until it is dropped.
+struct PinnedMap<'a> {
+    store: &'a Store,
+    leaves: Vec<LeafRef>,
+    segments: Vec<Live>,
+    last_seq: Seq,
+}
+
+impl<'a> PinnedMap<'a> {
+    fn new(store: &'a Store, log: &Log, map: &Map) -> PinnedMap<'a> {
+        let leaves = map.leaves(|_| true);
+        leaves.iter().flat_map(|leaf| leaf.place).for_each(|place| store.pin(place.segment));
+        PinnedMap { store, leaves, segments: map.segments().to_vec(), last_seq: log.last_seq }
+    }
+}
+
+impl Drop for PinnedMap<'_> {
+    fn drop(&mut self) {
+        self.leaves.iter().flat_map(|leaf| leaf.place).for_each(|place| self.store.unpin(place.segment));
     }
 }

@@ -216,12 +216,12 @@ impl Store {
             Cover::Batches => Marks { batches: log.last_seq, moves: log.flushed_move },
             Cover::All => Marks { batches: log.last_seq, moves: log.last_move },
         };
-        let (extents, dead) = {
+        let (weight, dead) = {
             let map = self.map.read();
             let dead = if cover == Cover::All { self.dead(&log, &map) } else { Vec::new() };
-            (map.total().extents, dead)
+            (map.weight(0), dead)
         };
-        log.peak.flush_begins(extents);
+        log.peak.flush_begins(weight);
         for point in AppendPoint::all().filter(|point| cover == Cover::All || point.is_fresh()) {
             log.freeze(point);
         }

@@ -4,6 +4,8 @@
 //! Bytes from a device become a `*Raw` first, which promises nothing. Only `verify` makes the type
 //! of the same name without `Raw` out of it, and that one may be used.
 
+mod map;
+
 use std::mem::size_of;
 
 use crc32c::{crc32c, crc32c_append};
@@ -14,9 +16,11 @@ use zerocopy::{
 
 use crate::{
     SECTOR,
-    addr::{CHUNK_BYTES, CHUNK_SECTORS, GRAIN, Lba, PhysAddr, SegNo, Seq},
+    addr::{CHUNK_SECTORS, GRAIN, Lba, PhysAddr, SegNo, Seq},
     mutant::{Rule, is_broken},
 };
+
+pub(crate) use map::*;
 
 /// The format that this code writes, and the newest that it reads.
 pub(crate) const VERSION: u32 = 1;
@@ -359,10 +363,14 @@ pub(crate) enum RecordKind {
     Batch,
     /// Extents moved by garbage collection: entries, then their payload.
     Relocation,
-    /// Part of a checkpoint's map: map entries.
+    /// Leaves of the map.
     Map,
     /// Root of a checkpoint.
     Root,
+    /// Part of a checkpoint's index of all leaves.
+    Index,
+    /// Part of a checkpoint's list of what each segment holds.
+    Segments,
 }
 
 impl RecordKind {
@@ -372,13 +380,15 @@ impl RecordKind {
             RecordKind::Relocation => 2,
             RecordKind::Map => 3,
             RecordKind::Root => 4,
+            RecordKind::Index => 5,
+            RecordKind::Segments => 6,
         }
     }
 
     fn from_raw(raw: u8) -> Option<RecordKind> {
-        [RecordKind::Batch, RecordKind::Relocation, RecordKind::Map, RecordKind::Root]
-            .into_iter()
-            .find(|kind| kind.to_raw() == raw)
+        let batches = [RecordKind::Batch, RecordKind::Relocation];
+        let maps = [RecordKind::Map, RecordKind::Root, RecordKind::Index, RecordKind::Segments];
+        batches.into_iter().chain(maps).find(|kind| kind.to_raw() == raw)
     }
 }
 
@@ -419,7 +429,7 @@ impl RecordHeader {
         match self.kind {
             RecordKind::Batch => Marks { batches: self.flushed_seq, moves: Seq(0) },
             RecordKind::Relocation => Marks { batches: Seq(0), moves: self.flushed_seq },
-            RecordKind::Map | RecordKind::Root => Marks::default(),
+            _ => Marks::default(),
         }
     }
 
@@ -620,100 +630,6 @@ fn check_chunk(lba: Lba, sectors: u64, stored: u16) -> Result<(), Flaw> {
     Ok(())
 }
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(crate) struct MapEntryRaw {
-    lba: U64,
-    birth: U64,
-    segment: U32,
-    grain: U32,
-    crc: U32,
-    stored: U16,
-    sectors: u8,
-    skip: u8,
-}
-pub(crate) const MAP_ENTRY_BYTES: usize = size_of::<MapEntryRaw>();
-const _: () = assert!(MAP_ENTRY_BYTES == 32);
-
-/// What is stored for a run of sectors: all of a chunk, or what is left of one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Extent {
-    /// The whole chunk's payload.
-    pub(crate) phys: PhysAddr,
-    /// The whole chunk's payload bytes.
-    pub(crate) stored: u16,
-    /// CRC32C of the whole chunk's payload.
-    pub(crate) crc: u32,
-    /// The batch that wrote it.
-    pub(crate) birth: Seq,
-    /// Sectors of this extent.
-    pub(crate) sectors: u8,
-    /// Sectors of the chunk before this extent.
-    pub(crate) skip: u8,
-}
-
-impl Extent {
-    /// Bytes of the chunk's payload that belong to this extent.
-    pub(crate) fn bytes(&self) -> usize {
-        let rest = usize::from(self.stored).saturating_sub(usize::from(self.skip) * SECTOR);
-        rest.min(usize::from(self.sectors) * SECTOR)
-    }
-
-    pub(crate) fn to_raw(self, lba: Lba) -> MapEntryRaw {
-        MapEntryRaw {
-            lba: lba.0.into(),
-            birth: self.birth.0.into(),
-            segment: self.phys.segment.0.into(),
-            grain: self.phys.grain.into(),
-            crc: self.crc.into(),
-            stored: self.stored.into(),
-            sectors: self.sectors,
-            skip: self.skip,
-        }
-    }
-}
-
-impl MapEntryRaw {
-    /// Checks an entry of a store with `segments` segments of `segment_bytes`.
-    pub(crate) fn verify(&self, segments: u32, segment_bytes: usize) -> Result<(Lba, Extent), Flaw> {
-        let lba = Lba(self.lba.get());
-        let extent = Extent {
-            phys: PhysAddr { segment: SegNo(self.segment.get()), grain: self.grain.get() },
-            stored: self.stored.get(),
-            crc: self.crc.get(),
-            birth: Seq(self.birth.get()),
-            sectors: self.sectors,
-            skip: self.skip,
-        };
-        let chunk = lba.0.checked_sub(u64::from(extent.skip)).ok_or("entry outside the space")?;
-        lba.0.checked_add(u64::from(extent.sectors)).ok_or("entry outside the space")?;
-        check_fragment(chunk, &extent)?;
-        if extent.sectors == 0 || extent.bytes().div_ceil(SECTOR) != usize::from(extent.sectors) {
-            return Err("extent without payload");
-        }
-        let end = extent.phys.offset() + usize::from(extent.stored);
-        if extent.phys.segment.0 == 0 || extent.phys.segment.0 >= segments || end > segment_bytes {
-            return Err("chunk outside the store");
-        }
-        if extent.phys.offset() < RECORDS_START + RECORD_HEADER_BYTES {
-            return Err("chunk over a segment header");
-        }
-        Ok((lba, extent))
-    }
-}
-
-/// A fragment may end before its chunk's payload does, so only grain, size and boundary bind it.
-fn check_fragment(chunk: u64, extent: &Extent) -> Result<(), Flaw> {
-    let stored = usize::from(extent.stored);
-    if stored == 0 || !stored.is_multiple_of(GRAIN) || stored > CHUNK_BYTES {
-        return Err("bad stored length");
-    }
-    if chunk % CHUNK_SECTORS + u64::from(extent.skip) + u64::from(extent.sectors) > CHUNK_SECTORS {
-        return Err("chunk crosses a chunk boundary");
-    }
-    Ok(())
-}
-
 // --------------------------------------------------------------------------------------------- root
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -723,8 +639,8 @@ struct RootRaw {
     start_move: U64,
     generation_next: U64,
     extents: U64,
-    map_records: U32,
-    segments: U32,
+    leaves: U32,
+    records: U32,
     positions: [PlaceRaw; POSITIONS],
     reserved: [u8; 24],
 }
@@ -753,20 +669,20 @@ pub(crate) struct Place {
 /// Body of a checkpoint's last record: what replay starts from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Root {
-    /// The map holds at least the batches up to this one; replay applies all after it.
+    /// The map is that after this batch; replay applies all later ones.
     pub(crate) start_seq: Seq,
     /// The map knows of the relocations up to this one; replay looks at all after it.
     pub(crate) start_move: Seq,
     /// Segments with this generation or a later one were opened after `start_seq` was taken.
     pub(crate) generation_next: u64,
-    /// Entries in all map records.
+    /// Extents in all leaves.
     pub(crate) extents: u64,
-    /// Number of map records.
-    pub(crate) map_records: u32,
+    /// Entries of the index.
+    pub(crate) leaves: u32,
     /// Append offsets of the append points at `start_seq`, where a segment was open.
     pub(crate) positions: [Option<Place>; POSITIONS],
-    /// Segments of the checkpoint in order; the root is in the last one.
-    pub(crate) segments: Vec<Place>,
+    /// The index's records in order, then those of the segments' counters.
+    pub(crate) records: Vec<Place>,
 }
 
 impl Place {
@@ -800,27 +716,27 @@ impl Root {
             start_move: self.start_move.0.into(),
             generation_next: self.generation_next.into(),
             extents: self.extents.into(),
-            map_records: self.map_records.into(),
-            segments: u32::try_from(self.segments.len()).expect("checkpoint of 2^32 segments").into(),
+            leaves: self.leaves.into(),
+            records: u32::try_from(self.records.len()).expect("checkpoint of 2^32 records").into(),
             positions: self.positions.map(|place| place.unwrap_or(none).to_raw()),
             reserved: [0; 24],
         };
         let mut bytes = raw.as_bytes().to_vec();
-        for place in &self.segments {
+        for place in &self.records {
             bytes.extend_from_slice(place.to_raw().as_bytes());
         }
         bytes
     }
 
-    /// Bytes of the body of a root that names `segments` segments.
-    pub(crate) fn bytes_for(segments: usize) -> usize {
-        size_of::<RootRaw>() + segments * size_of::<PlaceRaw>()
+    /// Bytes of the body of a root that names `records` records.
+    pub(crate) fn bytes_for(records: usize) -> usize {
+        size_of::<RootRaw>() + records * size_of::<PlaceRaw>()
     }
 
     /// Reads the body of a verified root record.
     pub(crate) fn parse(bytes: &[u8], segments: u32, segment_bytes: usize) -> Result<Root, Flaw> {
         let (raw, rest) = RootRaw::read_from_prefix(bytes).map_err(|_| "root is too short")?;
-        if rest.len() != raw.segments.get() as usize * size_of::<PlaceRaw>() || raw.reserved != [0; 24] {
+        if rest.len() != raw.records.get() as usize * size_of::<PlaceRaw>() || raw.reserved != [0; 24] {
             return Err("root of a bad length");
         }
         let mut positions = [None; POSITIONS];
@@ -838,9 +754,9 @@ impl Root {
             start_move: Seq(raw.start_move.get()),
             generation_next: raw.generation_next.get(),
             extents: raw.extents.get(),
-            map_records: raw.map_records.get(),
+            leaves: raw.leaves.get(),
             positions,
-            segments: list.collect::<Result<_, _>>()?,
+            records: list.collect::<Result<_, _>>()?,
         })
     }
 }

@@ -6,9 +6,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::{
     addr::SegNo,
     format::{
-        Life, MAP_ENTRY_BYTES, MapEntryRaw, RECORD_HEADER_BYTES, RecordHeaderRaw, Root, Salt,
-        SegmentHeaderRaw, Slot, SuperblockRaw, seal,
+        Life, Live, MAP_INDEX_BYTES, MapIndexRaw, RECORD_HEADER_BYTES, RecordHeaderRaw, Root,
+        SEGMENT_LIVE_BYTES, Salt, SegmentHeaderRaw, SegmentLiveRaw, Slot, SuperblockRaw, seal,
     },
+    map::Leaf,
     scan::Record,
 };
 
@@ -69,15 +70,32 @@ pub fn record(bytes: &[u8]) {
     let _ = Record { header, body: body.to_vec() }.entries();
 }
 
-/// The body of a checkpoint's record: a root or entries of the map.
+/// The body of a checkpoint's record: a root, an index of leaves, counters of segments.
 pub fn checkpoint(bytes: &[u8]) {
     if let Ok(root) = Root::parse(bytes, SEGMENTS, SEGMENT_BYTES) {
         assert_eq!(Root::parse(&root.to_bytes(), SEGMENTS, SEGMENT_BYTES), Ok(root));
     }
-    for bytes in bytes.chunks_exact(MAP_ENTRY_BYTES) {
-        let raw = MapEntryRaw::read_from_bytes(bytes).expect("chunk of that size");
-        if let Ok((lba, extent)) = raw.verify(SEGMENTS, SEGMENT_BYTES) {
-            assert_eq!(extent.to_raw(lba).verify(SEGMENTS, SEGMENT_BYTES), Ok((lba, extent)));
+    for bytes in bytes.chunks_exact(MAP_INDEX_BYTES) {
+        let raw = MapIndexRaw::read_from_bytes(bytes).expect("chunk of that size");
+        if let Ok(entry) = raw.verify(SEGMENTS, SEGMENT_BYTES) {
+            assert_eq!(entry.to_raw().as_bytes(), bytes);
         }
+    }
+    for bytes in bytes.chunks_exact(SEGMENT_LIVE_BYTES) {
+        let raw = SegmentLiveRaw::read_from_bytes(bytes).expect("chunk of that size");
+        if let Ok(live) = raw.verify() {
+            assert_eq!(live.to_raw().as_bytes(), bytes);
+        }
+    }
+}
+
+/// A leaf of the map, behind the sums and the end that its index names.
+pub fn leaf(bytes: &[u8]) {
+    let Some((sums, leaf)) = bytes.split_at_checked(6) else { return };
+    let number = |at: usize| u64::from(u16::from_le_bytes([sums[at], sums[at + 1]]));
+    let live = Live { bytes: number(0) * 16, extents: number(2) };
+    let span = 0..number(4) << 20;
+    if let Ok(leaf) = Leaf::verify(leaf, &span, live, SEGMENTS, SEGMENT_BYTES) {
+        assert_eq!(leaf.rows().count() as u64, live.extents);
     }
 }

@@ -17,15 +17,16 @@
 //! A live chunk whose checksum does not match is left where it is. Its segment is counted as damaged
 //! and neither collected again nor reused, so that the error stays an error and collection goes on.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use crc32c::crc32c;
 
 use crate::{
     Error, Lba, Result, SECTOR, Seq,
     addr::{PhysAddr, SegNo},
+    background::DIRTY_SHARE,
     batch::Item,
-    format::{EntryKind, Extent, RECORDS_START, RecordKind},
+    format::{Entry, EntryKind, Extent, RECORDS_START, RecordKind},
     log::{AppendPoint, GC_CLASSES, Log, State},
     map::Map,
     scan::{Scan, SegmentReader},
@@ -65,7 +66,7 @@ impl Store {
 
     /// Segments that collection may open.
     fn spare_for_gc(&self, log: &Log) -> usize {
-        log.free.len().saturating_sub(self.checkpoint_reserve(log, log.peak.extents()))
+        log.free.len().saturating_sub(self.checkpoint_reserve(log, log.peak.weight()))
     }
 
     /// Moves what is live out of `victim`. `maintenance` is held, so the segment stays what it is.
@@ -97,7 +98,7 @@ impl Store {
         while let Some(record) = scan.next_record()? {
             // Entries that do not parse were never mapped.
             let entries = record.entries().unwrap_or_default();
-            let extents = self.live_among(entries.iter().map(|entry| (entry.lba, entry.sectors, entry.phys)));
+            let extents = self.live_among(&entries)?;
             mover.take(extents, &mut scan.reader)?;
         }
         mover.finish()?;
@@ -105,10 +106,7 @@ impl Store {
             return Ok(mover.corrupt);
         }
         // Some record cannot be read any more: look for what it held in the whole map.
-        let all: Vec<_> = {
-            let map = self.map.read();
-            map.extents(0..u64::MAX).filter(|(_, extent)| extent.phys.segment == victim).collect()
-        };
+        let all = self.live_in(victim)?;
         mover.corrupt = 0;
         mover.take(all, &mut scan.reader)?;
         mover.finish()?;
@@ -116,21 +114,48 @@ impl Store {
     }
 
     /// What of `entries` the map still holds at the place that each names.
-    fn live_among(&self, entries: impl Iterator<Item = (Lba, u64, PhysAddr)>) -> Vec<(Lba, Extent)> {
-        let map = self.map.read();
+    fn live_among(&self, entries: &[Entry]) -> Result<Vec<(Lba, Extent)>> {
         let mut found = Vec::new();
-        for (lba, sectors, phys) in entries {
-            found.extend(map.extents(lba.0..lba.0 + sectors).filter(|(_, extent)| extent.phys == phys));
+        for entry in entries {
+            self.visit_extents(entry.lba.0..entry.lba.0 + entry.sectors, |lba, extent| {
+                if extent.phys == entry.phys {
+                    found.push((lba, extent));
+                }
+                true
+            })?;
         }
-        found
+        Ok(found)
+    }
+
+    /// All extents in `segment`, found in the map.
+    fn live_in(&self, segment: SegNo) -> Result<Vec<(Lba, Extent)>> {
+        let (mut cursor, mut found) = (0, Vec::new());
+        while cursor < u64::MAX {
+            let end = self.map.read().leaf_end(cursor);
+            self.visit_extents(cursor..end, |lba, extent| {
+                if extent.phys.segment == segment {
+                    found.push((lba, extent));
+                }
+                true
+            })?;
+            cursor = end;
+        }
+        Ok(found)
     }
 
     /// Appends those of `moving` that the map still holds, and points the map to them.
     fn switch(&self, class: u8, moving: &[Moving]) -> Result<()> {
-        {
+        let mut ranges: Vec<_> = moving.iter().map(Moving::range).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        loop {
+            let leaves = self.fault_in(&ranges)?;
             let mut log = self.log.lock();
             self.check_poison(&log)?;
             let mut map = self.map.write();
+            if !map.absent(&ranges).is_empty() {
+                continue;
+            }
+            drop(leaves);
             let moving: Vec<_> =
                 moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
@@ -141,8 +166,17 @@ impl Store {
                 log.peak.note_moved(&moving.extent);
                 map.relocate(moving.lba, &moving.extent, phys, moving.crc);
             }
+            break;
         }
-        self.begin_writes()
+        self.begin_writes()?;
+        if self.is_write_back_due(&self.map.read(), DIRTY_SHARE) {
+            match self.write_back_into_spare() {
+                // A checkpoint must wait until this victim is done; so must memory.
+                Err(Error::Full { .. }) => {}
+                result => result?,
+            }
+        }
+        Ok(())
     }
 
     /// Where to append `items` of `class`: at its own append point, unless that takes a segment that
@@ -218,6 +252,10 @@ impl<'a> Mover<'a> {
 }
 
 impl Moving {
+    fn range(&self) -> Range<u64> {
+        self.lba.0..self.lba.0 + u64::from(self.extent.sectors)
+    }
+
     fn item(&self) -> Item<'_> {
         Item {
             kind: EntryKind::Relocate,

@@ -108,6 +108,7 @@ pub mod bench;
 mod check;
 mod checkpoint;
 mod error;
+mod fault;
 mod flush;
 mod format;
 #[cfg(feature = "fuzzing")]

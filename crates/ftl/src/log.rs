@@ -44,7 +44,7 @@ pub(crate) enum State {
     Open,
     /// Records, some of them perhaps live.
     Sealed,
-    /// Part of the durable checkpoint or of the one being written.
+    /// Holds leaves of the map or records of a checkpoint.
     Checkpoint,
     /// Sealed, with live data that cannot be read; kept out of use until the store is opened anew.
     Damaged,
@@ -146,7 +146,7 @@ pub(crate) struct Counters {
     pub(crate) corrupt_chunks: u64,
 }
 
-/// The largest number of extents that a recovery could bring back: that of any state since the last
+/// The largest weight of a map that a recovery could bring back: that of any state since the last
 /// flush, because an unflushed trim may be undone by a power cut; and where a fragment was moved, the
 /// cuts that made it, because the relocation may survive the batches that cut.
 #[derive(Clone, Copy, Debug, Default)]
@@ -158,9 +158,9 @@ pub(crate) struct Peak {
 }
 
 impl Peak {
-    pub(crate) fn note(&mut self, extents: u64) {
-        self.since_flushed = self.since_flushed.max(extents);
-        self.since_flush_began = self.since_flush_began.max(extents);
+    pub(crate) fn note(&mut self, weight: u64) {
+        self.since_flushed = self.since_flushed.max(weight);
+        self.since_flush_began = self.since_flush_began.max(weight);
     }
 
     /// `extent` was moved.
@@ -173,8 +173,8 @@ impl Peak {
         self.cuts_since_flush_began += cuts;
     }
 
-    pub(crate) fn flush_begins(&mut self, extents: u64) {
-        self.since_flush_began = extents;
+    pub(crate) fn flush_begins(&mut self, weight: u64) {
+        self.since_flush_began = weight;
         self.cuts_since_flush_began = 0;
     }
 
@@ -183,7 +183,7 @@ impl Peak {
         self.cuts_since_flushed = self.cuts_since_flush_began;
     }
 
-    pub(crate) fn extents(&self) -> u64 {
+    pub(crate) fn weight(&self) -> u64 {
         self.since_flushed + self.cuts_since_flushed
     }
 }
@@ -223,10 +223,14 @@ pub(crate) struct Log {
     pub(crate) failure: Option<lacuna_device::Error>,
     /// What the durable checkpoint covers.
     pub(crate) coverage: Coverage,
-    /// Segments of the durable checkpoint.
-    pub(crate) checkpoint_segments: Vec<SegNo>,
-    /// Segments that the checkpoint being written has taken.
+    /// Segments that the durable checkpoint refers to for its map, sorted.
+    pub(crate) root_segments: Vec<SegNo>,
+    /// Segments that hold leaves or records of checkpoints.
+    pub(crate) map_segments: usize,
+    /// Those among them that the checkpoint being written has taken.
     pub(crate) checkpoint_taken: usize,
+    /// Where the next record of the map goes; only the holder of `maintenance` moves it.
+    pub(crate) map_position: Option<Place>,
     /// Bytes appended since the durable checkpoint began.
     pub(crate) bytes_since_checkpoint: u64,
     pub(crate) peak: Peak,
@@ -240,6 +244,7 @@ impl Log {
     pub(crate) fn new(space: Space, salt: Salt, epoch: u64, last_seq: Seq, segments: Vec<Segment>) -> Log {
         let free =
             (0..segments.len() as u32).map(SegNo).filter(|no| segments[no.0 as usize].state == State::Free);
+        let map_segments = segments.iter().filter(|segment| segment.state == State::Checkpoint).count();
         Log {
             space,
             salt,
@@ -262,8 +267,10 @@ impl Log {
             poison: None,
             failure: None,
             coverage: Coverage::default(),
-            checkpoint_segments: Vec::new(),
+            root_segments: Vec::new(),
+            map_segments,
             checkpoint_taken: 0,
+            map_position: None,
             bytes_since_checkpoint: 0,
             peak: Peak::default(),
             lifetime: 0,
@@ -290,6 +297,7 @@ impl Log {
         let no = self.free.pop_front()?;
         let life = Life { segment: no, generation: self.generation_next, epoch: self.epoch };
         self.generation_next += 1;
+        self.map_segments += usize::from(state == State::Checkpoint);
         let segment = &mut self.segments[no.0 as usize];
         assert_eq!(segment.state, State::Free, "invariant 3: segment {} on the free list", no.0);
         *segment = Segment {
@@ -311,6 +319,7 @@ impl Log {
             "invariant 3: writes to segment {} on their way",
             segment.0
         );
+        self.map_segments -= usize::from(self.segment(segment).state == State::Checkpoint);
         self.set_state(segment, State::Free);
         self.free.push_back(segment);
     }

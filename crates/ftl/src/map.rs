@@ -1,44 +1,52 @@
 //! The map: which sectors are stored, and where.
 //!
 //! It owns the extents and everything counted over them. They lie in a B+tree with packed leaves
-//! (`leaf`) and sums in its inner nodes (`tree`). Nothing outside this folder knows how they are
-//! kept, so that a paged map can replace it.
+//! (`leaf`) and sums in its inner nodes (`tree`). Inner nodes are always in memory, and so are the
+//! counters of the segments. A leaf may be in memory, on the device, or both (`slot`): checkpoints and
+//! the memory budget write leaves out, the budget evicts them, and whoever needs an evicted one reads
+//! it and [`Map::install`]s it (`fault`). Nothing here does I/O: a look that meets an evicted leaf
+//! returns what is [`Absent`].
 //!
 //! Invariants:
 //! 1. Extents do not overlap, and none crosses a chunk boundary of the space.
 //! 2. Every extent has payload in each of its sectors; zero tails are not in the map.
 //! 3. The counters of each segment, and the totals, are the sums over the extents.
+//! 4. Who changes a range holds the map from finding nothing [`Map::absent`] of it to the change.
+//! 5. A leaf that has a place is there byte for byte. `leaf_bytes` of a segment are the sum over
+//!    those places.
 //!
 //! Every change is one [`Edit`]: what lies in a range goes, and perhaps one extent takes its place.
 //! It goes down the tree once. Whole nodes in the range are dropped; each of their extents is read
-//! a single time, for the counters of its segment.
+//! a single time, for the counters of its segment, for which their leaves must be in memory too.
 
 mod leaf;
+mod slot;
 mod tree;
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
+
+pub(crate) use crate::format::Live;
+pub(crate) use leaf::Leaf;
+
+use leaf::Row;
+use slot::{Slot, Tally};
+use tree::{Edit, Node};
 
 use crate::{
     Lba, SECTOR, Seq,
     addr::{CHUNK_SECTORS, PhysAddr, SegNo},
-    format::{Extent, MapEntryRaw},
-    map::{
-        leaf::{Leaf, Row},
-        tree::{Edit, Node},
-    },
+    format::{Extent, IndexEntry, LeafPlace},
 };
 
-/// What is mapped in one segment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Live {
-    /// Stored bytes.
-    pub(crate) bytes: u64,
-    /// Extents.
-    pub(crate) extents: u64,
-}
+/// However few extents a leaf holds, room for checkpoints is kept as if they were so many: a leaf
+/// then costs no more than its extents are taken to.
+pub(crate) const LEAF_WEIGHT: u64 = 32;
 
 impl Live {
-    fn add(&mut self, extent: &Extent) {
+    pub(crate) fn add(&mut self, extent: &Extent) {
         self.bytes += extent.bytes() as u64;
         self.extents += 1;
     }
@@ -49,27 +57,32 @@ impl Live {
     }
 }
 
-/// What is counted beside the tree's own sums.
-struct Tally {
-    segments: Vec<Live>,
-    leaves: u64,
-    /// Data of all leaves.
-    leaf_bytes: u64,
+/// A leaf that is on the device only, and what must be true of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Absent {
+    pub(crate) span: Range<u64>,
+    /// Sum of its rows.
+    pub(crate) live: Live,
+    pub(crate) place: LeafPlace,
 }
 
-impl Tally {
-    fn add(&mut self, extent: &Extent) {
-        self.segments[extent.phys.segment.0 as usize].add(extent);
-    }
+/// A leaf as it was at one moment.
+pub(crate) struct LeafRef {
+    pub(crate) span: Range<u64>,
+    pub(crate) live: Live,
+    /// Present if it had no place, or if it was asked for and in memory.
+    pub(crate) leaf: Option<Leaf>,
+    pub(crate) place: Option<LeafPlace>,
+}
 
-    fn sub(&mut self, extent: &Extent) {
-        self.segments[extent.phys.segment.0 as usize].sub(extent);
-    }
-
-    fn forget_leaf(&mut self, leaf: &Leaf) {
-        self.leaves -= 1;
-        self.leaf_bytes -= leaf.bytes() as u64;
-    }
+/// Sizes of the map; bytes are those of packed leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Residence {
+    pub(crate) leaves: u64,
+    pub(crate) resident: u64,
+    pub(crate) resident_bytes: u64,
+    pub(crate) dirty: u64,
+    pub(crate) dirty_bytes: u64,
 }
 
 /// See the module documentation.
@@ -77,6 +90,9 @@ pub(crate) struct Map {
     root: Node,
     total: Live,
     tally: Tally,
+    /// Where eviction and writing back go on.
+    hand: u64,
+    dirty_hand: u64,
 }
 
 /// The sectors that a root is responsible for.
@@ -95,9 +111,26 @@ fn clip(lba: u64, extent: &Extent, range: &Range<u64>) -> Option<(u64, Extent)> 
 impl Map {
     /// An empty map of a device with `segments` segments.
     pub(crate) fn new(segments: u32) -> Map {
-        let segments = vec![Live::default(); segments as usize];
-        let tally = Tally { segments, leaves: 1, leaf_bytes: 0 };
-        Map { root: Node::Leaf(Leaf::default()), total: Live::default(), tally }
+        let mut tally = Tally::new(vec![Live::default(); segments as usize]);
+        let root = Node::empty(&mut tally);
+        Map { root, total: Live::default(), tally, hand: 0, dirty_hand: 0 }
+    }
+
+    /// The map of a checkpoint: its index, in order, and what each segment holds. All leaves are
+    /// evicted.
+    pub(crate) fn load(index: Vec<IndexEntry>, segments: Vec<Live>) -> Map {
+        let mut tally = Tally::new(segments);
+        let mut total = Live::default();
+        let mut leaves = Vec::with_capacity(index.len());
+        for IndexEntry { start, live, place } in index {
+            let slot = Slot::evicted(place);
+            tally.enter(&slot);
+            total.bytes += live.bytes;
+            total.extents += live.extents;
+            leaves.push((start, live, Node::Leaf(slot)));
+        }
+        let root = if leaves.is_empty() { Node::empty(&mut tally) } else { Node::build(leaves) };
+        Map { root, total, tally, hand: 0, dirty_hand: 0 }
     }
 
     fn edit(&mut self, edit: &Edit) {
@@ -109,7 +142,7 @@ impl Map {
     }
 
     /// Puts `extent` in the place of whatever is there.
-    fn put(&mut self, range: Range<u64>, extent: Extent) {
+    pub(crate) fn put(&mut self, range: Range<u64>, extent: Extent) {
         let lba = range.start;
         assert_eq!(extent.bytes().div_ceil(SECTOR), usize::from(extent.sectors), "invariant 2");
         assert!(lba % CHUNK_SECTORS + (range.end - lba) <= CHUNK_SECTORS, "invariant 1: sectors {range:?}");
@@ -136,9 +169,9 @@ impl Map {
         self.put(lba.0..lba.0 + sectors, extent);
     }
 
-    /// Whether exactly `extent` is mapped at `lba`.
+    /// Whether exactly `extent` is mapped at `lba`, whose leaf is in memory.
     pub(crate) fn holds(&self, lba: Lba, extent: &Extent) -> bool {
-        let (leaf, _) = self.root.leaf_at(lba.0);
+        let leaf = self.root.slot_at(lba.0).0.resident();
         let index = leaf.search(lba.0);
         index < leaf.len() && leaf.get(index) == (lba.0, *extent)
     }
@@ -147,53 +180,175 @@ impl Map {
     pub(crate) fn relocate(&mut self, lba: Lba, extent: &Extent, phys: PhysAddr, crc: u32) {
         assert!(self.holds(lba, extent), "relocation of an extent that is not mapped");
         let stored = u16::try_from(extent.bytes()).expect("an extent is at most a chunk");
-        self.restore(lba, Extent { phys, stored, crc, skip: 0, ..*extent });
+        let moved = Extent { phys, stored, crc, skip: 0, ..*extent };
+        self.put(lba.0..lba.0 + u64::from(extent.sectors), moved);
     }
 
-    /// Maps an extent as a checkpoint holds it, over whatever is there.
-    pub(crate) fn restore(&mut self, lba: Lba, extent: Extent) {
-        self.put(lba.0..lba.0 + u64::from(extent.sectors), extent);
+    /// All extents in `range`, cut to it, in order, up to the first leaf that must be read.
+    pub(crate) fn extents(
+        &self,
+        range: Range<u64>,
+    ) -> impl Iterator<Item = Result<(Lba, Extent), Absent>> + '_ {
+        let cut = range.clone();
+        self.rows(range).map_while(move |row| match row {
+            Ok((lba, extent)) => clip(lba, &extent, &cut).map(|(lba, extent)| Ok((Lba(lba), extent))),
+            Err(absent) => Some(Err(absent)),
+        })
     }
 
-    /// All rows that end after `lba`, in order.
-    fn rows_from(&self, lba: u64) -> Rows<'_> {
-        let (leaf, end) = self.root.leaf_at(lba);
-        Rows { root: &self.root, index: leaf.reach(lba), leaf, end }
+    fn rows(&self, range: Range<u64>) -> Rows<'_> {
+        Rows { map: self, leaf: None, index: 0, next: range.start, until: range.end }
     }
 
-    /// All extents in `range`, cut to it, in order.
-    pub(crate) fn extents(&self, range: Range<u64>) -> impl Iterator<Item = (Lba, Extent)> + '_ {
-        self.rows_from(range.start)
-            .map_while(move |(lba, extent)| clip(lba, &extent, &range))
-            .map(|(lba, extent)| (Lba(lba), extent))
-    }
-
-    /// Up to `entries_max` extents from `cursor` on as a checkpoint stores them, appended to `out`;
-    /// returns where to go on, and nothing at the end.
-    pub(crate) fn walk(&self, cursor: u64, entries_max: usize, out: &mut Vec<MapEntryRaw>) -> Option<u64> {
-        let mut next = None;
-        for (lba, extent) in self.rows_from(cursor).take(entries_max) {
-            out.push(extent.to_raw(Lba(lba)));
-            next = Some(lba + u64::from(extent.sectors));
+    /// Evicted leaves without which `ranges`, sorted and without overlap, cannot be changed. Once
+    /// those are there, more may be: a leaf tells only then that it will need its neighbour.
+    pub(crate) fn absent(&self, ranges: &[Range<u64>]) -> Vec<Absent> {
+        let mut found = Vec::new();
+        if !ranges.is_empty() && !self.is_all_resident() {
+            self.root.absent(SPACE, self.total, ranges, &mut found);
         }
-        next.filter(|_| out.len() >= entries_max)
+        found
+    }
+
+    /// Whether no leaf is evicted.
+    pub(crate) fn is_all_resident(&self) -> bool {
+        self.tally.resident == self.tally.leaves
+    }
+
+    /// Puts a leaf that was read into memory, unless the map has changed there since. Returns whether
+    /// it did.
+    pub(crate) fn install(&mut self, absent: &Absent, leaf: Leaf) -> bool {
+        let slot = self.root.slot_at_mut(absent.span.start);
+        let is_it = slot.place() == Some(absent.place) && slot.leaf().is_none();
+        if is_it {
+            slot.install(&mut self.tally, leaf);
+        }
+        is_it
+    }
+
+    /// The leaf at `start` was written to `place`, unless the map has changed there since.
+    pub(crate) fn put_at(&mut self, start: u64, was: &LeafRef, place: LeafPlace) {
+        let slot = self.root.slot_at_mut(start);
+        let is_it = match (&was.place, &was.leaf) {
+            (Some(place), _) => slot.place() == Some(*place),
+            (None, Some(leaf)) => slot.is_dirty() && slot.leaf().is_some_and(|now| now.is_same(leaf)),
+            (None, None) => unreachable!("a leaf is in memory or has a place"),
+        };
+        if is_it {
+            slot.put_at(&mut self.tally, place);
+        }
+    }
+
+    /// The leaves in `ranges` that are in memory: as long as somebody has them they are not evicted.
+    pub(crate) fn share(&self, ranges: &[Range<u64>]) -> Vec<Leaf> {
+        let mut shared = Vec::new();
+        for range in ranges {
+            let mut at = range.start;
+            while at < range.end {
+                let (slot, end) = self.root.slot_at(at);
+                shared.extend(slot.look().cloned());
+                at = end;
+            }
+        }
+        shared
+    }
+
+    /// Evicts clean leaves that nobody uses, until at most `bytes` are in memory or `visits` leaves
+    /// were visited. Returns how many it evicted.
+    pub(crate) fn evict(&mut self, bytes: u64, visits: u64) -> u64 {
+        let (mut left, mut evicted) = (visits, 0);
+        let Map { root, tally, hand, .. } = self;
+        // Twice around at most: the first time takes marks away.
+        for _ in 0..3 {
+            let is_through = root.sweep(0, *hand, &mut |start, slot| {
+                if tally.resident_bytes <= bytes || left == 0 {
+                    *hand = start;
+                    return false;
+                }
+                left -= 1;
+                let is_free = slot.leaf().is_some_and(|leaf| !slot.is_dirty() && !leaf.is_shared());
+                if is_free && !slot.take_used() {
+                    slot.evict(tally);
+                    evicted += 1;
+                }
+                true
+            });
+            if !is_through {
+                break;
+            }
+            *hand = 0;
+        }
+        evicted
+    }
+
+    /// Up to `leaves_max` dirty leaves, rather such that nobody has used for a while.
+    pub(crate) fn dirty_leaves(&mut self, leaves_max: usize) -> Vec<LeafRef> {
+        let mut starts = Vec::new();
+        let Map { root, dirty_hand, .. } = self;
+        for _ in 0..3 {
+            let is_through = root.sweep(0, *dirty_hand, &mut |start, slot| {
+                if starts.len() == leaves_max {
+                    *dirty_hand = start;
+                    return false;
+                }
+                if slot.is_dirty() && !slot.take_used() && slot.resident().len() > 0 {
+                    starts.push((start, slot.resident().clone()));
+                }
+                true
+            });
+            if !is_through {
+                break;
+            }
+            *dirty_hand = 0;
+            if !starts.is_empty() {
+                break;
+            }
+        }
+        let reference = |(start, leaf): (u64, Leaf)| LeafRef {
+            span: start..u64::MAX,
+            live: leaf.sum(),
+            leaf: Some(leaf),
+            place: None,
+        };
+        starts.into_iter().map(reference).collect()
+    }
+
+    /// End of the span of the leaf that `lba` belongs to.
+    pub(crate) fn leaf_end(&self, lba: u64) -> u64 {
+        self.root.slot_at(lba).1
+    }
+
+    /// All leaves that are not empty, in order. Leaves without a place come along, of the others
+    /// those of which `wants` says so, if they are in memory.
+    pub(crate) fn leaves(&self, wants: impl Fn(&LeafPlace) -> bool) -> Vec<LeafRef> {
+        let mut leaves = Vec::with_capacity(self.tally.leaves as usize);
+        self.root.for_each(SPACE, self.total, &mut |span, live, slot| {
+            if live.extents > 0 {
+                let place = slot.place();
+                let comes = place.as_ref().is_none_or(&wants);
+                let leaf = if comes { slot.leaf().cloned() } else { None };
+                leaves.push(LeafRef { span, live, leaf, place });
+            }
+        });
+        leaves
     }
 
     /// What unmapping `ranges` (sorted, without overlap) would free: bytes, and how many extents
     /// fewer there would be (negative when more are split than removed).
-    pub(crate) fn freed_by(&self, ranges: &[Range<u64>]) -> (u64, i64) {
+    pub(crate) fn freed_by(&self, ranges: &[Range<u64>]) -> Result<(u64, i64), Absent> {
         let (mut bytes, mut extents) = (0, 0);
         for range in ranges.iter().filter(|range| !range.is_empty()) {
             let freed = self.root.freed_by(SPACE, self.total, range);
+            let freed = freed.map_err(|lba| self.root.absent_at(lba, self.total))?;
             bytes += freed.0;
             extents += freed.1;
         }
-        (bytes, extents)
+        Ok((bytes, extents))
     }
 
     /// Stored bytes of `range`, from the tree's sums.
-    pub(crate) fn allocated(&self, range: Range<u64>) -> u64 {
-        self.freed_by(&[range]).0
+    pub(crate) fn allocated(&self, range: Range<u64>) -> Result<u64, Absent> {
+        Ok(self.freed_by(&[range])?.0)
     }
 
     /// Counters of one segment.
@@ -201,42 +356,104 @@ impl Map {
         self.tally.segments[segment.0 as usize]
     }
 
+    /// Counters of all segments.
+    pub(crate) fn segments(&self) -> &[Live] {
+        &self.tally.segments
+    }
+
+    /// Bytes of leaves in one segment.
+    pub(crate) fn leaf_bytes(&self, segment: SegNo) -> u64 {
+        self.tally.leaf_bytes[segment.0 as usize]
+    }
+
     /// Totals.
     pub(crate) fn total(&self) -> Live {
         self.total
     }
 
-    /// Memory in bytes: the leaves' data, and for each leaf its place in an inner node, twice,
-    /// because those are half to wholly full.
-    pub(crate) fn memory_bytes(&self) -> u64 {
-        let place = size_of::<Node>() + size_of::<Live>() + size_of::<u64>();
-        self.tally.leaf_bytes + self.tally.leaves * 2 * place as u64
+    /// Extents as room for checkpoints is counted, after `items` more changes.
+    pub(crate) fn weight(&self, items: u64) -> u64 {
+        // An item adds at most two extents: its own and the right part of a split one. It takes 33 of
+        // them, or a leaf that is full, to make a leaf more.
+        let leaves = self.tally.leaves + items.min(self.tally.leaves + items / 16);
+        (self.total.extents + 2 * items).max(leaves * LEAF_WEIGHT)
     }
 
-    /// Holds the invariants against a recount; calls `found` for each breach.
+    /// How much of the map is in memory.
+    pub(crate) fn residence(&self) -> Residence {
+        let Tally { leaves, resident, resident_bytes, dirty, dirty_bytes, .. } = self.tally;
+        Residence { leaves, resident, resident_bytes, dirty, dirty_bytes }
+    }
+
+    /// Memory of inner nodes in bytes: for each leaf its place in one, twice, because those are half
+    /// to wholly full.
+    pub(crate) fn inner_bytes(&self) -> u64 {
+        let place = size_of::<Node>() + size_of::<Live>() + size_of::<u64>();
+        self.tally.leaves * 2 * place as u64
+    }
+
+    /// Memory in bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.tally.resident_bytes + self.inner_bytes()
+    }
+
+    /// Holds the invariants of the tree above its leaves; calls `found` for each breach.
     pub(crate) fn check(&self, mut found: impl FnMut(String)) {
-        self.root.check(SPACE, &mut found);
-        let mut segments = vec![Live::default(); self.tally.segments.len()];
-        let mut total = Live::default();
-        let mut last_end = 0;
-        for (lba, extent) in self.rows_from(0) {
-            if lba < last_end {
+        let (_, sum) = self.root.check(SPACE, self.total, &mut found);
+        if sum != self.total {
+            found(format!("map totals are {:?}, the nodes' sum is {sum:?}", self.total));
+        }
+        let mut tally = Tally::new(self.tally.segments.clone());
+        self.root.for_each(SPACE, self.total, &mut |_, _, slot| tally.enter(slot));
+        let counts = |tally: &Tally| {
+            let Tally { leaves, resident, resident_bytes, dirty, dirty_bytes, .. } = *tally;
+            (tally.leaf_bytes.clone(), Residence { leaves, resident, resident_bytes, dirty, dirty_bytes })
+        };
+        if counts(&tally) != counts(&self.tally) {
+            found(format!("the map counts {:?}, {:?} are there", counts(&self.tally).1, counts(&tally).1));
+        }
+    }
+}
+
+/// A recount of the map, leaf by leaf in order.
+pub(crate) struct Recount {
+    segments: Vec<Live>,
+    total: Live,
+    last_end: u64,
+}
+
+impl Recount {
+    pub(crate) fn new(segments: usize) -> Recount {
+        Recount { segments: vec![Live::default(); segments], total: Live::default(), last_end: 0 }
+    }
+
+    /// Counts the rows of the next leaf, which covers `span`.
+    pub(crate) fn leaf(&mut self, span: &Range<u64>, live: Live, leaf: &Leaf, mut found: impl FnMut(String)) {
+        for (lba, extent) in leaf.rows() {
+            if lba < self.last_end {
                 found(format!("sector {lba}: extent overlaps the one before it"));
             }
             if extent.sectors == 0 || extent.bytes().div_ceil(SECTOR) != usize::from(extent.sectors) {
                 found(format!("sector {lba}: extent has sectors without payload"));
             }
-            last_end = lba + u64::from(extent.sectors);
-            if lba / CHUNK_SECTORS != (last_end - 1) / CHUNK_SECTORS {
+            self.last_end = lba + u64::from(extent.sectors);
+            if lba / CHUNK_SECTORS != (self.last_end - 1) / CHUNK_SECTORS {
                 found(format!("sector {lba}: extent crosses a chunk boundary"));
             }
-            segments[extent.phys.segment.0 as usize].add(&extent);
-            total.add(&extent);
+            if !span.contains(&lba) || self.last_end > span.end {
+                found(format!("sector {lba}: outside its map leaf, which holds {span:?}"));
+            }
+            self.segments[extent.phys.segment.0 as usize].add(&extent);
+            self.total.add(&extent);
         }
-        if total != self.total {
-            found(format!("map totals are {:?}, the extents' sum is {total:?}", self.total));
+        if leaf.sum() != live {
+            found(format!("map leaf of sectors {span:?} counts {live:?}, not {:?}", leaf.sum()));
         }
-        for (segment, (counted, sum)) in self.tally.segments.iter().zip(&segments).enumerate() {
+    }
+
+    /// Holds the sums against the counters `segments`.
+    pub(crate) fn finish(&self, segments: &[Live], mut found: impl FnMut(String)) {
+        for (segment, (counted, sum)) in segments.iter().zip(&self.segments).enumerate() {
             if counted != sum {
                 found(format!("segment {segment}: counted {counted:?}, the extents' sum is {sum:?}"));
             }
@@ -246,182 +463,38 @@ impl Map {
 
 /// Rows from one on, leaf by leaf.
 struct Rows<'a> {
-    root: &'a Node,
-    leaf: &'a Leaf,
+    map: &'a Map,
+    leaf: Option<&'a Leaf>,
     /// The next row in `leaf`.
     index: usize,
-    /// End of the leaf's span.
-    end: u64,
+    /// A sector of the leaf after it.
+    next: u64,
+    until: u64,
 }
 
 impl Iterator for Rows<'_> {
-    type Item = Row;
+    type Item = Result<Row, Absent>;
 
-    fn next(&mut self) -> Option<Row> {
-        while self.index == self.leaf.len() {
-            if self.end == SPACE.end {
+    fn next(&mut self) -> Option<Result<Row, Absent>> {
+        loop {
+            if let Some(leaf) = self.leaf
+                && self.index < leaf.len()
+            {
+                self.index += 1;
+                return Some(Ok(leaf.get(self.index - 1)));
+            }
+            if self.next >= self.until {
                 return None;
             }
-            (self.leaf, self.end) = self.root.leaf_at(self.end);
-            self.index = 0;
+            let (slot, end) = self.map.root.slot_at(self.next);
+            let Some(leaf) = slot.look() else {
+                let absent = self.map.root.absent_at(self.next, self.map.total);
+                self.next = self.until;
+                self.leaf = None;
+                return Some(Err(absent));
+            };
+            (self.leaf, self.index) = (Some(leaf), leaf.reach(self.next));
+            self.next = end;
         }
-        self.index += 1;
-        Some(self.leaf.get(self.index - 1))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use lacuna_device::sim::{SeededRng, for_each_seed};
-
-    use super::*;
-    use crate::addr::{CHUNK_SECTORS, GRAIN};
-
-    /// What a sector is mapped to: chunk, sector of the chunk.
-    type Model = BTreeMap<u64, (PhysAddr, u64)>;
-
-    fn check(map: &Map, model: &Model) {
-        map.check(|finding| panic!("{finding}"));
-        let mut sectors = Model::new();
-        for (lba, extent) in map.extents(0..u64::MAX) {
-            for sector in 0..u64::from(extent.sectors) {
-                sectors.insert(lba.0 + sector, (extent.phys, u64::from(extent.skip) + sector));
-            }
-        }
-        assert_eq!(&sectors, model);
-    }
-
-    fn step(rng: &mut SeededRng, map: &mut Map, model: &mut Model, number: u32) {
-        let lba = rng.below(300);
-        let part = rng.below(300)..rng.below(300);
-        let allocated: u64 = map.extents(part.clone()).map(|(_, extent)| extent.bytes() as u64).sum();
-        assert_eq!(map.allocated(part), allocated);
-        let sectors = 1 + rng.below(CHUNK_SECTORS - lba % CHUNK_SECTORS);
-        let before = map.total();
-        if rng.below(3) == 0 {
-            let sectors = 1 + rng.below(100);
-            let (bytes, extents) = map.freed_by(std::slice::from_ref(&(lba..lba + sectors)));
-            map.trim(lba..lba + sectors);
-            model.retain(|sector, _| !(lba..lba + sectors).contains(sector));
-            assert_eq!(map.total().bytes, before.bytes - bytes);
-            assert_eq!(map.total().extents as i64, before.extents as i64 - extents);
-            return;
-        }
-        let stored = (1 + rng.below(sectors * (SECTOR / GRAIN) as u64)) * GRAIN as u64;
-        let phys = PhysAddr { segment: SegNo(1 + number % 7), grain: number };
-        map.write(Lba(lba), sectors, phys, stored as u16, 0, Seq(u64::from(number)));
-        model.retain(|sector, _| !(lba..lba + sectors).contains(sector));
-        for sector in 0..stored.div_ceil(SECTOR as u64) {
-            model.insert(lba + sector, (phys, sector));
-        }
-    }
-
-    #[test]
-    fn agrees_with_a_map_of_sectors() {
-        for_each_seed(30, |seed| {
-            let mut rng = SeededRng::new(seed);
-            let (mut map, mut model) = (Map::new(8), Model::new());
-            for number in 0..300 {
-                step(&mut rng, &mut map, &mut model, number);
-                check(&map, &model);
-            }
-            let mut walked = Vec::new();
-            let mut cursor = Some(0);
-            while let Some(from) = cursor {
-                let mut out = Vec::new();
-                cursor = map.walk(from, 7, &mut out);
-                walked.extend(out.iter().map(|raw| raw.verify(8, 1 << 20)));
-            }
-            assert_eq!(walked.len() as u64, map.total().extents);
-        });
-    }
-
-    /// Enough for a tree of three levels; `key` scatters the order in which it grows and shrinks.
-    fn grow_and_shrink(rng: &mut SeededRng, key: impl Fn(u64) -> u64) {
-        const CHUNKS: u64 = 40_000;
-        let (mut map, mut model) = (Map::new(8), BTreeMap::new());
-        let put = |map: &mut Map, model: &mut BTreeMap<u64, u64>, number: u64, stored: u64| {
-            let lba = key(number) % CHUNKS * 32;
-            let phys = PhysAddr { segment: SegNo(1 + (number % 7) as u32), grain: number as u32 };
-            map.write(Lba(lba), 32, phys, stored as u16, number as u32, Seq(number));
-            model.insert(lba, stored);
-        };
-        (0..CHUNKS).for_each(|number| put(&mut map, &mut model, number, 16 + number % 1024 * 16));
-        while !model.is_empty() {
-            map.check(|finding| panic!("{finding}"));
-            for _ in 0..50 {
-                let range = rng.below(CHUNKS) * 32..rng.below(CHUNKS) * 32;
-                let sum: u64 = match range.is_empty() {
-                    true => 0,
-                    false => model.range(range.clone()).map(|(_, stored)| stored).sum(),
-                };
-                assert_eq!(map.allocated(range), sum);
-            }
-            let start = rng.below(CHUNKS + 500).saturating_sub(500);
-            let end = start + rng.below(CHUNKS / 4) + 1;
-            map.trim(start * 32..end * 32);
-            model.retain(|lba, _| !(start * 32..end * 32).contains(lba));
-            (0..200).for_each(|_| put(&mut map, &mut model, rng.below(CHUNKS), 512));
-            (0..rng.below(8000)).for_each(|_| {
-                let lba = rng.below(CHUNKS) * 32;
-                map.trim(lba..lba + 32);
-                model.remove(&lba);
-            });
-            if rng.below(12) == 0 {
-                map.trim(0..u64::MAX);
-                model.clear();
-            }
-            let left = map.extents(0..u64::MAX).map(|(lba, extent)| (lba.0, extent.bytes() as u64));
-            assert!(left.eq(model.iter().map(|(lba, stored)| (*lba, *stored))));
-        }
-        map.check(|finding| panic!("{finding}"));
-        assert_eq!(map.total(), Live::default());
-        assert_eq!((map.tally.leaves, map.tally.leaf_bytes), (1, 0));
-    }
-
-    #[test]
-    fn a_deep_tree_agrees_with_a_map_of_chunks() {
-        for_each_seed(4, |seed| {
-            let mut rng = SeededRng::new(seed);
-            let odd = rng.next_u64() >> 32 | 1;
-            match seed % 3 {
-                0 => grow_and_shrink(&mut rng, |number| number),
-                1 => grow_and_shrink(&mut rng, |number| 1_000_000_000_000 - number),
-                _ => grow_and_shrink(&mut rng, |number| number.wrapping_mul(odd) >> 7),
-            }
-        });
-    }
-
-    #[test]
-    fn sectors_of_their_own_and_whole_spaces() {
-        let (mut map, mut model) = (Map::new(8), Model::new());
-        for lba in (0..9_000).rev() {
-            let phys = PhysAddr { segment: SegNo(3), grain: lba as u32 };
-            map.write(Lba(lba), 1, phys, 512, 0, Seq(1));
-            model.insert(lba, (phys, 0));
-        }
-        check(&map, &model);
-        map.trim(100..8_900);
-        model.retain(|sector, _| !(100..8_900).contains(sector));
-        check(&map, &model);
-        map.trim(0..u64::MAX);
-        check(&map, &Model::new());
-    }
-
-    #[test]
-    fn relocation_keeps_the_bytes_of_a_fragment() {
-        let mut map = Map::new(4);
-        map.write(Lba(0), 32, PhysAddr { segment: SegNo(1), grain: 100 }, 5008, 1, Seq(1));
-        map.trim(0..4);
-        let (lba, fragment) = map.extents(0..100).next().unwrap();
-        assert_eq!((lba, fragment.sectors, fragment.skip, fragment.bytes()), (Lba(4), 6, 4, 2960));
-        map.relocate(lba, &fragment, PhysAddr { segment: SegNo(2), grain: 200 }, 2);
-        let (_, moved) = map.extents(0..100).next().unwrap();
-        assert_eq!((moved.stored, moved.skip, moved.sectors, moved.birth), (2960, 0, 6, Seq(1)));
-        assert_eq!(map.live(SegNo(1)), Live::default());
-        assert_eq!(map.live(SegNo(2)), Live { bytes: 2960, extents: 1 });
-        map.check(|finding| panic!("{finding}"));
     }
 }

@@ -23,6 +23,10 @@ lacuna_device::breakable_rules! {
     ReuseCovered = "reuse-covered",
     /// Nor is one whose extents a cut could bring back: what overwrote and what moved them is durable.
     DeathDurable = "death-durable",
+    /// A segment of the map is not reused while the durable root refers to it.
+    MapReuseWaits = "map-reuse-waits",
+    /// A leaf of the map is verified when it is read.
+    LeavesVerified = "leaves-verified",
     /// A relocation applies only to what the batch that it names wrote.
     BirthCounts = "birth-counts",
     /// A relocation that is missing below the last mark is damage.

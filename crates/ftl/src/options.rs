@@ -60,6 +60,11 @@ pub struct Options {
     pub elide_zero_tails: bool,
     /// Tell the device of segments that became free.
     pub discard: bool,
+    /// Bytes of memory for the map; what does not fit is read when it is needed. None keeps in memory
+    /// what was needed once. The upper levels of the map, a twentieth of it, are always in memory. A
+    /// batch that changes more than fits, such as a trim of very many extents, and the replay of a log
+    /// take more while they run.
+    pub map_memory: Option<u64>,
 }
 
 impl Default for Options {
@@ -70,6 +75,7 @@ impl Default for Options {
             background: false,
             elide_zero_tails: true,
             discard: true,
+            map_memory: None,
         }
     }
 }
@@ -88,7 +94,7 @@ pub enum Work {
 /// How deep [`crate::Ftl::check`] looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckDepth {
-    /// Map, segments and counters against each other; no I/O.
+    /// Map, segments and counters against each other; reads what is not in memory of the map.
     Structure,
     /// Also reads every mapped chunk and verifies its checksum.
     Payload,
@@ -142,6 +148,16 @@ pub struct Stats {
     pub extents: u64,
     /// Memory of the map in bytes, estimated.
     pub map_memory_bytes: u64,
+    /// Leaves of the map: runs of up to 128 extents that are kept and read together.
+    pub map_leaves: u64,
+    /// Those that are in memory.
+    pub map_leaves_resident: u64,
+    /// Leaves read because they were needed.
+    pub map_faults: u64,
+    /// Leaves dropped from memory, see [`Options::map_memory`].
+    pub map_evictions: u64,
+    /// Segments that hold leaves of the map and checkpoints.
+    pub map_segments: u64,
     /// Bytes of data handed to `write_batch`.
     pub host_bytes: u64,
     /// Bytes written to the device for batches, headers and padding included.

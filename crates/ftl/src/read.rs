@@ -50,7 +50,7 @@ impl Store {
         let Some(end) = lba.0.checked_add(sectors).filter(|_| buf.len().is_multiple_of(SECTOR)) else {
             return Err(Error::BadRange { lba, len: buf.len() as u64 });
         };
-        let pinned = self.pin_extents(lba.0..end, usize::MAX);
+        let pinned = self.pin_some(lba.0..end, usize::MAX)?;
         let mut filled = 0;
         let mut rest = &pinned.extents[..];
         while !rest.is_empty() {
@@ -71,18 +71,15 @@ impl Store {
         Ok(())
     }
 
-    /// Pins the first `extents_max` extents from `cursor` on.
-    pub(crate) fn pin_some(&self, cursor: u64, extents_max: usize) -> Pinned<'_> {
-        self.pin_extents(cursor..u64::MAX, extents_max)
-    }
-
-    fn pin_extents(&self, range: Range<u64>, extents_max: usize) -> Pinned<'_> {
-        let map = self.map.read();
-        let extents: Vec<_> = map.extents(range).take(extents_max).collect();
-        for (_, extent) in &extents {
+    /// Pins the first `extents_max` extents in `range`.
+    pub(crate) fn pin_some(&self, range: Range<u64>, extents_max: usize) -> Result<Pinned<'_>> {
+        let mut pinned = Pinned { store: self, extents: Vec::new() };
+        self.visit_extents(range, |lba, extent| {
             self.pin(extent.phys.segment);
-        }
-        Pinned { store: self, extents }
+            pinned.extents.push((lba, extent));
+            pinned.extents.len() < extents_max
+        })?;
+        Ok(pinned)
     }
 
     /// Bytes of a segment that is pinned or cannot be freed now.

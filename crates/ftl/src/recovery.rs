@@ -15,7 +15,10 @@
 //! Once it is durable, no record of an older epoch is ever replayed again, so what lies past the cut is
 //! void for ever, although its numbers are given out anew.
 
-use std::sync::{Arc, atomic::AtomicU32};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicU64},
+};
 
 use lacuna_device::BlockDevice;
 use parking_lot::{Mutex, RwLock};
@@ -25,6 +28,7 @@ use crate::{
     addr::SegNo,
     background::Background,
     checkpoint,
+    fault::LeafReader,
     flush::Buffers,
     format::{Marks, Salt, SegmentHeader, SegmentKind, Superblock},
     log::{Log, Segment, State},
@@ -47,13 +51,16 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         return Err(Error::Geometry { device: device.name().into(), reason });
     }
     let salt = Salt::of(&superblock.uuid);
-    let (mut map, root) = checkpoint::load(&*device, space, salt, &superblock)?;
+    let checkpoint::Loaded { mut map, root, segments: root_segments } =
+        checkpoint::load(&*device, space, salt, &superblock)?;
     let headers = (0..space.segments as u32)
         .map(|no| if no == 0 { Ok(None) } else { read_header(&*device, space, salt, SegNo(no)) })
         .collect::<Result<Vec<_>>>()?;
 
-    let extents_loaded = map.total().extents;
-    let replay = Replay { device: &*device, space, salt, epoch: superblock.epoch };
+    let weight_loaded = map.weight(0);
+    let leaves = LeafReader { device: &*device, space };
+    let map_memory = options.map_memory;
+    let replay = Replay { device: &*device, space, salt, epoch: superblock.epoch, leaves, map_memory };
     let sources = replay.sources(&root, &headers)?;
     let durable = durable(&superblock, &headers).max(replay.marks_without_header(&root, &headers)?);
     let outcome = replay.run(&sources, &root, durable, &mut map)?;
@@ -64,7 +71,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     }
 
     let segments = headers.iter().zip(&needed).enumerate().map(|(no, (header, needed))| {
-        let in_root = root.segments.iter().any(|place| place.segment.0 as usize == no);
+        let in_root = root_segments.binary_search(&SegNo(no as u32)).is_ok();
         let state = match (no, in_root, needed) {
             (0, _, _) => State::Superblock,
             (_, true, _) => State::Checkpoint,
@@ -84,8 +91,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     log.coverage = Coverage::of(&root);
     log.generation_next =
         seen.map(|header| header.generation + 1).max().unwrap_or(1).max(root.generation_next);
-    log.checkpoint_segments = root.segments.iter().map(|place| place.segment).collect();
-    log.peak.note(extents_loaded.max(map.total().extents));
+    log.root_segments = root_segments;
+    log.peak.note(weight_loaded.max(map.weight(0)));
     log.counters.replayed_batches = outcome.last_seq.0 - root.start_seq.0;
 
     let segment_bytes = space.segment_bytes as u32;
@@ -97,6 +104,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         maintenance: Mutex::new(()),
         log: Arc::new(Mutex::new(log)),
         map: RwLock::new(map),
+        map_faults: AtomicU64::new(0),
+        map_evictions: AtomicU64::new(0),
         pins: (0..space.segments).map(|_| AtomicU32::new(0)).collect(),
         written: (0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect(),
         io_done: Arc::default(),

@@ -25,6 +25,7 @@ use lacuna_device::BlockDevice;
 use crate::{
     Result, Seq,
     addr::SegNo,
+    fault::{self, LeafReader},
     format::{
         Entry, EntryKind, Extent, Life, Marks, Place, RECORDS_START, RecordKind, Root, Salt, SegmentHeader,
         SegmentKind,
@@ -42,6 +43,9 @@ pub(crate) struct Replay<'a> {
     pub(crate) salt: Salt,
     /// Epoch under which the log was written.
     pub(crate) epoch: u64,
+    pub(crate) leaves: LeafReader<'a>,
+    /// See [`crate::Options::map_memory`].
+    pub(crate) map_memory: Option<u64>,
 }
 
 /// Where a replay ended.
@@ -177,8 +181,10 @@ impl Replay<'_> {
             }
             last = seq;
             for entry in entries {
+                self.leaves.fault_in(map, &[entry.lba.0..entry.lba.0 + entry.sectors])?;
                 apply(map, entry, last);
             }
+            fault::evict(map, self.map_memory);
         }
         if last < found.durable.batches && !is_broken(Rule::MarksCount) {
             let (missing, flushed) = (last.0 + 1, found.durable.batches.0);
@@ -200,9 +206,11 @@ impl Replay<'_> {
             expected = number.next();
             for entry in self.entries(part)? {
                 if *number <= durable || self.payload_is_whole(std::slice::from_ref(&entry))? {
+                    self.leaves.fault_in(map, &[entry.lba.0..entry.lba.0 + entry.sectors])?;
                     relocate(map, &entry);
                 }
             }
+            fault::evict(map, self.map_memory);
         }
         if expected <= durable && !is_broken(Rule::MoveMarksCount) {
             let reason = format!(
@@ -267,11 +275,12 @@ fn holds_bytes_of(entry: &Entry, piece: &Extent) -> bool {
 /// Points the map to the new place of whatever it still holds of what `entry` moved.
 fn relocate(map: &mut Map, entry: &Entry) {
     let range = entry.lba.0..entry.lba.0 + entry.sectors;
-    let pieces: Vec<_> = map.extents(range).filter(|(_, piece)| holds_bytes_of(entry, piece)).collect();
+    let pieces = map.extents(range).map(|found| found.expect("all leaves of the range are in memory"));
+    let pieces: Vec<_> = pieces.filter(|(_, piece)| holds_bytes_of(entry, piece)).collect();
     for (lba, piece) in pieces {
         let Entry { phys, stored, crc, .. } = *entry;
         let skip = (lba.0 - entry.lba.0) as u8;
-        map.restore(lba, Extent { phys, stored, crc, skip, ..piece });
+        map.put(lba.0..lba.0 + u64::from(piece.sectors), Extent { phys, stored, crc, skip, ..piece });
     }
 }
 
@@ -299,7 +308,7 @@ mod tests {
     /// Start, sectors, segment and skip of each extent.
     fn shape(map: &Map) -> Vec<(u64, u8, u32, u8)> {
         map.check(|finding| panic!("{finding}"));
-        let extents = map.extents(0..u64::MAX);
+        let extents = map.extents(0..u64::MAX).map(Result::unwrap);
         extents.map(|(lba, e)| (lba.0, e.sectors, e.phys.segment.0, e.skip)).collect()
     }
 
@@ -314,7 +323,7 @@ mod tests {
         let mut map = map();
         relocate(&mut map, &moved(0, 32, 5));
         assert_eq!(shape(&map), [(0, 32, 2, 0)]);
-        let (_, extent) = map.extents(0..1).next().unwrap();
+        let (_, extent) = map.extents(0..1).next().unwrap().unwrap();
         assert_eq!((extent.phys, extent.crc, extent.birth), (NEW, 2, Seq(5)));
     }
 

@@ -2,10 +2,13 @@
 //!
 //! The rules that keep a store from ever getting stuck:
 //!
-//! 1. *Checkpoint.* Free segments, plus those of the checkpoint on the device, plus those already
-//!    taken for the one being written, always suffice for two checkpoints of the largest map that a
-//!    recovery could bring back; and the free ones alone (with those taken) suffice for one. So
-//!    recovery can write its checkpoint, and afterwards, when the old one is freed, still another.
+//! 1. *Checkpoint.* Let F be the segments that a whole checkpoint of the largest map needs that a
+//!    recovery could bring back, every leaf at its longest, and B = F + 1. Free segments, with those
+//!    that a checkpoint under way has taken, are at least F; free segments and those that hold leaves
+//!    or checkpoints are at least F + B together. So a checkpoint, recovery's own first of all, always
+//!    has the room to write everything anew. It leaves at most B segments of leaves and checkpoints
+//!    behind, because it rewrites the leaves of as many sparse ones as that takes, at worst of all:
+//!    then F hold the new ones, and one more the last records of the old. So F are free afterwards.
 //! 2. *Garbage collection.* Fresh data leaves [`GC_SEGMENTS`] segments beyond rule 1, so collection
 //!    can always open one and move a whole victim.
 //! 3. *Live data.* What is live, bookkeeping included, is limited so that all segments that hold it
@@ -13,10 +16,13 @@
 //!    is taken to hold no more than [`Space::usable_bytes`], whatever the chunks' sizes.
 
 use crate::{
-    addr::CHUNK_BYTES,
-    format::{ENTRY_BYTES, MAP_ENTRY_BYTES, RECORD_HEADER_BYTES, RECORDS_START, Root},
+    addr::{CHUNK_BYTES, GRAIN},
+    format::{
+        ENTRY_BYTES, LEAF_BYTES_MAX, LEAF_HEADER_BYTES, LEAF_PADDING, MAP_INDEX_BYTES, RECORD_HEADER_BYTES,
+        RECORDS_START, ROW_BYTES_MAX, Root, SEGMENT_LIVE_BYTES,
+    },
     log::GC_CLASSES,
-    map::Live,
+    map::{LEAF_WEIGHT, Live},
     store::BATCH_BYTES_MAX,
 };
 
@@ -24,10 +30,14 @@ use crate::{
 pub(crate) const GC_SEGMENTS: usize = 2;
 /// Segments that are open for appends at most: data, log, moved extents.
 const OPEN_SEGMENTS: usize = 2 + GC_CLASSES;
-/// Largest number of map entries in one record of a checkpoint.
-pub(crate) const MAP_RECORD_ENTRIES: usize = 4096;
+/// Longest body of a record of leaves, index entries or counters.
+pub(crate) const MAP_RECORD_BYTES: usize = 256 << 10;
+/// Bytes of a leaf beside its rows, its place in the index included.
+const LEAF_EXTRA_BYTES: usize = LEAF_HEADER_BYTES + LEAF_PADDING + GRAIN + MAP_INDEX_BYTES;
+/// What an extent costs in a checkpoint at most.
+pub(crate) const MAP_EXTENT_BYTES: usize = ROW_BYTES_MAX + LEAF_EXTRA_BYTES.div_ceil(LEAF_WEIGHT as usize);
 /// What an extent costs besides its bytes: its entry when it is moved, and two checkpoints'.
-pub(crate) const EXTENT_BYTES: u64 = (ENTRY_BYTES + 2 * MAP_ENTRY_BYTES) as u64 + 8;
+pub(crate) const EXTENT_BYTES: u64 = (ENTRY_BYTES + 2 * MAP_EXTENT_BYTES) as u64 + 8;
 
 /// Sizes of a store; all limits follow from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,35 +79,66 @@ impl Space {
         RECORDS_START.next_multiple_of(self.block_bytes)
     }
 
-    /// Segments that a checkpoint of `extents` extents needs, its root included.
-    pub(crate) fn checkpoint_segments(&self, extents: u64) -> usize {
+    /// Bytes of leaves that fit into a segment whatever their sizes are: records end on blocks, and a
+    /// leaf that does not fit is left to the next segment.
+    fn map_usable_bytes(&self) -> usize {
         let room = self.segment_bytes - self.checkpoint_start();
-        let record = RECORD_HEADER_BYTES + MAP_RECORD_ENTRIES * MAP_ENTRY_BYTES;
-        let whole = room / record.next_multiple_of(self.block_bytes);
-        let rest = room - whole * record.next_multiple_of(self.block_bytes);
-        let rest_entries = rest.saturating_sub(RECORD_HEADER_BYTES) / MAP_ENTRY_BYTES;
-        let per_segment = (whole * MAP_RECORD_ENTRIES + rest_entries) as u64;
-        extents.div_ceil(per_segment) as usize + 1
+        let records = room.div_ceil(MAP_RECORD_BYTES - LEAF_BYTES_MAX);
+        room - records * (RECORD_HEADER_BYTES + self.block_bytes) - LEAF_BYTES_MAX
     }
 
-    /// Whether a checkpoint's root can name as many segments as a store of this size may need.
+    /// Records of a checkpoint's index and counters, for `leaves` leaves.
+    fn index_records(&self, leaves: usize) -> usize {
+        let bytes = leaves * MAP_INDEX_BYTES + self.segments * SEGMENT_LIVE_BYTES;
+        bytes / self.map_usable_bytes().min(MAP_RECORD_BYTES / 2) + 4
+    }
+
+    /// Segments that `bytes` of leaves, and the index, counters and root of a checkpoint of `leaves`
+    /// leaves need.
+    pub(crate) fn map_segments(&self, leaf_bytes: u64, leaves: u64) -> usize {
+        let leaves = leaves as usize;
+        let index = leaves * MAP_INDEX_BYTES + self.segments * SEGMENT_LIVE_BYTES;
+        // A root that does not fit leaves as much room unused before it.
+        let root = 2 * Root::bytes_for(self.index_records(leaves));
+        let ends = 4 * (RECORD_HEADER_BYTES + self.block_bytes);
+        (leaf_bytes as usize + index + root + ends).div_ceil(self.map_usable_bytes())
+    }
+
+    /// Segments that a whole checkpoint of `weight` extents (see [`crate::map::Map::weight`]) needs at
+    /// most: F of rule 1.
+    pub(crate) fn checkpoint_segments(&self, weight: u64) -> usize {
+        let leaves = weight / LEAF_WEIGHT + 1;
+        let extra = (LEAF_EXTRA_BYTES - MAP_INDEX_BYTES) as u64;
+        self.map_segments(weight * ROW_BYTES_MAX as u64 + leaves * extra, leaves)
+    }
+
+    /// Segments that may hold leaves and checkpoints when one of `weight` is done: B of rule 1.
+    pub(crate) fn map_segments_max(&self, weight: u64) -> usize {
+        self.checkpoint_segments(weight) + 1
+    }
+
+    /// Whether a checkpoint's root can name as many records as the index of a store of this size may
+    /// need.
     pub(crate) fn root_fits(&self) -> bool {
-        let names =
-            (self.segment_bytes - self.checkpoint_start() - RECORD_HEADER_BYTES - Root::bytes_for(0)) / 16;
-        names >= self.segments
+        let extents = (self.segments * self.segment_bytes) as u64 / EXTENT_BYTES;
+        let records = self.index_records((extents / LEAF_WEIGHT) as usize + 1);
+        let root = RECORD_HEADER_BYTES + Root::bytes_for(records.max(self.segments));
+        self.checkpoint_start() + root <= self.segment_bytes
     }
 
-    /// Segments that must stay free for checkpoints (rule 1), when the one on the device has
-    /// `durable` and the one being written has taken `taken`.
-    pub(crate) fn checkpoint_reserve(&self, extents: u64, durable: usize, taken: usize) -> usize {
-        let need = self.checkpoint_segments(extents);
-        (need + need.saturating_sub(durable)).saturating_sub(taken)
+    /// Segments that must stay free for checkpoints (rule 1), when `in_use` hold leaves and checkpoints,
+    /// of which the one being written has taken `taken`.
+    pub(crate) fn checkpoint_reserve(&self, weight: u64, in_use: usize, taken: usize) -> usize {
+        let whole = self.checkpoint_segments(weight);
+        let both = whole + self.map_segments_max(weight);
+        whole.saturating_sub(taken).max(both.saturating_sub(in_use))
     }
 
     /// Segments that never hold live data for long: superblocks, append points, reserves of the
-    /// rules above (rounding of two checkpoints included), the largest batch before it is applied.
+    /// rules above (empty checkpoints and rounding included), the largest batch before it is applied.
     fn fixed_segments(&self) -> usize {
-        1 + OPEN_SEGMENTS + GC_SEGMENTS + 4 + self.batch_segments_max()
+        let checkpoints = self.checkpoint_segments(0) + self.map_segments_max(0) + 2;
+        1 + OPEN_SEGMENTS + GC_SEGMENTS + checkpoints + self.batch_segments_max()
     }
 
     /// Limits when `damaged` segments are out of use; none when the store is too small.
@@ -158,21 +199,26 @@ mod tests {
     }
 
     #[test]
-    fn checkpoint_segments_hold_their_extents() {
-        let space = space(64, 64 << 10);
-        assert_eq!(space.checkpoint_segments(0), 1);
-        let per_segment = ((64 << 10) - 512 - 64) / 32;
-        assert_eq!(space.checkpoint_segments(per_segment), 2);
-        assert_eq!(space.checkpoint_segments(per_segment + 1), 3);
+    fn a_checkpoint_is_room_enough_for_its_extents() {
+        for (segment_bytes, block_bytes) in [(64 << 10, 512), (64 << 10, 16 << 10), (64 << 20, 4096)] {
+            let space = Space { block_bytes, ..space(64, segment_bytes) };
+            let mut last = space.checkpoint_segments(0);
+            for weight in (0..2_000_000).step_by(50_000) {
+                let segments = space.checkpoint_segments(weight);
+                assert!(segments >= last && (segments * segment_bytes) as u64 > weight * 34);
+                last = segments;
+            }
+        }
     }
 
     #[test]
     fn two_checkpoints_are_kept() {
         let space = space(64, 64 << 10);
-        let need = space.checkpoint_segments(10_000);
-        assert_eq!(space.checkpoint_reserve(10_000, 0, 0), 2 * need);
-        assert_eq!(space.checkpoint_reserve(10_000, need + 3, 0), need);
-        assert_eq!(space.checkpoint_reserve(10_000, need - 1, 2), need - 1);
+        let (whole, most) = (space.checkpoint_segments(10_000), space.map_segments_max(10_000));
+        assert_eq!(space.checkpoint_reserve(10_000, 0, 0), whole + most);
+        assert_eq!(space.checkpoint_reserve(10_000, most, 0), whole);
+        assert_eq!(space.checkpoint_reserve(10_000, most + 3, 0), whole, "old ones give nothing to others");
+        assert_eq!(space.checkpoint_reserve(10_000, most + 2, 2), whole - 2);
     }
 
     #[test]

@@ -5,15 +5,16 @@
 //! In this order; none is held across device I/O except `maintenance`, which guards no data:
 //! `maintenance` (one collection or checkpoint at a time) -> `log` -> `map`.
 //!
-//! A change of the map happens with `log` held, so who holds `log` sees the map stand still. Readers
-//! take only `map`, shared, and pin the segments that they are going to read before they release it:
-//! a segment without live extents can get no new pin.
+//! A change of what is mapped happens with `log` held, so who holds `log` sees that stand still;
+//! leaves of the map come and go with `map` alone. Readers take only `map`, shared, and pin the
+//! segments that they are going to read before they release it: a segment to which the map does not
+//! lead can get no new pin.
 
 use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     thread::JoinHandle,
 };
@@ -48,6 +49,9 @@ pub(crate) struct Store {
     pub(crate) maintenance: Mutex<()>,
     pub(crate) log: Arc<Mutex<Log>>,
     pub(crate) map: RwLock<Map>,
+    /// Leaves of the map that were read, and evicted, since open.
+    pub(crate) map_faults: AtomicU64,
+    pub(crate) map_evictions: AtomicU64,
     /// Readers of each segment.
     pub(crate) pins: Vec<AtomicU32>,
     /// Bytes of each segment that are on the device; the rest may still be in memory.
@@ -94,6 +98,7 @@ impl Store {
         let segments = self.space.segments as u64;
         let free = log.free.len() as u64;
         let counters = log.counters;
+        let residence = map.residence();
         Stats {
             capacity_bytes: self.superblock.lock().capacity_bytes,
             segment_bytes: self.space.segment_bytes as u64,
@@ -105,6 +110,11 @@ impl Store {
             live_limit_bytes: self.limits(&log).grow,
             extents: total.extents,
             map_memory_bytes: map.memory_bytes(),
+            map_leaves: residence.leaves,
+            map_leaves_resident: residence.resident,
+            map_faults: self.map_faults.load(Ordering::Relaxed),
+            map_evictions: self.map_evictions.load(Ordering::Relaxed),
+            map_segments: log.map_segments as u64,
             host_bytes: counters.host_bytes,
             log_bytes: counters.log_bytes,
             gc_bytes: counters.gc_bytes,
@@ -188,28 +198,36 @@ impl Ftl {
 
     /// The first run of mapped sectors in `range`, cut to it. Sectors of zeros at the end of what
     /// was written are not mapped.
-    pub fn mapped(&self, range: Range<Lba>) -> Option<Range<Lba>> {
-        let map = self.store.map.read();
-        let mut extents = map.extents(range.start.0..range.end.0);
-        let (start, first) = extents.next()?;
-        let mut end = start.0 + u64::from(first.sectors);
-        for (lba, extent) in extents {
-            if lba.0 != end {
-                break;
+    ///
+    /// # Errors
+    /// When a part of the map that is not in memory cannot be read.
+    pub fn mapped(&self, range: Range<Lba>) -> Result<Option<Range<Lba>>> {
+        let mut run: Option<Range<Lba>> = None;
+        self.store.visit_extents(range.start.0..range.end.0, |lba, extent| {
+            let end = Lba(lba.0 + u64::from(extent.sectors));
+            let (start, follows) = run.as_ref().map_or((lba, true), |run| (run.start, run.end == lba));
+            if follows {
+                run = Some(start..end);
             }
-            end += u64::from(extent.sectors);
-        }
-        Some(start..Lba(end))
+            follows
+        })?;
+        Ok(run)
     }
 
     /// Whether the sector is mapped; see [`Ftl::mapped`].
-    pub fn is_mapped(&self, lba: Lba) -> bool {
-        self.mapped(lba..Lba(lba.0.saturating_add(1))).is_some()
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn is_mapped(&self, lba: Lba) -> Result<bool> {
+        Ok(self.mapped(lba..Lba(lba.0.saturating_add(1)))?.is_some())
     }
 
     /// Stored bytes of `range`, at a cost that does not depend on its length.
-    pub fn allocated(&self, range: Range<Lba>) -> u64 {
-        self.store.map.read().allocated(range.start.0..range.end.0)
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn allocated(&self, range: Range<Lba>) -> Result<u64> {
+        self.store.with_map(|map| map.allocated(range.start.0..range.end.0))
     }
 
     /// Largest batch that this store takes, in bytes: payload and 40 bytes per chunk or trim.

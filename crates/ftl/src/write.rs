@@ -1,7 +1,10 @@
 //! Batches into the log and the map.
 
+use parking_lot::RwLockUpgradableReadGuard;
+
 use crate::{
     Error, Op, Result, Seq, Stream,
+    background::DIRTY_SHARE,
     batch::Batch,
     format::{EntryKind, RecordKind},
     log::{AppendPoint, Log},
@@ -22,25 +25,41 @@ impl Store {
         }
         let staged = batch.stage();
         let point = AppendPoint::from(stream);
+        if self.options.map_memory.is_some() {
+            self.limit_dirty_leaves()?;
+        }
         let mut has_helped = false;
+        // In memory before the log is locked, and kept there until the batch is applied.
+        let mut leaves = Vec::new();
         let (seq, is_due) = loop {
             let mut log = self.log.lock();
             self.check_poison(&log)?;
-            self.check_limits(&log, &self.map.read(), &batch)?;
+            let map = self.map.upgradable_read();
+            if !map.is_all_resident() && !map.absent(&batch.touched()).is_empty() {
+                drop((map, log));
+                leaves = self.fault_in(&batch.touched())?;
+                continue;
+            }
+            self.check_limits(&log, &map, &batch)?;
             let fresh = log.segments_needed(point, &batch.items);
             if !has_helped && fresh > 0 && self.is_due(&log) {
-                drop(log);
+                drop((map, log));
                 self.help(fresh)?;
                 has_helped = true;
                 continue;
             }
-            if self.missing_segments(&log, point, &batch) == 0 {
-                break (self.apply(&mut log, point, &batch, &staged), self.is_due(&log));
+            if self.missing_segments(&log, &map, point, &batch) == 0 {
+                // Shared leaves would be copied to be changed.
+                drop(leaves);
+                let mut map = RwLockUpgradableReadGuard::upgrade(map);
+                let seq = self.apply(&mut log, &mut map, point, &batch, &staged);
+                break (seq, self.is_due(&log) || self.is_write_back_due(&map, DIRTY_SHARE));
             }
-            drop(log);
-            self.make_room(|log| self.missing_segments(log, point, &batch))?;
+            drop((map, log));
+            self.make_room(|log, map| self.missing_segments(log, map, point, &batch))?;
         };
         self.begin_writes()?;
+        self.relieve();
         if is_due {
             self.background.kick();
         }
@@ -57,7 +76,7 @@ impl Store {
         if Space::cost(after) <= limits.grow {
             return Ok(());
         }
-        let (bytes, extents) = map.freed_by(&batch.touched());
+        let (bytes, extents) = map.freed_by(&batch.touched()).expect("invariant 4 of the map: all is there");
         after.bytes -= bytes;
         after.extents = after.extents.saturating_add_signed(-extents);
         let cost = Space::cost(after);
@@ -79,22 +98,28 @@ impl Store {
 
     /// How many more segments must be free before the batch may be applied (rules 1 and 2 of
     /// [`crate::space`]).
-    fn missing_segments(&self, log: &Log, point: AppendPoint, batch: &Batch<'_>) -> usize {
+    fn missing_segments(&self, log: &Log, map: &Map, point: AppendPoint, batch: &Batch<'_>) -> usize {
         let fresh = log.segments_needed(point, &batch.items);
-        // Each item adds at most two extents: its own and the right part of a split one.
-        let extents = log.peak.extents() + 2 * batch.items.len() as u64;
+        let weight = log.peak.weight().max(map.weight(batch.items.len() as u64));
         let collection = if fresh > 0 { GC_SEGMENTS } else { 0 };
-        let reserve = self.checkpoint_reserve(log, extents) + collection;
+        let reserve = self.checkpoint_reserve(log, weight) + collection;
         (fresh + reserve).saturating_sub(log.free.len())
     }
 
     /// Free segments that belong to checkpoints (rule 1 of [`crate::space`]).
-    pub(crate) fn checkpoint_reserve(&self, log: &Log, extents: u64) -> usize {
-        self.space.checkpoint_reserve(extents, log.checkpoint_segments.len(), log.checkpoint_taken)
+    pub(crate) fn checkpoint_reserve(&self, log: &Log, weight: u64) -> usize {
+        self.space.checkpoint_reserve(weight, log.map_segments, log.checkpoint_taken)
     }
 
     /// Numbers the batch and puts it into log and map. No I/O, no failure.
-    fn apply(&self, log: &mut Log, point: AppendPoint, batch: &Batch<'_>, staged: &[Staged]) -> Seq {
+    fn apply(
+        &self,
+        log: &mut Log,
+        map: &mut Map,
+        point: AppendPoint,
+        batch: &Batch<'_>,
+        staged: &[Staged],
+    ) -> Seq {
         if batch.items.is_empty() {
             return log.last_seq;
         }
@@ -103,14 +128,13 @@ impl Store {
         let placed = log.append(point, RecordKind::Batch, &batch.items, staged, &self.written);
         log.counters.batches += 1;
         log.counters.host_bytes += batch.host_bytes;
-        let mut map = self.map.write();
         for (item, phys) in batch.items.iter().zip(placed) {
             match item.kind {
                 EntryKind::Trim => map.trim(item.range()),
                 _ => map.write(item.lba, item.sectors, phys, item.payload.len() as u16, item.crc, seq),
             }
         }
-        log.peak.note(map.total().extents);
+        log.peak.note(map.weight(0));
         seq
     }
 }

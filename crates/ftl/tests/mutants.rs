@@ -34,6 +34,8 @@ const RULES: &[(&str, &str)] = &[
     ("pins-count", "interleavings::a_reader_pins_the_segment_that_it_reads"),
     ("reuse-covered", "mixed"),
     ("death-durable", "mixed"),
+    ("map-reuse-waits", "mixed"),
+    ("leaves-verified", "flips"),
     ("birth-counts", "mixed"),
     ("move-marks-count", "flips"),
 ];

@@ -91,7 +91,7 @@ impl Shared {
     fn check_inodes(&self, report: &mut Report) -> Result<SeenInodes> {
         let mut seen = SeenInodes::new();
         let mut rest = Ino::TABLE.region();
-        while let Some(run) = self.ftl.mapped(rest.clone()) {
+        while let Some(run) = self.ftl.mapped(rest.clone())? {
             for lba in run.start.0..run.end.0 {
                 let number = Ino::of(Lba(lba)).1;
                 if number > u64::from(Ino::LAST.0) {
@@ -118,7 +118,7 @@ impl Shared {
         // The run of used buckets that the last bucket belongs to.
         let (mut run_start, mut run_end) = (0, 0);
         let mut ends_in_tombstone = false;
-        while let Some(run) = self.ftl.mapped(rest.clone()) {
+        while let Some(run) = self.ftl.mapped(rest.clone())? {
             for bucket in run.start.0..run.end.0 {
                 let bucket = Bucket(bucket - Ino::ROOT.lba(0).0);
                 if bucket.0 != run_end {
@@ -150,10 +150,10 @@ impl Shared {
     }
 
     /// Looks for data where no file has any (invariant 2).
-    fn check_regions(&self, seen: &SeenInodes, report: &mut Report) {
+    fn check_regions(&self, seen: &SeenInodes, report: &mut Report) -> Result<()> {
         let space_end = Ino::LAST.region().end;
         let mut rest = Lba(0)..space_end;
-        while let Some(run) = self.ftl.mapped(rest.clone()) {
+        while let Some(run) = self.ftl.mapped(rest.clone())? {
             let (ino, _) = Ino::of(run.start);
             let region = ino.region();
             rest.start = region.end;
@@ -164,14 +164,15 @@ impl Shared {
                 None => 0,
             };
             let free = Lba(region.start.0 + first_free)..region.end;
-            if let Some(stray) = self.ftl.mapped(free) {
+            if let Some(stray) = self.ftl.mapped(free)? {
                 let (_, sector) = Ino::of(stray.start);
                 let whose = if seen.contains_key(&ino) { "past its end" } else { "and no inode" };
                 report.add(format!("invariant 2: file number {} has sector {sector} {whose}", ino.0));
             }
         }
-        if let Some(run) = self.ftl.mapped(space_end..Lba(u64::MAX)) {
+        if let Some(run) = self.ftl.mapped(space_end..Lba(u64::MAX))? {
             report.add(format!("invariant 2: sector {} is mapped, behind all files", run.start.0));
         }
+        Ok(())
     }
 }

@@ -216,7 +216,7 @@ impl File for NvmFile {
         }
         let region_start = self.inode.ino.lba(0).0;
         let range = Lba(region_start + sector(offset))..Lba(region_start + end.div_ceil(SECTOR as u64));
-        let bytes = self.shared.ftl.allocated(range);
+        let bytes = self.shared.ftl.allocated(range)?;
         if self.inode.is_removed() {
             return Err(Error::into(not_found(&self.shared.file_name(&self.inode))));
         }

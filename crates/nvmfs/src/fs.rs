@@ -180,7 +180,7 @@ fn random_uuid() -> Result<[u8; 16]> {
 
 fn read_superblock(ftl: &Ftl, store: &str) -> Result<Superblock> {
     let lba = Ino::SUPERBLOCK.lba(0);
-    if !ftl.is_mapped(lba) {
+    if !ftl.is_mapped(lba)? {
         let reason = "the store is empty (formatting it was not finished?)";
         return Err(Error::NotAFileSystem { store: store.to_owned(), reason });
     }

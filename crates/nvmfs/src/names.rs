@@ -42,7 +42,7 @@ impl Names {
 impl Buckets for Shared {
     fn get(&self, bucket: Bucket) -> Result<Held> {
         let lba = bucket.lba(Ino::ROOT);
-        if !self.ftl.is_mapped(lba) {
+        if !self.ftl.is_mapped(lba)? {
             return Ok(Held::Nothing);
         }
         let mut bytes = [0; SECTOR];
@@ -153,7 +153,7 @@ impl Shared {
         for numbers in [start.0..Ino::LAST.0, Ino::FIRST.0..start.0] {
             let mut rest = table(numbers);
             while !rest.is_empty() {
-                match self.ftl.mapped(rest.clone()) {
+                match self.ftl.mapped(rest.clone())? {
                     Some(used) if used.start == rest.start => rest.start = used.end,
                     _ => return Ok(Ino(Ino::of(rest.start).1 as u32)),
                 }
@@ -237,7 +237,7 @@ impl Shared {
     pub(crate) fn entries(&self) -> Result<Vec<Dirent>> {
         let mut entries = Vec::new();
         let mut rest = Ino::ROOT.region();
-        while let Some(run) = self.ftl.mapped(rest.clone()) {
+        while let Some(run) = self.ftl.mapped(rest.clone())? {
             for lba in run.start.0..run.end.0 {
                 let bucket = Bucket(lba - Ino::ROOT.lba(0).0);
                 if let Held::Entry(entry) = self.get(bucket)? {

@@ -149,26 +149,53 @@ fn entries_are_checked() {
 }
 
 #[test]
-fn map_entries_are_checked() {
+fn extents_are_checked() {
     let phys = PhysAddr { segment: SegNo(3), grain: 80 };
     let good = Extent { phys, stored: 5008, crc: 1, birth: Seq(4), sectors: 6, skip: 4 };
-    let verify = |lba, extent: Extent| extent.to_raw(Lba(lba)).verify(8, 1 << 16);
-    assert_eq!(verify(36, good), Ok((Lba(36), good)));
-    let left = Extent { sectors: 2, skip: 0, ..good };
-    assert_eq!(verify(32, left), Ok((Lba(32), left)));
+    let check = |lba, extent: Extent| extent.check(lba, 8, 1 << 16);
+    assert_eq!(check(36, good), Ok(()));
+    assert_eq!(check(32, Extent { sectors: 2, skip: 0, ..good }), Ok(()));
     let bad = [
         (36, Extent { sectors: 7, ..good }),
         (36, Extent { sectors: 0, ..good }),
         (3, good),
         (60, good),
+        (u64::MAX - 2, good),
         (36, Extent { stored: 5009, ..good }),
+        (36, Extent { birth: Seq(0), ..good }),
         (36, Extent { phys: PhysAddr { segment: SegNo(8), ..phys }, ..good }),
         (36, Extent { phys: PhysAddr { segment: SegNo(0), ..phys }, ..good }),
         (36, Extent { phys: PhysAddr { grain: 4000, ..phys }, ..good }),
     ];
     for (lba, extent) in bad {
-        assert!(verify(lba, extent).is_err(), "{lba} {extent:?}");
+        assert!(check(lba, extent).is_err(), "{lba} {extent:?}");
     }
+}
+
+#[test]
+fn index_entries_are_checked() {
+    let place = LeafPlace { segment: SegNo(3), grain: 80, crc: 9, bytes: 1500 };
+    let live = Live { bytes: 70_000, extents: 9 };
+    let good = IndexEntry { start: 64, live, place };
+    let verify = |entry: IndexEntry| entry.to_raw().verify(8, 1 << 16);
+    assert_eq!(verify(good), Ok(good));
+    let bad = [
+        IndexEntry { start: 65, ..good },
+        IndexEntry { live: Live { extents: 0, bytes: 0 }, ..good },
+        IndexEntry { live: Live { extents: 129, ..live }, ..good },
+        IndexEntry { live: Live { extents: 2, ..live }, ..good },
+        IndexEntry { place: LeafPlace { segment: SegNo(0), ..place }, ..good },
+        IndexEntry { place: LeafPlace { segment: SegNo(8), ..place }, ..good },
+        IndexEntry { place: LeafPlace { grain: 4050, ..place }, ..good },
+        IndexEntry { place: LeafPlace { grain: 20, ..place }, ..good },
+        IndexEntry { place: LeafPlace { bytes: 63, ..place }, ..good },
+        IndexEntry { place: LeafPlace { bytes: 5000, ..place }, ..good },
+    ];
+    for entry in bad {
+        assert!(verify(entry).is_err(), "{entry:?}");
+    }
+    assert_eq!(live.to_raw().verify(), Ok(live));
+    assert!(Live { bytes: 1, extents: 0 }.to_raw().verify().is_err());
 }
 
 #[test]
@@ -179,9 +206,9 @@ fn root_round_trip() {
         start_move: Seq(5),
         generation_next: 8,
         extents: 1000,
-        map_records: 2,
+        leaves: 12,
         positions: [None, Some(place), None, None, None, None, None, Some(place)],
-        segments: vec![place, Place { segment: SegNo(4), ..place }],
+        records: vec![place, Place { segment: SegNo(4), ..place }],
     };
     let bytes = root.to_bytes();
     assert_eq!(bytes.len(), Root::bytes_for(2));
@@ -213,8 +240,10 @@ fn the_prose_agrees_with_the_code() {
         rows!(RecordHeaderRaw: magic crc kind flags space segment generation epoch seq flushed_seq part offset
             body_bytes total_bytes),
         rows!(EntryRaw: lba sectors birth grain crc stored kind reserved),
-        rows!(MapEntryRaw: lba birth segment grain crc stored sectors skip),
-        rows!(RootRaw: start_seq start_move generation_next extents map_records segments positions reserved),
+        rows!(MapLeafRaw: base span len width),
+        rows!(MapIndexRaw: start bytes segment grain crc leaf_bytes extents),
+        rows!(SegmentLiveRaw: bytes extents),
+        rows!(RootRaw: start_seq start_move generation_next extents leaves records positions reserved),
         rows!(PlaceRaw: segment offset generation),
     ];
     for (title, rows) in tables {

@@ -6,32 +6,33 @@
 //! together in front, because a search touches nothing else:
 //!
 //! ```text
-//! start start start ... | birth segment grain shape crc | birth segment ... | 8 bytes, so that
-//!                                                                            any load is 8 wide
+//! header | start start start ... | birth segment grain shape crc | birth segment ... | 8 bytes, so
+//!                                                                   that any load is 8 wide
 //! ```
 //!
-//! A row that does not fit the columns makes the whole leaf be encoded anew.
+//! A row that does not fit the columns makes the whole leaf be encoded anew. The bytes are the same
+//! in memory and on the device, and they are shared: a copy of a leaf is a reference to them, and a
+//! change of a leaf that has copies goes into bytes of its own.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
+
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
     Seq,
     addr::{CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},
-    format::Extent,
-    map::Live,
+    format::{COLUMNS, Extent, Flaw, LEAF_HEADER_BYTES, LEAF_PADDING, LEAF_ROWS_MAX, Live, MapLeafRaw},
 };
 
 /// An extent and its first sector.
-pub(super) type Row = (u64, Extent);
+pub(crate) type Row = (u64, Extent);
 
 /// A leaf with more rows is split.
-pub(super) const ROWS_MAX: usize = 128;
+pub(super) const ROWS_MAX: usize = LEAF_ROWS_MAX;
 /// A leaf with fewer rows is merged, if a neighbour has the room.
 pub(super) const ROWS_MIN: usize = ROWS_MAX / 3;
 
-const COLUMNS: usize = 6;
 const START: usize = 0;
-const PADDING: usize = 8;
 
 /// The values of a row, one for each column.
 fn values((start, extent): &Row) -> [u64; COLUMNS] {
@@ -69,21 +70,16 @@ fn width(value: u64) -> u8 {
     (8 - value.leading_zeros() / 8) as u8
 }
 
-/// See the module documentation.
+/// Bases and widths of the columns.
 #[derive(Default)]
-pub(super) struct Leaf {
+struct Columns {
     base: [u64; COLUMNS],
     width: [u8; COLUMNS],
-    /// Widths of all columns but the first.
-    row_bytes: u8,
-    len: u16,
-    /// What the last start has beyond the base.
-    span: u64,
-    data: Box<[u8]>,
 }
 
-impl Leaf {
-    pub(super) fn new(rows: &[Row]) -> Leaf {
+impl Columns {
+    /// The narrowest that fit `rows`.
+    fn of(rows: &[Row]) -> Columns {
         let (mut least, mut most) = ([u64::MAX; COLUMNS], [0; COLUMNS]);
         for values in rows.iter().map(values) {
             for column in 0..COLUMNS {
@@ -91,69 +87,161 @@ impl Leaf {
                 most[column] = most[column].max(values[column]);
             }
         }
-        let mut leaf = Leaf::default();
-        for column in 0..COLUMNS {
-            leaf.base[column] = least[column].min(most[column]);
-            leaf.width[column] = width(most[column] - leaf.base[column]);
+        let base = std::array::from_fn(|column| least[column].min(most[column]));
+        Columns { base, width: std::array::from_fn(|column| width(most[column] - base[column])) }
+    }
+
+    /// Widths of all columns but the starts'.
+    fn row_bytes(&self) -> usize {
+        row_bytes(&self.width)
+    }
+
+    fn fits(&self, row: &Row) -> bool {
+        let values = values(row);
+        (0..COLUMNS).all(|column| {
+            values[column]
+                .checked_sub(self.base[column])
+                .is_some_and(|rest| rest <= largest(self.width[column]))
+        })
+    }
+
+    /// What a row, which fits, has beyond the bases, by column.
+    fn rests(&self, row: &Row) -> [[u8; 8]; COLUMNS] {
+        let values = values(row);
+        std::array::from_fn(|column| (values[column] - self.base[column]).to_le_bytes())
+    }
+}
+
+fn row_bytes(width: &[u8; COLUMNS]) -> usize {
+    width[START + 1..].iter().map(|width| usize::from(*width)).sum()
+}
+
+fn load(columns: &[u8], at: usize, width: u8) -> u64 {
+    let word = columns[at..at + 8].try_into().expect("eight bytes");
+    u64::from_le_bytes(word) & largest(width)
+}
+
+/// See the module documentation.
+#[derive(Clone)]
+pub(crate) struct Leaf(Arc<[u8]>);
+
+impl Default for Leaf {
+    fn default() -> Leaf {
+        Leaf::new(&[])
+    }
+}
+
+impl Leaf {
+    pub(super) fn new(rows: &[Row]) -> Leaf {
+        let columns = Columns::of(rows);
+        Leaf::encode(&columns, rows.len(), [&[], &[]], [&[], &[]], rows)
+    }
+
+    /// A leaf of `len` rows: `rows`, which fit `columns`, between others that are encoded so already;
+    /// of those the starts and the rest, before and behind.
+    fn encode(columns: &Columns, len: usize, starts: [&[u8]; 2], rest: [&[u8]; 2], rows: &[Row]) -> Leaf {
+        let start_bytes = usize::from(columns.width[START]);
+        let old = [starts[0].len(), starts[1].len(), rest[0].len(), rest[1].len()].iter().sum::<usize>();
+        let columns_bytes = old + rows.len() * (start_bytes + columns.row_bytes());
+        let rests: Vec<_> = rows.iter().map(|row| columns.rests(row)).collect();
+
+        let mut bytes = Vec::with_capacity(LEAF_HEADER_BYTES + columns_bytes + LEAF_PADDING);
+        bytes.resize(LEAF_HEADER_BYTES, 0);
+        bytes.extend_from_slice(starts[0]);
+        for rests in &rests {
+            bytes.extend_from_slice(&rests[START][..start_bytes]);
         }
-        leaf.row_bytes = leaf.width[START + 1..].iter().sum();
-        leaf.put_data(0..0, rows);
-        leaf
+        bytes.extend_from_slice(starts[1]);
+        let starts_end = bytes.len() - LEAF_HEADER_BYTES;
+        bytes.extend_from_slice(rest[0]);
+        for rests in &rests {
+            for (rest, width) in rests.iter().zip(columns.width).skip(START + 1) {
+                bytes.extend_from_slice(&rest[..usize::from(width)]);
+            }
+        }
+        bytes.extend_from_slice(rest[1]);
+        bytes.resize(bytes.len() + LEAF_PADDING, 0);
+
+        let last = starts_end.saturating_sub(start_bytes);
+        let raw = MapLeafRaw {
+            base: columns.base.map(Into::into),
+            span: load(&bytes[LEAF_HEADER_BYTES..], last, columns.width[START]).into(),
+            len: u16::try_from(len).expect("a leaf is split long before").into(),
+            width: columns.width,
+        };
+        bytes[..LEAF_HEADER_BYTES].copy_from_slice(raw.as_bytes());
+        Leaf(bytes.into())
+    }
+
+    fn parts(&self) -> (&MapLeafRaw, &[u8]) {
+        MapLeafRaw::ref_from_prefix(&self.0).expect("a leaf starts with its header")
+    }
+
+    fn columns(&self) -> Columns {
+        let raw = self.parts().0;
+        Columns { base: raw.base.map(Into::into), width: raw.width }
     }
 
     /// Number of rows.
     pub(super) fn len(&self) -> usize {
-        usize::from(self.len)
+        self.parts().0.len.get().into()
     }
 
-    /// Memory outside of the struct in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        self.data.len()
+    /// The leaf as it lies on the device.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
-    fn load(&self, at: usize, width: u8) -> u64 {
-        let word = self.data[at..at + 8].try_into().expect("eight bytes");
-        u64::from_le_bytes(word) & largest(width)
+    /// Whether both are the same bytes in memory.
+    pub(crate) fn is_same(&self, other: &Leaf) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether somebody else refers to it too.
+    pub(super) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// Start of the row.
     pub(super) fn start(&self, index: usize) -> u64 {
-        let width = self.width[START];
-        self.base[START] + self.load(index * usize::from(width), width)
+        let (raw, columns) = self.parts();
+        let width = raw.width[START];
+        raw.base[START].get() + load(columns, index * usize::from(width), width)
     }
 
     pub(super) fn get(&self, index: usize) -> Row {
-        assert!(index < self.len(), "row {index} of {}", self.len());
-        let mut values = self.base;
-        values[START] = self.start(index);
-        let mut at = self.len() * usize::from(self.width[START]) + index * usize::from(self.row_bytes);
-        for (value, width) in values.iter_mut().zip(self.width).skip(START + 1) {
-            *value += self.load(at, width);
+        let (raw, columns) = self.parts();
+        let len = usize::from(raw.len.get());
+        assert!(index < len, "row {index} of {len}");
+        let mut values = raw.base.map(|base| base.get());
+        let start_bytes = usize::from(raw.width[START]);
+        values[START] += load(columns, index * start_bytes, raw.width[START]);
+        let mut at = len * start_bytes + index * row_bytes(&raw.width);
+        for (value, width) in values.iter_mut().zip(raw.width).skip(START + 1) {
+            *value += load(columns, at, width);
             at += usize::from(width);
         }
         row(values)
     }
 
-    pub(super) fn rows(&self) -> impl DoubleEndedIterator<Item = Row> + ExactSizeIterator + '_ {
+    pub(crate) fn rows(&self) -> impl DoubleEndedIterator<Item = Row> + ExactSizeIterator + '_ {
         (0..self.len()).map(|index| self.get(index))
-    }
-
-    fn note_span(&mut self) {
-        self.span = self.len().checked_sub(1).map_or(0, |last| self.start(last) - self.base[START]);
     }
 
     /// Index of the first row that starts at `lba` or later. Starts are spread evenly as a rule, so
     /// it looks first where the row would be then: what is not there is mostly in the same cache
     /// line, where halving would meet a new one with each step.
     pub(super) fn search(&self, lba: u64) -> usize {
-        let Some(target) = lba.checked_sub(self.base[START]) else { return 0 };
-        if target > self.span || self.len == 0 {
-            return self.len();
+        let (raw, columns) = self.parts();
+        let (len, span) = (usize::from(raw.len.get()), raw.span.get());
+        let Some(target) = lba.checked_sub(raw.base[START].get()) else { return 0 };
+        if target > span || len == 0 {
+            return len;
         }
-        let width = self.width[START];
-        let is_below = |index: usize| self.load(index * usize::from(width), width) < target;
-        let (mut low, mut high, mut step) = (0, self.len(), 4);
-        let mut probe = (target as f64 / self.span.max(1) as f64 * (high - 1) as f64) as usize;
+        let width = raw.width[START];
+        let is_below = |index: usize| load(columns, index * usize::from(width), width) < target;
+        let (mut low, mut high, mut step) = (0, len, 4);
+        let mut probe = (target as f64 / span.max(1) as f64 * (high - 1) as f64) as usize;
         while low < high {
             let is_low = is_below(probe);
             if is_low {
@@ -162,7 +250,7 @@ impl Leaf {
                 high = probe;
             }
             probe = match is_low {
-                true if high == self.len() => (probe + step).min((low + high) / 2),
+                true if high == len => (probe + step).min((low + high) / 2),
                 false if low == 0 => probe.saturating_sub(step).max(high / 2),
                 _ => (low + high) / 2,
             };
@@ -182,75 +270,51 @@ impl Leaf {
         index - usize::from(start + u64::from(extent.sectors) > lba)
     }
 
-    fn fits(&self, row: &Row) -> bool {
-        let values = values(row);
-        (0..COLUMNS).all(|column| {
-            values[column]
-                .checked_sub(self.base[column])
-                .is_some_and(|rest| rest <= largest(self.width[column]))
-        })
+    /// Rows with a sector in `range`, by index.
+    pub(super) fn reached(&self, range: &Range<u64>) -> Range<usize> {
+        let first = self.reach(range.start);
+        first..self.search(range.end).max(first)
     }
 
     /// Puts `rows` in the place of those in `range`.
     pub(super) fn splice(&mut self, range: Range<usize>, rows: &[Row]) {
-        if !rows.iter().all(|row| self.fits(row)) {
+        let columns = self.columns();
+        if !rows.iter().all(|row| columns.fits(row)) {
             let mut all: Vec<Row> = self.rows().collect();
             all.splice(range, rows.iter().copied());
             *self = Leaf::new(&all);
         } else if rows.len() == range.len() {
             for (index, row) in range.zip(rows) {
-                self.overwrite(index, row);
+                self.overwrite(&columns, index, row);
             }
         } else {
-            self.put_data(range, rows);
+            let len = self.len();
+            let start_bytes = usize::from(columns.width[START]);
+            let row_bytes = columns.row_bytes();
+            let (starts, rest) = self.parts().1.split_at(len * start_bytes);
+            let rest = &rest[..len * row_bytes];
+            let starts = [&starts[..range.start * start_bytes], &starts[range.end * start_bytes..]];
+            let rest = [&rest[..range.start * row_bytes], &rest[range.end * row_bytes..]];
+            *self = Leaf::encode(&columns, len - range.len() + rows.len(), starts, rest, rows);
         }
     }
 
-    /// What a row, which fits, has beyond the bases, by column.
-    fn rests(&self, row: &Row) -> [[u8; 8]; COLUMNS] {
-        let values = values(row);
-        std::array::from_fn(|column| (values[column] - self.base[column]).to_le_bytes())
-    }
-
-    fn overwrite(&mut self, index: usize, row: &Row) {
-        let rests = self.rests(row);
-        let mut at = index * usize::from(self.width[START]);
-        for (column, rest) in rests.iter().enumerate() {
-            let width = usize::from(self.width[column]);
-            self.data[at..at + width].copy_from_slice(&rest[..width]);
+    fn overwrite(&mut self, columns: &Columns, index: usize, row: &Row) {
+        let rests = columns.rests(row);
+        let bytes = Arc::make_mut(&mut self.0);
+        let (raw, data) = MapLeafRaw::mut_from_prefix(bytes).expect("a leaf starts with its header");
+        let len = usize::from(raw.len.get());
+        let start_bytes = usize::from(columns.width[START]);
+        data[index * start_bytes..][..start_bytes].copy_from_slice(&rests[START][..start_bytes]);
+        let mut at = len * start_bytes + index * columns.row_bytes();
+        for (rest, width) in rests.iter().zip(columns.width).skip(START + 1) {
+            let width = usize::from(width);
+            data[at..at + width].copy_from_slice(&rest[..width]);
             at += width;
-            if column == START {
-                at = self.len() * width + index * usize::from(self.row_bytes);
-            }
         }
-        self.note_span();
-    }
-
-    /// Makes the data anew, with `rows`, which fit, in the place of those in `range`.
-    fn put_data(&mut self, range: Range<usize>, rows: &[Row]) {
-        let len = self.len() - range.len() + rows.len();
-        let start_bytes = usize::from(self.width[START]);
-        let row_bytes = usize::from(self.row_bytes);
-        let (starts, rest) = self.data.split_at(self.len() * start_bytes);
-        let rests: Vec<_> = rows.iter().map(|row| self.rests(row)).collect();
-
-        let mut data = Vec::with_capacity(len * (start_bytes + row_bytes) + PADDING);
-        data.extend_from_slice(&starts[..range.start * start_bytes]);
-        for rests in &rests {
-            data.extend_from_slice(&rests[START][..start_bytes]);
+        if index + 1 == len {
+            raw.span = (row.0 - columns.base[START]).into();
         }
-        data.extend_from_slice(&starts[range.end * start_bytes..]);
-        data.extend_from_slice(&rest[..range.start * row_bytes]);
-        for rests in &rests {
-            for (rest, width) in rests.iter().zip(self.width).skip(START + 1) {
-                data.extend_from_slice(&rest[..usize::from(width)]);
-            }
-        }
-        data.extend_from_slice(&rest[range.end * row_bytes..self.len() * row_bytes]);
-        data.resize(data.len() + PADDING, 0);
-        self.data = data.into_boxed_slice();
-        self.len = len as u16;
-        self.note_span();
     }
 
     /// Splits the leaf between two chunks: in the middle, or before the last chunk if `at_end`, so
@@ -278,6 +342,66 @@ impl Leaf {
         self.rows().for_each(|(_, extent)| sum.add(&extent));
         sum
     }
+
+    /// The leaf for the sectors in `span` whose rows sum up to `live`, out of bytes from a device
+    /// with `segments` segments of `segment_bytes`.
+    pub(crate) fn verify(
+        bytes: &[u8],
+        span: &Range<u64>,
+        live: Live,
+        segments: u32,
+        segment_bytes: usize,
+    ) -> Result<Leaf, Flaw> {
+        check_shape(bytes)?;
+        let leaf = Leaf(bytes.into());
+        let raw = leaf.parts().0;
+        if leaf.len() == 0 || leaf.start(leaf.len() - 1) - raw.base[START].get() != raw.span.get() {
+            return Err("span of a map leaf is wrong");
+        }
+        let mut end = span.start;
+        for (start, extent) in leaf.rows() {
+            if start < end {
+                return Err("rows of a map leaf overlap");
+            }
+            extent.check(start, segments, segment_bytes)?;
+            end = start + u64::from(extent.sectors);
+        }
+        if end > span.end || leaf.sum() != live {
+            return Err("map leaf is not the one that the index names");
+        }
+        Ok(leaf)
+    }
+}
+
+/// Whether `bytes` are a leaf whose values are in the range of their types, whatever else they are.
+fn check_shape(bytes: &[u8]) -> Result<(), Flaw> {
+    let (raw, columns) = MapLeafRaw::ref_from_prefix(bytes).map_err(|_| "map leaf is too short")?;
+    let len = usize::from(raw.len.get());
+    if len > ROWS_MAX || raw.width.iter().any(|width| *width > 8) {
+        return Err("map leaf with too many or too wide rows");
+    }
+    let start_bytes = usize::from(raw.width[START]);
+    let rows_end = len * (start_bytes + row_bytes(&raw.width));
+    if columns.len() != rows_end + LEAF_PADDING || columns[rows_end..] != [0; LEAF_PADDING] {
+        return Err("map leaf of a bad length");
+    }
+    const LARGEST: [u64; COLUMNS] =
+        [u64::MAX, u64::MAX, u32::MAX as u64, u32::MAX as u64, (1 << 22) - 1, u32::MAX as u64];
+    for index in 0..len {
+        let mut at = len * start_bytes + index * row_bytes(&raw.width);
+        for column in 0..COLUMNS {
+            let width = raw.width[column];
+            let rest = match column {
+                START => load(columns, index * start_bytes, width),
+                _ => load(columns, at, width),
+            };
+            at += if column == START { 0 } else { usize::from(width) };
+            if raw.base[column].get().checked_add(rest).is_none_or(|value| value > LARGEST[column]) {
+                return Err("map leaf with a value out of range");
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -347,6 +471,7 @@ mod tests {
                 (u64::from(number) * 32, extent)
             })
             .collect();
-        assert_eq!(Leaf::new(&rows).bytes(), 128 * (2 + 4 + 2 + 3 + 4) + PADDING);
+        let columns = 128 * (2 + 4 + 2 + 3 + 4);
+        assert_eq!(Leaf::new(&rows).bytes().len(), LEAF_HEADER_BYTES + columns + LEAF_PADDING);
     }
 }

@@ -13,22 +13,24 @@
 //! 4. Only the root may be empty; no node has more than its `*_MAX`.
 //!
 //! A node that an edit leaves small is merged with a neighbour where both fit well. So of two
-//! neighbours that edits have touched, at least one is not small.
+//! neighbours that edits have touched, at least one is not small. A neighbour that was evicted is not
+//! merged; [`Node::absent`] tells beforehand which leaves an edit needs, such neighbours included.
 
 use std::ops::Range;
 
-use super::{Live, Tally, clip, leaf};
-use crate::{
-    addr::CHUNK_SECTORS,
-    map::leaf::{Leaf, Row},
+use super::{
+    Absent, Live, clip,
+    leaf::{self, Leaf, Row},
+    slot::{Slot, Tally},
 };
+use crate::addr::CHUNK_SECTORS;
 
 /// An inner node with more children is split, one with fewer is merged.
 const CHILDREN_MAX: usize = 128;
 const CHILDREN_MIN: usize = CHILDREN_MAX / 3;
 
 pub(super) enum Node {
-    Leaf(Leaf),
+    Leaf(Slot),
     Inner(Box<Inner>),
 }
 
@@ -67,37 +69,39 @@ impl Change {
     }
 }
 
+/// Whether two nodes with so many rows or children should be one, and fit so that a few more do not
+/// split it again.
+fn merges(left: usize, right: usize, is_leaf: bool) -> bool {
+    let (min, max) = match is_leaf {
+        true => (leaf::ROWS_MIN, leaf::ROWS_MAX),
+        false => (CHILDREN_MIN, CHILDREN_MAX),
+    };
+    left.min(right) < min && left + right <= max / 4 * 3
+}
+
 impl Node {
-    /// Rows or children.
-    fn len(&self) -> usize {
+    fn is_leaf(&self) -> bool {
+        matches!(self, Node::Leaf(_))
+    }
+
+    /// Rows or children, `live` being the sum of the rows.
+    fn len(&self, live: Live) -> usize {
         match self {
-            Node::Leaf(leaf) => leaf.len(),
+            Node::Leaf(_) => live.extents as usize,
             Node::Inner(inner) => inner.children.len(),
         }
     }
 
-    fn is_large(&self) -> bool {
-        match self {
-            Node::Leaf(leaf) => leaf.len() > leaf::ROWS_MAX,
-            Node::Inner(inner) => inner.children.len() > CHILDREN_MAX,
-        }
+    fn is_large(&self, live: Live) -> bool {
+        self.len(live) > if self.is_leaf() { leaf::ROWS_MAX } else { CHILDREN_MAX }
     }
 
-    /// Whether it should be merged with `other`, and both fit so that a few more do not split them.
-    fn merges_with(&self, other: &Node) -> bool {
-        let (min, max) = match self {
-            Node::Leaf(_) => (leaf::ROWS_MIN, leaf::ROWS_MAX),
-            Node::Inner(_) => (CHILDREN_MIN, CHILDREN_MAX),
-        };
-        self.len().min(other.len()) < min && self.len() + other.len() <= max / 4 * 3
-    }
-
-    /// The leaf with `lba` in its span, and the end of that span.
-    pub(super) fn leaf_at(&self, lba: u64) -> (&Leaf, u64) {
+    /// The slot of the leaf with `lba` in its span, and the end of that span.
+    pub(super) fn slot_at(&self, lba: u64) -> (&Slot, u64) {
         let (mut node, mut end) = (self, u64::MAX);
         loop {
             match node {
-                Node::Leaf(leaf) => return (leaf, end),
+                Node::Leaf(slot) => return (slot, end),
                 Node::Inner(inner) => {
                     let index = inner.child_at(lba);
                     end = inner.keys.get(index + 1).copied().unwrap_or(end);
@@ -107,24 +111,132 @@ impl Node {
         }
     }
 
+    /// The slot of the leaf with `lba` in its span.
+    pub(super) fn slot_at_mut(&mut self, lba: u64) -> &mut Slot {
+        let mut node = self;
+        loop {
+            match node {
+                Node::Leaf(slot) => return slot,
+                Node::Inner(inner) => {
+                    let index = inner.child_at(lba);
+                    node = &mut inner.children[index];
+                }
+            }
+        }
+    }
+
+    /// What is needed to read the leaf with `lba` in its span, which was evicted; `live` is the sum of
+    /// all rows.
+    pub(super) fn absent_at(&self, lba: u64, live: Live) -> Absent {
+        let (mut node, mut span, mut live) = (self, super::SPACE, live);
+        loop {
+            match node {
+                Node::Leaf(slot) => return absent(slot, span, live),
+                Node::Inner(inner) => {
+                    let index = inner.child_at(lba);
+                    (span, live) = (inner.span(index, &span), inner.sums[index]);
+                    node = &inner.children[index];
+                }
+            }
+        }
+    }
+
+    /// Evicted leaves that edits of `ranges` need, appended to `out`: those that they touch, and
+    /// neighbours with which one of these may have to be merged then. The ranges are sorted, do not
+    /// overlap, and touch the node. `span` and `live` are the node's.
+    pub(super) fn absent(&self, span: Range<u64>, live: Live, ranges: &[Range<u64>], out: &mut Vec<Absent>) {
+        match self {
+            Node::Leaf(slot) if slot.leaf().is_none() => out.push(absent(slot, span, live)),
+            Node::Leaf(_) => {}
+            Node::Inner(inner) => inner.absent(span, ranges, out),
+        }
+    }
+
+    /// Calls `visit` with the start of each leaf's span, from the leaf with `from` in its span on,
+    /// until it returns false.
+    pub(super) fn sweep(
+        &mut self,
+        start: u64,
+        from: u64,
+        visit: &mut impl FnMut(u64, &mut Slot) -> bool,
+    ) -> bool {
+        match self {
+            Node::Leaf(slot) => visit(start, slot),
+            Node::Inner(inner) => {
+                let first = inner.child_at(from);
+                (first..inner.children.len()).all(|index| {
+                    let start = if index == 0 { start } else { inner.keys[index] };
+                    inner.children[index].sweep(start, from, visit)
+                })
+            }
+        }
+    }
+
+    /// Calls `visit` with span, sum and slot of each leaf, in order.
+    pub(super) fn for_each(
+        &self,
+        span: Range<u64>,
+        live: Live,
+        visit: &mut impl FnMut(Range<u64>, Live, &Slot),
+    ) {
+        match self {
+            Node::Leaf(slot) => visit(span, live, slot),
+            Node::Inner(inner) => {
+                for (index, child) in inner.children.iter().enumerate() {
+                    child.for_each(inner.span(index, &span), inner.sums[index], visit);
+                }
+            }
+        }
+    }
+
+    /// The tree over `leaves`, each with its key and sum; there is one at least.
+    pub(super) fn build(leaves: Vec<(u64, Live, Node)>) -> Node {
+        let mut level = leaves;
+        while level.len() > 1 {
+            let mut above: Vec<(u64, Live, Node)> = Vec::new();
+            let mut rest = level.into_iter().peekable();
+            while rest.peek().is_some() {
+                let mut inner = Inner::default();
+                let mut live = Live::default();
+                for (key, sum, node) in rest.by_ref().take(CHILDREN_MAX / 4 * 3) {
+                    live.bytes += sum.bytes;
+                    live.extents += sum.extents;
+                    inner.keys.push(key);
+                    inner.sums.push(sum);
+                    inner.children.push(node);
+                }
+                above.push((inner.keys[0], live, Node::Inner(Box::new(inner))));
+            }
+            level = above;
+        }
+        level.pop().expect("a tree has a leaf").2
+    }
+
     /// What unmapping `range` would free: bytes, and how many extents fewer there would be. `span`
-    /// is the node's, `sum` that of its rows.
-    pub(super) fn freed_by(&self, span: Range<u64>, sum: Live, range: &Range<u64>) -> (u64, i64) {
+    /// is the node's, `sum` that of its rows. Meets an evicted leaf only at an end of `range`, and
+    /// then returns a sector of its span.
+    pub(super) fn freed_by(
+        &self,
+        span: Range<u64>,
+        sum: Live,
+        range: &Range<u64>,
+    ) -> Result<(u64, i64), u64> {
         if range.start <= span.start && span.end <= range.end {
-            return (sum.bytes, sum.extents as i64);
+            return Ok((sum.bytes, sum.extents as i64));
         }
         let (mut bytes, mut extents) = (0, 0);
         match self {
             Node::Inner(inner) => {
                 for index in inner.children_in(range) {
                     let span = inner.span(index, &span);
-                    let freed = inner.children[index].freed_by(span, inner.sums[index], range);
+                    let freed = inner.children[index].freed_by(span, inner.sums[index], range)?;
                     bytes += freed.0;
                     extents += freed.1;
                 }
             }
-            Node::Leaf(leaf) => {
-                for (start, extent) in leaf.rows_in(range) {
+            Node::Leaf(slot) => {
+                let leaf = slot.look().ok_or(span.start)?;
+                for (start, extent) in leaf.reached(range).map(|index| leaf.get(index)) {
                     let (_, inside) = clip(start, &extent, range).expect("rows in the range");
                     let end = start + u64::from(extent.sectors);
                     bytes += inside.bytes() as u64;
@@ -132,21 +244,21 @@ impl Node {
                 }
             }
         }
-        (bytes, extents)
+        Ok((bytes, extents))
     }
 
     /// Carries out `edit` in a node with `span`. The node may be empty or too large afterwards.
     pub(super) fn edit(&mut self, span: Range<u64>, edit: &Edit, tally: &mut Tally) -> Change {
         match self {
-            Node::Leaf(leaf) => leaf.edit(edit, tally),
+            Node::Leaf(slot) => edit_leaf(slot, edit, tally),
             Node::Inner(inner) => inner.edit(span, edit, tally),
         }
     }
 
     /// Makes a root out of what an edit at `hot` has left of it, whose rows sum up to `sum`.
     pub(super) fn settle_root(&mut self, sum: Live, hot: u64, tally: &mut Tally) {
-        if self.is_large() {
-            let old = std::mem::replace(self, Node::Leaf(Leaf::default()));
+        if self.is_large(sum) {
+            let old = std::mem::replace(self, Node::Leaf(Slot::dirty(Leaf::default())));
             let mut inner = Inner { keys: vec![0], sums: vec![sum], children: vec![old] };
             inner.settle(0, hot, tally);
             *self = Node::Inner(Box::new(inner));
@@ -154,22 +266,23 @@ impl Node {
         while let Node::Inner(inner) = self
             && inner.children.len() < 2
         {
-            *self = match inner.children.pop() {
-                Some(only) => only,
-                None => {
-                    tally.leaves += 1;
-                    Node::Leaf(Leaf::default())
-                }
-            };
+            *self = inner.children.pop().unwrap_or_else(|| Node::empty(tally));
         }
+    }
+
+    /// A map's root before anything is mapped.
+    pub(super) fn empty(tally: &mut Tally) -> Node {
+        let slot = Slot::dirty(Leaf::default());
+        tally.enter(&slot);
+        Node::Leaf(slot)
     }
 
     /// Counts all rows below out of `tally`, reading each once.
     fn forget(&self, tally: &mut Tally) {
         match self {
-            Node::Leaf(leaf) => {
-                leaf.rows().for_each(|(_, extent)| tally.sub(&extent));
-                tally.forget_leaf(leaf);
+            Node::Leaf(slot) => {
+                slot.resident().rows().for_each(|(_, extent)| tally.sub(&extent));
+                tally.leave(slot);
             }
             Node::Inner(inner) => inner.children.iter().for_each(|child| child.forget(tally)),
         }
@@ -177,7 +290,7 @@ impl Node {
 
     fn sum(&self) -> Live {
         match self {
-            Node::Leaf(leaf) => leaf.sum(),
+            Node::Leaf(slot) => slot.resident().sum(),
             Node::Inner(inner) => {
                 let mut sum = Live::default();
                 for child in &inner.sums {
@@ -189,27 +302,25 @@ impl Node {
         }
     }
 
-    /// Holds the invariants against a recount; returns depth and sum.
-    pub(super) fn check(&self, span: Range<u64>, found: &mut impl FnMut(String)) -> (usize, Live) {
-        if self.is_large() || (self.len() == 0 && span != (0..u64::MAX)) {
-            found(format!("map node of sectors {span:?} has {} rows or children", self.len()));
+    /// Holds the invariants of inner nodes against a recount; returns depth and sum. Leaves are taken
+    /// to be what the sums say.
+    pub(super) fn check(
+        &self,
+        span: Range<u64>,
+        live: Live,
+        found: &mut impl FnMut(String),
+    ) -> (usize, Live) {
+        if self.is_large(live) || (self.len(live) == 0 && span != super::SPACE) {
+            found(format!("map node of sectors {span:?} has {} rows or children", self.len(live)));
         }
-        let Node::Inner(inner) = self else {
-            let Node::Leaf(leaf) = self else { unreachable!("a node is inner or a leaf") };
-            for (start, extent) in leaf.rows() {
-                if !(span.contains(&start) && start + u64::from(extent.sectors) <= span.end) {
-                    found(format!("sector {start}: outside its map leaf, which holds {span:?}"));
-                }
-            }
-            return (0, leaf.sum());
-        };
+        let Node::Inner(inner) = self else { return (0, live) };
         let mut depths = Vec::with_capacity(inner.children.len());
         for (index, child) in inner.children.iter().enumerate() {
             let span = inner.span(index, &span);
             if span.is_empty() || !span.start.is_multiple_of(CHUNK_SECTORS) {
                 found(format!("map node of sectors {span:?}, which is no span"));
             }
-            let (depth, sum) = child.check(span.clone(), found);
+            let (depth, sum) = child.check(span.clone(), inner.sums[index], found);
             depths.push(depth);
             if sum != inner.sums[index] {
                 found(format!("map node of sectors {span:?} counts {:?}, not {sum:?}", inner.sums[index]));
@@ -222,41 +333,35 @@ impl Node {
     }
 }
 
-impl Leaf {
-    /// Rows with a sector in `range`.
-    fn rows_in(&self, range: &Range<u64>) -> impl Iterator<Item = Row> + '_ {
-        let first = self.reach(range.start);
-        (first..self.search(range.end).max(first)).map(|index| self.get(index))
-    }
+fn absent(slot: &Slot, span: Range<u64>, live: Live) -> Absent {
+    Absent { span, live, place: slot.place().expect("a slot has a leaf or a place") }
+}
 
-    fn edit(&mut self, edit: &Edit, tally: &mut Tally) -> Change {
-        let Edit { range, put } = edit;
-        let first = self.reach(range.start);
-        let last = self.search(range.end).max(first);
-        let mut change = Change::default();
-        let (mut left, mut right) = (None, None);
-        for index in first..last {
-            let (start, extent) = self.get(index);
-            tally.sub(&extent);
-            change.removed.add(&extent);
-            left = left.or(clip(start, &extent, &(0..range.start)));
-            right = right.or(clip(start, &extent, &(range.end..u64::MAX)));
-        }
-        let mut rows = [Row::default(); 3];
-        let mut len = 0;
-        for row in [left, *put, right].into_iter().flatten() {
-            tally.add(&row.1);
-            change.added.add(&row.1);
-            rows[len] = row;
-            len += 1;
-        }
-        if first < last || len > 0 {
-            tally.leaf_bytes -= self.bytes() as u64;
-            self.splice(first..last, &rows[..len]);
-            tally.leaf_bytes += self.bytes() as u64;
-        }
-        change
+fn edit_leaf(slot: &mut Slot, edit: &Edit, tally: &mut Tally) -> Change {
+    let Edit { range, put } = edit;
+    let leaf = slot.resident();
+    let reached = leaf.reached(range);
+    let mut change = Change::default();
+    let (mut left, mut right) = (None, None);
+    for index in reached.clone() {
+        let (start, extent) = leaf.get(index);
+        tally.sub(&extent);
+        change.removed.add(&extent);
+        left = left.or(clip(start, &extent, &(0..range.start)));
+        right = right.or(clip(start, &extent, &(range.end..u64::MAX)));
     }
+    let mut rows = [Row::default(); 3];
+    let mut len = 0;
+    for row in [left, *put, right].into_iter().flatten() {
+        tally.add(&row.1);
+        change.added.add(&row.1);
+        rows[len] = row;
+        len += 1;
+    }
+    if !reached.is_empty() || len > 0 {
+        slot.change(tally, |leaf| leaf.splice(reached, &rows[..len]));
+    }
+    change
 }
 
 impl Inner {
@@ -319,17 +424,16 @@ impl Inner {
 
     /// Removes, splits or merges a child that an edit at `hot` has left empty, large or small.
     fn settle(&mut self, index: usize, hot: u64, tally: &mut Tally) {
-        if self.children[index].len() == 0 {
-            let child = self.remove(index);
-            child.forget(tally);
-        } else if self.children[index].is_large() {
+        if self.children[index].len(self.sums[index]) == 0 {
+            self.remove(index).forget(tally);
+            // Its neighbours are each other's now.
+            if index < self.children.len() && index > 0 {
+                self.merge_if_due(index - 1, tally);
+            }
+        } else if self.children[index].is_large(self.sums[index]) {
             self.split(index, hot, tally);
-        } else if index + 1 < self.children.len()
-            && self.children[index].merges_with(&self.children[index + 1])
-        {
-            self.merge(index, tally);
-        } else if index > 0 && self.children[index - 1].merges_with(&self.children[index]) {
-            self.merge(index - 1, tally);
+        } else if !self.merge_if_due(index, tally) && index > 0 {
+            self.merge_if_due(index - 1, tally);
         }
     }
 
@@ -340,15 +444,15 @@ impl Inner {
     }
 
     fn split(&mut self, index: usize, hot: u64, tally: &mut Tally) {
-        let (key, right) = match &mut self.children[index] {
-            Node::Leaf(leaf) => {
-                let last = leaf.start(leaf.len() - 1);
-                tally.leaf_bytes -= leaf.bytes() as u64;
-                let right = leaf.split(hot / CHUNK_SECTORS == last / CHUNK_SECTORS);
-                tally.leaf_bytes += (leaf.bytes() + right.bytes()) as u64;
-                tally.leaves += 1;
-                let first = right.start(0);
-                (first - first % CHUNK_SECTORS, Node::Leaf(right))
+        let (key, sum, right) = match &mut self.children[index] {
+            Node::Leaf(slot) => {
+                let leaf = slot.resident();
+                let is_at_end = hot / CHUNK_SECTORS == leaf.start(leaf.len() - 1) / CHUNK_SECTORS;
+                let right = slot.change(tally, |leaf| leaf.split(is_at_end));
+                let (first, sum) = (right.start(0), right.sum());
+                let right = Slot::dirty(right);
+                tally.enter(&right);
+                (first - first % CHUNK_SECTORS, sum, Node::Leaf(right))
             }
             Node::Inner(inner) => {
                 let at = inner.children.len() / 2;
@@ -357,10 +461,10 @@ impl Inner {
                     sums: inner.sums.split_off(at),
                     children: inner.children.split_off(at),
                 };
-                (right.keys[0], Node::Inner(Box::new(right)))
+                let right = (right.keys[0], Node::Inner(Box::new(right)));
+                (right.0, right.1.sum(), right.1)
             }
         };
-        let sum = right.sum();
         let left = &mut self.sums[index];
         *left = Live { bytes: left.bytes - sum.bytes, extents: left.extents - sum.extents };
         self.keys.insert(index + 1, key);
@@ -368,18 +472,23 @@ impl Inner {
         self.children.insert(index + 1, right);
     }
 
-    /// Merges a child with the one after it.
-    fn merge(&mut self, index: usize, tally: &mut Tally) {
+    /// Merges a child with the one after it, if there is one, one of them is small, and they fit.
+    fn merge_if_due(&mut self, index: usize, tally: &mut Tally) -> bool {
+        let Some(right) = self.children.get(index + 1) else { return false };
+        let left = &self.children[index];
+        let is_due = merges(left.len(self.sums[index]), right.len(self.sums[index + 1]), left.is_leaf());
+        let is_evicted = |node: &Node| matches!(node, Node::Leaf(slot) if slot.leaf().is_none());
+        if !is_due || is_evicted(left) || is_evicted(right) {
+            return false;
+        }
         let (key, sum) = (self.keys[index + 1], self.sums[index + 1]);
         let right = self.remove(index + 1);
         self.sums[index].bytes += sum.bytes;
         self.sums[index].extents += sum.extents;
         match (&mut self.children[index], right) {
             (Node::Leaf(left), Node::Leaf(right)) => {
-                tally.leaf_bytes -= left.bytes() as u64;
-                tally.forget_leaf(&right);
-                left.append(&right);
-                tally.leaf_bytes += left.bytes() as u64;
+                tally.leave(&right);
+                left.change(tally, |left| left.append(right.resident()));
             }
             (Node::Inner(left), Node::Inner(mut right)) => {
                 right.keys[0] = key;
@@ -388,6 +497,50 @@ impl Inner {
                 left.children.append(&mut right.children);
             }
             _ => unreachable!("invariant 2: all leaves have the same depth"),
+        }
+        true
+    }
+
+    /// See [`Node::absent`].
+    fn absent(&self, span: Range<u64>, ranges: &[Range<u64>], out: &mut Vec<Absent>) {
+        let mut rest = ranges;
+        let mut index = self.child_at(rest[0].start);
+        loop {
+            let child = self.span(index, &span);
+            let here = &rest[..rest.partition_point(|range| range.start < child.end)];
+            self.children[index].absent(child.clone(), self.sums[index], here, out);
+            self.absent_neighbours(index, &span, here, out);
+            rest = &rest[rest.partition_point(|range| range.end <= child.end)..];
+            match rest.first() {
+                Some(next) if next.start < span.end => index = self.child_at(next.start).max(index + 1),
+                _ => return,
+            }
+            if index == self.children.len() {
+                return;
+            }
+        }
+    }
+
+    /// Evicted neighbours of a leaf that may have to be merged with it after edits of `ranges`.
+    fn absent_neighbours(
+        &self,
+        index: usize,
+        span: &Range<u64>,
+        ranges: &[Range<u64>],
+        out: &mut Vec<Absent>,
+    ) {
+        let Node::Leaf(slot) = &self.children[index] else { return };
+        // What is evicted is asked for again once it is there.
+        let Some(leaf) = slot.leaf() else { return };
+        let removed: usize = ranges.iter().map(|range| leaf.reached(range).len()).sum();
+        let least = leaf.len().saturating_sub(removed);
+        for other in [index.wrapping_sub(1), index + 1] {
+            if let Some(Node::Leaf(slot)) = self.children.get(other)
+                && slot.leaf().is_none()
+                && merges(least, self.sums[other].extents as usize, true)
+            {
+                out.push(absent(slot, self.span(other, span), self.sums[other]));
+            }
         }
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Run {
     /// The batches after it, in order. The last one may have been refused by the cut.
     since: Vec<Vec<Change>>,
     load: Load,
+    /// Memory for the map: all, half of it or nothing.
+    map_memory: Option<u64>,
 }
 
 impl Run {
@@ -57,6 +59,7 @@ impl Run {
             flushed: 0,
             since: Vec::new(),
             load,
+            map_memory: [None, Some(0), Some(6 << 10)][(seed / 3 % 3) as usize],
         };
         let limit = run.open().expect("a new store").stats().live_limit_bytes;
         // From loosely to well filled.
@@ -74,11 +77,13 @@ impl Run {
             flushed: self.flushed,
             since: self.since.clone(),
             load: self.load,
+            map_memory: self.map_memory,
         }
     }
 
     pub(crate) fn open(&self) -> Result<Ftl, Error> {
-        let options = Options { discard: self.load != Load::Uniform, ..Options::default() };
+        let discard = self.load != Load::Uniform;
+        let options = Options { discard, map_memory: self.map_memory, ..Options::default() };
         let ftl = Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options);
         self.device.enter(Phase::Work);
         ftl

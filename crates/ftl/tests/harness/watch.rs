@@ -16,6 +16,8 @@ pub(crate) enum Place {
     Batch,
     Collection,
     Checkpoint,
+    /// Leaves of the map that are written so that they can be evicted.
+    WriteBack,
     /// The first write to a segment that was used before.
     Reuse,
     Discard,
@@ -26,10 +28,11 @@ pub(crate) enum Place {
     Open,
 }
 
-const PLACES: [Place; 8] = [
+const PLACES: [Place; 9] = [
     Place::Batch,
     Place::Collection,
     Place::Checkpoint,
+    Place::WriteBack,
     Place::Reuse,
     Place::Discard,
     Place::Sync,
@@ -152,7 +155,9 @@ impl Watch {
         if begins {
             *segment = (data[KIND_AT], segment.1 + 1);
         }
+        let record = (&data[..4] == b"LREC").then(|| (data[8], data[48..52] == [0; 4]));
         let place = match (number, segment.0) {
+            (_, 4..) if record == Some((3, true)) => Place::WriteBack,
             (0, _) | (_, 4..) => Place::Checkpoint,
             (_, 3) => Place::Collection,
             _ => Place::Batch,

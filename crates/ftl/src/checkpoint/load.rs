@@ -1,0 +1,152 @@
+//! From the superblock to the map of its checkpoint: root, index, counters. Leaves stay on the device
+//! until somebody needs them.
+
+use lacuna_device::BlockDevice;
+use zerocopy::FromBytes;
+
+use crate::{
+    Result, Seq,
+    addr::SegNo,
+    format::{
+        IndexEntry, Life, Live, MAP_INDEX_BYTES, MapIndexRaw, POSITIONS, RecordKind, Root, RootRef,
+        SEGMENT_LIVE_BYTES, Salt, SegmentLiveRaw, Superblock,
+    },
+    map::Map,
+    scan::{SegmentReader, corrupt},
+    space::Space,
+};
+
+/// A checkpoint, as read.
+pub(crate) struct Loaded {
+    pub(crate) map: Map,
+    pub(crate) root: Root,
+    /// Segments that it refers to for its map, sorted.
+    pub(crate) segments: Vec<SegNo>,
+}
+
+/// The checkpoint that `superblock` points to. An empty store has none yet.
+pub(crate) fn load(
+    device: &dyn BlockDevice,
+    space: Space,
+    salt: Salt,
+    superblock: &Superblock,
+) -> Result<Loaded> {
+    let Some(at) = superblock.root else {
+        let root = Root {
+            start_seq: Seq(0),
+            start_move: Seq(0),
+            generation_next: 1,
+            extents: 0,
+            leaves: 0,
+            positions: [None; POSITIONS],
+            records: Vec::new(),
+        };
+        return Ok(Loaded { map: Map::new(space.segments as u32), root, segments: Vec::new() });
+    };
+    let loader = Loader { device, space, salt, epoch: superblock.epoch };
+    let root = loader.root(at)?;
+    let (index, counters) = loader.tables(&root)?;
+    let mut segments = vec![at.segment];
+    segments.extend(root.records.iter().map(|place| place.segment));
+    segments.extend(index.iter().map(|entry| entry.place.segment));
+    segments.sort_unstable();
+    segments.dedup();
+    let place = u64::from(at.segment.0) * space.segment_bytes as u64 + u64::from(at.offset);
+    if let Err(reason) = check(&root, &index, &counters, &segments) {
+        return Err(corrupt(device, "checkpoint", place, reason));
+    }
+    Ok(Loaded { map: Map::load(index, counters), root, segments })
+}
+
+struct Loader<'a> {
+    device: &'a dyn BlockDevice,
+    space: Space,
+    salt: Salt,
+    epoch: u64,
+}
+
+impl Loader<'_> {
+    fn root(&self, at: RootRef) -> Result<Root> {
+        let life = Life { segment: at.segment, generation: at.generation, epoch: self.epoch };
+        let mut reader = SegmentReader::new(self.device, self.space, at.segment);
+        let place = reader.device_offset(at.offset as usize);
+        let flawed = |reason| corrupt(self.device, "checkpoint root", place, reason);
+        let record = reader.record(at.offset as usize, self.salt, life)?;
+        let record = record
+            .filter(|record| record.header.kind == RecordKind::Root && record.header.total_bytes == at.bytes)
+            .ok_or_else(|| flawed("not a valid root record"))?;
+        Root::parse(&record.body, self.space.segments as u32, self.space.segment_bytes).map_err(flawed)
+    }
+
+    /// Index and counters.
+    fn tables(&self, root: &Root) -> Result<(Vec<IndexEntry>, Vec<Live>)> {
+        let (mut index, mut counters) = (Vec::new(), Vec::new());
+        let mut reader: Option<(SegNo, SegmentReader<'_>)> = None;
+        for place in &root.records {
+            if reader.as_ref().is_none_or(|(segment, _)| *segment != place.segment) {
+                let open = SegmentReader::new(self.device, self.space, place.segment);
+                reader = Some((place.segment, open));
+            }
+            let (_, open) = reader.as_mut().expect("just set");
+            let at = open.device_offset(place.offset as usize);
+            let flawed = |reason| corrupt(self.device, "checkpoint index", at, reason);
+            let life = Life { segment: place.segment, generation: place.generation, epoch: self.epoch };
+            let record = open.record(place.offset as usize, self.salt, life)?;
+            let record = record.ok_or_else(|| flawed("not a valid record"))?;
+            match record.header.kind {
+                RecordKind::Index if record.body.len().is_multiple_of(MAP_INDEX_BYTES) => {
+                    for bytes in record.body.chunks_exact(MAP_INDEX_BYTES) {
+                        let raw = MapIndexRaw::read_from_bytes(bytes).expect("chunk of that size");
+                        let entry = raw.verify(self.space.segments as u32, self.space.segment_bytes);
+                        index.push(entry.map_err(flawed)?);
+                    }
+                }
+                RecordKind::Segments if record.body.len().is_multiple_of(SEGMENT_LIVE_BYTES) => {
+                    for bytes in record.body.chunks_exact(SEGMENT_LIVE_BYTES) {
+                        let raw = SegmentLiveRaw::read_from_bytes(bytes).expect("chunk of that size");
+                        counters.push(raw.verify().map_err(flawed)?);
+                    }
+                }
+                _ => return Err(flawed("neither index nor counters")),
+            }
+        }
+        if counters.len() != self.space.segments {
+            let reason = format!("counters of {} segments, not {}", counters.len(), self.space.segments);
+            return Err(corrupt(self.device, "checkpoint index", 0, reason));
+        }
+        Ok((index, counters))
+    }
+}
+
+/// Whether what was read fits together.
+fn check(root: &Root, index: &[IndexEntry], counters: &[Live], segments: &[SegNo]) -> Result<(), String> {
+    let sum = |all: &mut dyn Iterator<Item = Live>| {
+        let mut sum = (0_u64, 0_u64);
+        for live in all {
+            sum = (sum.0.saturating_add(live.bytes), sum.1.saturating_add(live.extents));
+        }
+        sum
+    };
+    let in_leaves = sum(&mut index.iter().map(|entry| entry.live));
+    let in_segments = sum(&mut counters.iter().copied());
+    if index.len() != root.leaves as usize || in_leaves.1 != root.extents {
+        let Root { extents, leaves, .. } = root;
+        let found = (in_leaves.1, index.len());
+        return Err(format!(
+            "root promises {extents} extents in {leaves} leaves, the index has {} in {}",
+            found.0, found.1
+        ));
+    }
+    if in_leaves != in_segments {
+        return Err(format!("leaves sum up to {in_leaves:?}, segments to {in_segments:?}"));
+    }
+    if index.first().is_some_and(|first| first.start != 0)
+        || index.windows(2).any(|pair| pair[0].start >= pair[1].start)
+    {
+        return Err("the index is not in order".into());
+    }
+    match segments.iter().find(|segment| counters[segment.0 as usize].extents > 0) {
+        Some(segment) => Err(format!("it maps data into its own segment {}", segment.0)),
+        None => Ok(()),
+    }
+}

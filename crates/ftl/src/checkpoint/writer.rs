@@ -1,0 +1,186 @@
+//! Records of the map, one after the other, into segments of their own.
+//!
+//! A segment takes leaves, indexes and roots of many checkpoints in turn; each record starts on a
+//! block, so nothing that is durable is written again. All of it happens under `maintenance`, and a
+//! record is on the device before anything refers to it.
+
+use lacuna_device::AlignedBuf;
+use zerocopy::IntoBytes;
+
+use crate::{
+    Result, Seq,
+    addr::GRAIN,
+    format::{
+        LeafPlace, Life, Place, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RootRef, Salt, SegmentHeader,
+        SegmentKind,
+    },
+    log::State,
+    map::Leaf,
+    space::{GC_SEGMENTS, MAP_RECORD_BYTES},
+    store::Store,
+};
+
+/// What a writer may take of the free segments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// All: it writes a checkpoint, for which they are kept.
+    Checkpoint,
+    /// Those that neither checkpoints nor collection need.
+    Spare,
+}
+
+/// See the module documentation.
+pub(super) struct Writer<'a> {
+    store: &'a Store,
+    salt: Salt,
+    epoch: u64,
+    seq: Seq,
+    room: Room,
+    /// Where the next record goes.
+    position: Option<Place>,
+    /// Leaves of the record that is being filled, by the caller's number, and where they will lie.
+    filling: Vec<(usize, LeafPlace)>,
+    body: Vec<u8>,
+    /// Records of leaves that were written for a checkpoint.
+    records: u32,
+}
+
+impl<'a> Writer<'a> {
+    /// A writer of records that say that `seq` was the last batch accepted.
+    pub(super) fn new(store: &'a Store, seq: Seq, room: Room) -> Writer<'a> {
+        let log = store.log.lock();
+        Writer {
+            store,
+            salt: log.salt,
+            epoch: log.epoch,
+            seq,
+            room,
+            position: log.map_position,
+            filling: Vec::new(),
+            body: Vec::new(),
+            records: 0,
+        }
+    }
+
+    /// Longest body of a record at the current position.
+    fn body_bytes_max(&self) -> usize {
+        let segment_bytes = self.store.space.segment_bytes;
+        let left = self.position.map_or(0, |position| segment_bytes - position.offset as usize);
+        left.saturating_sub(RECORD_HEADER_BYTES).min(MAP_RECORD_BYTES)
+    }
+
+    /// Adds leaf `number` to the record that is being filled. Returns the leaves of the one before,
+    /// if that was full; they are on the device now.
+    pub(super) fn push_leaf(&mut self, number: usize, leaf: &Leaf) -> Result<Vec<(usize, LeafPlace)>> {
+        let bytes = leaf.bytes();
+        let mut written = Vec::new();
+        if self.body.len() + bytes.len() > self.body_bytes_max() {
+            written = self.finish_leaves()?;
+        }
+        if bytes.len() > self.body_bytes_max() {
+            self.open_segment()?;
+        }
+        let position = self.position.expect("a segment is open");
+        let offset = position.offset as usize + RECORD_HEADER_BYTES + self.body.len();
+        self.filling.push((number, LeafPlace::of(bytes, position.segment, offset)));
+        self.body.extend_from_slice(bytes);
+        self.body.resize(self.body.len().next_multiple_of(GRAIN), 0);
+        Ok(written)
+    }
+
+    /// Writes the record that is being filled; returns its leaves.
+    pub(super) fn finish_leaves(&mut self) -> Result<Vec<(usize, LeafPlace)>> {
+        let body = std::mem::take(&mut self.body);
+        if !body.is_empty() {
+            self.records += u32::from(self.room == Room::Checkpoint);
+            self.put(RecordKind::Map, &body, self.records, false)?;
+        }
+        Ok(std::mem::take(&mut self.filling))
+    }
+
+    /// Writes `rows` of `row_bytes` each as records of `kind`; returns where they lie.
+    pub(super) fn put_rows(&mut self, kind: RecordKind, rows: &[u8], row_bytes: usize) -> Result<Vec<Place>> {
+        let (mut rest, mut places) = (rows, Vec::new());
+        while !rest.is_empty() {
+            let fits = self.body_bytes_max() / row_bytes * row_bytes;
+            if fits == 0 {
+                self.open_segment()?;
+                continue;
+            }
+            let (body, later) = rest.split_at(fits.min(rest.len()));
+            rest = later;
+            places.extend(self.position);
+            self.put(kind, body, places.len() as u32 - 1, rest.is_empty())?;
+        }
+        Ok(places)
+    }
+
+    /// Writes the root; returns where it lies.
+    pub(super) fn put_root(&mut self, body: &[u8]) -> Result<RootRef> {
+        if body.len() > self.body_bytes_max() {
+            self.open_segment()?;
+        }
+        let Place { segment, generation, offset } = self.position.expect("a segment is open");
+        self.put(RecordKind::Root, body, 0, true)?;
+        Ok(RootRef { segment, generation, offset, bytes: (RECORD_HEADER_BYTES + body.len()) as u32 })
+    }
+
+    fn put(&mut self, kind: RecordKind, body: &[u8], part: u32, last_part: bool) -> Result<()> {
+        let Place { segment, generation, offset } = self.position.expect("a segment is open");
+        let header = RecordHeader {
+            kind,
+            last_part,
+            life: Life { segment, generation, epoch: self.epoch },
+            seq: self.seq,
+            flushed_seq: Seq(0),
+            part,
+            offset,
+            body_bytes: body.len() as u32,
+            total_bytes: (RECORD_HEADER_BYTES + body.len()) as u32,
+        };
+        self.write(&header.seal(self.salt, body))
+    }
+
+    /// Writes `bytes` at the current position, padded to whole blocks.
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut buf = AlignedBuf::zeroed(bytes.len().next_multiple_of(self.store.space.block_bytes));
+        buf[..bytes.len()].copy_from_slice(bytes);
+        let position = self.position.as_mut().expect("a segment is open");
+        let at = self.store.device_offset(position.segment, position.offset as usize);
+        let done = self.store.device.write_at(at, &buf);
+        position.offset += buf.len() as u32;
+        let mut log = self.store.log.lock();
+        log.counters.checkpoint_bytes += buf.len() as u64;
+        log.map_position = Some(*position);
+        done.map_err(|error| self.store.poison(&mut log, error))
+    }
+
+    fn open_segment(&mut self) -> Result<()> {
+        assert!(self.filling.is_empty(), "a record lies in one segment");
+        let life = {
+            let mut log = self.store.log.lock();
+            if self.room == Room::Spare {
+                let weight = log.peak.weight();
+                let in_use = log.map_segments + 1;
+                let kept = self.store.space.checkpoint_reserve(weight, in_use, log.checkpoint_taken);
+                if log.free.len() <= kept + GC_SEGMENTS {
+                    return Err(self.store.full(&log, &self.store.map.read()));
+                }
+            }
+            let Some(life) = log.take_free(State::Checkpoint) else {
+                return Err(self.store.full(&log, &self.store.map.read()));
+            };
+            log.checkpoint_taken += usize::from(self.room == Room::Checkpoint);
+            life
+        };
+        let Life { segment, generation, epoch } = life;
+        self.position = Some(Place { segment, generation, offset: 0 });
+        let (kind, durable) = (SegmentKind::Checkpoint, self.store.log.lock().durable());
+        let header = SegmentHeader { kind, segment, generation, epoch, opened_seq: self.seq, durable };
+        let start = self.store.space.checkpoint_start();
+        let mut bytes = vec![0; start];
+        let header = header.to_raw(self.salt);
+        bytes[..header.as_bytes().len()].copy_from_slice(header.as_bytes());
+        self.write(&bytes)
+    }
+}

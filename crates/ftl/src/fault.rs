@@ -1,0 +1,242 @@
+//! Bringing evicted leaves of the map back into memory, and others out of it.
+//!
+//! Who meets an evicted leaf pins its segment while the map is still locked, so that the segment
+//! stays what it is, and releases all locks before it reads. Then it installs the leaf, unless the map
+//! has changed there meanwhile, and looks again.
+//!
+//! The budget (`Options::map_memory`) holds for what is in memory between operations. A batch needs
+//! all leaves that it changes at once, a trim those that lie in its range; recovery's replay writes
+//! nothing out, so what it changes stays too.
+
+use std::{ops::Range, sync::atomic::Ordering};
+
+use crc32c::crc32c;
+use lacuna_device::{AlignedBuf, BlockDevice};
+
+use crate::{
+    Lba, Result,
+    format::{Extent, LEAF_BYTES_MAX, LeafPlace},
+    map::{Absent, Leaf, Map},
+    mutant::{Rule, is_broken},
+    scan::corrupt,
+    space::Space,
+    store::Store,
+};
+
+/// Leaves that lie in one run of at most so many bytes are read at once.
+const RUN_BYTES: usize = 256 << 10;
+/// Leaves that eviction looks at under one hold of the map's lock.
+const EVICT_VISITS: u64 = 16 << 10;
+
+/// Reads leaves from a device.
+#[derive(Clone, Copy)]
+pub(crate) struct LeafReader<'a> {
+    pub(crate) device: &'a dyn BlockDevice,
+    pub(crate) space: Space,
+}
+
+impl LeafReader<'_> {
+    fn device_offset(&self, place: &LeafPlace) -> u64 {
+        u64::from(place.segment.0) * self.space.segment_bytes as u64 + place.offset() as u64
+    }
+
+    /// Reads and verifies `absent`, and passes each leaf to `install`.
+    pub(crate) fn read(&self, mut absent: Vec<Absent>, mut install: impl FnMut(&Absent, Leaf)) -> Result<()> {
+        absent.sort_unstable_by_key(|absent| (absent.place.segment, absent.place.grain));
+        let mut rest = &absent[..];
+        while !rest.is_empty() {
+            let (run, later) = rest.split_at(self.run_length(rest));
+            rest = later;
+            let block = self.space.block_bytes;
+            let (first, last) = (run[0].place, run[run.len() - 1].place);
+            let start = first.offset() / block * block;
+            let end = (last.offset() + usize::from(last.bytes)).next_multiple_of(block);
+            let mut buf = AlignedBuf::zeroed(end - start);
+            let at = self.device_offset(&first) - (first.offset() - start) as u64;
+            self.device.read_at(at, &mut buf)?;
+            for absent in run {
+                let bytes = &buf[absent.place.offset() - start..][..usize::from(absent.place.bytes)];
+                install(absent, self.verify(absent, bytes)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many of `absent`, from the first, lie in one run.
+    fn run_length(&self, absent: &[Absent]) -> usize {
+        let first = absent[0].place;
+        let mut end = first.offset() + usize::from(first.bytes);
+        let follows = absent[1..].iter().take_while(|absent| {
+            let place = absent.place;
+            let is_near = place.segment == first.segment
+                && place.offset() < end + self.space.block_bytes
+                && place.offset() + usize::from(place.bytes) <= first.offset() + RUN_BYTES;
+            end = place.offset() + usize::from(place.bytes);
+            is_near
+        });
+        1 + follows.count()
+    }
+
+    fn verify(&self, absent: &Absent, bytes: &[u8]) -> Result<Leaf> {
+        let Absent { span, live, place } = absent;
+        let verified = match crc32c(bytes) == place.crc || is_broken(Rule::LeavesVerified) {
+            true => Leaf::verify(bytes, span, *live, self.space.segments as u32, self.space.segment_bytes),
+            false => Err("checksum does not match"),
+        };
+        verified.map_err(|flaw| corrupt(self.device, "map leaf", self.device_offset(place), flaw))
+    }
+
+    /// Brings in all that changes of `ranges` (sorted, without overlap) need, where no other thread
+    /// sees the map.
+    pub(crate) fn fault_in(&self, map: &mut Map, ranges: &[Range<u64>]) -> Result<()> {
+        loop {
+            let absent = map.absent(ranges);
+            if absent.is_empty() {
+                return Ok(());
+            }
+            self.read(absent, |absent, leaf| {
+                map.install(absent, leaf);
+            })?;
+        }
+    }
+}
+
+/// Absent leaves whose segments are pinned until it is dropped.
+struct PinnedLeaves<'a> {
+    store: &'a Store,
+    absent: Vec<Absent>,
+}
+
+impl<'a> PinnedLeaves<'a> {
+    /// Pins what `map`, which is locked, says is absent.
+    fn new(store: &'a Store, _map: &Map, absent: Vec<Absent>) -> PinnedLeaves<'a> {
+        absent.iter().for_each(|absent| store.pin(absent.place.segment));
+        PinnedLeaves { store, absent }
+    }
+
+    /// Reads the leaves and puts them into memory, where they stay as long as the result lives.
+    fn install(&self) -> Result<Vec<Leaf>> {
+        let (store, mut kept) = (self.store, Vec::with_capacity(self.absent.len()));
+        store.leaf_reader().read(self.absent.clone(), |absent, leaf| {
+            kept.push(leaf.clone());
+            let is_new = store.map.write().install(absent, leaf);
+            store.map_faults.fetch_add(u64::from(is_new), Ordering::Relaxed);
+        })?;
+        store.relieve();
+        Ok(kept)
+    }
+}
+
+impl Drop for PinnedLeaves<'_> {
+    fn drop(&mut self) {
+        self.absent.iter().for_each(|absent| self.store.unpin(absent.place.segment));
+    }
+}
+
+impl Store {
+    pub(crate) fn leaf_reader(&self) -> LeafReader<'_> {
+        LeafReader { device: &*self.device, space: self.space }
+    }
+
+    /// Calls `visit` with the extents in `range`, cut to it, in order, until it returns false. The map is
+    /// locked during each call, but not from one to the next.
+    pub(crate) fn visit_extents(
+        &self,
+        range: Range<u64>,
+        mut visit: impl FnMut(Lba, Extent) -> bool,
+    ) -> Result<()> {
+        let mut cursor = range.start;
+        let mut _kept = Vec::new();
+        loop {
+            let pinned = {
+                let map = self.map.read();
+                let mut absent = None;
+                for found in map.extents(cursor..range.end) {
+                    match found {
+                        Ok((lba, extent)) if visit(lba, extent) => {
+                            cursor = lba.0 + u64::from(extent.sectors);
+                        }
+                        Ok(_) => return Ok(()),
+                        Err(leaf) => absent = Some(leaf),
+                    }
+                }
+                let Some(absent) = absent else { return Ok(()) };
+                cursor = cursor.max(absent.span.start);
+                PinnedLeaves::new(self, &map, vec![absent])
+            };
+            _kept = pinned.install()?;
+        }
+    }
+
+    /// What `look` finds in the map; it is called again after each evicted leaf that it meets.
+    pub(crate) fn with_map<T>(&self, mut look: impl FnMut(&Map) -> Result<T, Absent>) -> Result<T> {
+        let mut kept = Vec::new();
+        loop {
+            let pinned = {
+                let map = self.map.read();
+                match look(&map) {
+                    Ok(found) => return Ok(found),
+                    Err(absent) => PinnedLeaves::new(self, &map, vec![absent]),
+                }
+            };
+            kept.extend(pinned.install()?);
+        }
+    }
+
+    /// Brings in all that changes of `ranges` (sorted, without overlap) need, and keeps the leaves in
+    /// these ranges from eviction as long as the result lives. A leaf that changes meanwhile may be
+    /// evicted all the same, so that [`Map::absent`] has the last word.
+    pub(crate) fn fault_in(&self, ranges: &[Range<u64>]) -> Result<Vec<Leaf>> {
+        let mut kept = Vec::new();
+        loop {
+            let pinned = {
+                let map = self.map.read();
+                let absent = map.absent(ranges);
+                if absent.is_empty() {
+                    if self.options.map_memory.is_some() {
+                        kept.extend(map.share(ranges));
+                    }
+                    return Ok(kept);
+                }
+                PinnedLeaves::new(self, &map, absent)
+            };
+            kept.extend(pinned.install()?);
+        }
+    }
+
+    /// Whether changed leaves, which cannot be evicted before they are written, take so much of the
+    /// budget that some should be. `share` of it, in eighths, is left to them.
+    pub(crate) fn is_write_back_due(&self, map: &Map, share: u64) -> bool {
+        resident_bytes_max(self.options.map_memory, map).is_some_and(|bytes_max| {
+            // However small the budget is, a leaf of middling size may be dirty.
+            map.residence().dirty_bytes > bytes_max / 8 * share + (LEAF_BYTES_MAX / 4) as u64
+        })
+    }
+
+    /// Evicts clean leaves while the map is larger than the budget.
+    pub(crate) fn relieve(&self) {
+        let is_over = |map: &Map| {
+            resident_bytes_max(self.options.map_memory, map)
+                .is_some_and(|bytes_max| map.residence().resident_bytes > bytes_max)
+        };
+        if self.options.map_memory.is_none() || !is_over(&self.map.read()) {
+            return;
+        }
+        let mut map = self.map.write();
+        let evicted = evict(&mut map, self.options.map_memory);
+        self.map_evictions.fetch_add(evicted, Ordering::Relaxed);
+    }
+}
+
+fn resident_bytes_max(map_memory: Option<u64>, map: &Map) -> Option<u64> {
+    map_memory.map(|bytes| bytes.saturating_sub(map.inner_bytes()))
+}
+
+/// Evicts clean leaves until `map` fits into `map_memory`, or many were looked at.
+pub(crate) fn evict(map: &mut Map, map_memory: Option<u64>) -> u64 {
+    match resident_bytes_max(map_memory, map) {
+        // Some more than that, so that not each leaf that comes in makes a round of its own.
+        Some(bytes_max) => map.evict(bytes_max / 32 * 31, EVICT_VISITS),
+        None => 0,
+    }
+}

@@ -1,0 +1,162 @@
+//! A leaf's place in the tree: the leaf, or where on the device it lies, or both.
+//!
+//! | leaf | place | |
+//! |---|---|---|
+//! | yes | no | *dirty*: the device has no such leaf |
+//! | yes | yes | *clean*: it may be evicted |
+//! | no | yes | *evicted*: it must be read before its rows can be looked at |
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Live, leaf::Leaf};
+use crate::{
+    addr::GRAIN,
+    format::{Extent, LeafPlace},
+};
+
+/// See the module documentation.
+pub(super) struct Slot {
+    leaf: Option<Leaf>,
+    place: Option<LeafPlace>,
+    /// Looked at since eviction last came by.
+    used: AtomicBool,
+}
+
+impl Slot {
+    pub(super) fn dirty(leaf: Leaf) -> Slot {
+        Slot { leaf: Some(leaf), place: None, used: AtomicBool::new(true) }
+    }
+
+    pub(super) fn evicted(place: LeafPlace) -> Slot {
+        Slot { leaf: None, place: Some(place), used: AtomicBool::new(false) }
+    }
+
+    /// The leaf, if it is in memory, for somebody who wants its rows.
+    pub(super) fn look(&self) -> Option<&Leaf> {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        self.leaf.as_ref()
+    }
+
+    /// The leaf, if it is in memory.
+    pub(super) fn leaf(&self) -> Option<&Leaf> {
+        self.leaf.as_ref()
+    }
+
+    /// The leaf of a slot that whoever changes the map has made sure to be in memory.
+    pub(super) fn resident(&self) -> &Leaf {
+        self.leaf.as_ref().expect("invariant 4: a leaf is in memory when it is changed")
+    }
+
+    pub(super) fn place(&self) -> Option<LeafPlace> {
+        self.place
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.place.is_none()
+    }
+
+    /// Whether it was looked at since this was last asked.
+    pub(super) fn take_used(&mut self) -> bool {
+        std::mem::take(self.used.get_mut())
+    }
+
+    /// Changes the leaf, which makes it dirty, and keeps `tally` up to date.
+    pub(super) fn change<T>(&mut self, tally: &mut Tally, change: impl FnOnce(&mut Leaf) -> T) -> T {
+        tally.leave(self);
+        self.place = None;
+        *self.used.get_mut() = true;
+        let leaf = self.leaf.as_mut().expect("invariant 4: a leaf is in memory when it is changed");
+        let result = change(leaf);
+        tally.enter(self);
+        result
+    }
+
+    /// The leaf, which is what lies at the slot's place, is in memory from now on.
+    pub(super) fn install(&mut self, tally: &mut Tally, leaf: Leaf) {
+        tally.leave(self);
+        self.leaf = Some(leaf);
+        *self.used.get_mut() = true;
+        tally.enter(self);
+    }
+
+    /// The leaf as it is lies at `place` from now on.
+    pub(super) fn put_at(&mut self, tally: &mut Tally, place: LeafPlace) {
+        tally.leave(self);
+        self.place = Some(place);
+        tally.enter(self);
+    }
+
+    /// Drops the leaf from memory. It must be clean.
+    pub(super) fn evict(&mut self, tally: &mut Tally) {
+        assert!(!self.is_dirty(), "eviction of a leaf that the device does not have");
+        tally.leave(self);
+        self.leaf = None;
+        tally.enter(self);
+    }
+}
+
+/// Bytes that a leaf takes in its segment.
+fn room(place: LeafPlace) -> u64 {
+    usize::from(place.bytes).next_multiple_of(GRAIN) as u64
+}
+
+/// What is counted beside the tree's own sums.
+pub(super) struct Tally {
+    /// What is mapped in each segment.
+    pub(super) segments: Vec<Live>,
+    /// Bytes of leaves of this map in each segment.
+    pub(super) leaf_bytes: Vec<u64>,
+    pub(super) leaves: u64,
+    pub(super) resident: u64,
+    pub(super) resident_bytes: u64,
+    pub(super) dirty: u64,
+    pub(super) dirty_bytes: u64,
+}
+
+impl Tally {
+    pub(super) fn new(segments: Vec<Live>) -> Tally {
+        let leaf_bytes = vec![0; segments.len()];
+        Tally { segments, leaf_bytes, leaves: 0, resident: 0, resident_bytes: 0, dirty: 0, dirty_bytes: 0 }
+    }
+
+    pub(super) fn add(&mut self, extent: &Extent) {
+        self.segments[extent.phys.segment.0 as usize].add(extent);
+    }
+
+    pub(super) fn sub(&mut self, extent: &Extent) {
+        self.segments[extent.phys.segment.0 as usize].sub(extent);
+    }
+
+    /// Counts a slot of the tree.
+    pub(super) fn enter(&mut self, slot: &Slot) {
+        self.leaves += 1;
+        if let Some(leaf) = &slot.leaf {
+            let bytes = leaf.bytes().len() as u64;
+            self.resident += 1;
+            self.resident_bytes += bytes;
+            self.dirty += u64::from(slot.is_dirty());
+            self.dirty_bytes += if slot.is_dirty() { bytes } else { 0 };
+        }
+        if let Some(place) = slot.place {
+            self.leaf_bytes[place.segment.0 as usize] += room(place);
+        }
+    }
+
+    /// Counts a slot no more, or not as it was.
+    pub(super) fn leave(&mut self, slot: &Slot) {
+        self.leaves -= 1;
+        if let Some(leaf) = &slot.leaf {
+            let bytes = leaf.bytes().len() as u64;
+            self.resident -= 1;
+            self.resident_bytes -= bytes;
+            self.dirty -= u64::from(slot.is_dirty());
+            self.dirty_bytes -= if slot.is_dirty() { bytes } else { 0 };
+        }
+        if let Some(place) = slot.place {
+            let live = &mut self.leaf_bytes[place.segment.0 as usize];
+            *live = live.checked_sub(room(place)).expect("invariant 5: bytes of leaves below zero");
+        }
+    }
+}
