@@ -9,6 +9,7 @@ mod format;
 mod info;
 mod iobench;
 mod linkbench;
+mod scrub;
 mod size;
 mod trace;
 
@@ -32,6 +33,7 @@ enum Command {
     Format(format::Arguments),
     Info(info::Arguments),
     Check(check::Arguments),
+    Scrub(scrub::Arguments),
     #[command(name = "linkbench")]
     LinkBench(Box<linkbench::Arguments>),
     #[command(name = "iobench")]
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Format(arguments) => format::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
+        Command::Scrub(arguments) => scrub::run(&arguments),
         Command::LinkBench(arguments) => linkbench::run(&arguments),
         Command::IoBench(arguments) => iobench::run(&arguments),
         Command::FlashModel(arguments) => flash_model::run(&arguments),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lacuna_device::SECTOR;
+use lacuna_device::{Place, SECTOR, StreamHint};
 use lacuna_ftl::{self as ftl, CheckDepth, Finding, Lba};
 
 use crate::{
@@ -80,9 +80,32 @@ impl Nvmfs {
                 report.add(format!("invariant 1: inode {} has {} names", ino.0, seen.entries));
             }
         }
-        shared.check_regions(&seen, &mut report);
+        shared.check_regions(&seen, &mut report)?;
         report.files = seen.values().filter(|seen| seen.inode.is_file()).count() as u64;
         Ok(report)
+    }
+}
+
+impl Nvmfs {
+    /// What the sector `lba` of the store below belongs to, for people: a file by name, if it can be
+    /// found, or one of the file system's own tables.
+    pub fn owner_of(&self, lba: Lba) -> String {
+        let (ino, sector) = Ino::of(lba);
+        let table = match ino {
+            Ino::SUPERBLOCK => "the file system's superblock",
+            Ino::TABLE => "the inode table",
+            Ino::ROOT => "the directory",
+            _ => {
+                let is_it = |name: &String| {
+                    let file = self.open(name, StreamHint::Data);
+                    file.is_ok_and(|file| file.id().0 as u32 == ino.0)
+                };
+                let name = self.list().unwrap_or_default().into_iter().find(is_it);
+                let file = name.map_or_else(|| format!("file {}", ino.0), |name| format!("file {name:?}"));
+                return format!("{file} at byte {}", sector * SECTOR as u64);
+            }
+        };
+        table.into()
     }
 }
 
