@@ -59,6 +59,9 @@ pub(crate) struct Arguments {
     /// Which blocks random patterns choose: uniform, or zipf:S with S between 0 and 1
     #[arg(long, default_value_t = Skew::Uniform)]
     skew: Skew,
+    /// Memory for the map of the store; all of it is kept by default
+    #[arg(long, value_name = "SIZE")]
+    map_memory: Option<Size>,
     /// Seed of places and data
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -78,6 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         block_bytes: arguments.block.0,
         live_percent: arguments.live,
         overwrite_capacities: arguments.capacities,
+        map_memory_bytes: arguments.map_memory.map(|size| size.0),
         skew: arguments.skew,
         seed: arguments.seed,
         quiet: false,
@@ -202,6 +206,7 @@ fn as_json(arguments: &Arguments, config: &Config, capacity_bytes: u64, reports:
             "block_bytes": config.block_bytes,
             "live_percent": config.live_percent,
             "overwrite_capacities": config.overwrite_capacities,
+            "map_memory_bytes": config.map_memory_bytes,
             "skew": config.skew.to_string(),
             "seed": config.seed,
             "trace": path(&arguments.trace),

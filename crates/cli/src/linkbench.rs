@@ -61,6 +61,9 @@ pub(crate) struct Arguments {
     /// Memory for uncompressed pages
     #[arg(long, default_value = "256M")]
     pool: Size,
+    /// Memory for the map of a store file or device; all of it is kept by default
+    #[arg(long, value_name = "SIZE")]
+    map_memory: Option<Size>,
     /// Seed of data and requests
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -161,6 +164,12 @@ fn trace_of(arguments: &Arguments, kind: Kind) -> Option<PathBuf> {
     Some(if arguments.tables.len() == 1 { trace.clone() } else { with_suffix(trace, kind.name()) })
 }
 
+fn place_options(arguments: &Arguments) -> PlaceOptions {
+    let mut options = PlaceOptions::default();
+    options.options.ftl.map_memory = arguments.map_memory.map(|size| size.0);
+    options
+}
+
 fn store_options(arguments: &Arguments) -> StoreOptions {
     let pool_bytes = usize::try_from(arguments.pool.0).unwrap_or(usize::MAX);
     StoreOptions { pool_bytes, ..StoreOptions::default() }
@@ -237,7 +246,7 @@ impl Target {
             Target::Existing(_) => None,
             Target::Temporary(_) | Target::New(_) => Some(arguments.size.0),
         };
-        let options = PlaceOptions { create_size, ..PlaceOptions::default() };
+        let options = PlaceOptions { create_size, ..place_options(arguments) };
         let opened = TracedPlace::open(self.path(), &options, trace)?;
         if let Target::Temporary(path) = self {
             fs::remove_file(path).with_context(|| self.name())?;
@@ -261,7 +270,7 @@ impl Target {
 }
 
 fn verify(arguments: &Arguments, log: &Path, store: &Path) -> Result<()> {
-    let opened = open_place(store, &PlaceOptions::default())?;
+    let opened = open_place(store, &place_options(arguments))?;
     let db = EngineDb::open(opened.place(), store_options(arguments))?;
     let verified = verify_acks(&db, log).with_context(|| store.display().to_string())?;
     db.close()?;
@@ -296,6 +305,7 @@ fn report(arguments: &Arguments, config: &Config, target: &Target, runs: &[RunRe
             "level": arguments.level,
             "page_bytes": TableOptions::default().page_bytes,
             "pool_bytes": arguments.pool.0,
+            "map_memory_bytes": arguments.map_memory.map(|size| size.0),
             "log_bytes": options.log_bytes,
             "flush_threads": options.flush_threads,
             "durability": "sync",

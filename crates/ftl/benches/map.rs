@@ -1,4 +1,5 @@
-//! The map on one core: memory, look-up, insert, overwrite, split and trim.
+//! The map on one core: memory, look-up, insert, overwrite, split, trim, and the hold of its lock at the
+//! beginning of a checkpoint.
 //!
 //!     cargo bench -p lacuna-ftl --features bench --bench map
 
@@ -64,6 +65,8 @@ fn speed(criterion: &mut Criterion) {
     let mut rng = SeededRng::new(3);
     let mut map = overwritten(CHUNKS, false);
     group.bench_function("look-up", |bench| bench.iter(|| black_box(map.find(rng.below(CHUNKS)))));
+    // All leaves are dirty, so each is referred to: the worst case of a checkpoint's beginning.
+    group.bench_function("beginning of a checkpoint", |bench| bench.iter(|| black_box(map.snapshot())));
     let mut birth = 2 * CHUNKS;
     group.bench_function("overwrite", |bench| {
         bench.iter(|| {

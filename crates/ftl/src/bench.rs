@@ -42,6 +42,11 @@ impl MapBench {
         first.ok().map(|(_, extent)| extent.phys.grain)
     }
 
+    /// What a checkpoint notes of the leaves with all locks held; returns how many there are.
+    pub fn snapshot(&self) -> usize {
+        self.0.leaves(|_| false).len()
+    }
+
     pub fn extents(&self) -> u64 {
         self.0.total().extents
     }

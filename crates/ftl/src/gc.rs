@@ -74,6 +74,8 @@ impl Store {
         let corrupt = match self.move_live(victim) {
             // The map grew meanwhile and its checkpoint needs the room; the rest stays in place.
             Err(Error::Full { .. }) => return Ok(()),
+            // A leaf of the map is damaged, and what it leads to in here must stay.
+            Err(Error::Corrupt { .. }) => 1,
             moved => moved?,
         };
         let mut log = self.log.lock();

@@ -44,10 +44,11 @@
 //! The device is cut into segments. The first holds two superblock slots. The others are free, or
 //! are filled from front to back with *records*: a header, entries, payload. A batch is one record,
 //! or one per segment that it spans. Fresh data has two append points (data and log), collection one
-//! for each class of age; a record is never changed once it is written. The *map*, in memory, says
-//! which record holds the bytes of each sector. A *checkpoint* is a copy of the map on the device; the
-//! superblock points to its root. What the map does not point to is garbage, and collection turns
-//! mostly-garbage segments into free ones by moving what is live.
+//! for each class of age; a record is never changed once it is written. The *map* says which record
+//! holds the bytes of each sector; its *leaves* are in memory, or on the device, or both. A *checkpoint*
+//! is the map after one batch, on the device: the leaves that changed since the one before, and an index
+//! of all. The superblock points to its root. What the map does not point to is garbage, and collection
+//! turns mostly-garbage segments into free ones by moving what is live.
 //!
 //! # Why a power cut at any instant is harmless
 //!
@@ -73,8 +74,9 @@
 //!    first batch is accepted, open makes a checkpoint durable that begins behind all older segments,
 //!    under a new epoch. (`recovery`)
 //! 7. **Changing the root is atomic.** Everything that a new root leads to is synced before the first
-//!    slot is written, and what only the old root needs is freed after both slots are. (`checkpoint`,
-//!    `superblock`)
+//!    slot is written, and what only the old root needs is freed after both slots are. Leaves that are
+//!    written between two checkpoints are reached through the next one only; no segment with a leaf is
+//!    reused while the durable root or the map in memory leads to it. (`checkpoint`, `superblock`)
 //! 8. **Nothing is overwritten that a recovery could need.** A segment is reused only when no extent
 //!    is in it, the durable checkpoint began after it was sealed, and a flush of everything that began
 //!    after it was dead has ended. Then none of its records is replayed, and whichever prefix recovery
@@ -95,9 +97,10 @@
 //!
 //! # Reading the source
 //!
-//! `format` is every byte on the device; `batch`, `space` and `map` are pure; `tail` and `log` are the
-//! state of the append points; `write`, `read`, `gc`, `checkpoint`, `replay` and `recovery` do what they
-//! say; `reuse` says when a segment is free; `store` has the locks and the public face; `background` decides what is due.
+//! `format` is every byte on the device; `batch`, `space` and `map` are pure; `fault` brings leaves of the
+//! map in and out; `tail` and `log` are the state of the append points; `write`, `read`, `gc`,
+//! `checkpoint`, `replay` and `recovery` do what they say; `reuse` says when a segment is free; `store`
+//! has the locks and the public face; `background` decides what is due.
 
 mod addr;
 mod background;

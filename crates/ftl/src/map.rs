@@ -206,6 +206,8 @@ impl Map {
         let mut found = Vec::new();
         if !ranges.is_empty() && !self.is_all_resident() {
             self.root.absent(SPACE, self.total, ranges, &mut found);
+            found.sort_unstable_by_key(|absent| absent.span.start);
+            found.dedup_by_key(|absent| absent.span.start);
         }
         found
     }
@@ -258,6 +260,8 @@ impl Map {
     pub(crate) fn evict(&mut self, bytes: u64, visits: u64) -> u64 {
         let (mut left, mut evicted) = (visits, 0);
         let Map { root, tally, hand, .. } = self;
+        // What is dirty stays.
+        let bytes = bytes.max(tally.dirty_bytes);
         // Twice around at most: the first time takes marks away.
         for _ in 0..3 {
             let is_through = root.sweep(0, *hand, &mut |start, slot| {

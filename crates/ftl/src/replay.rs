@@ -36,6 +36,9 @@ use crate::{
     space::Space,
 };
 
+/// Leaves of the map that were only looked at are evicted after so many batches or relocations.
+const BATCHES_PER_EVICTION: u64 = 256;
+
 /// Reads the log of one epoch.
 pub(crate) struct Replay<'a> {
     pub(crate) device: &'a dyn BlockDevice,
@@ -184,7 +187,9 @@ impl Replay<'_> {
                 self.leaves.fault_in(map, &[entry.lba.0..entry.lba.0 + entry.sectors])?;
                 apply(map, entry, last);
             }
-            fault::evict(map, self.map_memory);
+            if last.0.is_multiple_of(BATCHES_PER_EVICTION) {
+                fault::evict(map, self.map_memory);
+            }
         }
         if last < found.durable.batches && !is_broken(Rule::MarksCount) {
             let (missing, flushed) = (last.0 + 1, found.durable.batches.0);
@@ -210,7 +215,9 @@ impl Replay<'_> {
                     relocate(map, &entry);
                 }
             }
-            fault::evict(map, self.map_memory);
+            if number.0.is_multiple_of(BATCHES_PER_EVICTION) {
+                fault::evict(map, self.map_memory);
+            }
         }
         if expected <= durable && !is_broken(Rule::MoveMarksCount) {
             let reason = format!(

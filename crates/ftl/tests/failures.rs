@@ -192,6 +192,60 @@ fn a_damaged_checkpoint_is_reported() {
     assert_sound(&open(&shared));
 }
 
+/// Open does not read the leaves of the map; what a damaged one maps is an error, the rest is there.
+#[test]
+fn a_damaged_leaf_of_the_map_is_an_error_where_it_is_needed() {
+    let (device, shared) = sim(11);
+    let ftl = open(&shared);
+    // Some hundred extents: several leaves.
+    let data = noise(1, 512);
+    for page in 0..400 {
+        write(&ftl, page * 32, &data).unwrap();
+    }
+    ftl.close().unwrap();
+    drop(ftl);
+    // The first record of leaves; a leaf lies behind its header.
+    let is_leaves = |at: &u64| {
+        let mut head = [0; 512];
+        shared.read_at(*at, &mut head).unwrap();
+        head.starts_with(b"LREC") && head[8] == 3
+    };
+    let leaf = (u64::from(SEGMENT_BYTES)..BYTES)
+        .step_by(512)
+        .find(is_leaves)
+        .expect("a record of leaves is on the device")
+        + 64;
+    device.flip_bit(leaf + 200, 3);
+    let ftl = open(&shared);
+    let is_damaged = |lba| match read(&ftl, lba, 512) {
+        Ok(found) => {
+            assert_eq!(found, data);
+            false
+        }
+        Err(Error::Corrupt { what, at, .. }) => {
+            assert!(what.contains("map leaf") && at == leaf, "{what} at {at}");
+            true
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let damaged = (0..400).filter(|page| is_damaged(page * 32)).count();
+    assert!((1..200).contains(&damaged), "{damaged}");
+    let report = ftl.check(CheckDepth::Structure).unwrap();
+    assert!(report.findings.iter().any(|finding| finding.message.contains("map leaf")), "{report:?}");
+    assert!(matches!(ftl.mapped(Lba(0)..Lba(1 << 40)), Err(Error::Corrupt { .. })));
+    assert!(matches!(write(&ftl, 0, &data), Err(Error::Corrupt { .. })), "it would change that leaf");
+    // What does not need it goes on, checkpoints included.
+    for round in 0..400 {
+        write(&ftl, (300 + round % 100) * 32, &data).unwrap();
+        ftl.step(Work::Gc).unwrap();
+    }
+    ftl.close().unwrap();
+    drop(ftl);
+    let ftl = open(&shared);
+    assert!(matches!(read(&ftl, 0, 512), Err(Error::Corrupt { .. })), "the error outlives a reopen");
+    assert_eq!(read(&ftl, 399 * 32, 512).unwrap(), data);
+}
+
 #[test]
 fn what_is_no_store_is_refused_by_name() {
     let empty: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(BYTES));

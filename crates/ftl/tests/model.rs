@@ -76,6 +76,59 @@ fn reads_back_what_was_written_across_reopen() {
     });
 }
 
+/// A map of which next to nothing fits into memory, without and with the background thread.
+#[test]
+fn a_map_ten_times_its_memory_works() {
+    for_each_seed(4, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(16 << 20));
+        format(&device);
+        let map_memory = Some([0, 4 << 10][seed as usize % 2]);
+        let options = Options { map_memory, background: seed % 4 < 2, ..Options::default() };
+        let reopen = || Ftl::open(device.clone(), options.clone()).unwrap();
+        let mut ftl = reopen();
+        let mut model = Model::new(24_000);
+        let sectors = model.sectors();
+        let (mut faults, mut evictions) = (0, 0);
+        for round in 0..6_000 {
+            let lba = rng.below(sectors - 40);
+            let batch = match rng.below(100) {
+                0 => vec![Change::Trim(lba, 1 + rng.below(39))],
+                1 => {
+                    let lba = rng.below(sectors - 4000);
+                    vec![Change::Trim(lba, rng.below(4000))]
+                }
+                _ => vec![
+                    Change::Write(lba, payload(&mut rng, 2)),
+                    Change::Write(rng.below(sectors), vec![7; 512]),
+                ],
+            };
+            ftl.write_batch(&ops(&batch), stream(&mut rng)).unwrap();
+            model.apply(&batch);
+            model.assert_read(&ftl, lba, 1 + rng.below(39));
+            if round % 1500 == 1499 {
+                if rng.chance(50) {
+                    ftl.close().unwrap();
+                } else {
+                    ftl.flush().unwrap();
+                }
+                let stats = ftl.stats();
+                faults += stats.map_faults;
+                evictions += stats.map_evictions;
+                drop(ftl);
+                ftl = reopen();
+            } else if rng.chance(1) {
+                ftl.step(Work::Gc).unwrap();
+            }
+        }
+        assert!(faults > 500 && evictions > 500, "{faults} faults, {evictions} evictions");
+        assert!(ftl.stats().extents > 1_000, "{}", ftl.stats().extents);
+        model.assert_same(&ftl);
+        assert_counts_agree(&ftl, sectors);
+        assert_sound(&ftl);
+    });
+}
+
 #[test]
 fn zero_tails_are_kept_when_asked_to() {
     let device = mem(4 << 20);
@@ -233,8 +286,8 @@ fn a_full_store_takes_overwrites_that_split_extents() {
     let mut model = Model::new(8192);
     let pages = fill(&ftl, &mut rng, &mut model);
     let room = ftl.stats().live_limit_bytes - ftl.stats().live_bytes;
-    // Each adds two extents of 120 bytes and no data.
-    for number in 0..room / 240 + 20 {
+    // Each adds two extents of 118 bytes and no data.
+    for number in 0..room / 236 + 20 {
         let data = (0..4096).map(|_| 1 + rng.below(255) as u8).collect();
         let batch = [Change::Write(number % pages * 32 + 8 * (1 + number / pages), data)];
         ftl.write_batch(&ops(&batch), Stream::Data).unwrap();

@@ -53,7 +53,8 @@ fn threads_see_their_own_writes_while_segments_are_collected() {
         let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(4 << 20));
         let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
         Ftl::format(device.clone(), &options).unwrap();
-        let options = Options { background: seed % 2 == 0, ..Options::default() };
+        let map_memory = (seed % 3 > 0).then_some(seed % 3 * 2000);
+        let options = Options { background: seed % 2 == 0, map_memory, ..Options::default() };
         let ftl = Ftl::open(device.clone(), options).unwrap();
         let models: Vec<_> = std::thread::scope(|scope| {
             let ftl = &ftl;

@@ -69,6 +69,8 @@ pub struct Config {
     pub live_percent: u64,
     /// For [`Pattern::Overwrite`]: bytes written in the measured part, as a multiple of the capacity.
     pub overwrite_capacities: u64,
+    /// Memory for the map of the store in bytes; all of it is kept if none.
+    pub map_memory_bytes: Option<u64>,
     /// For all patterns that choose blocks at random.
     pub skew: Skew,
     /// Seed of places and data.
@@ -91,7 +93,7 @@ pub fn run(
     let mut reports = Vec::new();
     for pattern in &config.patterns {
         let name = device.name();
-        let report = target::FtlTarget::format(Arc::clone(device))
+        let report = target::FtlTarget::format(Arc::clone(device), config.map_memory_bytes)
             .and_then(|target| worker::run(config, *pattern, &target, device.geometry().capacity_bytes))
             .with_context(|| name.to_owned())?;
         let capacity = device.geometry().capacity_bytes;

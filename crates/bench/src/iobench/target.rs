@@ -40,9 +40,9 @@ impl Traffic {
 pub(super) struct FtlTarget(Ftl);
 
 impl FtlTarget {
-    pub(super) fn format(device: Arc<dyn BlockDevice>) -> Result<FtlTarget> {
+    pub(super) fn format(device: Arc<dyn BlockDevice>, map_memory: Option<u64>) -> Result<FtlTarget> {
         Ftl::format(Arc::clone(&device), &FormatOptions { force: true, ..FormatOptions::default() })?;
-        let options = Options { background: true, ..Options::default() };
+        let options = Options { background: true, map_memory, ..Options::default() };
         Ok(FtlTarget(Ftl::open(device, options)?))
     }
 }

@@ -16,6 +16,7 @@ fn config(patterns: &[Pattern]) -> Config {
         block_bytes: 16 << 10,
         live_percent: 50,
         overwrite_capacities: 2,
+        map_memory_bytes: Some(1 << 14),
         skew: Skew::Uniform,
         seed: 1,
         quiet: true,

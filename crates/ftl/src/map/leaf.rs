@@ -455,6 +455,67 @@ mod tests {
         }
     }
 
+    fn sound(rows: u64) -> (Leaf, Live) {
+        let rows: Vec<Row> = (0..rows)
+            .map(|number| {
+                let extent = Extent {
+                    phys: PhysAddr { segment: SegNo(1 + (number % 5) as u32), grain: 100 + number as u32 },
+                    stored: 5008,
+                    crc: number as u32 * 77,
+                    birth: Seq(9 + number),
+                    sectors: 10,
+                    skip: 0,
+                };
+                (64 + number * 32, extent)
+            })
+            .collect();
+        let leaf = Leaf::new(&rows);
+        let live = leaf.sum();
+        (leaf, live)
+    }
+
+    /// Whoever forges a checksum as well gets an error or other rows, but no panic.
+    #[test]
+    fn no_bytes_from_a_device_panic() {
+        let (leaf, live) = sound(20);
+        let span = 64..10_000;
+        let verify = |bytes: &[u8]| Leaf::verify(bytes, &span, live, 8, 1 << 20);
+        assert!(verify(leaf.bytes()).is_ok());
+        assert!(Leaf::verify(leaf.bytes(), &(64..680), live, 8, 1 << 20).is_err(), "beyond its span");
+        assert!(Leaf::verify(leaf.bytes(), &(96..10_000), live, 8, 1 << 20).is_err(), "before its span");
+        assert!(Leaf::verify(leaf.bytes(), &span, live, 5, 1 << 20).is_err(), "beyond the store");
+        let other = Live { extents: 19, ..live };
+        assert!(Leaf::verify(leaf.bytes(), &span, other, 8, 1 << 20).is_err(), "not what the index says");
+        for bit in 0..leaf.bytes().len() * 8 {
+            let mut bytes = leaf.bytes().to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(leaf) = verify(&bytes) {
+                leaf.rows().for_each(drop);
+                assert!((0..800).all(|lba| leaf.search(lba) <= leaf.len()));
+            }
+        }
+        for len in 0..leaf.bytes().len() {
+            assert!(verify(&leaf.bytes()[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_noise_panics(mut bytes in vec(any::<u8>(), 0..400), len in 0..40u16, widths in any::<[u8; 6]>()) {
+            let (leaf, live) = sound(3);
+            if bytes.len() >= LEAF_HEADER_BYTES {
+                // Likely enough to get past the first checks.
+                bytes[56..58].copy_from_slice(&len.to_le_bytes());
+                widths.iter().enumerate().for_each(|(at, width)| bytes[58 + at] = width % 10);
+                let rows = usize::from(len) * widths.iter().map(|width| usize::from(width % 10)).sum::<usize>();
+                bytes.resize(LEAF_HEADER_BYTES + rows, 7);
+                bytes.resize(LEAF_HEADER_BYTES + rows + LEAF_PADDING, 0);
+            }
+            prop_assert!(Leaf::verify(&bytes, &(0..u64::MAX), live, 8, 1 << 20).is_err());
+            drop(leaf);
+        }
+    }
+
     #[test]
     fn chunks_of_one_size_take_sixteen_bytes() {
         let rows: Vec<Row> = (0..128u32)

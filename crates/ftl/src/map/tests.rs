@@ -159,3 +159,132 @@ fn relocation_keeps_the_bytes_of_a_fragment() {
     assert_eq!(map.live(SegNo(2)), Live { bytes: 2960, extents: 1 });
     check_map(&map);
 }
+
+/// A device for leaves: what was written where, and the map's evicted leaves read back from there.
+#[derive(Default)]
+struct Shelf(Vec<Vec<u8>>);
+
+impl Shelf {
+    /// Writes some dirty leaves, and sometimes all.
+    fn write_back(&mut self, map: &mut Map, leaves_max: usize) {
+        for leaf in map.dirty_leaves(leaves_max) {
+            let bytes = leaf.leaf.as_ref().unwrap().bytes();
+            let place = LeafPlace::of(bytes, SegNo(7), self.0.len() * GRAIN);
+            self.0.push(bytes.to_vec());
+            map.put_at(leaf.span.start, &leaf, place);
+        }
+    }
+
+    fn install(&self, map: &mut Map, absent: &Absent) {
+        let bytes = &self.0[absent.place.grain as usize];
+        let leaf = Leaf::verify(bytes, &absent.span, absent.live, 8, 1 << 30).unwrap();
+        assert!(map.install(absent, leaf.clone()));
+        assert!(!map.install(absent, leaf), "twice");
+    }
+
+    /// Brings in what changes of `ranges` need.
+    fn fault_in(&self, map: &mut Map, ranges: &[Range<u64>]) {
+        loop {
+            match &map.absent(ranges)[..] {
+                [] => return,
+                absent => absent.iter().for_each(|absent| self.install(map, absent)),
+            }
+        }
+    }
+
+    /// All extents, leaf by leaf, with next to nothing in memory.
+    fn extents(&self, map: &mut Map, range: Range<u64>) -> Vec<(u64, u64)> {
+        let (mut cursor, mut found) = (range.start, Vec::new());
+        loop {
+            let mut missing = None;
+            for next in map.extents(cursor..range.end) {
+                match next {
+                    Ok((lba, extent)) => {
+                        found.push((lba.0, extent.bytes() as u64));
+                        cursor = lba.0 + u64::from(extent.sectors);
+                    }
+                    Err(absent) => missing = Some(absent),
+                }
+            }
+            let Some(absent) = missing else { return found };
+            self.install(map, &absent);
+        }
+    }
+}
+
+#[test]
+fn a_map_that_is_mostly_elsewhere_agrees_with_a_map_of_chunks() {
+    const CHUNKS: u64 = 6_000;
+    for_each_seed(6, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let (mut map, mut shelf, mut model) = (Map::new(8), Shelf::default(), BTreeMap::new());
+        let mut evicted = 0;
+        for number in 1..12_000_u64 {
+            let chunk = rng.below(CHUNKS);
+            if number < 6_000 || rng.chance(40) {
+                let stored = (1 + rng.below(1024)) * 16;
+                shelf.fault_in(&mut map, &[chunk * 32..chunk * 32 + 32]);
+                let phys = PhysAddr { segment: SegNo(1 + (number % 6) as u32), grain: 36 + number as u32 };
+                map.write(Lba(chunk * 32), 32, phys, stored as u16, number as u32, Seq(number));
+                model.insert(chunk * 32, stored);
+            } else {
+                let end = chunk + 1 + if rng.chance(2) { rng.below(600) } else { rng.below(3) };
+                shelf.fault_in(&mut map, &[chunk * 32..end * 32]);
+                map.trim(chunk * 32..end * 32);
+                model.retain(|lba, _| !(chunk * 32..end * 32).contains(lba));
+            }
+            if rng.chance(4) {
+                let leaves_max = 1 + rng.below(20) as usize;
+                shelf.write_back(&mut map, leaves_max);
+                evicted += map.evict(rng.below(20_000), rng.below(200));
+            }
+            if rng.chance(1) {
+                map.check(|finding| panic!("{finding}"));
+                let start = rng.below(CHUNKS) * 32;
+                let range = start..start + 1 + rng.below(10_000);
+                let found: Vec<u64> =
+                    shelf.extents(&mut map, range.clone()).iter().map(|found| found.0).collect();
+                let first = range.start;
+                assert_eq!(
+                    found,
+                    model.range(range).map(|(lba, _)| *lba).collect::<Vec<_>>(),
+                    "from {first}"
+                );
+            }
+        }
+        assert!(evicted > 500, "only {evicted} leaves were evicted");
+        // Loaded from its index the map is the same, and small leaves were merged all the same.
+        shelf.fault_in(&mut map, &[SPACE]);
+        check_map(&map);
+        let leaves = map.residence().leaves;
+        assert!(leaves <= map.total().extents / LEAF_WEIGHT + 2, "{leaves} leaves for {:?}", map.total());
+        while map.residence().dirty > 0 {
+            shelf.write_back(&mut map, 1000);
+        }
+        let entry = |leaf: LeafRef| IndexEntry {
+            start: leaf.span.start,
+            live: leaf.live,
+            place: leaf.place.unwrap(),
+        };
+        let index: Vec<_> = map.leaves(|_| false).into_iter().map(entry).collect();
+        let mut loaded = Map::load(index, map.segments().to_vec());
+        assert_eq!((loaded.residence().resident, loaded.total()), (0, map.total()));
+        shelf.fault_in(&mut loaded, &[SPACE]);
+        check_map(&loaded);
+        assert_eq!(all(&loaded, SPACE), all(&map, SPACE));
+    });
+}
+
+#[test]
+fn a_leaf_that_changes_while_it_is_written_stays_dirty() {
+    let mut map = Map::new(8);
+    let phys = PhysAddr { segment: SegNo(1), grain: 100 };
+    map.write(Lba(0), 32, phys, 16384, 1, Seq(1));
+    let before = map.dirty_leaves(1).pop().or_else(|| map.dirty_leaves(1).pop()).unwrap();
+    map.write(Lba(32), 32, phys, 16384, 1, Seq(2));
+    let leaf = before.leaf.as_ref().unwrap();
+    assert_eq!(leaf.rows().count(), 1, "the reference is to the leaf as it was");
+    map.put_at(0, &before, LeafPlace::of(leaf.bytes(), SegNo(7), 0));
+    assert_eq!(map.residence().dirty, 1);
+    assert_eq!(map.evict(0, 100), 0, "what is dirty is not evicted");
+}
