@@ -44,6 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         info["segments"] = stats.segments.into();
         info["free_segments"] = stats.free_segments.into();
         info["extents"] = stats.extents.into();
+        info["io"] = stats.io_engine.into();
     }
     opened.close()?;
     let text =
@@ -80,6 +81,9 @@ fn text(info: &Value, tables: &[TableInfo]) -> String {
         (number("capacity_bytes"), number("free_segments"), number("segments"))
     {
         let _ = writeln!(text, "  capacity    {:>10.1} MB, {free} of {segments} segments free", mb(capacity));
+    }
+    if let Some(io) = info["io"].as_str() {
+        let _ = writeln!(text, "  requests by {io:>10}");
     }
     for (title, name) in [("live bytes", "allocated_bytes"), ("room taken", "store_bytes")] {
         let _ = writeln!(text, "  {title:<11} {:>10.1} MB", mb(number(name).unwrap_or(0)));

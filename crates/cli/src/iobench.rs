@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_bench::iobench::{self, Config, Pattern, PatternReport, Skew, comparison};
+use lacuna_bench::iobench::{self, Config, Pattern, PatternReport, Skew, comparison, goals};
 use lacuna_device::{
     AlignedBuf, BlockDevice, RawDevice, RawOptions,
     trace::{TraceDevice, TraceWriter},
@@ -39,6 +39,13 @@ pub(crate) struct Arguments {
     /// --live and --skew, to the steady state)
     #[arg(long, default_value = "all", value_delimiter = ',')]
     pattern: Vec<String>,
+    /// Instead of patterns: what the ftl is meant to reach beside --raw, in rounds that take turns, with
+    /// the ratios' medians and 90% intervals
+    #[arg(long, requires = "raw", conflicts_with = "pattern")]
+    goals: bool,
+    /// Rounds of --goals
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..=10))]
+    rounds: u64,
     /// Length of each pattern but overwrite in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=2_592_000))]
     seconds: u64,
@@ -81,6 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         block_bytes: arguments.block.0,
         live_percent: arguments.live,
         overwrite_capacities: arguments.capacities,
+        wraps: false,
         map_memory_bytes: arguments.map_memory.map(|size| size.0),
         skew: arguments.skew,
         seed: arguments.seed,
@@ -104,14 +112,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Some(trace) => Arc::new(TraceDevice::new(store, Arc::clone(trace))),
         None => store,
     };
-    let reports = iobench::run(&config, &traced, raw.as_ref())?;
+    let (goals, reports) = match &raw {
+        Some(raw) if arguments.goals => goals::run(&config, arguments.rounds, &traced, raw)?,
+        raw => (Vec::new(), iobench::run(&config, &traced, raw.as_ref())?),
+    };
     if let Some(trace) = trace {
         trace.finish()?;
     }
-    say(&comparison(&reports))?;
+    match arguments.goals {
+        true => say(&goals::table(&config, &goals, &reports))?,
+        false => say(&comparison(&reports))?,
+    }
     if let Some(path) = &arguments.json {
         let capacity_bytes = traced.geometry().capacity_bytes;
-        let report = as_json(arguments, &config, capacity_bytes, &reports);
+        let mut report = as_json(arguments, &config, capacity_bytes, &reports);
+        report["config"]["io"] = traced.io_engine()?.into();
+        if arguments.goals {
+            report["goals"] = json!(goals);
+        }
         let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
         fs::write(path, text).with_context(|| path.display().to_string())?;
     }

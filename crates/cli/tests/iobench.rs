@@ -45,6 +45,20 @@ fn a_temporary_store_beside_a_bare_file() {
 }
 
 #[test]
+fn goals_beside_a_bare_file() {
+    let scratch = Scratch::new();
+    let table = succeed(
+        &scratch,
+        "iobench --goals --rounds 2 --size 64M --seconds 1 --threads 2 --capacities 1 --live 50 --raw bare --json out.json",
+    );
+    assert!(table.contains("random 16K reads") && table.contains("50% live"), "{table}");
+    let report: Value = serde_json::from_slice(&fs::read(scratch.path("out.json")).unwrap()).unwrap();
+    assert_eq!(report["goals"].as_array().unwrap().len(), 4);
+    assert!(["io_uring", "threads"].contains(&report["config"]["io"].as_str().unwrap()), "{report}");
+    assert!(complaint(&scratch, "iobench --goals").contains("--raw"));
+}
+
+#[test]
 fn nothing_is_overwritten_that_was_there() {
     let scratch = Scratch::new();
     let small = "--size 64M --seconds 1 --pattern seqwrite";

@@ -78,7 +78,7 @@ impl Store {
                 if missing == 0 {
                     return Ok(());
                 }
-                let target = missing + self.pace();
+                let target = missing + self.ahead();
                 let plan = self.plan(&log, &map, target);
                 // A reader may pin what could be freed. It waits for nobody, so it will be gone soon.
                 let plan = plan.or((self.waiting(&log, &map).reader > 0).then_some(Plan::Flush));
@@ -138,7 +138,7 @@ impl Store {
         if waiting.ready > 0 {
             return Some(Plan::Free);
         }
-        if waiting.flush >= missing.min(self.pace()) {
+        if waiting.flush >= missing.min(self.ahead()) {
             return Some(Plan::Flush);
         }
         let gain = waiting.checkpoint + self.checkpoint_shrinks_by(log);
@@ -154,6 +154,12 @@ impl Store {
         (gain > 0).then_some(Plan::Checkpoint)
     }
 
+    /// Free segments beyond the reserves before work is due, and dead ones for which a flush is due. All
+    /// of them are room that garbage cannot use.
+    fn ahead(&self) -> usize {
+        (self.space.segments / 160).max(2)
+    }
+
     /// Segments that a checkpoint should free, so that its own bytes are few beside theirs. More
     /// would leave so much less room for garbage that collection costs more than it saves.
     fn pace(&self) -> usize {
@@ -165,11 +171,10 @@ impl Store {
         log.map_segments.saturating_sub(self.space.map_segments_max(log.peak.weight()))
     }
 
-    /// Free segments below which work is due: those that collection needs to win a checkpoint's worth
-    /// of segments, where it moves about as much as it frees.
+    /// Free segments below which work is due.
     fn low_water(&self, log: &Log) -> usize {
         let reserve = self.checkpoint_reserve(log, log.peak.weight()) + GC_SEGMENTS;
-        reserve + self.pace()
+        reserve + self.ahead()
     }
 
     /// Whether [`Store::due`] may find something; cheap.
@@ -190,7 +195,7 @@ impl Store {
             return Some(Plan::Checkpoint);
         }
         let missing = self.low_water(log).saturating_sub(log.free.len());
-        let plan = (missing > 0).then(|| self.plan(log, map, missing.max(self.pace())))??;
+        let plan = (missing > 0).then(|| self.plan(log, map, missing))??;
         // Nearly full segments are left to writers that really need them: moving them ahead of time
         // costs more wear than it saves waiting.
         match plan {

@@ -259,7 +259,7 @@ pub(crate) struct SegmentHeaderRaw {
     crc: U32,
     version: U16,
     kind: u8,
-    reserved_a: u8,
+    class: u8,
     segment: U32,
     generation: U64,
     epoch: U64,
@@ -278,6 +278,8 @@ pub(crate) struct SegmentHeader {
     /// Never used before, for any segment of the store.
     pub(crate) generation: u64,
     pub(crate) epoch: u64,
+    /// How long its data is expected to live; see [`crate::lifetime`]. A hint: any value will do.
+    pub(crate) class: u8,
     /// Last batch accepted when the segment was opened.
     pub(crate) opened_seq: Seq,
     /// What was durable then.
@@ -295,7 +297,7 @@ impl SegmentHeaderRaw {
         if self.segment.get() != segment.0 {
             return Err("segment header of another segment");
         }
-        if u32::from(self.version.get()) != VERSION || self.reserved_a != 0 || self.reserved_b != [0; 8] {
+        if u32::from(self.version.get()) != VERSION || self.reserved_b != [0; 8] {
             return Err("unknown segment version");
         }
         let kind = SegmentKind::from_raw(self.kind).ok_or("unknown kind of segment")?;
@@ -304,6 +306,7 @@ impl SegmentHeaderRaw {
             segment,
             generation: self.generation.get(),
             epoch: self.epoch.get(),
+            class: self.class,
             opened_seq: Seq(self.opened_seq.get()),
             durable: Marks { batches: Seq(self.flushed_seq.get()), moves: Seq(self.flushed_move.get()) },
         })
@@ -317,7 +320,7 @@ impl SegmentHeader {
             crc: 0.into(),
             version: (VERSION as u16).into(),
             kind: self.kind.to_raw(),
-            reserved_a: 0,
+            class: self.class,
             segment: self.segment.0.into(),
             generation: self.generation.into(),
             epoch: self.epoch.into(),
@@ -469,6 +472,11 @@ impl RecordHeaderRaw {
             generation: self.generation.get(),
             epoch: self.epoch.get(),
         })
+    }
+
+    /// Whether `bytes` begin as a record does.
+    pub(crate) fn begins(bytes: &[u8]) -> bool {
+        bytes.starts_with(&RECORD_MAGIC.to_le_bytes())
     }
 
     /// Length of header and body, if this looks like a record of `life` at `offset` at all. The
@@ -644,10 +652,10 @@ struct RootRaw {
     positions: [PlaceRaw; POSITIONS],
     reserved: [u8; 24],
 }
-const _: () = assert!(size_of::<RootRaw>() == 192);
+const _: () = assert!(size_of::<RootRaw>() == 320);
 
 /// Append points for which a root has room.
-pub(crate) const POSITIONS: usize = 8;
+pub(crate) const POSITIONS: usize = 16;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

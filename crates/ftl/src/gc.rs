@@ -6,9 +6,8 @@
 //! collection's append point for extents of its age; the map is switched to the new place if it still
 //! holds exactly that extent.
 //!
-//! Ages are counted in batches since the extent's birth and compared with the average lifetime of
-//! segments of fresh data, as SepBIT does (Wang et al., FAST 2022): the longer an extent has lived, the
-//! longer it will. Where segments are scarce, classes share an append point.
+//! Extents are moved to the append point of their class (`lifetime`). Where segments are scarce, classes
+//! share one.
 //!
 //! Crash argument: a moved extent is the same bytes at another place. Recovery replays relocations
 //! after the batches, where the map still holds what they moved (`replay`). One that a power cut took
@@ -27,10 +26,11 @@ use crate::{
     background::DIRTY_SHARE,
     batch::Item,
     format::{Entry, EntryKind, Extent, RECORDS_START, RecordKind},
-    log::{AppendPoint, GC_CLASSES, Log, State},
+    lifetime::{CLASSES_MAX, Classes},
+    log::{AppendPoint, Log, State},
     map::Map,
     scan::{Scan, SegmentReader},
-    space::{GC_SEGMENTS, Space},
+    space::Space,
     store::Store,
 };
 
@@ -80,7 +80,6 @@ impl Store {
         };
         let mut log = self.log.lock();
         log.counters.gc_segments += 1;
-        log.note_lifetime(victim);
         if corrupt > 0 {
             log.counters.corrupt_chunks += corrupt;
             log.damaged += 1;
@@ -93,7 +92,7 @@ impl Store {
     fn move_live(&self, victim: SegNo) -> Result<u64> {
         let (life, salt, mut mover) = {
             let log = self.log.lock();
-            (log.life(victim), log.salt, Mover::new(self, &log))
+            (log.life(victim), log.salt, Mover::new(self, &log, victim))
         };
         let reader = SegmentReader::new(&*self.device, self.space, victim);
         let mut scan = Scan::new(reader, salt, life, RECORDS_START);
@@ -181,13 +180,14 @@ impl Store {
         Ok(())
     }
 
-    /// Where to append `items` of `class`: at its own append point, unless that takes a segment that
-    /// is needed more elsewhere, and another one has room.
+    /// Where to append `items` of `class`: at its own append point, unless that takes the last segment
+    /// that collection has, and another one has room. What is live in a victim fits into one segment, so
+    /// with one to take a collection that has begun ends.
     fn gc_point(&self, log: &Log, class: u8, items: &[Item<'_>]) -> Option<AppendPoint> {
         let own = AppendPoint::Gc(class);
         let spare = self.spare_for_gc(log);
         let fresh = log.segments_needed(own, items);
-        if fresh == 0 || spare >= GC_SEGMENTS + fresh {
+        if fresh == 0 || spare > fresh {
             return Some(own);
         }
         let with_room = AppendPoint::gc().find(|point| log.segments_needed(*point, items) == 0);
@@ -198,23 +198,26 @@ impl Store {
 /// Moves the extents of one victim, class by class.
 struct Mover<'a> {
     store: &'a Store,
-    /// Ages in batches below which an extent belongs to each class but the last.
-    ages: [u64; GC_CLASSES - 1],
+    classes: Classes,
+    /// The victim's class.
+    class: u8,
     now: Seq,
-    classes: [(Vec<Moving>, usize); GC_CLASSES],
+    /// What waits to be moved, and its bytes, by class.
+    moving: [(Vec<Moving>, usize); CLASSES_MAX],
     verified: HashMap<PhysAddr, bool>,
     /// Extents left in place because their chunk is corrupt.
     corrupt: u64,
 }
 
 impl<'a> Mover<'a> {
-    fn new(store: &'a Store, log: &Log) -> Mover<'a> {
-        let span = log.lifetime.max(1);
+    fn new(store: &'a Store, log: &Log, victim: SegNo) -> Mover<'a> {
+        let live_bytes = store.map.read().total().bytes;
         Mover {
             store,
-            ages: [span, 4 * span, 16 * span],
+            classes: log.classes(live_bytes),
+            class: log.segment(victim).class,
             now: log.last_seq,
-            classes: Default::default(),
+            moving: Default::default(),
             verified: HashMap::new(),
             corrupt: 0,
         }
@@ -229,8 +232,8 @@ impl<'a> Mover<'a> {
             }
             let piece = chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()].to_vec();
             let age = self.now.0.saturating_sub(extent.birth.0);
-            let class = self.ages.iter().filter(|limit| age >= **limit).count();
-            let (moving, bytes) = &mut self.classes[class];
+            let class = usize::from(self.classes.moved(self.class, age));
+            let (moving, bytes) = &mut self.moving[class];
             *bytes += piece.len();
             moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece) });
             if *bytes >= MOVE_BYTES.min(self.store.space.segment_bytes / 2) {
@@ -241,7 +244,7 @@ impl<'a> Mover<'a> {
     }
 
     fn switch(&mut self, class: usize) -> Result<()> {
-        let (moving, _) = std::mem::take(&mut self.classes[class]);
+        let (moving, _) = std::mem::take(&mut self.moving[class]);
         match moving.is_empty() {
             true => Ok(()),
             false => self.store.switch(class as u8, &moving),
@@ -249,7 +252,7 @@ impl<'a> Mover<'a> {
     }
 
     fn finish(&mut self) -> Result<()> {
-        (0..GC_CLASSES).try_for_each(|class| self.switch(class))
+        (0..CLASSES_MAX).try_for_each(|class| self.switch(class))
     }
 }
 

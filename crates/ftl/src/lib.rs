@@ -118,6 +118,7 @@ mod format;
 #[doc(hidden)]
 pub mod fuzz;
 mod gc;
+mod lifetime;
 mod log;
 mod map;
 #[cfg(not(feature = "mutants"))]

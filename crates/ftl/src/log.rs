@@ -19,7 +19,7 @@ use std::{
 use zerocopy::IntoBytes;
 
 use crate::{
-    SECTOR, Seq, Stream,
+    SECTOR, Seq,
     addr::{GRAIN, PhysAddr, SegNo},
     batch::{Item, payload_order, place, segments_needed},
     flush::Flushes,
@@ -27,6 +27,7 @@ use crate::{
         ENTRY_BYTES, Entry, EntryKind, Extent, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader,
         RecordKind, Salt, SegmentHeader, SegmentKind,
     },
+    lifetime::{CLASSES_MAX, COLDEST, Classes, MeanBatch},
     mutant::{Rule, is_broken},
     reuse::Coverage,
     space::Space,
@@ -59,8 +60,8 @@ pub(crate) struct Segment {
     pub(crate) epoch: u64,
     /// Last batch accepted when it was opened: its age, for collection.
     pub(crate) opened_seq: Seq,
-    /// Whether it holds batches, not what collection has moved.
-    pub(crate) is_fresh: bool,
+    /// How long its data is expected to live; see [`Classes`].
+    pub(crate) class: u8,
     /// A flush of everything that began when it was dead has ended.
     pub(crate) death_is_durable: bool,
 }
@@ -68,30 +69,20 @@ pub(crate) struct Segment {
 /// Where records are appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AppendPoint {
-    Data,
+    /// Batches of one class.
+    Data(u8),
     Log,
-    /// Moved extents of one class, below [`GC_CLASSES`].
+    /// Moved extents of one class.
     Gc(u8),
 }
 
-/// Append points for moved extents: by age, so that what dies together lies together.
-pub(crate) const GC_CLASSES: usize = 4;
-const APPEND_POINTS: usize = 2 + GC_CLASSES;
+const APPEND_POINTS: usize = 1 + 2 * CLASSES_MAX;
 const _: () = assert!(APPEND_POINTS <= POSITIONS);
-
-impl From<Stream> for AppendPoint {
-    fn from(stream: Stream) -> AppendPoint {
-        match stream {
-            Stream::Data => AppendPoint::Data,
-            Stream::Log => AppendPoint::Log,
-        }
-    }
-}
 
 impl AppendPoint {
     fn kind(self) -> SegmentKind {
         match self {
-            AppendPoint::Data => SegmentKind::Data,
+            AppendPoint::Data(_) => SegmentKind::Data,
             AppendPoint::Log => SegmentKind::Log,
             AppendPoint::Gc(_) => SegmentKind::Gc,
         }
@@ -99,9 +90,16 @@ impl AppendPoint {
 
     fn index(self) -> usize {
         match self {
-            AppendPoint::Data => 0,
-            AppendPoint::Log => 1,
-            AppendPoint::Gc(class) => 2 + usize::from(class),
+            AppendPoint::Log => 0,
+            AppendPoint::Data(class) => 1 + usize::from(class),
+            AppendPoint::Gc(class) => 1 + CLASSES_MAX + usize::from(class),
+        }
+    }
+
+    fn class(self) -> u8 {
+        match self {
+            AppendPoint::Data(class) | AppendPoint::Gc(class) => class,
+            AppendPoint::Log => COLDEST,
         }
     }
 
@@ -110,16 +108,18 @@ impl AppendPoint {
         !matches!(self, AppendPoint::Gc(_))
     }
 
-    /// Append points for batches.
-    pub(crate) const FRESH: [AppendPoint; 2] = [AppendPoint::Data, AppendPoint::Log];
-
     pub(crate) fn all() -> impl Iterator<Item = AppendPoint> {
-        AppendPoint::FRESH.into_iter().chain(AppendPoint::gc())
+        [AppendPoint::Log].into_iter().chain(AppendPoint::data()).chain(AppendPoint::gc())
+    }
+
+    /// All append points for batches of data.
+    pub(crate) fn data() -> impl Iterator<Item = AppendPoint> {
+        (0..CLASSES_MAX as u8).map(AppendPoint::Data)
     }
 
     /// All append points for moved extents.
     pub(crate) fn gc() -> impl Iterator<Item = AppendPoint> {
-        (0..GC_CLASSES as u8).map(AppendPoint::Gc)
+        (0..CLASSES_MAX as u8).map(AppendPoint::Gc)
     }
 }
 
@@ -234,8 +234,7 @@ pub(crate) struct Log {
     /// Bytes appended since the durable checkpoint began.
     pub(crate) bytes_since_checkpoint: u64,
     pub(crate) peak: Peak,
-    /// Batches for which segments of fresh data live, on average of the last ones collected.
-    pub(crate) lifetime: u64,
+    pub(crate) mean_batch: MeanBatch,
     pub(crate) counters: Counters,
 }
 
@@ -273,7 +272,7 @@ impl Log {
             map_position: None,
             bytes_since_checkpoint: 0,
             peak: Peak::default(),
-            lifetime: 0,
+            mean_batch: MeanBatch::default(),
             counters: Counters::default(),
         }
     }
@@ -305,7 +304,7 @@ impl Log {
             generation: life.generation,
             epoch: life.epoch,
             opened_seq: self.last_seq,
-            is_fresh: false,
+            class: COLDEST,
             death_is_durable: false,
         };
         Some(life)
@@ -324,16 +323,9 @@ impl Log {
         self.free.push_back(segment);
     }
 
-    /// Takes a segment that is being collected into the average lifetime.
-    pub(crate) fn note_lifetime(&mut self, segment: SegNo) {
-        let Segment { is_fresh, opened_seq, .. } = *self.segment(segment);
-        if is_fresh {
-            let lifetime = self.last_seq.0.saturating_sub(opened_seq.0);
-            self.lifetime = match self.lifetime {
-                0 => lifetime,
-                average => (average * 15 + lifetime) / 16,
-            };
-        }
+    /// The classes of data, with `live_bytes` in the store.
+    pub(crate) fn classes(&self, live_bytes: u64) -> Classes {
+        Classes::new(self.space.classes(), self.mean_batch.turnover(live_bytes))
     }
 
     /// Life of a segment that is not free.
@@ -492,12 +484,13 @@ impl Log {
         let life = self.take_free(State::Open).expect("admission left too few free segments");
         written[life.segment.0 as usize].store(0, Ordering::Release);
         let Life { segment, generation, epoch } = life;
-        self.segments[segment.0 as usize].is_fresh = point.is_fresh();
+        self.segments[segment.0 as usize].class = point.class();
         let header = SegmentHeader {
             kind: point.kind(),
             segment,
             generation,
             epoch,
+            class: point.class(),
             opened_seq: self.last_seq,
             durable: self.durable(),
         };
@@ -571,7 +564,7 @@ impl Log {
         self.in_flight -= 1;
         let bytes = write.piece.len as u64;
         match write.point {
-            AppendPoint::Data | AppendPoint::Log => self.counters.log_bytes += bytes,
+            AppendPoint::Data(_) | AppendPoint::Log => self.counters.log_bytes += bytes,
             AppendPoint::Gc(_) => self.counters.gc_bytes += bytes,
         }
         let (_, tail) = self.tails.get_mut(&write.segment).expect("a tail stays until it is written");

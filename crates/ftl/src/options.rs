@@ -136,6 +136,12 @@ pub struct Stats {
     pub segments: u64,
     /// Segments that hold nothing.
     pub free_segments: u64,
+    /// Segments without live data that wait: for a flush, or for a reader to leave.
+    pub waiting_for_flush: u64,
+    /// Segments without live data that wait for the next checkpoint.
+    pub waiting_for_checkpoint: u64,
+    /// Free segments that only checkpoints and collection may take.
+    pub reserved_segments: u64,
     /// Bytes stored for what is mapped: sum of the stored bytes of all extents.
     pub allocated_bytes: u64,
     /// All segments in use in bytes: live data, garbage, log, checkpoint.
@@ -180,6 +186,8 @@ pub struct Stats {
     pub corrupt_chunks: u64,
     /// The device's own counters, since it was opened.
     pub device: DeviceStats,
+    /// What carries out the device's requests; see [`lacuna_device::BlockDevice::io_engine`].
+    pub io_engine: &'static str,
 }
 
 impl Stats {

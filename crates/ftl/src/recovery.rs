@@ -30,7 +30,8 @@ use crate::{
     checkpoint,
     fault::LeafReader,
     flush::Buffers,
-    format::{Marks, Salt, SegmentHeader, SegmentKind, Superblock},
+    format::{Marks, Salt, SegmentHeader, Superblock},
+    lifetime::COLDEST,
     log::{Log, Segment, State},
     replay::Replay,
     reuse::Coverage,
@@ -80,8 +81,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         };
         let (generation, epoch) = header.map_or((0, 0), |header| (header.generation, header.epoch));
         let opened_seq = header.map_or(Seq(0), |header| header.opened_seq);
-        let is_fresh = header.is_some_and(|header| header.kind != SegmentKind::Gc);
-        Segment { state, generation, epoch, opened_seq, is_fresh, death_is_durable: false }
+        let class = header.map_or(COLDEST, |header| header.class);
+        Segment { state, generation, epoch, opened_seq, class, death_is_durable: false }
     });
     let seen = headers.iter().flatten();
     let epoch_next = seen.clone().map(|header| header.epoch).max().unwrap_or(0).max(superblock.epoch) + 1;

@@ -17,7 +17,7 @@
 //! Marks of what was durable are in records and in segments' headers. So what was reused after a flush
 //! carries the mark of that flush, and a relocation that is missing below it is damage with a place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crc32c::crc32c;
 use lacuna_device::BlockDevice;
@@ -36,6 +36,9 @@ use crate::{
     space::Space,
 };
 
+/// Threads that read a log of so many bytes or more.
+const READERS: usize = 4;
+const READERS_FROM_BYTES: usize = 64 << 20;
 /// Leaves of the map that were only looked at are evicted after so many batches or relocations.
 const BATCHES_PER_EVICTION: u64 = 256;
 
@@ -74,6 +77,17 @@ struct Found {
     durable: Marks,
     /// Byte on the device at which a scan ended.
     end: u64,
+}
+
+impl Found {
+    fn join(&mut self, other: Found) {
+        for (seq, parts) in other.batches {
+            self.batches.entry(seq).or_default().extend(parts);
+        }
+        self.moves.extend(other.moves);
+        self.durable = self.durable.max(other.durable);
+        self.end = other.end;
+    }
 }
 
 impl Replay<'_> {
@@ -136,13 +150,35 @@ impl Replay<'_> {
         durable: Marks,
         map: &mut Map,
     ) -> Result<Outcome> {
-        let mut found = Found { durable, ..Found::default() };
-        for (life, offset) in sources {
-            self.read_source(*life, *offset, root, &mut found)?;
-        }
+        let mut found = self.read_sources(sources, root)?;
+        found.durable = found.durable.max(durable);
         let last_seq = self.apply_batches(&mut found, root, map)?;
         let last_move = self.apply_moves(&found, root, map)?;
         Ok(Outcome { last_seq, last_move })
+    }
+
+    /// Reads all sources, large ones at the same time: one reader does not fill a fast device.
+    fn read_sources(&self, sources: &[(Life, usize)], root: &Root) -> Result<Found> {
+        let read = |sources: &[(Life, usize)]| {
+            let mut found = Found::default();
+            for (life, offset) in sources {
+                self.read_source(*life, *offset, root, &mut found)?;
+            }
+            Ok(found)
+        };
+        if sources.len() * self.space.segment_bytes < READERS_FROM_BYTES {
+            return read(sources);
+        }
+        std::thread::scope(|scope| {
+            let read = &read;
+            let shares = sources.chunks(sources.len().div_ceil(READERS));
+            let readers: Vec<_> = shares.map(|share| scope.spawn(move || read(share))).collect();
+            let mut found = Found::default();
+            for reader in readers {
+                found.join(reader.join().expect("a reader panicked")?);
+            }
+            Ok(found)
+        })
     }
 
     fn read_source(&self, life: Life, offset: usize, root: &Root, found: &mut Found) -> Result<()> {
@@ -169,7 +205,7 @@ impl Replay<'_> {
 
     /// The first pass; returns the last batch that is there.
     fn apply_batches(&self, found: &mut Found, root: &Root, map: &mut Map) -> Result<Seq> {
-        let mut last = root.start_seq;
+        let (mut last, mut payloads) = (root.start_seq, self.payloads());
         while let Some((seq, mut parts)) = take_next(&mut found.batches, last) {
             parts.sort_unstable_by_key(|part| part.record.header.part);
             if !is_whole(&parts) && !is_broken(Rule::AllParts) {
@@ -179,7 +215,7 @@ impl Replay<'_> {
             for part in &parts {
                 entries.extend(self.entries(part)?);
             }
-            if seq > found.durable.batches && !self.payload_is_whole(&entries)? {
+            if seq > found.durable.batches && !payloads.are_whole(&entries)? {
                 break;
             }
             last = seq;
@@ -203,14 +239,14 @@ impl Replay<'_> {
     /// The second pass; returns the last relocation that is there.
     fn apply_moves(&self, found: &Found, root: &Root, map: &mut Map) -> Result<Seq> {
         let durable = found.durable.moves;
-        let mut expected = root.start_move.next();
+        let (mut expected, mut payloads) = (root.start_move.next(), self.payloads());
         for (number, part) in &found.moves {
             if *number > expected && expected <= durable {
                 break;
             }
             expected = number.next();
             for entry in self.entries(part)? {
-                if *number <= durable || self.payload_is_whole(std::slice::from_ref(&entry))? {
+                if *number <= durable || payloads.are_whole(std::slice::from_ref(&entry))? {
                     self.leaves.fault_in(map, &[entry.lba.0..entry.lba.0 + entry.sectors])?;
                     relocate(map, &entry);
                 }
@@ -233,16 +269,32 @@ impl Replay<'_> {
         part.record.entries().map_err(|flaw| corrupt(self.device, "log record", part.at, flaw))
     }
 
-    /// Whether all payload of `entries`, which the power may have cut, is there.
-    fn payload_is_whole(&self, entries: &[Entry]) -> Result<bool> {
-        let mut reader: Option<(SegNo, SegmentReader<'_>)> = None;
+    fn payloads(&self) -> Payloads<'_> {
+        Payloads { replay: self, readers: HashMap::new() }
+    }
+}
+
+/// Verifies payload that the power may have cut. It comes in the order of the log, from as many segments
+/// at a time as there are append points.
+struct Payloads<'a> {
+    replay: &'a Replay<'a>,
+    readers: HashMap<SegNo, SegmentReader<'a>>,
+}
+
+impl Payloads<'_> {
+    const READERS_MAX: usize = 16;
+
+    /// Whether all payload of `entries` is there.
+    fn are_whole(&mut self, entries: &[Entry]) -> Result<bool> {
         for entry in entries.iter().filter(|entry| entry.kind != EntryKind::Trim) {
             let segment = entry.phys.segment;
-            if reader.as_ref().is_none_or(|(open, _)| *open != segment) {
-                reader = Some((segment, SegmentReader::new(self.device, self.space, segment)));
+            if self.readers.len() >= Self::READERS_MAX && !self.readers.contains_key(&segment) {
+                self.readers.clear();
             }
-            let (_, open) = reader.as_mut().expect("just set");
-            let found = crc32c(open.bytes(entry.phys.offset(), usize::from(entry.stored))?);
+            let Replay { device, space, .. } = *self.replay;
+            let reader = self.readers.entry(segment);
+            let reader = reader.or_insert_with(|| SegmentReader::new(device, space, segment));
+            let found = crc32c(reader.bytes(entry.phys.offset(), usize::from(entry.stored))?);
             if found != entry.crc && !is_broken(Rule::ReplayVerifies) {
                 return Ok(false);
             }

@@ -60,6 +60,19 @@ impl<'a> SegmentReader<'a> {
         Ok(&self.window[offset - self.start..][..len])
     }
 
+    /// The first grain from `offset`, itself on a grain, that begins like a record.
+    fn find_magic(&mut self, mut offset: usize) -> Result<Option<usize>> {
+        while offset < self.space.segment_bytes {
+            let end = (offset + WINDOW_BYTES).next_multiple_of(WINDOW_BYTES).min(self.space.segment_bytes);
+            let mut grains = self.bytes(offset, end - offset)?.chunks_exact(GRAIN);
+            if let Some(index) = grains.position(RecordHeaderRaw::begins) {
+                return Ok(Some(offset + index * GRAIN));
+            }
+            offset = end;
+        }
+        Ok(None)
+    }
+
     /// The record of `life` at `offset`, if there is one.
     pub(crate) fn record(&mut self, offset: usize, salt: Salt, life: Life) -> Result<Option<Record>> {
         if offset + RECORD_HEADER_BYTES > self.space.segment_bytes {
@@ -125,11 +138,12 @@ impl<'a> Scan<'a> {
     /// there that it did not reach in order; damage to a record leaves the rest of the segment. The
     /// marks tell them apart. Records start on any grain.
     pub(crate) fn marks_beyond(&mut self) -> Result<Marks> {
-        let mut marks = Marks::default();
-        for offset in (self.next.next_multiple_of(GRAIN)..self.reader.space.segment_bytes).step_by(GRAIN) {
+        let (mut marks, mut at) = (Marks::default(), self.next.next_multiple_of(GRAIN));
+        while let Some(offset) = self.reader.find_magic(at)? {
             if let Some(record) = self.reader.record(offset, self.salt, self.life)? {
                 marks = marks.max(record.header.durable());
             }
+            at = offset + GRAIN;
         }
         Ok(marks)
     }

@@ -21,15 +21,15 @@ use crate::{
         ENTRY_BYTES, LEAF_BYTES_MAX, LEAF_HEADER_BYTES, LEAF_PADDING, MAP_INDEX_BYTES, RECORD_HEADER_BYTES,
         RECORDS_START, ROW_BYTES_MAX, Root, SEGMENT_LIVE_BYTES,
     },
-    log::GC_CLASSES,
+    lifetime::CLASSES_MAX,
     map::{LEAF_WEIGHT, Live},
     store::BATCH_BYTES_MAX,
 };
 
 /// Segments that fresh data leaves to garbage collection.
 pub(crate) const GC_SEGMENTS: usize = 2;
-/// Segments that are open for appends at most: data, log, moved extents.
-const OPEN_SEGMENTS: usize = 2 + GC_CLASSES;
+/// Segments of the store per class of data.
+const SEGMENTS_PER_CLASS: usize = 20;
 /// Longest body of a record of leaves, index entries or counters.
 pub(crate) const MAP_RECORD_BYTES: usize = 256 << 10;
 /// Bytes of a leaf beside its rows, its place in the index included.
@@ -134,11 +134,21 @@ impl Space {
         whole.saturating_sub(taken).max(both.saturating_sub(in_use))
     }
 
+    /// Classes of data: each takes two open segments, which a small store has not to spare.
+    pub(crate) fn classes(&self) -> usize {
+        (self.segments / SEGMENTS_PER_CLASS).clamp(1, CLASSES_MAX)
+    }
+
+    /// Segments that are open for appends at most: batches and moved extents of each class, log.
+    fn open_segments(&self) -> usize {
+        1 + 2 * self.classes()
+    }
+
     /// Segments that never hold live data for long: superblocks, append points, reserves of the
     /// rules above (empty checkpoints and rounding included), the largest batch before it is applied.
     fn fixed_segments(&self) -> usize {
         let checkpoints = self.checkpoint_segments(0) + self.map_segments_max(0) + 2;
-        1 + OPEN_SEGMENTS + GC_SEGMENTS + checkpoints + self.batch_segments_max()
+        1 + self.open_segments() + GC_SEGMENTS + checkpoints + self.batch_segments_max()
     }
 
     /// Limits when `damaged` segments are out of use; none when the store is too small.

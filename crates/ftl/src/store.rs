@@ -31,7 +31,7 @@ use crate::{
     log::Log,
     map::Map,
     recovery,
-    space::{Limits, Space},
+    space::{GC_SEGMENTS, Limits, Space},
     superblock,
 };
 
@@ -98,12 +98,17 @@ impl Store {
         let segments = self.space.segments as u64;
         let free = log.free.len() as u64;
         let counters = log.counters;
+        let waiting = self.waiting(&log, &map);
+        let reserved = self.checkpoint_reserve(&log, log.peak.weight()) + GC_SEGMENTS;
         let residence = map.residence();
         Stats {
             capacity_bytes: self.superblock.lock().capacity_bytes,
             segment_bytes: self.space.segment_bytes as u64,
             segments,
             free_segments: free,
+            waiting_for_flush: (waiting.flush + waiting.ready + waiting.reader) as u64,
+            waiting_for_checkpoint: waiting.checkpoint as u64,
+            reserved_segments: reserved as u64,
             allocated_bytes: total.bytes,
             store_bytes: (segments - free) * self.space.segment_bytes as u64,
             live_bytes: Space::cost(total),
@@ -126,6 +131,7 @@ impl Store {
             replayed_batches: counters.replayed_batches,
             corrupt_chunks: counters.corrupt_chunks,
             device: self.device.stats(),
+            io_engine: self.device.io_engine().unwrap_or("none"),
         }
     }
 }

@@ -7,12 +7,16 @@ use crate::{
     background::DIRTY_SHARE,
     batch::Batch,
     format::{EntryKind, RecordKind},
+    lifetime::CLASSES_MAX,
     log::{AppendPoint, Log},
     map::Map,
     space::{GC_SEGMENTS, Space},
     staged::Staged,
     store::Store,
 };
+
+/// Items of a batch that are looked at for its class.
+const LOOKED_AT_MAX: usize = 8;
 
 impl Store {
     /// See [`crate::Ftl::write_batch`].
@@ -24,7 +28,6 @@ impl Store {
             return Err(Error::BatchTooLarge { bytes: batch.log_bytes(), bytes_max });
         }
         let staged = batch.stage();
-        let point = AppendPoint::from(stream);
         if self.options.map_memory.is_some() {
             self.limit_dirty_leaves()?;
         }
@@ -41,6 +44,7 @@ impl Store {
                 continue;
             }
             self.check_limits(&log, &map, &batch)?;
+            let point = self.append_point(&log, &map, stream, &batch);
             let fresh = log.segments_needed(point, &batch.items);
             if !has_helped && fresh > 0 && self.is_due(&log) {
                 drop((map, log));
@@ -64,6 +68,20 @@ impl Store {
             self.background.kick();
         }
         Ok(seq)
+    }
+
+    /// Where the batch goes: with data of its lifetime, unless that takes a segment that is not to spare
+    /// and others have room.
+    fn append_point(&self, log: &Log, map: &Map, stream: Stream, batch: &Batch<'_>) -> AppendPoint {
+        if stream == Stream::Log {
+            return AppendPoint::Log;
+        }
+        let own = AppendPoint::Data(class_of(log, map, batch));
+        if self.missing_segments(log, map, own, batch) == 0 {
+            return own;
+        }
+        let with_room = AppendPoint::data().find(|point| log.segments_needed(*point, &batch.items) == 0);
+        with_room.unwrap_or(own)
     }
 
     /// `Full` when the batch would leave too much live.
@@ -128,6 +146,7 @@ impl Store {
         let placed = log.append(point, RecordKind::Batch, &batch.items, staged, &self.written);
         log.counters.batches += 1;
         log.counters.host_bytes += batch.host_bytes;
+        log.mean_batch.note(if point == AppendPoint::Log { 0 } else { batch.payload_bytes });
         for (item, phys) in batch.items.iter().zip(placed) {
             match item.kind {
                 EntryKind::Trim => map.trim(item.range()),
@@ -137,4 +156,24 @@ impl Store {
         log.peak.note(map.weight(0));
         seq
     }
+}
+
+/// The class of most bytes of the batch, from a look at some of it.
+fn class_of(log: &Log, map: &Map, batch: &Batch<'_>) -> u8 {
+    let classes = log.classes(map.total().bytes);
+    let mut bytes = [0; CLASSES_MAX];
+    let step = batch.items.len().div_ceil(LOOKED_AT_MAX).max(1);
+    for item in batch.items.iter().step_by(step).filter(|item| item.kind == EntryKind::Write) {
+        let class = match map.extents(item.range()).next() {
+            // Leaves are in memory here; a hint would not be worth waiting for one.
+            None | Some(Err(_)) => classes.unknown(),
+            Some(Ok((_, old))) => {
+                let interval = log.last_seq.0 - old.birth.0;
+                classes.overwritten(log.segment(old.phys.segment).class, interval)
+            }
+        };
+        bytes[usize::from(class)] += item.payload.len();
+    }
+    let most = bytes.iter().zip(0..).max_by_key(|(bytes, _)| **bytes);
+    most.filter(|(bytes, _)| **bytes > 0).map_or(classes.unknown(), |(_, class)| class)
 }

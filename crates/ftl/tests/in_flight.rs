@@ -8,6 +8,7 @@ use std::{
         atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use harness::{assert_sound, format};
@@ -102,6 +103,8 @@ impl BlockDevice for LateDevice {
     }
 
     fn sync(&self) -> Result<()> {
+        // Long enough that others come meanwhile.
+        thread::sleep(Duration::from_micros(100));
         self.inner.sync()
     }
 
@@ -234,5 +237,34 @@ fn a_write_that_fails_late_stops_everybody() {
         late.stop(pump);
         sim.heal();
         assert_sound(&Ftl::open(raw, Options::default()).unwrap());
+    });
+}
+
+#[test]
+fn many_flush_at_once_beside_the_background_thread() {
+    for_each_seed(4, |seed| {
+        let sim = SimDevice::new(8 << 20, seed);
+        let raw: Arc<dyn BlockDevice> = sim.clone();
+        format(&raw);
+        let (late, pump) = LateDevice::start(sim, seed);
+        let ftl = Ftl::open(late.clone(), Options { background: true, ..Options::default() }).unwrap();
+        thread::scope(|scope| {
+            for thread in 0..8 {
+                let ftl = &ftl;
+                scope.spawn(move || {
+                    for number in 0..400 {
+                        let data = version(thread, number);
+                        let op = Op::Write { lba: chunk(thread, number), data: &data };
+                        ftl.write_batch(&[op], Stream::Log).unwrap();
+                        ftl.flush().unwrap();
+                    }
+                });
+            }
+        });
+        let stats = ftl.stats();
+        assert!(stats.flushes < stats.batches, "flushes are shared: {} for {}", stats.flushes, stats.batches);
+        assert_sound(&ftl);
+        drop(ftl);
+        late.stop(pump);
     });
 }

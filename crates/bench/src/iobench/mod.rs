@@ -5,6 +5,7 @@
 //! it. Latencies are those of whole calls, throughput includes making everything durable at the end,
 //! and filling before the measured part is in none of the figures.
 
+pub mod goals;
 mod pattern;
 mod report;
 mod target;
@@ -69,6 +70,9 @@ pub struct Config {
     pub live_percent: u64,
     /// For [`Pattern::Overwrite`]: bytes written in the measured part, as a multiple of the capacity.
     pub overwrite_capacities: u64,
+    /// For [`Pattern::RandomWrite`] on the ftl: before the measured part the capacity is written once, so
+    /// that the log has wrapped.
+    pub wraps: bool,
     /// Memory for the map of the store in bytes; all of it is kept if none.
     pub map_memory_bytes: Option<u64>,
     /// For all patterns that choose blocks at random.

@@ -16,6 +16,7 @@ fn config(patterns: &[Pattern]) -> Config {
         block_bytes: 16 << 10,
         live_percent: 50,
         overwrite_capacities: 2,
+        wraps: false,
         map_memory_bytes: Some(1 << 14),
         skew: Skew::Uniform,
         seed: 1,
@@ -42,6 +43,25 @@ fn all_patterns_run_on_both_targets() {
     assert_eq!(table.lines().count(), 1 + 3 * Pattern::ALL.len() + 3);
     assert!(table.contains("does not mean"), "what the ratios are not stands below them");
     assert_eq!(table.lines().filter(|line| line.trim().starts_with("ftl : raw")).count(), Pattern::ALL.len());
+}
+
+#[test]
+fn goals_are_judged_on_both_targets() {
+    let config = config(&[]);
+    let (goals, all) = goals::run(&config, 2, &device(), &device()).unwrap();
+    assert_eq!((goals.len(), all.len()), (4, 2 * 2 * 3 + 1));
+    for goal in &goals {
+        let [low, high] = goal.interval;
+        assert!(low <= goal.ratio && goal.ratio <= high * 1.001 && goal.ftl.len() == 2, "{goal:?}");
+    }
+    assert_eq!(goals[3].raw, [1.0, 1.0], "a raw overwrite writes what it is told to");
+    assert!(goals[3].is_met, "one append takes nine sectors for eight: {:?}", goals[3]);
+    let written: Vec<_> = all.iter().filter(|report| report.pattern == "randwrite").collect();
+    assert!(written.iter().all(|report| report.log_bytes > 0) && written.len() == 2);
+    assert_eq!(all[12].pattern, "overwrite");
+    let table = goals::table(&config, &goals, &all);
+    assert_eq!(table.lines().count(), 1 + 4 + 1, "{table}");
+    assert!(goals::run(&config, 1, &device(), &device()).is_err());
 }
 
 #[test]

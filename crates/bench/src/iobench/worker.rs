@@ -20,7 +20,7 @@ use crate::linkbench::{Progress, Random, Shuffle, Zipf};
 const POOL_BYTES: usize = 8 << 20;
 /// Bytes of one write of the fill.
 const FILL_BYTES: u64 = 1 << 20;
-/// Share of a measured overwrite that is run before it, to get to the steady state.
+/// Capacities that are written before the measured part, to get to the steady state.
 const SETTLE_CAPACITIES: u64 = 1;
 
 /// When a phase ends.
@@ -48,12 +48,12 @@ pub(super) fn run(
         load.watch(&format!("{title}, fill"), || load.fill())?;
     }
     let capacity_requests = capacity_bytes.div_ceil(request_bytes);
+    if pattern == Pattern::Overwrite || (pattern == Pattern::RandomWrite && config.wraps) {
+        let settle = Until::Requests(SETTLE_CAPACITIES * capacity_requests);
+        load.watch(&format!("{title}, settle"), || load.phase(settle, 1))?;
+    }
     let until = match pattern {
-        Pattern::Overwrite => {
-            let settle = Until::Requests(SETTLE_CAPACITIES * capacity_requests);
-            load.watch(&format!("{title}, settle"), || load.phase(settle, 1))?;
-            Until::Requests(config.overwrite_capacities * capacity_requests)
-        }
+        Pattern::Overwrite => Until::Requests(config.overwrite_capacities * capacity_requests),
         _ => Until::Passed(config.seconds),
     };
     let before = target.traffic();
@@ -164,7 +164,8 @@ impl<'a> Load<'a> {
         let mut now = Instant::now();
         loop {
             let is_over = match until {
-                Until::Passed(time) => now.duration_since(start) >= time,
+                // One request at least: there is no rate without.
+                Until::Passed(time) => !nanos.is_empty() && now.duration_since(start) >= time,
                 Until::Requests(requests) => self.requests.fetch_add(1, Relaxed) >= requests,
             };
             if is_over || self.failed.load(Relaxed) {

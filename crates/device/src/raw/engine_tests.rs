@@ -126,6 +126,20 @@ fn dropping_the_device_waits_for_all_writes() {
 }
 
 #[test]
+fn a_dropped_store_is_free_at_once() {
+    with_each(|io| {
+        let (directory, device) = store(io, 4);
+        let path = directory.path().join("store");
+        drop(device);
+        for _ in 0..50 {
+            let device = RawDevice::open(&path, RawOptions { io, ..RawOptions::default() }).unwrap();
+            let mut reads = [(0, AlignedBuf::zeroed(BLOCK)), (0, AlignedBuf::zeroed(BLOCK))];
+            device.read_many(&mut reads).unwrap();
+        }
+    });
+}
+
+#[test]
 fn failures_are_those_of_ordinary_calls() {
     with_each(|io| {
         let full = open("/dev/full", OFlags::RDWR);

@@ -13,6 +13,9 @@
 //!    overflows.
 //! 3. Every request ends once, and all of them before the thread does.
 //!
+//! The file is not registered with the ring: the kernel takes rings apart some time after their end,
+//! and would keep the file open, and its lock, until then.
+//!
 //! What completes short, or was interrupted, cancelled or put off, is finished by ordinary calls:
 //! it is rare, and they know how to.
 
@@ -145,7 +148,6 @@ impl Ring {
         if ![opcode::Read::CODE, opcode::Write::CODE].into_iter().all(|code| probe.is_supported(code)) {
             return Err(Errno::NOSYS.into());
         }
-        ring.submitter().register_files(&[file.file.as_raw_fd()])?;
         Ok(Ring {
             ring,
             inbox,
@@ -199,7 +201,7 @@ impl Ring {
             let request = self.waiting.pop().expect("just seen");
             let len = request.len.min(TRANSFER_MAX) as u32;
             let request = self.slots[slot].insert(request);
-            let (file, at) = (types::Fixed(0), request.buf.as_mut_ptr());
+            let (file, at) = (types::Fd(self.file.file.as_raw_fd()), request.buf.as_mut_ptr());
             let entry = match request.kind {
                 Kind::Read => opcode::Read::new(file, at, len).offset(request.offset).build(),
                 Kind::Write => opcode::Write::new(file, at, len).offset(request.offset).build(),

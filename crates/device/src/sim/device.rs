@@ -66,14 +66,38 @@ enum Discarded {
     Zeros,
     /// Random bytes of this seed.
     Garbage(u64),
+    /// Each sector one of the above, by this seed and its place.
+    Mixed(u64),
 }
 
 impl Discarded {
     fn roll(rng: &mut SeededRng) -> Discarded {
+        match rng.below(4) {
+            0 => Discarded::Mixed(rng.next_u64()),
+            _ => Discarded::roll_alike(rng),
+        }
+    }
+
+    fn roll_alike(rng: &mut SeededRng) -> Discarded {
         match rng.below(3) {
             0 => Discarded::Old,
             1 => Discarded::Zeros,
             _ => Discarded::Garbage(rng.next_u64()),
+        }
+    }
+
+    /// Changes a range of `image`.
+    fn apply(self, image: &mut SparseBytes, offset: u64, len: u64) {
+        match self {
+            Discarded::Old => {}
+            Discarded::Zeros => image.zero(offset, len),
+            Discarded::Garbage(seed) => write_garbage(image, seed, offset, len),
+            Discarded::Mixed(seed) => {
+                for at in (offset..offset + len).step_by(SECTOR) {
+                    let alike = Discarded::roll_alike(&mut SeededRng::new(seed ^ at));
+                    alike.apply(image, at, SECTOR as u64);
+                }
+            }
         }
     }
 }
@@ -91,9 +115,7 @@ impl Pending {
             let at = self.offset + start;
             match &self.change {
                 Change::Write(data) => image.write(at, &data[start as usize..(start + len) as usize]),
-                Change::Discard(Discarded::Old) => {}
-                Change::Discard(Discarded::Zeros) => image.zero(at, len),
-                Change::Discard(Discarded::Garbage(seed)) => write_garbage(image, *seed, at, len),
+                Change::Discard(outcome) => outcome.apply(image, at, len),
             }
         }
     }

@@ -90,6 +90,13 @@ fn discarded_space_reads_as_anything() {
     });
     assert!(all.iter().all(|outcome| outcome[4..] == [1; 4]));
     assert!(all.contains(&[1; 8][..]) && all.contains(&[0, 0, 0, 0, 1, 1, 1, 1][..]) && all.len() > 20);
+    // Also in part, although it was synced.
+    let mixed = |outcome: &&Vec<u8>| {
+        let gone = outcome[..4].iter().filter(|byte| **byte == 0).count();
+        let kept = outcome[..4].iter().filter(|byte| **byte == 1).count();
+        gone > 0 && kept > 0
+    };
+    assert!(all.iter().filter(mixed).count() >= 3);
 }
 
 #[test]

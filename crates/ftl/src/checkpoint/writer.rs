@@ -176,7 +176,8 @@ impl<'a> Writer<'a> {
         let Life { segment, generation, epoch } = life;
         self.position = Some(Place { segment, generation, offset: 0 });
         let (kind, durable) = (SegmentKind::Checkpoint, self.store.log.lock().durable());
-        let header = SegmentHeader { kind, segment, generation, epoch, opened_seq: self.seq, durable };
+        let header =
+            SegmentHeader { kind, segment, generation, epoch, class: 0, opened_seq: self.seq, durable };
         let start = self.store.space.checkpoint_start();
         let mut bytes = vec![0; start];
         let header = header.to_raw(self.salt);

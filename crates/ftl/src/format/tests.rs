@@ -76,6 +76,7 @@ fn segment_header_round_trip_and_flips() {
         segment: SegNo(3),
         generation: 9,
         epoch: 2,
+        class: 2,
         opened_seq: Seq(5),
         durable: Marks { batches: Seq(4), moves: Seq(2) },
     };
@@ -201,13 +202,15 @@ fn index_entries_are_checked() {
 #[test]
 fn root_round_trip() {
     let place = Place { segment: SegNo(2), generation: 3, offset: 512 };
+    let mut positions = [None; POSITIONS];
+    (positions[1], positions[15]) = (Some(place), Some(place));
     let root = Root {
         start_seq: Seq(6),
         start_move: Seq(5),
         generation_next: 8,
         extents: 1000,
         leaves: 12,
-        positions: [None, Some(place), None, None, None, None, None, Some(place)],
+        positions,
         records: vec![place, Place { segment: SegNo(4), ..place }],
     };
     let bytes = root.to_bytes();
@@ -235,7 +238,7 @@ fn the_prose_agrees_with_the_code() {
     let tables = [
         rows!(SuperblockRaw: magic version crc features uuid capacity_bytes segment_bytes block_bytes sequence
             epoch flushed_seq root_generation root_segment root_offset root_bytes reserved),
-        rows!(SegmentHeaderRaw: magic crc version kind reserved_a segment generation epoch opened_seq flushed_seq
+        rows!(SegmentHeaderRaw: magic crc version kind class segment generation epoch opened_seq flushed_seq
             flushed_move reserved_b),
         rows!(RecordHeaderRaw: magic crc kind flags space segment generation epoch seq flushed_seq part offset
             body_bytes total_bytes),

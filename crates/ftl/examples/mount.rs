@@ -1,0 +1,67 @@
+//! How long the first open after a crash takes.
+//!
+//!     cargo run --release -p lacuna-ftl --example mount -- FILE [EXTENTS] [GIB] [LOG_MIB]
+//!
+//! Makes a sparse store file of GIB (64) that maps EXTENTS (4,000,000) extents of one sector each, closes
+//! it, overwrites LOG_MIB (1,024) in pages of 16 KiB, and ends without closing, as a killed process does.
+//! Then it opens the store and times that. FILE must not exist; it is removed in the end.
+//!
+//! What is read stands in the page cache unless FILE lies where direct I/O works; the program says so.
+
+use std::{path::Path, sync::Arc, time::Instant};
+
+use lacuna_device::{BlockDevice, RawDevice, RawOptions, sim::SeededRng};
+use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Stream};
+
+const PAGE: usize = 16384;
+/// Extents written by one batch.
+const AT_ONCE: u64 = 4000;
+
+fn open(path: &Path) -> Result<(Arc<RawDevice>, Ftl), Box<dyn std::error::Error>> {
+    let device = Arc::new(RawDevice::open(path, RawOptions::default())?);
+    let ftl = Ftl::open(device.clone(), Options { background: true, ..Options::default() })?;
+    Ok((device, ftl))
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let path = arguments.next().ok_or("name a file to make")?;
+    let path = Path::new(&path);
+    let mut number = |default: u64| arguments.next().map_or(Ok(default), |argument| argument.parse());
+    let (extents, bytes, log_bytes) = (number(4_000_000)?, number(64)? << 30, number(1024)? << 20);
+
+    let device: Arc<dyn BlockDevice> = Arc::new(RawDevice::create(path, bytes, RawOptions::default())?);
+    Ftl::format(device.clone(), &FormatOptions::default())?;
+    drop(device);
+    let (device, ftl) = open(path)?;
+    let sector = [1; 512];
+    for first in (0..extents).step_by(AT_ONCE as usize) {
+        let lbas = (first..extents.min(first + AT_ONCE)).map(|number| Lba(number * 2));
+        let ops: Vec<_> = lbas.map(|lba| Op::Write { lba, data: &sector }).collect();
+        ftl.write_batch(&ops, Stream::Data)?;
+    }
+    ftl.checkpoint()?;
+    let (mut rng, mut page) = (SeededRng::new(1), vec![0; PAGE]);
+    rng.fill(&mut page);
+    for _ in 0..log_bytes / PAGE as u64 {
+        let lba = Lba(rng.below(extents / 32 + 1) * 64);
+        ftl.write_batch(&[Op::Write { lba, data: &page }], Stream::Data)?;
+    }
+    ftl.flush()?;
+    println!("{} extents; direct I/O: {}", ftl.stats().extents, device.is_direct());
+    drop((ftl, device));
+
+    let began = Instant::now();
+    let (_device, ftl) = open(path)?;
+    let seconds = began.elapsed().as_secs_f64();
+    let stats = ftl.stats();
+    println!(
+        "opened in {seconds:.2} s: {} extents, {} batches replayed, {} MB read, {} MB written",
+        stats.extents,
+        stats.replayed_batches,
+        stats.device.read_bytes / 1_000_000,
+        stats.device.written_bytes / 1_000_000,
+    );
+    std::fs::remove_file(path)?;
+    Ok(())
+}
