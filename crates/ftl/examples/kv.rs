@@ -33,13 +33,16 @@ const MAGIC: [u8; 4] = *b"LcKV";
 /// One element of [`Kv::apply`].
 #[derive(Clone, Debug)]
 pub enum Change {
+    /// Key and value.
     Put(Vec<u8>, Vec<u8>),
+    /// Key.
     Delete(Vec<u8>),
 }
 
 /// What can go wrong.
 #[derive(Debug)]
 pub enum Error {
+    /// The ftl refused, or found damage.
     Ftl(lacuna_ftl::Error),
     /// All slots of the key are taken by others: with 2^47 slots, bad luck beyond belief.
     Crowded,

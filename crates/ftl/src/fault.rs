@@ -86,11 +86,10 @@ impl LeafReader<'_> {
         verified.map_err(|flaw| corrupt(self.device, "map leaf", self.device_offset(place), flaw))
     }
 
-    /// Brings in all that changes of `ranges` (sorted, without overlap) need, where no other thread
-    /// sees the map.
-    pub(crate) fn fault_in(&self, map: &mut Map, ranges: &[Range<u64>]) -> Result<()> {
+    /// Brings in all that a change of `range` needs, where no other thread sees the map.
+    pub(crate) fn fault_in(&self, map: &mut Map, range: Range<u64>) -> Result<()> {
         loop {
-            let absent = map.absent(ranges);
+            let absent = map.absent(std::slice::from_ref(&range));
             if absent.is_empty() {
                 return Ok(());
             }

@@ -220,7 +220,7 @@ impl Replay<'_> {
             }
             last = seq;
             for entry in entries {
-                self.leaves.fault_in(map, &[entry.lba.0..entry.lba.0 + entry.sectors])?;
+                self.leaves.fault_in(map, entry.lba.0..entry.lba.0 + entry.sectors)?;
                 apply(map, entry, last);
             }
             if last.0.is_multiple_of(BATCHES_PER_EVICTION) {
@@ -247,7 +247,7 @@ impl Replay<'_> {
             expected = number.next();
             for entry in self.entries(part)? {
                 if *number <= durable || payloads.are_whole(std::slice::from_ref(&entry))? {
-                    self.leaves.fault_in(map, &[entry.lba.0..entry.lba.0 + entry.sectors])?;
+                    self.leaves.fault_in(map, entry.lba.0..entry.lba.0 + entry.sectors)?;
                     relocate(map, &entry);
                 }
             }

@@ -389,14 +389,14 @@ fn check_shape(bytes: &[u8]) -> Result<(), Flaw> {
         [u64::MAX, u64::MAX, u32::MAX as u64, u32::MAX as u64, (1 << 22) - 1, u32::MAX as u64];
     for index in 0..len {
         let mut at = len * start_bytes + index * row_bytes(&raw.width);
-        for column in 0..COLUMNS {
+        for (column, largest) in LARGEST.into_iter().enumerate() {
             let width = raw.width[column];
             let rest = match column {
                 START => load(columns, index * start_bytes, width),
                 _ => load(columns, at, width),
             };
             at += if column == START { 0 } else { usize::from(width) };
-            if raw.base[column].get().checked_add(rest).is_none_or(|value| value > LARGEST[column]) {
+            if raw.base[column].get().checked_add(rest).is_none_or(|value| value > largest) {
                 return Err("map leaf with a value out of range");
             }
         }

@@ -182,10 +182,10 @@ impl Shelf {
         assert!(!map.install(absent, leaf), "twice");
     }
 
-    /// Brings in what changes of `ranges` need.
-    fn fault_in(&self, map: &mut Map, ranges: &[Range<u64>]) {
+    /// Brings in what a change of `range` needs.
+    fn fault_in(&self, map: &mut Map, range: Range<u64>) {
         loop {
-            match &map.absent(ranges)[..] {
+            match &map.absent(std::slice::from_ref(&range))[..] {
                 [] => return,
                 absent => absent.iter().for_each(|absent| self.install(map, absent)),
             }
@@ -223,13 +223,13 @@ fn a_map_that_is_mostly_elsewhere_agrees_with_a_map_of_chunks() {
             let chunk = rng.below(CHUNKS);
             if number < 6_000 || rng.chance(40) {
                 let stored = (1 + rng.below(1024)) * 16;
-                shelf.fault_in(&mut map, &[chunk * 32..chunk * 32 + 32]);
+                shelf.fault_in(&mut map, chunk * 32..chunk * 32 + 32);
                 let phys = PhysAddr { segment: SegNo(1 + (number % 6) as u32), grain: 36 + number as u32 };
                 map.write(Lba(chunk * 32), 32, phys, stored as u16, number as u32, Seq(number));
                 model.insert(chunk * 32, stored);
             } else {
                 let end = chunk + 1 + if rng.chance(2) { rng.below(600) } else { rng.below(3) };
-                shelf.fault_in(&mut map, &[chunk * 32..end * 32]);
+                shelf.fault_in(&mut map, chunk * 32..end * 32);
                 map.trim(chunk * 32..end * 32);
                 model.retain(|lba, _| !(chunk * 32..end * 32).contains(lba));
             }
@@ -254,7 +254,7 @@ fn a_map_that_is_mostly_elsewhere_agrees_with_a_map_of_chunks() {
         }
         assert!(evicted > 500, "only {evicted} leaves were evicted");
         // Loaded from its index the map is the same, and small leaves were merged all the same.
-        shelf.fault_in(&mut map, &[SPACE]);
+        shelf.fault_in(&mut map, SPACE);
         check_map(&map);
         let leaves = map.residence().leaves;
         assert!(leaves <= map.total().extents / LEAF_WEIGHT + 2, "{leaves} leaves for {:?}", map.total());
@@ -269,7 +269,7 @@ fn a_map_that_is_mostly_elsewhere_agrees_with_a_map_of_chunks() {
         let index: Vec<_> = map.leaves(|_| false).into_iter().map(entry).collect();
         let mut loaded = Map::load(index, map.segments().to_vec());
         assert_eq!((loaded.residence().resident, loaded.total()), (0, map.total()));
-        shelf.fault_in(&mut loaded, &[SPACE]);
+        shelf.fault_in(&mut loaded, SPACE);
         check_map(&loaded);
         assert_eq!(all(&loaded, SPACE), all(&map, SPACE));
     });
