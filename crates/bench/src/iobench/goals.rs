@@ -131,7 +131,7 @@ pub fn run(
         ..config.clone()
     };
     let on_ftl = |side: Side, round| {
-        let target = target::FtlTarget::format(Arc::clone(device))?;
+        let target = target::FtlTarget::format(Arc::clone(device), None)?;
         worker::run(&with(side, round), side.pattern, &target, capacity)
             .with_context(|| device.name().to_owned())
     };
