@@ -16,6 +16,7 @@ mod live;
 mod mariadb_demo;
 mod metrics;
 mod mount;
+mod scrub;
 mod size;
 mod trace;
 mod trimbench;
@@ -42,6 +43,7 @@ enum Command {
     Format(format::Arguments),
     Info(info::Arguments),
     Check(check::Arguments),
+    Scrub(scrub::Arguments),
     #[command(name = "linkbench")]
     LinkBench(Box<linkbench::Arguments>),
     #[command(name = "iobench")]
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         Command::Format(arguments) => format::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
+        Command::Scrub(arguments) => scrub::run(&arguments),
         Command::LinkBench(arguments) => linkbench::run(&arguments),
         Command::IoBench(arguments) => iobench::run(&arguments),
         Command::TrimBench(arguments) => trimbench::run(&arguments),

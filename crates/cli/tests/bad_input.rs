@@ -7,7 +7,8 @@ use std::{
     process::{Command, Output},
 };
 
-use lacuna_device::{RawDevice, RawOptions};
+use lacuna_device::{RawDevice, RawOptions, StreamHint};
+use lacuna_nvmfs::{PlaceOptions, open_place};
 use support::{Scratch, lacuna, run, succeed};
 
 /// Expects exit code `code` and that the last line on standard error is a complaint with all of
@@ -72,6 +73,7 @@ fn missing_and_foreign_places() {
     for arguments in [
         "info diary",
         "check diary",
+        "scrub diary",
         "linkbench --store diary",
         "format diary --size 64M",
         "flash-model diary",
@@ -157,4 +159,30 @@ fn full_stores_and_disks() {
     let unmounted = Command::new("umount").arg("-l").arg(&disk).status().unwrap();
     complains(&output, 1, &["disk/store", "no space"]);
     assert!(unmounted.success());
+}
+
+#[test]
+fn scrubbing_names_the_damaged_file() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    let path = scratch.path("store");
+    let data: Vec<u8> = (0..16384_u32).map(|n| (n * n / 7 % 251) as u8).collect();
+    let opened = open_place(&path, &PlaceOptions::default()).unwrap();
+    opened.place().create("victim", StreamHint::Data).unwrap().write_at(1 << 20, &data).unwrap();
+    opened.close().unwrap();
+    drop(opened);
+    assert!(succeed(&scratch, "scrub store").contains("all sound"));
+    assert!(succeed(&scratch, "scrub store --json --rate 1G").contains("\"damage\": []"));
+
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(512).position(|window| window == &data[..512]).expect("it is in the store");
+    bytes[at + 1000] ^= 4;
+    fs::write(&path, &bytes).unwrap();
+    let output = run(&scratch, "scrub store");
+    complains(&output, 1, &["store", "damaged in 1 places"]);
+    let found = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(found.contains("file \"victim\" at byte 1048576") && found.contains("checksum"), "{found}");
+    let output = run(&scratch, "scrub store --json");
+    complains(&output, 1, &["store"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"sectors\": ["));
 }

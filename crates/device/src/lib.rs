@@ -19,6 +19,7 @@
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 mod block;
+mod breakable;
 mod buf;
 mod dir;
 mod error;

@@ -73,7 +73,13 @@ impl Row {
         }
         let options = TableOptions { kind, page_bytes: 1 << row[3] };
         options.check().map_err(|_| bad("page size out of range"))?;
-        Ok(Row { id: TableId(u32::from_le_bytes(row[4..8].try_into().expect("four bytes"))), options })
+        let decoded =
+            Row { id: TableId(u32::from_le_bytes(row[4..8].try_into().expect("four bytes"))), options };
+        // A plain table has no algorithm and no level.
+        if decoded.encode() != *row {
+            return Err(bad("stray bytes"));
+        }
+        Ok(decoded)
     }
 }
 

@@ -150,6 +150,21 @@ fn parse(sector: &[u8], place: &str) -> Result<Option<(u64, Root)>> {
     Ok(Some((slot.sequence.get(), Root { epoch: slot.epoch.get(), checkpoint: Lsn(slot.checkpoint.get()) })))
 }
 
+/// A slot as it is, and under a valid checksum; see the module fuzz.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let mut sector = [0; SECTOR];
+    let len = bytes.len().min(SECTOR);
+    sector[..len].copy_from_slice(&bytes[..len]);
+    let _ = parse(&sector, "fuzz");
+    let (mut slot, _) = Slot::read_from_prefix(&sector).expect("a sector is longer");
+    slot.magic = MAGIC.into();
+    slot.checksum = 0.into();
+    slot.checksum = crc32c::crc32c(slot.as_bytes()).into();
+    sector[..size_of::<Slot>()].copy_from_slice(slot.as_bytes());
+    let _ = parse(&sector, "fuzz");
+}
+
 /// Rows of FORMAT.md: structure, offset, bytes, field.
 #[cfg(test)]
 pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[

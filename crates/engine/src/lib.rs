@@ -48,8 +48,16 @@ mod error;
 mod flush;
 #[cfg(test)]
 mod format_doc;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
 mod ids;
 mod mtr;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub mod mutant;
 mod node;
 mod ops;
 mod options;

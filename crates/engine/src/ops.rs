@@ -225,7 +225,9 @@ impl<'a> OpReader<'a> {
         }
         if tag == 2 {
             let [kind] = self.array()?;
-            let kind = PageKind::from_u8(kind).ok_or(BadOp("unknown page kind"))?;
+            // A blank page is no node: that takes `Init`.
+            let kind = PageKind::from_u8(kind).filter(|kind| *kind != PageKind::Node);
+            let kind = kind.ok_or(BadOp("blank page of an impossible kind"))?;
             return Ok((page, PageOp::Blank { kind }));
         }
         let slot = u16::from_le_bytes(self.array()?);

@@ -122,7 +122,7 @@ impl UndoRecord {
     }
 
     /// Reads the record at `at` of a page; `None` when there is no sound one.
-    fn parse(page: &[u8], at: usize) -> Option<UndoRecord> {
+    pub(crate) fn parse(page: &[u8], at: usize) -> Option<UndoRecord> {
         let bytes = page.get(at..page.len() - TRAILER_BYTES)?;
         let header = bytes.get(..RECORD_HEADER)?;
         let key_bytes = u16::from_le_bytes([header[2], header[3]]) as usize;

@@ -45,6 +45,7 @@ use crate::{
     },
     log::{Log, State},
     map::{Absent, Leaf, LeafRef, Map},
+    mutant::{Rule, is_broken},
     reuse::Coverage,
     store::Store,
     superblock,
@@ -286,7 +287,7 @@ impl Store {
     pub(crate) fn is_map_reusable(&self, log: &Log, map: &Map, segment: SegNo) -> bool {
         log.segment(segment).state == State::Checkpoint
             && map.leaf_bytes(segment) == 0
-            && log.root_segments.binary_search(&segment).is_err()
+            && (log.root_segments.binary_search(&segment).is_err() || is_broken(Rule::MapReuseWaits))
             && log.map_position.is_none_or(|position| position.segment != segment)
             && self.is_unpinned(segment)
     }

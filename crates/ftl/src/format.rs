@@ -17,6 +17,7 @@ use zerocopy::{
 use crate::{
     SECTOR,
     addr::{CHUNK_SECTORS, GRAIN, Lba, PhysAddr, SegNo, Seq},
+    mutant::{Rule, is_broken},
 };
 
 pub(crate) use map::*;
@@ -56,7 +57,7 @@ impl Salt {
 }
 
 /// CRC32C of `bytes` with the four bytes at `crc_at` taken as zero.
-fn seal(first: u32, bytes: &[u8], crc_at: usize) -> u32 {
+pub(crate) fn seal(first: u32, bytes: &[u8], crc_at: usize) -> u32 {
     let crc = crc32c_append(first, &bytes[..crc_at]);
     let crc = crc32c_append(crc, &[0; 4]);
     crc32c_append(crc, &bytes[crc_at + 4..])
@@ -464,6 +465,15 @@ impl RecordHeader {
 }
 
 impl RecordHeaderRaw {
+    /// The life that this says it belongs to, if it looks like a record at all.
+    pub(crate) fn claimed_life(&self) -> Option<Life> {
+        (self.magic.get() == RECORD_MAGIC).then(|| Life {
+            segment: SegNo(self.segment.get()),
+            generation: self.generation.get(),
+            epoch: self.epoch.get(),
+        })
+    }
+
     /// Whether `bytes` begin as a record does.
     pub(crate) fn begins(bytes: &[u8]) -> bool {
         bytes.starts_with(&RECORD_MAGIC.to_le_bytes())
@@ -477,7 +487,7 @@ impl RecordHeaderRaw {
         let plausible = self.magic.get() == RECORD_MAGIC
             && self.segment.get() == life.segment.0
             && self.generation.get() == life.generation
-            && self.epoch.get() == life.epoch
+            && (self.epoch.get() == life.epoch || is_broken(Rule::EpochCounts))
             && self.offset.get() as usize == offset
             && RECORD_HEADER_BYTES + body <= total
             && total <= segment_bytes - offset;

@@ -68,8 +68,8 @@
 //! 4. **Damage is not taken for a cut.** Records say up to which batch all was durable when they were
 //!    made. If recovery ends below the highest such mark, it reports corruption. (`recovery`)
 //! 5. **Stale bytes are not taken for records.** A record names its segment, offset, epoch and
-//!    generation under a CRC that is salted with the store's identity. Generations are never reused.
-//!    (`scan`)
+//!    generation under a CRC that is salted with the store's identity. A generation is given out twice
+//!    only if the cut took all headers that had it; the epochs then differ. (`scan`)
 //! 6. **A batch past the cut is void for ever.** Its number will be given out again, so before the
 //!    first batch is accepted, open makes a checkpoint durable that begins behind all older segments,
 //!    under a new epoch. (`recovery`)
@@ -114,16 +114,25 @@ mod error;
 mod fault;
 mod flush;
 mod format;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
 mod gc;
 mod lifetime;
 mod log;
 mod map;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub mod mutant;
 mod options;
 mod read;
 mod recovery;
 mod replay;
 mod reuse;
 mod scan;
+mod scrub;
 mod space;
 mod staged;
 mod store;
@@ -134,4 +143,5 @@ mod write;
 pub use addr::{Lba, SECTOR, Seq};
 pub use error::{Error, Result};
 pub use options::{CheckDepth, Finding, FormatOptions, Op, Options, Report, Stats, Stream, Work};
+pub use scrub::{Damage, Scrub};
 pub use store::{BATCH_BYTES_MAX, Ftl};

@@ -28,6 +28,7 @@ use crate::{
         RecordKind, Salt, SegmentHeader, SegmentKind,
     },
     lifetime::{CLASSES_MAX, COLDEST, Classes, MeanBatch},
+    mutant::{Rule, is_broken},
     reuse::Coverage,
     space::Space,
     staged::Staged,
@@ -449,6 +450,7 @@ impl Log {
         for (item, phys) in items.iter().zip(&placed[first..]) {
             let stored = u16::try_from(item.payload.len()).expect("a chunk is at most 16 KiB");
             let Item { kind, lba, sectors, birth, crc, .. } = *item;
+            let sectors = if kind == EntryKind::Trim && is_broken(Rule::TrimsLogged) { 1 } else { sectors };
             let entry = Entry { kind, lba, sectors, birth, phys: *phys, stored, crc };
             body.extend_from_slice(entry.to_raw().as_bytes());
         }

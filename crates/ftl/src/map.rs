@@ -322,6 +322,12 @@ impl Map {
         self.root.slot_at(lba).1
     }
 
+    /// The leaf that `lba` belongs to, if it is on the device as it is now.
+    pub(crate) fn leaf_on_device(&self, lba: u64) -> Option<Absent> {
+        self.root.slot_at(lba).0.place()?;
+        Some(self.root.absent_at(lba, self.total))
+    }
+
     /// All leaves that are not empty, in order. Leaves without a place come along, of the others
     /// those of which `wants` says so, if they are in memory.
     pub(crate) fn leaves(&self, wants: impl Fn(&LeafPlace) -> bool) -> Vec<LeafRef> {

@@ -63,7 +63,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     let map_memory = options.map_memory;
     let replay = Replay { device: &*device, space, salt, epoch: superblock.epoch, leaves, map_memory };
     let sources = replay.sources(&root, &headers)?;
-    let outcome = replay.run(&sources, &root, durable(&superblock, &headers), &mut map)?;
+    let durable = durable(&superblock, &headers).max(replay.marks_without_header(&root, &headers)?);
+    let outcome = replay.run(&sources, &root, durable, &mut map)?;
     let mut needed: Vec<bool> =
         (0..space.segments).map(|no| map.live(SegNo(no as u32)).extents > 0).collect();
     for (life, _) in &sources {

@@ -31,7 +31,8 @@ use crate::{
         SegmentKind,
     },
     map::Map,
-    scan::{Record, Scan, SegmentReader, corrupt},
+    mutant::{Rule, is_broken},
+    scan::{Record, Scan, SegmentReader, claimed_life, corrupt},
     space::Space,
 };
 
@@ -120,6 +121,26 @@ impl Replay<'_> {
         Ok(sources)
     }
 
+    /// The newest marks in segments that should be replayed and whose header is damaged. Without a
+    /// header nothing of them is replayed, and if something durable was among it, it must be missed.
+    pub(crate) fn marks_without_header(
+        &self,
+        root: &Root,
+        headers: &[Option<SegmentHeader>],
+    ) -> Result<Marks> {
+        let mut marks = Marks::default();
+        for (no, _) in headers.iter().enumerate().skip(1).filter(|(_, header)| header.is_none()) {
+            let segment = SegNo(no as u32);
+            let claimed = claimed_life(self.device, self.space, segment)?;
+            let is_wanted = |life: &Life| life.epoch == self.epoch && life.generation >= root.generation_next;
+            if let Some(life) = claimed.filter(is_wanted) {
+                let reader = SegmentReader::new(self.device, self.space, segment);
+                marks = marks.max(Scan::new(reader, self.salt, life, RECORDS_START).marks_beyond()?);
+            }
+        }
+        Ok(marks)
+    }
+
     /// Applies the longest prefix of batches that is there, and the relocations. `durable` is what is
     /// known to have been so from elsewhere.
     pub(crate) fn run(
@@ -185,19 +206,19 @@ impl Replay<'_> {
     /// The first pass; returns the last batch that is there.
     fn apply_batches(&self, found: &mut Found, root: &Root, map: &mut Map) -> Result<Seq> {
         let (mut last, mut payloads) = (root.start_seq, self.payloads());
-        while let Some(mut parts) = found.batches.remove(&last.next()) {
+        while let Some((seq, mut parts)) = take_next(&mut found.batches, last) {
             parts.sort_unstable_by_key(|part| part.record.header.part);
-            if !is_whole(&parts) {
+            if !is_whole(&parts) && !is_broken(Rule::AllParts) {
                 break;
             }
             let mut entries = Vec::new();
             for part in &parts {
                 entries.extend(self.entries(part)?);
             }
-            if last.next() > found.durable.batches && !payloads.are_whole(&entries)? {
+            if seq > found.durable.batches && !payloads.are_whole(&entries)? {
                 break;
             }
-            last = last.next();
+            last = seq;
             for entry in entries {
                 self.leaves.fault_in(map, entry.lba.0..entry.lba.0 + entry.sectors)?;
                 apply(map, entry, last);
@@ -206,7 +227,7 @@ impl Replay<'_> {
                 fault::evict(map, self.map_memory);
             }
         }
-        if last < found.durable.batches {
+        if last < found.durable.batches && !is_broken(Rule::MarksCount) {
             let (missing, flushed) = (last.0 + 1, found.durable.batches.0);
             let reason =
                 format!("batch {missing} was flushed and is not there; the log goes up to {flushed}");
@@ -234,7 +255,7 @@ impl Replay<'_> {
                 fault::evict(map, self.map_memory);
             }
         }
-        if expected <= durable {
+        if expected <= durable && !is_broken(Rule::MoveMarksCount) {
             let reason = format!(
                 "relocation {} was made durable and is not there; the log goes up to {}",
                 expected.0, durable.0
@@ -273,12 +294,19 @@ impl Payloads<'_> {
             let Replay { device, space, .. } = *self.replay;
             let reader = self.readers.entry(segment);
             let reader = reader.or_insert_with(|| SegmentReader::new(device, space, segment));
-            if crc32c(reader.bytes(entry.phys.offset(), usize::from(entry.stored))?) != entry.crc {
+            let found = crc32c(reader.bytes(entry.phys.offset(), usize::from(entry.stored))?);
+            if found != entry.crc && !is_broken(Rule::ReplayVerifies) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
+}
+
+/// Takes out the batch after `last`. None when it is missing: what follows a gap is void.
+fn take_next(batches: &mut BTreeMap<Seq, Vec<Part>>, last: Seq) -> Option<(Seq, Vec<Part>)> {
+    let next = batches.first_entry()?;
+    (*next.key() == last.next() || is_broken(Rule::StopAtGap)).then(|| next.remove_entry())
 }
 
 /// Whether the sorted `parts` are a batch: numbered from 0, the last and only the last marked so.
@@ -300,7 +328,7 @@ fn apply(map: &mut Map, entry: Entry, seq: Seq) {
 
 /// Whether the relocation `entry` holds the bytes of `piece`, which lies in its sectors (argument 1).
 fn holds_bytes_of(entry: &Entry, piece: &Extent) -> bool {
-    piece.birth == entry.birth
+    piece.birth == entry.birth || is_broken(Rule::BirthCounts)
 }
 
 /// Points the map to the new place of whatever it still holds of what `entry` moved.

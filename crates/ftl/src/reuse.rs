@@ -22,6 +22,7 @@ use crate::{
     format::{POSITIONS, Place, Root},
     log::{Log, State},
     map::Map,
+    mutant::{Rule, is_broken},
     store::Store,
 };
 
@@ -81,9 +82,9 @@ impl Store {
         let state = log.segment(segment);
         Needs {
             is_dead: state.state == State::Sealed && map.live(segment).extents == 0,
-            is_covered: log.coverage.holds(segment, state.generation),
-            death_is_durable: state.death_is_durable,
-            is_unread: self.is_unpinned(segment),
+            is_covered: log.coverage.holds(segment, state.generation) || is_broken(Rule::ReuseCovered),
+            death_is_durable: state.death_is_durable || is_broken(Rule::DeathDurable),
+            is_unread: self.is_unpinned(segment) || is_broken(Rule::PinsCount),
         }
     }
 
@@ -109,7 +110,9 @@ impl Store {
 
     /// Makes everything durable, and what is reusable then free. `maintenance` is held.
     pub(crate) fn flush_and_free(&self) -> Result<()> {
-        self.flush_all()?;
+        if !is_broken(Rule::DeathDurable) {
+            self.flush_all()?;
+        }
         self.free_reusable();
         Ok(())
     }

@@ -12,8 +12,8 @@ use crate::{
     Error, Result,
     addr::{GRAIN, SegNo},
     format::{
-        ENTRY_BYTES, Entry, EntryRaw, Flaw, Life, Marks, RECORD_HEADER_BYTES, RecordHeader, RecordHeaderRaw,
-        Salt, SegmentHeader, SegmentHeaderRaw,
+        ENTRY_BYTES, Entry, EntryRaw, Flaw, Life, Marks, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader,
+        RecordHeaderRaw, Salt, SegmentHeader, SegmentHeaderRaw,
     },
     space::Space,
 };
@@ -152,6 +152,15 @@ impl<'a> Scan<'a> {
     pub(crate) fn device_offset(&self) -> u64 {
         self.reader.device_offset(self.next)
     }
+}
+
+/// The life that the first record of `segment` says it belongs to, for segments without a header.
+pub(crate) fn claimed_life(device: &dyn BlockDevice, space: Space, segment: SegNo) -> Result<Option<Life>> {
+    let mut start =
+        AlignedBuf::zeroed((RECORDS_START + RECORD_HEADER_BYTES).next_multiple_of(space.block_bytes));
+    device.read_at(u64::from(segment.0) * space.segment_bytes as u64, &mut start)?;
+    let (raw, _) = RecordHeaderRaw::read_from_prefix(&start[RECORDS_START..]).expect("longer than a header");
+    Ok(raw.claimed_life().filter(|life| life.segment == segment))
 }
 
 /// The header of `segment`, if it has one of this store.

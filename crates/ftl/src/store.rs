@@ -11,7 +11,7 @@
 //! lead can get no new pin.
 
 use std::{
-    ops::Range,
+    ops::{ControlFlow, Range},
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -23,7 +23,7 @@ use lacuna_device::BlockDevice;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    CheckDepth, Error, FormatOptions, Lba, Op, Options, Report, Result, Seq, Stats, Stream, Work,
+    CheckDepth, Error, FormatOptions, Lba, Op, Options, Report, Result, Scrub, Seq, Stats, Stream, Work,
     addr::SegNo,
     background::Background,
     flush::Buffers,
@@ -263,6 +263,32 @@ impl Ftl {
     /// Only when the device cannot be read at all; whatever is wrong is in the report.
     pub fn check(&self, depth: CheckDepth) -> Result<Report> {
         self.store.check(depth)
+    }
+
+    /// Reads and verifies everything live: data, map, checkpoint and superblock, while all else goes on.
+    /// After every few reads `go_on` is called, and may wait, or stop it.
+    ///
+    /// ```
+    /// # use std::{ops::ControlFlow, sync::Arc};
+    /// # use lacuna_device::{BlockDevice, MemDevice};
+    /// # use lacuna_ftl::{FormatOptions, Ftl, Options};
+    /// # fn main() -> lacuna_ftl::Result<()> {
+    /// # let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    /// # Ftl::format(device.clone(), &FormatOptions::default())?;
+    /// # let ftl = Ftl::open(device, Options::default())?;
+    /// let scrub = ftl.scrub(|so_far| {
+    ///     println!("{} of {} bytes", so_far.verified_bytes, so_far.expected_bytes);
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert!(scrub.is_complete && scrub.damage.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Only when it could not look; damage and failed reads are in the result.
+    pub fn scrub(&self, go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
+        self.store.scrub(go_on)
     }
 
     /// State and traffic.

@@ -9,12 +9,16 @@ mod harness;
 
 use std::sync::Arc;
 
-use harness::{Change, Model, changes, format, open, ops};
+use harness::{
+    changes, format,
+    history::{History, assert_names_the_place, first_wrong, has_errors, read_all},
+    open, ops,
+};
 use lacuna_device::{
     BlockDevice,
     sim::{FaultRates, SeededRng, SimDevice, for_each_seed},
 };
-use lacuna_ftl::{CheckDepth, Error, Ftl, Lba, Options, SECTOR, Stream, Work};
+use lacuna_ftl::{CheckDepth, Error, Ftl, Options, Stream, Work};
 
 const BYTES: u64 = 4 << 20;
 const SECTORS: u64 = 2048;
@@ -32,42 +36,10 @@ fn kinds() -> [(&'static str, FaultRates); 6] {
     ]
 }
 
-/// The error names a place on the device.
-fn assert_names_the_place(error: &Error) {
-    match error {
-        Error::Corrupt { what, at, .. } => assert!(what.contains("device") && *at < BYTES, "{error}"),
-        other => panic!("{other}"),
-    }
-}
-
-/// What each sector reads as; none where damage is reported.
-fn read_all(ftl: &Ftl) -> Vec<Option<[u8; SECTOR]>> {
-    let read = |lba| {
-        let mut sector = [0xee; SECTOR];
-        ftl.read(Lba(lba), &mut sector).inspect_err(assert_names_the_place).ok().map(|()| sector)
-    };
-    (0..SECTORS).map(read).collect()
-}
-
-fn has_errors(found: &[Option<[u8; SECTOR]>]) -> bool {
-    found.iter().any(Option::is_none)
-}
-
-/// First sector that reads as something else than in the model.
-fn first_wrong(found: &[Option<[u8; SECTOR]>], model: &Model) -> Option<usize> {
-    let is_wrong = |(lba, sector): (usize, &Option<[u8; SECTOR]>)| {
-        sector.is_some_and(|sector| sector != model.sector(lba as u64))
-    };
-    found.iter().enumerate().position(is_wrong)
-}
-
-/// A store, what it should hold, and how it came to that.
+/// What drives a store, and what it should hold.
 struct Run {
     rng: SeededRng,
-    model: Model,
-    batches: Vec<Vec<Change>>,
-    /// Number of batches at each flush that was the first after some.
-    flushes: Vec<usize>,
+    history: History,
 }
 
 impl Run {
@@ -83,45 +55,18 @@ impl Run {
                 let stream = if rng.chance(80) { Stream::Data } else { Stream::Log };
                 let accepted = ftl.write_batch(&ops(&batch), stream).map(drop);
                 if accepted.is_ok() {
-                    self.model.apply(&batch);
-                    self.batches.push(batch);
+                    self.history.accepted(batch);
                 }
                 accepted
             }
         };
-        outcome.inspect_err(assert_names_the_place).is_ok()
+        outcome.inspect_err(|error| assert_names_the_place(error, BYTES)).is_ok()
     }
 
     fn flush(&mut self, ftl: &Ftl) -> Result<(), Error> {
         ftl.flush()?;
-        if self.flushes.last() != Some(&self.batches.len()) {
-            self.flushes.push(self.batches.len());
-        }
+        self.history.flushed();
         Ok(())
-    }
-
-    /// Whether a reopened store may be what was found: the result of a prefix that contains all up to
-    /// the flush before the last.
-    fn is_late_prefix(&self, found: &[Option<[u8; SECTOR]>]) -> bool {
-        let promised = self.flushes.iter().rev().nth(1).copied().unwrap_or(0);
-        let mut model = Model::new(SECTORS);
-        (0..=self.batches.len()).any(|count| {
-            count.checked_sub(1).into_iter().for_each(|last| model.apply(&self.batches[last]));
-            count >= promised && first_wrong(found, &model).is_none()
-        })
-    }
-
-    /// First sector that reads as it never was.
-    fn first_foreign(&self, found: &[Option<[u8; SECTOR]>]) -> Option<usize> {
-        let mut model = Model::new(SECTORS);
-        let mut known: Vec<bool> = found.iter().map(|s| s.is_none_or(|s| s == [0; SECTOR])).collect();
-        for batch in &self.batches {
-            model.apply(batch);
-            for (lba, known) in known.iter_mut().enumerate() {
-                *known |= found[lba].is_some_and(|sector| sector == model.sector(lba as u64));
-            }
-        }
-        known.iter().position(|known| !known)
     }
 }
 
@@ -143,7 +88,7 @@ fn run(seed: u64, rates: FaultRates, strict: bool, tally: &mut Tally) {
     format(&shared);
     let ftl = open(&shared);
     let rng = SeededRng::new(seed);
-    let mut run = Run { rng, model: Model::new(SECTORS), batches: Vec::new(), flushes: Vec::new() };
+    let mut run = Run { rng, history: History::new(SECTORS) };
     let steps = 50 + run.rng.below(250);
     assert!((0..steps).all(|_| run.step(&ftl)), "nothing is wrong yet");
     run.flush(&ftl).unwrap();
@@ -153,16 +98,17 @@ fn run(seed: u64, rates: FaultRates, strict: bool, tally: &mut Tally) {
     device.lie(if at_open { FaultRates { stale_reads: 1, limit: 1, ..rates } } else { rates }, seed);
     let steps = 20 + run.rng.below(400);
     let mut reported = !(0..steps).all(|_| run.step(&ftl));
-    reported |= run.flush(&ftl).inspect_err(assert_names_the_place).is_err();
-    let live = read_all(&ftl);
-    assert_eq!(first_wrong(&live, &run.model), None, "wrong data while the device lies");
+    reported |= run.flush(&ftl).inspect_err(|error| assert_names_the_place(error, BYTES)).is_err();
+    let live = read_all(&ftl, SECTORS, BYTES);
+    assert_eq!(first_wrong(&live, &run.history.model), None, "wrong data while the device lies");
     reported |= has_errors(&live);
-    let closed = run.rng.chance(50) && ftl.close().inspect_err(assert_names_the_place).is_ok();
+    let closed =
+        run.rng.chance(50) && ftl.close().inspect_err(|error| assert_names_the_place(error, BYTES)).is_ok();
     tally.lies += device.lies().len();
     device.lie(if at_open && device.lies().is_empty() { rates } else { FaultRates::default() }, seed);
     if !at_open {
-        let found = read_all(&ftl);
-        assert_eq!(first_wrong(&found, &run.model), None, "wrong data");
+        let found = read_all(&ftl, SECTORS, BYTES);
+        assert_eq!(first_wrong(&found, &run.history.model), None, "wrong data");
         let sound = ftl.check(CheckDepth::Payload).unwrap().is_clean();
         assert!(!(sound && has_errors(&found)), "check finds what reads find");
         reported |= !sound;
@@ -172,17 +118,17 @@ fn run(seed: u64, rates: FaultRates, strict: bool, tally: &mut Tally) {
     device.power_cycle();
     match Ftl::open(shared, Options::default()) {
         Ok(ftl) => {
-            let found = read_all(&ftl);
+            let found = read_all(&ftl, SECTORS, BYTES);
             reported |= has_errors(&found);
-            assert_eq!(run.first_foreign(&found), None, "a sector reads as it never was");
-            if let (true, Some(sector)) = (strict, first_wrong(&found, &run.model)) {
+            assert_eq!(run.history.first_foreign(&found), None, "a sector reads as it never was");
+            if let (true, Some(sector)) = (strict, first_wrong(&found, &run.history.model)) {
                 assert!(!closed, "sector {sector}: wrong data after close");
-                assert!(run.is_late_prefix(&found), "sector {sector}: no late prefix");
+                assert!(run.history.is_late_prefix(&found), "sector {sector}: no late prefix");
                 tally.last_flush_lost += 1;
             }
         }
         Err(error) => {
-            assert_names_the_place(&error);
+            assert_names_the_place(&error, BYTES);
             reported = true;
         }
     }

@@ -3,7 +3,7 @@
 //! It reads the inode table from front to back, then each directory, and compares. Memory: 48 bytes an
 //! inode.
 
-use lacuna_device::SECTOR;
+use lacuna_device::{Place, SECTOR, StreamHint};
 use lacuna_ftl::{self as ftl, CheckDepth, Finding, Lba};
 
 use crate::{
@@ -198,6 +198,29 @@ impl Nvmfs {
         report.files = count(FileKind::File);
         report.directories = count(FileKind::Directory);
         Ok(report)
+    }
+}
+
+impl Nvmfs {
+    /// What the sector `lba` of the store below belongs to, for people: a file by name, if it can be
+    /// found, or one of the file system's own tables.
+    pub fn owner_of(&self, lba: Lba) -> String {
+        let (ino, sector) = Ino::of(lba);
+        let table = match ino {
+            Ino::SUPERBLOCK => "the file system's superblock",
+            Ino::TABLE => "the inode table",
+            Ino::ROOT => "the directory",
+            _ => {
+                let is_it = |name: &String| {
+                    let file = self.open(name, StreamHint::Data);
+                    file.is_ok_and(|file| file.id().0 as u32 == ino.0)
+                };
+                let name = self.list().unwrap_or_default().into_iter().find(is_it);
+                let file = name.map_or_else(|| format!("file {}", ino.0), |name| format!("file {name:?}"));
+                return format!("{file} at byte {}", sector * SECTOR as u64);
+            }
+        };
+        table.into()
     }
 }
 

@@ -42,6 +42,9 @@ mod error;
 mod file;
 mod format;
 mod fs;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
 mod names;
 mod node;
 mod open;

@@ -45,6 +45,9 @@ mod decode;
 mod encode;
 mod error;
 mod format;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
 
 pub use algorithm::{Algorithm, Codec, UnknownAlgorithm};
 pub use decode::{Decoder, image_bytes};

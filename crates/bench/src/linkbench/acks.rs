@@ -164,6 +164,16 @@ impl Demands {
     }
 }
 
+/// A log of acknowledgements, line by line; see fuzz/.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    let mut demands = Demands::default();
+    let text = String::from_utf8_lossy(bytes);
+    let accepted = text.lines().filter(|line| demands.add(line)).count() as u64;
+    assert!(accepted <= demands.acks);
+}
+
 fn keep_highest<K: Eq + Hash, V: PartialOrd + Copy>(kept: &mut HashMap<K, V>, key: K, seen: V) {
     kept.entry(key).and_modify(|v| *v = if seen > *v { seen } else { *v }).or_insert(seen);
 }

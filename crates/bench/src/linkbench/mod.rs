@@ -39,6 +39,9 @@ use std::{path::PathBuf, sync::atomic::AtomicU64, time::Duration, time::Instant}
 use anyhow::Result;
 
 pub use acks::AckLog;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use acks::fuzz as fuzz_acks;
 pub use db::{Db, DbError, DbResult, Footprint, Table, Txn, Visit};
 pub use metrics::Summary;
 pub use mysql::{Format, SqlDb, SqlTxn, Written};

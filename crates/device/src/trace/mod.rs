@@ -10,6 +10,9 @@
 
 mod device;
 mod format;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
 mod place;
 mod reader;
 #[cfg(test)]

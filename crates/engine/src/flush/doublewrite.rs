@@ -206,6 +206,19 @@ fn restore_page(
     Ok(true)
 }
 
+/// The header of a region as it is, and under a valid checksum; see the module fuzz.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz_doublewrite(bytes: &[u8]) {
+    let mut header = vec![0; HEADER_BYTES];
+    let len = bytes.len().min(HEADER_BYTES);
+    header[..len].copy_from_slice(&bytes[..len]);
+    parse(&mut header.clone());
+    header[4..8].fill(0);
+    let crc = crc32c::crc32c(&header);
+    header[4..8].copy_from_slice(&crc.to_le_bytes());
+    assert!(parse(&mut header).len() <= JOB_PAGES);
+}
+
 /// Rows of FORMAT.md: structure, offset, bytes, field.
 #[cfg(test)]
 pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[

@@ -38,6 +38,8 @@ use parking_lot::{Condvar, Mutex};
 
 #[cfg(test)]
 pub(crate) use doublewrite::LAYOUT as DOUBLEWRITE_LAYOUT;
+#[cfg(feature = "fuzzing")]
+pub(crate) use doublewrite::fuzz_doublewrite;
 pub(crate) use doublewrite::restore;
 pub(crate) use room::log_bytes;
 use write::Writer;

@@ -10,6 +10,7 @@ use crate::{
     core::Core,
     error::{Error, Result},
     ids::{Lsn, PageNo},
+    mutant::{Rule, is_broken},
     node,
     ops::{self, PageKind},
     pool::Frame,
@@ -131,7 +132,9 @@ impl Writer {
         if images.is_empty() {
             return Ok(());
         }
-        core.log.reach(newest, Until::Written)?;
+        if !is_broken(Rule::LogBeforePages) {
+            core.log.reach(newest, Until::Written)?;
+        }
         core.pool.note_written(newest);
         self.write_out(core, images).map_err(|e| core.poison.set(e))?;
         let counters = &core.flush.counters;
@@ -172,7 +175,7 @@ impl Writer {
             }
         }
         core.place.write_batch(&batch)?;
-        if !props.ordered {
+        if !props.ordered && !is_broken(Rule::PagesSynced) {
             let mut spaces: Vec<_> = images.iter().map(|image| &image.space).collect();
             spaces.sort_by_key(|space| space.id);
             spaces.dedup_by_key(|space| space.id);

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test file uses a part of it.
 
+pub(crate) mod flips;
+pub(crate) mod history;
 pub(crate) mod matrix;
 pub(crate) mod watch;
 

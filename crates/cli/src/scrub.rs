@@ -1,0 +1,94 @@
+use std::{
+    ops::ControlFlow,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use lacuna_nvmfs::{Nvmfs, OpenedPlace, PlaceOptions, open_place};
+use serde_json::json;
+
+use crate::{say, size::Size};
+
+/// Read and verify everything that a store holds; exit code 0 if all is what was written
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A store file or a block device
+    store: PathBuf,
+    /// Bytes to read per second at most, such as 50M
+    #[arg(long)]
+    rate: Option<Size>,
+    /// The result as JSON on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let name = arguments.store.display().to_string();
+    let opened = open_place(&arguments.store, &PlaceOptions::default())?;
+    let OpenedPlace::Store(fs) = &opened else {
+        bail!("{name}: a directory has no checksums to verify; `lacuna check` looks at its tables");
+    };
+    let mut pace = Pace { started: Instant::now(), shown: Instant::now(), rate: arguments.rate.map(|r| r.0) };
+    let scrub = fs.ftl().scrub(|so_far| {
+        pace.keep(so_far.verified_bytes, so_far.expected_bytes, so_far.damage.len());
+        ControlFlow::Continue(())
+    })?;
+    let described: Vec<(String, &str)> =
+        scrub.damage.iter().map(|damage| (owner(fs, damage), damage.message.as_str())).collect();
+    if arguments.json {
+        let damage = scrub.damage.iter().zip(&described).map(|(damage, (owner, message))| {
+            let sectors = damage.sectors.as_ref().map(|sectors| json!([sectors.start.0, sectors.end.0]));
+            json!({ "in": owner, "sectors": sectors, "message": message })
+        });
+        let result = json!({
+            "store": name,
+            "verified_bytes": scrub.verified_bytes,
+            "seconds": pace.started.elapsed().as_secs_f64(),
+            "damage": damage.collect::<Vec<_>>(),
+        });
+        say(&(serde_json::to_string_pretty(&result)? + "\n"))?;
+    } else {
+        for (owner, message) in &described {
+            say(&format!("{name}: {owner}: {message}\n"))?;
+        }
+    }
+    if !scrub.damage.is_empty() {
+        bail!("{name}: damaged in {} places", scrub.damage.len());
+    }
+    opened.close()?;
+    if !arguments.json {
+        say(&format!("{name}: {:.1} MB read, all sound\n", scrub.verified_bytes as f64 / 1e6))?;
+    }
+    Ok(())
+}
+
+/// What damage concerns.
+fn owner(fs: &Nvmfs, damage: &lacuna_ftl::Damage) -> String {
+    match &damage.sectors {
+        Some(sectors) => fs.owner_of(sectors.start),
+        None => "the store itself".into(),
+    }
+}
+
+/// Shows progress once a second and keeps below a rate.
+struct Pace {
+    started: Instant,
+    shown: Instant,
+    rate: Option<u64>,
+}
+
+impl Pace {
+    fn keep(&mut self, done: u64, expected: u64, damaged: usize) {
+        if let Some(rate) = self.rate {
+            let due = Duration::from_secs_f64(done as f64 / rate.max(1) as f64);
+            std::thread::sleep(due.saturating_sub(self.started.elapsed()));
+        }
+        if self.shown.elapsed() >= Duration::from_secs(1) {
+            self.shown = Instant::now();
+            let percent = done as f64 * 100.0 / expected.max(1) as f64;
+            eprintln!("{percent:.0}% of {:.1} MB, {damaged} places damaged", expected as f64 / 1e6);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! For fuzz/: bytes as they are, and with valid checksums. Promises nothing.
+
+use lacuna_page::TRAILER_BYTES;
+
+use crate::{
+    catalog::Row,
+    control, flush,
+    ids::Lsn,
+    node::{self, Node},
+    ops::{OpReader, PageKind, PageOp},
+    undo::UndoRecord,
+    wal::format::{GroupBuilder, open_group},
+};
+
+/// A group of the log, and its operations on an empty node.
+pub fn log(bytes: &[u8]) {
+    let _ = open_group(bytes, Lsn(0));
+    let mut group = GroupBuilder::new(Lsn(0), Vec::new());
+    group.push(bytes);
+    let (_, sealed) = group.seal(1);
+    let (_, mut records) = open_group(&sealed, Lsn(0)).expect("what was sealed is sound");
+    let record = records.next().expect("one record");
+    assert_eq!(record.ops, bytes);
+    let mut node = vec![0; 4096];
+    PageOp::Init { level: 0 }.apply(&mut node).expect("a page takes it");
+    let mut undo = vec![0; 4096];
+    PageOp::Blank { kind: PageKind::Undo }.apply(&mut undo).expect("a page takes it");
+    for (_, op) in OpReader::new(record.ops).map_while(Result::ok) {
+        for page in [&mut node, &mut undo] {
+            // Cells are what writers made: the group's checksum vouches for them.
+            if !matches!(op, PageOp::Insert { .. } | PageOp::Replace { .. }) {
+                let _ = op.apply(page);
+            }
+            let is_leaf = crate::ops::kind(page) == Some(PageKind::Node) && Node::new(page).is_leaf();
+            assert!(!is_leaf || node::validate(page).is_ok());
+        }
+    }
+}
+
+/// A page as a node and as undo records.
+pub fn page(bytes: &[u8]) {
+    let mut page = vec![0; 4096];
+    let len = bytes.len().min(page.len() - TRAILER_BYTES);
+    page[..len].copy_from_slice(&bytes[..len]);
+    let _ = crate::ops::validate(&page);
+    for at in 0..64 {
+        let _ = UndoRecord::parse(&page, at * 64);
+    }
+    if node::validate(&page).is_err() {
+        return;
+    }
+    let node = Node::new(&page);
+    for slot in 0..node.count() {
+        let key = node.key(slot);
+        assert_eq!(node.search(key), Ok(slot));
+        match node.is_leaf() {
+            true => drop(node.leaf_cell(slot)),
+            false => drop(node.child(slot)),
+        }
+    }
+    let used = node.used();
+    node::tidy(&mut page);
+    assert_eq!(node::validate(&page), Ok(()));
+    assert_eq!(Node::new(&page).used(), used);
+}
+
+/// A slot of the control file, the header of a doublewrite region, a row of the catalog.
+pub fn records(bytes: &[u8]) {
+    control::fuzz(bytes);
+    flush::fuzz_doublewrite(bytes);
+    if let Ok(row) = Row::decode("fuzz", bytes) {
+        assert_eq!(row.encode()[..], bytes[..]);
+    }
+}

@@ -1,0 +1,50 @@
+//! Shows that the crash matrix notices: breaks one rule of src/mutant.rs at a time, in a process of its
+//! own, and demands that the test named for it fails; and that it passes while no rule is broken.
+//!
+//! `cargo test -p lacuna-engine --features mutants --test mutants -- --nocapture`
+
+#[path = "crash.rs"]
+mod crash;
+
+use std::{
+    collections::BTreeSet,
+    env,
+    process::{Command, Stdio},
+};
+
+use lacuna_engine::mutant;
+
+const FLASH: &str = "crash::power_cuts_on_flash_lose_no_commit";
+const DIRECTORY: &str = "crash::power_cuts_on_a_directory_lose_no_commit";
+const UNFINISHED: &str = "crash::pages_never_overtake_the_log";
+const CASES: &str = "40";
+
+/// Each rule, and a test of the matrix that must fail without it.
+const RULES: &[(&str, &str)] = &[
+    ("log-before-pages", UNFINISHED),
+    ("log-before-pages", DIRECTORY),
+    ("pages-synced", DIRECTORY),
+    ("commit-syncs", FLASH),
+];
+
+/// Whether `test` passes in a process of its own.
+fn passes(test: &str, broken: Option<&str>) -> bool {
+    let mut child = Command::new(env::current_exe().expect("the path of this test"));
+    child.args(["--exact", test]).env("LACUNA_CASES", CASES);
+    child.env_remove("LACUNA_SEED").env_remove("LACUNA_MUTANT");
+    child.envs(broken.map(|rule| ("LACUNA_MUTANT", rule)));
+    let output = child.stderr(Stdio::null()).output().expect("this test runs");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("running 1 test"), "{test} does not exist");
+    output.status.success()
+}
+
+#[test]
+fn every_broken_rule_is_noticed() {
+    let named: BTreeSet<_> = RULES.iter().map(|(rule, _)| *rule).collect();
+    assert_eq!(named, mutant::NAMES.iter().copied().collect(), "each rule has its test");
+    for test in [FLASH, DIRECTORY, UNFINISHED] {
+        assert!(passes(test, None), "{test} with all rules kept");
+    }
+    let unnoticed: Vec<_> = RULES.iter().filter(|(rule, test)| passes(test, Some(rule))).collect();
+    assert!(unnoticed.is_empty(), "broken and not noticed: {unnoticed:?}");
+}

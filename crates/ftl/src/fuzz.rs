@@ -1,0 +1,101 @@
+//! For fuzz/: bytes as they are, and under a valid seal. Promises nothing.
+
+use crc32c::crc32c;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::{
+    addr::SegNo,
+    format::{
+        Life, Live, MAP_INDEX_BYTES, MapIndexRaw, RECORD_HEADER_BYTES, RecordHeaderRaw, Root,
+        SEGMENT_LIVE_BYTES, Salt, SegmentHeaderRaw, SegmentLiveRaw, Slot, SuperblockRaw, seal,
+    },
+    map::Leaf,
+    scan::Record,
+};
+
+const UUID: [u8; 16] = [0; 16];
+const SEGMENTS: u32 = 64;
+const SEGMENT_BYTES: usize = 1 << 20;
+
+/// `raw` with its checksum put right.
+fn sealed<T: FromBytes + IntoBytes + Immutable>(raw: &T, first: u32, crc_at: usize) -> T {
+    let mut bytes = raw.as_bytes().to_vec();
+    let crc = seal(first, &bytes, crc_at);
+    bytes[crc_at..crc_at + 4].copy_from_slice(&crc.to_le_bytes());
+    T::read_from_bytes(&bytes).expect("as many bytes as before")
+}
+
+/// A slot of the superblock.
+pub fn superblock(bytes: &[u8]) {
+    let Ok((raw, _)) = SuperblockRaw::read_from_prefix(bytes) else { return };
+    let _ = raw.verify();
+    if let Slot::Valid(superblock) = sealed(&raw, 0, 12).verify() {
+        assert!(matches!(superblock.to_raw().verify(), Slot::Valid(again) if again == superblock));
+    }
+}
+
+/// The header of a segment.
+pub fn segment_header(bytes: &[u8]) {
+    let Ok((raw, _)) = SegmentHeaderRaw::read_from_prefix(bytes) else { return };
+    let (salt, segment) = (Salt::of(&UUID), SegNo(1));
+    let _ = raw.verify(salt, segment);
+    if let Ok(header) = sealed(&raw, crc32c(&UUID), 4).verify(salt, segment) {
+        assert_eq!(header.to_raw(salt).verify(salt, segment), Ok(header));
+    }
+}
+
+/// A record: its header, given a valid place and length, and its body as entries.
+pub fn record(bytes: &[u8]) {
+    const OFFSET: usize = 512;
+    if bytes.len() < RECORD_HEADER_BYTES || bytes.len() > SEGMENT_BYTES - OFFSET {
+        return;
+    }
+    let salt = Salt::of(&UUID);
+    let life = Life { segment: SegNo(1), generation: 2, epoch: 3 };
+    let mut bytes = bytes.to_vec();
+    let body_bytes = bytes.len() - RECORD_HEADER_BYTES;
+    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+    put(0, b"LREC");
+    put(12, &life.segment.0.to_le_bytes());
+    put(16, &life.generation.to_le_bytes());
+    put(24, &life.epoch.to_le_bytes());
+    put(52, &(OFFSET as u32).to_le_bytes());
+    put(56, &(body_bytes as u32).to_le_bytes());
+    let crc = seal(crc32c(&UUID), &bytes, 4);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    let (raw, body) = RecordHeaderRaw::read_from_prefix(&bytes).expect("longer than a header");
+    assert_eq!(raw.claimed_life(), Some(life));
+    let Some(sealed) = raw.sealed_bytes(life, OFFSET, SEGMENT_BYTES) else { return };
+    let Ok(header) = raw.verify(salt, life, &bytes[..sealed]) else { return };
+    let _ = Record { header, body: body.to_vec() }.entries();
+}
+
+/// The body of a checkpoint's record: a root, an index of leaves, counters of segments.
+pub fn checkpoint(bytes: &[u8]) {
+    if let Ok(root) = Root::parse(bytes, SEGMENTS, SEGMENT_BYTES) {
+        assert_eq!(Root::parse(&root.to_bytes(), SEGMENTS, SEGMENT_BYTES), Ok(root));
+    }
+    for bytes in bytes.chunks_exact(MAP_INDEX_BYTES) {
+        let raw = MapIndexRaw::read_from_bytes(bytes).expect("chunk of that size");
+        if let Ok(entry) = raw.verify(SEGMENTS, SEGMENT_BYTES) {
+            assert_eq!(entry.to_raw().as_bytes(), bytes);
+        }
+    }
+    for bytes in bytes.chunks_exact(SEGMENT_LIVE_BYTES) {
+        let raw = SegmentLiveRaw::read_from_bytes(bytes).expect("chunk of that size");
+        if let Ok(live) = raw.verify() {
+            assert_eq!(live.to_raw().as_bytes(), bytes);
+        }
+    }
+}
+
+/// A leaf of the map, behind the sums and the end that its index names.
+pub fn leaf(bytes: &[u8]) {
+    let Some((sums, leaf)) = bytes.split_at_checked(6) else { return };
+    let number = |at: usize| u64::from(u16::from_le_bytes([sums[at], sums[at + 1]]));
+    let live = Live { bytes: number(0) * 16, extents: number(2) };
+    let span = 0..number(4) << 20;
+    if let Ok(leaf) = Leaf::verify(leaf, &span, live, SEGMENTS, SEGMENT_BYTES) {
+        assert_eq!(leaf.rows().count() as u64, live.extents);
+    }
+}

@@ -1,0 +1,34 @@
+//! Rules that tests may break, to see that it would be noticed: tests/mutants.rs.
+
+lacuna_device::breakable_rules! {
+    /// A flush syncs the device.
+    FlushSyncs = "flush-syncs",
+    /// Recovery stops at the first batch that is missing.
+    StopAtGap = "stop-at-gap",
+    /// A batch of which a part is missing is void.
+    AllParts = "all-parts",
+    /// So is one whose payload does not match, unless it was flushed.
+    ReplayVerifies = "replay-verifies",
+    /// A record of an older epoch is void.
+    EpochCounts = "epoch-counts",
+    /// Damage below the last flush mark is not taken for a cut.
+    MarksCount = "marks-count",
+    /// A trim is part of its batch's record.
+    TrimsLogged = "trims-logged",
+    /// A chunk is verified before any byte of it is returned.
+    ReadVerifies = "read-verifies",
+    /// A segment that a reader is in is not reused.
+    PinsCount = "pins-count",
+    /// Nor is one whose records may be replayed.
+    ReuseCovered = "reuse-covered",
+    /// Nor is one whose extents a cut could bring back: what overwrote and what moved them is durable.
+    DeathDurable = "death-durable",
+    /// A segment of the map is not reused while the durable root refers to it.
+    MapReuseWaits = "map-reuse-waits",
+    /// A leaf of the map is verified when it is read.
+    LeavesVerified = "leaves-verified",
+    /// A relocation applies only to what the batch that it names wrote.
+    BirthCounts = "birth-counts",
+    /// A relocation that is missing below the last mark is damage.
+    MoveMarksCount = "move-marks-count",
+}

@@ -1,0 +1,89 @@
+//! What a store was told and promised, to judge what a damaged one says later.
+
+use lacuna_ftl::{Error, Ftl, Lba, SECTOR};
+
+use super::{Change, Model};
+
+/// What each sector reads as; none where damage is reported.
+pub(crate) type Found = Vec<Option<[u8; SECTOR]>>;
+
+/// The batches that a store accepted, in order, and its flushes.
+#[derive(Clone)]
+pub(crate) struct History {
+    /// The space after all batches.
+    pub(crate) model: Model,
+    batches: Vec<Vec<Change>>,
+    /// Number of batches at each flush that was the first after some.
+    flushes: Vec<usize>,
+}
+
+impl History {
+    pub(crate) fn new(sectors: u64) -> History {
+        History { model: Model::new(sectors), batches: Vec::new(), flushes: Vec::new() }
+    }
+
+    pub(crate) fn accepted(&mut self, batch: Vec<Change>) {
+        self.model.apply(&batch);
+        self.batches.push(batch);
+    }
+
+    pub(crate) fn flushed(&mut self) {
+        if self.flushes.last() != Some(&self.batches.len()) {
+            self.flushes.push(self.batches.len());
+        }
+    }
+
+    /// Whether a reopened store may be what was found: the result of a prefix that contains all up to
+    /// the flush before the last.
+    pub(crate) fn is_late_prefix(&self, found: &Found) -> bool {
+        let promised = self.flushes.iter().rev().nth(1).copied().unwrap_or(0);
+        let mut model = Model::new(self.model.sectors());
+        (0..=self.batches.len()).any(|count| {
+            count.checked_sub(1).into_iter().for_each(|last| model.apply(&self.batches[last]));
+            count >= promised && first_wrong(found, &model).is_none()
+        })
+    }
+
+    /// First sector that reads as it never was.
+    pub(crate) fn first_foreign(&self, found: &Found) -> Option<usize> {
+        let mut model = Model::new(self.model.sectors());
+        let mut known: Vec<bool> = found.iter().map(|s| s.is_none_or(|s| s == [0; SECTOR])).collect();
+        for batch in &self.batches {
+            model.apply(batch);
+            for (lba, known) in known.iter_mut().enumerate() {
+                *known |= found[lba].is_some_and(|sector| sector == model.sector(lba as u64));
+            }
+        }
+        known.iter().position(|known| !known)
+    }
+}
+
+/// The error names a place on a device of `bytes`.
+pub(crate) fn assert_names_the_place(error: &Error, bytes: u64) {
+    match error {
+        Error::Corrupt { what, at, .. } => assert!(what.contains("device") && *at < bytes, "{error}"),
+        other => panic!("{other}"),
+    }
+}
+
+/// Reads `sectors` sectors one by one. Damage must be reported with its place on a device of `bytes`.
+pub(crate) fn read_all(ftl: &Ftl, sectors: u64, bytes: u64) -> Found {
+    let read = |lba| {
+        let mut sector = [0xee; SECTOR];
+        let result = ftl.read(Lba(lba), &mut sector);
+        result.inspect_err(|error| assert_names_the_place(error, bytes)).ok().map(|()| sector)
+    };
+    (0..sectors).map(read).collect()
+}
+
+pub(crate) fn has_errors(found: &Found) -> bool {
+    found.iter().any(Option::is_none)
+}
+
+/// First sector that reads as something else than in the model.
+pub(crate) fn first_wrong(found: &Found, model: &Model) -> Option<usize> {
+    let is_wrong = |(lba, sector): (usize, &Option<[u8; SECTOR]>)| {
+        sector.is_some_and(|sector| sector != model.sector(lba as u64))
+    };
+    found.iter().enumerate().position(is_wrong)
+}

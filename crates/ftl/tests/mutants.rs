@@ -1,0 +1,86 @@
+//! Shows that the tests notice: breaks one rule of src/mutant.rs at a time, in a process of its own,
+//! and demands that the test named for it fails; and that it passes while no rule is broken.
+//!
+//! `cargo test -p lacuna-ftl --features mutants --test mutants -- --nocapture`
+
+#![allow(clippy::duplicate_mod)] // Each file of tests declares the harness.
+
+#[path = "epochs.rs"]
+mod epochs;
+mod harness;
+#[path = "interleavings.rs"]
+mod interleavings;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env,
+    process::Command,
+};
+
+use harness::matrix::{self, Load};
+use lacuna_device::sim::for_each_seed;
+use lacuna_ftl::mutant;
+
+/// Each rule, and the test of this file that must fail without it.
+const RULES: &[(&str, &str)] = &[
+    ("flush-syncs", "mixed"),
+    ("stop-at-gap", "mixed"),
+    ("all-parts", "mixed"),
+    ("replay-verifies", "mixed"),
+    ("epoch-counts", "epochs::a_generation_given_out_twice_brings_nothing_back"),
+    ("marks-count", "flips"),
+    ("trims-logged", "mixed"),
+    ("read-verifies", "flips"),
+    ("pins-count", "interleavings::a_reader_pins_the_segment_that_it_reads"),
+    ("reuse-covered", "mixed"),
+    ("death-durable", "mixed"),
+    ("map-reuse-waits", "mixed"),
+    ("leaves-verified", "flips"),
+    ("birth-counts", "mixed"),
+    ("move-marks-count", "flips"),
+];
+
+#[test]
+#[ignore = "run by the test below"]
+fn mixed() {
+    for_each_seed(60, |seed| {
+        matrix::case(seed, Load::Mixed);
+    });
+}
+
+#[test]
+#[ignore = "run by the test below"]
+fn flips() {
+    for_each_seed(60, |seed| harness::flips::case(seed, &mut BTreeMap::new()));
+}
+
+/// Runs `test` in a process of its own. None when it passes, else what it said first.
+fn failure(test: &str, broken: Option<&str>) -> Option<String> {
+    let this = env::current_exe().expect("the path of this test");
+    let mut child = Command::new(this);
+    child.args(["--exact", test, "--include-ignored", "--test-threads=1", "--nocapture"]);
+    child.env_remove("LACUNA_CASES").env_remove("LACUNA_SEED").env_remove("LACUNA_MUTANT");
+    child.envs(broken.map(|rule| ("LACUNA_MUTANT", rule)));
+    let output = child.output().expect("this test runs");
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("running 1 test"), "{test} does not exist");
+    let first = said.lines().skip_while(|line| !line.contains("panicked at")).take(2).collect::<Vec<_>>();
+    (!output.status.success()).then(|| first.join(" "))
+}
+
+#[test]
+fn every_broken_rule_is_noticed() {
+    let named: BTreeSet<_> = RULES.iter().map(|(rule, _)| *rule).collect();
+    assert_eq!(named, mutant::NAMES.iter().copied().collect(), "each rule has its test");
+    for test in RULES.iter().map(|(_, test)| *test).collect::<BTreeSet<_>>() {
+        assert_eq!(failure(test, None), None, "{test} with all rules kept");
+    }
+    let mut unnoticed = Vec::new();
+    for (rule, test) in RULES {
+        match failure(test, Some(rule)) {
+            Some(first) => eprintln!("{rule}: noticed by {test}: {first}"),
+            None => unnoticed.push((rule, test)),
+        }
+    }
+    assert!(unnoticed.is_empty(), "broken and not noticed: {unnoticed:?}");
+}

@@ -1,0 +1,116 @@
+//! Scrubbing: finds what is damaged, nothing else, beside whatever goes on, and stops when told.
+
+mod harness;
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use harness::{SEGMENT_BYTES, changes, format, ops};
+use lacuna_device::{
+    BlockDevice,
+    sim::{SeededRng, SimDevice, for_each_seed},
+};
+use lacuna_ftl::{CheckDepth, Ftl, Lba, Op, Options, SECTOR, Scrub, Stream, Work};
+
+const BYTES: u64 = 4 << 20;
+const SECTORS: u64 = 1600;
+
+fn store(seed: u64) -> (Arc<SimDevice>, Ftl, SeededRng) {
+    let device = SimDevice::new(BYTES, seed);
+    let shared: Arc<dyn BlockDevice> = device.clone();
+    format(&shared);
+    let map_memory = [None, Some(0), Some(6 << 10)][(seed % 3) as usize];
+    let ftl = Ftl::open(shared, Options { map_memory, ..Options::default() }).unwrap();
+    let mut rng = SeededRng::new(seed);
+    for _ in 0..100 {
+        write(&ftl, &mut rng);
+    }
+    (device, ftl, rng)
+}
+
+fn write(ftl: &Ftl, rng: &mut SeededRng) {
+    ftl.write_batch(&ops(&changes(rng, SECTORS)), Stream::Data).unwrap();
+}
+
+fn scrub(ftl: &Ftl) -> Scrub {
+    ftl.scrub(|_| ControlFlow::Continue(())).unwrap()
+}
+
+#[test]
+fn a_sound_store_is_read_to_its_end() {
+    for_each_seed(6, |seed| {
+        let (_, ftl, _) = store(seed);
+        let found = scrub(&ftl);
+        assert!(found.is_complete && found.damage.is_empty(), "{found:?}");
+        assert_eq!(found.verified_bytes, ftl.stats().allocated_bytes);
+        assert_eq!(found.verified_bytes, found.expected_bytes);
+    });
+}
+
+#[test]
+fn it_stops_when_told() {
+    let (_, ftl, _) = store(1);
+    for lba in 0..500 {
+        let op = Op::Write { lba: Lba(10_000 + 2 * lba), data: &[7; SECTOR] };
+        ftl.write_batch(&[op], Stream::Data).unwrap();
+    }
+    let mut calls = 0;
+    let found = ftl.scrub(|_| {
+        calls += 1;
+        if calls == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let found = found.unwrap();
+    assert!(!found.is_complete && found.verified_bytes < found.expected_bytes && calls == 3, "{found:?}");
+}
+
+#[test]
+fn all_else_goes_on_beside_it() {
+    for_each_seed(6, |seed| {
+        let (_, ftl, mut rng) = store(seed);
+        let found = ftl.scrub(|_| {
+            for _ in 0..3 {
+                write(&ftl, &mut rng);
+            }
+            ftl.step([Work::Gc, Work::Due, Work::Checkpoint][rng.below(3) as usize]).unwrap();
+            ControlFlow::Continue(())
+        });
+        let found = found.unwrap();
+        assert!(found.is_complete && found.damage.is_empty(), "{found:?}");
+    });
+}
+
+/// Flips anywhere: what `check` finds in the data, scrubbing finds, with the sectors.
+#[test]
+fn damage_is_found_and_named() {
+    let mut hits = 0;
+    for_each_seed(60, |seed| {
+        let (device, ftl, mut rng) = store(seed);
+        ftl.checkpoint().unwrap();
+        let segments = BYTES / u64::from(SEGMENT_BYTES);
+        let at = (1 + rng.below(segments - 1)) * u64::from(SEGMENT_BYTES) + rng.below(SEGMENT_BYTES.into());
+        device.flip_bit(at, rng.below(8) as u8);
+        let found = scrub(&ftl);
+        let is_sound = ftl.check(CheckDepth::Payload).unwrap().is_clean();
+        assert!(is_sound || !found.damage.is_empty(), "byte {at}: check finds more");
+        for damage in found.damage {
+            hits += 1;
+            assert!(damage.message.contains("at byte"), "{damage:?}");
+            let Some(sectors) = &damage.sectors else { continue };
+            let first_bad = (sectors.start.0..sectors.end.0.min(SECTORS))
+                .any(|sector| ftl.read(Lba(sector), &mut [0; SECTOR]).is_err());
+            // A leaf that is in memory as well is still good for reading.
+            assert!(first_bad || damage.message.contains("map leaf"), "{damage:?}");
+        }
+    });
+    assert!(hits > 0 || std::env::var("LACUNA_SEED").is_ok(), "no flip hit anything live");
+}
+
+#[test]
+fn a_damaged_superblock_slot_is_found() {
+    for slot in [0, 32 << 10] {
+        let (device, ftl, _) = store(1);
+        device.flip_bit(slot + 70, 1);
+        let found = scrub(&ftl);
+        assert_eq!(found.damage.len(), 1, "{found:?}");
+        assert!(found.damage[0].message.contains("superblock") && found.damage[0].sectors.is_none());
+    }
+}
