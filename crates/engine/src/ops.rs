@@ -7,6 +7,7 @@
 use crate::{
     ids::{PageId, PageNo, TableId, TxnId, UndoPtr},
     node::{self, NodeMut},
+    overflow,
 };
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
@@ -22,6 +23,8 @@ pub(crate) enum PageKind {
     Undo = 3,
     /// Given back; holds the number of the next free page.
     Free = 4,
+    /// Part of a long value.
+    Overflow = 5,
 }
 
 impl PageKind {
@@ -31,6 +34,7 @@ impl PageKind {
             2 => PageKind::Node,
             3 => PageKind::Undo,
             4 => PageKind::Free,
+            5 => PageKind::Overflow,
             _ => return None,
         })
     }
@@ -166,6 +170,7 @@ pub(crate) fn lsn(page: &[u8]) -> crate::ids::Lsn {
 pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
     match kind(page) {
         Some(PageKind::Node) => node::validate(page),
+        Some(PageKind::Overflow) => overflow::Link::parse(page).map(|_| ()),
         Some(PageKind::Space | PageKind::Undo | PageKind::Free) => Ok(()),
         None => Err("unknown page kind"),
     }

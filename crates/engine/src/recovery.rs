@@ -35,6 +35,7 @@ use crate::{
     ids::{Lsn, PageId, PageNo, TxnId, UndoPtr},
     ops::OpReader,
     options::StoreOptions,
+    overflow::Readers,
     poison::Poison,
     pool::{Pool, WriteGuard},
     space::{self, Space, Spaces},
@@ -110,6 +111,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         log,
         control,
         txns: Txns::new(),
+        chain_readers: Readers::default(),
         undo_space: OnceLock::new(),
     });
     replay(&core, Reader::new(wal, root.checkpoint), end, &mut stats)?;

@@ -20,6 +20,7 @@ use crate::{
     recovery::{self, RecoveryStats},
     space::{self, Space},
     txn::Txn,
+    undo,
     wal::{LogStats, Until},
 };
 
@@ -116,6 +117,8 @@ pub struct TableCheck {
     pub leaves: u64,
     /// Inner pages.
     pub inner_nodes: u64,
+    /// Pages of values that are too long for a leaf.
+    pub overflow_pages: u64,
     /// Free pages.
     pub free_pages: u64,
     /// Levels of its tree.
@@ -285,7 +288,7 @@ impl Store {
         self.inner.core.flush_step()
     }
 
-    /// Reads every page of every table and proves the trees' invariants. No transaction may write
+    /// Reads every page of every table and proves the trees' invariants, and that no page is lost. No transaction may write
     /// meanwhile.
     ///
     /// # Errors
@@ -294,16 +297,19 @@ impl Store {
         let core = &self.inner.core;
         let mut named = vec![("(catalog)".to_string(), CATALOG_TABLE)];
         named.extend(recovery::read_catalog(core)?.into_iter().map(|(name, row)| (name, row.id)));
+        core.settle_purge()?;
+        let chains = undo::chains(core)?;
         let mut checks = Vec::new();
         for (name, id) in named {
             let space = core.spaces.get(id).expect("recovery found each table's file");
-            let r = Tree::new(core, &space).check()?;
+            let r = Tree::new(core, &space).check(&chains)?;
             checks.push(TableCheck {
                 name,
                 records: r.records,
                 leaves: r.leaves,
                 inner_nodes: r.inner_nodes,
                 free_pages: r.free_pages,
+                overflow_pages: r.overflow_pages,
                 height: r.height,
             });
         }

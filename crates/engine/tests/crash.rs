@@ -194,7 +194,12 @@ fn change(
             txn.delete(&tables[i], &key)?;
             model.remove(&(i, key));
         } else {
-            let len = if rng.chance(10) { 1000 } else { rng.below(120) };
+            let len = match rng.below(50) {
+                0 => rng.below(100 << 10),
+                1..=2 => rng.below(10 << 10),
+                3..=6 => 1000,
+                _ => rng.below(120),
+            };
             let mut value = vec![0; len as usize];
             rng.fill(&mut value);
             txn.put(&tables[i], &key, &value)?;

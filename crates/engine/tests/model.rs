@@ -47,9 +47,10 @@ fn random_key(rng: &mut Rng, page_bytes: usize) -> Vec<u8> {
 }
 
 fn random_value(rng: &mut Rng, page_bytes: usize) -> Vec<u8> {
-    let len = match rng.below(20) {
-        0 => rng.below(page_bytes as u64 / 4 + 1),
-        1..=5 => 0,
+    let len = match rng.below(80) {
+        0 => rng.below(100 << 10),
+        1..=4 => rng.below(page_bytes as u64 / 4 + 1),
+        5..=25 => 0,
         _ => rng.below(200),
     };
     let byte = rng.below(256) as u8;
@@ -299,8 +300,9 @@ fn bad_input_is_refused_by_name() {
     assert!(store.create_table("", TableOptions::default()).is_err());
     let mut txn = store.begin();
     assert!(matches!(txn.put(&table, &[0; 2049], b""), Err(Error::TooLarge { what: "key", .. })));
-    assert!(matches!(txn.put(&table, b"k", &[0; 4097]), Err(Error::TooLarge { what: "value", .. })));
-    txn.put(&table, &[0; 2048], &[1; 4096]).expect("the largest record");
+    let too_long = vec![0; (16 << 20) + 1];
+    assert!(matches!(txn.put(&table, b"k", &too_long), Err(Error::TooLarge { what: "value", .. })));
+    txn.put(&table, &[0; 2048], &[1; 4096]).expect("the largest record of a leaf");
     txn.commit().expect("commit");
     let other = Store::open(MemPlace::new(), options(false)).expect("open");
     assert!(matches!(other.begin().get(&table, b"k"), Err(Error::WrongStore)));
