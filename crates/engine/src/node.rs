@@ -435,6 +435,12 @@ impl<'a> NodeMut<'a> {
     }
 }
 
+/// Where the zeros between cells and slots of a tidied node start and end.
+pub(crate) fn gap(page: &[u8]) -> (usize, usize) {
+    let node = Node::new(page);
+    (node.heap_end(), page.len() - TRAILER_BYTES - SLOT * node.count())
+}
+
 /// Zeroes what a reader never looks at, so that an image of the page compresses well.
 pub(crate) fn tidy(page: &mut [u8]) {
     NodeMut::new(page).compact();

@@ -41,7 +41,8 @@ fn random_key(rng: &mut Rng, page_bytes: usize) -> Vec<u8> {
     let number = rng.below(3000);
     let mut key = number.to_be_bytes().to_vec();
     if number.is_multiple_of(7) {
-        key.resize(8 + (number as usize * 37) % (page_bytes / 8 - 8), b'k');
+        // Blocks of a quarter of the page take keys of an eighth of that.
+        key.resize(8 + (number as usize * 37) % (page_bytes / 32 - 8), b'k');
     }
     key
 }
@@ -54,7 +55,12 @@ fn random_value(rng: &mut Rng, page_bytes: usize) -> Vec<u8> {
         _ => rng.below(200),
     };
     let byte = rng.below(256) as u8;
-    (0..len).map(|i| byte.wrapping_add((i / 5) as u8)).collect()
+    let mut value: Vec<u8> = (0..len).map(|i| byte.wrapping_add((i / 5) as u8)).collect();
+    if rng.chance(40) {
+        // What does not compress.
+        rng.fill(&mut value);
+    }
+    value
 }
 
 /// One transaction of random operations on table and model; rolled back in part or whole at times.
@@ -153,6 +159,16 @@ fn compressed_pages_behave_like_a_map() {
 #[test]
 fn large_pages_behave_like_a_map() {
     run_against_model(TableOptions::compressed(Algorithm::Zstd).page_bytes(64 << 10), false, 6);
+}
+
+#[test]
+fn row_compressed_pages_behave_like_a_map() {
+    run_against_model(TableOptions::row_compressed(8), true, 12);
+}
+
+#[test]
+fn row_compressed_quarter_pages_behave_like_a_map() {
+    run_against_model(TableOptions::row_compressed(4), false, 12);
 }
 
 #[test]

@@ -195,3 +195,45 @@ pub(crate) fn free_first(
     allocator.free(mtr, &mut page);
     Ok([page, allocator.header])
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Duration};
+
+    use lacuna_device::MemPlace;
+
+    use super::*;
+    use crate::{Store, StoreOptions, TableOptions, btree::Tree, node::Node};
+
+    #[test]
+    fn a_chain_stays_while_someone_who_saw_it_reads() {
+        let options = StoreOptions { background: false, ..StoreOptions::default() };
+        let store = Store::open(MemPlace::new(), options).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        let value: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
+        let mut txn = store.begin();
+        txn.put(&table, b"k", &value).expect("put");
+        txn.commit().expect("commit");
+        let (core, space) = (table.core(), table.space());
+        let leaf = Tree::new(core, space).leaf_read(b"k").expect("leaf");
+        let reference = Node::new(&leaf).leaf_cell(0).reference().expect("long");
+        let ticket = core.chain_readers.enter();
+        drop(leaf);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Without background threads the commit purges, and waits for the ticket.
+                let mut txn = store.begin();
+                assert!(txn.delete(&table, b"k").expect("delete"));
+                txn.commit().expect("commit");
+            });
+            while Node::new(&Tree::new(core, space).leaf_read(b"k").expect("leaf")).count() > 0 {
+                thread::yield_now();
+            }
+            // Time for a purge that does not wait to do its harm.
+            thread::sleep(Duration::from_millis(50));
+            assert!(read(core, space, reference, &ticket).expect("whole") == value);
+            drop(ticket);
+        });
+        assert_eq!(store.check().expect("check")[1].overflow_pages, 0);
+    }
+}

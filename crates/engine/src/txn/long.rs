@@ -63,7 +63,7 @@ impl Txn {
 
     /// Writes a chain that holds `value` and is owned by this transaction's undo log.
     fn write_chain(&mut self, space: &Arc<Space>, value: &[u8]) -> Result<Reference> {
-        let mut parts = value.chunks(overflow::part_bytes_max(space.page_bytes));
+        let mut parts = value.chunks(space.part_bytes_max());
         let core = self.core.clone();
         let mut mtr = Mtr::new();
         let part = parts.next().expect("a long value is not empty");

@@ -43,6 +43,7 @@ use crate::{
     options::Durability,
     overflow,
     pool::WriteGuard,
+    row,
     space::Space,
     store::Table,
     undo::{Change, Latched, UndoLog, UndoRecord},
@@ -296,8 +297,8 @@ impl Txn {
             self.slot = Some(self.core.take_undo_slot()?);
         }
         match write {
-            Write::Put(value) if is_long(space, value) => self.write_long(space, key, value, false),
-            Write::Insert(value) if is_long(space, value) => self.write_long(space, key, value, true),
+            Write::Put(value) if is_long(space, key, value) => self.write_long(space, key, value, false),
+            Write::Insert(value) if is_long(space, key, value) => self.write_long(space, key, value, true),
             _ => self.write_short(space, key, write, 0),
         }
     }
@@ -306,7 +307,7 @@ impl Txn {
     /// existed.
     fn write_short(&mut self, space: &Arc<Space>, key: &[u8], write: Write<'_>, flags: u8) -> Result<bool> {
         loop {
-            let leaf = self.lock_leaf(space, key)?;
+            let mut leaf = self.lock_leaf(space, key)?;
             let node = Node::new(&leaf);
             let found = node.search(key);
             let old = found.ok().map(|slot| node.leaf_cell(slot));
@@ -324,9 +325,13 @@ impl Txn {
             };
             let slot = found.unwrap_or_else(|slot| slot);
             let is_new = old.is_none();
-            if (is_new && !Tree::accepts(node, slot, more_bytes)) || more_bytes > node.free() {
+            let tree = Tree::new(&self.core, space);
+            let logged = row::LOGGED_OP_BYTES
+                + value.map_or(0, |value| node::LEAF_CELL_HEADER + key.len() + value.len());
+            let fits = more_bytes <= node.free() && (!is_new || tree.accepts(node, slot, more_bytes));
+            if !fits || !row::make_room(&self.core, &mut leaf, logged)? {
                 drop(leaf);
-                Tree::new(&self.core, space).split(key, more_bytes)?;
+                tree.split(key, more_bytes, logged)?;
                 continue;
             }
             self.change(space, leaf, slot, is_new, key, value.map(|value| (flags, value)))?;
@@ -415,7 +420,7 @@ impl Drop for Txn {
 }
 
 fn check_key(space: &Space, key: &[u8]) -> Result<()> {
-    let bytes_max = node::key_bytes_max(space.page_bytes);
+    let bytes_max = space.key_bytes_max();
     if key.len() > bytes_max {
         return Err(Error::TooLarge { what: "key", bytes: key.len(), bytes_max });
     }
@@ -423,8 +428,8 @@ fn check_key(space: &Space, key: &[u8]) -> Result<()> {
 }
 
 /// Whether the value is too long for a leaf of the table.
-fn is_long(space: &Space, value: &[u8]) -> bool {
-    value.len() > node::value_bytes_max(space.page_bytes)
+fn is_long(space: &Space, key: &[u8], value: &[u8]) -> bool {
+    value.len() > space.value_bytes_max(key.len())
 }
 
 fn check_value(value: &[u8]) -> Result<()> {

@@ -10,9 +10,9 @@ use crate::{
     error::{Error, Result},
     ids::UndoPtr,
     mtr::Mtr,
-    node::{DELETED, LeafCell, Node},
+    node::{DELETED, LEAF_CELL_HEADER, LeafCell, Node},
     ops::PageOp,
-    overflow,
+    overflow, row,
     undo::{self, Change, UndoLog, UndoRecord},
 };
 
@@ -72,6 +72,12 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
     let tree = Tree::new(core, &space);
     loop {
         let mut leaf = tree.leaf_write(&record.key)?;
+        let logged = row::LOGGED_OP_BYTES + LEAF_CELL_HEADER + record.key.len() + record.old_value.len();
+        if !row::make_room(core, &mut leaf, logged)? {
+            drop(leaf);
+            tree.split(&record.key, 0, logged)?;
+            continue;
+        }
         let node = Node::new(&leaf);
         let slot = node.search(&record.key).ok();
         let slot = slot.filter(|s| (node.leaf_cell(*s).txn, node.leaf_cell(*s).undo) == (log.txn(), ptr));
@@ -91,7 +97,7 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
                 let grown = record.old_value.len().saturating_sub(old_cell.value.len());
                 if grown > node.free() {
                     drop(leaf);
-                    tree.split(&record.key, grown)?;
+                    tree.split(&record.key, grown, logged)?;
                     continue;
                 }
                 let (flags, txn, undo) = (record.old_flags, record.old_txn, record.old_undo);
@@ -142,13 +148,20 @@ pub(crate) fn purge(core: &Core, log: UndoLog) -> Result<()> {
 fn purge_record(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
     let Some(space) = core.spaces.get(record.table) else { return Ok(()) };
     let tree = Tree::new(core, &space);
-    let mut leaf = tree.leaf_write(&record.key)?;
-    let node = Node::new(&leaf);
-    let Ok(slot) = node.search(&record.key) else { return Ok(()) };
-    let cell = node.leaf_cell(slot);
-    if !cell.is_deleted() || cell.txn != log.txn() || cell.undo != ptr {
-        return Ok(());
-    }
+    let (mut leaf, slot) = loop {
+        let mut leaf = tree.leaf_write(&record.key)?;
+        let node = Node::new(&leaf);
+        let Ok(slot) = node.search(&record.key) else { return Ok(()) };
+        let cell = node.leaf_cell(slot);
+        if !cell.is_deleted() || cell.txn != log.txn() || cell.undo != ptr {
+            return Ok(());
+        }
+        if row::make_room(core, &mut leaf, row::LOGGED_OP_BYTES)? {
+            break (leaf, slot);
+        }
+        drop(leaf);
+        tree.split(&record.key, 0, row::LOGGED_OP_BYTES)?;
+    };
     let mut mtr = Mtr::new();
     mtr.apply(&mut leaf, PageOp::Remove { slot: slot as u16 });
     let underfull = Tree::is_underfull(Node::new(&leaf));
