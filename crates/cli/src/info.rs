@@ -54,6 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 fn compression(table: &TableInfo) -> (&'static str, &'static str, i32) {
     match table.options.kind {
         TableKind::PageCompressed { algorithm, level } => ("page", algorithm.name(), level),
+        TableKind::RowCompressed { level, .. } => ("row", "zlib", level),
         _ => ("plain", "none", 0),
     }
 }

@@ -15,7 +15,7 @@ use lacuna_bench::{
     linkbench::{self, AckLog, Config, RunReport, comparison, verify_acks},
 };
 use lacuna_device::Place;
-use lacuna_engine::{StoreOptions, TableKind, TableOptions};
+use lacuna_engine::{Doublewrite, StoreOptions, TableKind, TableOptions};
 use lacuna_nvmfs::{PlaceOptions, open_place};
 use lacuna_page::Algorithm;
 use serde_json::{Value, json};
@@ -58,7 +58,16 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 0, allow_negative_numbers = true,
           value_parser = clap::value_parser!(i32).range(-64..=22))]
     level: i32,
-    /// Memory for uncompressed pages
+    /// Length of the blocks of row tables in KiB: 4 or 8
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(4..=8))]
+    key_block_size: u32,
+    /// zlib's level in row tables
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(i32).range(1..=9))]
+    row_level: i32,
+    /// Whether pages are written twice, through a doublewrite file: auto, on or off
+    #[arg(long, default_value = "auto")]
+    doublewrite: Doublewrite,
+    /// Memory for pages
     #[arg(long, default_value = "256M")]
     pool: Size,
     /// Seed of data and requests
@@ -86,6 +95,7 @@ pub(crate) struct Arguments {
 enum Kind {
     Plain,
     Page,
+    Row,
 }
 
 impl Kind {
@@ -93,6 +103,7 @@ impl Kind {
         match self {
             Kind::Plain => "plain",
             Kind::Page => "page",
+            Kind::Row => "row",
         }
     }
 }
@@ -101,8 +112,8 @@ impl FromStr for Kind {
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Kind, &'static str> {
-        let kind = [Kind::Plain, Kind::Page].into_iter().find(|kind| kind.name() == name);
-        kind.ok_or("known kinds of tables: plain, page")
+        let kind = [Kind::Plain, Kind::Page, Kind::Row].into_iter().find(|kind| kind.name() == name);
+        kind.ok_or("known kinds of tables: plain, page, row")
     }
 }
 
@@ -163,7 +174,7 @@ fn trace_of(arguments: &Arguments, kind: Kind) -> Option<PathBuf> {
 
 fn store_options(arguments: &Arguments) -> StoreOptions {
     let pool_bytes = usize::try_from(arguments.pool.0).unwrap_or(usize::MAX);
-    StoreOptions { pool_bytes, ..StoreOptions::default() }
+    StoreOptions { pool_bytes, doublewrite: arguments.doublewrite, ..StoreOptions::default() }
 }
 
 fn run_one(
@@ -180,16 +191,23 @@ fn run_one(
     let place = opened.place();
     let names_before: HashSet<String> = place.list()?.into_iter().collect();
     let (table_kind, algorithm) = match kind {
-        Kind::Plain => (TableKind::Plain, Algorithm::None),
+        Kind::Plain => (TableKind::Plain, Algorithm::None.name()),
         Kind::Page => {
             let Arguments { algorithm, level, .. } = *arguments;
-            (TableKind::PageCompressed { algorithm, level }, algorithm)
+            (TableKind::PageCompressed { algorithm, level }, algorithm.name())
+        }
+        Kind::Row => {
+            let Arguments { key_block_size, row_level, .. } = *arguments;
+            (TableKind::RowCompressed { key_block_size, level: row_level }, "zlib")
         }
     };
     let table_options = TableOptions { kind: table_kind, ..TableOptions::default() };
     let db = EngineDb::create(Arc::clone(&place), store_options(arguments), table_options)?;
-    let report = linkbench::run(&db, config, kind.name(), algorithm.name(), acks.as_ref())
-        .with_context(|| target.name())?;
+    let mut report =
+        linkbench::run(&db, config, kind.name(), algorithm, acks.as_ref()).with_context(|| target.name())?;
+    if kind == Kind::Row {
+        report.row_compression = Some(db.row_compression()?);
+    }
     db.close()?;
     if !is_last {
         target.clear(&*place, &names_before)?;
@@ -294,6 +312,9 @@ fn report(arguments: &Arguments, config: &Config, target: &Target, runs: &[RunRe
             "tables": arguments.tables.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
             "algorithm": arguments.algorithm.name(),
             "level": arguments.level,
+            "key_block_size": arguments.key_block_size,
+            "row_level": arguments.row_level,
+            "doublewrite": format!("{:?}", arguments.doublewrite).to_lowercase(),
             "page_bytes": TableOptions::default().page_bytes,
             "pool_bytes": arguments.pool.0,
             "log_bytes": options.log_bytes,

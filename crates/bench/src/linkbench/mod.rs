@@ -41,7 +41,7 @@ pub use acks::AckLog;
 pub use db::{Db, DbError, DbResult, Footprint, Table, Txn, Visit};
 pub use metrics::Summary;
 pub use payload::NODE_DATA_BYTES_MAX;
-pub use report::{RunReport, comparison};
+pub use report::{RowCompression, RunReport, comparison};
 pub use verify::{Verified, verify_acks};
 
 pub(crate) use progress::Progress;
