@@ -23,14 +23,8 @@ impl Tree<'_> {
     /// Whether a new cell of `bytes` (slot included) may go into the leaf at `slot`, by room and by
     /// the fill that ascending inserts should leave.
     pub(crate) fn accepts(self, leaf: Node<'_>, slot: usize, bytes: usize) -> bool {
-        let (run, next) = leaf.insert_run();
         let pad_bytes = self.space.row.as_ref().map_or(0, |row| row.pad_bytes());
-        let spare = leaf.free() as isize - bytes as isize - pad_bytes as isize;
-        if run >= RUN_MIN && slot == next && slot == leaf.count() {
-            let capacity = leaf.used() + leaf.free();
-            return spare >= (capacity - capacity * RUN_FILL.0 / RUN_FILL.1) as isize;
-        }
-        spare >= 0
+        accepts_beside(leaf, slot, bytes, pad_bytes)
     }
 
     /// Whether a leaf is so empty that [`Tree::merge`] should be asked.
@@ -43,7 +37,7 @@ impl Tree<'_> {
         let node = Node::new(leaf);
         let slot = node.search(key).unwrap_or_else(|slot| slot);
         let in_page = self.accepts(node, slot, bytes) && node.free() >= bytes;
-        let is_padded = !in_page && node.free() >= bytes;
+        let is_padded = !in_page && accepts_beside(node, slot, bytes, 0) && node.free() >= bytes;
         let fits = in_page && row::makes_room(self.core, leaf, logged)?;
         if let Some(row) = &self.space.row
             && (is_padded || in_page && !fits)
@@ -263,6 +257,18 @@ impl Tree<'_> {
         mtr.commit(self.core, &mut [&mut allocator.header, child, root])?;
         Ok(())
     }
+}
+
+/// Whether a leaf takes a cell of `bytes` at `slot` and keeps `pad_bytes` free beside the share that ascending
+/// inserts leave.
+fn accepts_beside(leaf: Node<'_>, slot: usize, bytes: usize, pad_bytes: usize) -> bool {
+    let (run, next) = leaf.insert_run();
+    let spare = leaf.free() as isize - bytes as isize - pad_bytes as isize;
+    if run >= RUN_MIN && slot == next && slot == leaf.count() {
+        let capacity = leaf.used() + leaf.free();
+        return spare >= (capacity - capacity * RUN_FILL.0 / RUN_FILL.1) as isize;
+    }
+    spare >= 0
 }
 
 /// A page, of no address yet, with the cells from each slot on of each node; the first cell of an inner node

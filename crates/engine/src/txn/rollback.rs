@@ -3,6 +3,8 @@
 //! The undo record that owns a chain (see `overflow`) is changed with its last page: retracted by a
 //! rollback, marked [`Change::Spent`] by a purge. So both may be interrupted and repeated.
 
+use std::sync::Arc;
+
 use crate::{
     alloc::corrupt,
     btree::Tree,
@@ -13,6 +15,7 @@ use crate::{
     node::{DELETED, LEAF_CELL_HEADER, LeafCell, Node},
     ops::PageOp,
     overflow, row,
+    space::Space,
     undo::{self, Change, UndoLog, UndoRecord},
 };
 
@@ -61,13 +64,7 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
         return Ok(());
     };
     if matches!(record.change, Change::Chain | Change::Orphan) {
-        let chain = record.old_reference().ok_or_else(|| no_chain(core, ptr))?.first;
-        overflow::shorten(core, &space, chain)?;
-        let mut mtr = Mtr::new();
-        let [mut page, mut header] = overflow::free_first(core, &space, &mut mtr, chain)?;
-        let mut first = log.retract(core, &mut mtr, record.previous)?;
-        mtr.commit(core, &mut [&mut page, &mut header, &mut first])?;
-        return Ok(());
+        return take_chain_back(core, &space, log, ptr, record);
     }
     let tree = Tree::new(core, &space);
     loop {
@@ -123,6 +120,23 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
         }
         return Ok(());
     }
+}
+
+/// Gives back a chain that the transaction's undo log owns.
+fn take_chain_back(
+    core: &Core,
+    space: &Arc<Space>,
+    log: UndoLog,
+    ptr: UndoPtr,
+    record: &UndoRecord,
+) -> Result<()> {
+    let chain = record.old_reference().ok_or_else(|| no_chain(core, ptr))?.first;
+    overflow::shorten(core, space, chain)?;
+    let mut mtr = Mtr::new();
+    let [mut page, mut header] = overflow::free_first(core, space, &mut mtr, chain)?;
+    let mut first = log.retract(core, &mut mtr, record.previous)?;
+    mtr.commit(core, &mut [&mut page, &mut header, &mut first])?;
+    Ok(())
 }
 
 /// Removes the records that the committed transaction of `log` deleted, where they still are as it
