@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use lacuna_device::Place;
 use lacuna_engine::{Direction, Error, Store, StoreOptions, TableOptions};
 
-use crate::linkbench::{Db, DbError, DbResult, Footprint, Table, Txn, Visit};
+use crate::linkbench::{Db, DbError, DbResult, Footprint, RowCompression, Table, Txn, Visit};
 
 /// A store of the engine with the tables of LinkBench.
 pub struct EngineDb {
@@ -59,6 +59,20 @@ impl EngineDb {
         let [node, link, link_by_time, count] = Table::ALL.map(find);
         let tables = [node?, link?, link_by_time?, count?];
         Ok(EngineDb { store, tables })
+    }
+
+    /// What row compression did since the store was opened.
+    pub fn row_compression(&self) -> Result<RowCompression> {
+        let row = self.store.stats()?.row;
+        Ok(RowCompression {
+            compressions: row.compressions,
+            failures: row.failures,
+            recompressions: row.recompressions,
+            splits: row.splits,
+            decompressions: row.decompressions,
+            decompressions_without_read: row.decompressions_without_read,
+            pad_bytes: row.pad_bytes,
+        })
     }
 
     /// Writes everything and stops the store.

@@ -86,6 +86,7 @@ fn mount_text(mount: &Value) -> String {
 fn compression(table: &TableInfo) -> (&'static str, &'static str, i32) {
     match table.options.kind {
         TableKind::PageCompressed { algorithm, level } => ("page", algorithm.name(), level),
+        TableKind::RowCompressed { level, .. } => ("row", "zlib", level),
         _ => ("plain", "none", 0),
     }
 }

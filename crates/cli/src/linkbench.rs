@@ -16,7 +16,7 @@ use lacuna_bench::{
     mysql::Address,
 };
 use lacuna_device::Place;
-use lacuna_engine::{StoreOptions, TableKind, TableOptions};
+use lacuna_engine::{Doublewrite, StoreOptions, TableKind, TableOptions};
 use lacuna_nvmfs::{PlaceOptions, open_place};
 use lacuna_page::Algorithm;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// Requests before that, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=2_592_000))]
     pub(crate) warmup: u64,
-    /// Kinds of tables to run, one after the other on the same data: plain, page, and with --mysql row
+    /// Kinds of tables to run, one after the other on the same data: plain, row, page
     /// (ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8)
     #[arg(long, default_value = "plain,page", value_delimiter = ',')]
     pub(crate) tables: Vec<Kind>,
@@ -66,7 +66,16 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 0, allow_negative_numbers = true,
           value_parser = clap::value_parser!(i32).range(-64..=22))]
     level: i32,
-    /// Memory for uncompressed pages
+    /// Length of the blocks of row tables in KiB: 4 or 8
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(4..=8))]
+    key_block_size: u32,
+    /// zlib's level in row tables
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(i32).range(1..=9))]
+    row_level: i32,
+    /// Whether pages are written twice, through a doublewrite file: auto, on or off
+    #[arg(long, default_value = "auto")]
+    doublewrite: Doublewrite,
+    /// Memory for pages
     #[arg(long, default_value = "256M")]
     pool: Size,
     /// Memory for the map of a store file or device; all of it is kept by default
@@ -114,8 +123,8 @@ impl FromStr for Kind {
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Kind, &'static str> {
-        let kind = [Kind::Plain, Kind::Row, Kind::Page].into_iter().find(|kind| kind.name() == name);
-        kind.ok_or("known kinds of tables: plain, row (with --mysql), page")
+        let kind = [Kind::Plain, Kind::Page, Kind::Row].into_iter().find(|kind| kind.name() == name);
+        kind.ok_or("known kinds of tables: plain, page, row")
     }
 }
 
@@ -153,9 +162,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     if let Some(server) = &arguments.mysql {
         return linkbench_sql::run(arguments, &config, server);
-    }
-    if arguments.tables.contains(&Kind::Row) {
-        bail!("--tables row: the engine has no such tables, give it with --mysql");
     }
     let target = Target::choose(arguments)?;
     let mut runs = Vec::new();
@@ -199,7 +205,7 @@ fn place_options(arguments: &Arguments) -> PlaceOptions {
 
 fn store_options(arguments: &Arguments) -> StoreOptions {
     let pool_bytes = usize::try_from(arguments.pool.0).unwrap_or(usize::MAX);
-    StoreOptions { pool_bytes, ..StoreOptions::default() }
+    StoreOptions { pool_bytes, doublewrite: arguments.doublewrite, ..StoreOptions::default() }
 }
 
 fn run_one(
@@ -216,16 +222,23 @@ fn run_one(
     let place = opened.place();
     let names_before: HashSet<String> = place.list()?.into_iter().collect();
     let (table_kind, algorithm) = match kind {
-        Kind::Plain | Kind::Row => (TableKind::Plain, Algorithm::None),
+        Kind::Plain => (TableKind::Plain, Algorithm::None.name()),
         Kind::Page => {
             let Arguments { algorithm, level, .. } = *arguments;
-            (TableKind::PageCompressed { algorithm, level }, algorithm)
+            (TableKind::PageCompressed { algorithm, level }, algorithm.name())
+        }
+        Kind::Row => {
+            let Arguments { key_block_size, row_level, .. } = *arguments;
+            (TableKind::RowCompressed { key_block_size, level: row_level }, "zlib")
         }
     };
     let table_options = TableOptions { kind: table_kind, ..TableOptions::default() };
     let db = EngineDb::create(Arc::clone(&place), store_options(arguments), table_options)?;
-    let report = linkbench::run(&db, config, kind.name(), algorithm.name(), acks.as_ref())
-        .with_context(|| target.name())?;
+    let mut report =
+        linkbench::run(&db, config, kind.name(), algorithm, acks.as_ref()).with_context(|| target.name())?;
+    if kind == Kind::Row {
+        report.row_compression = Some(db.row_compression()?);
+    }
     db.close()?;
     if !is_last {
         target.clear(&*place, &names_before)?;
@@ -330,6 +343,9 @@ fn report(arguments: &Arguments, config: &Config, target: &Target, runs: &[RunRe
             "tables": arguments.tables.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
             "algorithm": arguments.algorithm.name(),
             "level": arguments.level,
+            "key_block_size": arguments.key_block_size,
+            "row_level": arguments.row_level,
+            "doublewrite": format!("{:?}", arguments.doublewrite).to_lowercase(),
             "page_bytes": TableOptions::default().page_bytes,
             "pool_bytes": arguments.pool.0,
             "map_memory_bytes": arguments.map_memory.map(|size| size.0),

@@ -58,6 +58,29 @@ fn stores_and_directories_keep_the_last_run() {
     }
 }
 
+/// The baseline beside the others, on the same data.
+#[test]
+fn row_compressed_tables_run_and_are_counted() {
+    let scratch = Scratch::new();
+    scratch.distribution();
+    fs::create_dir(scratch.path("dir")).unwrap();
+    for place in ["store", "dir"] {
+        let table = succeed(
+            &scratch,
+            &format!("linkbench --store {place} --size 512M --tables plain,row {SMALL} --json out.json"),
+        );
+        assert!(table.contains("row/zlib : plain"), "{table}");
+        succeed(&scratch, &format!("check {place}"));
+        let report = report(&scratch);
+        let [plain, row] = [&report["runs"][0], &report["runs"][1]];
+        assert!(plain["row_compression"].is_null());
+        assert_eq!((&plain["links"], &row["counts_match"]), (&row["links"], &true.into()));
+        let counters = &row["row_compression"];
+        assert!(counters["compressions"].as_u64() > Some(50), "{counters}");
+        assert!(row["logical_bytes"].as_u64() < plain["logical_bytes"].as_u64());
+    }
+}
+
 /// The same small run in a store and in a directory, as a drive sees it.
 #[test]
 fn runs_are_traced_for_the_flash_model() {

@@ -15,7 +15,7 @@ use crate::{
     mtr::Mtr,
     ops::{self, PageKind, PageOp},
     pool::WriteGuard,
-    space::{self, Space},
+    space::Space,
 };
 
 /// The page that holds a file's allocation state.
@@ -138,11 +138,7 @@ impl<'a> Allocator<'a> {
 
 /// An error that names a page.
 pub(crate) fn corrupt(space: &Space, page: PageNo, reason: impl Into<String>) -> Error {
-    Error::Corrupt {
-        what: space::file_name(space.id, space.page_bytes),
-        at: format!("page {}", page.0),
-        reason: reason.into(),
-    }
+    Error::Corrupt { what: space.name(), at: format!("page {}", page.0), reason: reason.into() }
 }
 
 /// Rows of FORMAT.md: structure, offset, bytes, field.

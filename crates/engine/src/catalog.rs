@@ -27,6 +27,7 @@ const VERSION: u8 = 1;
 const ROW_BYTES: usize = 16;
 const PLAIN: u8 = 0;
 const PAGE_COMPRESSED: u8 = 1;
+const ROW_COMPRESSED: u8 = 2;
 
 /// A table as the catalog knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,7 @@ impl Row {
         let (kind, codec) = match self.options.kind {
             TableKind::Plain => (PLAIN, Codec::PLAIN),
             TableKind::PageCompressed { algorithm, level } => (PAGE_COMPRESSED, Codec { algorithm, level }),
+            TableKind::RowCompressed { level, .. } => (ROW_COMPRESSED, Codec { level, ..Codec::PLAIN }),
         };
         let mut row = [0; ROW_BYTES];
         row[0] = VERSION;
@@ -48,6 +50,9 @@ impl Row {
         row[3] = self.options.page_bytes.ilog2() as u8;
         row[4..8].copy_from_slice(&self.id.0.to_le_bytes());
         row[8..12].copy_from_slice(&codec.level.to_le_bytes());
+        if let Some(block_bytes) = self.options.layout().block_bytes {
+            row[12] = block_bytes.ilog2() as u8;
+        }
         row
     }
 
@@ -58,7 +63,7 @@ impl Row {
             reason: reason.into(),
         };
         let row: &[u8; ROW_BYTES] = row.try_into().map_err(|_| bad("row has a wrong length"))?;
-        if row[0] != VERSION || row[12..] != [0; 4] {
+        if row[0] != VERSION || row[13..] != [0; 3] || (row[1] != ROW_COMPRESSED && row[12] != 0) {
             return Err(bad("row of an unknown version"));
         }
         let algorithm = Algorithm::try_from(row[2]).map_err(|_| bad("unknown algorithm"))?;
@@ -66,6 +71,9 @@ impl Row {
         let kind = match row[1] {
             PLAIN => TableKind::Plain,
             PAGE_COMPRESSED => TableKind::PageCompressed { algorithm, level },
+            ROW_COMPRESSED if (12..=16).contains(&row[12]) => {
+                TableKind::RowCompressed { key_block_size: 1 << (row[12] - 10), level }
+            }
             _ => return Err(bad("unknown kind of table")),
         };
         if row[3] > 16 {
@@ -101,10 +109,10 @@ mod tests {
     #[test]
     fn rows_survive_and_odd_ones_are_refused() {
         let options = TableOptions::compressed(Algorithm::Zstd).page_bytes(64 << 10);
-        for options in [options, TableOptions::default()] {
+        for options in [options, TableOptions::default(), TableOptions::row_compressed(8)] {
             let row = Row { id: TableId(77), options };
             assert_eq!(Row::decode("t", &row.encode()).expect("sound"), row);
-            for at in [0, 1, 2, 3, 12] {
+            for at in [0, 1, 2, 3, 12, 13] {
                 let mut bytes = row.encode();
                 bytes[at] = 200;
                 assert!(Row::decode("t", &bytes).is_err(), "byte {at}");

@@ -8,6 +8,7 @@ use crate::{
     control::Control,
     flush::Flush,
     options::StoreOptions,
+    overflow::Readers,
     poison::Poison,
     pool::Pool,
     space::{Space, Spaces},
@@ -27,6 +28,7 @@ pub(crate) struct Core {
     pub(crate) control: Control,
     pub(crate) flush: Flush,
     pub(crate) txns: Txns,
+    pub(crate) chain_readers: Readers,
     pub(crate) undo_space: OnceLock<Arc<Space>>,
 }
 

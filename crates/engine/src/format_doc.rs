@@ -1,6 +1,6 @@
 //! Holds docs/FORMAT.md against the code.
 
-use crate::{alloc, control, flush, node, undo, wal};
+use crate::{alloc, control, flush, node, overflow, undo, wal};
 
 #[test]
 fn format_md_is_true() {
@@ -20,6 +20,7 @@ fn format_md_is_true() {
         alloc::LAYOUT,
         node::LAYOUT,
         undo::LAYOUT,
+        overflow::LAYOUT,
         flush::DOUBLEWRITE_LAYOUT,
     ];
     for row in layouts.concat() {

@@ -27,6 +27,7 @@
 //!   first place without a whole group.
 //! - A page image carries its LSN and checksum and is replaced atomically, by the place or by the
 //!   doublewrite file; so replaying the log by page LSN restores the last logged state of all pages.
+//! - A value too long for a leaf is in the log page by page before the change that names it.
 //! - Undo is kept in such pages too. So that state says which transactions were running; they are
 //!   rolled back by further logged changes. A transaction's commit is one record: it is in the log or
 //!   it is not.
@@ -61,9 +62,11 @@ pub mod mutant;
 mod node;
 mod ops;
 mod options;
+mod overflow;
 mod poison;
 mod pool;
 mod recovery;
+mod row;
 mod space;
 mod store;
 mod txn;
@@ -78,6 +81,7 @@ pub use lacuna_page::Algorithm;
 pub use options::{Doublewrite, Durability, StoreOptions, TableKind, TableOptions};
 pub use pool::PoolStats;
 pub use recovery::RecoveryStats;
+pub use row::RowStats;
 pub use store::{Store, StoreStats, Table, TableCheck, TableInfo};
 pub use txn::{Savepoint, Txn};
 pub use wal::LogStats;

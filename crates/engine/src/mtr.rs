@@ -5,7 +5,7 @@
 //! up, so a page's changes appear in the log in the order in which they were made (invariant of
 //! replay by page LSN).
 
-use crate::{core::Core, error::Result, ids::Lsn, ops::PageOp, pool::WriteGuard};
+use crate::{core::Core, error::Result, ids::Lsn, ops::PageOp, pool::WriteGuard, row};
 
 /// A mini-transaction in the making. Dropping it uncommitted after an operation is a bug: the
 /// changed pages say so when their guards meet the next commit.
@@ -22,16 +22,30 @@ impl Mtr {
     /// Applies `op` to a latched page and records it.
     pub(crate) fn apply(&mut self, page: &mut WriteGuard, op: PageOp<'_>) {
         op.encode(page.id(), &mut self.ops);
-        op.apply(page.bytes_mut()).unwrap_or_else(|e| panic!("{}: {}", page.id(), e.0));
+        page.apply(&op).unwrap_or_else(|e| panic!("{}: {}", page.id(), e.0));
         page.set_modified();
+    }
+
+    /// Makes a new block of a latched page, of a table that has them, and records it. False, and no
+    /// change, when it would leave less than `room` bytes for its log.
+    pub(crate) fn recompress(&mut self, page: &mut WriteGuard, room: usize) -> bool {
+        let is_new = page.recompress(room);
+        if is_new {
+            PageOp::Block { data: &page.export_block() }.encode(page.id(), &mut self.ops);
+            page.set_modified();
+        }
+        is_new
     }
 
     /// Appends the record to the log and stamps the pages. `pages` are all that were changed.
     ///
     /// When the log fails the store is poisoned: the pages hold changes that will never be logged,
     /// and because of the poison they will never be written either.
-    pub(crate) fn commit(self, core: &Core, pages: &mut [&mut WriteGuard]) -> Result<Lsn> {
+    pub(crate) fn commit(mut self, core: &Core, pages: &mut [&mut WriteGuard]) -> Result<Lsn> {
         assert!(!self.ops.is_empty(), "a mini-transaction changes something");
+        for page in pages.iter_mut().filter(|page| page.is_stale()) {
+            assert!(self.recompress(page, row::RESERVE), "{}: room was made for it before", page.id());
+        }
         core.log.append(&self.ops, |start, end| {
             for page in pages.iter_mut().filter(|page| page.is_modified()) {
                 core.pool.dirty.enter(&page.frame, start);

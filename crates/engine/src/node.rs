@@ -14,14 +14,18 @@
 //! 1. Every slot points at a cell that lies whole within `96 .. heap_end`, and cells do not overlap:
 //!    their lengths and `garbage` add up to `heap_end - 96`.
 //! 2. Keys strictly ascend by slot.
-//! 3. In an inner node there is at least one cell and the first key is empty (minus infinity); the
+//! 3. A leaf record with the flag `OVERFLOW` holds a sound reference; there are no flags but the known.
+//! 4. In an inner node there is at least one cell and the first key is empty (minus infinity); the
 //!    child of cell `i` holds the keys in `key[i] .. key[i+1]`.
 
 use std::cmp::Ordering;
 
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
-use crate::ids::{PageNo, TxnId, UndoPtr};
+use crate::{
+    ids::{PageNo, TxnId, UndoPtr},
+    overflow::Reference,
+};
 
 /// First byte of the node header.
 const BASE: usize = HEADER_BYTES;
@@ -48,6 +52,8 @@ pub(crate) const SLOT: usize = 2;
 
 /// Leaf record flag: deleted, kept only until it is purged.
 pub(crate) const DELETED: u8 = 1;
+/// Leaf record flag: the value is long, and the leaf holds a reference to it.
+pub(crate) const OVERFLOW: u8 = 2;
 
 /// Longest key of a table with that page size, in bytes.
 pub(crate) fn key_bytes_max(page_bytes: usize) -> usize {
@@ -100,6 +106,12 @@ pub(crate) struct LeafCell<'a> {
 impl<'a> LeafCell<'a> {
     pub(crate) fn is_deleted(&self) -> bool {
         self.flags & DELETED != 0
+    }
+
+    /// The reference in place of a long value.
+    pub(crate) fn reference(&self) -> Option<Reference> {
+        let is_long = self.flags & OVERFLOW != 0;
+        is_long.then(|| Reference::parse(self.value).expect("invariant 3"))
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
@@ -252,7 +264,7 @@ impl<'a> Node<'a> {
     pub(crate) fn child_slot(self, key: &[u8]) -> usize {
         match self.search(key) {
             Ok(slot) => slot,
-            Err(slot) => slot.checked_sub(1).expect("invariant 3"),
+            Err(slot) => slot.checked_sub(1).expect("invariant 4"),
         }
     }
 }
@@ -423,6 +435,12 @@ impl<'a> NodeMut<'a> {
     }
 }
 
+/// Where the zeros between cells and slots of a tidied node start and end.
+pub(crate) fn gap(page: &[u8]) -> (usize, usize) {
+    let node = Node::new(page);
+    (node.heap_end(), page.len() - TRAILER_BYTES - SLOT * node.count())
+}
+
 /// Zeroes what a reader never looks at, so that an image of the page compresses well.
 pub(crate) fn tidy(page: &mut [u8]) {
     NodeMut::new(page).compact();
@@ -449,6 +467,9 @@ pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
             return Err("cell out of range");
         }
         bytes += node.cell_bytes(at);
+        if node.is_leaf() && !has_sound_flags(node.leaf_cell(slot)) {
+            return Err("record with unknown flags or a bad reference");
+        }
         if slot > 0 && node.key(slot - 1) >= node.key(slot) {
             return Err("keys out of order");
         }
@@ -460,6 +481,12 @@ pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
         return Err("inner node without a first child");
     }
     Ok(())
+}
+
+/// Invariant 3.
+fn has_sound_flags(cell: LeafCell<'_>) -> bool {
+    let is_long = cell.flags & OVERFLOW != 0;
+    cell.flags & !(DELETED | OVERFLOW) == 0 && (!is_long || Reference::parse(cell.value).is_some())
 }
 
 /// The shortest key `k` with `left < k <= right`, as a prefix of `right`.

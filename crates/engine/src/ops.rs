@@ -7,6 +7,7 @@
 use crate::{
     ids::{PageId, PageNo, TableId, TxnId, UndoPtr},
     node::{self, NodeMut},
+    overflow,
 };
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
@@ -22,6 +23,8 @@ pub(crate) enum PageKind {
     Undo = 3,
     /// Given back; holds the number of the next free page.
     Free = 4,
+    /// Part of a long value.
+    Overflow = 5,
 }
 
 impl PageKind {
@@ -31,6 +34,7 @@ impl PageKind {
             2 => PageKind::Node,
             3 => PageKind::Undo,
             4 => PageKind::Free,
+            5 => PageKind::Overflow,
             _ => return None,
         })
     }
@@ -55,6 +59,8 @@ pub(crate) enum PageOp<'a> {
     Truncate { slot: u16 },
     /// Overwrites bytes of the body of a page that is no node.
     Bytes { offset: u16, data: &'a [u8] },
+    /// Makes the page what a block holds. Only in tables with blocks, whose guards apply it (see `row`).
+    Block { data: &'a [u8] },
 }
 
 /// An operation that does not fit the page it is applied to, or does not parse.
@@ -86,6 +92,7 @@ impl PageOp<'_> {
                 page[start..start + data.len()].copy_from_slice(data);
                 return Ok(());
             }
+            PageOp::Block { .. } => return Err(BadOp("block of a page in a table without blocks")),
             _ => {}
         }
         if kind(page) != Some(PageKind::Node) {
@@ -103,7 +110,7 @@ impl PageOp<'_> {
                 node.truncate(slot as usize);
                 Ok(())
             }
-            PageOp::Init { .. } | PageOp::Blank { .. } | PageOp::Bytes { .. } => {
+            PageOp::Init { .. } | PageOp::Blank { .. } | PageOp::Bytes { .. } | PageOp::Block { .. } => {
                 unreachable!("handled above")
             }
         }
@@ -111,6 +118,15 @@ impl PageOp<'_> {
 
     /// Appends the operation on `page` to a log record.
     pub(crate) fn encode(&self, page: PageId, out: &mut Vec<u8>) {
+        self.encode_with(Some(page), out);
+    }
+
+    /// Appends the operation to the log of its page's own block.
+    pub(crate) fn encode_in_block(&self, out: &mut Vec<u8>) {
+        self.encode_with(None, out);
+    }
+
+    fn encode_with(&self, page: Option<PageId>, out: &mut Vec<u8>) {
         let (tag, slot): (u8, Option<u16>) = match *self {
             PageOp::Init { .. } => (1, None),
             PageOp::Blank { .. } => (2, None),
@@ -120,10 +136,13 @@ impl PageOp<'_> {
             PageOp::Stamp { slot, .. } => (6, Some(slot)),
             PageOp::Truncate { slot } => (7, Some(slot)),
             PageOp::Bytes { offset, .. } => (8, Some(offset)),
+            PageOp::Block { .. } => (9, None),
         };
         out.push(tag);
-        put_varint(out, u64::from(page.table.0));
-        put_varint(out, page.page.0);
+        if let Some(page) = page {
+            put_varint(out, u64::from(page.table.0));
+            put_varint(out, page.page.0);
+        }
         if let Some(slot) = slot {
             out.extend_from_slice(&slot.to_le_bytes());
         }
@@ -132,7 +151,8 @@ impl PageOp<'_> {
             PageOp::Blank { kind } => out.push(kind as u8),
             PageOp::Insert { cell: data, .. }
             | PageOp::Replace { cell: data, .. }
-            | PageOp::Bytes { data, .. } => {
+            | PageOp::Bytes { data, .. }
+            | PageOp::Block { data } => {
                 put_varint(out, data.len() as u64);
                 out.extend_from_slice(data);
             }
@@ -166,6 +186,7 @@ pub(crate) fn lsn(page: &[u8]) -> crate::ids::Lsn {
 pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
     match kind(page) {
         Some(PageKind::Node) => node::validate(page),
+        Some(PageKind::Overflow) => overflow::Link::parse(page).map(|_| ()),
         Some(PageKind::Space | PageKind::Undo | PageKind::Free) => Ok(()),
         None => Err("unknown page kind"),
     }
@@ -220,18 +241,26 @@ impl<'a> OpReader<'a> {
         let [tag] = self.array()?;
         let table = TableId(u32::try_from(self.varint()?).map_err(|_| BadOp("table number too long"))?);
         let page = PageId { table, page: PageNo(self.varint()?) };
+        Ok((page, self.rest(tag)?))
+    }
+
+    /// What follows tag and page.
+    fn rest(&mut self, tag: u8) -> Result<PageOp<'a>, BadOp> {
         if tag == 1 {
-            return Ok((page, PageOp::Init { level: u16::from_le_bytes(self.array()?) }));
+            return Ok(PageOp::Init { level: u16::from_le_bytes(self.array()?) });
+        }
+        if tag == 9 {
+            return Ok(PageOp::Block { data: self.data()? });
         }
         if tag == 2 {
             let [kind] = self.array()?;
             // A blank page is no node: that takes `Init`.
             let kind = PageKind::from_u8(kind).filter(|kind| *kind != PageKind::Node);
             let kind = kind.ok_or(BadOp("blank page of an impossible kind"))?;
-            return Ok((page, PageOp::Blank { kind }));
+            return Ok(PageOp::Blank { kind });
         }
         let slot = u16::from_le_bytes(self.array()?);
-        let op = match tag {
+        Ok(match tag {
             3 => PageOp::Insert { slot, cell: self.data()? },
             4 => PageOp::Remove { slot },
             5 => PageOp::Replace { slot, cell: self.data()? },
@@ -245,8 +274,31 @@ impl<'a> OpReader<'a> {
             7 => PageOp::Truncate { slot },
             8 => PageOp::Bytes { offset: slot, data: self.data()? },
             _ => return Err(BadOp("unknown operation")),
-        };
-        Ok((page, op))
+        })
+    }
+}
+
+/// Reads operations out of the log of a block.
+pub(crate) struct BlockOps<'a>(OpReader<'a>);
+
+impl<'a> BlockOps<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> BlockOps<'a> {
+        BlockOps(OpReader::new(bytes))
+    }
+}
+
+impl<'a> Iterator for BlockOps<'a> {
+    type Item = Result<PageOp<'a>, BadOp>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.bytes.is_empty() {
+            return None;
+        }
+        let item = self.0.array().and_then(|[tag]| self.0.rest(tag));
+        if item.is_err() {
+            self.0.bytes = &[];
+        }
+        Some(item)
     }
 }
 
@@ -283,6 +335,7 @@ mod tests {
             PageOp::Stamp { slot: 3, flags: 1, txn: TxnId(TxnId::MAX), undo: UndoPtr(u64::MAX) },
             PageOp::Truncate { slot: 9 },
             PageOp::Bytes { offset: 64, data: b"bytes" },
+            PageOp::Block { data: b"block" },
         ];
         let mut log = Vec::new();
         for op in &ops {
@@ -290,6 +343,10 @@ mod tests {
         }
         let got: Vec<_> = OpReader::new(&log).map(|r| r.expect("parses")).collect();
         assert_eq!(got, ops.map(|op| (page, op)));
+        log.clear();
+        ops.iter().for_each(|op| op.encode_in_block(&mut log));
+        let got: Vec<_> = BlockOps::new(&log).map(|r| r.expect("parses")).collect();
+        assert_eq!(got, ops);
     }
 
     proptest! {

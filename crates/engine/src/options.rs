@@ -2,7 +2,11 @@ use std::{str::FromStr, time::Duration};
 
 use lacuna_page::{Algorithm, Codec, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    row,
+    space::Layout,
+};
 
 /// When a commit returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,12 +99,22 @@ pub enum TableKind {
         /// The algorithm's level; 0 is its default.
         level: i32,
     },
+    /// Compressed row by row into blocks of a fixed length, as InnoDB's `ROW_FORMAT=COMPRESSED` does: each
+    /// block holds a page compressed by zlib and a log of changes to it; when that is full the page is
+    /// compressed anew by whoever changes it, and split when it does not fit. Kept as the baseline that
+    /// page compression is measured against.
+    RowCompressed {
+        /// Length of a block in KiB: a half or a quarter of the page, at least 4. It cannot be altered.
+        key_block_size: u32,
+        /// zlib's level, 1 to 9; 0 is 6.
+        level: i32,
+    },
 }
 
 impl TableKind {
     pub(crate) fn codec(self) -> Codec {
         match self {
-            TableKind::Plain => Codec::PLAIN,
+            TableKind::Plain | TableKind::RowCompressed { .. } => Codec::PLAIN,
             TableKind::PageCompressed { algorithm, level } => Codec { algorithm, level },
         }
     }
@@ -127,6 +141,14 @@ impl TableOptions {
         TableOptions { kind: TableKind::PageCompressed { algorithm, level: 0 }, ..TableOptions::default() }
     }
 
+    /// A row-compressed table with blocks of `key_block_size` KiB at zlib's default level.
+    pub fn row_compressed(key_block_size: u32) -> TableOptions {
+        TableOptions {
+            kind: TableKind::RowCompressed { key_block_size, level: 0 },
+            ..TableOptions::default()
+        }
+    }
+
     /// The same settings with pages of `page_bytes`.
     #[must_use]
     pub fn page_bytes(self, page_bytes: usize) -> TableOptions {
@@ -139,7 +161,26 @@ impl TableOptions {
             let reason = format!("{} is not 4, 8, 16, 32 or 64 KiB", self.page_bytes);
             return Err(Error::BadOption { what: "page_bytes", reason });
         }
+        if let TableKind::RowCompressed { key_block_size, level } = self.kind {
+            if !row::is_block_bytes(key_block_size as usize * 1024, self.page_bytes) {
+                let reason =
+                    format!("{key_block_size} KiB is not a half or a quarter of the page, or less than 4");
+                return Err(Error::BadOption { what: "key_block_size", reason });
+            }
+            if !(0..=9).contains(&level) {
+                return Err(Error::BadOption { what: "level", reason: format!("{level} is not 0 to 9") });
+            }
+        }
         Ok(())
+    }
+
+    /// What of them lasts for the life of the table.
+    pub(crate) fn layout(&self) -> Layout {
+        let block_bytes = match self.kind {
+            TableKind::RowCompressed { key_block_size, .. } => Some(key_block_size as usize * 1024),
+            TableKind::Plain | TableKind::PageCompressed { .. } => None,
+        };
+        Layout { page_bytes: self.page_bytes, block_bytes }
     }
 }
 

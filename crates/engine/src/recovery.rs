@@ -35,9 +35,10 @@ use crate::{
     ids::{Lsn, PageId, PageNo, TxnId, UndoPtr},
     ops::OpReader,
     options::StoreOptions,
+    overflow::Readers,
     poison::Poison,
     pool::{Pool, WriteGuard},
-    space::{self, Space, Spaces},
+    space::{self, Layout, Space, Spaces},
     txn::{self, Txns},
     undo::{self, State, UNDO_PAGE_BYTES, UNDO_TABLE},
     wal::{Log, LogFiles, Reader, Record, STRETCH_BYTES, is_log_file},
@@ -110,6 +111,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         log,
         control,
         txns: Txns::new(),
+        chain_readers: Readers::default(),
         undo_space: OnceLock::new(),
     });
     replay(&core, Reader::new(wal, root.checkpoint), end, &mut stats)?;
@@ -121,8 +123,8 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
 
 /// Makes the files of a new store. The control file comes last and makes them one.
 fn make(place: &dyn Place) -> Result<()> {
-    let system =
-        [space::file_name(CATALOG_TABLE, CATALOG_PAGE_BYTES), space::file_name(UNDO_TABLE, UNDO_PAGE_BYTES)];
+    let system = [(CATALOG_TABLE, CATALOG_PAGE_BYTES), (UNDO_TABLE, UNDO_PAGE_BYTES)]
+        .map(|(id, page_bytes)| space::file_name(id, Layout::of_pages(page_bytes)));
     for name in place.list()? {
         let is_ours = is_log_file(&name) || space::parse_file_name(&name).is_some();
         if is_ours && place.open(&name, StreamHint::Data)?.len()? > 0 {
@@ -149,8 +151,8 @@ fn make(place: &dyn Place) -> Result<()> {
 fn open_spaces(place: &dyn Place) -> Result<Spaces> {
     let spaces = Spaces::default();
     for name in place.list()? {
-        if let Some((id, page_bytes)) = space::parse_file_name(&name) {
-            let space = Space::new(id, place.open(&name, StreamHint::Data)?, page_bytes)?;
+        if let Some((id, layout)) = space::parse_file_name(&name) {
+            let space = Space::new(id, place.open(&name, StreamHint::Data)?, layout)?;
             if id == CATALOG_TABLE || id == UNDO_TABLE {
                 space.set_codec(SYSTEM_CODEC);
             }
@@ -226,7 +228,7 @@ fn replay_record(core: &Core, record: &Record<'_>) -> Result<u64> {
             }),
         };
         if let Some(Target { space, page, is_older: true }) = page {
-            op.apply(page.bytes_mut()).map_err(|e| corrupt(space, id.page, format!("log: {}", e.0)))?;
+            page.apply(&op).map_err(|e| corrupt(space, id.page, format!("log: {}", e.0)))?;
             applied += 1;
         }
     }
@@ -238,6 +240,10 @@ fn replay_record(core: &Core, record: &Record<'_>) -> Result<u64> {
             core.pool.dirty.enter(&target.page.frame, record.start);
         }
         if target.is_older {
+            if target.page.is_stale() {
+                let id = target.page.id();
+                return Err(corrupt(&target.space, id.page, "log: a page without a block that holds it"));
+            }
             target.page.set_lsn(record.end);
         }
     }
@@ -322,11 +328,11 @@ fn load_catalog(core: &Core) -> Result<()> {
         let Some(space) = core.spaces.get(row.id) else {
             let reason = format!(
                 "the file of table {name} ({}) is missing",
-                space::file_name(row.id, row.options.page_bytes)
+                space::file_name(row.id, row.options.layout())
             );
             return Err(Error::BadStore { what: core.place.name().into(), reason });
         };
-        space.set_codec(row.options.kind.codec());
+        space.set_kind(row.options.kind);
     }
     for space in core.spaces.all() {
         let is_system = space.id == CATALOG_TABLE || space.id == UNDO_TABLE;
@@ -334,7 +340,7 @@ fn load_catalog(core: &Core) -> Result<()> {
             // Its pages may be dirty in memory: without the space they are never written.
             core.pool.forget_table(space.id);
             core.spaces.remove(space.id);
-            core.place.remove(&space::file_name(space.id, space.page_bytes))?;
+            core.place.remove(&space.name())?;
         }
     }
     Ok(())

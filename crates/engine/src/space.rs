@@ -1,8 +1,8 @@
 //! Table files: what is open, and where their pages lie.
 //!
-//! A table is one file whose name tells its number and page size, so that recovery can apply the
-//! log before it can read the catalog. Page `n` lies at byte `n * page_bytes`, as an image of the
-//! `page` crate followed by a hole.
+//! A table is one file whose name tells its number, page size and block size, so that recovery can
+//! apply the log before it can read the catalog. Page `n` lies at byte `n * page_bytes`, as an image of
+//! the `page` crate followed by a hole; in a row-compressed table at byte `n * block_bytes`, as a block.
 
 use std::{
     collections::HashMap,
@@ -19,6 +19,10 @@ use parking_lot::{Mutex, RwLock};
 use crate::{
     error::Result,
     ids::{PageNo, TableId},
+    node,
+    options::TableKind,
+    overflow,
+    row::{self, RowSpace},
 };
 
 /// Least and greatest step by which a table's file is extended, in bytes.
@@ -29,6 +33,8 @@ pub(crate) struct Space {
     pub(crate) id: TableId,
     pub(crate) file: Arc<dyn File>,
     pub(crate) page_bytes: usize,
+    /// The blocks of a row-compressed table.
+    pub(crate) row: Option<Arc<RowSpace>>,
     /// How pages are written from now on: algorithm in the high half, level in the low one.
     codec: AtomicU64,
     file_bytes: Mutex<u64>,
@@ -45,17 +51,71 @@ pub(crate) struct Flushed {
 }
 
 impl Space {
-    pub(crate) fn new(id: TableId, file: Arc<dyn File>, page_bytes: usize) -> Result<Space> {
+    pub(crate) fn new(id: TableId, file: Arc<dyn File>, layout: Layout) -> Result<Space> {
         let file_bytes = Mutex::new(file.len()?);
-        let space =
-            Space { id, file, page_bytes, codec: AtomicU64::new(0), file_bytes, flushed: Flushed::default() };
+        let space = Space {
+            id,
+            file,
+            page_bytes: layout.page_bytes,
+            row: layout
+                .block_bytes
+                .map(|block_bytes| Arc::new(RowSpace::new(block_bytes, layout.page_bytes))),
+            codec: AtomicU64::new(0),
+            file_bytes,
+            flushed: Flushed::default(),
+        };
         space.set_codec(Codec::PLAIN);
         Ok(space)
     }
 
+    fn layout(&self) -> Layout {
+        Layout { page_bytes: self.page_bytes, block_bytes: self.row.as_ref().map(|row| row.block_bytes) }
+    }
+
+    /// The file's name.
+    pub(crate) fn name(&self) -> String {
+        file_name(self.id, self.layout())
+    }
+
+    /// Bytes that a page takes in the file.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.layout().slot_bytes()
+    }
+
+    /// Bytes that a page takes in memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.page_bytes + self.row.as_ref().map_or(0, |row| row.block_bytes)
+    }
+
+    /// Longest key in bytes.
+    pub(crate) fn key_bytes_max(&self) -> usize {
+        node::key_bytes_max(self.slot_bytes())
+    }
+
+    /// Longest value that stays in the leaf with a key of `key_bytes`, in bytes. A leaf always takes two
+    /// records, and a block as well.
+    pub(crate) fn value_bytes_max(&self, key_bytes: usize) -> usize {
+        let of_page = node::value_bytes_max(self.page_bytes);
+        self.row.as_ref().map_or(of_page, |row| of_page.min(row.record_bytes_max() - key_bytes))
+    }
+
+    /// Bytes of a long value that a page takes.
+    pub(crate) fn part_bytes_max(&self) -> usize {
+        let of_page = overflow::part_bytes_max(self.page_bytes);
+        self.row.as_ref().map_or(of_page, |row| of_page.min(row.part_bytes_max()))
+    }
+
+    /// Makes pages be written by that kind's settings from now on.
+    pub(crate) fn set_kind(&self, kind: TableKind) {
+        self.set_codec(kind.codec());
+        if let (Some(row), TableKind::RowCompressed { level, .. }) = (&self.row, kind) {
+            row.set_level(level);
+        }
+    }
+
     pub(crate) fn offset(&self, page: PageNo) -> u64 {
         // A number from a damaged page may be anything: no file takes the offset that it gets here.
-        page.0.saturating_mul(self.page_bytes as u64)
+        page.0.saturating_mul(self.slot_bytes() as u64)
     }
 
     pub(crate) fn codec(&self) -> Codec {
@@ -76,7 +136,7 @@ impl Space {
         let mut file_bytes = self.file_bytes.lock();
         if end > *file_bytes {
             let step = (end / 8).clamp(*EXTEND_BYTES.start(), *EXTEND_BYTES.end());
-            let unit = self.page_bytes as u64;
+            let unit = self.slot_bytes() as u64;
             let target = (end + step).next_multiple_of(unit);
             self.file.set_len(target)?;
             *file_bytes = target;
@@ -111,17 +171,49 @@ impl Spaces {
     }
 }
 
-/// Name of a table's file.
-pub(crate) fn file_name(id: TableId, page_bytes: usize) -> String {
-    format!("t{:08}.{}k", id.0, page_bytes / 1024)
+/// Sizes that a table keeps for life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) page_bytes: usize,
+    /// Of a row-compressed table.
+    pub(crate) block_bytes: Option<usize>,
 }
 
-/// Table and page size of a file of that name; `None` when it is no table's.
-pub(crate) fn parse_file_name(name: &str) -> Option<(TableId, usize)> {
-    let (number, kib) = name.strip_prefix('t')?.strip_suffix('k')?.split_once('.')?;
-    let (id, kib): (u32, usize) = (number.parse().ok()?, kib.parse().ok()?);
-    let known = [4, 8, 16, 32, 64].contains(&kib) && file_name(TableId(id), kib * 1024) == name;
-    known.then_some((TableId(id), kib * 1024))
+impl Layout {
+    /// Of a table whose pages lie in the file as they are, or compressed when they are flushed.
+    pub(crate) fn of_pages(page_bytes: usize) -> Layout {
+        Layout { page_bytes, block_bytes: None }
+    }
+
+    fn slot_bytes(self) -> usize {
+        self.block_bytes.unwrap_or(self.page_bytes)
+    }
+}
+
+/// Name of a table's file.
+pub(crate) fn file_name(id: TableId, layout: Layout) -> String {
+    let pages = format!("t{:08}.{}k", id.0, layout.page_bytes / 1024);
+    match layout.block_bytes {
+        None => pages,
+        Some(block_bytes) => format!("{pages}.{}k", block_bytes / 1024),
+    }
+}
+
+/// Table and sizes of a file of that name; `None` when it is no table's.
+pub(crate) fn parse_file_name(name: &str) -> Option<(TableId, Layout)> {
+    let mut parts = name.strip_prefix('t')?.split('.');
+    let id = TableId(parts.next()?.parse().ok()?);
+    let mut kib = || parts.next().map(|part| Some(part.strip_suffix('k')?.parse::<usize>().ok()? * 1024));
+    let page_bytes = kib()??;
+    let block_bytes = match kib() {
+        None => None,
+        Some(block_bytes) => Some(block_bytes?),
+    };
+    let layout = Layout { page_bytes, block_bytes };
+    let known = [4, 8, 16, 32, 64].contains(&(page_bytes / 1024))
+        && block_bytes.is_none_or(|bytes| row::is_block_bytes(bytes, page_bytes))
+        && file_name(id, layout) == name;
+    known.then_some((id, layout))
 }
 
 #[cfg(test)]
@@ -130,10 +222,26 @@ mod tests {
 
     #[test]
     fn file_names_are_read_back() {
-        let name = file_name(TableId(17), 16 << 10);
-        assert_eq!(name, "t00000017.16k");
-        assert_eq!(parse_file_name(&name), Some((TableId(17), 16 << 10)));
-        for other in ["wal", "t1.16k", "t00000017.17k", "t00000017", "x00000017.16k"] {
+        let pages = Layout::of_pages(16 << 10);
+        for (layout, want) in [
+            (pages, "t00000017.16k"),
+            (Layout { block_bytes: Some(8 << 10), ..pages }, "t00000017.16k.8k"),
+            (Layout { block_bytes: Some(4 << 10), ..pages }, "t00000017.16k.4k"),
+        ] {
+            let name = file_name(TableId(17), layout);
+            assert_eq!(name, want);
+            assert_eq!(parse_file_name(&name), Some((TableId(17), layout)));
+        }
+        for other in [
+            "t00000017.16k.16k",
+            "t00000017.16k.",
+            "t00000017.16k.8k.8k",
+            "wal",
+            "t1.16k",
+            "t00000017.17k",
+            "t00000017",
+            "x00000017.16k",
+        ] {
             assert_eq!(parse_file_name(other), None, "{other}");
         }
     }

@@ -18,8 +18,10 @@ use crate::{
     options::{StoreOptions, TableKind, TableOptions},
     pool::PoolStats,
     recovery::{self, RecoveryStats},
+    row::RowStats,
     space::{self, Space},
     txn::Txn,
+    undo,
     wal::{LogStats, Until},
 };
 
@@ -74,6 +76,8 @@ pub struct StoreStats {
     pub flush: FlushStats,
     /// The place below: all its traffic and room.
     pub place: PlaceStats,
+    /// Row-compressed tables.
+    pub row: RowStats,
     /// What opening the store had to do.
     pub recovery: RecoveryStats,
 }
@@ -116,6 +120,8 @@ pub struct TableCheck {
     pub leaves: u64,
     /// Inner pages.
     pub inner_nodes: u64,
+    /// Pages of values that are too long for a leaf.
+    pub overflow_pages: u64,
     /// Free pages.
     pub free_pages: u64,
     /// Levels of its tree.
@@ -166,13 +172,13 @@ impl Store {
         }
         let newest = core.spaces.all().last().map_or(FIRST_TABLE.0, |space| space.id.0 + 1);
         let id = TableId(newest.max(FIRST_TABLE.0));
-        let file = core.place.create(&space::file_name(id, options.page_bytes), StreamHint::Data)?;
+        let file = core.place.create(&space::file_name(id, options.layout()), StreamHint::Data)?;
         if !core.place.props().ordered {
             // The log must not speak of a file that a crash may take back.
             core.place.sync().map_err(|e| core.poison.set(e.into()))?;
         }
-        let space = Arc::new(Space::new(id, file, options.page_bytes)?);
-        space.set_codec(options.kind.codec());
+        let space = Arc::new(Space::new(id, file, options.layout())?);
+        space.set_kind(options.kind);
         core.spaces.insert(space.clone());
         Tree::format(core, &space).map_err(|e| core.poison.set(e))?;
         self.write_row(name, &Row { id, options })?;
@@ -226,10 +232,16 @@ impl Store {
         let unknown = || Error::BadOption { what: "table name", reason: format!("no table {name}") };
         let row = self.begin().get(&catalog, name.as_bytes())?.ok_or_else(unknown)?;
         let mut row = Row::decode(name, &row)?;
+        let layout = row.options.layout();
         row.options.kind = kind;
+        row.options.check()?;
+        if row.options.layout() != layout {
+            let reason = "the blocks of a row-compressed table, or their lack, cannot be altered".into();
+            return Err(Error::BadOption { what: "kind", reason });
+        }
         self.write_row(name, &row)?;
         let space = self.inner.core.spaces.get(row.id).expect("recovery found each table's file");
-        space.set_codec(kind.codec());
+        space.set_kind(kind);
         Ok(())
     }
 
@@ -264,6 +276,7 @@ impl Store {
             pool: core.pool.stats(),
             log: core.log.stats(),
             flush: core.flush.stats(),
+            row: RowStats::sum(core.spaces.all().iter().filter_map(|space| space.row.as_deref())),
             place: core.place.stats()?,
             recovery: self.inner.recovery,
         })
@@ -285,7 +298,7 @@ impl Store {
         self.inner.core.flush_step()
     }
 
-    /// Reads every page of every table and proves the trees' invariants. No transaction may write
+    /// Reads every page of every table and proves the trees' invariants, and that no page is lost. No transaction may write
     /// meanwhile.
     ///
     /// # Errors
@@ -294,16 +307,19 @@ impl Store {
         let core = &self.inner.core;
         let mut named = vec![("(catalog)".to_string(), CATALOG_TABLE)];
         named.extend(recovery::read_catalog(core)?.into_iter().map(|(name, row)| (name, row.id)));
+        core.settle_purge()?;
+        let chains = undo::chains(core)?;
         let mut checks = Vec::new();
         for (name, id) in named {
             let space = core.spaces.get(id).expect("recovery found each table's file");
-            let r = Tree::new(core, &space).check()?;
+            let r = Tree::new(core, &space).check(&chains)?;
             checks.push(TableCheck {
                 name,
                 records: r.records,
                 leaves: r.leaves,
                 inner_nodes: r.inner_nodes,
                 free_pages: r.free_pages,
+                overflow_pages: r.overflow_pages,
                 height: r.height,
             });
         }

@@ -31,8 +31,9 @@ use crate::{
     error::Result,
     ids::{PageNo, TableId, TxnId, UndoPtr},
     mtr::Mtr,
-    node::{key_bytes_max, value_bytes_max},
+    node::{OVERFLOW, key_bytes_max, value_bytes_max},
     ops::{self, PageKind, PageOp},
+    overflow::Reference,
     pool::{ReadGuard, WriteGuard},
     space::Space,
 };
@@ -83,8 +84,15 @@ pub(crate) enum Change {
     Insert = 1,
     /// There was one, with the value kept here.
     Update = 2,
-    /// There was one, and its value is still in the leaf.
+    /// There was one, and its value is still in the leaf. A long value's reference is here too.
     Delete = 3,
+    /// A chain was begun for a long value. It is taken back with the transaction.
+    Chain = 4,
+    /// A chain that no leaf names any more: it is given back in any case. Such a record was another
+    /// one before.
+    Orphan = 5,
+    /// The chain of the old value was given back. Such a record was another one before.
+    Spent = 6,
 }
 
 /// One change, as it is logged and read back.
@@ -99,11 +107,17 @@ pub(crate) struct UndoRecord {
     pub(crate) old_txn: TxnId,
     pub(crate) old_undo: UndoPtr,
     pub(crate) key: Vec<u8>,
-    /// The value before the change, for [`Change::Update`].
+    /// The value before the change, for [`Change::Update`]; the reference, where [`OVERFLOW`] is set.
     pub(crate) old_value: Vec<u8>,
 }
 
 impl UndoRecord {
+    /// The reference in place of a long old value.
+    pub(crate) fn old_reference(&self) -> Option<Reference> {
+        let is_long = self.old_flags & OVERFLOW != 0;
+        is_long.then(|| Reference::parse(&self.old_value).expect("parsing the record proved it"))
+    }
+
     fn encode(&self) -> Vec<u8> {
         assert!(self.key.len() <= key_bytes_max(lacuna_page::PAGE_BYTES_MAX));
         assert!(self.old_value.len() <= value_bytes_max(lacuna_page::PAGE_BYTES_MAX));
@@ -131,11 +145,14 @@ impl UndoRecord {
             1 => Change::Insert,
             2 => Change::Update,
             3 => Change::Delete,
+            4 => Change::Chain,
+            5 => Change::Orphan,
+            6 => Change::Spent,
             _ => return None,
         };
         let mut txn = [0; 8];
         txn[..6].copy_from_slice(&header[18..24]);
-        Some(UndoRecord {
+        let record = UndoRecord {
             change,
             old_flags: header[1],
             table: TableId(u32::from_le_bytes(header[6..10].try_into().expect("four bytes"))),
@@ -146,7 +163,9 @@ impl UndoRecord {
             old_value: bytes
                 .get(RECORD_HEADER + key_bytes..RECORD_HEADER + key_bytes + value_bytes)?
                 .to_vec(),
-        })
+        };
+        let is_long = record.old_flags & OVERFLOW != 0;
+        (!is_long || Reference::parse(&record.old_value).is_some()).then_some(record)
     }
 }
 
@@ -294,6 +313,14 @@ impl UndoLog {
         Ok(first)
     }
 
+    /// Overwrites what the record at `ptr`, one of this log's, says was done.
+    pub(crate) fn mark(self, core: &Core, mtr: &mut Mtr, ptr: UndoPtr, change: Change) -> Result<WriteGuard> {
+        let mut page = core.pool.write(core.undo_space(), ptr.page())?;
+        assert_eq!(u64_at(&page, TXN), self.txn.0, "invariant 1");
+        put(mtr, &mut page, ptr.offset(), &[change as u8]);
+        Ok(page)
+    }
+
     /// Marks the transaction committed; the record's end is the commit's LSN.
     pub(crate) fn commit(self, core: &Core) -> Result<crate::ids::Lsn> {
         let mut mtr = Mtr::new();
@@ -372,6 +399,33 @@ pub(crate) fn survey(core: &Core) -> Result<(Vec<(UndoLog, State)>, TxnId)> {
         found.push((UndoLog { slot, txn: TxnId(u64_at(&page, TXN)) }, state));
     }
     Ok((found, newest))
+}
+
+/// Chains that undo records of running transactions speak of.
+#[derive(Default)]
+pub(crate) struct UndoChains {
+    /// Of values that were replaced: no leaf names them.
+    pub(crate) replaced: Vec<(TableId, Reference)>,
+    /// Of values that were written.
+    pub(crate) announced: Vec<(TableId, Reference)>,
+}
+
+/// Collects the chains of running transactions, for checks. Nothing may write meanwhile.
+pub(crate) fn chains(core: &Core) -> Result<UndoChains> {
+    let mut chains = UndoChains::default();
+    for (log, state) in survey(core)?.0 {
+        let mut ptr = if state == State::Active { log.newest(core)? } else { UndoPtr::NONE };
+        while !ptr.is_none() {
+            let Some(record) = read(core, ptr, log.txn())? else { break };
+            match (record.change, record.old_reference()) {
+                (Change::Update | Change::Orphan, Some(chain)) => chains.replaced.push((record.table, chain)),
+                (Change::Chain, Some(chain)) => chains.announced.push((record.table, chain)),
+                _ => {}
+            }
+            ptr = record.previous;
+        }
+    }
+    Ok(chains)
 }
 
 /// Rows of FORMAT.md: structure, offset, bytes, field.

@@ -22,7 +22,7 @@ use lacuna_engine::{
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
 
-const TABLES: [&str; 2] = ["plain", "compressed"];
+const TABLES: [&str; 3] = ["plain", "compressed", "row"];
 const ROUNDS: u64 = 3;
 
 /// Key and value of every record, by table.
@@ -143,8 +143,12 @@ fn recover(rig: &dyn Rig, rng: &mut SeededRng, options: &StoreOptions) -> Store 
             let store = Store::open(place, options.clone())?;
             for (i, name) in TABLES.iter().enumerate() {
                 if store.table(name)?.is_none() {
-                    let kind = TableOptions::compressed([Algorithm::None, Algorithm::Lz4][i]);
-                    store.create_table(name, kind.page_bytes([4096, 16 << 10][i]))?;
+                    let kinds = [
+                        TableOptions::default().page_bytes(4096),
+                        TableOptions::compressed(Algorithm::Lz4),
+                        TableOptions::row_compressed(4).page_bytes(8 << 10),
+                    ];
+                    store.create_table(name, kinds[i])?;
                 }
             }
             Ok(store)
@@ -161,7 +165,7 @@ fn recover(rig: &dyn Rig, rng: &mut SeededRng, options: &StoreOptions) -> Store 
     unreachable!("every store opens at last")
 }
 
-fn tables(store: &Store) -> [Table; 2] {
+fn tables(store: &Store) -> [Table; 3] {
     TABLES.map(|name| store.table(name).expect("catalog").expect("made by recover"))
 }
 
@@ -181,20 +185,25 @@ fn read_all(store: &Store) -> Model {
 /// Random writes of one transaction, made in the store and the model.
 fn change(
     txn: &mut Txn,
-    tables: &[Table; 2],
+    tables: &[Table; 3],
     prefix: &[u8],
     rng: &mut SeededRng,
     model: &mut Model,
 ) -> Result<(), Error> {
     let mut savepoint = None;
     for _ in 0..1 + rng.below(12) {
-        let i = rng.below(2) as usize;
+        let i = rng.below(3) as usize;
         let key = [prefix, &rng.below(400).to_be_bytes()].concat();
         if rng.chance(25) {
             txn.delete(&tables[i], &key)?;
             model.remove(&(i, key));
         } else {
-            let len = if rng.chance(10) { 1000 } else { rng.below(120) };
+            let len = match rng.below(100) {
+                0 => rng.below(100 << 10),
+                1..=2 => rng.below(10 << 10),
+                3..=6 => 1000,
+                _ => rng.below(120),
+            };
             let mut value = vec![0; len as usize];
             rng.fill(&mut value);
             txn.put(&tables[i], &key, &value)?;
@@ -394,7 +403,7 @@ fn power_cuts_under_many_threads_lose_no_commit() {
 /// The acknowledged state, and the one with the commit that was under way.
 fn commit_until_cut(
     store: &Store,
-    tables: &[Table; 2],
+    tables: &[Table; 3],
     t: u8,
     seed: u64,
     mut acked: Model,

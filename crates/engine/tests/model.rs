@@ -41,19 +41,26 @@ fn random_key(rng: &mut Rng, page_bytes: usize) -> Vec<u8> {
     let number = rng.below(3000);
     let mut key = number.to_be_bytes().to_vec();
     if number.is_multiple_of(7) {
-        key.resize(8 + (number as usize * 37) % (page_bytes / 8 - 8), b'k');
+        // Blocks of a quarter of the page take keys of an eighth of that.
+        key.resize(8 + (number as usize * 37) % (page_bytes / 32 - 8), b'k');
     }
     key
 }
 
 fn random_value(rng: &mut Rng, page_bytes: usize) -> Vec<u8> {
-    let len = match rng.below(20) {
-        0 => rng.below(page_bytes as u64 / 4 + 1),
-        1..=5 => 0,
+    let len = match rng.below(80) {
+        0 => rng.below(100 << 10),
+        1..=4 => rng.below(page_bytes as u64 / 4 + 1),
+        5..=25 => 0,
         _ => rng.below(200),
     };
     let byte = rng.below(256) as u8;
-    (0..len).map(|i| byte.wrapping_add((i / 5) as u8)).collect()
+    let mut value: Vec<u8> = (0..len).map(|i| byte.wrapping_add((i / 5) as u8)).collect();
+    if rng.chance(40) {
+        // What does not compress.
+        rng.fill(&mut value);
+    }
+    value
 }
 
 /// One transaction of random operations on table and model; rolled back in part or whole at times.
@@ -152,6 +159,16 @@ fn compressed_pages_behave_like_a_map() {
 #[test]
 fn large_pages_behave_like_a_map() {
     run_against_model(TableOptions::compressed(Algorithm::Zstd).page_bytes(64 << 10), false, 6);
+}
+
+#[test]
+fn row_compressed_pages_behave_like_a_map() {
+    run_against_model(TableOptions::row_compressed(8), true, 12);
+}
+
+#[test]
+fn row_compressed_quarter_pages_behave_like_a_map() {
+    run_against_model(TableOptions::row_compressed(4), false, 12);
 }
 
 #[test]
@@ -299,8 +316,9 @@ fn bad_input_is_refused_by_name() {
     assert!(store.create_table("", TableOptions::default()).is_err());
     let mut txn = store.begin();
     assert!(matches!(txn.put(&table, &[0; 2049], b""), Err(Error::TooLarge { what: "key", .. })));
-    assert!(matches!(txn.put(&table, b"k", &[0; 4097]), Err(Error::TooLarge { what: "value", .. })));
-    txn.put(&table, &[0; 2048], &[1; 4096]).expect("the largest record");
+    let too_long = vec![0; (16 << 20) + 1];
+    assert!(matches!(txn.put(&table, b"k", &too_long), Err(Error::TooLarge { what: "value", .. })));
+    txn.put(&table, &[0; 2048], &[1; 4096]).expect("the largest record of a leaf");
     txn.commit().expect("commit");
     let other = Store::open(MemPlace::new(), options(false)).expect("open");
     assert!(matches!(other.begin().get(&table, b"k"), Err(Error::WrongStore)));

@@ -41,6 +41,7 @@
 //! ```
 
 mod algorithm;
+mod block;
 mod decode;
 mod encode;
 mod error;
@@ -50,6 +51,10 @@ mod format;
 pub mod fuzz;
 
 pub use algorithm::{Algorithm, Codec, UnknownAlgorithm};
+pub use block::{
+    BlockCodec, adopt_block, append_to_block, block_capacity, block_kind, block_log, block_log_room,
+    export_block, open_block, reset_block, seal_block,
+};
 pub use decode::{Decoder, image_bytes};
 pub use encode::{Encoded, Encoder};
 pub use error::{Error, Result};

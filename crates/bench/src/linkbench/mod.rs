@@ -46,7 +46,7 @@ pub use db::{Db, DbError, DbResult, Footprint, Table, Txn, Visit};
 pub use metrics::Summary;
 pub use mysql::{Format, SqlDb, SqlTxn, Written};
 pub use payload::NODE_DATA_BYTES_MAX;
-pub use report::{RunReport, comparison};
+pub use report::{RowCompression, RunReport, comparison};
 pub use verify::{Verified, verify_acks};
 
 pub(crate) use progress::Progress;

@@ -9,7 +9,7 @@ use super::{load::Loaded, metrics::Summary, request::Requested};
 /// Result of one run. Its JSON form is part of the command line's contract.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReport {
-    /// Kind of the tables: `plain`, `row` or `page`.
+    /// Kind of the tables: `plain`, `page` or `row`.
     pub tables: String,
     /// Compression in force.
     pub algorithm: String,
@@ -43,12 +43,34 @@ pub struct RunReport {
     /// Latencies by operation.
     #[serde(serialize_with = "as_object")]
     pub ops: Vec<(&'static str, Summary)>,
+    /// What row compression did, from the start of the load on; of row-compressed tables only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub row_compression: Option<RowCompression>,
     /// Transactions that were run again.
     #[serde(skip)]
     pub retries: u64,
     /// The first violation when counts or index do not agree.
     #[serde(skip)]
     pub violation: Option<String>,
+}
+
+/// Counters of row-compressed tables.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RowCompression {
+    /// Compressions of pages, failed ones included.
+    pub compressions: u64,
+    /// Those whose result was too long for its block.
+    pub failures: u64,
+    /// Those because a block's modification log was full.
+    pub recompressions: u64,
+    /// Pages split because they did not fit.
+    pub splits: u64,
+    /// Pages decompressed.
+    pub decompressions: u64,
+    /// Those of them whose block was in memory.
+    pub decompressions_without_read: u64,
+    /// Padding of pages at the end, in bytes.
+    pub pad_bytes: u64,
 }
 
 fn as_object<S: Serializer>(ops: &[(&'static str, Summary)], serializer: S) -> Result<S::Ok, S::Error> {
@@ -82,6 +104,7 @@ impl RunReport {
             cpu_seconds: requested.cpu_seconds,
             counts_match: violation.is_none(),
             ops: requested.latencies.summaries(),
+            row_compression: None,
             retries: requested.retries,
             violation: violation.map(|violation| format!("{violation:#}")),
         }
@@ -121,6 +144,14 @@ pub fn comparison(runs: &[RunReport]) -> String {
     row("room taken on the device, MB", 1, &|run| run.store_bytes as f64 / 1e6);
     row("written to the device per request, KB", 2, &|run| run.device_bytes_written_per_op / 1e3);
     row("processor time per request, us", 1, &|run| run.cpu_seconds * 1e6 / run.requests.max(1) as f64);
+    if runs.iter().any(|run| run.row_compression.is_some()) {
+        let of = |run: &RunReport, value: fn(&RowCompression) -> u64| {
+            run.row_compression.as_ref().map_or(0.0, |row| value(row) as f64)
+        };
+        row("compressions", 0, &|run| of(run, |row| row.compressions));
+        row("failed compressions", 0, &|run| of(run, |row| row.failures));
+        row("splits because of them", 0, &|run| of(run, |row| row.splits));
+    }
     row("transactions run again", 0, &|run| run.retries as f64);
     let operations = runs.first().map_or(0, |run| run.ops.len());
     for operation in 0..operations {

@@ -4,8 +4,10 @@ use super::{ROOT, Tree};
 use crate::{
     alloc::{Allocator, corrupt},
     error::Result,
-    ids::PageNo,
+    ids::{PageNo, TableId},
     node::Node,
+    overflow::{self, Reference},
+    undo::UndoChains,
 };
 
 /// What a check counted.
@@ -15,13 +17,15 @@ pub(crate) struct TreeReport {
     pub(crate) leaves: u64,
     pub(crate) inner_nodes: u64,
     pub(crate) free_pages: u64,
+    pub(crate) overflow_pages: u64,
     pub(crate) height: u64,
 }
 
 impl Tree<'_> {
-    /// Checks that every node lies between its fences, that every page of the file is in the tree or
-    /// free, once, and that all pages read well. The tree must not change meanwhile.
-    pub(crate) fn check(self) -> Result<TreeReport> {
+    /// Checks that every node lies between its fences, that every page of the file is in the tree, in a
+    /// chain of the tree's or of an undo record's, or free, once, and that all pages read well. The tree must
+    /// not change meanwhile.
+    pub(crate) fn check(self, undo: &UndoChains) -> Result<TreeReport> {
         let mut report = TreeReport::default();
         let (used, free) = Allocator::latch(self.core, self.space)?.survey()?;
         let mut seen = vec![false; used as usize];
@@ -35,8 +39,18 @@ impl Tree<'_> {
         report.height = u64::from(Node::new(&root).level()) + 1;
         drop(root);
         self.check_subtree(ROOT, &[], None, &mut seen, &mut report)?;
+        let of_table = |(table, chain): &(TableId, Reference)| (*table == self.space.id).then_some(*chain);
+        for chain in undo.replaced.iter().filter_map(of_table) {
+            self.check_chain(chain, &mut seen, &mut report)?;
+        }
+        for chain in undo.announced.iter().filter_map(of_table) {
+            // The leaf or a later change may own it by now.
+            if !seen.get(chain.first.0 as usize).is_some_and(|seen| *seen) {
+                self.check_chain(chain, &mut seen, &mut report)?;
+            }
+        }
         if let Some(lost) = seen.iter().position(|seen| !seen) {
-            return Err(corrupt(self.space, PageNo(lost as u64), "neither in the tree nor free"));
+            return Err(corrupt(self.space, PageNo(lost as u64), "neither in use nor free"));
         }
         Ok(report)
     }
@@ -61,7 +75,13 @@ impl Tree<'_> {
         }
         if node.is_leaf() {
             report.leaves += 1;
-            report.records += (0..node.count()).filter(|s| !node.leaf_cell(*s).is_deleted()).count() as u64;
+            for slot in 0..node.count() {
+                let cell = node.leaf_cell(slot);
+                report.records += u64::from(!cell.is_deleted());
+                if let Some(chain) = cell.reference() {
+                    self.check_chain(chain, seen, report)?;
+                }
+            }
             return Ok(());
         }
         report.inner_nodes += 1;
@@ -72,6 +92,15 @@ impl Tree<'_> {
             self.check_subtree(child, low, high, seen, report)?;
         }
         Ok(())
+    }
+}
+
+impl Tree<'_> {
+    fn check_chain(self, chain: Reference, seen: &mut [bool], report: &mut TreeReport) -> Result<()> {
+        overflow::check(self.core, self.space, chain, |page| {
+            report.overflow_pages += 1;
+            mark(self.space, seen, page)
+        })
     }
 }
 

@@ -9,6 +9,7 @@ use crate::{
     node::{self, Node, SLOT},
     ops::PageOp,
     pool::WriteGuard,
+    row,
 };
 
 /// A leaf filled by ascending inserts is left with one sixteenth free for later growth.
@@ -21,14 +22,9 @@ const UNDERFULL: usize = 4;
 impl Tree<'_> {
     /// Whether a new cell of `bytes` (slot included) may go into the leaf at `slot`, by room and by
     /// the fill that ascending inserts should leave.
-    pub(crate) fn accepts(leaf: Node<'_>, slot: usize, bytes: usize) -> bool {
-        let (run, next) = leaf.insert_run();
-        let spare = leaf.free() as isize - bytes as isize;
-        if run >= RUN_MIN && slot == next && slot == leaf.count() {
-            let capacity = leaf.used() + leaf.free();
-            return spare >= (capacity - capacity * RUN_FILL.0 / RUN_FILL.1) as isize;
-        }
-        spare >= 0
+    pub(crate) fn accepts(self, leaf: Node<'_>, slot: usize, bytes: usize) -> bool {
+        let pad_bytes = self.space.row.as_ref().map_or(0, |row| row.pad_bytes());
+        accepts_beside(leaf, slot, bytes, pad_bytes)
     }
 
     /// Whether a leaf is so empty that [`Tree::merge`] should be asked.
@@ -36,20 +32,37 @@ impl Tree<'_> {
         node.used() < (node.used() + node.free()) / UNDERFULL
     }
 
-    /// Splits the leaf of `key`, unless it accepts `bytes` more there by now. The caller tries its
-    /// insert again afterwards, and splits again if it must: a leaf of one record takes any other.
-    pub(crate) fn split(self, key: &[u8], bytes: usize) -> Result<()> {
-        let separator_bytes = node::inner_cell_bytes_max(self.space.page_bytes);
+    /// Whether the leaf takes `bytes` more, and its block `logged` bytes of operations.
+    fn takes(self, leaf: &mut WriteGuard, key: &[u8], bytes: usize, logged: usize) -> Result<bool> {
+        let node = Node::new(leaf);
+        let slot = node.search(key).unwrap_or_else(|slot| slot);
+        let in_page = self.accepts(node, slot, bytes) && node.free() >= bytes;
+        let is_padded = !in_page && accepts_beside(node, slot, bytes, 0) && node.free() >= bytes;
+        let fits = in_page && row::makes_room(self.core, leaf, logged)?;
+        if let Some(row) = &self.space.row
+            && (is_padded || in_page && !fits)
+        {
+            row.count_split();
+        }
+        Ok(fits)
+    }
+
+    /// Splits the leaf of `key`, unless it accepts `bytes` more there by now, and its block `logged` bytes
+    /// of operations. The caller tries its insert again afterwards, and splits again if it must: a leaf of
+    /// one record takes any other.
+    pub(crate) fn split(self, key: &[u8], bytes: usize, logged: usize) -> Result<()> {
+        let separator_bytes = node::inner_cell_bytes_max(self.space.slot_bytes());
+        let separator_logged = separator_bytes + row::LOGGED_OP_BYTES;
         let mut parent = self.core.pool.write(self.space, ROOT)?;
         self.check_node(&parent, ROOT, None)?;
         if Node::new(&parent).is_leaf() {
-            let leaf = Node::new(&parent);
-            let slot = leaf.search(key).unwrap_or_else(|slot| slot);
-            if Self::accepts(leaf, slot, bytes) && leaf.free() >= bytes {
+            if self.takes(&mut parent, key, bytes, logged)? {
                 return Ok(());
             }
             self.grow_root(&mut parent)?;
-        } else if Node::new(&parent).free() < separator_bytes {
+        } else if Node::new(&parent).free() < separator_bytes
+            || !row::makes_room(self.core, &mut parent, separator_logged)?
+        {
             self.grow_root(&mut parent)?;
         }
         loop {
@@ -57,16 +70,20 @@ impl Tree<'_> {
             let mut child = self.write_child(Node::new(&parent), slot)?;
             let node = Node::new(&child);
             if node.is_leaf() {
-                let at = node.search(key).unwrap_or_else(|slot| slot);
-                if !Self::accepts(node, at, bytes) {
+                if !self.takes(&mut child, key, bytes, logged)? {
                     self.split_leaf(&mut parent, slot, &mut child, key)?;
                 }
                 return Ok(());
             }
-            if node.free() < separator_bytes {
-                let at = middle(node);
+            if node.free() < separator_bytes || !row::makes_room(self.core, &mut child, separator_logged)? {
+                let node = Node::new(&child);
+                let (at, block) = self.right_part(node, middle(node));
                 let separator = node.key(at).to_vec();
-                self.split_child(&mut parent, slot, &mut child, at, &separator)?;
+                self.split_child(&mut parent, slot, &mut child, (at, block), &separator)?;
+                if self.space.row.is_some() {
+                    // The parent's block may be full by now, and the child's need more than one split.
+                    return Ok(());
+                }
                 continue;
             }
             parent = child;
@@ -79,8 +96,13 @@ impl Tree<'_> {
         let mut allocator = Allocator::latch(self.core, self.space)?;
         let mut child = allocator.allocate(&mut mtr)?;
         let level = Node::new(root).level();
-        mtr.apply(&mut child, PageOp::Init { level });
-        append_cells(&mut mtr, root, 0, &mut child);
+        if self.space.row.is_some() {
+            // The same block again fits, whatever is in it.
+            mtr.apply(&mut child, PageOp::Block { data: &root.export_block() });
+        } else {
+            mtr.apply(&mut child, PageOp::Init { level });
+            append_cells(&mut mtr, root, 0, &mut child);
+        }
         mtr.apply(root, PageOp::Init { level: level + 1 });
         insert_child(&mut mtr, root, 0, b"", child.id().page);
         mtr.commit(self.core, &mut [&mut allocator.header, &mut child, root])?;
@@ -98,35 +120,54 @@ impl Tree<'_> {
         let at = node.search(key).unwrap_or_else(|slot| slot);
         let (run, next) = node.insert_run();
         let count = node.count();
-        let (at, separator) = if at == count && (count < 2 || (run >= RUN_MIN && at == next)) {
+        let (right, separator) = if at == count && (count < 2 || (run >= RUN_MIN && at == next)) {
             // The new record opens the next leaf; this one stays as it is.
-            (count, node::separator(node.key(count - 1), key).to_vec())
+            ((count, None), node::separator(node.key(count - 1), key).to_vec())
         } else {
             let at = if run >= RUN_MIN && at == next && at > 0 && at < count { at } else { middle(node) };
-            (at, node::separator(node.key(at - 1), node.key(at)).to_vec())
+            let (at, block) = self.right_part(node, at);
+            ((at, block), node::separator(node.key(at - 1), node.key(at)).to_vec())
         };
-        self.split_child(parent, slot, leaf, at, &separator)
+        self.split_child(parent, slot, leaf, right, &separator)
     }
 
-    /// Moves the cells of `child` from `at` on into a new right sibling behind `separator`.
+    /// Where to cut a node, at `at` or behind, so that the right part fits into a block, and that block.
+    fn right_part(self, node: Node<'_>, mut at: usize) -> (usize, Option<Vec<u8>>) {
+        let Some(row) = &self.space.row else { return (at, None) };
+        loop {
+            let page = page_of(&[(node, at)], self.space.page_bytes);
+            if let Some(block) = row::block_of(row, &page) {
+                return (at, Some(block));
+            }
+            assert!(at + 1 < node.count(), "row-compressed tables, invariant 4");
+            at += (node.count() - at) / 2;
+        }
+    }
+
+    /// Moves the cells of `child` from `at` on into a new right sibling behind `separator`, in a
+    /// row-compressed table by the block that [`Tree::right_part`] made of them.
     fn split_child(
         self,
         parent: &mut WriteGuard,
         slot: usize,
         child: &mut WriteGuard,
-        at: usize,
+        (at, block): (usize, Option<Vec<u8>>),
         separator: &[u8],
     ) -> Result<()> {
         let mut mtr = Mtr::new();
         let mut allocator = Allocator::latch(self.core, self.space)?;
         let mut right = allocator.allocate(&mut mtr)?;
         let node = Node::new(child);
-        mtr.apply(&mut right, PageOp::Init { level: node.level() });
-        if node.is_leaf() {
-            append_cells(&mut mtr, child, at, &mut right);
+        if let Some(block) = block {
+            mtr.apply(&mut right, PageOp::Block { data: &block });
         } else {
-            insert_child(&mut mtr, &mut right, 0, b"", node.child(at));
-            append_cells(&mut mtr, child, at + 1, &mut right);
+            mtr.apply(&mut right, PageOp::Init { level: node.level() });
+            if node.is_leaf() {
+                append_cells(&mut mtr, child, at, &mut right);
+            } else {
+                insert_child(&mut mtr, &mut right, 0, b"", node.child(at));
+                append_cells(&mut mtr, child, at + 1, &mut right);
+            }
         }
         if at < Node::new(child).count() {
             mtr.apply(child, PageOp::Truncate { slot: at as u16 });
@@ -172,10 +213,24 @@ impl Tree<'_> {
         if l.used() + r.used() + pulled > capacity * 3 / 4 {
             return Ok(());
         }
+        let block = match &self.space.row {
+            None => None,
+            Some(row) => {
+                let merged = merged_page(l, r, &separator, self.space.page_bytes);
+                let fits = |block: &Vec<u8>| block.len() <= row.block_bytes / 4 * 3;
+                let Some(block) = row::block_of(row, &merged).filter(fits) else { return Ok(()) };
+                if !row::makes_room(self.core, parent, row::LOGGED_OP_BYTES)? {
+                    return Ok(());
+                }
+                Some(block)
+            }
+        };
         // Before the first change: what fails behind one would leave it without a log record.
         let mut allocator = Allocator::latch(self.core, self.space)?;
         let mut mtr = Mtr::new();
-        if l.is_leaf() {
+        if let Some(block) = block {
+            mtr.apply(&mut left, PageOp::Block { data: &block });
+        } else if l.is_leaf() {
             append_cells(&mut mtr, &right, 0, &mut left);
         } else {
             let (count, child) = (l.count(), r.child(0));
@@ -192,12 +247,67 @@ impl Tree<'_> {
     fn shrink_root(self, root: &mut WriteGuard, child: &mut WriteGuard) -> Result<()> {
         let mut allocator = Allocator::latch(self.core, self.space)?;
         let mut mtr = Mtr::new();
-        mtr.apply(root, PageOp::Init { level: Node::new(child).level() });
-        append_cells(&mut mtr, child, 0, root);
+        if self.space.row.is_some() {
+            mtr.apply(root, PageOp::Block { data: &child.export_block() });
+        } else {
+            mtr.apply(root, PageOp::Init { level: Node::new(child).level() });
+            append_cells(&mut mtr, child, 0, root);
+        }
         allocator.free(&mut mtr, child);
         mtr.commit(self.core, &mut [&mut allocator.header, child, root])?;
         Ok(())
     }
+}
+
+/// Whether a leaf takes a cell of `bytes` at `slot` and keeps `pad_bytes` free beside the share that ascending
+/// inserts leave.
+fn accepts_beside(leaf: Node<'_>, slot: usize, bytes: usize, pad_bytes: usize) -> bool {
+    let (run, next) = leaf.insert_run();
+    let spare = leaf.free() as isize - bytes as isize - pad_bytes as isize;
+    if run >= RUN_MIN && slot == next && slot == leaf.count() {
+        let capacity = leaf.used() + leaf.free();
+        return spare >= (capacity - capacity * RUN_FILL.0 / RUN_FILL.1) as isize;
+    }
+    spare >= 0
+}
+
+/// A page, of no address yet, with the cells from each slot on of each node; the first cell of an inner node
+/// loses its key.
+fn page_of(parts: &[(Node<'_>, usize)], page_bytes: usize) -> Vec<u8> {
+    let mut page = vec![0; page_bytes];
+    let level = parts[0].0.level();
+    let fits = "a part of a node, or two that were measured";
+    PageOp::Init { level }.apply(&mut page).expect(fits);
+    let mut slot = 0;
+    for (node, at) in parts {
+        for i in *at..node.count() {
+            let mut first = Vec::new();
+            let cell = if slot == 0 && level > 0 {
+                node::encode_inner(b"", node.child(i), &mut first);
+                &first
+            } else {
+                node.cell(i)
+            };
+            PageOp::Insert { slot, cell }.apply(&mut page).expect(fits);
+            slot += 1;
+        }
+    }
+    page
+}
+
+/// The page that two neighbours give, which `separator` divides.
+fn merged_page(left: Node<'_>, right: Node<'_>, separator: &[u8], page_bytes: usize) -> Vec<u8> {
+    if left.is_leaf() {
+        return page_of(&[(left, 0), (right, 0)], page_bytes);
+    }
+    let mut page = page_of(&[(left, 0)], page_bytes);
+    let mut cell = Vec::new();
+    node::encode_inner(separator, right.child(0), &mut cell);
+    for (i, cell) in std::iter::once(&cell[..]).chain((1..right.count()).map(|i| right.cell(i))).enumerate() {
+        let slot = (left.count() + i) as u16;
+        PageOp::Insert { slot, cell }.apply(&mut page).expect("the caller measured both");
+    }
+    page
 }
 
 /// The slot that halves a node's bytes; at least one cell stays on either side.

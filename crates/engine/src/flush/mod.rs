@@ -97,9 +97,18 @@ pub(crate) struct Flush {
     checkpointing: Mutex<()>,
     is_running: AtomicBool,
     room: Room,
-    purge: Mutex<VecDeque<UndoLog>>,
+    purge: Mutex<PurgeQueue>,
     purge_work: Condvar,
+    /// The purge thread has nothing left to do.
+    purge_idle: Condvar,
     pub(crate) counters: Counters,
+}
+
+/// Committed transactions whose undo logs are to be purged.
+#[derive(Default)]
+struct PurgeQueue {
+    logs: VecDeque<UndoLog>,
+    is_working: bool,
 }
 
 #[derive(Default)]
@@ -143,6 +152,7 @@ impl Flush {
             room: Room::new(options, place_bytes),
             purge: Mutex::default(),
             purge_work: Condvar::new(),
+            purge_idle: Condvar::new(),
             counters: Counters::default(),
         })
     }
@@ -384,13 +394,13 @@ impl Core {
         self.txns.slots.take(self.options.lock_timeout, &self.poison)
     }
 
-    /// Takes over the undo log of a committed transaction: what it deleted is purged, then its slot
+    /// Takes over the undo log of a committed transaction: what it deleted or replaced is purged, then its slot
     /// given back.
-    pub(crate) fn retire(&self, log: UndoLog, has_deletes: bool) -> Result<()> {
-        if !has_deletes && !log.is_chained(self)? {
+    pub(crate) fn retire(&self, log: UndoLog, needs_purge: bool) -> Result<()> {
+        if !needs_purge && !log.is_chained(self)? {
             self.txns.slots.give_back(log.slot());
         } else if self.has_threads() {
-            self.flush.purge.lock().push_back(log);
+            self.flush.purge.lock().logs.push_back(log);
             self.flush.purge_work.notify_one();
         } else {
             self.purge_one(log)?;
@@ -417,7 +427,20 @@ impl Core {
     }
 
     fn next_to_purge(&self) -> Option<UndoLog> {
-        self.flush.purge.lock().pop_front()
+        self.flush.purge.lock().logs.pop_front()
+    }
+
+    /// Returns once all that is committed by now is purged.
+    pub(crate) fn settle_purge(&self) -> Result<()> {
+        if !self.has_threads() {
+            return self.purge_waiting();
+        }
+        let mut queue = self.flush.purge.lock();
+        while !queue.logs.is_empty() || queue.is_working {
+            self.poison.check()?;
+            self.flush.purge_idle.wait_for(&mut queue, INTERVAL);
+        }
+        Ok(())
     }
 
     fn purge_loop(&self) {
@@ -425,7 +448,8 @@ impl Core {
             let log = {
                 let mut queue = self.flush.purge.lock();
                 loop {
-                    if let Some(log) = queue.pop_front() {
+                    if let Some(log) = queue.logs.pop_front() {
+                        queue.is_working = true;
                         break log;
                     }
                     if !self.has_threads() {
@@ -438,6 +462,8 @@ impl Core {
                 // The slot stays taken; recovery purges it again.
                 self.poison.set(e);
             }
+            self.flush.purge.lock().is_working = false;
+            self.flush.purge_idle.notify_all();
         }
     }
 }

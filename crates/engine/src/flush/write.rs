@@ -64,7 +64,8 @@ impl Image {
     fn stale(&self) -> Option<(u64, u64)> {
         let unit = u64::from(self.space.file.props().hole_unit);
         let on_disk = u64::from(self.frame.disk_bytes.load(Ordering::Relaxed));
-        if unit == 0 || on_disk <= self.bytes as u64 {
+        // Blocks lie side by side.
+        if self.space.row.is_some() || unit == 0 || on_disk <= self.bytes as u64 {
             return None;
         }
         let from = (self.bytes as u64).next_multiple_of(unit);
@@ -106,6 +107,23 @@ impl Writer {
         space: Arc<Space>,
         start: usize,
     ) -> Option<(Image, Lsn)> {
+        if let Some(row) = &space.row {
+            let out = &mut self.images[start..start + row.block_bytes];
+            let meta = {
+                let page = frame.try_read()?;
+                if !core.pool.dirty.take_off(&page) {
+                    return None;
+                }
+                out.copy_from_slice(page.block());
+                lacuna_page::read_meta(&page)
+            };
+            lacuna_page::seal_block(out, &meta, space.page_bytes);
+            let bytes = row.block_bytes;
+            return Some((
+                Image { frame: frame.clone(), space, start, bytes, is_plain: false },
+                Lsn(meta.lsn),
+            ));
+        }
         let copy = &mut self.copy[..space.page_bytes];
         {
             let page = frame.try_read()?;

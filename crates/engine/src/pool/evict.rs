@@ -27,6 +27,13 @@ pub(super) struct Shard {
     ghosts: VecDeque<PageId>,
     ghost_set: FxHashSet<PageId>,
     small_bytes: usize,
+    /// Blocks whose pages were evicted, each under the number of that eviction.
+    blocks: FxHashMap<PageId, (u64, Box<[u8]>)>,
+    /// The same, the oldest first; entries whose block has left since stay a while.
+    block_queue: VecDeque<(u64, PageId)>,
+    blocks_kept: u64,
+    block_bytes: usize,
+    /// Of frames and blocks.
     pub(super) bytes: usize,
 }
 
@@ -37,11 +44,11 @@ impl Shard {
 
     pub(super) fn insert(&mut self, frame: Arc<Frame>) {
         let id = frame.id;
-        self.bytes += frame.page_bytes;
+        self.bytes += frame.memory_bytes;
         if self.ghost_set.remove(&id) {
             self.main.push_back(id);
         } else {
-            self.small_bytes += frame.page_bytes;
+            self.small_bytes += frame.memory_bytes;
             self.small.push_back(id);
         }
         let before = self.frames.insert(id, frame);
@@ -54,10 +61,10 @@ impl Shard {
         let is_here = self.frames.get(&frame.id).is_some_and(|f| Arc::ptr_eq(f, frame));
         if is_here {
             self.frames.remove(&frame.id);
-            self.bytes -= frame.page_bytes;
+            self.bytes -= frame.memory_bytes;
             if let Some(at) = self.small.iter().position(|id| *id == frame.id) {
                 self.small.remove(at);
-                self.small_bytes -= frame.page_bytes;
+                self.small_bytes -= frame.memory_bytes;
             } else {
                 self.main.retain(|id| *id != frame.id);
             }
@@ -65,10 +72,47 @@ impl Shard {
         is_here
     }
 
+    /// Keeps the block of a page that was evicted.
+    pub(super) fn keep_block(&mut self, id: PageId, block: Box<[u8]>) {
+        self.bytes += block.len();
+        self.block_bytes += block.len();
+        self.blocks_kept += 1;
+        self.block_queue.push_back((self.blocks_kept, id));
+        let before = self.blocks.insert(id, (self.blocks_kept, block));
+        assert!(before.is_none(), "a page has a frame or a block");
+        if self.block_queue.len() > 2 * self.blocks.len() + 64 {
+            let blocks = &self.blocks;
+            self.block_queue.retain(|(number, id)| blocks.get(id).is_some_and(|kept| kept.0 == *number));
+        }
+    }
+
+    /// Takes out the block of a page that comes back.
+    pub(super) fn take_block(&mut self, id: PageId) -> Option<Box<[u8]>> {
+        let (_, block) = self.blocks.remove(&id)?;
+        self.bytes -= block.len();
+        self.block_bytes -= block.len();
+        Some(block)
+    }
+
+    /// Drops the block kept for longest, while blocks take more than `bytes_max`; returns its bytes.
+    pub(super) fn drop_block(&mut self, bytes_max: usize) -> Option<usize> {
+        while self.block_bytes > bytes_max {
+            let (number, id) = self.block_queue.pop_front().expect("each block is in the queue");
+            if self.blocks.get(&id).is_some_and(|kept| kept.0 == number) {
+                return self.take_block(id).map(|block| block.len());
+            }
+        }
+        None
+    }
+
     /// Takes out all pages of a table; returns their bytes.
     pub(super) fn forget_table(&mut self, table: TableId) -> usize {
         let of_table: Vec<_> = self.frames.values().filter(|f| f.id.table == table).cloned().collect();
-        of_table.iter().filter(|frame| self.discard(frame)).map(|frame| frame.page_bytes).sum()
+        let blocks: Vec<_> = self.blocks.keys().filter(|id| id.table == table).copied().collect();
+        let kept: usize = blocks.into_iter().filter_map(|id| self.take_block(id)).map(|b| b.len()).sum();
+        let in_frames: usize =
+            of_table.iter().filter(|frame| self.discard(frame)).map(|frame| frame.memory_bytes).sum();
+        kept + in_frames
     }
 
     /// Evicts one clean page that nobody uses. Dirty ones met on the way are put into `wanted`.
@@ -83,7 +127,7 @@ impl Shard {
             let frame = self.frames.get(&id).expect("queues and frames agree");
             let uses = frame.uses.load(Ordering::Relaxed);
             if from_small {
-                self.small_bytes -= frame.page_bytes;
+                self.small_bytes -= frame.memory_bytes;
             }
             // The map holds one reference; the dirty list would hold another.
             let free = Arc::strong_count(frame) == 1 && !frame.is_dirty();
@@ -97,7 +141,7 @@ impl Shard {
                 continue;
             }
             let frame = self.frames.remove(&id).expect("just found");
-            self.bytes -= frame.page_bytes;
+            self.bytes -= frame.memory_bytes;
             if from_small {
                 self.remember(id);
             }

@@ -15,12 +15,22 @@ use parking_lot::{
     lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard},
 };
 
-use crate::ids::{Lsn, PageId};
+use crate::{
+    ids::{Lsn, PageId, PageNo},
+    row::RowSpace,
+    space::Space,
+};
 
 /// A page in the pool. Whoever holds an `Arc` of it keeps it from being evicted.
 pub(crate) struct Frame {
     pub(crate) id: PageId,
     pub(crate) page_bytes: usize,
+    /// Bytes of page and block.
+    pub(super) memory_bytes: usize,
+    /// Of a row-compressed table: its block lies behind the page.
+    pub(crate) row: Option<Arc<RowSpace>>,
+    /// LSN of the page when it was last found not to fit into its block.
+    pub(crate) unfit_lsn: AtomicU64,
     /// The latch: shared to read the page, exclusive to change it.
     latch: Arc<RwLock<AlignedBuf>>,
     /// Uses since it came in, saturating; what eviction goes by.
@@ -40,11 +50,14 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    pub(super) fn new(id: PageId, page_bytes: usize, buffer: AlignedBuf) -> Arc<Frame> {
-        assert_eq!(buffer.len(), page_bytes);
+    pub(super) fn new(space: &Space, page: PageNo, buffer: AlignedBuf) -> Arc<Frame> {
+        assert_eq!(buffer.len(), space.memory_bytes());
         Arc::new(Frame {
-            id,
-            page_bytes,
+            id: PageId { table: space.id, page },
+            page_bytes: space.page_bytes,
+            memory_bytes: space.memory_bytes(),
+            row: space.row.clone(),
+            unfit_lsn: AtomicU64::new(0),
             latch: Arc::new(RwLock::new(buffer)),
             uses: AtomicU8::new(0),
             dirty_since: AtomicU64::new(0),
@@ -82,7 +95,7 @@ impl Frame {
     }
 
     pub(super) fn write(self: &Arc<Frame>) -> WriteGuard {
-        WriteGuard { frame: self.clone(), page: self.latch.write_arc(), modified: false }
+        WriteGuard { frame: self.clone(), page: self.latch.write_arc(), modified: false, stale: false }
     }
 
     /// Takes the buffer back from a frame that nobody uses any more.
@@ -101,7 +114,14 @@ impl Deref for ReadGuard {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.page
+        &self.page[..self.frame.page_bytes]
+    }
+}
+
+impl ReadGuard {
+    /// The page's block; empty in tables without.
+    pub(crate) fn block(&self) -> &[u8] {
+        &self.page[self.frame.page_bytes..]
     }
 }
 
@@ -111,6 +131,8 @@ pub(crate) struct WriteGuard {
     page: ArcRwLockWriteGuard<RawRwLock, AlignedBuf>,
     /// A mini-transaction changed it and has not been committed yet.
     modified: bool,
+    /// Its block does not hold its last changes: there was no room.
+    stale: bool,
 }
 
 impl WriteGuard {
@@ -124,7 +146,23 @@ impl WriteGuard {
 
     /// The page's bytes, for a mini-transaction or recovery.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        self.page.deref_mut()
+        let page_bytes = self.frame.page_bytes;
+        &mut self.page.deref_mut()[..page_bytes]
+    }
+
+    /// Page and block, and whether the block is stale.
+    pub(crate) fn parts_mut(&mut self) -> (&mut [u8], &mut [u8], &mut bool) {
+        let (page, block) = self.page.deref_mut().split_at_mut(self.frame.page_bytes);
+        (page, block, &mut self.stale)
+    }
+
+    /// The page's block; empty in tables without.
+    pub(crate) fn block(&self) -> &[u8] {
+        &self.page[self.frame.page_bytes..]
+    }
+
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale
     }
 
     pub(crate) fn is_modified(&self) -> bool {
@@ -137,9 +175,9 @@ impl WriteGuard {
 
     /// Stamps the page with the end of the record that changed it.
     pub(crate) fn set_lsn(&mut self, lsn: Lsn) {
-        let mut meta: Meta = lacuna_page::read_meta(&self.page);
-        meta.lsn = lsn.0;
-        lacuna_page::write_meta(&mut self.page, &meta);
+        let page = self.bytes_mut();
+        let meta = Meta { lsn: lsn.0, ..lacuna_page::read_meta(page) };
+        lacuna_page::write_meta(page, &meta);
         self.modified = false;
     }
 }
@@ -148,6 +186,6 @@ impl Deref for WriteGuard {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.page
+        &self.page[..self.frame.page_bytes]
     }
 }

@@ -1,5 +1,8 @@
 //! The buffer pool: uncompressed pages in bounded memory.
 //!
+//! A page of a row-compressed table has its block behind it in the same frame. When such a page is evicted
+//! its block stays a while longer, sealed; a page has a frame or a kept block, never both.
+//!
 //! Owns all frames. A page is found, brought in and evicted under its shard's lock; its content is
 //! guarded by its own latch.
 //!
@@ -41,7 +44,7 @@ pub(crate) use frame::{Frame, ReadGuard, WriteGuard};
 use crate::{
     error::{Error, Result},
     ids::{Lsn, PageId, PageNo, TableId},
-    ops,
+    ops, row,
     space::Space,
 };
 use evict::Shard;
@@ -51,10 +54,14 @@ const SHARDS_MAX: usize = 16;
 /// A shard has room for this many pages of 16 KiB at least.
 const SHARD_BYTES_MIN: usize = 64 * (16 << 10);
 
+/// Share of the budget that blocks without their pages may take. They hold twice to four times as much for
+/// their room, but each use costs a decompression and a second copy.
+const KEPT_SHARE: (usize, usize) = (5, 8);
+
 /// Counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Look-ups that found the page in memory.
+    /// Look-ups that found the page uncompressed in memory.
     pub hits: u64,
     /// Look-ups that read it.
     pub misses: u64,
@@ -79,6 +86,9 @@ pub(crate) struct Pool {
     misses: AtomicU64,
     evictions: AtomicU64,
 }
+
+/// A new frame's latch, and the page's block if that was kept.
+type ToFill = (WriteGuard, Option<Box<[u8]>>);
 
 /// Room to read an image into, one for each thread.
 struct Scratch {
@@ -145,10 +155,25 @@ impl Pool {
         let mut wanted = Vec::new();
         let mut buffer = None;
         while shard.bytes + bytes > budget {
-            let Some(frame) = shard.evict(budget, &mut wanted) else { break };
+            if let Some(bytes) = shard.drop_block(budget / KEPT_SHARE.1 * KEPT_SHARE.0) {
+                self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+                continue;
+            }
+            let Some(frame) = shard.evict(budget, &mut wanted) else {
+                // What is left is in use or dirty; blocks are neither.
+                let Some(bytes) = shard.drop_block(0) else { break };
+                self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+                continue;
+            };
             self.evictions.fetch_add(1, Ordering::Relaxed);
-            self.bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
+            self.bytes.fetch_sub(frame.memory_bytes, Ordering::Relaxed);
+            let (id, page_bytes, is_row) = (frame.id, frame.page_bytes, frame.row.is_some());
             buffer = Arc::try_unwrap(frame).ok().and_then(Frame::into_buffer);
+            if is_row && let Some(memory) = buffer.take() {
+                let block = row::kept_block(memory, page_bytes);
+                self.bytes.fetch_add(block.len(), Ordering::Relaxed);
+                shard.keep_block(id, block);
+            }
         }
         if !wanted.is_empty() {
             self.wanted.lock().append(&mut wanted);
@@ -182,10 +207,10 @@ impl Pool {
         let id = PageId { table: space.id, page };
         loop {
             let (frame, fill) = self.look_up(space, id);
-            if let Some(mut guard) = fill {
-                self.misses.fetch_add(1, Ordering::Relaxed);
+            if let Some((mut guard, kept)) = fill {
+                self.misses.fetch_add(u64::from(kept.is_none()), Ordering::Relaxed);
                 let newest = Lsn(self.newest_lsn.load(Ordering::Acquire));
-                if let Err(e) = read_image(space, page, newest, &mut guard) {
+                if let Err(e) = fill_page(space, newest, kept.as_deref(), &mut guard) {
                     self.discard(&frame);
                     return Err(e);
                 }
@@ -232,7 +257,7 @@ impl Pool {
     pub(crate) fn create(&self, space: &Space, page: PageNo) -> WriteGuard {
         let id = PageId { table: space.id, page };
         let (frame, fill) = self.look_up(space, id);
-        let mut guard = fill.unwrap_or_else(|| {
+        let mut guard = fill.map(|(guard, _)| guard).unwrap_or_else(|| {
             // Its image, if it has one, may be of any length.
             frame.disk_bytes.store(frame.page_bytes as u32, Ordering::Relaxed);
             frame.write()
@@ -248,21 +273,24 @@ impl Pool {
     }
 
     /// The frame of a page; a new one comes latched exclusively.
-    fn look_up(&self, space: &Space, id: PageId) -> (Arc<Frame>, Option<WriteGuard>) {
+    fn look_up(&self, space: &Space, id: PageId) -> (Arc<Frame>, Option<ToFill>) {
         let shard = self.shard(id);
         let mut locked = shard.lock();
         if let Some(frame) = locked.get(id) {
             frame.touch();
             return (frame.clone(), None);
         }
-        let buffer = self.make_room(&mut locked, space.page_bytes);
-        let buffer = buffer.filter(|b| b.len() == space.page_bytes);
-        let buffer = buffer.unwrap_or_else(|| AlignedBuf::zeroed(space.page_bytes));
-        let frame = Frame::new(id, space.page_bytes, buffer);
+        let kept = locked.take_block(id);
+        self.bytes.fetch_sub(kept.as_ref().map_or(0, |block| block.len()), Ordering::Relaxed);
+        let memory_bytes = space.memory_bytes();
+        let buffer = self.make_room(&mut locked, memory_bytes);
+        let buffer = buffer.filter(|b| b.len() == memory_bytes);
+        let buffer = buffer.unwrap_or_else(|| AlignedBuf::zeroed(memory_bytes));
+        let frame = Frame::new(space, id.page, buffer);
         let guard = frame.write();
         locked.insert(frame.clone());
-        self.bytes.fetch_add(space.page_bytes, Ordering::Relaxed);
-        (frame, Some(guard))
+        self.bytes.fetch_add(memory_bytes, Ordering::Relaxed);
+        (frame, Some((guard, kept)))
     }
 
     /// Forgets the pages of a table whose file is about to be removed, changes included: its number may be
@@ -280,7 +308,7 @@ impl Pool {
         frame.failed.store(true, Ordering::Release);
         let shard = self.shard(frame.id);
         if shard.lock().discard(frame) {
-            self.bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
+            self.bytes.fetch_sub(frame.memory_bytes, Ordering::Relaxed);
         }
     }
 }
@@ -288,6 +316,11 @@ impl Pool {
 /// Zeroes a page and gives it the header of its place, of no kind yet.
 fn blank(guard: &mut WriteGuard) {
     let id = guard.id();
+    let (_, block, stale) = guard.parts_mut();
+    if !block.is_empty() {
+        lacuna_page::reset_block(block);
+        *stale = false;
+    }
     let bytes = guard.bytes_mut();
     bytes.fill(0);
     lacuna_page::write_meta(bytes, &Meta { kind: 0, table: id.table.0, page_no: id.page.0, lsn: 0 });
@@ -295,17 +328,27 @@ fn blank(guard: &mut WriteGuard) {
 
 /// Whether the device holds nothing at `page`.
 fn is_unwritten(space: &Space, page: PageNo) -> Result<bool> {
-    let mut image = AlignedBuf::zeroed(space.page_bytes);
+    let mut image = AlignedBuf::zeroed(space.slot_bytes());
     space.file.read_at(space.offset(page), &mut image)?;
     Ok(image.iter().all(|byte| *byte == 0))
 }
 
+/// Fills the page of a frame from its device, or from its block that was kept.
+fn fill_page(space: &Space, newest: Lsn, kept: Option<&[u8]>, guard: &mut WriteGuard) -> Result<()> {
+    let page = guard.id().page;
+    let Some(row) = &space.row else { return read_image(space, page, newest, guard) };
+    if let Some(block) = kept {
+        row.decompressions_without_read.fetch_add(1, Ordering::Relaxed);
+        return guard.load_block(space, block, newest);
+    }
+    let mut block = AlignedBuf::zeroed(row.block_bytes);
+    space.file.read_at(space.offset(page), &mut block)?;
+    guard.load_block(space, &block, newest)
+}
+
 fn read_image(space: &Space, page: PageNo, newest: Lsn, guard: &mut WriteGuard) -> Result<()> {
-    let corrupt = |reason: String| Error::Corrupt {
-        what: crate::space::file_name(space.id, space.page_bytes),
-        at: format!("page {}", page.0),
-        reason,
-    };
+    let corrupt =
+        |reason: String| Error::Corrupt { what: space.name(), at: format!("page {}", page.0), reason };
     SCRATCH.with_borrow_mut(|scratch| {
         if scratch.image.len() < space.page_bytes {
             scratch.image = AlignedBuf::zeroed(space.page_bytes);

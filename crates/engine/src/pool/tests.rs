@@ -2,13 +2,13 @@ use lacuna_device::{MemPlace, Place, StreamHint};
 use lacuna_page::{Codec, Encoder};
 
 use super::*;
-use crate::{ids::TableId, ops::PageOp};
+use crate::{ids::TableId, ops::PageOp, space::Layout};
 
 const PAGE: usize = 4096;
 
 fn space_with_pages(count: u64) -> Space {
     let file = MemPlace::new().create("t", StreamHint::Data).expect("create");
-    let space = Space::new(TableId(3), file, PAGE).expect("space");
+    let space = Space::new(TableId(3), file, Layout::of_pages(PAGE)).expect("space");
     for page in 0..count {
         let mut bytes = vec![0; PAGE];
         lacuna_page::write_meta(&mut bytes, &Meta { kind: 0, table: 3, page_no: page, lsn: 5 });

@@ -17,6 +17,7 @@
 //! that moment takes back.
 
 mod active;
+mod long;
 mod read;
 mod rollback;
 
@@ -26,6 +27,7 @@ use std::{
 };
 
 pub(crate) use active::{Running, Txns};
+use read::Kept;
 pub(crate) use read::scan;
 use rollback::holds;
 pub(crate) use rollback::{purge, roll_back};
@@ -37,10 +39,12 @@ use crate::{
     ids::{TableId, TxnId, UndoPtr},
     mtr::Mtr,
     mutant::{Rule, is_broken},
-    node::{self, DELETED, LeafCell, Node, SLOT},
+    node::{self, DELETED, LeafCell, Node, OVERFLOW, SLOT},
     ops::PageOp,
     options::Durability,
+    overflow,
     pool::WriteGuard,
+    row,
     space::Space,
     store::Table,
     undo::{Change, Latched, UndoLog, UndoRecord},
@@ -58,7 +62,8 @@ pub struct Txn {
     slot: Option<u32>,
     /// Set with the first change.
     undo: Option<UndoLog>,
-    has_deletes: bool,
+    /// It deleted records, or replaced long values.
+    needs_purge: bool,
     locked: Vec<(TableId, Vec<u8>)>,
     finished: bool,
 }
@@ -81,7 +86,7 @@ impl Txn {
             running: None,
             slot: None,
             undo: None,
-            has_deletes: false,
+            needs_purge: false,
             locked: Vec::new(),
             finished: false,
         }
@@ -106,7 +111,12 @@ impl Txn {
         let leaf = Tree::new(&self.core, space).leaf_read(key)?;
         let node = Node::new(&leaf);
         match node.search(key) {
-            Ok(slot) => read::visible(&self.core, self.id(), node.leaf_cell(slot)),
+            Ok(slot) => {
+                let found = read::visible(&self.core, self.id(), node.leaf_cell(slot))?;
+                let kept = found.map(|found| Kept::new(&self.core, found));
+                drop(leaf);
+                kept.map(|kept| kept.read(&self.core, space)).transpose()
+            }
             Err(_) => Ok(None),
         }
     }
@@ -123,7 +133,7 @@ impl Txn {
         let leaf = self.lock_leaf(space, key)?;
         let me = self.id();
         let node = Node::new(&leaf);
-        let (value, is_written) = match node.search(key) {
+        let (found, is_written) = match node.search(key) {
             Ok(slot) => {
                 let cell = node.leaf_cell(slot);
                 (read::visible(&self.core, me, cell)?, cell.txn == me)
@@ -133,10 +143,13 @@ impl Txn {
         if !is_written && self.core.txns.lock(me, space.id, key) {
             self.locked.push((space.id, key.to_vec()));
         }
-        Ok(value)
+        let kept = found.map(|found| Kept::new(&self.core, found));
+        drop(leaf);
+        kept.map(|kept| kept.read(&self.core, space)).transpose()
     }
 
-    /// Sets the value of `key`, whether it exists or not.
+    /// Sets the value of `key`, whether it exists or not. A key may take an eighth of the table's page, a
+    /// value 16 MiB; one longer than a quarter of the page lies in pages of its own.
     ///
     /// # Errors
     /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::TooLarge`], [`Error::Full`].
@@ -217,7 +230,7 @@ impl Txn {
         let lsn = committed.map_err(|e| self.core.poison.set(e))?;
         self.slot = None;
         self.end();
-        self.core.retire(log, self.has_deletes).map_err(|e| self.core.poison.set(e))?;
+        self.core.retire(log, self.needs_purge).map_err(|e| self.core.poison.set(e))?;
         match self.core.options.durability {
             Durability::Relaxed => Ok(()),
             Durability::Sync if is_broken(Rule::CommitSyncs) => Ok(()),
@@ -279,14 +292,24 @@ impl Txn {
         self.core.poison.check()?;
         check_key(space, key)?;
         if let Write::Put(value) | Write::Insert(value) = write {
-            check_value(space, value)?;
+            check_value(value)?;
         }
         self.core.admit(matches!(write, Write::Delete))?;
         if self.slot.is_none() {
             self.slot = Some(self.core.take_undo_slot()?);
         }
+        match write {
+            Write::Put(value) if is_long(space, key, value) => self.write_long(space, key, value, false),
+            Write::Insert(value) if is_long(space, key, value) => self.write_long(space, key, value, true),
+            _ => self.write_short(space, key, write, 0),
+        }
+    }
+
+    /// Writes a value, or the reference to one, that the leaf takes; `flags` say which. Whether the key
+    /// existed.
+    fn write_short(&mut self, space: &Arc<Space>, key: &[u8], write: Write<'_>, flags: u8) -> Result<bool> {
         loop {
-            let leaf = self.lock_leaf(space, key)?;
+            let mut leaf = self.lock_leaf(space, key)?;
             let node = Node::new(&leaf);
             let found = node.search(key);
             let old = found.ok().map(|slot| node.leaf_cell(slot));
@@ -304,12 +327,16 @@ impl Txn {
             };
             let slot = found.unwrap_or_else(|slot| slot);
             let is_new = old.is_none();
-            if (is_new && !Tree::accepts(node, slot, more_bytes)) || more_bytes > node.free() {
+            let tree = Tree::new(&self.core, space);
+            let logged = row::LOGGED_OP_BYTES
+                + value.map_or(0, |value| node::LEAF_CELL_HEADER + key.len() + value.len());
+            let fits = more_bytes <= node.free() && (!is_new || tree.accepts(node, slot, more_bytes));
+            if !fits || !row::make_room(&self.core, &mut leaf, logged)? {
                 drop(leaf);
-                Tree::new(&self.core, space).split(key, more_bytes)?;
+                tree.split(key, more_bytes, logged)?;
                 continue;
             }
-            self.change(space, leaf, slot, is_new, key, value)?;
+            self.change(space, leaf, slot, is_new, key, value.map(|value| (flags, value)))?;
             return Ok(existed);
         }
     }
@@ -322,21 +349,23 @@ impl Txn {
         slot: usize,
         is_new: bool,
         key: &[u8],
-        value: Option<&[u8]>,
+        value: Option<(u8, &[u8])>,
     ) -> Result<()> {
         let me = self.id();
         let old = (!is_new).then(|| Node::new(&leaf).leaf_cell(slot));
+        let old_flags = old.map_or(0, |cell| cell.flags);
+        let was_long = old_flags & OVERFLOW != 0;
         let change = match (is_new, value) {
             (true, _) => Change::Insert,
             (false, Some(_)) => Change::Update,
             (false, None) => Change::Delete,
         };
-        let keeps_value = change == Change::Update;
+        let keeps_value = change == Change::Update || was_long;
         let record = UndoRecord {
             change,
             table: space.id,
             previous: UndoPtr::NONE,
-            old_flags: old.map_or(0, |cell| cell.flags),
+            old_flags,
             old_txn: old.map_or(TxnId::NONE, |cell| cell.txn),
             old_undo: old.map_or(UndoPtr::NONE, |cell| cell.undo),
             key: key.to_vec(),
@@ -346,9 +375,10 @@ impl Txn {
         let (undo, mut undo_pages) = self.log_undo(&mut mtr, record)?;
         let slot = slot as u16;
         match value {
-            Some(value) => {
+            Some((flags, value)) => {
+                self.needs_purge |= was_long;
                 let mut cell = Vec::with_capacity(node::LEAF_CELL_HEADER + key.len() + value.len());
-                LeafCell { flags: 0, txn: me, undo, key, value }.encode(&mut cell);
+                LeafCell { flags, txn: me, undo, key, value }.encode(&mut cell);
                 let op = if is_new {
                     PageOp::Insert { slot, cell: &cell }
                 } else {
@@ -357,8 +387,9 @@ impl Txn {
                 mtr.apply(&mut leaf, op);
             }
             None => {
-                self.has_deletes = true;
-                mtr.apply(&mut leaf, PageOp::Stamp { slot, flags: DELETED, txn: me, undo });
+                self.needs_purge = true;
+                let flags = DELETED | old_flags & OVERFLOW;
+                mtr.apply(&mut leaf, PageOp::Stamp { slot, flags, txn: me, undo });
             }
         }
         let mut pages: Vec<&mut WriteGuard> = undo_pages.pages().collect();
@@ -391,15 +422,20 @@ impl Drop for Txn {
 }
 
 fn check_key(space: &Space, key: &[u8]) -> Result<()> {
-    let bytes_max = node::key_bytes_max(space.page_bytes);
+    let bytes_max = space.key_bytes_max();
     if key.len() > bytes_max {
         return Err(Error::TooLarge { what: "key", bytes: key.len(), bytes_max });
     }
     Ok(())
 }
 
-fn check_value(space: &Space, value: &[u8]) -> Result<()> {
-    let bytes_max = node::value_bytes_max(space.page_bytes);
+/// Whether the value is too long for a leaf of the table.
+fn is_long(space: &Space, key: &[u8], value: &[u8]) -> bool {
+    value.len() > space.value_bytes_max(key.len())
+}
+
+fn check_value(value: &[u8]) -> Result<()> {
+    let bytes_max = overflow::VALUE_BYTES_MAX;
     if value.len() > bytes_max {
         return Err(Error::TooLarge { what: "value", bytes: value.len(), bytes_max });
     }

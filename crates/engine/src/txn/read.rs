@@ -6,38 +6,96 @@ use std::{
 };
 
 use crate::{
+    alloc::corrupt,
     btree::{Direction, Start, Tree},
     core::Core,
     error::Result,
     ids::TxnId,
-    node::{DELETED, LeafCell, Node},
+    node::{DELETED, LeafCell, Node, OVERFLOW},
+    overflow::{self, Reference, Ticket},
     space::Space,
     undo::{self, Change},
 };
 
 /// Records that a scan copies at a time.
 const SCAN_RECORDS: usize = 128;
+/// Bytes of long values beyond which it copies no more.
+const SCAN_LONG_BYTES: u64 = 1 << 20;
+
+/// A value as a leaf or an undo record holds it.
+pub(crate) enum Found {
+    Short(Vec<u8>),
+    Long(Reference),
+}
+
+impl Found {
+    fn new(flags: u8, value: &[u8]) -> Found {
+        if flags & OVERFLOW == 0 {
+            Found::Short(value.to_vec())
+        } else {
+            Found::Long(Reference::parse(value).expect("proven when leaf or undo record was read"))
+        }
+    }
+}
+
+/// A value that was found under a leaf's latch, and the ticket that keeps it readable without.
+pub(crate) struct Kept<'a> {
+    found: Found,
+    ticket: Option<Ticket<'a>>,
+}
+
+impl<'a> Kept<'a> {
+    /// The caller still holds the leaf's latch.
+    pub(crate) fn new(core: &'a Core, found: Found) -> Kept<'a> {
+        let ticket = matches!(found, Found::Long(_)).then(|| core.chain_readers.enter());
+        Kept { found, ticket }
+    }
+
+    /// The value; the caller holds no latch any more.
+    pub(crate) fn read(self, core: &Core, space: &Arc<Space>) -> Result<Vec<u8>> {
+        match (self.found, self.ticket) {
+            (Found::Short(value), _) => Ok(value),
+            (Found::Long(reference), Some(ticket)) => overflow::read(core, space, reference, &ticket),
+            (Found::Long(_), None) => unreachable!("made with a ticket"),
+        }
+    }
+
+    fn long_bytes(&self) -> u64 {
+        match &self.found {
+            Found::Short(_) => 0,
+            Found::Long(reference) => reference.bytes.into(),
+        }
+    }
+}
 
 /// The version of a leaf record that `me` sees, `None` when there is none. The caller holds the
 /// leaf's latch, so the record's writer can neither change it nor take it back meanwhile; if the
 /// writer finishes, it has committed.
-pub(crate) fn visible(core: &Core, me: TxnId, cell: LeafCell<'_>) -> Result<Option<Vec<u8>>> {
-    let current = || if cell.is_deleted() { None } else { Some(cell.value.to_vec()) };
+pub(crate) fn visible(core: &Core, me: TxnId, cell: LeafCell<'_>) -> Result<Option<Found>> {
+    let current = || if cell.is_deleted() { None } else { Some(Found::new(cell.flags, cell.value)) };
     if cell.txn == me || core.txns.get(cell.txn).is_none() {
         return Ok(current());
     }
+    let mut flags = cell.flags;
     let mut value = cell.value.to_vec();
     let mut ptr = cell.undo;
     loop {
         let Some(record) = undo::read(core, ptr, cell.txn)? else { return Ok(current()) };
         match record.change {
             Change::Insert => return Ok(None),
-            Change::Update => value = record.old_value,
+            Change::Update => {
+                flags = record.old_flags;
+                value = record.old_value;
+            }
             // The value stayed in the leaf.
             Change::Delete => {}
+            Change::Chain | Change::Orphan | Change::Spent => {
+                return Err(corrupt(core.undo_space(), ptr.page(), "a leaf names an undo record of a chain"));
+            }
         }
         if record.old_txn != cell.txn {
-            return Ok(if record.old_flags & DELETED != 0 { None } else { Some(value) });
+            let is_deleted = record.old_flags & DELETED != 0;
+            return Ok((!is_deleted).then(|| Found::new(flags, &value)));
         }
         ptr = record.old_undo;
     }
@@ -75,6 +133,7 @@ pub(crate) fn scan(
         let leaf = tree.scan_leaf(&at, direction)?;
         let node = Node::new(&leaf.page);
         let mut is_done = false;
+        let mut long_bytes = 0;
         let slots = leaf.slots;
         for i in 0..slots.len() {
             let slot = if direction == Direction::Forward { slots.start + i } else { slots.end - 1 - i };
@@ -83,10 +142,13 @@ pub(crate) fn scan(
                 is_done = true;
                 break;
             }
-            if let Some(value) = visible(core, me, cell)? {
-                records.push((cell.key.to_vec(), value));
+            if let Some(found) = visible(core, me, cell)? {
+                let kept = Kept::new(core, found);
+                long_bytes += kept.long_bytes();
+                records.push((cell.key.to_vec(), kept));
             }
-            if records.len() >= SCAN_RECORDS && i + 1 < slots.len() {
+            let is_enough = records.len() >= SCAN_RECORDS || long_bytes >= SCAN_LONG_BYTES;
+            if is_enough && i + 1 < slots.len() {
                 start = Some(Start::Behind(cell.key.to_vec()));
                 break;
             }
@@ -95,7 +157,12 @@ pub(crate) fn scan(
             start = leaf.next;
         }
         drop(leaf.page);
-        for (key, value) in records.drain(..) {
+        // All are read before the first call: it may wait for what waits for tickets.
+        let mut values = Vec::with_capacity(records.len());
+        for (key, kept) in records.drain(..) {
+            values.push((key, kept.read(core, space)?));
+        }
+        for (key, value) in values {
             if each(&key, &value).is_break() {
                 return Ok(());
             }

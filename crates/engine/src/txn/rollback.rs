@@ -1,14 +1,21 @@
-//! Taking changes back, and purging what commits deleted.
+//! Taking changes back, and purging what commits deleted and replaced.
+//!
+//! The undo record that owns a chain (see `overflow`) is changed with its last page: retracted by a
+//! rollback, marked [`Change::Spent`] by a purge. So both may be interrupted and repeated.
+
+use std::sync::Arc;
 
 use crate::{
     alloc::corrupt,
     btree::Tree,
     core::Core,
-    error::Result,
+    error::{Error, Result},
     ids::UndoPtr,
     mtr::Mtr,
-    node::{DELETED, LeafCell, Node},
+    node::{DELETED, LEAF_CELL_HEADER, LeafCell, Node},
     ops::PageOp,
+    overflow, row,
+    space::Space,
     undo::{self, Change, UndoLog, UndoRecord},
 };
 
@@ -44,6 +51,10 @@ pub(super) fn holds(core: &Core, log: UndoLog, keep: UndoPtr) -> Result<bool> {
     Ok(true)
 }
 
+fn no_chain(core: &Core, ptr: UndoPtr) -> Error {
+    corrupt(core.undo_space(), ptr.page(), "an undo record of a chain that names none, or is spent")
+}
+
 fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
     let Some(space) = core.spaces.get(record.table) else {
         // The table's creation was lost with the crash, and all its content with it.
@@ -52,9 +63,18 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
         mtr.commit(core, &mut [&mut first])?;
         return Ok(());
     };
+    if matches!(record.change, Change::Chain | Change::Orphan) {
+        return take_chain_back(core, &space, log, ptr, record);
+    }
     let tree = Tree::new(core, &space);
     loop {
         let mut leaf = tree.leaf_write(&record.key)?;
+        let logged = row::LOGGED_OP_BYTES + LEAF_CELL_HEADER + record.key.len() + record.old_value.len();
+        if !row::make_room(core, &mut leaf, logged)? {
+            drop(leaf);
+            tree.split(&record.key, 0, logged)?;
+            continue;
+        }
         let node = Node::new(&leaf);
         let slot = node.search(&record.key).ok();
         let slot = slot.filter(|s| (node.leaf_cell(*s).txn, node.leaf_cell(*s).undo) == (log.txn(), ptr));
@@ -74,7 +94,7 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
                 let grown = record.old_value.len().saturating_sub(old_cell.value.len());
                 if grown > node.free() {
                     drop(leaf);
-                    tree.split(&record.key, grown)?;
+                    tree.split(&record.key, grown, logged)?;
                     continue;
                 }
                 let (flags, txn, undo) = (record.old_flags, record.old_txn, record.old_undo);
@@ -85,11 +105,16 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
                 let (flags, txn, undo) = (record.old_flags, record.old_txn, record.old_undo);
                 mtr.apply(&mut leaf, PageOp::Stamp { slot, flags, txn, undo });
             }
+            Change::Chain | Change::Orphan | Change::Spent => return Err(no_chain(core, ptr)),
         }
         let underfull = Tree::is_underfull(Node::new(&leaf));
-        let mut first = log.retract(core, &mut mtr, record.previous)?;
-        mtr.commit(core, &mut [&mut leaf, &mut first])?;
-        drop((leaf, first));
+        // A purgeable record's chain is left to this undo record, which is dealt with once more.
+        let mut undo_page = match record.old_reference() {
+            Some(_) if was_purgeable => log.mark(core, &mut mtr, ptr, Change::Orphan)?,
+            _ => log.retract(core, &mut mtr, record.previous)?,
+        };
+        mtr.commit(core, &mut [&mut leaf, &mut undo_page])?;
+        drop((leaf, undo_page));
         if underfull {
             tree.merge(&record.key)?;
         }
@@ -97,15 +122,37 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
     }
 }
 
+/// Gives back a chain that the transaction's undo log owns.
+fn take_chain_back(
+    core: &Core,
+    space: &Arc<Space>,
+    log: UndoLog,
+    ptr: UndoPtr,
+    record: &UndoRecord,
+) -> Result<()> {
+    let chain = record.old_reference().ok_or_else(|| no_chain(core, ptr))?.first;
+    overflow::shorten(core, space, chain)?;
+    let mut mtr = Mtr::new();
+    let [mut page, mut header] = overflow::free_first(core, space, &mut mtr, chain)?;
+    let mut first = log.retract(core, &mut mtr, record.previous)?;
+    mtr.commit(core, &mut [&mut page, &mut header, &mut first])?;
+    Ok(())
+}
+
 /// Removes the records that the committed transaction of `log` deleted, where they still are as it
-/// left them. May be repeated.
+/// left them, and gives the chains back that it replaced or deleted. May be repeated.
 pub(crate) fn purge(core: &Core, log: UndoLog) -> Result<()> {
     let mut ptr = log.newest(core)?;
     while !ptr.is_none() {
         core.throttle()?;
         let Some(record) = undo::read(core, ptr, log.txn())? else { break };
-        if record.change == Change::Delete {
-            purge_record(core, log, ptr, &record)?;
+        match record.change {
+            Change::Delete => purge_record(core, log, ptr, &record)?,
+            Change::Update if record.old_reference().is_some() => {
+                purge_replaced(core, log, ptr, &record)?;
+            }
+            Change::Orphan => purge_chain(core, log, ptr, &record)?,
+            Change::Insert | Change::Update | Change::Chain | Change::Spent => {}
         }
         ptr = record.previous;
     }
@@ -115,20 +162,56 @@ pub(crate) fn purge(core: &Core, log: UndoLog) -> Result<()> {
 fn purge_record(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
     let Some(space) = core.spaces.get(record.table) else { return Ok(()) };
     let tree = Tree::new(core, &space);
-    let mut leaf = tree.leaf_write(&record.key)?;
-    let node = Node::new(&leaf);
-    let Ok(slot) = node.search(&record.key) else { return Ok(()) };
-    let cell = node.leaf_cell(slot);
-    if !cell.is_deleted() || cell.txn != log.txn() || cell.undo != ptr {
-        return Ok(());
-    }
+    let (mut leaf, slot) = loop {
+        let mut leaf = tree.leaf_write(&record.key)?;
+        let node = Node::new(&leaf);
+        let Ok(slot) = node.search(&record.key) else { return Ok(()) };
+        let cell = node.leaf_cell(slot);
+        if !cell.is_deleted() || cell.txn != log.txn() || cell.undo != ptr {
+            return Ok(());
+        }
+        if row::make_room(core, &mut leaf, row::LOGGED_OP_BYTES)? {
+            break (leaf, slot);
+        }
+        drop(leaf);
+        tree.split(&record.key, 0, row::LOGGED_OP_BYTES)?;
+    };
     let mut mtr = Mtr::new();
     mtr.apply(&mut leaf, PageOp::Remove { slot: slot as u16 });
     let underfull = Tree::is_underfull(Node::new(&leaf));
-    mtr.commit(core, &mut [&mut leaf])?;
+    if record.old_reference().is_some() {
+        let mut undo_page = log.mark(core, &mut mtr, ptr, Change::Orphan)?;
+        mtr.commit(core, &mut [&mut leaf, &mut undo_page])?;
+    } else {
+        mtr.commit(core, &mut [&mut leaf])?;
+    }
     drop(leaf);
     if underfull {
         tree.merge(&record.key)?;
     }
+    if record.old_reference().is_some() {
+        purge_chain(core, log, ptr, record)?;
+    }
+    Ok(())
+}
+
+/// Gives back the chain of a value that was replaced.
+fn purge_replaced(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
+    let Some(space) = core.spaces.get(record.table) else { return Ok(()) };
+    // Readers that took the writer for running follow its undo record with the leaf latched. Behind this
+    // latch they have left the leaf and hold their tickets, and later ones find the writer finished.
+    drop(Tree::new(core, &space).leaf_write(&record.key)?);
+    purge_chain(core, log, ptr, record)
+}
+
+/// Gives back the chain that the record owns.
+fn purge_chain(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
+    let Some(space) = core.spaces.get(record.table) else { return Ok(()) };
+    let chain = record.old_reference().ok_or_else(|| no_chain(core, ptr))?.first;
+    overflow::shorten(core, &space, chain)?;
+    let mut mtr = Mtr::new();
+    let [mut page, mut header] = overflow::free_first(core, &space, &mut mtr, chain)?;
+    let mut undo_page = log.mark(core, &mut mtr, ptr, Change::Spent)?;
+    mtr.commit(core, &mut [&mut page, &mut header, &mut undo_page])?;
     Ok(())
 }

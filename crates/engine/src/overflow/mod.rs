@@ -1,0 +1,239 @@
+//! Long values: chains of pages beside the tree.
+//!
+//! A value that is too long for a leaf lies in a chain of pages of the same file, and the leaf holds a
+//! [`Reference`] to it. Chains are never changed: a new value gets a new chain.
+//!
+//! Invariants:
+//!
+//! 1. A chain that is in use has one owner, which names its first page: the undo record that announced
+//!    it (`Change::Chain`) until its transaction's leaf record takes over, then that leaf record, then
+//!    the undo record of the change that replaced it or of the deletion that removed it. Ownership
+//!    passes in the mini-transaction that changes the leaf. So a chain is given back once, by whoever
+//!    deals with the undo record that owns it: rollback for new chains, purge for old ones.
+//! 2. A chain grows page by page at its end and is given back page by page behind its first one, the
+//!    first page last, together with the change of the undo record that owns it. So a crash at any
+//!    time leaves a chain that its owner still names, shorter at most, which only its removal sees.
+//! 3. Pages are given back only after everyone has left who may have seen a reference to them. A reader
+//!    takes a [`Ticket`] while it holds the latch of the leaf that led it to the chain, and reads the
+//!    chain without any latch but those of its pages, one at a time.
+//!
+//! Latches: a page of the chain before the next one, both before the allocation page, that before undo
+//! pages.
+
+mod format;
+mod readers;
+
+use std::sync::Arc;
+
+#[cfg(test)]
+pub(crate) use format::LAYOUT;
+pub(crate) use format::{Link, Reference, VALUE_BYTES_MAX, part_bytes_max};
+pub(crate) use readers::{Readers, Ticket};
+
+use lacuna_page::HEADER_BYTES;
+
+use crate::{
+    alloc::{Allocator, corrupt},
+    core::Core,
+    error::Result,
+    ids::PageNo,
+    mtr::Mtr,
+    ops::{self, PageKind, PageOp},
+    pool::{ReadGuard, WriteGuard},
+    space::Space,
+};
+
+/// A page that a mini-transaction adds to a chain; both are to be committed with it.
+pub(crate) struct NewPage {
+    pub(crate) page: WriteGuard,
+    pub(crate) header: WriteGuard,
+}
+
+/// Makes the first page of a chain.
+pub(crate) fn start(core: &Core, space: &Arc<Space>, mtr: &mut Mtr, part: &[u8]) -> Result<NewPage> {
+    let mut allocator = Allocator::latch(core, space)?;
+    let mut page = allocator.allocate(mtr)?;
+    let first = page.id().page;
+    fill(mtr, &mut page, first, 0, part);
+    Ok(NewPage { page, header: allocator.header })
+}
+
+/// Adds a page behind `last`, the last one of the chain so far; returns its number.
+pub(crate) fn extend(
+    core: &Core,
+    space: &Arc<Space>,
+    first: PageNo,
+    last: PageNo,
+    index: u32,
+    part: &[u8],
+) -> Result<PageNo> {
+    let mut before = core.pool.write(space, last)?;
+    let mut allocator = Allocator::latch(core, space)?;
+    let mut mtr = Mtr::new();
+    let mut page = allocator.allocate(&mut mtr)?;
+    let number = page.id().page;
+    fill(&mut mtr, &mut page, first, index, part);
+    put_next(&mut mtr, &mut before, number);
+    mtr.commit(core, &mut [&mut before, &mut allocator.header, &mut page])?;
+    Ok(number)
+}
+
+fn fill(mtr: &mut Mtr, page: &mut WriteGuard, first: PageNo, index: u32, part: &[u8]) {
+    let link = Link { next: PageNo(0), first, index, part };
+    mtr.apply(page, PageOp::Blank { kind: PageKind::Overflow });
+    mtr.apply(page, PageOp::Bytes { offset: HEADER_BYTES as u16, data: &link.encode() });
+}
+
+fn put_next(mtr: &mut Mtr, page: &mut WriteGuard, next: PageNo) {
+    mtr.apply(page, PageOp::Bytes { offset: format::NEXT as u16, data: &next.0.to_le_bytes() });
+}
+
+/// The page as a link of the chain that starts at `first`.
+fn link<'a>(space: &Space, page: &'a [u8], number: PageNo, first: PageNo) -> Result<Link<'a>> {
+    if ops::kind(page) != Some(PageKind::Overflow) {
+        return Err(corrupt(space, number, "not an overflow page"));
+    }
+    let link = Link::parse(page).map_err(|reason| corrupt(space, number, reason))?;
+    if link.first != first {
+        return Err(corrupt(space, number, format!("belongs to the long value at page {}", link.first.0)));
+    }
+    Ok(link)
+}
+
+/// Calls `each` with the number and the part of every page of a chain that nobody is giving back.
+fn walk(
+    core: &Core,
+    space: &Arc<Space>,
+    reference: Reference,
+    mut each: impl FnMut(PageNo, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut next = reference.first;
+    let mut bytes = 0;
+    for index in 0.. {
+        let page: ReadGuard = core.pool.read(space, next)?;
+        let link = link(space, &page, next, reference.first)?;
+        bytes += link.part.len();
+        if link.index != index || bytes > reference.bytes as usize {
+            return Err(corrupt(space, next, "overflow page out of its place"));
+        }
+        each(next, link.part)?;
+        next = link.next;
+        if next.0 == 0 {
+            break;
+        }
+    }
+    if bytes != reference.bytes as usize {
+        return Err(corrupt(space, reference.first, "long value is cut short"));
+    }
+    Ok(())
+}
+
+/// Reads a long value; the caller holds a ticket and no latch (invariant 3).
+pub(crate) fn read(core: &Core, space: &Arc<Space>, reference: Reference, _: &Ticket<'_>) -> Result<Vec<u8>> {
+    // The length is not proven yet: a file has no more pages than its bytes allow.
+    let mut value = Vec::new();
+    walk(core, space, reference, |_, part| {
+        value.extend_from_slice(part);
+        Ok(())
+    })?;
+    if crc32c::crc32c(&value) != reference.checksum {
+        return Err(corrupt(space, reference.first, "long value does not match its checksum"));
+    }
+    Ok(value)
+}
+
+/// Calls `mark` with the number of every page of the chain, after proving it whole. For checks.
+pub(crate) fn check(
+    core: &Core,
+    space: &Arc<Space>,
+    reference: Reference,
+    mut mark: impl FnMut(PageNo) -> Result<()>,
+) -> Result<()> {
+    let mut checksum = 0;
+    walk(core, space, reference, |page, part| {
+        checksum = crc32c::crc32c_append(checksum, part);
+        mark(page)
+    })?;
+    if checksum != reference.checksum {
+        return Err(corrupt(space, reference.first, "long value does not match its checksum"));
+    }
+    Ok(())
+}
+
+/// Gives all pages of the chain at `first` back but the first one, once its readers have left. May be
+/// interrupted and repeated. The caller holds no latch; nobody can find the chain any more.
+pub(crate) fn shorten(core: &Core, space: &Arc<Space>, first: PageNo) -> Result<()> {
+    core.chain_readers.wait_for_earlier();
+    loop {
+        core.throttle()?;
+        let mut head = core.pool.write(space, first)?;
+        let next = link(space, &head, first, first)?.next;
+        if next.0 == 0 {
+            return Ok(());
+        }
+        let mut second = core.pool.write(space, next)?;
+        let behind = link(space, &second, next, first)?.next;
+        let mut allocator = Allocator::latch(core, space)?;
+        let mut mtr = Mtr::new();
+        put_next(&mut mtr, &mut head, behind);
+        allocator.free(&mut mtr, &mut second);
+        mtr.commit(core, &mut [&mut head, &mut second, &mut allocator.header])?;
+    }
+}
+
+/// Gives the first page of a shortened chain back; the caller commits the change of its owner with it.
+pub(crate) fn free_first(
+    core: &Core,
+    space: &Arc<Space>,
+    mtr: &mut Mtr,
+    first: PageNo,
+) -> Result<[WriteGuard; 2]> {
+    let mut page = core.pool.write(space, first)?;
+    let next = link(space, &page, first, first)?.next;
+    assert!(next.0 == 0, "a chain is shortened before its first page is given back");
+    let mut allocator = Allocator::latch(core, space)?;
+    allocator.free(mtr, &mut page);
+    Ok([page, allocator.header])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Duration};
+
+    use lacuna_device::MemPlace;
+
+    use super::*;
+    use crate::{Store, StoreOptions, TableOptions, btree::Tree, node::Node};
+
+    #[test]
+    fn a_chain_stays_while_someone_who_saw_it_reads() {
+        let options = StoreOptions { background: false, ..StoreOptions::default() };
+        let store = Store::open(MemPlace::new(), options).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        let value: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
+        let mut txn = store.begin();
+        txn.put(&table, b"k", &value).expect("put");
+        txn.commit().expect("commit");
+        let (core, space) = (table.core(), table.space());
+        let leaf = Tree::new(core, space).leaf_read(b"k").expect("leaf");
+        let reference = Node::new(&leaf).leaf_cell(0).reference().expect("long");
+        let ticket = core.chain_readers.enter();
+        drop(leaf);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Without background threads the commit purges, and waits for the ticket.
+                let mut txn = store.begin();
+                assert!(txn.delete(&table, b"k").expect("delete"));
+                txn.commit().expect("commit");
+            });
+            while Node::new(&Tree::new(core, space).leaf_read(b"k").expect("leaf")).count() > 0 {
+                thread::yield_now();
+            }
+            // Time for a purge that does not wait to do its harm.
+            thread::sleep(Duration::from_millis(50));
+            assert!(read(core, space, reference, &ticket).expect("whole") == value);
+            drop(ticket);
+        });
+        assert_eq!(store.check().expect("check")[1].overflow_pages, 0);
+    }
+}

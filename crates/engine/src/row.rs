@@ -1,0 +1,364 @@
+//! Row-compressed tables: the scheme of InnoDB's `ROW_FORMAT=COMPRESSED`, kept as a baseline.
+//!
+//! A page of such a table has a *block* of fixed length, in memory behind the page and on the device in
+//! its place. The block holds the page compressed, and a log of the operations applied to it since. Whoever
+//! changes a page appends to that log; when it is full the page is compressed anew, in the foreground and
+//! under the latch, and the new block goes to the write-ahead log; when the page does not fit it is split.
+//! A flush writes blocks as they are. The pool may drop a page and keep its block.
+//!
+//! Invariants:
+//!
+//! 1. Outside of a mini-transaction block and page say the same: restoring the block's image and applying
+//!    its log gives the page, up to where cells lie in it.
+//! 2. Replay takes a block through the same states: what is appended depends on block and operation alone,
+//!    and every compressed image is in the write-ahead log. So it needs no compressor, and a page that fitted
+//!    fits again.
+//! 3. [`RESERVE`] bytes of a block's log are for truncations alone. So a page can be split whatever it
+//!    holds: the right part is chosen so that it fits, the left one is truncated in its log.
+//! 4. A page with two records fits its block uncompressed ([`RowSpace::record_bytes_max`]), so a page that
+//!    must be split can be.
+//!
+//! Padding follows InnoDB: when more than [`FAILURE_THRESHOLD_PCT`] of a round's compressions failed, leaves
+//! are from then on left emptier by [`PAD_STEP_BYTES`], at most half of a page; after [`CALM_ROUNDS`] rounds
+//! without that the padding shrinks by one step.
+
+use std::{
+    cell::RefCell,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use lacuna_device::AlignedBuf;
+use lacuna_page::{BlockCodec, HEADER_BYTES, PAGE_BYTES_MIN, TRAILER_BYTES, block_capacity};
+
+use crate::{
+    alloc::corrupt,
+    core::Core,
+    error::Result,
+    ids::{Lsn, PageNo},
+    mtr::Mtr,
+    node::{self, Node},
+    ops::{self, BadOp, BlockOps, PageKind, PageOp},
+    pool::WriteGuard,
+    space::Space,
+};
+
+/// Bytes of a block's log that only truncations may use.
+pub(crate) const RESERVE: usize = 128;
+/// Most that an operation takes in a block's log beside its cell.
+pub(crate) const LOGGED_OP_BYTES: usize = 24;
+/// Compressions in a round of the padding.
+const ROUND: u64 = 128;
+/// Share of failures in a round from which on leaves are padded more (InnoDB's default).
+const FAILURE_THRESHOLD_PCT: u64 = 5;
+/// Rounds without too many failures after which they are padded less.
+const CALM_ROUNDS: u64 = 5;
+/// Step of the padding.
+const PAD_STEP_BYTES: u32 = 128;
+
+/// Counters of row-compressed tables since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RowStats {
+    /// Compressions of pages, failed ones included.
+    pub compressions: u64,
+    /// Compressions whose result was too long for the block.
+    pub failures: u64,
+    /// Compressions because a block's log was full.
+    pub recompressions: u64,
+    /// Pages split because they did not fit into their block.
+    pub splits: u64,
+    /// Pages restored from their blocks.
+    pub decompressions: u64,
+    /// Those of them whose block was in memory.
+    pub decompressions_without_read: u64,
+    /// Greatest padding of a table now, in bytes of a page.
+    pub pad_bytes: u64,
+}
+
+impl RowStats {
+    pub(crate) fn sum<'a>(spaces: impl Iterator<Item = &'a RowSpace>) -> RowStats {
+        let mut sum = RowStats::default();
+        for space in spaces {
+            let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            sum.compressions += get(&space.compressions);
+            sum.failures += get(&space.failures);
+            sum.recompressions += get(&space.recompressions);
+            sum.splits += get(&space.splits);
+            sum.decompressions += get(&space.decompressions);
+            sum.decompressions_without_read += get(&space.decompressions_without_read);
+            sum.pad_bytes = sum.pad_bytes.max(space.pad_bytes() as u64);
+        }
+        sum
+    }
+}
+
+/// The blocks of one table.
+pub(crate) struct RowSpace {
+    pub(crate) block_bytes: usize,
+    page_bytes: usize,
+    level: AtomicU32,
+    pad_bytes: AtomicU32,
+    /// Failures in this round, and calm rounds in a row.
+    round_failures: AtomicU64,
+    calm_rounds: AtomicU64,
+    compressions: AtomicU64,
+    failures: AtomicU64,
+    recompressions: AtomicU64,
+    splits: AtomicU64,
+    decompressions: AtomicU64,
+    pub(crate) decompressions_without_read: AtomicU64,
+}
+
+/// Whether a table with pages of `page_bytes` may have blocks of `bytes`.
+pub(crate) fn is_block_bytes(bytes: usize, page_bytes: usize) -> bool {
+    bytes >= PAGE_BYTES_MIN && (bytes * 2 == page_bytes || bytes * 4 == page_bytes)
+}
+
+impl RowSpace {
+    pub(crate) fn new(block_bytes: usize, page_bytes: usize) -> RowSpace {
+        assert!(is_block_bytes(block_bytes, page_bytes));
+        RowSpace {
+            block_bytes,
+            page_bytes,
+            level: AtomicU32::new(0),
+            pad_bytes: AtomicU32::new(0),
+            round_failures: AtomicU64::new(0),
+            calm_rounds: AtomicU64::new(0),
+            compressions: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            recompressions: AtomicU64::new(0),
+            splits: AtomicU64::new(0),
+            decompressions: AtomicU64::new(0),
+            decompressions_without_read: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn set_level(&self, level: i32) {
+        self.level.store(level.clamp(0, 9) as u32, Ordering::Relaxed);
+    }
+
+    /// Longest record, key and value, that stays in a leaf.
+    pub(crate) fn record_bytes_max(&self) -> usize {
+        self.block_bytes / 16 * 7
+    }
+
+    /// Longest part of a long value: it fits uncompressed, with room for its page's own fields.
+    pub(crate) fn part_bytes_max(&self) -> usize {
+        block_capacity(self.block_bytes) - RESERVE - 128
+    }
+
+    /// Bytes of a leaf that inserts leave free, so that it compresses into its block.
+    pub(crate) fn pad_bytes(&self) -> usize {
+        self.pad_bytes.load(Ordering::Relaxed) as usize
+    }
+
+    pub(crate) fn count_split(&self) {
+        self.splits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn note(&self, fits: bool) {
+        if !fits {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            self.round_failures.fetch_add(1, Ordering::Relaxed);
+        }
+        let number = self.compressions.fetch_add(1, Ordering::Relaxed) + 1;
+        if !number.is_multiple_of(ROUND) {
+            return;
+        }
+        let pad = self.pad_bytes.load(Ordering::Relaxed);
+        if self.round_failures.swap(0, Ordering::Relaxed) * 100 > ROUND * FAILURE_THRESHOLD_PCT {
+            self.calm_rounds.store(0, Ordering::Relaxed);
+            let pad_max = self.page_bytes as u32 / 2;
+            self.pad_bytes.store((pad + PAD_STEP_BYTES).min(pad_max), Ordering::Relaxed);
+        } else if self.calm_rounds.fetch_add(1, Ordering::Relaxed) + 1 >= CALM_ROUNDS {
+            self.calm_rounds.store(0, Ordering::Relaxed);
+            self.pad_bytes.store(pad.saturating_sub(PAD_STEP_BYTES), Ordering::Relaxed);
+        }
+    }
+}
+
+/// What compressing takes, one for each thread.
+#[derive(Default)]
+struct Scratch {
+    codec: BlockCodec,
+    page: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Compresses a page into a block with at least `room` bytes for its log; false, and no change, when it
+/// does not fit.
+fn compress(row: &RowSpace, page: &[u8], block: &mut [u8], room: usize) -> bool {
+    let fits = SCRATCH.with_borrow_mut(|scratch| {
+        let copy = &mut scratch.page;
+        copy.clear();
+        copy.extend_from_slice(page);
+        let end = copy.len() - TRAILER_BYTES;
+        let (head, tail) = if ops::kind(copy) == Some(PageKind::Node) {
+            node::tidy(copy);
+            node::gap(copy)
+        } else {
+            let used = copy[..end].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            (used.max(HEADER_BYTES), end)
+        };
+        let kind = lacuna_page::read_meta(copy).kind;
+        let body = (&copy[HEADER_BYTES..head], &copy[tail..end]);
+        scratch.codec.compress(block, kind, body, row.level.load(Ordering::Relaxed), room)
+    });
+    row.note(fits);
+    fits
+}
+
+/// Restores a page from its block (invariant 1); the page's header names it already.
+fn restore(page: &mut [u8], block: &[u8]) -> Result<(), BadOp> {
+    let meta = lacuna_page::Meta { kind: lacuna_page::block_kind(block), ..lacuna_page::read_meta(page) };
+    SCRATCH
+        .with_borrow_mut(|scratch| scratch.codec.restore(block, &meta, page))
+        .map_err(|_| BadOp("block does not hold the page it claims"))?;
+    if ops::kind(page).is_some() {
+        ops::validate(page).map_err(BadOp)?;
+    }
+    for op in BlockOps::new(lacuna_page::block_log(block)) {
+        op?.apply(page)?;
+    }
+    Ok(())
+}
+
+/// The block of a page that is still to be made, as it goes to the log; `None` when it does not fit.
+pub(crate) fn block_of(row: &RowSpace, page: &[u8]) -> Option<Vec<u8>> {
+    let mut block = vec![0; row.block_bytes];
+    compress(row, page, &mut block, RESERVE).then(|| lacuna_page::export_block(&block))
+}
+
+impl WriteGuard {
+    /// Applies `op` to page and block. Where the block has no room the guard becomes stale, and the
+    /// mini-transaction makes a new block before it commits.
+    pub(crate) fn apply(&mut self, op: &PageOp<'_>) -> Result<(), BadOp> {
+        if self.frame.row.is_none() {
+            return op.apply(self.bytes_mut());
+        }
+        let (page, block, stale) = self.parts_mut();
+        if let PageOp::Block { data } = op {
+            lacuna_page::adopt_block(block, data).map_err(|_| BadOp("block of a wrong length"))?;
+            restore(page, block)?;
+            *stale = false;
+            return Ok(());
+        }
+        op.apply(page)?;
+        if matches!(op, PageOp::Init { .. } | PageOp::Blank { .. }) {
+            lacuna_page::reset_block(block);
+            *stale = false;
+        }
+        if !*stale {
+            let mut bytes = Vec::new();
+            op.encode_in_block(&mut bytes);
+            let kept = if matches!(op, PageOp::Truncate { .. }) { 0 } else { RESERVE };
+            *stale = lacuna_page::block_log_room(block) < bytes.len() + kept
+                || !lacuna_page::append_to_block(block, &bytes);
+        }
+        Ok(())
+    }
+
+    /// Makes a new block of the page; see [`Mtr::recompress`].
+    pub(crate) fn recompress(&mut self, room: usize) -> bool {
+        let row = self.frame.row.clone().expect("a table with blocks");
+        row.recompressions.fetch_add(1, Ordering::Relaxed);
+        let (page, block, stale) = self.parts_mut();
+        let fits = compress(&row, page, block, room);
+        if fits {
+            *stale = false;
+        }
+        fits
+    }
+
+    /// The block, as it goes to the log.
+    pub(crate) fn export_block(&self) -> Vec<u8> {
+        lacuna_page::export_block(self.block())
+    }
+
+    /// Fills page and block from a sealed block that was read from the device, or kept in memory.
+    pub(crate) fn load_block(&mut self, space: &Space, sealed: &[u8], newest: Lsn) -> Result<()> {
+        let PageNo(number) = self.id().page;
+        let bad = |reason: String| corrupt(space, PageNo(number), reason);
+        let row = space.row.as_ref().expect("a table with blocks");
+        row.decompressions.fetch_add(1, Ordering::Relaxed);
+        let (page, block, _) = self.parts_mut();
+        block.copy_from_slice(sealed);
+        let meta = lacuna_page::open_block(block, (space.id.0, number), page.len())
+            .map_err(|e| bad(e.to_string()))?;
+        if Lsn(meta.lsn) > newest {
+            return Err(bad(format!("{} is behind the end of the log, {newest}", Lsn(meta.lsn))));
+        }
+        page.fill(0);
+        lacuna_page::write_meta(page, &meta);
+        restore(page, block).map_err(|e| bad(e.0.into()))?;
+        ops::validate(page).map_err(|e| bad(e.into()))
+    }
+}
+
+/// Sees to it that operations of `bytes` fit into the log of the page's block, compressing it anew if need
+/// be. False when the page does not fit then: it has to be split. The caller has changed nothing yet.
+pub(crate) fn make_room(core: &Core, page: &mut WriteGuard, bytes: usize) -> Result<bool> {
+    if page.frame.row.is_none() || lacuna_page::block_log_room(page.block()) >= bytes + RESERVE {
+        return Ok(true);
+    }
+    let mut mtr = Mtr::new();
+    if !mtr.recompress(page, bytes + RESERVE) {
+        page.frame.unfit_lsn.store(ops::lsn(page).0, Ordering::Relaxed);
+        return Ok(false);
+    }
+    mtr.commit(core, &mut [page])?;
+    Ok(true)
+}
+
+/// Like [`make_room`], but does not try again what failed before on the same page.
+pub(crate) fn makes_room(core: &Core, page: &mut WriteGuard, bytes: usize) -> Result<bool> {
+    let is_unfit = page.frame.unfit_lsn.load(Ordering::Relaxed) == ops::lsn(page).0;
+    let has_room = page.frame.row.is_none() || lacuna_page::block_log_room(page.block()) >= bytes + RESERVE;
+    if is_unfit && !has_room && Node::new(page).count() > 2 {
+        return Ok(false);
+    }
+    make_room(core, page, bytes)
+}
+
+/// The sealed block of an evicted page: all that is kept of it.
+pub(crate) fn kept_block(mut memory: AlignedBuf, page_bytes: usize) -> Box<[u8]> {
+    let (page, block) = memory.split_at_mut(page_bytes);
+    lacuna_page::seal_block(block, &lacuna_page::read_meta(page), page_bytes);
+    Box::from(&*block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_follows_the_failures() {
+        let row = RowSpace::new(8 << 10, 16 << 10);
+        for _ in 0..ROUND {
+            row.note(false);
+        }
+        assert_eq!(row.pad_bytes(), 128);
+        for _ in 0..CALM_ROUNDS * ROUND {
+            row.note(true);
+        }
+        assert_eq!(row.pad_bytes(), 0);
+        for _ in 0..1000 * ROUND {
+            row.note(false);
+        }
+        assert_eq!(row.pad_bytes(), 8 << 10);
+    }
+
+    #[test]
+    fn two_records_of_the_greatest_length_fit_uncompressed() {
+        for (block_bytes, page_bytes) in [(4 << 10, 8 << 10), (8 << 10, 16 << 10), (16 << 10, 64 << 10)] {
+            let row = RowSpace::new(block_bytes, page_bytes);
+            let record = node::LEAF_CELL_HEADER + row.record_bytes_max() + node::SLOT;
+            let image = (node::CELLS - HEADER_BYTES) + 2 * record;
+            assert!(image + LOGGED_OP_BYTES + RESERVE <= block_capacity(block_bytes), "{block_bytes}");
+            assert!(row.pad_bytes() + 2 * record <= node::capacity(page_bytes), "{block_bytes}");
+        }
+    }
+}

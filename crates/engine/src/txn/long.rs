@@ -1,0 +1,96 @@
+//! Writing a value that is too long for a leaf.
+//!
+//! The key is locked first, so that nobody else can write it while the chain is written. The chain is
+//! announced by an undo record before it grows: whatever interrupts the write, rollback finds it.
+
+use std::sync::Arc;
+
+use super::{Txn, Write, roll_back};
+use crate::{
+    error::Result,
+    ids::{TxnId, UndoPtr},
+    mtr::Mtr,
+    node::{Node, OVERFLOW},
+    overflow::{self, Reference},
+    pool::WriteGuard,
+    space::Space,
+    undo::{Change, UndoRecord},
+};
+
+impl Txn {
+    /// Like [`Txn::write_short`], of a value that goes into a chain. A failure leaves no part of it.
+    pub(super) fn write_long(
+        &mut self,
+        space: &Arc<Space>,
+        key: &[u8],
+        value: &[u8],
+        must_be_new: bool,
+    ) -> Result<bool> {
+        let leaf = self.lock_leaf(space, key)?;
+        let node = Node::new(&leaf);
+        let existed = node.search(key).is_ok_and(|slot| !node.leaf_cell(slot).is_deleted());
+        if must_be_new && existed {
+            return Ok(true);
+        }
+        let was_unlocked = self.core.txns.lock(self.id(), space.id, key);
+        drop(leaf);
+        let outcome = self.write_chain_and_leaf(space, key, value, must_be_new);
+        if was_unlocked {
+            // From here on the record's writer is the lock.
+            self.core.txns.unlock(self.id(), [(space.id, key.to_vec())]);
+        }
+        outcome
+    }
+
+    fn write_chain_and_leaf(
+        &mut self,
+        space: &Arc<Space>,
+        key: &[u8],
+        value: &[u8],
+        must_be_new: bool,
+    ) -> Result<bool> {
+        let before = self.savepoint()?.0;
+        let outcome = self.write_chain(space, value).and_then(|reference| {
+            let bytes = reference.encode();
+            let write = if must_be_new { Write::Insert(&bytes) } else { Write::Put(&bytes) };
+            self.write_short(space, key, write, OVERFLOW)
+        });
+        if let (Err(_), Some(log)) = (&outcome, self.undo) {
+            roll_back(&self.core, log, before).map_err(|e| self.core.poison.set(e))?;
+        }
+        outcome
+    }
+
+    /// Writes a chain that holds `value` and is owned by this transaction's undo log.
+    fn write_chain(&mut self, space: &Arc<Space>, value: &[u8]) -> Result<Reference> {
+        let mut parts = value.chunks(space.part_bytes_max());
+        let core = self.core.clone();
+        let mut mtr = Mtr::new();
+        let part = parts.next().expect("a long value is not empty");
+        let mut new = overflow::start(&core, space, &mut mtr, part)?;
+        let reference = Reference::new(new.page.id().page, value);
+        let record = UndoRecord {
+            change: Change::Chain,
+            table: space.id,
+            previous: UndoPtr::NONE,
+            old_flags: OVERFLOW,
+            old_txn: TxnId::NONE,
+            old_undo: UndoPtr::NONE,
+            key: Vec::new(),
+            old_value: reference.encode().to_vec(),
+        };
+        let (_, mut undo_pages) = self.log_undo(&mut mtr, record)?;
+        let mut pages: Vec<&mut WriteGuard> = undo_pages.pages().collect();
+        pages.extend([&mut new.page, &mut new.header]);
+        mtr.commit(&core, &mut pages)?;
+        drop((new, undo_pages));
+        let mut last = reference.first;
+        for (i, part) in parts.enumerate() {
+            // Each part takes room, log and memory like a record of its own.
+            core.throttle()?;
+            core.admit(false)?;
+            last = overflow::extend(&core, space, reference.first, last, i as u32 + 1, part)?;
+        }
+        Ok(reference)
+    }
+}

@@ -1,0 +1,174 @@
+//! Row-compressed tables: what makes them a fair baseline, and what makes them safe.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use lacuna_device::{
+    AlignedBuf, MemPlace, Place, StreamHint,
+    sim::{SeededRng as Rng, for_each_seed},
+};
+use lacuna_engine::{Algorithm, Error, RowStats, Store, StoreOptions, Table, TableKind, TableOptions};
+
+const FILE: &str = "t00000016.16k.8k";
+
+fn open(place: Arc<dyn Place>, pool_bytes: usize) -> (Store, Table) {
+    let options =
+        StoreOptions { pool_bytes, log_bytes: 4 << 20, background: false, ..StoreOptions::default() };
+    let store = Store::open(place, options).expect("open");
+    let table = store.open_table("t", TableOptions::row_compressed(8)).expect("table");
+    (store, table)
+}
+
+fn row_stats(store: &Store) -> RowStats {
+    store.stats().expect("stats").row
+}
+
+/// A value of which about `noise` percent do not compress.
+fn value(rng: &mut Rng, len: usize, noise: usize) -> Vec<u8> {
+    let mut value = vec![b'v'; len];
+    rng.fill(&mut value[..len * noise / 100]);
+    value
+}
+
+fn fill(store: &Store, table: &Table, records: u64, noise: usize) {
+    let mut rng = Rng::new(1);
+    for start in (0..records).step_by(50) {
+        let mut txn = store.begin();
+        for i in start..(start + 50).min(records) {
+            // Scattered keys: pages are changed again and again.
+            let key = (i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_be_bytes();
+            txn.put(table, &key, &value(&mut rng, 200, noise)).expect("put");
+        }
+        txn.commit().expect("commit");
+    }
+}
+
+#[test]
+fn well_compressible_pages_take_half_the_room_and_few_compressions() {
+    let place = MemPlace::new();
+    let (store, table) = open(place.clone(), 64 << 20);
+    fill(&store, &table, 10_000, 20);
+    store.checkpoint().expect("checkpoint");
+    let stats = row_stats(&store);
+    assert_eq!(stats.failures, 0, "{stats:?}");
+    assert!(stats.compressions > 100 && stats.compressions < 5000, "a log saves compressions: {stats:?}");
+    assert_eq!((stats.splits, stats.pad_bytes), (0, 0));
+    let check = store.check().expect("check").pop().expect("a table");
+    // Blocks lie side by side, and no layer below can shorten them.
+    let pages = check.leaves + check.inner_nodes + check.free_pages + 1;
+    let file = place.open(FILE, StreamHint::Data).expect("named by its sizes");
+    let mut last = AlignedBuf::zeroed(8 << 10);
+    file.read_at((pages - 1) * (8 << 10), &mut last).expect("read");
+    assert_eq!(&last[(8 << 10) - 8..], b"LcRBTail");
+    file.read_at(pages * (8 << 10), &mut last).expect("read");
+    assert!(last.iter().all(|byte| *byte == 0), "more than one block for each page");
+}
+
+#[test]
+fn pages_that_do_not_fit_are_split_and_padded() {
+    let (store, table) = open(MemPlace::new(), 64 << 20);
+    fill(&store, &table, 20_000, 80);
+    let stats = row_stats(&store);
+    assert!(stats.failures > 50 && stats.splits > 50 && stats.pad_bytes > 0, "{stats:?}");
+    assert!(stats.failures < stats.compressions / 3, "the padding holds failures down: {stats:?}");
+    assert_eq!(store.check().expect("check").pop().expect("a table").records, 20_000);
+}
+
+#[test]
+fn blocks_stay_in_memory_when_their_pages_leave() {
+    let place = MemPlace::new();
+    let (store, table) = open(place.clone(), 4 << 20);
+    fill(&store, &table, 20_000, 20);
+    let mut rng = Rng::new(2);
+    for _ in 0..20_000 {
+        let key = rng.below(20_000).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+        assert!(store.begin().get(&table, &key).expect("get").is_some());
+    }
+    let (row, pool) = (row_stats(&store), store.stats().expect("stats").pool);
+    assert!(row.decompressions_without_read > 1000, "{row:?}");
+    assert!(row.decompressions_without_read < row.decompressions, "{row:?}");
+    assert!(pool.bytes <= (4 << 20) * 9 / 8, "both copies count: {pool:?}");
+}
+
+#[test]
+fn replay_takes_blocks_through_the_same_states() {
+    for_each_seed(20, |seed| {
+        let place = MemPlace::new();
+        let mut rng = Rng::new(seed);
+        let mut model = BTreeMap::<Vec<u8>, Vec<u8>>::new();
+        for round in 0..4 {
+            let (store, table) = open(place.clone(), 2 << 20);
+            for (key, value) in &model {
+                assert_eq!(store.begin().get(&table, key).expect("get").as_ref(), Some(value));
+            }
+            store.check().expect("check");
+            for _ in 0..rng.below(60) {
+                let mut txn = store.begin();
+                for _ in 0..rng.below(20) {
+                    let key = rng.below(800).to_be_bytes().to_vec();
+                    if rng.chance(30) {
+                        txn.delete(&table, &key).expect("delete");
+                        model.remove(&key);
+                    } else {
+                        let len = if rng.chance(3) { rng.below(20_000) } else { rng.below(900) };
+                        let noise = [10, 60, 100][rng.below(3) as usize];
+                        let value = value(&mut rng, len as usize, noise);
+                        txn.put(&table, &key, &value).expect("put");
+                        model.insert(key, value);
+                    }
+                }
+                txn.commit().expect("commit");
+                if rng.chance(10) {
+                    store.step().expect("step");
+                }
+            }
+            if round == 1 {
+                store.checkpoint().expect("checkpoint");
+            }
+            // Dropped, not closed: the next opening replays.
+        }
+    });
+}
+
+#[test]
+fn damaged_blocks_are_errors() {
+    let place = MemPlace::new();
+    let (store, table) = open(place.clone(), 4 << 20);
+    fill(&store, &table, 300, 50);
+    store.close().expect("close");
+    drop(table);
+    let file = place.open(FILE, StreamHint::Data).expect("table file");
+    let mut rng = Rng::new(3);
+    for _ in 0..100 {
+        let (page, bit) = (rng.below(4), rng.below(8 * (8 << 10)));
+        let mut block = AlignedBuf::zeroed(8 << 10);
+        file.read_at(page * (8 << 10), &mut block).expect("read");
+        block[bit as usize / 8] ^= 1 << (bit % 8);
+        file.write_at(page * (8 << 10), &block).expect("write");
+        let (store, _) = open(place.clone(), 4 << 20);
+        assert!(matches!(store.check(), Err(Error::Corrupt { .. })), "page {page}, bit {bit}");
+        drop(store);
+        block[bit as usize / 8] ^= 1 << (bit % 8);
+        file.write_at(page * (8 << 10), &block).expect("write");
+    }
+    open(place, 4 << 20).0.check().expect("sound again");
+}
+
+#[test]
+fn the_level_can_be_altered_and_the_blocks_cannot() {
+    let (store, table) = open(MemPlace::new(), 4 << 20);
+    fill(&store, &table, 100, 20);
+    let alter = |kind| store.alter_table("t", kind);
+    alter(TableKind::RowCompressed { key_block_size: 8, level: 9 }).expect("level");
+    for kind in [
+        TableKind::Plain,
+        TableKind::PageCompressed { algorithm: Algorithm::Lz4, level: 0 },
+        TableKind::RowCompressed { key_block_size: 4, level: 6 },
+        TableKind::RowCompressed { key_block_size: 8, level: 10 },
+    ] {
+        assert!(matches!(alter(kind), Err(Error::BadOption { .. })), "{kind:?}");
+    }
+    for key_block_size in [0, 1, 2, 5, 16] {
+        let options = TableOptions::row_compressed(key_block_size);
+        assert!(matches!(store.create_table("u", options), Err(Error::BadOption { .. })), "{key_block_size}");
+    }
+}
