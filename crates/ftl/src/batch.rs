@@ -8,7 +8,11 @@ use crc32c::crc32c;
 use crate::{
     Error, Lba, Op, Result, SECTOR, Seq,
     addr::{CHUNK_BYTES, CHUNK_SECTORS, GRAIN},
-    format::{ENTRY_BYTES, EntryKind, RECORD_HEADER_BYTES, RECORDS_START},
+    format::{
+        ENTRY_BYTES, EntryKind, FOOTER_BYTES, FOOTER_RECORD_BYTES, RECORD_HEADER_BYTES, RECORDS_START,
+        footer_entry_bytes,
+    },
+    space::Space,
     staged::Staged,
 };
 
@@ -125,9 +129,11 @@ impl<'a> Batch<'a> {
         self.items.iter().map(range).collect()
     }
 
-    /// Bytes that the batch takes in the log, alignment aside.
+    /// Bytes that the batch takes in the log, footers included and alignment aside.
     pub(crate) fn log_bytes(&self) -> u64 {
-        RECORD_HEADER_BYTES as u64 + self.items.len() as u64 * ENTRY_BYTES as u64 + self.payload_bytes
+        let record = (RECORD_HEADER_BYTES + FOOTER_RECORD_BYTES) as u64;
+        let entry = ENTRY_BYTES + footer_entry_bytes(EntryKind::Write);
+        record + self.items.len() as u64 * entry as u64 + self.payload_bytes
     }
 
     /// The sectors that the batch changes, sorted and without overlap.
@@ -169,27 +175,61 @@ pub(crate) struct Part {
     pub(crate) end: usize,
 }
 
-/// Places as many of `items` as fit into one record at offset `at`; none if not even one does.
+/// What is left of a segment for records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    space: Space,
+    /// Where the next record starts.
+    at: usize,
+    /// What the records before it take in the footer.
+    footer_bytes: usize,
+}
+
+impl Room {
+    pub(crate) fn new(space: Space, at: usize, footer_bytes: usize) -> Room {
+        Room { space, at, footer_bytes }
+    }
+
+    /// Of a segment without a record.
+    fn of_empty(space: Space) -> Room {
+        Room::new(space, RECORDS_START, 0)
+    }
+
+    /// Where records must have ended when the next ones take `more_bytes` in the footer. A block's
+    /// boundary, so a flush may pad up to it.
+    fn end(&self, more_bytes: usize) -> usize {
+        let footer = FOOTER_BYTES + self.footer_bytes + more_bytes;
+        self.space.segment_bytes.saturating_sub(footer) / self.space.block_bytes * self.space.block_bytes
+    }
+
+    /// Bytes for records, were they to take nothing in the footer.
+    pub(crate) fn bytes(&self) -> usize {
+        self.end(0).saturating_sub(self.at)
+    }
+}
+
+/// Places as many of `items` as fit into one record in `room`; none if not even one does.
 ///
 /// Payloads of whole 4 KiB multiples come first, so that one alignment to 4 KiB serves them all, if
 /// they are many. A few lie back to back like the others: to align a 16 KiB page even to a sector
 /// would cost 3% of the log, and of the store's room, where a read saves one sector of 33.
-pub(crate) fn place(items: &[Item<'_>], at: usize, segment_bytes: usize) -> Option<Part> {
+pub(crate) fn place(items: &[Item<'_>], room: Room) -> Option<Part> {
     let mut best = None;
-    let (mut blocks, mut packed) = (0, 0);
+    let (mut blocks, mut packed, mut footer_bytes) = (0, 0, FOOTER_RECORD_BYTES);
     for (index, item) in items.iter().enumerate() {
         if item.is_blocks() {
             blocks += item.payload.len();
         } else {
             packed += item.payload.len();
         }
+        footer_bytes += footer_entry_bytes(item.kind);
         let align = match blocks {
             0..BLOCK_ALIGNED_FROM => GRAIN,
             _ => BLOCK,
         };
-        let payload = (at + RECORD_HEADER_BYTES + (index + 1) * ENTRY_BYTES).next_multiple_of(align);
+        let payload = (room.at + RECORD_HEADER_BYTES + (index + 1) * ENTRY_BYTES).next_multiple_of(align);
         let end = payload + blocks + packed;
-        if end > segment_bytes {
+        if end > room.end(footer_bytes) {
             break;
         }
         best = Some(Part { items: index + 1, payload, end });
@@ -204,30 +244,32 @@ pub(crate) fn payload_order<'a>(items: &'a [Item<'_>]) -> impl Iterator<Item = u
     blocks.chain(packed)
 }
 
-/// Fresh segments that `items` need behind offset `at` of an open segment, if one is open.
-pub(crate) fn segments_needed(items: &[Item<'_>], open_at: Option<usize>, segment_bytes: usize) -> usize {
-    let (mut rest, mut fresh) = (items, 0);
-    let mut at = open_at.unwrap_or(segment_bytes);
+/// Fresh segments of `space` that `items` need beside what fits into `open`.
+pub(crate) fn segments_needed(items: &[Item<'_>], open: Option<Room>, space: Space) -> usize {
+    let placed = open.and_then(|room| place(items, room)).map_or(0, |part| part.items);
+    let (mut rest, mut fresh) = (&items[placed..], 0);
     while !rest.is_empty() {
-        match place(rest, at, segment_bytes) {
-            Some(part) => rest = &rest[part.items..],
-            None => assert!(at != RECORDS_START, "an item does not fit into an empty segment"),
-        }
-        if !rest.is_empty() {
-            fresh += 1;
-            at = RECORDS_START;
-        }
+        let part = place(rest, Room::of_empty(space)).expect("an item fits into an empty segment");
+        rest = &rest[part.items..];
+        fresh += 1;
     }
     fresh
 }
 
-const _: () = assert!(CHUNK_BYTES + BLOCK + RECORD_HEADER_BYTES + ENTRY_BYTES < 32 << 10);
+// Beside the footer's block, which is at most 16 KiB.
+const _: () = assert!(RECORDS_START + CHUNK_BYTES + BLOCK + RECORD_HEADER_BYTES + ENTRY_BYTES < 32 << 10);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SEGMENT: usize = 64 << 10;
+    const SPACE: Space =
+        Space { segments: 64, segment_bytes: 64 << 10, block_bytes: 512, reserve_percent: 7 };
+
+    /// Behind `at`, nothing in the footer yet.
+    fn room(at: usize) -> Room {
+        Room::new(SPACE, at, 0)
+    }
 
     fn prepare<'a>(ops: &[Op<'a>]) -> Batch<'a> {
         Batch::prepare(ops, true).unwrap()
@@ -278,7 +320,7 @@ mod tests {
     fn a_small_append_is_packed() {
         let data = vec![1; 4096];
         let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }]);
-        let part = place(&batch.items, 512, SEGMENT).unwrap();
+        let part = place(&batch.items, room(512)).unwrap();
         assert_eq!(part, Part { items: 1, payload: 624, end: 624 + 4096 });
     }
 
@@ -288,7 +330,11 @@ mod tests {
         let mut odd = vec![0; 32 * SECTOR];
         odd[5002] = 1;
         let many: Vec<_> = (0..4).map(|chunk| Op::Write { lba: Lba(chunk * 32), data: &data }).collect();
-        let part = place(&prepare(&many).items, 512, 1 << 20).unwrap();
+        let part = place(
+            &prepare(&many).items,
+            Room { space: Space { segment_bytes: 1 << 20, ..SPACE }, ..room(512) },
+        );
+        let part = part.unwrap();
         assert_eq!(part, Part { items: 4, payload: 4096, end: 4096 + 4 * 16384 });
 
         let mixed = [
@@ -297,7 +343,7 @@ mod tests {
             Op::Write { lba: Lba(64), data: &odd },
         ];
         let batch = prepare(&mixed);
-        let part = place(&batch.items, 512, SEGMENT).unwrap();
+        let part = place(&batch.items, room(512)).unwrap();
         assert_eq!(part, Part { items: 3, payload: 704, end: 704 + 16384 + 2 * 5008 });
         assert_eq!(payload_order(&batch.items).collect::<Vec<_>>(), [1, 0, 2]);
     }
@@ -306,10 +352,25 @@ mod tests {
     fn large_batches_need_several_segments() {
         let data = vec![1; 8 * 16384];
         let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }]);
-        assert_eq!(segments_needed(&batch.items, None, SEGMENT), 3);
-        assert_eq!(segments_needed(&batch.items, Some(512), SEGMENT), 2);
-        assert_eq!(segments_needed(&batch.items, Some(SEGMENT - 16384), SEGMENT), 3);
-        assert_eq!(segments_needed(&[], None, SEGMENT), 0);
-        assert!(place(&batch.items, SEGMENT - 16384, SEGMENT).is_none());
+        assert_eq!(segments_needed(&batch.items, None, SPACE), 3);
+        assert_eq!(segments_needed(&batch.items, Some(room(512)), SPACE), 2);
+        assert_eq!(segments_needed(&batch.items, Some(room(48 << 10)), SPACE), 3);
+        assert_eq!(segments_needed(&[], None, SPACE), 0);
+        assert!(place(&batch.items, room(48 << 10)).is_none());
+    }
+    #[test]
+    fn records_leave_room_for_their_copies() {
+        let data = vec![1; 1024];
+        let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }, Op::Trim { lba: Lba(9), sectors: 9 }]);
+        let copies = FOOTER_RECORD_BYTES + 2 * 20;
+        let end = SPACE.segment_bytes - 512;
+        let exact = Room::new(SPACE, end - 1024 - 144, 512 - FOOTER_BYTES - copies);
+        let part = place(&batch.items, exact).unwrap();
+        assert_eq!((part.items, part.end), (2, end));
+        let less = Room { footer_bytes: exact.footer_bytes + 1, ..exact };
+        assert_eq!(place(&batch.items, less).unwrap().items, 1, "the trim's copy takes another block");
+        let full = Room { footer_bytes: exact.footer_bytes + 21, ..exact };
+        assert_eq!(place(&batch.items, full), None);
+        assert_eq!(Room::new(SPACE, end, 512).bytes(), 0);
     }
 }

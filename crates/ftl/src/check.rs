@@ -7,6 +7,7 @@ use crate::{
     log::{Log, State},
     map::{Absent, Leaf, LeafRef, Map, Recount},
     read::Pinned,
+    scan::{Scan, SegmentReader, read_footer},
     store::Store,
 };
 
@@ -30,6 +31,15 @@ impl Store {
         drop(leaves);
         if depth == CheckDepth::Payload {
             self.check_payload(&mut report)?;
+            for segment in (1..self.space.segments as u32).map(SegNo) {
+                match self.check_footer(segment, &mut report) {
+                    Err(error @ (Error::Corrupt { .. } | Error::Device(_))) => {
+                        let message = format!("segment {}: {error}", segment.0);
+                        report.findings.push(Finding { message });
+                    }
+                    checked => checked?,
+                }
+            }
         }
         Ok(report)
     }
@@ -144,6 +154,48 @@ impl Store {
                     Err(error) => return Err(error),
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Holds the footer of `segment`, if that is sealed, against its records. A segment that was sealed
+    /// since open must have one; in others a cut may have taken it, or records that it tells of.
+    fn check_footer(&self, segment: SegNo, report: &mut Report) -> Result<()> {
+        // Until it is released, nothing is freed.
+        let _turn = self.maintenance.lock();
+        let (life, salt, is_own) = {
+            let log = self.log.lock();
+            let is_sealed = matches!(log.segment(segment).state, State::Sealed | State::Damaged);
+            if !is_sealed || !log.is_written(segment) {
+                return Ok(());
+            }
+            let life = log.life(segment);
+            (life, log.salt, life.epoch == log.epoch && !self.options.read_only)
+        };
+        let mut found = |at: usize, what: &str| {
+            let at = self.device_offset(segment, at);
+            report.findings.push(Finding { message: format!("segment {} at byte {at}: {what}", segment.0) });
+        };
+        let footer = match read_footer(&*self.device, self.space, salt, life)? {
+            Ok(footer) => footer,
+            Err(flaw) => {
+                if is_own {
+                    found(self.space.segment_bytes, flaw);
+                }
+                return Ok(());
+            }
+        };
+        let reader = SegmentReader::new(&*self.device, self.space, segment);
+        let mut scan = Scan::new(reader, salt, life, RECORDS_START);
+        let mut told = footer.iter();
+        while let Some(record) = scan.next_record()? {
+            if told.next() != Some(&record) {
+                found(record.header.offset as usize, "the footer tells of another record");
+                return Ok(());
+            }
+        }
+        if let Some(record) = told.next().filter(|_| is_own) {
+            found(record.header.offset as usize, "a record that the footer tells of is not there");
         }
         Ok(())
     }

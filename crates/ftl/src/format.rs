@@ -4,6 +4,7 @@
 //! Bytes from a device become a `*Raw` first, which promises nothing. Only `verify` makes the type
 //! of the same name without `Raw` out of it, and that one may be used.
 
+mod footer;
 mod map;
 
 use std::mem::size_of;
@@ -20,11 +21,12 @@ use crate::{
     mutant::{Rule, is_broken},
 };
 
+pub(crate) use footer::*;
 pub(crate) use map::*;
 
 /// The format that this code writes, and the newest that it reads.
 pub(crate) const VERSION: u32 = 1;
-/// Feature bits that this code knows. Bit 0 is kept for segment footers.
+/// Feature bits that this code knows. Footers need none: without them all is found by scans.
 pub(crate) const FEATURES: u64 = 0;
 /// Start of the two superblock slots on the device, in bytes.
 pub(crate) const SUPERBLOCK_SLOTS: [u64; 2] = [0, 32 << 10];
@@ -542,6 +544,16 @@ pub(crate) enum EntryKind {
     Relocate,
 }
 
+impl EntryKind {
+    fn to_raw(self) -> u8 {
+        match self {
+            EntryKind::Write => 1,
+            EntryKind::Trim => 2,
+            EntryKind::Relocate => 3,
+        }
+    }
+}
+
 /// One change in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -567,11 +579,7 @@ impl Entry {
             grain: self.phys.grain.into(),
             crc: self.crc.into(),
             stored: self.stored.into(),
-            kind: match self.kind {
-                EntryKind::Write => 1,
-                EntryKind::Trim => 2,
-                EntryKind::Relocate => 3,
-            },
+            kind: self.kind.to_raw(),
             reserved: [0; 5],
         }
     }

@@ -6,8 +6,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::{
     addr::SegNo,
     format::{
-        Life, Live, MAP_INDEX_BYTES, MapIndexRaw, RECORD_HEADER_BYTES, RecordHeaderRaw, Root,
-        SEGMENT_LIVE_BYTES, Salt, SegmentHeaderRaw, SegmentLiveRaw, Slot, SuperblockRaw, seal,
+        FOOTER_BYTES, FooterRaw, Life, Live, MAP_INDEX_BYTES, MapIndexRaw, RECORD_HEADER_BYTES,
+        RecordHeaderRaw, Root, SEGMENT_LIVE_BYTES, Salt, SegmentHeaderRaw, SegmentLiveRaw, Slot,
+        SuperblockRaw, seal,
     },
     map::Leaf,
     scan::Record,
@@ -34,13 +35,41 @@ pub fn superblock(bytes: &[u8]) {
     }
 }
 
-/// The header of a segment.
+/// The header of a segment; and a footer, given a valid place and length.
 pub fn segment_header(bytes: &[u8]) {
+    footer(bytes);
     let Ok((raw, _)) = SegmentHeaderRaw::read_from_prefix(bytes) else { return };
     let (salt, segment) = (Salt::of(&UUID), SegNo(1));
     let _ = raw.verify(salt, segment);
     if let Ok(header) = sealed(&raw, crc32c(&UUID), 4).verify(salt, segment) {
         assert_eq!(header.to_raw(salt).verify(salt, segment), Ok(header));
+    }
+}
+
+fn footer(bytes: &[u8]) {
+    let Some(body_bytes) = bytes.len().checked_sub(FOOTER_BYTES).filter(|len| *len < SEGMENT_BYTES / 2)
+    else {
+        return;
+    };
+    let salt = Salt::of(&UUID);
+    let life = Life { segment: SegNo(1), generation: 2, epoch: 3 };
+    let mut bytes = bytes.to_vec();
+    let mut put = |at: usize, field: &[u8]| {
+        bytes[body_bytes + at..body_bytes + at + field.len()].copy_from_slice(field);
+    };
+    put(0, b"LFOT");
+    put(8, &life.segment.0.to_le_bytes());
+    put(12, &(body_bytes as u32).to_le_bytes());
+    put(16, &life.generation.to_le_bytes());
+    put(24, &life.epoch.to_le_bytes());
+    put(36, &[0; 28]);
+    let crc = seal(crc32c(&UUID), &bytes, body_bytes + 4);
+    bytes[body_bytes + 4..body_bytes + 8].copy_from_slice(&crc.to_le_bytes());
+    let (_, raw) = FooterRaw::read_from_suffix(&bytes).expect("longer than a footer");
+    assert_eq!(raw.body_bytes(life, SEGMENT_BYTES), Some(body_bytes));
+    let Ok(records) = raw.verify(salt, life, &bytes) else { return };
+    for (header, body) in records {
+        let _ = Record { header, body }.entries();
     }
 }
 

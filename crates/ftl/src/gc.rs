@@ -1,8 +1,8 @@
 //! Garbage collection: moving what is live out of a segment, so that all of it becomes garbage.
 //!
 //! The victim is the sealed segment that pays best: much room won for few bytes moved, and old. Its
-//! records tell which sectors were written to it, the map tells what of that is live. Each live extent
-//! is read, verified, cut down to what is left of it, and appended as a chunk of its own to the
+//! footer, or else its records, tell which sectors were written to it, the map tells what of that is live.
+//! Each live extent is read, verified, cut down to what is left of it, and appended as a chunk of its own to the
 //! collection's append point for extents of its age; the map is switched to the new place if it still
 //! holds exactly that extent.
 //!
@@ -29,13 +29,16 @@ use crate::{
     lifetime::{CLASSES_MAX, Classes},
     log::{AppendPoint, Log, State},
     map::Map,
-    scan::{Scan, SegmentReader},
+    read::runs,
+    scan::{Record, Scan, SegmentReader, read_footer},
     space::Space,
     store::Store,
 };
 
 /// Live bytes that are moved under one hold of the log's lock.
 const MOVE_BYTES: usize = 512 << 10;
+/// Live extents that are gathered before they are read in the order in which they lie.
+const GATHER_EXTENTS: usize = 4096;
 
 /// An extent and its bytes, on their way.
 struct Moving {
@@ -94,22 +97,22 @@ impl Store {
             let log = self.log.lock();
             (log.life(victim), log.salt, Mover::new(self, &log, victim))
         };
-        let reader = SegmentReader::new(&*self.device, self.space, victim);
-        let mut scan = Scan::new(reader, salt, life, RECORDS_START);
-        while let Some(record) = scan.next_record()? {
-            // Entries that do not parse were never mapped.
-            let entries = record.entries().unwrap_or_default();
-            let extents = self.live_among(&entries)?;
-            mover.take(extents, &mut scan.reader)?;
+        if let Ok(records) = read_footer(&*self.device, self.space, salt, life)? {
+            records.iter().try_for_each(|record| mover.take_live(record))?;
+        } else {
+            let reader = SegmentReader::new(&*self.device, self.space, victim);
+            let mut scan = Scan::new(reader, salt, life, RECORDS_START);
+            while let Some(record) = scan.next_record()? {
+                mover.take_live(&record)?;
+            }
         }
         mover.finish()?;
         if self.map.read().live(victim).extents <= mover.corrupt {
             return Ok(mover.corrupt);
         }
         // Some record cannot be read any more: look for what it held in the whole map.
-        let all = self.live_in(victim)?;
         mover.corrupt = 0;
-        mover.take(all, &mut scan.reader)?;
+        mover.gathered = self.live_in(victim)?;
         mover.finish()?;
         Ok(mover.corrupt)
     }
@@ -202,6 +205,8 @@ struct Mover<'a> {
     /// The victim's class.
     class: u8,
     now: Seq,
+    /// Live extents that were not read yet.
+    gathered: Vec<(Lba, Extent)>,
     /// What waits to be moved, and its bytes, by class.
     moving: [(Vec<Moving>, usize); CLASSES_MAX],
     verified: HashMap<PhysAddr, bool>,
@@ -217,30 +222,57 @@ impl<'a> Mover<'a> {
             classes: log.classes(live_bytes),
             class: log.segment(victim).class,
             now: log.last_seq,
+            gathered: Vec::new(),
             moving: Default::default(),
             verified: HashMap::new(),
             corrupt: 0,
         }
     }
 
-    fn take(&mut self, extents: Vec<(Lba, Extent)>, reader: &mut SegmentReader<'_>) -> Result<()> {
-        for (lba, extent) in extents {
-            let chunk = reader.bytes(extent.phys.offset(), usize::from(extent.stored))?;
-            if !*self.verified.entry(extent.phys).or_insert_with(|| crc32c(chunk) == extent.crc) {
-                self.corrupt += 1;
-                continue;
-            }
-            let piece = chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()].to_vec();
-            let age = self.now.0.saturating_sub(extent.birth.0);
-            let class = usize::from(self.classes.moved(self.class, age));
-            let (moving, bytes) = &mut self.moving[class];
-            *bytes += piece.len();
-            moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece) });
-            if *bytes >= MOVE_BYTES.min(self.store.space.segment_bytes / 2) {
-                self.switch(class)?;
+    /// Gathers what is live of a record.
+    fn take_live(&mut self, record: &Record) -> Result<()> {
+        // Entries that do not parse were never mapped.
+        let entries = record.entries().unwrap_or_default();
+        self.gathered.extend(self.store.live_among(&entries)?);
+        match self.gathered.len() >= GATHER_EXTENTS {
+            true => self.read_gathered(),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads what was gathered: live chunks only, neighbours at once.
+    fn read_gathered(&mut self) -> Result<()> {
+        let mut gathered = std::mem::take(&mut self.gathered);
+        gathered.sort_unstable_by_key(|(lba, extent)| (extent.phys.grain, *lba));
+        let mut rest = &gathered[..];
+        while !rest.is_empty() {
+            let runs = runs(&mut rest);
+            for (run, chunks) in runs.iter().zip(self.store.read_runs(&runs)?) {
+                for (lba, extent) in run.extents {
+                    let offset = extent.phys.offset() - run.offset;
+                    self.take(*lba, *extent, &chunks[offset..][..usize::from(extent.stored)])?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Moves an extent, whose chunk was read.
+    fn take(&mut self, lba: Lba, extent: Extent, chunk: &[u8]) -> Result<()> {
+        if !*self.verified.entry(extent.phys).or_insert_with(|| crc32c(chunk) == extent.crc) {
+            self.corrupt += 1;
+            return Ok(());
+        }
+        let piece = chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()].to_vec();
+        let age = self.now.0.saturating_sub(extent.birth.0);
+        let class = usize::from(self.classes.moved(self.class, age));
+        let (moving, bytes) = &mut self.moving[class];
+        *bytes += piece.len();
+        moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece) });
+        match *bytes >= MOVE_BYTES.min(self.store.space.segment_bytes / 2) {
+            true => self.switch(class),
+            false => Ok(()),
+        }
     }
 
     fn switch(&mut self, class: usize) -> Result<()> {
@@ -252,6 +284,7 @@ impl<'a> Mover<'a> {
     }
 
     fn finish(&mut self) -> Result<()> {
+        self.read_gathered()?;
         (0..CLASSES_MAX).try_for_each(|class| self.switch(class))
     }
 }

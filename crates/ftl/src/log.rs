@@ -21,11 +21,11 @@ use zerocopy::IntoBytes;
 use crate::{
     SECTOR, Seq,
     addr::{GRAIN, PhysAddr, SegNo},
-    batch::{Item, payload_order, place, segments_needed},
+    batch::{Item, Room, payload_order, place, segments_needed},
     flush::Flushes,
     format::{
-        ENTRY_BYTES, Entry, EntryKind, Extent, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader,
-        RecordKind, Salt, SegmentHeader, SegmentKind,
+        ENTRY_BYTES, Entry, EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START,
+        RecordHeader, RecordKind, Salt, SegmentHeader, SegmentKind,
     },
     lifetime::{CLASSES_MAX, COLDEST, Classes, MeanBatch},
     mutant::{Rule, is_broken},
@@ -208,6 +208,8 @@ pub(crate) struct Log {
     /// Oldest first, so that wear spreads.
     pub(crate) free: VecDeque<SegNo>,
     open: [Option<SegNo>; APPEND_POINTS],
+    /// Of the open segments.
+    footers: [Footer; APPEND_POINTS],
     /// Segments whose bytes are not all on the device.
     tails: HashMap<SegNo, (AppendPoint, Tail)>,
     pending: VecDeque<DeviceWrite>,
@@ -257,6 +259,7 @@ impl Log {
             segments,
             damaged: 0,
             open: [None; APPEND_POINTS],
+            footers: Default::default(),
             tails: HashMap::new(),
             pending: VecDeque::new(),
             outstanding: BTreeSet::new(),
@@ -334,9 +337,10 @@ impl Log {
         Life { segment, generation, epoch }
     }
 
-    /// Append offset of the segment that is open at `point`.
-    fn open_at(&self, point: AppendPoint) -> Option<usize> {
-        self.open[point.index()].map(|segment| self.tails[&segment].1.append_offset())
+    /// What is left of the segment that is open at `point`.
+    fn open_room(&self, point: AppendPoint) -> Option<Room> {
+        let Place { offset, .. } = self.position(point)?;
+        Some(Room::new(self.space, offset as usize, self.footers[point.index()].body_bytes()))
     }
 
     /// Where the next record of `point` would go.
@@ -362,12 +366,12 @@ impl Log {
 
     /// Free segments that `items` need at `point`.
     pub(crate) fn segments_needed(&self, point: AppendPoint, items: &[Item<'_>]) -> usize {
-        segments_needed(items, self.open_at(point), self.space.segment_bytes)
+        segments_needed(items, self.open_room(point), self.space)
     }
 
     /// Bytes that still fit behind the append offset of `point`.
     pub(crate) fn room(&self, point: AppendPoint) -> usize {
-        self.open_at(point).map_or(0, |at| self.space.segment_bytes - at)
+        self.open_room(point).map_or(0, |room| room.bytes())
     }
 
     /// Whether sealed segments have bytes on their way to the device.
@@ -400,12 +404,11 @@ impl Log {
         let mut placed = Vec::with_capacity(items.len());
         let (mut rest, mut part) = (items, 0);
         while !rest.is_empty() {
-            let at = self.open_at(point).unwrap_or(self.space.segment_bytes);
-            let Some(found) = place(rest, at, self.space.segment_bytes) else {
+            let Some(found) = self.open_room(point).and_then(|room| place(rest, room)) else {
                 self.reopen(point, written);
                 continue;
             };
-            let segment = self.open[point.index()].expect("a part was placed in it");
+            let Place { segment, offset, .. } = self.position(point).expect("a part was placed in it");
             let (now, staged) = (&rest[..found.items], &staged[placed.len()..]);
             rest = &rest[found.items..];
             let is_move = kind == RecordKind::Relocation;
@@ -419,9 +422,9 @@ impl Log {
                 seq: if is_move { self.last_move } else { self.last_seq },
                 flushed_seq: if is_move { self.flushed_move } else { self.flushed_seq },
                 part: if is_move { 0 } else { part },
-                offset: at as u32,
+                offset,
                 body_bytes: (now.len() * ENTRY_BYTES) as u32,
-                total_bytes: (found.end - at) as u32,
+                total_bytes: found.end as u32 - offset,
             };
             self.append_record(segment, header, (now, staged), found.payload, &mut placed);
             part += 1;
@@ -446,17 +449,19 @@ impl Log {
                 offset += items[index].payload.len();
             }
         }
-        let mut body = Vec::with_capacity(header.body_bytes as usize);
+        let mut entries = Vec::with_capacity(items.len());
         for (item, phys) in items.iter().zip(&placed[first..]) {
             let stored = u16::try_from(item.payload.len()).expect("a chunk is at most 16 KiB");
             let Item { kind, lba, sectors, birth, crc, .. } = *item;
             let sectors = if kind == EntryKind::Trim && is_broken(Rule::TrimsLogged) { 1 } else { sectors };
-            let entry = Entry { kind, lba, sectors, birth, phys: *phys, stored, crc };
-            body.extend_from_slice(entry.to_raw().as_bytes());
+            entries.push(Entry { kind, lba, sectors, birth, phys: *phys, stored, crc });
         }
-        let sealed = header.seal(self.salt, &body);
+        let raws: Vec<_> = entries.iter().map(|entry| entry.to_raw()).collect();
+        let body = raws.as_bytes();
+        let sealed = header.seal(self.salt, body);
         let (point, tail) = self.tails.get_mut(&segment).expect("open segment");
         let (point, mut full) = (*point, Vec::new());
+        self.footers[point.index()].note(&header, &entries);
         tail.append(sealed.into(), &mut full);
         tail.append_zeros(payload, &mut full);
         for index in payload_order(items) {
@@ -468,18 +473,20 @@ impl Log {
         self.queue(segment, point, full);
     }
 
-    /// Seals the segment that is open at `point`, if any, and opens a fresh one.
+    /// Seals the segment that is open at `point`, if any, with its footer at the end, and opens a fresh one.
     fn reopen(&mut self, point: AppendPoint, written: &[AtomicU32]) {
         if let Some(segment) = self.open[point.index()].take() {
+            let footer = std::mem::take(&mut self.footers[point.index()]).seal(self.salt, self.life(segment));
             let (_, tail) = self.tails.get_mut(&segment).expect("open segment");
             let mut full = Vec::new();
             tail.pad_and_freeze(&mut full);
-            let is_written = tail.is_written();
+            let start = self.space.segment_bytes - footer.len();
+            tail.skip_to(start / self.space.block_bytes * self.space.block_bytes);
+            tail.append_zeros(start, &mut full);
+            tail.append(footer.into(), &mut full);
+            tail.pad_and_freeze(&mut full);
             self.queue(segment, point, full);
             self.set_state(segment, State::Sealed);
-            if is_written {
-                self.tails.remove(&segment);
-            }
         }
         let life = self.take_free(State::Open).expect("admission left too few free segments");
         written[life.segment.0 as usize].store(0, Ordering::Release);

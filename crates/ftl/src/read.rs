@@ -99,8 +99,8 @@ impl Store {
         Ok(Bytes::Memory(out))
     }
 
-    /// The bytes of all `runs`, which are pinned; those on the device are read at the same time.
-    fn read_runs(&self, runs: &[Run<'_>]) -> Result<Vec<Bytes>> {
+    /// The bytes of all `runs`, which are pinned or cannot be freed now; those on the device are read at the same time.
+    pub(crate) fn read_runs(&self, runs: &[Run<'_>]) -> Result<Vec<Bytes>> {
         let mut all = Vec::with_capacity(runs.len());
         let (mut reads, mut places) = (Vec::new(), Vec::new());
         for (index, Run { segment, offset, len, .. }) in runs.iter().enumerate() {
@@ -152,15 +152,15 @@ impl Store {
 }
 
 /// Extents whose chunks lie in one run of a segment.
-struct Run<'a> {
-    extents: &'a [(Lba, Extent)],
+pub(crate) struct Run<'a> {
+    pub(crate) extents: &'a [(Lba, Extent)],
     segment: SegNo,
-    offset: usize,
+    pub(crate) offset: usize,
     len: usize,
 }
 
 /// Takes from the front of `rest` what is read at a time.
-fn runs<'a>(rest: &mut &'a [(Lba, Extent)]) -> Vec<Run<'a>> {
+pub(crate) fn runs<'a>(rest: &mut &'a [(Lba, Extent)]) -> Vec<Run<'a>> {
     let (mut runs, mut bytes) = (Vec::new(), 0);
     while !rest.is_empty() && bytes < READ_BYTES {
         let (extents, later) = rest.split_at(run_length(rest));

@@ -13,6 +13,8 @@
 //!    and what is durable is there (`reuse`).
 //! 4. Relocations are independent of each other, so a power cut may take any that are not durable. Of
 //!    those that may be cut the payload is verified, as of batches.
+//! 5. A footer (`scan`) may tell of records that a cut took. So of those that may be cut the record itself
+//!    is verified too, and with a footer replay comes to the same map as without.
 //!
 //! Marks of what was durable are in records and in segments' headers. So what was reused after a flush
 //! carries the mark of that flush, and a relocation that is missing below it is damage with a place.
@@ -27,12 +29,12 @@ use crate::{
     addr::SegNo,
     fault::{self, LeafReader},
     format::{
-        Entry, EntryKind, Extent, Life, Marks, Place, RECORDS_START, RecordKind, Root, Salt, SegmentHeader,
-        SegmentKind,
+        Entry, EntryKind, Extent, Life, Marks, Place, RECORDS_START, RecordHeader, RecordKind, Root, Salt,
+        SegmentHeader, SegmentKind,
     },
     map::Map,
     mutant::{Rule, is_broken},
-    scan::{Record, Scan, SegmentReader, claimed_life, corrupt},
+    scan::{Record, Scan, SegmentReader, claimed_life, corrupt, read_footer},
     space::Space,
 };
 
@@ -80,6 +82,21 @@ struct Found {
 }
 
 impl Found {
+    /// Takes up a record that was read.
+    fn note(&mut self, part: Part, root: &Root) {
+        let header = part.record.header;
+        self.durable = self.durable.max(header.durable());
+        match header.kind {
+            RecordKind::Batch if header.seq > root.start_seq => {
+                self.batches.entry(header.seq).or_default().push(part);
+            }
+            RecordKind::Relocation if header.seq > root.start_move => {
+                self.moves.insert(header.seq, part);
+            }
+            _ => {}
+        }
+    }
+
     fn join(&mut self, other: Found) {
         for (seq, parts) in other.batches {
             self.batches.entry(seq).or_default().extend(parts);
@@ -183,20 +200,18 @@ impl Replay<'_> {
 
     fn read_source(&self, life: Life, offset: usize, root: &Root, found: &mut Found) -> Result<()> {
         let reader = SegmentReader::new(self.device, self.space, life.segment);
+        if let Ok(records) = read_footer(self.device, self.space, self.salt, life)? {
+            for record in records.into_iter().filter(|record| record.header.offset as usize >= offset) {
+                let at = reader.device_offset(record.header.offset as usize);
+                found.end = at + u64::from(record.header.total_bytes);
+                found.note(Part { record, at }, root);
+            }
+            return Ok(());
+        }
         let mut scan = Scan::new(reader, self.salt, life, offset);
         while let Some(record) = scan.next_record()? {
-            found.durable = found.durable.max(record.header.durable());
             let at = scan.reader.device_offset(record.header.offset as usize);
-            let (kind, seq) = (record.header.kind, record.header.seq);
-            match kind {
-                RecordKind::Batch if seq > root.start_seq => {
-                    found.batches.entry(seq).or_default().push(Part { record, at });
-                }
-                RecordKind::Relocation if seq > root.start_move => {
-                    found.moves.insert(seq, Part { record, at });
-                }
-                _ => {}
-            }
+            found.note(Part { record, at }, root);
         }
         found.end = scan.device_offset();
         found.durable = found.durable.max(scan.marks_beyond()?);
@@ -215,7 +230,9 @@ impl Replay<'_> {
             for part in &parts {
                 entries.extend(self.entries(part)?);
             }
-            if seq > found.durable.batches && !payloads.are_whole(&entries)? {
+            if seq > found.durable.batches
+                && !(payloads.have_records(&parts)? && payloads.are_whole(&entries)?)
+            {
                 break;
             }
             last = seq;
@@ -243,6 +260,9 @@ impl Replay<'_> {
         for (number, part) in &found.moves {
             if *number > expected && expected <= durable {
                 break;
+            }
+            if *number > durable && !payloads.have_records(std::slice::from_ref(part))? {
+                continue;
             }
             expected = number.next();
             for entry in self.entries(part)? {
@@ -274,26 +294,41 @@ impl Replay<'_> {
     }
 }
 
-/// Verifies payload that the power may have cut. It comes in the order of the log, from as many segments
+/// Verifies what the power may have cut, although a footer told of it. It comes in the order of the log, from as many segments
 /// at a time as there are append points.
 struct Payloads<'a> {
     replay: &'a Replay<'a>,
     readers: HashMap<SegNo, SegmentReader<'a>>,
 }
 
-impl Payloads<'_> {
+impl<'a> Payloads<'a> {
     const READERS_MAX: usize = 16;
+
+    fn reader(&mut self, segment: SegNo) -> &mut SegmentReader<'a> {
+        if self.readers.len() >= Self::READERS_MAX && !self.readers.contains_key(&segment) {
+            self.readers.clear();
+        }
+        let Replay { device, space, .. } = *self.replay;
+        self.readers.entry(segment).or_insert_with(|| SegmentReader::new(device, space, segment))
+    }
+
+    /// Whether the records themselves are there (argument 5).
+    fn have_records(&mut self, parts: &[Part]) -> Result<bool> {
+        let salt = self.replay.salt;
+        for Part { record, .. } in parts {
+            let RecordHeader { life, offset, .. } = record.header;
+            let found = self.reader(life.segment).record(offset as usize, salt, life)?;
+            if found.as_ref() != Some(record) && !is_broken(Rule::ReplayVerifies) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 
     /// Whether all payload of `entries` is there.
     fn are_whole(&mut self, entries: &[Entry]) -> Result<bool> {
         for entry in entries.iter().filter(|entry| entry.kind != EntryKind::Trim) {
-            let segment = entry.phys.segment;
-            if self.readers.len() >= Self::READERS_MAX && !self.readers.contains_key(&segment) {
-                self.readers.clear();
-            }
-            let Replay { device, space, .. } = *self.replay;
-            let reader = self.readers.entry(segment);
-            let reader = reader.or_insert_with(|| SegmentReader::new(device, space, segment));
+            let reader = self.reader(entry.phys.segment);
             let found = crc32c(reader.bytes(entry.phys.offset(), usize::from(entry.stored))?);
             if found != entry.crc && !is_broken(Rule::ReplayVerifies) {
                 return Ok(false);

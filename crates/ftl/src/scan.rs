@@ -1,4 +1,7 @@
-//! Finding the records of a segment by a forward scan.
+//! Finding the records of a segment: from its footer, or by a forward scan.
+//!
+//! A footer that counts tells of all records of the life that was sealed. It may have survived a power
+//! cut that took some of them. A segment that was open at a cut, or at the end of a process, has none.
 //!
 //! A record starts where the one before it ended, or, when a flush padded in between, at the next
 //! device block. Each names its own segment, generation, epoch and offset under a checksum that is
@@ -12,14 +15,16 @@ use crate::{
     Error, Result,
     addr::{GRAIN, SegNo},
     format::{
-        ENTRY_BYTES, Entry, EntryRaw, Flaw, Life, Marks, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader,
-        RecordHeaderRaw, Salt, SegmentHeader, SegmentHeaderRaw,
+        ENTRY_BYTES, Entry, EntryRaw, FOOTER_BYTES, Flaw, FooterRaw, Life, Marks, RECORD_HEADER_BYTES,
+        RECORDS_START, RecordHeader, RecordHeaderRaw, Salt, SegmentHeader, SegmentHeaderRaw,
     },
     space::Space,
 };
 
 /// Bytes that are read from the device at once.
 const WINDOW_BYTES: usize = 1 << 20;
+/// Bytes at the end of a segment that are read before the length of its footer is known.
+const FOOTER_READ_BYTES: usize = 4096;
 
 /// Reads a segment front to back through a window.
 pub(crate) struct SegmentReader<'a> {
@@ -91,6 +96,7 @@ impl<'a> SegmentReader<'a> {
 }
 
 /// A verified record without its payload.
+#[derive(PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) header: RecordHeader,
     pub(crate) body: Vec<u8>,
@@ -152,6 +158,29 @@ impl<'a> Scan<'a> {
     pub(crate) fn device_offset(&self) -> u64 {
         self.reader.device_offset(self.next)
     }
+}
+
+/// All records of `life` in order, from its footer, or why there is none that counts.
+pub(crate) fn read_footer(
+    device: &dyn BlockDevice,
+    space: Space,
+    salt: Salt,
+    life: Life,
+) -> Result<Result<Vec<Record>, Flaw>> {
+    let end = (u64::from(life.segment.0) + 1) * space.segment_bytes as u64;
+    let mut last = AlignedBuf::zeroed(FOOTER_READ_BYTES.next_multiple_of(space.block_bytes));
+    device.read_at(end - last.len() as u64, &mut last)?;
+    let (_, raw) = FooterRaw::read_from_suffix(&last).expect("longer than a footer");
+    let Some(body) = raw.body_bytes(life, space.segment_bytes) else {
+        return Ok(Err("no footer of this life"));
+    };
+    let len = body + FOOTER_BYTES;
+    if len > last.len() {
+        last = AlignedBuf::zeroed(len.next_multiple_of(space.block_bytes));
+        device.read_at(end - last.len() as u64, &mut last)?;
+    }
+    let records = raw.verify(salt, life, &last[last.len() - len..]);
+    Ok(records.map(|records| records.into_iter().map(|(header, body)| Record { header, body }).collect()))
 }
 
 /// The life that the first record of `segment` says it belongs to, for segments without a header.

@@ -18,8 +18,9 @@
 use crate::{
     addr::{CHUNK_BYTES, GRAIN},
     format::{
-        ENTRY_BYTES, LEAF_BYTES_MAX, LEAF_HEADER_BYTES, LEAF_PADDING, MAP_INDEX_BYTES, RECORD_HEADER_BYTES,
-        RECORDS_START, ROW_BYTES_MAX, Root, SEGMENT_LIVE_BYTES,
+        ENTRY_BYTES, FOOTER_BYTES, FOOTER_ENTRY_BYTES_MAX, FOOTER_RECORD_BYTES, LEAF_BYTES_MAX,
+        LEAF_HEADER_BYTES, LEAF_PADDING, MAP_INDEX_BYTES, RECORD_HEADER_BYTES, RECORDS_START, ROW_BYTES_MAX,
+        Root, SEGMENT_LIVE_BYTES,
     },
     lifetime::CLASSES_MAX,
     map::{LEAF_WEIGHT, Live},
@@ -36,8 +37,10 @@ pub(crate) const MAP_RECORD_BYTES: usize = 256 << 10;
 const LEAF_EXTRA_BYTES: usize = LEAF_HEADER_BYTES + LEAF_PADDING + GRAIN + MAP_INDEX_BYTES;
 /// What an extent costs in a checkpoint at most.
 pub(crate) const MAP_EXTENT_BYTES: usize = ROW_BYTES_MAX + LEAF_EXTRA_BYTES.div_ceil(LEAF_WEIGHT as usize);
-/// What an extent costs besides its bytes: its entry when it is moved, and two checkpoints'.
-pub(crate) const EXTENT_BYTES: u64 = (ENTRY_BYTES + 2 * MAP_EXTENT_BYTES) as u64 + 8;
+/// What an extent takes in the log beside its bytes once it is moved: in the record, and in the footer.
+const MOVED_ENTRY_BYTES: usize = ENTRY_BYTES + FOOTER_ENTRY_BYTES_MAX;
+/// What an extent costs besides its bytes: when it is moved, and two checkpoints'.
+pub(crate) const EXTENT_BYTES: u64 = (MOVED_ENTRY_BYTES + 2 * MAP_EXTENT_BYTES) as u64 + 8;
 
 /// Sizes of a store; all limits follow from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +62,12 @@ pub(crate) struct Limits {
 
 impl Space {
     /// Bytes of a segment that payload and entries can fill whatever their sizes are: a record is
-    /// cut when the next chunk does not fit, and its start may be aligned to 4 KiB.
+    /// cut when the next chunk does not fit, and its start may be aligned to 4 KiB. The footer starts
+    /// on a block; the entries' copies in it count as part of them.
     pub(crate) fn usable_bytes(&self) -> usize {
-        self.segment_bytes - RECORDS_START - 2 * RECORD_HEADER_BYTES - (CHUNK_BYTES + ENTRY_BYTES) - 4096
+        let records = 2 * (RECORD_HEADER_BYTES + FOOTER_RECORD_BYTES);
+        let cut = CHUNK_BYTES + MOVED_ENTRY_BYTES + 4096;
+        self.segment_bytes - RECORDS_START - records - cut - FOOTER_BYTES - self.block_bytes
     }
 
     /// Largest batch in bytes: small stores could not hold old and new side by side.
@@ -167,7 +173,7 @@ impl Space {
 
     /// Bytes that a segment's live extents take once moved.
     pub(crate) fn moved_bytes(live: Live) -> u64 {
-        live.bytes + live.extents * ENTRY_BYTES as u64
+        live.bytes + live.extents * MOVED_ENTRY_BYTES as u64
     }
 
     /// How well collecting a segment with `live` pays: room won per byte moved, times its age,

@@ -236,7 +236,7 @@ impl Ftl {
         self.store.with_map(|map| map.allocated(range.start.0..range.end.0))
     }
 
-    /// Largest batch that this store takes, in bytes: payload and 40 bytes per chunk or trim.
+    /// Largest batch that this store takes, in bytes: payload and 60 bytes per chunk or trim.
     pub fn batch_bytes_max(&self) -> u64 {
         self.store.space.batch_bytes_max()
     }

@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! 1. Bytes below `written` are on the device (not necessarily durable); all others up to `end` are in
-//!    `parts`, in order and without gaps.
+//!    `parts`, in order and, what was skipped aside, without gaps.
 //! 2. Pieces start and end on device blocks and are handed out to be written exactly once: what lies
-//!    below `frozen` was handed out and is never touched again.
+//!    below `frozen` was handed out, or skipped, and is never touched again.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -111,6 +111,17 @@ impl Tail {
         }
     }
 
+    /// Goes on at `offset`, a block's boundary; all that was appended is frozen. What lies in between
+    /// is not written, and counts as if it had been.
+    pub(crate) fn skip_to(&mut self, offset: usize) {
+        assert!(self.end == self.frozen && offset >= self.end, "skipped over what is to be written");
+        assert!(offset.is_multiple_of(self.block_bytes), "invariant 2: a piece of whole blocks");
+        if offset > self.end {
+            self.pieces.push_back(Frozen { range: self.end..offset, done: true });
+        }
+        (self.frozen, self.end) = (offset, offset);
+    }
+
     fn freeze(&mut self, end: usize) -> Piece {
         let range = self.frozen..end;
         assert!(
@@ -203,5 +214,24 @@ mod tests {
                 assert!(rest.is_empty() && out == model[offset..offset + len]);
             }
         });
+    }
+    #[test]
+    fn what_is_skipped_counts_as_written_once_all_before_it_is() {
+        for gap in [0, 4096, 12288] {
+            let mut tail = Tail::new(1 << 20, 4096);
+            let mut full = Vec::new();
+            tail.append(vec![1; 5000].into(), &mut full);
+            tail.pad_and_freeze(&mut full);
+            tail.skip_to(8192 + gap);
+            tail.append(vec![2; 4096].into(), &mut full);
+            tail.pad_and_freeze(&mut full);
+            let starts: Vec<_> = full.iter().map(|piece| (piece.start, piece.len)).collect();
+            assert_eq!(starts, [(0, 8192), (8192 + gap, 4096)]);
+            tail.complete(8192 + gap);
+            assert_eq!((tail.written(), tail.is_written()), (0, false));
+            assert_eq!(tail.read(4096, 904).0, 0, "still in memory");
+            tail.complete(0);
+            assert_eq!((tail.written(), tail.is_written()), (8192 + gap + 4096, true));
+        }
     }
 }

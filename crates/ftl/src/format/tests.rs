@@ -1,4 +1,7 @@
-use super::*;
+use super::{
+    footer::{FooterEntryRaw, FooterRecordRaw},
+    *,
+};
 
 const SALT: Salt = Salt(7);
 const LIFE: Life = Life { segment: SegNo(3), generation: 9, epoch: 2 };
@@ -104,6 +107,64 @@ fn record_round_trip_and_flips() {
         let mut bytes = bytes.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
         assert!(parse(&bytes).is_err(), "bit {bit}");
+    }
+}
+
+/// A footer of a batch with a write and a trim, and a relocation.
+fn footer() -> (Vec<u8>, Vec<(RecordHeader, Vec<u8>)>) {
+    let none = PhysAddr { segment: SegNo(3), grain: 0 };
+    let trim = Entry { kind: EntryKind::Trim, sectors: 1 << 40, stored: 0, phys: none, crc: 0, ..entry() };
+    let moved = Entry { kind: EntryKind::Relocate, sectors: 5, birth: Seq(7), crc: u32::MAX, ..entry() };
+    let batch = RecordHeader { body_bytes: 2 * ENTRY_BYTES as u32, ..record() };
+    let relocation = RecordHeader { kind: RecordKind::Relocation, offset: 8192, ..record() };
+    let (mut footer, mut expected) = (Footer::default(), Vec::new());
+    for (header, entries) in [(batch, vec![entry(), trim]), (relocation, vec![moved])] {
+        footer.note(&header, &entries);
+        expected
+            .push((header, entries.iter().flat_map(|entry| entry.to_raw().as_bytes().to_vec()).collect()));
+    }
+    assert_eq!(footer.body_bytes(), 2 * FOOTER_RECORD_BYTES + 20 + 20 + 28);
+    (footer.seal(SALT, LIFE), expected)
+}
+
+fn parse_footer(life: Life, bytes: &[u8]) -> Result<Vec<(RecordHeader, Vec<u8>)>, Flaw> {
+    let (_, raw) = FooterRaw::read_from_suffix(bytes).unwrap();
+    let body = raw.body_bytes(life, 1 << 16).ok_or("no footer")?;
+    let start = bytes.len().checked_sub(body + FOOTER_BYTES).ok_or("too long")?;
+    raw.verify(SALT, life, &bytes[start..])
+}
+
+#[test]
+fn footers_tell_what_the_records_say() {
+    let (good, expected) = footer();
+    assert_eq!(parse_footer(LIFE, &good), Ok(expected));
+    for life in
+        [Life { segment: SegNo(4), ..LIFE }, Life { generation: 8, ..LIFE }, Life { epoch: 1, ..LIFE }]
+    {
+        assert!(parse_footer(life, &good).is_err(), "{life:?}");
+    }
+    for bit in 0..good.len() * 8 {
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(parse_footer(LIFE, &bytes).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn footers_are_checked_behind_a_valid_seal() {
+    let (good, _) = footer();
+    let trailer = good.len() - FOOTER_BYTES;
+    // Entries of the first record, its flags, its kind, its length; sectors of the trim; number of records.
+    let bad = [(24, 200), (24, 3), (31, 2), (30, 9), (20, 100), (32 + 20 + 18, 1), (trailer + 32, 3)];
+    for (at, value) in bad {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        if at == 20 {
+            bytes[21..24].fill(0);
+        }
+        let crc = seal(SALT.0, &bytes, trailer + 4);
+        bytes[trailer + 4..trailer + 8].copy_from_slice(&crc.to_le_bytes());
+        assert!(parse_footer(LIFE, &bytes).is_err(), "byte {at}");
     }
 }
 
@@ -243,6 +304,9 @@ fn the_prose_agrees_with_the_code() {
         rows!(RecordHeaderRaw: magic crc kind flags space segment generation epoch seq flushed_seq part offset
             body_bytes total_bytes),
         rows!(EntryRaw: lba sectors birth grain crc stored kind reserved),
+        rows!(FooterRaw: magic crc segment body_bytes generation epoch records reserved),
+        rows!(FooterRecordRaw: seq flushed_seq offset total_bytes entries part kind flags),
+        rows!(FooterEntryRaw: lba value stored sectors kind),
         rows!(MapLeafRaw: base span len width),
         rows!(MapIndexRaw: start bytes segment grain crc leaf_bytes extents),
         rows!(SegmentLiveRaw: bytes extents),
