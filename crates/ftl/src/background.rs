@@ -2,26 +2,39 @@
 //!
 //! Deciding is separate from doing, and doing is one piece at a time, so that a thread, a simulation
 //! and a writer that has run out of free segments can all drive it.
+//!
+//! Where there is a thread, it collects, and writers wait for it in small portions (`throttle`): the fewer
+//! segments are free, the more must have been moved before a write returns. So they are slowed down to what
+//! collection wins back, and hardly ever come to the point where one has to wait for a whole segment. Where
+//! there is no thread, who takes a segment does some of the work.
 
-use std::{sync::Arc, thread::JoinHandle};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Instant,
+};
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
     Error, Result, Work,
     addr::SegNo,
-    log::Log,
+    log::{AppendPoint, Log},
     map::Map,
     space::{GC_SEGMENTS, MAP_EXTENT_BYTES, Space},
     store::Store,
+    throttle::{self, Owed, WAIT_MAX},
 };
 
 /// A checkpoint is due after so many bytes of log, or [`LOG_PER_MAP`] times the map, if that is more.
 const LOG_BYTES_MIN: u64 = 1 << 30;
 const LOG_PER_MAP: u64 = 32;
 
-/// Pieces of work that a writer does for each segment it takes, if they are due. A victim that is
-/// three quarters live yields a quarter of a segment.
+/// Pieces of work that a writer does for each segment it takes, if they are due and no thread does them. A
+/// victim that is three quarters live yields a quarter of a segment.
 const HELP_STEPS: usize = 4;
 
 /// Eighths of the memory for the map that changed leaves may take before they are written out, and
@@ -88,10 +101,13 @@ impl Store {
         }
     }
 
-    /// What a writer does of the work that is due before it takes `fresh` segments: about as much as
-    /// wins them back. So the free ones that collection needs to move a round of victims, from one
+    /// What a writer does of the work that is due before it takes `fresh` segments, where no thread does
+    /// it: about as much as wins them back. So the free ones that collection needs to move a round of victims, from one
     /// checkpoint to the next, are not taken by writers that are faster than the thread.
     pub(crate) fn help(&self, fresh: usize) -> Result<()> {
+        if self.options.background {
+            return Ok(());
+        }
         for _ in 0..fresh * HELP_STEPS {
             match self.step(Work::Due) {
                 Ok(true) => {}
@@ -119,7 +135,55 @@ impl Store {
         Ok(())
     }
 
+    /// What a batch of `bytes` at `point` costs its writer, the batch being in the log.
+    pub(crate) fn owed(&self, log: &Log, point: AppendPoint, bytes: u64) -> Owed {
+        let missing = self.low_water(log).saturating_sub(log.free.len());
+        if missing == 0 || !self.options.background {
+            return Owed::NOTHING;
+        }
+        let segment_bytes = self.space.segment_bytes as u64;
+        let lacking = (missing as u64 + 1) * segment_bytes - log.room(point) as u64;
+        Owed::new(bytes, lacking, (self.ahead() as u64 + 1) * segment_bytes)
+    }
+
+    /// Waits until the thread has moved what was `owed`, but not longer than collection goes on, not at all
+    /// while it does something else, and not for long. What is not paid is left to the next writer.
+    pub(crate) fn pay(&self, owed: Owed) {
+        if owed == Owed::NOTHING {
+            return;
+        }
+        let mut log = self.log.lock();
+        let debt = &self.background.debt;
+        // Changed only with `log` held.
+        let target = owed.target(debt.load(Ordering::Relaxed), log.counters.gc_bytes);
+        debt.store(target, Ordering::Relaxed);
+        let until = Instant::now() + WAIT_MAX;
+        while !throttle::is_paid(target, log.counters.gc_bytes)
+            && log.free.len() < self.low_water(&log)
+            && log.poison.is_none()
+            && self.background.is_collecting()
+        {
+            if self.io_done.wait_until(&mut log, until).timed_out() {
+                break;
+            }
+        }
+    }
+
+    /// Says what is going on, and wakes those who wait for collection when it is something else.
+    fn set_activity(&self, activity: Activity) {
+        let before = std::mem::replace(&mut *self.background.activity.lock(), activity);
+        if before == Activity::Collecting && activity != before {
+            // Who has looked at it with this lock held waits by now.
+            drop(self.log.lock());
+            self.io_done.notify_all();
+        }
+    }
+
     fn carry_out(&self, plan: Plan) -> Result<()> {
+        self.set_activity(match plan {
+            Plan::Collect(_) => Activity::Collecting,
+            _ => Activity::Other,
+        });
         match plan {
             Plan::Checkpoint => self.checkpoint_in_turn(),
             Plan::Collect(victim) => self.collect(victim),
@@ -197,9 +261,10 @@ impl Store {
         let missing = self.low_water(log).saturating_sub(log.free.len());
         let plan = (missing > 0).then(|| self.plan(log, map, missing))??;
         // Nearly full segments are left to writers that really need them: moving them ahead of time
-        // costs more wear than it saves waiting.
+        // costs more wear than it saves waiting. Those that are slowed down do need them.
+        let is_pressing = self.options.background && missing * 2 > self.ahead();
         match plan {
-            Plan::Collect(victim) if !self.is_worth_the_wear(map, victim) => {
+            Plan::Collect(victim) if !is_pressing && !self.is_worth_the_wear(map, victim) => {
                 self.plan_without_moving(log, map)
             }
             plan => Some(plan),
@@ -219,11 +284,22 @@ impl Store {
     }
 }
 
-/// Wakes and ends the background thread.
+/// What whoever holds `maintenance` is doing, or did last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Activity {
+    #[default]
+    Other,
+    Collecting,
+}
+
+/// Wakes and ends the background thread, and has the debts that writers leave to each other.
 #[derive(Default)]
 pub(crate) struct Background {
     signal: Mutex<Signal>,
     changed: Condvar,
+    activity: Mutex<Activity>,
+    /// Bytes that collection shall have moved since open; see `throttle`.
+    debt: AtomicU64,
 }
 
 #[derive(Default)]
@@ -264,6 +340,10 @@ impl Background {
         !signal.stopped
     }
 
+    fn is_collecting(&self) -> bool {
+        *self.activity.lock() == Activity::Collecting
+    }
+
     fn is_stopped(&self) -> bool {
         self.signal.lock().stopped
     }
@@ -271,15 +351,18 @@ impl Background {
 
 fn run(store: &Store) {
     while store.background.wait() {
-        loop {
+        let result = loop {
             match store.step(Work::Due) {
                 Ok(true) if !store.background.is_stopped() => {}
-                Ok(_) => break,
-                // The store is poisoned, which every later call reports.
-                Err(Error::Device(_) | Error::Poisoned { .. }) => return,
-                // Whoever needs the room meets the same error and reports it.
-                Err(_) => break,
+                result => break result,
             }
+        };
+        // Nobody shall wait for a thread that has nothing to do, or cannot do it.
+        store.set_activity(Activity::Other);
+        // The store is poisoned, which every later call reports. Other errors are met by whoever needs the
+        // room, who reports them.
+        if let Err(Error::Device(_) | Error::Poisoned { .. }) = result {
+            return;
         }
     }
 }

@@ -100,7 +100,8 @@
 //! `format` is every byte on the device; `batch`, `space` and `map` are pure; `fault` brings leaves of the
 //! map in and out; `tail` and `log` are the state of the append points; `write`, `read`, `gc`,
 //! `checkpoint`, `replay` and `recovery` do what they say; `lifetime` says what lies together and `reuse` when a
-//! segment is free; `store` has the locks and the public face; `background` decides what is due.
+//! segment is free; `store` has the locks and the public face; `background` decides what is due, and `throttle`
+//! how long writers wait for it.
 
 mod addr;
 mod background;
@@ -138,6 +139,7 @@ mod staged;
 mod store;
 mod superblock;
 mod tail;
+mod throttle;
 mod write;
 
 pub use addr::{Lba, SECTOR, Seq};

@@ -34,7 +34,7 @@ impl Store {
         let mut has_helped = false;
         // In memory before the log is locked, and kept there until the batch is applied.
         let mut leaves = Vec::new();
-        let (seq, is_due) = loop {
+        let (seq, is_due, owed) = loop {
             let mut log = self.log.lock();
             self.check_poison(&log)?;
             let map = self.map.upgradable_read();
@@ -57,7 +57,8 @@ impl Store {
                 drop(leaves);
                 let mut map = RwLockUpgradableReadGuard::upgrade(map);
                 let seq = self.apply(&mut log, &mut map, point, &batch, &staged);
-                break (seq, self.is_due(&log) || self.is_write_back_due(&map, DIRTY_SHARE));
+                let is_due = self.is_due(&log) || self.is_write_back_due(&map, DIRTY_SHARE);
+                break (seq, is_due, self.owed(&log, point, batch.log_bytes()));
             }
             drop((map, log));
             self.make_room(|log, map| self.missing_segments(log, map, point, &batch))?;
@@ -67,6 +68,7 @@ impl Store {
         if is_due {
             self.background.kick();
         }
+        self.pay(owed);
         Ok(seq)
     }
 
