@@ -3,9 +3,7 @@
 //! Deciding is separate from doing, and doing is one piece at a time, so that a thread, a simulation
 //! and a writer that has run out of free segments can all drive it.
 
-use std::{sync::Arc, thread::JoinHandle};
-
-use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 
 use crate::{
     Error, Result, Work,
@@ -14,6 +12,10 @@ use crate::{
     map::Map,
     space::{GC_SEGMENTS, MAP_EXTENT_BYTES, Space},
     store::Store,
+    sync::{
+        Condvar, Mutex,
+        thread::{self, JoinHandle},
+    },
 };
 
 /// A checkpoint is due after so many bytes of log, or [`LOG_PER_MAP`] times the map, if that is more.
@@ -236,7 +238,7 @@ impl Background {
     /// Starts the thread; [`Background::stop`] ends it.
     pub(crate) fn spawn(store: &Arc<Store>) -> JoinHandle<()> {
         let store = store.clone();
-        std::thread::Builder::new()
+        thread::Builder::new()
             .name("ftl-background".into())
             .spawn(move || run(&store))
             .expect("the system has no thread left")

@@ -137,6 +137,7 @@ mod space;
 mod staged;
 mod store;
 mod superblock;
+mod sync;
 mod tail;
 mod write;
 
