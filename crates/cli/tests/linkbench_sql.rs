@@ -127,7 +127,6 @@ fn servers_that_are_none_are_refused() {
         ("linkbench --mysql ./missing", 1, "./missing"),
         ("linkbench --mysql ./missing --store place", 2, "--store"),
         ("linkbench --mysql ./missing --database a`b", 1, "a`b"),
-        ("linkbench --tables row --size 64M", 1, "--mysql"),
         ("linkbench --user me", 2, "--mysql"),
         ("linkbench --mysql ./missing --written-from loop0", 2, "--written-from"),
     ] {

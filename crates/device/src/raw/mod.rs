@@ -16,6 +16,8 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
         mpsc,
     },
+    thread,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -125,7 +127,7 @@ impl RawDevice {
     /// Opens an existing store file or block device.
     ///
     /// # Errors
-    /// [`Error::Busy`] when another opener holds it, [`Error::Unsupported`] when it is neither or
+    /// [`Error::Busy`] when another opener keeps it for a second, [`Error::Unsupported`] when it is neither or
     /// `LACUNA_IO` is nonsense, and whatever an io_uring that is asked for by name is refused with.
     pub fn open(path: &Path, mut options: RawOptions) -> Result<RawDevice> {
         let name = path.display().to_string();
@@ -140,16 +142,7 @@ impl RawDevice {
         if is_block_device {
             flags |= OFlags::EXCL; // refused while it is mounted or held by another
         }
-        let busy = || Error::Busy { path: PathBuf::from(path) };
-        let file = PositionalFile::open(path, flags).map_err(|error| match error.kind() {
-            io::ErrorKind::ResourceBusy => busy(),
-            _ => Error::io(format!("{name}: open"), error),
-        })?;
-        match rustix::fs::flock(&file.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(busy()),
-            Err(errno) => return Err(file.error("lock", errno.into())),
-        }
+        let file = claim(path, flags)?;
         let size_bytes = measure(&file)?;
         let block = u64::from(file.io_align);
         let device = RawDevice {
@@ -223,6 +216,39 @@ impl RawDevice {
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file.file, flags, offset, len)?)
+    }
+}
+
+/// How long an opener waits for another to let go. A process that was killed holds its store until the
+/// kernel has ended its requests in flight, and must: they could still land behind the next opener's back.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
+const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Opens and locks `path`, of which there is one owner at a time.
+fn claim(path: &Path, flags: OFlags) -> Result<PositionalFile> {
+    let deadline = Instant::now() + CLAIM_PATIENCE;
+    loop {
+        if let Some(file) = try_claim(path, flags)? {
+            return Ok(file);
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::Busy { path: PathBuf::from(path) });
+        }
+        thread::sleep(CLAIM_INTERVAL);
+    }
+}
+
+/// Nothing while another has it.
+fn try_claim(path: &Path, flags: OFlags) -> Result<Option<PositionalFile>> {
+    let file = match PositionalFile::open(path, flags) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Ok(None),
+        Err(error) => return Err(Error::io(format!("{}: open", path.display()), error)),
+    };
+    match rustix::fs::flock(&file.file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(file.error("lock", errno.into())),
     }
 }
 
