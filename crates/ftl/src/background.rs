@@ -8,16 +8,7 @@
 //! collection wins back, and hardly ever come to the point where one has to wait for a whole segment. Where
 //! there is no thread, who takes a segment does some of the work.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread::JoinHandle,
-    time::Instant,
-};
-
-use parking_lot::{Condvar, Mutex};
+use std::{sync::Arc, time::Instant};
 
 use crate::{
     Error, Result, Work,
@@ -26,6 +17,11 @@ use crate::{
     map::Map,
     space::{GC_SEGMENTS, MAP_EXTENT_BYTES, Space},
     store::Store,
+    sync::{
+        Condvar, Mutex,
+        atomic::{AtomicU64, Ordering},
+        thread::{self, JoinHandle},
+    },
     throttle::{self, Owed, WAIT_MAX},
 };
 
@@ -312,7 +308,7 @@ impl Background {
     /// Starts the thread; [`Background::stop`] ends it.
     pub(crate) fn spawn(store: &Arc<Store>) -> JoinHandle<()> {
         let store = store.clone();
-        std::thread::Builder::new()
+        thread::Builder::new()
             .name("ftl-background".into())
             .spawn(move || run(&store))
             .expect("the system has no thread left")

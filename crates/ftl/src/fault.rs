@@ -8,7 +8,7 @@
 //! all leaves that it changes at once, a trim those that lie in its range; recovery's replay writes
 //! nothing out, so what it changes stays too.
 
-use std::{ops::Range, sync::atomic::Ordering};
+use std::ops::Range;
 
 use crc32c::crc32c;
 use lacuna_device::{AlignedBuf, BlockDevice};
@@ -21,6 +21,7 @@ use crate::{
     scan::corrupt,
     space::Space,
     store::Store,
+    sync::atomic::Ordering,
 };
 
 /// Leaves that lie in one run of at most so many bytes are read at once.

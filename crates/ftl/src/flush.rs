@@ -13,10 +13,9 @@
 //!    leads as long as somebody waits.
 //! 4. A store is dropped only once no write is on its way.
 
-use std::sync::{Arc, atomic::AtomicU32};
+use std::sync::Arc;
 
 use lacuna_device::{self as device, AlignedBuf};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{
     Error, Result, Seq,
@@ -25,11 +24,13 @@ use crate::{
     mutant::{Rule, is_broken},
     space::Space,
     store::Store,
+    sync::{Condvar, Mutex, MutexGuard, atomic::AtomicU32},
     tail::PIECE_BYTES,
 };
 
-/// Pieces on their way to the device at a time: enough to keep a fast one busy.
-const IN_FLIGHT_MAX: usize = 16;
+/// Pieces on their way to the device at a time: enough to keep a fast one busy. Few where
+/// every order is tried.
+const IN_FLIGHT_MAX: usize = if cfg!(feature = "shuttle") { 2 } else { 16 };
 
 /// Memory that pieces are gathered in, used again and again.
 pub(crate) struct Buffers {

@@ -28,6 +28,47 @@
 //! # }
 //! ```
 //!
+//! # What it is good for
+//!
+//! Whoever stores something finds their own log, allocator, journal and recovery replaced by four
+//! primitives: a space in which every address is free, batches, trim, and the question what is mapped.
+//!
+//! - **Key-value stores**: a key's hash is its address, so there is no index to keep and no compaction;
+//!   a transaction is one batch. `examples/kv.rs` is one, with no recovery code.
+//! - **File systems**: a file is a region of the space, made by nobody and cut off by one trim; create,
+//!   rename and unlink are one batch each, with neither journal nor fsck. The crate `lacuna-nvmfs` is one.
+//! - **Databases**: pages are overwritten in place, whole after any crash, without a doublewrite buffer;
+//!   what compression saves of a page is trimmed. Logs have a [`Stream`] of their own, trimmed from the front.
+//! - **Caches**: the address on the backing device is the address here; eviction is a trim, a batch
+//!   holds data and what is known of it, and a restart finds both ([`Ftl::mapped`] lists what is cached):
+//!
+//! ```
+//! # use std::{ops::Range, sync::Arc};
+//! # use lacuna_device::{BlockDevice, MemDevice};
+//! # use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Result, Stream};
+//! # fn main() -> Result<()> {
+//! # let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+//! # Ftl::format(device.clone(), &FormatOptions::default())?;
+//! # let cache = Ftl::open(device, Options::default())?;
+//! /// What of a disk of any size is cached.
+//! fn cached(cache: &Ftl) -> Result<Vec<Range<Lba>>> {
+//!     let (mut runs, mut from) = (Vec::new(), Lba(0));
+//!     while let Some(run) = cache.mapped(from..Lba(u64::MAX))? {
+//!         from = run.end;
+//!         runs.push(run);
+//!     }
+//!     Ok(runs)
+//! }
+//!
+//! let put = |lba, data| cache.write_batch(&[Op::Write { lba, data }], Stream::Data);
+//! put(Lba(8), &[1; 4096])?;
+//! put(Lba(1 << 40), &[2; 4096])?;
+//! cache.write_batch(&[Op::Trim { lba: Lba(8), sectors: 8 }], Stream::Data)?; // evict
+//! assert_eq!(cached(&cache)?, [Lba(1 << 40)..Lba((1 << 40) + 8)]);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What is promised
 //!
 //! - **Batch.** Any mix of writes and trims under one number, applied whole or not at all across any
@@ -100,8 +141,8 @@
 //! `format` is every byte on the device; `batch`, `space` and `map` are pure; `fault` brings leaves of the
 //! map in and out; `tail` and `log` are the state of the append points; `write`, `read`, `gc`,
 //! `checkpoint`, `replay` and `recovery` do what they say; `lifetime` says what lies together and `reuse` when a
-//! segment is free; `store` has the locks and the public face; `background` decides what is due, and `throttle`
-//! how long writers wait for it.
+//! segment is free; `store` has the locks and the public face, `sync` has them under a scheduler for tests;
+//! `background` decides what is due, and `throttle` how long writers wait for it.
 
 mod addr;
 mod background;
@@ -138,6 +179,7 @@ mod space;
 mod staged;
 mod store;
 mod superblock;
+mod sync;
 mod tail;
 mod throttle;
 mod write;
@@ -147,3 +189,8 @@ pub use error::{Error, Result};
 pub use options::{CheckDepth, Finding, FormatOptions, Op, Options, Report, Stats, Stream, Work};
 pub use scrub::{Damage, Scrub};
 pub use store::{BATCH_BYTES_MAX, Ftl};
+
+/// The example of README.md, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

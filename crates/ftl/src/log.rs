@@ -11,10 +11,7 @@
 //!    the durable checkpoint or by replay from it (`reuse`).
 //! 4. Relocation records are numbered without gaps, in the order in which they enter log and map.
 
-use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use zerocopy::IntoBytes;
 
@@ -32,6 +29,7 @@ use crate::{
     reuse::Coverage,
     space::Space,
     staged::Staged,
+    sync::atomic::{AtomicU32, Ordering},
     tail::{Piece, Tail},
 };
 

@@ -4,7 +4,7 @@
 //! touches, whole, before it copies any byte of it. Chunks that do not lie in one run are read at the same
 //! time.
 
-use std::{ops::Range, sync::atomic::Ordering};
+use std::ops::Range;
 
 use crc32c::crc32c;
 use lacuna_device::AlignedBuf;
@@ -15,6 +15,7 @@ use crate::{
     format::Extent,
     mutant::{Rule, is_broken},
     store::Store,
+    sync::atomic::Ordering,
 };
 
 /// Chunks that lie in one run of at most so many bytes are read at once.

@@ -15,13 +15,9 @@
 //! Once it is durable, no record of an older epoch is ever replayed again, so what lies past the cut is
 //! void for ever, although its numbers are given out anew.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, AtomicU64},
-};
+use std::sync::Arc;
 
 use lacuna_device::BlockDevice;
-use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Error, Options, Result, Seq,
@@ -38,6 +34,10 @@ use crate::{
     scan::read_header,
     store::Store,
     superblock,
+    sync::{
+        Mutex, RwLock,
+        atomic::{AtomicU32, AtomicU64},
+    },
 };
 
 /// Reads the store on `device` into memory.

@@ -12,15 +12,10 @@
 
 use std::{
     ops::{ControlFlow, Range},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
-    thread::JoinHandle,
+    sync::Arc,
 };
 
 use lacuna_device::BlockDevice;
-use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
     CheckDepth, Error, FormatOptions, Lba, Op, Options, Report, Result, Scrub, Seq, Stats, Stream, Work,
@@ -33,6 +28,11 @@ use crate::{
     recovery,
     space::{GC_SEGMENTS, Limits, Space},
     superblock,
+    sync::{
+        Condvar, Mutex, RwLock,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+        thread::JoinHandle,
+    },
 };
 
 /// Largest batch of any store in bytes, data and bookkeeping; small stores take less, see

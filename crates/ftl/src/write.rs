@@ -1,7 +1,5 @@
 //! Batches into the log and the map.
 
-use parking_lot::RwLockUpgradableReadGuard;
-
 use crate::{
     Error, Op, Result, Seq, Stream,
     background::DIRTY_SHARE,
@@ -13,6 +11,7 @@ use crate::{
     space::{GC_SEGMENTS, Space},
     staged::Staged,
     store::Store,
+    sync::RwLockUpgradableReadGuard,
 };
 
 /// Items of a batch that are looked at for its class.

@@ -20,6 +20,9 @@
 //! kernel's back.
 
 mod counters;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod innodb;
 mod service;
 pub mod transport;

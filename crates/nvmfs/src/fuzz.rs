@@ -2,7 +2,13 @@
 
 use lacuna_ftl::{Lba, SECTOR};
 
-use crate::format::{Body, Dirent, Inode, Superblock, Tombstone, claims_tombstone, seal, verify};
+use crate::{
+    addr::Ino,
+    format::{
+        Body, Dirent, Inode, Orphan, Superblock, Tombstone, XattrSector, claims_tombstone, seal, verify,
+    },
+    xattr,
+};
 
 /// A sector of the file system, as each of its kinds.
 pub fn sector(bytes: &[u8]) {
@@ -11,11 +17,42 @@ pub fn sector(bytes: &[u8]) {
     sector[..len].copy_from_slice(&bytes[..len]);
     let _ = claims_tombstone(&sector);
     each::<Superblock>(&sector);
-    each::<Inode>(&sector);
     each::<Tombstone>(&sector);
-    if let Some(dirent) = each::<Dirent>(&sector) {
-        let _ = (dirent.name().len(), dirent.ino(), dirent.hash(), dirent.generation());
+    if let Some(inode) = each::<Inode>(&sector) {
+        inode_fields(inode);
     }
+    if let Some(dirent) = each::<Dirent>(&sector) {
+        let _ = (dirent.name().len(), dirent.ino(), dirent.hash(), dirent.generation(), dirent.kind());
+    }
+    if let Some(orphan) = each::<Orphan>(&sector) {
+        let _ = orphan.is_of(Ino::ROOT, 1);
+    }
+    if let Some(xattrs) = each::<XattrSector>(&sector) {
+        let _ = xattrs.bytes_of(Ino::ROOT, 1);
+    }
+}
+
+/// A list of attributes; one that is accepted is the only way to write what it says.
+pub fn attributes(bytes: &[u8]) {
+    if let Ok(xattrs) = xattr::parse(bytes) {
+        assert_eq!(xattr::to_bytes(&xattrs), bytes);
+    }
+}
+
+/// Whatever a sound inode says can be asked and changed.
+fn inode_fields(mut inode: Inode) {
+    let _ = (inode.permissions(), inode.times(), inode.owner(), inode.rdev(), inode.is_log());
+    let _ = (inode.inline_target().map(<[u8]>::len), inode.has_xattrs_outside(), inode.has_privileges());
+    if let Some(bytes) = inode.inline_xattrs() {
+        attributes(bytes);
+    }
+    if inode.is_directory() {
+        let _ = inode.parent();
+    }
+    inode.drop_privileges();
+    inode.count_change();
+    inode.set_xattrs(&[1; 400], false);
+    inode.seal();
 }
 
 fn each<B: Body>(sector: &[u8; SECTOR]) -> Option<B> {

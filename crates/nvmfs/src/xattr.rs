@@ -33,7 +33,7 @@ fn check_name(name: &[u8]) -> Result<()> {
 
 /// The bytes of a list: for each attribute, in order of their names, the length of the name (1 byte),
 /// that of the value (4 bytes), the name, the value.
-fn to_bytes(xattrs: &Xattrs) -> Vec<u8> {
+pub(crate) fn to_bytes(xattrs: &Xattrs) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in xattrs {
         bytes.push(name.len() as u8);
@@ -44,7 +44,7 @@ fn to_bytes(xattrs: &Xattrs) -> Vec<u8> {
     bytes
 }
 
-fn parse(mut bytes: &[u8]) -> Result<Xattrs, &'static str> {
+pub(crate) fn parse(mut bytes: &[u8]) -> Result<Xattrs, &'static str> {
     fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Result<&'a [u8], &'static str> {
         let (taken, rest) = bytes.split_at_checked(len).ok_or("its attributes end early")?;
         *bytes = rest;

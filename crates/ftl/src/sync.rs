@@ -1,0 +1,19 @@
+//! Locks, atomics and threads of an open store: parking_lot's and the standard library's, or under the
+//! feature `shuttle` the same interfaces over shuttle, whose scheduler decides at each of them which
+//! thread goes on. tests/shuttle.rs drives it; all else in the crate knows one interface only.
+
+#[cfg(not(feature = "shuttle"))]
+mod real {
+    pub(crate) use std::{sync::atomic, thread};
+
+    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockUpgradableReadGuard};
+}
+
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use real::*;
+
+#[cfg(feature = "shuttle")]
+mod scheduled;
+
+#[cfg(feature = "shuttle")]
+pub(crate) use scheduled::*;

@@ -1,0 +1,99 @@
+//! A simulated device on shuttle's terms: each request is a point at which any thread may go on, and
+//! writes are carried out by threads of their own, in any order.
+//!
+//! It promises as little as a device may: a write is durable only by a sync that begins after it ended.
+
+use std::sync::Arc;
+
+use lacuna_device::{
+    AlignedBuf, BlockDevice, DeviceStats, Geometry, Result, SimDevice, WriteDone, sim::SeededRng,
+};
+use shuttle::{
+    rand::RngCore,
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    thread,
+};
+
+pub(crate) struct ScheduledDevice {
+    medium: Arc<SimDevice>,
+    in_flight: Arc<AtomicUsize>,
+}
+
+/// Chance that the schedule decides.
+pub(crate) fn dice() -> SeededRng {
+    SeededRng::new(shuttle::rand::thread_rng().next_u64())
+}
+
+/// Time goes by: others may go on, once or, in one request of eight, so often that much happens meanwhile.
+fn pass_time(in_flight: &AtomicUsize) {
+    let mut dice = dice();
+    match dice.below(8) {
+        0 => (0..dice.below(100)).for_each(|_| thread::yield_now()),
+        1..4 => thread::yield_now(),
+        _ => drop(in_flight.load(SeqCst)),
+    }
+}
+
+impl ScheduledDevice {
+    pub(crate) fn new(medium: Arc<SimDevice>) -> Arc<ScheduledDevice> {
+        Arc::new(ScheduledDevice { medium, in_flight: Arc::default() })
+    }
+
+    /// Submitted writes that have not ended.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(SeqCst)
+    }
+
+    /// What a power cut now might leave, with the power back on.
+    pub(crate) fn after_a_cut(&self) -> Arc<SimDevice> {
+        let fork = self.medium.fork(dice().next_u64());
+        fork.heal();
+        fork.power_cycle();
+        fork
+    }
+}
+
+impl BlockDevice for ScheduledDevice {
+    fn geometry(&self) -> Geometry {
+        self.medium.geometry()
+    }
+
+    fn name(&self) -> &str {
+        "scheduled device"
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        pass_time(&self.in_flight);
+        self.medium.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        pass_time(&self.in_flight);
+        self.medium.write_at(offset, data)
+    }
+
+    fn submit_write(&self, offset: u64, data: AlignedBuf, len: usize, done: WriteDone) {
+        let (medium, in_flight) = (Arc::clone(&self.medium), Arc::clone(&self.in_flight));
+        in_flight.fetch_add(1, SeqCst);
+        thread::spawn(move || {
+            pass_time(&in_flight);
+            let outcome = medium.write_at(offset, &data[..len]);
+            in_flight.fetch_sub(1, SeqCst);
+            done(outcome, data);
+        });
+    }
+
+    fn sync(&self) -> Result<()> {
+        let outcome = self.medium.sync();
+        pass_time(&self.in_flight);
+        outcome
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.medium.discard(offset, len)
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.medium.stats()
+    }
+}

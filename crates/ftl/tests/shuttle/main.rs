@@ -1,0 +1,242 @@
+//! Threads on one store under shuttle, which decides at every lock, atomic and request to the device
+//! who goes on: at random, and by PCT, which finds what takes few but unlikely switches. A thread that
+//! nobody wakes is a deadlock, which shuttle reports.
+//!
+//! `cargo test -p lacuna-ftl --features shuttle --test shuttle`; seeds as everywhere.
+
+mod device;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
+
+use device::{ScheduledDevice, dice};
+use lacuna_device::{
+    BlockDevice, SimDevice,
+    sim::{SeededRng, for_each_seed},
+};
+use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Result, Stream, Work};
+use shuttle::{
+    Config, FailurePersistence, Runner,
+    scheduler::{PctScheduler, RandomScheduler, Scheduler},
+    thread,
+};
+
+const SEGMENT_BYTES: u32 = 64 << 10;
+const SEGMENTS: u64 = 24;
+/// Schedules of each scheduler for a seed. PCT learns from each how long the next may be.
+const SCHEDULES: usize = 20;
+/// Switches that PCT places, plus one.
+const PCT_DEPTH: usize = 3;
+
+/// Runs `scenario` under many schedules.
+fn explore(default_cases: u64, scenario: fn()) {
+    fn run(scheduler: impl Scheduler + 'static, scenario: fn()) {
+        let mut config = Config::new();
+        config.stack_size = 256 << 10;
+        config.failure_persistence = FailurePersistence::None;
+        config.silence_warnings = true; // That all orderings of atomics count as the strongest.
+        Runner::new(scheduler, config).run(scenario);
+    }
+    for_each_seed(default_cases, |seed| {
+        run(RandomScheduler::new_from_seed(seed, SCHEDULES), scenario);
+        run(PctScheduler::new_from_seed(seed, PCT_DEPTH, SCHEDULES), scenario);
+    });
+}
+
+fn store(options: Options) -> (Arc<SimDevice>, Arc<ScheduledDevice>, Ftl) {
+    let medium = SimDevice::new(SEGMENTS * u64::from(SEGMENT_BYTES), dice().next_u64());
+    let plain: Arc<dyn BlockDevice> = medium.clone();
+    let format = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), force: true, uuid: Some([7; 16]) };
+    Ftl::format(plain, &format).unwrap();
+    let device = ScheduledDevice::new(medium.clone());
+    let ftl = Ftl::open(device.clone(), options).unwrap();
+    (medium, device, ftl)
+}
+
+fn reopen(medium: Arc<SimDevice>) -> Ftl {
+    let ftl = Ftl::open(medium, Options::default()).unwrap();
+    let report = ftl.check(CheckDepth::Payload).unwrap();
+    assert!(report.is_clean(), "{:#?}", report.findings);
+    ftl
+}
+
+/// `len` bytes that tell `version` of what is at `lba` from all others.
+fn version(lba: Lba, version: u64, len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    if version > 0 {
+        SeededRng::new(lba.0 << 32 | version).fill(&mut data);
+    }
+    data
+}
+
+fn write(ftl: &Ftl, lba: Lba, number: u64, len: usize) -> Result<()> {
+    let data = version(lba, number, len);
+    ftl.write_batch(&[Op::Write { lba, data: &data }], Stream::Data).map(drop)
+}
+
+/// Which of the versions from `oldest` to `newest` is at `lba`.
+fn read_version(ftl: &Ftl, lba: Lba, len: usize, oldest: u64, newest: u64) -> u64 {
+    let mut back = vec![0; len];
+    ftl.read(lba, &mut back).unwrap();
+    let found = (oldest..=newest).find(|number| back == version(lba, *number, len));
+    found.unwrap_or_else(|| panic!("sector {}: none of the versions {oldest} to {newest}", lba.0))
+}
+
+fn join(threads: Vec<thread::JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+/// Nobody returns from a flush before their batch is durable, whoever led it; and everybody returns,
+/// also when writes or syncs begin to fail.
+#[test]
+fn whoever_flushes_finds_their_batch_after_a_cut() {
+    const LEN: usize = 1024;
+    explore(15, || {
+        let (medium, device, ftl) = store(Options::default());
+        match dice().below(4) {
+            0 => medium.fail_writes_after(1 + dice().below(4)),
+            1 => medium.fail_sync(),
+            _ => {}
+        }
+        let ftl = Arc::new(ftl);
+        let threads = (0..3).map(|thread| {
+            let (device, ftl) = (Arc::clone(&device), Arc::clone(&ftl));
+            thread::spawn(move || {
+                let lba = Lba(thread * 100);
+                for number in 1..=2 {
+                    match write(&ftl, lba, number, LEN).and_then(|()| ftl.flush()) {
+                        Ok(()) => {}
+                        Err(Error::Device(_) | Error::Poisoned { .. }) => return,
+                        Err(error) => panic!("{error}"),
+                    }
+                    let recovered = reopen(device.after_a_cut());
+                    assert_eq!(read_version(&recovered, lba, LEN, 0, 2), number);
+                }
+            })
+        });
+        join(threads.collect());
+    });
+}
+
+/// Bytes read back whole while their pieces are on the way to the device in any order, or waiting for
+/// their turn; and a store that is dropped leaves no write behind.
+#[test]
+fn pieces_on_their_way_read_as_what_was_written() {
+    const LEN: usize = 20 << 10;
+    const WRITES: u64 = 5;
+    explore(15, || {
+        let (_, device, ftl) = store(Options::default());
+        let ftl = Arc::new(ftl);
+        let mut threads = Vec::new();
+        for (thread, stream) in [(0, Stream::Data), (1, Stream::Log)] {
+            let ftl = Arc::clone(&ftl);
+            threads.push(thread::spawn(move || {
+                for number in 1..=WRITES {
+                    let lba = Lba(thread * 1000 + number % 2 * 100);
+                    let data = version(lba, number, LEN);
+                    ftl.write_batch(&[Op::Write { lba, data: &data }], stream).unwrap();
+                    assert_eq!(read_version(&ftl, lba, LEN, number, number), number);
+                }
+            }));
+        }
+        {
+            let ftl = Arc::clone(&ftl);
+            threads.push(thread::spawn(move || ftl.flush().unwrap()));
+        }
+        join(threads);
+        let is_flushed = dice().chance(50);
+        if is_flushed {
+            ftl.flush().unwrap();
+        }
+        drop(Arc::into_inner(ftl).expect("the threads have ended"));
+        assert_eq!(device.in_flight(), 0, "the store was dropped before its writes ended");
+        let recovered = reopen(device.after_a_cut());
+        for lba in [0, 100, 1000, 1100].map(Lba) {
+            let newest = if lba.0 % 1000 == 100 { WRITES } else { WRITES - 1 };
+            read_version(&recovered, lba, LEN, if is_flushed { newest } else { 0 }, newest);
+        }
+    });
+}
+
+/// A segment that dies, is collected and freed under a reader stays what it was until the reader is done;
+/// and nobody sees a version older than one that was there before.
+#[test]
+fn readers_keep_their_segments() {
+    const LEN: usize = 15 << 10;
+    const PAGES: u64 = 4;
+    const VERSIONS: u64 = 3;
+    fn page(number: u64) -> Lba {
+        Lba(number * 32)
+    }
+    explore(15, || {
+        let (_, _, ftl) = store(Options::default());
+        // Fills a segment, and opens the next.
+        (0..=PAGES).for_each(|number| write(&ftl, page(number), 1, LEN).unwrap());
+        ftl.flush().unwrap();
+        let ftl = Arc::new(ftl);
+        let newest = Arc::new([const { AtomicU64::new(1) }; PAGES as usize]);
+        let mut threads = Vec::new();
+        for _ in 0..2 {
+            let (ftl, newest) = (Arc::clone(&ftl), Arc::clone(&newest));
+            threads.push(thread::spawn(move || {
+                for _ in 0..3 {
+                    let number = dice().below(PAGES);
+                    let oldest = newest[number as usize].load(SeqCst);
+                    read_version(&ftl, page(number), LEN, oldest, VERSIONS);
+                }
+            }));
+        }
+        {
+            let ftl = Arc::clone(&ftl);
+            threads.push(thread::spawn(move || {
+                for version in 2..=VERSIONS {
+                    // All of them, so that the segment dies; or all but one, which collection moves.
+                    for number in 0..PAGES - dice().below(2) {
+                        write(&ftl, page(number), version, LEN).unwrap();
+                        newest[number as usize].store(version, SeqCst);
+                    }
+                    ftl.flush().unwrap();
+                    ftl.step(Work::Gc).unwrap();
+                    ftl.checkpoint().unwrap();
+                }
+            }));
+        }
+        join(threads);
+        let report = ftl.check(CheckDepth::Payload).unwrap();
+        assert!(report.is_clean(), "{:#?}", report.findings);
+    });
+}
+
+/// Writers that run out of segments, the background thread that wins them back, and the end of both.
+#[test]
+fn background_work_and_writers_wait_for_each_other() {
+    const LEN: usize = 16 << 10;
+    const WRITES: u64 = 30;
+    explore(4, || {
+        let (_, device, ftl) = store(Options { background: true, ..Options::default() });
+        let ftl = Arc::new(ftl);
+        let threads = (0..2).map(|thread| {
+            let ftl = Arc::clone(&ftl);
+            thread::spawn(move || {
+                for number in 1..=WRITES {
+                    write(&ftl, Lba(thread * 1000 + number % 3 * 32), number, LEN).unwrap();
+                }
+            })
+        });
+        join(threads.collect());
+        let is_closed = dice().chance(50);
+        if is_closed {
+            ftl.close().unwrap();
+        }
+        drop(Arc::into_inner(ftl).expect("the threads have ended"));
+        let recovered = reopen(device.after_a_cut());
+        for thread in 0..2 {
+            let oldest = if is_closed { WRITES } else { 0 };
+            read_version(&recovered, Lba(thread * 1000 + WRITES % 3 * 32), LEN, oldest, WRITES);
+        }
+    });
+}
