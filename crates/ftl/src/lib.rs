@@ -85,10 +85,11 @@
 //! The device is cut into segments. The first holds two superblock slots. The others are free, or
 //! are filled from front to back with *records*: a header, entries, payload. A batch is one record,
 //! or one per segment that it spans. Batches of data and moved extents have an append point each for
-//! every class of lifetime, logs have one; a record is never changed once it is written. The *map* says
-//! which record holds the bytes of each sector; its *leaves* are in memory, or on the device, or both. A *checkpoint*
-//! is the map after one batch, on the device: the leaves that changed since the one before, and an index
-//! of all. The superblock points to its root. What the map does not point to is garbage, and collection
+//! every class of lifetime, logs have one; a record is never changed once it is written. A sealed segment
+//! ends in a *footer*, a copy of its headers and entries that saves reading all of it. The *map* says which
+//! record holds the bytes of each sector; its *leaves* are in memory, or on the device, or both. A
+//! *checkpoint* is the map after one batch, on the device: the leaves that changed since the one before,
+//! and an index of all. The superblock points to its root. What the map does not point to is garbage, and collection
 //! turns mostly-garbage segments into free ones by moving what is live.
 //!
 //! # Why a power cut at any instant is harmless

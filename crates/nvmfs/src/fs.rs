@@ -27,7 +27,9 @@
 //! while the ftl accepts a batch, which may wait for free segments, but not while anything is read;
 //! with exceptions, where only those wait that need the very same thing: a `record` is held while
 //! its own inode is read in, sectors are held while their old content is read, and `moves`, which orders
-//! renames from one directory to another, is held while these search. And while [`Nvmfs::check`] reads
+//! renames from one directory to another, is held while these search. A look at the ftl's map under a
+//! `record` or `inode_count` (is a number free, has a file data) reads a leaf when that is not in memory;
+//! not waiting for it there is still to be done. And while [`Nvmfs::check`] reads
 //! names and inodes it holds `structure`, so that these stand still.
 
 use std::{
