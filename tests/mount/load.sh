@@ -9,7 +9,7 @@ each=${SECONDS_EACH:-10}
 start 2G --threads 16
 
 shape() {
-    fio --name="$1" --directory="$mnt" --filename="$1" --size=64M --verify=crc32c --verify_fatal=1 \
+    fio --name="$1" --directory="$mnt" --filename="$1" --size=64M --verify=crc32c --verify_fatal=1 --verify_state_save=0 \
         --time_based=0 --runtime="$each" --end_fsync=1 --output="$WORK/fio.log" "${@:2}" ||
         { cat "$WORK/fio.log" >&2; fail "fio $*"; }
     grep -q 'err= 0' "$WORK/fio.log" || { cat "$WORK/fio.log" >&2; fail "fio $*"; }
