@@ -30,7 +30,7 @@ sql() {
 start_postgres() {
     as_postgres pg_ctl start -w -t 120 -D "$data" -l "$WORK/socket/log" -o "-c listen_addresses= \
         -c unix_socket_directories=$WORK/socket -c shared_buffers=16MB -c max_wal_size=64MB \
-        -c checkpoint_timeout=30s -c full_page_writes=$full_pages" >"$WORK/start.log" 2>&1 ||
+        -c checkpoint_timeout=30s -c dynamic_shared_memory_type=mmap -c full_page_writes=$full_pages" >"$WORK/start.log" 2>&1 ||
         { tail -20 "$WORK/start.log" "$WORK/socket/log" >&2; fail "postgres does not start"; }
     postmaster=$(head -1 "$data/postmaster.pid")
 }
