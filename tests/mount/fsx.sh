@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # fsx: random reads, writes, mappings, truncations, holes and copies of a file against a model in memory.
-# OPERATIONS (50,000) for each of SEEDS.
+# OPERATIONS (50,000) for each of SEEDS, by processes of 25,000: fsx 0.3.2 never unmaps what it wrote through
+# mappings, so a longer one spends its time, and in the end the kernel's limit, on old mappings.
 . "$(dirname "$0")/lib.sh"
 need_fuse
 need fsx
 build
 operations=${OPERATIONS:-50000}
 read -r -a seeds <<<"${SEEDS:-1}"
+slice=25000
 
 cat >"${TMPDIR:-/tmp}/fsx-$$.toml" <<'TOML'
 # 2 MiB: beyond one request.
@@ -34,10 +36,12 @@ config=${TMPDIR:-/tmp}/fsx-$$.toml
 for cache in "" --cache; do
     start 256M --threads 4 $cache
     for seed in "${seeds[@]}"; do
-        fsx -f "$config" -S "$seed" -N "$operations" "$mnt/fsx.$seed" >"$WORK/fsx.log" 2>&1 || {
-            tail -30 "$WORK/fsx.log" >&2
-            fail "seed $seed, $operations operations, options '$cache'"
-        }
+        for ((done = 0; done < operations; done += slice)); do
+            fsx -f "$config" -S "$((seed + done))" -N "$slice" "$mnt/fsx" >"$WORK/fsx.log" 2>&1 || {
+                tail -30 "$WORK/fsx.log" >&2
+                fail "fsx -S $((seed + done)) -N $slice, options '$cache'"
+            }
+        done
     done
     check_store
     rm -rf "$WORK"

@@ -81,7 +81,8 @@ check_store() {
 daemon_pid() {
     local pid
     for pid in $(pgrep -x lacuna); do
-        if tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qF -- "-- $store $mnt"; then
+        # Those of others may have ended since.
+        if { tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -qF -- "-- $store $mnt"; then
             echo "$pid"
             return
         fi

@@ -90,6 +90,15 @@ client() {
     python3 "$WORK/client.py" "$@"
 }
 
+# On a busy machine it takes a while until it does.
+maps_shared_memory() {
+    for _ in $(seq 300); do
+        if grep -q 'database-shm$' "/proc/$1/maps"; then return; fi
+        sleep 0.1
+    done
+    return 1
+}
+
 client make "$database" || fail "the database cannot be made"
 next=1
 before=0
@@ -102,10 +111,10 @@ for round in $(seq "$((rounds * 3))"); do
         python3 "$WORK/client.py" write "$database" "$((next + writer))" "$WORK/acks" 2>"$WORK/client$writer.log" &
         writers+=($!)
     done
-    sleep "$((2 + RANDOM % 2)).$((RANDOM % 10))"
     for pid in "${writers[@]}"; do
-        grep -q 'database-shm$' "/proc/$pid/maps" || { cat "$WORK"/client?.log >&2; fail "$what: no -shm file is mapped"; }
+        maps_shared_memory "$pid" || { cat "$WORK"/client?.log >&2; fail "$what: no -shm file is mapped"; }
     done
+    sleep "$((1 + RANDOM % 2)).$((RANDOM % 10))"
     [ "$victim" = clients ] || kill -9 "$(daemon_pid)"
     [ "$victim" = lacuna ] || kill -9 "${writers[@]}"
     if [ "$victim" = lacuna ]; then
