@@ -22,7 +22,7 @@ ACCOUNTS = 1000
 
 
 def connect(path, mapped):
-    db = sqlite3.connect(path, timeout=60, isolation_level=None)
+    db = sqlite3.connect(path, timeout=600, isolation_level=None)
     mode, = db.execute("pragma journal_mode = wal").fetchone()
     assert mode == "wal", mode
     db.execute("pragma synchronous = full")
@@ -99,6 +99,19 @@ maps_shared_memory() {
     return 1
 }
 
+tell_clients() {
+    local pid
+    ls -li "$mnt" || true
+    for pid in "${writers[@]}"; do
+        echo "client $pid:"
+        grep database "/proc/$pid/maps" || true
+        cat "/proc/$pid/stack" || true
+    done
+    cat "$WORK"/client?.log
+}
+
+writers=()
+trap 'code=$?; kill -9 "${writers[@]}" 2>/dev/null || true; finish $code' EXIT
 client make "$database" || fail "the database cannot be made"
 next=1
 before=0
@@ -106,15 +119,17 @@ for round in $(seq "$((rounds * 3))"); do
     victims=(both clients lacuna)
     victim=${victims[round % 3]}
     what="round $round, $victim killed, ${remount_with[*]}"
-    writers=()
     for writer in 0 1 2 3; do
         python3 "$WORK/client.py" write "$database" "$((next + writer))" "$WORK/acks" 2>"$WORK/client$writer.log" &
         writers+=($!)
     done
     for pid in "${writers[@]}"; do
-        maps_shared_memory "$pid" || { cat "$WORK"/client?.log >&2; fail "$what: no -shm file is mapped"; }
+        maps_shared_memory "$pid" || { tell_clients >&2; fail "$what: client $pid maps no -shm file"; }
     done
     sleep "$((1 + RANDOM % 2)).$((RANDOM % 10))"
+    for pid in "${writers[@]}"; do
+        kill -0 "$pid" || { tell_clients >&2; fail "$what: client $pid ended by itself"; }
+    done
     [ "$victim" = clients ] || kill -9 "$(daemon_pid)"
     [ "$victim" = lacuna ] || kill -9 "${writers[@]}"
     if [ "$victim" = lacuna ]; then
@@ -126,6 +141,7 @@ for round in $(seq "$((rounds * 3))"); do
         kill -9 "${writers[@]}" 2>/dev/null || true
     fi
     { wait "${writers[@]}" || true; } 2>/dev/null
+    writers=()
     if grep -h AssertionError "$WORK"/client?.log; then fail "$what: a transaction saw half of another"; fi
     if [ "$victim" = clients ]; then umount_store; else umount -l "$mnt"; fi
     "$LACUNA" check "$store" >/dev/null || fail "$what: the store is not sound"
