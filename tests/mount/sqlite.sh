@@ -90,10 +90,16 @@ client() {
     python3 "$WORK/client.py" "$@"
 }
 
-# On a busy machine it takes a while until it does.
+# On a busy machine it takes a while until it does. The file must have its name: under load the kernel calls it
+# deleted in some processes' maps, which is said of their dentry and not of the inode that they share.
 maps_shared_memory() {
+    local range
     for _ in $(seq 300); do
-        if grep -q 'database-shm$' "/proc/$1/maps"; then return; fi
+        range=$(awk '/database-shm/ { print $1; exit }' "/proc/$1/maps")
+        if [ -n "$range" ]; then
+            [ "$(stat -L -c '%i %h' "/proc/$1/map_files/$range")" = "$(stat -c '%i 1' "$database-shm")" ]
+            return
+        fi
         sleep 0.1
     done
     return 1
@@ -105,6 +111,7 @@ tell_clients() {
     for pid in "${writers[@]}"; do
         echo "client $pid:"
         grep database "/proc/$pid/maps" || true
+        find "/proc/$pid/map_files" -lname '*database*' -exec stat -L -c '%n is %i with %h names' {} + || true
         cat "/proc/$pid/stack" || true
     done
     cat "$WORK"/client?.log
