@@ -23,6 +23,8 @@ use crate::{
 
 /// Bytes that are read from the device at once.
 const WINDOW_BYTES: usize = 1 << 20;
+/// Starts of segments that are read at the same time.
+const STARTS_AT_ONCE: usize = 64;
 /// Bytes at the end of a segment that are read before the length of its footer is known.
 const FOOTER_READ_BYTES: usize = 4096;
 
@@ -183,26 +185,60 @@ pub(crate) fn read_footer(
     Ok(records.map(|records| records.into_iter().map(|(header, body)| Record { header, body }).collect()))
 }
 
-/// The life that the first record of `segment` says it belongs to, for segments without a header.
-pub(crate) fn claimed_life(device: &dyn BlockDevice, space: Space, segment: SegNo) -> Result<Option<Life>> {
-    let mut start =
-        AlignedBuf::zeroed((RECORDS_START + RECORD_HEADER_BYTES).next_multiple_of(space.block_bytes));
-    device.read_at(u64::from(segment.0) * space.segment_bytes as u64, &mut start)?;
-    let (raw, _) = RecordHeaderRaw::read_from_prefix(&start[RECORDS_START..]).expect("longer than a header");
-    Ok(raw.claimed_life().filter(|life| life.segment == segment))
+/// The life that the first record of each of `segments` says it belongs to, for those without a header.
+pub(crate) fn claimed_lives(
+    device: &dyn BlockDevice,
+    space: Space,
+    segments: &[SegNo],
+) -> Result<Vec<Option<Life>>> {
+    read_starts(device, space, segments, RECORDS_START + RECORD_HEADER_BYTES, |segment, start| {
+        let (raw, _) =
+            RecordHeaderRaw::read_from_prefix(&start[RECORDS_START..]).expect("that much was read");
+        raw.claimed_life().filter(|life| life.segment == segment)
+    })
 }
 
-/// The header of `segment`, if it has one of this store.
-pub(crate) fn read_header(
+/// The headers of all segments, where there is one of this store.
+pub(crate) fn read_headers(
     device: &dyn BlockDevice,
     space: Space,
     salt: Salt,
-    segment: SegNo,
-) -> Result<Option<SegmentHeader>> {
-    let mut block = AlignedBuf::zeroed(space.block_bytes);
-    device.read_at(u64::from(segment.0) * space.segment_bytes as u64, &mut block)?;
-    let (raw, _) = SegmentHeaderRaw::read_from_prefix(&block).expect("a block is longer than a header");
-    Ok(raw.verify(salt, segment).ok())
+) -> Result<Vec<Option<SegmentHeader>>> {
+    // The superblock's segment has none.
+    let segments: Vec<_> = (1..space.segments as u32).map(SegNo).collect();
+    let mut headers = vec![None];
+    headers.extend(read_starts(
+        device,
+        space,
+        &segments,
+        size_of::<SegmentHeaderRaw>(),
+        |segment, start| {
+            let (raw, _) = SegmentHeaderRaw::read_from_prefix(start).expect("that much was read");
+            raw.verify(salt, segment).ok()
+        },
+    )?);
+    Ok(headers)
+}
+
+/// What `parse` makes of the first `len` bytes of each of `segments`.
+fn read_starts<T>(
+    device: &dyn BlockDevice,
+    space: Space,
+    segments: &[SegNo],
+    len: usize,
+    parse: impl Fn(SegNo, &[u8]) -> T,
+) -> Result<Vec<T>> {
+    let mut parsed = Vec::with_capacity(segments.len());
+    for some in segments.chunks(STARTS_AT_ONCE) {
+        let read = |segment: &SegNo| {
+            let at = u64::from(segment.0) * space.segment_bytes as u64;
+            (at, AlignedBuf::zeroed(len.next_multiple_of(space.block_bytes)))
+        };
+        let mut reads: Vec<_> = some.iter().map(read).collect();
+        device.read_many(&mut reads)?;
+        parsed.extend(some.iter().zip(&reads).map(|(segment, (_, start))| parse(*segment, start)));
+    }
+    Ok(parsed)
 }
 
 /// The error for damage on `device`.
