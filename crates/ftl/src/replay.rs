@@ -205,7 +205,7 @@ impl Replay<'_> {
 
     fn read_source(&self, life: Life, offset: usize, root: &Root, found: &mut Found) -> Result<()> {
         let reader = SegmentReader::new(self.device, self.space, life.segment);
-        if let Ok(records) = read_footer(self.device, self.space, self.salt, life)? {
+        if let Ok(Ok(records)) = read_footer(self.device, self.space, self.salt, life) {
             for record in records.into_iter().filter(|record| record.header.offset as usize >= offset) {
                 let at = reader.device_offset(record.header.offset as usize);
                 found.end = found.end.max(at + u64::from(record.header.total_bytes));

@@ -1,12 +1,17 @@
 //! Finding the records of a segment: from its footer, or by a forward scan.
 //!
 //! A footer that counts tells of all records of the life that was sealed. It may have survived a power
-//! cut that took some of them. A segment that was open at a cut, or at the end of a process, has none.
+//! cut that took some of them. A segment that was open at a cut, or at the end of a process, has none. One
+//! that cannot be read is as good as none: it is a copy.
 //!
 //! A record starts where the one before it ended, or, when a flush padded in between, at the next
 //! device block. Each names its own segment, generation, epoch and offset under a checksum that is
 //! salted with the store's identity, so neither stale bytes of an earlier life nor data that looks
 //! like a record pass for one. The scan ends where neither place holds a record of this life.
+//!
+//! Blocks that cannot be read are an error as long as records follow each other. Behind the end of the
+//! scan they are passed over: nothing there is replayed, and of what was durable the device would have to
+//! have lost two blocks.
 
 use lacuna_device::{AlignedBuf, BlockDevice};
 use zerocopy::FromBytes;
@@ -36,11 +41,14 @@ pub(crate) struct SegmentReader<'a> {
     window: AlignedBuf,
     /// Offset of the window in the segment.
     start: usize,
+    /// Least length of a window.
+    ahead_bytes: usize,
 }
 
 impl<'a> SegmentReader<'a> {
     pub(crate) fn new(device: &'a dyn BlockDevice, space: Space, segment: SegNo) -> SegmentReader<'a> {
-        SegmentReader { device, space, segment, window: AlignedBuf::zeroed(0), start: 0 }
+        let window = AlignedBuf::zeroed(0);
+        SegmentReader { device, space, segment, window, start: 0, ahead_bytes: WINDOW_BYTES }
     }
 
     /// Byte on the device of `offset` in the segment.
@@ -52,32 +60,48 @@ impl<'a> SegmentReader<'a> {
     pub(crate) fn bytes(&mut self, offset: usize, len: usize) -> Result<&[u8]> {
         assert!(offset + len <= self.space.segment_bytes, "read beyond the segment");
         if offset < self.start || offset + len > self.start + self.window.len() {
-            let block = self.space.block_bytes;
-            let start = offset / block * block;
-            let end = (offset + len)
-                .next_multiple_of(block)
-                .max(start + WINDOW_BYTES)
-                .min(self.space.segment_bytes);
-            if self.window.len() != end - start {
-                self.window = AlignedBuf::zeroed(end - start);
+            let read = self.read_window(offset, len, self.ahead_bytes);
+            if read.is_err() && self.ahead_bytes > 0 {
+                // What cannot be read may not be what is asked for.
+                self.ahead_bytes = 0;
+                self.read_window(offset, len, 0)?;
+            } else {
+                read?;
             }
-            self.start = start;
-            self.device.read_at(self.device_offset(start), &mut self.window)?;
         }
         Ok(&self.window[offset - self.start..][..len])
     }
 
-    /// The first grain from `offset`, itself on a grain, that begins like a record.
-    fn find_magic(&mut self, mut offset: usize) -> Result<Option<usize>> {
-        while offset < self.space.segment_bytes {
-            let end = (offset + WINDOW_BYTES).next_multiple_of(WINDOW_BYTES).min(self.space.segment_bytes);
-            let mut grains = self.bytes(offset, end - offset)?.chunks_exact(GRAIN);
-            if let Some(index) = grains.position(RecordHeaderRaw::begins) {
-                return Ok(Some(offset + index * GRAIN));
-            }
-            offset = end;
+    fn read_window(&mut self, offset: usize, len: usize, ahead_bytes: usize) -> Result<()> {
+        let block = self.space.block_bytes;
+        let start = offset / block * block;
+        let end = (offset + len).next_multiple_of(block).max(start + ahead_bytes);
+        let mut window = std::mem::replace(&mut self.window, AlignedBuf::zeroed(0));
+        let len = end.min(self.space.segment_bytes) - start;
+        if window.len() != len {
+            window = AlignedBuf::zeroed(len);
         }
-        Ok(None)
+        self.device.read_at(self.device_offset(start), &mut window)?;
+        (self.window, self.start) = (window, start);
+        Ok(())
+    }
+
+    /// The first grain from `offset`, itself on a grain, that begins like a record. Passes over what cannot
+    /// be read.
+    fn find_magic(&mut self, mut offset: usize) -> Option<usize> {
+        let block = self.space.block_bytes;
+        let mut step = self.ahead_bytes.max(block);
+        while offset < self.space.segment_bytes {
+            let end = (offset + 1).next_multiple_of(step).min(self.space.segment_bytes);
+            let grains = self.bytes(offset, end - offset).map(|bytes| bytes.chunks_exact(GRAIN));
+            match grains.map(|mut grains| grains.position(RecordHeaderRaw::begins)) {
+                Ok(Some(index)) => return Some(offset + index * GRAIN),
+                Ok(None) => (offset, step) = (end, (step * 2).min(WINDOW_BYTES)),
+                Err(_) if step > block => step /= 2,
+                Err(_) => offset = end,
+            }
+        }
+        None
     }
 
     /// The record of `life` at `offset`, if there is one.
@@ -147,7 +171,7 @@ impl<'a> Scan<'a> {
     /// marks tell them apart. Records start on any grain.
     pub(crate) fn marks_beyond(&mut self) -> Result<Marks> {
         let (mut marks, mut at) = (Marks::default(), self.next.next_multiple_of(GRAIN));
-        while let Some(offset) = self.reader.find_magic(at)? {
+        while let Some(offset) = self.reader.find_magic(at) {
             if let Some(record) = self.reader.record(offset, self.salt, self.life)? {
                 marks = marks.max(record.header.durable());
             }
