@@ -112,6 +112,39 @@ fn footers(device: &dyn BlockDevice) -> Vec<Range<u64>> {
     (2..=64).map(|number| number << 20).filter(&mut is_footer).map(|end| end - 512..end).collect()
 }
 
+/// After a crash: a footer that was durable before cannot be one that the crash tore.
+#[test]
+fn damage_to_a_durable_footer_is_told_from_a_cut() {
+    let read_only = || Options { read_only: true, ..Options::default() };
+    let (device, ftl) = large();
+    ftl.checkpoint().unwrap();
+    for page in 0..1000 {
+        write_page(&ftl, page, 1);
+        if page % 100 == 99 {
+            ftl.flush().unwrap();
+        }
+    }
+    drop(ftl);
+    let footers = footers(&*device);
+    assert!(footers.len() > 10, "{} footers", footers.len());
+    assert_sound(&Ftl::open(device.clone(), read_only()).unwrap());
+    for (number, bytes) in footers.iter().enumerate() {
+        let mut block = AlignedBuf::zeroed(512);
+        device.read_at(bytes.start, &mut block).unwrap();
+        let sound = block.to_vec();
+        // In the copies or in the magic number.
+        block[if number % 2 == 0 { 440 } else { 448 }] ^= 1;
+        device.write_at(bytes.start, &block).unwrap();
+        let ftl = Ftl::open(device.clone(), read_only()).unwrap();
+        let findings = ftl.check(CheckDepth::Payload).unwrap().findings;
+        let place = format!("at byte {}: ", bytes.end);
+        // Of the last ones only the last flush tells, and that nobody noted.
+        assert!(findings.len() == 1 || number + 8 > footers.len(), "footer {number}: {findings:?}");
+        assert!(findings.iter().all(|found| found.message.contains(&place)), "{findings:?}");
+        device.write_at(bytes.start, &sound).unwrap();
+    }
+}
+
 /// A device on which some bytes cannot be read.
 struct Unreadable {
     device: Arc<dyn BlockDevice>,
