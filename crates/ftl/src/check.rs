@@ -3,11 +3,11 @@
 use crate::{
     CheckDepth, Error, Finding, Report, Result, Seq,
     addr::SegNo,
-    format::{Extent, LeafPlace, Live, RECORDS_START},
+    format::{Extent, LeafPlace, Life, Live, RECORDS_START, SegmentHeader, Superblock},
     log::{Log, State},
     map::{Absent, Leaf, LeafRef, Map, Recount},
     read::Pinned,
-    scan::{Scan, SegmentReader, read_footer},
+    scan::{Scan, SegmentReader, read_footer, read_headers},
     store::Store,
 };
 
@@ -31,8 +31,11 @@ impl Store {
         drop(leaves);
         if depth == CheckDepth::Payload {
             self.check_payload(&mut report)?;
+            let salt = self.log.lock().salt;
+            // What cannot be read is no evidence; who needs it says so.
+            let headers = read_headers(&*self.device, self.space, salt).unwrap_or_default();
             for segment in (1..self.space.segments as u32).map(SegNo) {
-                match self.check_footer(segment, &mut report) {
+                match self.check_footer(segment, &headers, &mut report) {
                     Err(error @ (Error::Corrupt { .. } | Error::Device(_))) => {
                         let message = format!("segment {}: {error}", segment.0);
                         report.findings.push(Finding { message });
@@ -159,18 +162,26 @@ impl Store {
     }
 
     /// Holds the footer of `segment`, if that is sealed, against its records. A segment that was sealed
-    /// since open must have one; in others a cut may have taken it, or records that it tells of.
-    fn check_footer(&self, segment: SegNo, report: &mut Report) -> Result<()> {
+    /// since open must have one, and so must one whose footer is known to be durable; in others a cut may
+    /// have taken it, or records that it tells of. `headers` may be of some time ago.
+    fn check_footer(
+        &self,
+        segment: SegNo,
+        headers: &[Option<SegmentHeader>],
+        report: &mut Report,
+    ) -> Result<()> {
         // Until it is released, nothing is freed.
         let _turn = self.maintenance.lock();
-        let (life, salt, is_own) = {
+        let superblock = self.superblock.lock().clone();
+        let (life, salt, must_be_there) = {
             let log = self.log.lock();
             let is_sealed = matches!(log.segment(segment).state, State::Sealed | State::Damaged);
             if !is_sealed || !log.is_written(segment) {
                 return Ok(());
             }
             let life = log.life(segment);
-            (life, log.salt, life.epoch == log.epoch && !self.options.read_only)
+            let is_own = life.epoch == log.epoch && !self.options.read_only;
+            (life, log.salt, is_own || is_footer_durable(headers, &superblock, life))
         };
         let mut found = |at: usize, what: &str| {
             let at = self.device_offset(segment, at);
@@ -179,7 +190,7 @@ impl Store {
         let footer = match read_footer(&*self.device, self.space, salt, life)? {
             Ok(footer) => footer,
             Err(flaw) => {
-                if is_own {
+                if must_be_there {
                     found(self.space.segment_bytes, flaw);
                 }
                 return Ok(());
@@ -194,7 +205,7 @@ impl Store {
                 return Ok(());
             }
         }
-        if let Some(record) = told.next().filter(|_| is_own) {
+        if let Some(record) = told.next().filter(|_| must_be_there) {
             found(record.header.offset as usize, "a record that the footer tells of is not there");
         }
         Ok(())
@@ -218,6 +229,22 @@ impl Store {
         }
         Ok(None)
     }
+}
+
+/// Whether the footer of `life`, and all records that it tells of, were made durable: the next segment was
+/// opened at its append point, and a flush that covers a batch after that has ended. Segments are sealed
+/// before the next is opened, and a flush waits for all that is on its way.
+fn is_footer_durable(headers: &[Option<SegmentHeader>], superblock: &Superblock, life: Life) -> bool {
+    let of_epoch = || headers.iter().flatten().filter(|header| header.epoch == life.epoch);
+    let known = (superblock.epoch == life.epoch).then_some(superblock.flushed_seq);
+    let flushed = of_epoch().map(|header| header.durable.batches).chain(known).max();
+    let is_own =
+        |header: &&SegmentHeader| header.segment == life.segment && header.generation == life.generation;
+    let Some(own) = of_epoch().find(is_own) else { return false };
+    let is_later = |next: &SegmentHeader| {
+        (next.kind, next.class) == (own.kind, own.class) && next.generation > own.generation
+    };
+    of_epoch().any(|next| is_later(next) && Some(next.opened_seq) < flushed)
 }
 
 /// All leaves of the map at one moment; their segments are pinned until it is dropped.

@@ -31,6 +31,8 @@
 mod load;
 mod writer;
 
+use std::collections::HashMap;
+
 use zerocopy::IntoBytes;
 
 pub(crate) use load::{Loaded, load};
@@ -53,6 +55,9 @@ use crate::{
 
 /// Dirty leaves that are written out at once to make room in memory.
 const WRITE_BACK_LEAVES: usize = 128;
+
+/// Leaves that are read together to be written elsewhere.
+const LEAVES_AT_ONCE: usize = 1024;
 
 /// What is noted when a checkpoint begins.
 struct Beginning {
@@ -180,13 +185,15 @@ impl Store {
         leaves: &mut [LeafRef],
         is_due: impl Fn(&LeafRef) -> bool,
     ) -> Result<()> {
-        for number in 0..leaves.len() {
-            if !is_due(&leaves[number]) {
-                continue;
+        let due: Vec<_> = (0..leaves.len()).filter(|number| is_due(&leaves[*number])).collect();
+        for numbers in due.chunks(LEAVES_AT_ONCE) {
+            let mut moved = self.leaves_to_move(numbers.iter().map(|number| &leaves[*number]))?;
+            for number in numbers {
+                let LeafRef { span, leaf, .. } = &leaves[*number];
+                let Some(leaf) = leaf.clone().or_else(|| moved.remove(&span.start)) else { continue };
+                let written = writer.push_leaf(*number, &leaf)?;
+                self.note_places(leaves, written);
             }
-            let Some(leaf) = self.leaf_to_write(&leaves[number])? else { continue };
-            let written = writer.push_leaf(number, &leaf)?;
-            self.note_places(leaves, written);
         }
         let written = writer.finish_leaves()?;
         self.note_places(leaves, written);
@@ -206,21 +213,34 @@ impl Store {
         }
     }
 
-    /// The leaf behind a reference. None if it is damaged: then it stays where it is, and the damage is
-    /// reported to those who need what it maps.
-    fn leaf_to_write(&self, leaf: &LeafRef) -> Result<Option<Leaf>> {
-        if let Some(leaf) = &leaf.leaf {
-            return Ok(Some(leaf.clone()));
+    /// Those of `leaves` that are on the device only, by start. One that is damaged is not among them:
+    /// then it stays where it is, and the damage is reported to those who need what it maps.
+    fn leaves_to_move<'l>(&self, leaves: impl Iterator<Item = &'l LeafRef>) -> Result<HashMap<u64, Leaf>> {
+        // Their segments are not reused now: that takes `maintenance`.
+        let absent: Vec<_> = leaves
+            .filter(|leaf| leaf.leaf.is_none())
+            .map(|LeafRef { span, live, place, .. }| {
+                let place = place.expect("a leaf is in memory or has a place");
+                Absent { span: span.clone(), live: *live, place }
+            })
+            .collect();
+        let mut found = HashMap::with_capacity(absent.len());
+        let mut read = |absent: Vec<Absent>| {
+            self.leaf_reader().read(absent, |absent, leaf| {
+                found.insert(absent.span.start, leaf);
+            })
+        };
+        match read(absent.clone()) {
+            Err(Error::Corrupt { .. }) => {}
+            result => return result.map(|()| found),
         }
-        // Its segment is not reused now: that takes `maintenance`.
-        let place = leaf.place.expect("a leaf is in memory or has a place");
-        let absent = Absent { span: leaf.span.clone(), live: leaf.live, place };
-        let mut found = None;
-        match self.leaf_reader().read(vec![absent], |_, leaf| found = Some(leaf)) {
-            Ok(()) => Ok(found),
-            Err(Error::Corrupt { .. }) => Ok(None),
-            Err(error) => Err(error),
+        for absent in absent {
+            match read(vec![absent]) {
+                Ok(()) | Err(Error::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(found)
     }
 
     /// Writes some dirty leaves out, so that they can be evicted, with `maintenance` held. Where

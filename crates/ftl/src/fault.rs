@@ -26,6 +26,10 @@ use crate::{
 
 /// Leaves that lie in one run of at most so many bytes are read at once.
 const RUN_BYTES: usize = 256 << 10;
+/// So many bytes between two leaves do not end a run: they are read sooner than a run more is.
+const GAP_BYTES: usize = 16 << 10;
+/// Runs that are read at the same time.
+const RUNS_AT_ONCE: usize = 16;
 /// Leaves that eviction looks at under one hold of the map's lock.
 const EVICT_VISITS: u64 = 16 << 10;
 
@@ -44,22 +48,50 @@ impl LeafReader<'_> {
     /// Reads and verifies `absent`, and passes each leaf to `install`.
     pub(crate) fn read(&self, mut absent: Vec<Absent>, mut install: impl FnMut(&Absent, Leaf)) -> Result<()> {
         absent.sort_unstable_by_key(|absent| (absent.place.segment, absent.place.grain));
-        let mut rest = &absent[..];
+        let (mut runs, mut rest) = (Vec::new(), &absent[..]);
         while !rest.is_empty() {
             let (run, later) = rest.split_at(self.run_length(rest));
+            runs.push(run);
             rest = later;
-            let block = self.space.block_bytes;
-            let (first, last) = (run[0].place, run[run.len() - 1].place);
-            let start = first.offset() / block * block;
-            let end = (last.offset() + usize::from(last.bytes)).next_multiple_of(block);
-            let mut buf = AlignedBuf::zeroed(end - start);
-            let at = self.device_offset(&first) - (first.offset() - start) as u64;
-            self.device.read_at(at, &mut buf)?;
-            for absent in run {
-                let bytes = &buf[absent.place.offset() - start..][..usize::from(absent.place.bytes)];
-                install(absent, self.verify(absent, bytes)?);
+        }
+        for runs in runs.chunks(RUNS_AT_ONCE) {
+            let bytes = runs.iter().map(|run| self.blocks(run));
+            let mut reads: Vec<_> = bytes.map(|(at, len)| (at, AlignedBuf::zeroed(len))).collect();
+            if self.device.read_many(&mut reads).is_ok() {
+                for (run, (start, buf)) in runs.iter().zip(&reads) {
+                    run.iter().try_for_each(|absent| self.take(absent, *start, buf, &mut install))?;
+                }
+                continue;
+            }
+            // What cannot be read may be another leaf, or lie between them.
+            for absent in runs.iter().copied().flatten() {
+                let (start, len) = self.blocks(std::slice::from_ref(absent));
+                let mut buf = AlignedBuf::zeroed(len);
+                self.device.read_at(start, &mut buf)?;
+                self.take(absent, start, &buf, &mut install)?;
             }
         }
+        Ok(())
+    }
+
+    /// Byte on the device and length of the blocks that `run` lies in.
+    fn blocks(&self, run: &[Absent]) -> (u64, usize) {
+        let (first, last) = (run[0].place, run[run.len() - 1].place);
+        let start = first.offset() / self.space.block_bytes * self.space.block_bytes;
+        let end = (last.offset() + usize::from(last.bytes)).next_multiple_of(self.space.block_bytes);
+        (self.device_offset(&first) - (first.offset() - start) as u64, end - start)
+    }
+
+    /// Passes the leaf to `install` that lies in `buf`, which was read from byte `start` of the device.
+    fn take(
+        &self,
+        absent: &Absent,
+        start: u64,
+        buf: &[u8],
+        install: &mut impl FnMut(&Absent, Leaf),
+    ) -> Result<()> {
+        let at = (self.device_offset(&absent.place) - start) as usize;
+        install(absent, self.verify(absent, &buf[at..][..usize::from(absent.place.bytes)])?);
         Ok(())
     }
 
@@ -70,7 +102,7 @@ impl LeafReader<'_> {
         let follows = absent[1..].iter().take_while(|absent| {
             let place = absent.place;
             let is_near = place.segment == first.segment
-                && place.offset() < end + self.space.block_bytes
+                && place.offset() <= end + GAP_BYTES
                 && place.offset() + usize::from(place.bytes) <= first.offset() + RUN_BYTES;
             end = place.offset() + usize::from(place.bytes);
             is_near
@@ -87,10 +119,11 @@ impl LeafReader<'_> {
         verified.map_err(|flaw| corrupt(self.device, "map leaf", self.device_offset(place), flaw))
     }
 
-    /// Brings in all that a change of `range` needs, where no other thread sees the map.
-    pub(crate) fn fault_in(&self, map: &mut Map, range: Range<u64>) -> Result<()> {
+    /// Brings in all that changes of `ranges` (sorted, without overlap) need, where no other thread sees
+    /// the map.
+    pub(crate) fn fault_in(&self, map: &mut Map, ranges: &[Range<u64>]) -> Result<()> {
         loop {
-            let absent = map.absent(std::slice::from_ref(&range));
+            let absent = map.absent(ranges);
             if absent.is_empty() {
                 return Ok(());
             }

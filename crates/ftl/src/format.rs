@@ -7,7 +7,7 @@
 mod footer;
 mod map;
 
-use std::mem::size_of;
+use std::{mem::size_of, ops::Range};
 
 use crc32c::{crc32c, crc32c_append};
 use zerocopy::{
@@ -571,6 +571,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Its sectors.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.lba.0..self.lba.0 + self.sectors
+    }
+
     pub(crate) fn to_raw(self) -> EntryRaw {
         EntryRaw {
             lba: self.lba.0.into(),

@@ -31,4 +31,8 @@ lacuna_device::breakable_rules! {
     BirthCounts = "birth-counts",
     /// A relocation that is missing below the last mark is damage.
     MoveMarksCount = "move-marks-count",
+    /// A footer is verified before anything in it is believed.
+    FooterVerified = "footer-verified",
+    /// One that an earlier life of its segment has left says nothing of this one.
+    FooterOfThisLife = "footer-of-this-life",
 }

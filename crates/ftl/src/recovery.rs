@@ -31,7 +31,7 @@ use crate::{
     log::{Log, Segment, State},
     replay::Replay,
     reuse::Coverage,
-    scan::read_header,
+    scan::read_headers,
     store::Store,
     superblock,
     sync::{
@@ -54,9 +54,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     let salt = Salt::of(&superblock.uuid);
     let checkpoint::Loaded { mut map, root, segments: root_segments } =
         checkpoint::load(&*device, space, salt, &superblock)?;
-    let headers = (0..space.segments as u32)
-        .map(|no| if no == 0 { Ok(None) } else { read_header(&*device, space, salt, SegNo(no)) })
-        .collect::<Result<Vec<_>>>()?;
+    let headers = read_headers(&*device, space, salt)?;
 
     let weight_loaded = map.weight(0);
     let leaves = LeafReader { device: &*device, space };

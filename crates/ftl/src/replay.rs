@@ -19,7 +19,11 @@
 //! Marks of what was durable are in records and in segments' headers. So what was reused after a flush
 //! carries the mark of that flush, and a relocation that is missing below it is damage with a place.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use crc32c::crc32c;
 use lacuna_device::BlockDevice;
@@ -29,12 +33,12 @@ use crate::{
     addr::SegNo,
     fault::{self, LeafReader},
     format::{
-        Entry, EntryKind, Extent, Life, Marks, Place, RECORDS_START, RecordHeader, RecordKind, Root, Salt,
-        SegmentHeader, SegmentKind,
+        Entry, EntryKind, Extent, LEAF_BYTES_MAX, Life, Marks, Place, RECORDS_START, RecordHeader,
+        RecordKind, Root, Salt, SegmentHeader, SegmentKind,
     },
     map::Map,
     mutant::{Rule, is_broken},
-    scan::{Record, Scan, SegmentReader, claimed_life, corrupt, read_footer},
+    scan::{Record, Scan, SegmentReader, claimed_lives, corrupt, read_footer},
     space::Space,
 };
 
@@ -43,6 +47,8 @@ const READERS: usize = 4;
 const READERS_FROM_BYTES: usize = 64 << 20;
 /// Leaves of the map that were only looked at are evicted after so many batches or relocations.
 const BATCHES_PER_EVICTION: u64 = 256;
+/// Entries whose leaves of the map are read together; fewer where memory is short.
+const ENTRIES_AHEAD: usize = 64 << 10;
 
 /// Reads the log of one epoch.
 pub(crate) struct Replay<'a> {
@@ -77,7 +83,7 @@ struct Found {
     batches: BTreeMap<Seq, Vec<Part>>,
     moves: BTreeMap<Seq, Part>,
     durable: Marks,
-    /// Byte on the device at which a scan ended.
+    /// The last byte on the device at which a scan ended.
     end: u64,
 }
 
@@ -103,7 +109,7 @@ impl Found {
         }
         self.moves.extend(other.moves);
         self.durable = self.durable.max(other.durable);
-        self.end = other.end;
+        self.end = self.end.max(other.end);
     }
 }
 
@@ -146,14 +152,13 @@ impl Replay<'_> {
         headers: &[Option<SegmentHeader>],
     ) -> Result<Marks> {
         let mut marks = Marks::default();
-        for (no, _) in headers.iter().enumerate().skip(1).filter(|(_, header)| header.is_none()) {
-            let segment = SegNo(no as u32);
-            let claimed = claimed_life(self.device, self.space, segment)?;
-            let is_wanted = |life: &Life| life.epoch == self.epoch && life.generation >= root.generation_next;
-            if let Some(life) = claimed.filter(is_wanted) {
-                let reader = SegmentReader::new(self.device, self.space, segment);
-                marks = marks.max(Scan::new(reader, self.salt, life, RECORDS_START).marks_beyond()?);
-            }
+        let headless = headers.iter().enumerate().skip(1).filter(|(_, header)| header.is_none());
+        let headless: Vec<_> = headless.map(|(no, _)| SegNo(no as u32)).collect();
+        let is_wanted = |life: &Life| life.epoch == self.epoch && life.generation >= root.generation_next;
+        let claimed = claimed_lives(self.device, self.space, &headless)?;
+        for life in claimed.into_iter().flatten().filter(is_wanted) {
+            let reader = SegmentReader::new(self.device, self.space, life.segment);
+            marks = marks.max(Scan::new(reader, self.salt, life, RECORDS_START).marks_beyond()?);
         }
         Ok(marks)
     }
@@ -176,20 +181,20 @@ impl Replay<'_> {
 
     /// Reads all sources, large ones at the same time: one reader does not fill a fast device.
     fn read_sources(&self, sources: &[(Life, usize)], root: &Root) -> Result<Found> {
-        let read = |sources: &[(Life, usize)]| {
+        // One with a footer takes a moment, one without takes long: who is done takes the next.
+        let next = AtomicUsize::new(0);
+        let read = || {
             let mut found = Found::default();
-            for (life, offset) in sources {
+            while let Some((life, offset)) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
                 self.read_source(*life, *offset, root, &mut found)?;
             }
             Ok(found)
         };
         if sources.len() * self.space.segment_bytes < READERS_FROM_BYTES {
-            return read(sources);
+            return read();
         }
         std::thread::scope(|scope| {
-            let read = &read;
-            let shares = sources.chunks(sources.len().div_ceil(READERS));
-            let readers: Vec<_> = shares.map(|share| scope.spawn(move || read(share))).collect();
+            let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
             let mut found = Found::default();
             for reader in readers {
                 found.join(reader.join().expect("a reader panicked")?);
@@ -200,10 +205,10 @@ impl Replay<'_> {
 
     fn read_source(&self, life: Life, offset: usize, root: &Root, found: &mut Found) -> Result<()> {
         let reader = SegmentReader::new(self.device, self.space, life.segment);
-        if let Ok(records) = read_footer(self.device, self.space, self.salt, life)? {
+        if let Ok(Ok(records)) = read_footer(self.device, self.space, self.salt, life) {
             for record in records.into_iter().filter(|record| record.header.offset as usize >= offset) {
                 let at = reader.device_offset(record.header.offset as usize);
-                found.end = at + u64::from(record.header.total_bytes);
+                found.end = found.end.max(at + u64::from(record.header.total_bytes));
                 found.note(Part { record, at }, root);
             }
             return Ok(());
@@ -213,7 +218,7 @@ impl Replay<'_> {
             let at = scan.reader.device_offset(record.header.offset as usize);
             found.note(Part { record, at }, root);
         }
-        found.end = scan.device_offset();
+        found.end = found.end.max(scan.device_offset());
         found.durable = found.durable.max(scan.marks_beyond()?);
         Ok(())
     }
@@ -221,6 +226,7 @@ impl Replay<'_> {
     /// The first pass; returns the last batch that is there.
     fn apply_batches(&self, found: &mut Found, root: &Root, map: &mut Map) -> Result<Seq> {
         let (mut last, mut payloads) = (root.start_seq, self.payloads());
+        let mut ahead = last;
         while let Some((seq, mut parts)) = take_next(&mut found.batches, last) {
             parts.sort_unstable_by_key(|part| part.record.header.part);
             if !is_whole(&parts) && !is_broken(Rule::AllParts) {
@@ -236,8 +242,12 @@ impl Replay<'_> {
                 break;
             }
             last = seq;
+            if last > ahead {
+                let rest = found.batches.iter().map(|(seq, parts)| (*seq, parts.as_slice()));
+                ahead = self.read_ahead(map, [(seq, parts.as_slice())].into_iter().chain(rest));
+            }
             for entry in entries {
-                self.leaves.fault_in(map, entry.lba.0..entry.lba.0 + entry.sectors)?;
+                self.leaves.fault_in(map, &[entry.range()])?;
                 apply(map, entry, last);
             }
             if last.0.is_multiple_of(BATCHES_PER_EVICTION) {
@@ -257,7 +267,13 @@ impl Replay<'_> {
     fn apply_moves(&self, found: &Found, root: &Root, map: &mut Map) -> Result<Seq> {
         let durable = found.durable.moves;
         let (mut expected, mut payloads) = (root.start_move.next(), self.payloads());
+        let mut ahead = root.start_move;
         for (number, part) in &found.moves {
+            if *number > ahead {
+                let rest = found.moves.range(*number..);
+                ahead =
+                    self.read_ahead(map, rest.map(|(number, part)| (*number, std::slice::from_ref(part))));
+            }
             if *number > expected && expected <= durable {
                 break;
             }
@@ -267,7 +283,7 @@ impl Replay<'_> {
             expected = number.next();
             for entry in self.entries(part)? {
                 if *number <= durable || payloads.are_whole(std::slice::from_ref(&entry))? {
-                    self.leaves.fault_in(map, entry.lba.0..entry.lba.0 + entry.sectors)?;
+                    self.leaves.fault_in(map, &[entry.range()])?;
                     relocate(map, &entry);
                 }
             }
@@ -285,6 +301,25 @@ impl Replay<'_> {
         Ok(Seq(expected.0 - 1))
     }
 
+    /// Brings in the leaves in which the first of `records`, in order, lie, and returns the last of these.
+    /// They are read many at a time and in the order of the device, those of one record would be read one
+    /// by one. What cannot be read is left to who applies the record: a cut may make it void.
+    fn read_ahead<'p>(&self, map: &mut Map, records: impl Iterator<Item = (Seq, &'p [Part])>) -> Seq {
+        let fit = |bytes: u64| (bytes / 4 / LEAF_BYTES_MAX as u64).max(1) as usize;
+        let entries_max = self.map_memory.map_or(ENTRIES_AHEAD, fit).min(ENTRIES_AHEAD);
+        let (mut last, mut ranges) = (Seq(0), Vec::new());
+        for (number, parts) in records {
+            last = number;
+            let entries = parts.iter().flat_map(|part| part.record.entries().unwrap_or_default());
+            ranges.extend(entries.map(|entry| entry.range()));
+            if ranges.len() >= entries_max {
+                break;
+            }
+        }
+        let _ = self.leaves.fault_in(map, &united(ranges));
+        last
+    }
+
     fn entries(&self, part: &Part) -> Result<Vec<Entry>> {
         part.record.entries().map_err(|flaw| corrupt(self.device, "log record", part.at, flaw))
     }
@@ -294,8 +329,8 @@ impl Replay<'_> {
     }
 }
 
-/// Verifies what the power may have cut, although a footer told of it. It comes in the order of the log, from as many segments
-/// at a time as there are append points.
+/// Verifies what the power may have cut, although a footer told of it. It comes in the order of the log,
+/// from as many segments at a time as there are append points.
 struct Payloads<'a> {
     replay: &'a Replay<'a>,
     readers: HashMap<SegNo, SegmentReader<'a>>,
@@ -344,6 +379,19 @@ fn take_next(batches: &mut BTreeMap<Seq, Vec<Part>>, last: Seq) -> Option<(Seq, 
     (*next.key() == last.next() || is_broken(Rule::StopAtGap)).then(|| next.remove_entry())
 }
 
+/// The same sectors as sorted ranges without overlap.
+fn united(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, before| {
+        let is_reached = next.start <= before.end;
+        if is_reached {
+            before.end = before.end.max(next.end);
+        }
+        is_reached
+    });
+    ranges
+}
+
 /// Whether the sorted `parts` are a batch: numbered from 0, the last and only the last marked so.
 fn is_whole(parts: &[Part]) -> bool {
     let numbered = |(index, part): (usize, &Part)| {
@@ -355,7 +403,7 @@ fn is_whole(parts: &[Part]) -> bool {
 
 fn apply(map: &mut Map, entry: Entry, seq: Seq) {
     match entry.kind {
-        EntryKind::Trim => map.trim(entry.lba.0..entry.lba.0 + entry.sectors),
+        EntryKind::Trim => map.trim(entry.range()),
         EntryKind::Write => map.write(entry.lba, entry.sectors, entry.phys, entry.stored, entry.crc, seq),
         EntryKind::Relocate => unreachable!("a batch record has no relocations"),
     }
@@ -368,8 +416,8 @@ fn holds_bytes_of(entry: &Entry, piece: &Extent) -> bool {
 
 /// Points the map to the new place of whatever it still holds of what `entry` moved.
 fn relocate(map: &mut Map, entry: &Entry) {
-    let range = entry.lba.0..entry.lba.0 + entry.sectors;
-    let pieces = map.extents(range).map(|found| found.expect("all leaves of the range are in memory"));
+    let pieces =
+        map.extents(entry.range()).map(|found| found.expect("all leaves of the range are in memory"));
     let pieces: Vec<_> = pieces.filter(|(_, piece)| holds_bytes_of(entry, piece)).collect();
     for (lba, piece) in pieces {
         let Entry { phys, stored, crc, .. } = *entry;
@@ -410,6 +458,14 @@ mod tests {
         let mut map = Map::new(4);
         map.write(Lba(0), 32, OLD, 16384, 1, Seq(5));
         map
+    }
+
+    #[test]
+    fn united_ranges_are_sorted_and_apart() {
+        let of = |ranges: &[(u64, u64)]| united(ranges.iter().map(|(start, end)| *start..*end).collect());
+        assert_eq!(of(&[]), []);
+        assert_eq!(of(&[(8, 9), (0, 4), (3, 6), (1, 2)]), [0..6, 8..9]);
+        assert_eq!(of(&[(4, 8), (0, 4), (9, 9)]), [0..8, 9..9]);
     }
 
     #[test]

@@ -1,12 +1,17 @@
 //! Finding the records of a segment: from its footer, or by a forward scan.
 //!
 //! A footer that counts tells of all records of the life that was sealed. It may have survived a power
-//! cut that took some of them. A segment that was open at a cut, or at the end of a process, has none.
+//! cut that took some of them. A segment that was open at a cut, or at the end of a process, has none. One
+//! that cannot be read is as good as none: it is a copy.
 //!
 //! A record starts where the one before it ended, or, when a flush padded in between, at the next
 //! device block. Each names its own segment, generation, epoch and offset under a checksum that is
 //! salted with the store's identity, so neither stale bytes of an earlier life nor data that looks
 //! like a record pass for one. The scan ends where neither place holds a record of this life.
+//!
+//! Blocks that cannot be read are an error as long as records follow each other. Behind the end of the
+//! scan they are passed over: nothing there is replayed, and of what was durable the device would have to
+//! have lost two blocks.
 
 use lacuna_device::{AlignedBuf, BlockDevice};
 use zerocopy::FromBytes;
@@ -23,6 +28,8 @@ use crate::{
 
 /// Bytes that are read from the device at once.
 const WINDOW_BYTES: usize = 1 << 20;
+/// Starts of segments that are read at the same time.
+const STARTS_AT_ONCE: usize = 64;
 /// Bytes at the end of a segment that are read before the length of its footer is known.
 const FOOTER_READ_BYTES: usize = 4096;
 
@@ -34,11 +41,14 @@ pub(crate) struct SegmentReader<'a> {
     window: AlignedBuf,
     /// Offset of the window in the segment.
     start: usize,
+    /// Least length of a window.
+    ahead_bytes: usize,
 }
 
 impl<'a> SegmentReader<'a> {
     pub(crate) fn new(device: &'a dyn BlockDevice, space: Space, segment: SegNo) -> SegmentReader<'a> {
-        SegmentReader { device, space, segment, window: AlignedBuf::zeroed(0), start: 0 }
+        let window = AlignedBuf::zeroed(0);
+        SegmentReader { device, space, segment, window, start: 0, ahead_bytes: WINDOW_BYTES }
     }
 
     /// Byte on the device of `offset` in the segment.
@@ -50,32 +60,48 @@ impl<'a> SegmentReader<'a> {
     pub(crate) fn bytes(&mut self, offset: usize, len: usize) -> Result<&[u8]> {
         assert!(offset + len <= self.space.segment_bytes, "read beyond the segment");
         if offset < self.start || offset + len > self.start + self.window.len() {
-            let block = self.space.block_bytes;
-            let start = offset / block * block;
-            let end = (offset + len)
-                .next_multiple_of(block)
-                .max(start + WINDOW_BYTES)
-                .min(self.space.segment_bytes);
-            if self.window.len() != end - start {
-                self.window = AlignedBuf::zeroed(end - start);
+            let read = self.read_window(offset, len, self.ahead_bytes);
+            if read.is_err() && self.ahead_bytes > 0 {
+                // What cannot be read may not be what is asked for.
+                self.ahead_bytes = 0;
+                self.read_window(offset, len, 0)?;
+            } else {
+                read?;
             }
-            self.start = start;
-            self.device.read_at(self.device_offset(start), &mut self.window)?;
         }
         Ok(&self.window[offset - self.start..][..len])
     }
 
-    /// The first grain from `offset`, itself on a grain, that begins like a record.
-    fn find_magic(&mut self, mut offset: usize) -> Result<Option<usize>> {
-        while offset < self.space.segment_bytes {
-            let end = (offset + WINDOW_BYTES).next_multiple_of(WINDOW_BYTES).min(self.space.segment_bytes);
-            let mut grains = self.bytes(offset, end - offset)?.chunks_exact(GRAIN);
-            if let Some(index) = grains.position(RecordHeaderRaw::begins) {
-                return Ok(Some(offset + index * GRAIN));
-            }
-            offset = end;
+    fn read_window(&mut self, offset: usize, len: usize, ahead_bytes: usize) -> Result<()> {
+        let block = self.space.block_bytes;
+        let start = offset / block * block;
+        let end = (offset + len).next_multiple_of(block).max(start + ahead_bytes);
+        let mut window = std::mem::replace(&mut self.window, AlignedBuf::zeroed(0));
+        let len = end.min(self.space.segment_bytes) - start;
+        if window.len() != len {
+            window = AlignedBuf::zeroed(len);
         }
-        Ok(None)
+        self.device.read_at(self.device_offset(start), &mut window)?;
+        (self.window, self.start) = (window, start);
+        Ok(())
+    }
+
+    /// The first grain from `offset`, itself on a grain, that begins like a record. Passes over what cannot
+    /// be read.
+    fn find_magic(&mut self, mut offset: usize) -> Option<usize> {
+        let block = self.space.block_bytes;
+        let mut step = self.ahead_bytes.max(block);
+        while offset < self.space.segment_bytes {
+            let end = (offset + 1).next_multiple_of(step).min(self.space.segment_bytes);
+            let grains = self.bytes(offset, end - offset).map(|bytes| bytes.chunks_exact(GRAIN));
+            match grains.map(|mut grains| grains.position(RecordHeaderRaw::begins)) {
+                Ok(Some(index)) => return Some(offset + index * GRAIN),
+                Ok(None) => (offset, step) = (end, (step * 2).min(WINDOW_BYTES)),
+                Err(_) if step > block => step /= 2,
+                Err(_) => offset = end,
+            }
+        }
+        None
     }
 
     /// The record of `life` at `offset`, if there is one.
@@ -145,7 +171,7 @@ impl<'a> Scan<'a> {
     /// marks tell them apart. Records start on any grain.
     pub(crate) fn marks_beyond(&mut self) -> Result<Marks> {
         let (mut marks, mut at) = (Marks::default(), self.next.next_multiple_of(GRAIN));
-        while let Some(offset) = self.reader.find_magic(at)? {
+        while let Some(offset) = self.reader.find_magic(at) {
             if let Some(record) = self.reader.record(offset, self.salt, self.life)? {
                 marks = marks.max(record.header.durable());
             }
@@ -183,26 +209,60 @@ pub(crate) fn read_footer(
     Ok(records.map(|records| records.into_iter().map(|(header, body)| Record { header, body }).collect()))
 }
 
-/// The life that the first record of `segment` says it belongs to, for segments without a header.
-pub(crate) fn claimed_life(device: &dyn BlockDevice, space: Space, segment: SegNo) -> Result<Option<Life>> {
-    let mut start =
-        AlignedBuf::zeroed((RECORDS_START + RECORD_HEADER_BYTES).next_multiple_of(space.block_bytes));
-    device.read_at(u64::from(segment.0) * space.segment_bytes as u64, &mut start)?;
-    let (raw, _) = RecordHeaderRaw::read_from_prefix(&start[RECORDS_START..]).expect("longer than a header");
-    Ok(raw.claimed_life().filter(|life| life.segment == segment))
+/// The life that the first record of each of `segments` says it belongs to, for those without a header.
+pub(crate) fn claimed_lives(
+    device: &dyn BlockDevice,
+    space: Space,
+    segments: &[SegNo],
+) -> Result<Vec<Option<Life>>> {
+    read_starts(device, space, segments, RECORDS_START + RECORD_HEADER_BYTES, |segment, start| {
+        let (raw, _) =
+            RecordHeaderRaw::read_from_prefix(&start[RECORDS_START..]).expect("that much was read");
+        raw.claimed_life().filter(|life| life.segment == segment)
+    })
 }
 
-/// The header of `segment`, if it has one of this store.
-pub(crate) fn read_header(
+/// The headers of all segments, where there is one of this store.
+pub(crate) fn read_headers(
     device: &dyn BlockDevice,
     space: Space,
     salt: Salt,
-    segment: SegNo,
-) -> Result<Option<SegmentHeader>> {
-    let mut block = AlignedBuf::zeroed(space.block_bytes);
-    device.read_at(u64::from(segment.0) * space.segment_bytes as u64, &mut block)?;
-    let (raw, _) = SegmentHeaderRaw::read_from_prefix(&block).expect("a block is longer than a header");
-    Ok(raw.verify(salt, segment).ok())
+) -> Result<Vec<Option<SegmentHeader>>> {
+    // The superblock's segment has none.
+    let segments: Vec<_> = (1..space.segments as u32).map(SegNo).collect();
+    let mut headers = vec![None];
+    headers.extend(read_starts(
+        device,
+        space,
+        &segments,
+        size_of::<SegmentHeaderRaw>(),
+        |segment, start| {
+            let (raw, _) = SegmentHeaderRaw::read_from_prefix(start).expect("that much was read");
+            raw.verify(salt, segment).ok()
+        },
+    )?);
+    Ok(headers)
+}
+
+/// What `parse` makes of the first `len` bytes of each of `segments`.
+fn read_starts<T>(
+    device: &dyn BlockDevice,
+    space: Space,
+    segments: &[SegNo],
+    len: usize,
+    parse: impl Fn(SegNo, &[u8]) -> T,
+) -> Result<Vec<T>> {
+    let mut parsed = Vec::with_capacity(segments.len());
+    for some in segments.chunks(STARTS_AT_ONCE) {
+        let read = |segment: &SegNo| {
+            let at = u64::from(segment.0) * space.segment_bytes as u64;
+            (at, AlignedBuf::zeroed(len.next_multiple_of(space.block_bytes)))
+        };
+        let mut reads: Vec<_> = some.iter().map(read).collect();
+        device.read_many(&mut reads)?;
+        parsed.extend(some.iter().zip(&reads).map(|(segment, (_, start))| parse(*segment, start)));
+    }
+    Ok(parsed)
 }
 
 /// The error for damage on `device`.

@@ -39,7 +39,7 @@ fn a_flipped_bit_anywhere_is_harmless_or_reported() {
     ] {
         assert!(reported(kind) > 0, "damage to a {kind} was never reported");
     }
-    for kind in ["relocation header", "relocation entries", "moved payload"] {
+    for kind in ["relocation header", "relocation entries", "moved payload", "footer"] {
         reported(kind);
     }
 }

@@ -1,13 +1,13 @@
 //! Footers of sealed segments: what they spare, that what a cut or damage did to them harms nothing, and
-//! that check finds it.
+//! that check finds it. And what else recovery reads.
 
 mod harness;
 
-use std::sync::Arc;
+use std::{io, ops::Range, sync::Arc};
 
 use harness::{Model, SEGMENT_BYTES, assert_sound, changes, format, ops};
 use lacuna_device::{
-    BlockDevice, MemDevice,
+    AlignedBuf, BlockDevice, DeviceStats, Error, Geometry, MemDevice, Result,
     sim::{SeededRng, SimDevice, for_each_seed},
 };
 use lacuna_ftl::{CheckDepth, FormatOptions, Ftl, Lba, Op, Options, Stream, Work};
@@ -77,6 +77,134 @@ fn recovery_reads_footers() {
     assert_sound(&ftl);
 }
 
+/// Leaves that the log changes are read together, not one by one as replay comes to them.
+#[test]
+fn recovery_reads_leaves_together() {
+    let (device, ftl) = large();
+    for first in (0..40_000).step_by(2000) {
+        let lbas = (first..first + 2000).map(|number| Lba(number * 2));
+        let ops: Vec<_> = lbas.map(|lba| Op::Write { lba, data: &[1; 512] }).collect();
+        ftl.write_batch(&ops, Stream::Data).unwrap();
+    }
+    ftl.checkpoint().unwrap();
+    for number in 0..2000 {
+        let op = Op::Write { lba: Lba(number * 7919 % 40_000 * 2), data: &[2; 512] };
+        ftl.write_batch(&[op], Stream::Data).unwrap();
+    }
+    ftl.flush().unwrap();
+    drop(ftl);
+    let before = device.stats().reads;
+    let ftl = Ftl::open(device.clone(), Options::default()).unwrap();
+    assert_eq!(ftl.stats().replayed_batches, 2000);
+    let (reads, leaves) = (device.stats().reads - before, ftl.stats().map_leaves_resident);
+    // Starts of segments, and a few for all leaves.
+    assert!(leaves > 300 && reads < 200, "{reads} reads for {leaves} leaves");
+    assert_sound(&ftl);
+}
+
+/// The last blocks of segments of 1 MiB that have a footer.
+fn footers(device: &dyn BlockDevice) -> Vec<Range<u64>> {
+    let mut last = AlignedBuf::zeroed(512);
+    let mut is_footer = |end: &u64| {
+        device.read_at(end - 512, &mut last).unwrap();
+        &last[448..452] == b"LFOT"
+    };
+    (2..=64).map(|number| number << 20).filter(&mut is_footer).map(|end| end - 512..end).collect()
+}
+
+/// After a crash: a footer that was durable before cannot be one that the crash tore.
+#[test]
+fn damage_to_a_durable_footer_is_told_from_a_cut() {
+    let read_only = || Options { read_only: true, ..Options::default() };
+    let (device, ftl) = large();
+    ftl.checkpoint().unwrap();
+    for page in 0..1000 {
+        write_page(&ftl, page, 1);
+        if page % 100 == 99 {
+            ftl.flush().unwrap();
+        }
+    }
+    drop(ftl);
+    let footers = footers(&*device);
+    assert!(footers.len() > 10, "{} footers", footers.len());
+    assert_sound(&Ftl::open(device.clone(), read_only()).unwrap());
+    for (number, bytes) in footers.iter().enumerate() {
+        let mut block = AlignedBuf::zeroed(512);
+        device.read_at(bytes.start, &mut block).unwrap();
+        let sound = block.to_vec();
+        // In the copies or in the magic number.
+        block[if number % 2 == 0 { 440 } else { 448 }] ^= 1;
+        device.write_at(bytes.start, &block).unwrap();
+        let ftl = Ftl::open(device.clone(), read_only()).unwrap();
+        let findings = ftl.check(CheckDepth::Payload).unwrap().findings;
+        let place = format!("at byte {}: ", bytes.end);
+        // Of the last ones only the last flush tells, and that nobody noted.
+        assert!(findings.len() == 1 || number + 8 > footers.len(), "footer {number}: {findings:?}");
+        assert!(findings.iter().all(|found| found.message.contains(&place)), "{findings:?}");
+        device.write_at(bytes.start, &sound).unwrap();
+    }
+}
+
+/// A device on which some bytes cannot be read.
+struct Unreadable {
+    device: Arc<dyn BlockDevice>,
+    bytes: Vec<Range<u64>>,
+}
+
+impl BlockDevice for Unreadable {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let end = offset + buf.len() as u64;
+        match self.bytes.iter().any(|bytes| offset < bytes.end && bytes.start < end) {
+            true => Err(Error::Io { what: self.name().into(), source: io::Error::other("unreadable") }),
+            false => self.device.read_at(offset, buf),
+        }
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.device.write_at(offset, data)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.device.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.device.discard(offset, len)
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.device.stats()
+    }
+}
+
+/// A footer that cannot be read is as good as none: recovery scans for the records that it tells of.
+#[test]
+fn an_unreadable_footer_does_no_harm() {
+    let (device, ftl) = large();
+    ftl.checkpoint().unwrap();
+    (0..1000).for_each(|page| write_page(&ftl, page, (page % 251) as u8));
+    ftl.flush().unwrap();
+    drop(ftl);
+    let bytes = footers(&*device);
+    assert!(bytes.len() > 10, "{} footers", bytes.len());
+    let device: Arc<dyn BlockDevice> = Arc::new(Unreadable { device, bytes });
+    let ftl = Ftl::open(device, Options { read_only: true, ..Options::default() }).unwrap();
+    assert_eq!(ftl.stats().replayed_batches, 1000);
+    for page in 0..1000 {
+        let mut buf = [9; 16384];
+        ftl.read(Lba(page * PAGE), &mut buf).unwrap();
+        assert_eq!(buf, [(page % 251) as u8; 16384]);
+    }
+}
+
 fn small(seed: u64) -> (Arc<SimDevice>, Arc<dyn BlockDevice>, Ftl, Model, SeededRng) {
     let device = SimDevice::new(4 << 20, seed);
     let shared: Arc<dyn BlockDevice> = device.clone();
@@ -105,7 +233,7 @@ fn a_damaged_footer_is_found_and_does_no_harm() {
         let mut footers = 0;
         for segment in 1..shared.geometry().capacity_bytes / u64::from(SEGMENT_BYTES) {
             let trailer = (segment + 1) * u64::from(SEGMENT_BYTES) - 64;
-            let mut block = lacuna_device::AlignedBuf::zeroed(512);
+            let mut block = AlignedBuf::zeroed(512);
             shared.read_at(trailer + 64 - 512, &mut block).unwrap();
             if &block[448..452] == b"LFOT" {
                 let back = if seed % 2 == 0 { 0 } else { rng.below(64) };

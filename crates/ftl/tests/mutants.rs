@@ -38,6 +38,8 @@ const RULES: &[(&str, &str)] = &[
     ("leaves-verified", "flips"),
     ("birth-counts", "mixed"),
     ("move-marks-count", "flips"),
+    ("footer-verified", "flips"),
+    ("footer-of-this-life", "mixed"),
 ];
 
 #[test]

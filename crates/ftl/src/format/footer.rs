@@ -12,7 +12,10 @@ use super::{
     ENTRY_BYTES, Entry, EntryKind, EntryRaw, FLAG_LAST_PART, Flaw, Life, RECORD_HEADER_BYTES, RecordHeader,
     RecordKind, Salt, seal,
 };
-use crate::addr::{SegNo, Seq};
+use crate::{
+    addr::{SegNo, Seq},
+    mutant::{Rule, is_broken},
+};
 
 const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"LFOT");
 
@@ -148,8 +151,9 @@ impl FooterRaw {
             epoch: self.epoch.get(),
         };
         let body = self.body_bytes.get() as usize;
+        let is_its_own = claimed == life || is_broken(Rule::FooterOfThisLife);
         let plausible =
-            self.magic.get() == FOOTER_MAGIC && claimed == life && body <= segment_bytes - FOOTER_BYTES;
+            self.magic.get() == FOOTER_MAGIC && is_its_own && body <= segment_bytes - FOOTER_BYTES;
         plausible.then_some(body)
     }
 
@@ -162,7 +166,8 @@ impl FooterRaw {
         bytes: &[u8],
     ) -> Result<Vec<(RecordHeader, Vec<u8>)>, Flaw> {
         let (mut rest, _) = bytes.split_at(bytes.len() - FOOTER_BYTES);
-        if seal(salt.0, bytes, rest.len() + FOOTER_CRC_AT) != self.crc.get() {
+        let is_sealed = seal(salt.0, bytes, rest.len() + FOOTER_CRC_AT) == self.crc.get();
+        if !is_sealed && !is_broken(Rule::FooterVerified) {
             return Err("footer checksum does not match");
         }
         if self.reserved != [0; 28] {
