@@ -6,13 +6,14 @@
 //! Where there is a thread, it collects, and writers wait for it in small portions (`throttle`): the fewer
 //! segments are free, the more must have been moved before a write returns. So they are slowed down to what
 //! collection wins back, and hardly ever come to the point where one has to wait for a whole segment. Where
-//! there is no thread, who takes a segment does some of the work.
+//! there is no thread, a writer moves the same share itself, piece by piece.
 
 use std::{sync::Arc, time::Instant};
 
 use crate::{
     Error, Result, Work,
     addr::SegNo,
+    gc::Collection,
     log::{AppendPoint, Log},
     map::Map,
     space::{GC_SEGMENTS, MAP_EXTENT_BYTES, Space},
@@ -28,10 +29,6 @@ use crate::{
 /// A checkpoint is due after so many bytes of log, or [`LOG_PER_MAP`] times the map, if that is more.
 const LOG_BYTES_MIN: u64 = 1 << 30;
 const LOG_PER_MAP: u64 = 32;
-
-/// Pieces of work that a writer does for each segment it takes, if they are due and no thread does them. A
-/// victim that is three quarters live yields a quarter of a segment.
-const HELP_STEPS: usize = 4;
 
 /// Eighths of the memory for the map that changed leaves may take before they are written out, and
 /// before writers do that themselves.
@@ -56,7 +53,7 @@ impl Store {
     /// See [`crate::Ftl::step`].
     pub(crate) fn step(&self, work: Work) -> Result<bool> {
         self.must_write()?;
-        let _turn = self.maintenance.lock();
+        let mut turn = self.maintenance.lock();
         let plan = {
             let log = self.log.lock();
             self.check_poison(&log)?;
@@ -68,7 +65,7 @@ impl Store {
             }
         };
         let Some(plan) = plan else { return Ok(false) };
-        self.carry_out(plan)?;
+        self.carry_out(plan, &mut turn)?;
         Ok(true)
     }
 
@@ -77,7 +74,7 @@ impl Store {
     /// # Errors
     /// `Full` when nothing can be done.
     pub(crate) fn make_room(&self, missing: impl Fn(&Log, &Map) -> usize) -> Result<()> {
-        let _turn = self.maintenance.lock();
+        let mut turn = self.maintenance.lock();
         loop {
             let plan = {
                 let log = self.log.lock();
@@ -93,26 +90,8 @@ impl Store {
                 let plan = plan.or((self.waiting(&log, &map).reader > 0).then_some(Plan::Flush));
                 plan.ok_or_else(|| self.full(&log, &map))?
             };
-            self.carry_out(plan)?;
+            self.carry_out(plan, &mut turn)?;
         }
-    }
-
-    /// What a writer does of the work that is due before it takes `fresh` segments, where no thread does
-    /// it: about as much as wins them back. So the free ones that collection needs to move a round of victims, from one
-    /// checkpoint to the next, are not taken by writers that are faster than the thread.
-    pub(crate) fn help(&self, fresh: usize) -> Result<()> {
-        if self.options.background {
-            return Ok(());
-        }
-        for _ in 0..fresh * HELP_STEPS {
-            match self.step(Work::Due) {
-                Ok(true) => {}
-                // Whether the room suffices without, admission says.
-                Ok(false) | Err(Error::Full { .. }) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 
     /// Brings changed leaves of the map below what they may take of the memory, if they are above.
@@ -134,7 +113,7 @@ impl Store {
     /// What a batch of `bytes` at `point` costs its writer, the batch being in the log.
     pub(crate) fn owed(&self, log: &Log, point: AppendPoint, bytes: u64) -> Owed {
         let missing = self.low_water(log).saturating_sub(log.free.len());
-        if missing == 0 || !self.options.background {
+        if missing == 0 {
             return Owed::NOTHING;
         }
         let segment_bytes = self.space.segment_bytes as u64;
@@ -142,27 +121,57 @@ impl Store {
         Owed::new(bytes, lacking, (self.ahead() as u64 + 1) * segment_bytes)
     }
 
-    /// Waits until the thread has moved what was `owed`, but not longer than collection goes on, not at all
-    /// while it does something else, and not for long. What is not paid is left to the next writer.
-    pub(crate) fn pay(&self, owed: Owed) {
-        if owed == Owed::NOTHING {
-            return;
+    /// Sees to it that what was `owed` is moved, or near it. What is not paid is left to the next writer.
+    pub(crate) fn pay(&self, owed: Owed) -> Result<()> {
+        if owed == Owed::NOTHING && self.options.background {
+            return Ok(());
         }
+        let target = {
+            let log = self.log.lock();
+            let debt = &self.background.debt;
+            // Changed only with `log` held.
+            let target = owed.target(debt.load(Ordering::Relaxed), log.counters.gc_bytes);
+            debt.store(target, Ordering::Relaxed);
+            target
+        };
+        if !self.options.background {
+            return self.work_off(target);
+        }
+        self.wait_for_thread(target);
+        Ok(())
+    }
+
+    fn owes(&self, log: &Log, target: u64) -> bool {
+        !throttle::is_paid(target, log.counters.gc_bytes) && log.free.len() < self.low_water(log)
+    }
+
+    /// Waits until the thread has moved up to `target`, but not longer than collection goes on, not at all
+    /// while it does something else, and not for long.
+    fn wait_for_thread(&self, target: u64) {
         let mut log = self.log.lock();
-        let debt = &self.background.debt;
-        // Changed only with `log` held.
-        let target = owed.target(debt.load(Ordering::Relaxed), log.counters.gc_bytes);
-        debt.store(target, Ordering::Relaxed);
         let until = Instant::now() + WAIT_MAX;
-        while !throttle::is_paid(target, log.counters.gc_bytes)
-            && log.free.len() < self.low_water(&log)
-            && log.poison.is_none()
-            && self.background.is_collecting()
-        {
+        while self.owes(&log, target) && log.poison.is_none() && self.background.is_collecting() {
             if self.io_done.wait_until(&mut log, until).timed_out() {
                 break;
             }
         }
+    }
+
+    /// Does what is due, piece by piece, until as much is moved.
+    fn work_off(&self, target: u64) -> Result<()> {
+        let goes_on = || {
+            let log = self.log.lock();
+            self.owes(&log, target) || self.checkpoint_due(&log)
+        };
+        while goes_on() {
+            match self.step(Work::Due) {
+                Ok(true) => {}
+                // Whether the room suffices, admission says.
+                Ok(false) | Err(Error::Full { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Says what is going on, and wakes those who wait for collection when it is something else.
@@ -175,14 +184,14 @@ impl Store {
         }
     }
 
-    fn carry_out(&self, plan: Plan) -> Result<()> {
+    fn carry_out(&self, plan: Plan, under_way: &mut Option<Collection>) -> Result<()> {
         self.set_activity(match plan {
             Plan::Collect(_) => Activity::Collecting,
             _ => Activity::Other,
         });
         match plan {
             Plan::Checkpoint => self.checkpoint_in_turn(),
-            Plan::Collect(victim) => self.collect(victim),
+            Plan::Collect(victim) => self.collect(victim, under_way),
             Plan::WriteBack => self.write_back(),
             Plan::Flush => self.flush_and_free(),
             Plan::Free => {
@@ -217,13 +226,13 @@ impl Store {
     /// Free segments beyond the reserves before work is due, and dead ones for which a flush is due. All
     /// of them are room that garbage cannot use.
     fn ahead(&self) -> usize {
-        (self.space.segments / 160).max(2)
+        (self.space.segments / 512).max(2)
     }
 
     /// Segments that a checkpoint should free, so that its own bytes are few beside theirs. More
     /// would leave so much less room for garbage that collection costs more than it saves.
     fn pace(&self) -> usize {
-        (self.space.segments / 64).max(2)
+        (self.space.segments / 128).max(2)
     }
 
     /// Segments of the map that a checkpoint now would free.

@@ -9,6 +9,15 @@
 //! Extents are moved to the append point of their class (`lifetime`). Where segments are scarce, classes
 //! share one.
 //!
+//! A segment is collected in pieces ([`PIECE_BYTES`]), so that who does a piece in passing is not held up by the
+//! rest. What is left of a victim waits in a [`Collection`] under `maintenance`; between two pieces all else may
+//! happen. Invariants:
+//! 1. The victim of a collection is sealed and in the life in which it was chosen, or the collection is
+//!    dropped before it does another piece. So what it reads is what was there when it was chosen.
+//! 2. Nothing that a collection remembers counts unless the map still holds it when it is moved.
+//! 3. Until a collection has ended no other begins: the room that it was found to fit into stays its own,
+//!    because neither writers nor leaves written back take the segments kept for collection.
+//!
 //! Crash argument: a moved extent is the same bytes at another place. Recovery replays relocations
 //! after the batches, where the map still holds what they moved (`replay`). One that a power cut took
 //! is missed by nobody: the old place stays intact until the relocation is durable (`reuse`).
@@ -16,7 +25,7 @@
 //! A live chunk whose checksum does not match is left where it is. Its segment is counted as damaged
 //! and neither collected again nor reused, so that the error stays an error and collection goes on.
 
-use std::{collections::HashMap, ops::Range, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc, vec};
 
 use crc32c::crc32c;
 
@@ -25,7 +34,7 @@ use crate::{
     addr::{PhysAddr, SegNo},
     background::DIRTY_SHARE,
     batch::Item,
-    format::{Entry, EntryKind, Extent, RECORDS_START, RecordKind},
+    format::{Entry, EntryKind, Extent, Life, RECORDS_START, RecordKind, Salt},
     lifetime::{CLASSES_MAX, Classes},
     log::{AppendPoint, Log, State},
     map::Map,
@@ -37,8 +46,10 @@ use crate::{
 
 /// Live bytes that are moved under one hold of the log's lock.
 const MOVE_BYTES: usize = 512 << 10;
-/// Live extents that are gathered before they are read in the order in which they lie.
+/// Live extents that are gathered, at least, before they are read in the order in which they lie.
 const GATHER_EXTENTS: usize = 4096;
+/// Live bytes after which a piece of collection ends.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// An extent and its bytes, on their way.
 struct Moving {
@@ -49,8 +60,12 @@ struct Moving {
 }
 
 impl Store {
-    /// The best segment to collect, if collecting one yields room and has room to work in.
+    /// The segment that is being collected, or else the best one to collect, if collecting one yields room
+    /// and has room to work in.
     pub(crate) fn victim(&self, log: &Log, map: &Map) -> Option<SegNo> {
+        if log.victim.is_some() {
+            return log.victim;
+        }
         let candidates = log.in_state(State::Sealed).filter(|segment| {
             let live = map.live(*segment);
             live.extents > 0 && log.is_written(*segment) && self.space.worth_moving(live)
@@ -72,16 +87,26 @@ impl Store {
         log.free.len().saturating_sub(self.checkpoint_reserve(log, log.peak.weight()))
     }
 
-    /// Moves what is live out of `victim`. `maintenance` is held, so the segment stays what it is.
-    pub(crate) fn collect(&self, victim: SegNo) -> Result<()> {
-        let corrupt = match self.move_live(victim) {
+    /// Moves a piece of what is live out of `victim`, the rest of which is left in `under_way`.
+    pub(crate) fn collect(&self, victim: SegNo, under_way: &mut Option<Collection>) -> Result<()> {
+        let mut collection = match under_way.take().filter(|collection| collection.goes_on(self, victim)) {
+            Some(collection) => collection,
+            None => Collection::begin(self, victim)?,
+        };
+        let corrupt = match collection.piece(self) {
+            Ok(false) => {
+                *under_way = Some(collection);
+                return Ok(());
+            }
+            Ok(true) => collection.corrupt,
             // The map grew meanwhile and its checkpoint needs the room; the rest stays in place.
-            Err(Error::Full { .. }) => return Ok(()),
+            Err(Error::Full { .. }) => 0,
             // A leaf of the map is damaged, and what it leads to in here must stay.
             Err(Error::Corrupt { .. }) => 1,
-            moved => moved?,
+            Err(error) => return Err(error),
         };
         let mut log = self.log.lock();
+        log.victim = None;
         log.counters.gc_segments += 1;
         if corrupt > 0 {
             log.counters.corrupt_chunks += corrupt;
@@ -89,32 +114,6 @@ impl Store {
             log.set_state(victim, State::Damaged);
         }
         Ok(())
-    }
-
-    /// Returns how many extents could not be moved because their chunk is corrupt.
-    fn move_live(&self, victim: SegNo) -> Result<u64> {
-        let (life, salt, mut mover) = {
-            let log = self.log.lock();
-            (log.life(victim), log.salt, Mover::new(self, &log, victim))
-        };
-        if let Ok(records) = read_footer(&*self.device, self.space, salt, life)? {
-            records.iter().try_for_each(|record| mover.take_live(record))?;
-        } else {
-            let reader = SegmentReader::new(&*self.device, self.space, victim);
-            let mut scan = Scan::new(reader, salt, life, RECORDS_START);
-            while let Some(record) = scan.next_record()? {
-                mover.take_live(&record)?;
-            }
-        }
-        mover.finish()?;
-        if self.map.read().live(victim).extents <= mover.corrupt {
-            return Ok(mover.corrupt);
-        }
-        // Some record cannot be read any more: look for what it held in the whole map.
-        mover.corrupt = 0;
-        mover.gathered = self.live_in(victim)?;
-        mover.finish()?;
-        Ok(mover.corrupt)
     }
 
     /// What of `entries` the map still holds at the place that each names.
@@ -131,19 +130,15 @@ impl Store {
         Ok(found)
     }
 
-    /// All extents in `segment`, found in the map.
-    fn live_in(&self, segment: SegNo) -> Result<Vec<(Lba, Extent)>> {
-        let (mut cursor, mut found) = (0, Vec::new());
-        while cursor < u64::MAX {
-            let end = self.map.read().leaf_end(cursor);
-            self.visit_extents(cursor..end, |lba, extent| {
-                if extent.phys.segment == segment {
-                    found.push((lba, extent));
-                }
-                true
-            })?;
-            cursor = end;
-        }
+    /// Extents in `segment` that the map holds in `range`.
+    fn live_in(&self, segment: SegNo, range: Range<u64>) -> Result<Vec<(Lba, Extent)>> {
+        let mut found = Vec::new();
+        self.visit_extents(range, |lba, extent| {
+            if extent.phys.segment == segment {
+                found.push((lba, extent));
+            }
+            true
+        })?;
         Ok(found)
     }
 
@@ -198,15 +193,26 @@ impl Store {
     }
 }
 
-/// Moves the extents of one victim, class by class.
-struct Mover<'a> {
-    store: &'a Store,
+/// Where a collection looks next for what is live.
+enum Source {
+    /// The segment's records, of which only headers and entries are kept.
+    Records(vec::IntoIter<Record>),
+    /// Leaves of the whole map from this sector on: some record cannot be read any more.
+    Map(u64),
+}
+
+/// The collection of one segment.
+pub(crate) struct Collection {
+    victim: Life,
     classes: Classes,
     /// The victim's class.
     class: u8,
     now: Seq,
-    /// Live extents that were not read yet.
+    source: Source,
+    /// Live extents that were not read yet, in the order in which they lie.
     gathered: Vec<(Lba, Extent)>,
+    /// How many of them were.
+    read: usize,
     /// What waits to be moved, and its bytes, by class.
     moving: [(Vec<Moving>, usize); CLASSES_MAX],
     verified: HashMap<PhysAddr, bool>,
@@ -214,51 +220,113 @@ struct Mover<'a> {
     corrupt: u64,
 }
 
-impl<'a> Mover<'a> {
-    fn new(store: &'a Store, log: &Log, victim: SegNo) -> Mover<'a> {
+impl Collection {
+    fn begin(store: &Store, victim: SegNo) -> Result<Collection> {
         let live_bytes = store.map.read().total().bytes;
-        Mover {
-            store,
-            classes: log.classes(live_bytes),
-            class: log.segment(victim).class,
-            now: log.last_seq,
+        let (victim, salt, class, classes, now) = {
+            let mut log = store.log.lock();
+            log.victim = Some(victim);
+            let class = log.segment(victim).class;
+            (log.life(victim), log.salt, class, log.classes(live_bytes), log.last_seq)
+        };
+        let records = match read_footer(&*store.device, store.space, salt, victim)? {
+            Ok(records) => records,
+            // It was open when a process or the power ended, so there are few of them.
+            Err(_) => scan(store, salt, victim)?,
+        };
+        Ok(Collection {
+            victim,
+            class,
+            classes,
+            now,
+            source: Source::Records(records.into_iter()),
             gathered: Vec::new(),
+            read: 0,
             moving: Default::default(),
             verified: HashMap::new(),
             corrupt: 0,
-        }
+        })
     }
 
-    /// Gathers what is live of a record.
-    fn take_live(&mut self, record: &Record) -> Result<()> {
-        // Entries that do not parse were never mapped.
-        let entries = record.entries().unwrap_or_default();
-        self.gathered.extend(self.store.live_among(&entries)?);
-        match self.gathered.len() >= GATHER_EXTENTS {
-            true => self.read_gathered(),
-            false => Ok(()),
-        }
+    /// Whether this is the collection of `victim` as it is now (invariant 1).
+    fn goes_on(&self, store: &Store, victim: SegNo) -> bool {
+        let log = store.log.lock();
+        log.segment(victim).state == State::Sealed && log.life(victim) == self.victim
     }
 
-    /// Reads what was gathered: live chunks only, neighbours at once.
-    fn read_gathered(&mut self) -> Result<()> {
-        let mut gathered = std::mem::take(&mut self.gathered);
-        gathered.sort_unstable_by_key(|(lba, extent)| (extent.phys.grain, *lba));
-        let mut rest = &gathered[..];
+    /// Moves some of what is live; true when nothing is left.
+    fn piece(&mut self, store: &Store) -> Result<bool> {
+        let mut bytes = 0;
+        while bytes < PIECE_BYTES {
+            if self.read < self.gathered.len() {
+                bytes += self.read_some(store)?;
+            } else if !self.gather(store)? && self.ends(store)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Looks for more that is live; false when there is nothing.
+    fn gather(&mut self, store: &Store) -> Result<bool> {
+        (self.gathered, self.read) = (Vec::new(), 0);
+        while self.gathered.len() < GATHER_EXTENTS {
+            let found = match &mut self.source {
+                Source::Map(u64::MAX) => break,
+                Source::Map(start) => {
+                    let leaf = *start..store.map.read().leaf_end(*start);
+                    *start = leaf.end;
+                    store.live_in(self.victim.segment, leaf)?
+                }
+                Source::Records(records) => match records.next() {
+                    None => break,
+                    // Entries that do not parse were never mapped.
+                    Some(record) => store.live_among(&record.entries().unwrap_or_default())?,
+                },
+            };
+            self.gathered.extend(found);
+        }
+        self.gathered.sort_unstable_by_key(|(lba, extent)| (extent.phys.grain, *lba));
+        Ok(!self.gathered.is_empty())
+    }
+
+    /// Moves what is left, and tells whether that was all: else the whole map is looked at.
+    fn ends(&mut self, store: &Store) -> Result<bool> {
+        for class in 0..CLASSES_MAX {
+            self.switch(store, class)?;
+        }
+        let left = store.map.read().live(self.victim.segment).extents;
+        if left <= self.corrupt || matches!(self.source, Source::Map(_)) {
+            return Ok(true);
+        }
+        (self.source, self.corrupt) = (Source::Map(0), 0);
+        Ok(false)
+    }
+
+    /// Reads some of what was gathered, neighbours at once. Returns how many bytes.
+    fn read_some(&mut self, store: &Store) -> Result<usize> {
+        let gathered = std::mem::take(&mut self.gathered);
+        let (from, mut bytes) = (self.read, 0);
+        while self.read < gathered.len() && bytes < PIECE_BYTES {
+            bytes += usize::from(gathered[self.read].1.stored);
+            self.read += 1;
+        }
+        let mut rest = &gathered[from..self.read];
         while !rest.is_empty() {
             let runs = runs(&mut rest);
-            for (run, chunks) in runs.iter().zip(self.store.read_runs(&runs)?) {
+            for (run, chunks) in runs.iter().zip(store.read_runs(&runs)?) {
                 for (lba, extent) in run.extents {
                     let offset = extent.phys.offset() - run.offset;
-                    self.take(*lba, *extent, &chunks[offset..][..usize::from(extent.stored)])?;
+                    self.take(store, *lba, *extent, &chunks[offset..][..usize::from(extent.stored)])?;
                 }
             }
         }
-        Ok(())
+        self.gathered = gathered;
+        Ok(bytes)
     }
 
     /// Moves an extent, whose chunk was read.
-    fn take(&mut self, lba: Lba, extent: Extent, chunk: &[u8]) -> Result<()> {
+    fn take(&mut self, store: &Store, lba: Lba, extent: Extent, chunk: &[u8]) -> Result<()> {
         if !*self.verified.entry(extent.phys).or_insert_with(|| crc32c(chunk) == extent.crc) {
             self.corrupt += 1;
             return Ok(());
@@ -269,24 +337,30 @@ impl<'a> Mover<'a> {
         let (moving, bytes) = &mut self.moving[class];
         *bytes += piece.len();
         moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece) });
-        match *bytes >= MOVE_BYTES.min(self.store.space.segment_bytes / 2) {
-            true => self.switch(class),
+        match *bytes >= MOVE_BYTES.min(store.space.segment_bytes / 2) {
+            true => self.switch(store, class),
             false => Ok(()),
         }
     }
 
-    fn switch(&mut self, class: usize) -> Result<()> {
+    fn switch(&mut self, store: &Store, class: usize) -> Result<()> {
         let (moving, _) = std::mem::take(&mut self.moving[class]);
         match moving.is_empty() {
             true => Ok(()),
-            false => self.store.switch(class as u8, &moving),
+            false => store.switch(class as u8, &moving),
         }
     }
+}
 
-    fn finish(&mut self) -> Result<()> {
-        self.read_gathered()?;
-        (0..CLASSES_MAX).try_for_each(|class| self.switch(class))
+/// The records of a segment without a footer.
+fn scan(store: &Store, salt: Salt, victim: Life) -> Result<Vec<Record>> {
+    let reader = SegmentReader::new(&*store.device, store.space, victim.segment);
+    let mut scan = Scan::new(reader, salt, victim, RECORDS_START);
+    let mut records = Vec::new();
+    while let Some(record) = scan.next_record()? {
+        records.push(record);
     }
+    Ok(records)
 }
 
 impl Moving {

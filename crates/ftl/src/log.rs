@@ -209,6 +209,8 @@ pub(crate) struct Log {
     /// Every relocation up to this one is durable.
     pub(crate) flushed_move: Seq,
     pub(crate) segments: Vec<Segment>,
+    /// The segment that is being collected; only the holder of `maintenance` changes it.
+    pub(crate) victim: Option<SegNo>,
     /// Number of damaged segments.
     pub(crate) damaged: usize,
     /// Oldest first, so that wear spreads.
@@ -263,6 +265,7 @@ impl Log {
             flushed_move: Seq(0),
             free: free.collect(),
             segments,
+            victim: None,
             damaged: 0,
             open: [None; APPEND_POINTS],
             footers: Default::default(),
@@ -328,6 +331,7 @@ impl Log {
             segment.0
         );
         self.map_segments -= usize::from(self.segment(segment).state == State::Checkpoint);
+        self.victim = self.victim.filter(|victim| *victim != segment);
         self.set_state(segment, State::Free);
         self.free.push_back(segment);
     }

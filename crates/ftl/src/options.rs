@@ -36,7 +36,7 @@ pub enum Stream {
 /// How [`crate::Ftl::format`] lays a store out.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
-    /// Segment size in bytes, a power of two from 64 KiB to 256 MiB; by default a 1024th of the
+    /// Segment size in bytes, a power of two from 64 KiB to 256 MiB; by default a 2048th of the
     /// capacity, at least 1 MiB and at most 64 MiB.
     pub segment_bytes: Option<u32>,
     /// Overwrite whatever the device holds.
@@ -54,7 +54,7 @@ pub struct Options {
     /// Never write to the device, not even to make a recovery permanent.
     pub read_only: bool,
     /// Run garbage collection and checkpoints in a thread. Without it they run in
-    /// [`crate::Ftl::step`], and within a write that finds no free segment.
+    /// [`crate::Ftl::step`], and within writes, piece by piece, when free segments run short.
     pub background: bool,
     /// Do not store trailing zeros of a chunk.
     pub elide_zero_tails: bool,
@@ -85,7 +85,7 @@ impl Default for Options {
 pub enum Work {
     /// Whatever is due, if anything is.
     Due,
-    /// Collect one segment, even if plenty are free.
+    /// Collect a piece of a segment, about 256 KiB of what is live in it, even if plenty are free.
     Gc,
     /// Write a checkpoint, even if none is due.
     Checkpoint,

@@ -100,7 +100,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         options,
         space,
         superblock: Mutex::new(superblock),
-        maintenance: Mutex::new(()),
+        maintenance: Mutex::new(None),
         log: Arc::new(Mutex::new(log)),
         map: RwLock::new(map),
         map_faults: AtomicU64::new(0),

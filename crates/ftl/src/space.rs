@@ -30,7 +30,7 @@ use crate::{
 /// Segments that fresh data leaves to garbage collection.
 pub(crate) const GC_SEGMENTS: usize = 2;
 /// Segments of the store per class of data.
-const SEGMENTS_PER_CLASS: usize = 20;
+const SEGMENTS_PER_CLASS: usize = 32;
 /// Longest body of a record of leaves, index entries or counters.
 pub(crate) const MAP_RECORD_BYTES: usize = 256 << 10;
 /// Bytes of a leaf beside its rows, its place in the index included.
@@ -201,8 +201,8 @@ mod tests {
 
     #[test]
     fn a_large_store_keeps_the_percentage() {
-        let limits = space(1024, 64 << 20).limits(0).unwrap();
-        let share = limits.grow as f64 / (1024.0 * f64::from(64 << 20));
+        let limits = space(2048, 64 << 20).limits(0).unwrap();
+        let share = limits.grow as f64 / (2048.0 * f64::from(64 << 20));
         assert!((0.92..0.93).contains(&share), "{share}");
         assert!(limits.hard > limits.grow);
     }

@@ -2,8 +2,8 @@
 //!
 //! # Locks
 //!
-//! In this order; none is held across device I/O except `maintenance`, which guards no data:
-//! `maintenance` (one collection or checkpoint at a time) -> `log` -> `map`.
+//! In this order; none is held across device I/O except `maintenance`, which no batch and no read needs:
+//! `maintenance` (one piece of collection or one checkpoint at a time) -> `log` -> `map`.
 //!
 //! A change of what is mapped happens with `log` held, so who holds `log` sees that stand still;
 //! leaves of the map come and go with `map` alone. Readers take only `map`, shared, and pin the
@@ -23,6 +23,7 @@ use crate::{
     background::Background,
     flush::Buffers,
     format::Superblock,
+    gc::Collection,
     log::Log,
     map::Map,
     recovery,
@@ -46,7 +47,8 @@ pub(crate) struct Store {
     pub(crate) space: Space,
     /// The superblock as last written; only a checkpoint (under `maintenance`) changes it.
     pub(crate) superblock: Mutex<Superblock>,
-    pub(crate) maintenance: Mutex<()>,
+    /// Held for a piece of collection, a checkpoint and the like; in it the collection under way.
+    pub(crate) maintenance: Mutex<Option<Collection>>,
     pub(crate) log: Arc<Mutex<Log>>,
     pub(crate) map: RwLock<Map>,
     /// Leaves of the map that were read, and evicted, since open.

@@ -30,7 +30,6 @@ impl Store {
         if self.options.map_memory.is_some() {
             self.limit_dirty_leaves()?;
         }
-        let mut has_helped = false;
         // In memory before the log is locked, and kept there until the batch is applied.
         let mut leaves = Vec::new();
         let (seq, is_due, owed) = loop {
@@ -44,13 +43,6 @@ impl Store {
             }
             self.check_limits(&log, &map, &batch)?;
             let point = self.append_point(&log, &map, stream, &batch);
-            let fresh = log.segments_needed(point, &batch.items);
-            if !has_helped && fresh > 0 && self.is_due(&log) {
-                drop((map, log));
-                self.help(fresh)?;
-                has_helped = true;
-                continue;
-            }
             if self.missing_segments(&log, &map, point, &batch) == 0 {
                 // Shared leaves would be copied to be changed.
                 drop(leaves);
@@ -67,7 +59,7 @@ impl Store {
         if is_due {
             self.background.kick();
         }
-        self.pay(owed);
+        self.pay(owed)?;
         Ok(seq)
     }
 

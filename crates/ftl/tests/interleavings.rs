@@ -174,6 +174,10 @@ fn collection_gives_way_to_overwrites() {
         device.set(Gate::Open);
         assert!(collection.join().unwrap());
     });
+    // The other pieces of the victim move what was found before the overwrites, too.
+    for _ in 0..8 {
+        ftl.step(Work::Gc).unwrap();
+    }
     let mut expected = noise(1, PAGES as usize * 16384);
     for (number, page) in (0..).zip(expected.chunks_mut(16384)) {
         let (skip, len) = if number % 2 == 0 { (0, 16384) } else { (2048, 4096) };
@@ -182,6 +186,33 @@ fn collection_gives_way_to_overwrites() {
     let mut buf = vec![0; expected.len()];
     ftl.read(Lba(0), &mut buf).unwrap();
     assert!(buf == expected, "an overwrite was lost");
+    assert_sound(&ftl);
+}
+
+#[test]
+fn a_victim_may_die_and_live_again_between_two_pieces() {
+    const PAGES: u64 = 100;
+    let (_device, ftl) = GatedDevice::with_store(2 << 20, 40);
+    let filler = |seed| {
+        write(&ftl, PAGES * 32, &noise(seed, PAGES as usize * 16384));
+        ftl.write_batch(&[Op::Trim { lba: Lba(PAGES * 32), sectors: PAGES * 32 }], Stream::Data).unwrap();
+    };
+    write(&ftl, 0, &noise(1, PAGES as usize * 16384));
+    filler(2);
+    ftl.checkpoint().unwrap();
+    assert!(ftl.step(Work::Gc).unwrap(), "there is a victim");
+    assert_eq!(ftl.stats().gc_segments, 0, "one piece is not all of it");
+    // All of it dies, and after the checkpoint it is free; then all segments are taken once.
+    write(&ftl, 0, &noise(3, PAGES as usize * 16384));
+    ftl.checkpoint().unwrap();
+    (0..80).for_each(|seed| filler(10 + seed));
+    for _ in 0..20 {
+        ftl.step(Work::Gc).unwrap();
+    }
+    assert_eq!(ftl.stats().corrupt_chunks, 0, "what lies there now was taken for the victim");
+    let mut buf = vec![0; PAGES as usize * 16384];
+    ftl.read(Lba(0), &mut buf).unwrap();
+    assert!(buf == noise(3, PAGES as usize * 16384));
     assert_sound(&ftl);
 }
 
