@@ -4,6 +4,10 @@
 //! stays what it is, and releases all locks before it reads. Then it installs the leaf, unless the map
 //! has changed there meanwhile, and looks again.
 //!
+//! Who holds locks of its own and must not wait for the device under them asks for what memory alone can
+//! tell ([`Store::in_memory`], `Ftl::try_write_batch`). When that is nothing, it gives its locks back, has
+//! the leaves brought in and [`Kept`], and begins anew.
+//!
 //! The budget (`Options::map_memory`) holds for what is in memory between operations. A batch needs
 //! all leaves that it changes at once, a trim those that lie in its range; recovery's replay writes
 //! nothing out, so what it changes stays too.
@@ -15,6 +19,7 @@ use lacuna_device::{AlignedBuf, BlockDevice};
 
 use crate::{
     Lba, Result,
+    batch::merged,
     format::{Extent, LEAF_BYTES_MAX, LeafPlace},
     map::{Absent, Leaf, Map},
     mutant::{Rule, is_broken},
@@ -26,6 +31,10 @@ use crate::{
 
 /// Leaves that lie in one run of at most so many bytes are read at once.
 const RUN_BYTES: usize = 256 << 10;
+/// Runs of about so many bytes are read at the same time.
+const READ_BYTES: usize = 4 << 20;
+/// A leaf has at least about so many extents: how many leaves to read for so many extents ahead.
+const LEAF_EXTENTS: usize = 64;
 /// Leaves that eviction looks at under one hold of the map's lock.
 const EVICT_VISITS: u64 = 16 << 10;
 
@@ -46,21 +55,32 @@ impl LeafReader<'_> {
         absent.sort_unstable_by_key(|absent| (absent.place.segment, absent.place.grain));
         let mut rest = &absent[..];
         while !rest.is_empty() {
-            let (run, later) = rest.split_at(self.run_length(rest));
-            rest = later;
-            let block = self.space.block_bytes;
-            let (first, last) = (run[0].place, run[run.len() - 1].place);
-            let start = first.offset() / block * block;
-            let end = (last.offset() + usize::from(last.bytes)).next_multiple_of(block);
-            let mut buf = AlignedBuf::zeroed(end - start);
-            let at = self.device_offset(&first) - (first.offset() - start) as u64;
-            self.device.read_at(at, &mut buf)?;
-            for absent in run {
-                let bytes = &buf[absent.place.offset() - start..][..usize::from(absent.place.bytes)];
-                install(absent, self.verify(absent, bytes)?);
+            let (mut runs, mut reads, mut bytes) = (Vec::new(), Vec::new(), 0);
+            while !rest.is_empty() && bytes < READ_BYTES {
+                let (run, later) = rest.split_at(self.run_length(rest));
+                rest = later;
+                let blocks = self.blocks(run);
+                bytes += blocks.len();
+                let at = self.device_offset(&run[0].place) - (run[0].place.offset() - blocks.start) as u64;
+                reads.push((at, AlignedBuf::zeroed(blocks.len())));
+                runs.push((run, blocks.start));
+            }
+            self.device.read_many(&mut reads)?;
+            for ((run, start), (_, buf)) in runs.into_iter().zip(reads) {
+                for absent in run {
+                    let bytes = &buf[absent.place.offset() - start..][..usize::from(absent.place.bytes)];
+                    install(absent, self.verify(absent, bytes)?);
+                }
             }
         }
         Ok(())
+    }
+
+    /// The device's blocks around a run, as offsets in its segment.
+    fn blocks(&self, run: &[Absent]) -> Range<usize> {
+        let block = self.space.block_bytes;
+        let (first, last) = (run[0].place, run[run.len() - 1].place);
+        first.offset() / block * block..(last.offset() + usize::from(last.bytes)).next_multiple_of(block)
     }
 
     /// How many of `absent`, from the first, lie in one run.
@@ -133,7 +153,46 @@ impl Drop for PinnedLeaves<'_> {
     }
 }
 
+/// Leaves of the map that stay in memory as long as it lives, but for those that are changed meanwhile.
+#[must_use]
+pub struct Kept {
+    _leaves: Vec<Leaf>,
+}
+
 impl Store {
+    /// See [`crate::Ftl::bring_in`].
+    pub(crate) fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<Kept> {
+        let ranges = merged(ranges.iter().map(|range| range.start.0..range.end.0).collect());
+        Ok(Kept { _leaves: self.fault_in(&ranges)? })
+    }
+
+    /// What `look` finds in the map; nothing if it meets an evicted leaf.
+    pub(crate) fn in_memory<T>(&self, look: impl FnOnce(&Map) -> Result<T, Absent>) -> Option<T> {
+        look(&self.map.read()).ok()
+    }
+
+    /// See [`crate::Ftl::mapped_sectors`].
+    pub(crate) fn mapped_sectors(&self, range: Range<u64>, sectors_max: usize) -> Result<Vec<Lba>> {
+        let leaves_max = sectors_max / LEAF_EXTENTS + 1;
+        let _kept = self.fault_ahead(|map| map.absent_ahead(range.clone(), leaves_max))?;
+        let mut found = Vec::with_capacity(sectors_max);
+        self.visit_extents(range, |lba, extent| {
+            let sectors = (0..u64::from(extent.sectors)).map(|sector| Lba(lba.0 + sector));
+            found.extend(sectors.take(sectors_max - found.len()));
+            found.len() < sectors_max
+        })?;
+        Ok(found)
+    }
+
+    /// Reads the leaves that `absent` names, at the same time: all that several looks are going to need.
+    pub(crate) fn fault_ahead(&self, absent: impl FnOnce(&Map) -> Vec<Absent>) -> Result<Vec<Leaf>> {
+        let pinned = {
+            let map = self.map.read();
+            PinnedLeaves::new(self, &map, absent(&map))
+        };
+        if pinned.absent.is_empty() { Ok(Vec::new()) } else { pinned.install() }
+    }
+
     pub(crate) fn leaf_reader(&self) -> LeafReader<'_> {
         LeafReader { device: &*self.device, space: self.space }
     }

@@ -246,7 +246,7 @@ impl<'a> Mover<'a> {
         gathered.sort_unstable_by_key(|(lba, extent)| (extent.phys.grain, *lba));
         let mut rest = &gathered[..];
         while !rest.is_empty() {
-            let runs = runs(&mut rest);
+            let runs = runs(&mut rest, 0);
             for (run, chunks) in runs.iter().zip(self.store.read_runs(&runs)?) {
                 for (lba, extent) in run.extents {
                     let offset = extent.phys.offset() - run.offset;
