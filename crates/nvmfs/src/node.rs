@@ -314,6 +314,13 @@ impl Nodes {
         self.dirty_count.store(dirty.len(), SeqCst);
     }
 
+    /// All nodes that are in memory.
+    #[cfg(test)]
+    pub(crate) fn all(&self) -> Vec<Arc<Node>> {
+        let table = self.table.try_lock().expect("read with the table of nodes held");
+        table.by_ino.values().cloned().collect()
+    }
+
     /// Number of nodes with times to store.
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty_count.load(SeqCst)
