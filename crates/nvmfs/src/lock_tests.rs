@@ -104,6 +104,11 @@ impl Cold {
     }
 
     fn with<T>(&self, body: impl FnOnce(&Posix, &dyn Fn() -> u64) -> T) -> T {
+        self.opened(true, body)
+    }
+
+    /// Only one thread can be watched: another's locks would be taken for its own.
+    fn opened<T>(&self, is_watched: bool, body: impl FnOnce(&Posix, &dyn Fn() -> u64) -> T) -> T {
         let above = Arc::new(OnceLock::new());
         let waits = Arc::new(AtomicU64::new(0));
         let watched =
@@ -112,7 +117,9 @@ impl Cold {
         options.ftl.background = false;
         options.ftl.map_memory = self.map_memory;
         let place = Nvmfs::open(Arc::new(watched), options).unwrap();
-        above.set(Arc::downgrade(&place.shared)).expect("set once");
+        if is_watched {
+            above.set(Arc::downgrade(&place.shared)).expect("set once");
+        }
         let result = body(&place.posix(), &|| waits.load(SeqCst));
         place.close().unwrap();
         result
@@ -202,6 +209,40 @@ fn no_lock_is_held_while_anything_is_read() {
 #[test]
 fn nor_with_little_memory_for_the_map() {
     hold_against_locks(Some(64 << 10));
+}
+
+/// Right after an open everybody looks for a free number behind the same ones in use.
+#[test]
+fn threads_find_numbers_of_their_own() {
+    const THREADS: u64 = 4;
+    const FILES: u64 = 200;
+    let cold = Cold::new(NAMES, None);
+    cold.with(|fs, _| {
+        for number in (0..NAMES).step_by(7) {
+            fs.unlink(fs.lookup(Ino::ROOT, b"many").unwrap().ino, &name(number)).unwrap();
+        }
+    });
+    let mut inos: Vec<Ino> = cold.opened(false, |fs, _| {
+        std::thread::scope(|scope| {
+            let make = |thread| {
+                move || -> Vec<Ino> {
+                    let new = |number| format!("thread {thread}, file {number}").into_bytes();
+                    let made = (0..FILES).map(|number| {
+                        fs.mknod(Ino::ROOT, &new(number), 0o100_644, 0, Caller::default()).unwrap().ino
+                    });
+                    made.collect()
+                }
+            };
+            let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(make(thread))).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        })
+    });
+    inos.sort_unstable();
+    inos.dedup();
+    assert_eq!(inos.len() as u64, THREADS * FILES);
+    // All gaps come first, before numbers that nobody had: there were files, directories and the one above.
+    let used = Ino::FIRST.number() + NAMES + NAMES / 10 + 1;
+    assert_eq!(inos.iter().filter(|ino| ino.number() < used).count() as u64, NAMES.div_ceil(7));
 }
 
 #[test]
