@@ -4,6 +4,10 @@
 //! stays what it is, and releases all locks before it reads. Then it installs the leaf, unless the map
 //! has changed there meanwhile, and looks again.
 //!
+//! Who holds locks of its own and must not wait for the device under them asks for what memory alone can
+//! tell ([`Store::in_memory`], `Ftl::try_write_batch`). When that is nothing, it gives its locks back, has
+//! the leaves brought in and [`Kept`], and begins anew.
+//!
 //! The budget (`Options::map_memory`) holds for what is in memory between operations. A batch needs
 //! all leaves that it changes at once, a trim those that lie in its range; recovery's replay writes
 //! nothing out, so what it changes stays too.
@@ -15,6 +19,7 @@ use lacuna_device::{AlignedBuf, BlockDevice};
 
 use crate::{
     Lba, Result,
+    batch::merged,
     format::{Extent, LEAF_BYTES_MAX, LeafPlace},
     map::{Absent, Leaf, Map},
     mutant::{Rule, is_broken},
@@ -30,6 +35,8 @@ const RUN_BYTES: usize = 256 << 10;
 const GAP_BYTES: usize = 16 << 10;
 /// Runs that are read at the same time.
 const RUNS_AT_ONCE: usize = 16;
+/// A leaf has at least about so many extents: how many leaves to read for so many extents ahead.
+const LEAF_EXTENTS: usize = 64;
 /// Leaves that eviction looks at under one hold of the map's lock.
 const EVICT_VISITS: u64 = 16 << 10;
 
@@ -166,7 +173,46 @@ impl Drop for PinnedLeaves<'_> {
     }
 }
 
+/// Leaves of the map that stay in memory as long as it lives, but for those that are changed meanwhile.
+#[must_use]
+pub struct Kept {
+    _leaves: Vec<Leaf>,
+}
+
 impl Store {
+    /// See [`crate::Ftl::bring_in`].
+    pub(crate) fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<Kept> {
+        let ranges = merged(ranges.iter().map(|range| range.start.0..range.end.0).collect());
+        Ok(Kept { _leaves: self.fault_in(&ranges)? })
+    }
+
+    /// What `look` finds in the map; nothing if it meets an evicted leaf.
+    pub(crate) fn in_memory<T>(&self, look: impl FnOnce(&Map) -> Result<T, Absent>) -> Option<T> {
+        look(&self.map.read()).ok()
+    }
+
+    /// See [`crate::Ftl::mapped_sectors`].
+    pub(crate) fn mapped_sectors(&self, range: Range<u64>, sectors_max: usize) -> Result<Vec<Lba>> {
+        let leaves_max = sectors_max / LEAF_EXTENTS + 1;
+        let _kept = self.fault_ahead(|map| map.absent_ahead(range.clone(), leaves_max))?;
+        let mut found = Vec::with_capacity(sectors_max);
+        self.visit_extents(range, |lba, extent| {
+            let sectors = (0..u64::from(extent.sectors)).map(|sector| Lba(lba.0 + sector));
+            found.extend(sectors.take(sectors_max - found.len()));
+            found.len() < sectors_max
+        })?;
+        Ok(found)
+    }
+
+    /// Reads the leaves that `absent` names, at the same time: all that several looks are going to need.
+    pub(crate) fn fault_ahead(&self, absent: impl FnOnce(&Map) -> Vec<Absent>) -> Result<Vec<Leaf>> {
+        let pinned = {
+            let map = self.map.read();
+            PinnedLeaves::new(self, &map, absent(&map))
+        };
+        if pinned.absent.is_empty() { Ok(Vec::new()) } else { pinned.install() }
+    }
+
     pub(crate) fn leaf_reader(&self) -> LeafReader<'_> {
         LeafReader { device: &*self.device, space: self.space }
     }

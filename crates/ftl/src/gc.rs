@@ -313,7 +313,7 @@ impl Collection {
         }
         let mut rest = &gathered[from..self.read];
         while !rest.is_empty() {
-            let runs = runs(&mut rest);
+            let runs = runs(&mut rest, 0);
             for (run, chunks) in runs.iter().zip(store.read_runs(&runs)?) {
                 for (lba, extent) in run.extents {
                     let offset = extent.phys.offset() - run.offset;

@@ -187,6 +187,7 @@ mod write;
 
 pub use addr::{Lba, SECTOR, Seq};
 pub use error::{Error, Result};
+pub use fault::Kept;
 pub use options::{
     CheckDepth, Finding, FormatOptions, Op, Options, Report, Stats, Stream, StreamStats, Work,
 };

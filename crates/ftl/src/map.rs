@@ -356,9 +356,39 @@ impl Map {
         Ok((bytes, extents))
     }
 
-    /// Stored bytes of `range`, from the tree's sums.
-    pub(crate) fn allocated(&self, range: Range<u64>) -> Result<u64, Absent> {
-        Ok(self.freed_by(&[range])?.0)
+    /// What is stored of `range`, and in how many extents, from the tree's sums. Meets an evicted leaf
+    /// only at an end of the range.
+    pub(crate) fn live_in(&self, range: Range<u64>) -> Result<Live, Absent> {
+        if range.is_empty() {
+            return Ok(Live::default());
+        }
+        let live = self.root.live_in(SPACE, self.total, &range);
+        live.map_err(|lba| self.root.absent_at(lba, self.total))
+    }
+
+    /// The evicted leaves that `lbas` lie in.
+    pub(crate) fn absent_of(&self, lbas: &[Lba]) -> Vec<Absent> {
+        let mut absent: Vec<_> =
+            lbas.iter().flat_map(|lba| self.absent_ahead(lba.0..lba.0.saturating_add(1), 1)).collect();
+        absent.sort_unstable_by_key(|absent| absent.span.start);
+        absent.dedup_by_key(|absent| absent.span.start);
+        absent
+    }
+
+    /// Those of the first `leaves_max` leaves of `range` that are evicted.
+    pub(crate) fn absent_ahead(&self, range: Range<u64>, leaves_max: usize) -> Vec<Absent> {
+        let (mut absent, mut at) = (Vec::new(), range.start);
+        for _ in 0..leaves_max {
+            if self.is_all_resident() || at >= range.end {
+                break;
+            }
+            let (slot, end) = self.root.slot_at(at);
+            if slot.leaf().is_none() {
+                absent.push(self.root.absent_at(at, self.total));
+            }
+            at = end;
+        }
+        absent
     }
 
     /// Counters of one segment.

@@ -55,7 +55,7 @@ impl Store {
         let mut filled = 0;
         let mut rest = &pinned.extents[..];
         while !rest.is_empty() {
-            let runs = runs(&mut rest);
+            let runs = runs(&mut rest, 0);
             for (run, chunks) in runs.iter().zip(self.read_runs(&runs)?) {
                 for (at, extent) in run.extents {
                     let chunk = &chunks[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
@@ -70,6 +70,38 @@ impl Store {
         }
         buf[filled..].fill(0);
         Ok(())
+    }
+
+    /// See [`crate::Ftl::read_sectors`].
+    pub(crate) fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
+        let _kept = self.fault_ahead(|map| map.absent_of(lbas))?;
+        let mut pinned = Pinned { store: self, extents: Vec::with_capacity(lbas.len()) };
+        for lba in lbas {
+            self.visit_extents(lba.0..lba.0.saturating_add(1), |lba, extent| {
+                self.pin(extent.phys.segment);
+                pinned.extents.push((lba, extent));
+                false
+            })?;
+        }
+        // As they lie on the device: what shares a block, or nearly, is read at once.
+        pinned.extents.sort_unstable_by_key(|(_, extent)| (extent.phys.segment, extent.phys.offset()));
+        let mut read = Vec::with_capacity(pinned.extents.len());
+        let mut rest = &pinned.extents[..];
+        while !rest.is_empty() {
+            let runs = runs(&mut rest, self.space.block_bytes);
+            for (run, chunks) in runs.iter().zip(self.read_runs(&runs)?) {
+                for (lba, extent) in run.extents {
+                    let chunk = &chunks[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
+                    self.verify(extent, chunk)?;
+                    let stored = &chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()];
+                    let mut sector = [0; SECTOR];
+                    sector[..stored.len()].copy_from_slice(stored);
+                    read.push((*lba, sector));
+                }
+            }
+        }
+        read.sort_unstable_by_key(|(lba, _)| *lba);
+        Ok(read)
     }
 
     /// Pins the first `extents_max` extents in `range`.
@@ -160,11 +192,11 @@ pub(crate) struct Run<'a> {
     len: usize,
 }
 
-/// Takes from the front of `rest` what is read at a time.
-pub(crate) fn runs<'a>(rest: &mut &'a [(Lba, Extent)]) -> Vec<Run<'a>> {
+/// Takes from the front of `rest` what is read at a time. In a run at most `gap` bytes lie between chunks.
+pub(crate) fn runs<'a>(rest: &mut &'a [(Lba, Extent)], gap: usize) -> Vec<Run<'a>> {
     let (mut runs, mut bytes) = (Vec::new(), 0);
     while !rest.is_empty() && bytes < READ_BYTES {
-        let (extents, later) = rest.split_at(run_length(rest));
+        let (extents, later) = rest.split_at(run_length(rest, gap));
         let first = extents[0].1.phys;
         let last = &extents[extents.len() - 1].1;
         let len = last.phys.offset() + usize::from(last.stored) - first.offset();
@@ -176,12 +208,13 @@ pub(crate) fn runs<'a>(rest: &mut &'a [(Lba, Extent)]) -> Vec<Run<'a>> {
 }
 
 /// How many of `extents`, from the first, lie in one run.
-fn run_length(extents: &[(Lba, Extent)]) -> usize {
+fn run_length(extents: &[(Lba, Extent)], gap: usize) -> usize {
     let first = extents[0].1.phys;
     let mut end = first.offset() + usize::from(extents[0].1.stored);
     let follows = extents[1..].iter().take_while(|(_, extent)| {
         let near = extent.phys.segment == first.segment
-            && (extent.phys.offset() == end || extent.phys.offset() + usize::from(extent.stored) == end)
+            && ((end..=end + gap).contains(&extent.phys.offset())
+                || extent.phys.offset() + usize::from(extent.stored) == end)
             && extent.phys.offset() + usize::from(extent.stored) - first.offset() <= RUN_BYTES;
         end = extent.phys.offset() + usize::from(extent.stored);
         near && extent.phys.offset() >= first.offset()

@@ -18,7 +18,8 @@ use std::{
 use lacuna_device::BlockDevice;
 
 use crate::{
-    CheckDepth, Error, FormatOptions, Lba, Op, Options, Report, Result, Scrub, Seq, Stats, Stream, Work,
+    CheckDepth, Error, FormatOptions, Kept, Lba, Op, Options, Report, Result, SECTOR, Scrub, Seq, Stats,
+    Stream, Work,
     addr::SegNo,
     background::Background,
     flush::Buffers,
@@ -185,6 +186,16 @@ impl Ftl {
         self.store.write_batch(ops, stream)
     }
 
+    /// As [`Ftl::write_batch`], for callers that hold locks which must not wait for reads: none, and nothing
+    /// is done, if a part of the map must be read first. Then give the locks back and [`Ftl::bring_in`] what
+    /// the batch changes. It may still wait for room.
+    ///
+    /// # Errors
+    /// As [`Ftl::write_batch`].
+    pub fn try_write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Option<Seq>> {
+        self.store.accept(ops, stream, false)
+    }
+
     /// Every batch accepted before this call survives a power cut after it. Concurrent calls share
     /// one flush of the device.
     ///
@@ -237,7 +248,48 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::mapped`].
     pub fn allocated(&self, range: Range<Lba>) -> Result<u64> {
-        self.store.with_map(|map| map.allocated(range.start.0..range.end.0))
+        Ok(self.store.with_map(|map| map.live_in(range.start.0..range.end.0))?.bytes)
+    }
+
+    /// As [`Ftl::allocated`], without a look at the device; none if that would take one. Then
+    /// [`Ftl::bring_in`] what both ends of the range lie in.
+    pub fn allocated_in_memory(&self, range: Range<Lba>) -> Option<u64> {
+        Some(self.store.in_memory(|map| map.live_in(range.start.0..range.end.0))?.bytes)
+    }
+
+    /// Extents of `range`, at a cost that does not depend on its length. A write of a single sector is one
+    /// extent, until it is overwritten or trimmed.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn extents(&self, range: Range<Lba>) -> Result<u64> {
+        Ok(self.store.with_map(|map| map.live_in(range.start.0..range.end.0))?.extents)
+    }
+
+    /// The first `sectors_max` mapped sectors in `range`, in order. Parts of the map that are not in memory
+    /// are read at the same time.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn mapped_sectors(&self, range: Range<Lba>, sectors_max: usize) -> Result<Vec<Lba>> {
+        self.store.mapped_sectors(range.start.0..range.end.0, sectors_max)
+    }
+
+    /// Those of the sectors `lbas` that are mapped, and what they hold, in order of their addresses. They
+    /// are read at the same time, wherever they lie.
+    ///
+    /// # Errors
+    /// As [`Ftl::read`].
+    pub fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
+        self.store.read_sectors(lbas)
+    }
+
+    /// Brings the parts of the map into memory that changes of `ranges` need, and keeps them there.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<Kept> {
+        self.store.bring_in(ranges)
     }
 
     /// Largest batch that this store takes, in bytes: payload and 60 bytes per chunk or trim.

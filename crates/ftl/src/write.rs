@@ -20,6 +20,11 @@ const LOOKED_AT_MAX: usize = 8;
 impl Store {
     /// See [`crate::Ftl::write_batch`].
     pub(crate) fn write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Seq> {
+        Ok(self.accept(ops, stream, true)?.expect("leaves are brought in"))
+    }
+
+    /// Writes a batch. Unless it `may_fault`, the answer is nothing when leaves of the map must be read.
+    pub(crate) fn accept(&self, ops: &[Op<'_>], stream: Stream, may_fault: bool) -> Result<Option<Seq>> {
         self.must_write()?;
         let batch = Batch::prepare(ops, self.options.elide_zero_tails)?;
         let bytes_max = self.space.batch_bytes_max();
@@ -38,6 +43,9 @@ impl Store {
             let map = self.map.upgradable_read();
             if !map.is_all_resident() && !map.absent(&batch.touched()).is_empty() {
                 drop((map, log));
+                if !may_fault {
+                    return Ok(None);
+                }
                 leaves = self.fault_in(&batch.touched())?;
                 continue;
             }
@@ -60,7 +68,7 @@ impl Store {
             self.background.kick();
         }
         self.pay(owed)?;
-        Ok(seq)
+        Ok(Some(seq))
     }
 
     /// Where the batch goes: with data of its lifetime, unless that takes a segment that is not to spare

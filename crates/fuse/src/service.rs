@@ -262,6 +262,8 @@ impl Service {
                 true
             })?;
             let is_last = names.len() < ENTRIES_PER_STEP;
+            let inos: Vec<_> = names.iter().filter_map(|(number, ..)| Self::ino(*number).ok()).collect();
+            self.posix.preload(&inos);
             for (ino, name, next) in names {
                 cursor = next;
                 match self.getattr(ino) {

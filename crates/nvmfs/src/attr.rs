@@ -1,6 +1,6 @@
 //! What `stat` shows, and changes of it.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
 
 use lacuna_device::SECTOR;
 
@@ -10,7 +10,7 @@ use crate::{
     data::OwnedOp,
     format::{Inode, NAME_BYTES_MAX, TARGET_BYTES_MAX},
     fs::Shared,
-    names::{Locked, Update},
+    names::Update,
     node::Node,
     posix::{Attr, FileKind, SetAttr, SetTime, StatFs},
 };
@@ -76,23 +76,24 @@ impl Shared {
         &self,
         node: &Arc<Node>,
         len: Option<u64>,
-        change: impl FnOnce(&mut Inode, &Update),
+        change: impl Fn(&mut Inode, &Update),
     ) -> Result<()> {
         let _tail = len.map(|len| self.hold_tail(node, len));
         let lost = len.map_or(Ok(Vec::new()), |len| self.shorten(node, len))?;
-        let mut locked = Locked::new([node]);
-        let mut inode = locked.inode(node)?;
-        let mut update = Update::new((self.clock)());
-        inode.set_size(len.unwrap_or(inode.size()));
-        change(&mut inode, &update);
-        for op in lost {
-            match op {
-                OwnedOp::Write(lba, bytes) => update.write(lba, bytes),
-                OwnedOp::Trim(lba, sectors) => update.trim(lba, sectors),
+        self.change_nodes(std::slice::from_ref(node), |locked| {
+            let mut inode = locked.inode(node)?;
+            let mut update = Update::new((self.clock)());
+            inode.set_size(len.unwrap_or(inode.size()));
+            change(&mut inode, &update);
+            for op in &lost {
+                match op {
+                    OwnedOp::Write(lba, bytes) => update.write(*lba, bytes.clone()),
+                    OwnedOp::Trim(lba, sectors) => update.trim(*lba, *sectors),
+                }
             }
-        }
-        update.put_inode(inode);
-        self.apply(&update, &mut locked)
+            update.put_inode(inode);
+            Ok(Some(update))
+        })
     }
 
     /// The target of a symbolic link.
@@ -122,34 +123,15 @@ impl Shared {
     /// See [`crate::posix::Posix::statfs`].
     pub(crate) fn statfs(&self) -> Result<StatFs> {
         let stats = self.ftl.stats();
+        // An inode is written as a sector of its own, so it is an extent of its own.
         let inodes = u64::from(Ino::LAST.0 - Ino::FIRST.0) + 2; // and the root
         Ok(StatFs {
             total_bytes: stats.live_limit_bytes,
             free_bytes: stats.live_limit_bytes.saturating_sub(stats.live_bytes),
             inodes,
-            free_inodes: inodes.saturating_sub(self.count_inodes()?),
+            free_inodes: inodes.saturating_sub(self.ftl.extents(Ino::TABLE.region())?),
             name_bytes_max: NAME_BYTES_MAX as u32,
         })
-    }
-
-    /// Inodes there are: counted once, then kept.
-    fn count_inodes(&self) -> Result<u64> {
-        use std::sync::atomic::Ordering::Relaxed;
-        if let Some(count) = &*self.inode_count.read() {
-            return Ok(count.load(Relaxed));
-        }
-        let mut counted = self.inode_count.write(); // no inode comes or goes meanwhile
-        if let Some(count) = &*counted {
-            return Ok(count.load(Relaxed));
-        }
-        let mut rest = Ino::TABLE.region();
-        let mut count = 0;
-        while let Some(run) = self.ftl.mapped(rest.clone())? {
-            count += run.end.0 - run.start.0;
-            rest.start = run.end;
-        }
-        *counted = Some(AtomicU64::new(count));
-        Ok(count)
     }
 }
 

@@ -10,10 +10,13 @@ use crate::{
     Error, Nvmfs, Result,
     addr::{Ino, XATTR_SECTORS},
     directory::{self, Bucket, Held},
-    format::{Dirent, Inode},
+    format::{Dirent, Inode, SectorBytes},
     fs::Shared,
     posix::FileKind,
 };
+
+/// Sectors that are read together.
+const SECTORS_AT_ONCE: usize = 1024;
 
 /// Result of [`Nvmfs::check`].
 #[derive(Clone, Debug, Default)]
@@ -228,12 +231,14 @@ impl Shared {
     /// Reads every inode, with its attributes.
     fn check_inodes(&self, depth: CheckDepth, report: &mut Report) -> Result<SeenInodes> {
         let mut seen = SeenInodes(Vec::new());
-        self.for_each_mapped(Ino::TABLE, |sector| {
+        self.for_each_mapped(Ino::TABLE, |sector, bytes| {
             let Some(ino) = Ino::new(sector) else {
                 report.add(format!("invariant 2: sector {sector} of the inode table has no inode"));
                 return Ok(());
             };
-            let Some(inode) = report.catch(self.read_inode(ino))? else { return Ok(()) };
+            let Some(inode) = report.catch(bytes.and_then(|bytes| self.verify_inode(ino, bytes)))? else {
+                return Ok(());
+            };
             report.catch(self.read_xattrs(&inode).map(drop))?;
             if depth == CheckDepth::Payload {
                 report.catch(self.check_last_sector(&inode))?;
@@ -250,16 +255,28 @@ impl Shared {
         Ok(seen)
     }
 
-    /// Calls `visit` for each mapped sector of a region.
-    fn for_each_mapped(&self, region: Ino, mut visit: impl FnMut(u64) -> Result<()>) -> Result<()> {
+    /// Calls `visit` for each mapped sector of a region, with what it holds. Many are read at a time.
+    fn for_each_mapped(
+        &self,
+        region: Ino,
+        mut visit: impl FnMut(u64, Result<&SectorBytes>) -> Result<()>,
+    ) -> Result<()> {
         let mut rest = region.region();
-        while let Some(run) = self.ftl.mapped(rest.clone())? {
-            for lba in run.start.0..run.end.0 {
-                visit(Ino::of(Lba(lba)).1)?;
+        loop {
+            let lbas = self.ftl.mapped_sectors(rest.clone(), SECTORS_AT_ONCE)?;
+            let Some(last) = lbas.last() else { return Ok(()) };
+            rest.start = Lba(last.0 + 1);
+            if let Ok(sectors) = self.ftl.read_sectors(&lbas) {
+                sectors.iter().try_for_each(|(lba, bytes)| visit(Ino::of(*lba).1, Ok(bytes)))?;
+                continue;
             }
-            rest.start = run.end;
+            // One of them is damaged: it is found one by one.
+            for lba in lbas {
+                let mut bytes = [0; SECTOR];
+                let read = self.ftl.read(lba, &mut bytes).map(|()| &bytes);
+                visit(Ino::of(lba).1, read.map_err(Error::from))?;
+            }
         }
-        Ok(())
     }
 
     /// Looks at the bytes behind the end of a file (invariant 2).
@@ -282,7 +299,7 @@ impl Shared {
         // The run of used buckets that the last bucket belongs to.
         let (mut run_start, mut run_end) = (0, 0);
         let mut ends_in_tombstone = false;
-        self.for_each_mapped(directory, |sector| {
+        self.for_each_mapped(directory, |sector, bytes| {
             let bucket = Bucket(sector);
             if bucket.0 != run_end {
                 if ends_in_tombstone {
@@ -291,7 +308,8 @@ impl Shared {
                 run_start = bucket.0;
             }
             run_end = bucket.0 + 1;
-            let held = report.catch(self.read_bucket(directory, bucket))?;
+            let parse = |bytes| directory::parse_bucket(&self.store, directory, bucket, bytes);
+            let held = report.catch(bytes.and_then(parse))?;
             ends_in_tombstone = matches!(held, Some(Held::Tombstone));
             let Some(Held::Entry(entry)) = held else { return Ok(()) };
             let home = directory::home(entry.hash());
@@ -313,7 +331,7 @@ impl Shared {
 
     /// Reads the region of orphans (invariant 3).
     fn check_orphans(&self, seen: &mut SeenInodes, report: &mut Report) -> Result<()> {
-        self.for_each_mapped(Ino::ORPHANS, |sector| {
+        self.for_each_mapped(Ino::ORPHANS, |sector, _| {
             let named = match Ino::new(sector) {
                 None => None,
                 Some(ino) => match report.catch(self.read_orphan(ino))? {

@@ -16,6 +16,7 @@ use crate::{
     addr::{FILE_BYTES_MAX, Ino, REGION_SECTORS},
     format::{Inode, SectorBytes},
     fs::Shared,
+    names::range_of,
     node::{Node, Record, Touch},
     posix::{Allocate, FileKind, WriteOptions},
     ranges::HeldRanges,
@@ -93,19 +94,35 @@ impl Shared {
 
     /// Applies `ops`, which change the data of `targets`, in one batch. The sectors of the ops are held;
     /// targets come in order of their numbers.
-    pub(crate) fn apply_data<'o>(&self, ops: Vec<Op<'o>>, targets: &'o [Target]) -> Result<()> {
+    pub(crate) fn apply_data(&self, ops: &[Op<'_>], targets: &[Target]) -> Result<()> {
+        let mut kept = Vec::new();
+        while !self.try_apply_data(ops, targets)? {
+            // No `record` is held here: what the batch needs of the map may be read.
+            let inode = |target: &Target| {
+                let lba = target.node.ino.inode_lba();
+                lba..Lba(lba.0 + 1)
+            };
+            let ranges: Vec<_> = ops.iter().map(range_of).chain(targets.iter().map(inode)).collect();
+            kept.push(self.ftl.bring_in(&ranges)?);
+        }
+        Ok(())
+    }
+
+    /// As [`Shared::apply_data`]; false, and nothing is done, if memory lacks what that needs of the map.
+    fn try_apply_data(&self, ops: &[Op<'_>], targets: &[Target]) -> Result<bool> {
         let mut held = Vec::with_capacity(targets.len());
         for target in targets {
             held.push(self.hold(target)?);
         }
-        let mut batch: Vec<Op<'_>> = ops;
-        batch.extend(held.iter().filter_map(Held::inode_op));
+        let batch: Vec<Op<'_>> = ops.iter().copied().chain(held.iter().filter_map(Held::inode_op)).collect();
         if batch.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let changes_inodes = held.iter().any(|held| matches!(held, Held::Changing(_)));
         let structure = changes_inodes.then(|| self.structure.read());
-        self.ftl.write_batch(&batch, Shared::stream(targets))?;
+        if self.ftl.try_write_batch(&batch, Shared::stream(targets))?.is_none() {
+            return Ok(false);
+        }
         drop((structure, batch));
         let now = (self.clock)();
         for held in held {
@@ -116,7 +133,7 @@ impl Shared {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Keeps the inode of a file as it is while a batch writes, or lets the batch alone change it.
@@ -281,7 +298,7 @@ impl Shared {
         if hole.start < hole.end {
             ops.push(Op::Trim { lba: node.ino.lba(hole.start), sectors: hole.end - hole.start });
         }
-        self.apply_data(ops, &[Target { node: Arc::clone(node), end, kill_privileges }])
+        self.apply_data(&ops, &[Target { node: Arc::clone(node), end, kill_privileges }])
     }
 
     /// See [`crate::posix::Posix::append`].
@@ -332,7 +349,7 @@ impl Shared {
         let ops = if is_hole { self.clear(ino, offset, end)? } else { Vec::new() };
         let end = if grows { end } else { 0 };
         let target = Target { node: Arc::clone(&node), end, kill_privileges: false };
-        self.apply_data(ops.iter().map(OwnedOp::as_op).collect(), &[target])
+        self.apply_data(&ops.iter().map(OwnedOp::as_op).collect::<Vec<_>>(), &[target])
     }
 
     /// The first byte of data, or of a hole, at or behind `offset`.
@@ -402,7 +419,7 @@ impl Shared {
         let _held = target.ranges.lock(to..to + count);
         let target =
             Target { end: (to + count) * SECTOR as u64, node: Arc::clone(&target), kill_privileges: true };
-        self.apply_data(pieces.iter().map(OwnedOp::as_op).collect(), &[target])
+        self.apply_data(&pieces.iter().map(OwnedOp::as_op).collect::<Vec<_>>(), &[target])
     }
 }
 

@@ -91,8 +91,8 @@ impl Shared {
         let (targets, ranges): (Vec<Target>, Vec<_>) = files.into_values().unzip();
         let held = targets.iter().zip(ranges).map(|(target, ranges)| target.node.ranges.lock_all(ranges));
         let _held: Vec<_> = held.collect(); // files in order of their numbers
-        let data_ops = ops.iter().filter_map(|(node, op)| data_op(node.ino, op)).collect();
-        self.apply_data(data_ops, &targets).or_else(|error| {
+        let data_ops: Vec<_> = ops.iter().filter_map(|(node, op)| data_op(node.ino, op)).collect();
+        self.apply_data(&data_ops, &targets).or_else(|error| {
             let what = targets.first().map_or_else(String::new, |target| self.file_name(&target.node));
             named(&what, Err(error))
         })

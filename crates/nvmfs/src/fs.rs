@@ -20,21 +20,20 @@
 //! between leaves the rest for the open after that.
 //!
 //! **Locks**, in this order: `moves`; sectors of files (`ranges.rs`), files by ascending number; `record`s
-//! of nodes by ascending number; `structure`; `inode_count`; then, each for moments, `numbers` and what is
-//! in `node.rs`.
+//! of nodes by ascending number; `structure`; then, each for moments, `numbers` and what is in `node.rs`.
 //! Searches in directories read the ftl without a lock; what they found holds if the buckets that they
 //! looked at did not change until the directory's `record` is held (`names/update.rs`). `record`s are held
-//! while the ftl accepts a batch, which may wait for free segments, but not while anything is read;
-//! with exceptions, where only those wait that need the very same thing: a `record` is held while
-//! its own inode is read in, sectors are held while their old content is read, and `moves`, which orders
-//! renames from one directory to another, is held while these search. A look at the ftl's map under a
-//! `record` or `inode_count` (is a number free, has a file data) reads a leaf when that is not in memory;
-//! not waiting for it there is still to be done. And while [`Nvmfs::check`] reads
-//! names and inodes it holds `structure`, so that these stand still.
+//! while the ftl accepts a batch, which may wait for free segments, but not while anything is read, be it
+//! a leaf of the ftl's map: what that needs of the map is there, or the locks are given back while it is
+//! read. So are inodes: only who finds a node still unloaded afterwards loads it. Two locks are held over
+//! reads, where only those wait that need the very same thing: sectors, while their old content is read,
+//! and `moves`, which orders renames from one directory to another, while these search. And while
+//! [`Nvmfs::check`] reads names and inodes it holds `structure`, so that these stand still.
+//! `lock_tests.rs` holds every operation against this.
 
 use std::{
     io::Read,
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -45,7 +44,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::{
     Error, Result,
     addr::Ino,
-    format::{self, FORMAT_VERSION, Inode, KNOWN_FEATURES, Superblock, Timestamp},
+    format::{self, FORMAT_VERSION, Inode, KNOWN_FEATURES, SectorBytes, Superblock, Timestamp},
     names::Numbers,
     node::{Node, Nodes, Touch},
     posix::FileKind,
@@ -115,8 +114,6 @@ pub(crate) struct Shared {
     pub(crate) clock: fn() -> Timestamp,
     pub(crate) uuid: [u8; 16],
     pub(crate) numbers: Mutex<Numbers>,
-    /// Inodes there are, once somebody asked. Held shared while inodes come or go.
-    pub(crate) inode_count: RwLock<Option<AtomicU64>>,
     /// Held shared while names or inodes change, alone while they are checked.
     pub(crate) structure: RwLock<()>,
     /// Held while a name moves from one directory to another.
@@ -175,7 +172,6 @@ impl Nvmfs {
             clock: options.clock,
             uuid: superblock.uuid,
             numbers: Mutex::new(Numbers::new((options.clock)())),
-            inode_count: RwLock::new(None),
             structure: RwLock::new(()),
             moves: Mutex::new(()),
         };
@@ -247,7 +243,11 @@ impl Shared {
         let lba = ino.inode_lba();
         let mut bytes = [0; SECTOR];
         self.ftl.read(lba, &mut bytes)?;
-        let inode = format::verify::<Inode>(&bytes, lba)
+        self.verify_inode(ino, &bytes)
+    }
+
+    pub(crate) fn verify_inode(&self, ino: Ino, bytes: &SectorBytes) -> Result<Inode> {
+        let inode = format::verify::<Inode>(bytes, ino.inode_lba())
             .and_then(|inode| if inode.ino() == ino { Ok(inode) } else { Err("it has another number") });
         inode.map_err(|reason| self.corrupt("inode table", u64::from(ino.0), reason))
     }

@@ -45,6 +45,8 @@ mod fs;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(test)]
+mod lock_tests;
 mod names;
 mod node;
 mod open;

@@ -4,8 +4,10 @@
 //! the newest version of the inode, the times that are not stored yet, and the locks of the file.
 //!
 //! 1. There is at most one node that is not `Removed` for a number: the one in the table. Whoever wants
-//!    to read or change an inode's sector holds the node's `record`. So what is in a node is what is on
-//!    the device, and a node may be dropped whenever nobody uses it and no time waits to be stored.
+//!    to change an inode's sector holds the `record` of its node, loaded. So what is in a node is what is on
+//!    the device, and a node may be dropped whenever nobody uses it and no time waits to be stored. And who
+//!    took a node from the table, then read the sector, and finds the node still `Unloaded`, has read what is
+//!    there.
 //! 2. A node goes from `Unloaded` to `Live` to `Removed` and never back.
 //! 3. `opens` changes with `record` held, shared or alone: who holds it alone sees it stand still.
 //! 4. Times in memory are newer than those in `record` or the same. A node with times to store is in
@@ -312,6 +314,13 @@ impl Nodes {
         let mut dirty = self.dirty.lock();
         dirty.remove(&ino);
         self.dirty_count.store(dirty.len(), SeqCst);
+    }
+
+    /// All nodes that are in memory.
+    #[cfg(test)]
+    pub(crate) fn all(&self) -> Vec<Arc<Node>> {
+        let table = self.table.try_lock().expect("read with the table of nodes held");
+        table.by_ino.values().cloned().collect()
     }
 
     /// Number of nodes with times to store.

@@ -10,7 +10,7 @@ use crate::{
     addr::{Ino, XATTR_BYTES_MAX},
     format::{self, Inode, SectorBytes, XATTR_SECTOR_BYTES, XattrSector},
     fs::Shared,
-    names::{Locked, Update},
+    names::Update,
     node::Node,
     posix::XattrMode,
 };
@@ -116,16 +116,22 @@ impl Shared {
             if bytes.len() > XATTR_BYTES_MAX {
                 return Err(Refusal::NoRoom.into());
             }
-            let mut locked = Locked::new([node]);
-            let mut inode = locked.inode(node)?;
-            if inode.changes() != before.changes() {
-                continue;
+            let mut is_newest = false;
+            self.change_nodes(std::slice::from_ref(node), |locked| {
+                let mut inode = locked.inode(node)?;
+                is_newest = inode.changes() == before.changes();
+                if !is_newest {
+                    return Ok(None);
+                }
+                let mut update = Update::new((self.clock)());
+                let is_outside = inode.set_xattrs(&bytes, xattrs.contains_key(CAPABILITY));
+                put_outside(&mut update, &before, if is_outside { &bytes } else { &[] });
+                update.put_changed(inode);
+                Ok(Some(update))
+            })?;
+            if is_newest {
+                return Ok(());
             }
-            let mut update = Update::new((self.clock)());
-            let is_outside = inode.set_xattrs(&bytes, xattrs.contains_key(CAPABILITY));
-            put_outside(&mut update, &before, if is_outside { &bytes } else { &[] });
-            update.put_changed(inode);
-            return self.apply(&update, &mut locked);
         }
     }
 

@@ -4,6 +4,7 @@
 //! that a sync covered; the operation under way counts as one that may have been accepted.
 
 mod history;
+mod power;
 
 use std::sync::Arc;
 
@@ -12,29 +13,11 @@ use lacuna_device::{
     BlockDevice, Error, Place, SimDevice, StreamHint,
     sim::{SeededRng, for_each_seed},
 };
-use lacuna_ftl::{self as ftl, Work};
-use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
+use lacuna_ftl::Work;
+use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs};
+use power::{CAPACITY, History, SEGMENT_BYTES, formatted, open, recover};
 
-const SEGMENT_BYTES: u32 = 64 << 10;
-/// The fewest that the ftl takes are 24.
-const SEGMENTS: u64 = 26;
-const CAPACITY: u64 = SEGMENTS * SEGMENT_BYTES as u64;
 const ROUNDS: u64 = 4;
-
-/// The states that a place went through since the oldest that a crash may bring back.
-struct History {
-    states: Vec<Model>,
-}
-
-impl History {
-    fn now(&self) -> &Model {
-        self.states.last().expect("a history has a state")
-    }
-
-    fn synced(&mut self) {
-        self.states.drain(..self.states.len() - 1);
-    }
-}
 
 fn is_power_cut(error: &Error) -> bool {
     matches!(error, Error::PowerCut | Error::Poisoned { .. })
@@ -42,7 +25,7 @@ fn is_power_cut(error: &Error) -> bool {
 
 /// Puts a file into the place that fills a part of it, so that collection has something to move and
 /// `Full` is near.
-fn add_ballast(place: &Nvmfs, rng: &mut SeededRng, history: &mut History) {
+fn add_ballast(place: &Nvmfs, rng: &mut SeededRng, history: &mut History<Model>) {
     let stats = place.ftl().stats();
     let free_bytes = stats.live_limit_bytes.saturating_sub(stats.live_bytes);
     let mut data = vec![0; (free_bytes * rng.below(95) / 100) as usize / 512 * 512];
@@ -67,7 +50,7 @@ fn run_until_cut(
     place: &Nvmfs,
     device: &SimDevice,
     rng: &mut SeededRng,
-    history: &mut History,
+    history: &mut History<Model>,
     upkeep_percent: u64,
 ) {
     for _ in 0..10_000 {
@@ -108,42 +91,9 @@ fn run_until_cut(
     panic!("the power was never cut");
 }
 
-/// Opens the store, with power cuts during recovery.
-fn recover(device: &Arc<SimDevice>, rng: &mut SeededRng) -> Nvmfs {
-    for cut in 0.. {
-        device.power_cycle();
-        if cut < 3 && rng.chance(60) {
-            device.set_cut_after(1 + rng.below(12));
-        }
-        match open(device) {
-            Ok(place) if !device.is_off() => {
-                // The rest of the recovery is not to be cut by what was meant for it.
-                device.set_cut_after(u64::MAX);
-                return place;
-            }
-            Ok(_) => {}
-            Err(error) => assert!(device.is_off(), "recovery failed: {error}"),
-        }
-    }
-    unreachable!("every device opens at last")
-}
-
-fn open(device: &Arc<SimDevice>) -> lacuna_nvmfs::Result<Nvmfs> {
-    let ftl = ftl::Options { background: false, ..ftl::Options::default() };
-    let device: Arc<dyn BlockDevice> = device.clone();
-    Nvmfs::open(device, Options { ftl, ..Options::default() })
-}
-
 fn crash_case(seed: u64) {
     let mut rng = SeededRng::new(seed);
-    let device = SimDevice::new(CAPACITY, seed);
-    let format = FormatOptions {
-        ftl: ftl::FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..ftl::FormatOptions::default() },
-        uuid: Some([9; 16]),
-        ..FormatOptions::default()
-    };
-    let raw: Arc<dyn BlockDevice> = device.clone();
-    Nvmfs::format(raw, &format).unwrap();
+    let device = formatted(seed);
     let mut history = History { states: vec![Model::default()] };
     let mut place = open(&device).unwrap();
     add_ballast(&place, &mut rng, &mut history);

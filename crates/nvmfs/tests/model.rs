@@ -1,30 +1,20 @@
 //! The file system against a map of names to bytes.
 
 mod history;
+mod stores;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use history::{Model, apply, random_change, same_kind};
 use lacuna_device::{
-    BatchOp, BlockDevice, Error, MemDevice, Place, StreamHint,
+    BatchOp, BlockDevice, Error, Place, StreamHint,
     sim::{SeededRng, for_each_seed},
 };
-use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
-
-fn formatted(capacity_bytes: u64) -> Arc<dyn BlockDevice> {
-    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(capacity_bytes));
-    let options = FormatOptions { uuid: Some([7; 16]), ..FormatOptions::default() };
-    Nvmfs::format(Arc::clone(&device), &options).unwrap();
-    device
-}
+use lacuna_nvmfs::{Nvmfs, Options};
+use stores::{assert_clean, formatted};
 
 fn open(device: &Arc<dyn BlockDevice>) -> Nvmfs {
     Nvmfs::open(Arc::clone(device), Options::default()).unwrap()
-}
-
-fn assert_clean(place: &Nvmfs) {
-    let report = place.check(CheckDepth::Payload).unwrap();
-    assert!(report.is_clean(), "{:#?}", report.findings);
 }
 
 #[test]

@@ -5,24 +5,23 @@
 //! that a sync covered; the operation under way counts as one that may have been accepted.
 
 mod fight;
+mod power;
 mod world;
 
 use std::sync::Arc;
 
 use lacuna_device::{
-    BlockDevice, Error as DeviceError, SimDevice,
+    Error as DeviceError, SimDevice,
     sim::{SeededRng, for_each_seed},
 };
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{
-    CheckDepth, Error, FormatOptions, Ino, Nvmfs, Options,
+    CheckDepth, Error, Ino, Nvmfs,
     posix::{Caller, WriteOptions, XattrMode},
 };
+use power::{History, formatted, open, recover};
 use world::{Change, Driver, World, random_change, summary};
 
-const SEGMENT_BYTES: u32 = 64 << 10;
-/// The fewest that the ftl takes are 24.
-const SEGMENTS: u64 = 26;
 const ROUNDS: u64 = 4;
 
 fn is_power_cut(error: &Error) -> bool {
@@ -39,58 +38,8 @@ fn is_full(error: &Error) -> bool {
     matches!(error, Error::Ftl(ftl::Error::Full { .. }))
 }
 
-/// The states that a file system went through since the oldest that a crash may bring back.
-struct History {
-    states: Vec<World>,
-}
-
-impl History {
-    fn now(&self) -> &World {
-        self.states.last().expect("a history has a state")
-    }
-
-    fn synced(&mut self) {
-        self.states.drain(..self.states.len() - 1);
-    }
-}
-
-fn formatted(seed: u64) -> Arc<SimDevice> {
-    let device = SimDevice::new(SEGMENTS * u64::from(SEGMENT_BYTES), seed);
-    let mut format = FormatOptions { uuid: Some([9; 16]), ..FormatOptions::default() };
-    format.ftl.segment_bytes = Some(SEGMENT_BYTES);
-    let raw: Arc<dyn BlockDevice> = device.clone();
-    Nvmfs::format(raw, &format).unwrap();
-    device
-}
-
-fn open(device: &Arc<SimDevice>) -> lacuna_nvmfs::Result<Nvmfs> {
-    let ftl = ftl::Options { background: false, ..ftl::Options::default() };
-    let device: Arc<dyn BlockDevice> = device.clone();
-    Nvmfs::open(device, Options { ftl, inodes_kept: 4, ..Options::default() })
-}
-
-/// Opens the store, with power cuts during recovery.
-fn recover(device: &Arc<SimDevice>, rng: &mut SeededRng) -> Nvmfs {
-    for cut in 0.. {
-        device.power_cycle();
-        if cut < 3 && rng.chance(60) {
-            device.set_cut_after(1 + rng.below(16));
-        }
-        match open(device) {
-            Ok(place) if !device.is_off() => {
-                // The rest of the recovery is not to be cut by what was meant for it.
-                device.set_cut_after(u64::MAX);
-                return place;
-            }
-            Ok(_) => {}
-            Err(error) => assert!(device.is_off(), "recovery failed: {error}"),
-        }
-    }
-    unreachable!("every device opens at last")
-}
-
 /// Fills a part of the store, so that collection has something to move and `Full` is near.
-fn add_ballast(place: &Nvmfs, driver: &mut Driver, rng: &mut SeededRng, history: &mut History) {
+fn add_ballast(place: &Nvmfs, driver: &mut Driver, rng: &mut SeededRng, history: &mut History<World>) {
     let stats = place.ftl().stats();
     let free_bytes = stats.live_limit_bytes.saturating_sub(stats.live_bytes);
     let mut data = vec![0; (free_bytes * rng.below(80) / 100) as usize];
@@ -117,7 +66,7 @@ fn run_until_cut(
     place: &Nvmfs,
     device: &SimDevice,
     rng: &mut SeededRng,
-    history: &mut History,
+    history: &mut History<World>,
     upkeep_percent: u64,
 ) {
     let mut driver = Driver::new(place.posix());

@@ -1,31 +1,21 @@
 //! The inode interface against a simple file system in memory.
 
+mod stores;
 mod world;
 
 use std::sync::Arc;
 
 use lacuna_device::{
-    BlockDevice, MemDevice,
+    BlockDevice,
     sim::{SeededRng, for_each_seed},
 };
-use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
+use lacuna_nvmfs::{Nvmfs, Options};
+use stores::{assert_clean, formatted};
 use world::{Driver, World, random_change, refusal, summary};
-
-fn formatted(capacity_bytes: u64) -> Arc<dyn BlockDevice> {
-    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(capacity_bytes));
-    let options = FormatOptions { uuid: Some([7; 16]), ..FormatOptions::default() };
-    Nvmfs::format(Arc::clone(&device), &options).unwrap();
-    device
-}
 
 /// Few inodes stay in memory, so that they are read again and again.
 fn open(device: &Arc<dyn BlockDevice>) -> Nvmfs {
     Nvmfs::open(Arc::clone(device), Options { inodes_kept: 4, ..Options::default() }).unwrap()
-}
-
-fn assert_clean(place: &Nvmfs) {
-    let report = place.check(CheckDepth::Payload).unwrap();
-    assert!(report.is_clean(), "{:#?}", report.findings);
 }
 
 #[test]

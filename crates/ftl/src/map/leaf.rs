@@ -18,6 +18,7 @@ use std::{ops::Range, sync::Arc};
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::clip;
 use crate::{
     Seq,
     addr::{CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},
@@ -32,7 +33,9 @@ pub(super) const ROWS_MAX: usize = LEAF_ROWS_MAX;
 /// A leaf with fewer rows is merged, if a neighbour has the room.
 pub(super) const ROWS_MIN: usize = ROWS_MAX / 3;
 
+/// Columns.
 const START: usize = 0;
+const SHAPE: usize = 4;
 
 /// The values of a row, one for each column.
 fn values((start, extent): &Row) -> [u64; COLUMNS] {
@@ -56,6 +59,12 @@ fn row(values: [u64; COLUMNS]) -> Row {
         skip: (shape >> 17) as u8,
     };
     (start, extent)
+}
+
+/// Stored bytes of an extent of this shape: [`Extent::bytes`].
+fn shape_bytes(shape: u64) -> u64 {
+    let extent = row([0, 0, 0, 0, shape, 0]).1;
+    extent.bytes() as u64
 }
 
 /// Largest value of `width` bytes.
@@ -274,6 +283,39 @@ impl Leaf {
     pub(super) fn reached(&self, range: &Range<u64>) -> Range<usize> {
         let first = self.reach(range.start);
         first..self.search(range.end).max(first)
+    }
+
+    /// Sum of what rows have in `range`; that of all rows is `sum`. Rows are counted on the side of the
+    /// range's ends on which there are fewer.
+    pub(super) fn live_in(&self, range: &Range<u64>, sum: Live) -> Live {
+        let reached = self.reached(range);
+        let bytes_of = |rows: Range<usize>| rows.map(|index| self.bytes_in_row(index)).sum::<u64>();
+        let mut live = Live { bytes: 0, extents: reached.len() as u64 };
+        if reached.is_empty() {
+            return live;
+        }
+        live.bytes = match reached.len() <= self.len() / 2 {
+            true => bytes_of(reached.clone()),
+            false => sum.bytes - bytes_of(0..reached.start) - bytes_of(reached.end..self.len()),
+        };
+        // Only the outermost rows may reach beyond the range.
+        let (first, last) = (reached.start, reached.end - 1);
+        for index in [Some(first), (last > first).then_some(last)].into_iter().flatten() {
+            let (start, extent) = self.get(index);
+            let inside = clip(start, &extent, range).map_or(0, |(_, inside)| inside.bytes());
+            live.bytes -= (extent.bytes() - inside) as u64;
+        }
+        live
+    }
+
+    /// Stored bytes of one row, from the one column that tells.
+    fn bytes_in_row(&self, index: usize) -> u64 {
+        let (raw, columns) = self.parts();
+        let width = |column: usize| usize::from(raw.width[column]);
+        let before: usize = (START + 1..SHAPE).map(width).sum();
+        let row_bytes = row_bytes(&raw.width);
+        let at = usize::from(raw.len.get()) * width(START) + index * row_bytes + before;
+        shape_bytes(raw.base[SHAPE].get() + load(columns, at, raw.width[SHAPE]))
     }
 
     /// Puts `rows` in the place of those in `range`.

@@ -247,6 +247,27 @@ impl Node {
         Ok((bytes, extents))
     }
 
+    /// What is stored of `range` below a node with `span`, whose rows sum up to `sum`; or a sector of an
+    /// evicted leaf that must be looked at.
+    pub(super) fn live_in(&self, span: Range<u64>, sum: Live, range: &Range<u64>) -> Result<Live, u64> {
+        if range.start <= span.start && span.end <= range.end {
+            return Ok(sum);
+        }
+        match self {
+            Node::Inner(inner) => {
+                let mut live = Live::default();
+                for index in inner.children_in(range) {
+                    let span = inner.span(index, &span);
+                    let inside = inner.children[index].live_in(span, inner.sums[index], range)?;
+                    live.bytes += inside.bytes;
+                    live.extents += inside.extents;
+                }
+                Ok(live)
+            }
+            Node::Leaf(slot) => Ok(slot.look().ok_or(span.start)?.live_in(range, sum)),
+        }
+    }
+
     /// Carries out `edit` in a node with `span`. The node may be empty or too large afterwards.
     pub(super) fn edit(&mut self, span: Range<u64>, edit: &Edit, tally: &mut Tally) -> Change {
         match self {

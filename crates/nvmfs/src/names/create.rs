@@ -1,14 +1,14 @@
 //! New inodes and new names.
 
-use std::{
-    ops::Range,
-    sync::{Arc, atomic::Ordering::SeqCst},
-};
+use std::sync::Arc;
 
 use lacuna_device::SECTOR;
 use lacuna_ftl::Lba;
 
-use super::{check_name, update::Update};
+use super::{
+    check_name,
+    update::{DirReader, Update},
+};
 use crate::{
     Refusal, Result,
     addr::Ino,
@@ -83,28 +83,23 @@ impl Shared {
     /// Makes an inode and its name.
     pub(crate) fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Arc<Node>> {
         let kind = new.check()?;
-        let dir = self.directory(parent)?;
-        if matches!(name, b"." | b"..") {
-            return Err(Refusal::Exists.into());
-        }
-        check_name(name)?;
+        let dir = self.directory_for(parent, name)?;
         self.change_names(
             &[&dir],
-            |readers| match readers[0].search(name)? {
-                Search::Found { .. } => Err(Refusal::Exists.into()),
-                Search::Absent { free } => {
-                    let (ino, generation) = self.take_number()?;
-                    let node = self.nodes.get_or_insert(ino);
-                    Ok(((free, generation, Arc::clone(&node)), vec![node]))
-                }
+            |readers| {
+                let free = free_bucket(&readers[0], name)?;
+                let (ino, generation) = self.take_number()?;
+                let node = self.nodes.get_or_insert(ino);
+                Ok(((free, generation, Arc::clone(&node)), vec![node]))
             },
             |locked, (free, generation, node)| {
+                let mut update = Update::new((self.clock)());
                 let is_free = matches!(locked.record(node), Record::Unloaded);
-                if !is_free || self.ftl.is_mapped(node.ino.inode_lba())? {
+                let lba = node.ino.inode_lba();
+                if !is_free || update.allocated(self, lba..Lba(lba.0 + 1)) > 0 {
                     return Ok(None); // somebody else was given the number, 2^28 numbers ago
                 }
                 let above = locked.inode(&dir)?;
-                let mut update = Update::new((self.clock)());
                 let (inode, is_outside) = new.inode(node.ino, *generation, &above, update.now);
                 update.put_name(self, parent, *free, name, &inode);
                 update.put_inode(inode);
@@ -114,11 +109,10 @@ impl Shared {
                     update.write(node.ino.lba(0), bytes);
                 }
                 update.put_parent(above, i64::from(kind == FileKind::Directory))?;
-                self.apply(&update, locked)?;
                 if new.open {
-                    node.opens.store(1, SeqCst); // nobody could see it yet
+                    update.open(node.ino);
                 }
-                Ok(Some(Arc::clone(node)))
+                Ok(Some((update, Arc::clone(node))))
             },
         )
     }
@@ -129,17 +123,10 @@ impl Shared {
         if node.kind() == FileKind::Directory {
             return Err(Refusal::NotPermitted.into());
         }
-        let dir = self.directory(parent)?;
-        if matches!(name, b"." | b"..") {
-            return Err(Refusal::Exists.into());
-        }
-        check_name(name)?;
+        let dir = self.directory_for(parent, name)?;
         self.change_names(
             &[&dir],
-            |readers| match readers[0].search(name)? {
-                Search::Found { .. } => Err(Refusal::Exists.into()),
-                Search::Absent { free } => Ok((free, vec![Arc::clone(&node)])),
-            },
+            |readers| Ok((free_bucket(&readers[0], name)?, vec![Arc::clone(&node)])),
             |locked, free| {
                 let mut inode = locked.inode(&node)?;
                 match inode.nlink() {
@@ -151,35 +138,59 @@ impl Shared {
                 update.put_name(self, parent, *free, name, &inode);
                 update.put_changed(inode);
                 update.put_parent(locked.inode(&dir)?, 0)?;
-                self.apply(&update, locked)?;
-                Ok(Some(Arc::clone(&node)))
+                Ok(Some((update, Arc::clone(&node))))
             },
         )
     }
 
+    /// The directory `parent`, which is to get the entry `name`.
+    fn directory_for(&self, parent: Ino, name: &[u8]) -> Result<Arc<Node>> {
+        let dir = self.directory(parent)?;
+        if matches!(name, b"." | b"..") {
+            return Err(Refusal::Exists.into());
+        }
+        check_name(name)?;
+        Ok(dir)
+    }
+
     /// A number that no inode has, and a generation for it. It is given to nobody else before all
-    /// others were.
+    /// others were. The search may read the device, so the lock is given back meanwhile.
     fn take_number(&self) -> Result<(Ino, u32)> {
-        let mut numbers = self.numbers.lock();
-        let ino = self.free_ino(numbers.next_ino)?;
-        numbers.next_ino = if ino < Ino::LAST { Ino(ino.0 + 1) } else { Ino::FIRST };
-        numbers.next_generation = numbers.next_generation.wrapping_add(1);
-        Ok((ino, numbers.next_generation))
+        loop {
+            let (start, generation) = {
+                let mut numbers = self.numbers.lock();
+                numbers.next_generation = numbers.next_generation.wrapping_add(1);
+                let start = numbers.next_ino;
+                numbers.next_ino = after(start);
+                (start, numbers.next_generation)
+            };
+            let free = self.free_ino(start)?;
+            if free == start {
+                return Ok((free, generation));
+            }
+            let mut numbers = self.numbers.lock();
+            if ahead(start, numbers.next_ino) <= ahead(start, free) {
+                numbers.next_ino = after(free);
+                return Ok((free, generation));
+            }
+            // Others were given that number by now.
+        }
     }
 
     /// The first number at or after `start` that no inode has, starting over at the end (invariant 2).
     fn free_ino(&self, start: Ino) -> Result<Ino> {
-        /// Numbers looked at in one go: a run of mapped sectors is walked to its end.
-        const WINDOW: u32 = 4096;
-        let table =
-            |numbers: Range<u32>| Ino::TABLE.lba(numbers.start.into())..Ino::TABLE.lba(numbers.end.into());
         for numbers in [start.0..Ino::LAST.0 + 1, Ino::FIRST.0..start.0] {
-            let mut first = numbers.start;
+            let (mut first, mut step) = (numbers.start, 1);
             while first < numbers.end {
-                let window = table(first..numbers.end.min(first.saturating_add(WINDOW)));
-                match self.ftl.mapped(window.clone())? {
-                    Some(used) if used.start == window.start => first = number_at(used.end),
-                    _ => return Ok(Ino(first)),
+                let len = step.min(numbers.end - first);
+                let range = Ino::TABLE.lba(first.into())..Ino::TABLE.lba((first + len).into());
+                // Each inode is an extent: the map's sums tell whether one is missing.
+                if self.ftl.extents(range)? == u64::from(len) {
+                    (first, step) = (first + len, len * 2);
+                } else if len == 1 {
+                    return Ok(Ino(first));
+                } else {
+                    step = len / 2;
                 }
             }
         }
@@ -187,9 +198,23 @@ impl Shared {
     }
 }
 
-/// The inode number of a sector of the inode table.
-fn number_at(lba: Lba) -> u32 {
-    Ino::of(lba).1 as u32
+/// The number to be looked at after `ino`.
+fn after(ino: Ino) -> Ino {
+    if ino < Ino::LAST { Ino(ino.0 + 1) } else { Ino::FIRST }
+}
+
+/// How many numbers later than `start` `ino` is looked at.
+fn ahead(start: Ino, ino: Ino) -> u32 {
+    let numbers = Ino::LAST.0 - Ino::FIRST.0 + 1;
+    (ino.0 + numbers - start.0) % numbers
+}
+
+/// The bucket for a new entry.
+fn free_bucket(reader: &DirReader<'_>, name: &[u8]) -> Result<Bucket> {
+    match reader.search(name)? {
+        Search::Found { .. } => Err(Refusal::Exists.into()),
+        Search::Absent { free } => Ok(free),
+    }
 }
 
 impl Update {

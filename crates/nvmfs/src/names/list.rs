@@ -3,7 +3,7 @@
 use crate::{
     Result,
     addr::{Ino, REGION_SECTORS},
-    directory::{Bucket, Held},
+    directory::{self, Bucket, Held},
     format::Dirent,
     fs::Shared,
     posix::{DirEntry, FileKind},
@@ -14,19 +14,30 @@ const CURSOR_SELF: u64 = 0;
 const CURSOR_PARENT: u64 = 1;
 const CURSOR_BUCKETS: u64 = 2;
 
+/// Entries that are read together: few at first, for who wants few, then more with each step.
+const ENTRIES_FIRST: usize = 32;
+const ENTRIES_MAX: usize = 1024;
+
+/// Entries that were read together, and the bucket behind them.
+type Entries = (Vec<(Bucket, Dirent)>, Bucket);
+
 impl Shared {
-    /// The first entry at or behind `bucket`.
-    fn entry_from(&self, directory: Ino, mut bucket: Bucket) -> Result<Option<(Bucket, Dirent)>> {
-        while bucket.0 < REGION_SECTORS {
-            let range = bucket.lba(directory)..directory.region().end;
-            let Some(run) = self.ftl.mapped(range)? else { return Ok(None) };
-            bucket = Bucket(Ino::of(run.start).1);
-            if let Held::Entry(entry) = self.read_bucket(directory, bucket)? {
-                return Ok(Some((bucket, entry)));
-            }
-            bucket.0 += 1;
+    /// What is in the next `buckets_max` buckets in use from `first` on; none if there are no more.
+    fn entries_from(&self, directory: Ino, first: Bucket, buckets_max: usize) -> Result<Option<Entries>> {
+        if first.0 >= REGION_SECTORS {
+            return Ok(None);
         }
-        Ok(None)
+        let range = first.lba(directory)..directory.region().end;
+        let lbas = self.ftl.mapped_sectors(range, buckets_max)?;
+        let Some(last) = lbas.last() else { return Ok(None) };
+        let mut entries = Vec::with_capacity(lbas.len());
+        for (lba, bytes) in self.ftl.read_sectors(&lbas)? {
+            let bucket = Bucket(Ino::of(lba).1);
+            if let Held::Entry(entry) = directory::parse_bucket(&self.store, directory, bucket, &bytes)? {
+                entries.push((bucket, entry));
+            }
+        }
+        Ok(Some((entries, Bucket(Ino::of(*last).1 + 1))))
     }
 
     /// See [`crate::posix::Posix::readdir`].
@@ -53,13 +64,25 @@ impl Shared {
             cursor = CURSOR_BUCKETS;
         }
         let mut bucket = Bucket(cursor - CURSOR_BUCKETS);
-        while let Some((found, dirent)) = self.entry_from(ino, bucket)? {
-            bucket = Bucket(found.0 + 1);
-            let next = bucket.0 + CURSOR_BUCKETS;
-            if !entry(DirEntry { ino: dirent.ino(), kind: dirent.kind(), name: dirent.name(), next }) {
-                break;
+        let mut buckets_max = ENTRIES_FIRST;
+        loop {
+            let read = match self.entries_from(ino, bucket, buckets_max) {
+                // What comes before the damage is listed.
+                Err(_) if buckets_max > 1 => {
+                    buckets_max = 1;
+                    continue;
+                }
+                read => read?,
+            };
+            let Some((entries, behind)) = read else { return Ok(()) };
+            for (found, dirent) in entries {
+                let next = found.0 + 1 + CURSOR_BUCKETS;
+                if !entry(DirEntry { ino: dirent.ino(), kind: dirent.kind(), name: dirent.name(), next }) {
+                    return Ok(());
+                }
             }
+            bucket = behind;
+            buckets_max = (buckets_max * 2).min(ENTRIES_MAX);
         }
-        Ok(())
     }
 }

@@ -9,16 +9,18 @@ mod update;
 
 use std::sync::Arc;
 
+use lacuna_ftl::Lba;
+
 pub(crate) use create::{NewInode, Numbers};
 pub(crate) use rename::RenameEnd;
-pub(crate) use update::{Locked, Update};
+pub(crate) use update::{Update, range_of};
 
 use self::update::DirReader;
 use crate::{
     Refusal, Result,
     addr::Ino,
     directory::Search,
-    format::{self, NAME_BYTES_MAX},
+    format::{self, NAME_BYTES_MAX, SectorBytes},
     fs::Shared,
     node::{Node, Record},
     posix::FileKind,
@@ -36,26 +38,46 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Shared {
-    /// The node of an inode, loaded. Only those who need this very inode wait while it is read.
+    /// The node of an inode, loaded.
     pub(crate) fn node(&self, ino: Ino) -> Result<Arc<Node>> {
         let node = self.nodes.get_or_insert(ino);
-        if node.is_loaded() && !node.is_removed() {
-            return Ok(node);
+        if !node.is_loaded() {
+            let stored = self.ftl.read_sectors(&[ino.inode_lba()])?;
+            self.load(&node, stored.first().map(|(_, bytes)| bytes))?;
         }
+        if node.is_removed() { Err(Refusal::Stale.into()) } else { Ok(node) }
+    }
+
+    /// Loads a node out of the sector of its inode, if it has one. That was read after the node was taken
+    /// from the table and with no lock held: who takes the node meanwhile takes this one, so if it is not
+    /// loaded yet, nobody has changed the inode since.
+    fn load(&self, node: &Arc<Node>, stored: Option<&SectorBytes>) -> Result<()> {
         let mut record = node.record.write();
-        match *record {
-            Record::Live(_) => {}
-            Record::Removed => return Err(Refusal::Stale.into()),
-            Record::Unloaded => {
-                if !self.ftl.is_mapped(ino.inode_lba())? {
-                    return Err(Refusal::Stale.into());
-                }
-                let inode = self.read_inode(ino)?;
-                node.load(&mut record, inode);
+        if matches!(*record, Record::Unloaded) {
+            let inode = self.verify_inode(node.ino, stored.ok_or(Refusal::Stale)?)?;
+            node.load(&mut record, inode);
+        }
+        Ok(())
+    }
+
+    /// See [`crate::posix::Posix::preload`].
+    pub(crate) fn preload(&self, inos: &[Ino]) {
+        let nodes = inos.iter().map(|ino| self.nodes.get_or_insert(*ino));
+        let nodes: Vec<_> = nodes.filter(|node| !node.is_loaded()).collect();
+        let lbas: Vec<_> = nodes.iter().map(|node| node.ino.inode_lba()).collect();
+        let Ok(stored) = self.ftl.read_sectors(&lbas) else { return };
+        // What their files take is asked for next: the map's sums, but for the leaves at both ends.
+        let ends = nodes
+            .iter()
+            .map(|node| node.ino.region())
+            .flat_map(|region| [region.start..Lba(region.start.0 + 1), Lba(region.end.0 - 1)..region.end]);
+        let _ = self.ftl.bring_in(&ends.collect::<Vec<_>>());
+        for node in &nodes {
+            if let Ok(index) = stored.binary_search_by_key(&node.ino.inode_lba(), |(lba, _)| *lba) {
+                // What is damaged is reported to who needs it.
+                let _ = self.load(node, Some(&stored[index].1));
             }
         }
-        drop(record);
-        Ok(node)
     }
 
     /// The node of a directory.

@@ -34,7 +34,7 @@ impl Shared {
                 update.remove_entry(parent, *removal);
                 self.drop_name(&mut update, node, locked.inode(node)?)?;
                 update.put_parent(locked.inode(&dir)?, 0)?;
-                self.apply(&update, locked).map(Some)
+                Ok(Some((update, ())))
             },
         )
     }
@@ -57,7 +57,7 @@ impl Shared {
                 update.remove_entry(parent, *removal);
                 self.drop_name(&mut update, node, locked.inode(node)?)?;
                 update.put_parent(locked.inode(&dir)?, -1)?;
-                self.apply(&update, locked).map(Some)
+                Ok(Some((update, ())))
             },
         )
     }
@@ -66,15 +66,15 @@ impl Shared {
     pub(super) fn drop_name(&self, update: &mut Update, node: &Node, mut inode: Inode) -> Result<()> {
         match inode.kind() {
             // By invariant 3 of `directory.rs` an empty directory has no sector.
-            FileKind::Directory if self.ftl.allocated(node.ino.region())? > 0 => {
+            FileKind::Directory if update.allocated(self, node.ino.region()) > 0 => {
                 return Err(Refusal::NotEmpty.into());
             }
-            FileKind::Directory => update.orphan(node, inode, self)?,
+            FileKind::Directory => update.orphan(node, inode, self),
             _ if inode.nlink() > 1 => {
                 inode.set_nlink(inode.nlink() - 1);
                 update.put_changed(inode);
             }
-            _ => update.orphan(node, inode, self)?,
+            _ => update.orphan(node, inode, self),
         }
         Ok(())
     }
@@ -101,18 +101,23 @@ impl Shared {
             Ok(1) => {}
             Ok(_) => return Ok(()),
         }
-        let mut locked = Locked::new([&node]);
-        let Ok(inode) = locked.inode(&node) else { return Ok(()) }; // another's release was the last
-        if node.opens.load(SeqCst) > 0 {
-            return Ok(());
-        }
-        if inode.nlink() > 0 {
-            return self.store_times(std::slice::from_ref(&node), locked);
-        }
+        self.change_nodes(std::slice::from_ref(&node), |locked| {
+            let Ok(inode) = locked.inode(&node) else { return Ok(None) }; // another's release was the last
+            if node.opens.load(SeqCst) > 0 {
+                return Ok(None);
+            }
+            if inode.nlink() > 0 {
+                return Ok(self.times_of(std::slice::from_ref(&node), locked));
+            }
+            Ok(Some(self.end_of_orphan(&inode)))
+        })
+    }
+
+    fn end_of_orphan(&self, inode: &Inode) -> Update {
         let mut update = Update::new((self.clock)());
-        update.trim(ino.orphan_lba(), 1);
-        update.free(&inode, self)?;
-        self.apply(&update, &mut locked)
+        update.trim(inode.ino().orphan_lba(), 1);
+        update.free(inode, self);
+        update
     }
 
     /// Frees what had no name and was open when the file system was last used. Damage is left for the
@@ -135,18 +140,15 @@ impl Shared {
     }
 
     fn free_orphan(&self, ino: Ino) -> Result<()> {
-        let lba = ino.orphan_lba();
         let orphan = self.read_orphan(ino)?;
         let node = self.node(ino)?;
-        let mut locked = Locked::new([&node]);
-        let inode = locked.inode(&node)?;
-        if !orphan.is_of(ino, inode.generation()) || inode.nlink() > 0 {
-            return Err(self.corrupt("orphans", ino.number(), "the inode has a name"));
-        }
-        let mut update = Update::new((self.clock)());
-        update.trim(lba, 1);
-        update.free(&inode, self)?;
-        self.apply(&update, &mut locked)
+        self.change_nodes(std::slice::from_ref(&node), |locked| {
+            let inode = locked.inode(&node)?;
+            if !orphan.is_of(ino, inode.generation()) || inode.nlink() > 0 {
+                return Err(self.corrupt("orphans", ino.number(), "the inode has a name"));
+            }
+            Ok(Some(self.end_of_orphan(&inode)))
+        })
     }
 
     pub(crate) fn read_orphan(&self, ino: Ino) -> Result<Orphan> {
@@ -156,25 +158,27 @@ impl Shared {
         format::verify::<Orphan>(&bytes, lba).map_err(|reason| self.corrupt("orphans", ino.number(), reason))
     }
 
-    /// Stores the times of these nodes, which are locked, in one batch.
-    pub(crate) fn store_times(&self, nodes: &[Arc<Node>], mut locked: Locked<'_>) -> Result<()> {
+    /// The update that stores the times of these nodes, which are locked; none if none wait for it.
+    fn times_of(&self, nodes: &[Arc<Node>], locked: &mut Locked<'_>) -> Option<Update> {
         let mut update = Update::new((self.clock)());
         for node in nodes.iter().filter(|node| node.has_times_to_store()) {
             if let Ok(inode) = locked.inode(node) {
                 update.put_inode(inode);
             }
         }
-        if update.is_empty() { Ok(()) } else { self.apply(&update, &mut locked) }
+        (!update.is_empty()).then_some(update)
+    }
+
+    /// Stores the times of these nodes in one batch.
+    pub(crate) fn store_times(&self, nodes: &[Arc<Node>]) -> Result<()> {
+        self.change_nodes(nodes, |locked| Ok(self.times_of(nodes, locked)))
     }
 
     /// Stores all times that wait for it.
     pub(crate) fn store_all_times(&self) -> Result<()> {
         /// Inodes in one batch.
         const PIECE: usize = 64;
-        for nodes in self.nodes.dirty().chunks(PIECE) {
-            self.store_times(nodes, Locked::new(nodes))?;
-        }
-        Ok(())
+        self.nodes.dirty().chunks(PIECE).try_for_each(|nodes| self.store_times(nodes))
     }
 }
 

@@ -71,7 +71,7 @@ impl Shared {
             },
             |locked, plan| {
                 let update = match plan {
-                    Plan::Nothing => return Ok(Some(())),
+                    Plan::Nothing => Update::new((self.clock)()),
                     Plan::Move { node, removal, into, replaced } => {
                         let mut update = Update::new((self.clock)());
                         update.remove_entry(from.parent, *removal);
@@ -98,7 +98,7 @@ impl Shared {
                         update
                     }
                 };
-                self.apply(&update, locked).map(Some)
+                Ok(Some((update, ())))
             },
         )
     }

@@ -4,14 +4,15 @@
 //! device. Then it locks the nodes that it is going to change, looks whether a bucket that the plan rests
 //! on changed since, and if so starts over; if not, it *commits*: one batch, and then the nodes in
 //! memory. A plan that failed is an answer only if it rests on buckets that did not change either.
+//!
+//! Under locks nothing waits for the device: a look at the ftl's map, and the batch, get by with what of the
+//! map is in memory. When that does not do, nothing was done ([`Applied::Absent`]); the locks are given back,
+//! what was missing is brought in and kept there, and the operation starts over.
 
 use std::{
     cell::RefCell,
     ops::Range,
-    sync::{
-        Arc,
-        atomic::Ordering::{Relaxed, SeqCst},
-    },
+    sync::{Arc, atomic::Ordering::SeqCst},
 };
 
 use lacuna_device::SECTOR;
@@ -115,8 +116,19 @@ pub(crate) struct Update {
     changes: Vec<Change>,
     inodes: Vec<Inode>,
     freed: Vec<Ino>,
+    opened: Vec<Ino>,
     buckets: Vec<(Ino, Range<u64>)>,
     touched: Vec<(Ino, Touch)>,
+    /// What of the map must be in memory before the update can be made.
+    absent: Vec<Range<Lba>>,
+}
+
+/// What came of an update.
+#[must_use]
+pub(crate) enum Applied {
+    Done,
+    /// Nothing. What these sectors need of the map is to be brought in, with no lock held.
+    Absent(Vec<Range<Lba>>),
 }
 
 enum Change {
@@ -132,9 +144,20 @@ impl Update {
             changes: Vec::new(),
             inodes: Vec::new(),
             freed: Vec::new(),
+            opened: Vec::new(),
             buckets: Vec::new(),
             touched: Vec::new(),
+            absent: Vec::new(),
         }
+    }
+
+    /// Stored bytes of `range`. Where memory does not tell, 0, and the update will not be made.
+    pub(super) fn allocated(&mut self, shared: &Shared, range: Range<Lba>) -> u64 {
+        shared.ftl.allocated_in_memory(range.clone()).unwrap_or_else(|| {
+            let ends = [range.start..Lba(range.start.0 + 1), Lba(range.end.0 - 1)..range.end];
+            self.absent.extend(ends);
+            0
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -184,31 +207,35 @@ impl Update {
         self.buckets.push((directory, removal.buckets()));
     }
 
+    /// A new inode is open from the start.
+    pub(super) fn open(&mut self, ino: Ino) {
+        self.opened.push(ino);
+    }
+
     /// The inode goes, with all that it has.
-    pub(super) fn free(&mut self, inode: &Inode, shared: &Shared) -> Result<()> {
+    pub(super) fn free(&mut self, inode: &Inode, shared: &Shared) {
         let ino = inode.ino();
         self.trim(ino.inode_lba(), 1);
         if inode.has_xattrs_outside() {
             self.trim(ino.xattr_lba(), XATTR_SECTORS);
         }
-        if shared.ftl.allocated(ino.region())? > 0 {
+        if self.allocated(shared, ino.region()) > 0 {
             self.trim(ino.lba(0), REGION_SECTORS);
         }
         self.freed.push(ino);
-        Ok(())
     }
 
     /// The inode has no name any more: it goes, or waits for its last release.
-    pub(super) fn orphan(&mut self, node: &Node, mut inode: Inode, shared: &Shared) -> Result<()> {
+    pub(super) fn orphan(&mut self, node: &Node, mut inode: Inode, shared: &Shared) {
         if node.opens.load(SeqCst) == 0 {
-            return self.free(&inode, shared);
+            self.free(&inode, shared);
+            return;
         }
         let ino = inode.ino();
         let orphan = Orphan::new(ino, inode.generation());
         self.write_sector(ino.orphan_lba(), format::seal(&orphan, ino.orphan_lba()));
         inode.set_nlink(0);
         self.put_inode(inode);
-        Ok(())
     }
 
     fn ops(&self) -> Vec<Op<'_>> {
@@ -230,26 +257,21 @@ impl Shared {
     }
 
     pub(crate) fn read_bucket(&self, directory: Ino, bucket: Bucket) -> Result<Held> {
-        let lba = bucket.lba(directory);
-        if !self.ftl.is_mapped(lba)? {
-            return Ok(Held::Nothing);
+        match self.ftl.read_sectors(&[bucket.lba(directory)])?.first() {
+            Some((_, bytes)) => directory::parse_bucket(&self.store, directory, bucket, bytes),
+            None => Ok(Held::Nothing),
         }
-        let mut bytes = [0; SECTOR];
-        self.ftl.read(lba, &mut bytes)?;
-        if bytes == [0; SECTOR] {
-            return Ok(Held::Nothing); // emptied since it was looked up
-        }
-        directory::parse_bucket(&self.store, directory, bucket, &bytes)
     }
 
-    /// Plans on `dirs` and commits on the nodes that the plan names besides. `commit` may ask for
-    /// another try by returning nothing.
+    /// Plans on `dirs` and commits on the nodes that the plan names besides: `commit` makes the update, or
+    /// asks for another try by returning nothing.
     pub(super) fn change_names<P, T>(
         &self,
         dirs: &[&Arc<Node>],
         plan: impl Fn(&[DirReader<'_>]) -> Result<(P, Vec<Arc<Node>>)>,
-        commit: impl Fn(&mut Locked<'_>, &P) -> Result<Option<T>>,
+        commit: impl Fn(&mut Locked<'_>, &P) -> Result<Option<(Update, T)>>,
     ) -> Result<T> {
+        let mut kept = Vec::new();
         loop {
             let readers: Vec<_> = dirs.iter().map(|dir| DirReader::new(self, dir)).collect();
             let planned = plan(&readers);
@@ -265,37 +287,71 @@ impl Shared {
                     _ => return Err(Refusal::NotFound.into()),
                 }
             }
-            let done = match &planned {
+            let made = match &planned {
                 Ok((plan, _)) => commit(&mut locked, plan)?,
                 Err(_) => None,
             };
+            let applied = match &made {
+                Some((update, _)) => self.apply(update, &mut locked)?,
+                None => Applied::Absent(Vec::new()),
+            };
             drop(locked);
-            match (planned, done) {
-                (Err(error), _) => return Err(error),
-                (Ok(_), Some(done)) => return Ok(done),
-                (Ok(_), None) => {}
+            match (planned, made, applied) {
+                (Err(error), ..) => return Err(error),
+                (_, Some((_, done)), Applied::Done) => return Ok(done),
+                (.., Applied::Absent(ranges)) => kept.push(self.ftl.bring_in(&ranges)?),
+                (_, None, Applied::Done) => unreachable!("nothing was applied"),
             }
         }
     }
 
-    /// Makes an update, on nodes that are locked.
-    pub(crate) fn apply(&self, update: &Update, locked: &mut Locked<'_>) -> Result<()> {
+    /// Locks `nodes` and makes the update that `make` calls for, if any; as often as it takes to have what
+    /// it needs of the map in memory.
+    pub(crate) fn change_nodes(
+        &self,
+        nodes: &[Arc<Node>],
+        mut make: impl FnMut(&mut Locked<'_>) -> Result<Option<Update>>,
+    ) -> Result<()> {
+        let mut kept = Vec::new();
+        loop {
+            let mut locked = Locked::new(nodes);
+            let Some(update) = make(&mut locked)? else { return Ok(()) };
+            let applied = self.apply(&update, &mut locked)?;
+            drop(locked);
+            match applied {
+                Applied::Done => return Ok(()),
+                Applied::Absent(ranges) => kept.push(self.ftl.bring_in(&ranges)?),
+            }
+        }
+    }
+
+    /// Makes an update, on nodes that are locked, if memory has what it needs of the map.
+    fn apply(&self, update: &Update, locked: &mut Locked<'_>) -> Result<Applied> {
+        if !update.absent.is_empty() {
+            return Ok(Applied::Absent(update.absent.clone()));
+        }
+        if update.is_empty() {
+            return Ok(Applied::Done);
+        }
         let _structure = self.structure.read();
-        let counted = self.inode_count.read();
-        self.ftl.write_batch(&update.ops(), Stream::Data)?;
+        let ops = update.ops();
+        if self.ftl.try_write_batch(&ops, Stream::Data)?.is_none() {
+            return Ok(Applied::Absent(ops.iter().map(range_of).collect()));
+        }
         for inode in &update.inodes {
             let (node, record) = locked.guard(inode.ino());
             if matches!(record, Record::Unloaded) {
                 node.load(record, *inode);
-                counted.as_ref().inspect(|count| _ = count.fetch_add(1, Relaxed));
             } else {
                 self.nodes.store(node, record, *inode);
             }
         }
+        for ino in &update.opened {
+            locked.guard(*ino).0.opens.store(1, SeqCst); // nobody could see it yet
+        }
         for ino in &update.freed {
             let (node, record) = locked.guard(*ino);
             self.nodes.remove(node, record);
-            counted.as_ref().inspect(|count| _ = count.fetch_sub(1, Relaxed));
         }
         for (ino, buckets) in &update.buckets {
             locked.guard(*ino).0.changes.lock().note(buckets.clone());
@@ -303,6 +359,14 @@ impl Shared {
         for (ino, what) in &update.touched {
             self.nodes.touch(locked.guard(*ino).0, *what, update.now);
         }
-        Ok(())
+        Ok(Applied::Done)
+    }
+}
+
+/// The sectors that a change is about.
+pub(crate) fn range_of(op: &Op<'_>) -> Range<Lba> {
+    match *op {
+        Op::Write { lba, data } => lba..Lba(lba.0 + (data.len() / SECTOR) as u64),
+        Op::Trim { lba, sectors } => lba..Lba(lba.0 + sectors),
     }
 }

@@ -24,7 +24,7 @@ pub use types::{
 use crate::{
     Ino, Nvmfs, Refusal, Result,
     fs::Shared,
-    names::{Locked, NewInode, RenameEnd},
+    names::{NewInode, RenameEnd},
 };
 
 /// So many nodes may have times in memory that are not stored; about 1 KiB each.
@@ -61,6 +61,12 @@ impl Posix {
     /// What is known about an inode.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.shared.attr(&*self.shared.node(ino)?)
+    }
+
+    /// Reads inodes together, ahead of calls about each of them: one wait instead of many. Numbers without
+    /// inode, and what cannot be read, are left for those calls to report.
+    pub fn preload(&self, inos: &[Ino]) {
+        self.shared.preload(inos);
     }
 
     /// Changes an inode, all of it in one batch, and returns it.
@@ -260,7 +266,7 @@ impl Posix {
     /// `data_only`.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
         if !data_only && let Some(node) = self.shared.nodes.get(ino) {
-            self.shared.store_times(std::slice::from_ref(&node), Locked::new([&node]))?;
+            self.shared.store_times(std::slice::from_ref(&node))?;
         }
         Ok(self.shared.ftl.flush()?)
     }

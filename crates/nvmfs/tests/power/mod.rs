@@ -1,0 +1,63 @@
+//! What both crash matrices have in common: tiny stores, recovery under power cuts, and what may survive.
+
+use std::sync::Arc;
+
+use lacuna_device::{BlockDevice, SimDevice, sim::SeededRng};
+use lacuna_ftl as ftl;
+use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
+
+pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;
+/// The fewest that the ftl takes are 24.
+const SEGMENTS: u64 = 26;
+pub(crate) const CAPACITY: u64 = SEGMENTS * SEGMENT_BYTES as u64;
+
+/// The states that a file system went through since the oldest that a crash may bring back.
+pub(crate) struct History<S> {
+    pub(crate) states: Vec<S>,
+}
+
+impl<S> History<S> {
+    pub(crate) fn now(&self) -> &S {
+        self.states.last().expect("a history has a state")
+    }
+
+    pub(crate) fn synced(&mut self) {
+        self.states.drain(..self.states.len() - 1);
+    }
+}
+
+pub(crate) fn formatted(seed: u64) -> Arc<SimDevice> {
+    let device = SimDevice::new(CAPACITY, seed);
+    let mut format = FormatOptions { uuid: Some([9; 16]), ..FormatOptions::default() };
+    format.ftl.segment_bytes = Some(SEGMENT_BYTES);
+    let raw: Arc<dyn BlockDevice> = device.clone();
+    Nvmfs::format(raw, &format).unwrap();
+    device
+}
+
+/// Few inodes stay in memory, so that they are read again and again.
+pub(crate) fn open(device: &Arc<SimDevice>) -> lacuna_nvmfs::Result<Nvmfs> {
+    let ftl = ftl::Options { background: false, ..ftl::Options::default() };
+    let device: Arc<dyn BlockDevice> = device.clone();
+    Nvmfs::open(device, Options { ftl, inodes_kept: 4, ..Options::default() })
+}
+
+/// Opens the store, with power cuts during recovery.
+pub(crate) fn recover(device: &Arc<SimDevice>, rng: &mut SeededRng) -> Nvmfs {
+    for cut in 0.. {
+        device.power_cycle();
+        if cut < 3 && rng.chance(60) {
+            device.set_cut_after(1 + rng.below(16));
+        }
+        match open(device) {
+            Ok(place) if !device.is_off() => {
+                // The rest of the recovery is not to be cut by what was meant for it.
+                device.set_cut_after(u64::MAX);
+                return place;
+            }
+            Ok(_) => {}
+            Err(error) => assert!(device.is_off(), "recovery failed: {error}"),
+        }
+    }
+    unreachable!("every device opens at last")
+}
