@@ -1,19 +1,36 @@
-//! Copies of files, links and directories that keep holes.
+//! Copies of files, links and directories that keep holes, extended attributes and, within one copy, hard
+//! links.
+
+use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail};
 use lacuna_nvmfs::posix::FileKind;
 
 use super::{
     PIECE_BYTES,
-    place::{Reader, Source, Target, Writer},
+    place::{Identity, Reader, Source, Target, Writer},
 };
+
+/// What was copied of files with several names, by what they are.
+type Copied = HashMap<Identity, Target>;
 
 /// What outside file systems store at least; a run of zeros of this size is left out.
 const HOLE_BYTES: usize = 4096;
 
-/// Copies `source` to `target`: contents, holes, permissions, times; the owner where that is allowed.
+/// Copies `source` to `target`: contents, holes, permissions, times, extended attributes, and which names
+/// stand for one file; the owner where that is allowed.
 pub(super) fn copy(source: &Source, target: &Target, recursive: bool) -> Result<()> {
+    copy_entry(source, target, recursive, &mut Copied::new())
+}
+
+fn copy_entry(source: &Source, target: &Target, recursive: bool, copied: &mut Copied) -> Result<()> {
     let kept = source.kept().with_context(|| source.name())?;
+    if let Some(identity) = kept.identity {
+        if let Some(first) = copied.get(&identity) {
+            return target.link_to(first).with_context(|| target.name());
+        }
+        copied.insert(identity, target.clone());
+    }
     match kept.kind {
         FileKind::File => {
             let reader = source.reader().with_context(|| source.name())?;
@@ -28,13 +45,14 @@ pub(super) fn copy(source: &Source, target: &Target, recursive: bool) -> Result<
         FileKind::Directory if recursive => {
             target.make_directory().with_context(|| target.name())?;
             for (entry, inner) in source.entries().with_context(|| source.name())? {
-                copy(&inner, &target.entry(&entry)?, true)?;
+                copy_entry(&inner, &target.entry(&entry)?, true, copied)?;
             }
         }
         FileKind::Directory => bail!("{}: is a directory (see --recursive)", source.name()),
         _ => bail!("{}: neither file, directory nor symbolic link", source.name()),
     }
-    target.set_kept(&kept).with_context(|| target.name())
+    let xattrs = source.xattrs().with_context(|| source.name())?;
+    target.set_kept(&kept, &xattrs).with_context(|| target.name())
 }
 
 fn copy_data(reader: &dyn Reader, writer: &dyn Writer, size: u64) -> Result<()> {

@@ -10,12 +10,15 @@ use std::{
 use anyhow::Result;
 use lacuna_nvmfs::posix::FileKind;
 use rustix::{
-    fs::{AtFlags, CWD, SeekFrom, Timespec, Timestamps, chownat, seek, utimensat},
+    fs::{
+        AtFlags, CWD, SeekFrom, Timespec, Timestamps, XattrFlags, chownat, lgetxattr, llistxattr, lsetxattr,
+        seek, utimensat,
+    },
     io::Errno,
     process::{Gid, Uid},
 };
 
-use super::place::{Kept, Reader, Writer};
+use super::place::{Kept, Reader, Writer, Xattrs};
 
 /// A file of another file system.
 pub(super) struct LocalFile(File);
@@ -64,11 +67,43 @@ impl Writer for LocalFile {
     }
 }
 
-/// Owner (only root may give files away), permissions and times.
-pub(super) fn set_kept(path: &Path, kept: &Kept) -> Result<()> {
+/// Longest list of names, and longest value, that Linux has.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
+/// Extended attributes; none where the file system has none.
+pub(super) fn xattrs(path: &Path) -> Result<Xattrs> {
+    let mut list = vec![0; XATTR_BYTES_MAX];
+    let len = match llistxattr(path, &mut list[..]) {
+        Err(Errno::NOTSUP) => 0,
+        len => len?,
+    };
+    let names = list[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let mut value = vec![0; XATTR_BYTES_MAX];
+    names
+        .map(|name| {
+            let len = lgetxattr(path, name, &mut value[..])?;
+            Ok((name.to_vec(), value[..len].to_vec()))
+        })
+        .collect()
+}
+
+/// Says that the target cannot hold an attribute.
+pub(super) fn left_out(target: &str, name: &[u8]) {
+    eprintln!("lacuna: {target}: without the attribute {}", String::from_utf8_lossy(name));
+}
+
+/// Owner (only root may give files away), extended attributes, permissions and times.
+pub(super) fn set_kept(path: &Path, kept: &Kept, xattrs: &Xattrs) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         let (uid, gid) = (Uid::from_raw(kept.uid), Gid::from_raw(kept.gid));
         chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    // A change of owner takes capabilities away, and permissions may forbid to set attributes.
+    for (name, value) in xattrs {
+        match lsetxattr(path, name.as_slice(), value, XattrFlags::empty()) {
+            Err(Errno::NOTSUP | Errno::PERM) => left_out(&path.display().to_string(), name),
+            set => set?,
+        }
     }
     if kept.kind != FileKind::Symlink {
         fs::set_permissions(path, fs::Permissions::from_mode(kept.perm))?;

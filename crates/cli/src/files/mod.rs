@@ -78,7 +78,7 @@ pub(crate) struct RemoveArguments {
     recursive: bool,
 }
 
-/// Copy files into, out of and between stores; holes stay holes
+/// Copy files into, out of and between stores; holes stay holes, hard links hard links
 #[derive(Args)]
 pub(crate) struct CopyArguments {
     /// A file outside, or STORE:PATH

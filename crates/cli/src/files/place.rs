@@ -13,8 +13,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use lacuna_nvmfs::{
-    Ino, Nvmfs, Timestamp,
-    posix::{Caller, FileKind, Posix, SetAttr, SetTime, WriteOptions},
+    Error, Ino, Nvmfs, Refusal, Timestamp,
+    posix::{Caller, FileKind, Posix, SetAttr, SetTime, WriteOptions, XattrMode},
 };
 
 use super::{entries, local::LocalFile, opened::StorePath};
@@ -45,6 +45,12 @@ impl Operand {
     }
 }
 
+/// Which file it is: the device or store that it lies on, and its number there.
+pub(super) type Identity = (u64, u64);
+
+/// Names and values of extended attributes.
+pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// What of an inode a copy keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
@@ -55,6 +61,8 @@ pub(super) struct Kept {
     pub(super) size: u64,
     pub(super) accessed: Timestamp,
     pub(super) modified: Timestamp,
+    /// Of what has several names and is no directory.
+    pub(super) identity: Option<Identity>,
 }
 
 /// Something to be copied.
@@ -73,9 +81,12 @@ impl Source {
 
     pub(super) fn kept(&self) -> Result<Kept> {
         match self {
-            Source::Inside { posix, ino, .. } => {
+            Source::Inside { fs, posix, ino, .. } => {
                 let attr = posix.getattr(*ino)?;
+                let is_one_of_several = attr.nlink > 1 && attr.kind != FileKind::Directory;
+                let store = Arc::as_ptr(fs).addr() as u64;
                 Ok(Kept {
+                    identity: is_one_of_several.then_some((store, ino.number())),
                     kind: attr.kind,
                     perm: attr.perm.into(),
                     uid: attr.uid,
@@ -86,6 +97,18 @@ impl Source {
                 })
             }
             Source::Outside(path) => Ok(kept_outside(&fs::symlink_metadata(path)?)),
+        }
+    }
+
+    /// Extended attributes, of a symbolic link its own.
+    pub(super) fn xattrs(&self) -> Result<Xattrs> {
+        match self {
+            Source::Outside(path) => super::local::xattrs(path),
+            Source::Inside { posix, ino, .. } => {
+                let names = posix.listxattr(*ino)?;
+                let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+                names.map(|name| Ok((name.to_vec(), posix.getxattr(*ino, name)?))).collect()
+            }
         }
     }
 
@@ -137,7 +160,9 @@ fn kept_outside(metadata: &fs::Metadata) -> Kept {
         () if file_type.is_block_device() => FileKind::BlockDevice,
         () => FileKind::File,
     };
+    let is_one_of_several = metadata.nlink() > 1 && kind != FileKind::Directory;
     Kept {
+        identity: is_one_of_several.then_some((metadata.dev(), metadata.ino())),
         kind,
         perm: metadata.mode() & 0o7777,
         uid: metadata.uid(),
@@ -164,6 +189,7 @@ pub(super) trait Writer {
 }
 
 /// A name that something is copied to.
+#[derive(Clone)]
 pub(super) enum Target {
     Inside { fs: Arc<Nvmfs>, posix: Posix, parent: Ino, entry: Vec<u8>, name: String },
     Outside(PathBuf),
@@ -271,6 +297,31 @@ impl Target {
         }
     }
 
+    /// Makes this another name of what was copied to `first`, in the same place. What had it is gone.
+    pub(super) fn link_to(&self, first: &Target) -> Result<()> {
+        match (self, first) {
+            (Target::Outside(path), Target::Outside(first)) => {
+                match fs::remove_file(path) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+                    _ => {}
+                }
+                Ok(fs::hard_link(first, path)?)
+            }
+            (
+                Target::Inside { posix, parent, entry, .. },
+                Target::Inside { parent: first_parent, entry: first, .. },
+            ) => {
+                let ino = posix.lookup(*first_parent, first)?.ino;
+                if posix.lookup(*parent, entry).is_ok() {
+                    posix.unlink(*parent, entry)?;
+                }
+                posix.link(ino, *parent, entry)?;
+                Ok(())
+            }
+            _ => bail!("one copy has one target"),
+        }
+    }
+
     /// An empty file to write; what was there before is gone.
     pub(super) fn writer(&self) -> Result<Box<dyn Writer>> {
         match self {
@@ -288,10 +339,10 @@ impl Target {
         }
     }
 
-    /// Owner (where allowed), permissions and times of the source.
-    pub(super) fn set_kept(&self, kept: &Kept) -> Result<()> {
+    /// Owner (where allowed), extended attributes, permissions and times of the source.
+    pub(super) fn set_kept(&self, kept: &Kept, xattrs: &Xattrs) -> Result<()> {
         match self {
-            Target::Outside(path) => super::local::set_kept(path, kept),
+            Target::Outside(path) => super::local::set_kept(path, kept, xattrs),
             Target::Inside { posix, parent, entry, .. } => {
                 let ino = posix.lookup(*parent, entry)?.ino;
                 let is_link = kept.kind == FileKind::Symlink;
@@ -306,6 +357,14 @@ impl Target {
                 // A change of owner takes set-user-id away, so permissions come again after it.
                 posix.setattr(ino, &changes)?;
                 posix.setattr(ino, &SetAttr { mode: changes.mode, ..SetAttr::default() })?;
+                for (name, value) in xattrs {
+                    match posix.setxattr(ino, name, value, XattrMode::Set) {
+                        Err(Error::Refused(Refusal::NotSupported)) => {
+                            super::local::left_out(&self.name(), name)
+                        }
+                        set => set?,
+                    }
+                }
                 Ok(())
             }
         }
@@ -320,7 +379,6 @@ struct InsideFile {
 
 impl Reader for InsideFile {
     fn next_data(&self, offset: u64) -> Result<Option<std::ops::Range<u64>>> {
-        use lacuna_nvmfs::{Error, Refusal};
         match self.posix.seek_data(self.ino, offset) {
             Ok(start) => Ok(Some(start..self.posix.seek_hole(self.ino, start)?)),
             Err(Error::Refused(Refusal::NoSuchOffset)) => Ok(None),

@@ -1,0 +1,55 @@
+//! What `lacuna cp` keeps.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, symlink},
+    path::Path,
+};
+
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use support::{Scratch, succeed};
+
+mod support;
+
+fn inode(path: &Path) -> u64 {
+    fs::symlink_metadata(path).unwrap().ino()
+}
+
+#[test]
+fn hard_links_and_attributes_survive_the_way_through_two_stores() {
+    let scratch = Scratch::new();
+    let tree = scratch.path("tree");
+    fs::create_dir_all(tree.join("sub")).unwrap();
+    fs::write(tree.join("a"), "once").unwrap();
+    fs::write(tree.join("alone"), "once").unwrap();
+    fs::hard_link(tree.join("a"), tree.join("sub/b")).unwrap();
+    symlink("a", tree.join("link")).unwrap();
+    fs::hard_link(tree.join("link"), tree.join("sub/link")).unwrap();
+    let value = vec![7; 3000];
+    let has_xattrs = setxattr(tree.join("a"), "user.lacuna", &value, XattrFlags::empty()).is_ok();
+    if !has_xattrs {
+        eprintln!("SKIPPED in part: no extended attributes on {}", tree.display());
+    }
+
+    succeed(&scratch, "format one --size 64M");
+    succeed(&scratch, "format two --size 64M");
+    succeed(&scratch, "cp -r tree one:/tree");
+    succeed(&scratch, "cp -r one:/tree two:/tree");
+    succeed(&scratch, "cp -r two:/tree two:/again");
+    succeed(&scratch, "cp -r two:/again back");
+
+    let back = scratch.path("back");
+    assert_eq!(inode(&back.join("a")), inode(&back.join("sub/b")));
+    assert_eq!(inode(&back.join("link")), inode(&back.join("sub/link")));
+    assert_ne!(inode(&back.join("a")), inode(&back.join("alone")));
+    assert_eq!(fs::read(back.join("sub/b")).unwrap(), b"once");
+    if has_xattrs {
+        let mut found = vec![0; 4096];
+        let len = getxattr(back.join("sub/b"), "user.lacuna", &mut found[..]).unwrap();
+        assert_eq!(found[..len], value);
+        assert!(getxattr(back.join("alone"), "user.lacuna", &mut found[..]).is_err());
+    }
+    for store in ["one", "two"] {
+        succeed(&scratch, &format!("check {store}"));
+    }
+}
