@@ -36,7 +36,7 @@ for round in $(seq "${ROUNDS:-1}"); do
         fio=$!
         sleep "1.$((RANDOM % 10))"
         kill -0 "$fio" || { cat "$WORK/fio.log" >&2; fail "fio ended early"; }
-        kill -9 "$(daemon_pid)"
+        kill_daemon
         { wait "$fio" || true; } 2>/dev/null
         umount -l "$mnt"
         "$LACUNA" check "$store" >/dev/null || fail "the store is not sound"

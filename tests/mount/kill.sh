@@ -29,7 +29,7 @@ for round in $(seq "${ROUNDS:-3}"); do
         pids+=($!)
     done
     sleep "$((1 + RANDOM % 2)).$((RANDOM % 10))"
-    kill -9 "$(daemon_pid)"
+    kill_daemon
     wait "${pids[@]}" || true
     "$LACUNA" umount --lazy "$mnt" || fail "a dead mount cannot be unmounted"
     check_store

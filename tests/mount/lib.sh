@@ -90,6 +90,14 @@ daemon_pid() {
     fail "no process serves $mnt"
 }
 
+# kill -9; returns when the process has let go of its store.
+kill_daemon() {
+    local pid
+    pid=$(daemon_pid)
+    kill -9 "$pid"
+    while grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$pid/status"; do sleep 0.01; done
+}
+
 finish() {
     local code=${1:-$?}
     trap - EXIT

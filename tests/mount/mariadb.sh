@@ -100,8 +100,8 @@ for round in $(seq "$rounds"); do
             writers+=($!)
         done
         sleep "$((2 + RANDOM % 2)).$((RANDOM % 10))"
-        [ "$victim" = mariadbd ] || kill -9 "$(daemon_pid)"
-        [ "$victim" = lacuna ] || kill -9 "$mariadb_pid"
+        [ "$victim" = mariadbd ] || kill_daemon
+        [ "$victim" = lacuna ] || kill -9 "$mariadb_pid" 2>/dev/null || true
         # On a dead mount mariadbd ends by itself, or is ended.
         sleep 1
         kill -9 "$mariadb_pid" 2>/dev/null || true

@@ -90,7 +90,7 @@ for round in $(seq "$((rounds * 3))"); do
         clients+=($!)
     done
     sleep "$((2 + RANDOM % 3)).$((RANDOM % 10))"
-    if [ "$victim" != postgres ]; then kill -9 "$(daemon_pid)"; fi
+    if [ "$victim" != postgres ]; then kill_daemon; fi
     if [ "$victim" = lacuna ]; then sleep 1; fi
     # Without its files postgres is of no use; it is ended, after it tried to go on.
     kill_postgres

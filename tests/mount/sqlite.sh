@@ -137,8 +137,8 @@ for round in $(seq "$((rounds * 3))"); do
     for pid in "${writers[@]}"; do
         kill -0 "$pid" || { tell_clients >&2; fail "$what: client $pid ended by itself"; }
     done
-    [ "$victim" = clients ] || kill -9 "$(daemon_pid)"
-    [ "$victim" = lacuna ] || kill -9 "${writers[@]}"
+    [ "$victim" = clients ] || kill_daemon
+    [ "$victim" = lacuna ] || kill -9 "${writers[@]}" 2>/dev/null || true
     if [ "$victim" = lacuna ]; then
         # Each ends with the first error, or with the signal for a mapped page that cannot be read.
         for _ in $(seq 100); do

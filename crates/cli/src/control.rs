@@ -29,6 +29,10 @@ const QUESTION_BYTES_MAX: u64 = 4096;
 /// How long a client may take over its question.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How often an owner is asked that ends meanwhile, and how long its end may take in between.
+const ATTEMPTS: u32 = 10;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
+
 /// Answers a question, or says why not.
 pub(crate) type Answerer = dyn Fn(&str) -> Result<String, String> + Send + Sync;
 
@@ -87,8 +91,25 @@ fn serve(mut client: UnixStream, answerer: &Answerer) -> io::Result<()> {
     }
 }
 
-/// Asks the owner of `store`; `None` when nobody listens.
+/// Asks the owner of `store`; `None` when nobody listens. One that ends while it is asked is asked again, so that
+/// the answer is that of the next one, or nobody's.
 pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>> {
+    let mut attempts = 1;
+    loop {
+        match ask_once(store, question) {
+            Err(error) if attempts < ATTEMPTS && is_cut_off(&error) => attempts += 1,
+            result => return result,
+        }
+        thread::sleep(ATTEMPT_PAUSE);
+    }
+}
+
+fn is_cut_off(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(kind, Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe))
+}
+
+fn ask_once(store: &Path, question: &str) -> anyhow::Result<Option<String>> {
     let socket = socket_path(store).with_context(|| store.display().to_string())?;
     let mut stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
@@ -130,6 +151,28 @@ fn runtime_directory() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_owner_that_ends_while_it_is_asked_is_no_owner() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let store = directory.path().join("store");
+        fs::write(&store, b"x").expect("store file");
+        let socket = socket_path(&store).expect("path");
+        fs::create_dir_all(socket.parent().expect("a directory")).expect("directory");
+        let listener = UnixListener::bind(&socket).expect("listens");
+        let owner = thread::spawn(move || {
+            // Two leave with the question unread, as a killed process does.
+            for _ in 0..2 {
+                let (client, _) = listener.accept().expect("a client");
+                let mut first = [0];
+                (&client).read_exact(&mut first).expect("a question");
+            }
+        });
+        let answer = ask(&store, "info");
+        owner.join().expect("ends");
+        fs::remove_file(&socket).expect("the socket is left behind");
+        assert!(answer.expect("nobody's answer").is_none());
+    }
 
     #[test]
     fn questions_find_the_owner_and_nobody_else() {
