@@ -1,5 +1,5 @@
 //! Transfers between accounts from several threads: row locks, a secondary index kept in the same
-//! transaction, and another try after a deadlock.
+//! transaction, and another try after a deadlock or a conflict of snapshots.
 //!
 //! Run with `cargo run --release -p lacuna-engine --example accounts -- [PLACE]`; PLACE is a store file
 //! (made when missing), a directory or a block device, memory when it is left out.

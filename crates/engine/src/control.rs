@@ -24,8 +24,8 @@ const SLOT_BYTES: u64 = 4096;
 const SECTOR: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"LacunaDB");
 const VERSION: u32 = 1;
-/// Features that a reader must know; none yet.
-const FEATURES: u64 = 0;
+/// Features that a reader must know. Bit 0: undo slots may hold logs of several transactions.
+const FEATURES: u64 = 1;
 
 /// What a slot holds.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]

@@ -12,7 +12,7 @@ use crate::{
     poison::Poison,
     pool::Pool,
     space::{Space, Spaces},
-    txn::Txns,
+    txn::{Purge, Txns},
     wal::Log,
 };
 
@@ -28,6 +28,7 @@ pub(crate) struct Core {
     pub(crate) control: Control,
     pub(crate) flush: Flush,
     pub(crate) txns: Txns,
+    pub(crate) purge: Purge,
     pub(crate) chain_readers: Readers,
     pub(crate) undo_space: OnceLock<Arc<Space>>,
 }

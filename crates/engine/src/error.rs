@@ -63,6 +63,14 @@ pub enum Error {
     /// tried again.
     #[error("deadlock: the transaction was chosen as the victim")]
     Deadlock,
+    /// Another transaction changed the record and committed after this one's snapshot was taken. The
+    /// transaction should be rolled back and tried again.
+    #[error("conflict: the record was changed since the snapshot was taken")]
+    Conflict,
+    /// More history was kept for the transaction's snapshot than [`crate::StoreOptions::history_bytes`]
+    /// allows, so it was given up. The transaction should be rolled back and tried again.
+    #[error("snapshot too old: its history was given up")]
+    SnapshotTooOld,
     /// A lock was not granted in time. The transaction may go on or be rolled back.
     #[error("lock wait timed out")]
     LockTimeout,
@@ -90,6 +98,6 @@ impl From<lacuna_device::Error> for Error {
 impl Error {
     /// Whether the transaction may succeed when it is rolled back and run again.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Deadlock | Error::LockTimeout)
+        matches!(self, Error::Deadlock | Error::LockTimeout | Error::Conflict | Error::SnapshotTooOld)
     }
 }

@@ -31,6 +31,8 @@
 //! - Undo is kept in such pages too. So that state says which transactions were running; they are
 //!   rolled back by further logged changes. A transaction's commit is one record: it is in the log or
 //!   it is not.
+//! - What snapshots keep of committed transactions is in undo pages too, with what they deleted or replaced and
+//!   is not purged. No snapshot outlives a crash: recovery purges all of it.
 //! - The log is given up only behind the oldest change that is not on the device.
 //!
 //! Each module opens with its own invariants; `recovery` tells the order of events.
@@ -78,10 +80,12 @@ pub use error::{Error, Result};
 pub use flush::FlushStats;
 pub use ids::TableId;
 pub use lacuna_page::Algorithm;
-pub use options::{Doublewrite, Durability, StoreOptions, TableKind, TableOptions};
+pub use options::{
+    Doublewrite, Durability, Isolation, StoreOptions, TableKind, TableOptions, TransactionOptions,
+};
 pub use pool::PoolStats;
 pub use recovery::RecoveryStats;
 pub use row::RowStats;
 pub use store::{Store, StoreStats, Table, TableCheck, TableInfo};
-pub use txn::{Savepoint, Txn};
+pub use txn::{HistoryStats, Savepoint, Txn};
 pub use wal::LogStats;

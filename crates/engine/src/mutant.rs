@@ -7,4 +7,12 @@ lacuna_device::breakable_rules! {
     PagesSynced = "pages-synced",
     /// A commit returns when it is durable.
     CommitSyncs = "commit-syncs",
+    /// The history that a view needs is kept (undo invariant 4).
+    HistoryKept = "history-kept",
+    /// A deleted record that a view needs is restored when a change of it is taken back (txn invariant 5).
+    DeletionsRestored = "deletions-restored",
+    /// A snapshot fails once its history may be gone.
+    SnapshotsFail = "snapshots-fail",
+    /// Recovery purges what was kept in a slot behind its last log.
+    HistoryPurged = "history-purged",
 }

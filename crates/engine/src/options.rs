@@ -19,6 +19,31 @@ pub enum Durability {
     Relaxed,
 }
 
+/// What a transaction sees of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// What was committed at its first read or write, however long it runs, and its own changes. Changing or
+    /// locking a record that another transaction has changed since fails with [`Error::Conflict`]. Two such
+    /// transactions may still each read what the other one writes (write skew); [`crate::Txn::get_for_update`]
+    /// and a write to the key read prevent that.
+    #[default]
+    Snapshot,
+    /// What is committed at the moment of each read, and its own changes. Nothing is kept for it.
+    ReadCommitted,
+}
+
+/// Settings of a transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransactionOptions {
+    /// What it sees of others. Default: a snapshot.
+    pub isolation: Isolation,
+}
+
+impl TransactionOptions {
+    /// A transaction that reads what is committed when it looks.
+    pub const READ_COMMITTED: TransactionOptions = TransactionOptions { isolation: Isolation::ReadCommitted };
+}
+
 /// Settings of an open store. None of them is kept in the store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -35,6 +60,10 @@ pub struct StoreOptions {
     pub flush_threads: usize,
     /// How long a writer waits for another transaction's lock. Default 50 s.
     pub lock_timeout: Duration,
+    /// Room that changes may take which committed transactions made and open snapshots do not see, in
+    /// bytes; beyond it the oldest snapshot is given up ([`Error::SnapshotTooOld`]). At most an eighth of the
+    /// place is used. Default 1 GiB.
+    pub history_bytes: u64,
     /// Whether pages are first written to a doublewrite file. Default: where the place cannot write a
     /// page atomically.
     pub doublewrite: Doublewrite,
@@ -64,6 +93,7 @@ impl Default for StoreOptions {
             log_bytes: 256 << 20,
             flush_threads: std::thread::available_parallelism().map_or(2, usize::from),
             lock_timeout: Duration::from_secs(50),
+            history_bytes: 1 << 30,
             doublewrite: Doublewrite::Auto,
             background: true,
         }

@@ -9,7 +9,7 @@
 //! 4. The log is replayed: an operation is applied when the page's LSN is older. This brings back
 //!    the pages of all tables, undo included, as they were when the last record was logged.
 //! 5. Transactions that the undo file says were running are rolled back, by logged changes; deletions
-//!    of committed ones are purged.
+//!    of committed ones are purged, and their history, which no view needs any more, is dropped.
 //! 6. Files of tables that the catalog does not know are removed.
 //!
 //! A crash during any step leaves what the same steps deal with again: replay is idempotent by page
@@ -32,14 +32,14 @@ use crate::{
     core::Core,
     error::{Error, Result},
     flush::{self, Flush},
-    ids::{Lsn, PageId, PageNo, TxnId, UndoPtr},
+    ids::{Lsn, PageId, PageNo, UndoPtr},
     ops::OpReader,
     options::StoreOptions,
     overflow::Readers,
     poison::Poison,
     pool::{Pool, WriteGuard},
     space::{self, Layout, Space, Spaces},
-    txn::{self, Txns},
+    txn::{self, Purge, Txns},
     undo::{self, State, UNDO_PAGE_BYTES, UNDO_TABLE},
     wal::{Log, LogFiles, Reader, Record, STRETCH_BYTES, is_log_file},
 };
@@ -75,6 +75,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         None => u64::MAX,
     };
     options.log_bytes = flush::log_bytes(&options, place_bytes);
+    options.history_bytes = flush::history_bytes(&options, place_bytes);
     let (control, root) = match Control::open(&*place)? {
         Some(found) => found,
         None => {
@@ -111,6 +112,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         log,
         control,
         txns: Txns::new(),
+        purge: Purge::default(),
         chain_readers: Readers::default(),
         undo_space: OnceLock::new(),
     });
@@ -290,18 +292,18 @@ fn finish_transactions(core: &Core, stats: &mut RecoveryStats) -> Result<()> {
         core.txns.slots.take_this(log.slot());
     }
     for (log, state) in found {
-        match state {
-            State::Idle => {}
-            State::Committed => txn::purge(core, log)?,
-            State::Active => {
-                txn::roll_back(core, log, UndoPtr::NONE)?;
-                if let Some(running) = core.txns.get(log.txn()) {
-                    core.txns.finish(&running);
-                }
-                stats.rolled_back += 1;
+        if state == State::Active {
+            txn::roll_back(core, log, UndoPtr::NONE)?;
+            if let Some(running) = core.txns.get(log.txn()) {
+                core.txns.finish(&running);
             }
+            stats.rolled_back += 1;
         }
-        if state != State::Idle {
+        // Nobody has a view: all that was committed can be purged.
+        for (committed, newest) in undo::committed_logs(core, log, state)? {
+            txn::purge(core, committed, newest)?;
+        }
+        if state != State::Idle || !log.is_clear(core)? {
             log.clear(core)?;
         }
         core.txns.slots.give_back(log.slot());
@@ -314,7 +316,7 @@ pub(crate) fn read_catalog(core: &Core) -> Result<Vec<(String, Row)>> {
     let catalog = core.spaces.get(CATALOG_TABLE).expect("opened with the store");
     let mut rows = Vec::new();
     let all = (Bound::Unbounded, Bound::Unbounded);
-    txn::scan(core, &catalog, TxnId::NONE, all, Direction::Forward, |key, value| {
+    txn::scan(core, &catalog, txn::Reader::COMMITTED, all, Direction::Forward, |key, value| {
         let name = String::from_utf8_lossy(key).into_owned();
         rows.push(Row::decode(&name, value).map(|row| (name, row)));
         ControlFlow::Continue(())

@@ -15,12 +15,12 @@ use crate::{
     error::{Error, Result},
     flush::FlushStats,
     ids::TableId,
-    options::{StoreOptions, TableKind, TableOptions},
+    options::{StoreOptions, TableKind, TableOptions, TransactionOptions},
     pool::PoolStats,
     recovery::{self, RecoveryStats},
     row::RowStats,
     space::{self, Space},
-    txn::Txn,
+    txn::{HistoryStats, Txn},
     undo,
     wal::{LogStats, Until},
 };
@@ -78,6 +78,8 @@ pub struct StoreStats {
     pub place: PlaceStats,
     /// Row-compressed tables.
     pub row: RowStats,
+    /// Open snapshots, and what is kept for them.
+    pub history: HistoryStats,
     /// What opening the store had to do.
     pub recovery: RecoveryStats,
 }
@@ -152,9 +154,18 @@ impl Store {
         Ok(Store { inner: Arc::new(inner) })
     }
 
-    /// Begins a transaction.
+    /// Begins a transaction that reads a snapshot.
     pub fn begin(&self) -> Txn {
-        Txn::new(self.inner.core.clone())
+        self.begin_with(TransactionOptions::default())
+    }
+
+    /// Begins a transaction.
+    pub fn begin_with(&self, options: TransactionOptions) -> Txn {
+        Txn::new(self.inner.core.clone(), options)
+    }
+
+    fn begin_internal(&self) -> Txn {
+        self.begin_with(TransactionOptions::READ_COMMITTED)
     }
 
     /// Makes a table; durable on return.
@@ -187,7 +198,7 @@ impl Store {
 
     fn write_row(&self, name: &str, row: &Row) -> Result<()> {
         let core = &self.inner.core;
-        let mut txn = self.begin();
+        let mut txn = self.begin_internal();
         txn.put(&self.catalog(), name.as_bytes(), &row.encode())?;
         txn.commit()?;
         core.log.reach(core.log.next(), Until::Flushed)
@@ -202,7 +213,7 @@ impl Store {
     /// The table of that name.
     pub fn table(&self, name: &str) -> Result<Option<Table>> {
         let core = &self.inner.core;
-        let Some(row) = self.begin().get(&self.catalog(), name.as_bytes())? else { return Ok(None) };
+        let Some(row) = self.begin_internal().get(&self.catalog(), name.as_bytes())? else { return Ok(None) };
         let row = Row::decode(name, &row)?;
         let space = core.spaces.get(row.id).expect("recovery found each table's file");
         Ok(Some(Table { core: core.clone(), space }))
@@ -230,7 +241,7 @@ impl Store {
         let _one = self.inner.ddl.lock();
         let catalog = self.catalog();
         let unknown = || Error::BadOption { what: "table name", reason: format!("no table {name}") };
-        let row = self.begin().get(&catalog, name.as_bytes())?.ok_or_else(unknown)?;
+        let row = self.begin_internal().get(&catalog, name.as_bytes())?.ok_or_else(unknown)?;
         let mut row = Row::decode(name, &row)?;
         let layout = row.options.layout();
         row.options.kind = kind;
@@ -278,6 +289,7 @@ impl Store {
             flush: core.flush.stats(),
             row: RowStats::sum(core.spaces.all().iter().filter_map(|space| space.row.as_deref())),
             place: core.place.stats()?,
+            history: core.history_stats(),
             recovery: self.inner.recovery,
         })
     }
@@ -292,10 +304,12 @@ impl Store {
         self.inner.core.flush_all()
     }
 
-    /// One round of flushing and checkpointing in this thread, for stores opened without
-    /// [`StoreOptions::background`]. Whether there was something to do.
+    /// One round of purging, flushing and checkpointing in this thread, for stores opened without
+    /// [`StoreOptions::background`]. Whether there was something to flush.
     pub fn step(&self) -> Result<bool> {
-        self.inner.core.flush_step()
+        let core = &self.inner.core;
+        core.purge_history().map_err(|e| core.poison.set(e))?;
+        core.flush_step()
     }
 
     /// Reads every page of every table and proves the trees' invariants, and that no page is lost. No transaction may write
@@ -308,6 +322,7 @@ impl Store {
         let mut named = vec![("(catalog)".to_string(), CATALOG_TABLE)];
         named.extend(recovery::read_catalog(core)?.into_iter().map(|(name, row)| (name, row.id)));
         core.settle_purge()?;
+        undo::check(core)?;
         let chains = undo::chains(core)?;
         let mut checks = Vec::new();
         for (name, id) in named {
@@ -327,10 +342,11 @@ impl Store {
     }
 
     /// Writes everything and stops the store's threads. Transactions that still run elsewhere are
-    /// rolled back by the next opening. Handles that remain must not be used any more.
+    /// rolled back by the next opening, snapshots fail. Handles that remain must not be used any more.
     pub fn close(self) -> Result<()> {
         self.inner.stop();
         let core = &self.inner.core;
+        while core.txns.revoke_oldest_view() {}
         core.purge_waiting()?;
         core.flush_all()?;
         core.place.sync()?;

@@ -1,24 +1,34 @@
 //! Undo logs: what a transaction must know to be taken back, and readers to look behind its back.
 //!
-//! The undo file (table 1) holds `SLOTS` undo logs. Slot `i` owns page `1 + i` for ever, the first
-//! page of its log; a log that outgrows it chains further pages. A transaction takes a slot with its
-//! first write and gives it back when it is rolled back, or purged after its commit. Undo pages are
+//! The undo file (table 1) holds `SLOTS` undo slots. Slot `i` owns page `1 + i` for ever, its first
+//! page; what outgrows it chains further pages. A transaction takes a slot with its first write and gives
+//! it back when it is rolled back, or committed and no longer needed (`txn::slots`). Undo pages are
 //! ordinary pool pages, changed by mini-transactions together with the leaf they speak of; so after a
 //! crash they say exactly which changes of unfinished transactions the tables hold.
 //!
 //! ```text
-//! 64      72      76      80        88        96         104        128
-//! | txn   | used  | state | next    | last    | record   | newest   | records ...
+//! 64      72      76      80     88     96       104      112       120     128
+//! | txn   | used  | state | next | last | record | newest | history | links | records ...
 //! ```
+//!
+//! When views need the log of a committed transaction, the next one in its slot appends behind it. Its
+//! first record is then a *link*, which names the log before; `history` and `links` head the list of these.
+//! Once nobody needs the oldest log any more it is taken off the list, and the pages before the next one
+//! are given back, all but the first.
 //!
 //! Invariants:
 //!
-//! 1. Only the transaction that owns a slot changes its pages, so first pages are latched exclusively
-//!    without ever waiting for another transaction.
-//! 2. `record` points at the newest record that still counts; each record at the one before. Rolling
-//!    back one change and moving `record` are one mini-transaction: a crash resumes in between.
+//! 1. Only the transaction that owns a slot appends to it. Beside it purge marks records of finished
+//!    transactions, and takes pages off the front of the chain; never the last one. So first pages are
+//!    latched exclusively for moments only.
+//! 2. `record` points at the newest record of the log's transaction that still counts; each record at the
+//!    one before. Rolling back one change and moving `record` are one mini-transaction: a crash resumes in
+//!    between.
 //! 3. A page carries the number of the transaction that last wrote it. A reader that finds another
 //!    number than the one it looks for knows that the transaction is finished.
+//! 4. What a log says stays while a transaction is running, or a view does not see it; and, if it deleted
+//!    records or replaced long values, until it is purged. All logs not purged are found after a crash: the
+//!    one of the first page's transaction if that has not been rolled back, and `links` others.
 //!
 //! Latches: a leaf before undo pages; the first page before the last one; both before the allocation
 //! page.
@@ -31,6 +41,7 @@ use crate::{
     error::Result,
     ids::{PageNo, TableId, TxnId, UndoPtr},
     mtr::Mtr,
+    mutant::{Rule, is_broken},
     node::{OVERFLOW, key_bytes_max, value_bytes_max},
     ops::{self, PageKind, PageOp},
     overflow::Reference,
@@ -53,6 +64,10 @@ const LAST: usize = HEADER_BYTES + 24;
 const RECORD: usize = HEADER_BYTES + 32;
 /// Greatest number of a transaction that ever had the slot: slots change hands in any order.
 const NEWEST: usize = HEADER_BYTES + 40;
+/// The newest link.
+const HISTORY: usize = HEADER_BYTES + 48;
+/// Links that count.
+const LINKS: usize = HEADER_BYTES + 56;
 const RECORDS: usize = HEADER_BYTES + 64;
 
 /// Record header: kind, flags, key length, value length, table, previous record, old transaction,
@@ -93,6 +108,9 @@ pub(crate) enum Change {
     Orphan = 5,
     /// The chain of the old value was given back. Such a record was another one before.
     Spent = 6,
+    /// No change: behind it lies the log of another transaction than before. `old_txn` had the one before,
+    /// `old_undo` is its newest record, `previous` the link before.
+    Link = 7,
 }
 
 /// One change, as it is logged and read back.
@@ -118,10 +136,17 @@ impl UndoRecord {
         is_long.then(|| Reference::parse(&self.old_value).expect("parsing the record proved it"))
     }
 
-    fn encode(&self) -> Vec<u8> {
+    /// Bytes that the record takes, and the long value that was replaced or deleted.
+    pub(crate) fn bytes(&self) -> u64 {
+        let old = self.old_reference().filter(|_| self.change != Change::Chain);
+        let chain = old.map_or(0, |reference| u64::from(reference.bytes));
+        (RECORD_HEADER + self.key.len() + self.old_value.len()) as u64 + chain
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
         assert!(self.key.len() <= key_bytes_max(lacuna_page::PAGE_BYTES_MAX));
         assert!(self.old_value.len() <= value_bytes_max(lacuna_page::PAGE_BYTES_MAX));
-        let mut out = Vec::with_capacity(RECORD_HEADER + self.key.len() + self.old_value.len());
+        out.reserve(RECORD_HEADER + self.key.len() + self.old_value.len());
         out.push(self.change as u8);
         out.push(self.old_flags);
         out.extend_from_slice(&(self.key.len() as u16).to_le_bytes());
@@ -132,7 +157,6 @@ impl UndoRecord {
         out.extend_from_slice(&self.old_undo.0.to_le_bytes());
         out.extend_from_slice(&self.key);
         out.extend_from_slice(&self.old_value);
-        out
     }
 
     /// Reads the record at `at` of a page; `None` when there is no sound one.
@@ -148,6 +172,7 @@ impl UndoRecord {
             4 => Change::Chain,
             5 => Change::Orphan,
             6 => Change::Spent,
+            7 => Change::Link,
             _ => return None,
         };
         let mut txn = [0; 8];
@@ -169,8 +194,12 @@ impl UndoRecord {
     }
 }
 
+fn u32_at(page: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"))
+}
+
 fn used(page: &[u8]) -> usize {
-    u32::from_le_bytes(page[USED..USED + 4].try_into().expect("four bytes")) as usize
+    u32_at(page, USED) as usize
 }
 
 fn put(mtr: &mut Mtr, page: &mut WriteGuard, at: usize, data: &[u8]) {
@@ -197,6 +226,8 @@ pub(crate) fn format(core: &Core, space: &std::sync::Arc<Space>) -> Result<()> {
 pub(crate) struct UndoLog {
     slot: u32,
     txn: TxnId,
+    /// It lies behind logs that are kept.
+    appends: bool,
 }
 
 /// Undo pages latched for one change; they go into the mini-transaction's commit.
@@ -211,10 +242,15 @@ impl Latched {
 }
 
 impl UndoLog {
-    /// Takes a slot that is free for `txn`. Nothing is written before the first record.
-    pub(crate) fn new(slot: u32, txn: TxnId) -> UndoLog {
+    /// The log of `txn` in the slot that it took; behind those that are there if it `appends`. Nothing is
+    /// written before the first record.
+    pub(crate) fn new(slot: u32, txn: TxnId, appends: bool) -> UndoLog {
         assert!(slot < SLOTS);
-        UndoLog { slot, txn }
+        UndoLog { slot, txn, appends }
+    }
+
+    pub(crate) fn appends(self) -> bool {
+        self.appends
     }
 
     pub(crate) fn slot(self) -> u32 {
@@ -225,7 +261,7 @@ impl UndoLog {
         self.txn
     }
 
-    fn first(self) -> PageNo {
+    pub(crate) fn first(self) -> PageNo {
         PageNo(1 + u64::from(self.slot))
     }
 
@@ -240,14 +276,19 @@ impl UndoLog {
     ) -> Result<(UndoPtr, Latched)> {
         let space = core.undo_space();
         let mut pages = Vec::with_capacity(2);
-        let mut first = if is_first {
+        let (mut first, link) = if is_first {
             self.claim(core, mtr, &mut pages)?
         } else {
-            core.pool.write(space, self.first())?
+            (core.pool.write(space, self.first())?, None)
         };
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         record.previous = UndoPtr(u64_at(&first, RECORD));
-        let bytes = record.encode();
+        let mut bytes = Vec::new();
+        if let Some(link) = &link {
+            link.encode(&mut bytes);
+        }
+        let link_bytes = bytes.len();
+        record.encode(&mut bytes);
         let last = PageNo(u64_at(&first, LAST));
         let mut last = if last == self.first() { None } else { Some(core.pool.write(space, last)?) };
         let room = UNDO_PAGE_BYTES - TRAILER_BYTES;
@@ -256,7 +297,6 @@ impl UndoLog {
             let mut page = allocator.allocate(mtr)?;
             pages.push(allocator.header);
             mtr.apply(&mut page, PageOp::Blank { kind: PageKind::Undo });
-            put(mtr, &mut page, TXN, &self.txn.0.to_le_bytes());
             put(mtr, &mut page, USED, &(RECORDS as u32).to_le_bytes());
             let number = page.id().page.0.to_le_bytes();
             put(mtr, last.as_mut().unwrap_or(&mut first), NEXT, &number);
@@ -264,18 +304,30 @@ impl UndoLog {
             pages.extend(last.replace(page));
         }
         let target = last.as_mut().unwrap_or(&mut first);
+        if u64_at(target, TXN) != self.txn.0 {
+            put(mtr, target, TXN, &self.txn.0.to_le_bytes());
+        }
         let at = used(target);
-        let ptr = UndoPtr::new(target.id().page, at);
+        let page = target.id().page;
         put(mtr, target, at, &bytes);
         put(mtr, target, USED, &((at + bytes.len()) as u32).to_le_bytes());
+        if link.is_some() {
+            put(mtr, &mut first, HISTORY, &UndoPtr::new(page, at).0.to_le_bytes());
+        }
+        let ptr = UndoPtr::new(page, at + link_bytes);
         put(mtr, &mut first, RECORD, &ptr.0.to_le_bytes());
         pages.push(first);
         pages.extend(last);
         Ok((ptr, Latched { pages }))
     }
 
-    /// Makes the first page this transaction's.
-    fn claim(self, core: &Core, mtr: &mut Mtr, pages: &mut Vec<WriteGuard>) -> Result<WriteGuard> {
+    /// Makes the first page this transaction's. Returns the link to write in front of its first record.
+    fn claim(
+        self,
+        core: &Core,
+        mtr: &mut Mtr,
+        pages: &mut Vec<WriteGuard>,
+    ) -> Result<(WriteGuard, Option<UndoRecord>)> {
         let space = core.undo_space();
         let mut first;
         if !core.txns.slots.is_made(self.slot) {
@@ -290,6 +342,9 @@ impl UndoLog {
             first = core.pool.write(space, self.first())?;
         }
         let newest = self.txn.0.max(u64_at(&first, TXN)).max(u64_at(&first, NEWEST));
+        if self.appends {
+            return Ok(self.claim_kept(core, mtr, first, newest));
+        }
         let mut header = [0; RECORDS - TXN];
         header[..8].copy_from_slice(&self.txn.0.to_le_bytes());
         header[USED - TXN..USED - TXN + 4].copy_from_slice(&(RECORDS as u32).to_le_bytes());
@@ -297,7 +352,38 @@ impl UndoLog {
         header[LAST - TXN..LAST - TXN + 8].copy_from_slice(&self.first().0.to_le_bytes());
         header[NEWEST - TXN..NEWEST - TXN + 8].copy_from_slice(&newest.to_le_bytes());
         put(mtr, &mut first, TXN, &header);
-        Ok(first)
+        Ok((first, None))
+    }
+
+    /// Takes over a first page in front of logs that are kept. Whether the newest of them still counts is
+    /// decided under the page's latch, see [`UndoLog::forget`].
+    fn claim_kept(
+        self,
+        core: &Core,
+        mtr: &mut Mtr,
+        mut first: WriteGuard,
+        newest: u64,
+    ) -> (WriteGuard, Option<UndoRecord>) {
+        core.txns.slots.start_log(self.slot, PageNo(u64_at(&first, LAST)));
+        let link = (first[STATE] == State::Committed as u8).then(|| UndoRecord {
+            change: Change::Link,
+            table: UNDO_TABLE,
+            previous: UndoPtr(u64_at(&first, HISTORY)),
+            old_flags: 0,
+            old_txn: TxnId(u64_at(&first, TXN)),
+            old_undo: UndoPtr(u64_at(&first, RECORD)),
+            key: Vec::new(),
+            old_value: Vec::new(),
+        });
+        if link.is_some() {
+            let links = u32_at(&first, LINKS) + 1;
+            put(mtr, &mut first, LINKS, &links.to_le_bytes());
+        }
+        put(mtr, &mut first, TXN, &self.txn.0.to_le_bytes());
+        put(mtr, &mut first, STATE, &[State::Active as u8]);
+        put(mtr, &mut first, RECORD, &0u64.to_le_bytes());
+        put(mtr, &mut first, NEWEST, &newest.to_le_bytes());
+        (first, link)
     }
 
     /// The newest record that counts.
@@ -316,7 +402,7 @@ impl UndoLog {
     /// Overwrites what the record at `ptr`, one of this log's, says was done.
     pub(crate) fn mark(self, core: &Core, mtr: &mut Mtr, ptr: UndoPtr, change: Change) -> Result<WriteGuard> {
         let mut page = core.pool.write(core.undo_space(), ptr.page())?;
-        assert_eq!(u64_at(&page, TXN), self.txn.0, "invariant 1");
+        parse(core, &page, ptr)?;
         put(mtr, &mut page, ptr.offset(), &[change as u8]);
         Ok(page)
     }
@@ -335,32 +421,85 @@ impl UndoLog {
         Ok(u64_at(&core.pool.read(core.undo_space(), self.first())?, NEXT) != 0)
     }
 
-    /// Marks the slot idle, giving all but the first page back.
+    /// Notes that nothing of the transaction, all of whose changes were taken back, is left in a slot
+    /// that holds logs of others.
+    pub(crate) fn leave(self, core: &Core) -> Result<()> {
+        let mut mtr = Mtr::new();
+        let mut first = core.pool.write(core.undo_space(), self.first())?;
+        assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
+        put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
+        mtr.commit(core, &mut [&mut first])?;
+        Ok(())
+    }
+
+    /// Notes that this log and the `older` ones before it in the slot, its oldest, are purged. While nobody
+    /// claimed the slot since, its log is that of the first page, and without a link.
+    pub(crate) fn forget(self, core: &Core, older: usize) -> Result<()> {
+        let mut mtr = Mtr::new();
+        let mut first = core.pool.write(core.undo_space(), self.first())?;
+        let mut links = older as u32;
+        if u64_at(&first, TXN) == self.txn.0 {
+            put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
+            put(&mut mtr, &mut first, RECORD, &0u64.to_le_bytes());
+        } else {
+            links += 1;
+        }
+        let left = u32_at(&first, LINKS).checked_sub(links);
+        let miscounted = || corrupt(core.undo_space(), self.first(), "fewer undo logs than were kept");
+        put(&mut mtr, &mut first, LINKS, &left.ok_or_else(miscounted)?.to_le_bytes());
+        mtr.commit(core, &mut [&mut first])?;
+        Ok(())
+    }
+
+    /// Marks the slot idle, giving all but the first page back. All records in it were dealt with.
     pub(crate) fn clear(self, core: &Core) -> Result<()> {
+        let mut mtr = Mtr::new();
+        let mut first = core.pool.write(core.undo_space(), self.first())?;
+        put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
+        put(&mut mtr, &mut first, RECORD, &0u64.to_le_bytes());
+        if u32_at(&first, LINKS) != 0 {
+            put(&mut mtr, &mut first, LINKS, &0u32.to_le_bytes());
+        }
+        mtr.commit(core, &mut [&mut first])?;
+        drop(first);
+        // A crash in between leaves pages that recovery finds, see `is_clear`.
+        self.trim(core, None)
+    }
+
+    /// Whether an idle slot has neither links nor pages but the first.
+    pub(crate) fn is_clear(self, core: &Core) -> Result<bool> {
+        let first = core.pool.read(core.undo_space(), self.first())?;
+        Ok(u64_at(&first, NEXT) == 0 && u32_at(&first, LINKS) == 0)
+    }
+
+    /// Gives back the slot's pages before `keep`, or all, but never the first one. No record in them counts.
+    pub(crate) fn trim(self, core: &Core, keep: Option<PageNo>) -> Result<()> {
         let space = core.undo_space();
         // Unhook one page at a time: a log may be far longer than memory, a mini-transaction not.
-        loop {
+        while keep != Some(self.first()) {
             core.throttle()?;
             let mut mtr = Mtr::new();
             let mut first = core.pool.write(space, self.first())?;
             let next = PageNo(u64_at(&first, NEXT));
-            if next.0 == 0 {
-                put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
-                put(&mut mtr, &mut first, LAST, &self.first().0.to_le_bytes());
-                put(&mut mtr, &mut first, RECORD, &0u64.to_le_bytes());
-                mtr.commit(core, &mut [&mut first])?;
-                return Ok(());
+            if next.0 == 0 || keep == Some(next) {
+                break;
             }
             let mut page = core.pool.write(space, next)?;
             let behind = u64_at(&page, NEXT);
             put(&mut mtr, &mut first, NEXT, &behind.to_le_bytes());
-            // Records in the pages given back no longer count, nor need they: all were dealt with.
-            put(&mut mtr, &mut first, RECORD, &0u64.to_le_bytes());
             let mut allocator = Allocator::latch(core, space)?;
             allocator.free(&mut mtr, &mut page);
             mtr.commit(core, &mut [&mut first, &mut page, &mut allocator.header])?;
         }
+        Ok(())
     }
+}
+
+fn parse(core: &Core, page: &[u8], ptr: UndoPtr) -> Result<UndoRecord> {
+    let record =
+        if ops::kind(page) == Some(PageKind::Undo) { UndoRecord::parse(page, ptr.offset()) } else { None };
+    let missing = || corrupt(core.undo_space(), ptr.page(), format!("no undo record at {}", ptr.offset()));
+    record.ok_or_else(missing)
 }
 
 /// Reads the record at `ptr` of `txn`; `None` when that transaction is finished (invariant 3).
@@ -369,10 +508,12 @@ pub(crate) fn read(core: &Core, ptr: UndoPtr, txn: TxnId) -> Result<Option<UndoR
     if ops::kind(&page) != Some(PageKind::Undo) || u64_at(&page, TXN) != txn.0 {
         return Ok(None);
     }
-    match UndoRecord::parse(&page, ptr.offset()) {
-        Some(record) => Ok(Some(record)),
-        None => Err(corrupt(core.undo_space(), ptr.page(), format!("no undo record at {}", ptr.offset()))),
-    }
+    parse(core, &page, ptr).map(Some)
+}
+
+/// Reads a record that is there by invariant 4.
+pub(crate) fn read_kept(core: &Core, ptr: UndoPtr) -> Result<UndoRecord> {
+    parse(core, &core.pool.read(core.undo_space(), ptr.page())?, ptr)
 }
 
 /// State and log of every slot ever used, and the greatest transaction number ever, for recovery.
@@ -396,36 +537,102 @@ pub(crate) fn survey(core: &Core) -> Result<(Vec<(UndoLog, State)>, TxnId)> {
             _ => return Err(corrupt(space, PageNo(1 + u64::from(slot)), "unknown undo state")),
         };
         newest = newest.max(TxnId(u64_at(&page, TXN))).max(TxnId(u64_at(&page, NEWEST)));
-        found.push((UndoLog { slot, txn: TxnId(u64_at(&page, TXN)) }, state));
+        found.push((UndoLog::new(slot, TxnId(u64_at(&page, TXN)), false), state));
     }
     Ok((found, newest))
 }
 
-/// Chains that undo records of running transactions speak of.
+/// Committed logs of the slot that may not be purged yet, and the newest record of each. Nobody may write
+/// meanwhile.
+pub(crate) fn committed_logs(core: &Core, log: UndoLog, state: State) -> Result<Vec<(UndoLog, UndoPtr)>> {
+    let first = core.pool.read(core.undo_space(), log.first())?;
+    let mut logs = Vec::new();
+    if state == State::Committed {
+        logs.push((log, UndoPtr(u64_at(&first, RECORD))));
+    }
+    let (mut link, mut links) = (UndoPtr(u64_at(&first, HISTORY)), u32_at(&first, LINKS));
+    drop(first);
+    if is_broken(Rule::HistoryPurged) {
+        links = 0;
+    }
+    for _ in 0..links {
+        let record = read_kept(core, link)?;
+        if record.change != Change::Link {
+            return Err(corrupt(core.undo_space(), link.page(), "an undo record in place of a link"));
+        }
+        logs.push((UndoLog { txn: record.old_txn, ..log }, record.old_undo));
+        link = record.previous;
+    }
+    Ok(logs)
+}
+
+/// Chains that undo records speak of.
 #[derive(Default)]
 pub(crate) struct UndoChains {
     /// Of values that were replaced: no leaf names them.
     pub(crate) replaced: Vec<(TableId, Reference)>,
-    /// Of values that were written.
+    /// Of values that running transactions wrote.
     pub(crate) announced: Vec<(TableId, Reference)>,
 }
 
-/// Collects the chains of running transactions, for checks. Nothing may write meanwhile.
+/// Collects the chains of undo records, for checks. Nothing may write meanwhile.
 pub(crate) fn chains(core: &Core) -> Result<UndoChains> {
     let mut chains = UndoChains::default();
     for (log, state) in survey(core)?.0 {
-        let mut ptr = if state == State::Active { log.newest(core)? } else { UndoPtr::NONE };
-        while !ptr.is_none() {
-            let Some(record) = read(core, ptr, log.txn())? else { break };
-            match (record.change, record.old_reference()) {
-                (Change::Update | Change::Orphan, Some(chain)) => chains.replaced.push((record.table, chain)),
-                (Change::Chain, Some(chain)) => chains.announced.push((record.table, chain)),
-                _ => {}
+        let is_active = state == State::Active;
+        let mut logs = committed_logs(core, log, state)?;
+        if is_active {
+            logs.push((log, log.newest(core)?));
+        }
+        for (log_of, mut ptr) in logs {
+            while !ptr.is_none() {
+                let record = read_kept(core, ptr)?;
+                let is_running = is_active && log_of == log;
+                match (record.change, record.old_reference()) {
+                    (Change::Update | Change::Orphan, Some(chain)) => {
+                        chains.replaced.push((record.table, chain));
+                    }
+                    (Change::Chain, Some(chain)) if is_running => {
+                        chains.announced.push((record.table, chain));
+                    }
+                    _ => {}
+                }
+                ptr = record.previous;
             }
-            ptr = record.previous;
         }
     }
     Ok(chains)
+}
+
+/// Proves that every page of the undo file is a slot's first one, in the chain of one slot, or free.
+/// Nothing may write meanwhile.
+pub(crate) fn check(core: &Core) -> Result<()> {
+    let space = core.undo_space();
+    let (used, free) = Allocator::latch(core, space)?.survey()?;
+    let mut seen = vec![false; used as usize];
+    let mut mark = |page: PageNo| match seen.get_mut(page.0 as usize) {
+        Some(seen) if !*seen => {
+            *seen = true;
+            Ok(())
+        }
+        _ => Err(corrupt(space, page, "reached twice, or beyond the file's pages")),
+    };
+    (0..=u64::from(SLOTS)).map(PageNo).chain(free).try_for_each(&mut mark)?;
+    for (log, _) in survey(core)?.0 {
+        let mut next = PageNo(u64_at(&core.pool.read(space, log.first())?, NEXT));
+        while next.0 != 0 {
+            mark(next)?;
+            let page = core.pool.read(space, next)?;
+            if ops::kind(&page) != Some(PageKind::Undo) {
+                return Err(corrupt(space, next, "not an undo page"));
+            }
+            next = PageNo(u64_at(&page, NEXT));
+        }
+    }
+    match seen.iter().position(|seen| !seen) {
+        Some(lost) => Err(corrupt(space, PageNo(lost as u64), "neither in use nor free")),
+        None => Ok(()),
+    }
 }
 
 /// Rows of FORMAT.md: structure, offset, bytes, field.
@@ -438,6 +645,8 @@ pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
     ("undo", LAST, 8, "last"),
     ("undo", RECORD, 8, "record"),
     ("undo", NEWEST, 8, "newest"),
+    ("undo", HISTORY, 8, "history"),
+    ("undo", LINKS, 4, "links"),
     ("undo", RECORDS, 0, "records"),
 ];
 
@@ -458,7 +667,8 @@ mod tests {
             old_value: vec![9; 300],
         };
         let mut page = vec![0; 4096];
-        let bytes = record.encode();
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
         page[100..100 + bytes.len()].copy_from_slice(&bytes);
         assert_eq!(UndoRecord::parse(&page, 100), Some(record));
         assert_eq!(UndoRecord::parse(&page, 0), None);

@@ -170,16 +170,54 @@ fn tables(store: &Store) -> [Table; 3] {
 }
 
 fn read_all(store: &Store) -> Model {
-    let txn = store.begin();
+    read_by(&store.begin(), &tables(store)).expect("scan")
+}
+
+fn read_by(txn: &Txn, tables: &[Table; 3]) -> Result<Model, Error> {
     let mut found = Model::new();
-    for (i, table) in tables(store).iter().enumerate() {
+    for (i, table) in tables.iter().enumerate() {
         txn.scan(table, Bound::Unbounded, Bound::Unbounded, Direction::Forward, |key, value| {
             found.insert((i, key.to_vec()), value.to_vec());
             ControlFlow::Continue(())
-        })
-        .expect("scan");
+        })?;
     }
-    found
+    Ok(found)
+}
+
+/// Open snapshots, and what each must see.
+#[derive(Default)]
+struct Snapshots(Vec<(Txn, Model)>);
+
+impl Snapshots {
+    /// Takes one of the state `now`, looks at one again, or ends one, perhaps.
+    fn play(
+        &mut self,
+        store: &Store,
+        tables: &[Table; 3],
+        now: &Model,
+        rng: &mut SeededRng,
+    ) -> Result<(), Error> {
+        let chosen = rng.below(self.0.len().max(1) as u64) as usize;
+        match rng.below(30) {
+            0 if self.0.len() < 4 => {
+                let txn = store.begin();
+                txn.get(&tables[0], b"")?;
+                self.0.push((txn, now.clone()));
+            }
+            1 if !self.0.is_empty() => drop(self.0.swap_remove(chosen)),
+            2 if !self.0.is_empty() => {
+                let (txn, then) = &self.0[chosen];
+                match read_by(txn, tables) {
+                    Ok(found) => assert!(found == *then, "a snapshot changed"),
+                    // Too much was kept for it in this little place.
+                    Err(Error::SnapshotTooOld) => drop(self.0.swap_remove(chosen)),
+                    Err(e) => return Err(e),
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// Random writes of one transaction, made in the store and the model.
@@ -230,11 +268,13 @@ fn run_until_cut(
     states: &mut Vec<Model>,
 ) {
     let tables = tables(store);
+    let mut snapshots = Snapshots::default();
     for _ in 0..20_000 {
         let now = states.last().expect("a state").clone();
         let mut after = now.clone();
+        let looked = snapshots.play(store, &tables, &now, rng);
         let mut txn = store.begin();
-        let mut outcome = change(&mut txn, &tables, b"", rng, &mut after);
+        let mut outcome = looked.and_then(|()| change(&mut txn, &tables, b"", rng, &mut after));
         if outcome.is_ok() && rng.chance(10) {
             // Pages with changes that are not committed, nor even logged, may be due.
             outcome = store.step().map(drop);
@@ -370,6 +410,7 @@ fn power_cuts_under_many_threads_lose_no_commit() {
             rig.set_cut_after(1 + rng.below(2000));
             let base = rng.next_u64();
             let outcomes: Vec<(Model, Model)> = thread::scope(|scope| {
+                scope.spawn(|| read_until_cut(&rig, &store, &handles));
                 let workers: Vec<_> = (0..threads)
                     .map(|t| {
                         let (store, handles) = (store.clone(), handles.clone());
@@ -398,6 +439,23 @@ fn power_cuts_under_many_threads_lose_no_commit() {
             rig.check();
         }
     });
+}
+
+/// Takes snapshots, and reads each twice.
+fn read_until_cut(rig: &dyn Rig, store: &Store, tables: &[Table; 3]) {
+    let read_twice = || -> Result<bool, Error> {
+        let txn = store.begin();
+        let once = read_by(&txn, tables)?;
+        thread::yield_now();
+        Ok(read_by(&txn, tables)? == once)
+    };
+    while !rig.is_off() {
+        match read_twice() {
+            Ok(is_same) => assert!(is_same, "a snapshot changed"),
+            Err(Error::SnapshotTooOld) => {}
+            Err(e) => assert!(rig.is_off(), "{e}"),
+        }
+    }
 }
 
 /// The acknowledged state, and the one with the commit that was under way.

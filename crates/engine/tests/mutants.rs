@@ -5,6 +5,8 @@
 
 #[path = "crash.rs"]
 mod crash;
+#[path = "snapshot.rs"]
+mod snapshot;
 
 use std::{
     collections::BTreeSet,
@@ -17,6 +19,8 @@ use lacuna_engine::mutant;
 const FLASH: &str = "crash::power_cuts_on_flash_lose_no_commit";
 const DIRECTORY: &str = "crash::power_cuts_on_a_directory_lose_no_commit";
 const UNFINISHED: &str = "crash::pages_never_overtake_the_log";
+const SCHEDULES: &str = "snapshot::random_schedules_on_plain_pages";
+const TOO_OLD: &str = "snapshot::too_much_history_costs_the_oldest_snapshot";
 const CASES: &str = "40";
 
 /// Each rule, and a test of the matrix that must fail without it.
@@ -25,6 +29,11 @@ const RULES: &[(&str, &str)] = &[
     ("log-before-pages", DIRECTORY),
     ("pages-synced", DIRECTORY),
     ("commit-syncs", FLASH),
+    ("history-kept", FLASH),
+    ("history-kept", SCHEDULES),
+    ("deletions-restored", SCHEDULES),
+    ("snapshots-fail", TOO_OLD),
+    ("history-purged", FLASH),
 ];
 
 /// Whether `test` passes in a process of its own.
@@ -42,7 +51,7 @@ fn passes(test: &str, broken: Option<&str>) -> bool {
 fn every_broken_rule_is_noticed() {
     let named: BTreeSet<_> = RULES.iter().map(|(rule, _)| *rule).collect();
     assert_eq!(named, mutant::NAMES.iter().copied().collect(), "each rule has its test");
-    for test in [FLASH, DIRECTORY, UNFINISHED] {
+    for test in [FLASH, DIRECTORY, UNFINISHED, SCHEDULES, TOO_OLD] {
         assert!(passes(test, None), "{test} with all rules kept");
     }
     let unnoticed: Vec<_> = RULES.iter().filter(|(rule, test)| passes(test, Some(rule))).collect();

@@ -6,7 +6,9 @@ use std::{
 };
 
 use lacuna_device::{AlignedBuf, MemPlace, Place, StreamHint};
-use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableCheck, TableOptions};
+use lacuna_engine::{
+    Algorithm, Direction, Error, Store, StoreOptions, Table, TableCheck, TableOptions, TransactionOptions,
+};
 
 const PAGE: usize = 4096;
 
@@ -164,7 +166,11 @@ fn a_long_value_is_locked_while_it_is_written() {
     let mut first = store.begin();
     first.put(&table, b"k", &value(1, 50_000)).expect("put");
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| put(&store, &table, b"k", &value(2, 40_000)));
+        let waiter = scope.spawn(|| {
+            let mut txn = store.begin_with(TransactionOptions::READ_COMMITTED);
+            txn.put(&table, b"k", &value(2, 40_000)).expect("put");
+            txn.commit().expect("commit");
+        });
         std::thread::yield_now();
         first.commit().expect("commit");
         waiter.join().expect("granted");

@@ -41,7 +41,7 @@ pub(crate) use doublewrite::LAYOUT as DOUBLEWRITE_LAYOUT;
 #[cfg(feature = "fuzzing")]
 pub(crate) use doublewrite::fuzz_doublewrite;
 pub(crate) use doublewrite::restore;
-pub(crate) use room::log_bytes;
+pub(crate) use room::{history_bytes, log_bytes};
 use write::Writer;
 
 use crate::{
@@ -51,7 +51,6 @@ use crate::{
     ids::Lsn,
     options::{Doublewrite, StoreOptions},
     pool::Frame,
-    undo::UndoLog,
     wal::Until,
 };
 use doublewrite::DoublewriteFile;
@@ -62,7 +61,7 @@ const JOB_PAGES: usize = 32;
 /// Pages that a round of the producer asks for, at most.
 const ROUND_PAGES: usize = 512;
 /// How often the producer looks around when nobody wakes it.
-const INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Counters of flushing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +82,7 @@ pub struct FlushStats {
     pub checkpoints: u64,
 }
 
-/// State of flushing, purging and checkpoints.
+/// State of flushing and checkpoints.
 pub(crate) struct Flush {
     queue: Mutex<Queue>,
     /// Jobs were queued, or it is time to stop.
@@ -97,18 +96,7 @@ pub(crate) struct Flush {
     checkpointing: Mutex<()>,
     is_running: AtomicBool,
     room: Room,
-    purge: Mutex<PurgeQueue>,
-    purge_work: Condvar,
-    /// The purge thread has nothing left to do.
-    purge_idle: Condvar,
     pub(crate) counters: Counters,
-}
-
-/// Committed transactions whose undo logs are to be purged.
-#[derive(Default)]
-struct PurgeQueue {
-    logs: VecDeque<UndoLog>,
-    is_working: bool,
 }
 
 #[derive(Default)]
@@ -150,9 +138,6 @@ impl Flush {
             checkpointing: Mutex::new(()),
             is_running: AtomicBool::new(false),
             room: Room::new(options, place_bytes),
-            purge: Mutex::default(),
-            purge_work: Condvar::new(),
-            purge_idle: Condvar::new(),
             counters: Counters::default(),
         })
     }
@@ -206,14 +191,11 @@ impl Core {
         self.flush.queue.lock().stop = true;
         self.flush.work.notify_all();
         self.flush.done.notify_all();
-        // Under the lock: between its look at `is_running` and its wait the thread would miss this.
-        let purge = self.flush.purge.lock();
-        self.flush.purge_work.notify_all();
-        drop(purge);
+        self.wake_purge();
         self.flush.wake();
     }
 
-    fn has_threads(&self) -> bool {
+    pub(crate) fn has_threads(&self) -> bool {
         self.flush.is_running.load(Ordering::Acquire)
     }
 
@@ -387,84 +369,6 @@ impl Core {
     /// when nearly all of it is dirty. The caller holds no latch.
     pub(crate) fn throttle_memory(&self) -> Result<()> {
         if self.pool.bytes() > self.pool.budget_bytes() / 4 * 5 { self.throttle() } else { Ok(()) }
-    }
-
-    /// Takes an undo slot for a transaction; the caller holds no latch.
-    pub(crate) fn take_undo_slot(&self) -> Result<u32> {
-        self.txns.slots.take(self.options.lock_timeout, &self.poison)
-    }
-
-    /// Takes over the undo log of a committed transaction: what it deleted or replaced is purged, then its slot
-    /// given back.
-    pub(crate) fn retire(&self, log: UndoLog, needs_purge: bool) -> Result<()> {
-        if !needs_purge && !log.is_chained(self)? {
-            self.txns.slots.give_back(log.slot());
-        } else if self.has_threads() {
-            self.flush.purge.lock().logs.push_back(log);
-            self.flush.purge_work.notify_one();
-        } else {
-            self.purge_one(log)?;
-        }
-        Ok(())
-    }
-
-    /// Purges one committed transaction.
-    pub(crate) fn purge_one(&self, log: UndoLog) -> Result<()> {
-        crate::txn::purge(self, log)?;
-        if log.is_chained(self)? {
-            log.clear(self)?;
-        }
-        self.txns.slots.give_back(log.slot());
-        Ok(())
-    }
-
-    /// Purges what its thread left when it was stopped.
-    pub(crate) fn purge_waiting(&self) -> Result<()> {
-        while let Some(log) = self.next_to_purge() {
-            self.purge_one(log)?;
-        }
-        Ok(())
-    }
-
-    fn next_to_purge(&self) -> Option<UndoLog> {
-        self.flush.purge.lock().logs.pop_front()
-    }
-
-    /// Returns once all that is committed by now is purged.
-    pub(crate) fn settle_purge(&self) -> Result<()> {
-        if !self.has_threads() {
-            return self.purge_waiting();
-        }
-        let mut queue = self.flush.purge.lock();
-        while !queue.logs.is_empty() || queue.is_working {
-            self.poison.check()?;
-            self.flush.purge_idle.wait_for(&mut queue, INTERVAL);
-        }
-        Ok(())
-    }
-
-    fn purge_loop(&self) {
-        loop {
-            let log = {
-                let mut queue = self.flush.purge.lock();
-                loop {
-                    if let Some(log) = queue.logs.pop_front() {
-                        queue.is_working = true;
-                        break log;
-                    }
-                    if !self.has_threads() {
-                        return;
-                    }
-                    self.flush.purge_work.wait(&mut queue);
-                }
-            };
-            if let Err(e) = self.throttle().and_then(|()| self.purge_one(log)) {
-                // The slot stays taken; recovery purges it again.
-                self.poison.set(e);
-            }
-            self.flush.purge.lock().is_working = false;
-            self.flush.purge_idle.notify_all();
-        }
     }
 }
 

@@ -60,6 +60,11 @@ pub(crate) fn log_bytes(options: &StoreOptions, place_bytes: u64) -> u64 {
     options.log_bytes.min((place_bytes / SHARE).max(LOG_BYTES_MIN))
 }
 
+/// Bytes of history that snapshots may keep in a place of `place_bytes`.
+pub(crate) fn history_bytes(options: &StoreOptions, place_bytes: u64) -> u64 {
+    options.history_bytes.min(place_bytes / SHARE)
+}
+
 /// What accepted work may come to need, in bytes.
 struct Need {
     log_left: u64,

@@ -1,25 +1,29 @@
-//! Which transactions are running, who waits for whom, and which undo slots are free.
+//! Which transactions are running, what snapshots see, and who waits for whom.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
 
+use super::{
+    slots::Slots,
+    view::{self, View, Views},
+};
 use crate::{
     error::{Error, Result},
     ids::{TableId, TxnId},
+    mutant::{Rule, is_broken},
     poison::Poison,
-    undo::SLOTS,
 };
 
 /// How often a waiter looks whether the store has been stopped.
-const POISON_CHECK: Duration = Duration::from_millis(100);
+pub(super) const POISON_CHECK: Duration = Duration::from_millis(100);
 /// Longest wait: a year.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -39,6 +43,8 @@ pub(crate) struct Txns {
     /// Least number of a running transaction, or the next number when none runs: whatever is less is
     /// finished. Only grows.
     oldest: AtomicU64,
+    /// Moment of the oldest view.
+    oldest_view: AtomicU64,
     /// Who waits for whom. A transaction waits for one other at a time, so this is a set of chains.
     waits: Mutex<HashMap<TxnId, TxnId>>,
     locks: Mutex<HashMap<(TableId, Vec<u8>), TxnId>>,
@@ -48,13 +54,15 @@ pub(crate) struct Txns {
 struct Numbers {
     next: u64,
     running: BTreeMap<TxnId, Arc<Running>>,
+    views: Views,
 }
 
 impl Txns {
     pub(crate) fn new() -> Txns {
         Txns {
-            running: Mutex::new(Numbers { next: 1, running: BTreeMap::new() }),
+            running: Mutex::new(Numbers { next: 1, running: BTreeMap::new(), views: Views::new() }),
             oldest: AtomicU64::new(1),
+            oldest_view: view::no_view(),
             waits: Mutex::default(),
             locks: Mutex::default(),
             slots: Slots::new(),
@@ -94,14 +102,52 @@ impl Txns {
         self.oldest.store(oldest, Ordering::Release);
     }
 
-    /// Makes what the transaction did visible to others, and wakes who waits for it.
-    pub(crate) fn finish(&self, running: &Running) {
+    /// Makes what the transaction did visible to others, and wakes who waits for it. Returns the moment.
+    pub(crate) fn finish(&self, running: &Running) -> u64 {
         let mut numbers = self.running.lock();
         numbers.running.remove(&running.id);
+        let moment = numbers.views.next_moment();
         self.publish_oldest(&numbers);
         drop(numbers);
         *running.finished.lock() = true;
         running.signal.notify_all();
+        moment
+    }
+
+    /// Takes a view of what is committed now.
+    pub(crate) fn open_view(&self) -> Arc<View> {
+        let mut numbers = self.running.lock();
+        let running = numbers.running.keys().copied().collect();
+        let next = numbers.next;
+        numbers.views.open(next, running, &self.oldest_view)
+    }
+
+    /// Whether history may have become purgeable by that.
+    pub(crate) fn close_view(&self, view: &View) -> bool {
+        self.running.lock().views.close(view, &self.oldest_view)
+    }
+
+    /// Makes the oldest view fail from now on; false when there is none.
+    pub(crate) fn revoke_oldest_view(&self) -> bool {
+        self.running.lock().views.revoke_oldest(&self.oldest_view)
+    }
+
+    /// Open views.
+    pub(crate) fn views(&self) -> usize {
+        self.running.lock().views.count()
+    }
+
+    /// Moment of the oldest view: nobody needs the history of what finished before. Only grows.
+    pub(crate) fn oldest_view(&self) -> u64 {
+        if is_broken(Rule::HistoryKept) {
+            return u64::MAX;
+        }
+        self.oldest_view.load(Ordering::Acquire)
+    }
+
+    /// Whether all views see the finished transaction `txn`. What is true stays true.
+    pub(crate) fn is_seen_by_all(&self, txn: TxnId) -> bool {
+        self.running.lock().views.oldest().is_none_or(|view| view.sees(txn))
     }
 
     /// The transaction of that number, if it runs.
@@ -178,61 +224,8 @@ impl Txns {
 }
 
 /// When a wait that starts now ends. Any timeout will do, [`Duration::MAX`] too.
-fn deadline(timeout: Duration) -> Instant {
+pub(super) fn deadline(timeout: Duration) -> Instant {
     Instant::now() + timeout.min(WAIT_MAX)
-}
-
-/// Undo slots. The one given back last is taken first, so that few pages stay hot.
-pub(crate) struct Slots {
-    free: Mutex<Vec<u32>>,
-    freed: Condvar,
-    made: Vec<AtomicBool>,
-}
-
-impl Slots {
-    fn new() -> Slots {
-        Slots {
-            free: Mutex::new((0..SLOTS).rev().collect()),
-            freed: Condvar::new(),
-            made: (0..SLOTS).map(|_| AtomicBool::new(false)).collect(),
-        }
-    }
-
-    /// Takes a free slot, waiting for one when all are in use.
-    pub(crate) fn take(&self, timeout: Duration, poison: &Poison) -> Result<u32> {
-        let deadline = deadline(timeout);
-        let mut free = self.free.lock();
-        loop {
-            if let Some(slot) = free.pop() {
-                return Ok(slot);
-            }
-            if Instant::now() >= deadline {
-                return Err(Error::LockTimeout);
-            }
-            // A stopped store gives no slot back any more.
-            poison.check()?;
-            self.freed.wait_until(&mut free, deadline.min(Instant::now() + POISON_CHECK));
-        }
-    }
-
-    /// Takes a particular slot, which recovery found in use.
-    pub(crate) fn take_this(&self, slot: u32) {
-        self.free.lock().retain(|free| *free != slot);
-    }
-
-    pub(crate) fn give_back(&self, slot: u32) {
-        self.free.lock().push(slot);
-        self.freed.notify_one();
-    }
-
-    /// Whether the slot's first page exists.
-    pub(crate) fn is_made(&self, slot: u32) -> bool {
-        self.made[slot as usize].load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_made(&self, slot: u32) {
-        self.made[slot as usize].store(true, Ordering::Release);
-    }
 }
 
 #[cfg(test)]

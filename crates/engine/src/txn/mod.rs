@@ -1,9 +1,15 @@
-//! Transactions: reads of committed data, writes under row locks, rollback.
+//! Transactions: reads of a snapshot or of what is committed, writes under row locks, rollback.
 //!
 //! A record's writer is named in the record. While that transaction runs, the record is locked: other
 //! writers wait for the transaction to finish, readers follow the undo pointer to the version before.
 //! So memory holds no lock per written row, only who waits for whom, and the keys locked without a
 //! write ([`Txn::get_for_update`]).
+//!
+//! A snapshot is a *view* (`view`): the transactions that were finished when it was taken. Who reads by it
+//! goes from a record back to the version that it sees; the undo logs of transactions that some view does not
+//! see are kept, as *history*, behind those of later transactions in the same slot (`slots`). What they
+//! deleted or replaced is purged once all views see them (`history`). Under a snapshot the first one to
+//! update a record wins: whoever then finds a writer that its view does not see gets a conflict.
 //!
 //! Invariants:
 //!
@@ -11,24 +17,34 @@
 //! 2. A change and its undo record are one mini-transaction.
 //! 3. A key's lock state is decided with its leaf latched exclusively, whether the key exists or not.
 //! 4. No latch is held while waiting for a transaction, for log room or for memory.
+//! 5. A record that was deleted, and a long value that was replaced, stay until all views see that. Whoever
+//!    takes back a change of a deleted record restores it unless all views see the deletion, which is decided
+//!    under the leaf's latch: the deletion's purge comes once they do, behind that latch.
+//!
+//! Crash argument: views end with the process. Recovery rolls back what was running, then purges every log
+//! that was kept, and clears its slot.
 //!
 //! A commit first appends its record, then lets others see its changes, then waits for the log. Who
 //! builds on these changes commits behind them in the log; only a reader may see what a crash in
 //! that moment takes back.
 
 mod active;
+mod history;
 mod long;
 mod read;
 mod rollback;
+mod slots;
+mod view;
 
 use std::{
     ops::{Bound, ControlFlow},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 pub(crate) use active::{Running, Txns};
-use read::Kept;
-pub(crate) use read::scan;
+pub use history::HistoryStats;
+pub(crate) use history::Purge;
+pub(crate) use read::{Reader, scan};
 use rollback::holds;
 pub(crate) use rollback::{purge, roll_back};
 
@@ -41,7 +57,7 @@ use crate::{
     mutant::{Rule, is_broken},
     node::{self, DELETED, LeafCell, Node, OVERFLOW, SLOT},
     ops::PageOp,
-    options::Durability,
+    options::{Durability, Isolation, TransactionOptions},
     overflow,
     pool::WriteGuard,
     row,
@@ -50,20 +66,26 @@ use crate::{
     undo::{Change, Latched, UndoLog, UndoRecord},
     wal::Until,
 };
+use view::View;
 
 /// A transaction. Dropping it rolls it back.
 ///
-/// Reads see what was committed when they look, and the transaction's own changes (read committed).
-/// Written and locked keys stay locked until the end.
+/// Reads see what [`Isolation`] says, and the transaction's own changes. Written and locked keys stay locked
+/// until the end.
 pub struct Txn {
     core: Arc<Core>,
+    options: TransactionOptions,
+    /// Taken with the first read or write, of a snapshot.
+    view: OnceLock<Arc<View>>,
     running: Option<Arc<Running>>,
-    /// The undo slot taken for it, before the first latch of its first write.
-    slot: Option<u32>,
+    /// The undo slot taken for it, before the first latch of its first write; and whether it holds history.
+    slot: Option<(u32, bool)>,
     /// Set with the first change.
     undo: Option<UndoLog>,
     /// It deleted records, or replaced long values.
     needs_purge: bool,
+    /// Room that its undo records take, and the long values they come to own.
+    history_bytes: u64,
     locked: Vec<(TableId, Vec<u8>)>,
     finished: bool,
 }
@@ -80,13 +102,16 @@ enum Write<'a> {
 }
 
 impl Txn {
-    pub(crate) fn new(core: Arc<Core>) -> Txn {
+    pub(crate) fn new(core: Arc<Core>, options: TransactionOptions) -> Txn {
         Txn {
             core,
+            options,
+            view: OnceLock::new(),
             running: None,
             slot: None,
             undo: None,
             needs_purge: false,
+            history_bytes: 0,
             locked: Vec::new(),
             finished: false,
         }
@@ -104,20 +129,35 @@ impl Txn {
         if Arc::ptr_eq(&self.core, table.core()) { Ok(table.space()) } else { Err(Error::WrongStore) }
     }
 
+    fn reader(&self) -> Reader<'_> {
+        Reader { me: self.id(), view: self.view() }
+    }
+
+    /// The snapshot's view; the caller holds no leaf yet.
+    fn view(&self) -> Option<&View> {
+        match self.options.isolation {
+            Isolation::Snapshot => Some(self.view.get_or_init(|| self.core.txns.open_view())),
+            Isolation::ReadCommitted => None,
+        }
+    }
+
     /// The value of `key`, if there is one. Never waits for a lock.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotTooOld`].
     pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let space = self.space(table)?;
         self.core.throttle_memory()?;
+        let reader = self.reader();
         let leaf = Tree::new(&self.core, space).leaf_read(key)?;
         let node = Node::new(&leaf);
         match node.search(key) {
             Ok(slot) => {
-                let found = read::visible(&self.core, self.id(), node.leaf_cell(slot))?;
-                let kept = found.map(|found| Kept::new(&self.core, found));
+                let kept = read::visible(&self.core, reader, node.leaf_cell(slot))?;
                 drop(leaf);
                 kept.map(|kept| kept.read(&self.core, space)).transpose()
             }
-            Err(_) => Ok(None),
+            Err(_) => reader.check().map(|()| None),
         }
     }
 
@@ -125,7 +165,7 @@ impl Txn {
     /// and returns its value.
     ///
     /// # Errors
-    /// [`Error::Deadlock`], [`Error::LockTimeout`].
+    /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::Conflict`], [`Error::SnapshotTooOld`].
     pub fn get_for_update(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let space = self.space(table)?;
         self.core.poison.check()?;
@@ -133,26 +173,28 @@ impl Txn {
         let leaf = self.lock_leaf(space, key)?;
         let me = self.id();
         let node = Node::new(&leaf);
-        let (found, is_written) = match node.search(key) {
+        let (kept, is_written) = match node.search(key) {
             Ok(slot) => {
                 let cell = node.leaf_cell(slot);
-                (read::visible(&self.core, me, cell)?, cell.txn == me)
+                (read::visible(&self.core, self.reader(), cell)?, cell.txn == me)
             }
             Err(_) => (None, false),
         };
-        if !is_written && self.core.txns.lock(me, space.id, key) {
+        let is_new = !is_written && self.core.txns.lock(me, space.id, key);
+        drop(leaf);
+        let value = kept.map(|kept| kept.read(&self.core, space)).transpose();
+        if is_new {
             self.locked.push((space.id, key.to_vec()));
         }
-        let kept = found.map(|found| Kept::new(&self.core, found));
-        drop(leaf);
-        kept.map(|kept| kept.read(&self.core, space)).transpose()
+        value
     }
 
     /// Sets the value of `key`, whether it exists or not. A key may take an eighth of the table's page, a
     /// value 16 MiB; one longer than a quarter of the page lies in pages of its own.
     ///
     /// # Errors
-    /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::TooLarge`], [`Error::Full`].
+    /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::Conflict`], [`Error::SnapshotTooOld`],
+    /// [`Error::TooLarge`], [`Error::Full`].
     pub fn put(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(table, key, Write::Put(value)).map(|_| ())
     }
@@ -171,14 +213,17 @@ impl Txn {
     /// Deletes `key`; whether it existed.
     ///
     /// # Errors
-    /// [`Error::Deadlock`], [`Error::LockTimeout`].
+    /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::Conflict`], [`Error::SnapshotTooOld`].
     pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<bool> {
         self.write(table, key, Write::Delete)
     }
 
     /// Calls `each` with the records between the bounds, in order, until it breaks. No latch is held
-    /// during the calls; each record is the version that was committed, or the transaction's own, when
-    /// its leaf was read.
+    /// during the calls; at read committed each record is the version that was committed, or the
+    /// transaction's own, when its leaf was read.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotTooOld`].
     pub fn scan(
         &self,
         table: &Table,
@@ -189,7 +234,7 @@ impl Txn {
     ) -> Result<()> {
         let space = self.space(table)?;
         self.core.throttle_memory()?;
-        read::scan(&self.core, space, self.id(), (lower, upper), direction, each)
+        read::scan(&self.core, space, self.reader(), (lower, upper), direction, each)
     }
 
     /// A point to which [`Txn::rollback_to`] can go back.
@@ -229,8 +274,10 @@ impl Txn {
         let committed = self.core.poison.check().and_then(|()| log.commit(&self.core));
         let lsn = committed.map_err(|e| self.core.poison.set(e))?;
         self.slot = None;
-        self.end();
-        self.core.retire(log, self.needs_purge).map_err(|e| self.core.poison.set(e))?;
+        let moment = self.end();
+        self.core
+            .retire(log, moment, self.needs_purge, self.history_bytes)
+            .map_err(|e| self.core.poison.set(e))?;
         match self.core.options.durability {
             Durability::Relaxed => Ok(()),
             Durability::Sync if is_broken(Rule::CommitSyncs) => Ok(()),
@@ -250,28 +297,40 @@ impl Txn {
             core.poison.check()?;
             // A transaction that cannot be taken back must not let go of its locks: stop the store.
             roll_back(&core, log, UndoPtr::NONE)
-                .and_then(|()| log.clear(&core))
+                .and_then(|()| core.leave_slot(log))
                 .map_err(|e| core.poison.set(e))?;
+            self.slot = None;
         }
         self.end();
         Ok(())
     }
 
-    fn end(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            self.core.txns.slots.give_back(slot);
+    /// Gives up all that the transaction holds. Returns the moment, where it had a number.
+    fn end(&mut self) -> u64 {
+        if let Some((slot, holds_history)) = self.slot.take() {
+            self.core.give_slot_back(slot, holds_history);
         }
+        let mut moment = 0;
         if let Some(running) = self.running.take() {
             if !self.locked.is_empty() {
                 self.core.txns.unlock(running.id, self.locked.drain(..));
             }
-            self.core.txns.finish(&running);
+            moment = self.core.txns.finish(&running);
         }
+        if let Some(view) = self.view.take()
+            && self.core.txns.close_view(&view)
+        {
+            self.core.wake_purge_if_due();
+        }
+        moment
     }
 
-    /// The leaf of `key`, latched exclusively, with the key not locked by any other transaction.
+    /// The leaf of `key`, latched exclusively, with the key not locked by any other transaction, and not
+    /// changed since the snapshot was taken.
     fn lock_leaf(&mut self, space: &Arc<Space>, key: &[u8]) -> Result<WriteGuard> {
         let me = self.id_for_locks();
+        // The snapshot is of the moment before the first wait.
+        self.view();
         loop {
             self.core.throttle()?;
             let leaf = Tree::new(&self.core, space).leaf_write(key)?;
@@ -279,10 +338,21 @@ impl Txn {
             let writer = node.search(key).ok().map(|slot| node.leaf_cell(slot).txn);
             let owner = writer.filter(|txn| *txn != me).and_then(|txn| self.core.txns.get(txn));
             let Some(owner) = owner.or_else(|| self.core.txns.lock_owner(me, space.id, key)) else {
+                self.check_conflict(writer)?;
                 return Ok(leaf);
             };
             drop(leaf);
             self.core.txns.wait(me, &owner, self.core.options.lock_timeout, &self.core.poison)?;
+        }
+    }
+
+    /// First updater wins. A newer deletion is not purged before this view ends, so the record is there.
+    fn check_conflict(&self, writer: Option<TxnId>) -> Result<()> {
+        let Some(view) = self.view() else { return Ok(()) };
+        view.check()?;
+        match writer {
+            Some(txn) if txn != self.id() && !view.sees(txn) => Err(Error::Conflict),
+            _ => Ok(()),
         }
     }
 
@@ -400,8 +470,9 @@ impl Txn {
 
     fn log_undo(&mut self, mtr: &mut Mtr, record: UndoRecord) -> Result<(UndoPtr, Latched)> {
         let is_first = self.undo.is_none();
-        let slot = self.slot.expect("taken before the leaf was latched");
-        let log = self.undo.unwrap_or_else(|| UndoLog::new(slot, self.id()));
+        let (slot, holds_history) = self.slot.expect("taken before the leaf was latched");
+        let log = self.undo.unwrap_or_else(|| UndoLog::new(slot, self.id(), holds_history));
+        self.history_bytes += record.bytes();
         let outcome = log.append(&self.core, mtr, record, is_first);
         match &outcome {
             Ok(_) => self.undo = Some(log),

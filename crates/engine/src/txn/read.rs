@@ -1,10 +1,14 @@
-//! What a reader sees: the newest version that is committed, or the reader's own.
+//! What a reader sees: the newest version that its view sees, or else is committed, or the reader's own.
+//!
+//! A snapshot follows undo pointers from one version to the one before, with the leaf latched, as long as
+//! its view does not see the writer. Each record on that way is kept for the view (undo's invariant 4).
 
 use std::{
     ops::{Bound, ControlFlow},
     sync::Arc,
 };
 
+use super::view::View;
 use crate::{
     alloc::corrupt,
     btree::{Direction, Start, Tree},
@@ -21,6 +25,32 @@ use crate::{
 const SCAN_RECORDS: usize = 128;
 /// Bytes of long values beyond which it copies no more.
 const SCAN_LONG_BYTES: u64 = 1 << 20;
+
+/// Who reads.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    pub(crate) me: TxnId,
+    /// A snapshot; without, all that is committed is seen.
+    pub(crate) view: Option<&'a View>,
+}
+
+impl Reader<'_> {
+    /// Nobody's transaction.
+    pub(crate) const COMMITTED: Reader<'static> = Reader { me: TxnId::NONE, view: None };
+
+    fn sees(&self, core: &Core, txn: TxnId) -> bool {
+        txn == self.me
+            || match self.view {
+                Some(view) => view.sees(txn),
+                None => core.txns.get(txn).is_none(),
+            }
+    }
+
+    /// See [`View::check`].
+    pub(crate) fn check(&self) -> Result<()> {
+        self.view.map_or(Ok(()), View::check)
+    }
+}
 
 /// A value as a leaf or an undo record holds it.
 pub(crate) enum Found {
@@ -46,7 +76,7 @@ pub(crate) struct Kept<'a> {
 
 impl<'a> Kept<'a> {
     /// The caller still holds the leaf's latch.
-    pub(crate) fn new(core: &'a Core, found: Found) -> Kept<'a> {
+    fn new(core: &'a Core, found: Found) -> Kept<'a> {
         let ticket = matches!(found, Found::Long(_)).then(|| core.chain_readers.enter());
         Kept { found, ticket }
     }
@@ -68,45 +98,67 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// The version of a leaf record that `me` sees, `None` when there is none. The caller holds the
+/// The version of a leaf record that `reader` sees, `None` when there is none. The caller holds the
 /// leaf's latch, so the record's writer can neither change it nor take it back meanwhile; if the
-/// writer finishes, it has committed.
-pub(crate) fn visible(core: &Core, me: TxnId, cell: LeafCell<'_>) -> Result<Option<Found>> {
+/// writer finishes, it has committed. Like [`Kept::new`] it is made good by [`Reader::check`] behind it.
+pub(crate) fn visible<'a>(
+    core: &'a Core,
+    reader: Reader<'_>,
+    cell: LeafCell<'_>,
+) -> Result<Option<Kept<'a>>> {
+    let found = find_visible(core, reader, cell);
+    let kept = found.map(|found| found.map(|found| Kept::new(core, found)));
+    // What a view that was given up leads to may be anything, damage too. Who was told that it is good has
+    // a ticket, for which purge waits.
+    reader.check()?;
+    kept
+}
+
+fn find_visible(core: &Core, reader: Reader<'_>, cell: LeafCell<'_>) -> Result<Option<Found>> {
     let current = || if cell.is_deleted() { None } else { Some(Found::new(cell.flags, cell.value)) };
-    if cell.txn == me || core.txns.get(cell.txn).is_none() {
+    if reader.sees(core, cell.txn) {
         return Ok(current());
     }
-    let mut flags = cell.flags;
     let mut value = cell.value.to_vec();
-    let mut ptr = cell.undo;
+    let (mut txn, mut ptr) = (cell.txn, cell.undo);
     loop {
-        let Some(record) = undo::read(core, ptr, cell.txn)? else { return Ok(current()) };
+        let record = match reader.view {
+            Some(_) => undo::read_kept(core, ptr)?,
+            None => match undo::read(core, ptr, txn)? {
+                Some(record) => record,
+                None => return Ok(current()),
+            },
+        };
+        if record.key != cell.key {
+            return Err(corrupt(core.undo_space(), ptr.page(), "a record names another one's undo record"));
+        }
         match record.change {
             Change::Insert => return Ok(None),
-            Change::Update => {
-                flags = record.old_flags;
-                value = record.old_value;
-            }
+            Change::Update => value = record.old_value,
             // The value stayed in the leaf.
             Change::Delete => {}
-            Change::Chain | Change::Orphan | Change::Spent => {
-                return Err(corrupt(core.undo_space(), ptr.page(), "a leaf names an undo record of a chain"));
+            Change::Chain | Change::Orphan | Change::Spent | Change::Link => {
+                return Err(corrupt(
+                    core.undo_space(),
+                    ptr.page(),
+                    "a leaf names no undo record of a change",
+                ));
             }
         }
-        if record.old_txn != cell.txn {
+        if record.old_txn != txn && reader.sees(core, record.old_txn) {
             let is_deleted = record.old_flags & DELETED != 0;
-            return Ok((!is_deleted).then(|| Found::new(flags, &value)));
+            return Ok((!is_deleted).then(|| Found::new(record.old_flags, &value)));
         }
-        ptr = record.old_undo;
+        (txn, ptr) = (record.old_txn, record.old_undo);
     }
 }
 
-/// Calls `each` with the records between the bounds that `me` sees, in order, until it breaks. No
+/// Calls `each` with the records between the bounds that `reader` sees, in order, until it breaks. No
 /// latch is held during the calls.
 pub(crate) fn scan(
     core: &Core,
     space: &Arc<Space>,
-    me: TxnId,
+    reader: Reader<'_>,
     (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
     direction: Direction,
     mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
@@ -142,8 +194,7 @@ pub(crate) fn scan(
                 is_done = true;
                 break;
             }
-            if let Some(found) = visible(core, me, cell)? {
-                let kept = Kept::new(core, found);
+            if let Some(kept) = visible(core, reader, cell)? {
                 long_bytes += kept.long_bytes();
                 records.push((cell.key.to_vec(), kept));
             }
@@ -156,6 +207,8 @@ pub(crate) fn scan(
         if start.is_none() && !is_done {
             start = leaf.next;
         }
+        // Records that the view should see may have been purged from the leaf.
+        reader.check()?;
         drop(leaf.page);
         // All are read before the first call: it may wait for what waits for tickets.
         let mut values = Vec::with_capacity(records.len());

@@ -12,6 +12,7 @@ use crate::{
     error::{Error, Result},
     ids::UndoPtr,
     mtr::Mtr,
+    mutant::{Rule, is_broken},
     node::{DELETED, LEAF_CELL_HEADER, LeafCell, Node},
     ops::PageOp,
     overflow, row,
@@ -82,9 +83,11 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
         let astray = || corrupt(&space, page, "a record is not as its running writer left it");
         let slot = slot.ok_or_else(astray)? as u16;
         let old_cell = node.leaf_cell(slot as usize);
-        // A deletion that was committed when we wrote over it: nobody needs the record any more, and
-        // its own purge has passed.
-        let was_purgeable = record.old_flags & DELETED != 0 && record.old_txn != log.txn();
+        // A deletion that was committed when we wrote over it, and that nobody needs any more: its own purge
+        // may have passed. If a view needs it, its purge comes later, and behind this latch.
+        let was_purgeable = record.old_flags & DELETED != 0
+            && record.old_txn != log.txn()
+            && (core.txns.is_seen_by_all(record.old_txn) || is_broken(Rule::DeletionsRestored));
         let mut mtr = Mtr::new();
         match record.change {
             Change::Insert => mtr.apply(&mut leaf, PageOp::Remove { slot }),
@@ -105,7 +108,7 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Re
                 let (flags, txn, undo) = (record.old_flags, record.old_txn, record.old_undo);
                 mtr.apply(&mut leaf, PageOp::Stamp { slot, flags, txn, undo });
             }
-            Change::Chain | Change::Orphan | Change::Spent => return Err(no_chain(core, ptr)),
+            Change::Chain | Change::Orphan | Change::Spent | Change::Link => return Err(no_chain(core, ptr)),
         }
         let underfull = Tree::is_underfull(Node::new(&leaf));
         // A purgeable record's chain is left to this undo record, which is dealt with once more.
@@ -140,12 +143,13 @@ fn take_chain_back(
 }
 
 /// Removes the records that the committed transaction of `log` deleted, where they still are as it
-/// left them, and gives the chains back that it replaced or deleted. May be repeated.
-pub(crate) fn purge(core: &Core, log: UndoLog) -> Result<()> {
-    let mut ptr = log.newest(core)?;
+/// left them, and gives the chains back that it replaced or deleted. `newest` is the log's newest record. All
+/// views see the transaction. May be repeated.
+pub(crate) fn purge(core: &Core, log: UndoLog, newest: UndoPtr) -> Result<()> {
+    let mut ptr = newest;
     while !ptr.is_none() {
         core.throttle()?;
-        let Some(record) = undo::read(core, ptr, log.txn())? else { break };
+        let record = undo::read_kept(core, ptr)?;
         match record.change {
             Change::Delete => purge_record(core, log, ptr, &record)?,
             Change::Update if record.old_reference().is_some() => {
@@ -153,6 +157,7 @@ pub(crate) fn purge(core: &Core, log: UndoLog) -> Result<()> {
             }
             Change::Orphan => purge_chain(core, log, ptr, &record)?,
             Change::Insert | Change::Update | Change::Chain | Change::Spent => {}
+            Change::Link => return Err(no_chain(core, ptr)),
         }
         ptr = record.previous;
     }

@@ -1,0 +1,262 @@
+//! What becomes of the undo logs of committed transactions: kept while views need them, purged, dropped.
+//!
+//! A log that no view needs and that has nothing to purge is gone with the commit: its slot is free at once.
+//! One that needs purging goes to the purge thread together with its slot. One that a view needs stays in the
+//! slot, which is given back (see `slots`); once the oldest view sees its transaction the purge thread purges
+//! and forgets it. Without threads all that is done by those who commit, and by [`crate::Store::step`].
+//!
+//! History is bounded: beyond `history_bytes` the oldest view is revoked, and beyond twice as much whoever
+//! commits helps to purge.
+//!
+//! Locks: `one` (held across a purge, by nobody who holds a latch) before everything else; `queue` before
+//! those of the slots and of the running transactions.
+
+use std::{
+    collections::VecDeque,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{
+    purge,
+    slots::{Drained, KeptLog},
+};
+use crate::{core::Core, error::Result, flush::INTERVAL, ids::TxnId, undo::UndoLog};
+
+/// Snapshots, and what is kept for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HistoryStats {
+    /// Open snapshots.
+    pub snapshots: u64,
+    /// Committed transactions whose history is kept.
+    pub transactions: u64,
+    /// Bytes of their undo records, and of long values they replaced or deleted.
+    pub bytes: u64,
+    /// Transactions whose history was purged since the store was opened.
+    pub purged: u64,
+    /// Snapshots given up because too much was kept for them.
+    pub revoked: u64,
+}
+
+/// State of purging.
+#[derive(Default)]
+pub(crate) struct Purge {
+    queue: Mutex<Queue>,
+    /// There is something to purge, or it is time to stop.
+    work: Condvar,
+    /// The purge thread has nothing left to do.
+    idle: Condvar,
+    /// History is purged by one at a time.
+    one: Mutex<()>,
+    purged: AtomicU64,
+    revoked: AtomicU64,
+}
+
+/// Committed transactions that no view needs and whose undo logs are to be purged, with their slots.
+#[derive(Default)]
+struct Queue {
+    logs: VecDeque<UndoLog>,
+    is_working: bool,
+}
+
+impl Core {
+    pub(crate) fn history_stats(&self) -> HistoryStats {
+        let (transactions, bytes) = self.txns.slots.history();
+        HistoryStats {
+            snapshots: self.txns.views() as u64,
+            transactions,
+            bytes,
+            purged: self.purge.purged.load(Ordering::Relaxed),
+            revoked: self.purge.revoked.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes an undo slot for a transaction, and whether it holds history; the caller holds no latch.
+    pub(crate) fn take_undo_slot(&self) -> Result<(u32, bool)> {
+        self.txns.slots.take(self.options.lock_timeout, &self.poison)
+    }
+
+    /// Gives back a slot to which nothing was written.
+    pub(crate) fn give_slot_back(&self, slot: u32, holds_history: bool) {
+        if holds_history && !self.txns.slots.give_back_kept(slot) {
+            let cleared = UndoLog::new(slot, TxnId::NONE, true).clear(self);
+            if let Err(e) = cleared {
+                self.poison.set(e);
+                return;
+            }
+        } else if holds_history {
+            return;
+        }
+        self.txns.slots.give_back(slot);
+    }
+
+    /// Gives back the slot of a transaction that was rolled back.
+    pub(crate) fn leave_slot(&self, log: UndoLog) -> Result<()> {
+        if log.appends() {
+            log.leave(self)?;
+            if self.txns.slots.give_back_kept(log.slot()) {
+                return Ok(());
+            }
+        }
+        log.clear(self)?;
+        self.txns.slots.give_back(log.slot());
+        Ok(())
+    }
+
+    /// Takes over the undo log of a committed transaction, whose own view is closed. It finished at `moment`.
+    pub(crate) fn retire(&self, log: UndoLog, moment: u64, needs_purge: bool, bytes: u64) -> Result<()> {
+        // A view that is taken from now on sees the transaction.
+        let is_needed = self.txns.oldest_view() < moment;
+        if is_needed || log.appends() {
+            let kept = KeptLog { log, moment, newest: log.newest(self)?, needs_purge, bytes };
+            if self.txns.slots.keep(kept, log.first(), is_needed) {
+                if !self.has_threads() || self.txns.slots.history().1 / 2 > self.options.history_bytes {
+                    self.purge_history()?;
+                }
+                self.wake_purge_if_due();
+                return Ok(());
+            }
+        }
+        if !needs_purge && !log.is_chained(self)? {
+            self.txns.slots.give_back(log.slot());
+        } else if self.has_threads() {
+            self.purge.queue.lock().logs.push_back(log);
+            self.purge.work.notify_one();
+        } else {
+            self.purge_one(log)?;
+        }
+        Ok(())
+    }
+
+    /// Purges one committed transaction that no view needs.
+    fn purge_one(&self, log: UndoLog) -> Result<()> {
+        purge(self, log, log.newest(self)?)?;
+        if log.is_chained(self)? {
+            log.clear(self)?;
+        }
+        self.txns.slots.give_back(log.slot());
+        Ok(())
+    }
+
+    /// Purges and forgets all history that no view needs; then, while there is too much, revokes views. The
+    /// caller holds no latch.
+    pub(crate) fn purge_history(&self) -> Result<()> {
+        let _one = self.purge.one.lock();
+        loop {
+            loop {
+                let logs = self.txns.slots.due(self.txns.oldest_view());
+                if logs.is_empty() {
+                    break;
+                }
+                self.purge_kept(&logs)?;
+            }
+            if !self.history_is_too_long() || !self.txns.revoke_oldest_view() {
+                return Ok(());
+            }
+            self.purge.revoked.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Purges and forgets the oldest logs of a slot.
+    fn purge_kept(&self, logs: &[KeptLog]) -> Result<()> {
+        for kept in logs.iter().filter(|kept| kept.needs_purge) {
+            purge(self, kept.log, kept.newest)?;
+        }
+        let newest = logs.last().expect("at least one").log;
+        self.throttle()?;
+        newest.forget(self, logs.len() - 1)?;
+        // Only now may their pages be used otherwise.
+        match self.txns.slots.purged(newest.slot(), logs.len()) {
+            Drained::Whole => {
+                newest.clear(self)?;
+                self.txns.slots.give_back(newest.slot());
+            }
+            Drained::UpTo(page) => newest.trim(self, Some(page))?,
+            Drained::Owned => {}
+        }
+        self.purge.purged.fetch_add(logs.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn history_is_too_long(&self) -> bool {
+        self.txns.slots.history().1 > self.options.history_bytes
+    }
+
+    fn history_is_due(&self) -> bool {
+        // A stopped store purges nothing any more.
+        (self.txns.slots.is_due(self.txns.oldest_view()) || self.history_is_too_long())
+            && self.poison.check().is_ok()
+    }
+
+    /// Purges what its thread left when it was stopped.
+    pub(crate) fn purge_waiting(&self) -> Result<()> {
+        while let Some(log) = self.next_to_purge() {
+            self.purge_one(log)?;
+        }
+        self.purge_history()
+    }
+
+    fn next_to_purge(&self) -> Option<UndoLog> {
+        self.purge.queue.lock().logs.pop_front()
+    }
+
+    /// Returns once all that is committed by now, and that no view needs, is purged.
+    pub(crate) fn settle_purge(&self) -> Result<()> {
+        if !self.has_threads() {
+            return self.purge_waiting();
+        }
+        let mut queue = self.purge.queue.lock();
+        while !queue.logs.is_empty() || queue.is_working || self.history_is_due() {
+            self.poison.check()?;
+            self.purge.work.notify_one();
+            self.purge.idle.wait_for(&mut queue, INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Makes the purge thread look around.
+    pub(crate) fn wake_purge(&self) {
+        // Under the lock: between its look and its wait the thread would miss this.
+        let queue = self.purge.queue.lock();
+        self.purge.work.notify_all();
+        drop(queue);
+    }
+
+    pub(crate) fn wake_purge_if_due(&self) {
+        if self.has_threads() && self.history_is_due() {
+            self.wake_purge();
+        }
+    }
+
+    /// The purge thread.
+    pub(crate) fn purge_loop(&self) {
+        loop {
+            let log = {
+                let mut queue = self.purge.queue.lock();
+                loop {
+                    let log = queue.logs.pop_front();
+                    if log.is_some() || self.history_is_due() {
+                        queue.is_working = true;
+                        break log;
+                    }
+                    if !self.has_threads() {
+                        return;
+                    }
+                    self.purge.work.wait(&mut queue);
+                }
+            };
+            let outcome = self.throttle().and_then(|()| match log {
+                Some(log) => self.purge_one(log),
+                None => self.purge_history(),
+            });
+            if let Err(e) = outcome {
+                // The slot stays taken; recovery purges it again.
+                self.poison.set(e);
+            }
+            self.purge.queue.lock().is_working = false;
+            self.purge.idle.notify_all();
+        }
+    }
+}

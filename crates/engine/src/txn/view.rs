@@ -1,0 +1,131 @@
+//! Read views: which transactions a snapshot sees.
+//!
+//! A view is taken with the first read or write of a snapshot transaction. It sees what was committed then.
+//! Its place in the order of commits and views is its *moment*: what a view does not see of the finished
+//! transactions are those that finished at a later moment, and only their history must be kept for it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use crate::{
+    error::{Error, Result},
+    ids::TxnId,
+    mutant::{Rule, is_broken},
+};
+
+/// The moment of no view: later than any.
+const NEVER: u64 = u64::MAX;
+
+/// What a snapshot sees.
+#[derive(Debug)]
+pub(crate) struct View {
+    moment: u64,
+    /// What is less was finished; what is not less than `next` had not begun.
+    oldest: u64,
+    next: u64,
+    /// Those in between that were running, ascending.
+    running: Vec<TxnId>,
+    is_revoked: AtomicBool,
+}
+
+impl View {
+    /// Whether `txn` was committed when the view was taken.
+    pub(crate) fn sees(&self, txn: TxnId) -> bool {
+        txn.0 < self.oldest || (txn.0 < self.next && self.running.binary_search(&txn).is_err())
+    }
+
+    /// Fails once history that the view needs may be gone. Whoever read a leaf or history asks afterwards:
+    /// if the view was good then, so was what was read.
+    pub(crate) fn check(&self) -> Result<()> {
+        let is_revoked = self.is_revoked.load(Ordering::Acquire) && !is_broken(Rule::SnapshotsFail);
+        if is_revoked { Err(Error::SnapshotTooOld) } else { Ok(()) }
+    }
+}
+
+/// All open views, and the order of moments. Lives under the lock of the running transactions.
+pub(super) struct Views {
+    moment: u64,
+    open: BTreeMap<u64, Arc<View>>,
+}
+
+impl Views {
+    pub(super) fn new() -> Views {
+        Views { moment: 0, open: BTreeMap::new() }
+    }
+
+    /// A moment later than all before.
+    pub(super) fn next_moment(&mut self) -> u64 {
+        self.moment += 1;
+        self.moment
+    }
+
+    pub(super) fn open(&mut self, next: u64, running: Vec<TxnId>, oldest_view: &AtomicU64) -> Arc<View> {
+        let moment = self.next_moment();
+        let oldest = running.first().map_or(next, |id| id.0);
+        let view = Arc::new(View { moment, oldest, next, running, is_revoked: AtomicBool::new(false) });
+        self.open.insert(moment, view.clone());
+        self.publish(oldest_view);
+        view
+    }
+
+    /// Whether it was the oldest.
+    pub(super) fn close(&mut self, view: &View, oldest_view: &AtomicU64) -> bool {
+        let was_oldest = self.open.first_key_value().is_some_and(|(moment, _)| *moment == view.moment);
+        self.open.remove(&view.moment);
+        self.publish(oldest_view);
+        was_oldest
+    }
+
+    /// Takes the oldest view away from its transaction; false when there is none.
+    pub(super) fn revoke_oldest(&mut self, oldest_view: &AtomicU64) -> bool {
+        let Some((_, view)) = self.open.pop_first() else { return false };
+        // Before anybody can find its history purgeable.
+        view.is_revoked.store(true, Ordering::Release);
+        self.publish(oldest_view);
+        true
+    }
+
+    pub(super) fn oldest(&self) -> Option<&View> {
+        self.open.first_key_value().map(|(_, view)| &**view)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.open.len()
+    }
+
+    fn publish(&self, oldest_view: &AtomicU64) {
+        let moment = self.open.first_key_value().map_or(NEVER, |(moment, _)| *moment);
+        oldest_view.store(moment, Ordering::Release);
+    }
+}
+
+/// Moment of the oldest open view, readable without a lock.
+pub(super) fn no_view() -> AtomicU64 {
+    AtomicU64::new(NEVER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_sees_what_was_finished() {
+        let oldest_view = no_view();
+        let mut views = Views::new();
+        let view = views.open(10, vec![TxnId(4), TxnId(7)], &oldest_view);
+        let seen: Vec<u64> = (1..13).filter(|id| view.sees(TxnId(*id))).collect();
+        assert_eq!(seen, [1, 2, 3, 5, 6, 8, 9]);
+        let later = views.open(10, Vec::new(), &oldest_view);
+        assert!(later.sees(TxnId(9)) && !later.sees(TxnId(10)));
+        assert_eq!(oldest_view.load(Ordering::Relaxed), view.moment);
+        assert!(!views.close(&later, &oldest_view) && view.check().is_ok());
+        assert!(views.revoke_oldest(&oldest_view) && !views.revoke_oldest(&oldest_view));
+        assert!(matches!(view.check(), Err(Error::SnapshotTooOld)));
+        assert_eq!(oldest_view.load(Ordering::Relaxed), NEVER);
+    }
+}
