@@ -18,6 +18,7 @@ mod metrics;
 mod mount;
 mod scrub;
 mod size;
+mod tables;
 mod trace;
 mod trimbench;
 
