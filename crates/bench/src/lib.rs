@@ -13,6 +13,7 @@ mod requesters;
 mod row_compression;
 mod shuffle;
 mod side_by_side;
+pub mod tpcc;
 
 pub mod trimbench;
 
