@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     linkbench_sql, say,
-    tables::{self, Kind, Tables, Target},
+    tables::{EngineOptions, Kind, Tables, Target},
 };
 
 /// Run the LinkBench social graph benchmark
@@ -23,7 +23,7 @@ use crate::{
 #[command(group = ArgGroup::new("place").args(["store", "mysql"]))]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    pub(crate) engine: tables::Options,
+    pub(crate) engine: EngineOptions,
     /// Use the tables of a MySQL or MariaDB server, at its socket or HOST:PORT, not our engine
     #[arg(long, value_name = "SERVER", conflicts_with_all = ["store", "size", "pool", "trace", "algorithm"])]
     pub(crate) mysql: Option<Address>,
@@ -79,8 +79,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if let Some(server) = &arguments.mysql {
         return linkbench_sql::run(arguments, &config, server);
     }
-    let run = |target: &Target, tables| run_one(arguments, &config, target, tables);
-    let (target, runs) = arguments.engine.run_each("linkbench", run)?;
+    let log = || arguments.ack_log.as_deref().map(AckLog::create).transpose();
+    let run = |target: &Target, tables, log: Option<AckLog>| run_one(&config, target, tables, log.as_ref());
+    let (target, runs) = arguments.engine.run_each("linkbench", log, run)?;
     conclude(arguments, &target.name(), &runs, || report(arguments, &config, &target, &runs))
 }
 
@@ -102,14 +103,12 @@ pub(crate) fn conclude(
     }
 }
 
-fn run_one(arguments: &Arguments, config: &Config, target: &Target, tables: Tables) -> Result<RunReport> {
+fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLog>) -> Result<RunReport> {
     let Tables { place, store_options, table_options, kind, algorithm } = tables;
     eprintln!("{}: {} tables, {} ids", target.name(), kind.name(), config.ids);
-    // The log first: a crash in between leaves a log that demands nothing.
-    let acks = arguments.ack_log.as_deref().map(AckLog::create).transpose()?;
     let db = EngineDb::create(place, store_options, table_options)?;
     let mut report =
-        linkbench::run(&db, config, kind.name(), algorithm, acks.as_ref()).with_context(|| target.name())?;
+        linkbench::run(&db, config, kind.name(), algorithm, acks).with_context(|| target.name())?;
     if kind == Kind::Row {
         report.row_compression = Some(db.row_compression()?);
     }

@@ -24,7 +24,7 @@ use crate::{
 
 /// Place and tables.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct EngineOptions {
     /// Where the tables are: a store file (made when missing), a block device, or a directory, where
     /// tables are plain files; by default a temporary store file in the current directory
     #[arg(long, value_name = "PLACE")]
@@ -100,7 +100,7 @@ pub(crate) struct Tables {
     pub algorithm: &'static str,
 }
 
-impl Options {
+impl EngineOptions {
     /// Refuses, before hours of benchmark, what could not be carried out in the end.
     pub(crate) fn check(&self, json: Option<&Path>) -> Result<()> {
         let mut seen = HashSet::new();
@@ -118,19 +118,23 @@ impl Options {
     }
 
     /// Runs `run` on each kind of tables; the place of each is empty, or as it was before the first, and those
-    /// of the last stay. `temporary` names a store in the current directory for a run without --store.
-    pub(crate) fn run_each<R>(
+    /// of the last stay. `begin` comes first: an acknowledgement log must be new before its store is, or a
+    /// crash in between leaves one that demands what never was there. `temporary` names a store in the current
+    /// directory for a run without --store.
+    pub(crate) fn run_each<L, R>(
         &self,
         temporary: &str,
-        mut run: impl FnMut(&Target, Tables) -> Result<R>,
+        begin: impl Fn() -> Result<L>,
+        mut run: impl FnMut(&Target, Tables, L) -> Result<R>,
     ) -> Result<(Target, Vec<R>)> {
         let target = Target::choose(self, temporary)?;
         let mut runs = Vec::new();
         for (number, kind) in self.tables.iter().enumerate() {
+            let log = begin()?;
             let opened = target.open(self, self.trace_of(*kind).as_deref())?;
             let place = opened.place();
             let names_before: HashSet<String> = place.list()?.into_iter().collect();
-            runs.push(run(&target, self.tables(*kind, Arc::clone(&place)))?);
+            runs.push(run(&target, self.tables(*kind, Arc::clone(&place)), log)?);
             if number + 1 < self.tables.len() {
                 target.clear(&*place, &names_before)?;
             }
@@ -141,7 +145,7 @@ impl Options {
     }
 
     fn tables(&self, kind: Kind, place: Arc<dyn Place>) -> Tables {
-        let Options { algorithm, level, key_block_size, row_level, .. } = *self;
+        let EngineOptions { algorithm, level, key_block_size, row_level, .. } = *self;
         let (table_kind, algorithm) = match kind {
             Kind::Plain => (TableKind::Plain, Algorithm::None.name()),
             Kind::Page => (TableKind::PageCompressed { algorithm, level }, algorithm.name()),
@@ -214,7 +218,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    fn choose(options: &Options, temporary: &str) -> Result<Target> {
+    fn choose(options: &EngineOptions, temporary: &str) -> Result<Target> {
         let Some(path) = &options.store else {
             return Ok(Target::Temporary(format!("{temporary}-{}.lacuna", std::process::id()).into()));
         };
@@ -235,7 +239,7 @@ impl Target {
         self.path().display().to_string()
     }
 
-    fn open(&self, given: &Options, trace: Option<&Path>) -> Result<TracedPlace> {
+    fn open(&self, given: &EngineOptions, trace: Option<&Path>) -> Result<TracedPlace> {
         let create_size = match self {
             Target::Existing(_) => None,
             Target::Temporary(_) | Target::New(_) => Some(given.size.0),

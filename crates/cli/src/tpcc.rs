@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use crate::{
     say,
-    tables::{self, Kind, Tables, Target},
+    tables::{EngineOptions, Kind, Tables, Target},
 };
 
 /// Run a benchmark in the style of TPC-C: orders, payments and deliveries of a wholesale company
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    engine: tables::Options,
+    engine: EngineOptions,
     /// Warehouses to load; one takes about 100 MB without compression
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     warehouses: u32,
@@ -73,8 +73,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         epoch_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
         quiet: false,
     };
-    let run = |target: &Target, tables| run_one(arguments, &config, target, tables);
-    let (target, runs) = arguments.engine.run_each("tpcc", run)?;
+    let log = || arguments.ack_log.as_deref().map(AckLog::create).transpose();
+    let run = |target: &Target, tables, log: Option<AckLog>| run_one(&config, target, tables, log.as_ref());
+    let (target, runs) = arguments.engine.run_each("tpcc", log, run)?;
     say(&comparison(&runs))?;
     if let Some(path) = &arguments.json {
         let report = report(arguments, &config, &target, &runs);
@@ -87,14 +88,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-fn run_one(arguments: &Arguments, config: &Config, target: &Target, tables: Tables) -> Result<RunReport> {
+fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLog>) -> Result<RunReport> {
     let Tables { place, store_options, table_options, kind, algorithm } = tables;
     eprintln!("{}: {} tables, {} warehouses", target.name(), kind.name(), config.scale.warehouses);
-    // The log first: a crash in between leaves a log that demands nothing.
-    let acks = arguments.ack_log.as_deref().map(AckLog::create).transpose()?;
     let database = Database::create(place, store_options, table_options)?;
     let mut report =
-        tpcc::run(&database, config, kind.name(), algorithm, acks.as_ref()).with_context(|| target.name())?;
+        tpcc::run(&database, config, kind.name(), algorithm, acks).with_context(|| target.name())?;
     if kind == Kind::Row {
         report.row_compression = Some(database.row_compression()?);
     }
