@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use crate::control::Answerer;
 
 /// Answers `ping`, `info`, `check` and `metrics`.
-pub(crate) fn answerer(store: String, service: &Arc<Service>) -> Arc<Answerer> {
+pub(crate) fn answerer(store: String, service: &Arc<Service>, read_only: bool) -> Arc<Answerer> {
     // Weak, so that a client that asks for long does not keep the store open.
     let service = Arc::downgrade(service);
     Arc::new(move |question| {
         let service = service.upgrade().ok_or("about to close")?;
         match question {
             "ping" => Ok(String::new()),
-            "info" => Ok(info(&store, &service).to_string()),
+            "info" => Ok(info(&store, &service, read_only).to_string()),
             "check" => check(service.fs()),
             "metrics" => Ok(metrics(&service)),
             _ => Err(format!("no such question: {question}")),
@@ -41,7 +41,7 @@ pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
     })
 }
 
-fn info(store: &str, service: &Service) -> Value {
+fn info(store: &str, service: &Service, read_only: bool) -> Value {
     let mut info = store_info(store, service.fs());
     let counters = service.counters().snapshot();
     let stats = service.fs().ftl().stats();
@@ -50,6 +50,7 @@ fn info(store: &str, service: &Service) -> Value {
         .map(|reason| (reason.name().to_owned(), counters.no_trim[reason.index()].into()))
         .collect();
     info["mount"] = json!({
+        "read_only": read_only,
         "reads": counters.reads,
         "read_bytes": counters.read_bytes,
         "writes": counters.writes,
