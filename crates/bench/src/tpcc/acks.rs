@@ -117,6 +117,15 @@ fn parse(line: &str) -> Option<Ack> {
     })
 }
 
+/// A log of acknowledgements, line by line; see fuzz/.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    for line in String::from_utf8_lossy(bytes).lines() {
+        let _ = parse(line);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

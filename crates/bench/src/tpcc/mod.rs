@@ -32,6 +32,9 @@ use anyhow::Result;
 use crate::requesters::{self, Plan};
 
 pub use acks::AckLog;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use acks::fuzz as fuzz_acks;
 pub use database::Database;
 pub use report::{RunReport, comparison};
 pub use verify::{Verified, verify, verify_acks};
