@@ -6,7 +6,10 @@ use anyhow::{Context, Result, bail};
 use lacuna_device::Place;
 use lacuna_engine::{Direction, Error, Store, StoreOptions, TableOptions, TransactionOptions};
 
-use crate::linkbench::{Db, DbError, DbResult, Footprint, RowCompression, Table, Txn, Visit};
+use crate::{
+    Footprint, Measured, RowCompression,
+    linkbench::{Db, DbError, DbResult, Table, Txn, Visit},
+};
 
 /// A store of the engine with the tables of LinkBench.
 pub struct EngineDb {
@@ -63,16 +66,7 @@ impl EngineDb {
 
     /// What row compression did since the store was opened.
     pub fn row_compression(&self) -> Result<RowCompression> {
-        let row = self.store.stats()?.row;
-        Ok(RowCompression {
-            compressions: row.compressions,
-            failures: row.failures,
-            recompressions: row.recompressions,
-            splits: row.splits,
-            decompressions: row.decompressions,
-            decompressions_without_read: row.decompressions_without_read,
-            pad_bytes: row.pad_bytes,
-        })
+        RowCompression::of(&self.store)
     }
 
     /// Writes everything and stops the store.
@@ -89,20 +83,27 @@ impl Db for EngineDb {
         let txn = self.store.begin_with(TransactionOptions::READ_COMMITTED);
         Ok(EngineTxn { txn, tables: &self.tables })
     }
+}
 
+impl Measured for EngineDb {
     fn settle(&self) -> Result<()> {
         Ok(self.store.checkpoint()?)
     }
 
     fn footprint(&self) -> Result<Footprint> {
-        let place = self.store.stats()?.place;
-        Ok(Footprint {
-            logical_bytes: self.store.tables()?.iter().map(|table| table.file_bytes).sum(),
-            allocated_bytes: place.allocated_bytes,
-            store_bytes: place.store_bytes,
-            device_written_bytes: place.device_written_bytes,
-        })
+        footprint(&self.store)
     }
+}
+
+/// Sizes and traffic of a store.
+pub(crate) fn footprint(store: &Store) -> Result<Footprint> {
+    let place = store.stats()?.place;
+    Ok(Footprint {
+        logical_bytes: store.tables()?.iter().map(|table| table.file_bytes).sum(),
+        allocated_bytes: place.allocated_bytes,
+        store_bytes: place.store_bytes,
+        device_written_bytes: place.device_written_bytes,
+    })
 }
 
 /// A transaction of [`EngineDb`].
@@ -111,7 +112,8 @@ pub struct EngineTxn<'db> {
     tables: &'db [lacuna_engine::Table; 4],
 }
 
-fn classify(error: Error) -> DbError {
+/// What an error of the engine means to a client.
+pub(crate) fn classify(error: Error) -> DbError {
     if error.is_retryable() { DbError::Retry(error.to_string()) } else { DbError::Fatal(error.into()) }
 }
 

@@ -1,8 +1,22 @@
 //! Benchmarks for Lacuna and, behind the same traits, for other engines.
 
+mod ack_file;
 mod block_stat;
 pub mod engine;
 pub mod iobench;
+mod latencies;
 pub mod linkbench;
 pub mod mysql;
+mod progress;
+mod random;
+mod requesters;
+mod row_compression;
+mod shuffle;
+mod side_by_side;
+pub mod tpcc;
+
 pub mod trimbench;
+
+pub use latencies::Summary;
+pub use requesters::{Footprint, Measured};
+pub use row_compression::RowCompression;

@@ -11,8 +11,9 @@ use lacuna_bench::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    linkbench::{Arguments, Kind, conclude},
+    linkbench::{Arguments, conclude},
     say,
+    tables::Kind,
 };
 
 /// Options that mean something with --mysql alone.
@@ -58,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments, config: &Config, server: &Address) -> R
     let mut runs: Vec<RunReport> = Vec::new();
     let mut facts = Vec::new();
     let mut written_from = String::new();
-    for (number, kind) in arguments.tables.iter().enumerate() {
+    for (number, kind) in arguments.engine.tables.iter().enumerate() {
         eprintln!("{server}: {} tables, {} ids", kind.name(), config.ids);
         // The log first: a crash in between leaves a log that demands nothing.
         let acks = arguments.ack_log.as_deref().map(AckLog::create).transpose()?;
@@ -69,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments, config: &Config, server: &Address) -> R
         runs.push(report);
         facts.push(db.server_facts()?);
         written_from = db.written_from();
-        if number + 1 < arguments.tables.len() {
+        if number + 1 < arguments.engine.tables.len() {
             db.drop_tables()?;
         }
     }
@@ -105,7 +106,7 @@ fn as_json(arguments: &Arguments, config: &Config, server: &Address, written_fro
         "requesters": config.requesters,
         "warmup_seconds": arguments.warmup,
         "seconds": arguments.seconds,
-        "tables": arguments.tables.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+        "tables": arguments.engine.tables.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
         "algorithm": arguments.sql.innodb_algorithm,
         "isolation": "read committed",
         "seed": config.seed,

@@ -18,6 +18,8 @@ mod metrics;
 mod mount;
 mod scrub;
 mod size;
+mod tables;
+mod tpcc;
 mod trace;
 mod trimbench;
 
@@ -46,6 +48,8 @@ enum Command {
     Scrub(scrub::Arguments),
     #[command(name = "linkbench")]
     LinkBench(Box<linkbench::Arguments>),
+    #[command(name = "tpcc")]
+    TpcC(Box<tpcc::Arguments>),
     #[command(name = "iobench")]
     IoBench(Box<iobench::Arguments>),
     #[command(name = "trimbench")]
@@ -88,6 +92,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),
         Command::LinkBench(arguments) => linkbench::run(&arguments),
+        Command::TpcC(arguments) => tpcc::run(&arguments),
         Command::IoBench(arguments) => iobench::run(&arguments),
         Command::TrimBench(arguments) => trimbench::run(&arguments),
         Command::FlashModel(arguments) => flash_model::run(&arguments),

@@ -46,6 +46,9 @@ fn nonsense_options() {
         ("linkbench --level 23", vec!["--level"]),
         ("linkbench --pool 1.5G", vec!["--pool"]),
         ("linkbench --verify-acks log", vec!["--store"]),
+        ("tpcc --warehouses 0", vec!["--warehouses", "0"]),
+        ("tpcc --verify", vec!["--store"]),
+        ("tpcc --verify --verify-acks log --store store", vec!["--verify"]),
         ("flash-model", vec!["TRACE"]),
         ("flash-model trace --page 0", vec!["--page", "zero"]),
         ("flash-model trace --over-provisioning 1001", vec!["--over-provisioning"]),
@@ -57,6 +60,7 @@ fn nonsense_options() {
     complains(&run(&scratch, "linkbench --trace no/where"), 1, &["no"]);
     complains(&run(&scratch, "linkbench --json no/where.json"), 1, &["no/where.json"]);
     complains(&run(&scratch, "linkbench --distribution nowhere --size 64M"), 1, &["nowhere"]);
+    complains(&run(&scratch, "tpcc --tables row,row"), 1, &["--tables", "row"]);
     assert_eq!(fs::read_dir(scratch.path(".")).unwrap().count(), 0, "nothing is left behind");
 }
 
@@ -85,6 +89,8 @@ fn missing_and_foreign_places() {
     complains(&run(&scratch, "info empty"), 1, &["empty"]);
     complains(&run(&scratch, "linkbench --size 64M --ids 10 --ack-log diary"), 1, &["diary"]);
     complains(&run(&scratch, "linkbench --verify-acks diary --store diary"), 1, &["diary"]);
+    complains(&run(&scratch, "tpcc --size 64M --ack-log diary"), 1, &["diary"]);
+    complains(&run(&scratch, "tpcc --verify --store diary"), 1, &["diary"]);
     assert!(fs::read_to_string(scratch.path("diary")).unwrap() == diary, "nothing is lost");
 }
 

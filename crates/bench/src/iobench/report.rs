@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::{Config, Pattern, target::Traffic};
-use crate::linkbench::Summary;
+use crate::Summary;
 
 /// What was measured of one pattern.
 pub(super) struct Measured {

@@ -3,10 +3,9 @@
 use super::{
     LINK_TYPES,
     degree::{Degrees, RANK_SHUFFLE},
-    random::Random,
-    shuffle::Shuffle,
     zipf::Zipf,
 };
+use crate::{random::Random, shuffle::Shuffle};
 
 /// How likely the second id of a link request is one that was loaded.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,6 @@
 //! The acknowledgement log: what must be found in the store after any crash.
 //!
-//! A file outside the store. After a commit returned, and before its requester goes on, one
-//! `write` appends what that commit changed, so the lines survive a `kill -9` of the process at any
-//! moment. Lines:
+//! An [`AckFile`] with these lines:
 //!
 //! ```text
 //! lacuna-acks 1            first line
@@ -24,16 +22,14 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fmt::Write as _,
-    fs::File,
     hash::Hash,
-    io::{BufRead, BufReader, Read, Write},
-    path::{Path, PathBuf},
-    str::FromStr,
+    path::Path,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::Result;
 
 use super::schema::LinkId;
+use crate::ack_file::{self, AckFile, fields};
 
 const FIRST_LINE: &str = "lacuna-acks 1";
 
@@ -51,8 +47,7 @@ pub(crate) enum Ack {
 /// Writes acknowledgements.
 #[derive(Debug)]
 pub struct AckLog {
-    path: PathBuf,
-    file: File,
+    file: AckFile,
 }
 
 impl AckLog {
@@ -61,21 +56,7 @@ impl AckLog {
     /// # Errors
     /// When the file cannot be written, or exists and is something else than such a log.
     pub fn create(path: &Path) -> Result<AckLog> {
-        let named = || path.display().to_string();
-        if path.exists() {
-            let mut start = Vec::new();
-            let file = File::open(path).with_context(named)?;
-            file.take(FIRST_LINE.len() as u64).read_to_end(&mut start).with_context(named)?;
-            ensure!(
-                start.is_empty() || start == FIRST_LINE.as_bytes(),
-                "{}: exists and is not an acknowledgement log",
-                path.display()
-            );
-        }
-        File::create(path).and_then(|file| file.set_len(0)).with_context(named)?;
-        let mut file = File::options().append(true).open(path).with_context(named)?;
-        writeln!(file, "{FIRST_LINE}").with_context(named)?;
-        Ok(AckLog { path: path.to_owned(), file })
+        Ok(AckLog { file: AckFile::create(path, FIRST_LINE)? })
     }
 
     /// Appends one commit's changes in one write.
@@ -95,7 +76,7 @@ impl AckLog {
                 Ack::NodeDeleted { id } => writeln!(lines, "D {id}"),
             };
         }
-        (&self.file).write_all(lines.as_bytes()).with_context(|| self.path.display().to_string())
+        self.file.append(&lines)
     }
 }
 
@@ -116,22 +97,10 @@ pub(crate) struct Demands {
 }
 
 impl Demands {
-    /// Reads a log. An unfinished last line is what a crash leaves and is not an acknowledgement.
+    /// Reads a log.
     pub(crate) fn read(path: &Path) -> Result<Demands> {
-        let named = || path.display().to_string();
-        let mut file = BufReader::new(File::open(path).with_context(named)?);
         let mut demands = Demands::default();
-        let mut line = String::new();
-        for number in 1u64.. {
-            line.clear();
-            file.read_line(&mut line).with_context(named)?;
-            let Some(text) = line.strip_suffix('\n') else { break };
-            if number == 1 {
-                ensure!(text == FIRST_LINE, "{}: not an acknowledgement log", path.display());
-            } else if !demands.add(text) {
-                bail!("{}: line {number} is not an acknowledgement: {text:?}", path.display());
-            }
-        }
+        ack_file::read(path, FIRST_LINE, |line| demands.add(line))?;
         Ok(demands)
     }
 
@@ -178,17 +147,10 @@ fn keep_highest<K: Eq + Hash, V: PartialOrd + Copy>(kept: &mut HashMap<K, V>, ke
     kept.entry(key).and_modify(|v| *v = if seen > *v { seen } else { *v }).or_insert(seen);
 }
 
-fn fields<const N: usize>(text: &str) -> Option<[u64; N]> {
-    let mut words = text.split(' ').map(u64::from_str);
-    let mut fields = [0; N];
-    for field in &mut fields {
-        *field = words.next()?.ok()?;
-    }
-    words.next().is_none().then_some(fields)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     fn scratch(name: &str) -> PathBuf {
@@ -205,7 +167,7 @@ mod tests {
         log.append(&[Ack::Link { id: link, version: 2, crc: 22 }]).unwrap();
         log.append(&[Ack::Node { id: 5, version: 2, crc: 9 }, Ack::NodeDeleting { id: 6 }]).unwrap();
         log.append(&[Ack::NodeDeleted { id: 6 }]).unwrap();
-        (&log.file).write_all(b"D 1").unwrap();
+        log.file.append("D 1").unwrap();
         let demands = Demands::read(&path).unwrap();
         assert_eq!(demands.nodes_loaded, BTreeMap::from([(1, 10)]));
         assert_eq!(demands.links_loaded, BTreeMap::from([(link, 4)]));

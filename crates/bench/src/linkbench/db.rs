@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use anyhow::anyhow;
 
 use super::schema::{CountRow, count_key};
+use crate::Measured;
 
 /// The tables of the graph; [`Table::LinkByTime`] is the secondary index of [`Table::Link`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,21 +113,8 @@ pub(crate) fn insert(txn: &mut impl Txn, table: Table, key: &[u8], value: &[u8])
     Err(DbError::Retry(format!("a key of table {} appeared meanwhile", table.name())))
 }
 
-/// Room that a database takes and traffic that it caused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Footprint {
-    /// Size of the tables without compression and holes, in bytes.
-    pub logical_bytes: u64,
-    /// Live bytes of everything the database keeps.
-    pub allocated_bytes: u64,
-    /// Room taken on the device, garbage and metadata included.
-    pub store_bytes: u64,
-    /// All bytes that reached the device since the store was opened.
-    pub device_written_bytes: u64,
-}
-
 /// A database that holds the tables of the graph.
-pub trait Db: Sync {
+pub trait Db: Measured {
     /// Its transactions.
     type Txn<'db>: Txn
     where
@@ -134,16 +122,4 @@ pub trait Db: Sync {
 
     /// Begins a transaction.
     fn begin(&self) -> DbResult<Self::Txn<'_>>;
-
-    /// Writes out whatever is held back in memory, as a checkpoint does, so that sizes and traffic
-    /// are those of the work done so far.
-    fn settle(&self) -> anyhow::Result<()>;
-
-    /// Sizes and traffic.
-    fn footprint(&self) -> anyhow::Result<Footprint>;
-
-    /// Processor time in seconds of other processes that do the database's work, since any moment.
-    fn server_cpu_seconds(&self) -> f64 {
-        0.0
-    }
 }

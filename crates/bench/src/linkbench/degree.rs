@@ -4,7 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::{LINK_TYPES, shuffle::Shuffle};
+use super::LINK_TYPES;
+use crate::shuffle::Shuffle;
 
 /// Purpose number of the shuffle that relates ids to ranks; hot ids of the correlated access
 /// distributions use the same, so that they are those with many links.

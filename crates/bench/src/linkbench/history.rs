@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 
-use super::{random::Random, schema::LinkId};
+use super::schema::LinkId;
+use crate::random::Random;
 
 /// Lists of links that were longer than one request returns: where a later request for older
 /// links goes on. One per requester; a full one replaces a random entry.

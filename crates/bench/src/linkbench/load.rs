@@ -19,10 +19,9 @@ use super::{
     degree::Degrees,
     operations::{Client, link_id},
     payload::{self, Payload},
-    progress::Progress,
-    random::Random,
     schema::{LinkId, LinkRow, NODE_TYPE, NodeRow, VISIBLE, node_key},
 };
+use crate::{progress::Progress, random::Random};
 
 /// Rows per transaction, as LinkBench loads MySQL.
 const BATCH_ROWS: usize = 1024;

@@ -6,7 +6,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicU64, atomic::Ordering::Relaxed},
 };
 
-use super::db::{Db, DbError, DbResult, Footprint, Table, Txn, Visit};
+use super::db::{Db, DbError, DbResult, Table, Txn, Visit};
+use crate::{Footprint, Measured};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -47,7 +48,9 @@ impl Db for MemoryDb {
         let tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(MemoryTxn { db: self, tables, undo: Vec::new() })
     }
+}
 
+impl Measured for MemoryDb {
     fn settle(&self) -> anyhow::Result<()> {
         Ok(())
     }

@@ -19,16 +19,13 @@ mod history;
 mod load;
 #[cfg(test)]
 mod memory;
-mod metrics;
+mod mix;
 mod mysql;
 mod operations;
 mod payload;
-mod progress;
-mod random;
 mod report;
 mod request;
 mod schema;
-mod shuffle;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -42,16 +39,12 @@ pub use acks::AckLog;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use acks::fuzz as fuzz_acks;
-pub use db::{Db, DbError, DbResult, Footprint, Table, Txn, Visit};
-pub use metrics::Summary;
+pub use db::{Db, DbError, DbResult, Table, Txn, Visit};
 pub use mysql::{Format, SqlDb, SqlTxn, Written};
 pub use payload::NODE_DATA_BYTES_MAX;
-pub use report::{RowCompression, RunReport, comparison};
+pub use report::{RunReport, comparison};
 pub use verify::{Verified, verify_acks};
 
-pub(crate) use progress::Progress;
-pub(crate) use random::Random;
-pub(crate) use shuffle::Shuffle;
 pub(crate) use zipf::Zipf;
 
 /// Types of links in the graph.

@@ -1,6 +1,6 @@
 //! The bytes in rows.
 
-use super::random::Random;
+use crate::random::Random;
 
 /// LinkBench's motif generator: every stretch of up to [`CHUNK`] bytes is either new random bytes
 /// or a piece of a shared buffer of motifs, so that rows compress against each other rather than

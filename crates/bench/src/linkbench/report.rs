@@ -1,10 +1,14 @@
 //! What a run found, as JSON and as a table for people.
 
-use std::fmt::Write;
+use serde::Serialize;
 
-use serde::{Serialize, Serializer};
-
-use super::{load::Loaded, metrics::Summary, request::Requested};
+use super::{load::Loaded, mix::Operation};
+use crate::{
+    RowCompression, Summary,
+    latencies::as_object,
+    requesters::Requested,
+    side_by_side::{self, SideBySide},
+};
 
 /// Result of one run. Its JSON form is part of the command line's contract.
 #[derive(Clone, Debug, Serialize)]
@@ -54,29 +58,6 @@ pub struct RunReport {
     pub violation: Option<String>,
 }
 
-/// Counters of row-compressed tables.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct RowCompression {
-    /// Compressions of pages, failed ones included.
-    pub compressions: u64,
-    /// Those whose result was too long for its block.
-    pub failures: u64,
-    /// Those because a block's modification log was full.
-    pub recompressions: u64,
-    /// Pages split because they did not fit.
-    pub splits: u64,
-    /// Pages decompressed.
-    pub decompressions: u64,
-    /// Those of them whose block was in memory.
-    pub decompressions_without_read: u64,
-    /// Padding of pages at the end, in bytes.
-    pub pad_bytes: u64,
-}
-
-fn as_object<S: Serializer>(ops: &[(&'static str, Summary)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(ops.iter().copied())
-}
-
 impl RunReport {
     pub(crate) fn new(
         tables: &str,
@@ -103,81 +84,41 @@ impl RunReport {
             device_bytes_written_per_op: requested.device_bytes_written as f64 / requests.max(1) as f64,
             cpu_seconds: requested.cpu_seconds,
             counts_match: violation.is_none(),
-            ops: requested.latencies.summaries(),
+            ops: requested.latencies.summaries(Operation::names()),
             row_compression: None,
             retries: requested.retries,
             violation: violation.map(|violation| format!("{violation:#}")),
-        }
-    }
-
-    fn title(&self) -> String {
-        if self.algorithm == "none" {
-            self.tables.clone()
-        } else {
-            format!("{}/{}", self.tables, self.algorithm)
         }
     }
 }
 
 /// A table of the runs side by side; with two or more, the last column is last over first.
 pub fn comparison(runs: &[RunReport]) -> String {
-    let mut text = String::new();
-    let titles: Vec<String> = runs.iter().map(RunReport::title).collect();
-    let ratio_title = match (titles.first(), titles.last()) {
-        (Some(first), Some(last)) if runs.len() > 1 => format!("{last} : {first}"),
-        _ => String::new(),
-    };
-    line(&mut text, "", &titles, &ratio_title);
-    let mut row = |name: &str, digits: usize, value: &dyn Fn(&RunReport) -> f64| {
-        let values: Vec<f64> = runs.iter().map(value).collect();
-        let cells: Vec<String> = values.iter().map(|value| format!("{value:.digits$}")).collect();
-        let ratio = match values[..] {
-            [first, .., last] if first > 0.0 => format!("{:.2}", last / first),
-            _ => String::new(),
-        };
-        line(&mut text, name, &cells, &ratio);
-    };
-    row("load, seconds", 1, &|run| run.load_seconds);
-    row("requests per second", 0, &|run| run.ops_per_second);
-    row("tables without compression, MB", 1, &|run| run.logical_bytes as f64 / 1e6);
-    row("live bytes in the store, MB", 1, &|run| run.allocated_bytes as f64 / 1e6);
-    row("room taken on the device, MB", 1, &|run| run.store_bytes as f64 / 1e6);
-    row("written to the device per request, KB", 2, &|run| run.device_bytes_written_per_op / 1e3);
-    row("processor time per request, us", 1, &|run| run.cpu_seconds * 1e6 / run.requests.max(1) as f64);
-    if runs.iter().any(|run| run.row_compression.is_some()) {
-        let of = |run: &RunReport, value: fn(&RowCompression) -> u64| {
-            run.row_compression.as_ref().map_or(0.0, |row| value(row) as f64)
-        };
-        row("compressions", 0, &|run| of(run, |row| row.compressions));
-        row("failed compressions", 0, &|run| of(run, |row| row.failures));
-        row("splits because of them", 0, &|run| of(run, |row| row.splits));
+    let mut table = SideBySide::new(runs, |run| side_by_side::title(&run.tables, &run.algorithm));
+    table.row("load, seconds", 1, |run| run.load_seconds);
+    table.row("requests per second", 0, |run| run.ops_per_second);
+    table.row("tables without compression, MB", 1, |run| run.logical_bytes as f64 / 1e6);
+    table.row("live bytes in the store, MB", 1, |run| run.allocated_bytes as f64 / 1e6);
+    table.row("room taken on the device, MB", 1, |run| run.store_bytes as f64 / 1e6);
+    table.row("written to the device per request, KB", 2, |run| run.device_bytes_written_per_op / 1e3);
+    table.row("processor time per request, us", 1, |run| run.cpu_seconds * 1e6 / run.requests.max(1) as f64);
+    RowCompression::rows(&mut table, |run| run.row_compression.as_ref());
+    table.row("transactions run again", 0, |run| run.retries as f64);
+    for (operation, name) in Operation::names().enumerate() {
+        table.row(&format!("{name}, p50 us"), 0, |run| run.ops[operation].1.p50_us);
+        table.row(&format!("{name}, p99 us"), 0, |run| run.ops[operation].1.p99_us);
     }
-    row("transactions run again", 0, &|run| run.retries as f64);
-    let operations = runs.first().map_or(0, |run| run.ops.len());
-    for operation in 0..operations {
-        let name = runs[0].ops[operation].0;
-        row(&format!("{name}, p50 us"), 0, &|run| run.ops[operation].1.p50_us);
-        row(&format!("{name}, p99 us"), 0, &|run| run.ops[operation].1.p99_us);
-    }
-    text
-}
-
-fn line(text: &mut String, name: &str, cells: &[String], ratio: &str) {
-    let _ = write!(text, "{name:<38}");
-    for cell in cells {
-        let _ = write!(text, "{cell:>14}");
-    }
-    let _ = writeln!(text, "{ratio:>18}");
+    table.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linkbench::{db::Footprint, metrics::Latencies};
+    use crate::{Footprint, latencies::Latencies};
 
     fn report(allocated_bytes: u64) -> RunReport {
         let requested = Requested {
-            latencies: Latencies::new(),
+            latencies: Latencies::new(Operation::COUNT),
             seconds: 2.0,
             cpu_seconds: 1.0,
             device_bytes_written: 10,

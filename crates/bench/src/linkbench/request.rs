@@ -1,55 +1,32 @@
-//! The request phase: requesters that draw and run operations, first to warm up, then measured.
+//! The requesters of the request phase: they draw and run operations.
 
 use std::{
-    sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
-    thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    sync::atomic::AtomicU64,
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Result;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::{
     Config, RANGE_LIMIT,
     access::{Access, Existing},
     acks::AckLog,
-    db::{Db, Footprint},
+    db::Db,
     history::{History, Tail},
-    metrics::{Latencies, Operation},
+    mix::Operation,
     operations::{Client, LinkList, link_id},
     payload::{self, Payload},
-    progress::Progress,
-    random::Random,
     schema,
+};
+use crate::{
+    random::Random,
+    requesters::{self, Plan, Requested, Requester},
 };
 
 /// Share of the list requests that go on with a list that was longer than one answer.
 const HISTORY: f64 = 0.003;
 
-/// What the request phase found.
-#[derive(Clone, Debug)]
-pub(crate) struct Requested {
-    pub latencies: Latencies,
-    /// From the end of the warm-up until the last requester is done.
-    pub seconds: f64,
-    /// Processor time of this process and of servers over the measured part, settling at its end
-    /// included.
-    pub cpu_seconds: f64,
-    /// Bytes that reached the device over the same.
-    pub device_bytes_written: u64,
-    /// After settling.
-    pub footprint: Footprint,
-    /// Transactions that lost and were run again.
-    pub retries: u64,
-}
-
-const WARMING: u8 = 0;
-const MEASURED: u8 = 1;
-const STOPPED: u8 = 2;
-
-/// Runs the request phase. Requests that begin while it is measured count; the last ones are
-/// waited for. The database is settled at the end, and traffic and processor time include that, so
-/// that work which was put off is not work saved; what the warm-up put off is included as well.
+/// Runs the request phase.
 pub(crate) fn request<D: Db>(
     db: &D,
     config: &Config,
@@ -57,69 +34,16 @@ pub(crate) fn request<D: Db>(
     acks: Option<&AckLog>,
     next_node_id: &AtomicU64,
 ) -> Result<Requested> {
-    let (phase, requests) = (AtomicU8::new(WARMING), AtomicU64::new(0));
-    let mut seen = (Instant::now(), 0);
-    let progress = Progress::new("requests", config.quiet, || {
-        let now = (Instant::now(), requests.load(Relaxed));
-        let per_second = (now.1 - seen.1) as f64 / (now.0 - seen.0).as_secs_f64();
-        seen = now;
-        let warming = if phase.load(Relaxed) == WARMING { " (warming up)" } else { "" };
-        format!("{} done, {per_second:.0} per second{warming}", now.1)
-    });
-    let work = |number: u64| {
-        let requester = Requester::new(number, Client::new(db, acks, next_node_id), config, access);
-        let result = requester.run(&phase, &requests);
-        if result.is_err() {
-            phase.store(STOPPED, Relaxed);
-        }
-        result
+    let plan = Plan {
+        requesters: config.requesters,
+        warmup: config.warmup,
+        seconds: config.seconds,
+        quiet: config.quiet,
+        operations: Operation::COUNT,
     };
-    progress.during(|| {
-        thread::scope(|scope| {
-            let requesters: Vec<_> =
-                (0..u64::from(config.requesters)).map(|number| scope.spawn(move || work(number))).collect();
-            wait_unless_stopped(&phase, config.warmup);
-            let before = db.footprint()?;
-            let (start, cpu_start) = (Instant::now(), cpu_seconds() + db.server_cpu_seconds());
-            let warm = phase.compare_exchange(WARMING, MEASURED, Relaxed, Relaxed).is_ok();
-            if warm {
-                wait_unless_stopped(&phase, config.seconds);
-            }
-            phase.store(STOPPED, Relaxed);
-            let (mut latencies, mut retries) = (Latencies::new(), 0);
-            for requester in requesters {
-                let (its_latencies, its_retries) = requester.join().expect("a requester panicked")?;
-                latencies.merge(&its_latencies);
-                retries += its_retries;
-            }
-            let seconds = start.elapsed().as_secs_f64();
-            db.settle()?;
-            let footprint = db.footprint()?;
-            Ok(Requested {
-                latencies,
-                seconds,
-                cpu_seconds: cpu_seconds() + db.server_cpu_seconds() - cpu_start,
-                device_bytes_written: footprint.device_written_bytes - before.device_written_bytes,
-                footprint,
-                retries,
-            })
-        })
+    requesters::run(db, plan, |number| {
+        LinkRequester::new(number, Client::new(db, acks, next_node_id), config, access)
     })
-}
-
-fn wait_unless_stopped(phase: &AtomicU8, time: Duration) {
-    let start = Instant::now();
-    while let Some(left) = time.checked_sub(start.elapsed()) {
-        if phase.load(Relaxed) == STOPPED {
-            return;
-        }
-        thread::sleep(left.min(Duration::from_millis(20)));
-    }
-}
-
-fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 fn now_ms() -> u64 {
@@ -127,7 +51,7 @@ fn now_ms() -> u64 {
     since.as_millis() as u64
 }
 
-struct Requester<'a, D: Db> {
+struct LinkRequester<'a, D: Db> {
     client: Client<'a, D>,
     access: &'a Access,
     random: Random,
@@ -139,13 +63,24 @@ struct Requester<'a, D: Db> {
     history: History,
 }
 
-impl<'a, D: Db> Requester<'a, D> {
+impl<D: Db> Requester for LinkRequester<'_, D> {
+    fn request(&mut self) -> Result<(usize, u64)> {
+        let operation = Operation::choose(&mut self.random);
+        Ok((operation as usize, self.run_one(operation)?))
+    }
+
+    fn retries(&self) -> u64 {
+        self.client.retries()
+    }
+}
+
+impl<'a, D: Db> LinkRequester<'a, D> {
     fn new(number: u64, client: Client<'a, D>, config: &Config, access: &'a Access) -> Self {
         let mut random = Random::new(config.seed, !number);
         // As in LinkBench every requester has motifs of its own, others for adds than for updates.
         let link_payload = std::array::from_fn(|_| Payload::new(payload::LINK, &mut random));
         let node_payload = std::array::from_fn(|_| Payload::new(payload::NODE, &mut random));
-        Requester {
+        LinkRequester {
             client,
             access,
             random,
@@ -155,25 +90,6 @@ impl<'a, D: Db> Requester<'a, D> {
             id2s: Vec::new(),
             list: LinkList::default(),
             history: History::default(),
-        }
-    }
-
-    fn run(mut self, phase: &AtomicU8, requests: &AtomicU64) -> Result<(Latencies, u64)> {
-        let mut latencies = Latencies::new();
-        let mut retries_warming = 0;
-        loop {
-            let phase = phase.load(Relaxed);
-            if phase == STOPPED {
-                return Ok((latencies, self.client.retries() - retries_warming));
-            }
-            let operation = Operation::choose(&mut self.random);
-            let nanos = self.run_one(operation)?;
-            requests.fetch_add(1, Relaxed);
-            if phase == MEASURED {
-                latencies.record(operation, nanos);
-            } else {
-                retries_warming = self.client.retries();
-            }
         }
     }
 

@@ -1,4 +1,4 @@
-use super::random::Random;
+use crate::random::Random;
 
 /// Ranks `0 .. n`, rank r with probability proportional to `1 / (r + 1)^shape`.
 ///

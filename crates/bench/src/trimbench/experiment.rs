@@ -16,7 +16,7 @@ use super::{
     BLOCK_BYTES, Config, Data, Measured,
     target::{Target, TestFile},
 };
-use crate::linkbench::{Progress, Random, Shuffle};
+use crate::{progress::Progress, random::Random, shuffle::Shuffle};
 
 /// Bytes of an append, and of each piece of data between two holes.
 const PIECE_BYTES: u64 = 4096;

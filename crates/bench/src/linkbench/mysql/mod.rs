@@ -24,8 +24,11 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::db::{Db, DbError, DbResult, Footprint};
-use crate::mysql::{Address, Connection, Error, Login, Statement};
+use super::db::{Db, DbError, DbResult};
+use crate::{
+    Footprint, Measured,
+    mysql::{Address, Connection, Error, Login, Statement},
+};
 
 pub use counters::Written;
 use counters::{processor_seconds, server_process, tree_bytes};
@@ -306,7 +309,9 @@ impl Db for SqlDb {
     fn begin(&self) -> DbResult<SqlTxn<'_>> {
         Ok(SqlTxn::new(self, self.session()?))
     }
+}
 
+impl Measured for SqlDb {
     /// Lets the server write its dirty pages as fast as it can until there are none, then sets back what
     /// it was set to.
     fn settle(&self) -> Result<()> {

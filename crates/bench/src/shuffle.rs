@@ -1,4 +1,4 @@
-use super::random::Random;
+use crate::random::Random;
 
 /// A permutation of `0 .. n` that is cheap both ways: the residue classes modulo a number of
 /// groups are rotated, each by its own amount (as LinkBench does it).

@@ -1,0 +1,79 @@
+//! A file of acknowledgements, outside the store: a first line that says which benchmark's it is, then one
+//! line for each thing that must be found in the store after any crash.
+//!
+//! After a commit returned, and before its requester goes on, one `write` appends what that commit
+//! changed, so the lines survive a `kill -9` of the process at any moment.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Read, Write},
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Writes lines.
+#[derive(Debug)]
+pub(crate) struct AckFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl AckFile {
+    /// Starts the file anew.
+    ///
+    /// # Errors
+    /// When it cannot be written, or exists and does not begin with `first_line`.
+    pub(crate) fn create(path: &Path, first_line: &str) -> Result<AckFile> {
+        let named = || path.display().to_string();
+        if path.exists() {
+            let mut start = Vec::new();
+            let file = File::open(path).with_context(named)?;
+            file.take(first_line.len() as u64).read_to_end(&mut start).with_context(named)?;
+            ensure!(
+                start.is_empty() || start == first_line.as_bytes(),
+                "{}: exists and is not an acknowledgement log",
+                path.display()
+            );
+        }
+        File::create(path).and_then(|file| file.set_len(0)).with_context(named)?;
+        let mut file = File::options().append(true).open(path).with_context(named)?;
+        writeln!(file, "{first_line}").with_context(named)?;
+        Ok(AckFile { path: path.to_owned(), file })
+    }
+
+    /// Appends whole lines in one write.
+    pub(crate) fn append(&self, lines: &str) -> Result<()> {
+        (&self.file).write_all(lines.as_bytes()).with_context(|| self.path.display().to_string())
+    }
+}
+
+/// Hands every line behind the first to `add`, which says whether it is an acknowledgement. An unfinished
+/// last line is what a crash leaves and is not one.
+pub(crate) fn read(path: &Path, first_line: &str, mut add: impl FnMut(&str) -> bool) -> Result<()> {
+    let named = || path.display().to_string();
+    let mut file = BufReader::new(File::open(path).with_context(named)?);
+    let mut line = String::new();
+    for number in 1u64.. {
+        line.clear();
+        file.read_line(&mut line).with_context(named)?;
+        let Some(text) = line.strip_suffix('\n') else { break };
+        if number == 1 {
+            ensure!(text == first_line, "{}: not an acknowledgement log", path.display());
+        } else if !add(text) {
+            bail!("{}: line {number} is not an acknowledgement: {text:?}", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// `text` as exactly so many numbers with single blanks between them.
+pub(crate) fn fields<const N: usize>(text: &str) -> Option<[u64; N]> {
+    let mut words = text.split(' ').map(u64::from_str);
+    let mut fields = [0; N];
+    for field in &mut fields {
+        *field = words.next()?.ok()?;
+    }
+    words.next().is_none().then_some(fields)
+}

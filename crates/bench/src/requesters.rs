@@ -1,0 +1,180 @@
+//! The request phase of a benchmark: many requesters at once, first to warm up, then measured.
+
+use std::{
+    sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{latencies::Latencies, progress::Progress};
+
+/// Room that a database takes and traffic that it caused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Size of the tables without compression and holes, in bytes.
+    pub logical_bytes: u64,
+    /// Live bytes of everything the database keeps.
+    pub allocated_bytes: u64,
+    /// Room taken on the device, garbage and metadata included.
+    pub store_bytes: u64,
+    /// All bytes that reached the device since the store was opened.
+    pub device_written_bytes: u64,
+}
+
+/// What is measured of a database beside its answers.
+pub trait Measured: Sync {
+    /// Writes out whatever is held back in memory, as a checkpoint does, so that sizes and traffic
+    /// are those of the work done so far.
+    fn settle(&self) -> Result<()>;
+
+    /// Sizes and traffic.
+    fn footprint(&self) -> Result<Footprint>;
+
+    /// Processor time in seconds of other processes that do the database's work, since any moment.
+    fn server_cpu_seconds(&self) -> f64 {
+        0.0
+    }
+}
+
+/// One of the clients.
+pub(crate) trait Requester {
+    /// Draws a request and runs it: the number of its operation, and how long the database took in
+    /// nanoseconds, retries included.
+    fn request(&mut self) -> Result<(usize, u64)>;
+
+    /// Transactions that lost and were run again, so far.
+    fn retries(&self) -> u64;
+}
+
+/// How a request phase goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub requesters: u32,
+    pub warmup: Duration,
+    pub seconds: Duration,
+    pub quiet: bool,
+    /// How many operations there are.
+    pub operations: usize,
+}
+
+/// What the request phase found.
+#[derive(Clone, Debug)]
+pub(crate) struct Requested {
+    pub latencies: Latencies,
+    /// From the end of the warm-up until the last requester is done.
+    pub seconds: f64,
+    /// Processor time of this process and of servers over the measured part, settling at its end
+    /// included.
+    pub cpu_seconds: f64,
+    /// Bytes that reached the device over the same.
+    pub device_bytes_written: u64,
+    /// After settling.
+    pub footprint: Footprint,
+    /// Transactions that lost and were run again.
+    pub retries: u64,
+}
+
+const WARMING: u8 = 0;
+const MEASURED: u8 = 1;
+const STOPPED: u8 = 2;
+
+/// Runs the request phase; `requester` makes the one with a number. Requests that begin while it is
+/// measured count; the last ones are waited for. The database is settled at the end, and traffic and
+/// processor time include that, so that work which was put off is not work saved; what the warm-up
+/// put off is included as well.
+pub(crate) fn run<R: Requester>(
+    database: &impl Measured,
+    plan: Plan,
+    requester: impl Fn(u64) -> R + Sync,
+) -> Result<Requested> {
+    let (phase, requests) = (AtomicU8::new(WARMING), AtomicU64::new(0));
+    let mut seen = (Instant::now(), 0);
+    let progress = Progress::new("requests", plan.quiet, || {
+        let now = (Instant::now(), requests.load(Relaxed));
+        let per_second = (now.1 - seen.1) as f64 / (now.0 - seen.0).as_secs_f64();
+        seen = now;
+        let warming = if phase.load(Relaxed) == WARMING { " (warming up)" } else { "" };
+        format!("{} done, {per_second:.0} per second{warming}", now.1)
+    });
+    let work = |number: u64| {
+        let result = run_one(requester(number), plan.operations, &phase, &requests);
+        if result.is_err() {
+            phase.store(STOPPED, Relaxed);
+        }
+        result
+    };
+    let work = &work;
+    progress.during(|| {
+        thread::scope(|scope| {
+            let requesters: Vec<_> =
+                (0..u64::from(plan.requesters)).map(|number| scope.spawn(move || work(number))).collect();
+            wait_unless_stopped(&phase, plan.warmup);
+            let before = database.footprint()?;
+            let (start, cpu_start) = (Instant::now(), cpu_seconds() + database.server_cpu_seconds());
+            let warm = phase.compare_exchange(WARMING, MEASURED, Relaxed, Relaxed).is_ok();
+            if warm {
+                wait_unless_stopped(&phase, plan.seconds);
+            }
+            phase.store(STOPPED, Relaxed);
+            let (mut latencies, mut retries) = (Latencies::new(plan.operations), 0);
+            for requester in requesters {
+                let (its_latencies, its_retries) = requester.join().expect("a requester panicked")?;
+                latencies.merge(&its_latencies);
+                retries += its_retries;
+            }
+            let seconds = start.elapsed().as_secs_f64();
+            database.settle()?;
+            let footprint = database.footprint()?;
+            Ok(Requested {
+                latencies,
+                seconds,
+                cpu_seconds: cpu_seconds() + database.server_cpu_seconds() - cpu_start,
+                device_bytes_written: footprint.device_written_bytes - before.device_written_bytes,
+                footprint,
+                retries,
+            })
+        })
+    })
+}
+
+/// Latencies and retries of one requester while it was measured.
+fn run_one(
+    mut requester: impl Requester,
+    operations: usize,
+    phase: &AtomicU8,
+    requests: &AtomicU64,
+) -> Result<(Latencies, u64)> {
+    let mut latencies = Latencies::new(operations);
+    let mut retries_warming = 0;
+    loop {
+        let phase = phase.load(Relaxed);
+        if phase == STOPPED {
+            return Ok((latencies, requester.retries() - retries_warming));
+        }
+        let (operation, nanos) = requester.request()?;
+        requests.fetch_add(1, Relaxed);
+        if phase == MEASURED {
+            latencies.record(operation, nanos);
+        } else {
+            retries_warming = requester.retries();
+        }
+    }
+}
+
+fn wait_unless_stopped(phase: &AtomicU8, time: Duration) {
+    let start = Instant::now();
+    while let Some(left) = time.checked_sub(start.elapsed()) {
+        if phase.load(Relaxed) == STOPPED {
+            return;
+        }
+        thread::sleep(left.min(Duration::from_millis(20)));
+    }
+}
+
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

@@ -1,0 +1,268 @@
+//! What benchmarks of the engine share on the command line: the place, and what the tables in it are.
+
+use std::{
+    collections::HashSet,
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lacuna_device::Place;
+use lacuna_engine::{Doublewrite, StoreOptions, TableKind, TableOptions};
+use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
+use lacuna_page::Algorithm;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    size::Size,
+    trace::{TracedPlace, must_be_new, with_suffix},
+};
+
+/// Place and tables.
+#[derive(Args)]
+pub(crate) struct EngineOptions {
+    /// Where the tables are: a store file (made when missing), a block device, or a directory, where
+    /// tables are plain files; by default a temporary store file in the current directory
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) store: Option<PathBuf>,
+    /// Size of a store file that is made
+    #[arg(long, default_value = "8G")]
+    size: Size,
+    /// Kinds of tables to run, one after the other on the same data: plain, row, page
+    /// (ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8)
+    #[arg(long, default_value = "plain,page", value_delimiter = ',')]
+    pub(crate) tables: Vec<Kind>,
+    /// Compression of page tables: none, lz4 or zstd
+    #[arg(long, default_value_t = Algorithm::Lz4)]
+    algorithm: Algorithm,
+    /// Level of the compression; 0 is the algorithm's default
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i32).range(-64..=22))]
+    level: i32,
+    /// Length of the blocks of row tables in KiB: 4 or 8
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(4..=8))]
+    key_block_size: u32,
+    /// zlib's level in row tables
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(i32).range(1..=9))]
+    row_level: i32,
+    /// Whether pages are written twice, through a doublewrite file: auto, on or off
+    #[arg(long, default_value = "auto")]
+    doublewrite: Doublewrite,
+    /// Memory for pages
+    #[arg(long, default_value = "256M")]
+    pool: Size,
+    /// Memory for the map of a store file or device; all of it is kept by default
+    #[arg(long, value_name = "SIZE")]
+    map_memory: Option<Size>,
+    /// Record all writes into this new file, for flash-model; with several kinds of tables one file for
+    /// each: FILE.plain and so on
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Plain,
+    Row,
+    Page,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Plain => "plain",
+            Kind::Row => "row",
+            Kind::Page => "page",
+        }
+    }
+}
+
+impl FromStr for Kind {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Kind, &'static str> {
+        let kind = [Kind::Plain, Kind::Page, Kind::Row].into_iter().find(|kind| kind.name() == name);
+        kind.ok_or("known kinds of tables: plain, page, row")
+    }
+}
+
+/// What a run on one kind of tables is given.
+pub(crate) struct Tables {
+    pub place: Arc<dyn Place>,
+    pub store_options: StoreOptions,
+    pub table_options: TableOptions,
+    pub kind: Kind,
+    /// Name of the compression in force.
+    pub algorithm: &'static str,
+}
+
+impl EngineOptions {
+    /// Refuses, before hours of benchmark, what could not be carried out in the end.
+    pub(crate) fn check(&self, json: Option<&Path>) -> Result<()> {
+        let mut seen = HashSet::new();
+        if let Some(twice) = self.tables.iter().find(|kind| !seen.insert(**kind)) {
+            bail!("--tables: {} is named twice", twice.name());
+        }
+        if let Some(path) = json {
+            fs::File::options()
+                .create(true)
+                .append(true)
+                .open(path)
+                .with_context(|| path.display().to_string())?;
+        }
+        self.tables.iter().filter_map(|kind| self.trace_of(*kind)).try_for_each(|trace| must_be_new(&trace))
+    }
+
+    /// Runs `run` on each kind of tables; the place of each is empty, or as it was before the first, and those
+    /// of the last stay. `begin` comes first: an acknowledgement log must be new before its store is, or a
+    /// crash in between leaves one that demands what never was there. `temporary` names a store in the current
+    /// directory for a run without --store.
+    pub(crate) fn run_each<L, R>(
+        &self,
+        temporary: &str,
+        begin: impl Fn() -> Result<L>,
+        mut run: impl FnMut(&Target, Tables, L) -> Result<R>,
+    ) -> Result<(Target, Vec<R>)> {
+        let target = Target::choose(self, temporary)?;
+        let mut runs = Vec::new();
+        for (number, kind) in self.tables.iter().enumerate() {
+            let log = begin()?;
+            let opened = target.open(self, self.trace_of(*kind).as_deref())?;
+            let place = opened.place();
+            let names_before: HashSet<String> = place.list()?.into_iter().collect();
+            runs.push(run(&target, self.tables(*kind, Arc::clone(&place)), log)?);
+            if number + 1 < self.tables.len() {
+                target.clear(&*place, &names_before)?;
+            }
+            drop(place);
+            opened.close()?;
+        }
+        Ok((target, runs))
+    }
+
+    fn tables(&self, kind: Kind, place: Arc<dyn Place>) -> Tables {
+        let EngineOptions { algorithm, level, key_block_size, row_level, .. } = *self;
+        let (table_kind, algorithm) = match kind {
+            Kind::Plain => (TableKind::Plain, Algorithm::None.name()),
+            Kind::Page => (TableKind::PageCompressed { algorithm, level }, algorithm.name()),
+            Kind::Row => (TableKind::RowCompressed { key_block_size, level: row_level }, "zlib"),
+        };
+        let table_options = TableOptions { kind: table_kind, ..TableOptions::default() };
+        Tables { place, store_options: self.store_options(), table_options, kind, algorithm }
+    }
+
+    /// Where the writes of the run with `kind` of tables are recorded.
+    fn trace_of(&self, kind: Kind) -> Option<PathBuf> {
+        let trace = self.trace.as_ref()?;
+        Some(if self.tables.len() == 1 { trace.clone() } else { with_suffix(trace, kind.name()) })
+    }
+
+    /// Opens a place that is there, to verify what is in it.
+    pub(crate) fn open(&self, store: &Path) -> Result<OpenedPlace> {
+        open_place(store, &self.place_options()).map_err(Into::into)
+    }
+
+    fn place_options(&self) -> PlaceOptions {
+        let mut options = PlaceOptions::default();
+        options.options.ftl.map_memory = self.map_memory.map(|size| size.0);
+        options
+    }
+
+    pub(crate) fn store_options(&self) -> StoreOptions {
+        let pool_bytes = usize::try_from(self.pool.0).unwrap_or(usize::MAX);
+        StoreOptions { pool_bytes, doublewrite: self.doublewrite, ..StoreOptions::default() }
+    }
+
+    /// Settings that every report names.
+    pub(crate) fn as_json(&self, target: &Target) -> Map<String, Value> {
+        let options = self.store_options();
+        let settings = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "store": target.name(),
+            "temporary": matches!(target, Target::Temporary(_)),
+            "size_bytes": self.size.0,
+            "tables": self.tables.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+            "algorithm": self.algorithm.name(),
+            "level": self.level,
+            "key_block_size": self.key_block_size,
+            "row_level": self.row_level,
+            "doublewrite": format!("{:?}", self.doublewrite).to_lowercase(),
+            "page_bytes": TableOptions::default().page_bytes,
+            "pool_bytes": self.pool.0,
+            "map_memory_bytes": self.map_memory.map(|size| size.0),
+            "log_bytes": options.log_bytes,
+            "flush_threads": options.flush_threads,
+            "durability": "sync",
+            "trace": self.trace.as_ref().map(|path| path.display().to_string()),
+        });
+        match settings {
+            Value::Object(settings) => settings,
+            other => unreachable!("json! made {other} of braces"),
+        }
+    }
+}
+
+/// The place of the runs. Each run gets it empty, or as it was before the first.
+pub(crate) enum Target {
+    /// A store file in the current directory that is unlinked as soon as it is open: the system
+    /// removes it whatever ends the program.
+    Temporary(PathBuf),
+    /// A store file that the runs make.
+    New(PathBuf),
+    /// A store, device or directory that was there.
+    Existing(PathBuf),
+}
+
+impl Target {
+    fn choose(options: &EngineOptions, temporary: &str) -> Result<Target> {
+        let Some(path) = &options.store else {
+            return Ok(Target::Temporary(format!("{temporary}-{}.lacuna", std::process::id()).into()));
+        };
+        match fs::metadata(path) {
+            Ok(_) => Ok(Target::Existing(path.clone())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Target::New(path.clone())),
+            Err(error) => Err(error).with_context(|| path.display().to_string()),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Target::Temporary(path) | Target::New(path) | Target::Existing(path) => path,
+        }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.path().display().to_string()
+    }
+
+    fn open(&self, given: &EngineOptions, trace: Option<&Path>) -> Result<TracedPlace> {
+        let create_size = match self {
+            Target::Existing(_) => None,
+            Target::Temporary(_) | Target::New(_) => Some(given.size.0),
+        };
+        let options = PlaceOptions { create_size, ..given.place_options() };
+        let opened = TracedPlace::open(self.path(), &options, trace)?;
+        if let Target::Temporary(path) = self {
+            fs::remove_file(path).with_context(|| self.name())?;
+        }
+        Ok(opened)
+    }
+
+    /// Makes room for the next run.
+    fn clear(&self, place: &dyn Place, names_before: &HashSet<String>) -> Result<()> {
+        match self {
+            Target::Temporary(_) => Ok(()),
+            Target::New(path) => fs::remove_file(path).with_context(|| self.name()),
+            Target::Existing(_) => {
+                for name in place.list()?.into_iter().filter(|name| !names_before.contains(name)) {
+                    place.remove(&name)?;
+                }
+                Ok(place.sync()?)
+            }
+        }
+    }
+}
