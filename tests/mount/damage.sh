@@ -3,7 +3,7 @@
 # is there after it is well again.
 . "$(dirname "$0")/lib.sh"
 need_fuse
-need losetup
+need losetup perl
 build
 start 128M --threads 4
 
@@ -25,10 +25,22 @@ cat "$mnt/damaged" >/dev/null 2>"$WORK/error" && fail "damaged bytes were return
 grep -q 'Input/output error' "$WORK/error" || fail "instead of EIO: $(cat "$WORK/error")"
 grep -q 'corrupt' "$WORK/log" || fail "the place is not in the log: $(cat "$WORK/log")"
 [ "$(sha256sum <"$mnt/sound")" = "$sum" ] || fail "the rest is not usable"
+# Who tries again and again floods no log, and yet each error is in it, if only as a number.
+for _ in $(seq 5); do
+    dd if="$mnt/damaged" of=/dev/null bs=512 iflag=direct conv=noerror 2>/dev/null || true
+done
+# Whether a file is ready is nothing to complain about.
+perl -e 'vec(my $files, 0, 1) = 1; select($files, undef, undef, 0) == 1 or die' <"$mnt/sound" || fail "select"
+errors=$("$LACUNA" metrics "$store" | awk '$1 == "lacuna_io_errors_total" { print $2 }')
 rm "$mnt/damaged" || fail "a damaged file cannot be removed"
 echo new >"$mnt/new"
 umount_store
 wait
+grep "Not Implemented" "$WORK/log" && fail "the transport complains"
+lines=$(grep -c corrupt "$WORK/log")
+left_out=$(awk '/are not in this log/ { sum += $2 } END { print sum + 0 }' "$WORK/log")
+[ "$left_out" -gt 0 ] && [ "$((lines + left_out))" = "$errors" ] ||
+    fail "$errors errors are $lines lines in the log and $left_out left out"
 grep corrupt "$WORK/log" | head -1
 
 # The device: a loop device over a file on a small tmpfs, which runs out under it.

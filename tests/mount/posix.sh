@@ -6,6 +6,8 @@
 need_fuse
 need pjdfstest
 build
+# Paths of sockets must be short.
+TMPDIR=/tmp
 start 512M --threads 4 --dev --suid
 
 cat >"$WORK/pjdfstest.toml" <<'TOML'

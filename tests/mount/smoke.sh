@@ -72,8 +72,26 @@ for change in "touch b" "rm b" "mkdir new" "chmod 600 b" "ln b new" "truncate -s
     (cd "$mnt" && $change) 2>"$WORK/error" && fail "$change on a read-only mount"
     grep -q 'Read-only file system' "$WORK/error" || fail "$change: $(cat "$WORK/error")"
 done
+mount -o remount,rw "$mnt" && (touch "$mnt/new") 2>/dev/null && fail "a store opened for reading was written to"
+"$LACUNA" remount "$mnt" 2>"$WORK/error" && fail "a store opened for reading becomes writable"
+grep -q 'open for reading only' "$WORK/error" || fail "remount: $(cat "$WORK/error")"
 umount_store
 mount_store
+# Read-only and back while it is mounted: by the kernel alone, and as mount(8) asks for it with a line in fstab.
+ln -s "$LACUNA" "$WORK/mount.lacuna"
+remount() {
+    case $1 in
+        kernel) mount -o "remount,$2" "$mnt" ;;
+        helper) "$WORK/mount.lacuna" "$store" "$mnt" -o "threads=4,remount,$2" ;;
+    esac || fail "remount,$2 by the $1"
+}
+for by in kernel helper; do
+    remount "$by" ro
+    (touch "$mnt/new") 2>/dev/null && fail "written to after remount,ro by the $by"
+    findmnt -no OPTIONS "$mnt" | grep -q nosuid,nodev || fail "remount by the $by takes protection away"
+    remount "$by" rw
+    touch "$mnt/new" || fail "not written to after remount,rw by the $by"
+done
 rm -rf "$mnt"/*
 check_store
 mount_store

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write, sync::Arc};
 
+use lacuna_ftl::{Stats, StreamStats};
 use lacuna_fuse::{Service, innodb::NoTrim};
 use lacuna_nvmfs::{CheckDepth, Nvmfs};
 use serde_json::{Value, json};
@@ -9,14 +10,14 @@ use serde_json::{Value, json};
 use crate::control::Answerer;
 
 /// Answers `ping`, `info`, `check` and `metrics`.
-pub(crate) fn answerer(store: String, service: &Arc<Service>) -> Arc<Answerer> {
+pub(crate) fn answerer(store: String, service: &Arc<Service>, read_only: bool) -> Arc<Answerer> {
     // Weak, so that a client that asks for long does not keep the store open.
     let service = Arc::downgrade(service);
     Arc::new(move |question| {
         let service = service.upgrade().ok_or("about to close")?;
         match question {
             "ping" => Ok(String::new()),
-            "info" => Ok(info(&store, &service).to_string()),
+            "info" => Ok(info(&store, &service, read_only).to_string()),
             "check" => check(service.fs()),
             "metrics" => Ok(metrics(&service)),
             _ => Err(format!("no such question: {question}")),
@@ -40,7 +41,7 @@ pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
     })
 }
 
-fn info(store: &str, service: &Service) -> Value {
+fn info(store: &str, service: &Service, read_only: bool) -> Value {
     let mut info = store_info(store, service.fs());
     let counters = service.counters().snapshot();
     let stats = service.fs().ftl().stats();
@@ -49,6 +50,7 @@ fn info(store: &str, service: &Service) -> Value {
         .map(|reason| (reason.name().to_owned(), counters.no_trim[reason.index()].into()))
         .collect();
     info["mount"] = json!({
+        "read_only": read_only,
         "reads": counters.reads,
         "read_bytes": counters.read_bytes,
         "writes": counters.writes,
@@ -61,6 +63,7 @@ fn info(store: &str, service: &Service) -> Value {
         "trim_bytes": counters.trim_bytes,
         "trims_refused": refused,
         "host_bytes": stats.host_bytes,
+        "streams": stream_info(&stats),
         "device_written_bytes": stats.log_bytes + stats.gc_bytes + stats.checkpoint_bytes,
         "write_amplification": stats.write_amplification(),
     });
@@ -72,6 +75,30 @@ fn check(fs: &Nvmfs) -> Result<String, String> {
     let report = fs.check(CheckDepth::Payload).map_err(|error| error.to_string())?;
     Ok(report.findings.iter().fold(String::new(), |text, finding| text + &finding.message + "\n"))
 }
+
+/// Both streams by name.
+fn streams(stats: &Stats) -> [(&'static str, StreamStats); 2] {
+    [("data", stats.data_stream), ("log", stats.log_stream)]
+}
+
+fn stream_info(stats: &Stats) -> Value {
+    let info = streams(stats).map(|(stream, stats)| {
+        let StreamStats { batches, host_bytes, written_bytes } = stats;
+        let counters =
+            json!({ "batches": batches, "host_bytes": host_bytes, "written_bytes": written_bytes });
+        (stream.to_owned(), counters)
+    });
+    Value::Object(info.into_iter().collect())
+}
+
+/// Name, help and value of what is counted for each stream.
+type StreamCounter = (&'static str, &'static str, fn(&StreamStats) -> u64);
+
+const STREAM_COUNTERS: [StreamCounter; 3] = [
+    ("batches_total", "Batches accepted", |stats| stats.batches),
+    ("host_bytes_total", "Bytes handed to the translation layer", |stats| stats.host_bytes),
+    ("log_bytes_total", "Bytes written for batches", |stats| stats.written_bytes),
+];
 
 /// In the text format of Prometheus.
 fn metrics(service: &Service) -> String {
@@ -107,15 +134,19 @@ fn metrics(service: &Service) -> String {
         ("atomic_handshakes_total", "Files that asked for atomic writes", counters.atomic_handshakes),
         ("trims_inferred_total", "Writes that implied a trim", counters.trims_inferred),
         ("trim_inferred_bytes_total", "Bytes behind such writes", counters.trim_bytes),
-        ("batches_total", "Batches accepted", stats.batches),
-        ("host_bytes_total", "Bytes handed to the translation layer", stats.host_bytes),
-        ("log_bytes_total", "Bytes written for batches", stats.log_bytes),
         ("gc_bytes_total", "Bytes written by garbage collection", stats.gc_bytes),
         ("checkpoint_bytes_total", "Bytes written by checkpoints", stats.checkpoint_bytes),
         ("device_flushes_total", "Flushes of the device", stats.flushes),
         ("corrupt_chunks_total", "Chunks found damaged by collection", stats.corrupt_chunks),
     ] {
         put("counter", name, help, value);
+    }
+    for (name, help, of) in STREAM_COUNTERS {
+        let _ = writeln!(text, "# HELP lacuna_{name} {help}");
+        let _ = writeln!(text, "# TYPE lacuna_{name} counter");
+        for (stream, stats) in streams(&stats) {
+            let _ = writeln!(text, "lacuna_{name}{{stream=\"{stream}\"}} {}", of(&stats));
+        }
     }
     text += "# HELP lacuna_trims_refused_total Writes that implied no trim\n";
     text += "# TYPE lacuna_trims_refused_total counter\n";

@@ -54,6 +54,9 @@ enum Command {
     #[command(name = "mariadb-demo")]
     MariaDbDemo(mariadb_demo::Arguments),
     Mount(mount::Arguments),
+    /// Asked for by mount(8) only.
+    #[command(hide = true)]
+    Remount(mount::RemountArguments),
     Umount(mount::UnmountArguments),
     Metrics(metrics::Arguments),
     #[command(name = "ls")]
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::FlashModel(arguments) => flash_model::run(&arguments),
         Command::MariaDbDemo(arguments) => mariadb_demo::run(&arguments),
         Command::Mount(arguments) => mount::run(&arguments),
+        Command::Remount(arguments) => mount::remount(&arguments),
         Command::Umount(arguments) => mount::unmount(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
         Command::List(arguments) => files::list(&arguments),

@@ -187,7 +187,9 @@ mod write;
 
 pub use addr::{Lba, SECTOR, Seq};
 pub use error::{Error, Result};
-pub use options::{CheckDepth, Finding, FormatOptions, Op, Options, Report, Stats, Stream, Work};
+pub use options::{
+    CheckDepth, Finding, FormatOptions, Op, Options, Report, Stats, Stream, StreamStats, Work,
+};
 pub use scrub::{Damage, Scrub};
 pub use store::{BATCH_BYTES_MAX, Ftl};
 

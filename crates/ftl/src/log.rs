@@ -20,7 +20,7 @@ use lacuna_device::Filled;
 use zerocopy::IntoBytes;
 
 use crate::{
-    SECTOR, Seq,
+    SECTOR, Seq, StreamStats,
     addr::{GRAIN, PhysAddr, SegNo},
     batch::{Item, Room, payload_order, place, segments_needed},
     copies::{Copied, Copy},
@@ -136,16 +136,24 @@ pub(crate) struct DeviceWrite {
 /// Traffic since open; see [`crate::Stats`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) host_bytes: u64,
-    pub(crate) log_bytes: u64,
+    pub(crate) data: StreamStats,
+    pub(crate) log: StreamStats,
     pub(crate) gc_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
-    pub(crate) batches: u64,
     pub(crate) flushes: u64,
     pub(crate) gc_segments: u64,
     pub(crate) checkpoints: u64,
     pub(crate) replayed_batches: u64,
     pub(crate) corrupt_chunks: u64,
+}
+
+impl Counters {
+    /// A batch with `host_bytes` of data was accepted at `point`.
+    pub(crate) fn note_batch(&mut self, point: AppendPoint, host_bytes: u64) {
+        let stream = if point == AppendPoint::Log { &mut self.log } else { &mut self.data };
+        stream.batches += 1;
+        stream.host_bytes += host_bytes;
+    }
 }
 
 /// The largest weight of a map that a recovery could bring back: that of any state since the last
@@ -597,7 +605,8 @@ impl Log {
         self.in_flight -= 1;
         let bytes = write.piece.len as u64;
         match write.point {
-            AppendPoint::Data(_) | AppendPoint::Log => self.counters.log_bytes += bytes,
+            AppendPoint::Data(_) => self.counters.data.written_bytes += bytes,
+            AppendPoint::Log => self.counters.log.written_bytes += bytes,
             AppendPoint::Gc(_) => self.counters.gc_bytes += bytes,
         }
         let (_, tail) = self.tails.get_mut(&write.segment).expect("a tail stays until it is written");

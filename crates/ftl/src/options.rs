@@ -125,6 +125,17 @@ impl Report {
     }
 }
 
+/// Traffic of a [`Stream`] since open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamStats {
+    /// Batches accepted.
+    pub batches: u64,
+    /// Bytes of data handed to `write_batch`.
+    pub host_bytes: u64,
+    /// Bytes written to the device for its batches, headers and padding included.
+    pub written_bytes: u64,
+}
+
 /// State and traffic of a store. Traffic counts from open.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
@@ -164,6 +175,10 @@ pub struct Stats {
     pub map_evictions: u64,
     /// Segments that hold leaves of the map and checkpoints.
     pub map_segments: u64,
+    /// Of batches of [`Stream::Data`]; part of the totals below.
+    pub data_stream: StreamStats,
+    /// Of batches of [`Stream::Log`].
+    pub log_stream: StreamStats,
     /// Bytes of data handed to `write_batch`.
     pub host_bytes: u64,
     /// Bytes written to the device for batches, headers and padding included.

@@ -140,8 +140,7 @@ impl Store {
         let seq = log.last_seq.next();
         log.last_seq = seq;
         let (placed, copies) = log.append(point, RecordKind::Batch, &batch.items, &self.written);
-        log.counters.batches += 1;
-        log.counters.host_bytes += batch.host_bytes;
+        log.counters.note_batch(point, batch.host_bytes);
         log.mean_batch.note(if point == AppendPoint::Log { 0 } else { batch.payload_bytes });
         for (item, phys) in batch.items.iter().zip(placed) {
             match item.kind {

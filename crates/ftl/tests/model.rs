@@ -171,6 +171,26 @@ fn a_small_durable_append_costs_one_sector_more() {
 }
 
 #[test]
+fn traffic_is_told_by_stream() {
+    let ftl = open(&mem(4 << 20));
+    let page = [7; 4096];
+    let write = |lba: u64, stream| {
+        ftl.write_batch(&[Op::Write { lba: Lba(lba), data: &page }], stream).unwrap();
+    };
+    write(0, Stream::Data);
+    write(0, Stream::Data);
+    write(8, Stream::Log);
+    ftl.flush().unwrap();
+    let stats = ftl.stats();
+    let (data, log) = (stats.data_stream, stats.log_stream);
+    assert_eq!((data.batches, data.host_bytes), (2, 8192));
+    assert_eq!((log.batches, log.host_bytes), (1, 4096));
+    assert!(data.written_bytes > 8192 && log.written_bytes > 4096, "headers are counted: {stats:?}");
+    assert_eq!((stats.batches, stats.host_bytes), (3, 12288));
+    assert_eq!(stats.log_bytes, data.written_bytes + log.written_bytes);
+}
+
+#[test]
 fn batches_span_segments() {
     let device = mem(16 << 20);
     let ftl = open(&device);

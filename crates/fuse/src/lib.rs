@@ -19,6 +19,7 @@
 //! Names and attributes are cached for a day: a store has one owner, so that nothing changes behind the
 //! kernel's back.
 
+mod complaints;
 mod counters;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -8,9 +8,10 @@
 //! 2. A trim is inferred only for files in the set, and only where the kernel holds no pages of the file
 //!    that it would not see change.
 //!
-//! **Locks.** The set's, held for a look-up or a change, never across a call of the file system.
+//! **Locks.** The set's, held for a look-up or a change, and that of the complaints; neither across a call of
+//! the file system, nor one inside the other.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Instant};
 
 use lacuna_nvmfs::{
     Ino, Nvmfs,
@@ -18,10 +19,10 @@ use lacuna_nvmfs::{
         Allocate, Attr, Caller, DirEntry, FileKind, Posix, Rename, SetAttr, StatFs, WriteOptions, XattrMode,
     },
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno as Os;
 
-use crate::{counters::Counters, innodb};
+use crate::{complaints::Complaints, counters::Counters, innodb};
 
 /// The ioctl by which Fusion-io's DirectFS was asked for atomic writes: `_IOW(0x95, 2, uint)`. Stock
 /// MariaDB and MySQL ask it of every data file and turn their doublewrite buffer off where it is answered.
@@ -102,6 +103,13 @@ pub struct Service {
     options: ServiceOptions,
     counters: Counters,
     atomic_files: RwLock<HashSet<Ino>>,
+    complaints: Mutex<Complaints>,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        tell_left_out(self.complaints.get_mut().take_left_out());
+    }
 }
 
 impl Service {
@@ -109,7 +117,8 @@ impl Service {
     pub fn new(fs: Arc<Nvmfs>, options: ServiceOptions) -> Service {
         let posix = fs.posix();
         let atomic_files = RwLock::new(HashSet::new());
-        Service { fs, posix, options, counters: Counters::default(), atomic_files }
+        let complaints = Mutex::default();
+        Service { fs, posix, options, counters: Counters::default(), atomic_files, complaints }
     }
 
     /// The file system served.
@@ -139,13 +148,17 @@ impl Service {
         }
     }
 
-    /// Counts and logs a failure, and gives it its number.
+    /// Counts a failure, logs it if it is not one of many, and gives it its number.
     fn checked<T>(&self, what: &str, number: u64, result: lacuna_nvmfs::Result<T>) -> Result<T> {
         result.map_err(|error| {
             let errno = Errno(error.errno());
             if errno == Os::IO.into() {
                 self.counters.io_error();
-                log::error!("{what} of inode {number}: {error}");
+                let admitted = self.complaints.lock().admit(Instant::now());
+                if let Some(left_out) = admitted {
+                    tell_left_out(left_out);
+                    log::error!("{what} of inode {number}: {error}");
+                }
             } else if errno == Os::NOSPC.into() {
                 self.counters.no_space_error();
             }
@@ -405,6 +418,12 @@ impl Service {
     /// Removes an extended attribute.
     pub fn removexattr(&self, number: u64, name: &[u8]) -> Result<()> {
         self.checked("removexattr", number, self.posix.removexattr(Self::ino(number)?, name))
+    }
+}
+
+fn tell_left_out(errors: u64) {
+    if errors > 0 {
+        log::error!("{errors} more errors like those before are not in this log");
     }
 }
 

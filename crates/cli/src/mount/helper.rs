@@ -8,9 +8,8 @@ use std::ffi::OsString;
 pub(crate) const HELPER: &str = "mount.lacuna";
 
 /// Options of fstab that concern mount(8), systemd or nobody.
-const IGNORED: [&str; 21] = [
+const IGNORED: [&str; 20] = [
     "defaults",
-    "rw",
     "auto",
     "noauto",
     "user",
@@ -33,8 +32,7 @@ const IGNORED: [&str; 21] = [
 ];
 
 /// Options with the command line's flag for each.
-const FLAGS: [(&str, &str); 10] = [
-    ("ro", "--read-only"),
+const FLAGS: [(&str, &str); 9] = [
     ("allow_other", "--allow-other"),
     ("cache", "--cache"),
     ("no_infer_trim", "--no-infer-trim"),
@@ -46,7 +44,8 @@ const FLAGS: [(&str, &str); 10] = [
     ("foreground", "--foreground"),
 ];
 
-/// Translates `mount.lacuna STORE DIR [-sfnv] [-t TYPE] [-o OPTION,...]` into `lacuna mount ...`.
+/// Translates `mount.lacuna STORE DIR [-sfnv] [-t TYPE] [-o OPTION,...]` into `lacuna mount ...`, or with the
+/// option `remount` into `lacuna remount ...`, which heeds of the others only the last of `ro` and `rw`.
 ///
 /// A file system in fstab is there for everybody, so that root's mounts imply `allow_other`;
 /// `private` takes it back.
@@ -57,6 +56,8 @@ pub(crate) fn arguments_of_helper(
     let mut names = Vec::new();
     let mut line: Vec<OsString> = vec!["lacuna".into(), "mount".into()];
     let mut is_shared = is_root;
+    let mut is_remount = false;
+    let mut read_only = false;
     let mut given = given;
     while let Some(argument) = given.next() {
         match argument.to_str() {
@@ -66,7 +67,9 @@ pub(crate) fn arguments_of_helper(
                 for option in options.split(',').filter(|option| !option.is_empty()) {
                     match option {
                         "private" => is_shared = false,
-                        "remount" => return Err("cannot be remounted; unmount it first".into()),
+                        "remount" => is_remount = true,
+                        "ro" => read_only = true,
+                        "rw" => read_only = false,
                         _ => line.extend(flag_of(option)?.map(OsString::from)),
                     }
                 }
@@ -79,6 +82,14 @@ pub(crate) fn arguments_of_helper(
     }
     if names.len() != 2 {
         return Err("a store and a directory are needed".into());
+    }
+    if is_remount {
+        line = vec!["lacuna".into(), "remount".into()];
+        names.remove(0);
+        is_shared = false;
+    }
+    if read_only {
+        line.push("--read-only".into());
     }
     if is_shared && !line.iter().any(|flag| flag == "--allow-other") {
         line.push("--allow-other".into());
@@ -127,7 +138,10 @@ mod tests {
             ("/s /d -o allow_other", false, Ok("lacuna mount --allow-other -- /s /d")),
             ("/s /d -o data=journal", true, Err("unknown mount option data=journal")),
             ("/s", true, Err("a store and a directory are needed")),
-            ("/s /d -o remount,ro", true, Err("cannot be remounted; unmount it first")),
+            ("/s /d -o ro,rw", true, Ok("lacuna mount --allow-other -- /s /d")),
+            ("/s /d -o rw,fcta,remount,ro", true, Ok("lacuna remount --read-only -- /d")),
+            ("/s /d -o ro,remount,rw,threads=4", true, Ok("lacuna remount -- /d")),
+            ("/s /d -o remount,data=journal", true, Err("unknown mount option data=journal")),
         ] {
             let expected = expected.map(str::to_owned).map_err(str::to_owned);
             assert_eq!(translate(given, is_root), expected, "{given}");

@@ -33,6 +33,12 @@ pub(super) fn detach() {
     JOURNAL.detached.store(true, Ordering::Relaxed);
 }
 
+/// Whether the transport complains about an answer that nobody waits for any more: its request was
+/// interrupted, or the file system unmounted (`ENOENT`).
+fn is_late_answer(record: &Record<'_>) -> bool {
+    record.target() == "fuser::reply" && record.args().to_string().ends_with("(os error 2)")
+}
+
 impl Log for Journal {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // The transport's own chatter is of use to its developers only.
@@ -40,7 +46,7 @@ impl Log for Journal {
     }
 
     fn log(&self, record: &Record<'_>) {
-        if !self.enabled(record.metadata()) {
+        if !self.enabled(record.metadata()) || is_late_answer(record) {
             return;
         }
         if self.detached.load(Ordering::Relaxed) {
@@ -58,4 +64,25 @@ impl Log for Journal {
     }
 
     fn flush(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_late_answers_are_left_out() {
+        for (target, errno, left_out) in
+            [("fuser::reply", 2, true), ("fuser::reply", 22, false), ("lacuna_fuse::service", 2, false)]
+        {
+            let error = std::io::Error::from_raw_os_error(errno);
+            let found = is_late_answer(
+                &Record::builder()
+                    .target(target)
+                    .args(format_args!("Failed to send FUSE reply: {error}"))
+                    .build(),
+            );
+            assert_eq!(found, left_out, "{target}, {errno}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ mod daemon;
 mod flusher;
 mod helper;
 mod journal;
+mod remount;
 mod serve;
 
 use std::{
@@ -20,6 +21,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 pub(crate) use helper::{HELPER, arguments_of_helper};
+pub(crate) use remount::{RemountArguments, remount};
 
 /// Mount a store as a file system
 #[derive(Args, Clone, Debug, PartialEq, Eq)]

@@ -54,8 +54,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let name = arguments.store.display().to_string();
     let fs = open(arguments)?;
     let service = Arc::new(Service::new(Arc::clone(&fs), service_options(arguments)));
-    let listener = control::Listener::start(&arguments.store, live::answerer(name.clone(), &service))
-        .context("the control socket")?;
+    let answerer = live::answerer(name.clone(), &service, arguments.read_only);
+    let listener = control::Listener::start(&arguments.store, answerer).context("the control socket")?;
     if arguments.fcta {
         make_fcta()?;
     }
