@@ -3,8 +3,8 @@
 //! Whoever has filled a piece begins its write and goes on; at most [`IN_FLIGHT_MAX`] are on their way.
 //! A flush is led by one thread for all that wait: it hands out the tails, waits for all writes begun
 //! before, and syncs. A piece that is being filled yet is written by who fills it; the flush waits for that
-//! too. Those that come meanwhile wait for it to end; whom it covers returns, and one of
-//! the others leads the next. Nobody else is woken.
+//! too. Those that come meanwhile wait for it to end; whom it covers returns, and one of the others leads
+//! the next. Nobody else is woken.
 //!
 //! Invariants:
 //! 1. No lock is held while the device is called, which may call back before it returns.

@@ -404,8 +404,8 @@ impl Log {
     }
 
     /// Appends `items` as records of `kind`. Returns where the payload of each lies, and where the caller
-    /// has to copy it without the lock ([`crate::store::Store::copy`]), whatever happens. A batch is the last one accepted; relocation records are numbered here, one by one
-    /// (invariant 4). Opens segments as needed; the caller has made sure that there are enough.
+    /// has to copy it without the lock ([`crate::store::Store::copy`]), whatever happens. A batch is the
+    /// last one accepted; relocation records are numbered here, one by one (invariant 4). Opens segments as needed; the caller has made sure that there are enough.
     pub(crate) fn append(
         &mut self,
         point: AppendPoint,
