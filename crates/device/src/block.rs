@@ -1,4 +1,4 @@
-use crate::{AlignedBuf, Error, Result};
+use crate::{AlignedBuf, Error, Filled, Result};
 
 /// Size of a sector in bytes: the unit of atomicity and of every address in Lacuna.
 pub const SECTOR: usize = 512;
@@ -46,7 +46,7 @@ pub struct DeviceStats {
 }
 
 /// Called once with the outcome of a write, and its memory; see [`BlockDevice::submit_write`].
-pub type WriteDone = Box<dyn FnOnce(Result<()>, AlignedBuf) + Send>;
+pub type WriteDone = Box<dyn FnOnce(Result<()>, Filled) + Send>;
 
 /// Raw space. Offsets and lengths are multiples of [`Geometry::block_bytes`]; a request beyond the
 /// capacity or off that grid is [`crate::Error::BadRange`]. Buffers should come from
@@ -76,15 +76,14 @@ pub trait BlockDevice: Send + Sync {
         reads.iter_mut().try_for_each(|(offset, buf)| self.read_at(*offset, buf))
     }
 
-    /// Begins to write the first `len` bytes of `data` at byte `offset`, and returns. `done` is called
-    /// when the write has ended: from any thread, perhaps before this returns. For
+    /// Begins to write `data` at byte `offset`, and returns. `done` is called when the write has ended: from any thread, perhaps before this returns. For
     /// [`BlockDevice::sync`] that is the moment at which the write returned. `done` must not wait for
     /// other requests, nor drop the device. Dropping the device waits for all writes.
     ///
     /// By default the write is done before this returns, so that devices which order or count their
     /// operations see them one by one.
-    fn submit_write(&self, offset: u64, data: AlignedBuf, len: usize, done: WriteDone) {
-        let outcome = self.write_at(offset, &data[..len]);
+    fn submit_write(&self, offset: u64, data: Filled, done: WriteDone) {
+        let outcome = self.write_at(offset, &data);
         done(outcome, data);
     }
 

@@ -29,6 +29,11 @@ impl AlignedBuf {
         AlignedBuf { ptr, len }
     }
 
+    /// Where the memory begins. It is borrowed by nobody: who uses it must know who else does.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.ptr
+    }
+
     fn layout(len: usize) -> Layout {
         Layout::from_size_align(len, Self::ALIGN).expect("buffer length overflows")
     }

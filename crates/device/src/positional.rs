@@ -78,7 +78,8 @@ impl PositionalFile {
         self.error(&format!("write at byte {offset}"), source)
     }
 
-    fn needs_bounce(&self, memory: *const u8) -> bool {
+    /// Whether direct I/O refuses memory at this address, which is then copied.
+    pub(crate) fn needs_bounce(&self, memory: *const u8) -> bool {
         !memory.addr().is_multiple_of(self.memory_align)
     }
 

@@ -1,7 +1,7 @@
 //! From a caller's batch to what is written: chunks, checksums, zero tails, and where each of them
 //! goes in a segment. Pure: values in, values out.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
 use crc32c::crc32c;
 
@@ -13,7 +13,6 @@ use crate::{
         footer_entry_bytes,
     },
     space::Space,
-    staged::Staged,
 };
 
 /// One change on its way into the log.
@@ -114,19 +113,6 @@ impl<'a> Batch<'a> {
             return;
         }
         self.items.push(Item { kind: EntryKind::Trim, lba, sectors, payload: &[], crc: 0, birth: Seq(0) });
-    }
-
-    /// A copy of each item's payload, in one piece of memory.
-    pub(crate) fn stage(&self) -> Vec<Staged> {
-        let mut all = Vec::with_capacity(self.payload_bytes as usize);
-        self.items.iter().for_each(|item| all.extend_from_slice(item.payload));
-        let all = Arc::new(all);
-        let mut end = 0;
-        let range = |item: &Item<'_>| {
-            end += item.payload.len();
-            Staged::Bytes { all: Arc::clone(&all), range: end - item.payload.len()..end }
-        };
-        self.items.iter().map(range).collect()
     }
 
     /// Bytes that the batch takes in the log, footers included and alignment aside.

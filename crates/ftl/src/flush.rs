@@ -2,8 +2,9 @@
 //!
 //! Whoever has filled a piece begins its write and goes on; at most [`IN_FLIGHT_MAX`] are on their way.
 //! A flush is led by one thread for all that wait: it hands out the tails, waits for all writes begun
-//! before, and syncs. Those that come meanwhile wait for it to end; whom it covers returns, and one of
-//! the others leads the next. Nobody else is woken.
+//! before, and syncs. A piece that is being filled yet is written by who fills it; the flush waits for that
+//! too. Those that come meanwhile wait for it to end; whom it covers returns, and one of the others leads
+//! the next. Nobody else is woken.
 //!
 //! Invariants:
 //! 1. No lock is held while the device is called, which may call back before it returns.
@@ -15,7 +16,7 @@
 
 use std::sync::Arc;
 
-use lacuna_device::{self as device, AlignedBuf};
+use lacuna_device::{self as device, AlignedBuf, Filled};
 
 use crate::{
     Error, Result, Seq,
@@ -32,7 +33,7 @@ use crate::{
 /// every order is tried.
 const IN_FLIGHT_MAX: usize = if cfg!(feature = "shuttle") { 2 } else { 16 };
 
-/// Memory that pieces are gathered in, used again and again.
+/// Memory that pieces are made in, used again and again.
 pub(crate) struct Buffers {
     len: usize,
     idle: Mutex<Vec<AlignedBuf>>,
@@ -43,15 +44,26 @@ impl Buffers {
         Buffers { len: PIECE_BYTES.min(space.segment_bytes), idle: Mutex::default() }
     }
 
-    fn take(&self) -> AlignedBuf {
+    /// Makes memory for a batch of `bytes` beforehand, so that it is not made with the log locked.
+    pub(crate) fn stock(&self, bytes: usize) {
+        let idle = self.idle.lock().len();
+        let lacking = (bytes / self.len).saturating_sub(idle);
+        let made: Vec<_> = (0..lacking).map(|_| AlignedBuf::zeroed(self.len)).collect();
+        self.idle.lock().extend(made);
+    }
+
+    pub(crate) fn take(&self) -> AlignedBuf {
         let idle = self.idle.lock().pop();
         idle.unwrap_or_else(|| AlignedBuf::zeroed(self.len))
     }
 
-    fn give_back(&self, buf: AlignedBuf) {
-        let mut idle = self.idle.lock();
-        if idle.len() < IN_FLIGHT_MAX {
-            idle.push(buf);
+    /// Takes the memory back, if nobody else has a part of it.
+    fn give_back(&self, bytes: Filled) {
+        if let Some(memory) = bytes.into_memory() {
+            let mut idle = self.idle.lock();
+            if idle.len() < IN_FLIGHT_MAX {
+                idle.push(memory);
+            }
         }
     }
 }
@@ -110,14 +122,16 @@ struct Ending {
 }
 
 impl Ending {
-    fn end(&self, write: &DeviceWrite, outcome: device::Result<()>, buf: AlignedBuf) {
-        self.buffers.give_back(buf);
+    fn end(&self, write: &DeviceWrite, outcome: device::Result<()>, bytes: Filled) {
         let mut log = self.log.lock();
         match outcome {
             Ok(()) => log.complete(write, &self.written),
             Err(error) => log.fail(error, true),
         }
         self.io_done.notify_all();
+        drop(log);
+        // The log has let go of what is on the device.
+        self.buffers.give_back(bytes);
     }
 }
 
@@ -140,22 +154,20 @@ impl Store {
         }
     }
 
-    fn begin_write(&self, write: DeviceWrite) {
-        let (offset, len) = (self.device_offset(write.segment, write.piece.start), write.piece.len);
-        let mut buf = self.buffers.take();
-        write.piece.gather(&mut buf);
+    fn begin_write(&self, mut write: DeviceWrite) {
+        let offset = self.device_offset(write.segment, write.piece.start);
+        let bytes = write.piece.bytes.take().expect("handed out when it is filled");
         let ending = self.ending();
-        let done = Box::new(move |outcome, buf| ending.end(&write, outcome, buf));
-        self.device.submit_write(offset, buf, len, done);
+        let done = Box::new(move |outcome, bytes| ending.end(&write, outcome, bytes));
+        self.device.submit_write(offset, bytes, done);
     }
 
     /// Writes one piece and waits for it, which for a single one is faster than to be told.
-    fn write_and_wait(&self, write: DeviceWrite) {
-        let (offset, len) = (self.device_offset(write.segment, write.piece.start), write.piece.len);
-        let mut buf = self.buffers.take();
-        write.piece.gather(&mut buf);
-        let outcome = self.device.write_at(offset, &buf[..len]);
-        self.ending().end(&write, outcome, buf);
+    fn write_and_wait(&self, mut write: DeviceWrite) {
+        let offset = self.device_offset(write.segment, write.piece.start);
+        let bytes = write.piece.bytes.take().expect("handed out when it is filled");
+        let outcome = self.device.write_at(offset, &bytes);
+        self.ending().end(&write, outcome, bytes);
     }
 
     fn ending(&self) -> Ending {

@@ -159,12 +159,13 @@ impl Store {
                 moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
             let point = self.gc_point(&log, class, &items).ok_or_else(|| self.full(&log, &map))?;
-            let staged: Vec<_> = moving.iter().map(|moving| Arc::clone(&moving.bytes).into()).collect();
-            let placed = log.append(point, RecordKind::Relocation, &items, &staged, &self.written);
+            let (placed, copies) = log.append(point, RecordKind::Relocation, &items, &self.written);
             for (moving, phys) in moving.iter().zip(placed) {
                 log.peak.note_moved(&moving.extent);
                 map.relocate(moving.lba, &moving.extent, phys, moving.crc);
             }
+            drop((map, log));
+            self.copy(&items, copies);
             break;
         }
         self.begin_writes()?;

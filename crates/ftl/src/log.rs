@@ -11,15 +11,20 @@
 //!    the durable checkpoint or by replay from it (`reuse`).
 //! 4. Relocation records are numbered without gaps, in the order in which they enter log and map.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    sync::Arc,
+};
 
+use lacuna_device::Filled;
 use zerocopy::IntoBytes;
 
 use crate::{
     SECTOR, Seq, StreamStats,
     addr::{GRAIN, PhysAddr, SegNo},
     batch::{Item, Room, payload_order, place, segments_needed},
-    flush::Flushes,
+    copies::{Copied, Copy},
+    flush::{Buffers, Flushes},
     format::{
         ENTRY_BYTES, Entry, EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START,
         RecordHeader, RecordKind, Salt, SegmentHeader, SegmentKind,
@@ -28,7 +33,6 @@ use crate::{
     mutant::{Rule, is_broken},
     reuse::Coverage,
     space::Space,
-    staged::Staged,
     sync::atomic::{AtomicU32, Ordering},
     tail::{Piece, Tail},
 };
@@ -220,7 +224,10 @@ pub(crate) struct Log {
     footers: [Footer; APPEND_POINTS],
     /// Segments whose bytes are not all on the device.
     tails: HashMap<SegNo, (AppendPoint, Tail)>,
+    /// Frozen pieces that nobody has begun to write; some of them may not be filled yet.
     pending: VecDeque<DeviceWrite>,
+    /// Memory that pieces are made in.
+    pub(crate) buffers: Arc<Buffers>,
     /// Writes handed out or pending, by id.
     outstanding: BTreeSet<u64>,
     write_next: u64,
@@ -271,6 +278,7 @@ impl Log {
             footers: Default::default(),
             tails: HashMap::new(),
             pending: VecDeque::new(),
+            buffers: Arc::new(Buffers::new(space)),
             outstanding: BTreeSet::new(),
             write_next: 0,
             in_flight: 0,
@@ -395,23 +403,21 @@ impl Log {
     }
 
     /// What of the `len` bytes at `offset` of a segment is in memory; see [`Tail::read`].
-    pub(crate) fn read(&self, segment: SegNo, offset: usize, len: usize) -> (usize, Vec<Staged>) {
-        self.tails.get(&segment).map_or((len, Vec::new()), |(_, tail)| tail.read(offset, len))
+    pub(crate) fn read(&self, segment: SegNo, offset: usize, len: usize) -> Option<(usize, Vec<Filled>)> {
+        self.tails.get(&segment).map_or(Some((len, Vec::new())), |(_, tail)| tail.read(offset, len))
     }
 
-    /// Appends `items`, whose payloads are `staged`, as records of `kind` and returns where the payload
-    /// of each lies. A batch is the last one accepted; relocation records are numbered here, one by one
-    /// (invariant 4). Opens segments as needed; the caller has made sure that there are enough.
+    /// Appends `items` as records of `kind`. Returns where the payload of each lies, and where the caller
+    /// has to copy it without the lock ([`crate::store::Store::copy`]), whatever happens. A batch is the
+    /// last one accepted; relocation records are numbered here, one by one (invariant 4). Opens segments as needed; the caller has made sure that there are enough.
     pub(crate) fn append(
         &mut self,
         point: AppendPoint,
         kind: RecordKind,
         items: &[Item<'_>],
-        staged: &[Staged],
         written: &[AtomicU32],
-    ) -> Vec<PhysAddr> {
-        assert_eq!(items.len(), staged.len(), "a payload for each item");
-        let mut placed = Vec::with_capacity(items.len());
+    ) -> (Vec<PhysAddr>, Vec<Copy>) {
+        let (mut placed, mut copies) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
         let (mut rest, mut part) = (items, 0);
         while !rest.is_empty() {
             let Some(found) = self.open_room(point).and_then(|room| place(rest, room)) else {
@@ -419,8 +425,8 @@ impl Log {
                 continue;
             };
             let Place { segment, offset, .. } = self.position(point).expect("a part was placed in it");
-            let (now, staged) = (&rest[..found.items], &staged[placed.len()..]);
-            rest = &rest[found.items..];
+            let (now, later) = rest.split_at(found.items);
+            rest = later;
             let is_move = kind == RecordKind::Relocation;
             if is_move {
                 self.last_move = self.last_move.next();
@@ -436,19 +442,19 @@ impl Log {
                 body_bytes: (now.len() * ENTRY_BYTES) as u32,
                 total_bytes: found.end as u32 - offset,
             };
-            self.append_record(segment, header, (now, staged), found.payload, &mut placed);
+            self.append_record(segment, header, now, found.payload, (&mut placed, &mut copies));
             part += 1;
         }
-        placed
+        (placed, copies)
     }
 
     fn append_record(
         &mut self,
         segment: SegNo,
         header: RecordHeader,
-        (items, staged): (&[Item<'_>], &[Staged]),
+        items: &[Item<'_>],
         payload: usize,
-        placed: &mut Vec<PhysAddr>,
+        (placed, copies): (&mut Vec<PhysAddr>, &mut Vec<Copy>),
     ) {
         let first = placed.len();
         placed.resize(first + items.len(), PhysAddr { segment, grain: 0 });
@@ -472,10 +478,15 @@ impl Log {
         let (point, tail) = self.tails.get_mut(&segment).expect("open segment");
         let (point, mut full) = (*point, Vec::new());
         self.footers[point.index()].note(&header, &entries);
-        tail.append(sealed.into(), &mut full);
-        tail.append_zeros(payload, &mut full);
+        tail.append(&sealed, &self.buffers, &mut full);
+        tail.append_zeros(payload, &self.buffers, &mut full);
         for index in payload_order(items) {
-            tail.append(staged[index].clone(), &mut full);
+            let mut from = 0;
+            for room in tail.reserve(items[index].payload.len(), &self.buffers, &mut full) {
+                let len = room.blank.len();
+                copies.push(Copy { segment, item: first + index, from, room });
+                from += len;
+            }
         }
         let end = (header.offset + header.total_bytes) as usize;
         assert_eq!(offset, end, "payload does not end where it was placed");
@@ -489,12 +500,12 @@ impl Log {
             let footer = std::mem::take(&mut self.footers[point.index()]).seal(self.salt, self.life(segment));
             let (_, tail) = self.tails.get_mut(&segment).expect("open segment");
             let mut full = Vec::new();
-            tail.pad_and_freeze(&mut full);
+            tail.pad_and_freeze(&self.buffers, &mut full);
             let start = self.space.segment_bytes - footer.len();
             tail.skip_to(start / self.space.block_bytes * self.space.block_bytes);
-            tail.append_zeros(start, &mut full);
-            tail.append(footer.into(), &mut full);
-            tail.pad_and_freeze(&mut full);
+            tail.append_zeros(start, &self.buffers, &mut full);
+            tail.append(&footer, &self.buffers, &mut full);
+            tail.pad_and_freeze(&self.buffers, &mut full);
             self.queue(segment, point, full);
             self.set_state(segment, State::Sealed);
         }
@@ -513,8 +524,8 @@ impl Log {
         };
         let mut tail = Tail::new(self.space.segment_bytes, self.space.block_bytes);
         let mut full = Vec::new();
-        tail.append(header.to_raw(self.salt).as_bytes().to_vec().into(), &mut full);
-        tail.append_zeros(RECORDS_START, &mut full);
+        tail.append(header.to_raw(self.salt).as_bytes(), &self.buffers, &mut full);
+        tail.append_zeros(RECORDS_START, &self.buffers, &mut full);
         assert!(full.is_empty(), "a segment header fills no piece");
         self.tails.insert(segment, (point, tail));
         self.open[point.index()] = Some(segment);
@@ -542,14 +553,31 @@ impl Log {
     pub(crate) fn freeze(&mut self, point: AppendPoint) {
         if let Some(segment) = self.open[point.index()] {
             let mut full = Vec::new();
-            self.tails.get_mut(&segment).expect("open segment").1.pad_and_freeze(&mut full);
+            self.tails.get_mut(&segment).expect("open segment").1.pad_and_freeze(&self.buffers, &mut full);
             self.queue(segment, point, full);
         }
     }
 
-    /// Whether a write waits to be begun.
+    /// Room that was reserved is filled.
+    pub(crate) fn copied(&mut self, copied: Copied) {
+        let Copied { segment, at, bytes } = copied;
+        let (_, tail) = self.tails.get_mut(&segment).expect("a tail stays until it is written");
+        if let Some((start, bytes)) = tail.filled(at, bytes) {
+            let is_it = |write: &&mut DeviceWrite| write.segment == segment && write.piece.start == start;
+            let write = self.pending.iter_mut().find(is_it);
+            write.expect("a piece is pending until it is filled").piece.bytes = Some(bytes);
+        }
+    }
+
+    /// Place in `pending` of the first write that can be begun.
+    fn ready(&self) -> Option<usize> {
+        self.pending.iter().position(|write| write.piece.bytes.is_some())
+    }
+
+    /// Whether a write waits to be begun. One that is not filled yet waits for who fills it, who then
+    /// begins it.
     pub(crate) fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
+        self.ready().is_some()
     }
 
     /// Writes handed out that have not come back.
@@ -560,7 +588,7 @@ impl Log {
     /// Hands out a write that nobody has begun yet. It comes back in [`Log::complete`] or
     /// [`Log::fail`].
     pub(crate) fn next_write(&mut self) -> Option<DeviceWrite> {
-        let write = self.pending.pop_front()?;
+        let write = self.pending.remove(self.ready()?)?;
         self.in_flight += 1;
         Some(write)
     }

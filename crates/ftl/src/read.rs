@@ -2,7 +2,7 @@
 //!
 //! A read holds the map's lock only while it collects and pins. It verifies every chunk that it
 //! touches, whole, before it copies any byte of it. Chunks that do not lie in one run are read at the same
-//! time.
+//! time. What is mapped but not in the log's memory yet is waited for: its writer is copying it (`copies`).
 
 use std::ops::Range;
 
@@ -120,11 +120,20 @@ impl Store {
         if self.is_on_device(segment, offset + len) {
             return self.read_device(segment, offset, len);
         }
-        let (on_device, parts) = self.log.lock().read(segment, offset, len);
+        let mut log = self.log.lock();
+        let (on_device, parts) = loop {
+            match log.read(segment, offset, len) {
+                Some(found) => break found,
+                None => self.copied.wait(&mut log),
+            }
+        };
+        drop(log);
         let mut out = vec![0; len];
         let (device, mut memory) = out.split_at_mut(on_device);
         for part in parts {
-            memory = part.copy_to(memory);
+            let (now, behind) = memory.split_at_mut(part.len());
+            now.copy_from_slice(&part);
+            memory = behind;
         }
         if on_device > 0 {
             device.copy_from_slice(&self.read_device(segment, offset, on_device)?);

@@ -25,7 +25,6 @@ use crate::{
     background::Background,
     checkpoint,
     fault::LeafReader,
-    flush::Buffers,
     format::{Marks, Salt, SegmentHeader, Superblock},
     lifetime::COLDEST,
     log::{Log, Segment, State},
@@ -35,7 +34,7 @@ use crate::{
     store::Store,
     superblock,
     sync::{
-        Mutex, RwLock,
+        Condvar, Mutex, RwLock,
         atomic::{AtomicU32, AtomicU64},
     },
 };
@@ -95,6 +94,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     log.counters.replayed_batches = outcome.last_seq.0 - root.start_seq.0;
 
     let segment_bytes = space.segment_bytes as u32;
+    let buffers = Arc::clone(&log.buffers);
     Ok(Store {
         device,
         options,
@@ -108,7 +108,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         pins: (0..space.segments).map(|_| AtomicU32::new(0)).collect(),
         written: (0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect(),
         io_done: Arc::default(),
-        buffers: Arc::new(Buffers::new(space)),
+        copied: Condvar::new(),
+        buffers,
         background: Background::default(),
     })
 }

@@ -1,41 +1,52 @@
 //! The end of an open segment: bytes that were appended and are not all on the device yet.
 //!
+//! Room is reserved under the log's lock and filled without it, by whoever reserved it; what becomes of
+//! it comes back under the lock. So bytes are copied once, into the memory that the device writes from.
+//!
 //! Invariants:
 //! 1. Bytes below `written` are on the device (not necessarily durable); all others up to `end` are in
-//!    `parts`, in order and, what was skipped aside, without gaps.
-//! 2. Pieces start and end on device blocks and are handed out to be written exactly once: what lies
-//!    below `frozen` was handed out, or skipped, and is never touched again.
+//!    `parts`, or are being filled; in order and, what was skipped aside, without gaps.
+//! 2. Pieces start and end on device blocks and are handed out to be written exactly once, when all of
+//!    their parts are filled: what lies below `frozen` belongs to a piece, or was skipped, and nothing is
+//!    added to it.
+//! 3. The parts of a piece lie one behind the other in one memory, from a block's boundary on. So a piece
+//!    ends where its memory does, if not before.
 
 use std::{collections::VecDeque, ops::Range};
 
-use crate::staged::Staged;
+use lacuna_device::{Blank, Filled};
+
+use crate::flush::Buffers;
 
 /// Bytes that are collected before they are written without being asked for.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
 
-/// A frozen part of the segment, on its way to the device.
+/// A frozen part of the segment, to be written to the device.
 pub(crate) struct Piece {
     /// Offset in the segment.
     pub(crate) start: usize,
     pub(crate) len: usize,
-    parts: Vec<Staged>,
+    /// None until all of it is filled.
+    pub(crate) bytes: Option<Filled>,
 }
 
-impl Piece {
-    /// Copies its bytes to the beginning of `out`.
-    pub(crate) fn gather(&self, out: &mut [u8]) {
-        let mut rest = &mut out[..self.len];
-        for part in &self.parts {
-            rest = part.copy_to(rest);
-        }
-        assert!(rest.is_empty(), "a piece is as long as its parts");
-    }
+/// Room that was reserved, to be filled by who reserved it.
+pub(crate) struct Reserved {
+    /// Offset in the segment.
+    pub(crate) at: usize,
+    pub(crate) blank: Blank,
 }
 
-/// A piece that was handed out.
+/// A piece that was frozen.
 struct Frozen {
     range: Range<usize>,
     done: bool,
+}
+
+struct Part {
+    range: Range<usize>,
+    /// None as long as it is being filled.
+    bytes: Option<Filled>,
 }
 
 /// See the module documentation.
@@ -45,8 +56,9 @@ pub(crate) struct Tail {
     written: usize,
     frozen: usize,
     end: usize,
-    /// With their offsets in the segment.
-    parts: VecDeque<(usize, Staged)>,
+    /// Where the next bytes go.
+    blank: Option<Blank>,
+    parts: VecDeque<Part>,
     /// In order, without gaps, from `written` to `frozen`.
     pieces: VecDeque<Frozen>,
 }
@@ -60,6 +72,7 @@ impl Tail {
             written: 0,
             frozen: 0,
             end: 0,
+            blank: None,
             parts: VecDeque::new(),
             pieces: VecDeque::new(),
         }
@@ -80,34 +93,74 @@ impl Tail {
         self.written == self.end
     }
 
-    /// Appends `bytes`; pieces that became full are added to `full`.
-    pub(crate) fn append(&mut self, bytes: Staged, full: &mut Vec<Piece>) {
-        let len = bytes.len();
+    /// Reserves the next `len` bytes; pieces that became full are added to `full`.
+    pub(crate) fn reserve(&mut self, len: usize, buffers: &Buffers, full: &mut Vec<Piece>) -> Vec<Reserved> {
         assert!(self.end + len <= self.segment_bytes, "append beyond the segment");
-        if len == 0 {
-            return;
+        let mut reserved = Vec::with_capacity(len.div_ceil(PIECE_BYTES));
+        let mut left = len;
+        while left > 0 {
+            let blank = self.blank.get_or_insert_with(|| buffers.take().into());
+            let taken = blank.split_to(left.min(blank.len()));
+            let (range, is_used_up) = (self.end..self.end + taken.len(), blank.is_empty());
+            left -= taken.len();
+            self.end = range.end;
+            reserved.push(Reserved { at: range.start, blank: taken });
+            self.parts.push_back(Part { range, bytes: None });
+            if is_used_up {
+                self.blank = None;
+                full.push(self.freeze());
+            }
         }
-        let apart = match self.parts.back_mut() {
-            Some((_, last)) => last.join(bytes),
-            None => Some(bytes),
-        };
-        self.parts.extend(apart.map(|bytes| (self.end, bytes)));
-        self.end += len;
-        while self.end - self.frozen >= PIECE_BYTES {
-            full.push(self.freeze(self.frozen + PIECE_BYTES));
-        }
+        reserved
+    }
+
+    /// `bytes` are what becomes of the room that was reserved at `at`. Returns the piece that they
+    /// complete by its start, with its bytes, if it is frozen.
+    pub(crate) fn filled(&mut self, at: usize, bytes: Filled) -> Option<(usize, Filled)> {
+        let index = self.parts.partition_point(|part| part.range.end <= at);
+        let part = &mut self.parts[index];
+        assert!(part.range.start == at && part.range.len() == bytes.len(), "filled what was not reserved");
+        assert!(part.bytes.replace(bytes).is_none(), "filled twice");
+        let piece = self.pieces.iter().rev().find(|frozen| frozen.range.contains(&at))?;
+        let range = piece.range.clone();
+        Some((range.start, self.bytes_of(range)?))
+    }
+
+    /// Appends `bytes`; pieces that became full are added to `full`.
+    pub(crate) fn append(&mut self, bytes: &[u8], buffers: &Buffers, full: &mut Vec<Piece>) {
+        let mut left = bytes;
+        self.append_by(bytes.len(), buffers, full, |out| {
+            let (now, later) = left.split_at(out.len());
+            out.copy_from_slice(now);
+            left = later;
+        });
     }
 
     /// Appends zeros up to `offset`.
-    pub(crate) fn append_zeros(&mut self, offset: usize, full: &mut Vec<Piece>) {
-        self.append(Staged::Zeros(offset - self.end), full);
+    pub(crate) fn append_zeros(&mut self, offset: usize, buffers: &Buffers, full: &mut Vec<Piece>) {
+        self.append_by(offset - self.end, buffers, full, |out| out.fill(0));
+    }
+
+    fn append_by(
+        &mut self,
+        len: usize,
+        buffers: &Buffers,
+        full: &mut Vec<Piece>,
+        mut fill: impl FnMut(&mut [u8]),
+    ) {
+        for Reserved { at, blank } in self.reserve(len, buffers, full) {
+            if let Some((start, bytes)) = self.filled(at, blank.fill(&mut fill)) {
+                let piece = full.iter_mut().rev().find(|piece| piece.start == start);
+                piece.expect("a piece to which something is added was frozen just now").bytes = Some(bytes);
+            }
+        }
     }
 
     /// Pads to the next block and freezes all that was appended.
-    pub(crate) fn pad_and_freeze(&mut self, full: &mut Vec<Piece>) {
-        self.append_zeros(self.end.next_multiple_of(self.block_bytes), full);
+    pub(crate) fn pad_and_freeze(&mut self, buffers: &Buffers, full: &mut Vec<Piece>) {
+        self.append_zeros(self.end.next_multiple_of(self.block_bytes), buffers, full);
         if self.end > self.frozen {
-            full.push(self.freeze(self.end));
+            full.push(self.freeze());
         }
     }
 
@@ -122,16 +175,24 @@ impl Tail {
         (self.frozen, self.end) = (offset, offset);
     }
 
-    fn freeze(&mut self, end: usize) -> Piece {
-        let range = self.frozen..end;
+    fn freeze(&mut self) -> Piece {
+        let range = self.frozen..self.end;
         assert!(
-            range.start.is_multiple_of(self.block_bytes) && end.is_multiple_of(self.block_bytes),
+            range.start.is_multiple_of(self.block_bytes) && range.end.is_multiple_of(self.block_bytes),
             "invariant 2: a piece of whole blocks"
         );
-        let piece = Piece { start: range.start, len: range.len(), parts: self.parts_of(range.clone()) };
-        self.frozen = end;
+        let piece = Piece { start: range.start, len: range.len(), bytes: self.bytes_of(range.clone()) };
+        self.frozen = self.end;
         self.pieces.push_back(Frozen { range, done: false });
         piece
+    }
+
+    /// The bytes of a piece, by invariant 3; none while a part of it is being filled.
+    fn bytes_of(&self, piece: Range<usize>) -> Option<Filled> {
+        let mut parts = self.parts_of(piece)?.into_iter();
+        let mut all = parts.next()?;
+        parts.for_each(|part| all.join(&part));
+        Some(all)
     }
 
     /// The piece that starts at `start` is on the device.
@@ -141,26 +202,29 @@ impl Tail {
         while self.pieces.front().is_some_and(|frozen| frozen.done) {
             self.written = self.pieces.pop_front().expect("just seen").range.end;
         }
-        while self.parts.front().is_some_and(|(at, part)| at + part.len() <= self.written) {
+        while self.parts.front().is_some_and(|part| part.range.end <= self.written) {
             self.parts.pop_front();
         }
     }
 
     /// What of the `len` bytes at `offset` is in memory: how many of them, at the beginning, are on the
-    /// device instead, and the others.
-    pub(crate) fn read(&self, offset: usize, len: usize) -> (usize, Vec<Staged>) {
+    /// device instead, and the others. None while some of them are being filled.
+    pub(crate) fn read(&self, offset: usize, len: usize) -> Option<(usize, Vec<Filled>)> {
         assert!(offset + len <= self.end, "read beyond what was appended");
         let on_device = self.written.saturating_sub(offset).min(len);
-        (on_device, self.parts_of(offset + on_device..offset + len))
+        Some((on_device, self.parts_of(offset + on_device..offset + len)?))
     }
 
-    /// The bytes of `range`, all of which are in memory.
-    fn parts_of(&self, range: Range<usize>) -> Vec<Staged> {
-        let first = self.parts.partition_point(|(at, part)| *at + part.len() <= range.start);
-        let overlapping = self.parts.range(first..).take_while(|(at, _)| *at < range.end);
-        overlapping
-            .map(|(at, part)| part.slice(range.start.max(*at) - at..range.end.min(at + part.len()) - at))
-            .collect()
+    /// The bytes of `range`, all of which are in memory; none while some of them are being filled.
+    fn parts_of(&self, range: Range<usize>) -> Option<Vec<Filled>> {
+        let first = self.parts.partition_point(|part| part.range.end <= range.start);
+        let overlapping = self.parts.range(first..).take_while(|part| part.range.start < range.end);
+        let cut = |part: &Part| {
+            let at = part.range.start;
+            let within = range.start.max(at) - at..range.end.min(part.range.end) - at;
+            part.bytes.as_ref().map(|bytes| bytes.slice(within))
+        };
+        overlapping.map(cut).collect()
     }
 }
 
@@ -169,67 +233,94 @@ mod tests {
     use lacuna_device::sim::{SeededRng, for_each_seed};
 
     use super::*;
+    use crate::space::Space;
 
-    /// Appends, freezes and completes at random; memory and "device" together always read as the
-    /// bytes that were appended.
+    fn buffers(segment_bytes: u32) -> Buffers {
+        Buffers::new(Space {
+            segments: 4,
+            segment_bytes: segment_bytes as usize,
+            block_bytes: 4096,
+            reserve_percent: 7,
+        })
+    }
+
+    /// Reserves, fills, freezes and completes at random; memory and "device" together always read as the
+    /// bytes that were appended, and what is being filled is read neither from one nor the other.
     #[test]
     fn reads_see_what_was_appended() {
         for_each_seed(20, |seed| {
             let mut rng = SeededRng::new(seed);
             let segment_bytes = 1 << 20;
+            let buffers = buffers(segment_bytes as u32);
             let mut tail = Tail::new(segment_bytes, 4096);
             let (mut model, mut device) = (Vec::new(), vec![0; segment_bytes]);
-            let mut handed_out = Vec::new();
+            let (mut filling, mut handed_out) = (Vec::<Reserved>::new(), Vec::new());
             while model.len() + 40_000 < segment_bytes {
                 let mut bytes = vec![0; rng.below(30_000) as usize];
                 rng.fill(&mut bytes);
                 model.extend_from_slice(&bytes);
-                // In pieces of the same memory, as payloads are.
-                let cut = rng.below(bytes.len() as u64 + 1) as usize;
-                let staged = Staged::from(bytes);
-                tail.append(staged.slice(0..cut), &mut handed_out);
-                tail.append(staged.slice(cut..staged.len()), &mut handed_out);
+                let (now, later) = bytes.split_at(rng.below(bytes.len() as u64 + 1) as usize);
+                tail.append(now, &buffers, &mut handed_out);
+                filling.extend(tail.reserve(later.len(), &buffers, &mut handed_out));
                 if rng.chance(30) {
-                    tail.pad_and_freeze(&mut handed_out);
+                    tail.pad_and_freeze(&buffers, &mut handed_out);
                     model.resize(model.len().next_multiple_of(4096), 0);
                 }
                 assert_eq!(tail.append_offset(), model.len());
-                while !handed_out.is_empty() && rng.chance(50) {
-                    let piece = handed_out.swap_remove(rng.below(handed_out.len() as u64) as usize);
-                    assert!(piece.start.is_multiple_of(4096) && piece.len.is_multiple_of(4096));
-                    let block = &mut device[piece.start..piece.start + piece.len];
+                while !filling.is_empty() && rng.chance(60) {
+                    let Reserved { at, blank } =
+                        filling.swap_remove(rng.below(filling.len() as u64) as usize);
+                    let bytes = &model[at..at + blank.len()];
+                    if let Some((start, bytes)) =
+                        tail.filled(at, blank.fill(|out| out.copy_from_slice(bytes)))
+                    {
+                        let piece: &mut Piece =
+                            handed_out.iter_mut().find(|piece: &&mut Piece| piece.start == start).unwrap();
+                        assert!(piece.bytes.replace(bytes).is_none(), "handed out twice");
+                    }
+                }
+                while let Some(index) = handed_out.iter().position(|piece| piece.bytes.is_some())
+                    && rng.chance(50)
+                {
+                    let Piece { start, len, bytes } = handed_out.swap_remove(index);
+                    assert!(start.is_multiple_of(4096) && len.is_multiple_of(4096));
+                    let bytes = bytes.unwrap();
+                    assert!(bytes.as_ptr().addr().is_multiple_of(4096), "direct I/O needs it aligned");
+                    let block = &mut device[start..start + len];
                     assert!(block.iter().all(|byte| *byte == 0), "written twice");
-                    piece.gather(block);
-                    tail.complete(piece.start);
+                    block.copy_from_slice(&bytes);
+                    tail.complete(start);
                 }
                 let offset = rng.below(model.len() as u64 + 1) as usize;
                 let len = rng.below((model.len() - offset) as u64 + 1) as usize;
-                let mut out = vec![0; len];
-                let (on_device, parts) = tail.read(offset, len);
-                out[..on_device].copy_from_slice(&device[offset..offset + on_device]);
-                let mut rest = &mut out[on_device..];
-                for part in parts {
-                    rest = part.copy_to(rest);
-                }
-                assert!(rest.is_empty() && out == model[offset..offset + len]);
+                let is_filling = |Reserved { at, blank }: &Reserved| {
+                    *at < offset + len && at + blank.len() > offset.max(tail.written())
+                };
+                let read = tail.read(offset, len);
+                assert_eq!(read.is_none(), filling.iter().any(is_filling));
+                let Some((on_device, parts)) = read else { continue };
+                let mut out = device[offset..offset + on_device].to_vec();
+                parts.iter().for_each(|part| out.extend_from_slice(part));
+                assert!(out == model[offset..offset + len]);
             }
         });
     }
+
     #[test]
     fn what_is_skipped_counts_as_written_once_all_before_it_is() {
         for gap in [0, 4096, 12288] {
-            let mut tail = Tail::new(1 << 20, 4096);
+            let (mut tail, buffers) = (Tail::new(1 << 20, 4096), buffers(1 << 20));
             let mut full = Vec::new();
-            tail.append(vec![1; 5000].into(), &mut full);
-            tail.pad_and_freeze(&mut full);
+            tail.append(&[1; 5000], &buffers, &mut full);
+            tail.pad_and_freeze(&buffers, &mut full);
             tail.skip_to(8192 + gap);
-            tail.append(vec![2; 4096].into(), &mut full);
-            tail.pad_and_freeze(&mut full);
+            tail.append(&[2; 4096], &buffers, &mut full);
+            tail.pad_and_freeze(&buffers, &mut full);
             let starts: Vec<_> = full.iter().map(|piece| (piece.start, piece.len)).collect();
             assert_eq!(starts, [(0, 8192), (8192 + gap, 4096)]);
             tail.complete(8192 + gap);
             assert_eq!((tail.written(), tail.is_written()), (0, false));
-            assert_eq!(tail.read(4096, 904).0, 0, "still in memory");
+            assert_eq!(tail.read(4096, 904).unwrap().0, 0, "still in memory");
             tail.complete(0);
             assert_eq!((tail.written(), tail.is_written()), (8192 + gap + 4096, true));
         }

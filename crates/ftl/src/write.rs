@@ -4,12 +4,12 @@ use crate::{
     Error, Op, Result, Seq, Stream,
     background::DIRTY_SHARE,
     batch::Batch,
+    copies::Copy,
     format::{EntryKind, RecordKind},
     lifetime::CLASSES_MAX,
     log::{AppendPoint, Log},
     map::Map,
     space::{GC_SEGMENTS, Space},
-    staged::Staged,
     store::Store,
     sync::RwLockUpgradableReadGuard,
 };
@@ -31,13 +31,13 @@ impl Store {
         if batch.log_bytes() > bytes_max {
             return Err(Error::BatchTooLarge { bytes: batch.log_bytes(), bytes_max });
         }
-        let staged = batch.stage();
+        self.buffers.stock(batch.payload_bytes as usize);
         if self.options.map_memory.is_some() {
             self.limit_dirty_leaves()?;
         }
         // In memory before the log is locked, and kept there until the batch is applied.
         let mut leaves = Vec::new();
-        let (seq, is_due, owed) = loop {
+        let (seq, copies, is_due, owed) = loop {
             let mut log = self.log.lock();
             self.check_poison(&log)?;
             let map = self.map.upgradable_read();
@@ -55,13 +55,14 @@ impl Store {
                 // Shared leaves would be copied to be changed.
                 drop(leaves);
                 let mut map = RwLockUpgradableReadGuard::upgrade(map);
-                let seq = self.apply(&mut log, &mut map, point, &batch, &staged);
+                let (seq, copies) = self.apply(&mut log, &mut map, point, &batch);
                 let is_due = self.is_due(&log) || self.is_write_back_due(&map, DIRTY_SHARE);
-                break (seq, is_due, self.owed(&log, point, batch.log_bytes()));
+                break (seq, copies, is_due, self.owed(&log, point, batch.log_bytes()));
             }
             drop((map, log));
             self.make_room(|log, map| self.missing_segments(log, map, point, &batch))?;
         };
+        self.copy(&batch.items, copies);
         self.begin_writes()?;
         self.relieve();
         if is_due {
@@ -130,21 +131,15 @@ impl Store {
         self.space.checkpoint_reserve(weight, log.map_segments, log.checkpoint_taken)
     }
 
-    /// Numbers the batch and puts it into log and map. No I/O, no failure.
-    fn apply(
-        &self,
-        log: &mut Log,
-        map: &mut Map,
-        point: AppendPoint,
-        batch: &Batch<'_>,
-        staged: &[Staged],
-    ) -> Seq {
+    /// Numbers the batch and puts it into log and map, where its payload is to be copied next. No I/O, no
+    /// failure.
+    fn apply(&self, log: &mut Log, map: &mut Map, point: AppendPoint, batch: &Batch<'_>) -> (Seq, Vec<Copy>) {
         if batch.items.is_empty() {
-            return log.last_seq;
+            return (log.last_seq, Vec::new());
         }
         let seq = log.last_seq.next();
         log.last_seq = seq;
-        let placed = log.append(point, RecordKind::Batch, &batch.items, staged, &self.written);
+        let (placed, copies) = log.append(point, RecordKind::Batch, &batch.items, &self.written);
         log.counters.note_batch(point, batch.host_bytes);
         log.mean_batch.note(if point == AppendPoint::Log { 0 } else { batch.payload_bytes });
         for (item, phys) in batch.items.iter().zip(placed) {
@@ -154,7 +149,7 @@ impl Store {
             }
         }
         log.peak.note(map.weight(0));
-        seq
+        (seq, copies)
     }
 }
 

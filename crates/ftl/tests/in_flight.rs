@@ -13,7 +13,7 @@ use std::{
 
 use harness::{assert_sound, format};
 use lacuna_device::{
-    AlignedBuf, BlockDevice, DeviceStats, Geometry, Result, SimDevice, WriteDone,
+    BlockDevice, DeviceStats, Filled, Geometry, Result, SimDevice, WriteDone,
     sim::{SeededRng, for_each_seed},
 };
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, SECTOR, Stream};
@@ -21,8 +21,7 @@ use parking_lot::{Condvar, Mutex};
 
 struct Late {
     offset: u64,
-    data: AlignedBuf,
-    len: usize,
+    data: Filled,
     done: WriteDone,
 }
 
@@ -65,7 +64,7 @@ impl LateDevice {
                 waiting.0.swap_remove(index)
             };
             (0..rng.below(20)).for_each(|_| thread::yield_now());
-            let outcome = self.inner.write_at(late.offset, &late.data[..late.len]);
+            let outcome = self.inner.write_at(late.offset, &late.data);
             self.in_flight.fetch_sub(1, SeqCst);
             (late.done)(outcome, late.data);
         }
@@ -95,10 +94,10 @@ impl BlockDevice for LateDevice {
         self.inner.write_at(offset, data)
     }
 
-    fn submit_write(&self, offset: u64, data: AlignedBuf, len: usize, done: WriteDone) {
+    fn submit_write(&self, offset: u64, data: Filled, done: WriteDone) {
         let in_flight = self.in_flight.fetch_add(1, SeqCst) + 1;
         self.in_flight_peak.fetch_max(in_flight, SeqCst);
-        self.waiting.lock().0.push(Late { offset, data, len, done });
+        self.waiting.lock().0.push(Late { offset, data, done });
         self.changed.notify_all();
     }
 

@@ -9,24 +9,45 @@
 use std::sync::Arc;
 
 use super::{threads::Threads, uring::Uring};
-use crate::{AlignedBuf, BlockIo, Error, Result, positional::PositionalFile};
+use crate::{AlignedBuf, BlockIo, Error, Filled, Result, positional::PositionalFile};
 
 /// Called once when a request has ended, with its outcome and its memory. It runs in the engine's
 /// thread: it must neither wait for requests nor drop the device.
-pub(super) type Done = Box<dyn FnOnce(Result<()>, AlignedBuf) + Send>;
+pub(super) type Done = Box<dyn FnOnce(Result<()>, Memory) + Send>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Read,
-    Write,
+/// What is read into, or written.
+pub(super) enum Memory {
+    Read(AlignedBuf),
+    Write(Filled),
 }
 
-/// A read or write of the first `len` bytes of `buf`, at byte `offset`.
+impl Memory {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Memory::Read(buf) => buf.len(),
+            Memory::Write(data) => data.len(),
+        }
+    }
+
+    pub(super) fn into_read(self) -> AlignedBuf {
+        match self {
+            Memory::Read(buf) => buf,
+            Memory::Write(_) => unreachable!("a request ends with its own memory"),
+        }
+    }
+
+    pub(super) fn into_write(self) -> Filled {
+        match self {
+            Memory::Write(data) => data,
+            Memory::Read(_) => unreachable!("a request ends with its own memory"),
+        }
+    }
+}
+
+/// A read or write of all of `memory`, at byte `offset`.
 pub(super) struct Request {
-    pub(super) kind: Kind,
     pub(super) offset: u64,
-    pub(super) buf: AlignedBuf,
-    pub(super) len: usize,
+    pub(super) memory: Memory,
     pub(super) done: Done,
 }
 
@@ -35,17 +56,16 @@ impl Request {
     pub(super) fn finish(mut self, file: &PositionalFile, bytes_done: usize) {
         // Direct I/O cannot go on in the middle of a block.
         let from = bytes_done / file.io_align as usize * file.io_align as usize;
-        let rest = &mut self.buf[from..self.len];
         let at = self.offset + from as u64;
-        let outcome = match self.kind {
-            Kind::Read => file.read_exact_at(at, rest),
-            Kind::Write => file.write_at(at, rest),
+        let outcome = match &mut self.memory {
+            Memory::Read(buf) => file.read_exact_at(at, &mut buf[from..]),
+            Memory::Write(data) => file.write_at(at, &data[from..]),
         };
         self.end(outcome);
     }
 
     pub(super) fn end(self, outcome: Result<()>) {
-        (self.done)(outcome, self.buf);
+        (self.done)(outcome, self.memory);
     }
 }
 

@@ -13,10 +13,10 @@ use rustix::fs::OFlags;
 
 use super::{
     BlockIo, RawDevice, RawOptions,
-    engine::{Engine, Kind, Request, wanted},
+    engine::{Engine, Memory, Request, wanted},
 };
 use crate::{
-    AlignedBuf, BlockDevice, Error, Result,
+    AlignedBuf, BlockDevice, Error, Filled, Result,
     positional::PositionalFile,
     sim::{SeededRng, for_each_seed},
 };
@@ -51,10 +51,10 @@ fn filled(byte: u8, len: usize) -> AlignedBuf {
 }
 
 /// One request, waited for.
-fn request(io: BlockIo, file: &Arc<PositionalFile>, kind: Kind, offset: u64, buf: AlignedBuf) -> Result<()> {
+fn request(io: BlockIo, file: &Arc<PositionalFile>, memory: Memory) -> Result<()> {
     let (sender, ended) = mpsc::channel();
     let done = Box::new(move |outcome, _| sender.send(outcome).unwrap());
-    Engine::start(io, file).unwrap().submit(vec![Request { kind, offset, len: buf.len(), buf, done }]);
+    Engine::start(io, file).unwrap().submit(vec![Request { offset: 0, memory, done }]);
     ended.recv().unwrap()
 }
 
@@ -75,13 +75,14 @@ fn many_writes_and_reads_are_in_flight() {
                     scope.spawn(move || {
                         for block in (part..blocks).step_by(3) {
                             let mut data = AlignedBuf::zeroed(2 * BLOCK);
-                            data[..BLOCK].copy_from_slice(&expected[block * BLOCK..][..BLOCK]);
+                            data[BLOCK..].copy_from_slice(&expected[block * BLOCK..][..BLOCK]);
                             let sender = sender.clone();
-                            let done = Box::new(move |outcome: Result<()>, data: AlignedBuf| {
-                                assert_eq!(data.len(), 2 * BLOCK);
+                            let done = Box::new(move |outcome: Result<()>, data: Filled| {
+                                assert_eq!(data.into_memory().unwrap().len(), 2 * BLOCK);
                                 sender.send(outcome).unwrap();
                             });
-                            device.submit_write((block * BLOCK) as u64, data, BLOCK, done);
+                            let data = Filled::from(data).slice(BLOCK..2 * BLOCK);
+                            device.submit_write((block * BLOCK) as u64, data, done);
                         }
                     });
                 }
@@ -116,7 +117,7 @@ fn dropping_the_device_waits_for_all_writes() {
                 outcome.unwrap();
                 ended.fetch_add(1, Relaxed);
             });
-            device.submit_write(block * BLOCK as u64, filled(block as u8, BLOCK), BLOCK, done);
+            device.submit_write(block * BLOCK as u64, filled(block as u8, BLOCK).into(), done);
         }
         drop(device);
         assert_eq!(ended.load(Relaxed), 400);
@@ -143,15 +144,15 @@ fn a_dropped_store_is_free_at_once() {
 fn failures_are_those_of_ordinary_calls() {
     with_each(|io| {
         let full = open("/dev/full", OFlags::RDWR);
-        let outcome = request(io, &full, Kind::Write, 0, filled(1, BLOCK));
+        let outcome = request(io, &full, Memory::Write(filled(1, BLOCK).into()));
         assert!(matches!(outcome, Err(Error::Full { .. })), "{outcome:?}");
         // Nothing is mapped there.
         let memory = open("/proc/self/mem", OFlags::RDONLY);
-        let outcome = request(io, &memory, Kind::Read, 0, filled(1, BLOCK));
+        let outcome = request(io, &memory, Memory::Read(filled(1, BLOCK)));
         let Err(Error::Io { what, source }) = outcome else { panic!("{outcome:?}") };
         assert_eq!(what, "/proc/self/mem: read at byte 0");
         assert_eq!(source.raw_os_error(), Some(5), "EIO");
-        let outcome = request(io, &open("/dev/null", OFlags::RDONLY), Kind::Write, 0, filled(1, BLOCK));
+        let outcome = request(io, &open("/dev/null", OFlags::RDONLY), Memory::Write(filled(1, BLOCK).into()));
         assert!(matches!(outcome, Err(Error::Io { .. })), "{outcome:?}");
     });
 }
@@ -176,7 +177,7 @@ fn what_is_off_the_grid_or_beyond_the_end_is_refused() {
         for (offset, len) in [(100, BLOCK), (0, 100), (4 * BLOCK as u64, BLOCK), (u64::MAX - 4095, BLOCK)] {
             let (sender, ended) = mpsc::channel();
             let done = Box::new(move |outcome, _| sender.send(outcome).unwrap());
-            device.submit_write(offset, AlignedBuf::zeroed(BLOCK), len, done);
+            device.submit_write(offset, AlignedBuf::zeroed(len).into(), done);
             assert!(matches!(ended.recv().unwrap(), Err(Error::BadRange { .. })), "{offset} + {len}");
             let mut reads = [(0, AlignedBuf::zeroed(BLOCK)), (offset, AlignedBuf::zeroed(len))];
             assert!(matches!(device.read_many(&mut reads), Err(Error::BadRange { .. })));
@@ -189,23 +190,24 @@ fn what_is_off_the_grid_or_beyond_the_end_is_refused() {
 #[test]
 fn short_transfers_are_finished() {
     let (_directory, device) = store(BlockIo::Threads, 4);
-    let finish = |kind, buf: AlignedBuf, bytes_done| {
+    let finish = |memory, bytes_done| {
         let (sender, ended) = mpsc::channel();
-        let done = Box::new(move |outcome: Result<()>, buf: AlignedBuf| {
+        let done = Box::new(move |outcome: Result<()>, memory: Memory| {
             outcome.unwrap();
-            sender.send(buf).unwrap();
+            sender.send(memory).unwrap();
         });
-        Request { kind, offset: 0, len: buf.len(), buf, done }.finish(&device.file, bytes_done);
+        Request { offset: 0, memory, done }.finish(&device.file, bytes_done);
         ended.recv().unwrap()
     };
+    let read = |bytes_done| finish(Memory::Read(filled(9, 2 * BLOCK)), bytes_done).into_read();
     let grid = device.geometry().block_bytes as usize;
     for bytes_done in [0, 100, grid, grid + 1, 2 * BLOCK - 1, 2 * BLOCK] {
         device.write_at(0, &filled(7, 2 * BLOCK)).unwrap();
         let kept = bytes_done / grid * grid;
-        finish(Kind::Write, filled(8, 2 * BLOCK), bytes_done);
-        let back = finish(Kind::Read, filled(9, 2 * BLOCK), 0);
+        finish(Memory::Write(filled(8, 2 * BLOCK).into()), bytes_done);
+        let back = read(0);
         assert!(back[..kept].iter().all(|byte| *byte == 7) && back[kept..].iter().all(|byte| *byte == 8));
-        let rest = finish(Kind::Read, filled(9, 2 * BLOCK), bytes_done);
+        let rest = read(bytes_done);
         assert!(rest[..kept].iter().all(|byte| *byte == 9) && rest[kept..] == back[kept..]);
     }
 }

@@ -25,9 +25,10 @@ use rustix::{
     io::Errno,
 };
 
-use self::engine::{Done, Engine, Kind, Request};
+use self::engine::{Done, Engine, Memory, Request};
 use crate::{
-    AlignedBuf, BlockDevice, DeviceStats, Error, Geometry, Result, WriteDone, positional::PositionalFile,
+    AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, Result, WriteDone,
+    positional::PositionalFile,
 };
 
 /// Sizes of new store files are multiples of this, in bytes, so that they suit any device.
@@ -308,14 +309,15 @@ impl BlockDevice for RawDevice {
         let (sender, ended) = mpsc::channel();
         let begin = |(number, (offset, buf)): (usize, &mut (u64, AlignedBuf))| {
             let (sender, counters) = (sender.clone(), Arc::clone(&self.counters));
-            let done: Done = Box::new(move |outcome, buf| {
+            let done: Done = Box::new(move |outcome, memory| {
+                let buf = memory.into_read();
                 if outcome.is_ok() {
                     counters.note_read(buf.len());
                 }
                 let _ = sender.send((number, outcome, buf)); // who asked waits for it
             });
             let buf = std::mem::replace(buf, AlignedBuf::zeroed(0));
-            Request { kind: Kind::Read, offset: *offset, len: buf.len(), buf, done }
+            Request { offset: *offset, memory: Memory::Read(buf), done }
         };
         let engine = self.engine()?;
         engine.submit(reads.iter_mut().enumerate().map(begin).collect());
@@ -328,23 +330,27 @@ impl BlockDevice for RawDevice {
         all
     }
 
-    fn submit_write(&self, offset: u64, data: AlignedBuf, len: usize, done: WriteDone) {
+    fn submit_write(&self, offset: u64, data: Filled, done: WriteDone) {
+        let len = data.len();
         let begun = self
             .check_writable("write to a store opened read-only")
             .and_then(|()| self.geometry.check_range(&self.file.name, offset, len as u64))
             .and_then(|()| self.engine());
         let engine = match begun {
+            Ok(_) if self.file.needs_bounce(data.as_ptr()) => {
+                return done(self.write_at(offset, &data), data);
+            }
             Ok(engine) => engine,
             Err(error) => return done(Err(error), data),
         };
         let counters = Arc::clone(&self.counters);
-        let counted: Done = Box::new(move |outcome, data| {
+        let counted: Done = Box::new(move |outcome, memory| {
             if outcome.is_ok() {
                 counters.note_write(len);
             }
-            done(outcome, data);
+            done(outcome, memory.into_write());
         });
-        engine.submit(vec![Request { kind: Kind::Write, offset, buf: data, len, done: counted }]);
+        engine.submit(vec![Request { offset, memory: Memory::Write(data), done: counted }]);
     }
 
     fn io_engine(&self) -> Result<&'static str> {

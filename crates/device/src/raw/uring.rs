@@ -35,7 +35,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::engine::{AbortOnPanic, Kind, Request};
+use super::engine::{AbortOnPanic, Memory, Request};
 use crate::{AlignedBuf, positional::PositionalFile};
 
 /// Entries of the ring.
@@ -199,21 +199,22 @@ impl Ring {
         while let (Some(_), Some(&slot)) = (self.waiting.last(), self.free.last()) {
             self.free.pop();
             let request = self.waiting.pop().expect("just seen");
-            let len = request.len.min(TRANSFER_MAX) as u32;
+            let len = request.memory.len().min(TRANSFER_MAX) as u32;
             let request = self.slots[slot].insert(request);
-            let (file, at) = (types::Fd(self.file.file.as_raw_fd()), request.buf.as_mut_ptr());
-            let entry = match request.kind {
-                Kind::Read => opcode::Read::new(file, at, len).offset(request.offset).build(),
-                Kind::Write => opcode::Write::new(file, at, len).offset(request.offset).build(),
+            let (file, at) = (types::Fd(self.file.file.as_raw_fd()), request.offset);
+            let entry = match &mut request.memory {
+                Memory::Read(buf) => opcode::Read::new(file, buf.as_mut_ptr(), len).offset(at).build(),
+                Memory::Write(data) => opcode::Write::new(file, data.as_ptr(), len).offset(at).build(),
             };
             self.push(entry.user_data(slot as u64));
         }
     }
 
     fn push(&mut self, entry: squeue::Entry) {
-        // SAFETY: the entry's memory is the heap block of a buffer in a slot, or of `bell_count`. By
-        // invariant 1 it is neither moved, freed nor accessed until the kernel has given it back. Its
-        // length is at most that of the block.
+        // SAFETY: the entry's memory is the heap block of a buffer in a slot, or of `bell_count`, or what
+        // a `Filled` in a slot keeps and nobody writes to. By invariant 1 it is neither moved nor freed, nor
+        // accessed where the kernel writes, until the kernel has given it back. Its length is at most that
+        // of the memory.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("invariant 2: the submission queue has room");
     }
@@ -237,13 +238,13 @@ impl Ring {
             let slot = entry.user_data() as usize;
             let request = self.slots[slot].take().expect("invariant 3: a slot completes once");
             self.free.push(slot);
-            match outcome(entry.result(), request.len) {
+            match outcome(entry.result(), request.memory.len()) {
                 Outcome::Done => request.end(Ok(())),
                 Outcome::Rest(bytes_done) => request.finish(&self.file, bytes_done),
                 Outcome::Failed(errno) => {
-                    let error = match request.kind {
-                        Kind::Read => self.file.read_error(request.offset, errno.into()),
-                        Kind::Write => self.file.write_error(request.offset, errno.into()),
+                    let error = match &request.memory {
+                        Memory::Read(_) => self.file.read_error(request.offset, errno.into()),
+                        Memory::Write(_) => self.file.write_error(request.offset, errno.into()),
                     };
                     request.end(Err(error));
                 }

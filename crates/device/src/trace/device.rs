@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::{TraceOp, TraceSource, TraceWriter};
-use crate::{AlignedBuf, BlockDevice, DeviceStats, Geometry, Result, WriteDone};
+use crate::{AlignedBuf, BlockDevice, DeviceStats, Filled, Geometry, Result, WriteDone};
 
 /// A [`BlockDevice`] that passes everything on to another one and records what changes it.
 pub struct TraceDevice {
@@ -45,15 +45,15 @@ impl BlockDevice for TraceDevice {
     }
 
     /// Recorded when it has ended.
-    fn submit_write(&self, offset: u64, data: AlignedBuf, len: usize, done: WriteDone) {
-        let trace = Arc::clone(&self.trace);
+    fn submit_write(&self, offset: u64, data: Filled, done: WriteDone) {
+        let (trace, len) = (Arc::clone(&self.trace), data.len() as u64);
         let recorded: WriteDone = Box::new(move |outcome, data| {
             if outcome.is_ok() {
-                trace.record(TraceOp::Write { offset, len: len as u64 });
+                trace.record(TraceOp::Write { offset, len });
             }
             done(outcome, data);
         });
-        self.inner.submit_write(offset, data, len, recorded);
+        self.inner.submit_write(offset, data, recorded);
     }
 
     fn io_engine(&self) -> Result<&'static str> {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use lacuna_device::{
-    AlignedBuf, BlockDevice, DeviceStats, Geometry, Result, SimDevice, WriteDone, sim::SeededRng,
+    BlockDevice, DeviceStats, Filled, Geometry, Result, SimDevice, WriteDone, sim::SeededRng,
 };
 use shuttle::{
     rand::RngCore,
@@ -72,12 +72,12 @@ impl BlockDevice for ScheduledDevice {
         self.medium.write_at(offset, data)
     }
 
-    fn submit_write(&self, offset: u64, data: AlignedBuf, len: usize, done: WriteDone) {
+    fn submit_write(&self, offset: u64, data: Filled, done: WriteDone) {
         let (medium, in_flight) = (Arc::clone(&self.medium), Arc::clone(&self.in_flight));
         in_flight.fetch_add(1, SeqCst);
         thread::spawn(move || {
             pass_time(&in_flight);
-            let outcome = medium.write_at(offset, &data[..len]);
+            let outcome = medium.write_at(offset, &data);
             in_flight.fetch_sub(1, SeqCst);
             done(outcome, data);
         });

@@ -1,0 +1,171 @@
+//! Memory that many fill, each a part of its own, and that is shared once it is filled.
+//!
+//! Whoever gives out parts of a [`Blank`] splits it; each part goes to the thread that fills it, which
+//! turns it into a [`Filled`]. Those are read-only: they may be cloned, cut, and, where they touch, joined
+//! into what one request writes.
+//!
+//! Invariants:
+//! 1. Each byte of a memory belongs to one blank at most, and then to nothing filled. Only who has the
+//!    blank writes to it, and nobody reads it.
+//! 2. A byte that was filled is not written again until all handles of its memory are gone.
+//!
+//! A new memory is one blank; splitting divides its range, and filling consumes the blank. That is all
+//! that the unsafe code below stands on.
+
+#![allow(unsafe_code)] // Disjoint parts of one allocation, written by several threads.
+
+use std::{
+    ops::{Deref, Range},
+    sync::Arc,
+};
+
+use crate::AlignedBuf;
+
+/// Exclusive memory that was not filled yet.
+pub struct Blank {
+    memory: Arc<AlignedBuf>,
+    range: Range<usize>,
+}
+
+/// Shared memory that does not change any more.
+#[derive(Clone)]
+pub struct Filled {
+    memory: Arc<AlignedBuf>,
+    range: Range<usize>,
+}
+
+impl From<AlignedBuf> for Blank {
+    fn from(buf: AlignedBuf) -> Blank {
+        Blank { range: 0..buf.len(), memory: Arc::new(buf) }
+    }
+}
+
+impl From<AlignedBuf> for Filled {
+    fn from(buf: AlignedBuf) -> Filled {
+        Filled { range: 0..buf.len(), memory: Arc::new(buf) }
+    }
+}
+
+impl Blank {
+    /// Bytes that it has.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether it has no byte.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// Takes the first `len` bytes off, of which it must have as many.
+    pub fn split_to(&mut self, len: usize) -> Blank {
+        assert!(len <= self.len(), "{len} bytes of a blank of {}", self.len());
+        let middle = self.range.start + len;
+        let first = Blank { memory: Arc::clone(&self.memory), range: self.range.start..middle };
+        self.range.start = middle;
+        first
+    }
+
+    /// What becomes of it by `fill`, which sees whatever the memory held before.
+    pub fn fill(self, fill: impl FnOnce(&mut [u8])) -> Filled {
+        let Blank { memory, range } = self;
+        let start = memory.base().as_ptr().wrapping_add(range.start);
+        // SAFETY: the range lies in the allocation, which `memory` keeps. Its bytes are initialised, as
+        // all of an `AlignedBuf` are. By invariant 1 no reference to any of them exists but this one.
+        fill(unsafe { std::slice::from_raw_parts_mut(start, range.len()) });
+        Filled { memory, range }
+    }
+}
+
+impl Filled {
+    /// The bytes in `within`.
+    pub fn slice(&self, within: Range<usize>) -> Filled {
+        assert!(within.start <= within.end && within.end <= self.len(), "{within:?} of {}", self.len());
+        let range = self.range.start + within.start..self.range.start + within.end;
+        Filled { memory: Arc::clone(&self.memory), range }
+    }
+
+    /// Grows by `next`, which must lie right behind in the same memory.
+    pub fn join(&mut self, next: &Filled) {
+        let touches = Arc::ptr_eq(&self.memory, &next.memory) && self.range.end == next.range.start;
+        assert!(touches, "joined what does not touch");
+        self.range.end = next.range.end;
+    }
+
+    /// The whole memory, if this was the last handle of it.
+    pub fn into_memory(self) -> Option<AlignedBuf> {
+        Arc::into_inner(self.memory)
+    }
+}
+
+impl Deref for Filled {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let start = self.memory.base().as_ptr().wrapping_add(self.range.start);
+        // SAFETY: the range lies in the allocation, which `memory` keeps, and is initialised. By
+        // invariant 2 nobody writes to it as long as `self` lives.
+        unsafe { std::slice::from_raw_parts(start, self.range.len()) }
+    }
+}
+
+impl std::fmt::Debug for Filled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Filled({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_filled_by_threads_and_joined() {
+        let mut blank = Blank::from(AlignedBuf::zeroed(1000));
+        let parts: Vec<Blank> = (0..10).map(|_| blank.split_to(100)).collect();
+        assert!(blank.is_empty());
+        let filled = std::thread::scope(|scope| {
+            let fillers: Vec<_> = parts
+                .into_iter()
+                .zip(0..)
+                .map(|(part, number)| scope.spawn(move || part.fill(|bytes| bytes.fill(number))))
+                .collect();
+            fillers.into_iter().map(|filler| filler.join().unwrap()).collect::<Vec<_>>()
+        });
+        let mut all = filled[2].clone();
+        filled[3..].iter().for_each(|next| all.join(next));
+        assert_eq!(all.len(), 800);
+        assert!((0..800).all(|at| all[at] == (at / 100) as u8 + 2));
+        assert_eq!(all.slice(150..250)[..], [[3; 50], [4; 50]].concat());
+    }
+
+    /// What is filled is read while its neighbours are written: for Miri.
+    #[test]
+    fn a_part_is_read_while_others_are_filled() {
+        let mut rest = Blank::from(AlignedBuf::zeroed(64));
+        let first = rest.split_to(10).fill(|bytes| bytes.fill(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(first.iter().all(|byte| *byte == 1)));
+            scope.spawn(move || rest.fill(|bytes| bytes.fill(2)));
+        });
+    }
+
+    #[test]
+    fn memory_comes_back_with_the_last_handle() {
+        let mut blank = Blank::from(AlignedBuf::zeroed(8192));
+        let first = blank.split_to(4096).fill(|bytes| bytes.fill(1));
+        assert!(first.clone().into_memory().is_none(), "a blank and a clone are left");
+        let second = blank.fill(|bytes| bytes.fill(2));
+        assert!(second.into_memory().is_none());
+        assert_eq!(first.into_memory().unwrap().len(), 8192);
+    }
+
+    #[test]
+    #[should_panic(expected = "joined what does not touch")]
+    fn only_neighbours_are_joined() {
+        let mut blank = Blank::from(AlignedBuf::zeroed(30));
+        let mut first = blank.split_to(10).fill(|_| {});
+        drop(blank.split_to(1));
+        first.join(&blank.fill(|_| {}));
+    }
+}
