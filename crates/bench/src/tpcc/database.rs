@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 use lacuna_device::Place;
-use lacuna_engine::{Direction, Error, Store, StoreOptions, TableOptions};
+use lacuna_engine::{Direction, Error, Store, StoreOptions, TableOptions, TransactionOptions};
 
 use super::schema::{Table, end_of};
 use crate::{
@@ -68,7 +68,7 @@ impl Database {
     }
 
     pub(crate) fn begin(&self) -> Txn<'_> {
-        Txn { txn: self.store.begin(), tables: &self.tables }
+        Txn { txn: self.store.begin_with(TransactionOptions::READ_COMMITTED), tables: &self.tables }
     }
 
     /// What row compression did since the store was opened.
