@@ -1,6 +1,7 @@
 # What the scripts in this directory share. Sourced, never run.
 #
 # LACUNA   the program; built by cargo unless set
+# LACUNA_TRANSPORT   what carries the mounts: auto (by default), fuser or uring
 # WORK     where stores and mount points are made; a new directory in $TMPDIR unless set
 # SEED     of whatever is random; printed, so that a failure can be repeated
 
@@ -62,7 +63,7 @@ start() {
 }
 
 mount_store() {
-    "$LACUNA" mount --allow-other "${remount_with[@]}" "$store" "$mnt"
+    "$LACUNA" mount --allow-other --transport "${LACUNA_TRANSPORT:-auto}" "${remount_with[@]}" "$store" "$mnt"
 }
 
 umount_store() {

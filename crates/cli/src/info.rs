@@ -63,7 +63,8 @@ pub(crate) fn holds_tables(place: &dyn Place) -> Result<bool> {
 fn mount_text(mount: &Value) -> String {
     let number = |name: &str| mount[name].as_u64().unwrap_or(0);
     let mb = |name: &str| number(name) as f64 / 1e6;
-    let mut text = String::from("  mounted; since then:\n");
+    let transport = mount["transport"].as_str().unwrap_or("?");
+    let mut text = format!("  mounted over {transport}; since then:\n");
     for (title, count, bytes) in [
         ("reads", "reads", "read_bytes"),
         ("writes", "writes", "write_bytes"),

@@ -50,6 +50,7 @@ fn info(store: &str, service: &Service, read_only: bool) -> Value {
         .map(|reason| (reason.name().to_owned(), counters.no_trim[reason.index()].into()))
         .collect();
     info["mount"] = json!({
+        "transport": service.transport(),
         "read_only": read_only,
         "reads": counters.reads,
         "read_bytes": counters.read_bytes,

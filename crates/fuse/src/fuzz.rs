@@ -1,6 +1,7 @@
 //! For fuzz/: pages as they are, at the offset that they claim, and with a valid checksum. Promises nothing.
 
 use crate::innodb::implied_trim as decide;
+pub use crate::transport::uring::parse as request;
 
 const PAGE_NO: usize = 4;
 const PAGE_TYPE: usize = 24;

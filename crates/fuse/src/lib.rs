@@ -30,4 +30,6 @@ pub mod transport;
 
 pub use counters::{Counters, CountersSnapshot};
 pub use service::{Errno, Service, ServiceOptions, WriteRequest};
-pub use transport::{MountOptions, Session, Transport, Unmounter, fuser::FuserTransport};
+pub use transport::{
+    MountOptions, Session, Transport, Unmounter, fuser::FuserTransport, uring::UringTransport,
+};

@@ -1,6 +1,7 @@
 //! Answers to the kernel's requests, whatever carries them.
 //!
-//! It owns the set of files that answered the DirectFS ioctl, and counters; all else is the file system's.
+//! It owns the set of files that answered the DirectFS ioctl, counters, and the transport's name; all else is
+//! the file system's.
 //!
 //! **Invariants.**
 //! 1. A number is in the set only while the file that was asked about has it: whoever gets a number anew
@@ -11,7 +12,11 @@
 //! **Locks.** The set's, held for a look-up or a change, and that of the complaints; neither across a call of
 //! the file system, nor one inside the other.
 
-use std::{collections::HashSet, sync::Arc, time::Instant};
+use std::{
+    collections::HashSet,
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
 use lacuna_nvmfs::{
     Ino, Nvmfs,
@@ -103,6 +108,7 @@ pub struct Service {
     options: ServiceOptions,
     counters: Counters,
     atomic_files: RwLock<HashSet<Ino>>,
+    transport: OnceLock<&'static str>,
     complaints: Mutex<Complaints>,
 }
 
@@ -117,8 +123,9 @@ impl Service {
     pub fn new(fs: Arc<Nvmfs>, options: ServiceOptions) -> Service {
         let posix = fs.posix();
         let atomic_files = RwLock::new(HashSet::new());
-        let complaints = Mutex::default();
-        Service { fs, posix, options, counters: Counters::default(), atomic_files, complaints }
+        let counters = Counters::default();
+        let (transport, complaints) = (OnceLock::new(), Mutex::default());
+        Service { fs, posix, options, counters, atomic_files, transport, complaints }
     }
 
     /// The file system served.
@@ -129,6 +136,15 @@ impl Service {
     /// How it is served.
     pub fn options(&self) -> &ServiceOptions {
         &self.options
+    }
+
+    /// What carries the requests: a [`Transport`](crate::Transport)'s name, once it has mounted.
+    pub fn transport(&self) -> Option<&'static str> {
+        self.transport.get().copied()
+    }
+
+    pub(crate) fn carried_by(&self, transport: &'static str) {
+        self.transport.set(transport).expect("a service is mounted once");
     }
 
     /// What was done so far.

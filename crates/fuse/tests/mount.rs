@@ -11,20 +11,27 @@ use std::{
 };
 
 use lacuna_device::{BlockDevice, MemDevice};
-use lacuna_fuse::{FuserTransport, MountOptions, Service, ServiceOptions, Transport};
+use lacuna_fuse::{FuserTransport, MountOptions, Service, ServiceOptions, Transport, UringTransport};
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
 
-/// Runs `test` on a mount of an empty store; says so and returns where there can be none.
-fn mounted(test: impl FnOnce(&Path, &Service)) {
+/// Runs `test` on mounts of an empty store, over every transport there is; says so where there is none.
+fn mounted(test: impl Fn(&Path, &Service)) {
+    mounted_over(&FuserTransport, &test);
+    mounted_over(&UringTransport, &test);
+}
+
+fn mounted_over(transport: &dyn Transport, test: &impl Fn(&Path, &Service)) {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(128 << 20));
     Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
     let fs = Arc::new(Nvmfs::open(device, Options::default()).expect("opens"));
     let service = Arc::new(Service::new(Arc::clone(&fs), ServiceOptions::default()));
     let dir = tempfile::tempdir().expect("temporary directory");
     let options = MountOptions { threads: 4, ..MountOptions::default() };
-    let mut session = match FuserTransport.mount(Arc::clone(&service), dir.path(), &options) {
+    let mut session = match transport.mount(Arc::clone(&service), dir.path(), &options) {
         Ok(session) => session,
-        Err(error) => return eprintln!("SKIPPED: nothing can be mounted here: {error}"),
+        Err(error) => {
+            return eprintln!("SKIPPED: nothing can be mounted over {}: {error}", transport.name());
+        }
     };
     let mut unmount = session.unmounter();
     let serving = thread::spawn(move || session.serve());

@@ -59,6 +59,7 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
         }
     }
     line.push(format!("--threads={}", arguments.threads).into());
+    line.push(format!("--transport={}", arguments.transport.name()).into());
     line.push(format!("--blksize={}", arguments.blksize).into());
     line.push("--".into());
     line.push(arguments.store.clone().into());
@@ -94,6 +95,7 @@ mod tests {
                 "--noexec",
                 "--punch-store-file",
                 "--threads=7",
+                "--transport=uring",
                 "--blksize=4096",
                 "-a",
                 "--b",

@@ -104,7 +104,9 @@ fn flag_of(option: &str) -> Result<Option<String>, String> {
         return Ok(Some((*flag).to_owned()));
     }
     match option.split_once('=') {
-        Some((name @ ("threads" | "blksize"), value)) => return Ok(Some(format!("--{name}={value}"))),
+        Some((name @ ("threads" | "transport" | "blksize"), value)) => {
+            return Ok(Some(format!("--{name}={value}")));
+        }
         Some((name, _)) if name.starts_with("x-") || name == "comment" => return Ok(None),
         _ => {}
     }
@@ -130,9 +132,9 @@ mod tests {
             ("/s /d", true, Ok("lacuna mount --allow-other -- /s /d")),
             ("/s /d", false, Ok("lacuna mount -- /s /d")),
             (
-                "/s /d -n -t lacuna -o rw,noatime,threads=4,x-systemd.before=mariadb.service,fcta",
+                "/s /d -n -t lacuna -o rw,noatime,threads=4,transport=fuser,x-systemd.before=mariadb.service,fcta",
                 true,
-                Ok("lacuna mount --threads=4 --fcta --allow-other -- /s /d"),
+                Ok("lacuna mount --threads=4 --transport=fuser --fcta --allow-other -- /s /d"),
             ),
             ("-o ro,private /s /d", true, Ok("lacuna mount --read-only -- /s /d")),
             ("/s /d -o allow_other", false, Ok("lacuna mount --allow-other -- /s /d")),

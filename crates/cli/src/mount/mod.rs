@@ -18,10 +18,28 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 pub(crate) use helper::{HELPER, arguments_of_helper};
 pub(crate) use remount::{RemountArguments, remount};
+
+/// What carries the kernel's requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Carrier {
+    /// What measures better: fuser
+    Auto,
+    /// /dev/fuse
+    Fuser,
+    /// io_uring; for root only, where /sys/module/fuse/parameters/enable_uring says Y
+    Uring,
+}
+
+impl Carrier {
+    /// What the command line calls it.
+    fn name(self) -> String {
+        self.to_possible_value().expect("none is hidden").get_name().to_owned()
+    }
+}
 
 /// Mount a store as a file system
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
@@ -42,6 +60,9 @@ pub(crate) struct Arguments {
     /// Threads that serve requests
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
+    /// What carries the kernel's requests
+    #[arg(long, value_enum, default_value_t = Carrier::Auto)]
+    transport: Carrier,
     /// Block size told to programs; MariaDB takes anything above 4096 for 512
     #[arg(long, default_value_t = 65536, value_parser = block_size)]
     blksize: u32,

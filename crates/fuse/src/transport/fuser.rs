@@ -22,20 +22,15 @@ use lacuna_nvmfs::{
     posix::{Attr, Caller, FileKind, Rename, SetAttr, SetTime, XattrMode},
 };
 
-use super::{MountOptions, Session, Transport, Unmounter};
+use super::{
+    BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, TTL,
+    Transport, Unmounter,
+};
 use crate::{
     Service,
     service::{Errno, WriteRequest},
 };
 
-/// Longest write, and read, in one request: what is atomic through the mount.
-const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Asynchronous requests that the kernel has under way at once.
-const BACKGROUND_MAX: u16 = 256;
-/// How long names and attributes stay in the kernel. Nothing changes them but the kernel itself.
-const TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Unit of the room that statfs tells.
-const STATFS_BLOCK_BYTES: u32 = 4096;
 /// No request needs a handle: a file's number says it all.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
@@ -58,6 +53,10 @@ const CAPABILITIES: [InitFlags; 8] = [
 pub struct FuserTransport;
 
 impl Transport for FuserTransport {
+    fn name(&self) -> &'static str {
+        "fuser"
+    }
+
     fn mount(
         &self,
         service: Arc<Service>,
@@ -69,7 +68,9 @@ impl Transport for FuserTransport {
         config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
         config.n_threads = Some(options.threads);
         config.clone_fd = true;
-        Ok(Box::new(FuserSession(fuser::Session::new(Adapter(service), dir, &config)?)))
+        let session = fuser::Session::new(Adapter(Arc::clone(&service)), dir, &config)?;
+        service.carried_by(self.name());
+        Ok(Box::new(FuserSession(session)))
     }
 }
 
@@ -517,7 +518,7 @@ impl Filesystem for Adapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        match self.0.copy_range((from.0, from_offset), (to.0, to_offset), len.min(1 << 30)) {
+        match self.0.copy_range((from.0, from_offset), (to.0, to_offset), len.min(COPY_BYTES_MAX)) {
             Ok(bytes) => reply.written(bytes as u32),
             Err(errno) => reply.error(errno.into()),
         }

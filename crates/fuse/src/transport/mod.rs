@@ -1,10 +1,24 @@
 //! Ways to carry requests of the kernel to a [`Service`].
 
 pub mod fuser;
+pub mod uring;
 
-use std::{io, path::Path, sync::Arc};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use crate::Service;
+
+/// Longest write, and read, in one request: what is atomic through the mount.
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Asynchronous requests that the kernel has under way at once.
+const BACKGROUND_MAX: u16 = 256;
+/// How long names and attributes stay in the kernel. Nothing changes them but the kernel itself.
+const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+/// Unit of the room that statfs tells.
+const STATFS_BLOCK_BYTES: u32 = 4096;
+/// Longest copy in one request: its answer has 32 bits for the length.
+const COPY_BYTES_MAX: u64 = 1 << 30;
+/// Longest value of an extended attribute, and longest list of their names (`XATTR_SIZE_MAX`).
+const XATTR_BYTES_MAX: usize = 65536;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -21,7 +35,8 @@ pub struct MountOptions {
     pub suid: bool,
     /// Allow programs to be run.
     pub exec: bool,
-    /// Threads that serve requests; at least 1.
+    /// Threads that serve requests, at least 1; over io_uring those that serve one processor's requests, and
+    /// fewer where processors are many.
     pub threads: usize,
 }
 
@@ -41,7 +56,10 @@ impl Default for MountOptions {
 
 /// A way to talk to the kernel.
 pub trait Transport {
-    /// Mounts `service` on `dir`. On return the mount stands; requests wait for [`Session::serve`].
+    /// What it is called.
+    fn name(&self) -> &'static str;
+
+    /// Mounts `service` on `dir`. On return the mount stands; requests may wait for [`Session::serve`].
     fn mount(
         &self,
         service: Arc<Service>,

@@ -1,0 +1,243 @@
+//! `/dev/fuse`: the mount, its handshake, and requests that come one by one.
+
+use std::{
+    ffi::CString,
+    fs::File,
+    io::{self, IoSlice},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno as Os,
+    mount::{MountFlags, UnmountFlags, mount, unmount},
+    process::{getgid, getuid},
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{
+    answer::answer,
+    request,
+    wire::{self, InHeader, InitIn, InitOut, OutHeader, init, opcode},
+};
+use crate::{
+    Service,
+    service::Errno,
+    transport::{BACKGROUND_MAX, MountOptions, REQUEST_BYTES_MAX},
+};
+
+const PATH: &str = "/dev/fuse";
+/// Unit of [`InitOut`]'s `max_pages`.
+const PAGE_BYTES: u32 = 4096;
+/// Room beside the data of a write, as much as anybody has ever asked for.
+const HEADERS_BYTES_MAX: usize = 4096;
+
+/// What to ask of the kernel, where it offers it.
+const CAPABILITIES: u64 = init::ASYNC_READ
+    | init::BIG_WRITES
+    | init::ASYNC_DIO
+    | init::PARALLEL_DIROPS
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::CACHE_SYMLINKS
+    // Without it the kernel asks for capabilities before every fallocate.
+    | init::HANDLE_KILLPRIV_V2
+    // Files that are open for direct I/O can be mapped into memory.
+    | init::DIRECT_IO_ALLOW_MMAP;
+/// What there must be.
+const NEEDED: u64 = init::MAX_PAGES | init::INIT_EXT | init::OVER_IO_URING;
+
+/// A mount, and the device through which the kernel talks about it.
+#[derive(Debug)]
+pub(super) struct Mounted {
+    pub(super) device: File,
+    dir: PathBuf,
+}
+
+impl Mounted {
+    /// Mounts on `dir`, which only root may. Whoever looks there waits for the handshake.
+    pub(super) fn new(dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
+        let dir = dir.canonicalize()?;
+        let device = File::options().read(true).write(true).open(PATH)?;
+        let data = format!(
+            "fd={},rootmode={:o},user_id={},group_id={},default_permissions{}",
+            device.as_raw_fd(),
+            dir.metadata()?.mode(),
+            getuid(),
+            getgid(),
+            if options.allow_other { ",allow_other" } else { "" },
+        );
+        let data = CString::new(data).expect("no NUL in it");
+        mount(options.source.as_str(), &dir, "fuse.lacuna", flags(options), Some(data.as_c_str()))?;
+        Ok(Mounted { device, dir })
+    }
+
+    /// Answers the kernel's first request.
+    pub(super) fn shake_hands(&self) -> io::Result<()> {
+        let mut buffer = vec![0; REQUEST_BYTES_MAX as usize + HEADERS_BYTES_MAX];
+        let bytes = retry(|| rustix::io::read(&self.device, &mut buffer))?;
+        let (header, init) = InHeader::read_from_prefix(&buffer[..bytes])
+            .ok()
+            .filter(|(header, _)| header.opcode == opcode::INIT)
+            .ok_or_else(|| io::Error::other("the kernel's first request is not INIT"))?;
+        let reply = InitIn::read_from_prefix(init).ok().and_then(|(init, _)| agree(&init));
+        let reply = reply.ok_or_else(|| {
+            // The kernel is told, too, before it waits for ever.
+            let _ = self.send(header.unique, Err(Os::PROTO.into()));
+            io::Error::new(io::ErrorKind::Unsupported, "this kernel's FUSE offers no io_uring")
+        })?;
+        Ok(self.send(header.unique, Ok(reply.as_bytes()))?)
+    }
+
+    fn send(&self, unique: u64, answer: Result<&[u8], Errno>) -> Result<(), Os> {
+        let payload = answer.unwrap_or_default();
+        let header = out_header(unique, answer.map(<[u8]>::len));
+        // One write is one answer: nothing is written in part.
+        rustix::io::writev(&self.device, &[IoSlice::new(header.as_bytes()), IoSlice::new(payload)])?;
+        Ok(())
+    }
+
+    /// Serves what comes through the device until there is no mount any more.
+    pub(super) fn serve(&self, service: &Service) -> io::Result<()> {
+        let mut buffer = vec![0; REQUEST_BYTES_MAX as usize + HEADERS_BYTES_MAX];
+        let mut out = vec![0; REQUEST_BYTES_MAX as usize];
+        loop {
+            let bytes = match retry(|| rustix::io::read(&self.device, &mut buffer)) {
+                Err(Os::NODEV) => return Ok(()),
+                read => read?,
+            };
+            let (header, argument, payload) = request::split(&buffer[..bytes])
+                .ok_or_else(|| io::Error::other("a request that is shorter than it says"))?;
+            // Inodes live without the kernel's leave, and no request waits for long.
+            if matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT) {
+                continue;
+            }
+            let answered = answer(service, &header, argument, payload, &mut out);
+            match self.send(header.unique, answered.map(|len| &out[..len])) {
+                // Its program was killed, or the mount is gone, as the next read will tell.
+                Ok(()) | Err(Os::NOENT | Os::NODEV) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Unmounts, unless that has been done. An error where the file system is in use.
+    pub(super) fn unmount(&self) -> io::Result<()> {
+        self.unmount_with(UnmountFlags::empty())
+    }
+
+    /// Ends the mount at once: requests under way and yet to come fail, as if this process had died.
+    pub(super) fn abort(&self) {
+        if let Err(error) = self.unmount_with(UnmountFlags::FORCE | UnmountFlags::DETACH) {
+            log::error!("{}: cannot be unmounted: {error}", self.dir.display());
+        }
+    }
+
+    fn unmount_with(&self, flags: UnmountFlags) -> io::Result<()> {
+        // What stands on the directory after our mount is gone is somebody else's.
+        if self.is_gone()? { Ok(()) } else { Ok(unmount(&self.dir, flags)?) }
+    }
+
+    fn is_gone(&self) -> io::Result<bool> {
+        let mut device = [PollFd::from_borrowed_fd(self.device.as_fd(), PollFlags::empty())];
+        poll(&mut device, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+        Ok(device[0].revents().contains(PollFlags::ERR))
+    }
+}
+
+fn flags(options: &MountOptions) -> MountFlags {
+    let MountOptions { read_only, dev, suid, exec, .. } = *options;
+    [
+        (read_only, MountFlags::RDONLY),
+        (!dev, MountFlags::NODEV),
+        (!suid, MountFlags::NOSUID),
+        (!exec, MountFlags::NOEXEC),
+    ]
+    .into_iter()
+    .filter_map(|(is_set, flag)| is_set.then_some(flag))
+    .collect()
+}
+
+/// Our side of the handshake; `None` where the kernel lacks what there must be.
+fn agree(kernel: &InitIn) -> Option<InitOut> {
+    let offered = u64::from(kernel.flags) | u64::from(kernel.flags2) << 32;
+    if kernel.major != wire::MAJOR || kernel.minor < wire::MINOR_MIN || offered & NEEDED != NEEDED {
+        return None;
+    }
+    let flags = NEEDED | CAPABILITIES & offered;
+    Some(InitOut {
+        major: wire::MAJOR,
+        minor: kernel.minor.min(wire::MINOR),
+        max_readahead: kernel.max_readahead,
+        flags: flags as u32,
+        flags2: (flags >> 32) as u32,
+        max_background: BACKGROUND_MAX,
+        congestion_threshold: BACKGROUND_MAX / 4 * 3,
+        max_write: REQUEST_BYTES_MAX,
+        // Nanoseconds.
+        time_gran: 1,
+        max_pages: (REQUEST_BYTES_MAX / PAGE_BYTES) as u16,
+        ..InitOut::default()
+    })
+}
+
+/// What stands before an answer of so many bytes, or in place of it.
+pub(super) fn out_header(unique: u64, answered: Result<usize, Errno>) -> OutHeader {
+    let bytes = answered.unwrap_or_default();
+    OutHeader {
+        len: (size_of::<OutHeader>() + bytes) as u32,
+        error: answered.err().map_or(0, |errno| -errno.0),
+        unique,
+    }
+}
+
+/// Reads again where the kernel says that it may: a request was withdrawn, or a signal came.
+fn retry(mut read: impl FnMut() -> Result<usize, Os>) -> Result<usize, Os> {
+    loop {
+        match read() {
+            Err(Os::NOENT | Os::INTR | Os::AGAIN) => {}
+            read => return read,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handshake_takes_what_is_offered_and_needs_rings() {
+        let offer = |major, minor, flags: u64| InitIn {
+            major,
+            minor,
+            max_readahead: 5,
+            flags: flags as u32,
+            flags2: (flags >> 32) as u32,
+            ..InitIn::default()
+        };
+        let all = agree(&offer(7, 99, u64::MAX)).expect("a newer kernel will do");
+        let flags = u64::from(all.flags) | u64::from(all.flags2) << 32;
+        assert_eq!(flags, NEEDED | CAPABILITIES);
+        assert_eq!((all.minor, all.max_write, all.max_pages, all.max_readahead), (45, 1 << 20, 256, 5));
+        let least = agree(&offer(7, 42, NEEDED)).expect("what must be is there");
+        assert_eq!((least.minor, least.flags2), (42, 1 << 9));
+        for refused in [
+            offer(7, 35, u64::MAX),
+            offer(8, 0, u64::MAX),
+            offer(7, 45, !init::OVER_IO_URING),
+            offer(7, 45, !init::MAX_PAGES),
+        ] {
+            assert_eq!(agree(&refused), None, "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn failures_are_negative_and_bring_nothing() {
+        assert_eq!(out_header(3, Ok(8)), OutHeader { len: 24, error: 0, unique: 3 });
+        assert_eq!(out_header(3, Err(Os::NOENT.into())), OutHeader { len: 16, error: -2, unique: 3 });
+    }
+}

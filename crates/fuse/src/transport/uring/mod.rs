@@ -1,0 +1,202 @@
+//! The kernel's FUSE protocol without a library, over io_uring where the kernel has that on.
+//!
+//! Through `/dev/fuse` a request costs two system calls, one that reads it and one that writes the answer,
+//! and any thread may be woken for it. Over io_uring (Linux 6.14) it costs one, which takes the answer and
+//! returns with the next request, and requests stay with the processor that they come from: the kernel has a
+//! queue for each. Root turns it on: `echo Y > /sys/module/fuse/parameters/enable_uring`.
+//!
+//! - `wire`: the structures; `request`, `reply`: from and to bytes; all pure.
+//! - `answer`: from a request's bytes to its answer's, through the service.
+//! - `device`: mount, handshake, and what still comes through `/dev/fuse`: forgets and interrupts.
+//! - `ring`: one entry of a queue. The only part with unsafe code.
+//!
+//! A mount has one thread for `/dev/fuse`, and for each queue some, each with an entry of its own. A thread
+//! that answers a request blocks as long as the store does; the queue's others take what comes meanwhile.
+//!
+//! **Invariants.**
+//! 1. The handshake tells the kernel to hold every request back until each of its queues has an entry; so
+//!    that a mount stands only once all threads have registered theirs. One that cannot ends the mount.
+//! 2. A request is answered by the thread that got it, and by no other. A thread that ends before the mount
+//!    does, whatever the reason, ends the mount: nobody waits for an answer that will never come.
+//!
+//! There are no locks.
+//!
+//! **Crash.** A request changes nothing here. That its answer left means no more than that the service has
+//! answered.
+
+mod answer;
+mod device;
+mod queues;
+mod reply;
+mod request;
+mod ring;
+mod wire;
+
+use std::{
+    fs, io,
+    path::Path,
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+};
+
+use self::{
+    answer::{SHORT_REPLY_BYTES_MAX, answer},
+    device::Mounted,
+    ring::Entry,
+};
+use super::{MountOptions, Session, Transport, Unmounter};
+use crate::Service;
+
+/// Whether the kernel offers rings.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UringTransport;
+
+impl UringTransport {
+    /// Whether this kernel has FUSE over io_uring, and has it on.
+    pub fn is_on() -> bool {
+        fs::read(SWITCH).is_ok_and(|value| value.starts_with(b"Y"))
+    }
+}
+
+impl Transport for UringTransport {
+    fn name(&self) -> &'static str {
+        "uring"
+    }
+
+    /// # Errors
+    /// Unsupported where FUSE over io_uring is off; PermissionDenied for all but root.
+    fn mount(
+        &self,
+        service: Arc<Service>,
+        dir: &Path,
+        options: &MountOptions,
+    ) -> io::Result<Box<dyn Session>> {
+        if !UringTransport::is_on() {
+            let reason = format!("FUSE over io_uring is off ({SWITCH})");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+        }
+        let mounted = Arc::new(Mounted::new(dir, options)?);
+        let mut session = UringSession { mounted, threads: Vec::new() };
+        session.start(&service, options.threads)?;
+        service.carried_by(self.name());
+        Ok(Box::new(session))
+    }
+}
+
+/// For fuzz/: bytes as they may be read from the device. Promises nothing.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub fn parse(bytes: &[u8]) {
+    if let Some((header, argument, payload)) = request::split(bytes) {
+        let _ = request::Operation::parse(header.opcode, argument, payload);
+    }
+}
+
+/// A mount and who serves it. Dropping it ends the mount.
+struct UringSession {
+    mounted: Arc<Mounted>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl UringSession {
+    /// By invariant 1, returns when the mount stands.
+    fn start(&mut self, service: &Arc<Service>, threads: usize) -> io::Result<()> {
+        self.mounted.shake_hands()?;
+        let device = Arc::new(self.mounted.device.try_clone()?);
+        let (report, reports) = mpsc::channel();
+        let queues = queues::plan(threads)?;
+        let entries = queues.len();
+        for queue in queues {
+            let (device, service) = (Arc::clone(&device), Arc::clone(service));
+            let report = report.clone();
+            self.spawn(format!("fuse-{queue}"), move || {
+                let registered = Entry::register(device, queue);
+                let (outcome, entry) = match registered {
+                    Ok(entry) => (Ok(()), Some(entry)),
+                    Err(error) => (Err(error), None),
+                };
+                // Who asked may have given up.
+                let _ = report.send(outcome);
+                entry.map_or(Ok(()), |entry| serve(entry, &service))
+            })?;
+        }
+        let (mounted, service) = (Arc::clone(&self.mounted), Arc::clone(service));
+        self.spawn("fuse-device".into(), move || mounted.serve(&service))?;
+        reports.iter().take(entries).collect()
+    }
+
+    /// Runs `serve`, which returns without an error only at the end of the mount, or before it stands.
+    /// Invariant 2 is kept by the guard.
+    fn spawn(
+        &mut self,
+        name: String,
+        serve: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let mounted = Arc::clone(&self.mounted);
+        let thread = move || {
+            let guard = EndsMount(&mounted);
+            let ended = serve();
+            if ended.is_ok() {
+                // The mount has ended already; another may be in its place.
+                std::mem::forget(guard);
+            }
+            ended
+        };
+        self.threads.push(thread::Builder::new().name(name).spawn(thread)?);
+        Ok(())
+    }
+}
+
+/// Ends the mount when dropped, if there still is one.
+struct EndsMount<'a>(&'a Mounted);
+
+impl Drop for EndsMount<'_> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Answers requests until there is no mount any more.
+fn serve(mut entry: Entry, service: &Service) -> io::Result<()> {
+    let mut short = vec![0; SHORT_REPLY_BYTES_MAX];
+    while entry.wait()? {
+        let ring::Request { header, argument, payload, payload_bytes } = entry.request();
+        let answered = if payload_bytes == 0 {
+            answer(service, &header, &argument, &[], payload)
+        } else {
+            let answered = answer(service, &header, &argument, &payload[..payload_bytes], &mut short);
+            answered.inspect(|len| payload[..*len].copy_from_slice(&short[..*len]))
+        };
+        entry.commit(answered);
+    }
+    Ok(())
+}
+
+impl Session for UringSession {
+    fn unmounter(&mut self) -> Unmounter {
+        let mounted = Arc::clone(&self.mounted);
+        Box::new(move || mounted.unmount())
+    }
+
+    fn serve(mut self: Box<Self>) -> io::Result<()> {
+        let mut outcome = Ok(());
+        for thread in std::mem::take(&mut self.threads) {
+            let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
+            outcome = outcome.and(ended);
+        }
+        outcome
+    }
+}
+
+impl Drop for UringSession {
+    fn drop(&mut self) {
+        self.mounted.abort();
+        for thread in self.threads.drain(..) {
+            // Why it ended has been told to who asked for the mount.
+            let _ = thread.join();
+        }
+    }
+}
