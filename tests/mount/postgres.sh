@@ -83,11 +83,17 @@ for round in $(seq "$((rounds * 3))"); do
     victims=(both postgres lacuna)
     victim=${victims[round % 3]}
     what="round $round, $victim killed, ${remount_with[*]}"
+    before=$(sql "select count(*) from pgbench_history")
     as_postgres pgbench -n -c 4 -j 2 -T 60 >"$WORK/pgbench.log" 2>&1 &
     clients=($!)
     for client in 0 1 2 3; do
         committer "$((next + client))" &
         clients+=($!)
+    done
+    # On a busy machine it takes a while until they work.
+    for _ in $(seq 300); do
+        [ "$(sql "select count(*) > $before from pgbench_history")" = f ] || break
+        sleep 0.1
     done
     sleep "$((2 + RANDOM % 3)).$((RANDOM % 10))"
     if [ "$victim" != postgres ]; then kill_daemon; fi
