@@ -1,7 +1,7 @@
 //! Devices that lie: lost and misdirected writes, stale reads, discards that land late or in part.
 //!
 //! While a store is open, whatever they do is harmless or reported with its place: never wrong data,
-//! never a panic. Across a reopen the same holds, with the one exception that DESIGN's recovery has: a
+//! never a panic. Across a reopen the same holds, with the one exception that recovery has: a
 //! write of the very last flush that was lost cannot be told from a power cut before that flush, so
 //! recovery may end at an earlier batch, but with everything that the flush before promised.
 
