@@ -230,17 +230,19 @@ impl Collection {
             let class = log.segment(victim).class;
             (log.life(victim), log.salt, class, log.classes(live_bytes), log.last_seq)
         };
-        let records = match read_footer(&*store.device, store.space, salt, victim)? {
-            Ok(records) => records,
-            // It was open when a process or the power ended, so there are few of them.
-            Err(_) => scan(store, salt, victim)?,
+        let records = match read_footer(&*store.device, store.space, salt, victim) {
+            Ok(Ok(records)) => Ok(records),
+            // It was open when a process or the power ended, so there are few of them; or it is damaged.
+            Ok(Err(_)) | Err(_) => scan(store, salt, victim),
         };
+        // What cannot be read here is a copy: where data lies, the map knows.
+        let source = records.map_or(Source::Map(0), |records| Source::Records(records.into_iter()));
         Ok(Collection {
             victim,
             class,
             classes,
             now,
-            source: Source::Records(records.into_iter()),
+            source,
             gathered: Vec::new(),
             read: 0,
             moving: Default::default(),
