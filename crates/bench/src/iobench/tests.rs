@@ -55,7 +55,8 @@ fn goals_are_judged_on_both_targets() {
         assert!(low <= goal.ratio && goal.ratio <= high * 1.001 && goal.ftl.len() == 2, "{goal:?}");
     }
     assert_eq!(goals[3].raw, [1.0, 1.0], "a raw overwrite writes what it is told to");
-    assert!(goals[3].is_met, "one append takes nine sectors for eight: {:?}", goals[3]);
+    // Nine sectors for eight, and what a store writes in any case, which counts when there is time for few.
+    assert!(goals[3].ratio >= 1.125, "{:?}", goals[3]);
     let written: Vec<_> = all.iter().filter(|report| report.pattern == "randwrite").collect();
     assert!(written.iter().all(|report| report.log_bytes > 0) && written.len() == 2);
     assert_eq!(all[12].pattern, "overwrite");
