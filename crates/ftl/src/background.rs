@@ -122,9 +122,11 @@ impl Store {
     }
 
     /// Sees to it that what was `owed` is moved, or near it. What is not paid is left to the next writer.
-    pub(crate) fn pay(&self, owed: Owed) -> Result<()> {
+    /// The batch is accepted, so what fails here is not its error: whoever needs the room meets it, and a
+    /// poisoned store tells every later call.
+    pub(crate) fn pay(&self, owed: Owed) {
         if owed == Owed::NOTHING && self.options.background {
-            return Ok(());
+            return;
         }
         let target = {
             let log = self.log.lock();
@@ -134,11 +136,10 @@ impl Store {
             debt.store(target, Ordering::Relaxed);
             target
         };
-        if !self.options.background {
-            return self.work_off(target);
+        match self.options.background {
+            true => self.wait_for_thread(target),
+            false => self.work_off(target),
         }
-        self.wait_for_thread(target);
-        Ok(())
     }
 
     fn owes(&self, log: &Log, target: u64) -> bool {
@@ -158,20 +159,12 @@ impl Store {
     }
 
     /// Does what is due, piece by piece, until as much is moved.
-    fn work_off(&self, target: u64) -> Result<()> {
+    fn work_off(&self, target: u64) {
         let goes_on = || {
             let log = self.log.lock();
             self.owes(&log, target) || self.checkpoint_due(&log)
         };
-        while goes_on() {
-            match self.step(Work::Due) {
-                Ok(true) => {}
-                // Whether the room suffices, admission says.
-                Ok(false) | Err(Error::Full { .. }) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        while goes_on() && matches!(self.step(Work::Due), Ok(true)) {}
     }
 
     /// Says what is going on, and wakes those who wait for collection when it is something else.
@@ -364,9 +357,9 @@ fn run(store: &Store) {
         };
         // Nobody shall wait for a thread that has nothing to do, or cannot do it.
         store.set_activity(Activity::Other);
-        // The store is poisoned, which every later call reports. Other errors are met by whoever needs the
-        // room, who reports them.
-        if let Err(Error::Device(_) | Error::Poisoned { .. }) = result {
+        // A poisoned store tells every later call. Other errors are met by whoever needs the room, who
+        // reports them.
+        if result.is_err() && store.log.lock().poison.is_some() {
             return;
         }
     }

@@ -22,8 +22,9 @@
 //! after the batches, where the map still holds what they moved (`replay`). One that a power cut took
 //! is missed by nobody: the old place stays intact until the relocation is durable (`reuse`).
 //!
-//! A live chunk whose checksum does not match is left where it is. Its segment is counted as damaged
-//! and neither collected again nor reused, so that the error stays an error and collection goes on.
+//! A live chunk whose checksum does not match, or that the device does not give back, is left where it is. Its
+//! segment is counted as damaged and neither collected again nor reused until the store is opened anew, so that
+//! the error stays an error and collection goes on.
 
 use std::{collections::HashMap, ops::Range, sync::Arc, vec};
 
@@ -91,7 +92,7 @@ impl Store {
     pub(crate) fn collect(&self, victim: SegNo, under_way: &mut Option<Collection>) -> Result<()> {
         let mut collection = match under_way.take().filter(|collection| collection.goes_on(self, victim)) {
             Some(collection) => collection,
-            None => Collection::begin(self, victim)?,
+            None => Collection::begin(self, victim),
         };
         let corrupt = match collection.piece(self) {
             Ok(false) => {
@@ -103,6 +104,8 @@ impl Store {
             Err(Error::Full { .. }) => 0,
             // A leaf of the map is damaged, and what it leads to in here must stay.
             Err(Error::Corrupt { .. }) => 1,
+            // So must what the device does not give back. A failed write has poisoned the store.
+            Err(Error::Device(_)) if self.log.lock().poison.is_none() => 1,
             Err(error) => return Err(error),
         };
         let mut log = self.log.lock();
@@ -222,7 +225,7 @@ pub(crate) struct Collection {
 }
 
 impl Collection {
-    fn begin(store: &Store, victim: SegNo) -> Result<Collection> {
+    fn begin(store: &Store, victim: SegNo) -> Collection {
         let live_bytes = store.map.read().total().bytes;
         let (victim, salt, class, classes, now) = {
             let mut log = store.log.lock();
@@ -237,7 +240,7 @@ impl Collection {
         };
         // What cannot be read here is a copy: where data lies, the map knows.
         let source = records.map_or(Source::Map(0), |records| Source::Records(records.into_iter()));
-        Ok(Collection {
+        Collection {
             victim,
             class,
             classes,
@@ -248,7 +251,7 @@ impl Collection {
             moving: Default::default(),
             verified: HashMap::new(),
             corrupt: 0,
-        })
+        }
     }
 
     /// Whether this is the collection of `victim` as it is now (invariant 1).

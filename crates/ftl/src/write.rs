@@ -68,7 +68,7 @@ impl Store {
         if is_due {
             self.background.kick();
         }
-        self.pay(owed)?;
+        self.pay(owed);
         Ok(Some(seq))
     }
 

@@ -4,7 +4,7 @@ mod harness;
 
 use std::sync::Arc;
 
-use harness::{Change, Model, SEGMENT_BYTES, assert_sound, format, open, ops};
+use harness::{Change, Model, SEGMENT_BYTES, assert_sound, format, open, ops, unreadable::Unreadable};
 use lacuna_device::{
     BlockDevice, MemDevice,
     sim::{SeededRng, SimDevice},
@@ -132,6 +132,34 @@ fn collection_goes_on_around_a_corrupt_chunk_and_keeps_the_error() {
     assert!(matches!(read(&ftl, 5000, 16384), Err(Error::Corrupt { .. })), "the error outlives a reopen");
     ftl.write_batch(&[Op::Trim { lba: Lba(5000), sectors: 32 }], Stream::Data).unwrap();
     assert_sound(&ftl);
+}
+
+/// No write fails for it, with a thread that collects or without.
+#[test]
+fn collection_goes_on_around_what_cannot_be_read() {
+    for background in [false, true] {
+        let (_, device) = sim(5);
+        let bad = noise(99, 16384);
+        let ftl = open(&device);
+        write(&ftl, 5000, &bad).unwrap();
+        write(&ftl, 6000, &noise(98, 16384)).unwrap();
+        ftl.close().unwrap();
+        let place = find(&*device, &bad[..512]);
+        let device: Arc<dyn BlockDevice> =
+            Arc::new(Unreadable { device, bytes: std::iter::once(place + 512..place + 15872).collect() });
+        let ftl = Ftl::open(device, Options { background, ..Options::default() }).unwrap();
+        let mut model = Model::new(4096);
+        for round in 0..1000 {
+            let batch = [Change::Write(round % 60 * 32, noise(round, 16384))];
+            ftl.write_batch(&ops(&batch), Stream::Data).unwrap();
+            model.apply(&batch);
+        }
+        while ftl.step(Work::Gc).unwrap() {}
+        assert_eq!(ftl.stats().corrupt_chunks, 1, "its segment was chosen, and put aside");
+        model.assert_same(&ftl);
+        assert!(matches!(read(&ftl, 5000, 16384), Err(Error::Device(_))));
+        assert_eq!(read(&ftl, 6000, 16384).unwrap(), noise(98, 16384), "what lies beside it is there");
+    }
 }
 
 #[test]

@@ -3,11 +3,11 @@
 
 mod harness;
 
-use std::{io, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
-use harness::{Model, SEGMENT_BYTES, assert_sound, changes, format, ops};
+use harness::{Model, SEGMENT_BYTES, assert_sound, changes, format, ops, unreadable::Unreadable};
 use lacuna_device::{
-    AlignedBuf, BlockDevice, DeviceStats, Error, Geometry, MemDevice, Result,
+    AlignedBuf, BlockDevice, MemDevice,
     sim::{SeededRng, SimDevice, for_each_seed},
 };
 use lacuna_ftl::{CheckDepth, FormatOptions, Ftl, Lba, Op, Options, Stream, Work};
@@ -142,46 +142,6 @@ fn damage_to_a_durable_footer_is_told_from_a_cut() {
         assert!(findings.len() == 1 || number + 8 > footers.len(), "footer {number}: {findings:?}");
         assert!(findings.iter().all(|found| found.message.contains(&place)), "{findings:?}");
         device.write_at(bytes.start, &sound).unwrap();
-    }
-}
-
-/// A device on which some bytes cannot be read.
-struct Unreadable {
-    device: Arc<dyn BlockDevice>,
-    bytes: Vec<Range<u64>>,
-}
-
-impl BlockDevice for Unreadable {
-    fn geometry(&self) -> Geometry {
-        self.device.geometry()
-    }
-
-    fn name(&self) -> &str {
-        self.device.name()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let end = offset + buf.len() as u64;
-        match self.bytes.iter().any(|bytes| offset < bytes.end && bytes.start < end) {
-            true => Err(Error::Io { what: self.name().into(), source: io::Error::other("unreadable") }),
-            false => self.device.read_at(offset, buf),
-        }
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.device.write_at(offset, data)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.device.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.device.discard(offset, len)
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.device.stats()
     }
 }
 

@@ -5,6 +5,7 @@
 pub(crate) mod flips;
 pub(crate) mod history;
 pub(crate) mod matrix;
+pub(crate) mod unreadable;
 pub(crate) mod watch;
 
 use std::sync::Arc;
