@@ -76,9 +76,10 @@ pub trait BlockDevice: Send + Sync {
         reads.iter_mut().try_for_each(|(offset, buf)| self.read_at(*offset, buf))
     }
 
-    /// Begins to write `data` at byte `offset`, and returns. `done` is called when the write has ended: from any thread, perhaps before this returns. For
-    /// [`BlockDevice::sync`] that is the moment at which the write returned. `done` must not wait for
-    /// other requests, nor drop the device. Dropping the device waits for all writes.
+    /// Begins to write `data` at byte `offset`, and returns. `done` is called when the write has ended: from
+    /// any thread, perhaps before this returns. For [`BlockDevice::sync`] that is the moment at which the
+    /// write returned. `done` must not wait for other requests, nor drop the device. Dropping the device
+    /// waits for all writes.
     ///
     /// By default the write is done before this returns, so that devices which order or count their
     /// operations see them one by one.

@@ -312,8 +312,8 @@ impl Store {
         core.flush_step()
     }
 
-    /// Reads every page of every table and proves the trees' invariants, and that no page is lost. No transaction may write
-    /// meanwhile.
+    /// Reads every page of every table and proves the trees' invariants, and that no page is lost. No
+    /// transaction may write meanwhile.
     ///
     /// # Errors
     /// [`Error::Corrupt`] with the first damage found.

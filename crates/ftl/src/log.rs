@@ -407,9 +407,10 @@ impl Log {
         self.tails.get(&segment).map_or(Some((len, Vec::new())), |(_, tail)| tail.read(offset, len))
     }
 
-    /// Appends `items` as records of `kind`. Returns where the payload of each lies, and where the caller
-    /// has to copy it without the lock ([`crate::store::Store::copy`]), whatever happens. A batch is the
-    /// last one accepted; relocation records are numbered here, one by one (invariant 4). Opens segments as needed; the caller has made sure that there are enough.
+    /// Appends `items` as records of `kind`. Returns where the payload of each lies, and where the caller has
+    /// to copy it without the lock ([`crate::store::Store::copy`]), whatever happens. A batch is the last one
+    /// accepted; relocation records are numbered here, one by one (invariant 4). Opens segments as needed;
+    /// the caller has made sure that there are enough.
     pub(crate) fn append(
         &mut self,
         point: AppendPoint,

@@ -197,7 +197,7 @@ pub struct Stats {
     pub checkpoints: u64,
     /// Batches replayed by open.
     pub replayed_batches: u64,
-    /// Chunks found damaged by garbage collection; their segments are kept out of use.
+    /// Chunks that garbage collection found damaged or could not read; their segments are kept out of use.
     pub corrupt_chunks: u64,
     /// The device's own counters, since it was opened.
     pub device: DeviceStats,

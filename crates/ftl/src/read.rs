@@ -141,7 +141,8 @@ impl Store {
         Ok(Bytes::Memory(out))
     }
 
-    /// The bytes of all `runs`, which are pinned or cannot be freed now; those on the device are read at the same time.
+    /// The bytes of all `runs`, which are pinned or cannot be freed now; those on the device are read at the
+    /// same time.
     pub(crate) fn read_runs(&self, runs: &[Run<'_>]) -> Result<Vec<Bytes>> {
         let mut all = Vec::with_capacity(runs.len());
         let (mut reads, mut places) = (Vec::new(), Vec::new());
