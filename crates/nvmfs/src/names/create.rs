@@ -1,6 +1,6 @@
 //! New inodes and new names.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use lacuna_device::SECTOR;
 use lacuna_ftl::Lba;
@@ -84,11 +84,14 @@ impl Shared {
     pub(crate) fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Arc<Node>> {
         let kind = new.check()?;
         let dir = self.directory_for(parent, name)?;
+        // Kept when the directory changes meanwhile and all is planned anew.
+        let taken = Cell::new(None);
         self.change_names(
             &[&dir],
             |readers| {
                 let free = free_bucket(&readers[0], name)?;
-                let (ino, generation) = self.take_number()?;
+                let (ino, generation) = taken.get().map_or_else(|| self.take_number(), Ok)?;
+                taken.set(Some((ino, generation)));
                 let node = self.nodes.get_or_insert(ino);
                 Ok(((free, generation, Arc::clone(&node)), vec![node]))
             },
@@ -97,6 +100,7 @@ impl Shared {
                 let is_free = matches!(locked.record(node), Record::Unloaded);
                 let lba = node.ino.inode_lba();
                 if !is_free || update.allocated(self, lba..Lba(lba.0 + 1)) > 0 {
+                    taken.set(None);
                     return Ok(None); // somebody else was given the number, 2^28 numbers ago
                 }
                 let above = locked.inode(&dir)?;
