@@ -17,6 +17,7 @@ pub mod tpcc;
 
 pub mod trimbench;
 
+pub use block_stat::{DeviceTraffic, device_traffic, tree_bytes};
 pub use latencies::Summary;
 pub use requesters::{Footprint, Measured};
 pub use row_compression::RowCompression;
