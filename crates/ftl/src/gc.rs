@@ -168,10 +168,9 @@ impl Store {
                 map.relocate(moving.lba, &moving.extent, phys, moving.crc);
             }
             drop((map, log));
-            self.copy(&items, copies);
+            self.begin_writes(self.copy(&items, copies))?;
             break;
         }
-        self.begin_writes()?;
         if self.is_write_back_due(&self.map.read(), DIRTY_SHARE) {
             match self.write_back_into_spare() {
                 // A checkpoint must wait until this victim is done; so must memory.

@@ -108,6 +108,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         pins: (0..space.segments).map(|_| AtomicU32::new(0)).collect(),
         written: (0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect(),
         io_done: Arc::default(),
+        may_begin: Arc::default(),
         copied: Condvar::new(),
         buffers,
         background: Background::default(),

@@ -61,6 +61,8 @@ pub(crate) struct Store {
     pub(crate) written: Arc<[AtomicU32]>,
     /// A write ended; with `log`.
     pub(crate) io_done: Arc<Condvar>,
+    /// Another write may be begun; see `flush`.
+    pub(crate) may_begin: Arc<Condvar>,
     /// Reserved room was filled.
     pub(crate) copied: Condvar,
     pub(crate) buffers: Arc<Buffers>,
