@@ -263,6 +263,8 @@ pub(crate) struct Log {
     pub(crate) checkpoint_taken: usize,
     /// Where the next record of the map goes; only the holder of `maintenance` moves it.
     pub(crate) map_position: Option<Place>,
+    /// What is live, bookkeeping included, in bytes; see [`Space::cost`]. As of the last batch.
+    pub(crate) live_cost: u64,
     /// Bytes appended since the durable checkpoint began.
     pub(crate) bytes_since_checkpoint: u64,
     pub(crate) peak: Peak,
@@ -306,6 +308,7 @@ impl Log {
             map_segments,
             checkpoint_taken: 0,
             map_position: None,
+            live_cost: 0,
             bytes_since_checkpoint: 0,
             peak: Peak::default(),
             mean_batch: MeanBatch::default(),

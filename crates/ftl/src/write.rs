@@ -148,6 +148,7 @@ impl Store {
             }
         }
         log.peak.note(map.weight(0));
+        log.live_cost = Space::cost(map.total());
         (seq, copies)
     }
 }
