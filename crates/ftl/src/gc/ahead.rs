@@ -94,3 +94,45 @@ fn read(store: &Store, victim: Life) -> Result<Vec<Near>> {
     }
     Ok(near)
 }
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use std::sync::Arc;
+
+    use lacuna_device::{BlockDevice, MemDevice};
+
+    use super::*;
+    use crate::{FormatOptions, Lba, Op, Options, Stream, log::State, recovery, superblock};
+
+    #[test]
+    fn what_was_read_of_a_life_serves_no_other() {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+        let options = FormatOptions { segment_bytes: Some(1 << 20), ..FormatOptions::default() };
+        superblock::format(&*device, &options).unwrap();
+        let store = recovery::open(device, Options::default()).unwrap();
+        store.checkpoint().unwrap();
+        for page in 0..300 {
+            let (lba, data) = (Lba(page * 32), [1 + page as u8 % 200; 16384]);
+            store.write_batch(&[Op::Write { lba, data: &data }], Stream::Data).unwrap();
+        }
+        for page in (0..300).filter(|page| page % 16 > 0) {
+            store.write_batch(&[Op::Trim { lba: Lba(page * 32), sectors: 32 }], Stream::Data).unwrap();
+        }
+        store.flush_all().unwrap();
+        let lives: Vec<Life> = {
+            let log = store.log.lock();
+            log.in_state(State::Sealed).map(|segment| log.life(segment)).collect()
+        };
+        let mut ahead = Ahead::default();
+        let near = ahead.take(&store, lives[0]).unwrap();
+        assert!(near.life == lives[0] && !near.records.is_empty());
+        assert!(
+            near.chunks.iter().all(|(phys, chunk)| phys.segment == near.life.segment && chunk.len() == 16384)
+        );
+        assert_eq!((near.chunks.len(), ahead.0.len()), (4, 3), "the other sealed ones are there too");
+        let kept = ahead.0[0].life;
+        let later = Life { generation: kept.generation + 1, ..kept };
+        assert!(ahead.take(&store, later).is_none());
+        assert!(ahead.take(&store, kept).is_some_and(|near| near.life == kept));
+    }
+}
