@@ -26,6 +26,8 @@
 //! segment is counted as damaged and neither collected again nor reused until the store is opened anew, so that
 //! the error stays an error and collection goes on.
 
+mod ahead;
+
 use std::{collections::HashMap, ops::Range, sync::Arc, vec};
 
 use crc32c::crc32c;
@@ -44,6 +46,7 @@ use crate::{
     space::Space,
     store::Store,
 };
+use ahead::{Ahead, Near};
 
 /// Live bytes that are moved under one hold of the log's lock.
 const MOVE_BYTES: usize = 512 << 10;
@@ -67,20 +70,25 @@ impl Store {
         if log.victim.is_some() {
             return log.victim;
         }
+        let candidates = self.candidates(log, map).into_iter();
+        let (victim, _) = candidates.max_by(|left, right| left.1.total_cmp(&right.1))?;
+        let moved = Space::moved_bytes(map.live(victim)) as usize;
+        let waste = self.space.segment_bytes - self.space.usable_bytes();
+        let fits = AppendPoint::gc().any(|point| moved + waste <= log.room(point));
+        (fits || self.spare_for_gc(log) > 0).then_some(victim)
+    }
+
+    /// The segments that it would win room to collect, and how well each pays.
+    fn candidates(&self, log: &Log, map: &Map) -> Vec<(SegNo, f64)> {
         let candidates = log.in_state(State::Sealed).filter(|segment| {
             let live = map.live(*segment);
             live.extents > 0 && log.is_written(*segment) && self.space.worth_moving(live)
         });
         let worth = |segment: SegNo| {
             let age = log.last_seq.0.saturating_sub(log.segment(segment).opened_seq.0) + 1;
-            self.space.worth(map.live(segment), age)
+            (segment, self.space.worth(map.live(segment), age))
         };
-        let victim = candidates.map(|segment| (segment, worth(segment)));
-        let (victim, _) = victim.max_by(|left, right| left.1.total_cmp(&right.1))?;
-        let moved = Space::moved_bytes(map.live(victim)) as usize;
-        let waste = self.space.segment_bytes - self.space.usable_bytes();
-        let fits = AppendPoint::gc().any(|point| moved + waste <= log.room(point));
-        (fits || self.spare_for_gc(log) > 0).then_some(victim)
+        candidates.map(worth).collect()
     }
 
     /// Segments that collection may open.
@@ -88,15 +96,13 @@ impl Store {
         log.free.len().saturating_sub(self.checkpoint_reserve(log, log.peak.weight()))
     }
 
-    /// Moves a piece of what is live out of `victim`, the rest of which is left in `under_way`.
-    pub(crate) fn collect(&self, victim: SegNo, under_way: &mut Option<Collection>) -> Result<()> {
-        let mut collection = match under_way.take().filter(|collection| collection.goes_on(self, victim)) {
-            Some(collection) => collection,
-            None => Collection::begin(self, victim),
-        };
+    /// Moves a piece of what is live out of `victim`; the rest is left to the next turn.
+    pub(crate) fn collect(&self, victim: SegNo, turn: &mut Turn) -> Result<()> {
+        let under_way = turn.under_way.take().filter(|collection| collection.goes_on(self, victim));
+        let mut collection = under_way.unwrap_or_else(|| Collection::begin(self, victim, &mut turn.ahead));
         let corrupt = match collection.piece(self) {
             Ok(false) => {
-                *under_way = Some(collection);
+                turn.under_way = Some(collection);
                 return Ok(());
             }
             Ok(true) => collection.corrupt,
@@ -168,10 +174,9 @@ impl Store {
                 map.relocate(moving.lba, &moving.extent, phys, moving.crc);
             }
             drop((map, log));
-            self.copy(&items, copies);
+            self.begin_writes(self.copy(&items, copies))?;
             break;
         }
-        self.begin_writes()?;
         if self.is_write_back_due(&self.map.read(), DIRTY_SHARE) {
             match self.write_back_into_spare() {
                 // A checkpoint must wait until this victim is done; so must memory.
@@ -205,8 +210,15 @@ enum Source {
     Map(u64),
 }
 
+/// What is left from one turn of whoever holds `maintenance` to the next. In memory only.
+#[derive(Default)]
+pub(crate) struct Turn {
+    under_way: Option<Collection>,
+    ahead: Ahead,
+}
+
 /// The collection of one segment.
-pub(crate) struct Collection {
+struct Collection {
     victim: Life,
     classes: Classes,
     /// The victim's class.
@@ -217,6 +229,8 @@ pub(crate) struct Collection {
     gathered: Vec<(Lba, Extent)>,
     /// How many of them were.
     read: usize,
+    /// Chunks that were read ahead.
+    chunks: HashMap<PhysAddr, Vec<u8>>,
     /// What waits to be moved, and its bytes, by class.
     moving: [(Vec<Moving>, usize); CLASSES_MAX],
     verified: HashMap<PhysAddr, bool>,
@@ -225,7 +239,7 @@ pub(crate) struct Collection {
 }
 
 impl Collection {
-    fn begin(store: &Store, victim: SegNo) -> Collection {
+    fn begin(store: &Store, victim: SegNo, ahead: &mut Ahead) -> Collection {
         let live_bytes = store.map.read().total().bytes;
         let (victim, salt, class, classes, now) = {
             let mut log = store.log.lock();
@@ -233,7 +247,13 @@ impl Collection {
             let class = log.segment(victim).class;
             (log.life(victim), log.salt, class, log.classes(live_bytes), log.last_seq)
         };
-        let records = match read_footer(&*store.device, store.space, salt, victim) {
+        let (near, chunks) = match ahead.take(store, victim) {
+            Some(Near { records, chunks, .. }) => (Some(records), chunks),
+            None => (None, HashMap::new()),
+        };
+        let footer = near.map(|records| Ok(Ok(records)));
+        let read = || read_footer(&*store.device, store.space, salt, victim);
+        let records = match footer.unwrap_or_else(read) {
             Ok(Ok(records)) => Ok(records),
             // It was open when a process or the power ended, so there are few of them; or it is damaged.
             Ok(Err(_)) | Err(_) => scan(store, salt, victim),
@@ -248,6 +268,7 @@ impl Collection {
             source,
             gathered: Vec::new(),
             read: 0,
+            chunks,
             moving: Default::default(),
             verified: HashMap::new(),
             corrupt: 0,
@@ -317,7 +338,16 @@ impl Collection {
             bytes += usize::from(gathered[self.read].1.stored);
             self.read += 1;
         }
-        let mut rest = &gathered[from..self.read];
+        let chunks = std::mem::take(&mut self.chunks);
+        let mut others = Vec::new();
+        for (lba, extent) in &gathered[from..self.read] {
+            match chunks.get(&extent.phys) {
+                Some(chunk) => self.take(store, *lba, *extent, chunk)?,
+                None => others.push((*lba, *extent)),
+            }
+        }
+        self.chunks = chunks;
+        let mut rest = &others[..];
         while !rest.is_empty() {
             let runs = runs(&mut rest, 0);
             for (run, chunks) in runs.iter().zip(store.read_runs(&runs)?) {

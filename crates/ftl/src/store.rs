@@ -24,7 +24,7 @@ use crate::{
     background::Background,
     flush::Buffers,
     format::Superblock,
-    gc::Collection,
+    gc::Turn,
     log::Log,
     map::Map,
     recovery,
@@ -48,8 +48,8 @@ pub(crate) struct Store {
     pub(crate) space: Space,
     /// The superblock as last written; only a checkpoint (under `maintenance`) changes it.
     pub(crate) superblock: Mutex<Superblock>,
-    /// Held for a piece of collection, a checkpoint and the like; in it the collection under way.
-    pub(crate) maintenance: Mutex<Option<Collection>>,
+    /// Held for a piece of collection, a checkpoint and the like; in it what such a turn leaves to the next.
+    pub(crate) maintenance: Mutex<Turn>,
     pub(crate) log: Arc<Mutex<Log>>,
     pub(crate) map: RwLock<Map>,
     /// Leaves of the map that were read, and evicted, since open.
@@ -61,6 +61,8 @@ pub(crate) struct Store {
     pub(crate) written: Arc<[AtomicU32]>,
     /// A write ended; with `log`.
     pub(crate) io_done: Arc<Condvar>,
+    /// Another write may be begun; see `flush`.
+    pub(crate) may_begin: Arc<Condvar>,
     /// Reserved room was filled.
     pub(crate) copied: Condvar,
     pub(crate) buffers: Arc<Buffers>,

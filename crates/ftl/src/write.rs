@@ -62,8 +62,7 @@ impl Store {
             drop((map, log));
             self.make_room(|log, map| self.missing_segments(log, map, point, &batch))?;
         };
-        self.copy(&batch.items, copies);
-        self.begin_writes()?;
+        self.begin_writes(self.copy(&batch.items, copies))?;
         self.relieve();
         if is_due {
             self.background.kick();
@@ -149,6 +148,7 @@ impl Store {
             }
         }
         log.peak.note(map.weight(0));
+        log.live_cost = Space::cost(map.total());
         (seq, copies)
     }
 }
@@ -171,4 +171,72 @@ fn class_of(log: &Log, map: &Map, batch: &Batch<'_>) -> u8 {
     }
     let most = bytes.iter().zip(0..).max_by_key(|(bytes, _)| **bytes);
     most.filter(|(bytes, _)| **bytes > 0).map_or(classes.unknown(), |(_, class)| class)
+}
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use lacuna_device::{BlockDevice, MemDevice};
+
+    use super::*;
+    use crate::{FormatOptions, Lba, Options, recovery, superblock};
+
+    const LBA: Lba = Lba(32);
+
+    fn store() -> Store {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+        superblock::format(&*device, &FormatOptions::default()).unwrap();
+        let store = recovery::open(device, Options::default()).unwrap();
+        store.checkpoint().unwrap();
+        store
+    }
+
+    /// Accepts `batch`, of which nothing is copied yet.
+    fn reserve(store: &Store, batch: &Batch<'_>) -> (Seq, Vec<Copy>) {
+        store.apply(&mut store.log.lock(), &mut store.map.write(), AppendPoint::Data(0), batch)
+    }
+
+    #[test]
+    fn who_reads_what_is_being_copied_waits_for_it() {
+        let (store, data) = (store(), vec![7; 20_480]);
+        let batch = Batch::prepare(&[Op::Write { lba: LBA, data: &data }], true).unwrap();
+        let (_, copies) = reserve(&store, &batch);
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut back = vec![0; data.len()];
+                store.read(LBA, &mut back).unwrap();
+                back
+            });
+            // Woken in vain, it waits again.
+            for _ in 0..2 {
+                while !store.copied.notify_one() {
+                    assert!(!reader.is_finished(), "it did not wait");
+                    thread::yield_now();
+                }
+            }
+            drop(store.copy(&batch.items, copies));
+            assert!(reader.join().unwrap() == data);
+        });
+    }
+
+    #[test]
+    fn a_flush_waits_for_what_is_being_copied() {
+        let (store, data) = (store(), vec![7; 20_480]);
+        let batch = Batch::prepare(&[Op::Write { lba: LBA, data: &data }], true).unwrap();
+        let (seq, copies) = reserve(&store, &batch);
+        thread::scope(|scope| {
+            let flusher = scope.spawn(|| store.flush().unwrap());
+            for _ in 0..2 {
+                while store.io_done.notify_all() == 0 {
+                    assert!(!flusher.is_finished(), "it did not wait");
+                    thread::yield_now();
+                }
+            }
+            assert!(store.log.lock().flushed_seq < seq);
+            store.begin_writes(store.copy(&batch.items, copies)).unwrap();
+            flusher.join().unwrap();
+            assert_eq!(store.log.lock().flushed_seq, seq);
+        });
+    }
 }
