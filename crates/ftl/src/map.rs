@@ -328,19 +328,9 @@ impl Map {
         Some(self.root.absent_at(lba, self.total))
     }
 
-    /// All leaves that are not empty, in order. Leaves without a place come along, of the others
-    /// those of which `wants` says so, if they are in memory.
-    pub(crate) fn leaves(&self, wants: impl Fn(&LeafPlace) -> bool) -> Vec<LeafRef> {
-        let mut leaves = Vec::with_capacity(self.tally.leaves as usize);
-        self.root.for_each(SPACE, self.total, &mut |span, live, slot| {
-            if live.extents > 0 {
-                let place = slot.place();
-                let comes = place.as_ref().is_none_or(&wants);
-                let leaf = if comes { slot.leaf().cloned() } else { None };
-                leaves.push(LeafRef { span, live, leaf, place });
-            }
-        });
-        leaves
+    /// The leaves as they are now, at the cost of a reference.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot { root: self.root.clone(), total: self.total, leaves: self.tally.leaves }
     }
 
     /// What unmapping `ranges` (sorted, without overlap) would free: bytes, and how many extents
@@ -458,6 +448,31 @@ impl Map {
 /// A recount of the map, leaf by leaf in order.
 pub(crate) struct Recount {
     segments: Vec<Live>,
+/// All leaves of a map at one moment. As long as it exists, whoever changes the map copies what it leads to, and
+/// no leaf is evicted.
+pub(crate) struct Snapshot {
+    root: Node,
+    total: Live,
+    leaves: u64,
+}
+
+impl Snapshot {
+    /// All leaves that are not empty, in order. Leaves without a place come along, of the others
+    /// those of which `wants` says so, if they are in memory.
+    pub(crate) fn leaves(&self, wants: impl Fn(&LeafPlace) -> bool) -> Vec<LeafRef> {
+        let mut leaves = Vec::with_capacity(self.leaves as usize);
+        self.root.for_each(SPACE, self.total, &mut |span, live, slot| {
+            if live.extents > 0 {
+                let place = slot.place();
+                let comes = place.as_ref().is_none_or(&wants);
+                let leaf = if comes { slot.leaf().cloned() } else { None };
+                leaves.push(LeafRef { span, live, leaf, place });
+            }
+        });
+        leaves
+    }
+}
+
     total: Live,
     last_end: u64,
 }
