@@ -153,6 +153,10 @@ pub struct Stats {
     pub waiting_for_checkpoint: u64,
     /// Free segments that only checkpoints and collection may take.
     pub reserved_segments: u64,
+    /// Segments that are open for appends.
+    pub open_segments: u64,
+    /// Bytes of those that nothing was appended to yet.
+    pub open_room_bytes: u64,
     /// Bytes stored for what is mapped: sum of the stored bytes of all extents.
     pub allocated_bytes: u64,
     /// All segments in use in bytes: live data, garbage, log, checkpoint.
