@@ -162,11 +162,19 @@ impl Store {
                 moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
             let point = self.gc_point(&log, class, &items).ok_or_else(|| self.full(&log, &map))?;
+            let items = self.cut(&log, &map, point, &items);
             let (placed, copies) = log.append(point, RecordKind::Relocation, &items, &self.written);
-            for (moving, phys) in moving.iter().zip(placed) {
+            let mut placed = items.iter().zip(placed).peekable();
+            for moving in &moving {
                 log.peak.note_moved(&moving.extent);
-                map.relocate(moving.lba, &moving.extent, phys, moving.crc);
+                while let Some((item, phys)) =
+                    placed.next_if(|(item, _)| moving.range().contains(&item.lba.0))
+                {
+                    map.relocate(moving.lba, &moving.extent, item.range(), phys, item.crc);
+                }
             }
+            (moving.len()..items.len()).for_each(|_| log.peak.note_cut());
+            log.peak.note(map.weight(0));
             drop((map, log));
             self.copy(&items, copies);
             break;

@@ -158,7 +158,7 @@ impl Counters {
 
 /// The largest weight of a map that a recovery could bring back: that of any state since the last
 /// flush, because an unflushed trim may be undone by a power cut; and where a fragment was moved, the
-/// cuts that made it, because the relocation may survive the batches that cut.
+/// cuts that made it, because the relocation may survive the batches that cut. So may one that cut itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peak {
     since_flushed: u64,
@@ -185,6 +185,12 @@ impl Peak {
 
     pub(crate) fn flush_begins(&mut self, weight: u64) {
         self.since_flush_began = weight;
+    /// An extent was cut to be moved.
+    pub(crate) fn note_cut(&mut self) {
+        self.cuts_since_flushed += 1;
+        self.cuts_since_flush_began += 1;
+    }
+
         self.cuts_since_flush_began = 0;
     }
 
@@ -356,7 +362,7 @@ impl Log {
     }
 
     /// What is left of the segment that is open at `point`.
-    fn open_room(&self, point: AppendPoint) -> Option<Room> {
+    pub(crate) fn open_room(&self, point: AppendPoint) -> Option<Room> {
         let Place { offset, .. } = self.position(point)?;
         Some(Room::new(self.space, offset as usize, self.footers[point.index()].body_bytes()))
     }

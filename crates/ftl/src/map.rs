@@ -176,12 +176,15 @@ impl Map {
         index < leaf.len() && leaf.get(index) == (lba.0, *extent)
     }
 
-    /// Replaces `extent` at `lba`, which the map must hold, by a chunk with the same bytes.
-    pub(crate) fn relocate(&mut self, lba: Lba, extent: &Extent, phys: PhysAddr, crc: u32) {
-        assert!(self.holds(lba, extent), "relocation of an extent that is not mapped");
-        let stored = u16::try_from(extent.bytes()).expect("an extent is at most a chunk");
-        let moved = Extent { phys, stored, crc, skip: 0, ..*extent };
-        self.put(lba.0..lba.0 + u64::from(extent.sectors), moved);
+    /// Replaces the part of `extent` at `lba` that lies in `part`, which the map must hold, by a chunk with the
+    /// same bytes.
+    pub(crate) fn relocate(&mut self, lba: Lba, extent: &Extent, part: Range<u64>, phys: PhysAddr, crc: u32) {
+        let (start, old) = clip(lba.0, extent, &part).expect("a part of the extent");
+        let is_held =
+            matches!(self.extents(part.clone()).next(), Some(Ok(held)) if held == (Lba(start), old));
+        assert!(is_held, "relocation of an extent that is not mapped");
+        let stored = u16::try_from(old.bytes()).expect("an extent is at most a chunk");
+        self.put(part, Extent { phys, stored, crc, skip: 0, ..old });
     }
 
     /// All extents in `range`, cut to it, in order, up to the first leaf that must be read.
@@ -445,9 +448,6 @@ impl Map {
     }
 }
 
-/// A recount of the map, leaf by leaf in order.
-pub(crate) struct Recount {
-    segments: Vec<Live>,
 /// All leaves of a map at one moment. As long as it exists, whoever changes the map copies what it leads to, and
 /// no leaf is evicted.
 pub(crate) struct Snapshot {
@@ -473,6 +473,9 @@ impl Snapshot {
     }
 }
 
+/// A recount of the map, leaf by leaf in order.
+pub(crate) struct Recount {
+    segments: Vec<Live>,
     total: Live,
     last_end: u64,
 }

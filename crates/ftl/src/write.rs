@@ -1,15 +1,17 @@
 //! Batches into the log and the map.
 
+use std::borrow::Cow;
+
 use crate::{
     Error, Op, Result, Seq, Stream,
     background::DIRTY_SHARE,
-    batch::Batch,
+    batch::{Batch, Item, cut_to_fit},
     copies::Copy,
     format::{EntryKind, RecordKind},
     lifetime::CLASSES_MAX,
     log::{AppendPoint, Log},
     map::Map,
-    space::{GC_SEGMENTS, Space},
+    space::{EXTENT_BYTES, GC_SEGMENTS, Space},
     store::Store,
     sync::RwLockUpgradableReadGuard,
 };
@@ -37,7 +39,7 @@ impl Store {
         }
         // In memory before the log is locked, and kept there until the batch is applied.
         let mut leaves = Vec::new();
-        let (seq, copies, is_due, owed) = loop {
+        let (seq, items, copies, is_due, owed) = loop {
             let mut log = self.log.lock();
             self.check_poison(&log)?;
             let map = self.map.upgradable_read();
@@ -51,18 +53,19 @@ impl Store {
             }
             self.check_limits(&log, &map, &batch)?;
             let point = self.append_point(&log, &map, stream, &batch);
-            if self.missing_segments(&log, &map, point, &batch) == 0 {
+            let items = self.cut(&log, &map, point, &batch.items);
+            if self.missing_segments(&log, &map, point, &items) == 0 {
                 // Shared leaves would be copied to be changed.
                 drop(leaves);
                 let mut map = RwLockUpgradableReadGuard::upgrade(map);
-                let (seq, copies) = self.apply(&mut log, &mut map, point, &batch);
+                let (seq, copies) = self.apply(&mut log, &mut map, point, &batch, &items);
                 let is_due = self.is_due(&log) || self.is_write_back_due(&map, DIRTY_SHARE);
-                break (seq, copies, is_due, self.owed(&log, point, batch.log_bytes()));
+                break (seq, items, copies, is_due, self.owed(&log, point, batch.log_bytes()));
             }
             drop((map, log));
-            self.make_room(|log, map| self.missing_segments(log, map, point, &batch))?;
+            self.make_room(|log, map| self.missing_segments(log, map, point, &batch.items))?;
         };
-        self.copy(&batch.items, copies);
+        self.copy(&items, copies);
         self.begin_writes()?;
         self.relieve();
         if is_due {
@@ -79,7 +82,7 @@ impl Store {
             return AppendPoint::Log;
         }
         let own = AppendPoint::Data(class_of(log, map, batch));
-        if self.missing_segments(log, map, own, batch) == 0 {
+        if self.missing_segments(log, map, own, &batch.items) == 0 {
             return own;
         }
         let with_room = AppendPoint::data().find(|point| log.segments_needed(*point, &batch.items) == 0);
@@ -116,11 +119,37 @@ impl Store {
         }
     }
 
-    /// How many more segments must be free before the batch may be applied (rules 1 and 2 of
+    /// `items` that go to `point`, one of them perhaps cut in two, so that the segment open there is filled. An
+    /// extent more is worth that only where it takes no room that others count on: neither what may be live
+    /// is exceeded, nor must a segment more be kept for checkpoints.
+    pub(crate) fn cut<'i, 'a>(
+        &self,
+        log: &Log,
+        map: &Map,
+        point: AppendPoint,
+        items: &'i [Item<'a>],
+    ) -> Cow<'i, [Item<'a>]> {
+        let room = match log.open_room(point) {
+            Some(room) if log.segments_needed(point, items) > 0 => room,
+            _ => return Cow::Borrowed(items),
+        };
+        let fresh = items.iter().filter(|item| item.kind == EntryKind::Write);
+        let fresh_cost: u64 = fresh.map(|item| item.payload.len() as u64 + EXTENT_BYTES).sum();
+        let cost = Space::cost(map.total()) + fresh_cost + EXTENT_BYTES;
+        let weight = log.peak.weight();
+        let more = weight + 1 + map.weight(1) - map.weight(0);
+        let takes_a_segment = self.checkpoint_reserve(log, more) > self.checkpoint_reserve(log, weight);
+        match cost > self.limits(log).grow || takes_a_segment {
+            true => Cow::Borrowed(items),
+            false => cut_to_fit(items, room),
+        }
+    }
+
+    /// How many more segments must be free before a batch of `items` may be applied (rules 1 and 2 of
     /// [`crate::space`]).
-    fn missing_segments(&self, log: &Log, map: &Map, point: AppendPoint, batch: &Batch<'_>) -> usize {
-        let fresh = log.segments_needed(point, &batch.items);
-        let weight = log.peak.weight().max(map.weight(batch.items.len() as u64));
+    fn missing_segments(&self, log: &Log, map: &Map, point: AppendPoint, items: &[Item<'_>]) -> usize {
+        let fresh = log.segments_needed(point, items);
+        let weight = log.peak.weight().max(map.weight(items.len() as u64));
         let collection = if fresh > 0 { GC_SEGMENTS } else { 0 };
         let reserve = self.checkpoint_reserve(log, weight) + collection;
         (fresh + reserve).saturating_sub(log.free.len())
@@ -131,18 +160,25 @@ impl Store {
         self.space.checkpoint_reserve(weight, log.map_segments, log.checkpoint_taken)
     }
 
-    /// Numbers the batch and puts it into log and map, where its payload is to be copied next. No I/O, no
-    /// failure.
-    fn apply(&self, log: &mut Log, map: &mut Map, point: AppendPoint, batch: &Batch<'_>) -> (Seq, Vec<Copy>) {
-        if batch.items.is_empty() {
+    /// Numbers the batch and puts it, as `items`, into log and map, where its payload is to be copied next. No
+    /// I/O, no failure.
+    fn apply(
+        &self,
+        log: &mut Log,
+        map: &mut Map,
+        point: AppendPoint,
+        batch: &Batch<'_>,
+        items: &[Item<'_>],
+    ) -> (Seq, Vec<Copy>) {
+        if items.is_empty() {
             return (log.last_seq, Vec::new());
         }
         let seq = log.last_seq.next();
         log.last_seq = seq;
-        let (placed, copies) = log.append(point, RecordKind::Batch, &batch.items, &self.written);
+        let (placed, copies) = log.append(point, RecordKind::Batch, items, &self.written);
         log.counters.note_batch(point, batch.host_bytes);
         log.mean_batch.note(if point == AppendPoint::Log { 0 } else { batch.payload_bytes });
-        for (item, phys) in batch.items.iter().zip(placed) {
+        for (item, phys) in items.iter().zip(placed) {
             match item.kind {
                 EntryKind::Trim => map.trim(item.range()),
                 _ => map.write(item.lba, item.sectors, phys, item.payload.len() as u16, item.crc, seq),

@@ -156,13 +156,35 @@ fn sectors_of_their_own_and_whole_spaces() {
 }
 
 #[test]
+fn relocation_in_parts_keeps_the_bytes() {
+    let mut map = Map::new(4);
+    map.write(Lba(0), 32, PhysAddr { segment: SegNo(1), grain: 100 }, 16384, 1, Seq(1));
+    let (lba, whole) = all(&map, 0..100)[0];
+    let places = [(2, 200), (3, 300)].map(|(segment, grain)| PhysAddr { segment: SegNo(segment), grain });
+    map.relocate(lba, &whole, 0..20, places[0], 2);
+    map.relocate(lba, &whole, 20..32, places[1], 3);
+    let part = |phys, sectors: u8, crc| Extent {
+        phys,
+        stored: u16::from(sectors) * 512,
+        crc,
+        birth: Seq(1),
+        sectors,
+        skip: 0,
+    };
+    let parts = [(Lba(0), part(places[0], 20, 2)), (Lba(20), part(places[1], 12, 3))];
+    assert_eq!(all(&map, 0..100), parts);
+    assert_eq!(map.live(SegNo(1)), Live::default());
+    check_map(&map);
+}
+
+#[test]
 fn relocation_keeps_the_bytes_of_a_fragment() {
     let mut map = Map::new(4);
     map.write(Lba(0), 32, PhysAddr { segment: SegNo(1), grain: 100 }, 5008, 1, Seq(1));
     map.trim(0..4);
     let (lba, fragment) = all(&map, 0..100)[0];
     assert_eq!((lba, fragment.sectors, fragment.skip, fragment.bytes()), (Lba(4), 6, 4, 2960));
-    map.relocate(lba, &fragment, PhysAddr { segment: SegNo(2), grain: 200 }, 2);
+    map.relocate(lba, &fragment, 4..10, PhysAddr { segment: SegNo(2), grain: 200 }, 2);
     let (_, moved) = all(&map, 0..100)[0];
     assert_eq!((moved.stored, moved.skip, moved.sectors, moved.birth), (2960, 0, 6, Seq(1)));
     assert_eq!(map.live(SegNo(1)), Live::default());
