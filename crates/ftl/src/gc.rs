@@ -36,7 +36,7 @@ use crate::{
     background::DIRTY_SHARE,
     batch::Item,
     format::{Entry, EntryKind, Extent, Life, RECORDS_START, RecordKind, Salt},
-    lifetime::{CLASSES_MAX, Classes},
+    lifetime::{CLASSES_MAX, Classes, Expected},
     log::{AppendPoint, Log, State},
     map::Map,
     read::runs,
@@ -58,6 +58,7 @@ struct Moving {
     extent: Extent,
     bytes: Arc<Vec<u8>>,
     crc: u32,
+    expected: Expected,
 }
 
 impl Store {
@@ -164,6 +165,7 @@ impl Store {
             let point = self.gc_point(&log, class, &items).ok_or_else(|| self.full(&log, &map))?;
             let items = self.cut(&log, &map, point, &items);
             let (placed, copies) = log.append(point, RecordKind::Relocation, &items, &self.written);
+            moving.iter().for_each(|moving| log.note_expected(point, moving.expected, 1));
             let mut placed = items.iter().zip(placed).peekable();
             for moving in &moving {
                 log.peak.note_moved(&moving.extent);
@@ -217,8 +219,8 @@ enum Source {
 pub(crate) struct Collection {
     victim: Life,
     classes: Classes,
-    /// The victim's class.
-    class: u8,
+    /// How long what is in the victim was expected to live.
+    expected: Expected,
     now: Seq,
     source: Source,
     /// Live extents that were not read yet, in the order in which they lie.
@@ -235,11 +237,11 @@ pub(crate) struct Collection {
 impl Collection {
     fn begin(store: &Store, victim: SegNo) -> Collection {
         let live_bytes = store.map.read().total().bytes;
-        let (victim, salt, class, classes, now) = {
+        let (victim, salt, expected, classes, now) = {
             let mut log = store.log.lock();
             log.victim = Some(victim);
-            let class = log.segment(victim).class;
-            (log.life(victim), log.salt, class, log.classes(live_bytes), log.last_seq)
+            let expected = log.expected(victim);
+            (log.life(victim), log.salt, expected, log.classes(live_bytes), log.last_seq)
         };
         let records = match read_footer(&*store.device, store.space, salt, victim) {
             Ok(Ok(records)) => Ok(records),
@@ -250,7 +252,7 @@ impl Collection {
         let source = records.map_or(Source::Map(0), |records| Source::Records(records.into_iter()));
         Collection {
             victim,
-            class,
+            expected,
             classes,
             now,
             source,
@@ -347,10 +349,11 @@ impl Collection {
         }
         let piece = chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()].to_vec();
         let age = self.now.0.saturating_sub(extent.birth.0);
-        let class = usize::from(self.classes.moved(self.class, age));
+        let expected = self.classes.moved(self.expected, age);
+        let class = usize::from(self.classes.class(expected));
         let (moving, bytes) = &mut self.moving[class];
         *bytes += piece.len();
-        moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece) });
+        moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece), expected });
         match *bytes >= MOVE_BYTES.min(store.space.segment_bytes / 2) {
             true => self.switch(store, class),
             false => Ok(()),

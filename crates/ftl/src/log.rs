@@ -29,7 +29,7 @@ use crate::{
         ENTRY_BYTES, Entry, EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START,
         RecordHeader, RecordKind, Salt, SegmentHeader, SegmentKind,
     },
-    lifetime::{CLASSES_MAX, COLDEST, Classes, MeanBatch},
+    lifetime::{CLASSES_MAX, COLDEST, Classes, Expected, MeanBatch, MeanExpected},
     mutant::{Rule, is_broken},
     reuse::Coverage,
     space::Space,
@@ -64,6 +64,8 @@ pub(crate) struct Segment {
     pub(crate) opened_seq: Seq,
     /// How long its data is expected to live; see [`Classes`].
     pub(crate) class: u8,
+    /// The same, finer; since open.
+    pub(crate) expected: MeanExpected,
     /// A flush of everything that began when it was dead has ended.
     pub(crate) death_is_durable: bool,
 }
@@ -183,14 +185,14 @@ impl Peak {
         self.cuts_since_flush_began += cuts;
     }
 
-    pub(crate) fn flush_begins(&mut self, weight: u64) {
-        self.since_flush_began = weight;
     /// An extent was cut to be moved.
     pub(crate) fn note_cut(&mut self) {
         self.cuts_since_flushed += 1;
         self.cuts_since_flush_began += 1;
     }
 
+    pub(crate) fn flush_begins(&mut self, weight: u64) {
+        self.since_flush_began = weight;
         self.cuts_since_flush_began = 0;
     }
 
@@ -331,6 +333,7 @@ impl Log {
             epoch: life.epoch,
             opened_seq: self.last_seq,
             class: COLDEST,
+            expected: MeanExpected::default(),
             death_is_durable: false,
         };
         Some(life)
@@ -353,6 +356,19 @@ impl Log {
     /// The classes of data, with `live_bytes` in the store.
     pub(crate) fn classes(&self, live_bytes: u64) -> Classes {
         Classes::new(self.space.classes(), self.mean_batch.turnover(live_bytes))
+    }
+
+    /// What is expected of the data in a segment.
+    pub(crate) fn expected(&self, segment: SegNo) -> Expected {
+        let Segment { class, expected, .. } = self.segment(segment);
+        expected.or_of(*class)
+    }
+
+    /// That much is expected of `items` items that were appended at `point` just now.
+    pub(crate) fn note_expected(&mut self, point: AppendPoint, expected: Expected, items: usize) {
+        if let Some(segment) = self.open[point.index()] {
+            self.segments[segment.0 as usize].expected.note(expected, items);
+        }
     }
 
     /// Life of a segment that is not free.

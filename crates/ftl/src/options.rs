@@ -36,7 +36,7 @@ pub enum Stream {
 /// How [`crate::Ftl::format`] lays a store out.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
-    /// Segment size in bytes, a power of two from 64 KiB to 256 MiB; by default a 2048th of the
+    /// Segment size in bytes, a power of two from 64 KiB to 256 MiB; by default a 4096th of the
     /// capacity, at least 1 MiB and at most 64 MiB.
     pub segment_bytes: Option<u32>,
     /// Overwrite whatever the device holds.

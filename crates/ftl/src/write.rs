@@ -8,7 +8,7 @@ use crate::{
     batch::{Batch, Item, cut_to_fit},
     copies::Copy,
     format::{EntryKind, RecordKind},
-    lifetime::CLASSES_MAX,
+    lifetime::{Expected, MeanExpected},
     log::{AppendPoint, Log},
     map::Map,
     space::{EXTENT_BYTES, GC_SEGMENTS, Space},
@@ -52,13 +52,15 @@ impl Store {
                 continue;
             }
             self.check_limits(&log, &map, &batch)?;
-            let point = self.append_point(&log, &map, stream, &batch);
+            let expected = expected_of(&log, &map, &batch);
+            let point = self.append_point(&log, &map, stream, &batch, expected);
             let items = self.cut(&log, &map, point, &batch.items);
             if self.missing_segments(&log, &map, point, &items) == 0 {
                 // Shared leaves would be copied to be changed.
                 drop(leaves);
                 let mut map = RwLockUpgradableReadGuard::upgrade(map);
                 let (seq, copies) = self.apply(&mut log, &mut map, point, &batch, &items);
+                log.note_expected(point, expected, items.len());
                 let is_due = self.is_due(&log) || self.is_write_back_due(&map, DIRTY_SHARE);
                 break (seq, items, copies, is_due, self.owed(&log, point, batch.log_bytes()));
             }
@@ -77,11 +79,18 @@ impl Store {
 
     /// Where the batch goes: with data of its lifetime, unless that takes a segment that is not to spare
     /// and others have room.
-    fn append_point(&self, log: &Log, map: &Map, stream: Stream, batch: &Batch<'_>) -> AppendPoint {
+    fn append_point(
+        &self,
+        log: &Log,
+        map: &Map,
+        stream: Stream,
+        batch: &Batch<'_>,
+        expected: Expected,
+    ) -> AppendPoint {
         if stream == Stream::Log {
             return AppendPoint::Log;
         }
-        let own = AppendPoint::Data(class_of(log, map, batch));
+        let own = AppendPoint::Data(log.classes(map.total().bytes).class(expected));
         if self.missing_segments(log, map, own, &batch.items) == 0 {
             return own;
         }
@@ -189,22 +198,21 @@ impl Store {
     }
 }
 
-/// The class of most bytes of the batch, from a look at some of it.
-fn class_of(log: &Log, map: &Map, batch: &Batch<'_>) -> u8 {
+/// How long what the batch writes is expected to live, from a look at some of it.
+fn expected_of(log: &Log, map: &Map, batch: &Batch<'_>) -> Expected {
     let classes = log.classes(map.total().bytes);
-    let mut bytes = [0; CLASSES_MAX];
+    let mut mean = MeanExpected::default();
     let step = batch.items.len().div_ceil(LOOKED_AT_MAX).max(1);
     for item in batch.items.iter().step_by(step).filter(|item| item.kind == EntryKind::Write) {
-        let class = match map.extents(item.range()).next() {
+        let expected = match map.extents(item.range()).next() {
             // Leaves are in memory here; a hint would not be worth waiting for one.
-            None | Some(Err(_)) => classes.unknown(),
+            None | Some(Err(_)) => Expected::UNKNOWN,
             Some(Ok((_, old))) => {
                 let interval = log.last_seq.0 - old.birth.0;
-                classes.overwritten(log.segment(old.phys.segment).class, interval)
+                classes.overwritten(log.expected(old.phys.segment), interval)
             }
         };
-        bytes[usize::from(class)] += item.payload.len();
+        mean.note(expected, item.payload.len());
     }
-    let most = bytes.iter().zip(0..).max_by_key(|(bytes, _)| **bytes);
-    most.filter(|(bytes, _)| **bytes > 0).map_or(classes.unknown(), |(_, class)| class)
+    mean.get().unwrap_or(Expected::UNKNOWN)
 }
