@@ -1,5 +1,5 @@
-//! The map on one core: memory, look-up, insert, overwrite, split, trim, and the hold of its lock at the
-//! beginning of a checkpoint.
+//! The map on one core: memory, look-up, insert, overwrite, split, trim; and of the beginning of a checkpoint
+//! the hold of its lock, and the walk without it.
 //!
 //!     cargo bench -p lacuna-ftl --features bench --bench map
 //!
@@ -111,9 +111,16 @@ fn speed(criterion: &mut Criterion<ProcessorTime>) {
     // All leaves are dirty, so each is referred to: the worst case of a checkpoint's beginning.
     // Nothing of it is in the cache, as after other work.
     let mut other = vec![0u8; 256 << 20];
-    group.bench_function("beginning of a checkpoint", |bench| {
-        let use_cache = || other.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
-        bench.iter_batched(use_cache, |()| black_box(map.snapshot()), BatchSize::PerIteration);
+    let mut use_cache = || other.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+    group.bench_function("beginning of a checkpoint: hold", |bench| {
+        bench.iter_batched(&mut use_cache, |()| map.snapshot(), BatchSize::PerIteration);
+    });
+    group.bench_function("beginning of a checkpoint: walk", |bench| {
+        let snapshot = || {
+            use_cache();
+            map.snapshot()
+        };
+        bench.iter_batched_ref(snapshot, |snapshot| black_box(snapshot.walk()), BatchSize::PerIteration);
     });
     drop(other);
     let mut birth = 2 * CHUNKS;

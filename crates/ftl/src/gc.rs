@@ -38,7 +38,7 @@ use crate::{
     background::DIRTY_SHARE,
     batch::Item,
     format::{Entry, EntryKind, Extent, Life, RECORDS_START, RecordKind, Salt},
-    lifetime::{CLASSES_MAX, Classes},
+    lifetime::{CLASSES_MAX, Classes, Expected},
     log::{AppendPoint, Log, State},
     map::Map,
     read::runs,
@@ -61,6 +61,7 @@ struct Moving {
     extent: Extent,
     bytes: Arc<Vec<u8>>,
     crc: u32,
+    expected: Expected,
 }
 
 impl Store {
@@ -168,11 +169,20 @@ impl Store {
                 moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
             let point = self.gc_point(&log, class, &items).ok_or_else(|| self.full(&log, &map))?;
+            let items = self.cut(&log, &map, point, &items);
             let (placed, copies) = log.append(point, RecordKind::Relocation, &items, &self.written);
-            for (moving, phys) in moving.iter().zip(placed) {
+            moving.iter().for_each(|moving| log.note_expected(point, moving.expected, 1));
+            let mut placed = items.iter().zip(placed).peekable();
+            for moving in &moving {
                 log.peak.note_moved(&moving.extent);
-                map.relocate(moving.lba, &moving.extent, phys, moving.crc);
+                while let Some((item, phys)) =
+                    placed.next_if(|(item, _)| moving.range().contains(&item.lba.0))
+                {
+                    map.relocate(moving.lba, &moving.extent, item.range(), phys, item.crc);
+                }
             }
+            (moving.len()..items.len()).for_each(|_| log.peak.note_cut());
+            log.peak.note(map.weight(0));
             drop((map, log));
             self.begin_writes(self.copy(&items, copies))?;
             break;
@@ -221,8 +231,8 @@ pub(crate) struct Turn {
 struct Collection {
     victim: Life,
     classes: Classes,
-    /// The victim's class.
-    class: u8,
+    /// How long what is in the victim was expected to live.
+    expected: Expected,
     now: Seq,
     source: Source,
     /// Live extents that were not read yet, in the order in which they lie.
@@ -241,11 +251,11 @@ struct Collection {
 impl Collection {
     fn begin(store: &Store, victim: SegNo, ahead: &mut Ahead) -> Collection {
         let live_bytes = store.map.read().total().bytes;
-        let (victim, salt, class, classes, now) = {
+        let (victim, salt, expected, classes, now) = {
             let mut log = store.log.lock();
             log.victim = Some(victim);
-            let class = log.segment(victim).class;
-            (log.life(victim), log.salt, class, log.classes(live_bytes), log.last_seq)
+            let expected = log.expected(victim);
+            (log.life(victim), log.salt, expected, log.classes(live_bytes), log.last_seq)
         };
         let (near, chunks) = match ahead.take(store, victim) {
             Some(Near { records, chunks, .. }) => (Some(records), chunks),
@@ -262,7 +272,7 @@ impl Collection {
         let source = records.map_or(Source::Map(0), |records| Source::Records(records.into_iter()));
         Collection {
             victim,
-            class,
+            expected,
             classes,
             now,
             source,
@@ -369,10 +379,11 @@ impl Collection {
         }
         let piece = chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()].to_vec();
         let age = self.now.0.saturating_sub(extent.birth.0);
-        let class = usize::from(self.classes.moved(self.class, age));
+        let expected = self.classes.moved(self.expected, age);
+        let class = usize::from(self.classes.class(expected));
         let (moving, bytes) = &mut self.moving[class];
         *bytes += piece.len();
-        moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece) });
+        moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece), expected });
         match *bytes >= MOVE_BYTES.min(store.space.segment_bytes / 2) {
             true => self.switch(store, class),
             false => Ok(()),

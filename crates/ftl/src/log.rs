@@ -29,7 +29,7 @@ use crate::{
         ENTRY_BYTES, Entry, EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START,
         RecordHeader, RecordKind, Salt, SegmentHeader, SegmentKind,
     },
-    lifetime::{CLASSES_MAX, COLDEST, Classes, MeanBatch},
+    lifetime::{CLASSES_MAX, COLDEST, Classes, Expected, MeanBatch, MeanExpected},
     mutant::{Rule, is_broken},
     reuse::Coverage,
     space::Space,
@@ -64,6 +64,8 @@ pub(crate) struct Segment {
     pub(crate) opened_seq: Seq,
     /// How long its data is expected to live; see [`Classes`].
     pub(crate) class: u8,
+    /// The same, finer; since open.
+    pub(crate) expected: MeanExpected,
     /// A flush of everything that began when it was dead has ended.
     pub(crate) death_is_durable: bool,
 }
@@ -172,7 +174,7 @@ impl Counters {
 
 /// The largest weight of a map that a recovery could bring back: that of any state since the last
 /// flush, because an unflushed trim may be undone by a power cut; and where a fragment was moved, the
-/// cuts that made it, because the relocation may survive the batches that cut.
+/// cuts that made it, because the relocation may survive the batches that cut. So may one that cut itself.
 #[derive(Debug, Default)]
 pub(crate) struct Peak {
     flushed: Since,
@@ -203,6 +205,11 @@ impl Peak {
         let is_cut_behind = end < usize::from(extent.stored).div_ceil(SECTOR);
         let cuts = u64::from(is_cut_before) + u64::from(is_cut_behind);
         self.all().for_each(|since| since.cuts += cuts);
+    }
+
+    /// An extent was cut to be moved.
+    pub(crate) fn note_cut(&mut self) {
+        self.all().for_each(|since| since.cuts += 1);
     }
 
     pub(crate) fn flush_begins(&mut self, weight: u64) {
@@ -351,6 +358,7 @@ impl Log {
             epoch: life.epoch,
             opened_seq: self.last_seq,
             class: COLDEST,
+            expected: MeanExpected::default(),
             death_is_durable: false,
         };
         Some(life)
@@ -375,6 +383,19 @@ impl Log {
         Classes::new(self.space.classes(), self.mean_batch.turnover(live_bytes))
     }
 
+    /// What is expected of the data in a segment.
+    pub(crate) fn expected(&self, segment: SegNo) -> Expected {
+        let Segment { class, expected, .. } = self.segment(segment);
+        expected.or_of(*class)
+    }
+
+    /// That much is expected of `items` items that were appended at `point` just now.
+    pub(crate) fn note_expected(&mut self, point: AppendPoint, expected: Expected, items: usize) {
+        if let Some(segment) = self.open[point.index()] {
+            self.segments[segment.0 as usize].expected.note(expected, items);
+        }
+    }
+
     /// Life of a segment that is not free.
     pub(crate) fn life(&self, segment: SegNo) -> Life {
         let Segment { generation, epoch, .. } = *self.segment(segment);
@@ -382,7 +403,7 @@ impl Log {
     }
 
     /// What is left of the segment that is open at `point`.
-    fn open_room(&self, point: AppendPoint) -> Option<Room> {
+    pub(crate) fn open_room(&self, point: AppendPoint) -> Option<Room> {
         let Place { offset, .. } = self.position(point)?;
         Some(Room::new(self.space, offset as usize, self.footers[point.index()].body_bytes()))
     }

@@ -26,7 +26,7 @@ use crate::{
     checkpoint,
     fault::LeafReader,
     format::{Marks, Salt, SegmentHeader, Superblock},
-    lifetime::COLDEST,
+    lifetime::{COLDEST, MeanExpected},
     log::{Log, Segment, State},
     replay::Replay,
     reuse::Coverage,
@@ -80,7 +80,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         let (generation, epoch) = header.map_or((0, 0), |header| (header.generation, header.epoch));
         let opened_seq = header.map_or(Seq(0), |header| header.opened_seq);
         let class = header.map_or(COLDEST, |header| header.class);
-        Segment { state, generation, epoch, opened_seq, class, death_is_durable: false }
+        let expected = MeanExpected::default();
+        Segment { state, generation, epoch, opened_seq, class, expected, death_is_durable: false }
     });
     let seen = headers.iter().flatten();
     let epoch_next = seen.clone().map(|header| header.epoch).max().unwrap_or(0).max(superblock.epoch) + 1;
