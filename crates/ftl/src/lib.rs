@@ -191,6 +191,7 @@ pub use fault::Kept;
 pub use options::{
     CheckDepth, Finding, FormatOptions, Op, Options, Report, Stats, Stream, StreamStats, Work,
 };
+pub use read::Mapped;
 pub use scrub::{Damage, Scrub};
 pub use store::{BATCH_BYTES_MAX, Ftl};
 

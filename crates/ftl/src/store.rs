@@ -18,8 +18,8 @@ use std::{
 use lacuna_device::BlockDevice;
 
 use crate::{
-    CheckDepth, Error, FormatOptions, Kept, Lba, Op, Options, Report, Result, SECTOR, Scrub, Seq, Stats,
-    Stream, Work,
+    CheckDepth, Error, FormatOptions, Kept, Lba, Mapped, Op, Options, Report, Result, SECTOR, Scrub, Seq,
+    Stats, Stream, Work,
     addr::SegNo,
     background::Background,
     flush::Buffers,
@@ -288,6 +288,15 @@ impl Ftl {
     /// As [`Ftl::read`].
     pub fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
         self.store.read_sectors(lbas)
+    }
+
+    /// What is mapped in `range` from its start on, up to about `bytes_max` bytes but at least one extent,
+    /// read at the same time, wherever it lies.
+    ///
+    /// # Errors
+    /// As [`Ftl::read`].
+    pub fn read_mapped(&self, range: Range<Lba>, bytes_max: usize) -> Result<Mapped> {
+        self.store.read_mapped(range.start.0..range.end.0, bytes_max)
     }
 
     /// Brings the parts of the map into memory that changes of `ranges` need, and keeps them there.
