@@ -71,6 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         requesters: arguments.requesters,
         warmup: Duration::from_secs(arguments.warmup),
         seconds: Duration::from_secs(arguments.seconds),
+        requests_min: 0,
         seed: arguments.seed,
         epoch_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
         distribution: arguments.distribution.clone(),
