@@ -89,8 +89,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
         fs::write(path, text).with_context(|| path.display().to_string())?;
     }
-    match runs.iter().find_map(|run| run.violation.as_ref().map(|violation| (run, violation))) {
-        Some((run, violation)) => bail!("{}: {} tables: {violation}", target.name(), run.tables),
+    match runs.iter().find_map(|run| run.figures.violation.as_ref().map(|violation| (run, violation))) {
+        Some((run, violation)) => bail!("{}: {} tables: {violation}", target.name(), run.figures.tables),
         None => Ok(()),
     }
 }
@@ -102,7 +102,7 @@ fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLo
     let mut report =
         tpcc::run(&database, config, kind.name(), algorithm, acks).with_context(|| target.name())?;
     if kind == Kind::Row {
-        report.row_compression = Some(database.row_compression()?);
+        report.figures.row_compression = Some(database.row_compression()?);
     }
     database.close()?;
     Ok(report)

@@ -67,12 +67,12 @@ fn a_run_is_sound_and_proves_its_acknowledgements() {
     let log = scratch.0.join("acks");
     let db = MemoryDb { lose_every: 10_007, ..MemoryDb::default() };
     let report = run_in_memory(&db, &scratch, &AckLog::create(&log).unwrap());
-    assert_eq!(report.violation, None);
+    assert_eq!(report.figures.violation, None);
     assert_eq!(report.nodes, 2000);
     assert!(report.links > 20_000 && report.requests >= 3000);
     // The load alone makes enough calls for some to lose, however slow the machine is.
     assert!(db.calls.load(Relaxed) > db.lose_every);
-    assert!(report.ops.iter().map(|(_, summary)| summary.count).sum::<u64>() == report.requests);
+    assert!(report.figures.ops.iter().map(|(_, summary)| summary.count).sum::<u64>() == report.requests);
     let verified = verify_acks(&db, &log).unwrap();
     assert!(verified.acks > 0 && verified.links >= report.links);
 }
