@@ -3,18 +3,21 @@
 //! Whoever has filled a piece begins its write and goes on; at most [`IN_FLIGHT_MAX`] are on their way.
 //! A flush is led by one thread for all that wait: it hands out the tails, waits for all writes begun
 //! before, and syncs. A piece that is being filled yet is written by who fills it; the flush waits for that
-//! too. Those that come meanwhile wait for it to end; whom it covers returns, and one of the others leads
-//! the next. Nobody else is woken.
+//! too. Up to [`LED_MAX`] are led at a time, so that a database's log need not wait for the sync of its
+//! tables to end before its own begins. Others that come meanwhile wait; whom an ended flush covers
+//! returns, and one of those that no flush covers yet leads the next. Nobody else is woken.
 //!
 //! Invariants:
 //! 1. No lock is held while the device is called, which may call back before it returns.
 //! 2. A flush covers only what was appended when it began, and syncs only after all of that is on the
 //!    device.
-//! 3. When a flush ends, one of those that it does not cover is woken, or all if it failed: so somebody
+//! 3. When a flush ends, one of those that no flush covers is woken, or all if it failed: so somebody
 //!    leads as long as somebody waits.
-//! 4. A store is dropped only once no write is on its way.
+//! 4. Flushes end in the order in which they began, and none ends well after one has failed. So what was
+//!    flushed only grows, and an error that the device told another is nobody's success.
+//! 5. A store is dropped only once no write is on its way.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use lacuna_device::{self as device, AlignedBuf, Filled};
 
@@ -32,6 +35,9 @@ use crate::{
 /// Pieces on their way to the device at a time: enough to keep a fast one busy. Few where
 /// every order is tried.
 const IN_FLIGHT_MAX: usize = if cfg!(feature = "shuttle") { 2 } else { 16 };
+
+/// Flushes that are led at a time. More would make each smaller.
+const LED_MAX: usize = 2;
 
 /// Memory that pieces are made in, used again and again.
 pub(crate) struct Buffers {
@@ -76,11 +82,16 @@ enum Cover {
     All,
 }
 
-/// Who leads a flush, and who waits for it to end.
+/// Which flushes are led, and who waits for them to end.
 #[derive(Default)]
 pub(crate) struct Flushes {
-    is_led: bool,
+    /// The last batch that each covers, in the order in which they began.
+    led: VecDeque<Seq>,
+    /// Flushes that have ended.
+    ended: u64,
     waiting: Vec<Waiting>,
+    /// An older flush has ended, or failed.
+    turn: Arc<Condvar>,
 }
 
 struct Waiting {
@@ -90,21 +101,49 @@ struct Waiting {
 }
 
 impl Flushes {
-    /// Wakes those whose batch is durable, and of the others the one that came first.
-    fn ended(&mut self, flushed: Seq) {
-        self.is_led = false;
+    /// Whether `target` is to be waited for rather than led for.
+    fn must_wait(&self, target: Option<Seq>) -> bool {
+        self.led.len() >= LED_MAX || self.is_led_for(target)
+    }
+
+    fn is_led_for(&self, target: Option<Seq>) -> bool {
+        target.is_some_and(|target| self.led.back().is_some_and(|covered| *covered >= target))
+    }
+
+    /// Begins a flush up to `batches`; returns its number.
+    fn begin(&mut self, batches: Seq) -> u64 {
+        assert!(self.led.back().is_none_or(|covered| *covered <= batches), "flushes began out of order");
+        self.led.push_back(batches);
+        self.ended + self.led.len() as u64 - 1
+    }
+
+    /// Whether all flushes before `number` have ended.
+    fn is_next(&self, number: u64) -> bool {
+        self.ended == number
+    }
+
+    /// The oldest flush has ended and all up to `flushed` is durable: wakes those whose batch is, and of
+    /// those that no flush covers the one that came first.
+    fn end(&mut self, flushed: Seq) {
+        self.led.pop_front().expect("it was begun");
+        self.ended += 1;
+        self.turn.notify_all();
         let mut has_leader = false;
-        self.waiting.retain(|waiting| {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|waiting| {
             let is_covered = waiting.target.is_some_and(|target| target <= flushed);
-            let wakes = is_covered || !std::mem::replace(&mut has_leader, true);
-            if wakes {
+            let leads =
+                !is_covered && !self.is_led_for(waiting.target) && !std::mem::replace(&mut has_leader, true);
+            if is_covered || leads {
                 waiting.woken.notify_one();
             }
-            !wakes
+            !(is_covered || leads)
         });
+        self.waiting = waiting;
     }
 
     pub(crate) fn wake_all(&mut self) {
+        self.turn.notify_all();
         for waiting in self.waiting.drain(..) {
             waiting.woken.notify_one();
         }
@@ -200,7 +239,7 @@ impl Store {
         self.flush_until(self.log.lock(), None, Cover::All)
     }
 
-    /// Returns once the batch `target` is durable; until then leads a flush whenever nobody else does.
+    /// Returns once the batch `target` is durable; until then leads a flush unless others lead enough.
     /// One flush of one's own is always enough.
     fn flush_until(&self, mut log: MutexGuard<'_, Log>, target: Option<Seq>, cover: Cover) -> Result<()> {
         loop {
@@ -208,27 +247,21 @@ impl Store {
             if target.is_some_and(|target| log.flushed_seq >= target) {
                 return Ok(());
             }
-            if !log.flushes.is_led {
-                break;
+            if !log.flushes.must_wait(target) {
+                return self.lead_flush(log, cover);
             }
             let woken = Arc::new(Condvar::new());
             log.flushes.waiting.push(Waiting { target, woken: Arc::clone(&woken) });
             woken.wait(&mut log);
         }
-        log.flushes.is_led = true;
-        let result = self.lead_flush(log, cover);
-        let mut log = self.log.lock();
-        let flushed = log.flushed_seq;
-        log.flushes.ended(flushed);
-        result
     }
 
-    /// One flush: hand out all tails, wait until they and all earlier writes are on the device, sync.
+    /// One flush: hand out all tails, wait until they and all earlier writes are on the device, sync, and
+    /// wait for flushes that began before. One that fails has failed the store, and all others with it.
     fn lead_flush(&self, mut log: MutexGuard<'_, Log>, cover: Cover) -> Result<()> {
-        let durable = match cover {
-            Cover::Batches => Marks { batches: log.last_seq, moves: log.flushed_move },
-            Cover::All => Marks { batches: log.last_seq, moves: log.last_move },
-        };
+        let batches = log.last_seq;
+        let moves = (cover == Cover::All).then_some(log.last_move);
+        let number = log.flushes.begin(batches);
         let (weight, dead) = {
             let map = self.map.read();
             let dead = if cover == Cover::All { self.dead(&log, &map) } else { Vec::new() };
@@ -247,9 +280,17 @@ impl Store {
         if let Err(error) = synced {
             return Err(self.poison(&mut log, error));
         }
+        while !log.flushes.is_next(number) {
+            self.check_failure(&mut log)?;
+            let turn = Arc::clone(&log.flushes.turn);
+            turn.wait(&mut log);
+        }
+        self.check_failure(&mut log)?;
+        let durable = Marks { batches, moves: moves.unwrap_or(log.flushed_move) };
         assert!(log.durable().max(durable) == durable, "flushes went backwards");
         log.note_flushed(durable, &dead);
         log.counters.flushes += 1;
+        log.flushes.end(batches);
         Ok(())
     }
 
@@ -304,21 +345,47 @@ impl Store {
 mod tests {
     use super::*;
 
+    fn waiting(targets: &[Option<u64>]) -> Flushes {
+        let mut flushes = Flushes::default();
+        for target in targets {
+            flushes.waiting.push(Waiting { target: target.map(Seq), woken: Arc::default() });
+        }
+        flushes
+    }
+
+    fn left(flushes: &mut Flushes, flushed: u64) -> Vec<Option<Seq>> {
+        flushes.end(Seq(flushed));
+        flushes.waiting.iter().map(|waiting| waiting.target).collect()
+    }
+
     /// Invariant 3.
     #[test]
     fn an_ended_flush_wakes_whom_it_covers_and_one_more() {
-        let mut flushes = Flushes { is_led: true, waiting: Vec::new() };
-        for target in [Some(5), Some(9), None, Some(3), Some(7)] {
-            flushes.waiting.push(Waiting { target: target.map(Seq), woken: Arc::default() });
+        let mut flushes = waiting(&[Some(5), Some(9), None, Some(3), Some(7)]);
+        for (flushed, then) in
+            [(5, vec![None, Some(Seq(7))]), (6, vec![Some(Seq(7))]), (6, vec![]), (9, vec![])]
+        {
+            flushes.begin(Seq(flushed));
+            assert_eq!(left(&mut flushes, flushed), then, "after a flush up to {flushed}");
         }
-        let mut left = |flushed| {
-            flushes.ended(Seq(flushed));
-            assert!(!flushes.is_led);
-            flushes.waiting.iter().map(|waiting| waiting.target).collect::<Vec<_>>()
-        };
-        assert_eq!(left(5), [None, Some(Seq(7))], "5 and 3 are covered, 9 leads");
-        assert_eq!(left(6), [Some(Seq(7))]);
-        assert_eq!(left(6), []);
-        assert_eq!(left(9), []);
+    }
+
+    /// Whom a flush covers that is led yet sleeps on; who has nobody leads.
+    #[test]
+    fn nobody_is_woken_for_what_another_flush_covers() {
+        let mut flushes = waiting(&[]);
+        assert!(!flushes.must_wait(Some(Seq(1))));
+        let first = flushes.begin(Seq(5));
+        assert!(
+            flushes.must_wait(Some(Seq(5))) && !flushes.must_wait(Some(Seq(6))) && !flushes.must_wait(None)
+        );
+        let second = flushes.begin(Seq(7));
+        assert!(flushes.must_wait(Some(Seq(9))) && flushes.must_wait(None));
+        assert!(flushes.is_next(first) && !flushes.is_next(second), "invariant 4");
+        flushes.waiting = waiting(&[Some(6), Some(5), Some(9), Some(8), None]).waiting;
+        assert_eq!(left(&mut flushes, 5), [Some(Seq(6)), Some(Seq(8)), None], "5 is covered, 9 leads");
+        assert!(flushes.is_next(second));
+        flushes.begin(Seq(9));
+        assert_eq!(left(&mut flushes, 7), [Some(Seq(8))], "6 is covered, 8 is led for, none leads");
     }
 }

@@ -159,18 +159,27 @@ impl Counters {
 /// The largest weight of a map that a recovery could bring back: that of any state since the last
 /// flush, because an unflushed trim may be undone by a power cut; and where a fragment was moved, the
 /// cuts that made it, because the relocation may survive the batches that cut.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Peak {
-    since_flushed: u64,
-    since_flush_began: u64,
-    cuts_since_flushed: u64,
-    cuts_since_flush_began: u64,
+    flushed: Since,
+    /// Of each flush that is led, oldest first.
+    began: VecDeque<Since>,
+}
+
+/// The same, since some moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Since {
+    weight: u64,
+    cuts: u64,
 }
 
 impl Peak {
+    fn all(&mut self) -> impl Iterator<Item = &mut Since> {
+        [&mut self.flushed].into_iter().chain(&mut self.began)
+    }
+
     pub(crate) fn note(&mut self, weight: u64) {
-        self.since_flushed = self.since_flushed.max(weight);
-        self.since_flush_began = self.since_flush_began.max(weight);
+        self.all().for_each(|since| since.weight = since.weight.max(weight));
     }
 
     /// `extent` was moved.
@@ -179,22 +188,20 @@ impl Peak {
         let end = usize::from(extent.skip + extent.sectors);
         let is_cut_behind = end < usize::from(extent.stored).div_ceil(SECTOR);
         let cuts = u64::from(is_cut_before) + u64::from(is_cut_behind);
-        self.cuts_since_flushed += cuts;
-        self.cuts_since_flush_began += cuts;
+        self.all().for_each(|since| since.cuts += cuts);
     }
 
     pub(crate) fn flush_begins(&mut self, weight: u64) {
-        self.since_flush_began = weight;
-        self.cuts_since_flush_began = 0;
+        self.began.push_back(Since { weight, cuts: 0 });
     }
 
+    /// The oldest flush has ended.
     pub(crate) fn flushed(&mut self) {
-        self.since_flushed = self.since_flush_began;
-        self.cuts_since_flushed = self.cuts_since_flush_began;
+        self.flushed = self.began.pop_front().expect("it began");
     }
 
     pub(crate) fn weight(&self) -> u64 {
-        self.since_flushed + self.cuts_since_flushed
+        self.flushed.weight + self.flushed.cuts
     }
 }
 
