@@ -3,6 +3,7 @@
 mod ack_file;
 mod block_stat;
 pub mod engine;
+mod figures;
 pub mod iobench;
 mod latencies;
 pub mod linkbench;
@@ -17,6 +18,6 @@ pub mod tpcc;
 
 pub mod trimbench;
 
+pub use figures::Figures;
 pub use latencies::Summary;
 pub use requesters::{Footprint, Measured};
-pub use row_compression::RowCompression;
