@@ -1,4 +1,5 @@
-//! Where a directory is mounted from, and what the system counts for the block device below it.
+//! Where a directory is mounted from, what the system counts for the block device below it, and the room that
+//! its files take.
 
 use std::{
     ffi::OsString,
@@ -12,22 +13,31 @@ use rustix::fs::{major, minor};
 
 /// What a block device did since the system started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DeviceTraffic {
+pub struct DeviceTraffic {
+    /// Bytes read.
     pub read_bytes: u64,
+    /// Bytes written.
     pub written_bytes: u64,
+    /// Times that its cache was flushed.
+    pub flushes: u64,
 }
 
 impl DeviceTraffic {
-    pub(crate) fn since(self, before: DeviceTraffic) -> DeviceTraffic {
+    /// What it did since `before`.
+    pub fn since(self, before: DeviceTraffic) -> DeviceTraffic {
         DeviceTraffic {
             read_bytes: self.read_bytes - before.read_bytes,
             written_bytes: self.written_bytes - before.written_bytes,
+            flushes: self.flushes - before.flushes,
         }
     }
 }
 
 /// Reads the counters of a block device.
-pub(crate) fn device_traffic(device: &Path) -> Result<DeviceTraffic> {
+///
+/// # Errors
+/// When it is none, or has no counters.
+pub fn device_traffic(device: &Path) -> Result<DeviceTraffic> {
     let named = || device.display().to_string();
     let number = fs::metadata(device).with_context(named)?.rdev();
     if number == 0 {
@@ -38,12 +48,30 @@ pub(crate) fn device_traffic(device: &Path) -> Result<DeviceTraffic> {
     parse_stat(&text).with_context(|| format!("{path}: {text:?}"))
 }
 
-/// Sectors of 512 bytes stand in the third and the seventh column (Documentation/block/stat.rst).
+/// Sectors of 512 bytes stand in the third and the seventh column, flushes in the sixteenth
+/// (Documentation/block/stat.rst); before Linux 5.5 nobody counted these.
 fn parse_stat(text: &str) -> Option<DeviceTraffic> {
-    let mut columns = text.split_whitespace().map(str::parse::<u64>);
-    let read = columns.nth(2)?.ok()?;
-    let written = columns.nth(3)?.ok()?;
-    Some(DeviceTraffic { read_bytes: read * 512, written_bytes: written * 512 })
+    let columns: Vec<u64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+    Some(DeviceTraffic {
+        read_bytes: columns.get(2)? * 512,
+        written_bytes: columns.get(6)? * 512,
+        flushes: columns.get(15).copied().unwrap_or(0),
+    })
+}
+
+/// Room that all files below a directory take, in bytes; nothing when it cannot be listed.
+pub fn tree_bytes(directory: &Path) -> Option<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(directory).ok()? {
+        let entry = entry.ok()?;
+        // A database may remove its files meanwhile.
+        let Ok(metadata) = entry.metadata() else { continue };
+        bytes += metadata.blocks() * 512;
+        if metadata.is_dir() {
+            bytes += tree_bytes(&entry.path())?;
+        }
+    }
+    Some(bytes)
 }
 
 /// The mount that a path lies in.
@@ -123,7 +151,8 @@ mod tests {
     fn counters_of_devices_are_read() {
         let text = "     1010      44   8000   8 5 6 24 8 9 10 11 12 13 14 15 16 17\n";
         let traffic = parse_stat(text).unwrap();
-        assert_eq!(traffic, DeviceTraffic { read_bytes: 8000 * 512, written_bytes: 24 * 512 });
+        assert_eq!(traffic, DeviceTraffic { read_bytes: 8000 * 512, written_bytes: 24 * 512, flushes: 16 });
+        assert_eq!(parse_stat("1 2 3 4 5 6 7").unwrap().flushes, 0);
         assert_eq!(parse_stat("1 2 3"), None);
     }
 

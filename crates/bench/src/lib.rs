@@ -15,9 +15,9 @@ mod row_compression;
 mod shuffle;
 mod side_by_side;
 pub mod tpcc;
-
 pub mod trimbench;
 
+pub use block_stat::{DeviceTraffic, device_traffic, tree_bytes};
 pub use figures::Figures;
 pub use latencies::Summary;
 pub use requesters::{Footprint, Measured};

@@ -188,7 +188,7 @@ impl Target for StoreTarget {
     fn traffic(&self) -> Result<Option<DeviceTraffic>> {
         let stats = self.0.stats()?;
         let (read_bytes, written_bytes) = (stats.device_read_bytes, stats.device_written_bytes);
-        Ok(Some(DeviceTraffic { read_bytes, written_bytes }))
+        Ok(Some(DeviceTraffic { read_bytes, written_bytes, ..DeviceTraffic::default() }))
     }
 }
 

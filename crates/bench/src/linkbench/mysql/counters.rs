@@ -1,8 +1,7 @@
-//! What the system knows of a server on this machine: its writes, its processor time, its files.
+//! What the system knows of a server on this machine: its writes, its processor time.
 
 use std::{
     fmt, fs,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -103,21 +102,6 @@ pub(super) fn processor_seconds(pid: u32) -> Option<f64> {
     let mut columns = behind.split_whitespace().skip(11).map(str::parse::<u64>);
     let ticks = columns.next()?.ok()? + columns.next()?.ok()?;
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-}
-
-/// Room that all files below a directory take.
-pub(super) fn tree_bytes(directory: &Path) -> Option<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(directory).ok()? {
-        let entry = entry.ok()?;
-        // A server may remove its files meanwhile.
-        let Ok(metadata) = entry.metadata() else { continue };
-        bytes += metadata.blocks() * 512;
-        if metadata.is_dir() {
-            bytes += tree_bytes(&entry.path())?;
-        }
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

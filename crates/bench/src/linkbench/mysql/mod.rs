@@ -27,11 +27,12 @@ use anyhow::{Context, Result, bail, ensure};
 use super::db::{Db, DbError, DbResult};
 use crate::{
     Footprint, Measured,
+    block_stat::tree_bytes,
     mysql::{Address, Connection, Error, Login, Statement},
 };
 
 pub use counters::Written;
-use counters::{processor_seconds, server_process, tree_bytes};
+use counters::{processor_seconds, server_process};
 use statements::Shape;
 pub use txn::SqlTxn;
 
