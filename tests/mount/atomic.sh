@@ -24,17 +24,28 @@ blocks() {
     ' "$@"
 }
 
+# How many writes the daemon has answered.
+writes() {
+    "$LACUNA" metrics "$store" | awk '$1 == "lacuna_writes_total" { print $2 }'
+}
+
+has_written() {
+    [ "$(writes)" -ge "$1" ]
+}
+
 for round in $(seq "${ROUNDS:-1}"); do
     for shape in "libaio 65536" "io_uring 65536" "psync 1048576" "libaio 1048576" "io_uring 1048576"; do
         read -r engine bytes <<<"$shape"
         run=$((run % 250 + 1))
         file=$mnt/$bytes
         [ -e "$file" ] || truncate -s 64M "$file"
+        enough=$(($(writes) + 256))
         fio --name=atomic --filename="$file" --size=64M --bs="$bytes" --rw=randwrite --norandommap=1 \
-            --time_based --runtime=60 --direct=1 --ioengine="$engine" --iodepth=16 --randseed="$RANDOM" \
+            --time_based --runtime=600 --direct=1 --ioengine="$engine" --iodepth=16 --randseed="$RANDOM" \
             --buffer_pattern="0x$(printf %02x "$run")" >"$WORK/fio.log" 2>&1 &
         fio=$!
-        sleep "1.$((RANDOM % 10))"
+        await "fio does not write" has_written "$enough"
+        sleep "0.$((RANDOM % 10))"
         kill -0 "$fio" || { cat "$WORK/fio.log" >&2; fail "fio ended early"; }
         kill_daemon
         { wait "$fio" || true; } 2>/dev/null

@@ -22,12 +22,17 @@ writer() {
     done
 }
 
+has_acknowledged() {
+    [ -n "$(cat "$WORK"/acks-* 2>/dev/null)" ]
+}
+
 for round in $(seq "${ROUNDS:-3}"); do
     pids=()
     for me in 1 2 3 4; do
         writer "$me" &
         pids+=($!)
     done
+    await "nothing is acknowledged" has_acknowledged
     sleep "$((1 + RANDOM % 2)).$((RANDOM % 10))"
     kill_daemon
     wait "${pids[@]}" || true

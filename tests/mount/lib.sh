@@ -44,6 +44,17 @@ build() {
     export LACUNA
 }
 
+# Waits until a command succeeds, for minutes if the machine is that busy; fails with what it waited for.
+await() {
+    local what=$1
+    shift
+    for _ in $(seq 1200); do
+        ! "$@" || return 0
+        sleep 0.1
+    done
+    fail "$what, not even after minutes"
+}
+
 # A fresh store of the given size, mounted on $mnt with the given options.
 start() {
     local size=$1

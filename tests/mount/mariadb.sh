@@ -25,7 +25,7 @@ start_mariadb() {
         --innodb-compression-default=ON --innodb-flush-neighbors=0 --innodb-buffer-pool-size=64M \
         --innodb-flush-method=O_DIRECT >>"$WORK/mariadb.log" 2>&1 &
     mariadb_pid=$!
-    for _ in $(seq 300); do
+    for _ in $(seq 1200); do
         sql "select 1" >/dev/null 2>&1 && return
         kill -0 "$mariadb_pid" 2>/dev/null || break
         sleep 0.1
@@ -91,15 +91,21 @@ committer() {
         id=$((id + 4))
     done
 }
+has_acknowledged() {
+    [ "$(wc -l <"$WORK/acks")" -gt "$1" ]
+}
+touch "$WORK/acks"
 next=1
 for round in $(seq "$rounds"); do
     for victim in lacuna mariadbd both; do
+        acknowledged=$(wc -l <"$WORK/acks")
         writers=()
         for writer in 0 1 2 3; do
             committer "$((next + writer))" &
             writers+=($!)
         done
-        sleep "$((2 + RANDOM % 2)).$((RANDOM % 10))"
+        await "nothing is acknowledged" has_acknowledged "$acknowledged"
+        sleep "$((1 + RANDOM % 2)).$((RANDOM % 10))"
         [ "$victim" = mariadbd ] || kill_daemon
         [ "$victim" = lacuna ] || kill -9 "$mariadb_pid" 2>/dev/null || true
         # On a dead mount mariadbd ends by itself, or is ended.

@@ -28,7 +28,7 @@ sql() {
 }
 
 start_postgres() {
-    as_postgres pg_ctl start -w -t 120 -D "$data" -l "$WORK/socket/log" -o "-c listen_addresses= \
+    as_postgres pg_ctl start -w -t 600 -D "$data" -l "$WORK/socket/log" -o "-c listen_addresses= \
         -c unix_socket_directories=$WORK/socket -c shared_buffers=16MB -c max_wal_size=64MB \
         -c checkpoint_timeout=30s -c dynamic_shared_memory_type=mmap -c full_page_writes=$full_pages" >"$WORK/start.log" 2>&1 ||
         { tail -20 "$WORK/start.log" "$WORK/socket/log" >&2; fail "postgres does not start"; }
@@ -40,7 +40,7 @@ kill_postgres() {
     local pids
     pids="$postmaster $(pgrep -P "$postmaster" || true)"
     kill -9 $pids 2>/dev/null || true
-    for _ in $(seq 300); do
+    for _ in $(seq 1200); do
         kill -0 $pids 2>/dev/null || return 0
         sleep 0.1
     done
@@ -55,6 +55,14 @@ committer() {
     seq "$1" 4 "$(($1 + 4000000))" |
         awk '{ print "insert into acks values (" $1 ", repeat(md5(\x27" $1 "\x27), 20));\n\\echo " $1 }' |
         as_postgres psql -qAtX -v ON_ERROR_STOP=1 2>/dev/null >"$WORK/acks-$1" || true
+}
+
+has_history() {
+    [ "$(sql "select count(*) > $1 from pgbench_history")" = t ]
+}
+
+has_acknowledged() {
+    [ -n "$(cat "$WORK"/acks-* 2>/dev/null)" ]
 }
 
 prove() {
@@ -84,17 +92,15 @@ for round in $(seq "$((rounds * 3))"); do
     victim=${victims[round % 3]}
     what="round $round, $victim killed, ${remount_with[*]}"
     before=$(sql "select count(*) from pgbench_history")
-    as_postgres pgbench -n -c 4 -j 2 -T 60 >"$WORK/pgbench.log" 2>&1 &
+    as_postgres pgbench -n -c 4 -j 2 -T 600 >"$WORK/pgbench.log" 2>&1 &
     clients=($!)
     for client in 0 1 2 3; do
         committer "$((next + client))" &
         clients+=($!)
     done
     # On a busy machine it takes a while until they work.
-    for _ in $(seq 300); do
-        [ "$(sql "select count(*) > $before from pgbench_history")" = f ] || break
-        sleep 0.1
-    done
+    await "pgbench commits nothing" has_history "$before"
+    await "nothing is acknowledged" has_acknowledged
     sleep "$((2 + RANDOM % 3)).$((RANDOM % 10))"
     if [ "$victim" != postgres ]; then kill_daemon; fi
     if [ "$victim" = lacuna ]; then sleep 1; fi

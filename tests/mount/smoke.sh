@@ -75,6 +75,14 @@ done
 mount -o remount,rw "$mnt" && (touch "$mnt/new") 2>/dev/null && fail "a store opened for reading was written to"
 "$LACUNA" remount "$mnt" 2>"$WORK/error" && fail "a store opened for reading becomes writable"
 grep -q 'open for reading only' "$WORK/error" || fail "remount: $(cat "$WORK/error")"
+# As mount(8) calls /sbin/mount.fuse.lacuna, where it is, for `mount -o remount,rw`.
+ln -s "$LACUNA" "$WORK/mount.fuse.lacuna"
+options=rw,nosuid,nodev,relatime,remount,user_id=0,group_id=0,default_permissions
+mount -o remount,ro "$mnt"
+"$WORK/mount.fuse.lacuna" "$store" "$mnt" -o "$options" 2>"$WORK/error" && fail "mount(8)'s helper says yes"
+[ "$(wc -l <"$WORK/error")" = 1 ] && grep -q 'open for reading only' "$WORK/error" ||
+    fail "mount(8)'s helper: $(cat "$WORK/error")"
+findmnt -no OPTIONS "$mnt" | grep -q '^ro,' || fail "a store opened for reading becomes writable"
 umount_store
 mount_store
 # Read-only and back while it is mounted: by the kernel alone, and as mount(8) asks for it with a line in fstab.

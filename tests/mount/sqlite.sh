@@ -94,7 +94,7 @@ client() {
 # deleted in some processes' maps, which is said of their dentry and not of the inode that they share.
 maps_shared_memory() {
     local range
-    for _ in $(seq 300); do
+    for _ in $(seq 1200); do
         range=$(awk '/database-shm/ { print $1; exit }' "/proc/$1/maps")
         if [ -n "$range" ]; then
             [ "$(stat -L -c '%i %h' "/proc/$1/map_files/$range")" = "$(stat -c '%i 1' "$database-shm")" ]
@@ -103,6 +103,10 @@ maps_shared_memory() {
         sleep 0.1
     done
     return 1
+}
+
+has_committed() {
+    [ "$(wc -l <"$WORK/acks")" -gt "$1" ]
 }
 
 tell_clients() {
@@ -133,6 +137,7 @@ for round in $(seq "$((rounds * 3))"); do
     for pid in "${writers[@]}"; do
         maps_shared_memory "$pid" || { tell_clients >&2; fail "$what: client $pid maps no -shm file"; }
     done
+    await "nothing is committed" has_committed "$before"
     sleep "$((1 + RANDOM % 2)).$((RANDOM % 10))"
     for pid in "${writers[@]}"; do
         kill -0 "$pid" || { tell_clients >&2; fail "$what: client $pid ended by itself"; }

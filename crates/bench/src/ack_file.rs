@@ -5,27 +5,37 @@
 //! changed, so the lines survive a `kill -9` of the process at any moment.
 
 use std::{
+    fmt::{self, Write as _},
     fs::File,
     io::{BufRead, BufReader, Read, Write},
+    marker::PhantomData,
     path::{Path, PathBuf},
     str::FromStr,
 };
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Writes lines.
-#[derive(Debug)]
-pub(crate) struct AckFile {
-    path: PathBuf,
-    file: File,
+/// What one commit of a benchmark changed; each displays as a line, without its end.
+pub trait Acknowledgement: fmt::Display {
+    /// Says whose file it is, and of which version.
+    const FIRST_LINE: &'static str;
 }
 
-impl AckFile {
-    /// Starts the file anew.
+/// Writes acknowledgements.
+#[derive(Debug)]
+pub struct AckFile<A> {
+    path: PathBuf,
+    file: File,
+    of: PhantomData<fn(A)>,
+}
+
+impl<A: Acknowledgement> AckFile<A> {
+    /// Starts the log anew.
     ///
     /// # Errors
-    /// When it cannot be written, or exists and does not begin with `first_line`.
-    pub(crate) fn create(path: &Path, first_line: &str) -> Result<AckFile> {
+    /// When the file cannot be written, or exists and is something else than such a log.
+    pub fn create(path: &Path) -> Result<AckFile<A>> {
+        let first_line = A::FIRST_LINE;
         let named = || path.display().to_string();
         if path.exists() {
             let mut start = Vec::new();
@@ -40,18 +50,22 @@ impl AckFile {
         File::create(path).and_then(|file| file.set_len(0)).with_context(named)?;
         let mut file = File::options().append(true).open(path).with_context(named)?;
         writeln!(file, "{first_line}").with_context(named)?;
-        Ok(AckFile { path: path.to_owned(), file })
+        Ok(AckFile { path: path.to_owned(), file, of: PhantomData })
     }
 
-    /// Appends whole lines in one write.
-    pub(crate) fn append(&self, lines: &str) -> Result<()> {
+    /// Appends what one commit changed in one write.
+    pub(crate) fn append(&self, acks: &[A]) -> Result<()> {
+        let mut lines = String::new();
+        for ack in acks {
+            writeln!(lines, "{ack}").expect("a string takes everything");
+        }
         (&self.file).write_all(lines.as_bytes()).with_context(|| self.path.display().to_string())
     }
 }
 
 /// Hands every line behind the first to `add`, which says whether it is an acknowledgement. An unfinished
 /// last line is what a crash leaves and is not one.
-pub(crate) fn read(path: &Path, first_line: &str, mut add: impl FnMut(&str) -> bool) -> Result<()> {
+pub(crate) fn read<A: Acknowledgement>(path: &Path, mut add: impl FnMut(&str) -> bool) -> Result<()> {
     let named = || path.display().to_string();
     let mut file = BufReader::new(File::open(path).with_context(named)?);
     let mut line = String::new();
@@ -60,7 +74,7 @@ pub(crate) fn read(path: &Path, first_line: &str, mut add: impl FnMut(&str) -> b
         file.read_line(&mut line).with_context(named)?;
         let Some(text) = line.strip_suffix('\n') else { break };
         if number == 1 {
-            ensure!(text == first_line, "{}: not an acknowledgement log", path.display());
+            ensure!(text == A::FIRST_LINE, "{}: not an acknowledgement log", path.display());
         } else if !add(text) {
             bail!("{}: line {number} is not an acknowledgement: {text:?}", path.display());
         }

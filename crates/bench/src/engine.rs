@@ -4,17 +4,17 @@ use std::{ops::Bound, sync::Arc};
 
 use anyhow::{Context, Result, bail};
 use lacuna_device::Place;
-use lacuna_engine::{Direction, Error, Store, StoreOptions, TableOptions, TransactionOptions};
+use lacuna_engine::{Direction, Error, RowStats, Store, StoreOptions, TableOptions, TransactionOptions};
 
 use crate::{
-    Footprint, Measured, RowCompression,
+    Footprint, Measured,
     linkbench::{Db, DbError, DbResult, Table, Txn, Visit},
 };
 
 /// A store of the engine with the tables of LinkBench.
 pub struct EngineDb {
     store: Store,
-    tables: [lacuna_engine::Table; 4],
+    tables: Vec<lacuna_engine::Table>,
 }
 
 impl EngineDb {
@@ -27,20 +27,8 @@ impl EngineDb {
         store_options: StoreOptions,
         table_options: TableOptions,
     ) -> Result<EngineDb> {
-        let name = place.name().to_owned();
-        let named = || name.clone();
-        let store = Store::open(place, store_options).with_context(named)?;
-        for table in Table::ALL {
-            if store.table(table.name()).with_context(named)?.is_some() {
-                bail!(
-                    "{name}: holds the table {} already; give another place, or remove this one's content",
-                    table.name()
-                );
-            }
-        }
-        let make = |table: Table| store.create_table(table.name(), table_options).with_context(named);
-        let [node, link, link_by_time, count] = Table::ALL.map(make);
-        let tables = [node?, link?, link_by_time?, count?];
+        let names = Table::ALL.map(Table::name);
+        let (store, tables) = create_tables(place, store_options, &names, table_options)?;
         Ok(EngineDb { store, tables })
     }
 
@@ -49,24 +37,13 @@ impl EngineDb {
     /// # Errors
     /// When a table is missing, and whatever the engine fails with.
     pub fn open(place: Arc<dyn Place>, store_options: StoreOptions) -> Result<EngineDb> {
-        let name = place.name().to_owned();
-        let named = || name.clone();
-        if place.list().with_context(named)?.is_empty() {
-            bail!("{name}: holds no tables");
-        }
-        let store = Store::open(place, store_options).with_context(named)?;
-        let find = |table: Table| {
-            let found = store.table(table.name()).with_context(named)?;
-            found.with_context(|| format!("{name}: holds no table {}", table.name()))
-        };
-        let [node, link, link_by_time, count] = Table::ALL.map(find);
-        let tables = [node?, link?, link_by_time?, count?];
+        let (store, tables) = open_tables(place, store_options, &Table::ALL.map(Table::name))?;
         Ok(EngineDb { store, tables })
     }
 
     /// What row compression did since the store was opened.
-    pub fn row_compression(&self) -> Result<RowCompression> {
-        RowCompression::of(&self.store)
+    pub fn row_compression(&self) -> Result<RowStats> {
+        Ok(self.store.stats()?.row)
     }
 
     /// Writes everything and stops the store.
@@ -95,6 +72,53 @@ impl Measured for EngineDb {
     }
 }
 
+/// Opens the store in `place`, or makes one in an empty place, and makes the tables `names` in it. They come in
+/// the same order.
+///
+/// # Errors
+/// When one of them is there already, and whatever the engine fails with.
+pub(crate) fn create_tables(
+    place: Arc<dyn Place>,
+    store_options: StoreOptions,
+    names: &[&str],
+    table_options: TableOptions,
+) -> Result<(Store, Vec<lacuna_engine::Table>)> {
+    let at = place.name().to_owned();
+    let named = || at.clone();
+    let store = Store::open(place, store_options).with_context(named)?;
+    for name in names {
+        if store.table(name).with_context(named)?.is_some() {
+            bail!("{at}: holds the table {name} already; give another place, or remove this one's content");
+        }
+    }
+    let make = |name: &&str| store.create_table(name, table_options).with_context(named);
+    let tables = names.iter().map(make).collect::<Result<_>>()?;
+    Ok((store, tables))
+}
+
+/// Opens the store in `place`, which has the tables `names`. They come in the same order.
+///
+/// # Errors
+/// When one of them is missing, and whatever the engine fails with.
+pub(crate) fn open_tables(
+    place: Arc<dyn Place>,
+    store_options: StoreOptions,
+    names: &[&str],
+) -> Result<(Store, Vec<lacuna_engine::Table>)> {
+    let at = place.name().to_owned();
+    let named = || at.clone();
+    if place.list().with_context(named)?.is_empty() {
+        bail!("{at}: holds no tables");
+    }
+    let store = Store::open(place, store_options).with_context(named)?;
+    let find = |name: &&str| {
+        let found = store.table(name).with_context(named)?;
+        found.with_context(|| format!("{at}: holds no table {name}"))
+    };
+    let tables = names.iter().map(find).collect::<Result<_>>()?;
+    Ok((store, tables))
+}
+
 /// Sizes and traffic of a store.
 pub(crate) fn footprint(store: &Store) -> Result<Footprint> {
     let place = store.stats()?.place;
@@ -109,7 +133,7 @@ pub(crate) fn footprint(store: &Store) -> Result<Footprint> {
 /// A transaction of [`EngineDb`].
 pub struct EngineTxn<'db> {
     txn: lacuna_engine::Txn,
-    tables: &'db [lacuna_engine::Table; 4],
+    tables: &'db [lacuna_engine::Table],
 }
 
 /// What an error of the engine means to a client.

@@ -3,6 +3,7 @@
 mod ack_file;
 mod block_stat;
 pub mod engine;
+mod figures;
 pub mod iobench;
 mod latencies;
 pub mod linkbench;
@@ -14,10 +15,9 @@ mod row_compression;
 mod shuffle;
 mod side_by_side;
 pub mod tpcc;
-
 pub mod trimbench;
 
 pub use block_stat::{DeviceTraffic, device_traffic, tree_bytes};
+pub use figures::Figures;
 pub use latencies::Summary;
 pub use requesters::{Footprint, Measured};
-pub use row_compression::RowCompression;

@@ -55,9 +55,22 @@ pub(crate) struct Plan {
     pub requesters: u32,
     pub warmup: Duration,
     pub seconds: Duration,
+    /// The measured part goes on until so many requests were made, however long that takes.
+    pub requests_min: u64,
     pub quiet: bool,
     /// How many operations there are.
     pub operations: usize,
+}
+
+impl Plan {
+    /// Requests after which at least `requests_min` were measured, when the measured part begins after `done`.
+    fn enough(self, done: u64) -> u64 {
+        match self.requests_min {
+            0 => 0,
+            // Each requester may still end one that began before.
+            measured => done + u64::from(self.requesters) + measured,
+        }
+    }
 }
 
 /// What the request phase found.
@@ -111,12 +124,13 @@ pub(crate) fn run<R: Requester>(
         thread::scope(|scope| {
             let requesters: Vec<_> =
                 (0..u64::from(plan.requesters)).map(|number| scope.spawn(move || work(number))).collect();
-            wait_unless_stopped(&phase, plan.warmup);
+            wait_unless_stopped(&phase, plan.warmup, || true);
             let before = database.footprint()?;
             let (start, cpu_start) = (Instant::now(), cpu_seconds() + database.server_cpu_seconds());
             let warm = phase.compare_exchange(WARMING, MEASURED, Relaxed, Relaxed).is_ok();
             if warm {
-                wait_unless_stopped(&phase, plan.seconds);
+                let enough = plan.enough(requests.load(Relaxed));
+                wait_unless_stopped(&phase, plan.seconds, || requests.load(Relaxed) >= enough);
             }
             phase.store(STOPPED, Relaxed);
             let (mut latencies, mut retries) = (Latencies::new(plan.operations), 0);
@@ -164,13 +178,15 @@ fn run_one(
     }
 }
 
-fn wait_unless_stopped(phase: &AtomicU8, time: Duration) {
+/// Returns when `time` has passed and `is_enough`, or when the phase was stopped.
+fn wait_unless_stopped(phase: &AtomicU8, time: Duration, is_enough: impl Fn() -> bool) {
     let start = Instant::now();
-    while let Some(left) = time.checked_sub(start.elapsed()) {
-        if phase.load(Relaxed) == STOPPED {
+    loop {
+        let left = time.saturating_sub(start.elapsed());
+        if phase.load(Relaxed) == STOPPED || (left.is_zero() && is_enough()) {
             return;
         }
-        thread::sleep(left.min(Duration::from_millis(20)));
+        thread::sleep(left.clamp(Duration::from_millis(1), Duration::from_millis(20)));
     }
 }
 

@@ -71,6 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         requesters: arguments.requesters,
         warmup: Duration::from_secs(arguments.warmup),
         seconds: Duration::from_secs(arguments.seconds),
+        requests_min: 0,
         seed: arguments.seed,
         epoch_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
         distribution: arguments.distribution.clone(),
@@ -97,8 +98,8 @@ pub(crate) fn conclude(
         let text = format!("{}\n", serde_json::to_string_pretty(&report())?);
         fs::write(path, text).with_context(|| path.display().to_string())?;
     }
-    match runs.iter().find_map(|run| run.violation.as_ref().map(|violation| (run, violation))) {
-        Some((run, violation)) => bail!("{place}: {} tables: {violation}", run.tables),
+    match runs.iter().find_map(|run| run.figures.violation.as_ref().map(|violation| (run, violation))) {
+        Some((run, violation)) => bail!("{place}: {} tables: {violation}", run.figures.tables),
         None => Ok(()),
     }
 }
@@ -110,7 +111,7 @@ fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLo
     let mut report =
         linkbench::run(&db, config, kind.name(), algorithm, acks).with_context(|| target.name())?;
     if kind == Kind::Row {
-        report.row_compression = Some(db.row_compression()?);
+        report.figures.row_compression = Some(db.row_compression()?);
     }
     db.close()?;
     Ok(report)

@@ -117,9 +117,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// The words of the command line; those of `mount.lacuna` in our own terms.
+/// The words of the command line; those of mount(8)'s helper in our own terms.
 fn words(mut given: std::env::ArgsOs) -> Result<Vec<OsString>, String> {
-    let is_helper = |name: &OsString| Path::new(name).file_name().is_some_and(|name| name == mount::HELPER);
+    let is_helper = |name: &OsString| Path::new(name).file_name().is_some_and(mount::is_helper);
     match given.next() {
         Some(name) if is_helper(&name) => {
             mount::arguments_of_helper(given, rustix::process::geteuid().is_root())

@@ -26,7 +26,10 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = Scale::ITEMS, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     items: u32,
     /// Customers and first orders of each district; TPC-C has 3000, fewer are for trials
-    #[arg(long, default_value_t = Scale::CUSTOMERS, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(
+        long, default_value_t = Scale::CUSTOMERS,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
     customers: u32,
     /// Threads that run transactions
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -50,7 +53,10 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "store", conflicts_with_all = ["ack_log", "json", "trace"])]
     verify: bool,
     /// The same, and that every commit in this acknowledgement log is in the store
-    #[arg(long, value_name = "FILE", requires = "store", conflicts_with_all = ["verify", "ack_log", "json", "trace"])]
+    #[arg(
+        long, value_name = "FILE", requires = "store",
+        conflicts_with_all = ["verify", "ack_log", "json", "trace"]
+    )]
     verify_acks: Option<PathBuf>,
 }
 
@@ -69,6 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         requesters: arguments.requesters,
         warmup: Duration::from_secs(arguments.warmup),
         seconds: Duration::from_secs(arguments.seconds),
+        requests_min: 0,
         seed: arguments.seed,
         epoch_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
         quiet: false,
@@ -82,8 +89,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
         fs::write(path, text).with_context(|| path.display().to_string())?;
     }
-    match runs.iter().find_map(|run| run.violation.as_ref().map(|violation| (run, violation))) {
-        Some((run, violation)) => bail!("{}: {} tables: {violation}", target.name(), run.tables),
+    match runs.iter().find_map(|run| run.figures.violation.as_ref().map(|violation| (run, violation))) {
+        Some((run, violation)) => bail!("{}: {} tables: {violation}", target.name(), run.figures.tables),
         None => Ok(()),
     }
 }
@@ -95,7 +102,7 @@ fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLo
     let mut report =
         tpcc::run(&database, config, kind.name(), algorithm, acks).with_context(|| target.name())?;
     if kind == Kind::Row {
-        report.row_compression = Some(database.row_compression()?);
+        report.figures.row_compression = Some(database.row_compression()?);
     }
     database.close()?;
     Ok(report)

@@ -49,7 +49,8 @@ fn goals_beside_a_bare_file() {
     let scratch = Scratch::new();
     let table = succeed(
         &scratch,
-        "iobench --goals --rounds 2 --size 64M --seconds 1 --threads 2 --capacities 1 --live 50 --raw bare --json out.json",
+        "iobench --goals --rounds 2 --size 64M --seconds 1 --threads 2 --capacities 1 --live 50 --raw bare \
+         --json out.json",
     );
     assert!(table.contains("random 16K reads") && table.contains("50% live"), "{table}");
     let report: Value = serde_json::from_slice(&fs::read(scratch.path("out.json")).unwrap()).unwrap();

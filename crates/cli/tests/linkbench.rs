@@ -5,7 +5,7 @@ mod support;
 use std::{fs, process::Stdio, thread, time::Duration};
 
 use serde_json::Value;
-use support::{Scratch, lacuna, run, succeed};
+use support::{Scratch, lacuna, run, run_after_kill, succeed, succeeded, wait_for_lines};
 
 const SMALL: &str = "--ids 3000 --seconds 1 --warmup 0 --requesters 4 --pool 16M --distribution distribution";
 
@@ -99,7 +99,7 @@ fn runs_are_traced_for_the_flash_model() {
         let [host, programmed] =
             ["host_bytes", "programmed_bytes"].map(|name| report[name].as_u64().unwrap());
         assert!(host > 1 << 20 && programmed > host / 2, "{report}");
-        assert!(report["syncs"].as_u64() > Some(10), "{report}");
+        assert!(report["syncs"].as_u64() > Some(0), "{report}");
         let small = model("--page 4K --erase-block 256K --over-provisioning 28");
         assert_eq!(small["host_bytes"], report["host_bytes"]);
         assert!(succeed(&scratch, &format!("flash-model {trace}")).contains("write amplification"));
@@ -130,10 +130,14 @@ fn killed_runs_lose_nothing_that_was_acknowledged() {
         let _ = fs::remove_file(scratch.path("acks"));
         let arguments = format!(
             "linkbench --store store --size 512M --tables {kind} --ack-log acks --seed {seed} --ids 5000 \
-             --requesters 8 --warmup 0 --seconds 60 --pool 8M --distribution distribution"
+             --requesters 8 --warmup 0 --seconds 600 --pool 8M --distribution distribution"
         );
         let mut child =
             lacuna(&scratch).args(arguments.split_whitespace()).stderr(Stdio::null()).spawn().unwrap();
+        if seed % 8 == 1 {
+            // One at least is killed among its commits, on any machine.
+            wait_for_lines(&mut child, &scratch.path("acks"), 2);
+        }
         thread::sleep(moment);
         assert_eq!(child.try_wait().unwrap(), None, "seed {seed}: ended by itself");
         child.kill().unwrap();
@@ -143,7 +147,7 @@ fn killed_runs_lose_nothing_that_was_acknowledged() {
         if acks < 2 {
             continue; // killed before anything was acknowledged, perhaps while the store was made
         }
-        succeed(&scratch, "check store");
+        succeeded("check store", run_after_kill(&scratch, "check store"));
         succeed(&scratch, "linkbench --verify-acks acks --store store");
     }
 }

@@ -5,7 +5,7 @@ mod support;
 use std::{fs, process::Stdio, thread, time::Duration};
 
 use serde_json::Value;
-use support::{Scratch, lacuna, run, succeed};
+use support::{Scratch, lacuna, run, run_after_kill, succeed, wait_for_lines};
 
 const SMALL: &str =
     "--warehouses 2 --items 500 --customers 60 --seconds 1 --warmup 0 --requesters 4 --pool 16M --size 512M";
@@ -70,10 +70,14 @@ fn killed_runs_stay_consistent_and_lose_nothing_that_was_acknowledged() {
         let _ = fs::remove_file(scratch.path("acks"));
         let arguments = format!(
             "tpcc --store store --size 512M --tables {kind} --ack-log acks --seed {seed} --warehouses 2 \
-             --items 2000 --customers 100 --requesters 8 --warmup 0 --seconds 60 --pool 8M"
+             --items 2000 --customers 100 --requesters 8 --warmup 0 --seconds 600 --pool 8M"
         );
         let mut child =
             lacuna(&scratch).args(arguments.split_whitespace()).stderr(Stdio::null()).spawn().unwrap();
+        if seed % 8 == 1 {
+            // One at least is killed among its transactions, on any machine.
+            wait_for_lines(&mut child, &scratch.path("acks"), 2);
+        }
         thread::sleep(moment);
         assert_eq!(child.try_wait().unwrap(), None, "seed {seed}: ended by itself");
         child.kill().unwrap();
@@ -83,7 +87,7 @@ fn killed_runs_stay_consistent_and_lose_nothing_that_was_acknowledged() {
         if acks == 0 {
             continue; // killed while the store was made
         }
-        let verified = run(&scratch, "tpcc --store store --verify-acks acks");
+        let verified = run_after_kill(&scratch, "tpcc --store store --verify-acks acks");
         let stderr = String::from_utf8_lossy(&verified.stderr);
         if acks == 1 && stderr.contains("holds no table") {
             continue; // killed while the tables were made
@@ -92,5 +96,5 @@ fn killed_runs_stay_consistent_and_lose_nothing_that_was_acknowledged() {
         succeed(&scratch, "check store");
         in_requests += u64::from(acks > 2);
     }
-    assert!(in_requests > 0 || kills < 15, "no run was killed among its transactions");
+    assert!(in_requests > 0 || kills < 8, "no run was killed among its transactions");
 }

@@ -11,7 +11,8 @@
 //!
 //! # What a power cut may do (the contract that every layer above is proven against)
 //!
-//! 1. A write that returned (or whose end was told) before a `sync` was *called* survives once that `sync` returned `Ok`.
+//! 1. A write that returned (or whose end was told) before a `sync` was *called* survives once that `sync`
+//!    returned `Ok`.
 //! 2. Every other write may, sector by sector (512 bytes), be kept or be lost, in any order.
 //! 3. A sector is never half old and half new.
 //! 4. After a failed `sync` nothing is known about any write since the last good one.

@@ -76,6 +76,19 @@ pub struct RowStats {
 }
 
 impl RowStats {
+    /// All counters with their names, for reports.
+    pub fn named(&self) -> [(&'static str, u64); 7] {
+        [
+            ("compressions", self.compressions),
+            ("failures", self.failures),
+            ("recompressions", self.recompressions),
+            ("splits", self.splits),
+            ("decompressions", self.decompressions),
+            ("decompressions_without_read", self.decompressions_without_read),
+            ("pad_bytes", self.pad_bytes),
+        ]
+    }
+
     pub(crate) fn sum<'a>(spaces: impl Iterator<Item = &'a RowSpace>) -> RowStats {
         let mut sum = RowStats::default();
         for space in spaces {

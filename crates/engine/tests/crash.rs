@@ -154,11 +154,13 @@ fn recover(rig: &dyn Rig, rng: &mut SeededRng, options: &StoreOptions) -> Store 
             Ok(store)
         });
         match opened {
-            Ok(store) if !rig.is_off() => {
+            Ok(store) => {
+                // Called off before the look: threads of the layers below may still be writing.
                 rig.set_cut_after(u64::MAX);
-                return store;
+                if !rig.is_off() {
+                    return store;
+                }
             }
-            Ok(_) => {}
             Err(error) => assert!(rig.is_off(), "recovery failed: {error}"),
         }
     }

@@ -1,13 +1,19 @@
-//! The map on one core: memory, look-up, insert, overwrite, split, trim, and the hold of its lock at the
-//! beginning of a checkpoint.
+//! The map on one core: memory, look-up, insert, overwrite, split, trim; and of the beginning of a checkpoint
+//! the hold of its lock, and the walk without it.
 //!
 //!     cargo bench -p lacuna-ftl --features bench --bench map
+//!
+//! Times are those of the thread on a processor, so they hardly depend on who else wants one.
 
-use std::{fs, hint::black_box, time::Instant};
+use std::{fs, hint::black_box, time::Duration};
 
-use criterion::{BatchSize, Criterion, Throughput, criterion_group};
+use criterion::{
+    BatchSize, Criterion, Throughput, criterion_group,
+    measurement::{Measurement, ValueFormatter, WallTime},
+};
 use lacuna_device::sim::SeededRng;
 use lacuna_ftl::bench::MapBench;
+use rustix::time::{ClockId, clock_gettime};
 
 const CHUNKS: u64 = 4_000_000;
 const TRIMMED: u64 = 1_000_000;
@@ -34,6 +40,43 @@ fn resident() -> u64 {
     pages * 4096
 }
 
+/// Time that this thread has had a processor.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+struct ProcessorTime;
+
+impl Measurement for ProcessorTime {
+    type Intermediate = Duration;
+    type Value = Duration;
+
+    fn start(&self) -> Duration {
+        processor_time()
+    }
+
+    fn end(&self, start: Duration) -> Duration {
+        processor_time() - start
+    }
+
+    fn add(&self, left: &Duration, right: &Duration) -> Duration {
+        *left + *right
+    }
+
+    fn zero(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn to_f64(&self, value: &Duration) -> f64 {
+        value.as_nanos() as f64
+    }
+
+    fn formatter(&self) -> &dyn ValueFormatter {
+        WallTime.formatter()
+    }
+}
+
 type Make = fn() -> MapBench;
 
 /// Prints bytes per extent; first of all, while the process is small. What the allocator keeps of
@@ -53,13 +96,13 @@ fn memory() {
             (resident() - before) as f64 / extents,
             map.memory_bytes() as f64 / extents,
         );
-        let began = Instant::now();
+        let began = processor_time();
         drop(map);
-        println!("dropped in {:?}", began.elapsed());
+        println!("dropped in {:?}", processor_time() - began);
     }
 }
 
-fn speed(criterion: &mut Criterion) {
+fn speed(criterion: &mut Criterion<ProcessorTime>) {
     let mut group = criterion.benchmark_group("map");
     group.sample_size(20).throughput(Throughput::Elements(1));
     let mut rng = SeededRng::new(3);
@@ -68,9 +111,16 @@ fn speed(criterion: &mut Criterion) {
     // All leaves are dirty, so each is referred to: the worst case of a checkpoint's beginning.
     // Nothing of it is in the cache, as after other work.
     let mut other = vec![0u8; 256 << 20];
-    group.bench_function("beginning of a checkpoint", |bench| {
-        let use_cache = || other.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
-        bench.iter_batched(use_cache, |()| black_box(map.snapshot()), BatchSize::PerIteration);
+    let mut use_cache = || other.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+    group.bench_function("beginning of a checkpoint: hold", |bench| {
+        bench.iter_batched(&mut use_cache, |()| map.snapshot(), BatchSize::PerIteration);
+    });
+    group.bench_function("beginning of a checkpoint: walk", |bench| {
+        let snapshot = || {
+            use_cache();
+            map.snapshot()
+        };
+        bench.iter_batched_ref(snapshot, |snapshot| black_box(snapshot.walk()), BatchSize::PerIteration);
     });
     drop(other);
     let mut birth = 2 * CHUNKS;
@@ -111,7 +161,11 @@ fn speed(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, speed);
+criterion_group! {
+    name = benches;
+    config = Criterion::default().with_measurement(ProcessorTime);
+    targets = speed
+}
 
 fn main() {
     memory();

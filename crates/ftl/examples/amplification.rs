@@ -4,8 +4,8 @@
 //!     cargo run --release -p lacuna-ftl --example amplification -- [PERCENT_LIVE] [MIB] [ZIPF]
 //!
 //! Live are PERCENT_LIVE of all segments. ZIPF is the exponent of the pages' popularity; 0 is uniform;
-//! by default 0 and 0.99 are run. Popular pages lie anywhere. A second line tells what stood idle, which
-//! is room that garbage cannot use: with a tenth of the segments idle, uniform overwrites cost a third more.
+//! by default 0 and 0.99 are run. Popular pages lie anywhere. Then it tells where the segments were that stood
+//! idle, which is room that garbage cannot use: a percent of it costs uniform overwrites 0.15 bytes per byte.
 
 use std::sync::Arc;
 
@@ -49,33 +49,48 @@ impl Popularity {
     }
 }
 
-/// What idle segments there were, on average.
+/// Where the segments were that held neither live data nor garbage, on average.
 #[derive(Default)]
 struct Idle {
+    samples: u64,
+    kept: u64,
     free: u64,
+    map: u64,
+    open: f64,
     waiting_for_flush: u64,
     waiting_for_checkpoint: u64,
-    samples: u64,
 }
 
 impl Idle {
     fn note(&mut self, stats: &Stats) {
-        self.free += stats.free_segments;
+        self.samples += 1;
+        self.kept += stats.reserved_segments.min(stats.free_segments);
+        self.free += stats.free_segments.saturating_sub(stats.reserved_segments);
+        self.map += stats.map_segments;
+        self.open += stats.open_room_bytes as f64 / stats.segment_bytes as f64;
         self.waiting_for_flush += stats.waiting_for_flush;
         self.waiting_for_checkpoint += stats.waiting_for_checkpoint;
-        self.samples += 1;
     }
-}
 
-impl std::fmt::Display for Idle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    /// Prints the means as parts of `now.segments`, and how full the others were.
+    fn print(&self, now: &Stats) {
         let mean = |sum: u64| sum as f64 / self.samples as f64;
-        let (flush, checkpoint) = (mean(self.waiting_for_flush), mean(self.waiting_for_checkpoint));
-        write!(
-            f,
-            "{:.1} free, {flush:.1} dead before a flush, {checkpoint:.1} before a checkpoint",
-            mean(self.free)
-        )
+        let parts = [
+            ("superblocks", 1.0),
+            ("kept for checkpoints and collection", mean(self.kept)),
+            ("free beyond that", mean(self.free)),
+            ("map and checkpoints", mean(self.map)),
+            ("room in open segments", self.open / self.samples as f64),
+            ("dead, before a flush", mean(self.waiting_for_flush)),
+            ("dead, before a checkpoint", mean(self.waiting_for_checkpoint)),
+        ];
+        let segments = now.segments as f64;
+        let idle: f64 = parts.iter().map(|(_, part)| part).sum();
+        for (name, part) in parts.into_iter().chain([("all of these", idle)]) {
+            println!("    {part:6.1} segments, {:5.2}%: {name}", part / segments * 100.0);
+        }
+        let others = (segments - idle) * now.segment_bytes as f64;
+        println!("    {:.2}% of the others live", now.allocated_bytes as f64 / others * 100.0);
     }
 }
 
@@ -118,12 +133,13 @@ fn run(percent: f64, bytes: u64, exponent: f64) -> Result<()> {
         host / 1e6 / seconds,
     );
     println!(
-        "    of {} segments: {idle}; {} reserved; {} checkpoints, {} victims",
+        "    {} segments; {} checkpoints, {} victims; {:.1}% more extents than pages",
         after.segments,
-        after.reserved_segments,
         after.checkpoints - before.checkpoints,
         after.gc_segments - before.gc_segments,
+        (after.extents as f64 / pages as f64 - 1.0) * 100.0,
     );
+    idle.print(&after);
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Instant};
 use crate::{
     Error, Result, Work,
     addr::SegNo,
-    gc::Collection,
+    gc::Turn,
     log::{AppendPoint, Log},
     map::Map,
     space::{GC_SEGMENTS, MAP_EXTENT_BYTES, Space},
@@ -84,7 +84,7 @@ impl Store {
                 if missing == 0 {
                     return Ok(());
                 }
-                let target = missing + self.ahead();
+                let target = missing + self.ahead(&log);
                 let plan = self.plan(&log, &map, target);
                 // A reader may pin what could be freed. It waits for nobody, so it will be gone soon.
                 let plan = plan.or((self.waiting(&log, &map).reader > 0).then_some(Plan::Flush));
@@ -118,7 +118,7 @@ impl Store {
         }
         let segment_bytes = self.space.segment_bytes as u64;
         let lacking = (missing as u64 + 1) * segment_bytes - log.room(point) as u64;
-        Owed::new(bytes, lacking, (self.ahead() as u64 + 1) * segment_bytes)
+        Owed::new(bytes, lacking, (self.ahead(log) as u64 + 1) * segment_bytes)
     }
 
     /// Sees to it that what was `owed` is moved, or near it. What is not paid is left to the next writer.
@@ -177,14 +177,14 @@ impl Store {
         }
     }
 
-    fn carry_out(&self, plan: Plan, under_way: &mut Option<Collection>) -> Result<()> {
+    fn carry_out(&self, plan: Plan, left: &mut Turn) -> Result<()> {
         self.set_activity(match plan {
             Plan::Collect(_) => Activity::Collecting,
             _ => Activity::Other,
         });
         match plan {
             Plan::Checkpoint => self.checkpoint_in_turn(),
-            Plan::Collect(victim) => self.collect(victim, under_way),
+            Plan::Collect(victim) => self.collect(victim, left),
             Plan::WriteBack => self.write_back(),
             Plan::Flush => self.flush_and_free(),
             Plan::Free => {
@@ -200,7 +200,8 @@ impl Store {
         if waiting.ready > 0 {
             return Some(Plan::Free);
         }
-        if waiting.flush >= missing.min(self.ahead()) {
+        // A flush waits for all that is on its way, so it shall be worth it.
+        if waiting.flush >= missing.min(self.ahead(log)).max(self.ahead(log) / 2) {
             return Some(Plan::Flush);
         }
         let gain = waiting.checkpoint + self.checkpoint_shrinks_by(log);
@@ -218,8 +219,8 @@ impl Store {
 
     /// Free segments beyond the reserves before work is due, and dead ones for which a flush is due. All
     /// of them are room that garbage cannot use.
-    fn ahead(&self) -> usize {
-        (self.space.segments / 512).max(2)
+    fn ahead(&self, log: &Log) -> usize {
+        self.space.ahead(log.live_cost)
     }
 
     /// Segments that a checkpoint should free, so that its own bytes are few beside theirs. More
@@ -236,7 +237,7 @@ impl Store {
     /// Free segments below which work is due.
     fn low_water(&self, log: &Log) -> usize {
         let reserve = self.checkpoint_reserve(log, log.peak.weight()) + GC_SEGMENTS;
-        reserve + self.ahead()
+        reserve + self.ahead(log)
     }
 
     /// Whether [`Store::due`] may find something; cheap.
@@ -260,7 +261,7 @@ impl Store {
         let plan = (missing > 0).then(|| self.plan(log, map, missing))??;
         // Nearly full segments are left to writers that really need them: moving them ahead of time
         // costs more wear than it saves waiting. Those that are slowed down do need them.
-        let is_pressing = self.options.background && missing * 2 > self.ahead();
+        let is_pressing = self.options.background && missing * 2 > self.ahead(log);
         match plan {
             Plan::Collect(victim) if !is_pressing && !self.is_worth_the_wear(map, victim) => {
                 self.plan_without_moving(log, map)

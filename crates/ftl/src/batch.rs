@@ -1,7 +1,7 @@
 //! From a caller's batch to what is written: chunks, checksums, zero tails, and where each of them
 //! goes in a segment. Pure: values in, values out.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use crc32c::crc32c;
 
@@ -28,7 +28,7 @@ pub(crate) struct Item<'a> {
     pub(crate) birth: Seq,
 }
 
-impl Item<'_> {
+impl<'a> Item<'a> {
     fn end(&self) -> u64 {
         self.lba.0 + self.sectors
     }
@@ -36,6 +36,17 @@ impl Item<'_> {
     /// The sectors that the item changes.
     pub(crate) fn range(&self) -> Range<u64> {
         self.lba.0..self.end()
+    }
+
+    /// Two items that do the same, the first with so many bytes of the payload, whole sectors.
+    fn cut_at(&self, bytes: usize) -> (Self, Self) {
+        let (head, tail) = self.payload.split_at(bytes);
+        let sectors = (bytes / SECTOR) as u64;
+        let (behind, rest) = (Lba(self.lba.0 + sectors), self.sectors - sectors);
+        (
+            Item { sectors, payload: head, crc: crc32c(head), ..*self },
+            Item { lba: behind, sectors: rest, payload: tail, crc: crc32c(tail), ..*self },
+        )
     }
 
     /// Whether the payload can be read without a neighbour's bytes when it is aligned.
@@ -148,6 +159,8 @@ fn stored_bytes(chunk: &[u8]) -> usize {
     chunk.len() - zero_tail * GRAIN
 }
 
+/// Least payload of a part of a chunk.
+const PART_BYTES_MIN: usize = 4096;
 /// Payloads that are whole multiples of this many bytes are aligned if they are many.
 const BLOCK: usize = 4096;
 /// From so many aligned bytes in one record on, alignment to [`BLOCK`] costs little (at most 1/16).
@@ -201,8 +214,9 @@ impl Room {
 /// Places as many of `items` as fit into one record in `room`; none if not even one does.
 ///
 /// Payloads of whole 4 KiB multiples come first, so that one alignment to 4 KiB serves them all, if
-/// they are many. A few lie back to back like the others: to align a 16 KiB page even to a sector
-/// would cost 3% of the log, and of the store's room, where a read saves one sector of 33.
+/// they are many and fresh. A few lie back to back like the others: to align a 16 KiB page even to a sector
+/// would cost 3% of the log, and of the store's room, where a read saves one sector of 33. So do moved
+/// ones, whose alignment would take half a percent of the room that collection works for.
 pub(crate) fn place(items: &[Item<'_>], room: Room) -> Option<Part> {
     let mut best = None;
     let (mut blocks, mut packed, mut footer_bytes) = (0, 0, FOOTER_RECORD_BYTES);
@@ -215,6 +229,7 @@ pub(crate) fn place(items: &[Item<'_>], room: Room) -> Option<Part> {
         footer_bytes += footer_entry_bytes(item.kind);
         let align = match blocks {
             0..BLOCK_ALIGNED_FROM => GRAIN,
+            _ if item.kind == EntryKind::Relocate => GRAIN,
             _ => BLOCK,
         };
         let payload = (room.at + RECORD_HEADER_BYTES + (index + 1) * ENTRY_BYTES).next_multiple_of(align);
@@ -225,6 +240,28 @@ pub(crate) fn place(items: &[Item<'_>], room: Room) -> Option<Part> {
         best = Some(Part { items: index + 1, payload, end });
     }
     best
+}
+
+/// `items`, of which the first one that does not fit whole into `room`, if it is a whole chunk, is cut in two,
+/// so that the first part does. Else half a chunk would be lost at the end of each segment. A part has
+/// [`PART_BYTES_MIN`], and is not cut again: a chunk lies in two segments at most.
+pub(crate) fn cut_to_fit<'i, 'a>(items: &'i [Item<'a>], room: Room) -> Cow<'i, [Item<'a>]> {
+    let fits = place(items, room).map_or(0, |part| part.items);
+    let Some(next) = items.get(fits).filter(|next| next.payload.len() == CHUNK_BYTES) else {
+        return Cow::Borrowed(items);
+    };
+    let mut cut = items[..=fits].to_vec();
+    for bytes in (PART_BYTES_MIN..=CHUNK_BYTES - PART_BYTES_MIN).rev().step_by(SECTOR) {
+        cut[fits].payload = &next.payload[..bytes];
+        if place(&cut, room).is_some_and(|part| part.items > fits) {
+            let (head, tail) = next.cut_at(bytes);
+            cut[fits] = head;
+            cut.push(tail);
+            cut.extend_from_slice(&items[fits + 1..]);
+            return Cow::Owned(cut);
+        }
+    }
+    Cow::Borrowed(items)
 }
 
 /// Indexes of `items` in the order in which their payloads lie in a record.
@@ -348,6 +385,49 @@ mod tests {
         assert_eq!(segments_needed(&[], None, SPACE), 0);
         assert!(place(&batch.items, room(48 << 10)).is_none());
     }
+
+    /// What `items` are cut into when there is room for so many bytes of payload, and one entry.
+    fn cut<'a>(items: &[Item<'a>], bytes: usize) -> Vec<Item<'a>> {
+        let end = (SPACE.segment_bytes - FOOTER_BYTES - FOOTER_RECORD_BYTES - 20) / 512 * 512;
+        let room = room(end - bytes - RECORD_HEADER_BYTES - ENTRY_BYTES);
+        let cut = cut_to_fit(items, room);
+        let fit = place(&cut, room).map_or(0, |part| part.items);
+        assert_eq!(fit, usize::from(cut.len() > items.len()), "the first part fits, nothing else does");
+        cut.into_owned()
+    }
+
+    #[test]
+    fn a_chunk_that_does_not_fit_is_cut_in_two() {
+        let data: Vec<u8> = (0..2 * CHUNK_BYTES as u32).map(|at| (at * 31 / 7) as u8 | 1).collect();
+        let batch = prepare(&[Op::Write { lba: Lba(64), data: &data }]);
+        for (room, sectors) in [(16383, 24), (12288, 24), (10000, 19), (4608, 9), (4096, 8)] {
+            let items = cut(&batch.items, room);
+            let ranges: Vec<_> = items.iter().map(Item::range).collect();
+            assert_eq!(ranges, [64..64 + sectors, 64 + sectors..96, 96..128]);
+            assert_eq!(items.iter().map(|item| item.payload).collect::<Vec<_>>().concat(), data);
+            assert!(items.iter().all(|item| item.crc == crc32c(item.payload)));
+        }
+        assert_eq!(cut(&batch.items, 4095), batch.items, "a part would be too small");
+        let part = prepare(&[Op::Write { lba: Lba(64), data: &data[..CHUNK_BYTES - SECTOR] }]);
+        assert_eq!(cut(&part.items, 10000), part.items, "it is not a whole chunk");
+        let fitting = cut_to_fit(&batch.items, room(512));
+        assert!(matches!(fitting, Cow::Borrowed(items) if items == batch.items));
+    }
+
+    #[test]
+    fn moved_chunks_are_packed() {
+        let data = vec![1; 8 * CHUNK_BYTES];
+        let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }]);
+        let space = Space { segment_bytes: 1 << 20, ..SPACE };
+        let moved: Vec<_> = batch
+            .items
+            .iter()
+            .map(|item| Item { kind: EntryKind::Relocate, birth: Seq(1), ..*item })
+            .collect();
+        let payload = |items| place(items, Room::new(space, 512, 0)).unwrap().payload;
+        assert_eq!((payload(&batch.items), payload(&moved)), (4096, 896));
+    }
+
     #[test]
     fn records_leave_room_for_their_copies() {
         let data = vec![1; 1024];

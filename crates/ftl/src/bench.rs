@@ -7,13 +7,23 @@ use std::ops::Range;
 use crate::{
     Lba, Seq,
     addr::{CHUNK_SECTORS, PhysAddr, SegNo},
-    map::Map,
+    map::{Map, Snapshot},
 };
 
 const SEGMENTS: u32 = 4096;
 
 /// A map that is used in whole chunks.
 pub struct MapBench(Map);
+
+/// The leaves of a map at one moment.
+pub struct SnapshotBench(Snapshot);
+
+impl SnapshotBench {
+    /// What a checkpoint makes of them without a lock; returns how many there are.
+    pub fn walk(&self) -> usize {
+        self.0.leaves(|_| false).len()
+    }
+}
 
 impl Default for MapBench {
     fn default() -> MapBench {
@@ -42,9 +52,9 @@ impl MapBench {
         first.ok().map(|(_, extent)| extent.phys.grain)
     }
 
-    /// What a checkpoint notes of the leaves with all locks held; returns how many there are.
-    pub fn snapshot(&self) -> usize {
-        self.0.leaves(|_| false).len()
+    /// What a checkpoint notes of the leaves with all locks held.
+    pub fn snapshot(&self) -> SnapshotBench {
+        SnapshotBench(self.0.snapshot())
     }
 
     pub fn extents(&self) -> u64 {

@@ -257,7 +257,7 @@ struct PinnedMap<'a> {
 
 impl<'a> PinnedMap<'a> {
     fn new(store: &'a Store, log: &Log, map: &Map) -> PinnedMap<'a> {
-        let leaves = map.leaves(|_| true);
+        let leaves = map.snapshot().leaves(|_| true);
         leaves.iter().flat_map(|leaf| leaf.place).for_each(|place| store.pin(place.segment));
         PinnedMap { store, leaves, segments: map.segments().to_vec(), last_seq: log.last_seq }
     }

@@ -6,9 +6,10 @@
 //!
 //! A checkpoint begins by noting, at one instant (log and map locked): the last batch `S`, the append
 //! offsets, the next generation, the counters of all segments, and all leaves, by place or, where they
-//! changed, by reference. The lock is held for a walk over the
-//! nodes above the leaves (`benches/map.rs` measures it). A batch that changes such a leaf afterwards
-//! changes a copy. So what is written is exactly the map after `S`, and replay starts from there.
+//! changed, by reference. The leaves come as a snapshot of the map, which is one reference: the locks are held
+//! for what there is of segments, not of leaves. The walk that makes a list of it comes after, and a batch that
+//! changes such a leaf meanwhile, or while the list exists, changes a copy. So what is written is exactly the map
+//! after `S`, and replay starts from there.
 //!
 //! Invariants:
 //! 1. Leaves have places only where they have been written to. The write need not be durable; the
@@ -98,19 +99,23 @@ impl Store {
     }
 
     fn begin_checkpoint(&self) -> Result<Beginning> {
-        let log = self.log.lock();
-        self.check_poison(&log)?;
-        let map = self.map.read();
-        let sparse = self.sparse_map_segments(&log, &map);
-        Ok(Beginning {
-            start_seq: log.last_seq,
-            start_move: log.last_move,
-            coverage: Coverage { generation_next: log.generation_next, positions: log.positions() },
-            log_bytes: log.bytes_since_checkpoint,
-            leaves: map.leaves(|place| sparse[place.segment.0 as usize]),
-            sparse,
-            segments: map.segments().to_vec(),
-        })
+        let (snapshot, beginning) = {
+            let log = self.log.lock();
+            self.check_poison(&log)?;
+            let map = self.map.read();
+            let beginning = Beginning {
+                start_seq: log.last_seq,
+                start_move: log.last_move,
+                coverage: Coverage { generation_next: log.generation_next, positions: log.positions() },
+                log_bytes: log.bytes_since_checkpoint,
+                leaves: Vec::new(),
+                sparse: self.sparse_map_segments(&log, &map),
+                segments: map.segments().to_vec(),
+            };
+            (map.snapshot(), beginning)
+        };
+        let leaves = snapshot.leaves(|place| beginning.sparse[place.segment.0 as usize]);
+        Ok(Beginning { leaves, ..beginning })
     }
 
     /// Segments whose leaves a checkpoint shall write anew, sparsest first: as many as invariant 3

@@ -6,7 +6,7 @@
 
 use lacuna_device::Filled;
 
-use crate::{addr::SegNo, batch::Item, store::Store, tail::Reserved};
+use crate::{addr::SegNo, batch::Item, log::Log, store::Store, sync::MutexGuard, tail::Reserved};
 
 /// Room for a part of an item's payload, the one from byte `from` on.
 pub(crate) struct Copy {
@@ -24,8 +24,9 @@ pub(crate) struct Copied {
 }
 
 impl Store {
-    /// Fills the room that [`crate::log::Log::append`] has reserved for `items`. No lock is held.
-    pub(crate) fn copy(&self, items: &[Item<'_>], copies: Vec<Copy>) {
+    /// Fills the room that [`crate::log::Log::append`] has reserved for `items`. No lock is held meanwhile;
+    /// the log is locked at the end, for the caller to go on with it ([`Store::begin_writes`]).
+    pub(crate) fn copy(&self, items: &[Item<'_>], copies: Vec<Copy>) -> MutexGuard<'_, Log> {
         let copy = |Copy { segment, item, from, room }: Copy| {
             let payload = &items[item].payload[from..from + room.blank.len()];
             Copied { segment, at: room.at, bytes: room.blank.fill(|out| out.copy_from_slice(payload)) }
@@ -33,7 +34,7 @@ impl Store {
         let copied: Vec<Copied> = copies.into_iter().map(copy).collect();
         let mut log = self.log.lock();
         copied.into_iter().for_each(|copied| log.copied(copied));
-        drop(log);
         self.copied.notify_all();
+        log
     }
 }

@@ -35,7 +35,7 @@ const RUN_BYTES: usize = 256 << 10;
 const GAP_BYTES: usize = 16 << 10;
 /// Runs that are read at the same time.
 const RUNS_AT_ONCE: usize = 16;
-/// A leaf has at least about so many extents: how many leaves to read for so many extents ahead.
+/// A leaf has at least about so many extents.
 const LEAF_EXTENTS: usize = 64;
 /// Leaves that eviction looks at under one hold of the map's lock.
 const EVICT_VISITS: u64 = 16 << 10;
@@ -141,6 +141,11 @@ impl LeafReader<'_> {
     }
 }
 
+/// How many leaves to read for so many extents ahead.
+pub(crate) fn leaves_ahead(extents: usize) -> usize {
+    extents / LEAF_EXTENTS + 1
+}
+
 /// Absent leaves whose segments are pinned until it is dropped.
 struct PinnedLeaves<'a> {
     store: &'a Store,
@@ -193,8 +198,7 @@ impl Store {
 
     /// See [`crate::Ftl::mapped_sectors`].
     pub(crate) fn mapped_sectors(&self, range: Range<u64>, sectors_max: usize) -> Result<Vec<Lba>> {
-        let leaves_max = sectors_max / LEAF_EXTENTS + 1;
-        let _kept = self.fault_ahead(|map| map.absent_ahead(range.clone(), leaves_max))?;
+        let _kept = self.fault_ahead(|map| map.absent_ahead(range.clone(), leaves_ahead(sectors_max)))?;
         let mut found = Vec::with_capacity(sectors_max);
         self.visit_extents(range, |lba, extent| {
             let sectors = (0..u64::from(extent.sectors)).map(|sector| Lba(lba.0 + sector));

@@ -1,6 +1,6 @@
 //! Pieces of the log to the device, and flushes.
 //!
-//! Whoever has filled a piece begins its write and goes on; at most [`IN_FLIGHT_MAX`] are on their way.
+//! Whoever has filled a piece begins its write and goes on, unless too much is on its way.
 //! A flush is led by one thread for all that wait: it hands out the tails, waits for all writes begun
 //! before, and syncs. A piece that is being filled yet is written by who fills it; the flush waits for that
 //! too. Up to [`LED_MAX`] are led at a time, so that a database's log need not wait for the sync of its
@@ -16,6 +16,8 @@
 //! 4. Flushes end in the order in which they began, and none ends well after one has failed. So what was
 //!    flushed only grows, and an error that the device told another is nobody's success.
 //! 5. A store is dropped only once no write is on its way.
+//! 6. Each write that ends wakes one of those that wait to begin one, and who has waited wakes the next when
+//!    it goes: so nobody waits when nothing is in flight, and few are woken in vain.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -29,12 +31,18 @@ use crate::{
     space::Space,
     store::Store,
     sync::{Condvar, Mutex, MutexGuard, atomic::AtomicU32},
-    tail::PIECE_BYTES,
+    tail::PIECE_BYTES_MAX,
 };
 
 /// Pieces on their way to the device at a time: enough to keep a fast one busy. Few where
 /// every order is tried.
 const IN_FLIGHT_MAX: usize = if cfg!(feature = "shuttle") { 2 } else { 16 };
+
+/// Nor is another one begun while so many bytes are on their way: reads would wait behind them.
+const IN_FLIGHT_BYTES_MAX: usize = 4 << 20;
+
+/// Memory that is kept for later pieces.
+const IDLE_BYTES_MAX: usize = 2 * IN_FLIGHT_BYTES_MAX;
 
 /// Flushes that are led at a time. More would make each smaller.
 const LED_MAX: usize = 2;
@@ -47,13 +55,16 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     pub(crate) fn new(space: Space) -> Buffers {
-        Buffers { len: PIECE_BYTES.min(space.segment_bytes), idle: Mutex::default() }
+        Buffers { len: PIECE_BYTES_MAX.min(space.segment_bytes), idle: Mutex::default() }
     }
 
     /// Makes memory for a batch of `bytes` beforehand, so that it is not made with the log locked.
     pub(crate) fn stock(&self, bytes: usize) {
-        let idle = self.idle.lock().len();
-        let lacking = (bytes / self.len).saturating_sub(idle);
+        let pieces = bytes / self.len;
+        if pieces == 0 {
+            return;
+        }
+        let lacking = pieces.saturating_sub(self.idle.lock().len());
         let made: Vec<_> = (0..lacking).map(|_| AlignedBuf::zeroed(self.len)).collect();
         self.idle.lock().extend(made);
     }
@@ -67,7 +78,7 @@ impl Buffers {
     fn give_back(&self, bytes: Filled) {
         if let Some(memory) = bytes.into_memory() {
             let mut idle = self.idle.lock();
-            if idle.len() < IN_FLIGHT_MAX {
+            if idle.len() * self.len < IDLE_BYTES_MAX {
                 idle.push(memory);
             }
         }
@@ -157,6 +168,7 @@ struct Ending {
     log: Arc<Mutex<Log>>,
     written: Arc<[AtomicU32]>,
     io_done: Arc<Condvar>,
+    may_begin: Arc<Condvar>,
     buffers: Arc<Buffers>,
 }
 
@@ -164,8 +176,14 @@ impl Ending {
     fn end(&self, write: &DeviceWrite, outcome: device::Result<()>, bytes: Filled) {
         let mut log = self.log.lock();
         match outcome {
-            Ok(()) => log.complete(write, &self.written),
-            Err(error) => log.fail(error, true),
+            Ok(()) => {
+                log.complete(write, &self.written);
+                self.may_begin.notify_one();
+            }
+            Err(error) => {
+                log.fail(error, Some(write));
+                self.may_begin.notify_all();
+            }
         }
         self.io_done.notify_all();
         drop(log);
@@ -174,23 +192,41 @@ impl Ending {
     }
 }
 
+/// Whether another write may be on its way.
+fn may_begin(log: &Log) -> bool {
+    let in_flight = log.in_flight();
+    in_flight.writes < IN_FLIGHT_MAX && in_flight.bytes < IN_FLIGHT_BYTES_MAX
+}
+
 impl Store {
     /// Begins all writes that wait for it.
-    pub(crate) fn begin_writes(&self) -> Result<()> {
-        loop {
-            let mut log = self.log.lock();
-            self.check_failure(&mut log)?;
-            if !log.has_pending() {
-                return Ok(());
+    pub(crate) fn begin_writes(&self, mut log: MutexGuard<'_, Log>) -> Result<()> {
+        let mut has_waited = false;
+        let result = loop {
+            if let Err(error) = self.check_failure(&mut log) {
+                break Err(error);
             }
-            if log.in_flight() >= IN_FLIGHT_MAX {
-                self.io_done.wait(&mut log);
-                continue;
+            let mut writes = Vec::new();
+            while may_begin(&log)
+                && let Some(write) = log.next_write()
+            {
+                writes.push(write);
             }
-            let write = log.next_write().expect("just seen");
-            drop(log);
-            self.begin_write(write);
+            if !writes.is_empty() {
+                MutexGuard::unlocked(&mut log, || {
+                    writes.into_iter().for_each(|write| self.begin_write(write));
+                });
+            } else if log.has_pending() {
+                has_waited = true;
+                self.may_begin.wait(&mut log);
+            } else {
+                break Ok(());
+            }
+        };
+        if has_waited {
+            self.may_begin.notify_one();
         }
+        result
     }
 
     fn begin_write(&self, mut write: DeviceWrite) {
@@ -214,6 +250,7 @@ impl Store {
             log: Arc::clone(&self.log),
             written: Arc::clone(&self.written),
             io_done: Arc::clone(&self.io_done),
+            may_begin: Arc::clone(&self.may_begin),
             buffers: Arc::clone(&self.buffers),
         }
     }
@@ -221,7 +258,7 @@ impl Store {
     /// Waits until no write is on its way.
     pub(crate) fn wait_for_writes(&self) {
         let mut log = self.log.lock();
-        while log.in_flight() > 0 {
+        while log.in_flight().writes > 0 {
             self.io_done.wait(&mut log);
         }
     }
@@ -299,7 +336,7 @@ impl Store {
     fn write_below<'a>(&'a self, mut log: MutexGuard<'a, Log>, mark: u64) -> Result<MutexGuard<'a, Log>> {
         while log.is_writing_below(mark) {
             self.check_failure(&mut log)?;
-            if !log.has_pending() || log.in_flight() >= IN_FLIGHT_MAX {
+            if !log.has_pending() || !may_begin(&log) {
                 self.io_done.wait(&mut log);
                 continue;
             }
@@ -333,8 +370,9 @@ impl Store {
     /// Stops all further writing: what reached the device is unknown from here on.
     pub(crate) fn poison(&self, log: &mut Log, error: device::Error) -> Error {
         let reason = error.to_string();
-        log.fail(error, false);
+        log.fail(error, None);
         self.io_done.notify_all();
+        self.may_begin.notify_all();
         log.failure
             .take()
             .map_or_else(|| Error::Poisoned { device: self.device_name(), reason }, Error::Device)

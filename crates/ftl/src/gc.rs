@@ -26,6 +26,8 @@
 //! segment is counted as damaged and neither collected again nor reused until the store is opened anew, so that
 //! the error stays an error and collection goes on.
 
+mod ahead;
+
 use std::{collections::HashMap, ops::Range, sync::Arc, vec};
 
 use crc32c::crc32c;
@@ -36,7 +38,7 @@ use crate::{
     background::DIRTY_SHARE,
     batch::Item,
     format::{Entry, EntryKind, Extent, Life, RECORDS_START, RecordKind, Salt},
-    lifetime::{CLASSES_MAX, Classes},
+    lifetime::{CLASSES_MAX, Classes, Expected},
     log::{AppendPoint, Log, State},
     map::Map,
     read::runs,
@@ -44,6 +46,7 @@ use crate::{
     space::Space,
     store::Store,
 };
+use ahead::{Ahead, Near};
 
 /// Live bytes that are moved under one hold of the log's lock.
 const MOVE_BYTES: usize = 512 << 10;
@@ -58,6 +61,7 @@ struct Moving {
     extent: Extent,
     bytes: Arc<Vec<u8>>,
     crc: u32,
+    expected: Expected,
 }
 
 impl Store {
@@ -67,20 +71,25 @@ impl Store {
         if log.victim.is_some() {
             return log.victim;
         }
+        let candidates = self.candidates(log, map).into_iter();
+        let (victim, _) = candidates.max_by(|left, right| left.1.total_cmp(&right.1))?;
+        let moved = Space::moved_bytes(map.live(victim)) as usize;
+        let waste = self.space.segment_bytes - self.space.usable_bytes();
+        let fits = AppendPoint::gc().any(|point| moved + waste <= log.room(point));
+        (fits || self.spare_for_gc(log) > 0).then_some(victim)
+    }
+
+    /// The segments that it would win room to collect, and how well each pays.
+    fn candidates(&self, log: &Log, map: &Map) -> Vec<(SegNo, f64)> {
         let candidates = log.in_state(State::Sealed).filter(|segment| {
             let live = map.live(*segment);
             live.extents > 0 && log.is_written(*segment) && self.space.worth_moving(live)
         });
         let worth = |segment: SegNo| {
             let age = log.last_seq.0.saturating_sub(log.segment(segment).opened_seq.0) + 1;
-            self.space.worth(map.live(segment), age)
+            (segment, self.space.worth(map.live(segment), age))
         };
-        let victim = candidates.map(|segment| (segment, worth(segment)));
-        let (victim, _) = victim.max_by(|left, right| left.1.total_cmp(&right.1))?;
-        let moved = Space::moved_bytes(map.live(victim)) as usize;
-        let waste = self.space.segment_bytes - self.space.usable_bytes();
-        let fits = AppendPoint::gc().any(|point| moved + waste <= log.room(point));
-        (fits || self.spare_for_gc(log) > 0).then_some(victim)
+        candidates.map(worth).collect()
     }
 
     /// Segments that collection may open.
@@ -88,15 +97,13 @@ impl Store {
         log.free.len().saturating_sub(self.checkpoint_reserve(log, log.peak.weight()))
     }
 
-    /// Moves a piece of what is live out of `victim`, the rest of which is left in `under_way`.
-    pub(crate) fn collect(&self, victim: SegNo, under_way: &mut Option<Collection>) -> Result<()> {
-        let mut collection = match under_way.take().filter(|collection| collection.goes_on(self, victim)) {
-            Some(collection) => collection,
-            None => Collection::begin(self, victim),
-        };
+    /// Moves a piece of what is live out of `victim`; the rest is left to the next turn.
+    pub(crate) fn collect(&self, victim: SegNo, turn: &mut Turn) -> Result<()> {
+        let under_way = turn.under_way.take().filter(|collection| collection.goes_on(self, victim));
+        let mut collection = under_way.unwrap_or_else(|| Collection::begin(self, victim, &mut turn.ahead));
         let corrupt = match collection.piece(self) {
             Ok(false) => {
-                *under_way = Some(collection);
+                turn.under_way = Some(collection);
                 return Ok(());
             }
             Ok(true) => collection.corrupt,
@@ -162,16 +169,24 @@ impl Store {
                 moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
             let point = self.gc_point(&log, class, &items).ok_or_else(|| self.full(&log, &map))?;
+            let items = self.cut(&log, &map, point, &items);
             let (placed, copies) = log.append(point, RecordKind::Relocation, &items, &self.written);
-            for (moving, phys) in moving.iter().zip(placed) {
+            moving.iter().for_each(|moving| log.note_expected(point, moving.expected, 1));
+            let mut placed = items.iter().zip(placed).peekable();
+            for moving in &moving {
                 log.peak.note_moved(&moving.extent);
-                map.relocate(moving.lba, &moving.extent, phys, moving.crc);
+                while let Some((item, phys)) =
+                    placed.next_if(|(item, _)| moving.range().contains(&item.lba.0))
+                {
+                    map.relocate(moving.lba, &moving.extent, item.range(), phys, item.crc);
+                }
             }
+            (moving.len()..items.len()).for_each(|_| log.peak.note_cut());
+            log.peak.note(map.weight(0));
             drop((map, log));
-            self.copy(&items, copies);
+            self.begin_writes(self.copy(&items, copies))?;
             break;
         }
-        self.begin_writes()?;
         if self.is_write_back_due(&self.map.read(), DIRTY_SHARE) {
             match self.write_back_into_spare() {
                 // A checkpoint must wait until this victim is done; so must memory.
@@ -205,18 +220,27 @@ enum Source {
     Map(u64),
 }
 
+/// What is left from one turn of whoever holds `maintenance` to the next. In memory only.
+#[derive(Default)]
+pub(crate) struct Turn {
+    under_way: Option<Collection>,
+    ahead: Ahead,
+}
+
 /// The collection of one segment.
-pub(crate) struct Collection {
+struct Collection {
     victim: Life,
     classes: Classes,
-    /// The victim's class.
-    class: u8,
+    /// How long what is in the victim was expected to live.
+    expected: Expected,
     now: Seq,
     source: Source,
     /// Live extents that were not read yet, in the order in which they lie.
     gathered: Vec<(Lba, Extent)>,
     /// How many of them were.
     read: usize,
+    /// Chunks that were read ahead.
+    chunks: HashMap<PhysAddr, Vec<u8>>,
     /// What waits to be moved, and its bytes, by class.
     moving: [(Vec<Moving>, usize); CLASSES_MAX],
     verified: HashMap<PhysAddr, bool>,
@@ -225,15 +249,21 @@ pub(crate) struct Collection {
 }
 
 impl Collection {
-    fn begin(store: &Store, victim: SegNo) -> Collection {
+    fn begin(store: &Store, victim: SegNo, ahead: &mut Ahead) -> Collection {
         let live_bytes = store.map.read().total().bytes;
-        let (victim, salt, class, classes, now) = {
+        let (victim, salt, expected, classes, now) = {
             let mut log = store.log.lock();
             log.victim = Some(victim);
-            let class = log.segment(victim).class;
-            (log.life(victim), log.salt, class, log.classes(live_bytes), log.last_seq)
+            let expected = log.expected(victim);
+            (log.life(victim), log.salt, expected, log.classes(live_bytes), log.last_seq)
         };
-        let records = match read_footer(&*store.device, store.space, salt, victim) {
+        let (near, chunks) = match ahead.take(store, victim) {
+            Some(Near { records, chunks, .. }) => (Some(records), chunks),
+            None => (None, HashMap::new()),
+        };
+        let footer = near.map(|records| Ok(Ok(records)));
+        let read = || read_footer(&*store.device, store.space, salt, victim);
+        let records = match footer.unwrap_or_else(read) {
             Ok(Ok(records)) => Ok(records),
             // It was open when a process or the power ended, so there are few of them; or it is damaged.
             Ok(Err(_)) | Err(_) => scan(store, salt, victim),
@@ -242,12 +272,13 @@ impl Collection {
         let source = records.map_or(Source::Map(0), |records| Source::Records(records.into_iter()));
         Collection {
             victim,
-            class,
+            expected,
             classes,
             now,
             source,
             gathered: Vec::new(),
             read: 0,
+            chunks,
             moving: Default::default(),
             verified: HashMap::new(),
             corrupt: 0,
@@ -317,7 +348,16 @@ impl Collection {
             bytes += usize::from(gathered[self.read].1.stored);
             self.read += 1;
         }
-        let mut rest = &gathered[from..self.read];
+        let chunks = std::mem::take(&mut self.chunks);
+        let mut others = Vec::new();
+        for (lba, extent) in &gathered[from..self.read] {
+            match chunks.get(&extent.phys) {
+                Some(chunk) => self.take(store, *lba, *extent, chunk)?,
+                None => others.push((*lba, *extent)),
+            }
+        }
+        self.chunks = chunks;
+        let mut rest = &others[..];
         while !rest.is_empty() {
             let runs = runs(&mut rest, 0);
             for (run, chunks) in runs.iter().zip(store.read_runs(&runs)?) {
@@ -339,10 +379,11 @@ impl Collection {
         }
         let piece = chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()].to_vec();
         let age = self.now.0.saturating_sub(extent.birth.0);
-        let class = usize::from(self.classes.moved(self.class, age));
+        let expected = self.classes.moved(self.expected, age);
+        let class = usize::from(self.classes.class(expected));
         let (moving, bytes) = &mut self.moving[class];
         *bytes += piece.len();
-        moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece) });
+        moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece), expected });
         match *bytes >= MOVE_BYTES.min(store.space.segment_bytes / 2) {
             true => self.switch(store, class),
             false => Ok(()),

@@ -89,8 +89,8 @@
 //! ends in a *footer*, a copy of its headers and entries that saves reading all of it. The *map* says which
 //! record holds the bytes of each sector; its *leaves* are in memory, or on the device, or both. A
 //! *checkpoint* is the map after one batch, on the device: the leaves that changed since the one before,
-//! and an index of all. The superblock points to its root. What the map does not point to is garbage, and collection
-//! turns mostly-garbage segments into free ones by moving what is live.
+//! and an index of all. The superblock points to its root. What the map does not point to is garbage, and
+//! collection turns mostly-garbage segments into free ones by moving what is live.
 //!
 //! # Why a power cut at any instant is harmless
 //!
@@ -191,6 +191,7 @@ pub use fault::Kept;
 pub use options::{
     CheckDepth, Finding, FormatOptions, Op, Options, Report, Stats, Stream, StreamStats, Work,
 };
+pub use read::Mapped;
 pub use scrub::{Damage, Scrub};
 pub use store::{BATCH_BYTES_MAX, Ftl};
 

@@ -29,12 +29,12 @@ use crate::{
         ENTRY_BYTES, Entry, EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START,
         RecordHeader, RecordKind, Salt, SegmentHeader, SegmentKind,
     },
-    lifetime::{CLASSES_MAX, COLDEST, Classes, MeanBatch},
+    lifetime::{CLASSES_MAX, COLDEST, Classes, Expected, MeanBatch, MeanExpected},
     mutant::{Rule, is_broken},
     reuse::Coverage,
     space::Space,
     sync::atomic::{AtomicU32, Ordering},
-    tail::{Piece, Tail},
+    tail::{Piece, Pieces, Tail},
 };
 
 /// What a segment is used for.
@@ -64,6 +64,8 @@ pub(crate) struct Segment {
     pub(crate) opened_seq: Seq,
     /// How long its data is expected to live; see [`Classes`].
     pub(crate) class: u8,
+    /// The same, finer; since open.
+    pub(crate) expected: MeanExpected,
     /// A flush of everything that began when it was dead has ended.
     pub(crate) death_is_durable: bool,
 }
@@ -133,6 +135,20 @@ pub(crate) struct DeviceWrite {
     pub(crate) piece: Piece,
 }
 
+/// Writes handed out that have not come back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct InFlight {
+    pub(crate) writes: usize,
+    pub(crate) bytes: usize,
+}
+
+impl InFlight {
+    fn has_ended(&mut self, write: &DeviceWrite) {
+        self.writes -= 1;
+        self.bytes -= write.piece.len;
+    }
+}
+
 /// Traffic since open; see [`crate::Stats`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
@@ -158,7 +174,7 @@ impl Counters {
 
 /// The largest weight of a map that a recovery could bring back: that of any state since the last
 /// flush, because an unflushed trim may be undone by a power cut; and where a fragment was moved, the
-/// cuts that made it, because the relocation may survive the batches that cut.
+/// cuts that made it, because the relocation may survive the batches that cut. So may one that cut itself.
 #[derive(Debug, Default)]
 pub(crate) struct Peak {
     flushed: Since,
@@ -189,6 +205,11 @@ impl Peak {
         let is_cut_behind = end < usize::from(extent.stored).div_ceil(SECTOR);
         let cuts = u64::from(is_cut_before) + u64::from(is_cut_behind);
         self.all().for_each(|since| since.cuts += cuts);
+    }
+
+    /// An extent was cut to be moved.
+    pub(crate) fn note_cut(&mut self) {
+        self.all().for_each(|since| since.cuts += 1);
     }
 
     pub(crate) fn flush_begins(&mut self, weight: u64) {
@@ -237,9 +258,10 @@ pub(crate) struct Log {
     pub(crate) buffers: Arc<Buffers>,
     /// Writes handed out or pending, by id.
     outstanding: BTreeSet<u64>,
+    /// Bytes of those; what failed stays.
+    outstanding_bytes: usize,
     write_next: u64,
-    /// Writes handed out.
-    in_flight: usize,
+    in_flight: InFlight,
     pub(crate) flushes: Flushes,
     /// The first failed write or sync.
     pub(crate) poison: Option<String>,
@@ -255,6 +277,8 @@ pub(crate) struct Log {
     pub(crate) checkpoint_taken: usize,
     /// Where the next record of the map goes; only the holder of `maintenance` moves it.
     pub(crate) map_position: Option<Place>,
+    /// What is live, bookkeeping included, in bytes; see [`Space::cost`]. As of the last batch.
+    pub(crate) live_cost: u64,
     /// Bytes appended since the durable checkpoint began.
     pub(crate) bytes_since_checkpoint: u64,
     pub(crate) peak: Peak,
@@ -287,8 +311,9 @@ impl Log {
             pending: VecDeque::new(),
             buffers: Arc::new(Buffers::new(space)),
             outstanding: BTreeSet::new(),
+            outstanding_bytes: 0,
             write_next: 0,
-            in_flight: 0,
+            in_flight: InFlight::default(),
             flushes: Flushes::default(),
             poison: None,
             failure: None,
@@ -297,6 +322,7 @@ impl Log {
             map_segments,
             checkpoint_taken: 0,
             map_position: None,
+            live_cost: 0,
             bytes_since_checkpoint: 0,
             peak: Peak::default(),
             mean_batch: MeanBatch::default(),
@@ -332,6 +358,7 @@ impl Log {
             epoch: life.epoch,
             opened_seq: self.last_seq,
             class: COLDEST,
+            expected: MeanExpected::default(),
             death_is_durable: false,
         };
         Some(life)
@@ -356,6 +383,19 @@ impl Log {
         Classes::new(self.space.classes(), self.mean_batch.turnover(live_bytes))
     }
 
+    /// What is expected of the data in a segment.
+    pub(crate) fn expected(&self, segment: SegNo) -> Expected {
+        let Segment { class, expected, .. } = self.segment(segment);
+        expected.or_of(*class)
+    }
+
+    /// That much is expected of `items` items that were appended at `point` just now.
+    pub(crate) fn note_expected(&mut self, point: AppendPoint, expected: Expected, items: usize) {
+        if let Some(segment) = self.open[point.index()] {
+            self.segments[segment.0 as usize].expected.note(expected, items);
+        }
+    }
+
     /// Life of a segment that is not free.
     pub(crate) fn life(&self, segment: SegNo) -> Life {
         let Segment { generation, epoch, .. } = *self.segment(segment);
@@ -363,7 +403,7 @@ impl Log {
     }
 
     /// What is left of the segment that is open at `point`.
-    fn open_room(&self, point: AppendPoint) -> Option<Room> {
+    pub(crate) fn open_room(&self, point: AppendPoint) -> Option<Room> {
         let Place { offset, .. } = self.position(point)?;
         Some(Room::new(self.space, offset as usize, self.footers[point.index()].body_bytes()))
     }
@@ -484,13 +524,14 @@ impl Log {
         let body = raws.as_bytes();
         let sealed = header.seal(self.salt, body);
         let (point, tail) = self.tails.get_mut(&segment).expect("open segment");
-        let (point, mut full) = (*point, Vec::new());
+        let point = *point;
+        let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
         self.footers[point.index()].note(&header, &entries);
-        tail.append(&sealed, &self.buffers, &mut full);
-        tail.append_zeros(payload, &self.buffers, &mut full);
+        tail.append(&sealed, &mut pieces);
+        tail.append_zeros(payload, &mut pieces);
         for index in payload_order(items) {
             let mut from = 0;
-            for room in tail.reserve(items[index].payload.len(), &self.buffers, &mut full) {
+            for room in tail.reserve(items[index].payload.len(), &mut pieces) {
                 let len = room.blank.len();
                 copies.push(Copy { segment, item: first + index, from, room });
                 from += len;
@@ -499,7 +540,8 @@ impl Log {
         let end = (header.offset + header.total_bytes) as usize;
         assert_eq!(offset, end, "payload does not end where it was placed");
         self.bytes_since_checkpoint += u64::from(header.total_bytes);
-        self.queue(segment, point, full);
+        let frozen = pieces.frozen;
+        self.queue(segment, point, frozen);
     }
 
     /// Seals the segment that is open at `point`, if any, with its footer at the end, and opens a fresh one.
@@ -507,14 +549,15 @@ impl Log {
         if let Some(segment) = self.open[point.index()].take() {
             let footer = std::mem::take(&mut self.footers[point.index()]).seal(self.salt, self.life(segment));
             let (_, tail) = self.tails.get_mut(&segment).expect("open segment");
-            let mut full = Vec::new();
-            tail.pad_and_freeze(&self.buffers, &mut full);
+            let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
+            tail.pad_and_freeze(&mut pieces);
             let start = self.space.segment_bytes - footer.len();
             tail.skip_to(start / self.space.block_bytes * self.space.block_bytes);
-            tail.append_zeros(start, &self.buffers, &mut full);
-            tail.append(&footer, &self.buffers, &mut full);
-            tail.pad_and_freeze(&self.buffers, &mut full);
-            self.queue(segment, point, full);
+            tail.append_zeros(start, &mut pieces);
+            tail.append(&footer, &mut pieces);
+            tail.pad_and_freeze(&mut pieces);
+            let frozen = pieces.frozen;
+            self.queue(segment, point, frozen);
             self.set_state(segment, State::Sealed);
         }
         let life = self.take_free(State::Open).expect("admission left too few free segments");
@@ -531,10 +574,10 @@ impl Log {
             durable: self.durable(),
         };
         let mut tail = Tail::new(self.space.segment_bytes, self.space.block_bytes);
-        let mut full = Vec::new();
-        tail.append(header.to_raw(self.salt).as_bytes(), &self.buffers, &mut full);
-        tail.append_zeros(RECORDS_START, &self.buffers, &mut full);
-        assert!(full.is_empty(), "a segment header fills no piece");
+        let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
+        tail.append(header.to_raw(self.salt).as_bytes(), &mut pieces);
+        tail.append_zeros(RECORDS_START, &mut pieces);
+        assert!(pieces.frozen.is_empty(), "a segment header fills no piece");
         self.tails.insert(segment, (point, tail));
         self.open[point.index()] = Some(segment);
     }
@@ -544,6 +587,7 @@ impl Log {
             let id = self.write_next;
             self.write_next += 1;
             self.outstanding.insert(id);
+            self.outstanding_bytes += piece.len;
             self.pending.push_back(DeviceWrite { id, segment, point, piece });
         }
     }
@@ -560,9 +604,10 @@ impl Log {
     /// Hands all that was appended at `point` out to be written.
     pub(crate) fn freeze(&mut self, point: AppendPoint) {
         if let Some(segment) = self.open[point.index()] {
-            let mut full = Vec::new();
-            self.tails.get_mut(&segment).expect("open segment").1.pad_and_freeze(&self.buffers, &mut full);
-            self.queue(segment, point, full);
+            let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
+            self.tails.get_mut(&segment).expect("open segment").1.pad_and_freeze(&mut pieces);
+            let frozen = pieces.frozen;
+            self.queue(segment, point, frozen);
         }
     }
 
@@ -589,7 +634,7 @@ impl Log {
     }
 
     /// Writes handed out that have not come back.
-    pub(crate) fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> InFlight {
         self.in_flight
     }
 
@@ -597,7 +642,8 @@ impl Log {
     /// [`Log::fail`].
     pub(crate) fn next_write(&mut self) -> Option<DeviceWrite> {
         let write = self.pending.remove(self.ready()?)?;
-        self.in_flight += 1;
+        self.in_flight.writes += 1;
+        self.in_flight.bytes += write.piece.len;
         Some(write)
     }
 
@@ -614,7 +660,8 @@ impl Log {
     /// `write` is on the device.
     pub(crate) fn complete(&mut self, write: &DeviceWrite, written: &[AtomicU32]) {
         assert!(self.outstanding.remove(&write.id), "write completed twice");
-        self.in_flight -= 1;
+        self.in_flight.has_ended(write);
+        self.outstanding_bytes -= write.piece.len;
         let bytes = write.piece.len as u64;
         match write.point {
             AppendPoint::Data(_) => self.counters.data.written_bytes += bytes,
@@ -629,10 +676,10 @@ impl Log {
         }
     }
 
-    /// A write or sync has failed: what is on the device is unknown from here on. That of a write that
-    /// was handed out stays outstanding for ever.
-    pub(crate) fn fail(&mut self, error: lacuna_device::Error, was_handed_out: bool) {
-        self.in_flight -= usize::from(was_handed_out);
+    /// A sync, or a `write` that was handed out, has failed: what is on the device is unknown from here on.
+    /// The write stays outstanding for ever.
+    pub(crate) fn fail(&mut self, error: lacuna_device::Error, write: Option<&DeviceWrite>) {
+        write.into_iter().for_each(|write| self.in_flight.has_ended(write));
         if self.poison.is_none() {
             self.poison = Some(error.to_string());
             self.failure = Some(error);

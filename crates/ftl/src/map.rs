@@ -176,12 +176,15 @@ impl Map {
         index < leaf.len() && leaf.get(index) == (lba.0, *extent)
     }
 
-    /// Replaces `extent` at `lba`, which the map must hold, by a chunk with the same bytes.
-    pub(crate) fn relocate(&mut self, lba: Lba, extent: &Extent, phys: PhysAddr, crc: u32) {
-        assert!(self.holds(lba, extent), "relocation of an extent that is not mapped");
-        let stored = u16::try_from(extent.bytes()).expect("an extent is at most a chunk");
-        let moved = Extent { phys, stored, crc, skip: 0, ..*extent };
-        self.put(lba.0..lba.0 + u64::from(extent.sectors), moved);
+    /// Replaces the part of `extent` at `lba` that lies in `part`, which the map must hold, by a chunk with the
+    /// same bytes.
+    pub(crate) fn relocate(&mut self, lba: Lba, extent: &Extent, part: Range<u64>, phys: PhysAddr, crc: u32) {
+        let (start, old) = clip(lba.0, extent, &part).expect("a part of the extent");
+        let is_held =
+            matches!(self.extents(part.clone()).next(), Some(Ok(held)) if held == (Lba(start), old));
+        assert!(is_held, "relocation of an extent that is not mapped");
+        let stored = u16::try_from(old.bytes()).expect("an extent is at most a chunk");
+        self.put(part, Extent { phys, stored, crc, skip: 0, ..old });
     }
 
     /// All extents in `range`, cut to it, in order, up to the first leaf that must be read.
@@ -328,19 +331,9 @@ impl Map {
         Some(self.root.absent_at(lba, self.total))
     }
 
-    /// All leaves that are not empty, in order. Leaves without a place come along, of the others
-    /// those of which `wants` says so, if they are in memory.
-    pub(crate) fn leaves(&self, wants: impl Fn(&LeafPlace) -> bool) -> Vec<LeafRef> {
-        let mut leaves = Vec::with_capacity(self.tally.leaves as usize);
-        self.root.for_each(SPACE, self.total, &mut |span, live, slot| {
-            if live.extents > 0 {
-                let place = slot.place();
-                let comes = place.as_ref().is_none_or(&wants);
-                let leaf = if comes { slot.leaf().cloned() } else { None };
-                leaves.push(LeafRef { span, live, leaf, place });
-            }
-        });
-        leaves
+    /// The leaves as they are now, at the cost of a reference.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot { root: self.root.clone(), total: self.total, leaves: self.tally.leaves }
     }
 
     /// What unmapping `ranges` (sorted, without overlap) would free: bytes, and how many extents
@@ -452,6 +445,31 @@ impl Map {
         if counts(&tally) != counts(&self.tally) {
             found(format!("the map counts {:?}, {:?} are there", counts(&self.tally).1, counts(&tally).1));
         }
+    }
+}
+
+/// All leaves of a map at one moment. As long as it exists, whoever changes the map copies what it leads to, and
+/// no leaf is evicted.
+pub(crate) struct Snapshot {
+    root: Node,
+    total: Live,
+    leaves: u64,
+}
+
+impl Snapshot {
+    /// All leaves that are not empty, in order. Leaves without a place come along, of the others
+    /// those of which `wants` says so, if they are in memory.
+    pub(crate) fn leaves(&self, wants: impl Fn(&LeafPlace) -> bool) -> Vec<LeafRef> {
+        let mut leaves = Vec::with_capacity(self.leaves as usize);
+        self.root.for_each(SPACE, self.total, &mut |span, live, slot| {
+            if live.extents > 0 {
+                let place = slot.place();
+                let comes = place.as_ref().is_none_or(&wants);
+                let leaf = if comes { slot.leaf().cloned() } else { None };
+                leaves.push(LeafRef { span, live, leaf, place });
+            }
+        });
+        leaves
     }
 }
 

@@ -36,7 +36,7 @@ pub enum Stream {
 /// How [`crate::Ftl::format`] lays a store out.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
-    /// Segment size in bytes, a power of two from 64 KiB to 256 MiB; by default a 2048th of the
+    /// Segment size in bytes, a power of two from 64 KiB to 256 MiB; by default a 4096th of the
     /// capacity, at least 1 MiB and at most 64 MiB.
     pub segment_bytes: Option<u32>,
     /// Overwrite whatever the device holds.
@@ -153,6 +153,10 @@ pub struct Stats {
     pub waiting_for_checkpoint: u64,
     /// Free segments that only checkpoints and collection may take.
     pub reserved_segments: u64,
+    /// Segments that are open for appends.
+    pub open_segments: u64,
+    /// Bytes of those that nothing was appended to yet.
+    pub open_room_bytes: u64,
     /// Bytes stored for what is mapped: sum of the stored bytes of all extents.
     pub allocated_bytes: u64,
     /// All segments in use in bytes: live data, garbage, log, checkpoint.

@@ -12,6 +12,7 @@ use lacuna_device::AlignedBuf;
 use crate::{
     Error, Lba, Result, SECTOR,
     addr::SegNo,
+    fault::leaves_ahead,
     format::Extent,
     mutant::{Rule, is_broken},
     store::Store,
@@ -24,6 +25,52 @@ const RUN_BYTES: usize = 256 << 10;
 /// Runs of about so many bytes are read at the same time.
 const READ_BYTES: usize = 4 << 20;
 
+/// So many bytes between two chunks that are wanted anyway do not end a run: they are read sooner than a run
+/// more is.
+const GAP_BYTES: usize = 4 << 10;
+
+/// About what an extent holds, where there are many: how many to look for ahead.
+const EXTENT_BYTES: usize = 4 << 10;
+
+/// What [`crate::Ftl::read_mapped`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// Runs of mapped sectors and what they hold, in order; between two of them lies what is not mapped.
+    pub runs: Vec<(Lba, Vec<u8>)>,
+    /// Up to here was looked; the end of the range if there is no more.
+    pub end: Lba,
+}
+
+impl Mapped {
+    /// Room for what `extents` hold, in order of their addresses.
+    fn zeroed(extents: &[(Lba, Extent)], end: Lba) -> Mapped {
+        let mut runs: Vec<(Lba, Vec<u8>)> = Vec::with_capacity(extents.len());
+        let mut lengths: Vec<usize> = Vec::with_capacity(extents.len());
+        for (lba, extent) in extents {
+            let bytes = usize::from(extent.sectors) * SECTOR;
+            match (runs.last(), lengths.last_mut()) {
+                (Some((start, _)), Some(len)) if start.0 + (*len / SECTOR) as u64 == lba.0 => *len += bytes,
+                _ => {
+                    runs.push((*lba, Vec::new()));
+                    lengths.push(bytes);
+                }
+            }
+        }
+        for ((_, data), len) in runs.iter_mut().zip(lengths) {
+            *data = vec![0; len];
+        }
+        Mapped { runs, end }
+    }
+
+    /// Puts in what is stored from `lba` on.
+    fn put(&mut self, lba: Lba, stored: &[u8]) {
+        let index = self.runs.partition_point(|(start, _)| *start <= lba) - 1;
+        let (start, data) = &mut self.runs[index];
+        let at = (lba.0 - start.0) as usize * SECTOR;
+        data[at..at + stored.len()].copy_from_slice(stored);
+    }
+}
+
 /// Extents whose segments are pinned until it is dropped.
 pub(crate) struct Pinned<'a> {
     store: &'a Store,
@@ -33,6 +80,11 @@ pub(crate) struct Pinned<'a> {
 impl Pinned<'_> {
     pub(crate) fn extents(&self) -> &[(Lba, Extent)] {
         &self.extents
+    }
+
+    /// As they lie on the device: what shares a block, or nearly, is read at once.
+    fn sort_by_place(&mut self) {
+        self.extents.sort_unstable_by_key(|(_, extent)| (extent.phys.segment, extent.phys.offset()));
     }
 }
 
@@ -53,22 +105,35 @@ impl Store {
         };
         let pinned = self.pin_some(lba.0..end, usize::MAX)?;
         let mut filled = 0;
-        let mut rest = &pinned.extents[..];
+        self.read_extents(&pinned.extents, 0, |at, stored| {
+            let start = (at.0 - lba.0) as usize * SECTOR;
+            buf[filled..start].fill(0);
+            buf[start..start + stored.len()].copy_from_slice(stored);
+            filled = start + stored.len();
+        })?;
+        buf[filled..].fill(0);
+        Ok(())
+    }
+
+    /// Reads the chunks of pinned `extents`, verifies each, and passes what of it belongs to its extent to
+    /// `take`. Between chunks that are read at once lie at most `gap` bytes.
+    fn read_extents(
+        &self,
+        extents: &[(Lba, Extent)],
+        gap: usize,
+        mut take: impl FnMut(Lba, &[u8]),
+    ) -> Result<()> {
+        let mut rest = extents;
         while !rest.is_empty() {
-            let runs = runs(&mut rest, 0);
+            let runs = runs(&mut rest, gap);
             for (run, chunks) in runs.iter().zip(self.read_runs(&runs)?) {
-                for (at, extent) in run.extents {
+                for (lba, extent) in run.extents {
                     let chunk = &chunks[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
                     self.verify(extent, chunk)?;
-                    let start = (at.0 - lba.0) as usize * SECTOR;
-                    let from = usize::from(extent.skip) * SECTOR;
-                    buf[filled..start].fill(0);
-                    buf[start..start + extent.bytes()].copy_from_slice(&chunk[from..from + extent.bytes()]);
-                    filled = start + extent.bytes();
+                    take(*lba, &chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()]);
                 }
             }
         }
-        buf[filled..].fill(0);
         Ok(())
     }
 
@@ -83,25 +148,37 @@ impl Store {
                 false
             })?;
         }
-        // As they lie on the device: what shares a block, or nearly, is read at once.
-        pinned.extents.sort_unstable_by_key(|(_, extent)| (extent.phys.segment, extent.phys.offset()));
+        pinned.sort_by_place();
         let mut read = Vec::with_capacity(pinned.extents.len());
-        let mut rest = &pinned.extents[..];
-        while !rest.is_empty() {
-            let runs = runs(&mut rest, self.space.block_bytes);
-            for (run, chunks) in runs.iter().zip(self.read_runs(&runs)?) {
-                for (lba, extent) in run.extents {
-                    let chunk = &chunks[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
-                    self.verify(extent, chunk)?;
-                    let stored = &chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()];
-                    let mut sector = [0; SECTOR];
-                    sector[..stored.len()].copy_from_slice(stored);
-                    read.push((*lba, sector));
-                }
-            }
-        }
+        self.read_extents(&pinned.extents, self.space.block_bytes, |lba, stored| {
+            let mut sector = [0; SECTOR];
+            sector[..stored.len()].copy_from_slice(stored);
+            read.push((lba, sector));
+        })?;
         read.sort_unstable_by_key(|(lba, _)| *lba);
         Ok(read)
+    }
+
+    /// See [`crate::Ftl::read_mapped`].
+    pub(crate) fn read_mapped(&self, range: Range<u64>, bytes_max: usize) -> Result<Mapped> {
+        let mut pinned = Pinned { store: self, extents: Vec::new() };
+        let _kept =
+            self.fault_ahead(|map| map.absent_ahead(range.clone(), leaves_ahead(bytes_max / EXTENT_BYTES)))?;
+        let (mut bytes, mut end) = (0, range.end);
+        self.visit_extents(range, |lba, extent| {
+            bytes += usize::from(extent.sectors) * SECTOR;
+            if bytes > bytes_max && !pinned.extents.is_empty() {
+                end = lba.0;
+                return false;
+            }
+            self.pin(extent.phys.segment);
+            pinned.extents.push((lba, extent));
+            true
+        })?;
+        let mut mapped = Mapped::zeroed(&pinned.extents, Lba(end));
+        pinned.sort_by_place();
+        self.read_extents(&pinned.extents, GAP_BYTES, |lba, stored| mapped.put(lba, stored))?;
+        Ok(mapped)
     }
 
     /// Pins the first `extents_max` extents in `range`.

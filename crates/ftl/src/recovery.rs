@@ -26,11 +26,12 @@ use crate::{
     checkpoint,
     fault::LeafReader,
     format::{Marks, Salt, SegmentHeader, Superblock},
-    lifetime::COLDEST,
+    lifetime::{COLDEST, MeanExpected},
     log::{Log, Segment, State},
     replay::Replay,
     reuse::Coverage,
     scan::read_headers,
+    space::Space,
     store::Store,
     superblock,
     sync::{
@@ -79,7 +80,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         let (generation, epoch) = header.map_or((0, 0), |header| (header.generation, header.epoch));
         let opened_seq = header.map_or(Seq(0), |header| header.opened_seq);
         let class = header.map_or(COLDEST, |header| header.class);
-        Segment { state, generation, epoch, opened_seq, class, death_is_durable: false }
+        let expected = MeanExpected::default();
+        Segment { state, generation, epoch, opened_seq, class, expected, death_is_durable: false }
     });
     let seen = headers.iter().flatten();
     let epoch_next = seen.clone().map(|header| header.epoch).max().unwrap_or(0).max(superblock.epoch) + 1;
@@ -91,6 +93,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         seen.map(|header| header.generation + 1).max().unwrap_or(1).max(root.generation_next);
     log.root_segments = root_segments;
     log.peak.note(weight_loaded.max(map.weight(0)));
+    log.live_cost = Space::cost(map.total());
     log.counters.replayed_batches = outcome.last_seq.0 - root.start_seq.0;
 
     let segment_bytes = space.segment_bytes as u32;
@@ -100,7 +103,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         options,
         space,
         superblock: Mutex::new(superblock),
-        maintenance: Mutex::new(None),
+        maintenance: Mutex::default(),
         log: Arc::new(Mutex::new(log)),
         map: RwLock::new(map),
         map_faults: AtomicU64::new(0),
@@ -108,6 +111,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         pins: (0..space.segments).map(|_| AtomicU32::new(0)).collect(),
         written: (0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect(),
         io_done: Arc::default(),
+        may_begin: Arc::default(),
         copied: Condvar::new(),
         buffers,
         background: Background::default(),

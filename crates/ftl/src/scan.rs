@@ -31,7 +31,7 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// Starts of segments that are read at the same time.
 const STARTS_AT_ONCE: usize = 64;
 /// Bytes at the end of a segment that are read before the length of its footer is known.
-const FOOTER_READ_BYTES: usize = 4096;
+const FOOTER_READ_BYTES: usize = 8192;
 
 /// Reads a segment front to back through a window.
 pub(crate) struct SegmentReader<'a> {
@@ -193,20 +193,44 @@ pub(crate) fn read_footer(
     salt: Salt,
     life: Life,
 ) -> Result<Result<Vec<Record>, Flaw>> {
-    let end = (u64::from(life.segment.0) + 1) * space.segment_bytes as u64;
-    let mut last = AlignedBuf::zeroed(FOOTER_READ_BYTES.next_multiple_of(space.block_bytes));
-    device.read_at(end - last.len() as u64, &mut last)?;
-    let (_, raw) = FooterRaw::read_from_suffix(&last).expect("longer than a footer");
-    let Some(body) = raw.body_bytes(life, space.segment_bytes) else {
-        return Ok(Err("no footer of this life"));
+    let footers = read_footers(device, space, salt, &[life])?;
+    Ok(footers.into_iter().next().expect("one for each life"))
+}
+
+/// The same of each of `lives`, all read at the same time.
+pub(crate) fn read_footers(
+    device: &dyn BlockDevice,
+    space: Space,
+    salt: Salt,
+    lives: &[Life],
+) -> Result<Vec<Result<Vec<Record>, Flaw>>> {
+    let before_end = |life: &Life, len: usize| {
+        let last = AlignedBuf::zeroed(len.next_multiple_of(space.block_bytes));
+        ((u64::from(life.segment.0) + 1) * space.segment_bytes as u64 - last.len() as u64, last)
     };
-    let len = body + FOOTER_BYTES;
-    if len > last.len() {
-        last = AlignedBuf::zeroed(len.next_multiple_of(space.block_bytes));
-        device.read_at(end - last.len() as u64, &mut last)?;
+    let mut ends: Vec<_> = lives.iter().map(|life| before_end(life, FOOTER_READ_BYTES)).collect();
+    device.read_many(&mut ends)?;
+    let (mut longer, mut places, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, (life, (_, last))) in lives.iter().zip(&ends).enumerate() {
+        let (_, raw) = FooterRaw::read_from_suffix(last).expect("longer than a footer");
+        let size = raw.body_bytes(*life, space.segment_bytes).map(|body| body + FOOTER_BYTES);
+        sizes.push(size);
+        if let Some(size) = size.filter(|size| *size > last.len()) {
+            longer.push(before_end(life, size));
+            places.push(index);
+        }
     }
-    let records = raw.verify(salt, life, &last[last.len() - len..]);
-    Ok(records.map(|records| records.into_iter().map(|(header, body)| Record { header, body }).collect()))
+    if !longer.is_empty() {
+        device.read_many(&mut longer)?;
+    }
+    places.into_iter().zip(longer).for_each(|(index, last)| ends[index] = last);
+    let verified = lives.iter().zip(&ends).zip(sizes).map(|((life, (_, last)), size)| {
+        let size = size.ok_or("no footer of this life")?;
+        let (_, raw) = FooterRaw::read_from_suffix(last).expect("longer than a footer");
+        let records = raw.verify(salt, *life, &last[last.len() - size..])?;
+        Ok(records.into_iter().map(|(header, body)| Record { header, body }).collect())
+    });
+    Ok(verified.collect())
 }
 
 /// The life that the first record of each of `segments` says it belongs to, for those without a header.

@@ -176,6 +176,15 @@ impl Space {
         live.bytes + live.extents * MOVED_ENTRY_BYTES as u64
     }
 
+    /// Free segments beyond the reserves before work is due, when what is live costs `live_cost` bytes. So
+    /// much can be written while a flush or a checkpoint keeps collection waiting. Where less than three
+    /// quarters are live, a few segments more cost next to nothing.
+    pub(crate) fn ahead(&self, live_cost: u64) -> usize {
+        let live = live_cost as usize / self.usable_bytes();
+        let plenty = (self.segments / 4 * 3).saturating_sub(live);
+        (plenty / 32).clamp(self.segments / 512, self.segments / 64).max(2)
+    }
+
     /// How well collecting a segment with `live` pays: room won per byte moved, times its age,
     /// because what is old will hardly be overwritten soon (cost-benefit, Rosenblum and Ousterhout,
     /// "The design and implementation of a log-structured file system", 1992).
@@ -205,6 +214,14 @@ mod tests {
         let share = limits.grow as f64 / (2048.0 * f64::from(64 << 20));
         assert!((0.92..0.93).contains(&share), "{share}");
         assert!(limits.hard > limits.grow);
+    }
+
+    #[test]
+    fn a_full_store_keeps_little_ahead() {
+        let space = space(2048, 2 << 20);
+        let ahead = |percent: u64| space.ahead((space.segments * space.segment_bytes) as u64 / 100 * percent);
+        assert_eq!([0, 30, 50, 80, 95, 101].map(ahead), [32, 28, 15, 4, 4, 4]);
+        assert_eq!(Space { segments: 40, ..space }.ahead(0), 2);
     }
 
     #[test]

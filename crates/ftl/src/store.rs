@@ -18,14 +18,14 @@ use std::{
 use lacuna_device::BlockDevice;
 
 use crate::{
-    CheckDepth, Error, FormatOptions, Kept, Lba, Op, Options, Report, Result, SECTOR, Scrub, Seq, Stats,
-    Stream, Work,
+    CheckDepth, Error, FormatOptions, Kept, Lba, Mapped, Op, Options, Report, Result, SECTOR, Scrub, Seq,
+    Stats, Stream, Work,
     addr::SegNo,
     background::Background,
     flush::Buffers,
     format::Superblock,
-    gc::Collection,
-    log::Log,
+    gc::Turn,
+    log::{AppendPoint, Log},
     map::Map,
     recovery,
     space::{GC_SEGMENTS, Limits, Space},
@@ -48,8 +48,8 @@ pub(crate) struct Store {
     pub(crate) space: Space,
     /// The superblock as last written; only a checkpoint (under `maintenance`) changes it.
     pub(crate) superblock: Mutex<Superblock>,
-    /// Held for a piece of collection, a checkpoint and the like; in it the collection under way.
-    pub(crate) maintenance: Mutex<Option<Collection>>,
+    /// Held for a piece of collection, a checkpoint and the like; in it what such a turn leaves to the next.
+    pub(crate) maintenance: Mutex<Turn>,
     pub(crate) log: Arc<Mutex<Log>>,
     pub(crate) map: RwLock<Map>,
     /// Leaves of the map that were read, and evicted, since open.
@@ -61,6 +61,8 @@ pub(crate) struct Store {
     pub(crate) written: Arc<[AtomicU32]>,
     /// A write ended; with `log`.
     pub(crate) io_done: Arc<Condvar>,
+    /// Another write may be begun; see `flush`.
+    pub(crate) may_begin: Arc<Condvar>,
     /// Reserved room was filled.
     pub(crate) copied: Condvar,
     pub(crate) buffers: Arc<Buffers>,
@@ -114,6 +116,8 @@ impl Store {
             waiting_for_flush: (waiting.flush + waiting.ready + waiting.reader) as u64,
             waiting_for_checkpoint: waiting.checkpoint as u64,
             reserved_segments: reserved as u64,
+            open_segments: log.positions().iter().flatten().count() as u64,
+            open_room_bytes: AppendPoint::all().map(|point| log.room(point) as u64).sum(),
             allocated_bytes: total.bytes,
             store_bytes: (segments - free) * self.space.segment_bytes as u64,
             live_bytes: Space::cost(total),
@@ -284,6 +288,15 @@ impl Ftl {
     /// As [`Ftl::read`].
     pub fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
         self.store.read_sectors(lbas)
+    }
+
+    /// What is mapped in `range` from its start on, up to about `bytes_max` bytes but at least one extent,
+    /// read at the same time, wherever it lies.
+    ///
+    /// # Errors
+    /// As [`Ftl::read`].
+    pub fn read_mapped(&self, range: Range<Lba>, bytes_max: usize) -> Result<Mapped> {
+        self.store.read_mapped(range.start.0..range.end.0, bytes_max)
     }
 
     /// Brings the parts of the map into memory that changes of `ranges` need, and keeps them there.

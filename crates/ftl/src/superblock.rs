@@ -30,7 +30,7 @@ const SEGMENTS_MIN: u64 = 24;
 pub(crate) fn format(device: &dyn BlockDevice, options: &FormatOptions) -> Result<()> {
     let geometry = device.geometry();
     let refuse = |reason: String| Error::Geometry { device: device.name().into(), reason };
-    let by_capacity = (geometry.capacity_bytes / 2048).max(1).next_power_of_two().clamp(1 << 20, 64 << 20);
+    let by_capacity = (geometry.capacity_bytes / 4096).max(1).next_power_of_two().clamp(1 << 20, 64 << 20);
     let segment_bytes = options.segment_bytes.unwrap_or(by_capacity as u32);
     if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
         return Err(refuse(format!("segments of {segment_bytes} bytes are not possible")));

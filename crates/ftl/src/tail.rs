@@ -11,6 +11,10 @@
 //!    added to it.
 //! 3. The parts of a piece lie one behind the other in one memory, from a block's boundary on. So a piece
 //!    ends where its memory does, if not before.
+//!
+//! Pieces are short as long as the device has little to do, so that it begins early, and longer when it is
+//! busy anyway: then each request less saves time of the processor. What is not frozen yet waits for more, or
+//! for a flush, however long the piece.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -19,7 +23,10 @@ use lacuna_device::{Blank, Filled};
 use crate::flush::Buffers;
 
 /// Bytes that are collected before they are written without being asked for.
-pub(crate) const PIECE_BYTES: usize = 256 << 10;
+const PIECE_BYTES: usize = 256 << 10;
+
+/// The same while as many are on their way to the device.
+pub(crate) const PIECE_BYTES_MAX: usize = 1 << 20;
 
 /// A frozen part of the segment, to be written to the device.
 pub(crate) struct Piece {
@@ -28,6 +35,20 @@ pub(crate) struct Piece {
     pub(crate) len: usize,
     /// None until all of it is filled.
     pub(crate) bytes: Option<Filled>,
+}
+
+/// Where pieces come from while something is appended, and those that are frozen by it.
+pub(crate) struct Pieces<'a> {
+    buffers: &'a Buffers,
+    is_device_busy: bool,
+    pub(crate) frozen: Vec<Piece>,
+}
+
+impl<'a> Pieces<'a> {
+    /// None yet, made in `buffers` while `outstanding_bytes` are not on the device.
+    pub(crate) fn new(buffers: &'a Buffers, outstanding_bytes: usize) -> Pieces<'a> {
+        Pieces { buffers, is_device_busy: outstanding_bytes >= PIECE_BYTES_MAX, frozen: Vec::new() }
+    }
 }
 
 /// Room that was reserved, to be filled by who reserved it.
@@ -93,22 +114,28 @@ impl Tail {
         self.written == self.end
     }
 
-    /// Reserves the next `len` bytes; pieces that became full are added to `full`.
-    pub(crate) fn reserve(&mut self, len: usize, buffers: &Buffers, full: &mut Vec<Piece>) -> Vec<Reserved> {
+    /// Reserves the next `len` bytes.
+    pub(crate) fn reserve(&mut self, len: usize, pieces: &mut Pieces<'_>) -> Vec<Reserved> {
         assert!(self.end + len <= self.segment_bytes, "append beyond the segment");
-        let mut reserved = Vec::with_capacity(len.div_ceil(PIECE_BYTES));
+        let mut reserved = Vec::with_capacity(1 + len / PIECE_BYTES);
         let mut left = len;
         while left > 0 {
-            let blank = self.blank.get_or_insert_with(|| buffers.take().into());
-            let taken = blank.split_to(left.min(blank.len()));
-            let (range, is_used_up) = (self.end..self.end + taken.len(), blank.is_empty());
+            let blank = self.blank.get_or_insert_with(|| pieces.buffers.take().into());
+            // Up to where a piece may end.
+            let behind = (blank.len() - 1) / PIECE_BYTES * PIECE_BYTES;
+            let taken = blank.split_to(left.min(blank.len() - behind));
+            let (is_end, is_used_up) = (blank.len() == behind, blank.is_empty());
+            let range = self.end..self.end + taken.len();
             left -= taken.len();
             self.end = range.end;
             reserved.push(Reserved { at: range.start, blank: taken });
             self.parts.push_back(Part { range, bytes: None });
             if is_used_up {
                 self.blank = None;
-                full.push(self.freeze());
+            }
+            if is_used_up || (is_end && !pieces.is_device_busy) {
+                let piece = self.freeze();
+                pieces.frozen.push(piece);
             }
         }
         reserved
@@ -126,10 +153,10 @@ impl Tail {
         Some((range.start, self.bytes_of(range)?))
     }
 
-    /// Appends `bytes`; pieces that became full are added to `full`.
-    pub(crate) fn append(&mut self, bytes: &[u8], buffers: &Buffers, full: &mut Vec<Piece>) {
+    /// Appends `bytes`.
+    pub(crate) fn append(&mut self, bytes: &[u8], pieces: &mut Pieces<'_>) {
         let mut left = bytes;
-        self.append_by(bytes.len(), buffers, full, |out| {
+        self.append_by(bytes.len(), pieces, |out| {
             let (now, later) = left.split_at(out.len());
             out.copy_from_slice(now);
             left = later;
@@ -137,30 +164,25 @@ impl Tail {
     }
 
     /// Appends zeros up to `offset`.
-    pub(crate) fn append_zeros(&mut self, offset: usize, buffers: &Buffers, full: &mut Vec<Piece>) {
-        self.append_by(offset - self.end, buffers, full, |out| out.fill(0));
+    pub(crate) fn append_zeros(&mut self, offset: usize, pieces: &mut Pieces<'_>) {
+        self.append_by(offset - self.end, pieces, |out| out.fill(0));
     }
 
-    fn append_by(
-        &mut self,
-        len: usize,
-        buffers: &Buffers,
-        full: &mut Vec<Piece>,
-        mut fill: impl FnMut(&mut [u8]),
-    ) {
-        for Reserved { at, blank } in self.reserve(len, buffers, full) {
+    fn append_by(&mut self, len: usize, pieces: &mut Pieces<'_>, mut fill: impl FnMut(&mut [u8])) {
+        for Reserved { at, blank } in self.reserve(len, pieces) {
             if let Some((start, bytes)) = self.filled(at, blank.fill(&mut fill)) {
-                let piece = full.iter_mut().rev().find(|piece| piece.start == start);
+                let piece = pieces.frozen.iter_mut().rev().find(|piece| piece.start == start);
                 piece.expect("a piece to which something is added was frozen just now").bytes = Some(bytes);
             }
         }
     }
 
     /// Pads to the next block and freezes all that was appended.
-    pub(crate) fn pad_and_freeze(&mut self, buffers: &Buffers, full: &mut Vec<Piece>) {
-        self.append_zeros(self.end.next_multiple_of(self.block_bytes), buffers, full);
+    pub(crate) fn pad_and_freeze(&mut self, pieces: &mut Pieces<'_>) {
+        self.append_zeros(self.end.next_multiple_of(self.block_bytes), pieces);
         if self.end > self.frozen {
-            full.push(self.freeze());
+            let piece = self.freeze();
+            pieces.frozen.push(piece);
         }
     }
 
@@ -260,12 +282,14 @@ mod tests {
                 rng.fill(&mut bytes);
                 model.extend_from_slice(&bytes);
                 let (now, later) = bytes.split_at(rng.below(bytes.len() as u64 + 1) as usize);
-                tail.append(now, &buffers, &mut handed_out);
-                filling.extend(tail.reserve(later.len(), &buffers, &mut handed_out));
-                if rng.chance(30) {
-                    tail.pad_and_freeze(&buffers, &mut handed_out);
+                let mut pieces = Pieces::new(&buffers, PIECE_BYTES_MAX * rng.below(2) as usize);
+                tail.append(now, &mut pieces);
+                filling.extend(tail.reserve(later.len(), &mut pieces));
+                if rng.chance(if seed % 2 == 0 { 30 } else { 2 }) {
+                    tail.pad_and_freeze(&mut pieces);
                     model.resize(model.len().next_multiple_of(4096), 0);
                 }
+                handed_out.append(&mut pieces.frozen);
                 assert_eq!(tail.append_offset(), model.len());
                 while !filling.is_empty() && rng.chance(60) {
                     let Reserved { at, blank } =
@@ -307,16 +331,30 @@ mod tests {
     }
 
     #[test]
+    fn pieces_are_longer_while_the_device_is_busy() {
+        let (mut tail, buffers) = (Tail::new(4 << 20, 4096), buffers(4 << 20));
+        let mut lengths = |outstanding_bytes: usize, bytes: usize| {
+            let mut pieces = Pieces::new(&buffers, outstanding_bytes);
+            tail.append(&vec![1; bytes], &mut pieces);
+            pieces.frozen.iter().map(|piece| piece.len >> 10).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(0, 600 << 10), [256, 256]);
+        assert_eq!(lengths(PIECE_BYTES_MAX, 300 << 10), [], "more may come");
+        assert_eq!(lengths(PIECE_BYTES_MAX - 1, 124 << 10), [512], "up to the end of its memory");
+        assert_eq!(lengths(PIECE_BYTES_MAX, 2048 << 10), [1024, 1024]);
+    }
+
+    #[test]
     fn what_is_skipped_counts_as_written_once_all_before_it_is() {
         for gap in [0, 4096, 12288] {
             let (mut tail, buffers) = (Tail::new(1 << 20, 4096), buffers(1 << 20));
-            let mut full = Vec::new();
-            tail.append(&[1; 5000], &buffers, &mut full);
-            tail.pad_and_freeze(&buffers, &mut full);
+            let mut pieces = Pieces::new(&buffers, 0);
+            tail.append(&[1; 5000], &mut pieces);
+            tail.pad_and_freeze(&mut pieces);
             tail.skip_to(8192 + gap);
-            tail.append(&[2; 4096], &buffers, &mut full);
-            tail.pad_and_freeze(&buffers, &mut full);
-            let starts: Vec<_> = full.iter().map(|piece| (piece.start, piece.len)).collect();
+            tail.append(&[2; 4096], &mut pieces);
+            tail.pad_and_freeze(&mut pieces);
+            let starts: Vec<_> = pieces.frozen.iter().map(|piece| (piece.start, piece.len)).collect();
             assert_eq!(starts, [(0, 8192), (8192 + gap, 4096)]);
             tail.complete(8192 + gap);
             assert_eq!((tail.written(), tail.is_written()), (0, false));

@@ -1,15 +1,17 @@
 //! Batches into the log and the map.
 
+use std::borrow::Cow;
+
 use crate::{
     Error, Op, Result, Seq, Stream,
     background::DIRTY_SHARE,
-    batch::Batch,
+    batch::{Batch, Item, cut_to_fit},
     copies::Copy,
     format::{EntryKind, RecordKind},
-    lifetime::CLASSES_MAX,
+    lifetime::{Expected, MeanExpected},
     log::{AppendPoint, Log},
     map::Map,
-    space::{GC_SEGMENTS, Space},
+    space::{EXTENT_BYTES, GC_SEGMENTS, Space},
     store::Store,
     sync::RwLockUpgradableReadGuard,
 };
@@ -37,7 +39,7 @@ impl Store {
         }
         // In memory before the log is locked, and kept there until the batch is applied.
         let mut leaves = Vec::new();
-        let (seq, copies, is_due, owed) = loop {
+        let (seq, items, copies, is_due, owed) = loop {
             let mut log = self.log.lock();
             self.check_poison(&log)?;
             let map = self.map.upgradable_read();
@@ -50,20 +52,25 @@ impl Store {
                 continue;
             }
             self.check_limits(&log, &map, &batch)?;
-            let point = self.append_point(&log, &map, stream, &batch);
-            if self.missing_segments(&log, &map, point, &batch) == 0 {
+            let expected = expected_of(&log, &map, &batch);
+            let point = self.append_point(&log, &map, stream, &batch, expected);
+            let mut items = self.cut(&log, &map, point, &batch.items);
+            if self.missing_segments(&log, &map, point, &items) > 0 {
+                items = Cow::Borrowed(&batch.items); // for which room is made
+            }
+            if self.missing_segments(&log, &map, point, &items) == 0 {
                 // Shared leaves would be copied to be changed.
                 drop(leaves);
                 let mut map = RwLockUpgradableReadGuard::upgrade(map);
-                let (seq, copies) = self.apply(&mut log, &mut map, point, &batch);
+                let (seq, copies) = self.apply(&mut log, &mut map, point, &batch, &items);
+                log.note_expected(point, expected, items.len());
                 let is_due = self.is_due(&log) || self.is_write_back_due(&map, DIRTY_SHARE);
-                break (seq, copies, is_due, self.owed(&log, point, batch.log_bytes()));
+                break (seq, items, copies, is_due, self.owed(&log, point, batch.log_bytes()));
             }
             drop((map, log));
-            self.make_room(|log, map| self.missing_segments(log, map, point, &batch))?;
+            self.make_room(|log, map| self.missing_segments(log, map, point, &batch.items))?;
         };
-        self.copy(&batch.items, copies);
-        self.begin_writes()?;
+        self.begin_writes(self.copy(&items, copies))?;
         self.relieve();
         if is_due {
             self.background.kick();
@@ -74,12 +81,19 @@ impl Store {
 
     /// Where the batch goes: with data of its lifetime, unless that takes a segment that is not to spare
     /// and others have room.
-    fn append_point(&self, log: &Log, map: &Map, stream: Stream, batch: &Batch<'_>) -> AppendPoint {
+    fn append_point(
+        &self,
+        log: &Log,
+        map: &Map,
+        stream: Stream,
+        batch: &Batch<'_>,
+        expected: Expected,
+    ) -> AppendPoint {
         if stream == Stream::Log {
             return AppendPoint::Log;
         }
-        let own = AppendPoint::Data(class_of(log, map, batch));
-        if self.missing_segments(log, map, own, batch) == 0 {
+        let own = AppendPoint::Data(log.classes(map.total().bytes).class(expected));
+        if self.missing_segments(log, map, own, &batch.items) == 0 {
             return own;
         }
         let with_room = AppendPoint::data().find(|point| log.segments_needed(*point, &batch.items) == 0);
@@ -116,11 +130,37 @@ impl Store {
         }
     }
 
-    /// How many more segments must be free before the batch may be applied (rules 1 and 2 of
+    /// `items` that go to `point`, one of them perhaps cut in two, so that the segment open there is filled. An
+    /// extent more is worth that only where it takes no room that others count on: neither what may be live
+    /// is exceeded, nor must a segment more be kept for checkpoints.
+    pub(crate) fn cut<'i, 'a>(
+        &self,
+        log: &Log,
+        map: &Map,
+        point: AppendPoint,
+        items: &'i [Item<'a>],
+    ) -> Cow<'i, [Item<'a>]> {
+        let room = match log.open_room(point) {
+            Some(room) if log.segments_needed(point, items) > 0 => room,
+            _ => return Cow::Borrowed(items),
+        };
+        let fresh = items.iter().filter(|item| item.kind == EntryKind::Write);
+        let fresh_cost: u64 = fresh.map(|item| item.payload.len() as u64 + EXTENT_BYTES).sum();
+        let cost = Space::cost(map.total()) + fresh_cost + EXTENT_BYTES;
+        let weight = log.peak.weight();
+        let more = weight + 1 + map.weight(1) - map.weight(0);
+        let takes_a_segment = self.checkpoint_reserve(log, more) > self.checkpoint_reserve(log, weight);
+        match cost > self.limits(log).grow || takes_a_segment {
+            true => Cow::Borrowed(items),
+            false => cut_to_fit(items, room),
+        }
+    }
+
+    /// How many more segments must be free before a batch of `items` may be applied (rules 1 and 2 of
     /// [`crate::space`]).
-    fn missing_segments(&self, log: &Log, map: &Map, point: AppendPoint, batch: &Batch<'_>) -> usize {
-        let fresh = log.segments_needed(point, &batch.items);
-        let weight = log.peak.weight().max(map.weight(batch.items.len() as u64));
+    fn missing_segments(&self, log: &Log, map: &Map, point: AppendPoint, items: &[Item<'_>]) -> usize {
+        let fresh = log.segments_needed(point, items);
+        let weight = log.peak.weight().max(map.weight(items.len() as u64));
         let collection = if fresh > 0 { GC_SEGMENTS } else { 0 };
         let reserve = self.checkpoint_reserve(log, weight) + collection;
         (fresh + reserve).saturating_sub(log.free.len())
@@ -131,44 +171,119 @@ impl Store {
         self.space.checkpoint_reserve(weight, log.map_segments, log.checkpoint_taken)
     }
 
-    /// Numbers the batch and puts it into log and map, where its payload is to be copied next. No I/O, no
-    /// failure.
-    fn apply(&self, log: &mut Log, map: &mut Map, point: AppendPoint, batch: &Batch<'_>) -> (Seq, Vec<Copy>) {
-        if batch.items.is_empty() {
+    /// Numbers the batch and puts it, as `items`, into log and map, where its payload is to be copied next. No
+    /// I/O, no failure.
+    fn apply(
+        &self,
+        log: &mut Log,
+        map: &mut Map,
+        point: AppendPoint,
+        batch: &Batch<'_>,
+        items: &[Item<'_>],
+    ) -> (Seq, Vec<Copy>) {
+        if items.is_empty() {
             return (log.last_seq, Vec::new());
         }
         let seq = log.last_seq.next();
         log.last_seq = seq;
-        let (placed, copies) = log.append(point, RecordKind::Batch, &batch.items, &self.written);
+        let (placed, copies) = log.append(point, RecordKind::Batch, items, &self.written);
         log.counters.note_batch(point, batch.host_bytes);
         log.mean_batch.note(if point == AppendPoint::Log { 0 } else { batch.payload_bytes });
-        for (item, phys) in batch.items.iter().zip(placed) {
+        for (item, phys) in items.iter().zip(placed) {
             match item.kind {
                 EntryKind::Trim => map.trim(item.range()),
                 _ => map.write(item.lba, item.sectors, phys, item.payload.len() as u16, item.crc, seq),
             }
         }
         log.peak.note(map.weight(0));
+        log.live_cost = Space::cost(map.total());
         (seq, copies)
     }
 }
 
-/// The class of most bytes of the batch, from a look at some of it.
-fn class_of(log: &Log, map: &Map, batch: &Batch<'_>) -> u8 {
+/// How long what the batch writes is expected to live, from a look at some of it.
+fn expected_of(log: &Log, map: &Map, batch: &Batch<'_>) -> Expected {
     let classes = log.classes(map.total().bytes);
-    let mut bytes = [0; CLASSES_MAX];
+    let mut mean = MeanExpected::default();
     let step = batch.items.len().div_ceil(LOOKED_AT_MAX).max(1);
     for item in batch.items.iter().step_by(step).filter(|item| item.kind == EntryKind::Write) {
-        let class = match map.extents(item.range()).next() {
+        let expected = match map.extents(item.range()).next() {
             // Leaves are in memory here; a hint would not be worth waiting for one.
-            None | Some(Err(_)) => classes.unknown(),
+            None | Some(Err(_)) => Expected::UNKNOWN,
             Some(Ok((_, old))) => {
                 let interval = log.last_seq.0 - old.birth.0;
-                classes.overwritten(log.segment(old.phys.segment).class, interval)
+                classes.overwritten(log.expected(old.phys.segment), interval)
             }
         };
-        bytes[usize::from(class)] += item.payload.len();
+        mean.note(expected, item.payload.len());
     }
-    let most = bytes.iter().zip(0..).max_by_key(|(bytes, _)| **bytes);
-    most.filter(|(bytes, _)| **bytes > 0).map_or(classes.unknown(), |(_, class)| class)
+    mean.get().unwrap_or(Expected::UNKNOWN)
+}
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use lacuna_device::{BlockDevice, MemDevice};
+
+    use super::*;
+    use crate::{FormatOptions, Lba, Options, recovery, superblock};
+
+    const LBA: Lba = Lba(32);
+
+    fn store() -> Store {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+        superblock::format(&*device, &FormatOptions::default()).unwrap();
+        let store = recovery::open(device, Options::default()).unwrap();
+        store.checkpoint().unwrap();
+        store
+    }
+
+    /// Accepts `batch`, of which nothing is copied yet.
+    fn reserve(store: &Store, batch: &Batch<'_>) -> (Seq, Vec<Copy>) {
+        store.apply(&mut store.log.lock(), &mut store.map.write(), AppendPoint::Data(0), batch, &batch.items)
+    }
+
+    #[test]
+    fn who_reads_what_is_being_copied_waits_for_it() {
+        let (store, data) = (store(), vec![7; 20_480]);
+        let batch = Batch::prepare(&[Op::Write { lba: LBA, data: &data }], true).unwrap();
+        let (_, copies) = reserve(&store, &batch);
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut back = vec![0; data.len()];
+                store.read(LBA, &mut back).unwrap();
+                back
+            });
+            // Woken in vain, it waits again.
+            for _ in 0..2 {
+                while !store.copied.notify_one() {
+                    assert!(!reader.is_finished(), "it did not wait");
+                    thread::yield_now();
+                }
+            }
+            drop(store.copy(&batch.items, copies));
+            assert!(reader.join().unwrap() == data);
+        });
+    }
+
+    #[test]
+    fn a_flush_waits_for_what_is_being_copied() {
+        let (store, data) = (store(), vec![7; 20_480]);
+        let batch = Batch::prepare(&[Op::Write { lba: LBA, data: &data }], true).unwrap();
+        let (seq, copies) = reserve(&store, &batch);
+        thread::scope(|scope| {
+            let flusher = scope.spawn(|| store.flush().unwrap());
+            for _ in 0..2 {
+                while store.io_done.notify_all() == 0 {
+                    assert!(!flusher.is_finished(), "it did not wait");
+                    thread::yield_now();
+                }
+            }
+            assert!(store.log.lock().flushed_seq < seq);
+            store.begin_writes(store.copy(&batch.items, copies)).unwrap();
+            flusher.join().unwrap();
+            assert_eq!(store.log.lock().flushed_seq, seq);
+        });
+    }
 }

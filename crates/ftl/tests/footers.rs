@@ -3,11 +3,17 @@
 
 mod harness;
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use harness::{Model, SEGMENT_BYTES, assert_sound, changes, format, ops, unreadable::Unreadable};
 use lacuna_device::{
-    AlignedBuf, BlockDevice, MemDevice,
+    AlignedBuf, BlockDevice, DeviceStats, Geometry, MemDevice, Result,
     sim::{SeededRng, SimDevice, for_each_seed},
 };
 use lacuna_ftl::{CheckDepth, FormatOptions, Ftl, Lba, Op, Options, Stream, Work};
@@ -26,10 +32,56 @@ fn read_bytes(device: &Arc<dyn BlockDevice>) -> u64 {
 /// A store with segments of 1 MiB.
 fn large() -> (Arc<dyn BlockDevice>, Ftl) {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    let ftl = large_on(&device);
+    (device, ftl)
+}
+
+fn large_on(device: &Arc<dyn BlockDevice>) -> Ftl {
     let options = FormatOptions { segment_bytes: Some(1 << 20), force: true, uuid: None };
     Ftl::format(device.clone(), &options).unwrap();
-    let ftl = Ftl::open(device.clone(), Options { background: false, ..Options::default() }).unwrap();
-    (device, ftl)
+    Ftl::open(device.clone(), Options { background: false, ..Options::default() }).unwrap()
+}
+
+/// Counts how often somebody waits for reads.
+struct Rounds {
+    inner: MemDevice,
+    reads: AtomicU64,
+}
+
+impl BlockDevice for Rounds {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.reads.fetch_add(1, Relaxed);
+        self.inner.read_at(offset, buf)
+    }
+
+    fn read_many(&self, reads: &mut [(u64, AlignedBuf)]) -> Result<()> {
+        self.reads.fetch_add(u64::from(!reads.is_empty()), Relaxed);
+        self.inner.read_many(reads)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.inner.write_at(offset, data)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.discard(offset, len)
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.inner.stats()
+    }
 }
 
 /// Collection reads what it moves, and little else.
@@ -54,6 +106,34 @@ fn collection_reads_what_is_live() {
         let mut buf = [9; 16384];
         ftl.read(Lba(page * PAGE), &mut buf).unwrap();
         assert_eq!(buf, [u8::from(page % 4 == 0); 16384]);
+    }
+    assert_sound(&ftl);
+}
+
+/// What is sparse is read several segments at a time, and once.
+#[test]
+fn collection_reads_sparse_segments_together() {
+    let rounds = Arc::new(Rounds { inner: MemDevice::new(64 << 20), reads: AtomicU64::new(0) });
+    let device: Arc<dyn BlockDevice> = rounds.clone();
+    let ftl = large_on(&device);
+    (0..1000).for_each(|page| write_page(&ftl, page, 1));
+    for page in (0..1000).filter(|page| page % 16 != 0) {
+        ftl.write_batch(&[Op::Trim { lba: Lba(page * PAGE), sectors: PAGE }], Stream::Data).unwrap();
+    }
+    ftl.checkpoint().unwrap();
+    let (before, read_before) = (ftl.stats(), read_bytes(&device));
+    rounds.reads.store(0, Relaxed);
+    while ftl.stats().gc_segments < before.gc_segments + 8 {
+        assert!(ftl.step(Work::Gc).unwrap());
+    }
+    let moved = ftl.stats().gc_bytes - before.gc_bytes;
+    let read = read_bytes(&device) - read_before;
+    assert_eq!(rounds.reads.load(Relaxed), 2, "footers, then what is live");
+    assert!(read < 8 * (16384 + 5 * 20_480), "{read} bytes read to move {moved}");
+    for page in (0..1000).step_by(16) {
+        let mut buf = [9; 16384];
+        ftl.read(Lba(page * PAGE), &mut buf).unwrap();
+        assert_eq!(buf, [1; 16384]);
     }
     assert_sound(&ftl);
 }

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use harness::{Change, Model, assert_sound, changes, format, open, ops, payload};
 use lacuna_device::{
@@ -36,6 +36,27 @@ fn assert_counts_agree(ftl: &Ftl, sectors: u64) {
     assert_eq!(bytes, ftl.stats().allocated_bytes);
 }
 
+/// Holds what `read_mapped` finds, piece by piece, against `mapped` and `read`.
+fn assert_runs_agree(ftl: &Ftl, range: Range<u64>, bytes_max: usize) {
+    let (mut at, end) = (Lba(range.start), Lba(range.end));
+    while at < end {
+        let found = ftl.read_mapped(at..end, bytes_max).unwrap();
+        assert!(found.end > at && found.end <= end);
+        let bytes: usize = found.runs.iter().map(|(_, data)| data.len()).sum();
+        assert!(bytes <= bytes_max.max(16 << 10), "{bytes} bytes, at most {bytes_max}");
+        for (lba, data) in found.runs {
+            assert_eq!(ftl.mapped(at..lba).unwrap(), None);
+            at = Lba(lba.0 + (data.len() / SECTOR) as u64);
+            assert_eq!(ftl.mapped(lba..at).unwrap(), Some(lba..at));
+            let mut expected = vec![1; data.len()];
+            ftl.read(lba, &mut expected).unwrap();
+            assert!(data == expected);
+        }
+        assert_eq!(ftl.mapped(at..found.end).unwrap(), None);
+        at = found.end;
+    }
+}
+
 #[test]
 fn reads_back_what_was_written_across_reopen() {
     for_each_seed(12, |seed| {
@@ -52,6 +73,7 @@ fn reads_back_what_was_written_across_reopen() {
             model.apply(&batch);
             let lba = rng.below(model.sectors() - 100);
             model.assert_read(&ftl, lba, 1 + rng.below(99));
+            assert_runs_agree(&ftl, lba..model.sectors(), rng.below(100_000) as usize);
             match rng.below(40) {
                 0 => ftl.flush().unwrap(),
                 1 => ftl.checkpoint().unwrap(),
@@ -106,6 +128,9 @@ fn a_map_ten_times_its_memory_works() {
             ftl.write_batch(&ops(&batch), stream(&mut rng)).unwrap();
             model.apply(&batch);
             model.assert_read(&ftl, lba, 1 + rng.below(39));
+            if rng.chance(2) {
+                assert_runs_agree(&ftl, lba..sectors.min(lba + 4000), rng.below(1 << 20) as usize);
+            }
             if round % 1500 == 1499 {
                 if rng.chance(50) {
                     ftl.close().unwrap();

@@ -420,6 +420,7 @@ impl Service {
 
     /// An extended attribute.
     pub fn getxattr(&self, number: u64, name: &[u8]) -> Result<Vec<u8>> {
+        no_label(name)?;
         self.checked("getxattr", number, self.posix.getxattr(Self::ino(number)?, name))
     }
 
@@ -430,6 +431,7 @@ impl Service {
 
     /// Sets an extended attribute.
     pub fn setxattr(&self, number: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        no_label(name)?;
         self.checked("setxattr", number, self.posix.setxattr(Self::ino(number)?, name, value, mode))
     }
 
@@ -437,6 +439,12 @@ impl Service {
     pub fn removexattr(&self, number: u64, name: &[u8]) -> Result<()> {
         self.checked("removexattr", number, self.posix.removexattr(Self::ino(number)?, name))
     }
+}
+
+/// Refuses the label of SELinux, which the kernel has for a FUSE mount as a whole and for none of its files.
+/// `ls -l` asks about each until it hears that none has one.
+fn no_label(name: &[u8]) -> Result<()> {
+    if name == b"security.selinux" { Err(Os::OPNOTSUPP.into()) } else { Ok(()) }
 }
 
 fn tell_left_out(errors: u64) {

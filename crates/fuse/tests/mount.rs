@@ -6,13 +6,16 @@ use std::{
     io::{Read, Seek, SeekFrom, Write},
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
     thread,
 };
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_fuse::{FuserTransport, MountOptions, Service, ServiceOptions, Transport, UringTransport};
-use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
+use lacuna_nvmfs::{CheckDepth, FormatOptions, Ino, Nvmfs, Options};
 
 /// Runs `test` on mounts of an empty store, over every transport there is; says so where there is none.
 fn mounted(test: impl Fn(&Path, &Service)) {
@@ -134,4 +137,81 @@ fn many_threads_share_files_and_directories() {
         }
         assert_eq!(fs::read_dir(dir).unwrap().count(), 401);
     });
+}
+
+/// Where root ends connections.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// Ends the connection of the mount on `dir`; false where that cannot be done.
+fn abort(dir: &Path) -> bool {
+    let device = fs::metadata(dir).unwrap().dev();
+    let control = Path::new(CONNECTIONS).join(rustix::fs::minor(device).to_string()).join("abort");
+    if !control.exists() {
+        let flags = rustix::mount::MountFlags::empty();
+        let _ = rustix::mount::mount("none", CONNECTIONS, "fusectl", flags, None);
+    }
+    fs::write(control, "1").is_ok()
+}
+
+#[test]
+fn an_aborted_connection_ends_in_an_error_and_loses_nothing_synced() {
+    aborted_over(&FuserTransport);
+    aborted_over(&UringTransport);
+}
+
+fn aborted_over(transport: &dyn Transport) {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(128 << 20));
+    Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
+    let nvmfs = Arc::new(Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens"));
+    let service = Arc::new(Service::new(Arc::clone(&nvmfs), ServiceOptions::default()));
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let options = MountOptions { threads: 4, ..MountOptions::default() };
+    let mut session = match transport.mount(Arc::clone(&service), dir.path(), &options) {
+        Ok(session) => session,
+        Err(error) => {
+            return eprintln!("SKIPPED: nothing can be mounted over {}: {error}", transport.name());
+        }
+    };
+    let mut unmount = session.unmounter();
+    let serving = thread::spawn(move || session.serve());
+    let mut synced = fs::File::create(dir.path().join("synced")).unwrap();
+    synced.write_all(&[7; 1 << 20]).unwrap();
+    synced.sync_all().unwrap();
+    let (written, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let is_aborted = thread::scope(|scope| {
+        for writer in 0..4 {
+            let file = fs::File::create(dir.path().join(format!("writer {writer}"))).unwrap();
+            let (written, stop) = (&written, &stop);
+            scope.spawn(move || {
+                while !stop.load(SeqCst) && file.write_all_at(&[1; 65536], 0).is_ok() {
+                    written.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        while written.load(SeqCst) < 100 {
+            thread::yield_now();
+        }
+        let is_aborted = abort(dir.path());
+        stop.store(!is_aborted, SeqCst); // aborted, they end by themselves
+        is_aborted
+    });
+    drop(synced);
+    if !is_aborted {
+        unmount().expect("unmounts");
+        return eprintln!("SKIPPED: {CONNECTIONS} is not to be had");
+    }
+    let error = serving.join().expect("serves").expect_err("it does not end as if unmounted");
+    // The transport may have done so.
+    let _ = rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH);
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{}: {error}", transport.name());
+    let report = nvmfs.check(CheckDepth::Payload).expect("checks");
+    assert!(report.is_clean(), "{:?}", report.findings);
+    // As if the process had been killed: what is on the device is all there is.
+    drop((service, nvmfs));
+    let nvmfs = Nvmfs::open(device, Options::default()).expect("opens again");
+    let posix = nvmfs.posix();
+    let attr = posix.lookup(Ino::ROOT, b"synced").expect("is there");
+    let mut found = vec![0; 1 << 20];
+    assert_eq!(posix.read(attr.ino, 0, &mut found).expect("reads"), 1 << 20);
+    assert!(found.iter().all(|byte| *byte == 7));
 }

@@ -6,7 +6,7 @@ use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_fuse::{Errno, Service, ServiceOptions, WriteRequest, innodb::NoTrim};
 use lacuna_nvmfs::{
     CheckDepth, FormatOptions, Nvmfs, Options,
-    posix::{Caller, FileKind, Rename},
+    posix::{Caller, FileKind, Rename, XattrMode},
 };
 use rustix::{fs::OFlags, io::Errno as Os};
 
@@ -168,4 +168,14 @@ fn refusals_have_the_numbers_of_posix() {
     let onto_itself = service.rename((ROOT, b"none"), (ROOT, b"file"), Rename::Exchange);
     assert_eq!(onto_itself, Err(errno(Os::NOENT)));
     assert_eq!(service.counters().snapshot().io_errors, 0);
+}
+
+#[test]
+fn files_of_a_mount_have_no_labels_of_their_own() {
+    let service = service(ServiceOptions::default());
+    let file = create(&service, "file");
+    let label = b"security.selinux";
+    assert_eq!(service.getxattr(file, label), Err(Os::OPNOTSUPP.into()));
+    assert_eq!(service.setxattr(file, label, b"system_u", XattrMode::Set), Err(Os::OPNOTSUPP.into()));
+    assert_eq!(service.getxattr(file, b"security.other"), Err(Os::NODATA.into()));
 }

@@ -64,21 +64,21 @@ pub(crate) fn sector(byte: u64) -> u64 {
 }
 
 /// The sectors that a byte range touches.
-fn sectors(offset: u64, len: u64) -> Range<u64> {
+pub(crate) fn sectors(offset: u64, len: u64) -> Range<u64> {
     sector(offset)..(offset + len).div_ceil(SECTOR as u64)
 }
 
-fn is_aligned(byte: u64) -> bool {
+pub(crate) fn is_aligned(byte: u64) -> bool {
     byte.is_multiple_of(SECTOR as u64)
 }
 
 /// The end of `offset .. offset + len`, if a file can reach there.
-fn end_of(offset: u64, len: u64) -> Result<u64> {
+pub(crate) fn end_of(offset: u64, len: u64) -> Result<u64> {
     let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
     end.ok_or(Refusal::FileTooLarge.into())
 }
 
-fn must_be_file(node: &Node) -> Result<()> {
+pub(crate) fn must_be_file(node: &Node) -> Result<()> {
     match node.kind() {
         FileKind::File => Ok(()),
         FileKind::Directory => Err(Refusal::IsADirectory.into()),
@@ -174,7 +174,7 @@ impl Shared {
     }
 
     /// Whole sectors with `data` at `offset` among what they held before. Their range is held.
-    fn merge(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn merge(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<Vec<u8>> {
         let range = sectors(offset, data.len() as u64);
         let mut bytes = vec![0; (range.end - range.start) as usize * SECTOR];
         let start = (offset % SECTOR as u64) as usize;
@@ -271,7 +271,7 @@ impl Shared {
     }
 
     /// The most that is written at once, from the start of a sector on.
-    fn piece_bytes(&self) -> u64 {
+    pub(crate) fn piece_bytes(&self) -> u64 {
         self.props.atomic_bytes_max
     }
 
@@ -374,57 +374,7 @@ impl Shared {
             _ => Ok(offset),
         }
     }
-
-    /// See [`crate::posix::Posix::copy_range`].
-    pub(crate) fn copy_range(
-        &self,
-        (from, from_offset): (Ino, u64),
-        (to, to_offset): (Ino, u64),
-        len: u64,
-    ) -> Result<u64> {
-        let (source, target) = (self.node(from)?, self.node(to)?);
-        must_be_file(&source)?;
-        must_be_file(&target)?;
-        let left = source.size().saturating_sub(from_offset);
-        let len = len.min(left).min(COPY_BYTES_MAX.min(self.piece_bytes() - SECTOR as u64));
-        end_of(to_offset, len)?;
-        if from == to && from_offset.abs_diff(to_offset) < len {
-            return Err(Refusal::Invalid.into());
-        }
-        let whole = len / SECTOR as u64 * SECTOR as u64;
-        if whole > 0 && is_aligned(from_offset) && is_aligned(to_offset) {
-            self.drop_capability(&target, true)?;
-            self.copy_sectors(from, sector(from_offset), target, sector(to_offset), sector(whole))?;
-            return Ok(whole);
-        }
-        let mut bytes = vec![0; len as usize];
-        let read = self.read_bytes(from, from_offset, &mut bytes)?;
-        let options = WriteOptions { kill_privileges: true, ..WriteOptions::default() };
-        let written = self.write_bytes(to, to_offset, &bytes[..read], options)?;
-        Ok(written as u64)
-    }
-
-    /// Copies whole sectors in one batch, holes as holes.
-    fn copy_sectors(&self, from: Ino, first: u64, target: Arc<Node>, to: u64, count: u64) -> Result<()> {
-        let mut pieces: Vec<OwnedOp> = vec![OwnedOp::Trim(target.ino.lba(to), count)];
-        let end = Lba(from.lba(first).0 + count);
-        let mut rest = from.lba(first)..end;
-        while let Some(run) = self.ftl.mapped(rest.clone())? {
-            let mut bytes = vec![0; (run.end.0 - run.start.0) as usize * SECTOR];
-            self.ftl.read(run.start, &mut bytes)?;
-            let at = to + (run.start.0 - from.lba(first).0);
-            pieces.push(OwnedOp::Write(target.ino.lba(at), bytes));
-            rest.start = run.end;
-        }
-        let _held = target.ranges.lock(to..to + count);
-        let target =
-            Target { end: (to + count) * SECTOR as u64, node: Arc::clone(&target), kill_privileges: true };
-        self.apply_data(&pieces.iter().map(OwnedOp::as_op).collect::<Vec<_>>(), &[target])
-    }
 }
-
-/// Most bytes that [`Shared::copy_range`] copies at once.
-const COPY_BYTES_MAX: u64 = 1 << 20;
 
 /// The inode of a file that is there.
 pub(crate) fn live(record: &Record) -> Result<&Inode> {

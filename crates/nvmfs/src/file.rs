@@ -1,32 +1,33 @@
-//! The file system as a [`Place`]: the files of the root directory by name, in whole sectors.
+//! Open files of places, in whole sectors, and batches over several of them.
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use lacuna_device::{
-    BatchOp, File, FileId, FileProps, Place, PlaceStats, Result as DeviceResult, SECTOR, StreamHint,
-    check_file_name,
-};
+use lacuna_device::{BatchOp, File, FileId, FileProps, Result as DeviceResult, SECTOR};
 use lacuna_ftl::{Lba, Op};
 
 use crate::{
-    Error, Nvmfs, Refusal, Result,
+    Error, Refusal, Result,
     addr::{FILE_BYTES_MAX, Ino},
     data::{Target, live, sector},
     format::Inode,
     fs::Shared,
-    names::{NewInode, RenameEnd},
     node::Node,
-    posix::{FileKind, Rename},
 };
 
 /// An open file.
-struct NvmFile {
+pub(crate) struct NvmFile {
     shared: Arc<Shared>,
     node: Arc<Node>,
 }
 
+impl NvmFile {
+    pub(crate) fn new(shared: Arc<Shared>, node: Arc<Node>) -> NvmFile {
+        NvmFile { shared, node }
+    }
+}
+
 /// Says of which name an error speaks.
-fn named<T>(name: &str, result: Result<T>) -> DeviceResult<T> {
+pub(crate) fn named<T>(name: &str, result: Result<T>) -> DeviceResult<T> {
     result.map_err(|error| match error {
         Error::Refused(Refusal::NotFound | Refusal::Stale) => {
             lacuna_device::Error::NotFound { name: name.to_owned() }
@@ -59,19 +60,8 @@ impl Shared {
         named(&self.file_name(node), alive)
     }
 
-    /// Opens the file `name` of the root directory.
-    fn open_file(&self, name: &str, hint: StreamHint) -> DeviceResult<Arc<Node>> {
-        check_file_name(name)?;
-        let node = named(name, self.lookup(Ino::ROOT, name.as_bytes()))?;
-        if node.kind() != FileKind::File {
-            return named(name, Err(Refusal::Invalid.into()));
-        }
-        node.set_hint(hint);
-        Ok(node)
-    }
-
     /// Applies `ops`, each with its file, as one batch of the ftl.
-    fn write_files(&self, ops: &[(Arc<Node>, BatchOp<'_>)]) -> DeviceResult<()> {
+    pub(crate) fn write_files(&self, ops: &[(Arc<Node>, BatchOp<'_>)]) -> DeviceResult<()> {
         let bytes: u64 = ops.iter().map(|(_, op)| op.data_bytes()).sum();
         let bytes_max = self.props.atomic_bytes_max;
         if bytes > bytes_max {
@@ -171,82 +161,5 @@ impl File for NvmFile {
 
     fn sync(&self) -> DeviceResult<()> {
         Ok(self.shared.ftl.flush()?)
-    }
-}
-
-impl Place for Nvmfs {
-    fn name(&self) -> &str {
-        &self.shared.store
-    }
-
-    fn props(&self) -> FileProps {
-        self.shared.props
-    }
-
-    fn open(&self, name: &str, hint: StreamHint) -> DeviceResult<Arc<dyn File>> {
-        let node = self.shared.open_file(name, hint)?;
-        Ok(Arc::new(NvmFile { shared: Arc::clone(&self.shared), node }))
-    }
-
-    fn create(&self, name: &str, hint: StreamHint) -> DeviceResult<Arc<dyn File>> {
-        check_file_name(name)?;
-        let mode = FileKind::File.mode_bits() | 0o644;
-        let new = NewInode { mode, is_log: hint == StreamHint::Log, ..NewInode::default() };
-        let node = named(name, self.shared.create(Ino::ROOT, name.as_bytes(), &new))?;
-        node.set_hint(hint);
-        Ok(Arc::new(NvmFile { shared: Arc::clone(&self.shared), node }))
-    }
-
-    fn remove(&self, name: &str) -> DeviceResult<()> {
-        check_file_name(name)?;
-        named(name, self.shared.unlink(Ino::ROOT, name.as_bytes()))
-    }
-
-    fn rename(&self, from: &str, to: &str) -> DeviceResult<()> {
-        check_file_name(from)?;
-        check_file_name(to)?;
-        let end = |name| RenameEnd { parent: Ino::ROOT, name };
-        named(from, self.shared.rename(end(from.as_bytes()), end(to.as_bytes()), Rename::Replace))
-    }
-
-    /// The regular files of the root directory whose names are UTF-8.
-    fn list(&self) -> DeviceResult<Vec<String>> {
-        let mut names = Vec::new();
-        self.shared.readdir(Ino::ROOT, 0, &mut |entry| {
-            if entry.kind == FileKind::File {
-                names.extend(std::str::from_utf8(entry.name).map(str::to_owned));
-            }
-            true
-        })?;
-        Ok(names)
-    }
-
-    fn write_batch(&self, ops: &[BatchOp<'_>]) -> DeviceResult<()> {
-        let open = |op: &BatchOp<'_>| {
-            let node = self.shared.nodes.get_by_id(op.file()).ok_or(Refusal::Stale.into());
-            named(&format!("{}: open file {}", self.shared.store, op.file().0), node)
-        };
-        let opened: DeviceResult<Vec<_>> = ops.iter().map(|op| Ok((open(op)?, *op))).collect();
-        self.shared.write_files(&opened?)
-    }
-
-    fn sync(&self) -> DeviceResult<()> {
-        Ok(self.shared.ftl.flush()?)
-    }
-
-    fn stats(&self) -> DeviceResult<PlaceStats> {
-        let stats = self.shared.ftl.stats();
-        Ok(PlaceStats {
-            device_written_bytes: stats.device.written_bytes,
-            device_read_bytes: stats.device.read_bytes,
-            device_syncs: stats.device.syncs,
-            allocated_bytes: stats.allocated_bytes,
-            store_bytes: stats.store_bytes,
-        })
-    }
-
-    fn free_bytes(&self) -> DeviceResult<Option<u64>> {
-        let stats = self.shared.ftl.stats();
-        Ok(Some(stats.live_limit_bytes.saturating_sub(stats.live_bytes)))
     }
 }

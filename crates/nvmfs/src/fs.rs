@@ -47,6 +47,7 @@ use crate::{
     format::{self, FORMAT_VERSION, Inode, KNOWN_FEATURES, SectorBytes, Superblock, Timestamp},
     names::Numbers,
     node::{Node, Nodes, Touch},
+    place::Directory,
     posix::FileKind,
 };
 
@@ -100,6 +101,7 @@ pub fn system_time() -> Timestamp {
 /// An open file system. Its files outlive it: they share what it owns.
 pub struct Nvmfs {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) root: Directory,
 }
 
 /// What handles and the file system share.
@@ -179,7 +181,8 @@ impl Nvmfs {
         if !is_read_only {
             shared.free_orphans()?;
         }
-        Ok(Nvmfs { shared: Arc::new(shared) })
+        let shared = Arc::new(shared);
+        Ok(Nvmfs { root: Directory::root(Arc::clone(&shared)), shared })
     }
 
     /// Makes everything durable and leaves the store so that the next open has nothing to replay.

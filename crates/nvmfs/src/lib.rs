@@ -11,7 +11,8 @@
 //!   without a name.
 //!
 //! [`posix::Posix`] is the whole of it, by inodes: directories, links, attributes, holes. [`Nvmfs`] itself
-//! is a [`lacuna_device::Place`]: the files of the root directory by name, for engines in the same process.
+//! is a [`lacuna_device::Place`], and so is each [directory](Nvmfs::directory): the files in it by name, for
+//! engines in the same process.
 //! Its batches are atomic up to [`lacuna_device::FileProps::atomic_bytes_max`], its writes ordered: after
 //! a crash it holds the result of all operations up to some point, everything synced included.
 //!
@@ -50,8 +51,10 @@ mod lock_tests;
 mod names;
 mod node;
 mod open;
+mod place;
 pub mod posix;
 mod ranges;
+mod runs;
 mod siphash;
 mod xattr;
 
@@ -62,3 +65,4 @@ pub use format::Timestamp;
 pub use fs::{FormatOptions, Nvmfs, Options, system_time};
 pub use lacuna_ftl::{CheckDepth, Finding};
 pub use open::{OpenedPlace, PlaceOptions, format_path, open_place};
+pub use place::Directory;

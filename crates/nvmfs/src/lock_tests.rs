@@ -83,12 +83,16 @@ fn name(number: u64) -> Vec<u8> {
 }
 
 impl Cold {
+    fn empty(capacity_bytes: u64, map_memory: Option<u64>) -> Cold {
+        let device = Arc::new(MemDevice::new(capacity_bytes));
+        Nvmfs::format(device.clone(), &FormatOptions::default()).unwrap();
+        Cold { device, map_memory }
+    }
+
     /// With `names` files of some kilobytes, each in the directory `many`; so that hardly anything shares
     /// a leaf of the map with anything else.
     fn new(names: u64, map_memory: Option<u64>) -> Cold {
-        let device = Arc::new(MemDevice::new(names * 8192 + (64 << 20)));
-        Nvmfs::format(device.clone(), &FormatOptions::default()).unwrap();
-        let cold = Cold { device, map_memory };
+        let cold = Cold::empty(names * 8192 + (64 << 20), map_memory);
         cold.with(|fs, _| {
             let many = fs.mkdir(Ino::ROOT, b"many", 0o755, Caller::default()).unwrap().ino;
             for number in 0..names {
@@ -169,6 +173,14 @@ const OPERATIONS: &[(&str, Operation)] = &[
     }),
     ("append", |fs, many, number| {
         fs.append(ino_of(fs, many, number), &[1; 9000], WriteOptions::default()).map(drop).unwrap();
+    }),
+    ("copy", |fs, many, number| {
+        let (from, to) = (ino_of(fs, many, number), ino_of(fs, many, number + 1));
+        assert_eq!(fs.copy_range(from, 0, to, 4096, 2048).unwrap(), 2048);
+    }),
+    ("write of runs", |fs, many, number| {
+        let runs = [(100, &[1; 100][..]), (4096, &[2; 512])];
+        fs.write_runs(ino_of(fs, many, number), &runs).unwrap();
     }),
     ("punch", |fs, many, number| {
         fs.fallocate(ino_of(fs, many, number), 700, 1000, Allocate::PunchHole).unwrap();
@@ -272,4 +284,51 @@ fn a_cold_listing_waits_for_few_reads() {
     });
     println!("{MANY} names: {plain} waits for the listing, {with_inodes} for the inodes");
     assert!(with_inodes <= MANY / 20, "{with_inodes} waits for {MANY} inodes");
+}
+
+/// A file's pieces are many, and lie in no order on the device.
+#[test]
+fn a_copy_of_many_pieces_waits_for_few_reads() {
+    const PIECES: u64 = 10_000;
+    const PIECE: u64 = 4096;
+    let cold = Cold::empty(256 << 20, None);
+    let [from, to] = cold.with(|fs, _| {
+        let [from, to] = [b"from", b"copy"].map(|name| {
+            let ino = fs.create(Ino::ROOT, name, 0o644, Caller::default()).unwrap().ino;
+            fs.release(ino).unwrap();
+            ino
+        });
+        for number in 0..PIECES {
+            let piece = number * 7919 % PIECES;
+            let data = vec![piece as u8 | 1; PIECE as usize];
+            fs.write(from, piece * 2 * PIECE, &data, WriteOptions::default()).unwrap();
+        }
+        [from, to]
+    });
+    let size = (PIECES * 2 - 1) * PIECE;
+    let (copies, waits_for_copy) = cold.with(|fs, waits| {
+        let (before, mut at, mut copies) = (waits(), 0, 0);
+        while at < size {
+            at += fs.copy_range(from, at, to, at, u64::MAX).unwrap();
+            copies += 1;
+        }
+        (copies, waits() - before)
+    });
+    let waits_for_runs = cold.with(|fs, waits| {
+        let (before, mut at, mut found) = (waits(), 0, 0);
+        while at < size {
+            let runs = fs.read_runs(to, at).unwrap();
+            for (offset, data) in &runs.runs {
+                let piece = offset / PIECE / 2;
+                assert_eq!((offset % (2 * PIECE), data.len() as u64), (0, PIECE));
+                assert!(data.iter().all(|byte| *byte == piece as u8 | 1), "piece {piece}");
+            }
+            (at, found) = (runs.end, found + runs.runs.len() as u64);
+        }
+        assert_eq!((at, found), (size, PIECES));
+        waits() - before
+    });
+    println!("{PIECES} pieces: {copies} copies, {waits_for_copy} waits; {waits_for_runs} to read the runs");
+    assert!(copies <= PIECES / 1000, "{copies} copies of {PIECES} pieces");
+    assert!(waits_for_copy.max(waits_for_runs) <= PIECES / 100, "{waits_for_copy}, {waits_for_runs} waits");
 }

@@ -10,7 +10,7 @@ use lacuna_device::{
     BatchOp, BlockDevice, Error, Place, StreamHint,
     sim::{SeededRng, for_each_seed},
 };
-use lacuna_nvmfs::{Nvmfs, Options};
+use lacuna_nvmfs::{Ino, Nvmfs, Options, posix::Rename};
 use stores::{assert_clean, formatted};
 
 fn open(device: &Arc<dyn BlockDevice>) -> Nvmfs {
@@ -22,33 +22,74 @@ fn random_histories_match_the_model() {
     for_each_seed(20, |seed| {
         let mut rng = SeededRng::new(seed);
         let device = formatted(32 << 20);
-        let mut place = open(&device);
+        // Every other history plays in a directory.
+        let path = if seed % 2 == 0 { "" } else { "tables/inner" };
+        let mut fs = open(&device);
+        let mut place = fs.directory(path, true).unwrap();
         let mut model = Model::default();
         for step in 0..300 {
             let change = random_change(&mut rng, &model);
-            match (apply(&place, &change), model.after(&change)) {
+            match (apply(&*place, &change), model.after(&change)) {
                 (Ok(()), Ok(after)) => model = after,
                 (Err(error), Err(expected)) if same_kind(&error, &expected) => {}
                 (result, expected) => panic!("step {step}: {change:?}: {result:?}, not {expected:?}"),
             }
             if rng.chance(10) {
-                assert!(Model::read(&place).unwrap() == model, "step {step}");
+                assert!(Model::read(&*place).unwrap() == model, "step {step}");
             }
             if rng.chance(2) {
                 if rng.chance(50) {
-                    place.close().unwrap()
+                    fs.close().unwrap()
                 } else {
                     place.sync().unwrap()
                 }
-                drop(place);
-                place = open(&device);
-                assert_eq!(Model::read(&place).unwrap().summary(), model.summary(), "step {step}");
-                assert_clean(&place);
+                drop((place, fs));
+                fs = open(&device);
+                place = fs.directory(path, false).unwrap();
+                assert_eq!(Model::read(&*place).unwrap().summary(), model.summary(), "step {step}");
+                assert_clean(&fs);
             }
         }
-        assert!(Model::read(&place).unwrap() == model);
-        assert_clean(&place);
+        assert!(Model::read(&*place).unwrap() == model);
+        assert_clean(&fs);
     });
+}
+
+#[test]
+fn directories_are_places_that_do_not_meet() {
+    let device = formatted(32 << 20);
+    let fs = open(&device);
+    let missing =
+        |result: Result<_, Error>| matches!(result.map(|_: Arc<_>| ()), Err(Error::NotFound { .. }));
+    assert!(missing(fs.directory("a", false)));
+    let (a, b) = (fs.directory("a", true).unwrap(), fs.directory("/a//b/", true).unwrap());
+    let places: [&dyn Place; 3] = [&fs, &*a, &*b];
+    let files: Vec<_> = places.iter().map(|place| place.create("table", StreamHint::Data).unwrap()).collect();
+    // One batch over all of them, whichever place it is given to.
+    let data = [[1; 512], [2; 512], [3; 512]];
+    let write = |at: usize| BatchOp::Write { file: files[at].id(), offset: 0, data: &data[at] };
+    b.write_batch(&[write(0), write(1), write(2)]).unwrap();
+    for (place, data) in places.iter().zip(&data) {
+        assert_eq!(place.list().unwrap(), ["table"]);
+        let mut found = [0; 512];
+        place.open("table", StreamHint::Data).unwrap().read_at(0, &mut found).unwrap();
+        assert_eq!(&found, data, "{}", place.name());
+    }
+    // What is no directory, and what cannot be a name.
+    assert!(matches!(fs.directory("table", true).map(drop), Err(Error::Unsupported { .. })));
+    for path in ["..", "a/../a", "a/./b"] {
+        assert!(matches!(fs.directory(path, true).map(drop), Err(Error::BadName { .. })), "{path}");
+    }
+    // Renamed, it stays what it is; removed, it is empty for good, and its number nobody else's.
+    let posix = fs.posix();
+    posix.rename(Ino::ROOT, b"a", Ino::ROOT, b"c", Rename::Replace).unwrap();
+    assert_eq!(a.list().unwrap(), ["table"]);
+    b.remove("table").unwrap();
+    posix.rmdir(posix.lookup(Ino::ROOT, b"c").unwrap().ino, b"b").unwrap();
+    assert!(matches!(b.create("again", StreamHint::Data).map(drop), Err(Error::NotFound { .. })));
+    assert_eq!(b.list().unwrap(), [""; 0]);
+    drop((a, b));
+    assert_clean(&fs);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use fight::fight;
 use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint};
 use lacuna_nvmfs::{
     CheckDepth, Error, FormatOptions, Ino, Nvmfs, Options, Refusal, Timestamp,
-    posix::{Attr, Caller, FileKind, Posix, Rename, SetAttr, SetTime, WriteOptions, XattrMode},
+    posix::{Attr, Caller, FileKind, Posix, Rename, Runs, SetAttr, SetTime, WriteOptions, XattrMode},
 };
 
 const ROOT: Ino = Ino::ROOT;
@@ -340,6 +340,51 @@ fn large_writes_and_copies_keep_their_bytes_and_holes() {
     fs.read(a, 0, &mut original).unwrap();
     assert!(copy == original);
     refused(fs.copy_range(a, 0, a, 100, 1000), Refusal::Invalid);
+    assert_clean(&place);
+}
+
+#[test]
+fn runs_are_written_and_read_together() {
+    let place = open(&formatted(256 << 20));
+    let fs = place.posix();
+    let a = file(&fs, "a");
+    let bytes_max = place.props().atomic_bytes_max;
+    fs.write(a, 0, &[9; 2048], PLAIN).unwrap();
+    // Unaligned ends keep what was around them; a long run is cut.
+    let long = vec![5; bytes_max as usize + 4096];
+    let runs = [(100, &[1; 100][..]), (700, &[2; 1000]), (8192, &[3; 512]), (1 << 20, &long)];
+    let batches = place.ftl().stats().batches;
+    fs.write_runs(a, &runs).unwrap();
+    assert_eq!(place.ftl().stats().batches - batches, 3, "what fits together, and the two pieces");
+    let size = (1 << 20) + long.len() as u64;
+    assert_eq!(fs.getattr(a).unwrap().size, size);
+    let mut expected = vec![0; size as usize];
+    expected[..2048].fill(9);
+    for (offset, data) in runs {
+        expected[offset as usize..offset as usize + data.len()].copy_from_slice(data);
+    }
+    let (mut at, mut found, mut starts) = (0, vec![0; size as usize], Vec::new());
+    while at < size {
+        let runs = fs.read_runs(a, at).unwrap();
+        assert!(
+            runs.end > at && runs.runs.iter().map(|(_, data)| data.len() as u64).sum::<u64>() <= bytes_max
+        );
+        for (offset, data) in runs.runs {
+            found[offset as usize..offset as usize + data.len()].copy_from_slice(&data);
+            starts.push(offset);
+        }
+        at = runs.end;
+    }
+    assert!(found == expected);
+    assert_eq!(starts[..3], [0, 8192, 1 << 20]);
+    // To the end of a file and no further.
+    fs.setattr(a, &SetAttr { size: Some(8292), ..SetAttr::default() }).unwrap();
+    assert_eq!(fs.read_runs(a, 8192).unwrap(), Runs { runs: vec![(8192, vec![3; 100])], end: 8292 });
+    assert_eq!(fs.read_runs(a, 1 << 30).unwrap(), Runs { runs: vec![], end: 8292 });
+    refused(fs.read_runs(a, 100), Refusal::Invalid);
+    refused(fs.write_runs(a, &[(0, &[1; 100]), (511, &[1; 1])]), Refusal::Invalid);
+    refused(fs.write_runs(a, &[(512, &[1; 1]), (0, &[1; 1])]), Refusal::Invalid);
+    refused(fs.write_runs(a, &[((32 << 40) - 1, &[1; 2])]), Refusal::FileTooLarge);
     assert_clean(&place);
 }
 

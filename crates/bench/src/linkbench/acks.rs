@@ -21,7 +21,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    fmt::Write as _,
+    fmt,
     hash::Hash,
     path::Path,
 };
@@ -29,13 +29,11 @@ use std::{
 use anyhow::Result;
 
 use super::schema::LinkId;
-use crate::ack_file::{self, AckFile, fields};
-
-const FIRST_LINE: &str = "lacuna-acks 1";
+use crate::ack_file::{self, AckFile, Acknowledgement, fields};
 
 /// What one commit changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ack {
+pub enum Ack {
     NodesLoaded { id: u64, n: u64 },
     LinksLoaded { first: LinkId, n: u64 },
     Node { id: u64, version: u64, crc: u32 },
@@ -44,41 +42,29 @@ pub(crate) enum Ack {
     NodeDeleted { id: u64 },
 }
 
-/// Writes acknowledgements.
-#[derive(Debug)]
-pub struct AckLog {
-    file: AckFile,
+impl Acknowledgement for Ack {
+    const FIRST_LINE: &'static str = "lacuna-acks 1";
 }
 
-impl AckLog {
-    /// Starts the log anew.
-    ///
-    /// # Errors
-    /// When the file cannot be written, or exists and is something else than such a log.
-    pub fn create(path: &Path) -> Result<AckLog> {
-        Ok(AckLog { file: AckFile::create(path, FIRST_LINE)? })
-    }
-
-    /// Appends one commit's changes in one write.
-    pub(crate) fn append(&self, acks: &[Ack]) -> Result<()> {
-        let mut lines = String::new();
-        for ack in acks {
-            let _ = match ack {
-                Ack::NodesLoaded { id, n } => writeln!(lines, "B {id} {n}"),
-                Ack::LinksLoaded { first: LinkId { link_type, id1, id2 }, n } => {
-                    writeln!(lines, "S {link_type} {id1} {id2} {n}")
-                }
-                Ack::Node { id, version, crc } => writeln!(lines, "N {id} {version} {crc}"),
-                Ack::Link { id: LinkId { link_type, id1, id2 }, version, crc } => {
-                    writeln!(lines, "L {link_type} {id1} {id2} {version} {crc}")
-                }
-                Ack::NodeDeleting { id } => writeln!(lines, "d {id}"),
-                Ack::NodeDeleted { id } => writeln!(lines, "D {id}"),
-            };
+impl fmt::Display for Ack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ack::NodesLoaded { id, n } => write!(f, "B {id} {n}"),
+            Ack::LinksLoaded { first: LinkId { link_type, id1, id2 }, n } => {
+                write!(f, "S {link_type} {id1} {id2} {n}")
+            }
+            Ack::Node { id, version, crc } => write!(f, "N {id} {version} {crc}"),
+            Ack::Link { id: LinkId { link_type, id1, id2 }, version, crc } => {
+                write!(f, "L {link_type} {id1} {id2} {version} {crc}")
+            }
+            Ack::NodeDeleting { id } => write!(f, "d {id}"),
+            Ack::NodeDeleted { id } => write!(f, "D {id}"),
         }
-        self.file.append(&lines)
     }
 }
+
+/// Writes acknowledgements.
+pub type AckLog = AckFile<Ack>;
 
 /// All that a log demands of the store.
 #[derive(Debug, Default)]
@@ -100,7 +86,7 @@ impl Demands {
     /// Reads a log.
     pub(crate) fn read(path: &Path) -> Result<Demands> {
         let mut demands = Demands::default();
-        ack_file::read(path, FIRST_LINE, |line| demands.add(line))?;
+        ack_file::read::<Ack>(path, |line| demands.add(line))?;
         Ok(demands)
     }
 
@@ -149,7 +135,7 @@ fn keep_highest<K: Eq + Hash, V: PartialOrd + Copy>(kept: &mut HashMap<K, V>, ke
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::{fs, io::Write, path::PathBuf};
 
     use super::*;
 
@@ -167,7 +153,7 @@ mod tests {
         log.append(&[Ack::Link { id: link, version: 2, crc: 22 }]).unwrap();
         log.append(&[Ack::Node { id: 5, version: 2, crc: 9 }, Ack::NodeDeleting { id: 6 }]).unwrap();
         log.append(&[Ack::NodeDeleted { id: 6 }]).unwrap();
-        log.file.append("D 1").unwrap();
+        fs::File::options().append(true).open(&path).unwrap().write_all(b"D 1").unwrap();
         let demands = Demands::read(&path).unwrap();
         assert_eq!(demands.nodes_loaded, BTreeMap::from([(1, 10)]));
         assert_eq!(demands.links_loaded, BTreeMap::from([(link, 4)]));
@@ -184,7 +170,7 @@ mod tests {
         assert!(AckLog::create(&path).is_err());
         assert!(Demands::read(&path).is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "dear diary\n");
-        std::fs::write(&path, format!("{FIRST_LINE}\nN 1\n")).unwrap();
+        std::fs::write(&path, format!("{}\nN 1\n", Ack::FIRST_LINE)).unwrap();
         assert!(Demands::read(&path).is_err());
         std::fs::remove_file(path).unwrap();
     }

@@ -65,6 +65,9 @@ pub struct Config {
     pub warmup: Duration,
     /// Length of the measured request phase.
     pub seconds: Duration,
+    /// The phase goes on until so many requests were measured, however long that takes: for tests, which must
+    /// not depend on time. 0 for no such limit.
+    pub requests_min: u64,
     /// Seed of data and requests.
     pub seed: u64,
     /// Time that the loaded rows are dated by, in milliseconds since 1970.

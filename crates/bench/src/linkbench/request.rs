@@ -38,6 +38,7 @@ pub(crate) fn request<D: Db>(
         requesters: config.requesters,
         warmup: config.warmup,
         seconds: config.seconds,
+        requests_min: config.requests_min,
         quiet: config.quiet,
         operations: Operation::COUNT,
     };

@@ -17,7 +17,7 @@ pub(crate) fn link_type(index: usize) -> u64 {
 
 /// Primary key of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct LinkId {
+pub struct LinkId {
     pub link_type: u64,
     pub id1: u64,
     pub id2: u64,

@@ -14,66 +14,52 @@
 //! None of these facts ever changes again, so each must be found as it was acknowledged. What the same
 //! transactions changed beside it (counters, balances, stock) is tied to it by the consistency conditions.
 
-use std::{fmt::Write as _, path::Path};
+use std::{fmt, path::Path};
 
 use anyhow::Result;
 
 use super::Scale;
-use crate::ack_file::{self, AckFile, fields};
-
-const FIRST_LINE: &str = "lacuna-tpcc-acks 1";
+use crate::ack_file::{self, AckFile, Acknowledgement, fields};
 
 /// What one commit did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ack {
+pub enum Ack {
     Loaded(Scale),
     Order { warehouse: u32, district: u32, order: u32, customer: u32, lines: u8 },
     Payment { warehouse: u32, district: u32, number: u64, amount: i64 },
     Delivery { warehouse: u32, district: u32, order: u32, carrier: u8 },
 }
 
-/// Writes acknowledgements.
-#[derive(Debug)]
-pub struct AckLog {
-    file: AckFile,
+impl Acknowledgement for Ack {
+    const FIRST_LINE: &'static str = "lacuna-tpcc-acks 1";
 }
 
-impl AckLog {
-    /// Starts the log anew.
-    ///
-    /// # Errors
-    /// When the file cannot be written, or exists and is something else than such a log.
-    pub fn create(path: &Path) -> Result<AckLog> {
-        Ok(AckLog { file: AckFile::create(path, FIRST_LINE)? })
-    }
-
-    /// Appends what one commit did in one write.
-    pub(crate) fn append(&self, acks: &[Ack]) -> Result<()> {
-        let mut lines = String::new();
-        for ack in acks {
-            let _ = match ack {
-                Ack::Loaded(Scale { warehouses, items, customers }) => {
-                    writeln!(lines, "L {warehouses} {items} {customers}")
-                }
-                Ack::Order { warehouse, district, order, customer, lines: count } => {
-                    writeln!(lines, "O {warehouse} {district} {order} {customer} {count}")
-                }
-                Ack::Payment { warehouse, district, number, amount } => {
-                    writeln!(lines, "P {warehouse} {district} {number} {amount}")
-                }
-                Ack::Delivery { warehouse, district, order, carrier } => {
-                    writeln!(lines, "D {warehouse} {district} {order} {carrier}")
-                }
-            };
+impl fmt::Display for Ack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ack::Loaded(Scale { warehouses, items, customers }) => {
+                write!(f, "L {warehouses} {items} {customers}")
+            }
+            Ack::Order { warehouse, district, order, customer, lines } => {
+                write!(f, "O {warehouse} {district} {order} {customer} {lines}")
+            }
+            Ack::Payment { warehouse, district, number, amount } => {
+                write!(f, "P {warehouse} {district} {number} {amount}")
+            }
+            Ack::Delivery { warehouse, district, order, carrier } => {
+                write!(f, "D {warehouse} {district} {order} {carrier}")
+            }
         }
-        self.file.append(&lines)
     }
 }
+
+/// Writes acknowledgements.
+pub type AckLog = AckFile<Ack>;
 
 /// All acknowledgements of a log.
 pub(crate) fn read(path: &Path) -> Result<Vec<Ack>> {
     let mut acks = Vec::new();
-    ack_file::read(path, FIRST_LINE, |line| parse(line).map(|ack| acks.push(ack)).is_some())?;
+    ack_file::read::<Ack>(path, |line| parse(line).map(|ack| acks.push(ack)).is_some())?;
     Ok(acks)
 }
 
@@ -128,6 +114,8 @@ pub fn fuzz(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, io::Write};
+
     use super::*;
 
     #[test]
@@ -142,7 +130,7 @@ mod tests {
         let log = AckLog::create(&path).unwrap();
         log.append(&acks[..1]).unwrap();
         log.append(&acks[1..]).unwrap();
-        log.file.append("D 1 2 4").unwrap();
+        fs::File::options().append(true).open(&path).unwrap().write_all(b"D 1 2 4").unwrap();
         assert_eq!(read(&path).unwrap(), acks);
         std::fs::remove_file(path).unwrap();
         for nonsense in ["", "L", "L 1 2", "O 1 2 3 4 256", "P 1 2 3 -4", "X 1"] {

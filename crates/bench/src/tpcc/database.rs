@@ -5,14 +5,14 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use lacuna_device::Place;
-use lacuna_engine::{Direction, Error, Store, StoreOptions, TableOptions, TransactionOptions};
+use lacuna_engine::{Direction, Error, RowStats, Store, StoreOptions, TableOptions, TransactionOptions};
 
 use super::schema::{Table, end_of};
 use crate::{
-    Footprint, Measured, RowCompression,
-    engine::{classify, footprint},
+    Footprint, Measured,
+    engine::{classify, create_tables, footprint, open_tables},
     linkbench::{DbError, DbResult},
 };
 
@@ -32,19 +32,8 @@ impl Database {
         store_options: StoreOptions,
         table_options: TableOptions,
     ) -> Result<Database> {
-        let name = place.name().to_owned();
-        let named = || name.clone();
-        let store = Store::open(place, store_options).with_context(named)?;
-        for table in Table::ALL {
-            if store.table(table.name()).with_context(named)?.is_some() {
-                bail!(
-                    "{name}: holds the table {} already; give another place, or remove this one's content",
-                    table.name()
-                );
-            }
-        }
-        let make = |table: Table| store.create_table(table.name(), table_options).with_context(named);
-        let tables = Table::ALL.into_iter().map(make).collect::<Result<_>>()?;
+        let names = Table::ALL.map(Table::name);
+        let (store, tables) = create_tables(place, store_options, &names, table_options)?;
         Ok(Database { store, tables })
     }
 
@@ -53,17 +42,7 @@ impl Database {
     /// # Errors
     /// When a table is missing, and whatever the engine fails with.
     pub fn open(place: Arc<dyn Place>, store_options: StoreOptions) -> Result<Database> {
-        let name = place.name().to_owned();
-        let named = || name.clone();
-        if place.list().with_context(named)?.is_empty() {
-            bail!("{name}: holds no tables");
-        }
-        let store = Store::open(place, store_options).with_context(named)?;
-        let find = |table: Table| {
-            let found = store.table(table.name()).with_context(named)?;
-            found.with_context(|| format!("{name}: holds no table {}", table.name()))
-        };
-        let tables = Table::ALL.into_iter().map(find).collect::<Result<_>>()?;
+        let (store, tables) = open_tables(place, store_options, &Table::ALL.map(Table::name))?;
         Ok(Database { store, tables })
     }
 
@@ -72,8 +51,8 @@ impl Database {
     }
 
     /// What row compression did since the store was opened.
-    pub fn row_compression(&self) -> Result<RowCompression> {
-        RowCompression::of(&self.store)
+    pub fn row_compression(&self) -> Result<RowStats> {
+        Ok(self.store.stats()?.row)
     }
 
     /// Writes everything and stops the store.

@@ -78,6 +78,9 @@ pub struct Config {
     pub warmup: Duration,
     /// Length of the measured request phase.
     pub seconds: Duration,
+    /// The phase goes on until so many requests were measured, however long that takes: for tests, which must
+    /// not depend on time. 0 for no such limit.
+    pub requests_min: u64,
     /// Seed of data and requests.
     pub seed: u64,
     /// Time that the loaded rows are dated by, in milliseconds since 1970.
@@ -110,6 +113,7 @@ pub fn run(
         requesters: config.requesters,
         warmup: config.warmup,
         seconds: config.seconds,
+        requests_min: config.requests_min,
         quiet: config.quiet,
         operations: mix::Operation::COUNT,
     };

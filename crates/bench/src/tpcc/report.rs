@@ -4,57 +4,32 @@ use serde::Serialize;
 
 use super::mix::Operation;
 use crate::{
-    RowCompression, Summary,
-    latencies::as_object,
+    figures::{self, Figures},
     requesters::Requested,
+    row_compression,
     side_by_side::{self, SideBySide},
 };
 
 /// Result of one run. Its JSON form is part of the command line's contract.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReport {
-    /// Kind of the tables: `plain`, `page` or `row`.
-    pub tables: String,
-    /// Compression in force.
-    pub algorithm: String,
-    /// Time to load and to write out everything that the load put off.
-    pub load_seconds: f64,
+    /// What all benchmarks report.
+    #[serde(flatten)]
+    pub figures: Figures,
     /// Rows loaded, those of the indexes included.
     pub rows: u64,
-    /// Length of the measured request phase.
-    pub request_seconds: f64,
     /// Transactions completed in it, with the new-orders that rolled back.
     pub transactions: u64,
     /// Their rate.
     pub transactions_per_second: f64,
     /// New-orders committed in it, as a rate.
     pub new_orders_per_minute: f64,
-    /// Size of the tables without compression and holes at the end.
-    pub logical_bytes: u64,
-    /// Live bytes of the whole store at the end.
-    pub allocated_bytes: u64,
-    /// Room that the store takes on the device at the end, garbage and metadata included.
-    pub store_bytes: u64,
-    /// All that reached the device from the start of the measured phase on until everything it put
-    /// off was written: pages, log, metadata, garbage collection, checkpoints.
-    pub device_bytes_written: u64,
     /// The same per transaction.
     pub device_bytes_written_per_transaction: f64,
-    /// Processor time of the whole process over the same.
-    pub cpu_seconds: f64,
     /// Whether the consistency conditions hold at the end.
     pub consistent: bool,
     /// Transactions that were run again because of a deadlock, a conflict or a lock timeout.
     pub retries: u64,
-    /// Latencies by operation, retries included.
-    #[serde(serialize_with = "as_object")]
-    pub ops: Vec<(&'static str, Summary)>,
-    /// What row compression did, from the start of the load on; of row-compressed tables only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub row_compression: Option<RowCompression>,
-    /// The first violation when a condition does not hold.
-    #[serde(skip)]
-    pub violation: Option<String>,
 }
 
 impl RunReport {
@@ -67,50 +42,39 @@ impl RunReport {
         violation: Option<anyhow::Error>,
     ) -> RunReport {
         let transactions = requested.latencies.requests();
-        let seconds = requested.seconds.max(1e-9);
-        let ops = requested.latencies.summaries(Operation::names());
-        let new_orders = ops[Operation::NewOrder as usize].1.count;
+        let consistent = violation.is_none();
+        let names = Operation::names();
+        let figures = Figures::new(tables, algorithm, load_seconds, requested, names, violation);
+        let new_orders = figures.ops[Operation::NewOrder as usize].1.count;
         RunReport {
-            tables: tables.to_owned(),
-            algorithm: algorithm.to_owned(),
-            load_seconds,
             rows,
-            request_seconds: requested.seconds,
             transactions,
-            transactions_per_second: transactions as f64 / seconds,
-            new_orders_per_minute: new_orders as f64 * 60.0 / seconds,
-            logical_bytes: requested.footprint.logical_bytes,
-            allocated_bytes: requested.footprint.allocated_bytes,
-            store_bytes: requested.footprint.store_bytes,
-            device_bytes_written: requested.device_bytes_written,
+            transactions_per_second: figures.per_second(transactions),
+            new_orders_per_minute: figures.per_second(new_orders) * 60.0,
             device_bytes_written_per_transaction: requested.device_bytes_written as f64
                 / transactions.max(1) as f64,
-            cpu_seconds: requested.cpu_seconds,
-            consistent: violation.is_none(),
+            consistent,
             retries: requested.retries,
-            ops,
-            row_compression: None,
-            violation: violation.map(|violation| format!("{violation:#}")),
+            figures,
         }
     }
 }
 
 /// A table of the runs side by side; with two or more, the last column is last over first.
 pub fn comparison(runs: &[RunReport]) -> String {
-    let mut table = SideBySide::new(runs, |run| side_by_side::title(&run.tables, &run.algorithm));
-    let per_transaction = |run: &RunReport| run.cpu_seconds * 1e6 / run.transactions.max(1) as f64;
-    table.row("load, seconds", 1, |run| run.load_seconds);
+    let mut table =
+        SideBySide::new(runs, |run| side_by_side::title(&run.figures.tables, &run.figures.algorithm));
+    let per_transaction = |run: &RunReport| run.figures.cpu_seconds * 1e6 / run.transactions.max(1) as f64;
+    table.row("load, seconds", 1, |run| run.figures.load_seconds);
     table.row("new-orders per minute", 0, |run| run.new_orders_per_minute);
     table.row("transactions per second", 0, |run| run.transactions_per_second);
-    table.row("tables without compression, MB", 1, |run| run.logical_bytes as f64 / 1e6);
-    table.row("live bytes in the store, MB", 1, |run| run.allocated_bytes as f64 / 1e6);
-    table.row("room taken on the device, MB", 1, |run| run.store_bytes as f64 / 1e6);
+    figures::add_room(&mut table, |run| &run.figures);
     table.row("written per transaction, KB", 2, |run| run.device_bytes_written_per_transaction / 1e3);
     table.row("processor time per transaction, us", 1, per_transaction);
-    RowCompression::rows(&mut table, |run| run.row_compression.as_ref());
+    row_compression::add_rows(&mut table, |run| run.figures.row_compression);
     table.row("transactions run again", 0, |run| run.retries as f64);
     for (operation, name) in Operation::names().enumerate() {
-        let of = |run: &RunReport| run.ops[operation].1;
+        let of = |run: &RunReport| run.figures.ops[operation].1;
         table.row(name, 0, |run| of(run).count as f64);
         table.row("  mean, us", 0, |run| of(run).mean_us);
         table.row("  p50, us", 0, |run| of(run).p50_us);

@@ -219,7 +219,7 @@ impl Bench<'_> {
         let work = |number: u32| {
             let mut random = Random::new(self.config.seed, 0xD1 + u64::from(number));
             let mut buf = filling(Data::Random, self.config.seed + u64::from(number), BLOCK_BYTES);
-            while !stop.load(Relaxed) {
+            loop {
                 let offset = random.below(self.blocks()) * BLOCK_BYTES;
                 let result = if is_write { file.write(offset, &buf) } else { file.read(offset, &mut buf) };
                 if result.is_err() {
@@ -227,8 +227,11 @@ impl Bench<'_> {
                     return result;
                 }
                 requests.fetch_add(1, Relaxed);
+                // One request at least: there is no rate without.
+                if stop.load(Relaxed) {
+                    return Ok(());
+                }
             }
-            Ok(())
         };
         let what = format!("{} by {threads} threads", if is_write { "writes" } else { "reads" });
         let progress = self.progress(what, || format!("{} requests", requests.load(Relaxed)));
@@ -255,7 +258,7 @@ impl Bench<'_> {
             self.measure("append 4K", || {
                 let start = Instant::now();
                 let mut end = 0;
-                while start.elapsed() < self.config.seconds {
+                while end == 0 || start.elapsed() < self.config.seconds {
                     file.write(end, &buf)?;
                     file.sync()?;
                     end += PIECE_BYTES;

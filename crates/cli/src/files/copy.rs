@@ -6,10 +6,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, bail};
 use lacuna_nvmfs::posix::FileKind;
 
-use super::{
-    PIECE_BYTES,
-    place::{Identity, Reader, Source, Target, Writer},
-};
+use super::place::{Identity, Reader, Source, Target, Writer};
 
 /// What was copied of files with several names, by what they are.
 type Copied = HashMap<Identity, Target>;
@@ -55,23 +52,19 @@ fn copy_entry(source: &Source, target: &Target, recursive: bool, copied: &mut Co
     target.set_kept(&kept, &xattrs).with_context(|| target.name())
 }
 
+/// Many runs are read and written at once: what a file with holes costs is its bytes, not its runs.
 fn copy_data(reader: &dyn Reader, writer: &dyn Writer, size: u64) -> Result<()> {
-    let mut piece = vec![0; PIECE_BYTES];
     let mut offset = 0;
-    while let Some(run) = reader.next_data(offset)? {
-        offset = run.start;
-        while offset < run.end {
-            let want = PIECE_BYTES.min((run.end - offset) as usize);
-            let bytes = reader.read(offset, &mut piece[..want])?;
-            if bytes == 0 {
-                // Shorter than it was.
-                return writer.finish(size.min(offset));
-            }
-            for (at, data) in runs_of_data(&piece[..bytes]) {
-                writer.write(offset + at as u64, data)?;
-            }
-            offset += bytes as u64;
+    while offset < size {
+        let found = reader.read_runs(offset)?;
+        let parts = |(at, data)| runs_of_data(data).map(move |(skip, data)| (at + skip as u64, data));
+        let runs: Vec<_> = found.runs.iter().flat_map(|(at, data)| parts((*at, &data[..]))).collect();
+        writer.write_runs(&runs)?;
+        if found.end <= offset {
+            // Shorter than it was.
+            return writer.finish(offset);
         }
+        offset = found.end;
     }
     writer.finish(size)
 }

@@ -3,12 +3,13 @@
 use std::{
     fs::{self, File},
     io,
+    ops::Range,
     os::unix::fs::{FileExt, PermissionsExt},
     path::Path,
 };
 
 use anyhow::Result;
-use lacuna_nvmfs::posix::FileKind;
+use lacuna_nvmfs::posix::{FileKind, Runs};
 use rustix::{
     fs::{
         AtFlags, CWD, SeekFrom, Timespec, Timestamps, XattrFlags, chownat, lgetxattr, llistxattr, lsetxattr,
@@ -19,6 +20,9 @@ use rustix::{
 };
 
 use super::place::{Kept, Reader, Writer, Xattrs};
+
+/// Bytes that are read at a time.
+const READ_BYTES: u64 = 8 << 20;
 
 /// A file of another file system.
 pub(super) struct LocalFile(File);
@@ -33,8 +37,9 @@ impl LocalFile {
     }
 }
 
-impl Reader for LocalFile {
-    fn next_data(&self, offset: u64) -> Result<Option<std::ops::Range<u64>>> {
+impl LocalFile {
+    /// The next run of data at or behind `offset`.
+    fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
         match seek(&self.0, SeekFrom::Data(offset)) {
             Ok(start) => Ok(Some(start..seek(&self.0, SeekFrom::Hole(start))?)),
             Err(Errno::NXIO) => Ok(None),
@@ -42,23 +47,43 @@ impl Reader for LocalFile {
         }
     }
 
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let mut filled = 0;
-        while filled < buf.len() {
-            match self.0.read_at(&mut buf[filled..], offset + filled as u64) {
+    /// Up to `bytes_max` bytes from `offset` on; fewer only at the end of the file.
+    fn read(&self, offset: u64, bytes_max: u64) -> io::Result<Vec<u8>> {
+        let (mut data, mut filled) = (vec![0; bytes_max as usize], 0);
+        while filled < data.len() {
+            match self.0.read_at(&mut data[filled..], offset + filled as u64) {
                 Ok(0) => break,
                 Ok(bytes) => filled += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
-        Ok(filled)
+        data.truncate(filled);
+        Ok(data)
+    }
+}
+
+impl Reader for LocalFile {
+    fn read_runs(&self, offset: u64) -> Result<Runs> {
+        let (mut runs, mut end, mut left) = (Vec::new(), offset, READ_BYTES);
+        while left > 0 {
+            let Some(run) = self.next_data(end)? else {
+                end = self.0.metadata()?.len().max(end);
+                break;
+            };
+            let want = left.min(run.end - run.start);
+            let data = self.read(run.start, want)?;
+            end = run.start + data.len() as u64;
+            left -= want;
+            runs.push((run.start, data));
+        }
+        Ok(Runs { runs, end })
     }
 }
 
 impl Writer for LocalFile {
-    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        Ok(self.0.write_all_at(data, offset)?)
+    fn write_runs(&self, runs: &[(u64, &[u8])]) -> Result<()> {
+        Ok(runs.iter().try_for_each(|(offset, data)| self.0.write_all_at(data, *offset))?)
     }
 
     fn finish(&self, size: u64) -> Result<()> {

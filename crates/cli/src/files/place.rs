@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use lacuna_nvmfs::{
     Error, Ino, Nvmfs, Refusal, Timestamp,
-    posix::{Caller, FileKind, Posix, SetAttr, SetTime, WriteOptions, XattrMode},
+    posix::{Caller, FileKind, Posix, Runs, SetAttr, SetTime, XattrMode},
 };
 
 use super::{entries, local::LocalFile, opened::StorePath};
@@ -175,15 +175,15 @@ fn kept_outside(metadata: &fs::Metadata) -> Kept {
 
 /// A file that is read where it has data.
 pub(super) trait Reader {
-    /// The next run of data at or behind `offset`.
-    fn next_data(&self, offset: u64) -> Result<Option<std::ops::Range<u64>>>;
-    /// Fills `buf`; fewer bytes only at the end of the file.
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+    /// Runs of data from `offset` on (a multiple of 4096, or where the runs before ended), some megabytes of
+    /// them; and up to where that is all, at most the length of the file.
+    fn read_runs(&self, offset: u64) -> Result<Runs>;
 }
 
 /// A new file; what is never written is a hole.
 pub(super) trait Writer {
-    fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
+    /// Writes data, each with its offset, in order.
+    fn write_runs(&self, runs: &[(u64, &[u8])]) -> Result<()>;
     /// Sets the length, and ends the file.
     fn finish(&self, size: u64) -> Result<()>;
 }
@@ -378,26 +378,14 @@ struct InsideFile {
 }
 
 impl Reader for InsideFile {
-    fn next_data(&self, offset: u64) -> Result<Option<std::ops::Range<u64>>> {
-        match self.posix.seek_data(self.ino, offset) {
-            Ok(start) => Ok(Some(start..self.posix.seek_hole(self.ino, start)?)),
-            Err(Error::Refused(Refusal::NoSuchOffset)) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        Ok(self.posix.read(self.ino, offset, buf)?)
+    fn read_runs(&self, offset: u64) -> Result<Runs> {
+        Ok(self.posix.read_runs(self.ino, offset)?)
     }
 }
 
 impl Writer for InsideFile {
-    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let written = self.posix.write(self.ino, offset, data, WriteOptions::default())?;
-        if written < data.len() {
-            bail!("no space left");
-        }
-        Ok(())
+    fn write_runs(&self, runs: &[(u64, &[u8])]) -> Result<()> {
+        Ok(self.posix.write_runs(self.ino, runs)?)
     }
 
     fn finish(&self, size: u64) -> Result<()> {

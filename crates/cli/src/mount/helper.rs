@@ -1,14 +1,17 @@
-//! `mount.lacuna`: what mount(8) calls for `mount -t lacuna` and for lines of fstab.
+//! `mount.lacuna`: what mount(8) calls for `mount -t lacuna` and for lines of fstab; `mount.fuse.lacuna`: what
+//! it calls for what is mounted already, the kernel's name of whose type is `fuse.lacuna`.
 //!
-//! It is this program under another name: `ln -s /usr/bin/lacuna /sbin/mount.lacuna`.
+//! They are this program under other names: `ln -s /usr/bin/lacuna /sbin/mount.lacuna`. Without the second,
+//! `mount -o remount,rw DIR` is the kernel's alone, which makes a mount writable whose store is open for reading
+//! only.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
-/// The name under which the program is mount(8)'s helper.
-pub(crate) const HELPER: &str = "mount.lacuna";
+/// The names under which the program is mount(8)'s helper.
+const HELPERS: [&str; 2] = ["mount.lacuna", "mount.fuse.lacuna"];
 
 /// Options of fstab that concern mount(8), systemd or nobody.
-const IGNORED: [&str; 20] = [
+const IGNORED: [&str; 21] = [
     "defaults",
     "auto",
     "noauto",
@@ -29,7 +32,11 @@ const IGNORED: [&str; 20] = [
     "strictatime",
     "nodiratime",
     "async",
+    "default_permissions",
 ];
+
+/// Options with values that a remount names because the kernel's table of mounts does.
+const TOLD_BY_KERNEL: [&str; 4] = ["user_id", "group_id", "rootmode", "max_read"];
 
 /// Options with the command line's flag for each.
 const FLAGS: [(&str, &str); 9] = [
@@ -43,6 +50,11 @@ const FLAGS: [(&str, &str); 9] = [
     ("punch_store_file", "--punch-store-file"),
     ("foreground", "--foreground"),
 ];
+
+/// Whether the program is called by a name of mount(8)'s helper.
+pub(crate) fn is_helper(program: &OsStr) -> bool {
+    HELPERS.iter().any(|helper| program == *helper)
+}
 
 /// Translates `mount.lacuna STORE DIR [-sfnv] [-t TYPE] [-o OPTION,...]` into `lacuna mount ...`, or with the
 /// option `remount` into `lacuna remount ...`, which heeds of the others only the last of `ro` and `rw`.
@@ -108,6 +120,7 @@ fn flag_of(option: &str) -> Result<Option<String>, String> {
             return Ok(Some(format!("--{name}={value}")));
         }
         Some((name, _)) if name.starts_with("x-") || name == "comment" => return Ok(None),
+        Some((name, _)) if TOLD_BY_KERNEL.contains(&name) => return Ok(None),
         _ => {}
     }
     if IGNORED.contains(&option) || option.starts_with("x-") {
@@ -143,6 +156,12 @@ mod tests {
             ("/s /d -o ro,rw", true, Ok("lacuna mount --allow-other -- /s /d")),
             ("/s /d -o rw,fcta,remount,ro", true, Ok("lacuna remount --read-only -- /d")),
             ("/s /d -o ro,remount,rw,threads=4", true, Ok("lacuna remount -- /d")),
+            // What mount(8) makes of `mount -o remount,rw /d` out of the table of mounts.
+            (
+                "/s /d -o rw,nosuid,nodev,relatime,remount,user_id=0,group_id=0,default_permissions,allow_other",
+                true,
+                Ok("lacuna remount -- /d"),
+            ),
             ("/s /d -o remount,data=journal", true, Err("unknown mount option data=journal")),
         ] {
             let expected = expected.map(str::to_owned).map_err(str::to_owned);

@@ -33,10 +33,20 @@ pub(super) fn detach() {
     JOURNAL.detached.store(true, Ordering::Relaxed);
 }
 
+/// Whether [`detach`] was called.
+pub(super) fn is_detached() -> bool {
+    JOURNAL.detached.load(Ordering::Relaxed)
+}
+
 /// Whether the transport complains about an answer that nobody waits for any more: its request was
-/// interrupted, or the file system unmounted (`ENOENT`).
-fn is_late_answer(record: &Record<'_>) -> bool {
-    record.target() == "fuser::reply" && record.args().to_string().ends_with("(os error 2)")
+/// interrupted, or the file system unmounted (`ENOENT`); or about a mount that it ends at its own end, whether
+/// it stands or not: what of one is left then is our affair.
+fn is_too_late(record: &Record<'_>) -> bool {
+    match record.target() {
+        "fuser::reply" => record.args().to_string().ends_with("(os error 2)"),
+        "fuser::session" => record.args().to_string().starts_with("Failed to umount"),
+        _ => false,
+    }
 }
 
 impl Log for Journal {
@@ -46,10 +56,10 @@ impl Log for Journal {
     }
 
     fn log(&self, record: &Record<'_>) {
-        if !self.enabled(record.metadata()) || is_late_answer(record) {
+        if !self.enabled(record.metadata()) || is_too_late(record) {
             return;
         }
-        if self.detached.load(Ordering::Relaxed) {
+        if is_detached() {
             let severity = match record.level() {
                 Level::Error => 3,
                 Level::Warn => 4,
@@ -71,18 +81,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_late_answers_are_left_out() {
-        for (target, errno, left_out) in
-            [("fuser::reply", 2, true), ("fuser::reply", 22, false), ("lacuna_fuse::service", 2, false)]
-        {
+    fn only_what_comes_too_late_is_left_out() {
+        for (target, what, errno, left_out) in [
+            ("fuser::reply", "Failed to send FUSE reply", 2, true),
+            ("fuser::reply", "Failed to send FUSE reply", 22, false),
+            ("fuser::session", "Failed to umount filesystem", 16, true),
+            ("fuser::session", "Received non-init FUSE operation", 16, false),
+            ("lacuna_fuse::service", "Failed to umount filesystem", 2, false),
+        ] {
             let error = std::io::Error::from_raw_os_error(errno);
-            let found = is_late_answer(
-                &Record::builder()
-                    .target(target)
-                    .args(format_args!("Failed to send FUSE reply: {error}"))
-                    .build(),
-            );
-            assert_eq!(found, left_out, "{target}, {errno}");
+            let found =
+                is_too_late(&Record::builder().target(target).args(format_args!("{what}: {error}")).build());
+            assert_eq!(found, left_out, "{target}, {what}, {errno}");
         }
     }
 }

@@ -19,8 +19,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use rustix::mount::UnmountFlags;
 
-pub(crate) use helper::{HELPER, arguments_of_helper};
+pub(crate) use helper::{arguments_of_helper, is_helper};
 pub(crate) use remount::{RemountArguments, remount};
 
 /// What carries the kernel's requests.
@@ -112,7 +113,8 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 fn is_dead(dir: &Path) -> bool {
-    dir.metadata().is_err_and(|error| error.kind() == ErrorKind::NotConnected)
+    let dead = [ErrorKind::NotConnected, ErrorKind::ConnectionAborted];
+    dir.metadata().is_err_and(|error| dead.contains(&error.kind()))
 }
 
 fn block_size(text: &str) -> Result<u32, String> {
@@ -146,16 +148,16 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let Some(store) = serve::store_mounted_on(&dir)? else {
         bail!("{name}: no Lacuna file system is mounted there");
     };
-    let flags = if arguments.lazy {
-        rustix::mount::UnmountFlags::DETACH
-    } else {
-        rustix::mount::UnmountFlags::empty()
-    };
-    match rustix::mount::unmount(&dir, flags) {
-        Err(rustix::io::Errno::PERM) => unmount_as_user(&dir, arguments.lazy)?,
-        result => result.with_context(|| name.to_string())?,
-    }
+    unmount_dir(&dir, arguments.lazy).with_context(|| name.to_string())?;
     if arguments.lazy { Ok(()) } else { serve::wait_until_closed(&store) }
+}
+
+fn unmount_dir(dir: &Path, lazy: bool) -> Result<()> {
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(dir, flags) {
+        Err(rustix::io::Errno::PERM) => unmount_as_user(dir, lazy),
+        result => Ok(result?),
+    }
 }
 
 /// Only the set-user-id program of the FUSE package may unmount what a user mounted.

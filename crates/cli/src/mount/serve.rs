@@ -24,6 +24,7 @@ use lacuna_fuse::{
     FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, Unmounter, UringTransport,
 };
 use lacuna_nvmfs::{Error, Nvmfs, OpenedPlace, PlaceOptions, open_place};
+use rustix::io::Errno as Os;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -42,6 +43,17 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Mounts, serves until the file system is unmounted or a signal ends it, and closes the store.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     journal::install();
+    let outcome = serve(arguments);
+    if let Err(error) = &outcome
+        && journal::is_detached()
+    {
+        // Where the program tells of its end there is nobody any more.
+        log::error!("{error:#}");
+    }
+    outcome
+}
+
+fn serve(arguments: &Arguments) -> Result<()> {
     // A broken invariant in one thread must not leave the others writing. What was acknowledged is safe.
     panic::set_hook(Box::new(|info| {
         log::error!("stopped: {info}");
@@ -78,13 +90,30 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     log::info!("{name}: mounted on {}", arguments.dir.display());
     let served = session.serve();
     drop(flusher);
+    if served.is_err() {
+        detach_dead(&arguments.dir, &arguments.store);
+    }
     // What was asked of the store comes first: an error of the transport must not keep it open.
     fs.close().with_context(|| name.clone())?;
     // The store's lock goes with its last user; who waits for the socket to vanish may then open it.
     drop((service, fs));
     drop(listener);
+    served.with_context(|| format!("{}: not served any more", arguments.dir.display()))?;
     log::info!("{name}: unmounted and closed");
-    served.with_context(|| arguments.dir.display().to_string())
+    Ok(())
+}
+
+/// Takes a mount that nobody serves from its directory. Files that are open in it stay dead.
+fn detach_dead(dir: &Path, store: &Path) {
+    // Attributes may live on in the kernel's cache; this is always asked for.
+    let is_dead = matches!(rustix::fs::statfs(dir), Err(Os::NOTCONN | Os::CONNABORTED));
+    let is_ours = || matches!(store_mounted_on(dir), Ok(Some(mounted)) if mounted == store);
+    if is_dead
+        && is_ours()
+        && let Err(error) = super::unmount_dir(dir, true)
+    {
+        log::warn!("{}: dead, and cannot be detached: {error:#}", dir.display());
+    }
 }
 
 fn open(arguments: &Arguments) -> Result<Arc<Nvmfs>> {

@@ -4,8 +4,9 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
+    time::Duration,
 };
 
 /// A directory of one test's own, removed at its end.
@@ -50,9 +51,34 @@ pub(crate) fn run(scratch: &Scratch, arguments: &str) -> Output {
     lacuna(scratch).args(arguments.split_whitespace()).output().unwrap()
 }
 
+/// Waits until `file` has more than so many lines, however long that takes a busy machine: the program that
+/// writes it must not end meanwhile.
+pub(crate) fn wait_for_lines(child: &mut Child, file: &Path, lines: usize) {
+    let count = || std::fs::read_to_string(file).unwrap_or_default().lines().count();
+    while count() <= lines {
+        assert_eq!(child.try_wait().unwrap(), None, "ended by itself");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// As [`run`], again and again while the store is in use: on a busy machine the kernel takes its time to end
+/// what a killed process had under way.
+pub(crate) fn run_after_kill(scratch: &Scratch, arguments: &str) -> Output {
+    loop {
+        let output = run(scratch, arguments);
+        if output.status.success() || !String::from_utf8_lossy(&output.stderr).contains("in use") {
+            return output;
+        }
+    }
+}
+
 /// Runs the program, which must succeed; its standard output.
 pub(crate) fn succeed(scratch: &Scratch, arguments: &str) -> String {
-    let output = run(scratch, arguments);
+    succeeded(arguments, run(scratch, arguments))
+}
+
+/// Standard output of a run that must have succeeded.
+pub(crate) fn succeeded(arguments: &str, output: Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "lacuna {arguments}: {:?}: {stderr}", output.status);
     String::from_utf8(output.stdout).unwrap()

@@ -4,7 +4,8 @@
 //! records are refused while the room left is less than what accepted work may come to need: the log
 //! up to its limit, and as many dirty pages as there may be, written anew at their full size. Deletes,
 //! which need log before they give room back, are refused only when what is dirty now, and a little
-//! log, would no longer fit even after everything was flushed and the log given back. In a small place log and dirty pages are limited to a share of it.
+//! log, would no longer fit even after everything was flushed and the log given back. In a small place log and
+//! dirty pages are limited to a share of it.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 

@@ -17,7 +17,11 @@
 //!    `next` moved without also seeing the pages that are dirty since.
 //!
 //! Lock order: page latches, then `state`, then the list of dirty pages. No lock is held across I/O;
-//! the leader owns the files by the flag `writing`.
+//! the leader owns the files by `leading`.
+//!
+//! A leader that is done wakes those whom it covers and one of the others, who leads next unless somebody
+//! new came first; whoever leads covers all others. So at most two turns are waited for at a time, and two
+//! conditions do, by parity. Whoever finds the log stopped wakes all: it may be the one that was woken.
 
 mod files;
 pub(crate) mod format;
@@ -37,7 +41,7 @@ use std::{
 };
 
 use lacuna_device::AlignedBuf;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{error::Result, ids::Lsn, poison::Poison, pool::DirtyList};
 use format::{GroupBuilder, SECTOR};
@@ -67,8 +71,8 @@ pub(crate) struct Log {
     /// Copies of two fields of `state`, for looks without a lock.
     next_hint: AtomicU64,
     checkpoint_hint: AtomicU64,
-    /// Signalled whenever a leader is done.
-    done: Condvar,
+    /// Signalled when the leader of a turn of this parity is done, and for one waiter when it is to begin.
+    turns: [Condvar; 2],
 }
 
 struct State {
@@ -80,9 +84,19 @@ struct State {
     written: Lsn,
     flushed: Lsn,
     checkpoint: Lsn,
-    writing: bool,
+    /// Number of the leader now or before.
+    turn: usize,
+    /// What the leader is about to reach, if there is one.
+    leading: Option<Reach>,
     spare: Vec<u8>,
     stats: LogStats,
+}
+
+/// Where a leader takes the log.
+#[derive(Clone, Copy)]
+struct Reach {
+    end: Lsn,
+    sync: bool,
 }
 
 /// Counters of the log.
@@ -119,7 +133,8 @@ impl Log {
             written: end,
             flushed: end,
             checkpoint,
-            writing: false,
+            turn: 0,
+            leading: None,
             spare: Vec::new(),
             stats: LogStats::default(),
         };
@@ -132,7 +147,7 @@ impl Log {
             state: Mutex::new(state),
             next_hint: AtomicU64::new(end.0),
             checkpoint_hint: AtomicU64::new(checkpoint.0),
-            done: Condvar::new(),
+            turns: [Condvar::new(), Condvar::new()],
         })
     }
 
@@ -206,41 +221,54 @@ impl Log {
         let sync = until == Until::Flushed || !self.ordered;
         let mut state = self.state.lock();
         loop {
-            self.poison.check()?;
+            if let Err(e) = self.poison.check() {
+                // This one may be the only one that was woken.
+                for turn in &self.turns {
+                    turn.notify_all();
+                }
+                return Err(e);
+            }
             let reached = if sync { state.flushed } else { state.written };
             if reached >= lsn {
                 return Ok(());
             }
-            if state.writing {
-                self.done.wait(&mut state);
-                continue;
-            }
-            if !state.open.is_empty() {
-                self.seal(&mut state);
-            }
-            state.writing = true;
-            let groups = mem::take(&mut state.sealed);
-            state.sealed_bytes = 0;
-            let end = state.open.start();
-            drop(state);
-            let outcome = self.write_groups(&groups, sync);
-            state = self.state.lock();
-            state.writing = false;
-            self.done.notify_all();
-            match outcome {
-                Ok(()) => {
-                    state.written = end;
-                    if sync {
-                        state.flushed = end;
-                        state.stats.syncs += 1;
-                    }
-                    state.stats.groups += groups.len() as u64;
-                    state.stats.written_bytes += groups.iter().map(|g| g.1.len() as u64).sum::<u64>();
-                    state.spare = groups.into_iter().next_back().map(|g| g.1).unwrap_or_default();
+            match state.leading {
+                Some(to) => {
+                    let is_covered = lsn <= to.end && (to.sync || !sync);
+                    let turn = state.turn + usize::from(!is_covered);
+                    self.turns[turn % 2].wait(&mut state);
                 }
-                Err(e) => return Err(self.poison.set(e)),
+                None => state = self.lead(state, sync)?,
             }
         }
+    }
+
+    /// Writes all that was appended by now, as the one leader.
+    fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>, sync: bool) -> Result<MutexGuard<'a, State>> {
+        if !state.open.is_empty() {
+            self.seal(&mut state);
+        }
+        let end = state.open.start();
+        state.turn += 1;
+        state.leading = Some(Reach { end, sync });
+        let groups = mem::take(&mut state.sealed);
+        state.sealed_bytes = 0;
+        drop(state);
+        let outcome = self.write_groups(&groups, sync).map_err(|e| self.poison.set(e));
+        let mut state = self.state.lock();
+        state.leading = None;
+        self.turns[state.turn % 2].notify_all();
+        self.turns[(state.turn + 1) % 2].notify_one();
+        outcome?;
+        state.written = end;
+        if sync {
+            state.flushed = end;
+            state.stats.syncs += 1;
+        }
+        state.stats.groups += groups.len() as u64;
+        state.stats.written_bytes += groups.iter().map(|g| g.1.len() as u64).sum::<u64>();
+        state.spare = groups.into_iter().next_back().map(|g| g.1).unwrap_or_default();
+        Ok(state)
     }
 
     /// The leader's I/O, without a lock.
@@ -283,7 +311,7 @@ impl Log {
 mod tests {
     use std::thread;
 
-    use lacuna_device::MemPlace;
+    use lacuna_device::{MemPlace, SimPlace, sim::for_each_seed};
 
     use super::*;
 
@@ -330,6 +358,38 @@ mod tests {
             let of_thread: Vec<_> = found.iter().filter(|r| r[0] == t).map(|r| r[1]).collect();
             assert_eq!(of_thread, (0..200u8).collect::<Vec<_>>());
         }
+    }
+
+    /// Each waits where one leader will or another: none may be left asleep.
+    #[test]
+    fn a_failed_sync_wakes_all_who_wait() {
+        for_each_seed(20, |seed| {
+            let place = SimPlace::new(seed);
+            let files = Arc::new(LogFiles::open(place.clone(), 8192).expect("open"));
+            let empty = (VecDeque::new(), Lsn(0));
+            let log =
+                Log::start(files, Lsn(0), empty, 1, 1 << 20, Arc::new(Poison::default())).expect("start");
+            let begun = AtomicU64::new(0);
+            thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        loop {
+                            let flushed = log
+                                .append(&[7; 100], |_, _| {})
+                                .and_then(|lsn| log.reach(lsn, Until::Flushed));
+                            begun.fetch_add(1, Ordering::Relaxed);
+                            if flushed.is_err() {
+                                return;
+                            }
+                        }
+                    });
+                }
+                while begun.load(Ordering::Relaxed) < 200 {
+                    thread::yield_now();
+                }
+                place.fail_sync();
+            });
+        });
     }
 
     #[test]

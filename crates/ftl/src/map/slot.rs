@@ -22,6 +22,13 @@ pub(super) struct Slot {
     used: AtomicBool,
 }
 
+impl Clone for Slot {
+    fn clone(&self) -> Slot {
+        let used = self.used.load(Ordering::Relaxed);
+        Slot { leaf: self.leaf.clone(), place: self.place, used: AtomicBool::new(used) }
+    }
+}
+
 impl Slot {
     pub(super) fn dirty(leaf: Leaf) -> Slot {
         Slot { leaf: Some(leaf), place: None, used: AtomicBool::new(true) }

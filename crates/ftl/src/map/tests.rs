@@ -10,7 +10,7 @@ fn check_map(map: &Map) {
     let panics = |finding: String| panic!("{finding}");
     map.check(panics);
     let mut recount = Recount::new(map.segments().len());
-    for leaf in map.leaves(|_| true) {
+    for leaf in map.snapshot().leaves(|_| true) {
         recount.leaf(&leaf.span, leaf.live, &leaf.leaf.unwrap(), panics);
     }
     recount.finish(map.segments(), panics);
@@ -74,6 +74,12 @@ fn agrees_with_a_map_of_sectors() {
     });
 }
 
+/// All that a snapshot tells, as a copy.
+fn told(snapshot: &Snapshot) -> Vec<(Range<u64>, Live, Vec<u8>)> {
+    let leaves = snapshot.leaves(|_| true).into_iter();
+    leaves.map(|leaf| (leaf.span, leaf.live, leaf.leaf.unwrap().bytes().to_vec())).collect()
+}
+
 /// Enough for a tree of three levels; `key` scatters the order in which it grows and shrinks.
 fn grow_and_shrink(rng: &mut SeededRng, key: impl Fn(u64) -> u64) {
     const CHUNKS: u64 = 40_000;
@@ -87,6 +93,8 @@ fn grow_and_shrink(rng: &mut SeededRng, key: impl Fn(u64) -> u64) {
     (0..CHUNKS).for_each(|number| put(&mut map, &mut model, number, 16 + number % 1024 * 16));
     while !model.is_empty() {
         check_map(&map);
+        let snapshot = rng.chance(50).then(|| map.snapshot());
+        let before = snapshot.as_ref().map(told);
         for _ in 0..50 {
             let range = rng.below(CHUNKS) * 32..rng.below(CHUNKS) * 32;
             let sum: u64 = match range.is_empty() {
@@ -111,6 +119,7 @@ fn grow_and_shrink(rng: &mut SeededRng, key: impl Fn(u64) -> u64) {
         }
         let left = all(&map, 0..u64::MAX).into_iter().map(|(lba, extent)| (lba.0, extent.bytes() as u64));
         assert!(left.eq(model.iter().map(|(lba, stored)| (*lba, *stored))));
+        assert!(snapshot.as_ref().map(told) == before, "a snapshot has changed");
     }
     check_map(&map);
     assert_eq!(map.total(), Live::default());
@@ -147,13 +156,35 @@ fn sectors_of_their_own_and_whole_spaces() {
 }
 
 #[test]
+fn relocation_in_parts_keeps_the_bytes() {
+    let mut map = Map::new(4);
+    map.write(Lba(0), 32, PhysAddr { segment: SegNo(1), grain: 100 }, 16384, 1, Seq(1));
+    let (lba, whole) = all(&map, 0..100)[0];
+    let places = [(2, 200), (3, 300)].map(|(segment, grain)| PhysAddr { segment: SegNo(segment), grain });
+    map.relocate(lba, &whole, 0..20, places[0], 2);
+    map.relocate(lba, &whole, 20..32, places[1], 3);
+    let part = |phys, sectors: u8, crc| Extent {
+        phys,
+        stored: u16::from(sectors) * 512,
+        crc,
+        birth: Seq(1),
+        sectors,
+        skip: 0,
+    };
+    let parts = [(Lba(0), part(places[0], 20, 2)), (Lba(20), part(places[1], 12, 3))];
+    assert_eq!(all(&map, 0..100), parts);
+    assert_eq!(map.live(SegNo(1)), Live::default());
+    check_map(&map);
+}
+
+#[test]
 fn relocation_keeps_the_bytes_of_a_fragment() {
     let mut map = Map::new(4);
     map.write(Lba(0), 32, PhysAddr { segment: SegNo(1), grain: 100 }, 5008, 1, Seq(1));
     map.trim(0..4);
     let (lba, fragment) = all(&map, 0..100)[0];
     assert_eq!((lba, fragment.sectors, fragment.skip, fragment.bytes()), (Lba(4), 6, 4, 2960));
-    map.relocate(lba, &fragment, PhysAddr { segment: SegNo(2), grain: 200 }, 2);
+    map.relocate(lba, &fragment, 4..10, PhysAddr { segment: SegNo(2), grain: 200 }, 2);
     let (_, moved) = all(&map, 0..100)[0];
     assert_eq!((moved.stored, moved.skip, moved.sectors, moved.birth), (2960, 0, 6, Seq(1)));
     assert_eq!(map.live(SegNo(1)), Live::default());
@@ -267,7 +298,7 @@ fn a_map_that_is_mostly_elsewhere_agrees_with_a_map_of_chunks() {
             live: leaf.live,
             place: leaf.place.unwrap(),
         };
-        let index: Vec<_> = map.leaves(|_| false).into_iter().map(entry).collect();
+        let index: Vec<_> = map.snapshot().leaves(|_| false).into_iter().map(entry).collect();
         let mut loaded = Map::load(index, map.segments().to_vec());
         assert_eq!((loaded.residence().resident, loaded.total()), (0, map.total()));
         shelf.fault_in(&mut loaded, SPACE);

@@ -12,11 +12,15 @@
 //! 3. A sum is that of all rows below the child.
 //! 4. Only the root may be empty; no node has more than its `*_MAX`.
 //!
+//! Inner nodes are shared with copies of the root, each of which is the tree as it was when it was made
+//! ([`super::Snapshot`]): who changes a node that such a copy leads to changes one of its own. So a copy costs
+//! one reference, and while it exists each change at most the nodes on its way.
+//!
 //! A node that an edit leaves small is merged with a neighbour where both fit well. So of two
 //! neighbours that edits have touched, at least one is not small. A neighbour that was evicted is not
 //! merged; [`Node::absent`] tells beforehand which leaves an edit needs, such neighbours included.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use super::{
     Absent, Live, clip,
@@ -29,12 +33,13 @@ use crate::addr::CHUNK_SECTORS;
 const CHILDREN_MAX: usize = 128;
 const CHILDREN_MIN: usize = CHILDREN_MAX / 3;
 
+#[derive(Clone)]
 pub(super) enum Node {
     Leaf(Slot),
-    Inner(Box<Inner>),
+    Inner(Arc<Inner>),
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Inner {
     keys: Vec<u64>,
     sums: Vec<Live>,
@@ -119,7 +124,7 @@ impl Node {
                 Node::Leaf(slot) => return slot,
                 Node::Inner(inner) => {
                     let index = inner.child_at(lba);
-                    node = &mut inner.children[index];
+                    node = &mut Arc::make_mut(inner).children[index];
                 }
             }
         }
@@ -163,6 +168,7 @@ impl Node {
         match self {
             Node::Leaf(slot) => visit(start, slot),
             Node::Inner(inner) => {
+                let inner = Arc::make_mut(inner);
                 let first = inner.child_at(from);
                 (first..inner.children.len()).all(|index| {
                     let start = if index == 0 { start } else { inner.keys[index] };
@@ -205,7 +211,7 @@ impl Node {
                     inner.sums.push(sum);
                     inner.children.push(node);
                 }
-                above.push((inner.keys[0], live, Node::Inner(Box::new(inner))));
+                above.push((inner.keys[0], live, Node::Inner(Arc::new(inner))));
             }
             level = above;
         }
@@ -272,7 +278,7 @@ impl Node {
     pub(super) fn edit(&mut self, span: Range<u64>, edit: &Edit, tally: &mut Tally) -> Change {
         match self {
             Node::Leaf(slot) => edit_leaf(slot, edit, tally),
-            Node::Inner(inner) => inner.edit(span, edit, tally),
+            Node::Inner(inner) => Arc::make_mut(inner).edit(span, edit, tally),
         }
     }
 
@@ -282,12 +288,12 @@ impl Node {
             let old = std::mem::replace(self, Node::Leaf(Slot::dirty(Leaf::default())));
             let mut inner = Inner { keys: vec![0], sums: vec![sum], children: vec![old] };
             inner.settle(0, hot, tally);
-            *self = Node::Inner(Box::new(inner));
+            *self = Node::Inner(Arc::new(inner));
         }
         while let Node::Inner(inner) = self
             && inner.children.len() < 2
         {
-            *self = inner.children.pop().unwrap_or_else(|| Node::empty(tally));
+            *self = Arc::make_mut(inner).children.pop().unwrap_or_else(|| Node::empty(tally));
         }
     }
 
@@ -476,13 +482,14 @@ impl Inner {
                 (first - first % CHUNK_SECTORS, sum, Node::Leaf(right))
             }
             Node::Inner(inner) => {
+                let inner = Arc::make_mut(inner);
                 let at = inner.children.len() / 2;
                 let right = Inner {
                     keys: inner.keys.split_off(at),
                     sums: inner.sums.split_off(at),
                     children: inner.children.split_off(at),
                 };
-                let right = (right.keys[0], Node::Inner(Box::new(right)));
+                let right = (right.keys[0], Node::Inner(Arc::new(right)));
                 (right.0, right.1.sum(), right.1)
             }
         };
@@ -511,7 +518,8 @@ impl Inner {
                 tally.leave(&right);
                 left.change(tally, |left| left.append(right.resident()));
             }
-            (Node::Inner(left), Node::Inner(mut right)) => {
+            (Node::Inner(left), Node::Inner(right)) => {
+                let (left, mut right) = (Arc::make_mut(left), Arc::unwrap_or_clone(right));
                 right.keys[0] = key;
                 left.keys.append(&mut right.keys);
                 left.sums.append(&mut right.sums);

@@ -35,7 +35,7 @@ use crate::{
 const NO_HANDLE: FileHandle = FileHandle(0);
 
 /// What to ask of the kernel, where it offers it.
-const CAPABILITIES: [InitFlags; 8] = [
+const CAPABILITIES: [InitFlags; 9] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_PARALLEL_DIROPS,
@@ -46,6 +46,8 @@ const CAPABILITIES: [InitFlags; 8] = [
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     // Files that are open for direct I/O can be mapped into memory.
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+    // An abort is told from an unmount.
+    InitFlags::FUSE_ABORT_ERROR,
 ];
 
 /// See the module.

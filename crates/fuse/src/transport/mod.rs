@@ -74,6 +74,10 @@ pub trait Session: Send {
     fn unmounter(&mut self) -> Unmounter;
 
     /// Serves requests until the file system is unmounted and the last one is answered.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ConnectionAborted`] when root ended the connection through
+    /// `/sys/fs/fuse/connections`: whoever waited got an error, and a dead mount stays on the directory.
     fn serve(self: Box<Self>) -> io::Result<()>;
 }
 

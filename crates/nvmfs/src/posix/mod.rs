@@ -18,7 +18,8 @@ mod types;
 use std::sync::Arc;
 
 pub use types::{
-    Allocate, Attr, Caller, DirEntry, FileKind, Rename, SetAttr, SetTime, StatFs, WriteOptions, XattrMode,
+    Allocate, Attr, Caller, DirEntry, FileKind, Rename, Runs, SetAttr, SetTime, StatFs, WriteOptions,
+    XattrMode,
 };
 
 use crate::{
@@ -252,9 +253,29 @@ impl Posix {
         self.shared.seek(ino, offset, false)
     }
 
+    /// The data of a file from `offset` on, without the holes between, as much as one batch takes
+    /// ([`atomic_bytes_max`](lacuna_device::FileProps::atomic_bytes_max)). All of it is read at the same time.
+    ///
+    /// # Errors
+    /// As [`Posix::read`]; [`Refusal::Invalid`] where `offset` is not a multiple of 512.
+    pub fn read_runs(&self, ino: Ino, offset: u64) -> Result<Runs> {
+        self.shared.read_runs(ino, offset)
+    }
+
+    /// Writes `runs`, each data and where it goes, in as few batches as that takes: up to
+    /// [`atomic_bytes_max`](lacuna_device::FileProps::atomic_bytes_max), counted in whole sectors of 512 bytes,
+    /// all of them or none across a crash. When one of several batches fails, those before it are written.
+    ///
+    /// # Errors
+    /// As [`Posix::write`]; [`Refusal::Invalid`] where runs are not in order, or share a sector.
+    pub fn write_runs(&self, ino: Ino, runs: &[(u64, &[u8])]) -> Result<()> {
+        self.shared.write_runs(ino, runs)
+    }
+
     /// Copies up to `len` bytes and returns how many; fewer only at the end of the source, or after a
-    /// piece of at most 1 MiB, which is whole or not at all across a crash. Holes stay holes where both
-    /// offsets are whole sectors. Takes set-user-id, set-group-id and capabilities away.
+    /// piece that is whole or not at all across a crash: where both offsets are whole sectors, as much as
+    /// one batch takes, and holes stay holes and count for nothing; else 1 MiB. Takes set-user-id,
+    /// set-group-id and capabilities away.
     ///
     /// # Errors
     /// As reads and writes; [`Refusal::Invalid`] when both ranges lie in one file and overlap.

@@ -50,6 +50,15 @@ impl FileKind {
     }
 }
 
+/// What [`Posix::read_runs`](super::Posix::read_runs) found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// Data and the bytes that it starts at, in order; between two of them lies a hole.
+    pub runs: Vec<(u64, Vec<u8>)>,
+    /// Up to here was looked; the length of the file if there is no more.
+    pub end: u64,
+}
+
 /// What `stat` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {

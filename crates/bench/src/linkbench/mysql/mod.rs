@@ -214,10 +214,11 @@ impl SqlDb {
     pub fn server_facts(&self) -> Result<Vec<(String, String)>> {
         let mut server = self.server()?;
         let variables = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_page_size', \
-            'innodb_buffer_pool_size', 'innodb_doublewrite', 'innodb_flush_method', 'innodb_compression_algorithm', \
-            'innodb_compression_level', 'innodb_flush_log_at_trx_commit', 'innodb_log_file_size', \
-            'innodb_io_capacity', 'innodb_flush_neighbors', 'innodb_use_atomic_writes', 'innodb_use_native_aio', \
-            'innodb_checksum_algorithm', 'datadir', 'log_bin')";
+            'innodb_buffer_pool_size', 'innodb_doublewrite', 'innodb_flush_method', \
+            'innodb_compression_algorithm', 'innodb_compression_level', 'innodb_flush_log_at_trx_commit', \
+            'innodb_log_file_size', 'innodb_io_capacity', 'innodb_flush_neighbors', \
+            'innodb_use_atomic_writes', 'innodb_use_native_aio', 'innodb_checksum_algorithm', 'datadir', \
+            'log_bin')";
         let status = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Innodb_dblwr_pages_written', \
             'Innodb_dblwr_writes', 'Innodb_pages_written', 'Innodb_data_written', 'Innodb_os_log_written', \
             'Innodb_num_pages_page_compressed', 'Innodb_page_compression_saved')";

@@ -47,7 +47,9 @@ const CAPABILITIES: u64 = init::ASYNC_READ
     // Without it the kernel asks for capabilities before every fallocate.
     | init::HANDLE_KILLPRIV_V2
     // Files that are open for direct I/O can be mapped into memory.
-    | init::DIRECT_IO_ALLOW_MMAP;
+    | init::DIRECT_IO_ALLOW_MMAP
+    // An abort is told from an unmount.
+    | init::ABORT_ERROR;
 /// What there must be.
 const NEEDED: u64 = init::MAX_PAGES | init::INIT_EXT | init::OVER_IO_URING;
 
@@ -101,7 +103,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Serves what comes through the device until there is no mount any more.
+    /// Serves what comes through the device until there is no mount any more; an error where it was aborted.
     pub(super) fn serve(&self, service: &Service) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES_MAX as usize + HEADERS_BYTES_MAX];
         let mut out = vec![0; REQUEST_BYTES_MAX as usize];

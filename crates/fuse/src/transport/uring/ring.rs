@@ -98,7 +98,7 @@ impl Entry {
         }
     }
 
-    /// Waits for a request; false once there is no mount any more.
+    /// Waits for a request; false once there is no mount any more. Why that is so the device tells.
     pub(super) fn wait(&mut self) -> io::Result<bool> {
         loop {
             match self.completed() {

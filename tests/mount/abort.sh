@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Root ends the connection between kernel and daemon while programs write, over each transport: the daemon says
+# so in one line and ends, the directory is free again, and what was synced is there.
+. "$(dirname "$0")/lib.sh"
+need_fuse
+build
+control=/sys/fs/fuse/connections
+mountpoint -q "$control" || mount -t fusectl none "$control" 2>/dev/null || skip "no fusectl on this machine"
+
+# Writes until it gets an error. To the file, not to its name, which may be one beside the mount by then.
+writer() {
+    exec 8<>"$1"
+    while dd if=/dev/zero of=/proc/self/fd/8 bs=64K count=64 conv=notrunc 2>/dev/null; do :; done
+}
+
+for transport in fuser uring; do
+    if [ "$transport" = uring ] && ! grep -qs Y /sys/module/fuse/parameters/enable_uring; then
+        echo "abort: FUSE over io_uring is off, its part is SKIPPED" >&2
+        continue
+    fi
+    LACUNA_TRANSPORT=$transport
+    start 256M --threads 4
+    umount_store
+    "$LACUNA" mount --foreground --transport "$transport" --threads 4 "$store" "$mnt" 2>"$WORK/log" &
+    daemon=$!
+    await "not mounted" mountpoint -q "$mnt"
+    head -c 4M /dev/urandom >"$mnt/synced"
+    sync "$mnt/synced"
+    sum=$(sha256sum <"$mnt/synced")
+    writers=()
+    for number in 1 2 3 4; do
+        writer "$mnt/writer$number" &
+        writers+=($!)
+    done
+    await "nothing is written" [ -s "$mnt/writer4" ]
+    connection=$(mountpoint -d "$mnt")
+    echo 1 >"$control/${connection#*:}/abort"
+    wait "$daemon" && fail "$transport: the daemon ends as if nothing had happened"
+    wait "${writers[@]}" || true
+    grep -v ': mounted on ' "$WORK/log" >"$WORK/complaints" || true
+    [ "$(wc -l <"$WORK/complaints")" = 1 ] && grep -q "$mnt: not served any more: " "$WORK/complaints" ||
+        { cat "$WORK/log" >&2; fail "$transport: not one clear line"; }
+    mountpoint -q "$mnt" && fail "$transport: a dead mount is left"
+    check_store
+    mount_store
+    [ "$(sha256sum <"$mnt/synced")" = "$sum" ] || fail "$transport: what was synced is lost"
+    check_store
+    echo "abort: $transport: $(cat "$WORK/complaints")"
+    rm -rf "$WORK"
+    WORK=
+done
+echo "abort: passed"
