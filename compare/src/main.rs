@@ -127,7 +127,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
         fs::write(path, text).with_context(|| path.display().to_string())?;
     }
-    match report.violation {
+    match report.figures.violation {
         Some(violation) => bail!("{}: {violation}", arguments.contestant),
         None => Ok(()),
     }
@@ -188,6 +188,7 @@ fn measure<D: Db>(arguments: &Arguments, db: D) -> Result<(D, RunReport, Option<
         requesters: arguments.requesters,
         warmup: Duration::from_secs(arguments.warmup),
         seconds: Duration::from_secs(arguments.seconds),
+        requests_min: 0,
         seed: arguments.seed,
         epoch_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
         distribution: arguments.distribution.clone(),

@@ -153,7 +153,8 @@ fn linkbench_config(directory: &Path) -> Config {
         loaders: 3,
         requesters: 4,
         warmup: Duration::ZERO,
-        seconds: Duration::from_millis(500),
+        seconds: Duration::ZERO,
+        requests_min: 500,
         seed: 1,
         epoch_ms: 1_700_000_000_000,
         distribution: Some(distribution),
@@ -170,10 +171,10 @@ fn keeps_what_it_acknowledged<P: Peer>(settings: &Settings) {
     let log = AckLog::create(&acks).unwrap();
     let report =
         linkbench::run(&db, &linkbench_config(directory.path()), "peer", "default", Some(&log)).unwrap();
-    assert_eq!(report.violation, None);
+    assert_eq!(report.figures.violation, None);
     assert!(report.nodes == 2000 && report.requests > 0);
     let verified = verify_acks(&db, &acks).unwrap();
-    assert!(verified.acks > 0 && report.store_bytes > 0);
+    assert!(verified.acks > 0 && report.figures.store_bytes > 0);
     drop(db);
     assert_eq!(verify_acks(&PeerDb::<P>::open(&tables, settings).unwrap(), &acks).unwrap(), verified);
 }
