@@ -4,7 +4,7 @@
 //! touches, whole, before it copies any byte of it. Chunks that do not lie in one run are read at the same
 //! time. What is mapped but not in the log's memory yet is waited for: its writer is copying it (`copies`).
 
-use std::ops::Range;
+use std::{cell::Cell, ops::Range};
 
 use crc32c::crc32c;
 use lacuna_device::AlignedBuf;
@@ -31,6 +31,14 @@ const GAP_BYTES: usize = 4 << 10;
 
 /// About what an extent holds, where there are many: how many to look for ahead.
 const EXTENT_BYTES: usize = 4 << 10;
+
+/// Reads of so many bytes at most use the memory that each thread keeps: to get aligned memory, and to clear
+/// it, costs more than all else that a short read does without the device.
+const KEPT_BYTES: usize = 64 << 10;
+
+thread_local! {
+    static KEPT: Cell<Option<AlignedBuf>> = const { Cell::new(None) };
+}
 
 /// What [`crate::Ftl::read_mapped`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -221,6 +229,9 @@ impl Store {
     /// The bytes of all `runs`, which are pinned or cannot be freed now; those on the device are read at the
     /// same time.
     pub(crate) fn read_runs(&self, runs: &[Run<'_>]) -> Result<Vec<Bytes>> {
+        if let [Run { segment, offset, len, .. }] = *runs {
+            return Ok(vec![self.read_bytes(segment, offset, len)?]);
+        }
         let mut all = Vec::with_capacity(runs.len());
         let (mut reads, mut places) = (Vec::new(), Vec::new());
         for (index, Run { segment, offset, len, .. }) in runs.iter().enumerate() {
@@ -253,8 +264,10 @@ impl Store {
 
     fn read_device(&self, segment: SegNo, offset: usize, len: usize) -> Result<Bytes> {
         let blocks = self.blocks(offset, len);
-        let mut data = AlignedBuf::zeroed(blocks.len());
-        self.device.read_at(self.device_offset(segment, blocks.start), &mut data)?;
+        let kept = (blocks.len() <= KEPT_BYTES)
+            .then(|| KEPT.take().unwrap_or_else(|| AlignedBuf::zeroed(KEPT_BYTES)));
+        let mut data = kept.unwrap_or_else(|| AlignedBuf::zeroed(blocks.len()));
+        self.device.read_at(self.device_offset(segment, blocks.start), &mut data[..blocks.len()])?;
         Ok(Bytes::Device { data, from: offset - blocks.start, len })
     }
 
@@ -313,6 +326,17 @@ fn run_length(extents: &[(Lba, Extent)], gap: usize) -> usize {
 pub(crate) enum Bytes {
     Memory(Vec<u8>),
     Device { data: AlignedBuf, from: usize, len: usize },
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        if let Bytes::Device { data, .. } = self
+            && data.len() == KEPT_BYTES
+        {
+            let data = std::mem::replace(data, AlignedBuf::zeroed(0));
+            let _ = KEPT.try_with(|kept| kept.set(Some(data))); // or the thread ends
+        }
+    }
 }
 
 impl std::ops::Deref for Bytes {
