@@ -84,7 +84,7 @@ pub struct Config {
 ///
 /// # Errors
 /// When the database or the acknowledgement log fails. A graph that does not verify is not an error
-/// here: see [`RunReport::violation`].
+/// here: see [`crate::Figures::violation`].
 pub fn run<D: Db>(
     db: &D,
     config: &Config,

@@ -94,7 +94,7 @@ pub struct Config {
 ///
 /// # Errors
 /// When the database or the acknowledgement log fails. A condition that does not hold is not an error here:
-/// see [`RunReport::violation`].
+/// see [`crate::Figures::violation`].
 pub fn run(
     database: &Database,
     config: &Config,

@@ -1,7 +1,9 @@
 //! The write-ahead log: append, group commit, truncation.
 //!
 //! Owns the files `wal.*`. Appending copies a mini-transaction into the open group; a *leader* among
-//! the threads that need durability seals the group, writes it and syncs, for all that wait.
+//! the threads that need durability seals the group, writes it and syncs, for all that wait. On an `ordered`
+//! place it leads only until the group is written: the next group is written while the first one's sync is
+//! under way, and synced beside it.
 //!
 //! Invariants:
 //!
@@ -17,11 +19,13 @@
 //!    `next` moved without also seeing the pages that are dirty since.
 //!
 //! Lock order: page latches, then `state`, then the list of dirty pages. No lock is held across I/O;
-//! the leader owns the files by `leading`.
+//! the leader owns the end of the files by `leading`.
 //!
-//! A leader that is done wakes those whom it covers and one of the others, who leads next unless somebody
-//! new came first; whoever leads covers all others. So at most two turns are waited for at a time, and two
-//! conditions do, by parity. Whoever finds the log stopped wakes all: it may be the one that was woken.
+//! Each sync is a *turn*. One that has ended wakes those whom it covers, and one of those whom no turn covers,
+//! who leads the next unless somebody new came first; whoever leads covers all others. [`SYNCS_MAX`] turns may be
+//! under way, and one is waited for that has not begun: so conditions do, one more than that, by turn. A sync
+//! that ends covers all older ones too, so turns under way have numbers without gaps. Whoever finds the log
+//! stopped wakes all: it may be the one that was woken.
 
 mod files;
 pub(crate) mod format;
@@ -52,6 +56,10 @@ const GROUP_BYTES_MAX: u64 = 1 << 20;
 /// Buffered bytes at which an append waits for the device.
 const BUFFERED_BYTES_MAX: usize = 4 << 20;
 
+/// Syncs under way at a time, where groups need not wait for the sync of the one before. More would make groups
+/// smaller.
+const SYNCS_MAX: usize = 2;
+
 /// How far a caller wants the log to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
@@ -71,8 +79,10 @@ pub(crate) struct Log {
     /// Copies of two fields of `state`, for looks without a lock.
     next_hint: AtomicU64,
     checkpoint_hint: AtomicU64,
-    /// Signalled when the leader of a turn of this parity is done, and for one waiter when it is to begin.
-    turns: [Condvar; 2],
+    /// Signalled when a turn of this number, modulo their number, has ended, and for one waiter when it may begin.
+    turns: [Condvar; SYNCS_MAX + 1],
+    /// Signalled when groups were written, for those that wait for no more.
+    groups_written: Condvar,
 }
 
 struct State {
@@ -84,12 +94,23 @@ struct State {
     written: Lsn,
     flushed: Lsn,
     checkpoint: Lsn,
-    /// Number of the leader now or before.
+    /// Number of the last turn that has begun.
     turn: usize,
     /// What the leader is about to reach, if there is one.
     leading: Option<Reach>,
+    /// Where the log ends that is being synced by those who lead no more, oldest first.
+    syncing: VecDeque<(usize, Lsn)>,
     spare: Vec<u8>,
     stats: LogStats,
+}
+
+impl State {
+    /// The turn under way that will flush the log up to `lsn`.
+    fn turn_for(&self, lsn: Lsn) -> Option<usize> {
+        let leading = self.leading.filter(|reach| reach.sync).map(|reach| (self.turn, reach.end));
+        let mut turns = self.syncing.iter().copied().chain(leading);
+        turns.find(|(_, end)| lsn <= *end).map(|(turn, _)| turn)
+    }
 }
 
 /// Where a leader takes the log.
@@ -135,6 +156,7 @@ impl Log {
             checkpoint,
             turn: 0,
             leading: None,
+            syncing: VecDeque::new(),
             spare: Vec::new(),
             stats: LogStats::default(),
         };
@@ -147,7 +169,8 @@ impl Log {
             state: Mutex::new(state),
             next_hint: AtomicU64::new(end.0),
             checkpoint_hint: AtomicU64::new(checkpoint.0),
-            turns: [Condvar::new(), Condvar::new()],
+            turns: Default::default(),
+            groups_written: Condvar::new(),
         })
     }
 
@@ -222,68 +245,105 @@ impl Log {
         let mut state = self.state.lock();
         loop {
             if let Err(e) = self.poison.check() {
-                // This one may be the only one that was woken.
-                for turn in &self.turns {
-                    turn.notify_all();
-                }
+                self.wake_all(); // this one may be the only one that was woken
                 return Err(e);
             }
             let reached = if sync { state.flushed } else { state.written };
             if reached >= lsn {
                 return Ok(());
             }
-            match state.leading {
-                Some(to) => {
-                    let is_covered = lsn <= to.end && (to.sync || !sync);
-                    let turn = state.turn + usize::from(!is_covered);
-                    self.turns[turn % 2].wait(&mut state);
-                }
-                None => state = self.lead(state, sync)?,
+            if sync && let Some(turn) = state.turn_for(lsn) {
+                self.turns[turn % self.turns.len()].wait(&mut state);
+            } else if sync && !self.may_begin_turn(&state) {
+                self.next_turn(&state).wait(&mut state);
+            } else if state.leading.is_some() {
+                self.groups_written.wait(&mut state);
+            } else {
+                state = self.lead(state, sync)?;
             }
         }
     }
 
-    /// Writes all that was appended by now, as the one leader.
+    /// Writes all that was appended by now, as the one leader, and syncs it: on an `ordered` place when it no
+    /// longer leads.
     fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>, sync: bool) -> Result<MutexGuard<'a, State>> {
         if !state.open.is_empty() {
             self.seal(&mut state);
         }
         let end = state.open.start();
-        state.turn += 1;
+        state.turn += usize::from(sync);
+        let turn = state.turn;
         state.leading = Some(Reach { end, sync });
         let groups = mem::take(&mut state.sealed);
         state.sealed_bytes = 0;
         drop(state);
-        let outcome = self.write_groups(&groups, sync).map_err(|e| self.poison.set(e));
+        let outcome = self.write_groups(&groups);
         let mut state = self.state.lock();
         state.leading = None;
-        self.turns[state.turn % 2].notify_all();
-        self.turns[(state.turn + 1) % 2].notify_one();
-        outcome?;
+        self.checked(outcome)?;
         state.written = end;
-        if sync {
-            state.flushed = end;
-            state.stats.syncs += 1;
-        }
         state.stats.groups += groups.len() as u64;
         state.stats.written_bytes += groups.iter().map(|g| g.1.len() as u64).sum::<u64>();
         state.spare = groups.into_iter().next_back().map(|g| g.1).unwrap_or_default();
+        self.groups_written.notify_all();
+        if !sync {
+            self.next_turn(&state).notify_one();
+            return Ok(state);
+        }
+        state.syncing.push_back((turn, end));
+        if self.may_begin_turn(&state) {
+            self.next_turn(&state).notify_one();
+        }
+        drop(state);
+        let outcome = self.files.sync();
+        let mut state = self.state.lock();
+        self.checked(outcome)?;
+        state.stats.syncs += 1;
+        let covered = state.syncing.partition_point(|(_, covered)| *covered <= end);
+        for (turn, _) in state.syncing.drain(..covered) {
+            self.turns[turn % self.turns.len()].notify_all();
+        }
+        state.flushed = state.flushed.max(end);
+        self.next_turn(&state).notify_one();
         Ok(state)
     }
 
-    /// The leader's I/O, without a lock.
-    fn write_groups(&self, groups: &VecDeque<(Lsn, Vec<u8>)>, sync: bool) -> Result<()> {
+    /// Whether a group may be written now and synced. On a place that is not `ordered` only after all others
+    /// are flushed (invariant 2).
+    fn may_begin_turn(&self, state: &State) -> bool {
+        state.leading.is_none() && state.syncing.len() < if self.ordered { SYNCS_MAX } else { 1 }
+    }
+
+    /// Where those wait whom no turn covers.
+    fn next_turn(&self, state: &State) -> &Condvar {
+        &self.turns[(state.turn + 1) % self.turns.len()]
+    }
+
+    fn wake_all(&self) {
+        self.turns.iter().chain([&self.groups_written]).for_each(|condition| {
+            condition.notify_all();
+        });
+    }
+
+    /// Stops the log if `outcome` is an error.
+    fn checked(&self, outcome: Result<()>) -> Result<()> {
+        outcome.map_err(|e| {
+            let error = self.poison.set(e);
+            self.wake_all();
+            error
+        })
+    }
+
+    /// The leader's writes, without a lock. On a place that is not `ordered` each group is flushed before the
+    /// next is written.
+    fn write_groups(&self, groups: &VecDeque<(Lsn, Vec<u8>)>) -> Result<()> {
         for (i, (start, bytes)) in groups.iter().enumerate() {
             let mut aligned = AlignedBuf::zeroed(bytes.len());
             aligned.copy_from_slice(bytes);
-            self.files.write(*start, &aligned)?;
-            let last = i + 1 == groups.len();
-            if !last && !self.ordered {
+            if i > 0 && !self.ordered {
                 self.files.sync()?;
             }
-        }
-        if sync {
-            self.files.sync()?;
+            self.files.write(*start, &aligned)?;
         }
         Ok(())
     }
@@ -306,6 +366,9 @@ impl Log {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod turns_tests;
 
 #[cfg(test)]
 mod tests {
