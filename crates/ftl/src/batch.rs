@@ -244,7 +244,8 @@ pub(crate) fn place(items: &[Item<'_>], room: Room) -> Option<Part> {
 
 /// `items`, of which the first one that does not fit whole into `room`, if it is a whole chunk, is cut in two,
 /// so that the first part does. Else half a chunk would be lost at the end of each segment. A part has
-/// [`PART_BYTES_MIN`], and is not cut again: a chunk lies in two segments at most.
+/// [`PART_BYTES_MIN`], and is not cut again: a chunk lies in two segments at most. Of what goes elsewhere only
+/// the first chunk became shorter, so it takes no segment more; collection counts on that.
 pub(crate) fn cut_to_fit<'i, 'a>(items: &'i [Item<'a>], room: Room) -> Cow<'i, [Item<'a>]> {
     let fits = place(items, room).map_or(0, |part| part.items);
     let Some(next) = items.get(fits).filter(|next| next.payload.len() == CHUNK_BYTES) else {

@@ -22,6 +22,10 @@
 //! after the batches, where the map still holds what they moved (`replay`). One that a power cut took
 //! is missed by nobody: the old place stays intact until the relocation is durable (`reuse`).
 //!
+//! A chunk that does not fit into the rest of a segment may be moved in two parts. They are two relocations like
+//! any others: where a power cut leaves one of them, the other part is found at its old place, which nobody uses
+//! again before both are durable (`reuse`). The extent more that recovery then comes to is counted (`log::Peak`).
+//!
 //! A live chunk whose checksum does not match, or that the device does not give back, is left where it is. Its
 //! segment is counted as damaged and neither collected again nor reused until the store is opened anew, so that
 //! the error stays an error and collection goes on.

@@ -33,7 +33,8 @@ const GAP_BYTES: usize = 4 << 10;
 const EXTENT_BYTES: usize = 4 << 10;
 
 /// Reads of so many bytes at most use the memory that each thread keeps: to get aligned memory, and to clear
-/// it, costs more than all else that a short read does without the device.
+/// it, costs more than all else that a short read does without the device. What earlier reads left there is
+/// seen by nobody: [`Bytes`] show what the device has filled.
 const KEPT_BYTES: usize = 64 << 10;
 
 thread_local! {

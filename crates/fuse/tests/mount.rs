@@ -14,8 +14,39 @@ use std::{
 };
 
 use lacuna_device::{BlockDevice, MemDevice};
-use lacuna_fuse::{FuserTransport, MountOptions, Service, ServiceOptions, Transport, UringTransport};
+use lacuna_fuse::{
+    FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, UringTransport,
+};
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Ino, Nvmfs, Options};
+use tempfile::TempDir;
+
+/// An empty store, and a mount of it that is not served yet.
+struct Mounted {
+    device: Arc<dyn BlockDevice>,
+    fs: Arc<Nvmfs>,
+    service: Arc<Service>,
+    dir: TempDir,
+    session: Box<dyn Session>,
+}
+
+impl Mounted {
+    /// None, and says so, where nothing can be mounted over `transport`.
+    fn over(transport: &dyn Transport) -> Option<Mounted> {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(128 << 20));
+        Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
+        let fs = Arc::new(Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens"));
+        let service = Arc::new(Service::new(Arc::clone(&fs), ServiceOptions::default()));
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let options = MountOptions { threads: 4, ..MountOptions::default() };
+        match transport.mount(Arc::clone(&service), dir.path(), &options) {
+            Ok(session) => Some(Mounted { device, fs, service, dir, session }),
+            Err(error) => {
+                eprintln!("SKIPPED: nothing can be mounted over {}: {error}", transport.name());
+                None
+            }
+        }
+    }
+}
 
 /// Runs `test` on mounts of an empty store, over every transport there is; says so where there is none.
 fn mounted(test: impl Fn(&Path, &Service)) {
@@ -24,18 +55,7 @@ fn mounted(test: impl Fn(&Path, &Service)) {
 }
 
 fn mounted_over(transport: &dyn Transport, test: &impl Fn(&Path, &Service)) {
-    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(128 << 20));
-    Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
-    let fs = Arc::new(Nvmfs::open(device, Options::default()).expect("opens"));
-    let service = Arc::new(Service::new(Arc::clone(&fs), ServiceOptions::default()));
-    let dir = tempfile::tempdir().expect("temporary directory");
-    let options = MountOptions { threads: 4, ..MountOptions::default() };
-    let mut session = match transport.mount(Arc::clone(&service), dir.path(), &options) {
-        Ok(session) => session,
-        Err(error) => {
-            return eprintln!("SKIPPED: nothing can be mounted over {}: {error}", transport.name());
-        }
-    };
+    let Some(Mounted { fs, service, dir, mut session, .. }) = Mounted::over(transport) else { return };
     let mut unmount = session.unmounter();
     let serving = thread::spawn(move || session.serve());
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(dir.path(), &service)));
@@ -160,17 +180,8 @@ fn an_aborted_connection_ends_in_an_error_and_loses_nothing_synced() {
 }
 
 fn aborted_over(transport: &dyn Transport) {
-    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(128 << 20));
-    Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
-    let nvmfs = Arc::new(Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens"));
-    let service = Arc::new(Service::new(Arc::clone(&nvmfs), ServiceOptions::default()));
-    let dir = tempfile::tempdir().expect("temporary directory");
-    let options = MountOptions { threads: 4, ..MountOptions::default() };
-    let mut session = match transport.mount(Arc::clone(&service), dir.path(), &options) {
-        Ok(session) => session,
-        Err(error) => {
-            return eprintln!("SKIPPED: nothing can be mounted over {}: {error}", transport.name());
-        }
+    let Some(Mounted { device, fs: nvmfs, service, dir, mut session }) = Mounted::over(transport) else {
+        return;
     };
     let mut unmount = session.unmounter();
     let serving = thread::spawn(move || session.serve());
