@@ -144,9 +144,7 @@ impl Proof {
                 claim.others,
                 cells(&|figure| what(figure, figure.target.clone())),
                 cells(&|figure| estimate(figure, &|estimate| digits(estimate.median))),
-                cells(&|figure| estimate(figure, &|Estimate { interval: [low, high], .. }| {
-                    format!("{} to {}", digits(*low), digits(*high))
-                })),
+                cells(&|figure| estimate(figure, &interval)),
                 cells(&|figure| estimate(figure, &|estimate| estimate.values.len().to_string())),
                 claim.verdict,
             );
@@ -179,10 +177,14 @@ impl Proof {
     }
 }
 
+fn interval(estimate: &Estimate) -> String {
+    let [low, high] = estimate.interval;
+    if high.is_finite() { format!("{} to {}", digits(low), digits(high)) } else { "-".to_owned() }
+}
+
 /// Three digits that count.
 fn digits(value: f64) -> String {
     match value.abs() {
-        magnitude if magnitude.is_infinite() => "any".to_owned(),
         magnitude if magnitude >= 100.0 => format!("{value:.0}"),
         magnitude if magnitude >= 10.0 => format!("{value:.1}"),
         magnitude if magnitude >= 1.0 || magnitude == 0.0 => format!("{value:.2}"),
