@@ -283,16 +283,23 @@ impl Posix {
         self.shared.copy_range((from, from_offset), (to, to_offset), len)
     }
 
-    /// All that was done before survives a crash after this call. The inode's own times too, unless
-    /// `data_only`.
+    /// All that was done to the inode before survives a crash after this call: its data, what it is called
+    /// and, of a directory, what is called by names in it; its own times too, unless `data_only`. So does
+    /// all that was done before the last of that, to whatever else.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        if !data_only && let Some(node) = self.shared.nodes.get(ino) {
+        let Some(node) = self.shared.nodes.get(ino) else {
+            return Ok(self.shared.ftl.flush()?); // nobody remembers what was done to it
+        };
+        if !data_only {
             self.shared.store_times(std::slice::from_ref(&node))?;
         }
-        Ok(self.shared.ftl.flush()?)
+        match node.last_change.seq() {
+            Some(seq) => Ok(self.shared.ftl.flush_through(seq)?),
+            None => Ok(self.shared.ftl.flush()?),
+        }
     }
 
-    /// As [`Posix::fsync`] for every inode.
+    /// All that was done before survives a crash after this call, times included.
     pub fn sync(&self) -> Result<()> {
         self.shared.store_all_times()?;
         Ok(self.shared.ftl.flush()?)
