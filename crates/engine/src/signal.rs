@@ -20,6 +20,15 @@ impl Signal {
         }
     }
 
+    /// Waits until it is raised, and takes it down.
+    pub(crate) fn wait(&self) {
+        let mut is_raised = self.is_raised.lock();
+        while !*is_raised {
+            self.raised.wait(&mut is_raised);
+        }
+        *is_raised = false;
+    }
+
     /// Waits until it is raised, or for `timeout`, and takes it down.
     pub(crate) fn wait_for(&self, timeout: Duration) {
         let mut is_raised = self.is_raised.lock();
