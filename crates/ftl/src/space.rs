@@ -120,7 +120,12 @@ impl Space {
 
     /// Segments that may hold leaves and checkpoints when one of `weight` is done: B of rule 1.
     pub(crate) fn map_segments_max(&self, weight: u64) -> usize {
-        self.checkpoint_segments(weight) + 1
+        Space::map_segments_beside(self.checkpoint_segments(weight))
+    }
+
+    /// The same, from what a whole checkpoint needs.
+    fn map_segments_beside(whole: usize) -> usize {
+        whole + 1
     }
 
     /// Whether a checkpoint's root can name as many records as the index of a store of this size may
@@ -136,7 +141,7 @@ impl Space {
     /// of which the one being written has taken `taken`.
     pub(crate) fn checkpoint_reserve(&self, weight: u64, in_use: usize, taken: usize) -> usize {
         let whole = self.checkpoint_segments(weight);
-        let both = whole + self.map_segments_max(weight);
+        let both = whole + Space::map_segments_beside(whole);
         whole.saturating_sub(taken).max(both.saturating_sub(in_use))
     }
 
