@@ -55,13 +55,13 @@ impl Store {
         self.must_write()?;
         let mut turn = self.maintenance.lock();
         let plan = {
-            let log = self.log.lock();
+            let mut log = self.log.lock();
             self.check_poison(&log)?;
             let map = self.map.read();
             match work {
-                Work::Due => self.due(&log, &map),
+                Work::Due => self.due(&mut log, &map, &mut turn),
                 Work::Checkpoint => Some(Plan::Checkpoint),
-                Work::Gc => self.victim(&log, &map).map(Plan::Collect),
+                Work::Gc => self.victim(&log, &map, &mut turn).map(Plan::Collect),
             }
         };
         let Some(plan) = plan else { return Ok(false) };
@@ -77,7 +77,7 @@ impl Store {
         let mut turn = self.maintenance.lock();
         loop {
             let plan = {
-                let log = self.log.lock();
+                let mut log = self.log.lock();
                 self.check_poison(&log)?;
                 let map = self.map.read();
                 let missing = missing(&log, &map);
@@ -85,7 +85,7 @@ impl Store {
                     return Ok(());
                 }
                 let target = missing + self.ahead(&log);
-                let plan = self.plan(&log, &map, target);
+                let plan = self.plan(&mut log, &map, &mut turn, target);
                 // A reader may pin what could be freed. It waits for nobody, so it will be gone soon.
                 let plan = plan.or((self.waiting(&log, &map).reader > 0).then_some(Plan::Flush));
                 plan.ok_or_else(|| self.full(&log, &map))?
@@ -195,20 +195,27 @@ impl Store {
     }
 
     /// What brings `missing` more free segments nearer, if anything does.
-    fn plan(&self, log: &Log, map: &Map, missing: usize) -> Option<Plan> {
+    fn plan(&self, log: &mut Log, map: &Map, turn: &mut Turn, missing: usize) -> Option<Plan> {
+        // A flush waits for all that is on its way, so it shall be worth it.
+        let worth_a_flush = missing.min(self.ahead(log)).max(self.ahead(log) / 2);
+        if log.coming < worth_a_flush
+            && let Some(victim) = self.chosen_victim(log, map, turn)
+        {
+            return Some(Plan::Collect(victim));
+        }
         let waiting = self.waiting(log, map);
+        log.coming = waiting.ready + waiting.flush;
         if waiting.ready > 0 {
             return Some(Plan::Free);
         }
-        // A flush waits for all that is on its way, so it shall be worth it.
-        if waiting.flush >= missing.min(self.ahead(log)).max(self.ahead(log) / 2) {
+        if waiting.flush >= worth_a_flush {
             return Some(Plan::Flush);
         }
         let gain = waiting.checkpoint + self.checkpoint_shrinks_by(log);
         if gain >= missing.max(self.pace()) {
             return Some(Plan::Checkpoint);
         }
-        if let Some(victim) = self.victim(log, map) {
+        if let Some(victim) = self.victim(log, map, turn) {
             return Some(Plan::Collect(victim));
         }
         if waiting.flush > 0 || log.sealed_tails() {
@@ -250,7 +257,7 @@ impl Store {
         log.bytes_since_checkpoint >= LOG_BYTES_MIN.max(map_bytes * LOG_PER_MAP)
     }
 
-    fn due(&self, log: &Log, map: &Map) -> Option<Plan> {
+    fn due(&self, log: &mut Log, map: &Map, turn: &mut Turn) -> Option<Plan> {
         if self.is_write_back_due(map, DIRTY_SHARE) {
             return Some(Plan::WriteBack);
         }
@@ -258,7 +265,7 @@ impl Store {
             return Some(Plan::Checkpoint);
         }
         let missing = self.low_water(log).saturating_sub(log.free.len());
-        let plan = (missing > 0).then(|| self.plan(log, map, missing))??;
+        let plan = (missing > 0).then(|| self.plan(log, map, turn, missing))??;
         // Nearly full segments are left to writers that really need them: moving them ahead of time
         // costs more wear than it saves waiting. Those that are slowed down do need them.
         let is_pressing = self.options.background && missing * 2 > self.ahead(log);

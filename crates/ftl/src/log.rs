@@ -243,6 +243,8 @@ pub(crate) struct Log {
     pub(crate) segments: Vec<Segment>,
     /// The segment that is being collected; only the holder of `maintenance` changes it.
     pub(crate) victim: Option<SegNo>,
+    /// About how many dead segments wait for nothing but a flush. Only a hint: they die unnoticed as well.
+    pub(crate) coming: usize,
     /// Number of damaged segments.
     pub(crate) damaged: usize,
     /// Oldest first, so that wear spreads.
@@ -304,6 +306,7 @@ impl Log {
             free: free.collect(),
             segments,
             victim: None,
+            coming: 0,
             damaged: 0,
             open: [None; APPEND_POINTS],
             footers: Default::default(),
@@ -374,6 +377,7 @@ impl Log {
         );
         self.map_segments -= usize::from(self.segment(segment).state == State::Checkpoint);
         self.victim = self.victim.filter(|victim| *victim != segment);
+        self.coming = self.coming.saturating_sub(1);
         self.set_state(segment, State::Free);
         self.free.push_back(segment);
     }
