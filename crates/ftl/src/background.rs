@@ -30,6 +30,9 @@ use crate::{
 const LOG_BYTES_MIN: u64 = 1 << 30;
 const LOG_PER_MAP: u64 = 32;
 
+/// Dead segments for which a flush is worth it even where fewer are kept ahead than twice as many.
+const FLUSHED_TOGETHER: usize = 8;
+
 /// Eighths of the memory for the map that changed leaves may take before they are written out, and
 /// before writers do that themselves.
 pub(crate) const DIRTY_SHARE: u64 = 4;
@@ -112,7 +115,7 @@ impl Store {
 
     /// What a batch of `bytes` at `point` costs its writer, the batch being in the log.
     pub(crate) fn owed(&self, log: &Log, point: AppendPoint, bytes: u64) -> Owed {
-        let missing = self.low_water(log).saturating_sub(log.free.len());
+        let missing = self.lacking(log);
         if missing == 0 {
             return Owed::NOTHING;
         }
@@ -143,7 +146,7 @@ impl Store {
     }
 
     fn owes(&self, log: &Log, target: u64) -> bool {
-        !throttle::is_paid(target, log.counters.gc_bytes) && log.free.len() < self.low_water(log)
+        !throttle::is_paid(target, log.counters.gc_bytes) && self.lacking(log) > 0
     }
 
     /// Waits until the thread has moved up to `target`, but not longer than collection goes on, not at all
@@ -196,8 +199,10 @@ impl Store {
 
     /// What brings `missing` more free segments nearer, if anything does.
     fn plan(&self, log: &mut Log, map: &Map, turn: &mut Turn, missing: usize) -> Option<Plan> {
-        // A flush waits for all that is on its way, so it shall be worth it.
-        let worth_a_flush = missing.min(self.ahead(log)).max(self.ahead(log) / 2);
+        // A flush waits for all that is on its way, so it shall be worth it; but who needs much shall not wait
+        // until it is there at once.
+        let ahead = self.ahead(log);
+        let worth_a_flush = missing.min(ahead).min(FLUSHED_TOGETHER).max(ahead / 2);
         if log.coming < worth_a_flush
             && let Some(victim) = self.chosen_victim(log, map, turn)
         {
@@ -245,6 +250,13 @@ impl Store {
     fn low_water(&self, log: &Log) -> usize {
         let reserve = self.checkpoint_reserve(log, log.peak.weight()) + GC_SEGMENTS;
         reserve + self.ahead(log)
+    }
+
+    /// Free segments that writers shall see to. Those that a flush brings count as free, but not as more than half
+    /// of what is kept: before all is taken, a writer waits.
+    fn lacking(&self, log: &Log) -> usize {
+        let coming = log.coming.min(self.ahead(log) / 2);
+        self.low_water(log).saturating_sub(log.free.len() + coming)
     }
 
     /// Whether [`Store::due`] may find something; cheap.
@@ -370,5 +382,34 @@ fn run(store: &Store) {
         if result.is_err() && store.log.lock().poison.is_some() {
             return;
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use lacuna_device::{BlockDevice, MemDevice};
+
+    use super::*;
+    use crate::{FormatOptions, Options, recovery, superblock};
+
+    #[test]
+    fn what_a_flush_brings_is_as_good_as_free_up_to_a_half() {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(256 << 20));
+        superblock::format(&*device, &FormatOptions::default()).unwrap();
+        let store = recovery::open(device, Options::default()).unwrap();
+        let mut log = store.log.lock();
+        let (low_water, ahead) = (store.low_water(&log), store.ahead(&log));
+        assert!(ahead >= 8 && log.free.len() > low_water);
+        log.free.truncate(low_water - 3);
+        let lacking = |log: &mut Log, coming| {
+            log.coming = coming;
+            (store.lacking(log), store.owed(log, AppendPoint::Log, 4096) == Owed::NOTHING)
+        };
+        assert_eq!(
+            [0, 2, 3, 9].map(|coming| lacking(&mut log, coming)),
+            [(3, false), (1, false), (0, true), (0, true)]
+        );
+        log.free.truncate(low_water - ahead);
+        assert_eq!(lacking(&mut log, 10 * ahead).0, ahead - ahead / 2);
     }
 }
