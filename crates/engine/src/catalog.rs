@@ -1,15 +1,18 @@
 //! The catalog: which tables there are, in a table of its own (table 0).
 //!
 //! A row: the table's name to its number, page size, kind, algorithm and level. Rows are written by
-//! ordinary transactions. A table's file is made before its row is committed and a file without a row
-//! is removed when the store is opened, so a crash leaves a table whole or not at all.
+//! ordinary transactions. A table's file is made before its row is committed, and removed after the row's
+//! removal is durable; a file without a row is removed when the store is opened. So a crash leaves a table
+//! whole or not at all.
 
 use lacuna_page::{Algorithm, Codec};
 
 use crate::{
+    core::Core,
     error::{Error, Result},
     ids::TableId,
     options::{TableKind, TableOptions},
+    space::Space,
 };
 
 /// The catalog's own file.
@@ -91,6 +94,20 @@ impl Row {
     }
 }
 
+/// Gives back the file of a table that has no row, durably, and forgets its pages. Nobody uses it any more.
+pub(crate) fn remove_file(core: &Core, space: &Space) -> Result<()> {
+    core.spaces.remove(space.id);
+    core.place.remove(&space.name())?;
+    if !core.place.props().ordered {
+        core.place.sync()?;
+    }
+    // From here on the checkpoint may pass what the log says of it.
+    core.pool.forget_table(space.id);
+    // Handles of the table keep the file open, and with it, on most places, its room. Others know it no more.
+    let _ = space.file.set_len(0);
+    Ok(())
+}
+
 /// Refuses names that the catalog cannot hold.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let reason = match name.len() {
@@ -104,7 +121,10 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use lacuna_device::SimPlace;
+
     use super::*;
+    use crate::{Store, StoreOptions};
 
     #[test]
     fn rows_survive_and_odd_ones_are_refused() {
@@ -117,6 +137,27 @@ mod tests {
                 bytes[at] = 200;
                 assert!(Row::decode("t", &bytes).is_err(), "byte {at}");
             }
+        }
+    }
+
+    /// Else the checkpoint could pass them, and a file that a crash brings back would lack its base.
+    #[test]
+    fn pages_of_a_table_stay_dirty_until_its_file_is_gone_for_good() {
+        for ops in 0..3 {
+            let place = SimPlace::new(ops);
+            let options = StoreOptions { background: false, ..StoreOptions::default() };
+            let store = Store::open(place.clone(), options).expect("open");
+            let table = store.create_table("t", TableOptions::default()).expect("create");
+            let core = table.core();
+            store.checkpoint().expect("checkpoint");
+            let mut txn = store.begin();
+            txn.put(&table, b"k", b"v").expect("put");
+            txn.commit().expect("commit");
+            let before = core.pool.dirty.dirty_bytes();
+            place.set_cut_after(ops);
+            let outcome = remove_file(core, table.space());
+            assert_eq!(outcome.is_ok(), ops == 2, "a removal and a sync");
+            assert_eq!(core.pool.dirty.dirty_bytes() < before, ops == 2, "{ops} operations");
         }
     }
 

@@ -73,6 +73,7 @@ mod space;
 mod store;
 mod txn;
 mod undo;
+mod uses;
 mod wal;
 
 pub use btree::Direction;

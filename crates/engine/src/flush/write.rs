@@ -14,8 +14,8 @@ use crate::{
     node,
     ops::{self, PageKind},
     pool::Frame,
-    space::Space,
     undo,
+    uses::Use,
     wal::Until,
 };
 
@@ -46,7 +46,7 @@ impl Default for Writer {
 /// A page's image in the buffer.
 pub(super) struct Image {
     pub(super) frame: Arc<Frame>,
-    pub(super) space: Arc<Space>,
+    pub(super) space: Use,
     /// Where it lies in the buffer.
     pub(super) start: usize,
     /// Its length in whole sectors.
@@ -83,7 +83,8 @@ impl Writer {
         let mut used = 0;
         let mut newest = Lsn(0);
         for frame in frames {
-            let Some(space) = core.spaces.get(frame.id.table) else { continue };
+            // Pages of a table that is gone are never written.
+            let Some(space) = core.spaces.operate(frame.id.table) else { continue };
             let Some((image, lsn)) = self.take(core, frame, space, used) else {
                 frame.forget_wanted();
                 continue;
@@ -100,13 +101,7 @@ impl Writer {
     }
 
     /// Takes a page off the list of dirty ones and makes its image at `start` of the buffer.
-    fn take(
-        &mut self,
-        core: &Core,
-        frame: &Arc<Frame>,
-        space: Arc<Space>,
-        start: usize,
-    ) -> Option<(Image, Lsn)> {
+    fn take(&mut self, core: &Core, frame: &Arc<Frame>, space: Use, start: usize) -> Option<(Image, Lsn)> {
         if let Some(row) = &space.row {
             let out = &mut self.images[start..start + row.block_bytes];
             let meta = {

@@ -107,12 +107,20 @@ impl Shard {
 
     /// Takes out all pages of a table; returns their bytes.
     pub(super) fn forget_table(&mut self, table: TableId) -> usize {
-        let of_table: Vec<_> = self.frames.values().filter(|f| f.id.table == table).cloned().collect();
         let blocks: Vec<_> = self.blocks.keys().filter(|id| id.table == table).copied().collect();
         let kept: usize = blocks.into_iter().filter_map(|id| self.take_block(id)).map(|b| b.len()).sum();
-        let in_frames: usize =
-            of_table.iter().filter(|frame| self.discard(frame)).map(|frame| frame.memory_bytes).sum();
-        kept + in_frames
+        // In one pass: a table may fill the pool.
+        let bytes_of = |queue: &VecDeque<PageId>| -> usize {
+            let of_table = queue.iter().filter(|id| id.table == table);
+            of_table.map(|id| self.frames[id].memory_bytes).sum()
+        };
+        let (in_small, in_main) = (bytes_of(&self.small), bytes_of(&self.main));
+        self.small.retain(|id| id.table != table);
+        self.main.retain(|id| id.table != table);
+        self.frames.retain(|id, _| id.table != table);
+        self.small_bytes -= in_small;
+        self.bytes -= in_small + in_main;
+        kept + in_small + in_main
     }
 
     /// Evicts one clean page that nobody uses. Dirty ones met on the way are put into `wanted`.
