@@ -13,7 +13,8 @@ use crate::{
     mutant::{Rule, is_broken},
     node,
     ops::{self, PageKind},
-    pool::Frame,
+    pool::{Frame, ReadGuard},
+    space::Space,
     undo,
     uses::Use,
     wal::Until,
@@ -119,26 +120,46 @@ impl Writer {
                 Lsn(meta.lsn),
             ));
         }
-        let copy = &mut self.copy[..space.page_bytes];
         {
             let page = frame.try_read()?;
             if !core.pool.dirty.take_off(&page) {
                 return None;
             }
-            copy.copy_from_slice(&page);
+            self.copy[..space.page_bytes].copy_from_slice(&page);
         }
+        let lsn = ops::lsn(&self.copy[..space.page_bytes]);
+        let (bytes, is_plain) = self.encode(&space, start);
+        Some((Image { frame: frame.clone(), space, start, bytes, is_plain }, lsn))
+    }
+
+    /// Makes an image of the copied page at `start` of the buffer; returns its length in whole sectors, and
+    /// whether it is not compressed.
+    fn encode(&mut self, space: &Space, start: usize) -> (usize, bool) {
+        let copy = &mut self.copy[..space.page_bytes];
         match ops::kind(copy) {
             Some(PageKind::Node) => node::tidy(copy),
             Some(PageKind::Undo) => undo::tidy(copy),
             _ => {}
         }
-        let lsn = ops::lsn(copy);
         let out = &mut self.images[start..start + space.page_bytes];
         let encoded = self.encoder.encode(copy, space.codec(), SECTOR, out);
         let bytes = encoded.image_bytes.next_multiple_of(SECTOR);
         out[encoded.image_bytes..bytes].fill(0);
-        let is_plain = encoded.algorithm == Algorithm::None;
-        Some((Image { frame: frame.clone(), space, start, bytes, is_plain }, lsn))
+        (bytes, encoded.algorithm == Algorithm::None)
+    }
+
+    /// Whether the image of a page without changes would come out other than it is on the device. Nobody
+    /// writes it meanwhile.
+    pub(super) fn would_change(&mut self, page: &ReadGuard, space: &Space) -> Result<bool> {
+        self.copy[..space.page_bytes].copy_from_slice(page);
+        let (bytes, _) = self.encode(space, 0);
+        let on_disk = page.frame.disk_bytes.load(Ordering::Relaxed) as usize;
+        if on_disk.next_multiple_of(SECTOR) != bytes {
+            return Ok(true);
+        }
+        let old = &mut self.copy[..bytes];
+        space.file.read_at(space.offset(page.frame.id.page), old)?;
+        Ok(*old != self.images[..bytes])
     }
 
     fn write_images(&self, core: &Core, images: &[Image], newest: Lsn) -> Result<()> {

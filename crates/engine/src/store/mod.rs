@@ -1,7 +1,9 @@
 //! An open store and its tables.
 
+mod optimize;
 mod tables;
 
+pub use optimize::OptimizeProgress;
 pub use tables::TableInfo;
 
 use std::{sync::Arc, thread::JoinHandle};
