@@ -311,13 +311,16 @@ fn finish_transactions(core: &Core, stats: &mut RecoveryStats) -> Result<()> {
     Ok(())
 }
 
-/// Rows of the catalog by name.
+/// The catalog's rows of tables, by name.
 pub(crate) fn read_catalog(core: &Core) -> Result<Vec<(String, Row)>> {
     let catalog = core.spaces.get(CATALOG_TABLE).expect("opened with the store");
     let mut rows = Vec::new();
     let all = (Bound::Unbounded, Bound::Unbounded);
     txn::scan(core, &catalog, txn::Reader::COMMITTED, all, Direction::Forward, |key, value| {
         let name = String::from_utf8_lossy(key).into_owned();
+        if name == catalog::DEFAULTS {
+            return ControlFlow::Continue(());
+        }
         rows.push(Row::decode(&name, value).map(|row| (name, row)));
         ControlFlow::Continue(())
     })?;

@@ -1,5 +1,5 @@
 //! Dropping tables: what is refused, what becomes of those who look, power cuts and failures in the middle,
-//! and many threads at once.
+//! and many threads at once. And defaults that tables follow.
 
 mod rigs;
 
@@ -14,7 +14,7 @@ use lacuna_device::{
     MemPlace, Place, SimPlace,
     sim::{SeededRng, for_each_seed},
 };
-use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableOptions, Txn};
+use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn};
 use rigs::{Flash, Rig};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -386,4 +386,88 @@ fn use_table(store: &Store, table: &Table, rng: &mut SeededRng) -> Result<(), Er
         }
     }
     if rng.chance(20) { txn.rollback() } else { txn.commit() }
+}
+
+/// Name, kind in force, and whether it follows the defaults, of every table.
+fn kinds_in_force(store: &Store) -> Vec<(String, TableKind, bool)> {
+    let tables = store.tables().expect("tables").into_iter();
+    tables.map(|table| (table.name, table.options.kind, table.inherits)).collect()
+}
+
+#[test]
+fn tables_follow_the_defaults_until_they_have_their_own() {
+    let place = MemPlace::new();
+    let store = Store::open(place.clone(), options(false)).expect("open");
+    let [lz4, zstd] = [Algorithm::Lz4, Algorithm::Zstd].map(TableOptions::compressed);
+    let row = TableOptions::row_compressed(8);
+    assert_eq!(store.defaults().expect("defaults"), TableOptions::default());
+    store.create_inheriting_table("early").expect("create");
+    store.create_table("own", TableOptions::default()).expect("create");
+    store.set_defaults(lz4.page_bytes(4096)).expect("set");
+    let late = store.create_inheriting_table("late").expect("create");
+    let page_bytes: Vec<_> = store.tables().expect("tables").iter().map(|t| t.options.page_bytes).collect();
+    assert_eq!(page_bytes, [16 << 10, 4096, 16 << 10], "the size of pages is fixed when a table is made");
+    let named = |early, late, own, own_inherits| {
+        let name = str::to_owned;
+        vec![(name("early"), early, true), (name("late"), late, true), (name("own"), own, own_inherits)]
+    };
+    assert_eq!(kinds_in_force(&store), named(lz4.kind, lz4.kind, TableKind::Plain, false));
+    // Pages are written so, at once.
+    fill(&store, &late, 1000, &[7; 200]);
+    store.checkpoint().expect("checkpoint");
+    let info = store.tables().expect("tables").remove(1);
+    assert!(
+        info.flushed_plain_pages == 0 && info.flushed_image_bytes < info.flushed_pages * 4096 / 2,
+        "{info:?}"
+    );
+
+    store.inherit_defaults("own").expect("inherit");
+    assert_eq!(kinds_in_force(&store), named(lz4.kind, lz4.kind, lz4.kind, true));
+    store.alter_table("own", TableKind::Plain).expect("alter");
+    store.set_defaults(zstd).expect("set");
+    assert_eq!(kinds_in_force(&store), named(zstd.kind, zstd.kind, TableKind::Plain, false));
+    // What another layout would take passes by.
+    store.set_defaults(row).expect("set");
+    assert_eq!(kinds_in_force(&store), named(zstd.kind, zstd.kind, TableKind::Plain, false));
+    assert_eq!(store.create_inheriting_table("row").expect("create").id().0, late.id().0 + 1);
+    assert!(store.set_defaults(row.page_bytes(5000)).is_err());
+    drop(late);
+    store.close().expect("close");
+
+    let store = Store::open(place, options(false)).expect("open again");
+    assert_eq!(store.defaults().expect("defaults"), row);
+    assert_eq!(kinds_in_force(&store)[3], ("row".into(), row.kind, true));
+    store.set_defaults(lz4).expect("set");
+    assert_eq!(kinds_in_force(&store)[..3], named(lz4.kind, lz4.kind, TableKind::Plain, false));
+    assert_eq!(kinds_in_force(&store)[3].1, row.kind);
+    // The row of the defaults is no table.
+    assert!(store.table("").expect("catalog").is_none() && store.create_inheriting_table("").is_err());
+    assert!(matches!(store.drop_table(""), Err(Error::NoSuchTable { .. })));
+    assert!(matches!(store.alter_table("", TableKind::Plain), Err(Error::NoSuchTable { .. })));
+    store.check().expect("check");
+}
+
+/// All tables follow a change of the defaults, or none does.
+#[test]
+fn power_cuts_leave_tables_and_defaults_in_step() {
+    let kinds = [TableKind::Plain, TableOptions::compressed(Algorithm::Lz4).kind];
+    let mut seen = [0; 2];
+    for_each_seed(40, |seed| {
+        let place = SimPlace::new(seed);
+        let store = Store::open(place.clone(), options(false)).expect("open");
+        for i in 0..20 {
+            store.create_inheriting_table(&format!("t{i}")).expect("create");
+        }
+        place.set_cut_after(1 + seed % 8);
+        let acknowledged =
+            store.set_defaults(TableOptions { kind: kinds[1], ..TableOptions::default() }).is_ok();
+        drop(store);
+        place.power_cycle();
+        let store = Store::open(place, options(false)).expect("recover");
+        let found = store.defaults().expect("defaults").kind;
+        assert!(found == kinds[1] || !acknowledged, "a change was lost");
+        assert!(kinds_in_force(&store).iter().all(|(_, kind, inherits)| *kind == found && *inherits));
+        seen[usize::from(found == kinds[1])] += 1;
+    });
+    println!("{seen:?} before, and after");
 }

@@ -1,4 +1,4 @@
-//! Making, altering and dropping tables.
+//! Making, altering and dropping tables, and the store's defaults for them.
 //!
 //! Invariants:
 //!
@@ -46,6 +46,8 @@ pub struct TableInfo {
     pub id: TableId,
     /// Its settings in force.
     pub options: TableOptions,
+    /// Whether its kind follows the store's defaults.
+    pub inherits: bool,
     /// Length of its file in bytes, holes included.
     pub file_bytes: u64,
     /// Room that it takes in bytes.
@@ -68,10 +70,24 @@ impl Store {
     /// # Errors
     /// [`Error::TableExists`], [`Error::BadOption`].
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
+        let _one = self.inner.ddl.lock();
+        self.make_table(name, options, false)
+    }
+
+    /// Makes a table with the store's defaults, which it follows from then on; durable on return.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::BadOption`].
+    pub fn create_inheriting_table(&self, name: &str) -> Result<Table> {
+        let _one = self.inner.ddl.lock();
+        self.make_table(name, self.defaults()?, true)
+    }
+
+    /// The caller holds `ddl`.
+    fn make_table(&self, name: &str, options: TableOptions, inherits: bool) -> Result<Table> {
         catalog::check_name(name)?;
         options.check()?;
         let core = &self.inner.core;
-        let _one = self.inner.ddl.lock();
         core.poison.check()?;
         if self.table(name)?.is_some() {
             return Err(Error::TableExists { name: name.into() });
@@ -86,7 +102,7 @@ impl Store {
         space.set_kind(options.kind);
         core.spaces.insert(space.clone());
         Tree::format(core, &space).map_err(|e| core.poison.set(e))?;
-        self.write_rows([(name, Some(Row { id, options }))])?;
+        self.write_rows([(name, Some(Row { id, options, inherits }))])?;
         Ok(Table { core: core.clone(), space })
     }
 
@@ -127,6 +143,7 @@ impl Store {
         Table { core, space }
     }
 
+    /// The row of a table, or of [`catalog::DEFAULTS`].
     fn row(&self, name: &str) -> Result<Option<Row>> {
         let row = self.begin_internal().get(&self.catalog(), name.as_bytes())?;
         row.map(|row| Row::decode(name, &row)).transpose()
@@ -134,7 +151,8 @@ impl Store {
 
     /// The row and the space of a table; the caller holds `ddl`.
     fn existing(&self, name: &str) -> Result<(Row, Arc<Space>)> {
-        let row = self.row(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
+        let unknown = || Error::NoSuchTable { name: name.into() };
+        let row = self.row(name)?.filter(|_| name != catalog::DEFAULTS).ok_or_else(unknown)?;
         let space = self.inner.core.spaces.get(row.id).expect("invariant 2");
         Ok((row, space))
     }
@@ -143,7 +161,8 @@ impl Store {
     pub fn table(&self, name: &str) -> Result<Option<Table>> {
         let core = &self.inner.core;
         // Without a space it was dropped since its row was read.
-        let space = self.row(name)?.and_then(|row| core.spaces.get(row.id));
+        let row = self.row(name)?.filter(|_| name != catalog::DEFAULTS);
+        let space = row.and_then(|row| core.spaces.get(row.id));
         Ok(space.map(|space| Table { core: core.clone(), space }))
     }
 
@@ -187,8 +206,54 @@ impl Store {
         catalog::remove_file(core, &space).map_err(|e| core.poison.set(e))
     }
 
-    /// Changes how the table's pages are written from now on. Pages on the device stay as they are
-    /// until they are next flushed: tables may mix all algorithms.
+    /// The settings of tables that are made without their own: a plain table with pages of 16 KiB until
+    /// [`Store::set_defaults`] says otherwise.
+    pub fn defaults(&self) -> Result<TableOptions> {
+        Ok(self.row(catalog::DEFAULTS)?.map_or_else(TableOptions::default, |row| row.options))
+    }
+
+    /// Changes the defaults. The kind passes to all tables that follow them, as by [`Store::alter_table`] and
+    /// in one step across a crash; the page size to those that are made from now on. A table keeps the layout
+    /// that it was made in: when the default kind goes from or to row compression, or to other blocks, it
+    /// keeps its kind until a kind that fits becomes the default.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub fn set_defaults(&self, options: TableOptions) -> Result<()> {
+        options.check()?;
+        let _one = self.inner.ddl.lock();
+        let core = &self.inner.core;
+        core.poison.check()?;
+        let mut rows = recovery::read_catalog(core)?;
+        rows.retain_mut(|(_, row)| row.follow(options.kind));
+        let defaults = Row { id: CATALOG_TABLE, options, inherits: false };
+        let changed = rows.iter().map(|(name, row)| (name.as_str(), Some(row.clone())));
+        self.write_rows(changed.chain([(catalog::DEFAULTS, Some(defaults))]))?;
+        for (_, row) in rows {
+            core.spaces.get(row.id).expect("invariant 2").set_kind(options.kind);
+        }
+        Ok(())
+    }
+
+    /// Makes the table follow the store's defaults from now on; its kind changes as by
+    /// [`Store::set_defaults`].
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn inherit_defaults(&self, name: &str) -> Result<()> {
+        let _one = self.inner.ddl.lock();
+        let (mut row, space) = self.existing(name)?;
+        row.inherits = true;
+        row.follow(self.defaults()?.kind);
+        let kind = row.options.kind;
+        self.write_rows([(name, Some(row))])?;
+        space.set_kind(kind);
+        Ok(())
+    }
+
+    /// Changes how the table's pages are written from now on; it no longer follows the store's defaults. Pages
+    /// on the device stay as they are until they are next flushed, or [`Store::optimize`] writes them: tables
+    /// may mix all algorithms.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::BadOption`].
@@ -197,6 +262,7 @@ impl Store {
         let (mut row, space) = self.existing(name)?;
         let layout = row.options.layout();
         row.options.kind = kind;
+        row.inherits = false;
         row.options.check()?;
         if row.options.layout() != layout {
             let reason = "the blocks of a row-compressed table, or their lack, cannot be altered".into();
@@ -219,6 +285,7 @@ impl Store {
                 name,
                 id: row.id,
                 options: row.options,
+                inherits: row.inherits,
                 file_bytes,
                 allocated_bytes: space.file.allocated(0, file_bytes)?,
                 hole_unit: space.file.props().hole_unit,
