@@ -1,8 +1,8 @@
 //! Who uses a table, so that it can be dropped.
 //!
 //! A transaction uses a table from its first read or write of it to its own end; a drop refuses while one
-//! does. The store's own work (purging, flushing, counting) uses it for one operation at a time; a drop waits
-//! for that.
+//! does. The store's own work (purging, counting) uses it for one operation at a time, a flush for one batch of
+//! images; a drop waits for these.
 //!
 //! Invariants:
 //!
@@ -10,9 +10,11 @@
 //! 2. A table is closed to transactions only while none uses it, and to the store's own work only once its
 //!    row is gone from the catalog for good: purge, which skips tables that are gone, must not skip one that
 //!    stays.
+//! 3. It is closed to flushes last: an operation may wait for memory or log that only a flush of the table's own
+//!    pages gives back.
 //!
-//! The lock is a leaf. Whoever closes a table holds no latch; the store's own work never makes or drops a
-//! table, so it always ends.
+//! The lock is a leaf. Whoever closes a table holds no latch. Operations wait for flushes at most, flushes for
+//! the device and the log, and neither makes or drops a table; so both always end.
 
 use std::{ops::Deref, sync::Arc};
 
@@ -27,7 +29,7 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Uses {
     counts: Mutex<Counts>,
-    /// A piece of the store's own work ended.
+    /// An operation or a flush ended.
     ended: Condvar,
 }
 
@@ -35,14 +37,17 @@ pub(crate) struct Uses {
 struct Counts {
     transactions: usize,
     operations: usize,
+    flushes: usize,
     is_closed: bool,
     is_gone: bool,
+    is_sealed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum User {
     Transaction,
     Operation,
+    Flush,
 }
 
 /// A use of a table; it ends when this is dropped.
@@ -65,10 +70,11 @@ impl Drop for Use {
         let mut counts = uses.counts.lock();
         match self.user {
             User::Transaction => counts.transactions -= 1,
-            User::Operation => {
-                counts.operations -= 1;
-                uses.ended.notify_all();
-            }
+            User::Operation => counts.operations -= 1,
+            User::Flush => counts.flushes -= 1,
+        }
+        if self.user != User::Transaction {
+            uses.ended.notify_all();
         }
     }
 }
@@ -97,6 +103,16 @@ impl Space {
         Some(Use { space: self.clone(), user: User::Operation })
     }
 
+    /// A use by a flush; `None` once nothing is to be written any more.
+    pub(crate) fn flush(self: &Arc<Space>) -> Option<Use> {
+        let mut counts = self.uses.counts.lock();
+        if counts.is_sealed {
+            return None;
+        }
+        counts.flushes += 1;
+        Some(Use { space: self.clone(), user: User::Flush })
+    }
+
     /// Closes the table to transactions; false, and nothing done, while one uses it.
     pub(crate) fn close(&self) -> bool {
         let mut counts = self.uses.counts.lock();
@@ -110,12 +126,16 @@ impl Space {
         self.uses.counts.lock().is_closed = false;
     }
 
-    /// Closes it to the store's own work, and waits for what is under way.
+    /// Closes it to the store's own work, then to flushes, and waits for what is under way.
     pub(crate) fn close_for_good(&self) {
         let mut counts = self.uses.counts.lock();
         assert!(counts.is_closed && counts.transactions == 0, "invariant 2");
         counts.is_gone = true;
         while counts.operations > 0 {
+            self.uses.ended.wait(&mut counts);
+        }
+        counts.is_sealed = true;
+        while counts.flushes > 0 {
             self.uses.ended.wait(&mut counts);
         }
     }
@@ -148,8 +168,15 @@ mod tests {
             while space.operate().is_some() {
                 thread::yield_now();
             }
+            // What the work may wait for is still possible.
+            let flush = space.flush().expect("not sealed");
             assert!(!dropping.is_finished(), "work is under way");
             drop(work);
+            while space.flush().is_some() {
+                thread::yield_now();
+            }
+            assert!(!dropping.is_finished(), "a flush is under way");
+            drop(flush);
         });
     }
 }

@@ -170,6 +170,38 @@ fn history_of_a_dropped_table_is_passed_over() {
     }
 }
 
+/// Purging a table's history waits for memory and log, which here only flushing the table's own pages gives
+/// back; the drop waits for the purge.
+#[test]
+fn a_drop_beside_the_purge_of_a_long_history_ends() {
+    let store = Store::open(MemPlace::new(), options(true)).expect("open");
+    let other = store.create_table("other", kinds()[0]).expect("create");
+    for _ in 0..4 {
+        let table = store.create_table("t", kinds()[0]).expect("create");
+        fill(&store, &table, 400, &[b'l'; 9000]);
+        let snapshot = store.begin();
+        assert_eq!(snapshot.get(&other, b"k").expect("get"), None);
+        let mut txn = store.begin();
+        for key in 0..400u32 {
+            assert!(txn.delete(&table, &key.to_be_bytes()).expect("delete"));
+        }
+        txn.commit().expect("commit");
+        // The purge thread begins.
+        drop(snapshot);
+        while store.stats().expect("stats").history.transactions > 0
+            && store.stats().expect("stats").flush.throttled == 0
+        {
+            thread::yield_now();
+        }
+        store.drop_table("t").expect("drop");
+        fill(&store, &other, 50, &[b'o'; 100]);
+        let mut txn = store.begin();
+        txn.delete(&other, b"k").expect("delete");
+        txn.commit().expect("commit");
+    }
+    store.check().expect("check");
+}
+
 fn other_of(store: &Store) -> Table {
     store.table("other").expect("catalog").expect("there")
 }

@@ -85,7 +85,9 @@ impl Writer {
         let mut newest = Lsn(0);
         for frame in frames {
             // Pages of a table that is gone are never written.
-            let Some(space) = core.spaces.operate(frame.id.table) else { continue };
+            let Some(space) = core.spaces.get(frame.id.table).and_then(|space| space.flush()) else {
+                continue;
+            };
             let Some((image, lsn)) = self.take(core, frame, space, used) else {
                 frame.forget_wanted();
                 continue;
