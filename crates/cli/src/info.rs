@@ -3,7 +3,7 @@ use std::{fmt::Write, path::PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use lacuna_device::Place;
-use lacuna_engine::{Store, StoreOptions, TableInfo, TableKind};
+use lacuna_engine::{Store, StoreOptions, TableInfo, TableKind, TableOptions};
 use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
 use serde_json::{Value, json};
 
@@ -29,13 +29,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let opened = open_place(&arguments.store, &PlaceOptions::default())?;
     let place = opened.place();
-    let tables = if holds_tables(&*place)? {
+    let (tables, defaults) = if holds_tables(&*place)? {
         let store = Store::open(place.clone(), StoreOptions::default()).with_context(|| name.clone())?;
-        let tables = store.tables()?;
+        let found = (store.tables()?, Some(store.defaults()?));
         store.close()?;
-        tables
+        found
     } else {
-        Vec::new()
+        (Vec::new(), None)
     };
     let mut info = match &opened {
         OpenedPlace::Store(fs) => live::store_info(&name, fs),
@@ -49,6 +49,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     info["tables"] = tables.iter().map(table_json).collect();
+    if let Some(defaults) = defaults {
+        info["defaults"] = defaults_json(&defaults);
+    }
     opened.close()?;
     let text =
         if arguments.json { serde_json::to_string_pretty(&info)? + "\n" } else { text(&info, &tables) };
@@ -84,21 +87,27 @@ fn mount_text(mount: &Value) -> String {
     text
 }
 
-fn compression(table: &TableInfo) -> (&'static str, &'static str, i32) {
-    match table.options.kind {
+fn compression(kind: TableKind) -> (&'static str, &'static str, i32) {
+    match kind {
         TableKind::PageCompressed { algorithm, level } => ("page", algorithm.name(), level),
         TableKind::RowCompressed { level, .. } => ("row", "zlib", level),
         _ => ("plain", "none", 0),
     }
 }
 
+fn defaults_json(defaults: &TableOptions) -> Value {
+    let (kind, algorithm, level) = compression(defaults.kind);
+    json!({ "tables": kind, "algorithm": algorithm, "level": level, "page_bytes": defaults.page_bytes })
+}
+
 fn table_json(table: &TableInfo) -> Value {
-    let (kind, algorithm, level) = compression(table);
+    let (kind, algorithm, level) = compression(table.options.kind);
     json!({
         "name": table.name,
         "tables": kind,
         "algorithm": algorithm,
         "level": level,
+        "inherits": table.inherits,
         "page_bytes": table.options.page_bytes,
         "file_bytes": table.file_bytes,
         "allocated_bytes": table.allocated_bytes,
@@ -135,12 +144,10 @@ fn text(info: &Value, tables: &[TableInfo]) -> String {
         "table", "compression", "page", "size MB", "taken MB", "ratio"
     );
     for table in tables {
-        let (kind, algorithm, level) = compression(table);
-        let compression = match (kind, level) {
-            ("plain", _) => kind.to_owned(),
-            (_, 0) => format!("{kind}/{algorithm}"),
-            (_, level) => format!("{kind}/{algorithm} {level}"),
-        };
+        let mut compression = compression_text(compression(table.options.kind));
+        if table.inherits {
+            compression.push('*');
+        }
         let _ = writeln!(
             text,
             "  {:<20} {compression:<12} {:>6} {:>12.1} {:>12.1} {:>6.2}",
@@ -151,5 +158,20 @@ fn text(info: &Value, tables: &[TableInfo]) -> String {
             table.allocated_bytes as f64 / table.file_bytes.max(1) as f64,
         );
     }
+    if tables.iter().any(|table| table.inherits) {
+        let defaults = &info["defaults"];
+        let name = |field: &str| defaults[field].as_str().unwrap_or("?");
+        let level = defaults["level"].as_i64().unwrap_or(0) as i32;
+        let compression = compression_text((name("tables"), name("algorithm"), level));
+        let _ = writeln!(text, "  * follows the store's defaults, now {compression}");
+    }
     text
+}
+
+fn compression_text((kind, algorithm, level): (&str, &str, i32)) -> String {
+    match (kind, level) {
+        ("plain", _) => kind.to_owned(),
+        (_, 0) => format!("{kind}/{algorithm}"),
+        (_, level) => format!("{kind}/{algorithm} {level}"),
+    }
 }

@@ -71,6 +71,11 @@ impl<'a> Allocator<'a> {
         mtr.apply(&mut self.header, PageOp::Bytes { offset: at as u16, data: &value.to_le_bytes() });
     }
 
+    /// Pages ever used.
+    pub(crate) fn used(&self) -> u64 {
+        u64_at(&self.header, USED)
+    }
+
     /// A number that the file's owner keeps here.
     pub(crate) fn extra(&self) -> u64 {
         u64_at(&self.header, EXTRA)

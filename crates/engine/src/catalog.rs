@@ -1,15 +1,19 @@
 //! The catalog: which tables there are, in a table of its own (table 0).
 //!
-//! A row: the table's name to its number, page size, kind, algorithm and level. Rows are written by
-//! ordinary transactions. A table's file is made before its row is committed and a file without a row
-//! is removed when the store is opened, so a crash leaves a table whole or not at all.
+//! A row: the table's name to its number, page size, kind, algorithm and level, and whether it follows the
+//! store's defaults. These have a row of their own, under the empty name. Rows are written by
+//! ordinary transactions. A table's file is made before its row is committed, and removed after the row's
+//! removal is durable; a file without a row is removed when the store is opened. So a crash leaves a table
+//! whole or not at all.
 
 use lacuna_page::{Algorithm, Codec};
 
 use crate::{
+    core::Core,
     error::{Error, Result},
     ids::TableId,
     options::{TableKind, TableOptions},
+    space::Space,
 };
 
 /// The catalog's own file.
@@ -28,12 +32,17 @@ const ROW_BYTES: usize = 16;
 const PLAIN: u8 = 0;
 const PAGE_COMPRESSED: u8 = 1;
 const ROW_COMPRESSED: u8 = 2;
+/// Key of the row that holds the store's defaults; no table has this name.
+pub(crate) const DEFAULTS: &str = "";
 
 /// A table as the catalog knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) id: TableId,
+    /// In force, whether its own or the store's.
     pub(crate) options: TableOptions,
+    /// It follows the store's defaults.
+    pub(crate) inherits: bool,
 }
 
 impl Row {
@@ -53,7 +62,19 @@ impl Row {
         if let Some(block_bytes) = self.options.layout().block_bytes {
             row[12] = block_bytes.ilog2() as u8;
         }
+        row[13] = self.inherits.into();
         row
+    }
+
+    /// Takes over the default kind, unless the table follows none or was made in another layout. Whether it
+    /// did.
+    pub(crate) fn follow(&mut self, kind: TableKind) -> bool {
+        let options = TableOptions { kind, ..self.options };
+        let follows = self.inherits && options.check().is_ok() && options.layout() == self.options.layout();
+        if follows {
+            self.options = options;
+        }
+        follows
     }
 
     pub(crate) fn decode(name: &str, row: &[u8]) -> Result<Row> {
@@ -63,7 +84,11 @@ impl Row {
             reason: reason.into(),
         };
         let row: &[u8; ROW_BYTES] = row.try_into().map_err(|_| bad("row has a wrong length"))?;
-        if row[0] != VERSION || row[13..] != [0; 3] || (row[1] != ROW_COMPRESSED && row[12] != 0) {
+        if row[0] != VERSION
+            || row[13] > 1
+            || row[14..] != [0; 2]
+            || (row[1] != ROW_COMPRESSED && row[12] != 0)
+        {
             return Err(bad("row of an unknown version"));
         }
         let algorithm = Algorithm::try_from(row[2]).map_err(|_| bad("unknown algorithm"))?;
@@ -81,14 +106,28 @@ impl Row {
         }
         let options = TableOptions { kind, page_bytes: 1 << row[3] };
         options.check().map_err(|_| bad("page size out of range"))?;
-        let decoded =
-            Row { id: TableId(u32::from_le_bytes(row[4..8].try_into().expect("four bytes"))), options };
+        let id = TableId(u32::from_le_bytes(row[4..8].try_into().expect("four bytes")));
+        let decoded = Row { id, options, inherits: row[13] == 1 };
         // A plain table has no algorithm and no level.
         if decoded.encode() != *row {
             return Err(bad("stray bytes"));
         }
         Ok(decoded)
     }
+}
+
+/// Gives back the file of a table that has no row, durably, and forgets its pages. Nobody uses it any more.
+pub(crate) fn remove_file(core: &Core, space: &Space) -> Result<()> {
+    core.spaces.remove(space.id);
+    core.place.remove(&space.name())?;
+    if !core.place.props().ordered {
+        core.place.sync()?;
+    }
+    // From here on the checkpoint may pass what the log says of it.
+    core.pool.forget_table(space.id);
+    // Handles of the table keep the file open, and with it, on most places, its room. Others know it no more.
+    let _ = space.file.set_len(0);
+    Ok(())
 }
 
 /// Refuses names that the catalog cannot hold.
@@ -104,19 +143,70 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use lacuna_device::SimPlace;
+
     use super::*;
+    use crate::{Store, StoreOptions};
 
     #[test]
     fn rows_survive_and_odd_ones_are_refused() {
         let options = TableOptions::compressed(Algorithm::Zstd).page_bytes(64 << 10);
         for options in [options, TableOptions::default(), TableOptions::row_compressed(8)] {
-            let row = Row { id: TableId(77), options };
+            let row = Row { id: TableId(77), options, inherits: options == TableOptions::default() };
             assert_eq!(Row::decode("t", &row.encode()).expect("sound"), row);
-            for at in [0, 1, 2, 3, 12, 13] {
+            for at in [0, 1, 2, 3, 12, 13, 14] {
                 let mut bytes = row.encode();
                 bytes[at] = 200;
                 assert!(Row::decode("t", &bytes).is_err(), "byte {at}");
             }
+        }
+    }
+
+    #[test]
+    fn a_table_follows_what_its_layout_allows() {
+        let [lz4, row_8, row_4] = [
+            TableOptions::compressed(Algorithm::Lz4),
+            TableOptions::row_compressed(8),
+            TableOptions::row_compressed(4),
+        ];
+        let row_9 = TableKind::RowCompressed { key_block_size: 8, level: 9 };
+        for (options, kind, follows) in [
+            (TableOptions::default(), lz4.kind, true),
+            (lz4, TableKind::Plain, true),
+            (lz4, row_8.kind, false),
+            (row_8, TableKind::Plain, false),
+            (row_8, row_9, true),
+            (row_8, row_4.kind, false),
+            (lz4.page_bytes(4096), row_8.kind, false),
+        ] {
+            for inherits in [false, true] {
+                let mut row = Row { id: TableId(77), options, inherits };
+                assert_eq!(row.follow(kind), follows && inherits, "{options:?}, {kind:?}");
+                assert_eq!(row.options.kind == kind, follows && inherits);
+                assert_eq!(row.options.layout(), options.layout());
+            }
+        }
+    }
+
+    /// Else the checkpoint could pass them, and a file that a crash brings back would lack its base.
+    #[test]
+    fn pages_of_a_table_stay_dirty_until_its_file_is_gone_for_good() {
+        for cut in 1..4 {
+            let place = SimPlace::new(cut);
+            let options = StoreOptions { background: false, ..StoreOptions::default() };
+            let store = Store::open(place.clone(), options).expect("open");
+            let table = store.create_table("t", TableOptions::default()).expect("create");
+            let core = table.core();
+            store.checkpoint().expect("checkpoint");
+            let mut txn = store.begin();
+            txn.put(&table, b"k", b"v").expect("put");
+            txn.commit().expect("commit");
+            let before = core.pool.dirty.dirty_bytes();
+            // In the removal, in the sync, and in what gives the room of an open file back.
+            place.set_cut_after(cut);
+            let outcome = remove_file(core, table.space());
+            assert_eq!(outcome.is_ok(), cut == 3);
+            assert_eq!(core.pool.dirty.dirty_bytes() < before, cut == 3, "cut {cut}");
         }
     }
 

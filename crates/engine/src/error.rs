@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use crate::ids::TableId;
+
 /// What an engine call can fail with.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -43,6 +45,25 @@ pub enum Error {
     TableExists {
         /// The table's name.
         name: String,
+    },
+    /// No table has that name.
+    #[error("table {name}: there is none")]
+    NoSuchTable {
+        /// The name.
+        name: String,
+    },
+    /// A transaction that is not finished has read or written the table, or the table is being optimized, so
+    /// it cannot be dropped now.
+    #[error("table {name}: in use")]
+    TableInUse {
+        /// The table's name.
+        name: String,
+    },
+    /// The table of this handle was dropped.
+    #[error("{id}: dropped")]
+    TableDropped {
+        /// The table's number.
+        id: TableId,
     },
     /// The place has only the room left that finishing and taking back transactions may need. Nothing
     /// was changed; deletes still work for a while and give room back.

@@ -74,6 +74,7 @@ mod space;
 mod store;
 mod txn;
 mod undo;
+mod uses;
 mod wal;
 
 pub use btree::Direction;
@@ -87,6 +88,6 @@ pub use options::{
 pub use pool::PoolStats;
 pub use recovery::RecoveryStats;
 pub use row::RowStats;
-pub use store::{Store, StoreStats, Table, TableCheck, TableInfo};
+pub use store::{OptimizeProgress, Store, StoreStats, Table, TableCheck, TableInfo};
 pub use txn::{HistoryStats, Savepoint, Txn};
 pub use wal::LogStats;

@@ -10,7 +10,7 @@
 //!    the pages of all tables, undo included, as they were when the last record was logged.
 //! 5. Transactions that the undo file says were running are rolled back, by logged changes; deletions
 //!    of committed ones are purged, and their history, which no view needs any more, is dropped.
-//! 6. Files of tables that the catalog does not know are removed.
+//! 6. Files of tables that the catalog does not know are removed: their making or dropping was interrupted.
 //!
 //! A crash during any step leaves what the same steps deal with again: replay is idempotent by page
 //! LSN, a rollback goes on where it stopped, and the checkpoint moves only when pages are on the
@@ -27,7 +27,7 @@ use lacuna_device::{Place, StreamHint};
 use crate::{
     alloc::corrupt,
     btree::{Direction, Tree},
-    catalog::{CATALOG_PAGE_BYTES, CATALOG_TABLE, Row, SYSTEM_CODEC},
+    catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, Row, SYSTEM_CODEC},
     control::{self, Control, Root},
     core::Core,
     error::{Error, Result},
@@ -219,7 +219,7 @@ fn replay_record(core: &Core, record: &Record<'_>) -> Result<u64> {
         let (id, op) = item.map_err(|e| bad_log(record.start, e.0))?;
         let page = match pages.entry(id) {
             Entry::Occupied(entry) => entry.into_mut(),
-            // A table that is not there never became whole.
+            // A table that is not there never became whole, or was dropped.
             Entry::Vacant(entry) => entry.insert(match core.spaces.get(id.table) {
                 None => None,
                 Some(space) => {
@@ -311,13 +311,16 @@ fn finish_transactions(core: &Core, stats: &mut RecoveryStats) -> Result<()> {
     Ok(())
 }
 
-/// Rows of the catalog by name.
+/// The catalog's rows of tables, by name.
 pub(crate) fn read_catalog(core: &Core) -> Result<Vec<(String, Row)>> {
     let catalog = core.spaces.get(CATALOG_TABLE).expect("opened with the store");
     let mut rows = Vec::new();
     let all = (Bound::Unbounded, Bound::Unbounded);
     txn::scan(core, &catalog, txn::Reader::COMMITTED, all, Direction::Forward, |key, value| {
         let name = String::from_utf8_lossy(key).into_owned();
+        if name == catalog::DEFAULTS {
+            return ControlFlow::Continue(());
+        }
         rows.push(Row::decode(&name, value).map(|row| (name, row)));
         ControlFlow::Continue(())
     })?;
@@ -339,10 +342,7 @@ fn load_catalog(core: &Core) -> Result<()> {
     for space in core.spaces.all() {
         let is_system = space.id == CATALOG_TABLE || space.id == UNDO_TABLE;
         if !is_system && rows.iter().all(|(_, row)| row.id != space.id) {
-            // Its pages may be dirty in memory: without the space they are never written.
-            core.pool.forget_table(space.id);
-            core.spaces.remove(space.id);
-            core.place.remove(&space.name())?;
+            catalog::remove_file(core, &space)?;
         }
     }
     Ok(())

@@ -23,6 +23,7 @@ use crate::{
     options::TableKind,
     overflow,
     row::{self, RowSpace},
+    uses::{Use, Uses},
 };
 
 /// Least and greatest step by which a table's file is extended, in bytes.
@@ -39,6 +40,7 @@ pub(crate) struct Space {
     codec: AtomicU64,
     file_bytes: Mutex<u64>,
     pub(crate) flushed: Flushed,
+    pub(crate) uses: Uses,
 }
 
 /// Pages written since the store was opened.
@@ -63,6 +65,7 @@ impl Space {
             codec: AtomicU64::new(0),
             file_bytes,
             flushed: Flushed::default(),
+            uses: Uses::default(),
         };
         space.set_codec(Codec::PLAIN);
         Ok(space)
@@ -154,6 +157,11 @@ pub(crate) struct Spaces {
 impl Spaces {
     pub(crate) fn get(&self, id: TableId) -> Option<Arc<Space>> {
         self.by_id.read().get(&id).cloned()
+    }
+
+    /// A use of the table by the store's own work; `None` when there is no such table.
+    pub(crate) fn operate(&self, id: TableId) -> Option<Use> {
+        self.get(id)?.operate()
     }
 
     pub(crate) fn insert(&self, space: Arc<Space>) {

@@ -10,7 +10,9 @@ use lacuna_device::{
     MemPlace,
     sim::{SeededRng as Rng, for_each_seed},
 };
-use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableOptions, Txn};
+use lacuna_engine::{
+    Algorithm, Direction, Error, Isolation, Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn,
+};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -35,6 +37,46 @@ fn assert_same(txn: &Txn, table: &Table, model: &Model) {
     let mut backward = contents(txn, table, Direction::Backward);
     backward.reverse();
     assert!(backward == want, "backward: {} records, {} expected", backward.len(), want.len());
+}
+
+/// Ranges with random bounds, in both directions, given up after some records.
+fn assert_same_ranges(txn: &Txn, table: &Table, model: &Model, rng: &mut Rng, page_bytes: usize) {
+    for _ in 0..20 {
+        let mut bound = || {
+            let key = random_key(rng, page_bytes);
+            [Bound::Unbounded, Bound::Included(key.clone()), Bound::Excluded(key)][rng.below(3) as usize]
+                .clone()
+        };
+        let (lower, upper) = (bound(), bound());
+        let limit = 1 + rng.below(400) as usize;
+        let as_slice = |bound: &Bound<Vec<u8>>| bound.as_ref().map(Vec::len);
+        let is_empty = match (&lower, &upper) {
+            (Bound::Included(l), Bound::Included(u)) => l > u,
+            (Bound::Included(l) | Bound::Excluded(l), Bound::Included(u) | Bound::Excluded(u)) => l >= u,
+            _ => false,
+        };
+        // A map panics where a scan finds nothing.
+        let want: Vec<_> = if is_empty {
+            Vec::new()
+        } else {
+            model.range((lower.clone(), upper.clone())).map(|(k, v)| (k.clone(), v.clone())).collect()
+        };
+        for direction in [Direction::Forward, Direction::Backward] {
+            let mut found = Vec::new();
+            let (from, to) = (lower.as_ref().map(|key| &key[..]), upper.as_ref().map(|key| &key[..]));
+            txn.scan(table, from, to, direction, |key, value| {
+                found.push((key.to_vec(), value.to_vec()));
+                if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })
+            .expect("scan");
+            let is_same = match direction {
+                Direction::Forward => found.iter().eq(want.iter().take(limit)),
+                Direction::Backward => found.iter().eq(want.iter().rev().take(limit)),
+            };
+            let bounds = (as_slice(&lower), as_slice(&upper));
+            assert!(is_same, "{direction:?} {bounds:?}: {} of {} records", found.len(), want.len());
+        }
+    }
 }
 
 fn random_key(rng: &mut Rng, page_bytes: usize) -> Vec<u8> {
@@ -130,6 +172,7 @@ fn model_case(table_options: TableOptions, background: bool, rounds: u64, rng: &
             random_txn(&store, &table, &mut model, rng, table_options.page_bytes);
         }
         assert_same(&store.begin(), &table, &model);
+        assert_same_ranges(&store.begin(), &table, &model, rng, table_options.page_bytes);
         if round % 4 == 3 {
             drop(table);
             match rng.below(2) {
@@ -305,6 +348,65 @@ fn many_threads_on_one_tree_agree_with_their_models() {
     }
     assert_same(&store.begin(), &table, &model);
     store.close().expect("close");
+}
+
+/// Readers walk in both directions while leaves split and merge under them: what stays is always seen once
+/// and in order, and a snapshot sees the same forwards and backwards.
+#[test]
+fn scans_in_both_directions_keep_their_place_among_splits_and_merges() {
+    let store = Store::open(MemPlace::new(), options(true)).expect("open");
+    let table =
+        store.create_table("t", TableOptions::compressed(Algorithm::Lz4).page_bytes(4096)).expect("create");
+    let fixed: Vec<_> = (0..300u64).map(|i| (i * 64).to_be_bytes().to_vec()).collect();
+    let mut txn = store.begin();
+    fixed.iter().for_each(|key| txn.put(&table, key, b"fixed").expect("put"));
+    txn.commit().expect("commit");
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..2u64)
+            .map(|t| {
+                let (store, table) = (&store, &table);
+                scope.spawn(move || {
+                    for round in 0..8u64 {
+                        for chunk in 0..30u64 {
+                            let mut txn = store.begin();
+                            for i in chunk * 10..chunk * 10 + 10 {
+                                let key = (i * 64 + 1 + t).to_be_bytes();
+                                if round % 2 == 0 {
+                                    txn.put(table, &key, &[7; 900]).expect("put");
+                                } else {
+                                    assert!(txn.delete(table, &key).expect("delete"));
+                                }
+                            }
+                            txn.commit().expect("commit");
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut rounds = 0;
+        while rounds < 3 || !writers.iter().all(|writer| writer.is_finished()) {
+            rounds += 1;
+            for options in [TransactionOptions::default(), TransactionOptions::READ_COMMITTED] {
+                let mut txn = store.begin_with(options);
+                // A change of its own is seen too.
+                let own = (rounds % 300 * 64 + 3u64).to_be_bytes().to_vec();
+                txn.put(&table, &own, b"own").expect("put");
+                let forward = contents(&txn, &table, Direction::Forward);
+                let mut backward = contents(&txn, &table, Direction::Backward);
+                assert!(backward.is_sorted_by(|a, b| a.0 > b.0), "backward out of order");
+                backward.reverse();
+                for found in [&forward, &backward] {
+                    let stayed = found.iter().filter(|(_, value)| value == b"fixed").map(|(key, _)| key);
+                    assert!(stayed.eq(fixed.iter()), "a record that stayed was missed or seen twice");
+                    assert!(found.iter().any(|(key, _)| *key == own));
+                }
+                let is_snapshot = options.isolation == Isolation::Snapshot;
+                assert!(!is_snapshot || forward == backward, "a snapshot differs by direction");
+                txn.rollback().expect("rollback");
+            }
+        }
+    });
+    store.check().expect("check");
 }
 
 #[test]

@@ -3,10 +3,14 @@
 //!
 //! `cargo test -p lacuna-engine --features mutants --test mutants -- --nocapture`
 
+#![allow(clippy::duplicate_mod, reason = "each of these tests brings its places with it")]
+
 #[path = "crash.rs"]
 mod crash;
 #[path = "snapshot.rs"]
 mod snapshot;
+#[path = "tables.rs"]
+mod tables;
 
 use std::{
     collections::BTreeSet,
@@ -18,6 +22,7 @@ use lacuna_engine::mutant;
 
 const FLASH: &str = "crash::power_cuts_on_flash_lose_no_commit";
 const DIRECTORY: &str = "crash::power_cuts_on_a_directory_lose_no_commit";
+const DROPS: &str = "tables::power_cuts_during_a_drop_on_a_directory_leave_a_whole_table_or_none";
 const UNFINISHED: &str = "crash::pages_never_overtake_the_log";
 const SCHEDULES: &str = "snapshot::random_schedules_on_plain_pages";
 const TOO_OLD: &str = "snapshot::too_much_history_costs_the_oldest_snapshot";
@@ -34,6 +39,7 @@ const RULES: &[(&str, &str)] = &[
     ("deletions-restored", SCHEDULES),
     ("snapshots-fail", TOO_OLD),
     ("history-purged", FLASH),
+    ("row-before-file", DROPS),
 ];
 
 /// Whether `test` passes in a process of its own.
@@ -51,7 +57,7 @@ fn passes(test: &str, broken: Option<&str>) -> bool {
 fn every_broken_rule_is_noticed() {
     let named: BTreeSet<_> = RULES.iter().map(|(rule, _)| *rule).collect();
     assert_eq!(named, mutant::NAMES.iter().copied().collect(), "each rule has its test");
-    for test in [FLASH, DIRECTORY, UNFINISHED, SCHEDULES, TOO_OLD] {
+    for test in [FLASH, DIRECTORY, DROPS, UNFINISHED, SCHEDULES, TOO_OLD] {
         assert!(passes(test, None), "{test} with all rules kept");
     }
     let unnoticed: Vec<_> = RULES.iter().filter(|(rule, test)| passes(test, Some(rule))).collect();

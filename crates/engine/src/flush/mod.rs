@@ -20,6 +20,7 @@
 //! changed is left for the next round.
 
 mod doublewrite;
+mod rewrite;
 mod room;
 mod write;
 
@@ -41,6 +42,7 @@ pub(crate) use doublewrite::LAYOUT as DOUBLEWRITE_LAYOUT;
 #[cfg(feature = "fuzzing")]
 pub(crate) use doublewrite::fuzz_doublewrite;
 pub(crate) use doublewrite::restore;
+pub(crate) use rewrite::Rewriter;
 pub(crate) use room::{history_bytes, log_bytes};
 use write::Writer;
 

@@ -13,9 +13,10 @@ use crate::{
     mutant::{Rule, is_broken},
     node,
     ops::{self, PageKind},
-    pool::Frame,
+    pool::{Frame, ReadGuard},
     space::Space,
     undo,
+    uses::Use,
     wal::Until,
 };
 
@@ -46,7 +47,7 @@ impl Default for Writer {
 /// A page's image in the buffer.
 pub(super) struct Image {
     pub(super) frame: Arc<Frame>,
-    pub(super) space: Arc<Space>,
+    pub(super) space: Use,
     /// Where it lies in the buffer.
     pub(super) start: usize,
     /// Its length in whole sectors.
@@ -83,7 +84,10 @@ impl Writer {
         let mut used = 0;
         let mut newest = Lsn(0);
         for frame in frames {
-            let Some(space) = core.spaces.get(frame.id.table) else { continue };
+            // Pages of a table that is gone are never written.
+            let Some(space) = core.spaces.get(frame.id.table).and_then(|space| space.flush()) else {
+                continue;
+            };
             let Some((image, lsn)) = self.take(core, frame, space, used) else { continue };
             used += image.bytes;
             newest = newest.max(lsn);
@@ -97,13 +101,7 @@ impl Writer {
     }
 
     /// Takes a page off the list of dirty ones and makes its image at `start` of the buffer.
-    fn take(
-        &mut self,
-        core: &Core,
-        frame: &Arc<Frame>,
-        space: Arc<Space>,
-        start: usize,
-    ) -> Option<(Image, Lsn)> {
+    fn take(&mut self, core: &Core, frame: &Arc<Frame>, space: Use, start: usize) -> Option<(Image, Lsn)> {
         if let Some(row) = &space.row {
             let out = &mut self.images[start..start + row.block_bytes];
             let meta = {
@@ -121,26 +119,46 @@ impl Writer {
                 Lsn(meta.lsn),
             ));
         }
-        let copy = &mut self.copy[..space.page_bytes];
         {
             let page = frame.try_read()?;
             if !core.pool.dirty.take_off(&page) {
                 return None;
             }
-            copy.copy_from_slice(&page);
+            self.copy[..space.page_bytes].copy_from_slice(&page);
         }
+        let lsn = ops::lsn(&self.copy[..space.page_bytes]);
+        let (bytes, is_plain) = self.encode(&space, start);
+        Some((Image { frame: frame.clone(), space, start, bytes, is_plain }, lsn))
+    }
+
+    /// Makes an image of the copied page at `start` of the buffer; returns its length in whole sectors, and
+    /// whether it is not compressed.
+    fn encode(&mut self, space: &Space, start: usize) -> (usize, bool) {
+        let copy = &mut self.copy[..space.page_bytes];
         match ops::kind(copy) {
             Some(PageKind::Node) => node::tidy(copy),
             Some(PageKind::Undo) => undo::tidy(copy),
             _ => {}
         }
-        let lsn = ops::lsn(copy);
         let out = &mut self.images[start..start + space.page_bytes];
         let encoded = self.encoder.encode(copy, space.codec(), SECTOR, out);
         let bytes = encoded.image_bytes.next_multiple_of(SECTOR);
         out[encoded.image_bytes..bytes].fill(0);
-        let is_plain = encoded.algorithm == Algorithm::None;
-        Some((Image { frame: frame.clone(), space, start, bytes, is_plain }, lsn))
+        (bytes, encoded.algorithm == Algorithm::None)
+    }
+
+    /// Whether the image of a page without changes would come out other than it is on the device. Nobody
+    /// writes it meanwhile.
+    pub(super) fn would_change(&mut self, page: &ReadGuard, space: &Space) -> Result<bool> {
+        self.copy[..space.page_bytes].copy_from_slice(page);
+        let (bytes, _) = self.encode(space, 0);
+        let on_disk = page.frame.disk_bytes.load(Ordering::Relaxed) as usize;
+        if on_disk.next_multiple_of(SECTOR) != bytes {
+            return Ok(true);
+        }
+        let old = &mut self.copy[..bytes];
+        space.file.read_at(space.offset(page.frame.id.page), old)?;
+        Ok(*old != self.images[..bytes])
     }
 
     fn write_images(&self, core: &Core, images: &[Image], newest: Lsn) -> Result<()> {

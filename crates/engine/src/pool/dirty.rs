@@ -119,6 +119,7 @@ impl DirtyList {
     /// flight.
     pub(crate) fn forget_table(&self, table: TableId) {
         let mut inner = self.inner.lock();
+        assert!(inner.in_flight.keys().all(|key| key.1.table != table), "nobody uses the table");
         let gone: Vec<_> = inner.dirty.keys().filter(|key| key.1.table == table).copied().collect();
         for key in gone {
             let frame = inner.dirty.remove(&key).expect("just listed");

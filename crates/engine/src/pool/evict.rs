@@ -113,12 +113,17 @@ impl Shard {
 
     /// Takes out all pages of a table; returns their bytes.
     pub(super) fn forget_table(&mut self, table: TableId) -> usize {
-        let of_table: Vec<_> = self.frames.values().filter(|f| f.id.table == table).cloned().collect();
         let blocks: Vec<_> = self.blocks.keys().filter(|id| id.table == table).copied().collect();
         let kept: usize = blocks.into_iter().filter_map(|id| self.take_block(id)).map(|b| b.len()).sum();
-        let in_frames: usize =
-            of_table.iter().filter(|frame| self.discard(frame)).map(|frame| frame.memory_bytes).sum();
-        kept + in_frames
+        // In one pass: a table may fill the pool. Those that are wanted are in no queue.
+        let in_small = self.small.iter().filter(|id| id.table == table);
+        self.small_bytes -= in_small.map(|id| self.frames[id].memory_bytes).sum::<usize>();
+        self.small.retain(|id| id.table != table);
+        self.main.retain(|id| id.table != table);
+        let gone = self.frames.extract_if(|id, _| id.table == table);
+        let bytes: usize = gone.map(|(_, frame)| frame.memory_bytes).sum();
+        self.bytes -= bytes;
+        kept + bytes
     }
 
     /// Evicts one clean page that nobody uses. Dirty ones met on the way leave their queue for `wanted`.

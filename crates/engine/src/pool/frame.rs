@@ -77,7 +77,17 @@ impl Frame {
 
     /// Whether its only up-to-date copy is here.
     pub(super) fn is_dirty(&self) -> bool {
-        self.dirty_since.load(Ordering::Acquire) != 0 || self.in_flight_since.load(Ordering::Acquire) != 0
+        self.has_changes() || self.is_in_flight()
+    }
+
+    /// Whether it has changes that no image holds yet.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.dirty_since.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether an image of it is on its way to the device.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.in_flight_since.load(Ordering::Acquire) != 0
     }
 
     pub(super) fn read(self: &Arc<Frame>) -> ReadGuard {

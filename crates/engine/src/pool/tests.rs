@@ -76,3 +76,22 @@ fn dirty_pages_are_not_evicted_but_wanted() {
     }
     assert!(pool.bytes() < 100 * PAGE);
 }
+
+#[test]
+fn nothing_is_left_of_a_forgotten_table_not_even_what_was_wanted() {
+    let space = space_with_pages(200);
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    for page in 0..100 {
+        let guard = pool.write(&space, PageNo(page)).expect("write");
+        pool.dirty.enter(&guard.frame, crate::ids::Lsn(100 + page));
+    }
+    let wanted = pool.take_wanted();
+    assert!(!wanted.is_empty());
+    pool.forget_table(space.id);
+    assert_eq!((pool.bytes(), pool.dirty.dirty_bytes()), (0, 0));
+    pool.take_back(wanted);
+    for page in 0..200 {
+        pool.read(&space, PageNo(page)).expect("read");
+    }
+    assert!(pool.bytes() <= 64 * PAGE);
+}

@@ -44,6 +44,7 @@ use std::{
 pub(crate) use active::{Running, Txns};
 pub use history::HistoryStats;
 pub(crate) use history::Purge;
+use parking_lot::Mutex;
 use read::Kept;
 pub(crate) use read::{Reader, scan};
 use rollback::holds;
@@ -65,6 +66,7 @@ use crate::{
     space::Space,
     store::Table,
     undo::{Change, Latched, UndoLog, UndoRecord},
+    uses::Use,
     wal::Until,
 };
 use view::View;
@@ -88,6 +90,8 @@ pub struct Txn {
     /// Room that its undo records take, and the long values they come to own.
     history_bytes: u64,
     locked: Vec<(TableId, Vec<u8>)>,
+    /// Tables that it has read or written: they stay until its end.
+    used: Mutex<Vec<Use>>,
     finished: bool,
 }
 
@@ -114,6 +118,7 @@ impl Txn {
             needs_purge: false,
             history_bytes: 0,
             locked: Vec::new(),
+            used: Mutex::default(),
             finished: false,
         }
     }
@@ -127,7 +132,15 @@ impl Txn {
     }
 
     fn space<'t>(&self, table: &'t Table) -> Result<&'t Arc<Space>> {
-        if Arc::ptr_eq(&self.core, table.core()) { Ok(table.space()) } else { Err(Error::WrongStore) }
+        if !Arc::ptr_eq(&self.core, table.core()) {
+            return Err(Error::WrongStore);
+        }
+        let space = table.space();
+        let mut used = self.used.lock();
+        if !used.iter().any(|one| Arc::ptr_eq(one, space)) {
+            used.push(space.enter()?);
+        }
+        Ok(space)
     }
 
     fn reader(&self) -> Reader<'_> {
@@ -323,6 +336,7 @@ impl Txn {
         {
             self.core.wake_purge_if_due();
         }
+        self.used.get_mut().clear();
         moment
     }
 

@@ -58,7 +58,7 @@ fn no_chain(core: &Core, ptr: UndoPtr) -> Error {
 
 fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
     let Some(space) = core.spaces.get(record.table) else {
-        // The table's creation was lost with the crash, and all its content with it.
+        // The crash took the table's creation, and all its content with it.
         let mut mtr = Mtr::new();
         let mut first = log.retract(core, &mut mtr, record.previous)?;
         mtr.commit(core, &mut [&mut first])?;
@@ -150,23 +150,33 @@ pub(crate) fn purge(core: &Core, log: UndoLog, newest: UndoPtr) -> Result<()> {
     while !ptr.is_none() {
         core.throttle()?;
         let record = undo::read_kept(core, ptr)?;
-        match record.change {
-            Change::Delete => purge_record(core, log, ptr, &record)?,
-            Change::Update if record.old_reference().is_some() => {
-                purge_replaced(core, log, ptr, &record)?;
-            }
-            Change::Orphan => purge_chain(core, log, ptr, &record)?,
-            Change::Insert | Change::Update | Change::Chain | Change::Spent => {}
-            Change::Link => return Err(no_chain(core, ptr)),
-        }
-        ptr = record.previous;
+        ptr = purge_change(core, log, ptr, &record).map(|()| record.previous)?;
     }
     Ok(())
 }
 
-fn purge_record(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
-    let Some(space) = core.spaces.get(record.table) else { return Ok(()) };
-    let tree = Tree::new(core, &space);
+fn purge_change(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
+    // What was in a table that was dropped is gone.
+    let space = || core.spaces.operate(record.table);
+    match record.change {
+        Change::Delete => space().map_or(Ok(()), |space| purge_record(core, &space, log, ptr, record)),
+        Change::Update if record.old_reference().is_some() => {
+            space().map_or(Ok(()), |space| purge_replaced(core, &space, log, ptr, record))
+        }
+        Change::Orphan => space().map_or(Ok(()), |space| purge_chain(core, &space, log, ptr, record)),
+        Change::Insert | Change::Update | Change::Chain | Change::Spent => Ok(()),
+        Change::Link => Err(no_chain(core, ptr)),
+    }
+}
+
+fn purge_record(
+    core: &Core,
+    space: &Arc<Space>,
+    log: UndoLog,
+    ptr: UndoPtr,
+    record: &UndoRecord,
+) -> Result<()> {
+    let tree = Tree::new(core, space);
     let (mut leaf, slot) = loop {
         let mut leaf = tree.leaf_write(&record.key)?;
         let node = Node::new(&leaf);
@@ -195,27 +205,37 @@ fn purge_record(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) ->
         tree.merge(&record.key)?;
     }
     if record.old_reference().is_some() {
-        purge_chain(core, log, ptr, record)?;
+        purge_chain(core, space, log, ptr, record)?;
     }
     Ok(())
 }
 
 /// Gives back the chain of a value that was replaced.
-fn purge_replaced(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
-    let Some(space) = core.spaces.get(record.table) else { return Ok(()) };
+fn purge_replaced(
+    core: &Core,
+    space: &Arc<Space>,
+    log: UndoLog,
+    ptr: UndoPtr,
+    record: &UndoRecord,
+) -> Result<()> {
     // Readers that took the writer for running follow its undo record with the leaf latched. Behind this
     // latch they have left the leaf and hold their tickets, and later ones find the writer finished.
-    drop(Tree::new(core, &space).leaf_write(&record.key)?);
-    purge_chain(core, log, ptr, record)
+    drop(Tree::new(core, space).leaf_write(&record.key)?);
+    purge_chain(core, space, log, ptr, record)
 }
 
 /// Gives back the chain that the record owns.
-fn purge_chain(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
-    let Some(space) = core.spaces.get(record.table) else { return Ok(()) };
+fn purge_chain(
+    core: &Core,
+    space: &Arc<Space>,
+    log: UndoLog,
+    ptr: UndoPtr,
+    record: &UndoRecord,
+) -> Result<()> {
     let chain = record.old_reference().ok_or_else(|| no_chain(core, ptr))?.first;
-    overflow::shorten(core, &space, chain)?;
+    overflow::shorten(core, space, chain)?;
     let mut mtr = Mtr::new();
-    let [mut page, mut header] = overflow::free_first(core, &space, &mut mtr, chain)?;
+    let [mut page, mut header] = overflow::free_first(core, space, &mut mtr, chain)?;
     let mut undo_page = log.mark(core, &mut mtr, ptr, Change::Spent)?;
     mtr.commit(core, &mut [&mut page, &mut header, &mut undo_page])?;
     Ok(())

@@ -1,25 +1,28 @@
 //! An open store and its tables.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    thread::JoinHandle,
-};
+mod optimize;
+mod tables;
 
-use lacuna_device::{Place, PlaceStats, StreamHint};
+pub use optimize::OptimizeProgress;
+pub use tables::TableInfo;
+
+use std::{sync::Arc, thread::JoinHandle};
+
+use lacuna_device::{Place, PlaceStats};
 use parking_lot::Mutex;
 
 use crate::{
     btree::Tree,
-    catalog::{self, CATALOG_TABLE, FIRST_TABLE, Row},
+    catalog::CATALOG_TABLE,
     core::Core,
     error::{Error, Result},
     flush::FlushStats,
     ids::TableId,
-    options::{StoreOptions, TableKind, TableOptions, TransactionOptions},
+    options::{StoreOptions, TransactionOptions},
     pool::PoolStats,
     recovery::{self, RecoveryStats},
     row::RowStats,
-    space::{self, Space},
+    space::Space,
     txn::{HistoryStats, Txn},
     undo,
     wal::{LogStats, Until},
@@ -37,7 +40,7 @@ pub struct Store {
 struct Inner {
     core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Tables are made and altered one at a time.
+    /// Tables are made, altered, dropped and checked one at a time.
     ddl: Mutex<()>,
     recovery: RecoveryStats,
 }
@@ -82,32 +85,6 @@ pub struct StoreStats {
     pub history: HistoryStats,
     /// What opening the store had to do.
     pub recovery: RecoveryStats,
-}
-
-/// What a store knows of a table.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct TableInfo {
-    /// Its name.
-    pub name: String,
-    /// Its number.
-    pub id: TableId,
-    /// Its settings in force.
-    pub options: TableOptions,
-    /// Length of its file in bytes, holes included.
-    pub file_bytes: u64,
-    /// Room that it takes in bytes.
-    pub allocated_bytes: u64,
-    /// Granularity of its holes in bytes.
-    pub hole_unit: u32,
-    /// Pages written since the store was opened.
-    pub flushed_pages: u64,
-    /// Those of them that were written as they are.
-    pub flushed_plain_pages: u64,
-    /// Bytes of the images written since the store was opened.
-    pub flushed_image_bytes: u64,
-    /// Holes punched since the store was opened because an image became shorter.
-    pub punches: u64,
 }
 
 /// What [`Store::check`] counted in a table.
@@ -168,118 +145,6 @@ impl Store {
         self.begin_with(TransactionOptions::READ_COMMITTED)
     }
 
-    /// Makes a table; durable on return.
-    ///
-    /// # Errors
-    /// [`Error::TableExists`], [`Error::BadOption`].
-    pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
-        catalog::check_name(name)?;
-        options.check()?;
-        let core = &self.inner.core;
-        let _one = self.inner.ddl.lock();
-        core.poison.check()?;
-        if self.table(name)?.is_some() {
-            return Err(Error::TableExists { name: name.into() });
-        }
-        let newest = core.spaces.all().last().map_or(FIRST_TABLE.0, |space| space.id.0 + 1);
-        let id = TableId(newest.max(FIRST_TABLE.0));
-        let file = core.place.create(&space::file_name(id, options.layout()), StreamHint::Data)?;
-        if !core.place.props().ordered {
-            // The log must not speak of a file that a crash may take back.
-            core.place.sync().map_err(|e| core.poison.set(e.into()))?;
-        }
-        let space = Arc::new(Space::new(id, file, options.layout())?);
-        space.set_kind(options.kind);
-        core.spaces.insert(space.clone());
-        Tree::format(core, &space).map_err(|e| core.poison.set(e))?;
-        self.write_row(name, &Row { id, options })?;
-        Ok(Table { core: core.clone(), space })
-    }
-
-    fn write_row(&self, name: &str, row: &Row) -> Result<()> {
-        let core = &self.inner.core;
-        let mut txn = self.begin_internal();
-        txn.put(&self.catalog(), name.as_bytes(), &row.encode())?;
-        txn.commit()?;
-        core.log.reach(core.log.next(), Until::Flushed)
-    }
-
-    fn catalog(&self) -> Table {
-        let core = self.inner.core.clone();
-        let space = core.spaces.get(CATALOG_TABLE).expect("opened with the store");
-        Table { core, space }
-    }
-
-    /// The table of that name.
-    pub fn table(&self, name: &str) -> Result<Option<Table>> {
-        let core = &self.inner.core;
-        let Some(row) = self.begin_internal().get(&self.catalog(), name.as_bytes())? else { return Ok(None) };
-        let row = Row::decode(name, &row)?;
-        let space = core.spaces.get(row.id).expect("recovery found each table's file");
-        Ok(Some(Table { core: core.clone(), space }))
-    }
-
-    /// The table of that name, made with `options` when there is none.
-    ///
-    /// # Errors
-    /// Those of [`Store::create_table`].
-    pub fn open_table(&self, name: &str, options: TableOptions) -> Result<Table> {
-        loop {
-            if let Some(table) = self.table(name)? {
-                return Ok(table);
-            }
-            match self.create_table(name, options) {
-                Err(Error::TableExists { .. }) => {} // Another thread was faster.
-                other => return other,
-            }
-        }
-    }
-
-    /// Changes how the table's pages are written from now on. Pages on the device stay as they are
-    /// until they are next flushed: tables may mix all algorithms.
-    pub fn alter_table(&self, name: &str, kind: TableKind) -> Result<()> {
-        let _one = self.inner.ddl.lock();
-        let catalog = self.catalog();
-        let unknown = || Error::BadOption { what: "table name", reason: format!("no table {name}") };
-        let row = self.begin_internal().get(&catalog, name.as_bytes())?.ok_or_else(unknown)?;
-        let mut row = Row::decode(name, &row)?;
-        let layout = row.options.layout();
-        row.options.kind = kind;
-        row.options.check()?;
-        if row.options.layout() != layout {
-            let reason = "the blocks of a row-compressed table, or their lack, cannot be altered".into();
-            return Err(Error::BadOption { what: "kind", reason });
-        }
-        self.write_row(name, &row)?;
-        let space = self.inner.core.spaces.get(row.id).expect("recovery found each table's file");
-        space.set_kind(kind);
-        Ok(())
-    }
-
-    /// All tables, by name.
-    pub fn tables(&self) -> Result<Vec<TableInfo>> {
-        let core = &self.inner.core;
-        let mut tables = Vec::new();
-        for (name, row) in recovery::read_catalog(core)? {
-            let Some(space) = core.spaces.get(row.id) else { continue };
-            let file_bytes = space.file.len()?;
-            let flushed = &space.flushed;
-            tables.push(TableInfo {
-                name,
-                id: row.id,
-                options: row.options,
-                file_bytes,
-                allocated_bytes: space.file.allocated(0, file_bytes)?,
-                hole_unit: space.file.props().hole_unit,
-                flushed_pages: flushed.pages.load(Ordering::Relaxed),
-                flushed_plain_pages: flushed.plain_pages.load(Ordering::Relaxed),
-                flushed_image_bytes: flushed.image_bytes.load(Ordering::Relaxed),
-                punches: flushed.punches.load(Ordering::Relaxed),
-            });
-        }
-        Ok(tables)
-    }
-
     /// Counters since the store was opened.
     pub fn stats(&self) -> Result<StoreStats> {
         let core = &self.inner.core;
@@ -319,6 +184,7 @@ impl Store {
     /// [`Error::Corrupt`] with the first damage found.
     pub fn check(&self) -> Result<Vec<TableCheck>> {
         let core = &self.inner.core;
+        let _one = self.inner.ddl.lock();
         let mut named = vec![("(catalog)".to_string(), CATALOG_TABLE)];
         named.extend(recovery::read_catalog(core)?.into_iter().map(|(name, row)| (name, row.id)));
         core.settle_purge()?;

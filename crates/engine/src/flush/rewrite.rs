@@ -1,0 +1,90 @@
+//! Writing pages anew that did not change, so that they take the form that their table now asks for.
+//!
+//! A page whose image would come out as it lies on the device is left alone. Any other one gets a change in
+//! the log that changes nothing, and is written like the rest: log before page, doublewrite, sync, hole. So
+//! its new image is newer than the one before and than the checkpoint, or a torn one would not be put back
+//! from the doublewrite file; and a crash leaves each page in the old form or in the new one, either of which
+//! says the same.
+//!
+//! Blocks of row-compressed tables are part of the log's history (`row`): they are compressed anew by logged
+//! changes.
+
+use std::{ops::Range, sync::Arc};
+
+use lacuna_page::HEADER_BYTES;
+
+use super::{JOB_PAGES, write::Writer};
+use crate::{
+    core::Core,
+    error::Result,
+    ids::PageNo,
+    mtr::Mtr,
+    node::Node,
+    ops::{self, PageKind, PageOp},
+    pool::Frame,
+    row,
+    space::Space,
+};
+
+/// What rewriting needs, from one call to the next.
+#[derive(Default)]
+pub(crate) struct Rewriter {
+    writer: Writer,
+}
+
+impl Rewriter {
+    /// Pages that one call looks at, at most.
+    pub(crate) const PAGES_MAX: u64 = JOB_PAGES as u64;
+
+    /// Writes those of `pages` anew that would come out otherwise; returns how many. Pages that are dirty
+    /// anyway, or being changed, are left to the next flush. The caller uses the table, and holds no latch.
+    pub(crate) fn rewrite(&mut self, core: &Core, space: &Arc<Space>, pages: Range<u64>) -> Result<u64> {
+        core.throttle()?;
+        let mut outdated = Vec::new();
+        let mut recompressed = 0;
+        for page in pages.map(PageNo) {
+            if space.row.is_some() {
+                recompressed += u64::from(recompress(core, space, page)?);
+            } else if self.is_outdated(core, space, page)? {
+                outdated.push(renew(core, space, page)?);
+            }
+        }
+        self.writer.write(core, &outdated)?;
+        Ok(outdated.len() as u64 + recompressed)
+    }
+
+    /// Whether the page has no changes to be flushed, and its image on the device would come out otherwise.
+    fn is_outdated(&mut self, core: &Core, space: &Arc<Space>, page: PageNo) -> Result<bool> {
+        let page = core.pool.read(space, page)?;
+        if page.frame.has_changes() {
+            return Ok(false);
+        }
+        // An image on its way was perhaps made before the table was altered. While the page is latched no
+        // other can set out, so without one the device stands still here.
+        Ok(page.frame.is_in_flight() || self.writer.would_change(&page, space)?)
+    }
+}
+
+/// Logs a change of the page that changes nothing.
+fn renew(core: &Core, space: &Arc<Space>, page: PageNo) -> Result<Arc<Frame>> {
+    let mut page = core.pool.write(space, page)?;
+    let op = match ops::kind(&page) {
+        Some(PageKind::Node) => PageOp::Truncate { slot: Node::new(&page).count() as u16 },
+        _ => PageOp::Bytes { offset: HEADER_BYTES as u16, data: &[] },
+    };
+    let mut mtr = Mtr::new();
+    mtr.apply(&mut page, op);
+    mtr.commit(core, &mut [&mut page])?;
+    Ok(page.frame.clone())
+}
+
+/// Makes a new block of the page; false when it does not fit into one.
+fn recompress(core: &Core, space: &Arc<Space>, page: PageNo) -> Result<bool> {
+    let mut page = core.pool.write(space, page)?;
+    let mut mtr = Mtr::new();
+    let fits = mtr.recompress(&mut page, row::RESERVE);
+    if fits {
+        mtr.commit(core, &mut [&mut page])?;
+    }
+    Ok(fits)
+}

@@ -1,0 +1,60 @@
+//! Bringing all pages of a table into the form that its settings ask for.
+
+use std::ops::ControlFlow;
+
+use super::Store;
+use crate::{
+    alloc::Allocator,
+    error::{Error, Result},
+    flush::Rewriter,
+};
+
+/// How far [`Store::optimize`] has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OptimizeProgress {
+    /// Pages of the table when it began.
+    pub pages: u64,
+    /// Those looked at so far.
+    pub done: u64,
+    /// Those of them that were written anew: the others had the form asked for, or changes that are flushed
+    /// at the end.
+    pub rewritten: u64,
+}
+
+impl Store {
+    /// Writes all pages of a table as its settings ask now, so that after [`Store::alter_table`] the table
+    /// takes the room that they promise; and gives the log up to now back. Others read and write meanwhile.
+    /// Pages that would come out as they are on the device are not written.
+    ///
+    /// `each` is called after every few pages. When it breaks, or a crash does, what is done is done and the
+    /// next call looks at all pages again.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn optimize(
+        &self,
+        name: &str,
+        mut each: impl FnMut(OptimizeProgress) -> ControlFlow<()>,
+    ) -> Result<OptimizeProgress> {
+        let core = &self.inner.core;
+        core.poison.check()?;
+        let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
+        // Like a transaction: the table is not dropped under it.
+        let space = table.space.enter()?;
+        // Pages that are made from now on are written as the settings ask anyway.
+        let pages = Allocator::latch(core, &space)?.used();
+        let mut progress = OptimizeProgress { pages, ..OptimizeProgress::default() };
+        let mut rewriter = Rewriter::default();
+        while progress.done < pages {
+            let end = pages.min(progress.done + Rewriter::PAGES_MAX);
+            progress.rewritten += rewriter.rewrite(core, &space, progress.done..end)?;
+            progress.done = end;
+            if each(progress).is_break() {
+                return Ok(progress);
+            }
+        }
+        core.flush_all()?;
+        Ok(progress)
+    }
+}

@@ -1,0 +1,300 @@
+//! Making, altering and dropping tables, and the store's defaults for them.
+//!
+//! Invariants:
+//!
+//! 1. A number is given to one table for ever: page 0 of the catalog holds the next one, which is logged
+//!    before anything speaks of the table. So neither the log nor undo records can mean another table than
+//!    the one they were written for.
+//! 2. A table's file is there, durably, before the log speaks of its pages, and until its row is gone from
+//!    the catalog, durably.
+//! 3. What is dirty of a dropped table is forgotten only after its file is gone, durably. Until then the
+//!    checkpoint cannot pass what is in the log of it, so a file that is there can be replayed.
+//!
+//! Crash argument of a drop: one transaction removes the row. Before that is durable the table is whole;
+//! behind it opening the store removes the file, if it is still there, and the log's records, undo records
+//! and images in the doublewrite file of a table without a file are passed over.
+//!
+//! Locks: `ddl` before everything else; no transaction and no latch is waited for under it but those of the
+//! catalog.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use lacuna_device::StreamHint;
+
+use super::{Store, Table};
+use crate::{
+    alloc::{Allocator, corrupt},
+    btree::Tree,
+    catalog::{self, CATALOG_TABLE, FIRST_TABLE, Row},
+    error::{Error, Result},
+    ids::{PageNo, TableId},
+    mtr::Mtr,
+    mutant::{Rule, is_broken},
+    options::{TableKind, TableOptions},
+    recovery,
+    space::{self, Space},
+    wal::Until,
+};
+
+/// What a store knows of a table.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TableInfo {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: TableId,
+    /// Its settings in force.
+    pub options: TableOptions,
+    /// Whether its kind follows the store's defaults.
+    pub inherits: bool,
+    /// Length of its file in bytes, holes included.
+    pub file_bytes: u64,
+    /// Room that it takes in bytes.
+    pub allocated_bytes: u64,
+    /// Granularity of its holes in bytes.
+    pub hole_unit: u32,
+    /// Pages written since the store was opened.
+    pub flushed_pages: u64,
+    /// Those of them that were written as they are.
+    pub flushed_plain_pages: u64,
+    /// Bytes of the images written since the store was opened.
+    pub flushed_image_bytes: u64,
+    /// Holes punched since the store was opened because an image became shorter.
+    pub punches: u64,
+}
+
+impl Store {
+    /// Makes a table; durable on return.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::BadOption`].
+    pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
+        let _one = self.inner.ddl.lock();
+        self.make_table(name, options, false)
+    }
+
+    /// Makes a table with the store's defaults, which it follows from then on; durable on return.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::BadOption`].
+    pub fn create_inheriting_table(&self, name: &str) -> Result<Table> {
+        let _one = self.inner.ddl.lock();
+        self.make_table(name, self.defaults()?, true)
+    }
+
+    /// The caller holds `ddl`.
+    fn make_table(&self, name: &str, options: TableOptions, inherits: bool) -> Result<Table> {
+        catalog::check_name(name)?;
+        options.check()?;
+        let core = &self.inner.core;
+        core.poison.check()?;
+        if self.table(name)?.is_some() {
+            return Err(Error::TableExists { name: name.into() });
+        }
+        let id = self.number_table()?;
+        let file = core.place.create(&space::file_name(id, options.layout()), StreamHint::Data)?;
+        if !core.place.props().ordered {
+            // The log must not speak of a file that a crash may take back.
+            core.place.sync().map_err(|e| core.poison.set(e.into()))?;
+        }
+        let space = Arc::new(Space::new(id, file, options.layout())?);
+        space.set_kind(options.kind);
+        core.spaces.insert(space.clone());
+        Tree::format(core, &space).map_err(|e| core.poison.set(e))?;
+        self.write_rows([(name, Some(Row { id, options, inherits }))])?;
+        Ok(Table { core: core.clone(), space })
+    }
+
+    /// The number of a new table (invariant 1).
+    fn number_table(&self) -> Result<TableId> {
+        let core = &self.inner.core;
+        let catalog = self.catalog();
+        let mut allocator = Allocator::latch(core, &catalog.space)?;
+        // A store of an older version does not count; its tables were never dropped.
+        let newest = core.spaces.all().last().map_or(0, |space| u64::from(space.id.0));
+        let next = allocator.extra().max(newest + 1).max(FIRST_TABLE.0.into());
+        let id = u32::try_from(next)
+            .map_err(|_| corrupt(&catalog.space, PageNo(0), "the numbers of tables are used up"))?;
+        let mut mtr = Mtr::new();
+        allocator.set_extra(&mut mtr, next + 1);
+        mtr.commit(core, &mut [&mut allocator.header])?;
+        Ok(TableId(id))
+    }
+
+    /// Replaces rows of the catalog, or removes them, all or none; durable on return.
+    fn write_rows<'a>(&self, rows: impl IntoIterator<Item = (&'a str, Option<Row>)>) -> Result<()> {
+        let core = &self.inner.core;
+        let catalog = self.catalog();
+        let mut txn = self.begin_internal();
+        for (name, row) in rows {
+            match row {
+                Some(row) => txn.put(&catalog, name.as_bytes(), &row.encode())?,
+                None => drop(txn.delete(&catalog, name.as_bytes())?),
+            }
+        }
+        txn.commit()?;
+        core.log.reach(core.log.next(), Until::Flushed)
+    }
+
+    fn catalog(&self) -> Table {
+        let core = self.inner.core.clone();
+        let space = core.spaces.get(CATALOG_TABLE).expect("opened with the store");
+        Table { core, space }
+    }
+
+    /// The row of a table, or of [`catalog::DEFAULTS`].
+    fn row(&self, name: &str) -> Result<Option<Row>> {
+        let row = self.begin_internal().get(&self.catalog(), name.as_bytes())?;
+        row.map(|row| Row::decode(name, &row)).transpose()
+    }
+
+    /// The row and the space of a table; the caller holds `ddl`.
+    fn existing(&self, name: &str) -> Result<(Row, Arc<Space>)> {
+        let unknown = || Error::NoSuchTable { name: name.into() };
+        let row = self.row(name)?.filter(|_| name != catalog::DEFAULTS).ok_or_else(unknown)?;
+        let space = self.inner.core.spaces.get(row.id).expect("invariant 2");
+        Ok((row, space))
+    }
+
+    /// The table of that name.
+    pub fn table(&self, name: &str) -> Result<Option<Table>> {
+        let core = &self.inner.core;
+        // Without a space it was dropped since its row was read.
+        let row = self.row(name)?.filter(|_| name != catalog::DEFAULTS);
+        let space = row.and_then(|row| core.spaces.get(row.id));
+        Ok(space.map(|space| Table { core: core.clone(), space }))
+    }
+
+    /// The table of that name, made with `options` when there is none.
+    ///
+    /// # Errors
+    /// Those of [`Store::create_table`].
+    pub fn open_table(&self, name: &str, options: TableOptions) -> Result<Table> {
+        loop {
+            if let Some(table) = self.table(name)? {
+                return Ok(table);
+            }
+            match self.create_table(name, options) {
+                Err(Error::TableExists { .. }) => {} // Another thread was faster.
+                other => return other,
+            }
+        }
+    }
+
+    /// Removes a table with all that is in it, and gives its room back; durable on return, and after a crash
+    /// done in whole or not at all. Handles of the table fail with [`Error::TableDropped`] from then on, in
+    /// snapshots taken before too; a new table of that name is another one.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`]. [`Error::TableInUse`] while a transaction that has read or written the table
+    /// is not finished, the caller's own included; nothing has changed then.
+    pub fn drop_table(&self, name: &str) -> Result<()> {
+        let _one = self.inner.ddl.lock();
+        let core = &self.inner.core;
+        core.poison.check()?;
+        let (_, space) = self.existing(name)?;
+        if !space.close() {
+            return Err(Error::TableInUse { name: name.into() });
+        }
+        if is_broken(Rule::RowBeforeFile) {
+            space.close_for_good();
+            catalog::remove_file(core, &space)?;
+        }
+        self.write_rows([(name, None)]).inspect_err(|_| space.reopen())?;
+        space.close_for_good();
+        catalog::remove_file(core, &space).map_err(|e| core.poison.set(e))
+    }
+
+    /// The settings of tables that are made without their own: a plain table with pages of 16 KiB until
+    /// [`Store::set_defaults`] says otherwise.
+    pub fn defaults(&self) -> Result<TableOptions> {
+        Ok(self.row(catalog::DEFAULTS)?.map_or_else(TableOptions::default, |row| row.options))
+    }
+
+    /// Changes the defaults. The kind passes to all tables that follow them, as by [`Store::alter_table`] and
+    /// in one step across a crash; the page size to those that are made from now on. A table keeps the layout
+    /// that it was made in: when the default kind goes from or to row compression, or to other blocks, it
+    /// keeps its kind until a kind that fits becomes the default.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub fn set_defaults(&self, options: TableOptions) -> Result<()> {
+        options.check()?;
+        let _one = self.inner.ddl.lock();
+        let core = &self.inner.core;
+        core.poison.check()?;
+        let mut rows = recovery::read_catalog(core)?;
+        rows.retain_mut(|(_, row)| row.follow(options.kind));
+        let defaults = Row { id: CATALOG_TABLE, options, inherits: false };
+        let changed = rows.iter().map(|(name, row)| (name.as_str(), Some(row.clone())));
+        self.write_rows(changed.chain([(catalog::DEFAULTS, Some(defaults))]))?;
+        for (_, row) in rows {
+            core.spaces.get(row.id).expect("invariant 2").set_kind(options.kind);
+        }
+        Ok(())
+    }
+
+    /// Makes the table follow the store's defaults from now on; its kind changes as by
+    /// [`Store::set_defaults`].
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn inherit_defaults(&self, name: &str) -> Result<()> {
+        let _one = self.inner.ddl.lock();
+        let (mut row, space) = self.existing(name)?;
+        row.inherits = true;
+        row.follow(self.defaults()?.kind);
+        let kind = row.options.kind;
+        self.write_rows([(name, Some(row))])?;
+        space.set_kind(kind);
+        Ok(())
+    }
+
+    /// Changes how the table's pages are written from now on; it no longer follows the store's defaults. Pages
+    /// on the device stay as they are until they are next flushed, or [`Store::optimize`] writes them: tables
+    /// may mix all algorithms.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`], [`Error::BadOption`].
+    pub fn alter_table(&self, name: &str, kind: TableKind) -> Result<()> {
+        let _one = self.inner.ddl.lock();
+        let (mut row, space) = self.existing(name)?;
+        let layout = row.options.layout();
+        row.options.kind = kind;
+        row.inherits = false;
+        row.options.check()?;
+        if row.options.layout() != layout {
+            let reason = "the blocks of a row-compressed table, or their lack, cannot be altered".into();
+            return Err(Error::BadOption { what: "kind", reason });
+        }
+        self.write_rows([(name, Some(row))])?;
+        space.set_kind(kind);
+        Ok(())
+    }
+
+    /// All tables, by name.
+    pub fn tables(&self) -> Result<Vec<TableInfo>> {
+        let core = &self.inner.core;
+        let mut tables = Vec::new();
+        for (name, row) in recovery::read_catalog(core)? {
+            let Some(space) = core.spaces.operate(row.id) else { continue };
+            let file_bytes = space.file.len()?;
+            let flushed = &space.flushed;
+            tables.push(TableInfo {
+                name,
+                id: row.id,
+                options: row.options,
+                inherits: row.inherits,
+                file_bytes,
+                allocated_bytes: space.file.allocated(0, file_bytes)?,
+                hole_unit: space.file.props().hole_unit,
+                flushed_pages: flushed.pages.load(Ordering::Relaxed),
+                flushed_plain_pages: flushed.plain_pages.load(Ordering::Relaxed),
+                flushed_image_bytes: flushed.image_bytes.load(Ordering::Relaxed),
+                punches: flushed.punches.load(Ordering::Relaxed),
+            });
+        }
+        Ok(tables)
+    }
+}
