@@ -19,6 +19,7 @@
 //! It goes down the tree once. Whole nodes in the range are dropped; each of their extents is read
 //! a single time, for the counters of its segment, for which their leaves must be in memory too.
 
+mod keys;
 mod leaf;
 mod slot;
 mod tree;
@@ -33,7 +34,7 @@ pub(crate) use leaf::Leaf;
 
 use leaf::Row;
 use slot::{Slot, Tally};
-use tree::{Edit, Node};
+use tree::{Edit, LeafAt, Node};
 
 use crate::{
     Lba, SECTOR, Seq,
@@ -171,7 +172,9 @@ impl Map {
 
     /// Whether exactly `extent` is mapped at `lba`, whose leaf is in memory.
     pub(crate) fn holds(&self, lba: Lba, extent: &Extent) -> bool {
-        let leaf = self.root.slot_at(lba.0).0.resident();
+        let LeafAt { slot, span, rows } = self.root.leaf_at(lba.0);
+        let leaf = slot.resident();
+        leaf.touch(lba.0, &span, rows);
         let index = leaf.search(lba.0);
         index < leaf.len() && leaf.get(index) == (lba.0, *extent)
     }
@@ -250,9 +253,9 @@ impl Map {
         for range in ranges {
             let mut at = range.start;
             while at < range.end {
-                let (slot, end) = self.root.slot_at(at);
-                shared.extend(slot.look().cloned());
-                at = end;
+                let found = self.root.leaf_at(at);
+                shared.extend(found.slot.look().cloned());
+                at = found.span.end;
             }
         }
         shared
@@ -322,12 +325,12 @@ impl Map {
 
     /// End of the span of the leaf that `lba` belongs to.
     pub(crate) fn leaf_end(&self, lba: u64) -> u64 {
-        self.root.slot_at(lba).1
+        self.root.leaf_at(lba).span.end
     }
 
     /// The leaf that `lba` belongs to, if it is on the device as it is now.
     pub(crate) fn leaf_on_device(&self, lba: u64) -> Option<Absent> {
-        self.root.slot_at(lba).0.place()?;
+        self.root.leaf_at(lba).slot.place()?;
         Some(self.root.absent_at(lba, self.total))
     }
 
@@ -375,11 +378,11 @@ impl Map {
             if self.is_all_resident() || at >= range.end {
                 break;
             }
-            let (slot, end) = self.root.slot_at(at);
-            if slot.leaf().is_none() {
+            let found = self.root.leaf_at(at);
+            if found.slot.leaf().is_none() {
                 absent.push(self.root.absent_at(at, self.total));
             }
-            at = end;
+            at = found.span.end;
         }
         absent
     }
@@ -544,15 +547,16 @@ impl Iterator for Rows<'_> {
             if self.next >= self.until {
                 return None;
             }
-            let (slot, end) = self.map.root.slot_at(self.next);
+            let LeafAt { slot, span, rows } = self.map.root.leaf_at(self.next);
             let Some(leaf) = slot.look() else {
                 let absent = self.map.root.absent_at(self.next, self.map.total);
                 self.next = self.until;
                 self.leaf = None;
                 return Some(Err(absent));
             };
+            leaf.touch(self.next, &span, rows);
             (self.leaf, self.index) = (Some(leaf), leaf.reach(self.next));
-            self.next = end;
+            self.next = span.end;
         }
     }
 }

@@ -14,7 +14,12 @@
 //! in memory and on the device, and they are shared: a copy of a leaf is a reference to them, and a
 //! change of a leaf that has copies goes into bytes of its own.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    array,
+    hint::{black_box, select_unpredictable},
+    ops::Range,
+    sync::Arc,
+};
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -32,6 +37,13 @@ pub(crate) type Row = (u64, Extent);
 pub(super) const ROWS_MAX: usize = LEAF_ROWS_MAX;
 /// A leaf with fewer rows is merged, if a neighbour has the room.
 pub(super) const ROWS_MIN: usize = ROWS_MAX / 3;
+
+/// Bytes that come into the processor's cache at once.
+const LINE_BYTES: usize = 64;
+/// Lines on which header and starts lie, if those have two bytes each.
+const TOUCHED_LINES: usize = 6;
+/// About what a row takes beside its start.
+const ROW_BYTES: usize = 15;
 
 /// Columns.
 const START: usize = 0;
@@ -237,35 +249,39 @@ impl Leaf {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Index of the first row that starts at `lba` or later. Starts are spread evenly as a rule, so
-    /// it looks first where the row would be then: what is not there is mostly in the same cache
-    /// line, where halving would meet a new one with each step.
+    /// Loads at once what a look at `lba` would else wait for one after the other: header and starts, and the row
+    /// where it is if the leaf's `rows` rows are spread evenly over `span`. Only a hint: where they are not, the
+    /// row is waited for as it would be without.
+    pub(super) fn touch(&self, lba: u64, span: &Range<u64>, rows: u64) {
+        let sectors = span.end - span.start;
+        let starts_end = LEAF_HEADER_BYTES + rows as usize * usize::from(width(sectors));
+        let rest = self.0.len().saturating_sub(starts_end + LEAF_PADDING);
+        // In 1/65536. Longer spans lose bits here, but only those of leaves with little in them.
+        let part = ((lba - span.start) << 16) / sectors;
+        let row = starts_end + ((rest * part as usize) >> 16);
+        let byte = |at: usize| self.0[at.min(self.0.len() - 1)];
+        let starts: [u8; TOUCHED_LINES] = array::from_fn(|line| byte((line * LINE_BYTES).min(starts_end)));
+        black_box((starts, byte(row), byte(row + ROW_BYTES)));
+    }
+
+    /// Index of the first row that starts at `lba` or later. No step branches by what the last one found, so the
+    /// processor has nothing to guess.
     pub(super) fn search(&self, lba: u64) -> usize {
         let (raw, columns) = self.parts();
-        let (len, span) = (usize::from(raw.len.get()), raw.span.get());
+        let (len, width) = (usize::from(raw.len.get()), raw.width[START]);
         let Some(target) = lba.checked_sub(raw.base[START].get()) else { return 0 };
-        if target > span || len == 0 {
+        if target > raw.span.get() || len == 0 {
             return len;
         }
-        let width = raw.width[START];
         let is_below = |index: usize| load(columns, index * usize::from(width), width) < target;
-        let (mut low, mut high, mut step) = (0, len, 4);
-        let mut probe = (target as f64 / span.max(1) as f64 * (high - 1) as f64) as usize;
-        while low < high {
-            let is_low = is_below(probe);
-            if is_low {
-                low = probe + 1;
-            } else {
-                high = probe;
-            }
-            probe = match is_low {
-                true if high == len => (probe + step).min((low + high) / 2),
-                false if low == 0 => probe.saturating_sub(step).max(high / 2),
-                _ => (low + high) / 2,
-            };
-            step *= 4;
+        // It is one of the `left` rows from `first` on, or the one behind them.
+        let (mut first, mut left) = (0, len);
+        while left > 1 {
+            let half = left / 2;
+            first = select_unpredictable(is_below(first + half), first + half, first);
+            left -= half;
         }
-        low
+        first + usize::from(is_below(first))
     }
 
     /// Index of the first row that ends after `lba`.

@@ -24,6 +24,7 @@ use std::{ops::Range, sync::Arc};
 
 use super::{
     Absent, Live, clip,
+    keys::{KEYS_MAX, Keys},
     leaf::{self, Leaf, Row},
     slot::{Slot, Tally},
 };
@@ -32,6 +33,7 @@ use crate::addr::CHUNK_SECTORS;
 /// An inner node with more children is split, one with fewer is merged.
 const CHILDREN_MAX: usize = 128;
 const CHILDREN_MIN: usize = CHILDREN_MAX / 3;
+const _: () = assert!(CHILDREN_MAX < KEYS_MAX, "one more, until the node is split");
 
 #[derive(Clone)]
 pub(super) enum Node {
@@ -41,7 +43,7 @@ pub(super) enum Node {
 
 #[derive(Clone, Default)]
 pub(super) struct Inner {
-    keys: Vec<u64>,
+    keys: Keys,
     sums: Vec<Live>,
     children: Vec<Node>,
 }
@@ -74,6 +76,14 @@ impl Change {
     }
 }
 
+/// A leaf's slot, and what is known of the leaf without looking at it.
+pub(super) struct LeafAt<'a> {
+    pub(super) slot: &'a Slot,
+    pub(super) span: Range<u64>,
+    /// 0 for the root.
+    pub(super) rows: u64,
+}
+
 /// Whether two nodes with so many rows or children should be one, and fit so that a few more do not
 /// split it again.
 fn merges(left: usize, right: usize, is_leaf: bool) -> bool {
@@ -101,15 +111,15 @@ impl Node {
         self.len(live) > if self.is_leaf() { leaf::ROWS_MAX } else { CHILDREN_MAX }
     }
 
-    /// The slot of the leaf with `lba` in its span, and the end of that span.
-    pub(super) fn slot_at(&self, lba: u64) -> (&Slot, u64) {
-        let (mut node, mut end) = (self, u64::MAX);
+    /// The leaf with `lba` in its span.
+    pub(super) fn leaf_at(&self, lba: u64) -> LeafAt<'_> {
+        let (mut node, mut span, mut rows) = (self, super::SPACE, 0);
         loop {
             match node {
-                Node::Leaf(slot) => return (slot, end),
+                Node::Leaf(slot) => return LeafAt { slot, span, rows },
                 Node::Inner(inner) => {
                     let index = inner.child_at(lba);
-                    end = inner.keys.get(index + 1).copied().unwrap_or(end);
+                    (span, rows) = (inner.span(index, &span), inner.sums[index].extents);
                     node = &inner.children[index];
                 }
             }
@@ -286,7 +296,8 @@ impl Node {
     pub(super) fn settle_root(&mut self, sum: Live, hot: u64, tally: &mut Tally) {
         if self.is_large(sum) {
             let old = std::mem::replace(self, Node::Leaf(Slot::dirty(Leaf::default())));
-            let mut inner = Inner { keys: vec![0], sums: vec![sum], children: vec![old] };
+            let mut inner = Inner { keys: Keys::default(), sums: vec![sum], children: vec![old] };
+            inner.keys.push(0);
             inner.settle(0, hot, tally);
             *self = Node::Inner(Arc::new(inner));
         }
@@ -394,7 +405,7 @@ fn edit_leaf(slot: &mut Slot, edit: &Edit, tally: &mut Tally) -> Change {
 impl Inner {
     /// The child with `lba` in its span.
     fn child_at(&self, lba: u64) -> usize {
-        self.keys[1..].partition_point(|key| *key <= lba)
+        self.keys.search(lba)
     }
 
     /// The children with a part of `range`, which is not empty, in their spans.
@@ -405,7 +416,7 @@ impl Inner {
     /// Span of a child, given the node's own.
     fn span(&self, index: usize, own: &Range<u64>) -> Range<u64> {
         let start = if index == 0 { own.start } else { self.keys[index] };
-        start..self.keys.get(index + 1).copied().unwrap_or(own.end)
+        start..self.keys.as_slice().get(index + 1).copied().unwrap_or(own.end)
     }
 
     fn edit(&mut self, span: Range<u64>, edit: &Edit, tally: &mut Tally) -> Change {
@@ -430,7 +441,7 @@ impl Inner {
                 change.removed.bytes += sum.bytes;
                 change.removed.extents += sum.extents;
             }
-            self.keys.drain(from..until);
+            self.keys.remove(from..until);
         }
         // What is left of the last child, then of the first.
         if from < self.children.len() && last > first {
@@ -444,6 +455,10 @@ impl Inner {
 
     fn edit_child(&mut self, index: usize, span: &Range<u64>, edit: &Edit, tally: &mut Tally) -> Change {
         let span = self.span(index, span);
+        if let Node::Leaf(slot) = &self.children[index] {
+            let lba = edit.range.start.max(span.start);
+            slot.resident().touch(lba, &span, self.sums[index].extents);
+        }
         let change = self.children[index].edit(span, edit, tally);
         change.apply(&mut self.sums[index]);
         change
@@ -465,7 +480,7 @@ impl Inner {
     }
 
     fn remove(&mut self, index: usize) -> Node {
-        self.keys.remove(index);
+        self.keys.remove(index..index + 1);
         self.sums.remove(index);
         self.children.remove(index)
     }
@@ -520,8 +535,8 @@ impl Inner {
             }
             (Node::Inner(left), Node::Inner(right)) => {
                 let (left, mut right) = (Arc::make_mut(left), Arc::unwrap_or_clone(right));
-                right.keys[0] = key;
-                left.keys.append(&mut right.keys);
+                right.keys.set_first(key);
+                left.keys.append(right.keys.as_slice());
                 left.sums.append(&mut right.sums);
                 left.children.append(&mut right.children);
             }
