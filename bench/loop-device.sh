@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # One loop device over one file that was written once in full; file systems take turns on it, so that all of
 # them get the very same blocks. Sourced by the scripts beside it, which set LACUNA. Needs root.
 #
@@ -81,5 +82,5 @@ loop_remove() {
     fi
     if [ -n "$LOOP" ]; then losetup --detach "$LOOP" || true; fi
     if [ -n "$LOOP_FILE" ]; then rm -f "$LOOP_FILE"; fi
-    LOOP= LOOP_FILE= LOOP_DIR=
+    LOOP='' LOOP_FILE='' LOOP_DIR=''
 }

@@ -122,6 +122,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             },
             "device_flushes": traffic.map(|traffic| traffic.flushes),
             "device_bytes_read": traffic.map(|traffic| traffic.read_bytes),
+            "retries": report.retries,
             "run": report,
         });
         let text = format!("{}\n", serde_json::to_string_pretty(&report)?);

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # A MariaDB server of a script's own, sourced by it. Nothing of the system's is read or touched.
 #
 #   server_install DATA           makes a data directory

@@ -9,6 +9,7 @@ mod latencies;
 pub mod linkbench;
 pub mod mysql;
 mod progress;
+pub mod proof;
 mod random;
 mod requesters;
 mod row_compression;
@@ -16,8 +17,10 @@ mod shuffle;
 mod side_by_side;
 pub mod tpcc;
 pub mod trimbench;
+mod verdict;
 
 pub use block_stat::{DeviceTraffic, device_traffic, tree_bytes};
 pub use figures::Figures;
 pub use latencies::Summary;
 pub use requesters::{Footprint, Measured};
+pub use verdict::{Bound, Estimate, Verdict};

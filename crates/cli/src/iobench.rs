@@ -43,8 +43,8 @@ pub(crate) struct Arguments {
     /// the ratios' medians and 90% intervals
     #[arg(long, requires = "raw", conflicts_with = "pattern")]
     goals: bool,
-    /// Rounds of --goals
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..=10))]
+    /// Rounds of --goals; one has no interval, and settles nothing
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10))]
     rounds: u64,
     /// Length of each pattern but overwrite in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=2_592_000))]

@@ -22,6 +22,7 @@ mod tables;
 mod tpcc;
 mod trace;
 mod trimbench;
+mod verdict;
 
 use std::{
     ffi::OsString,
@@ -55,6 +56,7 @@ enum Command {
     #[command(name = "trimbench")]
     TrimBench(Box<trimbench::Arguments>),
     FlashModel(flash_model::Arguments),
+    Verdict(verdict::Arguments),
     #[command(name = "mariadb-demo")]
     MariaDbDemo(mariadb_demo::Arguments),
     Mount(mount::Arguments),
@@ -96,6 +98,7 @@ fn main() -> ExitCode {
         Command::IoBench(arguments) => iobench::run(&arguments),
         Command::TrimBench(arguments) => trimbench::run(&arguments),
         Command::FlashModel(arguments) => flash_model::run(&arguments),
+        Command::Verdict(arguments) => verdict::run(&arguments),
         Command::MariaDbDemo(arguments) => mariadb_demo::run(&arguments),
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Remount(arguments) => mount::remount(&arguments),

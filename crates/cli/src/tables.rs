@@ -52,6 +52,9 @@ pub(crate) struct EngineOptions {
     /// Whether pages are written twice, through a doublewrite file: auto, on or off
     #[arg(long, default_value = "auto")]
     doublewrite: Doublewrite,
+    /// Threads that compress and write pages; by default one for each processor
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    flush_threads: Option<u32>,
     /// Memory for pages
     #[arg(long, default_value = "256M")]
     pool: Size,
@@ -174,7 +177,10 @@ impl EngineOptions {
 
     pub(crate) fn store_options(&self) -> StoreOptions {
         let pool_bytes = usize::try_from(self.pool.0).unwrap_or(usize::MAX);
-        StoreOptions { pool_bytes, doublewrite: self.doublewrite, ..StoreOptions::default() }
+        let flush_threads = self.flush_threads.map(|threads| threads as usize);
+        let defaults = StoreOptions::default();
+        let flush_threads = flush_threads.unwrap_or(defaults.flush_threads);
+        StoreOptions { pool_bytes, flush_threads, doublewrite: self.doublewrite, ..defaults }
     }
 
     /// Settings that every report names.

@@ -48,6 +48,9 @@ pub(crate) struct Arguments {
     /// Number of holes; the file takes 4 KiB for each
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     holes: u64,
+    /// Do not copy the file with holes, which takes longest
+    #[arg(long)]
+    no_copy: bool,
     /// Seed of order and data
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -68,6 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         threads: arguments.threads,
         seconds: Duration::from_secs(arguments.seconds),
         holes: arguments.holes,
+        copies: !arguments.no_copy,
         seed: arguments.seed,
         quiet: false,
     };

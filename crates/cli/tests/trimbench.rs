@@ -38,6 +38,9 @@ fn directories_and_stores_stand_in_one_report() {
         in_process.iter().filter(|run| run["experiment"] == "then").all(|run| run["device_read_bytes"] == 0)
     );
     assert!(table.contains("then 4K") && table.contains("holes: drop"), "{table}");
+    let quick = format!("trimbench --store s --experiment holes --no-copy --size 64M {SMALL}");
+    let table = succeed(&scratch, &quick);
+    assert!(table.contains("holes: drop") && !table.contains("holes: copy"), "{table}");
     let mut left: Vec<_> =
         fs::read_dir(scratch.path(".")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();

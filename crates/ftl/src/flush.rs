@@ -270,6 +270,13 @@ impl Store {
         self.flush_until(log, Some(target), Cover::Batches)
     }
 
+    /// See [`crate::Ftl::flush_through`].
+    pub(crate) fn flush_through(&self, seq: Seq) -> Result<()> {
+        let log = self.log.lock();
+        assert!(seq <= log.last_seq, "a flush through batch {}, which is not there yet", seq.0);
+        self.flush_until(log, Some(seq), Cover::Batches)
+    }
+
     /// Makes everything durable that was written or appended so far, moved extents included, and
     /// notes the deaths of segments that it makes durable.
     pub(crate) fn flush_all(&self) -> Result<()> {

@@ -215,6 +215,23 @@ impl Ftl {
         self.store.flush()
     }
 
+    /// Every batch up to `seq`, which was accepted, survives a power cut after this call. Nothing is done
+    /// where that is so already, and nothing but waiting where another's flush is about to make it so.
+    ///
+    /// # Errors
+    /// As [`Ftl::flush`], also where nothing had to be done.
+    pub fn flush_through(&self, seq: Seq) -> Result<()> {
+        if self.store.options.read_only {
+            return Ok(());
+        }
+        self.store.flush_through(seq)
+    }
+
+    /// Number of the last batch that was accepted.
+    pub fn last_seq(&self) -> Seq {
+        self.store.log.lock().last_seq
+    }
+
     /// Fills `buf`, whole sectors, from `lba`; what is not mapped reads as zeros.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ use crate::{
     addr::{FILE_BYTES_MAX, Ino, REGION_SECTORS},
     format::{Inode, SectorBytes},
     fs::Shared,
+    last_change::UnderWay,
     names::range_of,
     node::{Node, Record, Touch},
     posix::{Allocate, FileKind, WriteOptions},
@@ -34,7 +35,7 @@ pub(crate) struct Target {
 /// A file of a batch while the batch is under way.
 enum Held<'a> {
     /// Its inode stays as it is.
-    Within { node: &'a Arc<Node>, _record: RwLockReadGuard<'a, Record> },
+    Within { node: &'a Arc<Node>, _record: RwLockReadGuard<'a, Record>, under_way: UnderWay<'a> },
     /// Its next inode goes along in the batch.
     Changing(Box<Changing<'a>>),
 }
@@ -44,6 +45,7 @@ struct Changing<'a> {
     record: RwLockWriteGuard<'a, Record>,
     next: Inode,
     bytes: SectorBytes,
+    under_way: UnderWay<'a>,
 }
 
 impl Held<'_> {
@@ -120,16 +122,20 @@ impl Shared {
         }
         let changes_inodes = held.iter().any(|held| matches!(held, Held::Changing(_)));
         let structure = changes_inodes.then(|| self.structure.read());
-        if self.ftl.try_write_batch(&batch, Shared::stream(targets))?.is_none() {
+        let Some(seq) = self.ftl.try_write_batch(&batch, Shared::stream(targets))? else {
             return Ok(false);
-        }
+        };
         drop((structure, batch));
         let now = (self.clock)();
         for held in held {
             match held {
-                Held::Within { node, .. } => self.nodes.touch(node, Touch::Modified, now),
+                Held::Within { node, under_way, .. } => {
+                    self.nodes.touch(node, Touch::Modified, now);
+                    under_way.end(seq);
+                }
                 Held::Changing(mut changing) => {
                     self.nodes.store(changing.node, &mut changing.record, changing.next);
+                    changing.under_way.end(seq);
                 }
             }
         }
@@ -142,12 +148,13 @@ impl Shared {
         let stays = |inode: &Inode| *end <= inode.size() && !(*kill_privileges && inode.has_privileges());
         let record = node.record.read();
         if stays(live(&record)?) {
-            return Ok(Held::Within { node, _record: record });
+            return Ok(Held::Within { node, _record: record, under_way: node.last_change.begin() });
         }
         drop(record);
         let record = node.record.write();
+        let under_way = node.last_change.begin();
         if stays(live(&record)?) {
-            return Ok(Held::Within { node, _record: RwLockWriteGuard::downgrade(record) });
+            return Ok(Held::Within { node, _record: RwLockWriteGuard::downgrade(record), under_way });
         }
         let mut next = node.with_times(&record).ok_or(Refusal::Stale)?;
         next.set_size(next.size().max(*end));
@@ -158,7 +165,7 @@ impl Shared {
         next.set_times((next.times().0, now, now));
         next.count_change();
         let bytes = next.seal();
-        Ok(Held::Changing(Box::new(Changing { node, record, next, bytes })))
+        Ok(Held::Changing(Box::new(Changing { node, record, next, bytes, under_way })))
     }
 
     /// Holds all sectors from the one on that byte `len`, or the file's end if that comes first, lies in.

@@ -46,6 +46,7 @@ mod fs;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzz;
+mod last_change;
 #[cfg(test)]
 mod lock_tests;
 mod names;

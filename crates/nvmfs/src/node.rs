@@ -25,11 +25,13 @@ use std::{
 };
 
 use lacuna_device::{FileId, StreamHint};
+use lacuna_ftl::Seq;
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
     addr::Ino,
     format::{Inode, Timestamp},
+    last_change::LastChange,
     posix::FileKind,
     ranges::Ranges,
 };
@@ -61,6 +63,7 @@ pub(crate) struct Node {
     pub(crate) ranges: Ranges,
     /// Of a directory.
     pub(crate) changes: Mutex<Changes>,
+    pub(crate) last_change: LastChange,
     /// Asked for since the table last looked for one to drop.
     is_used: AtomicBool,
 }
@@ -148,12 +151,15 @@ impl Node {
             times: Mutex::default(),
             ranges: Ranges::default(),
             changes: Mutex::default(),
+            last_change: LastChange::default(),
             is_used: AtomicBool::new(true),
         })
     }
 
-    /// Takes an inode that was read or created. Called with `record` held alone, once.
-    pub(crate) fn load(&self, record: &mut Record, inode: Inode) {
+    /// Takes an inode that was read or created, by the batch `seq` at the latest. Called with `record` held
+    /// alone, once.
+    pub(crate) fn load(&self, record: &mut Record, inode: Inode, seq: Seq) {
+        self.last_change.note(seq);
         let identity = Identity { generation: inode.generation(), kind: inode.kind() };
         self.is_log.store(inode.is_log(), SeqCst);
         self.size.store(inode.size(), SeqCst);

@@ -488,6 +488,36 @@ fn a_read_only_store_refuses_changes() {
     place.close().unwrap();
 }
 
+/// A sync flushes what its inode needs, and nothing if another's sync has done so since.
+#[test]
+fn a_sync_reaches_up_to_the_last_change_of_its_inode() {
+    let mut options = Options { clock, ..Options::default() };
+    options.ftl.background = false;
+    let place = Nvmfs::open(formatted(64 << 20), options).unwrap();
+    let fs = place.posix();
+    let (table, log) = (file(&fs, "table"), file(&fs, "log"));
+    let write = |ino| fs.write(ino, 0, &[1; 512], PLAIN).unwrap();
+    let flushes = |ino, data_only| {
+        let before = place.ftl().stats().flushes;
+        fs.fsync(ino, data_only).unwrap();
+        place.ftl().stats().flushes - before
+    };
+    write(table);
+    write(log);
+    assert_eq!(flushes(log, true), 1);
+    assert_eq!(flushes(table, true), 0, "the log's sync covered it");
+    write(table);
+    assert_eq!(flushes(log, true), 0, "nothing was done to it");
+    assert_eq!(flushes(table, true), 1);
+    assert_eq!(flushes(table, false), 1, "its time was not stored");
+    fs.rename(ROOT, b"table", ROOT, b"renamed", Rename::Replace).unwrap();
+    assert_eq!(flushes(log, true), 0);
+    assert_eq!(flushes(ROOT, true), 1);
+    assert_eq!(flushes(table, true), 0, "the directory's sync covered its new name");
+    fs.link(log, ROOT, b"second").unwrap();
+    assert_eq!(flushes(log, true), 1, "what it is called counts");
+}
+
 /// Everything can be read and removed on a full store, and what overwrites its like still works.
 #[test]
 fn a_full_store_refuses_growth_alone() {

@@ -2,7 +2,8 @@
 //! during recovery, which frees orphans.
 //!
 //! After each cut the file system must hold the result of a prefix of the operations, with at least all
-//! that a sync covered; the operation under way counts as one that may have been accepted.
+//! that a sync covered, of everything or of one inode; the operation under way counts as one that may have
+//! been accepted.
 
 mod fight;
 mod power;
@@ -74,6 +75,14 @@ fn run_until_cut(
         if rng.chance(8) {
             match driver.fs.sync() {
                 Ok(()) => history.synced(),
+                Err(error) => return assert!(device.is_off() && is_power_cut(&error), "{error}"),
+            }
+        }
+        if rng.chance(15)
+            && let Some(path) = history.now().random_path(rng)
+        {
+            match driver.fsync(&path, rng.chance(50)) {
+                Ok(()) => history.lost(history.now().lost_to_sync(&path, &history.states)),
                 Err(error) => return assert!(device.is_off() && is_power_cut(&error), "{error}"),
             }
         }

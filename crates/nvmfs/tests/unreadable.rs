@@ -95,7 +95,7 @@ fn data_are_synced_though_times_cannot_be_stored() {
     (1000..FILES).for_each(|number| assert_ne!(file(&fs, number), first));
 
     type Sync = fn(&Posix, Ino) -> lacuna_nvmfs::Result<()>;
-    let syncs: [(&str, Sync); 2] = [("sync", |fs, _| fs.sync()), ("fsync", |fs, ino| fs.fsync(ino, false))];
+    let syncs: [(&str, Sync); 2] = [("fsync", |fs, ino| fs.fsync(ino, false)), ("sync", |fs, _| fs.sync())];
     for (what, sync) in syncs {
         fs.write(last, 0, &[2; 512], WriteOptions::default()).unwrap();
         device.fails.store(true, SeqCst);

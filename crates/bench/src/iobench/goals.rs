@@ -1,6 +1,6 @@
 //! What the ftl is meant to reach beside the bare device, measured in one call: rounds in which both
 //! take turns, and the ratio of each round. A goal is met when the interval in which the ratio lies with
-//! a confidence of 90% clears it.
+//! a confidence of 90% clears it ([`crate::Verdict`]).
 
 use std::{fmt::Write, sync::Arc};
 
@@ -9,12 +9,10 @@ use lacuna_device::BlockDevice;
 use serde::Serialize;
 
 use super::{Config, Pattern, PatternReport, Skew, target, worker};
+use crate::verdict::{Bound, Estimate, Verdict, median};
 
-/// Rounds that are possible: an interval needs two, and more than ten say little more.
-pub const ROUNDS: std::ops::RangeInclusive<u64> = 2..=10;
-
-/// Quantiles 0.95 of Student's distribution, for 1 to 9 degrees of freedom.
-const STUDENT: [f64; 9] = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833];
+/// Rounds that are possible. One is for those who gather the rounds of several calls: it has no interval.
+pub const ROUNDS: std::ops::RangeInclusive<u64> = 1..=10;
 
 /// What one side does.
 #[derive(Clone, Copy)]
@@ -25,21 +23,15 @@ struct Side {
     threads: Option<u32>,
 }
 
-struct Goal {
-    name: &'static str,
+pub(crate) struct Goal {
+    pub(crate) name: &'static str,
     ftl: Side,
     raw: Side,
     /// Unit of `value`.
     unit: &'static str,
     value: fn(&PatternReport) -> f64,
     /// The ratio ftl : raw that is asked for.
-    bound: Bound,
-}
-
-#[derive(Clone, Copy)]
-enum Bound {
-    AtLeast(f64),
-    AtMost(f64),
+    pub(crate) bound: Bound,
 }
 
 const fn side(pattern: Pattern, block_bytes: u64, threads: Option<u32>) -> Side {
@@ -49,7 +41,7 @@ const fn side(pattern: Pattern, block_bytes: u64, threads: Option<u32>) -> Side 
 const PAGE: u64 = 16 << 10;
 const APPEND: Side = side(Pattern::AppendSync, 4096, Some(1));
 
-const GOALS: [Goal; 4] = [
+pub(crate) const GOALS: [Goal; 4] = [
     Goal {
         name: "random 16K writes : sequential bandwidth",
         ftl: side(Pattern::RandomWrite, PAGE, None),
@@ -103,6 +95,8 @@ pub struct GoalReport {
     pub goal: String,
     /// Whether the whole interval is on the right side of it.
     pub is_met: bool,
+    /// Whether it is, none of it is, or neither.
+    pub verdict: Verdict,
 }
 
 /// Runs all goals in `rounds` rounds. Whatever the devices hold is lost. `config` gives seconds,
@@ -151,50 +145,34 @@ pub fn run(
             all.extend([ftl.clone(), raw.clone()]);
             pairs.push((ftl, raw));
         }
-        goals.extend(same.iter().map(|goal| goal.judge(&pairs)));
+        for goal in same {
+            goals.push(goal.judge(&pairs)?);
+        }
     }
     all.push(on_ftl(Side { pattern: Pattern::Overwrite, ..writes.ftl }, 0)?);
     Ok((goals, all))
 }
 
 impl Goal {
-    fn judge(&self, pairs: &[(PatternReport, PatternReport)]) -> GoalReport {
+    fn judge(&self, pairs: &[(PatternReport, PatternReport)]) -> Result<GoalReport> {
         let (ftl, raw): (Vec<f64>, Vec<f64>) =
             pairs.iter().map(|(ftl, raw)| ((self.value)(ftl), (self.value)(raw))).unzip();
-        let mut ratios: Vec<f64> = ftl.iter().zip(&raw).map(|(ftl, raw)| ftl / raw).collect();
-        ratios.sort_by(f64::total_cmp);
-        let interval = interval(&ratios);
-        let (goal, is_met) = match self.bound {
-            Bound::AtLeast(least) => (format!(">= {least}"), interval[0] >= least),
-            Bound::AtMost(most) => (format!("<= {most}"), interval[1] <= most),
-        };
-        GoalReport {
+        let ratios = ftl.iter().zip(&raw).map(|(ftl, raw)| ftl / raw).collect();
+        let Estimate { median, interval, .. } =
+            Estimate::of_ratios(ratios).with_context(|| format!("{}: nothing was done", self.name))?;
+        let verdict = self.bound.judge(interval);
+        Ok(GoalReport {
             name: self.name,
             unit: self.unit,
-            ratio: median(&ratios),
+            ratio: median,
             interval,
-            goal,
-            is_met,
+            goal: self.bound.to_string(),
+            is_met: verdict == Verdict::Met,
+            verdict,
             ftl,
             raw,
-        }
+        })
     }
-}
-
-/// Of sorted numbers.
-fn median(sorted: &[f64]) -> f64 {
-    let middle = sorted.len() / 2;
-    if sorted.len().is_multiple_of(2) { (sorted[middle - 1] + sorted[middle]) / 2.0 } else { sorted[middle] }
-}
-
-/// Where the geometric mean of such ratios lies, at a confidence of 90%.
-fn interval(ratios: &[f64]) -> [f64; 2] {
-    let count = ratios.len() as f64;
-    let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
-    let mean = logs.iter().sum::<f64>() / count;
-    let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (count - 1.0);
-    let margin = STUDENT[ratios.len() - 2] * (variance / count).sqrt();
-    [(mean - margin).exp(), (mean + margin).exp()]
 }
 
 /// A table of all goals, and a line for the run without one.
@@ -205,9 +183,7 @@ pub fn table(config: &Config, goals: &[GoalReport], all: &[PatternReport]) -> St
     );
     for goal in goals {
         let middle = |values: &[f64]| {
-            let mut sorted = values.to_vec();
-            sorted.sort_by(f64::total_cmp);
-            let value = median(&sorted);
+            let value = median(values);
             if value < 100.0 { format!("{value:.3}") } else { format!("{value:.0}") }
         };
         let [low, high] = goal.interval;
@@ -221,7 +197,7 @@ pub fn table(config: &Config, goals: &[GoalReport], all: &[PatternReport]) -> St
             goal.ratio,
             format!("{low:.3} to {high:.3}"),
             goal.goal,
-            if goal.is_met { "met" } else { "missed" },
+            goal.verdict,
         );
     }
     if let Some(live) = all.last() {
@@ -234,19 +210,4 @@ pub fn table(config: &Config, goals: &[GoalReport], all: &[PatternReport]) -> St
         );
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn intervals_are_those_of_student() {
-        let [low, high] = interval(&[1.0, 1.0, 1.0]);
-        assert!((low - 1.0).abs() < 1e-9 && (high - 1.0).abs() < 1e-9);
-        // Logarithms -0.1, 0, 0.1: deviation 0.1, margin 2.92 * 0.1 / sqrt(3).
-        let [low, high] = interval(&[(-0.1_f64).exp(), 1.0, 0.1_f64.exp()]);
-        assert!((low.ln() + 0.16859).abs() < 1e-4 && (high.ln() - 0.16859).abs() < 1e-4, "{low} {high}");
-        assert_eq!((median(&[1.0, 2.0, 4.0]), median(&[1.0, 2.0])), (2.0, 1.5));
-    }
 }

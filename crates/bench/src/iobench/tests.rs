@@ -62,7 +62,9 @@ fn goals_are_judged_on_both_targets() {
     assert_eq!(all[12].pattern, "overwrite");
     let table = goals::table(&config, &goals, &all);
     assert_eq!(table.lines().count(), 1 + 4 + 1, "{table}");
-    assert!(goals::run(&config, 1, &device(), &device()).is_err());
+    for rounds in [0, 11] {
+        assert!(goals::run(&config, rounds, &device(), &device()).is_err());
+    }
 }
 
 #[test]

@@ -289,14 +289,15 @@ impl Bench<'_> {
         })?;
         let allocated = file.allocated()?;
         let mut all = vec![made];
-        if self.target.free_bytes()? > allocated + allocated / 4 {
+        let has_room = self.target.free_bytes()? > allocated + allocated / 4;
+        if self.config.copies && has_room {
             done.store(0, Relaxed);
             let copied = self
                 .progress("it is copied".to_owned(), line)
                 .during(|| self.measure("holes: copy", || self.copy(&*file, &done)))?;
             self.target.remove("copy")?;
             all.push(copied);
-        } else if !self.config.quiet {
+        } else if self.config.copies && !self.config.quiet {
             eprintln!("{}: no room to copy the file with holes", self.target.name());
         }
         drop(file);

@@ -65,6 +65,8 @@ pub struct Config {
     pub seconds: Duration,
     /// Holes of the file that is made, copied and dropped.
     pub holes: u64,
+    /// Whether that file is copied too.
+    pub copies: bool,
     /// Seed of order and data.
     pub seed: u64,
     /// Nothing on standard error.

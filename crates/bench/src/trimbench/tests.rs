@@ -12,6 +12,7 @@ fn config() -> Config {
         threads: 3,
         seconds: Duration::from_millis(30),
         holes: 100,
+        copies: true,
         seed: 1,
         quiet: true,
     }

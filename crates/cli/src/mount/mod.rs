@@ -27,7 +27,7 @@ pub(crate) use remount::{RemountArguments, remount};
 /// What carries the kernel's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Carrier {
-    /// What measures better: fuser
+    /// io_uring where it can be had, else fuser
     Auto,
     /// /dev/fuse
     Fuser,

@@ -167,9 +167,14 @@ fn mount(service: &Arc<Service>, arguments: &Arguments) -> io::Result<Box<dyn Se
     let options = mount_options(arguments);
     let over = |transport: &dyn Transport| transport.mount(Arc::clone(service), &arguments.dir, &options);
     match arguments.transport {
-        // By bench/transport-compare: io_uring may win at depth 1, but reads at depth 16 are slower.
-        Carrier::Auto | Carrier::Fuser => over(&FuserTransport),
+        Carrier::Fuser => over(&FuserTransport),
         Carrier::Uring => over(&UringTransport),
+        Carrier::Auto if !UringTransport::is_on() => over(&FuserTransport),
+        Carrier::Auto => over(&UringTransport).or_else(|error| {
+            // Not root, or rings are forbidden here. What else is wrong, fuser finds as well.
+            log::info!("{}: {error}; over /dev/fuse instead of io_uring", arguments.dir.display());
+            over(&FuserTransport)
+        }),
     }
 }
 

@@ -57,7 +57,7 @@ impl Shared {
         let mut record = node.record.write();
         if matches!(*record, Record::Unloaded) {
             let inode = self.verify_inode(node.ino, stored.ok_or(Refusal::Stale)?)?;
-            node.load(&mut record, inode);
+            node.load(&mut record, inode, self.ftl.last_seq());
         }
         Ok(())
     }

@@ -100,6 +100,10 @@ impl<'a> Locked<'a> {
         (node, record)
     }
 
+    fn nodes(&self) -> impl Iterator<Item = &'a Node> + use<'a, '_> {
+        self.guards.iter().map(|(node, _)| &***node)
+    }
+
     pub(crate) fn record(&mut self, node: &Node) -> &mut Record {
         self.guard(node.ino).1
     }
@@ -337,13 +341,14 @@ impl Shared {
         }
         let _structure = self.structure.read();
         let ops = update.ops();
-        if self.ftl.try_write_batch(&ops, Stream::Data)?.is_none() {
+        let under_way: Vec<_> = locked.nodes().map(|node| node.last_change.begin()).collect();
+        let Some(seq) = self.ftl.try_write_batch(&ops, Stream::Data)? else {
             return Ok(Applied::Absent(ops.iter().map(range_of).collect()));
-        }
+        };
         for inode in &update.inodes {
             let (node, record) = locked.guard(inode.ino());
             if matches!(record, Record::Unloaded) {
-                node.load(record, *inode);
+                node.load(record, *inode, seq);
             } else {
                 self.nodes.store(node, record, *inode);
             }
@@ -363,6 +368,7 @@ impl Shared {
         for (ino, what) in &update.touched {
             self.nodes.touch(locked.guard(*ino).0, *what, update.now);
         }
+        under_way.into_iter().for_each(|change| change.end(seq));
         Ok(Applied::Done)
     }
 }

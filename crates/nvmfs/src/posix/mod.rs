@@ -286,16 +286,23 @@ impl Posix {
         self.shared.copy_range((from, from_offset), (to, to_offset), len)
     }
 
-    /// All that was done before survives a crash after this call. The inode's own times too, unless
-    /// `data_only`.
+    /// All that was done to the inode before survives a crash after this call: its data, what it is called
+    /// and, of a directory, what is called by names in it; its own times too, unless `data_only`. So does
+    /// all that was done before the last of that, to whatever else.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        let node = if data_only { None } else { self.shared.nodes.get(ino) };
-        let stored = node.map_or(Ok(()), |node| self.shared.store_times(std::slice::from_ref(&node)));
-        self.shared.ftl.flush()?;
+        let Some(node) = self.shared.nodes.get(ino) else {
+            return Ok(self.shared.ftl.flush()?); // nobody remembers what was done to it
+        };
+        let stored = if data_only { Ok(()) } else { self.shared.store_times(std::slice::from_ref(&node)) };
+        match node.last_change.seq() {
+            Some(seq) => self.shared.ftl.flush_through(seq)?,
+            None => self.shared.ftl.flush()?,
+        }
         stored
     }
 
-    /// As [`Posix::fsync`] for every inode. Times of a damaged one keep nothing else from being made durable.
+    /// All that was done before survives a crash after this call, times included. Those of a damaged inode
+    /// keep nothing else from it.
     pub fn sync(&self) -> Result<()> {
         let stored = self.shared.store_all_times();
         self.shared.ftl.flush()?;

@@ -22,7 +22,12 @@ impl<S> History<S> {
     }
 
     pub(crate) fn synced(&mut self) {
-        self.states.drain(..self.states.len() - 1);
+        self.lost(self.states.len() - 1);
+    }
+
+    /// A crash does not bring the oldest `states` back any more.
+    pub(crate) fn lost(&mut self, states: usize) {
+        self.states.drain(..states);
     }
 }
 

@@ -160,6 +160,10 @@ impl Driver {
         Ok((self.walk(parents)?, name))
     }
 
+    pub(crate) fn fsync(&self, path: &Path, data_only: bool) -> Result<(), Error> {
+        self.fs.fsync(self.walk(path)?, data_only)
+    }
+
     /// Does a change; the length of what was copied, where that counts.
     pub(crate) fn apply(&mut self, change: &Change) -> Result<u64, Error> {
         let fs = self.fs.clone();

@@ -12,7 +12,7 @@ use super::{Change, Path, Seen, Snapshot};
 type Id = u64;
 const ROOT: Id = 0;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum Body {
     File(Arc<Vec<u8>>),
     Directory(BTreeMap<Vec<u8>, Id>),
@@ -20,7 +20,7 @@ enum Body {
     Other(FileKind),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Node {
     body: Body,
     perm: u32,
@@ -354,6 +354,25 @@ impl World {
                 self.drop_if_unused(id);
             }
         }
+    }
+
+    /// How many of `states`, which came before this one, may not be what a crash leaves once the inode at
+    /// `path` was synced: it has changed since, or what it is called.
+    pub(crate) fn lost_to_sync(&self, path: &Path, states: &[World]) -> usize {
+        let id = self.walk(path).expect("a path of this world");
+        let names = |world: &World| {
+            let entries = world.nodes.iter().filter_map(|(parent, node)| match &node.body {
+                Body::Directory(entries) => {
+                    Some(entries.iter().map(|(name, id)| (*parent, name.clone(), *id)))
+                }
+                _ => None,
+            });
+            let named = entries.flatten().filter(|(_, _, named)| *named == id);
+            named.collect::<Vec<_>>()
+        };
+        let is_as_now =
+            |state: &World| state.nodes.get(&id) == self.nodes.get(&id) && names(state) == names(self);
+        states.iter().rposition(|state| !is_as_now(state)).map_or(0, |last| last + 1)
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {

@@ -11,7 +11,8 @@
 //! - `ring`: one entry of a queue. The only part with unsafe code.
 //!
 //! A mount has one thread for `/dev/fuse`, and for each queue some, each with an entry of its own. A thread
-//! that answers a request blocks as long as the store does; the queue's others take what comes meanwhile.
+//! that answers a request blocks as long as the store does; the queue's others take what comes meanwhile. They
+//! stay on the queue's processor.
 //!
 //! **Invariants.**
 //! 1. The handshake tells the kernel to hold every request back until each of its queues has an entry; so
@@ -105,6 +106,8 @@ impl UringSession {
     /// By invariant 1, returns when the mount stands.
     fn start(&mut self, service: &Arc<Service>, threads: usize) -> io::Result<()> {
         self.mounted.shake_hands()?;
+        // Threads that the store starts on demand would stay where those that demand it do.
+        let _ = service.fs().ftl().stats();
         let device = Arc::new(self.mounted.device.try_clone()?);
         let (report, reports) = mpsc::channel();
         let queues = queues::plan(threads)?;
@@ -113,6 +116,7 @@ impl UringSession {
             let (device, service) = (Arc::clone(&device), Arc::clone(service));
             let report = report.clone();
             self.spawn(format!("fuse-{queue}"), move || {
+                queues::stay_at(queue);
                 let registered = Entry::register(device, queue);
                 let (outcome, entry) = match registered {
                     Ok(entry) => (Ok(()), Some(entry)),

@@ -1,6 +1,8 @@
-//! How many threads each of the kernel's queues gets.
+//! How many threads each of the kernel's queues gets, and where they run.
 
 use std::{fs, io};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
@@ -24,6 +26,18 @@ fn threads_of(possible: &[u16], online: &[u16], threads: usize) -> Vec<u16> {
     let share = (THREADS_FACTOR_MAX * threads).div_ceil(online.len().max(1));
     let of_queue = |queue: &u16| if online.contains(queue) { share.min(threads).max(1) } else { 1 };
     possible.iter().flat_map(|queue| std::iter::repeat_n(*queue, of_queue(queue))).collect()
+}
+
+/// Keeps the calling thread on the processor that the queue's requests come from. Then to wake it, and for it
+/// to wake who asked, takes no interrupt of another processor, and what they pass on is in that one's cache.
+pub(super) fn stay_at(queue: u16) {
+    let processor = usize::from(queue);
+    if processor < CpuSet::MAX_CPU {
+        let mut only = CpuSet::new();
+        only.set(processor);
+        // One that is not there, or not ours to use: its requests come late or never, so any other will do.
+        let _ = sched_setaffinity(None, &only);
+    }
 }
 
 /// A list of the kernel's, such as `0-3,8`.
@@ -51,6 +65,22 @@ mod tests {
             ("a", None),
         ] {
             assert_eq!(processors(list), expected, "{list}");
+        }
+    }
+
+    #[test]
+    fn threads_stay_at_their_queue_and_where_there_is_no_such_processor_go_anywhere() {
+        use rustix::thread::sched_getaffinity;
+        let ours = sched_getaffinity(None).unwrap();
+        let processor = (0..CpuSet::MAX_CPU).find(|processor| ours.is_set(*processor)).unwrap();
+        let mut only = CpuSet::new();
+        only.set(processor);
+        for (queue, expected) in [(processor as u16, only), (u16::MAX, ours)] {
+            let stayed = std::thread::spawn(move || {
+                stay_at(queue);
+                sched_getaffinity(None).unwrap()
+            });
+            assert!(stayed.join().unwrap() == expected, "{queue}");
         }
     }
 

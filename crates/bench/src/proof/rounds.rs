@@ -1,0 +1,124 @@
+//! The reports of all rounds.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::ErrorKind,
+    path::Path,
+};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// What `bench/proof` runs in each round.
+pub const RUNS: [&str; 10] = [
+    "linkbench",
+    "tpcc",
+    "goals",
+    "amplification-uniform",
+    "amplification-zipf",
+    "mount",
+    "trim",
+    "unlink",
+    "peers",
+    "mariadb",
+];
+
+/// Reports by the names of runs.
+#[derive(Default)]
+pub(super) struct Round(pub(super) BTreeMap<&'static str, Value>);
+
+impl Round {
+    /// The number at `pointer` in the report of a run.
+    pub(super) fn number(&self, run: &str, pointer: &str) -> Option<f64> {
+        self.0.get(run)?.pointer(pointer)?.as_f64()
+    }
+
+    /// The entries of a report's array `runs`.
+    pub(super) fn entries(&self, run: &str) -> &[Value] {
+        let entries = self.0.get(run).and_then(|report| report["runs"].as_array());
+        entries.map_or(&[], Vec::as_slice)
+    }
+
+    /// The first of them whose `key` has this value.
+    pub(super) fn entry(&self, run: &str, key: &str, value: &str) -> Option<&Value> {
+        self.entries(run).iter().find(|entry| entry[key] == value)
+    }
+}
+
+/// All that was measured.
+#[derive(Default)]
+pub(super) struct Rounds {
+    pub(super) settings: String,
+    pub(super) rounds: Vec<Round>,
+    /// The command of each run; that of its first round.
+    pub(super) commands: BTreeMap<&'static str, String>,
+    /// Why a run has no report, of its last round without one.
+    pub(super) errors: BTreeMap<&'static str, String>,
+}
+
+impl Rounds {
+    pub(super) fn read(directory: &Path) -> Result<Rounds> {
+        let named = || directory.display().to_string();
+        let settings = text_of(&directory.join("settings"))?.with_context(|| {
+            format!("{}: no settings, so nothing that bench/proof made", directory.display())
+        })?;
+        let mut all = Rounds { settings, ..Rounds::default() };
+        let mut numbers = BTreeSet::new();
+        for entry in fs::read_dir(directory).with_context(named)? {
+            let name = entry.with_context(named)?.file_name();
+            numbers.extend(name.to_str().and_then(|name| name.strip_prefix("round-")?.parse::<u64>().ok()));
+        }
+        for number in numbers {
+            all.read_round(&directory.join(format!("round-{number}")))?;
+        }
+        Ok(all)
+    }
+
+    fn read_round(&mut self, directory: &Path) -> Result<()> {
+        let mut round = Round::default();
+        for run in RUNS {
+            let file = |kind| directory.join(format!("{run}.{kind}"));
+            if let Some(error) = text_of(&file("error"))? {
+                self.errors.insert(run, error);
+            }
+            if let Some(report) = report_of(&file("json"))? {
+                round.0.insert(run, report);
+            }
+            if let Some(command) = text_of(&file("command"))? {
+                self.commands.entry(run).or_insert(command);
+            }
+        }
+        self.rounds.push(round);
+        Ok(())
+    }
+
+    /// The versions of the program in all reports. More than one, and figures of different programs are mixed.
+    pub(super) fn versions(&self) -> BTreeSet<String> {
+        let mut versions = BTreeSet::new();
+        for report in self.rounds.iter().flat_map(|round| round.0.values()) {
+            let entries = report["runs"].as_array().into_iter().flatten();
+            let found = std::iter::once(report).chain(entries.map(|entry| &entry["report"]));
+            versions.extend(found.filter_map(|report| report["git"].as_str().map(str::to_owned)));
+        }
+        versions
+    }
+}
+
+/// A file without the end of its last line; none when there is no such file.
+fn text_of(path: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim_end().to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
+fn report_of(path: &Path) -> Result<Option<Value>> {
+    let Some(text) = text_of(path)? else { return Ok(None) };
+    let report: Value = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+    if !report.is_object() {
+        bail!("{}: not a report", path.display());
+    }
+    Ok(Some(report))
+}
