@@ -69,6 +69,7 @@ mod poison;
 mod pool;
 mod recovery;
 mod row;
+mod signal;
 mod space;
 mod store;
 mod txn;

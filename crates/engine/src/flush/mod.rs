@@ -89,8 +89,6 @@ pub(crate) struct Flush {
     work: Condvar,
     /// A job was done.
     done: Condvar,
-    wake: Mutex<bool>,
-    woken: Condvar,
     doublewrite: Option<DoublewriteFile>,
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
@@ -102,7 +100,8 @@ pub(crate) struct Flush {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Vec<Arc<Frame>>>,
-    in_work: usize,
+    /// Grows with each job and checkpoint that is done.
+    progress: u64,
     stop: bool,
 }
 
@@ -132,8 +131,6 @@ impl Flush {
             queue: Mutex::default(),
             work: Condvar::new(),
             done: Condvar::new(),
-            wake: Mutex::new(false),
-            woken: Condvar::new(),
             doublewrite,
             checkpointing: Mutex::new(()),
             is_running: AtomicBool::new(false),
@@ -158,12 +155,6 @@ impl Flush {
 
     pub(crate) fn writes_twice(&self) -> bool {
         self.doublewrite.is_some()
-    }
-
-    /// Makes the producer look around at once.
-    fn wake(&self) {
-        *self.wake.lock() = true;
-        self.woken.notify_one();
     }
 }
 
@@ -192,7 +183,7 @@ impl Core {
         self.flush.work.notify_all();
         self.flush.done.notify_all();
         self.wake_purge();
-        self.flush.wake();
+        self.pool.needs_flush.raise();
     }
 
     pub(crate) fn has_threads(&self) -> bool {
@@ -202,13 +193,7 @@ impl Core {
     fn produce(&self) {
         let mut log_synced = Instant::now();
         while self.has_threads() {
-            {
-                let mut wake = self.flush.wake.lock();
-                if !*wake {
-                    self.flush.woken.wait_for(&mut wake, INTERVAL);
-                }
-                *wake = false;
-            }
+            self.pool.needs_flush.wait_for(INTERVAL);
             if self.poison.check().is_err() {
                 // Nothing will be written any more, but writers must be let go.
                 self.flush.done.notify_all();
@@ -220,15 +205,20 @@ impl Core {
             for job in self.due_jobs() {
                 self.submit(job);
             }
-            if self.checkpoint_is_due() {
-                let _ = self.checkpoint();
+            if self.checkpoint_is_due() && self.checkpoint().is_ok() {
+                self.note_progress();
             }
             if log_synced.elapsed() >= self.options.relaxed_interval {
                 let _ = self.log.reach(self.log.next(), Until::Flushed);
                 log_synced = Instant::now();
             }
-            self.flush.done.notify_all();
         }
+    }
+
+    /// Lets those look who wait for room in the log or the pool.
+    fn note_progress(&self) {
+        self.flush.queue.lock().progress += 1;
+        self.flush.done.notify_all();
     }
 
     /// What should be flushed now: pages that eviction wants, pages whose changes keep too much log,
@@ -266,7 +256,6 @@ impl Core {
                 let mut queue = self.flush.queue.lock();
                 loop {
                     if let Some(job) = queue.jobs.pop_front() {
-                        queue.in_work += 1;
                         break job;
                     }
                     if queue.stop {
@@ -277,8 +266,8 @@ impl Core {
             };
             // A failure has poisoned the store; whoever writes next is told.
             let _ = writer.write(self, &job);
-            self.flush.queue.lock().in_work -= 1;
-            self.flush.done.notify_all();
+            self.pool.take_back(job);
+            self.note_progress();
         }
     }
 
@@ -286,13 +275,16 @@ impl Core {
     pub(crate) fn flush_step(&self) -> Result<bool> {
         let jobs = self.due_jobs();
         let mut writer = Writer::default();
-        for job in &jobs {
-            writer.write(self, job)?;
+        let had_work = !jobs.is_empty();
+        for job in jobs {
+            let written = writer.write(self, &job);
+            self.pool.take_back(job);
+            written?;
         }
         if self.checkpoint_is_due() {
             self.checkpoint()?;
         }
-        Ok(!jobs.is_empty())
+        Ok(had_work)
     }
 
     /// Writes every page that is dirty now, and moves the checkpoint to the log's end. With nobody
@@ -305,7 +297,9 @@ impl Core {
             self.poison.check()?;
             let frames = self.pool.dirty.oldest_pages(until, ROUND_PAGES);
             for job in into_jobs(frames) {
-                writer.write(self, &job)?;
+                let written = writer.write(self, &job);
+                self.pool.take_back(job);
+                written?;
             }
             if self.pool.dirty.oldest().is_none_or(|oldest| oldest >= until) {
                 break;
@@ -349,12 +343,16 @@ impl Core {
             return Ok(());
         }
         self.flush.counters.throttled.fetch_add(1, Ordering::Relaxed);
+        let mut seen = self.flush.queue.lock().progress;
         while is_tight() {
             self.poison.check()?;
             if self.has_threads() {
-                self.flush.wake();
+                self.pool.needs_flush.raise();
                 let mut queue = self.flush.queue.lock();
-                self.flush.done.wait_for(&mut queue, INTERVAL);
+                if queue.progress == seen {
+                    self.flush.done.wait_for(&mut queue, INTERVAL);
+                }
+                seen = queue.progress;
             } else if !self.flush_step()? {
                 // Only pages in use are left in memory: let the caller make progress.
                 self.checkpoint()?;

@@ -84,10 +84,7 @@ impl Writer {
         let mut newest = Lsn(0);
         for frame in frames {
             let Some(space) = core.spaces.get(frame.id.table) else { continue };
-            let Some((image, lsn)) = self.take(core, frame, space, used) else {
-                frame.forget_wanted();
-                continue;
-            };
+            let Some((image, lsn)) = self.take(core, frame, space, used) else { continue };
             used += image.bytes;
             newest = newest.max(lsn);
             images.push(image);

@@ -76,7 +76,6 @@ impl DirtyList {
         for frame in frames {
             let since = Lsn(frame.in_flight_since.swap(0, Ordering::AcqRel));
             inner.in_flight.remove(&(since, frame.id)).expect("invariant 1");
-            frame.wanted.store(false, Ordering::Release);
             self.unsettled_bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
         }
     }

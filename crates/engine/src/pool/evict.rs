@@ -4,6 +4,12 @@
 //! queue, so a scan passes through the small queue and leaves the rest alone. A page that comes back
 //! soon after it left is remembered by a ghost and goes to the main queue at once. (Yang et al.,
 //! "FIFO queues are all you need for cache eviction", SOSP 2023.)
+//!
+//! A dirty page whose turn it is leaves its queue and is *wanted*: the flush is asked for it. When its job is
+//! done it comes back, to the front of the main queue if it may leave now. So each is asked for once, and
+//! eviction neither passes over it again and again nor takes the uses of hot pages meanwhile.
+//!
+//! Invariant: each frame is in one of the queues, or `wanted`. That flag changes under the shard's lock only.
 
 use std::{
     collections::VecDeque,
@@ -115,7 +121,7 @@ impl Shard {
         kept + in_frames
     }
 
-    /// Evicts one clean page that nobody uses. Dirty ones met on the way are put into `wanted`.
+    /// Evicts one clean page that nobody uses. Dirty ones met on the way leave their queue for `wanted`.
     /// `None` when a whole round found nothing.
     pub(super) fn evict(&mut self, budget_bytes: usize, wanted: &mut Vec<Arc<Frame>>) -> Option<Arc<Frame>> {
         // Each page is met at most this often: it has three uses to lose, and moves queues once.
@@ -129,14 +135,21 @@ impl Shard {
             if from_small {
                 self.small_bytes -= frame.memory_bytes;
             }
-            // The map holds one reference; the dirty list would hold another.
-            let free = Arc::strong_count(frame) == 1 && !frame.is_dirty();
-            if uses > 0 || !free {
-                if uses > 0 {
-                    frame.uses.store(if from_small { 0 } else { uses - 1 }, Ordering::Relaxed);
-                } else if frame.is_dirty() && !frame.wanted.swap(true, Ordering::Relaxed) {
-                    wanted.push(frame.clone());
+            if uses > 0 {
+                frame.uses.store(if from_small { 0 } else { uses - 1 }, Ordering::Relaxed);
+                self.main.push_back(id);
+                continue;
+            }
+            if frame.is_dirty() {
+                frame.wanted.store(true, Ordering::Relaxed);
+                wanted.push(frame.clone());
+                if from_small {
+                    self.remember(id);
                 }
+                continue;
+            }
+            // The map holds one reference.
+            if Arc::strong_count(frame) > 1 {
                 self.main.push_back(id);
                 continue;
             }
@@ -148,6 +161,19 @@ impl Shard {
             return Some(frame);
         }
         None
+    }
+
+    /// Puts a page that was wanted into a queue again.
+    pub(super) fn take_back(&mut self, frame: &Arc<Frame>) {
+        let is_here = self.frames.get(&frame.id).is_some_and(|f| Arc::ptr_eq(f, frame));
+        if !is_here || !frame.wanted.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        if frame.uses.load(Ordering::Relaxed) == 0 && !frame.is_dirty() {
+            self.main.push_front(frame.id);
+        } else {
+            self.main.push_back(frame.id);
+        }
     }
 
     fn remember(&mut self, id: PageId) {

@@ -45,7 +45,7 @@ pub(crate) struct Frame {
     pub(crate) disk_bytes: AtomicU32,
     /// Reading it failed: whoever waited for the latch must look again.
     pub(super) failed: AtomicBool,
-    /// Eviction asked for it to be flushed.
+    /// Eviction asked for it to be flushed, and keeps it in no queue until it was.
     pub(super) wanted: AtomicBool,
 }
 
@@ -78,11 +78,6 @@ impl Frame {
     /// Whether its only up-to-date copy is here.
     pub(super) fn is_dirty(&self) -> bool {
         self.dirty_since.load(Ordering::Acquire) != 0 || self.in_flight_since.load(Ordering::Acquire) != 0
-    }
-
-    /// Lets eviction ask for it again: it could not be flushed.
-    pub(crate) fn forget_wanted(&self) {
-        self.wanted.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn read(self: &Arc<Frame>) -> ReadGuard {

@@ -45,6 +45,7 @@ use crate::{
     error::{Error, Result},
     ids::{Lsn, PageId, PageNo, TableId},
     ops, row,
+    signal::Signal,
     space::Space,
 };
 use evict::Shard;
@@ -57,6 +58,9 @@ const SHARD_BYTES_MIN: usize = 64 * (16 << 10);
 /// Share of the budget that blocks without their pages may take. They hold twice to four times as much for
 /// their room, but each use costs a decompression and a second copy.
 const KEPT_SHARE: (usize, usize) = (5, 8);
+
+/// So many dirty pages in the way of eviction are flushed at once; fewer when the producer next looks.
+const WANTED_DUE: usize = 16;
 
 /// Counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,8 +84,10 @@ pub(crate) struct Pool {
     pub(crate) dirty: DirtyList,
     /// No image on the device has a greater LSN: the log's end when it was opened, or the newest written.
     newest_lsn: AtomicU64,
-    /// Dirty pages that eviction met.
+    /// Dirty pages that eviction met and the flush has not taken yet.
     wanted: Mutex<Vec<Arc<Frame>>>,
+    /// Raised when there are enough of them for a job, or a page that was brought in found no room.
+    pub(crate) needs_flush: Signal,
     hits: AtomicU64,
     misses: AtomicU64,
     evictions: AtomicU64,
@@ -112,6 +118,7 @@ impl Pool {
             dirty: DirtyList::default(),
             newest_lsn: AtomicU64::new(log_end.0),
             wanted: Mutex::default(),
+            needs_flush: Signal::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
@@ -149,6 +156,19 @@ impl Pool {
         }
     }
 
+    /// Lets pages leave again that the flush had in hand. The caller gives up its hold of them.
+    pub(crate) fn take_back(&self, frames: Vec<Arc<Frame>>) {
+        for frame in frames {
+            let mut shard = self.shard(frame.id).lock();
+            shard.take_back(&frame);
+            // Before the lock, or eviction would find it in use.
+            drop(frame);
+        }
+        if self.bytes() > self.budget_bytes {
+            self.shrink();
+        }
+    }
+
     /// Evicts from a shard until `bytes` more fit; returns the buffer of an evicted page.
     fn make_room(&self, shard: &mut Shard, bytes: usize) -> Option<AlignedBuf> {
         let budget = self.budget_bytes / self.shards.len();
@@ -175,13 +195,20 @@ impl Pool {
                 shard.keep_block(id, block);
             }
         }
+        let mut is_due = shard.bytes + bytes > budget;
         if !wanted.is_empty() {
-            self.wanted.lock().append(&mut wanted);
+            let mut all = self.wanted.lock();
+            let before = all.len();
+            all.append(&mut wanted);
+            is_due |= before < WANTED_DUE && all.len() >= WANTED_DUE;
+        }
+        if is_due {
+            self.needs_flush.raise();
         }
         buffer
     }
 
-    /// Dirty pages that stand in the way of eviction; each is named once until it was flushed.
+    /// Dirty pages that stand in the way of eviction. The caller gives them to [`Pool::take_back`].
     pub(crate) fn take_wanted(&self) -> Vec<Arc<Frame>> {
         std::mem::take(&mut *self.wanted.lock())
     }

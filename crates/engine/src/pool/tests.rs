@@ -60,11 +60,17 @@ fn dirty_pages_are_not_evicted_but_wanted() {
     assert_eq!(pool.bytes(), 100 * PAGE);
     let wanted = pool.take_wanted();
     assert!(!wanted.is_empty());
+    for page in 100..110 {
+        pool.read(&space, PageNo(page)).expect("read");
+    }
+    let asked_twice = |frame: &Arc<Frame>| wanted.iter().any(|before| Arc::ptr_eq(before, frame));
+    assert!(!pool.take_wanted().iter().any(asked_twice), "each is asked for once");
     for frame in &wanted {
         assert!(pool.dirty.take_off(&frame.try_read().expect("unlatched")));
     }
     pool.dirty.land(&wanted);
-    drop(wanted);
+    pool.take_back(wanted);
+    assert!(pool.bytes() < 100 * PAGE, "what was flushed may leave");
     for page in 100..200 {
         pool.read(&space, PageNo(page)).expect("read");
     }

@@ -44,6 +44,7 @@ use std::{
 pub(crate) use active::{Running, Txns};
 pub use history::HistoryStats;
 pub(crate) use history::Purge;
+use read::Kept;
 pub(crate) use read::{Reader, scan};
 use rollback::holds;
 pub(crate) use rollback::{purge, roll_back};
@@ -153,7 +154,7 @@ impl Txn {
         let node = Node::new(&leaf);
         match node.search(key) {
             Ok(slot) => {
-                let kept = read::visible(&self.core, reader, node.leaf_cell(slot))?;
+                let kept = read::visible(&self.core, reader, node.leaf_cell(slot))?.map(Kept::detached);
                 drop(leaf);
                 kept.map(|kept| kept.read(&self.core, space)).transpose()
             }
@@ -176,7 +177,7 @@ impl Txn {
         let (kept, is_written) = match node.search(key) {
             Ok(slot) => {
                 let cell = node.leaf_cell(slot);
-                (read::visible(&self.core, self.reader(), cell)?, cell.txn == me)
+                (read::visible(&self.core, self.reader(), cell)?.map(Kept::detached), cell.txn == me)
             }
             Err(_) => (None, false),
         };

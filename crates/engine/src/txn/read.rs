@@ -4,6 +4,8 @@
 //! its view does not see the writer. Each record on that way is kept for the view (undo's invariant 4).
 
 use std::{
+    borrow::Cow,
+    mem,
     ops::{Bound, ControlFlow},
     sync::Arc,
 };
@@ -53,59 +55,131 @@ impl Reader<'_> {
 }
 
 /// A value as a leaf or an undo record holds it.
-pub(crate) enum Found {
-    Short(Vec<u8>),
+enum Found<'c> {
+    Short(Cow<'c, [u8]>),
     Long(Reference),
 }
 
-impl Found {
-    fn new(flags: u8, value: &[u8]) -> Found {
+impl<'c> Found<'c> {
+    fn new(flags: u8, value: Cow<'c, [u8]>) -> Found<'c> {
         if flags & OVERFLOW == 0 {
-            Found::Short(value.to_vec())
+            Found::Short(value)
         } else {
-            Found::Long(Reference::parse(value).expect("proven when leaf or undo record was read"))
+            Found::Long(Reference::parse(&value).expect("proven when leaf or undo record was read"))
         }
     }
 }
 
 /// A value that was found under a leaf's latch, and the ticket that keeps it readable without.
-pub(crate) struct Kept<'a> {
-    found: Found,
+pub(crate) struct Kept<'a, 'c> {
+    found: Found<'c>,
     ticket: Option<Ticket<'a>>,
 }
 
-impl<'a> Kept<'a> {
+impl<'a, 'c> Kept<'a, 'c> {
     /// The caller still holds the leaf's latch.
-    fn new(core: &'a Core, found: Found) -> Kept<'a> {
+    fn new(core: &'a Core, found: Found<'c>) -> Kept<'a, 'c> {
         let ticket = matches!(found, Found::Long(_)).then(|| core.chain_readers.enter());
         Kept { found, ticket }
+    }
+
+    /// The same without the leaf.
+    pub(crate) fn detached(self) -> Kept<'a, 'static> {
+        let found = match self.found {
+            Found::Short(value) => Found::Short(Cow::Owned(value.into_owned())),
+            Found::Long(reference) => Found::Long(reference),
+        };
+        Kept { found, ticket: self.ticket }
     }
 
     /// The value; the caller holds no latch any more.
     pub(crate) fn read(self, core: &Core, space: &Arc<Space>) -> Result<Vec<u8>> {
         match (self.found, self.ticket) {
-            (Found::Short(value), _) => Ok(value),
+            (Found::Short(value), _) => Ok(value.into_owned()),
             (Found::Long(reference), Some(ticket)) => overflow::read(core, space, reference, &ticket),
             (Found::Long(_), None) => unreachable!("made with a ticket"),
         }
     }
+}
 
-    fn long_bytes(&self) -> u64 {
-        match &self.found {
-            Found::Short(_) => 0,
-            Found::Long(reference) => reference.bytes.into(),
+/// Records copied from a leaf, in the order of the scan. The memory is used again for the next leaf.
+#[derive(Default)]
+struct Copied<'a> {
+    /// Keys and short values, back to back.
+    bytes: Vec<u8>,
+    /// Length of each key, and the value.
+    records: Vec<(usize, Value<'a>)>,
+    long_bytes: u64,
+}
+
+enum Value<'a> {
+    /// So many bytes behind the key.
+    Short(usize),
+    Kept(Kept<'a, 'static>),
+    Read(Vec<u8>),
+}
+
+impl<'a> Copied<'a> {
+    fn push(&mut self, key: &[u8], kept: Kept<'a, '_>) {
+        self.bytes.extend_from_slice(key);
+        let value = match &kept.found {
+            Found::Short(value) => {
+                self.bytes.extend_from_slice(value);
+                Value::Short(value.len())
+            }
+            Found::Long(reference) => {
+                self.long_bytes += u64::from(reference.bytes);
+                Value::Kept(kept.detached())
+            }
+        };
+        self.records.push((key.len(), value));
+    }
+
+    fn is_enough(&self) -> bool {
+        self.records.len() >= SCAN_RECORDS || self.long_bytes >= SCAN_LONG_BYTES
+    }
+
+    /// Calls `each` with all records until it breaks, and forgets them. The caller holds no latch.
+    fn pass_on(
+        &mut self,
+        core: &Core,
+        space: &Arc<Space>,
+        each: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        // All are read before the first call: it may wait for what waits for tickets.
+        for (_, value) in &mut self.records {
+            *value = match mem::replace(value, Value::Short(0)) {
+                Value::Kept(kept) => Value::Read(kept.read(core, space)?),
+                other => other,
+            };
         }
+        let mut rest = &self.bytes[..];
+        for (key_bytes, value) in &self.records {
+            let key = rest.split_off(..*key_bytes).expect("pushed with its key");
+            let value = match value {
+                Value::Short(bytes) => rest.split_off(..*bytes).expect("pushed with its value"),
+                Value::Read(value) => value,
+                Value::Kept(_) => unreachable!("read above"),
+            };
+            if each(key, value).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        self.bytes.clear();
+        self.records.clear();
+        self.long_bytes = 0;
+        Ok(ControlFlow::Continue(()))
     }
 }
 
 /// The version of a leaf record that `reader` sees, `None` when there is none. The caller holds the
 /// leaf's latch, so the record's writer can neither change it nor take it back meanwhile; if the
 /// writer finishes, it has committed. Like [`Kept::new`] it is made good by [`Reader::check`] behind it.
-pub(crate) fn visible<'a>(
+pub(crate) fn visible<'a, 'c>(
     core: &'a Core,
     reader: Reader<'_>,
-    cell: LeafCell<'_>,
-) -> Result<Option<Kept<'a>>> {
+    cell: LeafCell<'c>,
+) -> Result<Option<Kept<'a, 'c>>> {
     let found = find_visible(core, reader, cell);
     let kept = found.map(|found| found.map(|found| Kept::new(core, found)));
     // What a view that was given up leads to may be anything, damage too. Who was told that it is good has
@@ -114,8 +188,8 @@ pub(crate) fn visible<'a>(
     kept
 }
 
-fn find_visible(core: &Core, reader: Reader<'_>, cell: LeafCell<'_>) -> Result<Option<Found>> {
-    let current = || if cell.is_deleted() { None } else { Some(Found::new(cell.flags, cell.value)) };
+fn find_visible<'c>(core: &Core, reader: Reader<'_>, cell: LeafCell<'c>) -> Result<Option<Found<'c>>> {
+    let current = || (!cell.is_deleted()).then(|| Found::new(cell.flags, Cow::Borrowed(cell.value)));
     if reader.sees(core, cell.txn) {
         return Ok(current());
     }
@@ -147,7 +221,7 @@ fn find_visible(core: &Core, reader: Reader<'_>, cell: LeafCell<'_>) -> Result<O
         }
         if record.old_txn != txn && reader.sees(core, record.old_txn) {
             let is_deleted = record.old_flags & DELETED != 0;
-            return Ok((!is_deleted).then(|| Found::new(record.old_flags, &value)));
+            return Ok((!is_deleted).then(|| Found::new(record.old_flags, Cow::Owned(value))));
         }
         (txn, ptr) = (record.old_txn, record.old_undo);
     }
@@ -180,12 +254,11 @@ pub(crate) fn scan(
         (Bound::Included(end), Direction::Backward) => key < end,
         (Bound::Excluded(end), Direction::Backward) => key <= end,
     };
-    let mut records = Vec::new();
+    let mut copied = Copied::default();
     while let Some(at) = start.take() {
         let leaf = tree.scan_leaf(&at, direction)?;
         let node = Node::new(&leaf.page);
         let mut is_done = false;
-        let mut long_bytes = 0;
         let slots = leaf.slots;
         for i in 0..slots.len() {
             let slot = if direction == Direction::Forward { slots.start + i } else { slots.end - 1 - i };
@@ -195,11 +268,9 @@ pub(crate) fn scan(
                 break;
             }
             if let Some(kept) = visible(core, reader, cell)? {
-                long_bytes += kept.long_bytes();
-                records.push((cell.key.to_vec(), kept));
+                copied.push(cell.key, kept);
             }
-            let is_enough = records.len() >= SCAN_RECORDS || long_bytes >= SCAN_LONG_BYTES;
-            if is_enough && i + 1 < slots.len() {
+            if copied.is_enough() && i + 1 < slots.len() {
                 start = Some(Start::Behind(cell.key.to_vec()));
                 break;
             }
@@ -210,15 +281,8 @@ pub(crate) fn scan(
         // Records that the view should see may have been purged from the leaf.
         reader.check()?;
         drop(leaf.page);
-        // All are read before the first call: it may wait for what waits for tickets.
-        let mut values = Vec::with_capacity(records.len());
-        for (key, kept) in records.drain(..) {
-            values.push((key, kept.read(core, space)?));
-        }
-        for (key, value) in values {
-            if each(&key, &value).is_break() {
-                return Ok(());
-            }
+        if copied.pass_on(core, space, &mut each)?.is_break() {
+            return Ok(());
         }
     }
     Ok(())

@@ -21,15 +21,19 @@
 //! Lock order: page latches, then `state`, then the list of dirty pages. No lock is held across I/O;
 //! the leader owns the end of the files by `leading`.
 //!
-//! Each sync is a *turn*. One that has ended wakes those whom it covers, and one of those whom no turn covers,
-//! who leads the next unless somebody new came first; whoever leads covers all others. [`SYNCS_MAX`] turns may be
-//! under way, and one is waited for that has not begun: so conditions do, one more than that, by turn. A sync
-//! that ends covers all older ones too, so turns under way have numbers without gaps. Whoever finds the log
-//! stopped wakes all: it may be the one that was woken.
+//! [`SYNCS_MAX`] syncs may be under way. Each write and each sync that ends wakes those who waited for it, and one
+//! of those whom no sync under way covers, if another may begin: that one leads the next unless somebody new came
+//! first. Whoever leads covers all who wait by then. A sync that ends covers all older ones too. So somebody leads,
+//! or was woken to, as long as somebody waits whom no sync under way covers. Whoever finds the log stopped wakes
+//! all: it may be the one that was woken.
+//!
+//! Who is woken looks at `flushed` and `written` without the lock, and each has a signal of their own: on a busy
+//! machine the members of a group would otherwise be woken one after the other, each by the one before.
 
 mod files;
 pub(crate) mod format;
 mod reader;
+mod waiting;
 
 pub(crate) use files::{LogFiles, STRETCH_BYTES, is_log_file};
 pub(crate) use format::Record;
@@ -45,10 +49,11 @@ use std::{
 };
 
 use lacuna_device::AlignedBuf;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{error::Result, ids::Lsn, poison::Poison, pool::DirtyList};
 use format::{GroupBuilder, SECTOR};
+use waiting::{Waiting, wake};
 
 /// A group is sealed when it has this many bytes, or a sixteenth of the log: recovery starts reading
 /// at a group, so a group must be a small part of what the log may hold.
@@ -76,13 +81,11 @@ pub(crate) struct Log {
     group_bytes: usize,
     poison: Arc<Poison>,
     state: Mutex<State>,
-    /// Copies of two fields of `state`, for looks without a lock.
+    /// Copies of fields of `state`, for looks without a lock.
     next_hint: AtomicU64,
     checkpoint_hint: AtomicU64,
-    /// Signalled when a turn of this number, modulo their number, has ended, and for one waiter when it may begin.
-    turns: [Condvar; SYNCS_MAX + 1],
-    /// Signalled when groups were written, for those that wait for no more.
-    groups_written: Condvar,
+    written_hint: AtomicU64,
+    flushed_hint: AtomicU64,
 }
 
 struct State {
@@ -94,30 +97,27 @@ struct State {
     written: Lsn,
     flushed: Lsn,
     checkpoint: Lsn,
-    /// Number of the last turn that has begun.
-    turn: usize,
-    /// What the leader is about to reach, if there is one.
-    leading: Option<Reach>,
+    /// Somebody writes groups.
+    is_led: bool,
     /// Where the log ends that is being synced by those who lead no more, oldest first.
-    syncing: VecDeque<(usize, Lsn)>,
+    syncing: VecDeque<Lsn>,
+    /// All who wait, but for those who lead or sync.
+    waiting: Waiting,
     spare: Vec<u8>,
     stats: LogStats,
 }
 
 impl State {
-    /// The turn under way that will flush the log up to `lsn`.
-    fn turn_for(&self, lsn: Lsn) -> Option<usize> {
-        let leading = self.leading.filter(|reach| reach.sync).map(|reach| (self.turn, reach.end));
-        let mut turns = self.syncing.iter().copied().chain(leading);
-        turns.find(|(_, end)| lsn <= *end).map(|(turn, _)| turn)
+    fn is_reached(&self, lsn: Lsn, until: Until) -> bool {
+        lsn <= if until == Until::Flushed { self.flushed } else { self.written }
     }
-}
 
-/// Where a leader takes the log.
-#[derive(Clone, Copy)]
-struct Reach {
-    end: Lsn,
-    sync: bool,
+    /// Whether one who waits for `lsn` has to lead: nobody else does, and no sync under way covers it. Where
+    /// `syncs_max` are under way another one must end first.
+    fn may_lead(&self, lsn: Lsn, until: Until, syncs_max: usize) -> bool {
+        let is_covered = || self.syncing.back().is_some_and(|end| lsn <= *end);
+        !self.is_led && (until == Until::Written || (self.syncing.len() < syncs_max && !is_covered()))
+    }
 }
 
 /// Counters of the log.
@@ -154,9 +154,9 @@ impl Log {
             written: end,
             flushed: end,
             checkpoint,
-            turn: 0,
-            leading: None,
+            is_led: false,
             syncing: VecDeque::new(),
+            waiting: Waiting::default(),
             spare: Vec::new(),
             stats: LogStats::default(),
         };
@@ -169,8 +169,8 @@ impl Log {
             state: Mutex::new(state),
             next_hint: AtomicU64::new(end.0),
             checkpoint_hint: AtomicU64::new(checkpoint.0),
-            turns: Default::default(),
-            groups_written: Condvar::new(),
+            written_hint: AtomicU64::new(end.0),
+            flushed_hint: AtomicU64::new(end.0),
         })
     }
 
@@ -241,97 +241,90 @@ impl Log {
     /// Returns once all of the log up to `lsn` is written or flushed. One of the callers does it
     /// for all.
     pub(crate) fn reach(&self, lsn: Lsn, until: Until) -> Result<()> {
-        let sync = until == Until::Flushed || !self.ordered;
-        let mut state = self.state.lock();
+        let until = if self.ordered { until } else { Until::Flushed };
+        let reached = if until == Until::Flushed { &self.flushed_hint } else { &self.written_hint };
         loop {
-            if let Err(e) = self.poison.check() {
-                self.wake_all(); // this one may be the only one that was woken
-                return Err(e);
-            }
-            let reached = if sync { state.flushed } else { state.written };
-            if reached >= lsn {
+            if reached.load(Ordering::Acquire) >= lsn.0 && self.poison.check().is_ok() {
                 return Ok(());
             }
-            if sync && let Some(turn) = state.turn_for(lsn) {
-                self.turns[turn % self.turns.len()].wait(&mut state);
-            } else if sync && !self.may_begin_turn(&state) {
-                self.next_turn(&state).wait(&mut state);
-            } else if state.leading.is_some() {
-                self.groups_written.wait(&mut state);
+            let mut state = self.state.lock();
+            if let Err(e) = self.poison.check() {
+                let all = state.waiting.take_all(); // this one may be the only one that was woken
+                drop(state);
+                wake(all);
+                return Err(e);
+            }
+            if state.is_reached(lsn, until) {
+                return Ok(());
+            }
+            if state.may_lead(lsn, until, self.syncs_max()) {
+                self.lead(state, until)?;
             } else {
-                state = self.lead(state, sync)?;
+                let woken = state.waiting.join(lsn, until);
+                drop(state);
+                woken.wait();
             }
         }
     }
 
     /// Writes all that was appended by now, as the one leader, and syncs it: on an `ordered` place when it no
     /// longer leads.
-    fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>, sync: bool) -> Result<MutexGuard<'a, State>> {
+    fn lead(&self, mut state: MutexGuard<'_, State>, until: Until) -> Result<()> {
         if !state.open.is_empty() {
             self.seal(&mut state);
         }
         let end = state.open.start();
-        state.turn += usize::from(sync);
-        let turn = state.turn;
-        state.leading = Some(Reach { end, sync });
+        state.is_led = true;
         let groups = mem::take(&mut state.sealed);
         state.sealed_bytes = 0;
         drop(state);
         let outcome = self.write_groups(&groups);
-        let mut state = self.state.lock();
-        state.leading = None;
-        self.checked(outcome)?;
-        state.written = end;
-        state.stats.groups += groups.len() as u64;
-        state.stats.written_bytes += groups.iter().map(|g| g.1.len() as u64).sum::<u64>();
-        state.spare = groups.into_iter().next_back().map(|g| g.1).unwrap_or_default();
-        self.groups_written.notify_all();
-        if !sync {
-            self.next_turn(&state).notify_one();
-            return Ok(state);
+        self.change(outcome, |state| {
+            state.is_led = false;
+            state.written = end;
+            state.stats.groups += groups.len() as u64;
+            state.stats.written_bytes += groups.iter().map(|g| g.1.len() as u64).sum::<u64>();
+            state.spare = groups.into_iter().next_back().map(|g| g.1).unwrap_or_default();
+            if until == Until::Flushed {
+                state.syncing.push_back(end);
+            }
+        })?;
+        if until == Until::Written {
+            return Ok(());
         }
-        state.syncing.push_back((turn, end));
-        if self.may_begin_turn(&state) {
-            self.next_turn(&state).notify_one();
-        }
-        drop(state);
         let outcome = self.files.sync();
-        let mut state = self.state.lock();
-        self.checked(outcome)?;
-        state.stats.syncs += 1;
-        let covered = state.syncing.partition_point(|(_, covered)| *covered <= end);
-        for (turn, _) in state.syncing.drain(..covered) {
-            self.turns[turn % self.turns.len()].notify_all();
-        }
-        state.flushed = state.flushed.max(end);
-        self.next_turn(&state).notify_one();
-        Ok(state)
-    }
-
-    /// Whether a group may be written now and synced. On a place that is not `ordered` only after all others
-    /// are flushed (invariant 2).
-    fn may_begin_turn(&self, state: &State) -> bool {
-        state.leading.is_none() && state.syncing.len() < if self.ordered { SYNCS_MAX } else { 1 }
-    }
-
-    /// Where those wait whom no turn covers.
-    fn next_turn(&self, state: &State) -> &Condvar {
-        &self.turns[(state.turn + 1) % self.turns.len()]
-    }
-
-    fn wake_all(&self) {
-        self.turns.iter().chain([&self.groups_written]).for_each(|condition| {
-            condition.notify_all();
-        });
-    }
-
-    /// Stops the log if `outcome` is an error.
-    fn checked(&self, outcome: Result<()>) -> Result<()> {
-        outcome.map_err(|e| {
-            let error = self.poison.set(e);
-            self.wake_all();
-            error
+        self.change(outcome, |state| {
+            state.stats.syncs += 1;
+            let covered = state.syncing.partition_point(|covered| *covered <= end);
+            state.syncing.drain(..covered);
+            state.flushed = state.flushed.max(end);
         })
+    }
+
+    /// Notes what a leader has reached, and wakes whom that concerns; or stops the log and wakes all.
+    fn change(&self, outcome: Result<()>, note: impl FnOnce(&mut State)) -> Result<()> {
+        let mut state = self.state.lock();
+        let outcome = outcome.map(|()| note(&mut state)).map_err(|e| self.poison.set(e));
+        let mut waiting = mem::take(&mut state.waiting);
+        let woken = match outcome {
+            Ok(()) => waiting.take(
+                |lsn, until| state.is_reached(lsn, until),
+                |lsn, until| state.may_lead(lsn, until, self.syncs_max()),
+            ),
+            Err(_) => waiting.take_all(),
+        };
+        state.waiting = waiting;
+        self.written_hint.store(state.written.0, Ordering::Release);
+        self.flushed_hint.store(state.flushed.0, Ordering::Release);
+        drop(state);
+        wake(woken);
+        outcome
+    }
+
+    /// Syncs that may be under way: on a place that is not `ordered` a group is written only after all others are
+    /// flushed (invariant 2).
+    fn syncs_max(&self) -> usize {
+        if self.ordered { SYNCS_MAX } else { 1 }
     }
 
     /// The leader's writes, without a lock. On a place that is not `ordered` each group is flushed before the

@@ -6,6 +6,7 @@ use lacuna_device::{
     BatchOp, Error as DeviceError, File, FileId, FileProps, MemPlace, Place, PlaceStats,
     Result as DeviceResult, StreamHint,
 };
+use parking_lot::Condvar;
 
 use super::*;
 
