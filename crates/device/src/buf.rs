@@ -2,16 +2,62 @@
 #![allow(unsafe_code)] // One allocation with a chosen alignment, which `Vec` cannot express.
 
 use std::{
-    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
+    alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error},
     ops::{Deref, DerefMut},
     ptr::NonNull,
+    sync::Arc,
 };
+
+use rustix::mm::{Advice, madvise};
+
+/// A huge page of the system, on most machines: to send a buffer that lies in one to a device, the kernel looks
+/// up one page instead of hundreds.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// A zeroed byte buffer of fixed length, aligned to 4096 bytes.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
+    /// What it is a part of; else it has an allocation of its own.
+    within: Option<Arc<HugePage>>,
 }
+
+/// Memory of several buffers.
+struct HugePage(NonNull<u8>);
+
+impl HugePage {
+    const LAYOUT: Layout = match Layout::from_size_align(HUGE_PAGE, HUGE_PAGE) {
+        Ok(layout) => layout,
+        Err(_) => unreachable!(),
+    };
+
+    /// Zeros.
+    fn new() -> HugePage {
+        // SAFETY: the layout's size is not zero.
+        let raw = unsafe { alloc(Self::LAYOUT) };
+        let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(Self::LAYOUT) };
+        if cfg!(not(miri)) {
+            // SAFETY: these are whole pages of the allocation, and what they hold is not changed. It is advice: a
+            // system that has no huge page to give serves as well with small ones.
+            let _ = unsafe { madvise(raw.cast(), HUGE_PAGE, Advice::LinuxHugepage) };
+        }
+        // SAFETY: all of it is in the allocation, which nobody else knows.
+        unsafe { raw.write_bytes(0, HUGE_PAGE) };
+        HugePage(ptr)
+    }
+}
+
+impl Drop for HugePage {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this very layout, freed once.
+        unsafe { dealloc(self.0.as_ptr(), Self::LAYOUT) }
+    }
+}
+
+// SAFETY: it gives no access to the memory; the buffers within do, each to a part of its own.
+unsafe impl Send for HugePage {}
+// SAFETY: as above.
+unsafe impl Sync for HugePage {}
 
 impl AlignedBuf {
     /// Alignment in bytes; enough for any device's direct I/O.
@@ -20,13 +66,28 @@ impl AlignedBuf {
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> AlignedBuf {
         if len == 0 {
-            return AlignedBuf { ptr: NonNull::dangling(), len };
+            return AlignedBuf { ptr: NonNull::dangling(), len, within: None };
         }
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let raw = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        AlignedBuf { ptr, len }
+        AlignedBuf { ptr, len, within: None }
+    }
+
+    /// Buffers of `len` zero bytes for long use with a device: as many as fill a huge page of the system, if those
+    /// are a few, else a single one.
+    pub fn for_long_use(len: usize) -> Vec<AlignedBuf> {
+        if !(HUGE_PAGE / 8..=HUGE_PAGE).contains(&len) || !HUGE_PAGE.is_multiple_of(len) {
+            return vec![AlignedBuf::zeroed(len)];
+        }
+        let page = Arc::new(HugePage::new());
+        let part = |at| {
+            // SAFETY: all of the part lies in the allocation.
+            let ptr = unsafe { page.0.add(at) };
+            AlignedBuf { ptr, len, within: Some(Arc::clone(&page)) }
+        };
+        (0..HUGE_PAGE).step_by(len).map(part).collect()
     }
 
     /// Where the memory begins. It is borrowed by nobody: who uses it must know who else does.
@@ -41,7 +102,7 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.len > 0 {
+        if self.len > 0 && self.within.is_none() {
             // SAFETY: allocated in `zeroed` with this very layout, freed once.
             unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
         }
@@ -73,5 +134,33 @@ unsafe impl Sync for AlignedBuf {}
 impl std::fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "AlignedBuf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_share_a_huge_page_and_nothing_else() {
+        let mut buffers = AlignedBuf::for_long_use(1 << 20);
+        assert_eq!(buffers.len(), 2);
+        for (buffer, byte) in buffers.iter_mut().zip(1..) {
+            assert!(buffer.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN) && buffer.len() == 1 << 20);
+            assert!(buffer.iter().all(|byte| *byte == 0));
+            buffer.fill(byte);
+        }
+        let (last, first) = (buffers.pop().unwrap(), buffers.pop().unwrap());
+        assert!(first.iter().all(|byte| *byte == 1));
+        drop(first);
+        assert!(last.iter().all(|byte| *byte == 2), "it lives as long as one of them");
+    }
+
+    #[test]
+    fn odd_lengths_have_memory_of_their_own() {
+        for len in [0, 100, 64 << 10, 600 << 10, 4 << 20] {
+            let buffers = AlignedBuf::for_long_use(len);
+            assert_eq!(buffers.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), [len]);
+        }
     }
 }

@@ -30,6 +30,9 @@ use crate::{
 const LOG_BYTES_MIN: u64 = 1 << 30;
 const LOG_PER_MAP: u64 = 32;
 
+/// Dead segments for which a flush is worth it even where fewer are kept ahead than twice as many.
+const FLUSHED_TOGETHER: usize = 8;
+
 /// Eighths of the memory for the map that changed leaves may take before they are written out, and
 /// before writers do that themselves.
 pub(crate) const DIRTY_SHARE: u64 = 4;
@@ -55,13 +58,13 @@ impl Store {
         self.must_write()?;
         let mut turn = self.maintenance.lock();
         let plan = {
-            let log = self.log.lock();
+            let mut log = self.log.lock();
             self.check_poison(&log)?;
             let map = self.map.read();
             match work {
-                Work::Due => self.due(&log, &map),
+                Work::Due => self.due(&mut log, &map, &mut turn),
                 Work::Checkpoint => Some(Plan::Checkpoint),
-                Work::Gc => self.victim(&log, &map).map(Plan::Collect),
+                Work::Gc => self.victim(&log, &map, &mut turn).map(Plan::Collect),
             }
         };
         let Some(plan) = plan else { return Ok(false) };
@@ -77,7 +80,7 @@ impl Store {
         let mut turn = self.maintenance.lock();
         loop {
             let plan = {
-                let log = self.log.lock();
+                let mut log = self.log.lock();
                 self.check_poison(&log)?;
                 let map = self.map.read();
                 let missing = missing(&log, &map);
@@ -85,7 +88,7 @@ impl Store {
                     return Ok(());
                 }
                 let target = missing + self.ahead(&log);
-                let plan = self.plan(&log, &map, target);
+                let plan = self.plan(&mut log, &map, &mut turn, target);
                 // A reader may pin what could be freed. It waits for nobody, so it will be gone soon.
                 let plan = plan.or((self.waiting(&log, &map).reader > 0).then_some(Plan::Flush));
                 plan.ok_or_else(|| self.full(&log, &map))?
@@ -112,7 +115,7 @@ impl Store {
 
     /// What a batch of `bytes` at `point` costs its writer, the batch being in the log.
     pub(crate) fn owed(&self, log: &Log, point: AppendPoint, bytes: u64) -> Owed {
-        let missing = self.low_water(log).saturating_sub(log.free.len());
+        let missing = self.lacking(log);
         if missing == 0 {
             return Owed::NOTHING;
         }
@@ -143,7 +146,7 @@ impl Store {
     }
 
     fn owes(&self, log: &Log, target: u64) -> bool {
-        !throttle::is_paid(target, log.counters.gc_bytes) && log.free.len() < self.low_water(log)
+        !throttle::is_paid(target, log.counters.gc_bytes) && self.lacking(log) > 0
     }
 
     /// Waits until the thread has moved up to `target`, but not longer than collection goes on, not at all
@@ -195,20 +198,29 @@ impl Store {
     }
 
     /// What brings `missing` more free segments nearer, if anything does.
-    fn plan(&self, log: &Log, map: &Map, missing: usize) -> Option<Plan> {
+    fn plan(&self, log: &mut Log, map: &Map, turn: &mut Turn, missing: usize) -> Option<Plan> {
+        // A flush waits for all that is on its way, so it shall be worth it; but who needs much shall not wait
+        // until it is there at once.
+        let ahead = self.ahead(log);
+        let worth_a_flush = missing.min(ahead).min(FLUSHED_TOGETHER).max(ahead / 2);
+        if log.coming < worth_a_flush
+            && let Some(victim) = self.chosen_victim(log, map, turn)
+        {
+            return Some(Plan::Collect(victim));
+        }
         let waiting = self.waiting(log, map);
+        log.coming = waiting.ready + waiting.flush;
         if waiting.ready > 0 {
             return Some(Plan::Free);
         }
-        // A flush waits for all that is on its way, so it shall be worth it.
-        if waiting.flush >= missing.min(self.ahead(log)).max(self.ahead(log) / 2) {
+        if waiting.flush >= worth_a_flush {
             return Some(Plan::Flush);
         }
         let gain = waiting.checkpoint + self.checkpoint_shrinks_by(log);
         if gain >= missing.max(self.pace()) {
             return Some(Plan::Checkpoint);
         }
-        if let Some(victim) = self.victim(log, map) {
+        if let Some(victim) = self.victim(log, map, turn) {
             return Some(Plan::Collect(victim));
         }
         if waiting.flush > 0 || log.sealed_tails() {
@@ -240,6 +252,13 @@ impl Store {
         reserve + self.ahead(log)
     }
 
+    /// Free segments that writers shall see to. Those that a flush brings count as free, but not as more than half
+    /// of what is kept: before all is taken, a writer waits.
+    fn lacking(&self, log: &Log) -> usize {
+        let coming = log.coming.min(self.ahead(log) / 2);
+        self.low_water(log).saturating_sub(log.free.len() + coming)
+    }
+
     /// Whether [`Store::due`] may find something; cheap.
     pub(crate) fn is_due(&self, log: &Log) -> bool {
         log.free.len() < self.low_water(log) || self.checkpoint_due(log)
@@ -250,7 +269,7 @@ impl Store {
         log.bytes_since_checkpoint >= LOG_BYTES_MIN.max(map_bytes * LOG_PER_MAP)
     }
 
-    fn due(&self, log: &Log, map: &Map) -> Option<Plan> {
+    fn due(&self, log: &mut Log, map: &Map, turn: &mut Turn) -> Option<Plan> {
         if self.is_write_back_due(map, DIRTY_SHARE) {
             return Some(Plan::WriteBack);
         }
@@ -258,7 +277,7 @@ impl Store {
             return Some(Plan::Checkpoint);
         }
         let missing = self.low_water(log).saturating_sub(log.free.len());
-        let plan = (missing > 0).then(|| self.plan(log, map, missing))??;
+        let plan = (missing > 0).then(|| self.plan(log, map, turn, missing))??;
         // Nearly full segments are left to writers that really need them: moving them ahead of time
         // costs more wear than it saves waiting. Those that are slowed down do need them.
         let is_pressing = self.options.background && missing * 2 > self.ahead(log);
@@ -363,5 +382,34 @@ fn run(store: &Store) {
         if result.is_err() && store.log.lock().poison.is_some() {
             return;
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use lacuna_device::{BlockDevice, MemDevice};
+
+    use super::*;
+    use crate::{FormatOptions, Options, recovery, superblock};
+
+    #[test]
+    fn what_a_flush_brings_is_as_good_as_free_up_to_a_half() {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(256 << 20));
+        superblock::format(&*device, &FormatOptions::default()).unwrap();
+        let store = recovery::open(device, Options::default()).unwrap();
+        let mut log = store.log.lock();
+        let (low_water, ahead) = (store.low_water(&log), store.ahead(&log));
+        assert!(ahead >= 8 && log.free.len() > low_water);
+        log.free.truncate(low_water - 3);
+        let lacking = |log: &mut Log, coming| {
+            log.coming = coming;
+            (store.lacking(log), store.owed(log, AppendPoint::Log, 4096) == Owed::NOTHING)
+        };
+        assert_eq!(
+            [0, 2, 3, 9].map(|coming| lacking(&mut log, coming)),
+            [(3, false), (1, false), (0, true), (0, true)]
+        );
+        log.free.truncate(low_water - ahead);
+        assert_eq!(lacking(&mut log, 10 * ahead).0, ahead - ahead / 2);
     }
 }

@@ -31,7 +31,8 @@ impl Store {
             let payload = &items[item].payload[from..from + room.blank.len()];
             Copied { segment, at: room.at, bytes: room.blank.fill(|out| out.copy_from_slice(payload)) }
         };
-        let copied: Vec<Copied> = copies.into_iter().map(copy).collect();
+        let mut copied: Vec<Copied> = Vec::with_capacity(copies.len()); // to collect would make the old one shorter
+        copied.extend(copies.into_iter().map(copy));
         let mut log = self.log.lock();
         copied.into_iter().for_each(|copied| log.copied(copied));
         self.copied.notify_all();

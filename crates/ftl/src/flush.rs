@@ -65,13 +65,21 @@ impl Buffers {
             return;
         }
         let lacking = pieces.saturating_sub(self.idle.lock().len());
-        let made: Vec<_> = (0..lacking).map(|_| AlignedBuf::zeroed(self.len)).collect();
+        let mut made = Vec::new();
+        while made.len() < lacking {
+            made.extend(AlignedBuf::for_long_use(self.len));
+        }
         self.idle.lock().extend(made);
     }
 
     pub(crate) fn take(&self) -> AlignedBuf {
         let idle = self.idle.lock().pop();
-        idle.unwrap_or_else(|| AlignedBuf::zeroed(self.len))
+        idle.unwrap_or_else(|| {
+            let mut made = AlignedBuf::for_long_use(self.len);
+            let taken = made.pop().expect("at least one");
+            self.idle.lock().extend(made);
+            taken
+        })
     }
 
     /// Takes the memory back, if nobody else has a part of it.

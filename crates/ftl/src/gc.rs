@@ -71,29 +71,48 @@ struct Moving {
 impl Store {
     /// The segment that is being collected, or else the best one to collect, if collecting one yields room
     /// and has room to work in.
-    pub(crate) fn victim(&self, log: &Log, map: &Map) -> Option<SegNo> {
+    pub(crate) fn victim(&self, log: &Log, map: &Map, turn: &mut Turn) -> Option<SegNo> {
         if log.victim.is_some() {
             return log.victim;
         }
-        let candidates = self.candidates(log, map).into_iter();
-        let (victim, _) = candidates.max_by(|left, right| left.1.total_cmp(&right.1))?;
+        let victim = turn.ahead.chosen(self, log, map).or_else(|| turn.ahead.choose(self, log, map))?;
+        self.has_room_to_collect(log, map, victim).then_some(victim)
+    }
+
+    /// The next one of the victims that were chosen together, if none is being collected and one is left.
+    pub(crate) fn chosen_victim(&self, log: &Log, map: &Map, turn: &mut Turn) -> Option<SegNo> {
+        let chosen = turn.ahead.chosen(self, log, map).filter(|_| log.victim.is_none());
+        chosen.filter(|victim| self.has_room_to_collect(log, map, *victim))
+    }
+
+    fn has_room_to_collect(&self, log: &Log, map: &Map, victim: SegNo) -> bool {
         let moved = Space::moved_bytes(map.live(victim)) as usize;
         let waste = self.space.segment_bytes - self.space.usable_bytes();
         let fits = AppendPoint::gc().any(|point| moved + waste <= log.room(point));
-        (fits || self.spare_for_gc(log) > 0).then_some(victim)
+        fits || self.spare_for_gc(log) > 0
     }
 
-    /// The segments that it would win room to collect, and how well each pays.
-    fn candidates(&self, log: &Log, map: &Map) -> Vec<(SegNo, f64)> {
-        let candidates = log.in_state(State::Sealed).filter(|segment| {
-            let live = map.live(*segment);
-            live.extents > 0 && log.is_written(*segment) && self.space.worth_moving(live)
-        });
+    /// The `count` segments that it pays best to collect, the best one first.
+    fn best_victims(&self, log: &Log, map: &Map, count: usize) -> Vec<SegNo> {
+        let candidates = log.in_state(State::Sealed).filter(|segment| self.may_be_victim(log, map, *segment));
         let worth = |segment: SegNo| {
             let age = log.last_seq.0.saturating_sub(log.segment(segment).opened_seq.0) + 1;
             (segment, self.space.worth(map.live(segment), age))
         };
-        candidates.map(worth).collect()
+        let mut candidates: Vec<_> = candidates.map(worth).collect();
+        let by_worth = |left: &(SegNo, f64), right: &(SegNo, f64)| right.1.total_cmp(&left.1);
+        if count < candidates.len() {
+            candidates.select_nth_unstable_by(count, by_worth);
+            candidates.truncate(count);
+        }
+        candidates.sort_unstable_by(by_worth);
+        candidates.into_iter().map(|(segment, _)| segment).collect()
+    }
+
+    /// Whether it would win room to collect a sealed segment.
+    fn may_be_victim(&self, log: &Log, map: &Map, segment: SegNo) -> bool {
+        let live = map.live(segment);
+        live.extents > 0 && log.is_written(segment) && self.space.worth_moving(live)
     }
 
     /// Segments that collection may open.
@@ -122,6 +141,7 @@ impl Store {
         let mut log = self.log.lock();
         log.victim = None;
         log.counters.gc_segments += 1;
+        log.coming += usize::from(self.is_coming(&log, &self.map.read(), victim));
         if corrupt > 0 {
             log.counters.corrupt_chunks += corrupt;
             log.damaged += 1;
@@ -218,10 +238,25 @@ impl Store {
 
 /// Where a collection looks next for what is live.
 enum Source {
+    /// Nowhere: it was found ahead. The records are those of the segment, should there be more.
+    Ahead(Vec<Record>),
     /// The segment's records, of which only headers and entries are kept.
     Records(vec::IntoIter<Record>),
     /// Leaves of the whole map from this sector on: some record cannot be read any more.
     Map(u64),
+}
+
+impl Source {
+    /// The records of `victim`, from its footer if there is one.
+    fn read(store: &Store, salt: Salt, victim: Life) -> Source {
+        let records = match read_footer(&*store.device, store.space, salt, victim) {
+            Ok(Ok(records)) => Ok(records),
+            // It was open when a process or the power ended, so there are few of them; or it is damaged.
+            Ok(Err(_)) | Err(_) => scan(store, salt, victim),
+        };
+        // What cannot be read here is a copy: where data lies, the map knows.
+        records.map_or(Source::Map(0), |records| Source::Records(records.into_iter()))
+    }
 }
 
 /// What is left from one turn of whoever holds `maintenance` to the next. In memory only.
@@ -261,26 +296,17 @@ impl Collection {
             let expected = log.expected(victim);
             (log.life(victim), log.salt, expected, log.classes(live_bytes), log.last_seq)
         };
-        let (near, chunks) = match ahead.take(store, victim) {
-            Some(Near { records, chunks, .. }) => (Some(records), chunks),
-            None => (None, HashMap::new()),
+        let (source, gathered, chunks) = match ahead.take(store, victim) {
+            Some(Near { records, live, chunks, .. }) => (Source::Ahead(records), live, chunks),
+            None => (Source::read(store, salt, victim), Vec::new(), HashMap::new()),
         };
-        let footer = near.map(|records| Ok(Ok(records)));
-        let read = || read_footer(&*store.device, store.space, salt, victim);
-        let records = match footer.unwrap_or_else(read) {
-            Ok(Ok(records)) => Ok(records),
-            // It was open when a process or the power ended, so there are few of them; or it is damaged.
-            Ok(Err(_)) | Err(_) => scan(store, salt, victim),
-        };
-        // What cannot be read here is a copy: where data lies, the map knows.
-        let source = records.map_or(Source::Map(0), |records| Source::Records(records.into_iter()));
         Collection {
             victim,
             expected,
             classes,
             now,
             source,
-            gathered: Vec::new(),
+            gathered,
             read: 0,
             chunks,
             moving: Default::default(),
@@ -313,7 +339,7 @@ impl Collection {
         (self.gathered, self.read) = (Vec::new(), 0);
         while self.gathered.len() < GATHER_EXTENTS {
             let found = match &mut self.source {
-                Source::Map(u64::MAX) => break,
+                Source::Ahead(_) | Source::Map(u64::MAX) => break,
                 Source::Map(start) => {
                     let leaf = *start..store.map.read().leaf_end(*start);
                     *start = leaf.end;
@@ -331,7 +357,7 @@ impl Collection {
         Ok(!self.gathered.is_empty())
     }
 
-    /// Moves what is left, and tells whether that was all: else the whole map is looked at.
+    /// Moves what is left, and tells whether that was all: else more is looked at, in the end the whole map.
     fn ends(&mut self, store: &Store) -> Result<bool> {
         for class in 0..CLASSES_MAX {
             self.switch(store, class)?;
@@ -340,7 +366,11 @@ impl Collection {
         if left <= self.corrupt || matches!(self.source, Source::Map(_)) {
             return Ok(true);
         }
-        (self.source, self.corrupt) = (Source::Map(0), 0);
+        self.corrupt = 0;
+        self.source = match std::mem::replace(&mut self.source, Source::Map(0)) {
+            Source::Ahead(records) => Source::Records(records.into_iter()),
+            Source::Records(_) | Source::Map(_) => Source::Map(0),
+        };
         Ok(false)
     }
 
@@ -382,12 +412,13 @@ impl Collection {
             return Ok(());
         }
         let piece = chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()].to_vec();
+        let crc = if piece.len() == chunk.len() { extent.crc } else { crc32c(&piece) };
         let age = self.now.0.saturating_sub(extent.birth.0);
         let expected = self.classes.moved(self.expected, age);
         let class = usize::from(self.classes.class(expected));
         let (moving, bytes) = &mut self.moving[class];
         *bytes += piece.len();
-        moving.push(Moving { lba, extent, crc: crc32c(&piece), bytes: Arc::new(piece), expected });
+        moving.push(Moving { lba, extent, crc, bytes: Arc::new(piece), expected });
         match *bytes >= MOVE_BYTES.min(store.space.segment_bytes / 2) {
             true => self.switch(store, class),
             false => Ok(()),
@@ -428,5 +459,43 @@ impl Moving {
             crc: self.crc,
             birth: self.extent.birth,
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use lacuna_device::{BlockDevice, MemDevice};
+
+    use super::*;
+    use crate::{FormatOptions, Op, Options, Stream, recovery, superblock};
+
+    /// What was found ahead is a hint: an extent that was cut since is found in the records.
+    #[test]
+    fn what_was_cut_since_it_was_found_ahead_is_moved() {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+        let options = FormatOptions { segment_bytes: Some(1 << 20), ..FormatOptions::default() };
+        superblock::format(&*device, &options).unwrap();
+        let store = recovery::open(device, Options::default()).unwrap();
+        store.checkpoint().unwrap();
+        let page = |page: u64| Lba(page * 32);
+        for number in 0..150 {
+            store.write_batch(&[Op::Write { lba: page(number), data: &[7; 16384] }], Stream::Data).unwrap();
+        }
+        for number in (0..150).filter(|number| number % 30 > 0) {
+            store.write_batch(&[Op::Trim { lba: page(number), sectors: 32 }], Stream::Data).unwrap();
+        }
+        store.flush_all().unwrap();
+        let mut turn = store.maintenance.lock();
+        let victim = store.victim(&store.log.lock(), &store.map.read(), &mut turn).unwrap();
+        let mut collection = Collection::begin(&store, victim, &mut turn.ahead);
+        let (lba, _) = collection.gathered[0];
+        assert!(matches!(collection.source, Source::Ahead(_)));
+        store.write_batch(&[Op::Trim { lba: Lba(lba.0 + 8), sectors: 8 }], Stream::Data).unwrap();
+        while !collection.piece(&store).unwrap() {}
+        assert_eq!(store.map.read().live(victim).extents, 0);
+        assert!(matches!(collection.source, Source::Records(_)), "without a look at the whole map");
+        let mut back = [0; 16384];
+        store.read(lba, &mut back).unwrap();
+        assert!(back[..4096] == [7; 4096] && back[4096..8192] == [0; 4096] && back[8192..] == [7; 8192]);
     }
 }

@@ -12,7 +12,7 @@
 //! 4. Relocation records are numbered without gaps, in the order in which they enter log and map.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -34,7 +34,7 @@ use crate::{
     reuse::Coverage,
     space::Space,
     sync::atomic::{AtomicU32, Ordering},
-    tail::{Piece, Pieces, Tail},
+    tail::{Piece, Pieces, Tail, Tails},
 };
 
 /// What a segment is used for.
@@ -243,6 +243,8 @@ pub(crate) struct Log {
     pub(crate) segments: Vec<Segment>,
     /// The segment that is being collected; only the holder of `maintenance` changes it.
     pub(crate) victim: Option<SegNo>,
+    /// About how many dead segments wait for nothing but a flush. Only a hint: they die unnoticed as well.
+    pub(crate) coming: usize,
     /// Number of damaged segments.
     pub(crate) damaged: usize,
     /// Oldest first, so that wear spreads.
@@ -250,8 +252,8 @@ pub(crate) struct Log {
     open: [Option<SegNo>; APPEND_POINTS],
     /// Of the open segments.
     footers: [Footer; APPEND_POINTS],
-    /// Segments whose bytes are not all on the device.
-    tails: HashMap<SegNo, (AppendPoint, Tail)>,
+    /// Of segments whose bytes are not all on the device.
+    tails: Tails,
     /// Frozen pieces that nobody has begun to write; some of them may not be filled yet.
     pending: VecDeque<DeviceWrite>,
     /// Memory that pieces are made in.
@@ -304,10 +306,11 @@ impl Log {
             free: free.collect(),
             segments,
             victim: None,
+            coming: 0,
             damaged: 0,
             open: [None; APPEND_POINTS],
             footers: Default::default(),
-            tails: HashMap::new(),
+            tails: Tails::new(space.segments),
             pending: VecDeque::new(),
             buffers: Arc::new(Buffers::new(space)),
             outstanding: BTreeSet::new(),
@@ -368,12 +371,13 @@ impl Log {
     pub(crate) fn give_back(&mut self, segment: SegNo) {
         assert_ne!(self.segment(segment).state, State::Free, "segment {} freed twice", segment.0);
         assert!(
-            !self.tails.contains_key(&segment),
+            self.tails.get(segment).is_none(),
             "invariant 3: writes to segment {} on their way",
             segment.0
         );
         self.map_segments -= usize::from(self.segment(segment).state == State::Checkpoint);
         self.victim = self.victim.filter(|victim| *victim != segment);
+        self.coming = self.coming.saturating_sub(1);
         self.set_state(segment, State::Free);
         self.free.push_back(segment);
     }
@@ -411,7 +415,7 @@ impl Log {
     /// Where the next record of `point` would go.
     fn position(&self, point: AppendPoint) -> Option<Place> {
         let segment = self.open[point.index()]?;
-        let offset = self.tails[&segment].1.append_offset() as u32;
+        let offset = self.tails.get(segment)?.append_offset() as u32;
         Some(Place { segment, generation: self.segment(segment).generation, offset })
     }
 
@@ -441,17 +445,17 @@ impl Log {
 
     /// Whether sealed segments have bytes on their way to the device.
     pub(crate) fn sealed_tails(&self) -> bool {
-        self.tails.keys().any(|segment| self.segment(*segment).state != State::Open)
+        self.in_state(State::Sealed).any(|segment| !self.is_written(segment))
     }
 
     /// Whether all of a segment's bytes are on the device.
     pub(crate) fn is_written(&self, segment: SegNo) -> bool {
-        !self.tails.contains_key(&segment)
+        self.tails.get(segment).is_none()
     }
 
     /// What of the `len` bytes at `offset` of a segment is in memory; see [`Tail::read`].
     pub(crate) fn read(&self, segment: SegNo, offset: usize, len: usize) -> Option<(usize, Vec<Filled>)> {
-        self.tails.get(&segment).map_or(Some((len, Vec::new())), |(_, tail)| tail.read(offset, len))
+        self.tails.get(segment).map_or(Some((len, Vec::new())), |tail| tail.read(offset, len))
     }
 
     /// Appends `items` as records of `kind`. Returns where the payload of each lies, and where the caller has
@@ -490,7 +494,7 @@ impl Log {
                 body_bytes: (now.len() * ENTRY_BYTES) as u32,
                 total_bytes: found.end as u32 - offset,
             };
-            self.append_record(segment, header, now, found.payload, (&mut placed, &mut copies));
+            self.append_record(point, header, now, found.payload, (&mut placed, &mut copies));
             part += 1;
         }
         (placed, copies)
@@ -498,12 +502,13 @@ impl Log {
 
     fn append_record(
         &mut self,
-        segment: SegNo,
+        point: AppendPoint,
         header: RecordHeader,
         items: &[Item<'_>],
         payload: usize,
         (placed, copies): (&mut Vec<PhysAddr>, &mut Vec<Copy>),
     ) {
+        let Life { segment, .. } = header.life;
         let first = placed.len();
         placed.resize(first + items.len(), PhysAddr { segment, grain: 0 });
         let mut offset = payload;
@@ -523,19 +528,18 @@ impl Log {
         let raws: Vec<_> = entries.iter().map(|entry| entry.to_raw()).collect();
         let body = raws.as_bytes();
         let sealed = header.seal(self.salt, body);
-        let (point, tail) = self.tails.get_mut(&segment).expect("open segment");
-        let point = *point;
+        let tail = self.tails.of(segment);
         let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
         self.footers[point.index()].note(&header, &entries);
         tail.append(&sealed, &mut pieces);
         tail.append_zeros(payload, &mut pieces);
         for index in payload_order(items) {
             let mut from = 0;
-            for room in tail.reserve(items[index].payload.len(), &mut pieces) {
+            tail.reserve(items[index].payload.len(), &mut pieces, |room| {
                 let len = room.blank.len();
                 copies.push(Copy { segment, item: first + index, from, room });
                 from += len;
-            }
+            });
         }
         let end = (header.offset + header.total_bytes) as usize;
         assert_eq!(offset, end, "payload does not end where it was placed");
@@ -548,7 +552,7 @@ impl Log {
     fn reopen(&mut self, point: AppendPoint, written: &[AtomicU32]) {
         if let Some(segment) = self.open[point.index()].take() {
             let footer = std::mem::take(&mut self.footers[point.index()]).seal(self.salt, self.life(segment));
-            let (_, tail) = self.tails.get_mut(&segment).expect("open segment");
+            let tail = self.tails.of(segment);
             let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
             tail.pad_and_freeze(&mut pieces);
             let start = self.space.segment_bytes - footer.len();
@@ -578,7 +582,7 @@ impl Log {
         tail.append(header.to_raw(self.salt).as_bytes(), &mut pieces);
         tail.append_zeros(RECORDS_START, &mut pieces);
         assert!(pieces.frozen.is_empty(), "a segment header fills no piece");
-        self.tails.insert(segment, (point, tail));
+        self.tails.insert(segment, tail);
         self.open[point.index()] = Some(segment);
     }
 
@@ -605,7 +609,7 @@ impl Log {
     pub(crate) fn freeze(&mut self, point: AppendPoint) {
         if let Some(segment) = self.open[point.index()] {
             let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
-            self.tails.get_mut(&segment).expect("open segment").1.pad_and_freeze(&mut pieces);
+            self.tails.of(segment).pad_and_freeze(&mut pieces);
             let frozen = pieces.frozen;
             self.queue(segment, point, frozen);
         }
@@ -614,8 +618,7 @@ impl Log {
     /// Room that was reserved is filled.
     pub(crate) fn copied(&mut self, copied: Copied) {
         let Copied { segment, at, bytes } = copied;
-        let (_, tail) = self.tails.get_mut(&segment).expect("a tail stays until it is written");
-        if let Some((start, bytes)) = tail.filled(at, bytes) {
+        if let Some((start, bytes)) = self.tails.of(segment).filled(at, bytes) {
             let is_it = |write: &&mut DeviceWrite| write.segment == segment && write.piece.start == start;
             let write = self.pending.iter_mut().find(is_it);
             write.expect("a piece is pending until it is filled").piece.bytes = Some(bytes);
@@ -668,11 +671,11 @@ impl Log {
             AppendPoint::Log => self.counters.log.written_bytes += bytes,
             AppendPoint::Gc(_) => self.counters.gc_bytes += bytes,
         }
-        let (_, tail) = self.tails.get_mut(&write.segment).expect("a tail stays until it is written");
+        let tail = self.tails.of(write.segment);
         tail.complete(write.piece.start);
         written[write.segment.0 as usize].store(tail.written() as u32, Ordering::Release);
         if tail.is_written() && self.segment(write.segment).state != State::Open {
-            self.tails.remove(&write.segment);
+            self.tails.remove(write.segment);
         }
     }
 

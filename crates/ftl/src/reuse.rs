@@ -88,6 +88,12 @@ impl Store {
         }
     }
 
+    /// Whether only a flush, or a reader, keeps a segment from being free.
+    pub(crate) fn is_coming(&self, log: &Log, map: &Map, segment: SegNo) -> bool {
+        let Needs { is_dead, is_covered, .. } = self.needs(log, map, segment);
+        is_dead && is_covered
+    }
+
     /// Sealed segments without a live extent.
     pub(crate) fn dead(&self, log: &Log, map: &Map) -> Vec<SegNo> {
         log.in_state(State::Sealed).filter(|segment| map.live(*segment).extents == 0).collect()

@@ -120,7 +120,12 @@ impl Space {
 
     /// Segments that may hold leaves and checkpoints when one of `weight` is done: B of rule 1.
     pub(crate) fn map_segments_max(&self, weight: u64) -> usize {
-        self.checkpoint_segments(weight) + 1
+        Space::map_segments_beside(self.checkpoint_segments(weight))
+    }
+
+    /// The same, from what a whole checkpoint needs.
+    fn map_segments_beside(whole: usize) -> usize {
+        whole + 1
     }
 
     /// Whether a checkpoint's root can name as many records as the index of a store of this size may
@@ -136,7 +141,7 @@ impl Space {
     /// of which the one being written has taken `taken`.
     pub(crate) fn checkpoint_reserve(&self, weight: u64, in_use: usize, taken: usize) -> usize {
         let whole = self.checkpoint_segments(weight);
-        let both = whole + self.map_segments_max(weight);
+        let both = whole + Space::map_segments_beside(whole);
         whole.saturating_sub(taken).max(both.saturating_sub(in_use))
     }
 
@@ -177,12 +182,12 @@ impl Space {
     }
 
     /// Free segments beyond the reserves before work is due, when what is live costs `live_cost` bytes. So
-    /// much can be written while a flush or a checkpoint keeps collection waiting. Where less than three
-    /// quarters are live, a few segments more cost next to nothing.
+    /// much can be written while a flush or a checkpoint keeps collection waiting. The less is live, the less a
+    /// segment that stands idle costs: a twentieth of them all when 30% are live, next to none above 70%.
     pub(crate) fn ahead(&self, live_cost: u64) -> usize {
         let live = live_cost as usize / self.usable_bytes();
         let plenty = (self.segments / 4 * 3).saturating_sub(live);
-        (plenty / 32).clamp(self.segments / 512, self.segments / 64).max(2)
+        (plenty * plenty / self.segments / 4).clamp(self.segments / 512, self.segments / 16).max(2)
     }
 
     /// How well collecting a segment with `live` pays: room won per byte moved, times its age,
@@ -220,7 +225,7 @@ mod tests {
     fn a_full_store_keeps_little_ahead() {
         let space = space(2048, 2 << 20);
         let ahead = |percent: u64| space.ahead((space.segments * space.segment_bytes) as u64 / 100 * percent);
-        assert_eq!([0, 30, 50, 80, 95, 101].map(ahead), [32, 28, 15, 4, 4, 4]);
+        assert_eq!([0, 30, 50, 80, 95, 101].map(ahead), [128, 102, 30, 4, 4, 4]);
         assert_eq!(Space { segments: 40, ..space }.ahead(0), 2);
     }
 

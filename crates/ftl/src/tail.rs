@@ -20,7 +20,7 @@ use std::{collections::VecDeque, ops::Range};
 
 use lacuna_device::{Blank, Filled};
 
-use crate::flush::Buffers;
+use crate::{addr::SegNo, flush::Buffers};
 
 /// Bytes that are collected before they are written without being asked for.
 const PIECE_BYTES: usize = 256 << 10;
@@ -114,29 +114,33 @@ impl Tail {
         self.written == self.end
     }
 
-    /// Reserves the next `len` bytes.
-    pub(crate) fn reserve(&mut self, len: usize, pieces: &mut Pieces<'_>) -> Vec<Reserved> {
-        assert!(self.end + len <= self.segment_bytes, "append beyond the segment");
-        let mut reserved = Vec::with_capacity(1 + len / PIECE_BYTES);
+    /// Reserves the next `len` bytes, in parts of which each lies in one memory and one piece.
+    pub(crate) fn reserve(&mut self, len: usize, pieces: &mut Pieces<'_>, mut take: impl FnMut(Reserved)) {
         let mut left = len;
         while left > 0 {
-            let blank = self.blank.get_or_insert_with(|| pieces.buffers.take().into());
-            // Up to where a piece may end.
-            let behind = (blank.len() - 1) / PIECE_BYTES * PIECE_BYTES;
-            let taken = blank.split_to(left.min(blank.len() - behind));
-            let (is_end, is_used_up) = (blank.len() == behind, blank.is_empty());
-            let range = self.end..self.end + taken.len();
-            left -= taken.len();
-            self.end = range.end;
-            reserved.push(Reserved { at: range.start, blank: taken });
-            self.parts.push_back(Part { range, bytes: None });
-            if is_used_up {
-                self.blank = None;
-            }
-            if is_used_up || (is_end && !pieces.is_device_busy) {
-                let piece = self.freeze();
-                pieces.frozen.push(piece);
-            }
+            let reserved = self.reserve_part(left, pieces);
+            left -= reserved.blank.len();
+            take(reserved);
+        }
+    }
+
+    /// Reserves at most `len` of the next bytes, up to where a piece may end.
+    fn reserve_part(&mut self, len: usize, pieces: &mut Pieces<'_>) -> Reserved {
+        assert!(self.end + len <= self.segment_bytes, "append beyond the segment");
+        let blank = self.blank.get_or_insert_with(|| pieces.buffers.take().into());
+        let behind = (blank.len() - 1) / PIECE_BYTES * PIECE_BYTES;
+        let taken = blank.split_to(len.min(blank.len() - behind));
+        let (is_end, is_used_up) = (blank.len() == behind, blank.is_empty());
+        let range = self.end..self.end + taken.len();
+        self.end = range.end;
+        let reserved = Reserved { at: range.start, blank: taken };
+        self.parts.push_back(Part { range, bytes: None });
+        if is_used_up {
+            self.blank = None;
+        }
+        if is_used_up || (is_end && !pieces.is_device_busy) {
+            let piece = self.freeze();
+            pieces.frozen.push(piece);
         }
         reserved
     }
@@ -148,6 +152,9 @@ impl Tail {
         let part = &mut self.parts[index];
         assert!(part.range.start == at && part.range.len() == bytes.len(), "filled what was not reserved");
         assert!(part.bytes.replace(bytes).is_none(), "filled twice");
+        if at >= self.frozen {
+            return None;
+        }
         let piece = self.pieces.iter().rev().find(|frozen| frozen.range.contains(&at))?;
         let range = piece.range.clone();
         Some((range.start, self.bytes_of(range)?))
@@ -169,7 +176,10 @@ impl Tail {
     }
 
     fn append_by(&mut self, len: usize, pieces: &mut Pieces<'_>, mut fill: impl FnMut(&mut [u8])) {
-        for Reserved { at, blank } in self.reserve(len, pieces) {
+        let mut left = len;
+        while left > 0 {
+            let Reserved { at, blank } = self.reserve_part(left, pieces);
+            left -= blank.len();
             if let Some((start, bytes)) = self.filled(at, blank.fill(&mut fill)) {
                 let piece = pieces.frozen.iter_mut().rev().find(|piece| piece.start == start);
                 piece.expect("a piece to which something is added was frozen just now").bytes = Some(bytes);
@@ -211,9 +221,13 @@ impl Tail {
 
     /// The bytes of a piece, by invariant 3; none while a part of it is being filled.
     fn bytes_of(&self, piece: Range<usize>) -> Option<Filled> {
-        let mut parts = self.parts_of(piece)?.into_iter();
-        let mut all = parts.next()?;
-        parts.for_each(|part| all.join(&part));
+        let first = self.parts.partition_point(|part| part.range.end <= piece.start);
+        let mut parts = self.parts.range(first..).take_while(|part| part.range.start < piece.end);
+        let mut all = parts.next()?.bytes.clone()?;
+        for part in parts {
+            all.join(part.bytes.as_ref()?);
+        }
+        assert_eq!(all.len(), piece.len(), "invariant 3: parts and pieces end at the same places");
         Some(all)
     }
 
@@ -247,6 +261,33 @@ impl Tail {
             part.bytes.as_ref().map(|bytes| bytes.slice(within))
         };
         overlapping.map(cut).collect()
+    }
+}
+
+/// Tails by segment: each write looks its own up several times.
+pub(crate) struct Tails(Vec<Option<Box<Tail>>>);
+
+impl Tails {
+    /// None, for a store of `segments` segments.
+    pub(crate) fn new(segments: usize) -> Tails {
+        Tails((0..segments).map(|_| None).collect())
+    }
+
+    pub(crate) fn get(&self, segment: SegNo) -> Option<&Tail> {
+        self.0[segment.0 as usize].as_deref()
+    }
+
+    /// The tail of a segment that has one: it is open, or not all of it is on the device.
+    pub(crate) fn of(&mut self, segment: SegNo) -> &mut Tail {
+        self.0[segment.0 as usize].as_mut().expect("a tail stays until it is written")
+    }
+
+    pub(crate) fn insert(&mut self, segment: SegNo, tail: Tail) {
+        self.0[segment.0 as usize] = Some(Box::new(tail));
+    }
+
+    pub(crate) fn remove(&mut self, segment: SegNo) {
+        self.0[segment.0 as usize] = None;
     }
 }
 
@@ -284,7 +325,7 @@ mod tests {
                 let (now, later) = bytes.split_at(rng.below(bytes.len() as u64 + 1) as usize);
                 let mut pieces = Pieces::new(&buffers, PIECE_BYTES_MAX * rng.below(2) as usize);
                 tail.append(now, &mut pieces);
-                filling.extend(tail.reserve(later.len(), &mut pieces));
+                tail.reserve(later.len(), &mut pieces, |reserved| filling.push(reserved));
                 if rng.chance(if seed % 2 == 0 { 30 } else { 2 }) {
                     tail.pad_and_freeze(&mut pieces);
                     model.resize(model.len().next_multiple_of(4096), 0);

@@ -55,10 +55,12 @@ impl Store {
             let expected = expected_of(&log, &map, &batch);
             let point = self.append_point(&log, &map, stream, &batch, expected);
             let mut items = self.cut(&log, &map, point, &batch.items);
-            if self.missing_segments(&log, &map, point, &items) > 0 {
+            let mut missing = self.missing_segments(&log, &map, point, &items);
+            if missing > 0 && matches!(items, Cow::Owned(_)) {
                 items = Cow::Borrowed(&batch.items); // for which room is made
+                missing = self.missing_segments(&log, &map, point, &items);
             }
-            if self.missing_segments(&log, &map, point, &items) == 0 {
+            if missing == 0 {
                 // Shared leaves would be copied to be changed.
                 drop(leaves);
                 let mut map = RwLockUpgradableReadGuard::upgrade(map);

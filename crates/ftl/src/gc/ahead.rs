@@ -1,29 +1,38 @@
-//! Reading ahead for collection.
+//! Choosing victims of collection, and reading ahead of it.
 //!
-//! A segment of which little is live is collected in no time but for its reads: of its footer, then of what
-//! is live. One segment after the other, the thread waits for the device at each, behind whatever writers have
-//! handed it, and they wait for the thread. So the footers of several segments that are the best to collect
-//! are read at the same time, and so is what is live in them.
+//! A segment of which little is live is collected in no time but for the choice, which looks at all segments
+//! with the log locked, and for its reads: of its footer, then of what is live. One segment after the other, the
+//! thread waits for the device at each, behind whatever writers have handed it, and they wait for the thread. So
+//! several segments are chosen in one look, and if they are sparse, their footers are read at the same time,
+//! and so is what is live in them.
 //!
-//! Invariant: what is kept here of a segment's life is what its bytes on the device are, because a sealed
-//! segment does not change. So it may be used as long as the segment is in that life, however late; and it says
-//! nothing of what is live: the collection looks at the map itself. What cannot be read is not kept: the
-//! collection meets the error on its own.
+//! Invariants:
+//! 1. What was chosen counts only as long as the segment is in the life in which it was chosen, and would still win
+//!    room. That others pay better by now costs little: it was one of the best, and its live data only shrinks.
+//! 2. What is kept here of a segment's life is what its bytes on the device are, because a sealed segment does
+//!    not change. So it may be used as long as the segment is in that life, however late; and it is only a hint of
+//!    what is live: the collection looks at the map itself. What cannot be read is not kept: the collection meets
+//!    the error on its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use crate::{
-    Result,
-    addr::PhysAddr,
-    format::Life,
+    Lba, Result,
+    addr::{PhysAddr, SegNo},
+    format::{Extent, Life},
+    log::{Log, State},
+    map::Map,
     read::runs,
     scan::{Record, read_footers},
     space::Space,
     store::Store,
 };
 
-/// Segments that are read together.
-const SEGMENTS_MAX: usize = 8;
+/// Segments that are chosen together, in a small store and in the largest. They are a share of its segments that
+/// does not matter.
+const SEGMENTS_MIN: usize = 8;
+const SEGMENTS_MAX: usize = 32;
+const SEGMENTS_SHARE: usize = 128;
 /// Live bytes of each of them at most, and share of the segment. With more, the bytes and not the wait are what
 /// reading costs.
 const LIVE_BYTES_MAX: usize = 256 << 10;
@@ -33,55 +42,80 @@ const LIVE_SHARE_MAX: usize = 8;
 pub(super) struct Near {
     life: Life,
     pub(super) records: Vec<Record>,
+    /// What was live when it was read, in the order in which it lies.
+    pub(super) live: Vec<(Lba, Extent)>,
     /// Chunks as they were read, not verified.
     pub(super) chunks: HashMap<PhysAddr, Vec<u8>>,
 }
 
 /// See the module documentation.
 #[derive(Default)]
-pub(crate) struct Ahead(Vec<Near>);
+pub(crate) struct Ahead {
+    /// Sparse segments, the best one first.
+    chosen: VecDeque<Life>,
+    near: Vec<Near>,
+}
 
 impl Ahead {
-    /// What was read of `victim`, for its collection, and reads it and others first if it was not yet.
-    /// `maintenance` is held, so none of them is freed meanwhile.
-    pub(super) fn take(&mut self, store: &Store, victim: Life) -> Option<Near> {
-        if !self.0.iter().any(|near| near.life == victim) {
-            // What cannot be read together is read alone, by who needs it.
-            self.0 = read(store, victim).unwrap_or_default();
+    /// The best one of those that were chosen together and are left (invariant 1).
+    pub(super) fn chosen(&mut self, store: &Store, log: &Log, map: &Map) -> Option<SegNo> {
+        while let Some(Life { segment, .. }) = self.chosen.front().copied() {
+            let is_in_this_life = log.segment(segment).state == State::Sealed
+                && self.chosen.front() == Some(&log.life(segment));
+            if is_in_this_life && store.may_be_victim(log, map, segment) {
+                return Some(segment);
+            }
+            self.chosen.pop_front();
         }
-        let index = self.0.iter().position(|near| near.life == victim)?;
-        Some(self.0.swap_remove(index))
+        None
+    }
+
+    /// Looks at all segments. Returns the best one, and if it is sparse, remembers it and others.
+    pub(super) fn choose(&mut self, store: &Store, log: &Log, map: &Map) -> Option<SegNo> {
+        let Space { segments, segment_bytes, .. } = store.space;
+        let count = (segments / SEGMENTS_SHARE).clamp(SEGMENTS_MIN, SEGMENTS_MAX);
+        let best = store.best_victims(log, map, count);
+        let live_max = LIVE_BYTES_MAX.min(segment_bytes / LIVE_SHARE_MAX) as u64;
+        let is_sparse = |segment: &SegNo| Space::moved_bytes(map.live(*segment)) <= live_max;
+        let victim = *best.first()?;
+        if is_sparse(&victim) {
+            self.chosen = best.into_iter().filter(is_sparse).map(|segment| log.life(segment)).collect();
+        }
+        Some(victim)
+    }
+
+    /// What was read of `victim`, for its collection, which now begins. If nothing was, it and those chosen with it
+    /// are read first. `maintenance` is held, so none of them is freed meanwhile.
+    pub(super) fn take(&mut self, store: &Store, victim: Life) -> Option<Near> {
+        if self.chosen.front() == Some(&victim) {
+            if !self.near.iter().any(|near| near.life == victim) {
+                // What cannot be read together is read alone, by who needs it.
+                self.near = read(store, self.chosen.make_contiguous()).unwrap_or_default();
+            }
+            self.chosen.pop_front();
+        }
+        let index = self.near.iter().position(|near| near.life == victim)?;
+        Some(self.near.swap_remove(index))
     }
 }
 
-/// Of `victim` and the segments that will be collected next, if they are sparse.
-fn read(store: &Store, victim: Life) -> Result<Vec<Near>> {
-    let (salt, lives) = {
-        let log = store.log.lock();
-        let map = store.map.read();
-        let live_max = LIVE_BYTES_MAX.min(store.space.segment_bytes / LIVE_SHARE_MAX) as u64;
-        let is_sparse = |life: &Life| Space::moved_bytes(map.live(life.segment)) <= live_max;
-        if !is_sparse(&victim) {
-            return Ok(Vec::new());
-        }
-        let mut candidates = store.candidates(&log, &map);
-        candidates.sort_unstable_by(|(_, left), (_, right)| right.total_cmp(left));
-        let others = candidates.into_iter().map(|(segment, _)| log.life(segment));
-        let others = others.filter(|life| *life != victim && is_sparse(life)).take(SEGMENTS_MAX - 1);
-        (log.salt, [victim].into_iter().chain(others).collect::<Vec<_>>())
-    };
-    let footers = read_footers(&*store.device, store.space, salt, &lives)?;
-    let mut near = Vec::new();
-    let mut live = Vec::new();
-    for (life, records) in lives.into_iter().zip(footers) {
+/// Footers of `lives`, then what is live in them.
+fn read(store: &Store, lives: &[Life]) -> Result<Vec<Near>> {
+    let salt = store.log.lock().salt;
+    let footers = read_footers(&*store.device, store.space, salt, lives)?;
+    let (mut near, mut all) = (Vec::with_capacity(lives.len()), Vec::new());
+    for (life, records) in lives.iter().zip(footers) {
         let Ok(records) = records else { continue };
+        let mut live = Vec::new();
         for record in &records {
             live.extend(store.live_among(&record.entries().unwrap_or_default())?);
         }
-        near.push(Near { life, records, chunks: HashMap::new() });
+        live.sort_unstable_by_key(|(lba, extent)| (extent.phys.grain, *lba));
+        all.extend_from_slice(&live);
+        near.push(Near { life: *life, records, live, chunks: HashMap::new() });
     }
-    live.sort_unstable_by_key(|(_, extent)| (extent.phys.segment, extent.phys.grain));
-    let mut rest = &live[..];
+    all.sort_unstable_by_key(|(_, extent)| (extent.phys.segment, extent.phys.grain));
+    let mut rest = &all[..];
     while !rest.is_empty() {
         let runs = runs(&mut rest, 0);
         for (run, bytes) in runs.iter().zip(store.read_runs(&runs)?) {
@@ -123,16 +157,29 @@ mod tests {
             let log = store.log.lock();
             log.in_state(State::Sealed).map(|segment| log.life(segment)).collect()
         };
-        let mut ahead = Ahead::default();
-        let near = ahead.take(&store, lives[0]).unwrap();
-        assert!(near.life == lives[0] && !near.records.is_empty());
+        let mut turn = store.maintenance.lock();
+        let chosen: Vec<Life> = {
+            let (log, map) = (store.log.lock(), store.map.read());
+            store.victim(&log, &map, &mut turn).unwrap();
+            turn.ahead.chosen.iter().copied().collect()
+        };
+        assert!(chosen.len() == lives.len() && chosen.iter().all(|life| lives.contains(life)));
+        let ahead = &mut turn.ahead;
+        let near = ahead.take(&store, chosen[0]).unwrap();
+        assert!(near.life == chosen[0] && !near.records.is_empty());
         assert!(
             near.chunks.iter().all(|(phys, chunk)| phys.segment == near.life.segment && chunk.len() == 16384)
         );
-        assert_eq!((near.chunks.len(), ahead.0.len()), (4, 3), "the other sealed ones are there too");
-        let kept = ahead.0[0].life;
-        let later = Life { generation: kept.generation + 1, ..kept };
+        assert_eq!((near.chunks.len(), near.live.len(), ahead.near.len()), (4, 4, chosen.len() - 1));
+        let later = Life { generation: chosen[1].generation + 1, ..chosen[1] };
         assert!(ahead.take(&store, later).is_none());
-        assert!(ahead.take(&store, kept).is_some_and(|near| near.life == kept));
+        assert!(ahead.take(&store, chosen[1]).is_some_and(|near| near.life == chosen[1]));
+
+        // Dead or in another life, it is passed over.
+        let (next, after) = (ahead.chosen[0].segment, ahead.chosen[1].segment);
+        let (mut log, map) = (store.log.lock(), store.map.read());
+        assert_eq!(ahead.chosen(&store, &log, &map), Some(next));
+        log.segments[next.0 as usize].generation += 1;
+        assert_eq!(ahead.chosen(&store, &log, &map), Some(after));
     }
 }
