@@ -13,10 +13,17 @@ for i in $(seq 200); do echo "$marker"; done >"$WORK/damaged"
 dd if="$WORK/damaged" of="$mnt/damaged" bs=1M status=none
 head -c 1M /dev/urandom >"$mnt/sound"
 sum=$(sha256sum <"$mnt/sound")
+# A link's target lies in its inode.
+target="the inode that will be damaged $$ $RANDOM"
+mkdir "$mnt/names"
+for i in $(seq 500); do : >"$mnt/names/$i"; done
+ln -s "$target" "$mnt/names/link"
 umount_store
-at=$(grep -abo -m1 -F "$marker" "$store" | head -1 | cut -d: -f1)
-[ -n "$at" ] || fail "the file's bytes are not in the store"
-printf '\xff' | dd of="$store" bs=1 seek="$((at + 10))" conv=notrunc status=none
+for bytes in "$marker" "$target"; do
+    at=$(grep -abo -m1 -F "$bytes" "$store" | head -1 | cut -d: -f1)
+    [ -n "$at" ] || fail "not in the store: $bytes"
+    printf '\xff' | dd of="$store" bs=1 seek="$((at + 10))" conv=notrunc status=none
+done
 "$LACUNA" check "$store" >"$WORK/check" 2>&1 && fail "check does not see the damage"
 grep -q corrupt "$WORK/check" || fail "check says: $(cat "$WORK/check")"
 "$LACUNA" mount --foreground "$store" "$mnt" 2>"$WORK/log" &
@@ -25,6 +32,12 @@ cat "$mnt/damaged" >/dev/null 2>"$WORK/error" && fail "damaged bytes were return
 grep -q 'Input/output error' "$WORK/error" || fail "instead of EIO: $(cat "$WORK/error")"
 grep -q 'corrupt' "$WORK/log" || fail "the place is not in the log: $(cat "$WORK/log")"
 [ "$(sha256sum <"$mnt/sound")" = "$sum" ] || fail "the rest is not usable"
+# A damaged inode keeps its name, and takes no other along.
+for i in 1 2; do
+    [ "$(ls -U "$mnt/names" | wc -l)" = 501 ] || fail "a damaged inode hides names"
+    readlink -v "$mnt/names/link" 2>"$WORK/error" && fail "a damaged target was returned"
+    grep -q 'Input/output error' "$WORK/error" || fail "instead of EIO: $(cat "$WORK/error")"
+done
 # Who tries again and again floods no log, and yet each error is in it, if only as a number.
 for _ in $(seq 5); do
     dd if="$mnt/damaged" of=/dev/null bs=512 iflag=direct conv=noerror 2>/dev/null || true

@@ -29,6 +29,13 @@ const READ_BYTES: usize = 4 << 20;
 /// more is.
 const GAP_BYTES: usize = 4 << 10;
 
+/// As much for scattered sectors of which many are wanted: to read it takes a device about as long as a
+/// read more.
+pub(crate) const NEAR_BYTES: usize = 16 << 10;
+
+/// Sectors that are looked for while the map is locked.
+const LOOKS_MAX: usize = 1024;
+
 /// About what an extent holds, where there are many: how many to look for ahead.
 const EXTENT_BYTES: usize = 4 << 10;
 
@@ -148,7 +155,23 @@ impl Store {
 
     /// See [`crate::Ftl::read_sectors`].
     pub(crate) fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
-        let _kept = self.fault_ahead(|map| map.absent_of(lbas))?;
+        let mut read = Vec::with_capacity(lbas.len());
+        self.visit_sectors(lbas, self.space.block_bytes, |lba, sector| read.push((lba, *sector)))?;
+        read.sort_unstable_by_key(|(lba, _)| *lba);
+        Ok(read)
+    }
+
+    /// See [`crate::Ftl::visit_sectors`]. Between two that are read together lie at most `gap` bytes.
+    pub(crate) fn visit_sectors(
+        &self,
+        lbas: &[Lba],
+        gap: usize,
+        mut visit: impl FnMut(Lba, &[u8; SECTOR]),
+    ) -> Result<()> {
+        let mut kept = Vec::new();
+        for lbas in lbas.chunks(LOOKS_MAX) {
+            kept.extend(self.fault_ahead(|map| map.absent_of(lbas))?);
+        }
         let mut pinned = Pinned { store: self, extents: Vec::with_capacity(lbas.len()) };
         for lba in lbas {
             self.visit_extents(lba.0..lba.0.saturating_add(1), |lba, extent| {
@@ -158,14 +181,11 @@ impl Store {
             })?;
         }
         pinned.sort_by_place();
-        let mut read = Vec::with_capacity(pinned.extents.len());
-        self.read_extents(&pinned.extents, self.space.block_bytes, |lba, stored| {
+        self.read_extents(&pinned.extents, gap, |lba, stored| {
             let mut sector = [0; SECTOR];
             sector[..stored.len()].copy_from_slice(stored);
-            read.push((lba, sector));
-        })?;
-        read.sort_unstable_by_key(|(lba, _)| *lba);
-        Ok(read)
+            visit(lba, &sector);
+        })
     }
 
     /// See [`crate::Ftl::read_mapped`].

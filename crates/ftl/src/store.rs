@@ -27,6 +27,7 @@ use crate::{
     gc::Turn,
     log::{AppendPoint, Log},
     map::Map,
+    read::NEAR_BYTES,
     recovery,
     space::{GC_SEGMENTS, Limits, Space},
     superblock,
@@ -305,6 +306,16 @@ impl Ftl {
     /// As [`Ftl::read`].
     pub fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
         self.store.read_sectors(lbas)
+    }
+
+    /// Calls `visit` with those of the sectors `lbas` that are mapped, and what they hold, as they lie on the
+    /// device: for very many, of which some lie near each other. These are read together, with what lies
+    /// between them.
+    ///
+    /// # Errors
+    /// As [`Ftl::read`]; `visit` may have been called before.
+    pub fn visit_sectors(&self, lbas: &[Lba], visit: impl FnMut(Lba, &[u8; SECTOR])) -> Result<()> {
+        self.store.visit_sectors(lbas, NEAR_BYTES, visit)
     }
 
     /// What is mapped in `range` from its start on, up to about `bytes_max` bytes but at least one extent,

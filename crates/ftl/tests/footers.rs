@@ -225,6 +225,39 @@ fn damage_to_a_durable_footer_is_told_from_a_cut() {
     }
 }
 
+/// A cut took the block that one record lies in, and spared the one behind it and the footer that tells of
+/// both. Nothing of that is damage, wherever in its block a record ends.
+#[test]
+fn records_that_a_cut_took_from_between_others_are_no_damage() {
+    const TRIMMED: u64 = 0x5ca1_ab1e_0000;
+    for stored in (512..1536).step_by(16) {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(4 << 20));
+        format(&device);
+        let open = |read_only| {
+            let options = Options { background: false, read_only, ..Options::default() };
+            Ftl::open(device.clone(), options).unwrap()
+        };
+        let ftl = open(false);
+        ftl.checkpoint().unwrap();
+        let mut data = [0; 1536];
+        data[..stored].fill(1);
+        ftl.write_batch(&[Op::Write { lba: Lba(0), data: &data }], Stream::Data).unwrap();
+        ftl.write_batch(&[Op::Trim { lba: Lba(TRIMMED), sectors: 1 }], Stream::Data).unwrap();
+        (1..9).for_each(|page| write_page(&ftl, page, 1));
+        drop(ftl);
+        let mut block = AlignedBuf::zeroed(512);
+        let mut holds_it = |at: &u64| {
+            device.read_at(*at, &mut block).unwrap();
+            block.windows(8).any(|bytes| bytes == TRIMMED.to_le_bytes())
+        };
+        let taken = (0..4 << 20).step_by(512).find(&mut holds_it).expect("the batch is in the log");
+        device.write_at(taken, &[0; 512]).unwrap();
+        let ftl = open(true);
+        assert!(ftl.stats().replayed_batches <= 1, "what is behind the block that is gone is void");
+        assert_sound(&ftl);
+    }
+}
+
 /// A footer that cannot be read is as good as none: recovery scans for the records that it tells of.
 #[test]
 fn an_unreadable_footer_does_no_harm() {

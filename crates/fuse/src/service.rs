@@ -19,7 +19,7 @@ use std::{
 };
 
 use lacuna_nvmfs::{
-    Ino, Nvmfs,
+    Ino, Nvmfs, Timestamp,
     posix::{
         Allocate, Attr, Caller, DirEntry, FileKind, Posix, Rename, SetAttr, StatFs, WriteOptions, XattrMode,
     },
@@ -97,6 +97,8 @@ pub struct NamedAttr {
     pub name: Vec<u8>,
     /// What it names.
     pub attr: Attr,
+    /// Only number and type in `attr` are known: the rest cannot be read. Whoever asks is told why.
+    pub is_damaged: bool,
     /// Cursor of the next entry.
     pub next: u64,
 }
@@ -249,49 +251,65 @@ impl Service {
     }
 
     /// Calls `entry` with numbers and names from `cursor` on until it returns false.
+    ///
+    /// What comes before damage is listed, and that is no error yet: the next call, from there on, is.
     pub fn readdir(
         &self,
         number: u64,
         cursor: u64,
         mut entry: impl FnMut(u64, FileKind, &[u8], u64) -> bool,
     ) -> Result<()> {
-        let mut each =
-            |found: DirEntry<'_>| entry(Self::number(found.ino), found.kind, found.name, found.next);
-        self.checked("readdir", number, self.posix.readdir(Self::ino(number)?, cursor, &mut each))
+        let mut found_any = false;
+        let mut each = |found: DirEntry<'_>| {
+            found_any = true;
+            entry(Self::number(found.ino), found.kind, found.name, found.next)
+        };
+        match self.posix.readdir(Self::ino(number)?, cursor, &mut each) {
+            Err(_) if found_any => Ok(()),
+            listed => self.checked("readdir", number, listed),
+        }
     }
 
-    /// As [`Service::readdir`], with the attributes of what is named.
+    /// As [`Service::readdir`], with the attributes of what is named. A damaged inode keeps nobody from the
+    /// others.
     pub fn readdir_with_attributes(
         &self,
         number: u64,
         mut cursor: u64,
         mut entry: impl FnMut(NamedAttr) -> bool,
     ) -> Result<()> {
+        let mut gave_any = false;
         loop {
             let mut names = Vec::with_capacity(ENTRIES_PER_STEP);
             // Attributes are read after the listing: a directory's walk calls nothing else.
-            self.readdir(number, cursor, |ino, _, name, next| {
+            let listed = self.readdir(number, cursor, |ino, kind, name, next| {
                 if names.len() == ENTRIES_PER_STEP {
                     return false;
                 }
-                names.push((ino, name.to_vec(), next));
+                names.push((ino, kind, name.to_vec(), next));
                 true
-            })?;
-            let is_last = names.len() < ENTRIES_PER_STEP;
+            });
+            match listed {
+                Err(_) if gave_any => return Ok(()),
+                listed => listed?,
+            }
+            if names.is_empty() {
+                return Ok(());
+            }
             let inos: Vec<_> = names.iter().filter_map(|(number, ..)| Self::ino(*number).ok()).collect();
             self.posix.preload(&inos);
-            for (ino, name, next) in names {
+            for (number, kind, name, next) in names {
                 cursor = next;
-                match self.getattr(ino) {
-                    Ok(attr) if !entry(NamedAttr { name, attr, next }) => return Ok(()),
-                    Ok(_) => {}
+                let (attr, is_damaged) = match self.getattr(number) {
+                    Ok(attr) => (attr, false),
                     // Removed since.
-                    Err(errno) if errno == Os::STALE.into() => {}
-                    Err(errno) => return Err(errno),
+                    Err(errno) if errno == Os::STALE.into() => continue,
+                    Err(_) => (unknown(Self::ino(number)?, kind), true),
+                };
+                gave_any = true;
+                if !entry(NamedAttr { name, attr, is_damaged, next }) {
+                    return Ok(());
                 }
-            }
-            if is_last {
-                return Ok(());
             }
         }
     }
@@ -445,6 +463,27 @@ impl Service {
 /// `ls -l` asks about each until it hears that none has one.
 fn no_label(name: &[u8]) -> Result<()> {
     if name == b"security.selinux" { Err(Os::OPNOTSUPP.into()) } else { Ok(()) }
+}
+
+/// What a name tells of an inode that cannot be read.
+fn unknown(ino: Ino, kind: FileKind) -> Attr {
+    let never = Timestamp::default();
+    Attr {
+        ino,
+        generation: 0,
+        kind,
+        perm: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        allocated_bytes: 0,
+        accessed: never,
+        modified: never,
+        changed: never,
+        created: never,
+    }
 }
 
 fn tell_left_out(errors: u64) {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, MemDevice};
-use lacuna_fuse::{Errno, Service, ServiceOptions, WriteRequest, innodb::NoTrim};
+use lacuna_ftl::{Lba, Op, Stream};
+use lacuna_fuse::{Errno, NamedAttr, Service, ServiceOptions, WriteRequest, innodb::NoTrim};
 use lacuna_nvmfs::{
-    CheckDepth, FormatOptions, Nvmfs, Options,
+    CheckDepth, FormatOptions, Ino, Nvmfs, Options,
     posix::{Caller, FileKind, Rename, XattrMode},
 };
 use rustix::{fs::OFlags, io::Errno as Os};
@@ -149,6 +150,84 @@ fn long_directories_are_listed_whole() {
         names.sort();
         assert_eq!(names, expected, "{entries_max} at a time");
     }
+}
+
+/// What is listed from the start on, a buffer of `entries_max` at a time, and the error that ends it.
+fn listed(service: &Service, entries_max: usize) -> (Vec<NamedAttr>, Option<Errno>) {
+    let (mut all, mut cursor) = (Vec::new(), 0);
+    loop {
+        let before = all.len();
+        let end = service.readdir_with_attributes(ROOT, cursor, |found| {
+            let is_full = all.len() - before == entries_max;
+            if !is_full {
+                cursor = found.next;
+                all.push(found);
+            }
+            !is_full
+        });
+        assert!(end.is_ok() || all.len() == before, "an error takes what is listed along");
+        if all.len() == before {
+            return (all, end.err());
+        }
+    }
+}
+
+/// A service of a store with 300 files in which sectors that `choose` finds hold garbage.
+fn damaged(choose: impl Fn(&Nvmfs) -> Lba) -> Service {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
+    let open = || Arc::new(Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens"));
+    let fs = open();
+    let service = Service::new(Arc::clone(&fs), ServiceOptions::default());
+    for at in 0..300 {
+        create(&service, &format!("file {at}"));
+    }
+    let garbage = [Op::Write { lba: choose(&fs), data: &[0xa5; 512] }];
+    fs.ftl().write_batch(&garbage, Stream::Data).expect("writes");
+    fs.close().expect("closes");
+    drop((service, fs)); // with what they have in memory
+    Service::new(open(), ServiceOptions::default())
+}
+
+#[test]
+fn a_damaged_inode_keeps_its_name_and_hides_no_other() {
+    let ino = |fs: &Nvmfs| fs.posix().lookup(Ino::ROOT, b"file 150").expect("is there").ino.number();
+    // Inode n is sector n of region 1 of the space.
+    let service = damaged(|fs| Lba((1 << 36) + ino(fs)));
+    for entries_max in [1, 64, 1000] {
+        let (all, error) = listed(&service, entries_max);
+        assert_eq!((all.len(), error), (302, None));
+        let mut damaged = all.iter().filter(|found| found.is_damaged);
+        let found = damaged.next().expect("it is seen");
+        assert_eq!((&found.name[..], found.attr.kind), (&b"file 150"[..], FileKind::File));
+        assert_eq!(service.getattr(Service::number(found.attr.ino)), Err(Os::IO.into()));
+        assert!(damaged.next().is_none());
+    }
+    assert_eq!(service.lookup(ROOT, b"file 150"), Err(Os::IO.into()));
+}
+
+#[test]
+fn names_before_damage_are_listed_and_then_comes_the_error() {
+    // The 100th entry of the root, whose region is 2.
+    let entry = |fs: &Nvmfs| fs.ftl().mapped_sectors(Lba(2 << 36)..Lba(3 << 36), 100).expect("finds")[99];
+    let service = damaged(entry);
+    for entries_max in [1, 64, 1000] {
+        let (all, error) = listed(&service, entries_max);
+        assert_eq!((all.len(), error), (2 + 99, Some(Os::IO.into())), "{entries_max} at a time");
+    }
+    let mut names = 0;
+    let mut list = |cursor: u64| {
+        let mut behind = cursor;
+        let end = service.readdir(ROOT, cursor, |_, _, _, next| {
+            (names, behind) = (names + 1, next);
+            true
+        });
+        (behind, end)
+    };
+    let (behind, end) = list(0);
+    assert_eq!(end, Ok(()));
+    assert_eq!(list(behind), (behind, Err(Os::IO.into())));
+    assert_eq!(names, 2 + 99);
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! How fast names come, are found, are listed and go, in one directory:
 //!
-//! `cargo run --release -p lacuna-nvmfs --example names -- STORE COUNT`
+//! `cargo run --release -p lacuna-nvmfs --example names -- STORE COUNT [keep]`
 //!
 //! makes a store file (it must not exist), creates COUNT files, opens the store anew so that nothing is in
-//! memory, looks some of them up, lists them all, and removes them. Rates are given for each tenth.
+//! memory, looks some of them up, opens it anew again, lists them all in calls such as a mount gets, and removes
+//! them; unless it is to keep them, to be listed on a mount. Rates are given for each tenth.
 
 use std::{
     path::Path,
@@ -21,14 +22,23 @@ const STORE_BYTES_MIN: u64 = 256 << 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [store, count] = &arguments[..] else { return Err("usage: names STORE COUNT".into()) };
-    let (path, count) = (Path::new(store), count.parse::<u64>()?);
+    let (store, count, keeps) = match &arguments[..] {
+        [store, count] => (store, count.parse::<u64>()?, false),
+        [store, count, keep] if keep == "keep" => (store, count.parse::<u64>()?, true),
+        _ => return Err("usage: names STORE COUNT [keep]".into()),
+    };
+    let path = Path::new(store);
     if path.exists() {
         return Err(format!("{store}: exists already").into());
     }
     let size = (count * STORE_BYTES_PER_NAME).max(STORE_BYTES_MIN).next_multiple_of(1 << 20);
     let options = PlaceOptions { create_size: Some(size), ..PlaceOptions::default() };
-    let OpenedPlace::Store(place) = open_place(path, &options)? else { return Err("not a store".into()) };
+    let open = || match open_place(path, &options) {
+        Ok(OpenedPlace::Store(place)) => Ok(place),
+        Ok(_) => Err("not a store".into()),
+        Err(error) => Err(Box::<dyn std::error::Error>::from(error)),
+    };
+    let place = open()?;
     let fs = place.posix();
     let directory = fs.mkdir(Ino::ROOT, b"names", 0o755, Caller::default())?.ino;
     rates("create", count, |number| {
@@ -37,13 +47,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     place.close()?;
     drop((fs, place));
 
-    let OpenedPlace::Store(place) = open_place(path, &options)? else { return Err("not a store".into()) };
+    let place = open()?;
     let fs = place.posix();
     // In an order that is not that of their creation.
     rates("lookup", count.min(20_000), |number| {
         fs.lookup(directory, &name(number * 7919 % count)).map(drop)
     })?;
+    place.close()?;
+    drop((fs, place));
+
+    let place = open()?;
+    let fs = place.posix();
     list(&fs, directory)?;
+    if keeps {
+        return Ok(place.close()?);
+    }
     rates("unlink", count, |number| fs.unlink(directory, &name(number)))?;
     place.close()?;
     std::fs::remove_file(path)?;
@@ -76,13 +94,25 @@ fn rate(count: u64, time: Duration) -> f64 {
     count as f64 / time.as_secs_f64()
 }
 
+/// Lists a directory in calls for as many names as fit into the 32 KiB that programs ask for.
 fn list(fs: &Posix, directory: Ino) -> lacuna_nvmfs::Result<()> {
+    const NAMES_PER_CALL: u64 = 500;
     let begun = Instant::now();
-    let mut count = 0;
-    fs.readdir(directory, 0, &mut |_| {
-        count += 1;
-        true
-    })?;
+    let (mut count, mut cursor) = (0, 0);
+    loop {
+        let mut taken = 0;
+        fs.readdir(directory, cursor, &mut |entry| {
+            let is_full = taken == NAMES_PER_CALL;
+            if !is_full {
+                (taken, cursor) = (taken + 1, entry.next);
+            }
+            !is_full
+        })?;
+        if taken == 0 {
+            break;
+        }
+        count += taken;
+    }
     println!("   list/s: {:.0}", rate(count, begun.elapsed()));
     Ok(())
 }

@@ -20,7 +20,7 @@
 //! between leaves the rest for the open after that.
 //!
 //! **Locks**, in this order: `moves`; sectors of files (`ranges.rs`), files by ascending number; `record`s
-//! of nodes by ascending number; `structure`; then, each for moments, `numbers` and what is in `node.rs`.
+//! of nodes by ascending number; `structure`; then, each for moments, `numbers`, that of `names/ahead.rs` and what is in `node.rs`.
 //! Searches in directories read the ftl without a lock; what they found holds if the buckets that they
 //! looked at did not change until the directory's `record` is held (`names/update.rs`). `record`s are held
 //! while the ftl accepts a batch, which may wait for free segments, but not while anything is read, be it
@@ -45,7 +45,7 @@ use crate::{
     Error, Result,
     addr::Ino,
     format::{self, FORMAT_VERSION, Inode, KNOWN_FEATURES, SectorBytes, Superblock, Timestamp},
-    names::Numbers,
+    names::{Ahead, Numbers},
     node::{Node, Nodes, Touch},
     place::Directory,
     posix::FileKind,
@@ -116,6 +116,8 @@ pub(crate) struct Shared {
     pub(crate) clock: fn() -> Timestamp,
     pub(crate) uuid: [u8; 16],
     pub(crate) numbers: Mutex<Numbers>,
+    /// What listings are going to ask for.
+    pub(crate) ahead: Ahead,
     /// Held shared while names or inodes change, alone while they are checked.
     pub(crate) structure: RwLock<()>,
     /// Held while a name moves from one directory to another.
@@ -174,6 +176,7 @@ impl Nvmfs {
             clock: options.clock,
             uuid: superblock.uuid,
             numbers: Mutex::new(Numbers::new((options.clock)())),
+            ahead: Ahead::default(),
             structure: RwLock::new(()),
             moves: Mutex::new(()),
         };

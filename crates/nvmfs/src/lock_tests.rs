@@ -261,19 +261,21 @@ fn threads_find_numbers_of_their_own() {
 fn a_cold_listing_waits_for_few_reads() {
     const MANY: u64 = 20_000;
     let cold = Cold::new(MANY, None);
-    let (listed, plain) = cold.with(|fs, waits| {
+    let (listed, plain, reads) = cold.with(|fs, waits| {
         let many = fs.lookup(Ino::ROOT, b"many").unwrap().ino;
-        let before = waits();
+        let reads = || cold.device.stats().reads;
+        let (before, reads_before) = (waits(), reads());
         let mut inos = Vec::new();
         fs.readdir(many, 0, &mut |entry| {
             inos.push(entry.ino);
             true
         })
         .unwrap();
-        (inos, waits() - before)
+        (inos, waits() - before, reads() - reads_before)
     });
     assert_eq!(listed.len() as u64, MANY + MANY / 10 + 2);
     assert!(plain <= MANY / 200, "{plain} waits for {MANY} names");
+    assert!(reads <= MANY / 2, "{reads} reads for {MANY} names");
     let with_inodes = cold.with(|fs, waits| {
         let before = waits();
         for inos in listed.chunks(512) {
@@ -282,7 +284,7 @@ fn a_cold_listing_waits_for_few_reads() {
         }
         waits() - before
     });
-    println!("{MANY} names: {plain} waits for the listing, {with_inodes} for the inodes");
+    println!("{MANY} names: {reads} reads and {plain} waits for the listing, {with_inodes} for the inodes");
     assert!(with_inodes <= MANY / 20, "{with_inodes} waits for {MANY} inodes");
 }
 

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use lacuna_nvmfs::Nvmfs;
+use lacuna_nvmfs::{Nvmfs, Result};
 
 /// As ext4's default.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -27,20 +27,36 @@ impl Flusher {
     pub(super) fn start(fs: Arc<Nvmfs>) -> std::io::Result<Flusher> {
         let (stop, stopped) = channel();
         let thread = thread::Builder::new().name("flusher".into()).spawn(move || {
-            let mut batches_synced = fs.ftl().stats().batches;
+            let mut turns = Turns { batches_synced: fs.ftl().stats().batches, is_failing: false };
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(INTERVAL) {
-                let batches = fs.ftl().stats().batches;
-                if batches == batches_synced {
-                    continue;
-                }
-                match fs.posix().sync() {
-                    Ok(()) => batches_synced = batches,
-                    // Nothing is written any more; whoever tries hears of it.
-                    Err(error) => return log::error!("{error}"),
-                }
+                turns.turn(fs.ftl().stats().batches, || fs.posix().sync());
             }
         })?;
         Ok(Flusher { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// What was synced, and how that went.
+struct Turns {
+    batches_synced: u64,
+    is_failing: bool,
+}
+
+impl Turns {
+    /// Syncs if there is anything new, or what could not be synced the last time. A device may come to
+    /// itself; the log is told once until then.
+    fn turn(&mut self, batches: u64, sync: impl FnOnce() -> Result<()>) {
+        if batches == self.batches_synced {
+            return;
+        }
+        match sync() {
+            Ok(()) => *self = Turns { batches_synced: batches, is_failing: false },
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    log::error!("what nobody synced is not synced: {error}");
+                }
+            }
+        }
     }
 }
 
@@ -49,6 +65,34 @@ impl Drop for Flusher {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lacuna_nvmfs::Refusal;
+
+    use super::*;
+
+    #[test]
+    fn what_is_new_is_synced_until_that_goes_well() {
+        let mut turns = Turns { batches_synced: 5, is_failing: false };
+        for (batches, outcome, expected) in [
+            (5, Ok(()), 0),
+            (6, Ok(()), 1),
+            (6, Ok(()), 0),
+            (7, Err(Refusal::NoRoom), 1),
+            (7, Err(Refusal::NoRoom), 1),
+            (7, Ok(()), 1),
+            (7, Ok(()), 0),
+        ] {
+            let mut syncs = 0;
+            turns.turn(batches, || {
+                syncs += 1;
+                outcome.map_err(Into::into)
+            });
+            assert_eq!(syncs, expected, "{batches} batches, {outcome:?}");
         }
     }
 }

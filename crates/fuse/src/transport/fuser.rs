@@ -392,7 +392,8 @@ impl Filesystem for Adapter {
         let listed = self.0.readdir_with_attributes(ino.0, offset, |found| {
             let attr = self.attr(&found.attr);
             let name = OsStr::from_bytes(&found.name);
-            !reply.add(attr.ino, found.next, name, &TTL, &attr, generation(&found.attr))
+            let ttl = if found.is_damaged { Duration::ZERO } else { TTL };
+            !reply.add(attr.ino, found.next, name, &ttl, &attr, generation(&found.attr))
         });
         match listed {
             Ok(()) => reply.ok(),

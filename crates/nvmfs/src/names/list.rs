@@ -1,11 +1,14 @@
 //! Listing a directory.
 
+use std::collections::BTreeMap;
+
+use super::ahead::{Entries, Found, Listed, Window};
 use crate::{
     Result,
     addr::{Ino, REGION_SECTORS},
     directory::{self, Bucket, Held},
-    format::Dirent,
     fs::Shared,
+    node::Node,
     posix::{DirEntry, FileKind},
 };
 
@@ -14,30 +17,66 @@ const CURSOR_SELF: u64 = 0;
 const CURSOR_PARENT: u64 = 1;
 const CURSOR_BUCKETS: u64 = 2;
 
-/// Entries that are read together: few at first, for who wants few, then more with each step.
-const ENTRIES_FIRST: usize = 32;
-const ENTRIES_MAX: usize = 1024;
-
-/// Entries that were read together, and the bucket behind them.
-type Entries = (Vec<(Bucket, Dirent)>, Bucket);
+/// Buckets that are read together: few at first, for who wants few, then twice as many with each step.
+const BUCKETS_FIRST: usize = 32;
+/// As many as one call asks for.
+const BUCKETS_OF_CALL: usize = 1024;
+/// For a listing that goes on from call to call. Of a million entries in a row on flash every 16th then.
+const BUCKETS_AHEAD: usize = 1 << 16;
 
 impl Shared {
-    /// What is in the next `buckets_max` buckets in use from `first` on; none if there are no more.
-    fn entries_from(&self, directory: Ino, first: Bucket, buckets_max: usize) -> Result<Option<Entries>> {
+    /// Some entries from the bucket `first` on; none if there are no more. At least `buckets_max` buckets in
+    /// use are read if any are.
+    fn entries_from(&self, dir: &Node, first: Bucket, buckets_max: usize) -> Result<Option<Entries>> {
+        let mut buckets_max = match self.ahead.find(dir.file_id(), first) {
+            Found::Entries(entries) => return Ok(Some(entries)),
+            Found::GoesOn { buckets_max: last } => (last * 2).clamp(buckets_max, BUCKETS_AHEAD),
+            Found::Nothing => buckets_max,
+        };
+        loop {
+            let since = dir.changes.lock().count();
+            match self.read_window(dir.ino, first, buckets_max) {
+                // What comes before the damage is listed.
+                Err(_) if buckets_max > 1 => buckets_max = 1,
+                Err(error) => return Err(error),
+                Ok(None) => {
+                    self.ahead.forget(dir.file_id());
+                    return Ok(None);
+                }
+                Ok(Some(window)) => {
+                    let piece = window.piece(first);
+                    let refused = self.ahead.put(dir, since, window);
+                    return Ok(Some(refused.map_or(piece, Window::into_entries)));
+                }
+            }
+        }
+    }
+
+    /// Reads the next `buckets_max` buckets in use from `first` on; none if there are no more.
+    pub(super) fn read_window(
+        &self,
+        directory: Ino,
+        first: Bucket,
+        buckets_max: usize,
+    ) -> Result<Option<Window>> {
         if first.0 >= REGION_SECTORS {
             return Ok(None);
         }
         let range = first.lba(directory)..directory.region().end;
         let lbas = self.ftl.mapped_sectors(range, buckets_max)?;
         let Some(last) = lbas.last() else { return Ok(None) };
-        let mut entries = Vec::with_capacity(lbas.len());
-        for (lba, bytes) in self.ftl.read_sectors(&lbas)? {
+        let mut entries = BTreeMap::new();
+        let mut outcome = Ok(());
+        self.ftl.visit_sectors(&lbas, |lba, bytes| {
             let bucket = Bucket(Ino::of(lba).1);
-            if let Held::Entry(entry) = directory::parse_bucket(&self.store, directory, bucket, &bytes)? {
-                entries.push((bucket, entry));
+            match directory::parse_bucket(&self.store, directory, bucket, bytes) {
+                Ok(Held::Entry(entry)) => drop(entries.insert(bucket.0, Listed::new(&entry))),
+                Ok(_) => {}
+                Err(error) => outcome = Err(error),
             }
-        }
-        Ok(Some((entries, Bucket(Ino::of(*last).1 + 1))))
+        })?;
+        outcome?;
+        Ok(Some(Window { range: first.0..Ino::of(*last).1 + 1, entries, buckets_max }))
     }
 
     /// See [`crate::posix::Posix::readdir`].
@@ -64,25 +103,17 @@ impl Shared {
             cursor = CURSOR_BUCKETS;
         }
         let mut bucket = Bucket(cursor - CURSOR_BUCKETS);
-        let mut buckets_max = ENTRIES_FIRST;
-        loop {
-            let read = match self.entries_from(ino, bucket, buckets_max) {
-                // What comes before the damage is listed.
-                Err(_) if buckets_max > 1 => {
-                    buckets_max = 1;
-                    continue;
-                }
-                read => read?,
-            };
-            let Some((entries, behind)) = read else { return Ok(()) };
-            for (found, dirent) in entries {
+        let mut buckets_max = BUCKETS_FIRST;
+        while let Some((entries, behind)) = self.entries_from(&dir, bucket, buckets_max)? {
+            for (found, listed) in entries {
                 let next = found.0 + 1 + CURSOR_BUCKETS;
-                if !entry(DirEntry { ino: dirent.ino(), kind: dirent.kind(), name: dirent.name(), next }) {
+                if !entry(DirEntry { ino: listed.ino, kind: listed.kind, name: &listed.name, next }) {
                     return Ok(());
                 }
             }
             bucket = behind;
-            buckets_max = (buckets_max * 2).min(ENTRIES_MAX);
+            buckets_max = (buckets_max * 2).min(BUCKETS_OF_CALL);
         }
+        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Names: looking them up, making, moving and removing them. Invariants, crash argument and lock order
 //! are those of `fs.rs`; how a change is planned and committed is in `update.rs`.
 
+mod ahead;
 mod create;
 mod list;
 mod remove;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use lacuna_ftl::Lba;
 
+pub(crate) use ahead::Ahead;
 pub(crate) use create::{NewInode, Numbers};
 pub(crate) use rename::RenameEnd;
 pub(crate) use update::{Update, range_of};

@@ -174,11 +174,19 @@ impl Shared {
         self.change_nodes(nodes, |locked| Ok(self.times_of(nodes, locked)))
     }
 
-    /// Stores all times that wait for it.
+    /// Stores all times that wait for it; where that fails, those of all others.
     pub(crate) fn store_all_times(&self) -> Result<()> {
         /// Inodes in one batch.
         const PIECE: usize = 64;
-        self.nodes.dirty().chunks(PIECE).try_for_each(|nodes| self.store_times(nodes))
+        let mut outcome = Ok(());
+        for nodes in self.nodes.dirty().chunks(PIECE) {
+            if self.store_times(nodes).is_err() {
+                for node in nodes {
+                    outcome = outcome.and(self.store_times(std::slice::from_ref(node)));
+                }
+            }
+        }
+        outcome
     }
 }
 

@@ -19,6 +19,7 @@ use lacuna_device::SECTOR;
 use lacuna_ftl::{Lba, Op, Stream};
 use parking_lot::RwLockWriteGuard;
 
+use super::ahead::Listed;
 use crate::{
     Refusal, Result,
     addr::{Ino, REGION_SECTORS, XATTR_SECTORS},
@@ -121,7 +122,8 @@ pub(crate) struct Update {
     inodes: Vec<Inode>,
     freed: Vec<Ino>,
     opened: Vec<Ino>,
-    buckets: Vec<(Ino, Range<u64>)>,
+    /// Buckets of directories, and what of them is listed afterwards.
+    buckets: Vec<(Ino, Range<u64>, Option<Listed>)>,
     touched: Vec<(Ino, Touch)>,
     /// What of the map must be in memory before the update can be made.
     absent: Vec<Range<Lba>>,
@@ -197,7 +199,7 @@ impl Update {
     pub(super) fn put_entry(&mut self, directory: Ino, bucket: Bucket, entry: &Dirent) {
         let lba = bucket.lba(directory);
         self.write_sector(lba, format::seal(entry, lba));
-        self.buckets.push((directory, bucket.0..bucket.0 + 1));
+        self.buckets.push((directory, bucket.0..bucket.0 + 1, Some(Listed::new(entry))));
     }
 
     pub(super) fn remove_entry(&mut self, directory: Ino, removal: Removal) {
@@ -208,7 +210,7 @@ impl Update {
             }
             Removal::Clear { first, count } => self.trim(first.lba(directory), count),
         }
-        self.buckets.push((directory, removal.buckets()));
+        self.buckets.push((directory, removal.buckets(), None));
     }
 
     /// A new inode is open from the start.
@@ -358,8 +360,10 @@ impl Shared {
             let (node, record) = locked.guard(*ino);
             self.nodes.remove(node, record);
         }
-        for (ino, buckets) in &update.buckets {
-            locked.guard(*ino).0.changes.lock().note(buckets.clone());
+        for (ino, buckets, listed) in &update.buckets {
+            let directory = locked.guard(*ino).0;
+            directory.changes.lock().note(buckets.clone());
+            self.ahead.note(directory.file_id(), buckets, listed.as_ref());
         }
         for (ino, what) in &update.touched {
             self.nodes.touch(locked.guard(*ino).0, *what, update.now);

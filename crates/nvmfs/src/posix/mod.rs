@@ -141,7 +141,8 @@ impl Posix {
     /// [`Refusal::NotFound`], [`Refusal::IsADirectory`].
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
         self.shared.unlink(parent, name)?;
-        self.store_many_times()
+        self.store_many_times();
+        Ok(())
     }
 
     /// Removes an empty directory.
@@ -151,7 +152,8 @@ impl Posix {
     /// `.`, [`Refusal::NotEmpty`] for `..`.
     pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
         self.shared.rmdir(parent, name)?;
-        self.store_many_times()
+        self.store_many_times();
+        Ok(())
     }
 
     /// Moves a name.
@@ -169,7 +171,8 @@ impl Posix {
     ) -> Result<()> {
         let from = RenameEnd { parent, name };
         self.shared.rename(from, RenameEnd { parent: new_parent, name: new_name }, mode)?;
-        self.store_many_times()
+        self.store_many_times();
+        Ok(())
     }
 
     /// Calls `entry` for each entry of a directory from `cursor` on, until it returns false: that entry
@@ -203,7 +206,7 @@ impl Posix {
     /// [`Refusal::IsADirectory`], [`Refusal::Invalid`] for what is no file.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let len = self.shared.read_bytes(ino, offset, buf)?;
-        self.store_many_times()?;
+        self.store_many_times();
         Ok(len)
     }
 
@@ -216,7 +219,7 @@ impl Posix {
     /// [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`], [`Refusal::Invalid`].
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions) -> Result<usize> {
         let len = self.shared.write_bytes(ino, offset, data, options)?;
-        self.store_many_times()?;
+        self.store_many_times();
         Ok(len)
     }
 
@@ -290,19 +293,20 @@ impl Posix {
         let Some(node) = self.shared.nodes.get(ino) else {
             return Ok(self.shared.ftl.flush()?); // nobody remembers what was done to it
         };
-        if !data_only {
-            self.shared.store_times(std::slice::from_ref(&node))?;
-        }
+        let stored = if data_only { Ok(()) } else { self.shared.store_times(std::slice::from_ref(&node)) };
         match node.last_change.seq() {
-            Some(seq) => Ok(self.shared.ftl.flush_through(seq)?),
-            None => Ok(self.shared.ftl.flush()?),
+            Some(seq) => self.shared.ftl.flush_through(seq)?,
+            None => self.shared.ftl.flush()?,
         }
+        stored
     }
 
-    /// All that was done before survives a crash after this call, times included.
+    /// All that was done before survives a crash after this call, times included. Those of a damaged inode
+    /// keep nothing else from it.
     pub fn sync(&self) -> Result<()> {
-        self.shared.store_all_times()?;
-        Ok(self.shared.ftl.flush()?)
+        let stored = self.shared.store_all_times();
+        self.shared.ftl.flush()?;
+        stored
     }
 
     /// Room and inodes.
@@ -348,15 +352,15 @@ impl Posix {
 impl Posix {
     fn make(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
         let node = self.shared.create(parent, name, new)?;
-        self.store_many_times()?;
+        self.store_many_times();
         self.shared.attr(&node)
     }
 
     /// Keeps the times that are in memory only from becoming too many. No lock is held.
-    fn store_many_times(&self) -> Result<()> {
+    fn store_many_times(&self) {
         if self.shared.nodes.dirty_count() > UNSTORED_TIMES_MAX {
-            self.shared.store_all_times()?;
+            // Whose times cannot be stored hears of it when it is synced; what was just done is done.
+            let _ = self.shared.store_all_times();
         }
-        Ok(())
     }
 }

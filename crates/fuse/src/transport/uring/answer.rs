@@ -143,7 +143,10 @@ impl Answer<'_, '_> {
         let block_bytes = self.block_bytes();
         let mut outcome = Ok(true);
         self.service.readdir_with_attributes(self.ino, cursor, |found| {
-            let entry = reply::entry(&found.attr, block_bytes);
+            let mut entry = reply::entry(&found.attr, block_bytes);
+            if found.is_damaged {
+                (entry.entry_valid, entry.attr_valid) = (0, 0);
+            }
             outcome =
                 self.reply.dirent_plus(len as usize, &entry, (found.next, found.attr.kind), &found.name);
             outcome == Ok(true)
