@@ -6,12 +6,16 @@
 #   loop_mount KIND DIR         makes a file system on it (ext4, xfs, btrfs, nvmfs) and mounts it
 #   loop_format_store           makes a store on it
 #   loop_umount DIR             unmounts what loop_mount mounted
+#   loop_slow BYTES COMMAND...  runs it in a control group that reads and writes LOOP and other devices named in
+#                               LOOP_OTHERS at BYTES a second each, at most
 #   loop_remove                 gives everything back; for `trap loop_remove EXIT`, whatever happened
 
 LOOP=
 LOOP_FILE=
 LOOP_DIR=
 LOOP_KIND=
+LOOP_OTHERS=()
+LOOP_GROUP=
 NVMFS_PID=
 
 loop_make() {
@@ -75,6 +79,31 @@ loop_umount() {
     LOOP_DIR=
 }
 
+loop_slow() {
+    local bytes=$1 own group device
+    shift
+    if own=$(awk -F: '$2 ~ /(^|,)blkio(,|$)/ { print $3 }' /proc/self/cgroup) && [ -n "$own" ]; then
+        group=/sys/fs/cgroup/blkio$own/lacuna-loop.$$
+    elif grep -qw io /sys/fs/cgroup/cgroup.subtree_control 2> /dev/null; then
+        group=/sys/fs/cgroup/lacuna-loop.$$
+    else
+        echo "$0: no control group limits devices here" >&2
+        exit 1
+    fi
+    mkdir "$group"
+    LOOP_GROUP=$group
+    for device in "$LOOP" "${LOOP_OTHERS[@]}"; do
+        device=$(cat "/sys/block/${device#/dev/}/dev")
+        if [ -e "$group/io.max" ]; then
+            echo "$device rbps=$bytes wbps=$bytes" > "$group/io.max"
+        else
+            echo "$device $bytes" > "$group/blkio.throttle.read_bps_device"
+            echo "$device $bytes" > "$group/blkio.throttle.write_bps_device"
+        fi
+    done
+    bash -c 'echo 0 > "$1/cgroup.procs"; shift; exec "$@"' loop_slow "$group" "$@"
+}
+
 loop_remove() {
     if [ -n "$LOOP_DIR" ]; then
         local dir=$LOOP_DIR
@@ -82,5 +111,7 @@ loop_remove() {
     fi
     if [ -n "$LOOP" ]; then losetup --detach "$LOOP" || true; fi
     if [ -n "$LOOP_FILE" ]; then rm -f "$LOOP_FILE"; fi
+    if [ -n "$LOOP_GROUP" ]; then rmdir "$LOOP_GROUP" || true; fi
+    LOOP_GROUP=
     LOOP='' LOOP_FILE='' LOOP_DIR=''
 }
