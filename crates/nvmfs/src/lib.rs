@@ -36,6 +36,8 @@
 
 mod addr;
 mod attr;
+#[cfg(test)]
+mod before_reads;
 mod check;
 mod data;
 mod directory;

@@ -6,68 +6,22 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Geometry, MemDevice, Result as DeviceResult};
+use lacuna_device::{BlockDevice, MemDevice};
 
 use crate::{
     FormatOptions, Ino, Nvmfs, Options,
+    before_reads::BeforeReads,
     fs::Shared,
     posix::{Allocate, Caller, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
 
-/// A device that looks at the locks of the file system above it whenever it is read, and counts how often
-/// somebody waited for it.
-struct Watched {
-    inner: Arc<MemDevice>,
-    above: Arc<OnceLock<Weak<Shared>>>,
-    waits: Arc<AtomicU64>,
-}
-
-impl Watched {
-    fn look(&self) {
-        self.waits.fetch_add(1, SeqCst);
-        let Some(shared) = self.above.get().and_then(Weak::upgrade) else { return };
-        for node in shared.nodes.all() {
-            assert!(node.record.try_write().is_some(), "read with the record of {:?} held", node.ino);
-        }
-        assert!(shared.structure.try_write().is_some(), "read with `structure` held");
-        assert!(shared.numbers.try_lock().is_some(), "read with `numbers` held");
+/// Looks at the locks of a file system whose device is about to be read.
+fn look(shared: &Shared) {
+    for node in shared.nodes.all() {
+        assert!(node.record.try_write().is_some(), "read with the record of {:?} held", node.ino);
     }
-}
-
-impl BlockDevice for Watched {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> DeviceResult<()> {
-        self.look();
-        self.inner.read_at(offset, buf)
-    }
-
-    fn read_many(&self, reads: &mut [(u64, AlignedBuf)]) -> DeviceResult<()> {
-        self.look();
-        self.inner.read_many(reads)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> DeviceResult<()> {
-        self.inner.write_at(offset, data)
-    }
-
-    fn sync(&self) -> DeviceResult<()> {
-        self.inner.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> DeviceResult<()> {
-        self.inner.discard(offset, len)
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.inner.stats()
-    }
+    assert!(shared.structure.try_write().is_some(), "read with `structure` held");
+    assert!(shared.numbers.try_lock().is_some(), "read with `numbers` held");
 }
 
 /// A store that can be opened again and again, each time with nothing of it in memory.
@@ -113,10 +67,16 @@ impl Cold {
 
     /// Only one thread can be watched: another's locks would be taken for its own.
     fn opened<T>(&self, is_watched: bool, body: impl FnOnce(&Posix, &dyn Fn() -> u64) -> T) -> T {
-        let above = Arc::new(OnceLock::new());
-        let waits = Arc::new(AtomicU64::new(0));
-        let watched =
-            Watched { inner: Arc::clone(&self.device), above: Arc::clone(&above), waits: Arc::clone(&waits) };
+        let above = Arc::new(OnceLock::<Weak<Shared>>::new());
+        let waits = Arc::new(AtomicU64::new(0)); // how often somebody waited for the device
+        let before = {
+            let (above, waits) = (Arc::clone(&above), Arc::clone(&waits));
+            move || {
+                waits.fetch_add(1, SeqCst);
+                above.get().and_then(Weak::upgrade).iter().for_each(|shared| look(shared));
+            }
+        };
+        let watched = BeforeReads { inner: Arc::clone(&self.device), before };
         let mut options = Options { access_times: false, ..Options::default() };
         options.ftl.background = false;
         options.ftl.map_memory = self.map_memory;

@@ -3,73 +3,37 @@
 use std::sync::{Arc, Mutex};
 
 use lacuna_device::{
-    AlignedBuf, BlockDevice, DeviceStats, Geometry, MemDevice, Result as DeviceResult,
+    BlockDevice, MemDevice,
     sim::{SeededRng, for_each_seed},
 };
 
 use super::WINDOWS_MAX;
 use crate::{
     FormatOptions, Ino, Nvmfs, Options,
+    before_reads::BeforeReads,
     directory::Bucket,
     posix::{Caller, Posix, Rename},
 };
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A device that does something before its next read.
-struct Hooked {
-    inner: MemDevice,
-    hook: Mutex<Option<Hook>>,
-}
+/// What a device does before its next read.
+type Next = Arc<Mutex<Option<Hook>>>;
 
-impl Hooked {
-    fn run(&self) {
-        let hook = self.hook.lock().unwrap().take();
-        hook.into_iter().for_each(|hook| hook());
-    }
-}
-
-impl BlockDevice for Hooked {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> DeviceResult<()> {
-        self.run();
-        self.inner.read_at(offset, buf)
-    }
-
-    fn read_many(&self, reads: &mut [(u64, AlignedBuf)]) -> DeviceResult<()> {
-        self.run();
-        self.inner.read_many(reads)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> DeviceResult<()> {
-        self.inner.write_at(offset, data)
-    }
-
-    fn sync(&self) -> DeviceResult<()> {
-        self.inner.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> DeviceResult<()> {
-        self.inner.discard(offset, len)
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.inner.stats()
-    }
-}
-
-fn formatted() -> (Arc<Hooked>, Nvmfs) {
-    let device = Arc::new(Hooked { inner: MemDevice::new(64 << 20), hook: Mutex::default() });
+fn formatted() -> (Arc<dyn BlockDevice>, Next, Nvmfs) {
+    let next = Next::default();
+    let before = {
+        let next = Arc::clone(&next);
+        move || {
+            let hook = next.lock().unwrap().take();
+            hook.into_iter().for_each(|hook| hook());
+        }
+    };
+    let device: Arc<dyn BlockDevice> =
+        Arc::new(BeforeReads { inner: Arc::new(MemDevice::new(64 << 20)), before });
     Nvmfs::format(device.clone(), &FormatOptions::default()).unwrap();
     let fs = Nvmfs::open(device.clone(), Options::default()).unwrap();
-    (device, fs)
+    (device, next, fs)
 }
 
 fn name(number: u64) -> Vec<u8> {
@@ -109,7 +73,7 @@ fn stored(place: &Nvmfs, directory: Ino, cursor: u64, count: usize) -> Vec<Entry
 fn windows_follow_every_change() {
     for_each_seed(20, |seed| {
         let mut rng = SeededRng::new(seed);
-        let (_, place) = formatted();
+        let (_, _, place) = formatted();
         let fs = place.posix();
         let directory = |number| fs.mkdir(Ino::ROOT, &name(number), 0o755, Caller::default()).unwrap().ino;
         let directories: Vec<Ino> = (0..WINDOWS_MAX as u64 + 1 - seed % 3).map(directory).collect();
@@ -141,7 +105,7 @@ fn windows_follow_every_change() {
 /// none that begins later.
 #[test]
 fn what_changed_while_it_was_read_is_no_window() {
-    let (device, place) = formatted();
+    let (device, next_read, place) = formatted();
     let directory = place.posix().mkdir(Ino::ROOT, b"directory", 0o755, Caller::default()).unwrap().ino;
     (0..300).for_each(|number| assert!(make(&place.posix(), directory, number)));
     place.close().unwrap();
@@ -152,9 +116,9 @@ fn what_changed_while_it_was_read_is_no_window() {
     fs.getattr(directory).unwrap();
     let third = stored(&place, directory, 2, 3).pop().unwrap();
     let (unlinks, gone) = (fs.clone(), third.1.clone());
-    *device.hook.lock().unwrap() = Some(Box::new(move || unlinks.unlink(directory, &gone).unwrap()));
+    *next_read.lock().unwrap() = Some(Box::new(move || unlinks.unlink(directory, &gone).unwrap()));
     assert!(listed(&fs, directory, 2, 5).contains(&third), "the hook came too early to show anything");
-    assert!(device.hook.lock().unwrap().is_none(), "nothing was read");
+    assert!(next_read.lock().unwrap().is_none(), "nothing was read");
     let found = listed(&fs, directory, 2, 300);
     assert!(!found.contains(&third));
     assert_eq!(found, stored(&place, directory, 2, 300));
