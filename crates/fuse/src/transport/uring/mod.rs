@@ -106,7 +106,8 @@ impl UringSession {
     /// By invariant 1, returns when the mount stands.
     fn start(&mut self, service: &Arc<Service>, threads: usize) -> io::Result<()> {
         self.mounted.shake_hands()?;
-        // Threads that the store starts on demand would stay where those that demand it do.
+        // Statistics name the device's way of doing I/O, and so start its threads here: started on demand by one
+        // of the threads below, they would stay at its processor.
         let _ = service.fs().ftl().stats();
         let device = Arc::new(self.mounted.device.try_clone()?);
         let (report, reports) = mpsc::channel();
