@@ -18,6 +18,7 @@ mod metrics;
 mod mount;
 mod scrub;
 mod size;
+mod table;
 mod tables;
 mod tpcc;
 mod trace;
@@ -47,6 +48,7 @@ enum Command {
     Info(info::Arguments),
     Check(check::Arguments),
     Scrub(scrub::Arguments),
+    Table(table::Arguments),
     #[command(name = "linkbench")]
     LinkBench(Box<linkbench::Arguments>),
     #[command(name = "tpcc")]
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),
+        Command::Table(arguments) => table::run(&arguments),
         Command::LinkBench(arguments) => linkbench::run(&arguments),
         Command::TpcC(arguments) => tpcc::run(&arguments),
         Command::IoBench(arguments) => iobench::run(&arguments),
