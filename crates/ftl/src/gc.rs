@@ -464,19 +464,13 @@ impl Moving {
 
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
 mod tests {
-    use lacuna_device::{BlockDevice, MemDevice};
-
     use super::*;
-    use crate::{FormatOptions, Op, Options, Stream, recovery, superblock};
+    use crate::{Op, Stream, test_store};
 
     /// What was found ahead is a hint: an extent that was cut since is found in the records.
     #[test]
     fn what_was_cut_since_it_was_found_ahead_is_moved() {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
-        let options = FormatOptions { segment_bytes: Some(1 << 20), ..FormatOptions::default() };
-        superblock::format(&*device, &options).unwrap();
-        let store = recovery::open(device, Options::default()).unwrap();
-        store.checkpoint().unwrap();
+        let store = test_store::store(64 << 20, Some(1 << 20));
         let page = |page: u64| Lba(page * 32);
         for number in 0..150 {
             store.write_batch(&[Op::Write { lba: page(number), data: &[7; 16384] }], Stream::Data).unwrap();

@@ -224,21 +224,15 @@ fn expected_of(log: &Log, map: &Map, batch: &Batch<'_>) -> Expected {
 
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
 mod tests {
-    use std::{sync::Arc, thread};
-
-    use lacuna_device::{BlockDevice, MemDevice};
+    use std::thread;
 
     use super::*;
-    use crate::{FormatOptions, Lba, Options, recovery, superblock};
+    use crate::{Lba, test_store};
 
     const LBA: Lba = Lba(32);
 
     fn store() -> Store {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
-        superblock::format(&*device, &FormatOptions::default()).unwrap();
-        let store = recovery::open(device, Options::default()).unwrap();
-        store.checkpoint().unwrap();
-        store
+        test_store::store(64 << 20, None)
     }
 
     /// Accepts `batch`, of which nothing is copied yet.
