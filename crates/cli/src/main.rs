@@ -16,6 +16,7 @@ mod live;
 mod mariadb_demo;
 mod metrics;
 mod mount;
+mod phases;
 mod scrub;
 mod size;
 mod table;
