@@ -120,7 +120,10 @@ fn tables_that_are_not_there_and_settings_that_do_not_fit() {
     store.close().unwrap();
     opened.close().unwrap();
     drop(opened);
-    let before = succeed(&scratch, "info store");
+    // What is above them tells of room, which each opening takes some of.
+    let tables =
+        || succeed(&scratch, "info store").split_once("compression").expect("has tables").1.to_owned();
+    let before = tables();
     for (arguments, words) in [
         ("table drop store u", ["table u", "none"]),
         ("table optimize store t u", ["table u", "none"]),
@@ -136,7 +139,7 @@ fn tables_that_are_not_there_and_settings_that_do_not_fit() {
     ] {
         complains(&run(&scratch, arguments), 1, &[&["store"], &words[..]].concat());
     }
-    assert_eq!(succeed(&scratch, "info store"), before, "nothing was changed");
+    assert_eq!(tables(), before, "nothing was changed");
     succeed(&scratch, "table alter store rows row --level 9");
 }
 
