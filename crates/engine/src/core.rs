@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use lacuna_device::Place;
 
 use crate::{
+    ahead::Ahead,
     control::Control,
     flush::Flush,
     options::StoreOptions,
@@ -30,6 +31,7 @@ pub(crate) struct Core {
     pub(crate) txns: Txns,
     pub(crate) purge: Purge,
     pub(crate) chain_readers: Readers,
+    pub(crate) ahead: Ahead,
     pub(crate) undo_space: OnceLock<Arc<Space>>,
 }
 

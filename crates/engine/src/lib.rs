@@ -42,6 +42,7 @@
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+mod ahead;
 mod alloc;
 mod btree;
 mod catalog;

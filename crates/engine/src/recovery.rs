@@ -25,6 +25,7 @@ use std::{
 use lacuna_device::{Place, StreamHint};
 
 use crate::{
+    ahead::Ahead,
     alloc::corrupt,
     btree::{Direction, Tree},
     catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, Row, SYSTEM_CODEC},
@@ -114,6 +115,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         txns: Txns::new(),
         purge: Purge::default(),
         chain_readers: Readers::default(),
+        ahead: Ahead::default(),
         undo_space: OnceLock::new(),
     });
     replay(&core, Reader::new(wal, root.checkpoint), end, &mut stats)?;

@@ -206,13 +206,13 @@ thread_local! {
 fn compress(row: &RowSpace, page: &[u8], block: &mut [u8], room: usize) -> bool {
     let fits = SCRATCH.with_borrow_mut(|scratch| {
         let copy = &mut scratch.page;
-        copy.clear();
-        copy.extend_from_slice(page);
-        let end = copy.len() - TRAILER_BYTES;
-        let (head, tail) = if ops::kind(copy) == Some(PageKind::Node) {
-            node::tidy(copy);
+        copy.resize(page.len(), 0);
+        let end = page.len() - TRAILER_BYTES;
+        let (head, tail) = if ops::kind(page) == Some(PageKind::Node) {
+            node::copy_tidied(page, copy);
             node::gap(copy)
         } else {
+            copy.copy_from_slice(page);
             let used = copy[..end].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
             (used.max(HEADER_BYTES), end)
         };

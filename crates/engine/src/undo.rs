@@ -206,11 +206,13 @@ fn put(mtr: &mut Mtr, page: &mut WriteGuard, at: usize, data: &[u8]) {
     mtr.apply(page, PageOp::Bytes { offset: at as u16, data });
 }
 
-/// Zeroes what no record takes, so that an image of the page compresses well.
-pub(crate) fn tidy(page: &mut [u8]) {
+/// Copies a page of undo records with zeros for what no record takes, so that an image of it compresses well.
+pub(crate) fn copy_tidied(page: &[u8], out: &mut [u8]) {
     let end = page.len() - TRAILER_BYTES;
     let from = used(page).clamp(RECORDS, end);
-    page[from..end].fill(0);
+    out[..from].copy_from_slice(&page[..from]);
+    out[from..end].fill(0);
+    out[end..].copy_from_slice(&page[end..]);
 }
 
 /// Makes the undo file.

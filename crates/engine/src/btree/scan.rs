@@ -1,7 +1,9 @@
 //! Walking along the leaves in either direction.
 
+use std::ops::Range;
+
 use super::{ROOT, Tree};
-use crate::{error::Result, node::Node, pool::ReadGuard};
+use crate::{error::Result, ids::PageNo, node::Node, pool::ReadGuard};
 
 /// Order of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,18 +31,31 @@ pub(crate) struct Leaf {
     pub(crate) page: ReadGuard,
     /// Slots in range of the start, in scan order: from the first, exclusive of the second, forwards;
     /// or from the last down to the first, backwards.
-    pub(crate) slots: std::ops::Range<usize>,
+    pub(crate) slots: Range<usize>,
     /// Where the next leaf starts; `None` at the last one.
     pub(crate) next: Option<Start>,
+    /// The leaves behind it that were asked for, in scan order, as far as its parent has them.
+    pub(crate) following: Vec<PageNo>,
+}
+
+/// The children behind `slot`, in scan order; `which` of them, the next one being 0.
+fn following(node: Node<'_>, slot: usize, direction: Direction, which: Range<usize>) -> Vec<PageNo> {
+    let at = |next: usize| match direction {
+        Direction::Forward => Some(slot + 1 + next).filter(|slot| *slot < node.count()),
+        Direction::Backward => slot.checked_sub(1 + next),
+    };
+    which.map_while(at).map(|slot| node.child(slot)).collect()
 }
 
 impl Tree<'_> {
     /// The leaf at which a scan in `direction` starts, and what in it lies behind `start`. It may
-    /// hold nothing in range; then the scan goes on at `next`.
-    pub(crate) fn scan_leaf(self, start: &Start, direction: Direction) -> Result<Leaf> {
+    /// hold nothing in range; then the scan goes on at `next`. `ahead` says which of the leaves behind it to
+    /// list, the next one being 0.
+    pub(crate) fn scan_leaf(self, start: &Start, direction: Direction, ahead: Range<usize>) -> Result<Leaf> {
         let mut page = self.core.pool.read(self.space, ROOT)?;
         self.check_node(&page, ROOT, None)?;
         let mut fence = None;
+        let mut listed = Vec::new();
         while !Node::new(&page).is_leaf() {
             let node = Node::new(&page);
             let slot = match direction {
@@ -69,6 +84,9 @@ impl Tree<'_> {
                     slot
                 }
             };
+            if node.level() == 1 {
+                listed = following(node, slot, direction, ahead.clone());
+            }
             page = self.read_child(node, slot)?;
         }
         let node = Node::new(&page);
@@ -82,6 +100,6 @@ impl Tree<'_> {
             (Direction::Backward, Start::At(key)) => 0..node.search(key).map_or_else(|slot| slot, |s| s + 1),
             (Direction::Backward, Start::Behind(key)) => 0..node.search(key).unwrap_or_else(|slot| slot),
         };
-        Ok(Leaf { page, slots, next: fence })
+        Ok(Leaf { page, slots, next: fence, following: listed })
     }
 }

@@ -204,6 +204,7 @@ impl Core {
         };
         threads.push(spawn("lacuna-flush", Core::produce)?);
         threads.push(spawn("lacuna-purge", Core::purge_loop)?);
+        threads.push(spawn("lacuna-ahead", Core::read_ahead_loop)?);
         for _ in 0..self.options.flush_threads {
             threads.push(spawn("lacuna-write", Core::consume)?);
         }
@@ -217,6 +218,7 @@ impl Core {
         self.flush.work.notify_all();
         self.flush.done.notify_all();
         self.wake_purge();
+        self.stop_read_ahead();
         self.pool.needs_flush.raise();
     }
 

@@ -28,7 +28,7 @@ const BATCH_BYTES: usize = 1 << 20;
 /// A consumer's buffers.
 pub(super) struct Writer {
     encoder: Encoder,
-    /// A copy of the page that is being compressed.
+    /// A tidied copy of the page that is being compressed.
     copy: AlignedBuf,
     /// Images, each on a sector.
     images: AlignedBuf,
@@ -124,7 +124,7 @@ impl Writer {
             if !core.pool.dirty.take_off(&page) {
                 return None;
             }
-            self.copy[..space.page_bytes].copy_from_slice(&page);
+            copy_tidied(&page, &mut self.copy[..space.page_bytes]);
         }
         let lsn = ops::lsn(&self.copy[..space.page_bytes]);
         let (bytes, is_plain) = self.encode(&space, start);
@@ -134,23 +134,17 @@ impl Writer {
     /// Makes an image of the copied page at `start` of the buffer; returns its length in whole sectors, and
     /// whether it is not compressed.
     fn encode(&mut self, space: &Space, start: usize) -> (usize, bool) {
-        let copy = &mut self.copy[..space.page_bytes];
-        match ops::kind(copy) {
-            Some(PageKind::Node) => node::tidy(copy),
-            Some(PageKind::Undo) => undo::tidy(copy),
-            _ => {}
-        }
+        let copy = &self.copy[..space.page_bytes];
         let out = &mut self.images[start..start + space.page_bytes];
         let encoded = self.encoder.encode(copy, space.codec(), SECTOR, out);
         let bytes = encoded.image_bytes.next_multiple_of(SECTOR);
-        out[encoded.image_bytes..bytes].fill(0);
         (bytes, encoded.algorithm == Algorithm::None)
     }
 
     /// Whether the image of a page without changes would come out other than it is on the device. Nobody
     /// writes it meanwhile.
     pub(super) fn would_change(&mut self, page: &ReadGuard, space: &Space) -> Result<bool> {
-        self.copy[..space.page_bytes].copy_from_slice(page);
+        copy_tidied(page, &mut self.copy[..space.page_bytes]);
         let (bytes, _) = self.encode(space, 0);
         let on_disk = page.frame.disk_bytes.load(Ordering::Relaxed) as usize;
         if on_disk.next_multiple_of(SECTOR) != bytes {
@@ -218,5 +212,14 @@ impl Writer {
         }
         drop(region);
         Ok(())
+    }
+}
+
+/// Copies a page with zeros for what no reader looks at, so that its image compresses well.
+fn copy_tidied(page: &[u8], out: &mut [u8]) {
+    match ops::kind(page) {
+        Some(PageKind::Node) => node::copy_tidied(page, out),
+        Some(PageKind::Undo) => undo::copy_tidied(page, out),
+        _ => out.copy_from_slice(page),
     }
 }

@@ -136,12 +136,12 @@ impl Shard {
             let from_small = self.small_bytes > budget_bytes / SMALL_SHARE || self.main.is_empty();
             let id = if from_small { self.small.pop_front() } else { self.main.pop_front() }?;
             let frame = self.frames.get(&id).expect("queues and frames agree");
-            let uses = frame.uses.load(Ordering::Relaxed);
+            let uses = frame.uses();
             if from_small {
                 self.small_bytes -= frame.memory_bytes;
             }
             if uses > 0 {
-                frame.uses.store(if from_small { 0 } else { uses - 1 }, Ordering::Relaxed);
+                frame.set_uses(if from_small { 0 } else { uses - 1 });
                 self.main.push_back(id);
                 continue;
             }
@@ -174,7 +174,7 @@ impl Shard {
         if !is_here || !frame.wanted.swap(false, Ordering::Relaxed) {
             return;
         }
-        if frame.uses.load(Ordering::Relaxed) == 0 && !frame.is_dirty() {
+        if frame.uses() == 0 && !frame.is_dirty() {
             self.main.push_front(frame.id);
         } else {
             self.main.push_back(frame.id);

@@ -21,6 +21,9 @@ use crate::{
     space::Space,
 };
 
+/// Stands for the uses of a page that was brought in ahead of its first.
+const AHEAD: u8 = u8::MAX;
+
 /// A page in the pool. Whoever holds an `Arc` of it keeps it from being evicted.
 pub(crate) struct Frame {
     pub(crate) id: PageId,
@@ -33,8 +36,8 @@ pub(crate) struct Frame {
     pub(crate) unfit_lsn: AtomicU64,
     /// The latch: shared to read the page, exclusive to change it.
     latch: Arc<RwLock<AlignedBuf>>,
-    /// Uses since it came in, saturating; what eviction goes by.
-    pub(super) uses: AtomicU8,
+    /// Uses since it came in, saturating, or [`AHEAD`]; what eviction goes by.
+    uses: AtomicU8,
     /// Start of the oldest change that is not in an image handed to a flush worker; 0 when there is
     /// none. Changed only under the lock of the list of dirty pages.
     pub(super) dirty_since: AtomicU64,
@@ -68,11 +71,26 @@ impl Frame {
         })
     }
 
+    /// Notes a use. The one that brings the page in is not noted, nor is the one that it was brought in for.
     pub(super) fn touch(&self) {
-        let uses = self.uses.load(Ordering::Relaxed);
-        if uses < 3 {
-            self.uses.store(uses + 1, Ordering::Relaxed);
+        match self.uses.load(Ordering::Relaxed) {
+            AHEAD => self.uses.store(0, Ordering::Relaxed),
+            uses if uses < 3 => self.uses.store(uses + 1, Ordering::Relaxed),
+            _ => {}
         }
+    }
+
+    /// Its first use is still to come.
+    pub(super) fn set_ahead(&self) {
+        self.uses.store(AHEAD, Ordering::Relaxed);
+    }
+
+    pub(super) fn uses(&self) -> u8 {
+        Some(self.uses.load(Ordering::Relaxed)).filter(|uses| *uses != AHEAD).unwrap_or(0)
+    }
+
+    pub(super) fn set_uses(&self, uses: u8) {
+        self.uses.store(uses, Ordering::Relaxed);
     }
 
     /// Whether its only up-to-date copy is here.

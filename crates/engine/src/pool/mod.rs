@@ -69,6 +69,8 @@ pub struct PoolStats {
     pub hits: u64,
     /// Look-ups that read it.
     pub misses: u64,
+    /// Pages read ahead of scans.
+    pub read_ahead: u64,
     /// Pages that left to make room.
     pub evictions: u64,
     /// Bytes of pages in memory.
@@ -90,6 +92,7 @@ pub(crate) struct Pool {
     pub(crate) needs_flush: Signal,
     hits: AtomicU64,
     misses: AtomicU64,
+    read_ahead: AtomicU64,
     evictions: AtomicU64,
 }
 
@@ -121,6 +124,7 @@ impl Pool {
             needs_flush: Signal::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            read_ahead: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         }
     }
@@ -138,6 +142,7 @@ impl Pool {
         PoolStats {
             hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
+            read_ahead: self.read_ahead.load(Ordering::Relaxed),
             evictions: self.evictions.load(Ordering::Relaxed),
             bytes: self.bytes() as u64,
             dirty_bytes: self.dirty.dirty_bytes() as u64,
@@ -234,14 +239,9 @@ impl Pool {
         let id = PageId { table: space.id, page };
         loop {
             let (frame, fill) = self.look_up(space, id);
-            if let Some((mut guard, kept)) = fill {
-                self.misses.fetch_add(u64::from(kept.is_none()), Ordering::Relaxed);
-                let newest = Lsn(self.newest_lsn.load(Ordering::Acquire));
-                if let Err(e) = fill_page(space, newest, kept.as_deref(), &mut guard) {
-                    self.discard(&frame);
-                    return Err(e);
-                }
-                return Ok(filled(guard));
+            if let Some(to_fill) = fill {
+                self.misses.fetch_add(u64::from(to_fill.1.is_none()), Ordering::Relaxed);
+                return self.fill(space, to_fill).map(filled);
             }
             let guard = latch(&frame);
             if !frame_of(&guard).failed.load(Ordering::Acquire) {
@@ -249,6 +249,32 @@ impl Pool {
                 return Ok(guard);
             }
         }
+    }
+
+    /// Fills a new frame.
+    fn fill(&self, space: &Space, (mut guard, kept): ToFill) -> Result<WriteGuard> {
+        let newest = Lsn(self.newest_lsn.load(Ordering::Acquire));
+        match fill_page(space, newest, kept.as_deref(), &mut guard) {
+            Ok(()) => Ok(guard),
+            Err(e) => {
+                self.discard(&guard.frame);
+                Err(e)
+            }
+        }
+    }
+
+    /// Brings a page into memory for who is going to read it, unless it is there or memory is short.
+    pub(crate) fn read_ahead(&self, space: &Space, page: PageNo) -> Result<()> {
+        let id = PageId { table: space.id, page };
+        if self.bytes() > self.budget_bytes || self.shard(id).lock().get(id).is_some() {
+            return Ok(());
+        }
+        if let (frame, Some(to_fill)) = self.look_up(space, id) {
+            frame.set_ahead();
+            self.fill(space, to_fill)?;
+            self.read_ahead.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Like [`Pool::read`]; `None` when nothing was ever written there.
@@ -283,14 +309,20 @@ impl Pool {
     /// allocated, or recovery is about to make it anew.
     pub(crate) fn create(&self, space: &Space, page: PageNo) -> WriteGuard {
         let id = PageId { table: space.id, page };
-        let (frame, fill) = self.look_up(space, id);
-        let mut guard = fill.map(|(guard, _)| guard).unwrap_or_else(|| {
-            // Its image, if it has one, may be of any length.
-            frame.disk_bytes.store(frame.page_bytes as u32, Ordering::Relaxed);
-            frame.write()
-        });
-        blank(&mut guard);
-        guard
+        loop {
+            let (frame, fill) = self.look_up(space, id);
+            let is_new = fill.is_some();
+            let mut guard = fill.map_or_else(|| frame.write(), |(guard, _)| guard);
+            if frame.failed.load(Ordering::Acquire) {
+                continue; // It was being read ahead, in vain.
+            }
+            if !is_new {
+                // Its image, if it has one, may be of any length.
+                frame.disk_bytes.store(frame.page_bytes as u32, Ordering::Relaxed);
+            }
+            blank(&mut guard);
+            return guard;
+        }
     }
 
     fn shard(&self, id: PageId) -> &Mutex<Shard> {

@@ -95,3 +95,57 @@ fn nothing_is_left_of_a_forgotten_table_not_even_what_was_wanted() {
     }
     assert!(pool.bytes() <= 64 * PAGE);
 }
+
+#[test]
+fn what_is_read_ahead_is_there_for_its_first_use() {
+    let space = space_with_pages(10);
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    for _ in 0..2 {
+        pool.read_ahead(&space, PageNo(3)).expect("read ahead");
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.read_ahead, stats.hits, stats.misses), (1, 0, 0));
+    pool.read(&space, PageNo(3)).expect("read");
+    let stats = pool.stats();
+    assert_eq!((stats.read_ahead, stats.hits, stats.misses), (1, 1, 0));
+    assert!(pool.read_ahead(&space, PageNo(10)).is_err());
+    assert_eq!(pool.bytes(), PAGE, "nothing is left of what could not be read");
+}
+
+#[test]
+fn a_scan_that_is_read_ahead_leaves_hot_pages_alone() {
+    let space = space_with_pages(2000);
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    for page in 0..2000 {
+        pool.read_ahead(&space, PageNo(page)).expect("read ahead");
+        pool.read(&space, PageNo(page)).expect("read");
+        for _ in 0..3 {
+            pool.read(&space, PageNo(page % 40)).expect("read");
+        }
+    }
+    let stats = pool.stats();
+    assert!(stats.bytes as usize <= 64 * PAGE, "{stats:?}");
+    assert!(stats.misses < 100, "hot pages were evicted: {stats:?}");
+}
+
+#[test]
+fn a_page_is_made_anew_although_reading_it_ahead_fails() {
+    let space = space_with_pages(1);
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    let id = PageId { table: space.id, page: PageNo(7) };
+    let (frame, to_fill) = pool.look_up(&space, id);
+    let holds = Arc::strong_count(&frame);
+    std::thread::scope(|scope| {
+        let maker = scope.spawn(|| {
+            let mut page = pool.create(&space, PageNo(7));
+            page.bytes_mut()[100] = 7;
+        });
+        while Arc::strong_count(&frame) == holds {
+            std::thread::yield_now();
+        }
+        pool.discard(&frame);
+        drop(to_fill);
+        maker.join().expect("made");
+    });
+    assert_eq!(pool.read(&space, PageNo(7)).expect("in memory")[100], 7);
+}

@@ -169,10 +169,11 @@ impl Store {
         self.inner.core.flush_all()
     }
 
-    /// One round of purging, flushing and checkpointing in this thread, for stores opened without
+    /// One round of reading ahead, purging, flushing and checkpointing in this thread, for stores opened without
     /// [`StoreOptions::background`]. Whether there was something to flush.
     pub fn step(&self) -> Result<bool> {
         let core = &self.inner.core;
+        while core.read_ahead_step() {}
         core.purge_history().map_err(|e| core.poison.set(e))?;
         core.flush_step()
     }

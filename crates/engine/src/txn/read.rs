@@ -12,6 +12,7 @@ use std::{
 
 use super::view::View;
 use crate::{
+    ahead,
     alloc::corrupt,
     btree::{Direction, Start, Tree},
     core::Core,
@@ -255,8 +256,10 @@ pub(crate) fn scan(
         (Bound::Excluded(end), Direction::Backward) => key <= end,
     };
     let mut copied = Copied::default();
+    let mut run = ahead::Run::default();
     while let Some(at) = start.take() {
-        let leaf = tree.scan_leaf(&at, direction)?;
+        let leaf = tree.scan_leaf(&at, direction, run.wish())?;
+        core.name_ahead(&mut run, space.id, &leaf.following);
         let node = Node::new(&leaf.page);
         let mut is_done = false;
         let slots = leaf.slots;
@@ -277,6 +280,7 @@ pub(crate) fn scan(
         }
         if start.is_none() && !is_done {
             start = leaf.next;
+            run.step();
         }
         // Records that the view should see may have been purged from the leaf.
         reader.check()?;

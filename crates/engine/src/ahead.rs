@@ -1,0 +1,150 @@
+//! Read-ahead: the leaves that a scan is about to visit are read, verified and decompressed in the background.
+//!
+//! A scan that has gone from leaf to leaf twice names those that follow in the same parent, and a thread brings
+//! them into the pool. Without threads [`crate::Store::step`] does.
+//!
+//! Invariants:
+//!
+//! 1. It is a hint, and nobody waits for it: of more than [`QUEUE_MAX`] names the oldest are forgotten, and a page
+//!    that cannot be read is left to the scan, which has somebody to tell.
+//! 2. A page is read under a use of its table, so none of a table that is gone is.
+//! 3. By then the number may be another page's: a page in memory proves nothing. Scans reach it through the tree
+//!    as ever.
+//! 4. A scan is at most [`LEAVES_MAX`] leaves ahead of itself, and nothing is read while the pool is beyond its
+//!    budget. That a page was brought in is no use of it, so pages that are read once pass through the small queue
+//!    all the same (`pool::evict`).
+//!
+//! The queue's lock is a leaf. No latch but that of the page being read is held.
+
+use std::{collections::VecDeque, ops::Range};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    core::Core,
+    ids::{PageId, PageNo, TableId},
+};
+
+/// Names that wait, at most.
+const QUEUE_MAX: usize = 64;
+/// Leaves that a scan names ahead of itself, at most.
+const LEAVES_MAX: usize = 8;
+
+/// What is to be read.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    queue: Mutex<Queue>,
+    /// Something was named, or it is time to stop.
+    named: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    pages: VecDeque<PageId>,
+    stop: bool,
+}
+
+/// How far a scan is ahead of itself.
+#[derive(Default)]
+pub(crate) struct Run {
+    /// Times it went from one leaf to the next.
+    steps: u32,
+    /// Leaves behind the present one that are named already.
+    named: usize,
+    is_new_leaf: bool,
+}
+
+impl Run {
+    /// The scan goes on to the next leaf.
+    pub(crate) fn step(&mut self) {
+        self.steps = self.steps.saturating_add(1);
+        self.named = self.named.saturating_sub(1);
+        self.is_new_leaf = true;
+    }
+
+    /// Which of the leaves that follow should be named, the next one being 0. Most scans end soon: the first
+    /// two leaves ask for nothing, later ones for ever more.
+    pub(crate) fn wish(&mut self) -> Range<usize> {
+        let ahead = match self.steps {
+            0 | 1 => 0,
+            steps => LEAVES_MAX.min(1 << (steps - 1).min(8)),
+        };
+        let is_due = std::mem::take(&mut self.is_new_leaf) && self.named <= ahead / 2;
+        if is_due { self.named..ahead } else { 0..0 }
+    }
+}
+
+impl Core {
+    /// Names leaves that the scan `run` is going to visit.
+    pub(crate) fn name_ahead(&self, run: &mut Run, table: TableId, leaves: &[PageNo]) {
+        if leaves.is_empty() {
+            return;
+        }
+        run.named += leaves.len();
+        let mut queue = self.ahead.queue.lock();
+        queue.pages.extend(leaves.iter().map(|page| PageId { table, page: *page }));
+        let excess = queue.pages.len().saturating_sub(QUEUE_MAX);
+        queue.pages.drain(..excess);
+        drop(queue);
+        self.ahead.named.notify_one();
+    }
+
+    /// Reads one page that was named. Whether there was one.
+    pub(crate) fn read_ahead_step(&self) -> bool {
+        let Some(id) = self.ahead.queue.lock().pages.pop_front() else { return false };
+        self.read_ahead(id);
+        true
+    }
+
+    fn read_ahead(&self, id: PageId) {
+        if let Some(space) = self.spaces.operate(id.table) {
+            // Invariant 1: the error is the scan's.
+            let _ = self.pool.read_ahead(&space, id.page);
+        }
+    }
+
+    pub(crate) fn read_ahead_loop(&self) {
+        loop {
+            let id = {
+                let mut queue = self.ahead.queue.lock();
+                loop {
+                    if queue.stop {
+                        return;
+                    }
+                    if let Some(id) = queue.pages.pop_front() {
+                        break id;
+                    }
+                    self.ahead.named.wait(&mut queue);
+                }
+            };
+            self.read_ahead(id);
+        }
+    }
+
+    pub(crate) fn stop_read_ahead(&self) {
+        self.ahead.queue.lock().stop = true;
+        self.ahead.named.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_asks_for_ever_more_leaves_and_for_each_once() {
+        let mut run = Run::default();
+        let mut asked = Vec::new();
+        for leaf in 0..20_usize {
+            let wish = run.wish();
+            run.named += wish.len();
+            asked.extend(wish.map(|next| leaf + 1 + next));
+            assert!(run.wish().is_empty(), "more of the same leaf");
+            run.step();
+        }
+        let first = asked[0];
+        assert_eq!(first, 3);
+        assert_eq!(asked, (first..first + asked.len()).collect::<Vec<_>>());
+        assert!(asked.last().is_some_and(|last| (20..20 + LEAVES_MAX).contains(last)), "{asked:?}");
+    }
+}
