@@ -121,31 +121,18 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// What follows a write in its chunk goes with it: one entry in the log, and one change of the map, which
-    /// mostly only puts an extent in the place of another. That is what a page with a shorter image is.
-    fn push_trim(&mut self, mut lba: Lba, mut sectors: u64) {
+    fn push_trim(&mut self, lba: Lba, sectors: u64) {
+        if sectors == 0 {
+            return;
+        }
         if let Some(last) = self.items.last_mut()
+            && last.kind == EntryKind::Trim
             && last.end() == lba.0
         {
-            let room = match last.kind {
-                EntryKind::Trim => u64::MAX,
-                _ => lba.0.next_multiple_of(CHUNK_SECTORS) - lba.0,
-            };
-            let along = sectors.min(room);
-            last.sectors += along;
-            lba.0 += along;
-            sectors -= along;
+            last.sectors += sectors;
+            return;
         }
-        if sectors > 0 {
-            self.items.push(Item {
-                kind: EntryKind::Trim,
-                lba,
-                sectors,
-                payload: &[],
-                crc: 0,
-                birth: Seq(0),
-            });
-        }
+        self.items.push(Item { kind: EntryKind::Trim, lba, sectors, payload: &[], crc: 0, birth: Seq(0) });
     }
 
     /// Bytes that the batch takes in the log, footers included and alignment aside.
@@ -345,19 +332,6 @@ mod tests {
         assert_eq!(shape(&batch), [(EntryKind::Write, 0, 32, 5008), (EntryKind::Trim, 32, 41, 0)]);
         let plain = Batch::prepare(&[Op::Write { lba: Lba(0), data: &data }], false).unwrap();
         assert_eq!(shape(&plain), [(EntryKind::Write, 0, 32, 16384), (EntryKind::Write, 32, 32, 16384)]);
-    }
-
-    #[test]
-    fn a_trim_goes_with_the_write_before_it_up_to_the_end_of_the_chunk() {
-        let data = vec![1; 5 * SECTOR];
-        let write = Op::Write { lba: Lba(32), data: &data };
-        let after = |trim: Op<'_>| shape(&prepare(&[write, trim]));
-        let (kind, trim) = (EntryKind::Write, EntryKind::Trim);
-        assert_eq!(after(Op::Trim { lba: Lba(37), sectors: 3 }), [(kind, 32, 8, 2560)]);
-        assert_eq!(after(Op::Trim { lba: Lba(37), sectors: 27 }), [(kind, 32, 32, 2560)]);
-        assert_eq!(after(Op::Trim { lba: Lba(37), sectors: 30 }), [(kind, 32, 32, 2560), (trim, 64, 3, 0)]);
-        assert_eq!(after(Op::Trim { lba: Lba(38), sectors: 3 }), [(kind, 32, 5, 2560), (trim, 38, 3, 0)]);
-        assert_eq!(after(Op::Trim { lba: Lba(37), sectors: 0 }), [(kind, 32, 5, 2560)]);
     }
 
     #[test]
