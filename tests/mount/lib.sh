@@ -113,6 +113,8 @@ kill_daemon() {
 finish() {
     local code=${1:-$?}
     trap - EXIT
+    # What a failure left running in the background, such as writers.
+    jobs -p | xargs --no-run-if-empty kill 2>/dev/null || true
     if mountpoint -q "$mnt" 2>/dev/null; then
         umount -l "$mnt" || true
     fi
