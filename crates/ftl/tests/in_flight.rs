@@ -117,7 +117,8 @@ impl BlockDevice for LateDevice {
             );
         }
         drop(sender);
-        ended.iter().fold(Ok(()), |all, outcome| all.and(outcome))
+        let outcomes: Vec<Result<()>> = ended.iter().collect();
+        outcomes.into_iter().collect()
     }
 
     fn sync(&self) -> Result<()> {

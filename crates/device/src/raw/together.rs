@@ -119,6 +119,6 @@ fn carry_out_on(ring: &mut IoUring, file: &PositionalFile, mut transfers: Vec<Tr
         }
     }
     drop(abort);
-    let ended = transfers.iter_mut().zip(results.into_iter().flatten());
-    ended.fold(Ok(()), |all, (transfer, result)| all.and(transfer.end(file, result)))
+    let mut ended = transfers.iter_mut().zip(results.into_iter().flatten());
+    ended.try_for_each(|(transfer, result)| transfer.end(file, result))
 }

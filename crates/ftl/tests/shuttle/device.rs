@@ -100,7 +100,8 @@ impl BlockDevice for ScheduledDevice {
             })
         };
         let begun: Vec<_> = writes.iter().map(begin).collect();
-        begun.into_iter().fold(Ok(()), |all, write| all.and(write.join().unwrap()))
+        let outcomes: Vec<Result<()>> = begun.into_iter().map(|write| write.join().unwrap()).collect();
+        outcomes.into_iter().collect()
     }
 
     fn sync(&self) -> Result<()> {
