@@ -38,6 +38,9 @@ for i in 1 2; do
     readlink -v "$mnt/names/link" 2>"$WORK/error" && fail "a damaged target was returned"
     grep -q 'Input/output error' "$WORK/error" || fail "instead of EIO: $(cat "$WORK/error")"
 done
+# Its name can be removed; what it takes is kept.
+rm "$mnt/names/link" || fail "the name of a damaged inode cannot be removed"
+[ "$(ls -U "$mnt/names" | wc -l)" = 500 ] || fail "more than that name is gone"
 # Who tries again and again floods no log, and yet each error is in it, if only as a number.
 for _ in $(seq 5); do
     dd if="$mnt/damaged" of=/dev/null bs=512 iflag=direct conv=noerror 2>/dev/null || true
@@ -49,6 +52,8 @@ rm "$mnt/damaged" || fail "a damaged file cannot be removed"
 echo new >"$mnt/new"
 umount_store
 wait
+"$LACUNA" check "$store" >"$WORK/check" 2>&1 && fail "check does not see what is left of the damaged inode"
+grep -q 'damaged and has no name' "$WORK/check" || fail "check does not tell of it: $(cat "$WORK/check")"
 grep "Not Implemented" "$WORK/log" && fail "the transport complains"
 lines=$(grep -c corrupt "$WORK/log")
 left_out=$(awk '/are not in this log/ { sum += $2 } END { print sum + 0 }' "$WORK/log")

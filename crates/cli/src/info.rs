@@ -144,7 +144,7 @@ fn text(info: &Value, tables: &[TableInfo]) -> String {
         "table", "compression", "page", "size MB", "taken MB", "ratio"
     );
     for table in tables {
-        let mut compression = compression_text(compression(table.options.kind));
+        let mut compression = kind_text(table.options.kind);
         if table.inherits {
             compression.push('*');
         }
@@ -166,6 +166,11 @@ fn text(info: &Value, tables: &[TableInfo]) -> String {
         let _ = writeln!(text, "  * follows the store's defaults, now {compression}");
     }
     text
+}
+
+/// How pages of tables of a kind are kept, in a word or two.
+pub(crate) fn kind_text(kind: TableKind) -> String {
+    compression_text(compression(kind))
 }
 
 fn compression_text((kind, algorithm, level): (&str, &str, i32)) -> String {

@@ -1,20 +1,18 @@
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{ArgGroup, Args};
 use lacuna_bench::{
     engine::EngineDb,
     linkbench::{self, AckLog, Config, RunReport, comparison, verify_acks},
     mysql::Address,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
-    linkbench_sql, say,
+    linkbench_sql,
+    phases::{LOADERS, Phases, now_ms},
+    say,
     tables::{EngineOptions, Kind, Tables, Target},
 };
 
@@ -32,27 +30,11 @@ pub(crate) struct Arguments {
     /// Number of nodes to load; LinkBench's own standard is 10000000
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 36))]
     ids: u64,
-    /// Threads that make requests
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    requesters: u32,
-    /// Length of the measured request phase in seconds
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=2_592_000))]
-    pub(crate) seconds: u64,
-    /// Requests before that, in seconds
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=2_592_000))]
-    pub(crate) warmup: u64,
-    /// Seed of data and requests
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    pub(crate) phases: Phases,
     /// Use the out-degrees of a file like LinkBench's Distribution.dat, not the built-in fit to them
     #[arg(long, value_name = "FILE")]
     distribution: Option<PathBuf>,
-    /// Write every acknowledged commit to this file, outside the store
-    #[arg(long, value_name = "FILE")]
-    pub(crate) ack_log: Option<PathBuf>,
-    /// Write the results to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
     /// Run nothing; prove that every commit in this acknowledgement log is in the store or server
     #[arg(long, value_name = "FILE", requires = "place", conflicts_with_all = ["ack_log", "json", "trace"])]
     pub(crate) verify_acks: Option<PathBuf>,
@@ -64,23 +46,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         (Some(log), None, Some(server)) => return linkbench_sql::verify(arguments, log, server),
         _ => {}
     }
-    arguments.engine.check(arguments.json.as_deref())?;
+    let phases = &arguments.phases;
+    arguments.engine.check(phases.json.as_deref())?;
     let config = Config {
         ids: arguments.ids,
-        loaders: 8,
-        requesters: arguments.requesters,
-        warmup: Duration::from_secs(arguments.warmup),
-        seconds: Duration::from_secs(arguments.seconds),
+        loaders: LOADERS,
+        requesters: phases.requesters,
+        warmup: phases.warmup(),
+        seconds: phases.seconds(),
         requests_min: 0,
-        seed: arguments.seed,
-        epoch_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
+        seed: phases.seed,
+        epoch_ms: now_ms(),
         distribution: arguments.distribution.clone(),
         quiet: false,
     };
     if let Some(server) = &arguments.mysql {
         return linkbench_sql::run(arguments, &config, server);
     }
-    let log = || arguments.ack_log.as_deref().map(AckLog::create).transpose();
+    let log = || phases.ack_log.as_deref().map(AckLog::create).transpose();
     let run = |target: &Target, tables, log: Option<AckLog>| run_one(&config, target, tables, log.as_ref());
     let (target, runs) = arguments.engine.run_each("linkbench", log, run)?;
     conclude(arguments, &target.name(), &runs, || report(arguments, &config, &target, &runs))
@@ -93,15 +76,7 @@ pub(crate) fn conclude(
     runs: &[RunReport],
     report: impl FnOnce() -> Value,
 ) -> Result<()> {
-    say(&comparison(runs))?;
-    if let Some(path) = &arguments.json {
-        let text = format!("{}\n", serde_json::to_string_pretty(&report())?);
-        fs::write(path, text).with_context(|| path.display().to_string())?;
-    }
-    match runs.iter().find_map(|run| run.figures.violation.as_ref().map(|violation| (run, violation))) {
-        Some((run, violation)) => bail!("{place}: {} tables: {violation}", run.figures.tables),
-        None => Ok(()),
-    }
+    arguments.phases.conclude(place, &comparison(runs), runs.iter().map(|run| &run.figures), report)
 }
 
 fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLog>) -> Result<RunReport> {
@@ -133,19 +108,19 @@ fn verify(arguments: &Arguments, log: &Path, store: &Path) -> Result<()> {
 }
 
 fn report(arguments: &Arguments, config: &Config, target: &Target, runs: &[RunReport]) -> Value {
-    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-    let mut settings = arguments.engine.as_json(target);
-    let own = [
+    let mut all = arguments.engine.as_json(target);
+    all.extend(arguments.phases.as_json());
+    all.extend(settings(config));
+    json!({ "benchmark": "linkbench", "git": env!("LACUNA_GIT"), "config": all, "runs": runs })
+}
+
+/// Settings that every report of this benchmark names.
+pub(crate) fn settings(config: &Config) -> Map<String, Value> {
+    let distribution = config.distribution.as_ref().map(|path| path.display().to_string());
+    let settings = [
         ("ids", json!(config.ids)),
-        ("loaders", json!(config.loaders)),
-        ("requesters", json!(config.requesters)),
-        ("warmup_seconds", json!(arguments.warmup)),
-        ("seconds", json!(arguments.seconds)),
-        ("seed", json!(config.seed)),
         ("node_data_bytes_max", json!(linkbench::NODE_DATA_BYTES_MAX)),
-        ("distribution", json!(path(&config.distribution))),
-        ("ack_log", json!(path(&arguments.ack_log))),
+        ("distribution", json!(distribution)),
     ];
-    settings.extend(own.map(|(name, value)| (name.to_owned(), value)));
-    json!({ "benchmark": "linkbench", "git": env!("LACUNA_GIT"), "config": settings, "runs": runs })
+    settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

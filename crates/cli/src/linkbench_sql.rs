@@ -5,13 +5,13 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap::Args;
 use lacuna_bench::{
-    linkbench::{self, AckLog, Config, Format, NODE_DATA_BYTES_MAX, RunReport, SqlDb, Written, verify_acks},
+    linkbench::{self, AckLog, Config, Format, RunReport, SqlDb, Written, verify_acks},
     mysql::{Address, Login},
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
-    linkbench::{Arguments, conclude},
+    linkbench::{Arguments, conclude, settings},
     say,
     tables::Kind,
 };
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &Arguments, config: &Config, server: &Address) -> R
     for (number, kind) in arguments.engine.tables.iter().enumerate() {
         eprintln!("{server}: {} tables, {} ids", kind.name(), config.ids);
         // The log first: a crash in between leaves a log that demands nothing.
-        let acks = arguments.ack_log.as_deref().map(AckLog::create).transpose()?;
+        let acks = arguments.phases.ack_log.as_deref().map(AckLog::create).transpose()?;
         let (format, algorithm) = format(*kind, &arguments.sql);
         let db = SqlDb::create(server, &login(&arguments.sql), &format, arguments.sql.written_from.clone())?;
         let report = linkbench::run(&db, config, kind.name(), algorithm, acks.as_ref())
@@ -96,24 +96,19 @@ pub(crate) fn verify(arguments: &Arguments, log: &Path, server: &Address) -> Res
 }
 
 fn as_json(arguments: &Arguments, config: &Config, server: &Address, written_from: &str) -> Value {
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "server": server.to_string(),
-        "database": arguments.sql.database,
-        "device_bytes_written_from": written_from,
-        "ids": config.ids,
-        "loaders": config.loaders,
-        "requesters": config.requesters,
-        "warmup_seconds": arguments.warmup,
-        "seconds": arguments.seconds,
-        "tables": arguments.engine.tables.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
-        "algorithm": arguments.sql.innodb_algorithm,
-        "isolation": "read committed",
-        "seed": config.seed,
-        "node_data_bytes_max": NODE_DATA_BYTES_MAX,
-        "distribution": config.distribution.as_ref().map(|path| path.display().to_string()),
-        "ack_log": arguments.ack_log.as_ref().map(|path| path.display().to_string()),
-    })
+    let mut all = arguments.phases.as_json();
+    all.extend(settings(config));
+    let own = [
+        ("version", json!(env!("CARGO_PKG_VERSION"))),
+        ("server", json!(server.to_string())),
+        ("database", json!(arguments.sql.database)),
+        ("device_bytes_written_from", json!(written_from)),
+        ("tables", arguments.engine.tables.iter().map(|kind| kind.name()).collect()),
+        ("algorithm", json!(arguments.sql.innodb_algorithm)),
+        ("isolation", json!("read committed")),
+    ];
+    all.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    all.into()
 }
 
 /// Settings and counters of a server; numbers as numbers.

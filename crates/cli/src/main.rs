@@ -16,8 +16,10 @@ mod live;
 mod mariadb_demo;
 mod metrics;
 mod mount;
+mod phases;
 mod scrub;
 mod size;
+mod table;
 mod tables;
 mod tpcc;
 mod trace;
@@ -47,6 +49,7 @@ enum Command {
     Info(info::Arguments),
     Check(check::Arguments),
     Scrub(scrub::Arguments),
+    Table(table::Arguments),
     #[command(name = "linkbench")]
     LinkBench(Box<linkbench::Arguments>),
     #[command(name = "tpcc")]
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),
+        Command::Table(arguments) => table::run(&arguments),
         Command::LinkBench(arguments) => linkbench::run(&arguments),
         Command::TpcC(arguments) => tpcc::run(&arguments),
         Command::IoBench(arguments) => iobench::run(&arguments),

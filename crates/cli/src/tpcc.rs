@@ -1,15 +1,12 @@
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use lacuna_bench::tpcc::{self, AckLog, Config, Database, RunReport, Scale, comparison};
 use serde_json::{Value, json};
 
 use crate::{
+    phases::{LOADERS, Phases, now_ms},
     say,
     tables::{EngineOptions, Kind, Tables, Target},
 };
@@ -31,24 +28,8 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u32).range(1..=100_000)
     )]
     customers: u32,
-    /// Threads that run transactions
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    requesters: u32,
-    /// Length of the measured phase in seconds
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=2_592_000))]
-    seconds: u64,
-    /// Transactions before that, in seconds
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=2_592_000))]
-    warmup: u64,
-    /// Seed of data and transactions
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Write every acknowledged commit to this file, outside the store
-    #[arg(long, value_name = "FILE")]
-    ack_log: Option<PathBuf>,
-    /// Write the results to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    phases: Phases,
     /// Run nothing; prove the consistency conditions in the store
     #[arg(long, requires = "store", conflicts_with_all = ["ack_log", "json", "trace"])]
     verify: bool,
@@ -67,32 +48,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         _ => {}
     }
-    arguments.engine.check(arguments.json.as_deref())?;
+    let phases = &arguments.phases;
+    arguments.engine.check(phases.json.as_deref())?;
     let Arguments { warehouses, items, customers, .. } = *arguments;
     let config = Config {
         scale: Scale { warehouses, items, customers },
-        loaders: 8,
-        requesters: arguments.requesters,
-        warmup: Duration::from_secs(arguments.warmup),
-        seconds: Duration::from_secs(arguments.seconds),
+        loaders: LOADERS,
+        requesters: phases.requesters,
+        warmup: phases.warmup(),
+        seconds: phases.seconds(),
         requests_min: 0,
-        seed: arguments.seed,
-        epoch_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
+        seed: phases.seed,
+        epoch_ms: now_ms(),
         quiet: false,
     };
-    let log = || arguments.ack_log.as_deref().map(AckLog::create).transpose();
+    let log = || phases.ack_log.as_deref().map(AckLog::create).transpose();
     let run = |target: &Target, tables, log: Option<AckLog>| run_one(&config, target, tables, log.as_ref());
     let (target, runs) = arguments.engine.run_each("tpcc", log, run)?;
-    say(&comparison(&runs))?;
-    if let Some(path) = &arguments.json {
-        let report = report(arguments, &config, &target, &runs);
-        let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
-        fs::write(path, text).with_context(|| path.display().to_string())?;
-    }
-    match runs.iter().find_map(|run| run.figures.violation.as_ref().map(|violation| (run, violation))) {
-        Some((run, violation)) => bail!("{}: {} tables: {violation}", target.name(), run.figures.tables),
-        None => Ok(()),
-    }
+    let figures = runs.iter().map(|run| &run.figures);
+    phases
+        .conclude(&target.name(), &comparison(&runs), figures, || report(arguments, &config, &target, &runs))
 }
 
 fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLog>) -> Result<RunReport> {
@@ -133,17 +108,12 @@ fn verify(arguments: &Arguments, store: &Path, log: Option<&Path>) -> Result<()>
 
 fn report(arguments: &Arguments, config: &Config, target: &Target, runs: &[RunReport]) -> Value {
     let mut settings = arguments.engine.as_json(target);
+    settings.extend(arguments.phases.as_json());
     let own = [
         ("warehouses", json!(config.scale.warehouses)),
         ("items", json!(config.scale.items)),
         ("customers", json!(config.scale.customers)),
-        ("loaders", json!(config.loaders)),
-        ("requesters", json!(config.requesters)),
-        ("warmup_seconds", json!(arguments.warmup)),
-        ("seconds", json!(arguments.seconds)),
         ("isolation", json!("read committed")),
-        ("seed", json!(config.seed)),
-        ("ack_log", json!(arguments.ack_log.as_ref().map(|path| path.display().to_string()))),
     ];
     settings.extend(own.map(|(name, value)| (name.to_owned(), value)));
     json!({ "benchmark": "tpcc-style", "git": env!("LACUNA_GIT"), "config": settings, "runs": runs })

@@ -8,6 +8,7 @@ use std::{
 };
 
 use lacuna_device::{RawDevice, RawOptions, StreamHint};
+use lacuna_engine::{Store, StoreOptions, TableOptions};
 use lacuna_nvmfs::{PlaceOptions, open_place};
 use support::{Scratch, lacuna, run, succeed};
 
@@ -49,6 +50,11 @@ fn nonsense_options() {
         ("tpcc --warehouses 0", vec!["--warehouses", "0"]),
         ("tpcc --verify", vec!["--store"]),
         ("tpcc --verify --verify-acks log --store store", vec!["--verify"]),
+        ("table drop store", vec!["TABLE"]),
+        ("table alter store t zip", vec!["zip", "KIND"]),
+        ("table alter store t page --level 23", vec!["--level"]),
+        ("table defaults store --page 8K", vec!["KIND"]),
+        ("table defaults store page --page 0", vec!["--page", "zero"]),
         ("flash-model", vec!["TRACE"]),
         ("flash-model trace --page 0", vec!["--page", "zero"]),
         ("flash-model trace --over-provisioning 1001", vec!["--over-provisioning"]),
@@ -69,6 +75,7 @@ fn missing_and_foreign_places() {
     let scratch = Scratch::new();
     complains(&run(&scratch, "info nowhere"), 1, &["nowhere"]);
     complains(&run(&scratch, "check nowhere"), 1, &["nowhere"]);
+    complains(&run(&scratch, "table drop nowhere t"), 1, &["nowhere"]);
     complains(&run(&scratch, "format no/where --size 64M"), 1, &["no/where"]);
     complains(&run(&scratch, "linkbench --store no/where"), 1, &["no/where"]);
 
@@ -79,6 +86,7 @@ fn missing_and_foreign_places() {
         "check diary",
         "scrub diary",
         "linkbench --store diary",
+        "table optimize diary",
         "format diary --size 64M",
         "flash-model diary",
         "linkbench --tables page --trace diary",
@@ -92,6 +100,47 @@ fn missing_and_foreign_places() {
     complains(&run(&scratch, "tpcc --size 64M --ack-log diary"), 1, &["diary"]);
     complains(&run(&scratch, "tpcc --verify --store diary"), 1, &["diary"]);
     assert!(fs::read_to_string(scratch.path("diary")).unwrap() == diary, "nothing is lost");
+}
+
+#[test]
+fn tables_that_are_not_there_and_settings_that_do_not_fit() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("bare")).unwrap();
+    succeed(&scratch, "format empty --size 64M");
+    for place in ["empty", "bare"] {
+        complains(&run(&scratch, &format!("table defaults {place} page")), 1, &[place, "no tables"]);
+    }
+    assert!(!scratch.path("bare/control").exists(), "a store was made there");
+
+    let options = PlaceOptions { create_size: Some(64 << 20), ..PlaceOptions::default() };
+    let opened = open_place(&scratch.path("store"), &options).unwrap();
+    let store = Store::open(opened.place(), StoreOptions::default()).unwrap();
+    store.create_table("t", TableOptions::default()).unwrap();
+    store.create_table("rows", TableOptions::row_compressed(4)).unwrap();
+    store.close().unwrap();
+    opened.close().unwrap();
+    drop(opened);
+    // What is above them tells of room, which each opening takes some of.
+    let tables =
+        || succeed(&scratch, "info store").split_once("compression").expect("has tables").1.to_owned();
+    let before = tables();
+    for (arguments, words) in [
+        ("table drop store u", ["table u", "none"]),
+        ("table optimize store t u", ["table u", "none"]),
+        ("table inherit store u", ["table u", "none"]),
+        ("table alter store u plain", ["table u", "none"]),
+        ("table alter store t plain --level 3", ["--level", "plain"]),
+        ("table alter store t plain --algorithm lz4", ["--algorithm", "plain"]),
+        ("table alter store t page --key-block-size 8", ["--key-block-size", "page"]),
+        ("table alter store t row", ["cannot be altered", "kind"]),
+        ("table alter store rows page", ["cannot be altered", "kind"]),
+        ("table alter store rows row --level 10", ["level", "10"]),
+        ("table defaults store page --page 5000", ["page_bytes", "5000"]),
+    ] {
+        complains(&run(&scratch, arguments), 1, &[&["store"], &words[..]].concat());
+    }
+    assert_eq!(tables(), before, "nothing was changed");
+    succeed(&scratch, "table alter store rows row --level 9");
 }
 
 #[test]

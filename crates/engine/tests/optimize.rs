@@ -4,17 +4,17 @@
 mod rigs;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::{Bound, ControlFlow},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
 };
 
 use lacuna_device::{
-    MemPlace, Place, SimPlace,
+    BatchOp, File, FileProps, MemPlace, Place, PlaceStats, SimPlace, StreamHint,
     sim::{SeededRng, for_each_seed},
 };
 use lacuna_engine::{
@@ -30,7 +30,8 @@ const ZSTD: TableKind = TableKind::PageCompressed { algorithm: Algorithm::Zstd, 
 const ZSTD_9: TableKind = TableKind::PageCompressed { algorithm: Algorithm::Zstd, level: 9 };
 
 fn options(background: bool) -> StoreOptions {
-    StoreOptions { pool_bytes: 1 << 20, log_bytes: 512 << 10, background, ..StoreOptions::default() }
+    let defaults = StoreOptions::default();
+    StoreOptions { pool_bytes: 1 << 20, log_bytes: 512 << 10, flush_threads: 2, background, ..defaults }
 }
 
 fn read(store: &Store, table: &Table) -> Model {
@@ -192,6 +193,65 @@ fn readers_and_writers_go_on_meanwhile() {
         assert!(read(&store, table) == model);
     }
     store.check().expect("check");
+}
+
+/// A place that notes which threads write pages.
+struct Noted {
+    place: Arc<dyn Place>,
+    writers: Mutex<BTreeSet<String>>,
+}
+
+impl Place for Noted {
+    fn name(&self) -> &str {
+        self.place.name()
+    }
+    fn props(&self) -> FileProps {
+        self.place.props()
+    }
+    fn open(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
+        self.place.open(name, hint)
+    }
+    fn create(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
+        self.place.create(name, hint)
+    }
+    fn remove(&self, name: &str) -> lacuna_device::Result<()> {
+        self.place.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> lacuna_device::Result<()> {
+        self.place.rename(from, to)
+    }
+    fn list(&self) -> lacuna_device::Result<Vec<String>> {
+        self.place.list()
+    }
+    fn write_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+        self.writers.lock().unwrap().insert(thread::current().name().unwrap_or_default().to_owned());
+        self.place.write_batch(ops)
+    }
+    fn sync(&self) -> lacuna_device::Result<()> {
+        self.place.sync()
+    }
+    fn stats(&self) -> lacuna_device::Result<PlaceStats> {
+        self.place.stats()
+    }
+    fn free_bytes(&self) -> lacuna_device::Result<Option<u64>> {
+        self.place.free_bytes()
+    }
+}
+
+/// Pages are compressed by who writes them: threads of the store, never its caller's.
+#[test]
+fn callers_write_no_pages() {
+    let place = Arc::new(Noted { place: MemPlace::new(), writers: Mutex::default() });
+    let store = Store::open(place.clone(), options(true)).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let (mut model, mut rng) = (Model::new(), SeededRng::new(1));
+    change(&store, &table, &mut model, &mut rng, 100).expect("change");
+    store.checkpoint().expect("checkpoint");
+    store.alter_table("t", LZ4).expect("alter");
+    assert!(store.optimize("t", go_on).expect("optimize").rewritten > 0);
+    let writers: Vec<String> = place.writers.lock().unwrap().iter().cloned().collect();
+    assert_eq!(writers, ["lacuna-write"]);
+    store.close().expect("close");
 }
 
 /// Opens place and store, with more power cuts on the way, until it succeeds.

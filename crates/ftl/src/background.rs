@@ -387,16 +387,12 @@ fn run(store: &Store) {
 
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
 mod tests {
-    use lacuna_device::{BlockDevice, MemDevice};
-
     use super::*;
-    use crate::{FormatOptions, Options, recovery, superblock};
+    use crate::test_store;
 
     #[test]
     fn what_a_flush_brings_is_as_good_as_free_up_to_a_half() {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(256 << 20));
-        superblock::format(&*device, &FormatOptions::default()).unwrap();
-        let store = recovery::open(device, Options::default()).unwrap();
+        let store = test_store::store(256 << 20, None);
         let mut log = store.log.lock();
         let (low_water, ahead) = (store.low_water(&log), store.ahead(&log));
         assert!(ahead >= 8 && log.free.len() > low_water);

@@ -7,11 +7,12 @@ use crc32c::crc32c;
 
 use crate::{
     Error, Lba, Op, Result, SECTOR, Seq,
-    addr::{CHUNK_BYTES, CHUNK_SECTORS, GRAIN},
+    addr::{CHUNK_BYTES, CHUNK_SECTORS, GRAIN, PhysAddr},
     format::{
-        ENTRY_BYTES, EntryKind, FOOTER_BYTES, FOOTER_RECORD_BYTES, RECORD_HEADER_BYTES, RECORDS_START,
+        ENTRY_BYTES, Entry, EntryKind, FOOTER_BYTES, FOOTER_RECORD_BYTES, RECORD_HEADER_BYTES, RECORDS_START,
         footer_entry_bytes,
     },
+    mutant::{Rule, is_broken},
     space::Space,
 };
 
@@ -36,6 +37,14 @@ impl<'a> Item<'a> {
     /// The sectors that the item changes.
     pub(crate) fn range(&self) -> Range<u64> {
         self.lba.0..self.end()
+    }
+
+    /// The entry for it in a record that has its payload at `phys`.
+    pub(crate) fn entry(&self, phys: PhysAddr) -> Entry {
+        let Item { kind, lba, sectors, birth, crc, .. } = *self;
+        let stored = u16::try_from(self.payload.len()).expect("a chunk is at most 16 KiB");
+        let sectors = if kind == EntryKind::Trim && is_broken(Rule::TrimsLogged) { 1 } else { sectors };
+        Entry { kind, lba, sectors, birth, phys, stored, crc }
     }
 
     /// Two items that do the same, the first with so many bytes of the payload, whole sectors.
@@ -162,7 +171,7 @@ fn stored_bytes(chunk: &[u8]) -> usize {
 /// Least payload of a part of a chunk.
 const PART_BYTES_MIN: usize = 4096;
 /// Payloads that are whole multiples of this many bytes are aligned if they are many.
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 /// From so many aligned bytes in one record on, alignment to [`BLOCK`] costs little (at most 1/16).
 const BLOCK_ALIGNED_FROM: usize = 16 * BLOCK;
 

@@ -1,41 +1,146 @@
-//! Payloads on their way into the room that was reserved for them in the log.
+//! Records on their way into the room that was reserved for them in the log.
 //!
-//! Room is reserved under the log's lock, in the order of the batches. Copying is done without the lock, so
-//! a batch of megabytes does not hold up small ones, by the thread that reserved, before its call returns
-//! and whatever else fails meanwhile: readers of the new extents and flushes wait for nothing but that.
+//! Room is reserved under the log's lock, in the order of the batches. It is filled without the lock, with header,
+//! entries and payload, so a batch of megabytes does not hold up small ones, by the thread that reserved, before
+//! its call returns and whatever else fails meanwhile: readers of the new extents and flushes wait for nothing
+//! but that.
+//!
+//! Most who have filled their room are done: they lock the log again only where a piece is to be written
+//! (invariant 4 of `tail`), or others wait to be, or somebody waits for what they have filled.
 
-use lacuna_device::Filled;
+use std::{
+    ops::Range,
+    sync::atomic::{self, Ordering::SeqCst},
+};
 
-use crate::{addr::SegNo, batch::Item, log::Log, store::Store, sync::MutexGuard, tail::Reserved};
+use zerocopy::IntoBytes;
 
-/// Room for a part of an item's payload, the one from byte `from` on.
-pub(crate) struct Copy {
-    pub(crate) segment: SegNo,
-    pub(crate) item: usize,
-    pub(crate) from: usize,
-    pub(crate) room: Reserved,
+use crate::{
+    Result,
+    addr::{PhysAddr, SegNo},
+    batch::{BLOCK, Item, payload_order},
+    format::{EntryRaw, RecordHeader, Salt},
+    log::Log,
+    store::Store,
+    sync::{Condvar, Mutex, MutexGuard, atomic::AtomicUsize},
+    tail::Reserved,
+};
+
+/// What [`Log::append`] has reserved.
+pub(crate) struct Appended {
+    /// Where the payload of each item lies.
+    pub(crate) placed: Vec<PhysAddr>,
+    pub(crate) records: Vec<RecordRoom>,
+    /// Pieces wait to be written.
+    pub(crate) has_pending: bool,
+    salt: Salt,
 }
 
-/// What lies at `at` in a segment now.
-pub(crate) struct Copied {
-    pub(crate) segment: SegNo,
-    pub(crate) at: usize,
-    pub(crate) bytes: Filled,
+/// Room for a record.
+pub(crate) struct RecordRoom {
+    pub(crate) header: RecordHeader,
+    /// Those of the items that it has.
+    pub(crate) items: Range<usize>,
+    /// Where in the segment their payload begins.
+    pub(crate) payload: usize,
+    /// The room, front to back.
+    pub(crate) parts: Vec<Reserved>,
+}
+
+impl Appended {
+    /// Nothing yet, of `items` items.
+    pub(crate) fn new(salt: Salt, items: usize) -> Appended {
+        Appended {
+            placed: Vec::with_capacity(items),
+            records: Vec::with_capacity(1),
+            has_pending: false,
+            salt,
+        }
+    }
+}
+
+impl RecordRoom {
+    /// Puts the record of `items`, whose payload lies at `placed`, into its room. Calls `complete` with the offset
+    /// of each part that was the last one of its piece.
+    fn fill(self, salt: Salt, items: &[Item<'_>], placed: &[PhysAddr], mut complete: impl FnMut(usize)) {
+        let entries: Vec<EntryRaw> =
+            items.iter().zip(placed).map(|(item, phys)| item.entry(*phys).to_raw()).collect();
+        let sealed = self.header.seal(salt, entries.as_bytes());
+        let padding = self.payload - self.header.offset as usize - sealed.len();
+        let payloads = payload_order(items).map(|index| items[index].payload);
+        let mut sources = [&sealed[..], &[0; BLOCK][..padding]].into_iter().chain(payloads);
+        let mut source: &[u8] = &[];
+        for part in self.parts {
+            let completes = part.fill(|mut out| {
+                while !out.is_empty() {
+                    if source.is_empty() {
+                        source = sources.next().expect("as much room as the record takes");
+                    }
+                    let (now, later) = out.split_at_mut(source.len().min(out.len()));
+                    now.copy_from_slice(&source[..now.len()]);
+                    (source, out) = (&source[now.len()..], later);
+                }
+            });
+            completes.into_iter().for_each(&mut complete);
+        }
+    }
+}
+
+/// Those who wait, with the log locked, until room is filled.
+#[derive(Default)]
+pub(crate) struct Awaited {
+    waiting: AtomicUsize,
+    pub(crate) filled: Condvar,
+}
+
+impl Awaited {
+    /// Waits until `look` finds something.
+    pub(crate) fn wait<T>(&self, log: &mut MutexGuard<'_, Log>, look: impl Fn(&Log) -> Option<T>) -> T {
+        if let Some(found) = look(log) {
+            return found;
+        }
+        self.waiting.fetch_add(1, SeqCst);
+        // Before another look: who fills after that sees that somebody waits.
+        atomic::fence(SeqCst);
+        let found = loop {
+            match look(log) {
+                Some(found) => break found,
+                None => self.filled.wait(log),
+            }
+        };
+        self.waiting.fetch_sub(1, SeqCst);
+        found
+    }
+
+    /// Room was filled.
+    fn tell(&self, log: &Mutex<Log>) {
+        atomic::fence(SeqCst);
+        if self.waiting.load(SeqCst) > 0 {
+            drop(log.lock()); // who has looked before waits by now
+            self.filled.notify_all();
+        }
+    }
 }
 
 impl Store {
-    /// Fills the room that [`crate::log::Log::append`] has reserved for `items`. No lock is held meanwhile;
-    /// the log is locked at the end, for the caller to go on with it ([`Store::begin_writes`]).
-    pub(crate) fn copy(&self, items: &[Item<'_>], copies: Vec<Copy>) -> MutexGuard<'_, Log> {
-        let copy = |Copy { segment, item, from, room }: Copy| {
-            let payload = &items[item].payload[from..from + room.blank.len()];
-            Copied { segment, at: room.at, bytes: room.blank.fill(|out| out.copy_from_slice(payload)) }
-        };
-        let mut copied: Vec<Copied> = Vec::with_capacity(copies.len()); // to collect would make the old one shorter
-        copied.extend(copies.into_iter().map(copy));
+    /// Fills the room that [`Log::append`] has reserved for `items`, with no lock held, and begins the writes that
+    /// are possible then.
+    ///
+    /// # Errors
+    /// When a write has failed; all room is filled nevertheless.
+    pub(crate) fn fill(&self, items: &[Item<'_>], appended: Appended) -> Result<()> {
+        let Appended { placed, records, has_pending, salt } = appended;
+        let mut complete: Vec<(SegNo, usize)> = Vec::new();
+        for record in records {
+            let (range, segment) = (record.items.clone(), record.header.life.segment);
+            record.fill(salt, &items[range.clone()], &placed[range], |at| complete.push((segment, at)));
+        }
+        self.awaited.tell(&self.log);
+        if complete.is_empty() && !has_pending {
+            return Ok(());
+        }
         let mut log = self.log.lock();
-        copied.into_iter().for_each(|copied| log.copied(copied));
-        self.copied.notify_all();
-        log
+        complete.into_iter().for_each(|(segment, at)| log.filled(segment, at));
+        self.begin_writes(log)
     }
 }

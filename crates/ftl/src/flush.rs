@@ -385,7 +385,7 @@ impl Store {
     }
 
     /// The same; the first to ask after a failed write gets the device's error.
-    fn check_failure(&self, log: &mut Log) -> Result<()> {
+    pub(crate) fn check_failure(&self, log: &mut Log) -> Result<()> {
         match log.failure.take() {
             Some(error) => Err(Error::Device(error)),
             None => self.check_poison(log),

@@ -194,21 +194,21 @@ impl Store {
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
             let point = self.gc_point(&log, class, &items).ok_or_else(|| self.full(&log, &map))?;
             let items = self.cut(&log, &map, point, &items);
-            let (placed, copies) = log.append(point, RecordKind::Relocation, &items, &self.written);
+            let appended = log.append(point, RecordKind::Relocation, &items, &self.written);
             moving.iter().for_each(|moving| log.note_expected(point, moving.expected, 1));
-            let mut placed = items.iter().zip(placed).peekable();
+            let mut placed = items.iter().zip(&appended.placed).peekable();
             for moving in &moving {
                 log.peak.note_moved(&moving.extent);
                 while let Some((item, phys)) =
                     placed.next_if(|(item, _)| moving.range().contains(&item.lba.0))
                 {
-                    map.relocate(moving.lba, &moving.extent, item.range(), phys, item.crc);
+                    map.relocate(moving.lba, &moving.extent, item.range(), *phys, item.crc);
                 }
             }
             (moving.len()..items.len()).for_each(|_| log.peak.note_cut());
             log.peak.note(map.weight(0));
             drop((map, log));
-            self.begin_writes(self.copy(&items, copies))?;
+            self.fill(&items, appended)?;
             break;
         }
         if self.is_write_back_due(&self.map.read(), DIRTY_SHARE) {
@@ -464,19 +464,13 @@ impl Moving {
 
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
 mod tests {
-    use lacuna_device::{BlockDevice, MemDevice};
-
     use super::*;
-    use crate::{FormatOptions, Op, Options, Stream, recovery, superblock};
+    use crate::{Op, Stream, test_store};
 
     /// What was found ahead is a hint: an extent that was cut since is found in the records.
     #[test]
     fn what_was_cut_since_it_was_found_ahead_is_moved() {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
-        let options = FormatOptions { segment_bytes: Some(1 << 20), ..FormatOptions::default() };
-        superblock::format(&*device, &options).unwrap();
-        let store = recovery::open(device, Options::default()).unwrap();
-        store.checkpoint().unwrap();
+        let store = test_store::store(64 << 20, Some(1 << 20));
         let page = |page: u64| Lba(page * 32);
         for number in 0..150 {
             store.write_batch(&[Op::Write { lba: page(number), data: &[7; 16384] }], Stream::Data).unwrap();

@@ -182,6 +182,8 @@ mod store;
 mod superblock;
 mod sync;
 mod tail;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod test_store;
 mod throttle;
 mod write;
 

@@ -23,14 +23,13 @@ use crate::{
     SECTOR, Seq, StreamStats,
     addr::{GRAIN, PhysAddr, SegNo},
     batch::{Item, Room, payload_order, place, segments_needed},
-    copies::{Copied, Copy},
+    copies::{Appended, RecordRoom},
     flush::{Buffers, Flushes},
     format::{
-        ENTRY_BYTES, Entry, EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START,
-        RecordHeader, RecordKind, Salt, SegmentHeader, SegmentKind,
+        ENTRY_BYTES, EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader,
+        RecordKind, Salt, SegmentHeader, SegmentKind,
     },
     lifetime::{CLASSES_MAX, COLDEST, Classes, Expected, MeanBatch, MeanExpected},
-    mutant::{Rule, is_broken},
     reuse::Coverage,
     space::Space,
     sync::atomic::{AtomicU32, Ordering},
@@ -458,8 +457,8 @@ impl Log {
         self.tails.get(segment).map_or(Some((len, Vec::new())), |tail| tail.read(offset, len))
     }
 
-    /// Appends `items` as records of `kind`. Returns where the payload of each lies, and where the caller has
-    /// to copy it without the lock ([`crate::store::Store::copy`]), whatever happens. A batch is the last one
+    /// Appends `items` as records of `kind`. Returns where the payload of each lies, and the room that the caller
+    /// has to fill without the lock ([`crate::store::Store::fill`]), whatever happens. A batch is the last one
     /// accepted; relocation records are numbered here, one by one (invariant 4). Opens segments as needed;
     /// the caller has made sure that there are enough.
     pub(crate) fn append(
@@ -468,8 +467,8 @@ impl Log {
         kind: RecordKind,
         items: &[Item<'_>],
         written: &[AtomicU32],
-    ) -> (Vec<PhysAddr>, Vec<Copy>) {
-        let (mut placed, mut copies) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+    ) -> Appended {
+        let mut appended = Appended::new(self.salt, items.len());
         let (mut rest, mut part) = (items, 0);
         while !rest.is_empty() {
             let Some(found) = self.open_room(point).and_then(|room| place(rest, room)) else {
@@ -494,10 +493,11 @@ impl Log {
                 body_bytes: (now.len() * ENTRY_BYTES) as u32,
                 total_bytes: found.end as u32 - offset,
             };
-            self.append_record(point, header, now, found.payload, (&mut placed, &mut copies));
+            self.append_record(point, header, now, found.payload, &mut appended);
             part += 1;
         }
-        (placed, copies)
+        appended.has_pending = self.has_pending();
+        appended
     }
 
     fn append_record(
@@ -506,43 +506,28 @@ impl Log {
         header: RecordHeader,
         items: &[Item<'_>],
         payload: usize,
-        (placed, copies): (&mut Vec<PhysAddr>, &mut Vec<Copy>),
+        appended: &mut Appended,
     ) {
         let Life { segment, .. } = header.life;
-        let first = placed.len();
-        placed.resize(first + items.len(), PhysAddr { segment, grain: 0 });
+        let first = appended.placed.len();
+        appended.placed.resize(first + items.len(), PhysAddr { segment, grain: 0 });
+        let placed = &mut appended.placed[first..];
         let mut offset = payload;
         for index in payload_order(items) {
             if items[index].kind != EntryKind::Trim {
-                placed[first + index].grain = (offset / GRAIN) as u32;
+                placed[index].grain = (offset / GRAIN) as u32;
                 offset += items[index].payload.len();
             }
         }
-        let mut entries = Vec::with_capacity(items.len());
-        for (item, phys) in items.iter().zip(&placed[first..]) {
-            let stored = u16::try_from(item.payload.len()).expect("a chunk is at most 16 KiB");
-            let Item { kind, lba, sectors, birth, crc, .. } = *item;
-            let sectors = if kind == EntryKind::Trim && is_broken(Rule::TrimsLogged) { 1 } else { sectors };
-            entries.push(Entry { kind, lba, sectors, birth, phys: *phys, stored, crc });
-        }
-        let raws: Vec<_> = entries.iter().map(|entry| entry.to_raw()).collect();
-        let body = raws.as_bytes();
-        let sealed = header.seal(self.salt, body);
-        let tail = self.tails.of(segment);
-        let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
-        self.footers[point.index()].note(&header, &entries);
-        tail.append(&sealed, &mut pieces);
-        tail.append_zeros(payload, &mut pieces);
-        for index in payload_order(items) {
-            let mut from = 0;
-            tail.reserve(items[index].payload.len(), &mut pieces, |room| {
-                let len = room.blank.len();
-                copies.push(Copy { segment, item: first + index, from, room });
-                from += len;
-            });
-        }
         let end = (header.offset + header.total_bytes) as usize;
         assert_eq!(offset, end, "payload does not end where it was placed");
+        let entries = items.iter().zip(placed).map(|(item, phys)| item.entry(*phys));
+        self.footers[point.index()].note(&header, entries);
+        let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
+        let mut parts = Vec::with_capacity(1);
+        let len = header.total_bytes as usize;
+        self.tails.of(segment).reserve(len, &mut pieces, |part| parts.push(part));
+        appended.records.push(RecordRoom { header, items: first..first + items.len(), payload, parts });
         self.bytes_since_checkpoint += u64::from(header.total_bytes);
         let frozen = pieces.frozen;
         self.queue(segment, point, frozen);
@@ -615,14 +600,12 @@ impl Log {
         }
     }
 
-    /// Room that was reserved is filled.
-    pub(crate) fn copied(&mut self, copied: Copied) {
-        let Copied { segment, at, bytes } = copied;
-        if let Some((start, bytes)) = self.tails.of(segment).filled(at, bytes) {
-            let is_it = |write: &&mut DeviceWrite| write.segment == segment && write.piece.start == start;
-            let write = self.pending.iter_mut().find(is_it);
-            write.expect("a piece is pending until it is filled").piece.bytes = Some(bytes);
-        }
+    /// The last part of a frozen piece is filled, the one at `at`: the piece can be written.
+    pub(crate) fn filled(&mut self, segment: SegNo, at: usize) {
+        let (start, bytes) = self.tails.of(segment).filled(at);
+        let is_it = |write: &&mut DeviceWrite| write.segment == segment && write.piece.start == start;
+        let write = self.pending.iter_mut().find(is_it).expect("a piece is pending until it is filled");
+        assert!(write.piece.bytes.replace(bytes).is_none(), "a piece was filled twice");
     }
 
     /// Place in `pending` of the first write that can be begun.

@@ -2,7 +2,7 @@
 //!
 //! A read holds the map's lock only while it collects and pins. It verifies every chunk that it
 //! touches, whole, before it copies any byte of it. Chunks that do not lie in one run are read at the same
-//! time. What is mapped but not in the log's memory yet is waited for: its writer is copying it (`copies`).
+//! time. What is mapped but not in the log's memory yet is waited for: its writer is filling its room (`copies`).
 
 use std::{cell::Cell, ops::Range};
 
@@ -227,12 +227,7 @@ impl Store {
             return self.read_device(segment, offset, len);
         }
         let mut log = self.log.lock();
-        let (on_device, parts) = loop {
-            match log.read(segment, offset, len) {
-                Some(found) => break found,
-                None => self.copied.wait(&mut log),
-            }
-        };
+        let (on_device, parts) = self.awaited.wait(&mut log, |log| log.read(segment, offset, len));
         drop(log);
         let mut out = vec![0; len];
         let (device, mut memory) = out.split_at_mut(on_device);

@@ -24,6 +24,7 @@ use crate::{
     addr::SegNo,
     background::Background,
     checkpoint,
+    copies::Awaited,
     fault::LeafReader,
     format::{Marks, Salt, SegmentHeader, Superblock},
     lifetime::{COLDEST, MeanExpected},
@@ -35,7 +36,7 @@ use crate::{
     store::Store,
     superblock,
     sync::{
-        Condvar, Mutex, RwLock,
+        Mutex, RwLock,
         atomic::{AtomicU32, AtomicU64},
     },
 };
@@ -112,7 +113,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         written: (0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect(),
         io_done: Arc::default(),
         may_begin: Arc::default(),
-        copied: Condvar::new(),
+        awaited: Awaited::default(),
         buffers,
         background: Background::default(),
     })

@@ -22,6 +22,7 @@ use crate::{
     Stats, Stream, Work,
     addr::SegNo,
     background::Background,
+    copies::Awaited,
     flush::Buffers,
     format::Superblock,
     gc::Turn,
@@ -64,8 +65,8 @@ pub(crate) struct Store {
     pub(crate) io_done: Arc<Condvar>,
     /// Another write may be begun; see `flush`.
     pub(crate) may_begin: Arc<Condvar>,
-    /// Reserved room was filled.
-    pub(crate) copied: Condvar,
+    /// Readers of what is being filled.
+    pub(crate) awaited: Awaited,
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) background: Background,
 }

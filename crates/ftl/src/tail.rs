@@ -1,7 +1,8 @@
 //! The end of an open segment: bytes that were appended and are not all on the device yet.
 //!
-//! Room is reserved under the log's lock and filled without it, by whoever reserved it; what becomes of
-//! it comes back under the lock. So bytes are copied once, into the memory that the device writes from.
+//! Room is reserved under the log's lock and filled without it, by whoever reserved it. So bytes are copied
+//! once, into the memory that the device writes from; and only who fills the last part of a piece needs the
+//! lock again.
 //!
 //! Invariants:
 //! 1. Bytes below `written` are on the device (not necessarily durable); all others up to `end` are in
@@ -11,16 +12,26 @@
 //!    added to it.
 //! 3. The parts of a piece lie one behind the other in one memory, from a block's boundary on. So a piece
 //!    ends where its memory does, if not before.
+//! 4. A part is filled once and for good, before it is taken off the count of its piece. So whoever brings that
+//!    to zero, who freezes the piece or who fills its last part, finds all of its bytes; and that is one of them.
 //!
 //! Pieces are short as long as the device has little to do, so that it begins early, and longer when it is
 //! busy anyway: then each request less saves time of the processor. What is not frozen yet waits for more, or
 //! for a flush, however long the piece.
 
-use std::{collections::VecDeque, ops::Range};
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::{Arc, OnceLock},
+};
 
 use lacuna_device::{Blank, Filled};
 
-use crate::{addr::SegNo, flush::Buffers};
+use crate::{
+    addr::SegNo,
+    flush::Buffers,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 /// Bytes that are collected before they are written without being asked for.
 const PIECE_BYTES: usize = 256 << 10;
@@ -54,8 +65,49 @@ impl<'a> Pieces<'a> {
 /// Room that was reserved, to be filled by who reserved it.
 pub(crate) struct Reserved {
     /// Offset in the segment.
-    pub(crate) at: usize,
-    pub(crate) blank: Blank,
+    at: usize,
+    blank: Blank,
+    cell: Cell,
+}
+
+impl Reserved {
+    /// Bytes that it has.
+    pub(crate) fn len(&self) -> usize {
+        self.blank.len()
+    }
+
+    /// Fills it. Returns its offset in the segment if all of its piece is filled now, and frozen: then the log is
+    /// to be told ([`crate::log::Log::filled`]).
+    pub(crate) fn fill(self, fill: impl FnOnce(&mut [u8])) -> Option<usize> {
+        let Reserved { at, blank, cell } = self;
+        assert!(cell.cells.piece.is_left(), "invariant 4: a part of a piece that counts as filled");
+        cell.set(blank.fill(fill));
+        cell.cells.piece.is_last_of().then_some(at)
+    }
+}
+
+/// How many parts of a piece are not filled, and one more until it is frozen.
+struct Unfilled(AtomicUsize);
+
+impl Unfilled {
+    /// Of a piece that is not frozen and has no part.
+    fn new() -> Arc<Unfilled> {
+        Arc::new(Unfilled(AtomicUsize::new(1)))
+    }
+
+    fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_left(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    /// One less; whether it was the last.
+    fn is_last_of(&self) -> bool {
+        // Who is the last sees what all others did before.
+        self.0.fetch_sub(1, Ordering::AcqRel) == 1
+    }
 }
 
 /// A piece that was frozen.
@@ -64,10 +116,36 @@ struct Frozen {
     done: bool,
 }
 
+/// Where those who fill parts of a piece leave their bytes, some parts together: to allocate for each part took
+/// more time than the lock that it saved.
+struct Cells {
+    bytes: [OnceLock<Filled>; CELLS],
+    piece: Arc<Unfilled>,
+}
+
+const CELLS: usize = 16;
+
+/// One of them, shared by the tail and by who fills the part.
+#[derive(Clone)]
+struct Cell {
+    cells: Arc<Cells>,
+    index: usize,
+}
+
+impl Cell {
+    /// Nothing as long as the part is being filled.
+    fn get(&self) -> Option<&Filled> {
+        self.cells.bytes[self.index].get()
+    }
+
+    fn set(&self, bytes: Filled) {
+        assert!(self.cells.bytes[self.index].set(bytes).is_ok(), "filled twice");
+    }
+}
+
 struct Part {
     range: Range<usize>,
-    /// None as long as it is being filled.
-    bytes: Option<Filled>,
+    cell: Cell,
 }
 
 /// See the module documentation.
@@ -80,6 +158,8 @@ pub(crate) struct Tail {
     /// Where the next bytes go.
     blank: Option<Blank>,
     parts: VecDeque<Part>,
+    /// The one before that of the next part, if that belongs to the same piece.
+    cell: Option<Cell>,
     /// In order, without gaps, from `written` to `frozen`.
     pieces: VecDeque<Frozen>,
 }
@@ -95,6 +175,7 @@ impl Tail {
             end: 0,
             blank: None,
             parts: VecDeque::new(),
+            cell: None,
             pieces: VecDeque::new(),
         }
     }
@@ -119,7 +200,7 @@ impl Tail {
         let mut left = len;
         while left > 0 {
             let reserved = self.reserve_part(left, pieces);
-            left -= reserved.blank.len();
+            left -= reserved.len();
             take(reserved);
         }
     }
@@ -133,8 +214,9 @@ impl Tail {
         let (is_end, is_used_up) = (blank.len() == behind, blank.is_empty());
         let range = self.end..self.end + taken.len();
         self.end = range.end;
-        let reserved = Reserved { at: range.start, blank: taken };
-        self.parts.push_back(Part { range, bytes: None });
+        let at = range.start;
+        let cell = self.next_cell();
+        self.parts.push_back(Part { range, cell: cell.clone() });
         if is_used_up {
             self.blank = None;
         }
@@ -142,22 +224,28 @@ impl Tail {
             let piece = self.freeze();
             pieces.frozen.push(piece);
         }
-        reserved
+        Reserved { at, blank: taken, cell }
     }
 
-    /// `bytes` are what becomes of the room that was reserved at `at`. Returns the piece that they
-    /// complete by its start, with its bytes, if it is frozen.
-    pub(crate) fn filled(&mut self, at: usize, bytes: Filled) -> Option<(usize, Filled)> {
-        let index = self.parts.partition_point(|part| part.range.end <= at);
-        let part = &mut self.parts[index];
-        assert!(part.range.start == at && part.range.len() == bytes.len(), "filled what was not reserved");
-        assert!(part.bytes.replace(bytes).is_none(), "filled twice");
-        if at >= self.frozen {
-            return None;
-        }
-        let piece = self.pieces.iter().rev().find(|frozen| frozen.range.contains(&at))?;
-        let range = piece.range.clone();
-        Some((range.start, self.bytes_of(range)?))
+    /// For a part more of the piece that is not frozen.
+    fn next_cell(&mut self) -> Cell {
+        let cell = match self.cell.take() {
+            Some(Cell { cells, index }) if index + 1 < CELLS => Cell { cells, index: index + 1 },
+            before => {
+                let piece = before.map_or_else(Unfilled::new, |cell| Arc::clone(&cell.cells.piece));
+                Cell { cells: Arc::new(Cells { bytes: Default::default(), piece }), index: 0 }
+            }
+        };
+        cell.cells.piece.add();
+        self.cell = Some(cell.clone());
+        cell
+    }
+
+    /// The frozen piece in which `at` lies, all of it filled: its start, and its bytes.
+    pub(crate) fn filled(&self, at: usize) -> (usize, Filled) {
+        let piece = self.pieces.iter().rev().find(|frozen| frozen.range.contains(&at));
+        let range = piece.expect("what is filled is not written yet").range.clone();
+        (range.start, self.bytes_of(range))
     }
 
     /// Appends `bytes`.
@@ -178,9 +266,10 @@ impl Tail {
     fn append_by(&mut self, len: usize, pieces: &mut Pieces<'_>, mut fill: impl FnMut(&mut [u8])) {
         let mut left = len;
         while left > 0 {
-            let Reserved { at, blank } = self.reserve_part(left, pieces);
-            left -= blank.len();
-            if let Some((start, bytes)) = self.filled(at, blank.fill(&mut fill)) {
+            let reserved = self.reserve_part(left, pieces);
+            left -= reserved.len();
+            if let Some(at) = reserved.fill(&mut fill) {
+                let (start, bytes) = self.filled(at);
                 let piece = pieces.frozen.iter_mut().rev().find(|piece| piece.start == start);
                 piece.expect("a piece to which something is added was frozen just now").bytes = Some(bytes);
             }
@@ -213,22 +302,23 @@ impl Tail {
             range.start.is_multiple_of(self.block_bytes) && range.end.is_multiple_of(self.block_bytes),
             "invariant 2: a piece of whole blocks"
         );
-        let piece = Piece { start: range.start, len: range.len(), bytes: self.bytes_of(range.clone()) };
+        let cell = self.cell.take().expect("a piece has a part");
+        let bytes = cell.cells.piece.is_last_of().then(|| self.bytes_of(range.clone()));
+        let piece = Piece { start: range.start, len: range.len(), bytes };
         self.frozen = self.end;
         self.pieces.push_back(Frozen { range, done: false });
         piece
     }
 
-    /// The bytes of a piece, by invariant 3; none while a part of it is being filled.
-    fn bytes_of(&self, piece: Range<usize>) -> Option<Filled> {
+    /// The bytes of a piece that is filled, by invariants 3 and 4.
+    fn bytes_of(&self, piece: Range<usize>) -> Filled {
         let first = self.parts.partition_point(|part| part.range.end <= piece.start);
-        let mut parts = self.parts.range(first..).take_while(|part| part.range.start < piece.end);
-        let mut all = parts.next()?.bytes.clone()?;
-        for part in parts {
-            all.join(part.bytes.as_ref()?);
-        }
+        let parts = self.parts.range(first..).take_while(|part| part.range.start < piece.end);
+        let mut bytes = parts.map(|part| part.cell.get().expect("invariant 4: no part is left to be filled"));
+        let mut all = bytes.next().expect("invariant 1: parts up to the end").clone();
+        bytes.for_each(|next| all.join(next));
         assert_eq!(all.len(), piece.len(), "invariant 3: parts and pieces end at the same places");
-        Some(all)
+        all
     }
 
     /// The piece that starts at `start` is on the device.
@@ -258,7 +348,7 @@ impl Tail {
         let cut = |part: &Part| {
             let at = part.range.start;
             let within = range.start.max(at) - at..range.end.min(part.range.end) - at;
-            part.bytes.as_ref().map(|bytes| bytes.slice(within))
+            part.cell.get().map(|bytes| bytes.slice(within))
         };
         overlapping.map(cut).collect()
     }
@@ -333,12 +423,10 @@ mod tests {
                 handed_out.append(&mut pieces.frozen);
                 assert_eq!(tail.append_offset(), model.len());
                 while !filling.is_empty() && rng.chance(60) {
-                    let Reserved { at, blank } =
-                        filling.swap_remove(rng.below(filling.len() as u64) as usize);
-                    let bytes = &model[at..at + blank.len()];
-                    if let Some((start, bytes)) =
-                        tail.filled(at, blank.fill(|out| out.copy_from_slice(bytes)))
-                    {
+                    let reserved = filling.swap_remove(rng.below(filling.len() as u64) as usize);
+                    let bytes = &model[reserved.at..reserved.at + reserved.len()];
+                    if let Some(at) = reserved.fill(|out| out.copy_from_slice(bytes)) {
+                        let (start, bytes) = tail.filled(at);
                         let piece: &mut Piece =
                             handed_out.iter_mut().find(|piece: &&mut Piece| piece.start == start).unwrap();
                         assert!(piece.bytes.replace(bytes).is_none(), "handed out twice");
@@ -358,8 +446,8 @@ mod tests {
                 }
                 let offset = rng.below(model.len() as u64 + 1) as usize;
                 let len = rng.below((model.len() - offset) as u64 + 1) as usize;
-                let is_filling = |Reserved { at, blank }: &Reserved| {
-                    *at < offset + len && at + blank.len() > offset.max(tail.written())
+                let is_filling = |reserved: &Reserved| {
+                    reserved.at < offset + len && reserved.at + reserved.len() > offset.max(tail.written())
                 };
                 let read = tail.read(offset, len);
                 assert_eq!(read.is_none(), filling.iter().any(is_filling));

@@ -6,7 +6,7 @@ use crate::{
     Error, Op, Result, Seq, Stream,
     background::DIRTY_SHARE,
     batch::{Batch, Item, cut_to_fit},
-    copies::Copy,
+    copies::Appended,
     format::{EntryKind, RecordKind},
     lifetime::{Expected, MeanExpected},
     log::{AppendPoint, Log},
@@ -39,9 +39,9 @@ impl Store {
         }
         // In memory before the log is locked, and kept there until the batch is applied.
         let mut leaves = Vec::new();
-        let (seq, items, copies, is_due, owed) = loop {
+        let (seq, items, appended, is_due, owed) = loop {
             let mut log = self.log.lock();
-            self.check_poison(&log)?;
+            self.check_failure(&mut log)?;
             let map = self.map.upgradable_read();
             if !map.is_all_resident() && !map.absent(&batch.touched()).is_empty() {
                 drop((map, log));
@@ -64,15 +64,15 @@ impl Store {
                 // Shared leaves would be copied to be changed.
                 drop(leaves);
                 let mut map = RwLockUpgradableReadGuard::upgrade(map);
-                let (seq, copies) = self.apply(&mut log, &mut map, point, &batch, &items);
+                let (seq, appended) = self.apply(&mut log, &mut map, point, &batch, &items);
                 log.note_expected(point, expected, items.len());
                 let is_due = self.is_due(&log) || self.is_write_back_due(&map, DIRTY_SHARE);
-                break (seq, items, copies, is_due, self.owed(&log, point, batch.log_bytes()));
+                break (seq, items, appended, is_due, self.owed(&log, point, batch.log_bytes()));
             }
             drop((map, log));
             self.make_room(|log, map| self.missing_segments(log, map, point, &batch.items))?;
         };
-        self.begin_writes(self.copy(&items, copies))?;
+        self.fill(&items, appended)?;
         self.relieve();
         if is_due {
             self.background.kick();
@@ -175,8 +175,8 @@ impl Store {
         self.space.checkpoint_reserve(weight, log.map_segments, log.checkpoint_taken)
     }
 
-    /// Numbers the batch and puts it, as `items`, into log and map, where its payload is to be copied next. No
-    /// I/O, no failure.
+    /// Numbers the batch and puts it, as `items`, into log and map, where its room is to be filled next. No I/O,
+    /// no failure.
     fn apply(
         &self,
         log: &mut Log,
@@ -184,24 +184,24 @@ impl Store {
         point: AppendPoint,
         batch: &Batch<'_>,
         items: &[Item<'_>],
-    ) -> (Seq, Vec<Copy>) {
+    ) -> (Seq, Appended) {
         if items.is_empty() {
-            return (log.last_seq, Vec::new());
+            return (log.last_seq, Appended::new(log.salt, 0));
         }
         let seq = log.last_seq.next();
         log.last_seq = seq;
-        let (placed, copies) = log.append(point, RecordKind::Batch, items, &self.written);
+        let appended = log.append(point, RecordKind::Batch, items, &self.written);
         log.counters.note_batch(point, batch.host_bytes);
         log.mean_batch.note(if point == AppendPoint::Log { 0 } else { batch.payload_bytes });
-        for (item, phys) in items.iter().zip(placed) {
+        for (item, phys) in items.iter().zip(&appended.placed) {
             match item.kind {
                 EntryKind::Trim => map.trim(item.range()),
-                _ => map.write(item.lba, item.sectors, phys, item.payload.len() as u16, item.crc, seq),
+                _ => map.write(item.lba, item.sectors, *phys, item.payload.len() as u16, item.crc, seq),
             }
         }
         log.peak.note(map.weight(0));
         log.live_cost = Space::cost(map.total());
-        (seq, copies)
+        (seq, appended)
     }
 }
 
@@ -226,33 +226,27 @@ fn expected_of(log: &Log, map: &Map, batch: &Batch<'_>) -> Expected {
 
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
 mod tests {
-    use std::{sync::Arc, thread};
-
-    use lacuna_device::{BlockDevice, MemDevice};
+    use std::thread;
 
     use super::*;
-    use crate::{FormatOptions, Lba, Options, recovery, superblock};
+    use crate::{Lba, test_store};
 
     const LBA: Lba = Lba(32);
 
     fn store() -> Store {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
-        superblock::format(&*device, &FormatOptions::default()).unwrap();
-        let store = recovery::open(device, Options::default()).unwrap();
-        store.checkpoint().unwrap();
-        store
+        test_store::store(64 << 20, None)
     }
 
-    /// Accepts `batch`, of which nothing is copied yet.
-    fn reserve(store: &Store, batch: &Batch<'_>) -> (Seq, Vec<Copy>) {
+    /// Accepts `batch`, whose room is not filled yet.
+    fn reserve(store: &Store, batch: &Batch<'_>) -> (Seq, Appended) {
         store.apply(&mut store.log.lock(), &mut store.map.write(), AppendPoint::Data(0), batch, &batch.items)
     }
 
     #[test]
-    fn who_reads_what_is_being_copied_waits_for_it() {
+    fn who_reads_what_is_being_filled_waits_for_it() {
         let (store, data) = (store(), vec![7; 20_480]);
         let batch = Batch::prepare(&[Op::Write { lba: LBA, data: &data }], true).unwrap();
-        let (_, copies) = reserve(&store, &batch);
+        let (_, appended) = reserve(&store, &batch);
         thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let mut back = vec![0; data.len()];
@@ -261,21 +255,21 @@ mod tests {
             });
             // Woken in vain, it waits again.
             for _ in 0..2 {
-                while !store.copied.notify_one() {
+                while !store.awaited.filled.notify_one() {
                     assert!(!reader.is_finished(), "it did not wait");
                     thread::yield_now();
                 }
             }
-            drop(store.copy(&batch.items, copies));
+            store.fill(&batch.items, appended).unwrap();
             assert!(reader.join().unwrap() == data);
         });
     }
 
     #[test]
-    fn a_flush_waits_for_what_is_being_copied() {
+    fn a_flush_waits_for_what_is_being_filled() {
         let (store, data) = (store(), vec![7; 20_480]);
         let batch = Batch::prepare(&[Op::Write { lba: LBA, data: &data }], true).unwrap();
-        let (seq, copies) = reserve(&store, &batch);
+        let (seq, appended) = reserve(&store, &batch);
         thread::scope(|scope| {
             let flusher = scope.spawn(|| store.flush().unwrap());
             for _ in 0..2 {
@@ -285,7 +279,7 @@ mod tests {
                 }
             }
             assert!(store.log.lock().flushed_seq < seq);
-            store.begin_writes(store.copy(&batch.items, copies)).unwrap();
+            store.fill(&batch.items, appended).unwrap();
             flusher.join().unwrap();
             assert_eq!(store.log.lock().flushed_seq, seq);
         });

@@ -4,10 +4,10 @@ mod harness;
 
 use std::sync::Arc;
 
-use harness::{Change, Model, SEGMENT_BYTES, assert_sound, format, open, ops, unreadable::Unreadable};
+use harness::{Change, Model, SEGMENT_BYTES, assert_sound, format, open, ops};
 use lacuna_device::{
     BlockDevice, MemDevice,
-    sim::{SeededRng, SimDevice},
+    sim::{SeededRng, SimDevice, unreadable},
 };
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
 
@@ -145,8 +145,7 @@ fn collection_goes_on_around_what_cannot_be_read() {
         write(&ftl, 6000, &noise(98, 16384)).unwrap();
         ftl.close().unwrap();
         let place = find(&*device, &bad[..512]);
-        let device: Arc<dyn BlockDevice> =
-            Arc::new(Unreadable { device, bytes: std::iter::once(place + 512..place + 15872).collect() });
+        let device = unreadable(device, std::iter::once(place + 512..place + 15872).collect());
         let ftl = Ftl::open(device, Options { background, ..Options::default() }).unwrap();
         let mut model = Model::new(4096);
         for round in 0..1000 {

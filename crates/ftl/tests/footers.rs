@@ -11,10 +11,10 @@ use std::{
     },
 };
 
-use harness::{Model, SEGMENT_BYTES, assert_sound, changes, format, ops, unreadable::Unreadable};
+use harness::{Model, SEGMENT_BYTES, assert_sound, changes, format, ops};
 use lacuna_device::{
-    AlignedBuf, BlockDevice, DeviceStats, Geometry, MemDevice, Result,
-    sim::{SeededRng, SimDevice, for_each_seed},
+    AlignedBuf, BlockDevice, MemDevice,
+    sim::{BeforeReads, SeededRng, SimDevice, for_each_seed, unreadable},
 };
 use lacuna_ftl::{CheckDepth, FormatOptions, Ftl, Lba, Op, Options, Stream, Work};
 
@@ -40,48 +40,6 @@ fn large_on(device: &Arc<dyn BlockDevice>) -> Ftl {
     let options = FormatOptions { segment_bytes: Some(1 << 20), force: true, uuid: None };
     Ftl::format(device.clone(), &options).unwrap();
     Ftl::open(device.clone(), Options { background: false, ..Options::default() }).unwrap()
-}
-
-/// Counts how often somebody waits for reads.
-struct Rounds {
-    inner: MemDevice,
-    reads: AtomicU64,
-}
-
-impl BlockDevice for Rounds {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.reads.fetch_add(1, Relaxed);
-        self.inner.read_at(offset, buf)
-    }
-
-    fn read_many(&self, reads: &mut [(u64, AlignedBuf)]) -> Result<()> {
-        self.reads.fetch_add(u64::from(!reads.is_empty()), Relaxed);
-        self.inner.read_many(reads)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.inner.write_at(offset, data)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.inner.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.discard(offset, len)
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.inner.stats()
-    }
 }
 
 /// Collection reads what it moves, and little else.
@@ -113,8 +71,16 @@ fn collection_reads_what_is_live() {
 /// What is sparse is read several segments at a time, and once.
 #[test]
 fn collection_reads_sparse_segments_together() {
-    let rounds = Arc::new(Rounds { inner: MemDevice::new(64 << 20), reads: AtomicU64::new(0) });
-    let device: Arc<dyn BlockDevice> = rounds.clone();
+    // How often somebody waits for reads.
+    let rounds = Arc::new(AtomicU64::new(0));
+    let count = {
+        let rounds = rounds.clone();
+        move |_: &[Range<u64>]| {
+            rounds.fetch_add(1, Relaxed);
+            Ok(())
+        }
+    };
+    let device: Arc<dyn BlockDevice> = BeforeReads::new(Arc::new(MemDevice::new(64 << 20)), count);
     let ftl = large_on(&device);
     (0..1000).for_each(|page| write_page(&ftl, page, 1));
     for page in (0..1000).filter(|page| page % 16 != 0) {
@@ -122,13 +88,13 @@ fn collection_reads_sparse_segments_together() {
     }
     ftl.checkpoint().unwrap();
     let (before, read_before) = (ftl.stats(), read_bytes(&device));
-    rounds.reads.store(0, Relaxed);
+    rounds.store(0, Relaxed);
     while ftl.stats().gc_segments < before.gc_segments + 8 {
         assert!(ftl.step(Work::Gc).unwrap());
     }
     let moved = ftl.stats().gc_bytes - before.gc_bytes;
     let read = read_bytes(&device) - read_before;
-    assert_eq!(rounds.reads.load(Relaxed), 2, "footers, then what is live");
+    assert_eq!(rounds.load(Relaxed), 2, "footers, then what is live");
     assert!(read < 8 * (16384 + 5 * 20_480), "{read} bytes read to move {moved}");
     for page in (0..1000).step_by(16) {
         let mut buf = [9; 16384];
@@ -268,7 +234,7 @@ fn an_unreadable_footer_does_no_harm() {
     drop(ftl);
     let bytes = footers(&*device);
     assert!(bytes.len() > 10, "{} footers", bytes.len());
-    let device: Arc<dyn BlockDevice> = Arc::new(Unreadable { device, bytes });
+    let device = unreadable(device, bytes);
     let ftl = Ftl::open(device, Options { read_only: true, ..Options::default() }).unwrap();
     assert_eq!(ftl.stats().replayed_batches, 1000);
     for page in 0..1000 {
@@ -286,7 +252,7 @@ fn a_victim_with_an_unreadable_footer_is_collected() {
     ftl.flush().unwrap();
     ftl.close().unwrap();
     let bytes = footers(&*device);
-    let device: Arc<dyn BlockDevice> = Arc::new(Unreadable { device, bytes });
+    let device = unreadable(device, bytes);
     let ftl = Ftl::open(device, Options { background: false, ..Options::default() }).unwrap();
     (0..1000).step_by(2).for_each(|page| write_page(&ftl, page, 7));
     while ftl.step(Work::Gc).unwrap() {}

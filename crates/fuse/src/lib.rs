@@ -29,7 +29,7 @@ mod service;
 pub mod transport;
 
 pub use counters::{Counters, CountersSnapshot};
-pub use service::{Errno, NamedAttr, Service, ServiceOptions, WriteRequest};
+pub use service::{Errno, Found, NamedAttr, Service, ServiceOptions, WriteRequest};
 pub use transport::{
     MountOptions, Session, Transport, Unmounter, fuser::FuserTransport, uring::UringTransport,
 };

@@ -90,15 +90,22 @@ pub struct WriteRequest<'a> {
     pub from_cache: bool,
 }
 
+/// What a name stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What it names.
+    pub attr: Attr,
+    /// Only number and type in `attr` are known: the rest cannot be read. Whoever asks is told why.
+    pub is_damaged: bool,
+}
+
 /// One entry of a directory, with what it names.
 #[derive(Debug)]
 pub struct NamedAttr {
     /// The name.
     pub name: Vec<u8>,
     /// What it names.
-    pub attr: Attr,
-    /// Only number and type in `attr` are known: the rest cannot be read. Whoever asks is told why.
-    pub is_damaged: bool,
+    pub found: Found,
     /// Cursor of the next entry.
     pub next: u64,
 }
@@ -187,9 +194,17 @@ impl Service {
 
 /// Names.
 impl Service {
-    /// What `name` is in a directory.
-    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr> {
-        self.checked("lookup", parent, self.posix.lookup(Self::ino(parent)?, name))
+    /// What `name` is in a directory. A damaged file is found too: the kernel asks before it has it removed.
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Found> {
+        let directory = Self::ino(parent)?;
+        let looked_up = self.checked("lookup", parent, self.posix.lookup(directory, name));
+        match looked_up {
+            Err(errno) if errno == Os::IO.into() => match self.posix.entry(directory, name) {
+                Ok((_, FileKind::Directory)) | Err(_) => Err(errno),
+                Ok((ino, kind)) => Ok(Found { attr: unknown(ino, kind), is_damaged: true }),
+            },
+            other => other.map(|attr| Found { attr, is_damaged: false }),
+        }
     }
 
     /// Attributes of an inode.
@@ -300,14 +315,14 @@ impl Service {
             self.posix.preload(&inos);
             for (number, kind, name, next) in names {
                 cursor = next;
-                let (attr, is_damaged) = match self.getattr(number) {
-                    Ok(attr) => (attr, false),
+                let found = match self.getattr(number) {
+                    Ok(attr) => Found { attr, is_damaged: false },
                     // Removed since.
                     Err(errno) if errno == Os::STALE.into() => continue,
-                    Err(_) => (unknown(Self::ino(number)?, kind), true),
+                    Err(_) => Found { attr: unknown(Self::ino(number)?, kind), is_damaged: true },
                 };
                 gave_any = true;
-                if !entry(NamedAttr { name, attr, is_damaged, next }) {
+                if !entry(NamedAttr { name, found, next }) {
                     return Ok(());
                 }
             }

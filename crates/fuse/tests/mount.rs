@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    io::{Read, Seek, SeekFrom, Write},
+    io::{ErrorKind, Read, Seek, SeekFrom, Write},
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::Path,
     sync::{
@@ -13,7 +13,8 @@ use std::{
     thread,
 };
 
-use lacuna_device::{BlockDevice, MemDevice};
+use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint};
+use lacuna_ftl::{Lba, Op, Stream};
 use lacuna_fuse::{
     FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, UringTransport,
 };
@@ -32,8 +33,11 @@ struct Mounted {
 impl Mounted {
     /// None, and says so, where nothing can be mounted over `transport`.
     fn over(transport: &dyn Transport) -> Option<Mounted> {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(128 << 20));
-        Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
+        Mounted::of(formatted(), transport)
+    }
+
+    /// The same of a store that there is.
+    fn of(device: Arc<dyn BlockDevice>, transport: &dyn Transport) -> Option<Mounted> {
         let fs = Arc::new(Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens"));
         let service = Arc::new(Service::new(Arc::clone(&fs), ServiceOptions::default()));
         let dir = tempfile::tempdir().expect("temporary directory");
@@ -48,6 +52,12 @@ impl Mounted {
     }
 }
 
+fn formatted() -> Arc<dyn BlockDevice> {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(128 << 20));
+    Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
+    device
+}
+
 /// Runs `test` on mounts of an empty store, over every transport there is; says so where there is none.
 fn mounted(test: impl Fn(&Path, &Service)) {
     mounted_over(&FuserTransport, &test);
@@ -55,7 +65,17 @@ fn mounted(test: impl Fn(&Path, &Service)) {
 }
 
 fn mounted_over(transport: &dyn Transport, test: &impl Fn(&Path, &Service)) {
-    let Some(Mounted { fs, service, dir, mut session, .. }) = Mounted::over(transport) else { return };
+    let Some(mounted) = Mounted::over(transport) else { return };
+    let fs = Arc::clone(&mounted.fs);
+    serve(mounted, test);
+    let report = fs.check(CheckDepth::Payload).expect("checks");
+    assert!(report.is_clean(), "{:?}", report.findings);
+    fs.close().expect("closes");
+}
+
+/// Runs `test` on a mount, and unmounts.
+fn serve(mounted: Mounted, test: &impl Fn(&Path, &Service)) {
+    let Mounted { service, dir, mut session, .. } = mounted;
     let mut unmount = session.unmounter();
     let serving = thread::spawn(move || session.serve());
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(dir.path(), &service)));
@@ -64,9 +84,33 @@ fn mounted_over(transport: &dyn Transport, test: &impl Fn(&Path, &Service)) {
     if let Err(panic) = outcome {
         std::panic::resume_unwind(panic);
     }
-    let report = fs.check(CheckDepth::Payload).expect("checks");
-    assert!(report.is_clean(), "{:?}", report.findings);
-    fs.close().expect("closes");
+}
+
+#[test]
+fn a_damaged_file_is_an_error_and_can_be_removed() {
+    for transport in [&FuserTransport as &dyn Transport, &UringTransport] {
+        let device = formatted();
+        let before = Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens");
+        before.create("damaged", StreamHint::Data).expect("creates").write_at(0, &[1; 4096]).expect("writes");
+        let ino = before.posix().lookup(Ino::ROOT, b"damaged").expect("is there").ino.number();
+        let garbage = Op::Write { lba: Lba((1 << 36) + ino), data: &[0xa5; 512] };
+        before.ftl().write_batch(&[garbage], Stream::Data).expect("writes");
+        before.close().expect("closes");
+        drop(before); // with what it has in memory
+        let Some(mounted) = Mounted::of(device, transport) else { continue };
+        let nvmfs = Arc::clone(&mounted.fs);
+        serve(mounted, &|dir, _| {
+            let path = dir.join("damaged");
+            for error in [fs::metadata(&path).map(drop), fs::File::open(&path).map(drop)] {
+                assert_eq!(error.unwrap_err().raw_os_error(), Some(5));
+            }
+            fs::remove_file(&path).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap_err().kind(), ErrorKind::NotFound);
+            assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
+        });
+        let report = nvmfs.check(CheckDepth::Payload).expect("checks");
+        assert!(report.findings.len() == 1, "{:?}", report.findings);
+    }
 }
 
 #[test]
@@ -214,7 +258,7 @@ fn aborted_over(transport: &dyn Transport) {
     let error = serving.join().expect("serves").expect_err("it does not end as if unmounted");
     // The transport may have done so.
     let _ = rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH);
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{}: {error}", transport.name());
+    assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{}: {error}", transport.name());
     let report = nvmfs.check(CheckDepth::Payload).expect("checks");
     assert!(report.is_clean(), "{:?}", report.findings);
     // As if the process had been killed: what is on the device is all there is.

@@ -197,13 +197,32 @@ fn a_damaged_inode_keeps_its_name_and_hides_no_other() {
     for entries_max in [1, 64, 1000] {
         let (all, error) = listed(&service, entries_max);
         assert_eq!((all.len(), error), (302, None));
-        let mut damaged = all.iter().filter(|found| found.is_damaged);
-        let found = damaged.next().expect("it is seen");
-        assert_eq!((&found.name[..], found.attr.kind), (&b"file 150"[..], FileKind::File));
+        let mut damaged = all.iter().filter(|named| named.found.is_damaged);
+        let NamedAttr { name, found, .. } = damaged.next().expect("it is seen");
+        assert_eq!((&name[..], found.attr.kind), (&b"file 150"[..], FileKind::File));
         assert_eq!(service.getattr(Service::number(found.attr.ino)), Err(Os::IO.into()));
         assert!(damaged.next().is_none());
     }
-    assert_eq!(service.lookup(ROOT, b"file 150"), Err(Os::IO.into()));
+}
+
+#[test]
+fn a_damaged_file_is_found_and_can_be_removed_and_a_directory_cannot() {
+    let ino = |fs: &Nvmfs| fs.posix().lookup(Ino::ROOT, b"file 150").expect("is there").ino.number();
+    let service = damaged(|fs| Lba((1 << 36) + ino(fs)));
+    let found = service.lookup(ROOT, b"file 150").expect("is found");
+    assert!(found.is_damaged && found.attr.kind == FileKind::File);
+    assert_eq!(service.counters().snapshot().io_errors, 1, "whoever looks at the log is told");
+    assert_eq!(service.open(Service::number(found.attr.ino)), Err(Os::IO.into()));
+    assert_eq!(service.unlink(ROOT, b"file 150"), Ok(()));
+    assert_eq!(service.lookup(ROOT, b"file 150"), Err(Os::NOENT.into()));
+    assert_eq!(listed(&service, 1000).0.len(), 301);
+
+    let service = damaged(|fs| {
+        let made = fs.posix().mkdir(Ino::ROOT, b"directory", 0o755, Caller::default());
+        Lba((1 << 36) + made.expect("makes").ino.number())
+    });
+    assert_eq!(service.lookup(ROOT, b"directory"), Err(Os::IO.into()));
+    assert_eq!(service.rmdir(ROOT, b"directory"), Err(Os::IO.into()));
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Proof of the file system's invariants (numbers as in `fs.rs`).
 //!
 //! It reads the inode table from front to back, then each directory, and compares. Memory: 48 bytes an
-//! inode.
+//! inode. Damage to an inode is one finding, whatever else follows from it; so is a leak that it left.
+
+use std::collections::BTreeMap;
 
 use lacuna_device::{Place, SECTOR, StreamHint};
-use lacuna_ftl::{self as ftl, CheckDepth, Finding, Lba};
+use lacuna_ftl::{CheckDepth, Finding, Lba};
 
 use crate::{
     Error, Nvmfs, Result,
@@ -47,7 +49,7 @@ impl Report {
     fn catch<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(error @ (Error::Corrupt { .. } | Error::Ftl(ftl::Error::Corrupt { .. }))) => {
+            Err(error) if error.is_damage() => {
                 self.add(error.to_string());
                 Ok(None)
             }
@@ -127,40 +129,54 @@ impl Seen {
     }
 }
 
-/// The inodes seen, by number.
-struct SeenInodes(Vec<Seen>);
+/// What the check remembers of an inode that cannot be read.
+struct Damaged {
+    error: Error,
+    /// One of its names, and the directory that it is in.
+    name: Option<(String, Ino)>,
+}
+
+/// The inodes seen.
+#[derive(Default)]
+struct SeenInodes {
+    /// By number.
+    sound: Vec<Seen>,
+    damaged: BTreeMap<Ino, Damaged>,
+}
 
 impl SeenInodes {
     fn index(&self, ino: Ino) -> Option<usize> {
-        self.0.binary_search_by_key(&ino, |seen| seen.ino).ok()
+        self.sound.binary_search_by_key(&ino, |seen| seen.ino).ok()
     }
 
     fn get(&self, ino: Ino) -> Option<&Seen> {
-        self.index(ino).map(|index| &self.0[index])
+        self.index(ino).map(|index| &self.sound[index])
     }
 
     fn get_mut(&mut self, ino: Ino) -> Option<&mut Seen> {
-        self.index(ino).map(|index| &mut self.0[index])
+        self.index(ino).map(|index| &mut self.sound[index])
     }
 
     /// Finds the directories that hang from the root, and returns those that do not.
     fn loose_directories(&mut self) -> Vec<Ino> {
         let mut loose = Vec::new();
-        for index in 0..self.0.len() {
-            if !self.0[index].is_directory() || self.0[index].nlink == 0 {
+        for index in 0..self.sound.len() {
+            if !self.sound[index].is_directory() || self.sound[index].nlink == 0 {
                 continue;
             }
             let mut path = Vec::new();
             let mut at = Some(index);
             // A chain that is longer than there are inodes is a circle.
-            while let Some(next) = at.filter(|at| self.0[*at].hangs.is_none() && path.len() <= self.0.len()) {
+            while let Some(next) =
+                at.filter(|at| self.sound[*at].hangs.is_none() && path.len() <= self.sound.len())
+            {
                 path.push(next);
-                at = self.index(self.0[next].parent).filter(|parent| self.0[*parent].is_directory());
+                at = self.index(self.sound[next].parent).filter(|parent| self.sound[*parent].is_directory());
             }
-            let hangs = at.is_some_and(|at| self.0[at].hangs == Some(true));
-            path.iter().for_each(|index| self.0[*index].hangs = Some(hangs));
-            if self.0[index].hangs == Some(false) {
-                loose.push(self.0[index].ino);
+            let hangs = at.is_some_and(|at| self.sound[at].hangs == Some(true));
+            path.iter().for_each(|index| self.sound[*index].hangs = Some(hangs));
+            if self.sound[index].hangs == Some(false) {
+                loose.push(self.sound[index].ino);
             }
         }
         loose
@@ -186,18 +202,19 @@ impl Nvmfs {
         };
         let _structure = shared.structure.write();
         let mut seen = shared.check_inodes(depth, &mut report)?;
-        for index in 0..seen.0.len() {
-            if seen.0[index].is_directory() {
-                shared.check_directory(seen.0[index].ino, &mut seen, &mut report)?;
+        for index in 0..seen.sound.len() {
+            if seen.sound[index].is_directory() {
+                shared.check_directory(seen.sound[index].ino, &mut seen, &mut report)?;
             }
         }
+        shared.report_damaged(&seen, &mut report)?;
         shared.check_orphans(&mut seen, &mut report)?;
-        seen.0.iter().filter_map(Seen::link_flaw).for_each(|flaw| report.add(flaw));
+        seen.sound.iter().filter_map(Seen::link_flaw).for_each(|flaw| report.add(flaw));
         for ino in seen.loose_directories() {
             report.add(format!("invariant 1: directory {} does not hang from the root", ino.0));
         }
         shared.check_regions(&seen, &mut report)?;
-        let count = |kind| seen.0.iter().filter(|seen| seen.kind == kind).count() as u64;
+        let count = |kind| seen.sound.iter().filter(|seen| seen.kind == kind).count() as u64;
         report.files = count(FileKind::File);
         report.directories = count(FileKind::Directory);
         Ok(report)
@@ -230,14 +247,18 @@ impl Nvmfs {
 impl Shared {
     /// Reads every inode, with its attributes.
     fn check_inodes(&self, depth: CheckDepth, report: &mut Report) -> Result<SeenInodes> {
-        let mut seen = SeenInodes(Vec::new());
+        let mut seen = SeenInodes::default();
         self.for_each_mapped(Ino::TABLE, |sector, bytes| {
             let Some(ino) = Ino::new(sector) else {
                 report.add(format!("invariant 2: sector {sector} of the inode table has no inode"));
                 return Ok(());
             };
-            let Some(inode) = report.catch(bytes.and_then(|bytes| self.verify_inode(ino, bytes)))? else {
-                return Ok(());
+            let inode = match bytes.and_then(|bytes| self.verify_inode(ino, bytes)) {
+                Err(error) if error.is_damage() => {
+                    seen.damaged.insert(ino, Damaged { error, name: None });
+                    return Ok(());
+                }
+                inode => inode?,
             };
             report.catch(self.read_xattrs(&inode).map(drop))?;
             if depth == CheckDepth::Payload {
@@ -246,13 +267,30 @@ impl Shared {
             if ino == Ino::ROOT && (!inode.is_directory() || inode.nlink() == 0) {
                 report.add("the root is not a directory".to_owned());
             }
-            seen.0.push(Seen::new(&inode));
+            seen.sound.push(Seen::new(&inode));
             Ok(())
         })?;
         if seen.get(Ino::ROOT).is_none() {
             report.add("there is no root directory".to_owned());
         }
         Ok(seen)
+    }
+
+    /// A line for each damaged inode: what leads to it, or what it keeps for ever.
+    fn report_damaged(&self, seen: &SeenInodes, report: &mut Report) -> Result<()> {
+        for (ino, Damaged { error, name }) in &seen.damaged {
+            let number = ino.number();
+            if let Some((name, directory)) = name {
+                let place = format!("{name:?} in directory {}", directory.0);
+                report.add(format!("inode {number}, called {place}, is damaged: {error}"));
+                continue;
+            }
+            let xattrs = ino.xattr_lba()..Lba(ino.xattr_lba().0 + XATTR_SECTORS);
+            let bytes = self.ftl.allocated(ino.region())? + self.ftl.allocated(xattrs)?;
+            let kept = format!("nothing frees the {bytes} bytes that it keeps");
+            report.add(format!("inode {number} is damaged and has no name, {kept}: {error}"));
+        }
+        Ok(())
     }
 
     /// Calls `visit` for each mapped sector of a region, with what it holds. Many are read at a time.
@@ -318,7 +356,11 @@ impl Shared {
             if !is_reachable || entry.hash() != self.hash_name(entry.name()) {
                 report.add(format!("directory invariant 1: {name:?} cannot be found"));
             }
-            if let Some(flaw) = check_entry(directory, &entry, seen) {
+            if let Some(damaged) = seen.damaged.get_mut(&entry.ino()) {
+                damaged.name.get_or_insert_with(|| (name.into_owned(), directory));
+                let within = seen.get_mut(directory).filter(|_| entry.kind() == FileKind::Directory);
+                within.into_iter().for_each(|directory| directory.subdirectories += 1);
+            } else if let Some(flaw) = check_entry(directory, &entry, seen) {
                 report.add(format!("invariant 1: {name:?} in directory {} {flaw}", directory.0));
             }
             Ok(())
@@ -334,6 +376,7 @@ impl Shared {
         self.for_each_mapped(Ino::ORPHANS, |sector, _| {
             let named = match Ino::new(sector) {
                 None => None,
+                Some(ino) if seen.damaged.contains_key(&ino) => return Ok(()), // reported
                 Some(ino) => match report.catch(self.read_orphan(ino))? {
                     None => return Ok(()),
                     Some(orphan) => seen.get_mut(ino).filter(|seen| orphan.is_of(ino, seen.generation)),
@@ -364,6 +407,7 @@ impl Shared {
                 }
                 Some(seen) if seen.is_directory() => continue, // looked at already
                 Some(seen) => seen.sectors,
+                None if seen.damaged.contains_key(&ino) => continue, // nobody knows
                 None => 0,
             };
             let free = Lba(region.start.0 + first_free)..region.end;
@@ -385,7 +429,10 @@ impl Shared {
         while let Some(run) = self.ftl.mapped(rest.clone())? {
             let (_, sector) = Ino::of(run.start);
             let (number, index) = (sector / XATTR_SECTORS, sector % XATTR_SECTORS);
-            let own = Ino::new(number).and_then(|ino| seen.get(ino)).map_or(0, |seen| seen.xattr_sectors);
+            let own = match Ino::new(number) {
+                Some(ino) if seen.damaged.contains_key(&ino) => XATTR_SECTORS, // nobody knows
+                ino => ino.and_then(|ino| seen.get(ino)).map_or(0, |seen| seen.xattr_sectors),
+            };
             if index >= own {
                 report.add(format!("invariant 2: sector {sector} of the attributes is no inode's"));
             }

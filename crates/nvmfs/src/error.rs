@@ -155,13 +155,29 @@ impl Error {
         };
         errno.raw_os_error()
     }
+
+    /// Whether it says that what was to be read is damaged: it is not what was written, or lies where the
+    /// device cannot read. Any other failure says nothing of what is stored there.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Error::Corrupt { .. } | Error::Ftl(ftl::Error::Corrupt { .. }) => true,
+            Error::Ftl(ftl::Error::Device(device::Error::Io { source, .. })) => {
+                let errno = source.raw_os_error().map(Errno::from_raw_os_error);
+                matches!(errno, Some(Errno::IO | MEDIUM_ERROR))
+            }
+            _ => false,
+        }
+    }
 }
+
+/// What Linux calls a sector that a disk cannot read. To programs it means that there is no such attribute.
+const MEDIUM_ERROR: Errno = Errno::NODATA;
 
 fn device_errno(error: &device::Error) -> i32 {
     let errno = match error {
         device::Error::Io { source, .. } => match source.raw_os_error() {
-            Some(errno) => return errno,
-            None => Errno::IO,
+            Some(errno) if errno != MEDIUM_ERROR.raw_os_error() => return errno,
+            _ => Errno::IO,
         },
         device::Error::Full { .. } => Errno::NOSPC,
         device::Error::NotFound { .. } => Errno::NOENT,

@@ -36,8 +36,6 @@
 
 mod addr;
 mod attr;
-#[cfg(test)]
-mod before_reads;
 mod check;
 mod data;
 mod directory;

@@ -1,16 +1,18 @@
 //! What operations wait for: never for a read with a lock held (`fs.rs`), and for few reads in turn where
 //! many are needed.
 
-use std::sync::{
-    Arc, OnceLock, Weak,
-    atomic::{AtomicU64, Ordering::SeqCst},
+use std::{
+    ops::Range,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
 };
 
-use lacuna_device::{BlockDevice, MemDevice};
+use lacuna_device::{BlockDevice, MemDevice, sim::BeforeReads};
 
 use crate::{
     FormatOptions, Ino, Nvmfs, Options,
-    before_reads::BeforeReads,
     fs::Shared,
     posix::{Allocate, Caller, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
@@ -71,16 +73,17 @@ impl Cold {
         let waits = Arc::new(AtomicU64::new(0)); // how often somebody waited for the device
         let before = {
             let (above, waits) = (Arc::clone(&above), Arc::clone(&waits));
-            move || {
+            move |_: &[Range<u64>]| {
                 waits.fetch_add(1, SeqCst);
                 above.get().and_then(Weak::upgrade).iter().for_each(|shared| look(shared));
+                Ok(())
             }
         };
-        let watched = BeforeReads { inner: Arc::clone(&self.device), before };
+        let watched = BeforeReads::new(self.device.clone(), before);
         let mut options = Options { access_times: false, ..Options::default() };
         options.ftl.background = false;
         options.ftl.map_memory = self.map_memory;
-        let place = Nvmfs::open(Arc::new(watched), options).unwrap();
+        let place = Nvmfs::open(watched, options).unwrap();
         if is_watched {
             above.set(Arc::downgrade(&place.shared)).expect("set once");
         }

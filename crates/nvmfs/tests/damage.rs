@@ -7,13 +7,13 @@ use std::{fs, sync::Arc};
 use history::{Model, apply, random_change};
 use lacuna_device::{
     BlockDevice, Error as DeviceError, MemDevice, Place, SimDevice, StreamHint,
-    sim::{SeededRng, for_each_seed},
+    sim::{SeededRng, for_each_seed, unreadable},
 };
 use lacuna_ftl::{self as ftl, Lba, Op, Stream};
 use lacuna_nvmfs::{
     CheckDepth, Error, FormatOptions, Ino, Nvmfs, OpenedPlace, Options, PlaceOptions, format_path,
     open_place,
-    posix::{Caller, Rename, WriteOptions, XattrMode},
+    posix::{Caller, FileKind, Rename, SetAttr, WriteOptions, XattrMode},
 };
 
 fn inode_lba(ino: u64) -> Lba {
@@ -103,7 +103,130 @@ fn a_damaged_inode_is_an_error_and_a_finding() {
     assert!(matches!(error, DeviceError::Corrupt { .. }), "{error}");
     place.open("b", StreamHint::Data).unwrap();
     let report = place.check(CheckDepth::Structure).unwrap();
-    assert!(report.findings[0].message.contains("inode table at sector 16"), "{:?}", report.findings);
+    let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };
+    for words in ["inode 16", "\"a\" in directory 2", "inode table at sector 16"] {
+        assert!(finding.message.contains(words), "{finding:?}");
+    }
+}
+
+/// What [`damaged_file`] does to inode 16.
+type Damage = fn(&Nvmfs);
+
+/// A file of 4096 bytes with the names "a" and "b", inode 16, damaged; a sound one, "c"; and nothing in memory.
+fn damaged_file(damage: Damage) -> (Arc<dyn BlockDevice>, Nvmfs) {
+    let (_, raw) = sim(1);
+    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    place.create("a", StreamHint::Data).unwrap().write_at(0, &[1; 4096]).unwrap();
+    place.posix().link(Ino::new(16).unwrap(), Ino::ROOT, b"b").unwrap();
+    place.create("c", StreamHint::Data).unwrap().write_at(0, &[3; 4096]).unwrap();
+    damage(&place);
+    place.close().unwrap();
+    drop(place);
+    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    (raw, place)
+}
+
+fn findings(place: &Nvmfs) -> Vec<String> {
+    let report = place.check(CheckDepth::Payload).unwrap();
+    report.findings.into_iter().map(|finding| finding.message).collect()
+}
+
+#[test]
+fn names_of_a_damaged_file_can_be_removed_and_its_number_stays_taken() {
+    let (raw, place) = damaged_file(|place| write(place, inode_lba(16)));
+    place.remove("a").unwrap();
+    assert!(matches!(place.open("a", StreamHint::Data), Err(DeviceError::NotFound { .. })));
+    assert!(matches!(place.open("b", StreamHint::Data), Err(DeviceError::Corrupt { .. })), "its other name");
+    let found = findings(&place);
+    assert!(found.len() == 1 && found[0].contains("called \"b\" in directory 2"), "{found:?}");
+    // A damaged name is not replaced: that would take the file along.
+    let renamed = place.rename("c", "b");
+    assert!(matches!(renamed, Err(DeviceError::Corrupt { .. })), "{renamed:?}");
+    place.remove("b").unwrap();
+    for round in 0..2 {
+        let place = match round {
+            0 => &place,
+            _ => &Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap(),
+        };
+        let found = findings(place);
+        assert!(found.len() == 1 && found[0].contains("no name, nothing frees the 4096 bytes"), "{found:?}");
+        let new = place.create(&format!("new {round}"), StreamHint::Data).unwrap();
+        assert_ne!(new.id().0 as u32, 16, "the number was given to another");
+        let mut back = [0; 4096];
+        place.open("c", StreamHint::Data).unwrap().read_at(0, &mut back).unwrap();
+        assert_eq!(back, [3; 4096]);
+        place.close().unwrap();
+    }
+}
+
+/// A name whose inode is not there, or another file's by now, goes alone too.
+#[test]
+fn a_name_that_leads_to_no_inode_or_to_anothers_can_be_removed() {
+    let gone: Damage = |place| trim(place, inode_lba(16), 1);
+    let anothers: Damage = |place| patch(place, inode_lba(16), 28, &[1, 2, 3, 4]);
+    for (damage, left) in [(gone, "file number 16 has sector 0 and no inode"), (anothers, "16 has 0 names")] {
+        let (_, place) = damaged_file(damage);
+        let read_other = || place.ftl().is_mapped(inode_lba(16)).unwrap();
+        let is_there = read_other();
+        place.remove("a").unwrap();
+        place.remove("b").unwrap();
+        assert_eq!(place.list().unwrap(), ["c"]);
+        assert_eq!(read_other(), is_there, "another's inode was taken along");
+        let found = findings(&place);
+        assert!(found.len() == 1 && found[0].contains(left), "{found:?}");
+    }
+}
+
+/// The inode lies where the device cannot read any more; nothing else does.
+#[test]
+fn a_file_whose_inode_the_device_cannot_read_can_be_removed() {
+    const MODE: u32 = 0o100_640;
+    let (raw, place) = damaged_file(|place| {
+        let fs = place.posix();
+        let other = fs.lookup(Ino::ROOT, b"c").unwrap().ino;
+        let pad = || fs.write(other, 4096, &[7; 65536], WriteOptions::default()).unwrap();
+        pad(); // changes an inode, too
+        pad();
+        let mode = SetAttr { mode: Some(MODE), ..SetAttr::default() };
+        fs.setattr(Ino::new(16).unwrap(), &mode).unwrap();
+        pad();
+    });
+    drop(place);
+    let mut bytes = vec![0; 4 << 20];
+    raw.read_at(0, &mut bytes).unwrap();
+    let is_inode = |at: &usize| {
+        let field = |first: usize, field: &[u8]| bytes[at + first..].starts_with(field);
+        field(0, b"LNfs\x02") && field(16, &inode_lba(16).0.to_le_bytes()) && field(32, &MODE.to_le_bytes())
+    };
+    let at = (0..bytes.len() - 512).rfind(is_inode).expect("it is on the device") as u64;
+    let place =
+        Nvmfs::open(unreadable(raw, std::iter::once(at..at + 1).collect()), Options::default()).unwrap();
+    let error = place.posix().lookup(Ino::ROOT, b"a").unwrap_err();
+    assert!(matches!(error, Error::Ftl(ftl::Error::Device(_))) && error.errno() == 5, "{error}");
+    place.remove("a").unwrap();
+    place.remove("b").unwrap();
+    assert_eq!(place.list().unwrap(), ["c"]);
+    place.open("c", StreamHint::Data).unwrap();
+    let report = place.check(CheckDepth::Structure).unwrap();
+    assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
+}
+
+#[test]
+fn a_damaged_directory_stays_with_all_that_is_in_it() {
+    let (_, raw) = sim(1);
+    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    let directory = place.posix().mkdir(Ino::ROOT, b"d", 0o755, Caller::default()).unwrap().ino;
+    write(&place, inode_lba(directory.number()));
+    place.close().unwrap();
+    drop(place);
+    let place = Nvmfs::open(raw, Options::default()).unwrap();
+    let fs = place.posix();
+    for result in [fs.rmdir(Ino::ROOT, b"d"), fs.unlink(Ino::ROOT, b"d")] {
+        assert!(matches!(result, Err(Error::Corrupt { .. })), "{result:?}");
+    }
+    assert_eq!(fs.entry(Ino::ROOT, b"d").unwrap(), (directory, FileKind::Directory));
+    let found = findings(&place);
+    assert!(found.len() == 1 && found[0].contains("called \"d\" in directory 2"), "{found:?}");
 }
 
 /// Each way to break an invariant is found by the check. Inode 16 is a file, 17 a directory with the

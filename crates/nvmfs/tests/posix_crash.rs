@@ -12,12 +12,12 @@ mod world;
 use std::sync::Arc;
 
 use lacuna_device::{
-    Error as DeviceError, SimDevice,
+    BlockDevice, Error as DeviceError, SimDevice,
     sim::{SeededRng, for_each_seed},
 };
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{
-    CheckDepth, Error, Ino, Nvmfs,
+    CheckDepth, Error, Ino, Nvmfs, Options,
     posix::{Caller, WriteOptions, XattrMode},
 };
 use power::{History, formatted, open, recover};
@@ -230,5 +230,62 @@ fn a_cut_among_many_threads_leaves_order() {
             assert!(report.is_clean(), "round {round}: {:#?}", report.findings);
             Driver::new(place.posix()).snapshot().unwrap();
         }
+    });
+}
+
+/// A write looks at the clock when the ftl has its batch and nobody knows the number of that yet.
+mod clock {
+    use std::{cell::Cell, sync::Barrier};
+
+    use lacuna_nvmfs::{Timestamp, system_time};
+
+    thread_local! {
+        /// The thread is to stop when it next looks.
+        pub(super) static STOPS: Cell<bool> = const { Cell::new(false) };
+    }
+    pub(super) static STOPPED: Barrier = Barrier::new(2);
+    pub(super) static GOES_ON: Barrier = Barrier::new(2);
+
+    pub(super) fn look() -> Timestamp {
+        if STOPS.take() {
+            STOPPED.wait();
+            GOES_ON.wait();
+        }
+        system_time()
+    }
+}
+
+/// What a program could read before it called for a sync survives, though its writer has no answer yet.
+#[test]
+fn a_sync_covers_what_another_is_still_writing() {
+    for_each_seed(40, |seed| {
+        let device = formatted(seed);
+        let mut rng = SeededRng::new(seed);
+        let raw: Arc<dyn BlockDevice> = device.clone();
+        let ftl = ftl::Options { background: false, ..ftl::Options::default() };
+        let place = Nvmfs::open(raw, Options { ftl, clock: clock::look, ..Options::default() }).unwrap();
+        let fs = place.posix();
+        let file = fs.create(Ino::ROOT, b"file", 0o600, Caller::default()).unwrap().ino;
+        let write = |byte| fs.write(file, 0, &[byte; 4096], WriteOptions::default()).unwrap();
+        write(1);
+        fs.sync().unwrap(); // every number that is noted is on the device
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                clock::STOPS.set(true);
+                write(2);
+            });
+            clock::STOPPED.wait();
+            let mut seen = [0; 4096];
+            fs.read(file, 0, &mut seen).unwrap();
+            assert_eq!(seen, [2; 4096], "this test tests nothing");
+            fs.fsync(file, true).unwrap();
+            device.set_cut_after(0);
+            clock::GOES_ON.wait();
+        });
+        drop((fs, place));
+        let place = recover(&device, &mut rng);
+        let mut found = [0; 4096];
+        place.posix().read(file, 0, &mut found).unwrap();
+        assert!(found == [2; 4096], "what was synced is lost");
     });
 }

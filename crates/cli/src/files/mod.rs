@@ -261,15 +261,16 @@ pub(crate) fn remove(arguments: &RemoveArguments) -> Result<()> {
 }
 
 fn remove_entry(posix: &Posix, parent: Ino, name: &[u8], recursive: bool) -> Result<()> {
-    let attr = posix.lookup(parent, name)?;
-    if attr.kind != FileKind::Directory {
+    // That of a damaged file can be removed too.
+    let (ino, kind) = posix.entry(parent, name)?;
+    if kind != FileKind::Directory {
         return Ok(posix.unlink(parent, name)?);
     }
     if !recursive {
         bail!("is a directory (see --recursive)");
     }
-    for (entry, _) in entries(posix, attr.ino)? {
-        remove_entry(posix, attr.ino, &entry, true)?;
+    for (entry, _) in entries(posix, ino)? {
+        remove_entry(posix, ino, &entry, true)?;
     }
     Ok(posix.rmdir(parent, name)?)
 }

@@ -4,8 +4,9 @@
 //! They keep what is durable apart from what was written since, so that a power cut can do to the
 //! latter all that the crate's contract allows, decided by a seed: the same calls from one thread
 //! with the same seed end in the same bytes. Beyond that contract a [`SimDevice`] can be told to lie:
-//! see [`FaultRates`].
+//! see [`FaultRates`]. [`BeforeReads`] is a hook into the reads of any device.
 
+mod before_reads;
 mod crash;
 mod device;
 mod faults;
@@ -14,6 +15,7 @@ mod power;
 mod rng;
 mod seeds;
 
+pub use before_reads::{BeforeReads, unreadable};
 pub use device::SimDevice;
 pub use faults::{Fault, FaultRates};
 pub use place::SimPlace;

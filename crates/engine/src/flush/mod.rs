@@ -3,8 +3,9 @@
 //! One producer decides what is due, from the room left in the log and from the pages that stand in
 //! the way of eviction, and fills a queue of jobs; consumers copy the pages of a job under a shared
 //! latch, compress the copies outside of it, and write them in one batch. Foreground threads never
-//! compress. (The multi-threaded flush of Lindström et al., "NVM aware MariaDB database system",
-//! NVMSA 2015, with targets instead of a fixed scan depth.)
+//! compress: who wants all written, or a table optimized, hands in jobs and waits. (The multi-threaded
+//! flush of Lindström et al., "NVM aware MariaDB database system", NVMSA 2015, with targets instead of a
+//! fixed scan depth.)
 //!
 //! Invariants:
 //!
@@ -16,8 +17,9 @@
 //!    before the page is overwritten.
 //! 4. The control file names a checkpoint before the log behind it is given up.
 //!
-//! No latch is held while compressing or across I/O, and none is waited for: a page that is being
-//! changed is left for the next round.
+//! No latch is held while a page is compressed and written, and none is waited for: a page that is being
+//! changed is left for the next round. Only rewriting (`rewrite.rs`) takes pages as others do; nobody waits
+//! for a job with a page latched.
 
 mod doublewrite;
 mod rewrite;
@@ -30,6 +32,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -42,7 +45,7 @@ pub(crate) use doublewrite::LAYOUT as DOUBLEWRITE_LAYOUT;
 #[cfg(feature = "fuzzing")]
 pub(crate) use doublewrite::fuzz_doublewrite;
 pub(crate) use doublewrite::restore;
-pub(crate) use rewrite::Rewriter;
+pub(crate) use rewrite::Rewrite;
 pub(crate) use room::{history_bytes, log_bytes};
 use write::Writer;
 
@@ -101,10 +104,39 @@ pub(crate) struct Flush {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Vec<Arc<Frame>>>,
+    jobs: VecDeque<Job>,
     /// Grows with each job and checkpoint that is done.
     progress: u64,
     stop: bool,
+}
+
+/// What a consumer does in one go.
+pub(crate) enum Work {
+    /// Writes those of these pages that are dirty.
+    Flush(Vec<Arc<Frame>>),
+    /// Writes pages anew that did not change.
+    Rewrite(Rewrite),
+}
+
+impl Work {
+    /// The pages that were written anew. A failure has poisoned the store.
+    fn carry_out(self, core: &Core, writer: &mut Writer) -> Result<u64> {
+        match self {
+            Work::Flush(frames) => {
+                let written = writer.write(core, &frames);
+                core.pool.take_back(frames);
+                written.map(|()| 0)
+            }
+            Work::Rewrite(rewrite) => writer.rewrite(core, rewrite),
+        }
+    }
+}
+
+/// Work in the queue.
+struct Job {
+    work: Work,
+    /// Who waits for its end. For the others the store's poison says all there is to say.
+    ended: Option<mpsc::Sender<Result<u64>>>,
 }
 
 #[derive(Default)]
@@ -204,8 +236,11 @@ impl Core {
             }
             // A place that cannot be asked will say so when it is written to.
             let _ = self.look_at_room();
-            for job in self.due_jobs() {
-                self.submit(job);
+            for work in self.due_work() {
+                let refused = self.submit(Job { work, ended: None });
+                if let Err(Job { work: Work::Flush(frames), .. }) = refused {
+                    self.pool.take_back(frames); // it is time to stop
+                }
             }
             if self.checkpoint_is_due() && self.checkpoint().is_ok() {
                 self.note_progress();
@@ -225,7 +260,7 @@ impl Core {
 
     /// What should be flushed now: pages that eviction wants, pages whose changes keep too much log,
     /// and the oldest ones when too many are dirty.
-    fn due_jobs(&self) -> Vec<Vec<Arc<Frame>>> {
+    fn due_work(&self) -> Vec<Work> {
         let mut frames = self.pool.take_wanted();
         let log_half = self.options.log_bytes / 2;
         let next = self.log.next();
@@ -238,23 +273,45 @@ impl Core {
             let pages = ((dirty - dirty_max) / (16 << 10) + 1).min(ROUND_PAGES);
             frames.extend(self.pool.dirty.oldest_pages(next, pages));
         }
-        into_jobs(frames)
+        into_work(frames)
     }
 
-    fn submit(&self, job: Vec<Arc<Frame>>) {
+    /// Queues a job; gives it back when nobody is going to do it.
+    fn submit(&self, job: Job) -> Result<(), Job> {
         let mut queue = self.flush.queue.lock();
         // Two jobs for each consumer keep all busy; more would only grow stale.
         while queue.jobs.len() >= 2 * self.options.flush_threads && !queue.stop {
             self.flush.done.wait_for(&mut queue, INTERVAL);
         }
+        if queue.stop || !self.has_threads() {
+            return Err(job);
+        }
         queue.jobs.push_back(job);
         self.flush.work.notify_one();
+        Ok(())
+    }
+
+    /// Has all of it done by consumers, several at a time, or where there are none in this thread; waits for
+    /// it. How many pages were written anew. The caller holds no latch.
+    pub(crate) fn carry_out(&self, all: impl IntoIterator<Item = Work>) -> Result<u64> {
+        let (ended, outcomes) = mpsc::channel();
+        let mut writer = None;
+        let mut here = Ok(0);
+        for work in all {
+            if let Err(job) = self.submit(Job { work, ended: Some(ended.clone()) }) {
+                let writer = writer.get_or_insert_with(Writer::default);
+                here = here.and_then(|pages| Ok(pages + job.work.carry_out(self, writer)?));
+            }
+        }
+        drop(ended);
+        // Until the last job has ended, whatever came of the others.
+        outcomes.iter().fold(here, |sum, outcome| Ok(sum? + outcome?))
     }
 
     fn consume(&self) {
         let mut writer = Writer::default();
         loop {
-            let job = {
+            let Job { work, ended } = {
                 let mut queue = self.flush.queue.lock();
                 loop {
                     if let Some(job) = queue.jobs.pop_front() {
@@ -266,23 +323,21 @@ impl Core {
                     self.flush.work.wait(&mut queue);
                 }
             };
-            // A failure has poisoned the store; whoever writes next is told.
-            let _ = writer.write(self, &job);
-            self.pool.take_back(job);
+            let outcome = work.carry_out(self, &mut writer);
             self.note_progress();
+            // Who does not wait, or not any more, is told by the poison when writing next.
+            if let Some(ended) = ended {
+                let _ = ended.send(outcome);
+            }
         }
     }
 
     /// One round of flushing in this thread. Whether there was something to do.
     pub(crate) fn flush_step(&self) -> Result<bool> {
-        let jobs = self.due_jobs();
+        let all = self.due_work();
+        let had_work = !all.is_empty();
         let mut writer = Writer::default();
-        let had_work = !jobs.is_empty();
-        for job in jobs {
-            let written = writer.write(self, &job);
-            self.pool.take_back(job);
-            written?;
-        }
+        all.into_iter().try_for_each(|work| work.carry_out(self, &mut writer).map(drop))?;
         if self.checkpoint_is_due() {
             self.checkpoint()?;
         }
@@ -294,15 +349,9 @@ impl Core {
     pub(crate) fn flush_all(&self) -> Result<()> {
         let until = self.log.next();
         self.log.reach(until, Until::Flushed)?;
-        let mut writer = Writer::default();
         loop {
             self.poison.check()?;
-            let frames = self.pool.dirty.oldest_pages(until, ROUND_PAGES);
-            for job in into_jobs(frames) {
-                let written = writer.write(self, &job);
-                self.pool.take_back(job);
-                written?;
-            }
+            self.carry_out(into_work(self.pool.dirty.oldest_pages(until, ROUND_PAGES)))?;
             if self.pool.dirty.oldest().is_none_or(|oldest| oldest >= until) {
                 break;
             }
@@ -372,13 +421,13 @@ impl Core {
     }
 }
 
-fn into_jobs(mut frames: Vec<Arc<Frame>>) -> Vec<Vec<Arc<Frame>>> {
+fn into_work(mut frames: Vec<Arc<Frame>>) -> Vec<Work> {
     frames.sort_by_key(|frame| frame.id);
     frames.dedup_by_key(|frame| frame.id);
-    let mut jobs = Vec::new();
+    let mut all = Vec::new();
     while !frames.is_empty() {
         let rest = frames.split_off(frames.len().min(JOB_PAGES));
-        jobs.push(mem::replace(&mut frames, rest));
+        all.push(Work::Flush(mem::replace(&mut frames, rest)));
     }
-    jobs
+    all
 }

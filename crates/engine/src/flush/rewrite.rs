@@ -26,30 +26,32 @@ use crate::{
     space::Space,
 };
 
-/// What rewriting needs, from one call to the next.
-#[derive(Default)]
-pub(crate) struct Rewriter {
-    writer: Writer,
+/// Pages of a table that are to be written anew if they would come out otherwise. Who calls for that uses the
+/// table until it has ended.
+pub(crate) struct Rewrite {
+    pub(crate) space: Arc<Space>,
+    pub(crate) pages: Range<u64>,
 }
 
-impl Rewriter {
-    /// Pages that one call looks at, at most.
+impl Rewrite {
+    /// Pages of one, at most.
     pub(crate) const PAGES_MAX: u64 = JOB_PAGES as u64;
+}
 
-    /// Writes those of `pages` anew that would come out otherwise; returns how many. Pages that are dirty
-    /// anyway, or being changed, are left to the next flush. The caller uses the table, and holds no latch.
-    pub(crate) fn rewrite(&mut self, core: &Core, space: &Arc<Space>, pages: Range<u64>) -> Result<u64> {
-        core.throttle()?;
+impl Writer {
+    /// Writes those of the pages anew that would come out otherwise; returns how many. Pages that are dirty
+    /// anyway, or being changed, are left to the next flush.
+    pub(super) fn rewrite(&mut self, core: &Core, Rewrite { space, pages }: Rewrite) -> Result<u64> {
         let mut outdated = Vec::new();
         let mut recompressed = 0;
         for page in pages.map(PageNo) {
             if space.row.is_some() {
-                recompressed += u64::from(recompress(core, space, page)?);
-            } else if self.is_outdated(core, space, page)? {
-                outdated.push(renew(core, space, page)?);
+                recompressed += u64::from(recompress(core, &space, page)?);
+            } else if self.is_outdated(core, &space, page)? {
+                outdated.push(renew(core, &space, page)?);
             }
         }
-        self.writer.write(core, &outdated)?;
+        self.write(core, &outdated)?;
         Ok(outdated.len() as u64 + recompressed)
     }
 
@@ -61,7 +63,7 @@ impl Rewriter {
         }
         // An image on its way was perhaps made before the table was altered. While the page is latched no
         // other can set out, so without one the device stands still here.
-        Ok(page.frame.is_in_flight() || self.writer.would_change(&page, space)?)
+        Ok(page.frame.is_in_flight() || self.would_change(&page, space)?)
     }
 }
 

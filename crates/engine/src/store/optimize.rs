@@ -1,12 +1,12 @@
 //! Bringing all pages of a table into the form that its settings ask for.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, sync::Arc};
 
 use super::Store;
 use crate::{
     alloc::Allocator,
     error::{Error, Result},
-    flush::Rewriter,
+    flush::{Rewrite, Work},
 };
 
 /// How far [`Store::optimize`] has come.
@@ -45,10 +45,14 @@ impl Store {
         // Pages that are made from now on are written as the settings ask anyway.
         let pages = Allocator::latch(core, &space)?.used();
         let mut progress = OptimizeProgress { pages, ..OptimizeProgress::default() };
-        let mut rewriter = Rewriter::default();
         while progress.done < pages {
-            let end = pages.min(progress.done + Rewriter::PAGES_MAX);
-            progress.rewritten += rewriter.rewrite(core, &space, progress.done..end)?;
+            core.throttle()?;
+            let end = pages.min(progress.done + Rewrite::PAGES_MAX * core.options.flush_threads as u64);
+            let starts = (progress.done..end).step_by(Rewrite::PAGES_MAX as usize);
+            progress.rewritten += core.carry_out(starts.map(|start| {
+                let pages = start..end.min(start + Rewrite::PAGES_MAX);
+                Work::Rewrite(Rewrite { space: Arc::clone(&space), pages })
+            }))?;
             progress.done = end;
             if each(progress).is_break() {
                 return Ok(progress);

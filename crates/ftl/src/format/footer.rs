@@ -89,7 +89,7 @@ impl Footer {
     }
 
     /// The record with this header and these entries was appended.
-    pub(crate) fn note(&mut self, header: &RecordHeader, entries: &[Entry]) {
+    pub(crate) fn note(&mut self, header: &RecordHeader, entries: impl ExactSizeIterator<Item = Entry>) {
         let record = FooterRecordRaw {
             seq: header.seq.0.into(),
             flushed_seq: header.flushed_seq.0.into(),

@@ -119,7 +119,7 @@ fn footer() -> (Vec<u8>, Vec<(RecordHeader, Vec<u8>)>) {
     let relocation = RecordHeader { kind: RecordKind::Relocation, offset: 8192, ..record() };
     let (mut footer, mut expected) = (Footer::default(), Vec::new());
     for (header, entries) in [(batch, vec![entry(), trim]), (relocation, vec![moved])] {
-        footer.note(&header, &entries);
+        footer.note(&header, entries.iter().copied());
         expected
             .push((header, entries.iter().flat_map(|entry| entry.to_raw().as_bytes().to_vec()).collect()));
     }

@@ -131,20 +131,12 @@ fn read(store: &Store, lives: &[Life]) -> Result<Vec<Near>> {
 
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
 mod tests {
-    use std::sync::Arc;
-
-    use lacuna_device::{BlockDevice, MemDevice};
-
     use super::*;
-    use crate::{FormatOptions, Lba, Op, Options, Stream, log::State, recovery, superblock};
+    use crate::{Lba, Op, Stream, log::State, test_store};
 
     #[test]
     fn what_was_read_of_a_life_serves_no_other() {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
-        let options = FormatOptions { segment_bytes: Some(1 << 20), ..FormatOptions::default() };
-        superblock::format(&*device, &options).unwrap();
-        let store = recovery::open(device, Options::default()).unwrap();
-        store.checkpoint().unwrap();
+        let store = test_store::store(64 << 20, Some(1 << 20));
         for page in 0..300 {
             let (lba, data) = (Lba(page * 32), [1 + page as u8 % 200; 16384]);
             store.write_batch(&[Op::Write { lba, data: &data }], Stream::Data).unwrap();

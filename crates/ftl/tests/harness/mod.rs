@@ -5,7 +5,6 @@
 pub(crate) mod flips;
 pub(crate) mod history;
 pub(crate) mod matrix;
-pub(crate) mod unreadable;
 pub(crate) mod watch;
 
 use std::sync::Arc;

@@ -27,7 +27,7 @@ use super::{
     Transport, Unmounter,
 };
 use crate::{
-    Service,
+    Found, NamedAttr, Service,
     service::{Errno, WriteRequest},
 };
 
@@ -163,7 +163,10 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.0.lookup(parent.0, name.as_bytes()), reply);
+        match self.0.lookup(parent.0, name.as_bytes()) {
+            Ok(found) => reply.entry(&ttl(&found), &self.attr(&found.attr), generation(&found.attr)),
+            Err(errno) => reply.error(errno.into()),
+        }
     }
 
     fn forget(&self, _: &Request, _: INodeNo, _: u64) {}
@@ -389,11 +392,10 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let listed = self.0.readdir_with_attributes(ino.0, offset, |found| {
+        let listed = self.0.readdir_with_attributes(ino.0, offset, |NamedAttr { name, found, next }| {
             let attr = self.attr(&found.attr);
-            let name = OsStr::from_bytes(&found.name);
-            let ttl = if found.is_damaged { Duration::ZERO } else { TTL };
-            !reply.add(attr.ino, found.next, name, &ttl, &attr, generation(&found.attr))
+            let name = OsStr::from_bytes(&name);
+            !reply.add(attr.ino, next, name, &ttl(&found), &attr, generation(&found.attr))
         });
         match listed {
             Ok(()) => reply.ok(),
@@ -541,6 +543,11 @@ impl From<Errno> for fuser::Errno {
     fn from(errno: Errno) -> fuser::Errno {
         fuser::Errno::from_i32(errno.0)
     }
+}
+
+/// How long the kernel may go by what it is told of a name.
+fn ttl(found: &Found) -> Duration {
+    if found.is_damaged { Duration::ZERO } else { TTL }
 }
 
 fn empty(result: Result<(), Errno>, reply: ReplyEmpty) {

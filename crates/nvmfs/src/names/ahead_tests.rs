@@ -1,16 +1,18 @@
 //! A listing shows what is there, whatever was read ahead of it.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex},
+};
 
 use lacuna_device::{
     BlockDevice, MemDevice,
-    sim::{SeededRng, for_each_seed},
+    sim::{BeforeReads, SeededRng, for_each_seed},
 };
 
 use super::WINDOWS_MAX;
 use crate::{
     FormatOptions, Ino, Nvmfs, Options,
-    before_reads::BeforeReads,
     directory::Bucket,
     posix::{Caller, Posix, Rename},
 };
@@ -24,13 +26,13 @@ fn formatted() -> (Arc<dyn BlockDevice>, Next, Nvmfs) {
     let next = Next::default();
     let before = {
         let next = Arc::clone(&next);
-        move || {
+        move |_: &[Range<u64>]| {
             let hook = next.lock().unwrap().take();
             hook.into_iter().for_each(|hook| hook());
+            Ok(())
         }
     };
-    let device: Arc<dyn BlockDevice> =
-        Arc::new(BeforeReads { inner: Arc::new(MemDevice::new(64 << 20)), before });
+    let device: Arc<dyn BlockDevice> = BeforeReads::new(Arc::new(MemDevice::new(64 << 20)), before);
     Nvmfs::format(device.clone(), &FormatOptions::default()).unwrap();
     let fs = Nvmfs::open(device.clone(), Options::default()).unwrap();
     (device, next, fs)

@@ -21,8 +21,8 @@ use self::update::DirReader;
 use crate::{
     Refusal, Result,
     addr::Ino,
-    directory::Search,
-    format::{self, NAME_BYTES_MAX, SectorBytes},
+    directory::{Bucket, Search},
+    format::{self, Dirent, NAME_BYTES_MAX, SectorBytes},
     fs::Shared,
     node::{Node, Record},
     posix::FileKind,
@@ -96,10 +96,27 @@ impl Shared {
             b".." => return self.node(self.parent_of(&dir)?),
             _ => check_name(name)?,
         }
+        self.find(&dir, name, |reader, bucket, entry| reader.node_of(bucket, entry))
+    }
+
+    /// What a name itself tells: the number and type of what it stands for, even if that is damaged.
+    pub(crate) fn entry(&self, parent: Ino, name: &[u8]) -> Result<(Ino, FileKind)> {
+        let dir = self.directory(parent)?;
+        check_name(name)?;
+        self.find(&dir, name, |_, _, entry| Ok((entry.ino(), entry.kind())))
+    }
+
+    /// What `see` makes of the entry of a name.
+    fn find<T>(
+        &self,
+        dir: &Arc<Node>,
+        name: &[u8],
+        see: impl Fn(&DirReader<'_>, Bucket, &Dirent) -> Result<T>,
+    ) -> Result<T> {
         loop {
-            let reader = DirReader::new(self, &dir);
+            let reader = DirReader::new(self, dir);
             let found = reader.search(name).and_then(|found| match found {
-                Search::Found { bucket, entry } => reader.node_of(bucket, &entry),
+                Search::Found { bucket, entry } => see(&reader, bucket, &entry),
                 Search::Absent { .. } => Err(Refusal::NotFound.into()),
             });
             // What was found was there; what was not, or not in order, may have been changing.

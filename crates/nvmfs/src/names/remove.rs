@@ -1,4 +1,13 @@
 //! Names that go, and inodes without names.
+//!
+//! **Damage.** Where the inode of a file cannot be read, or is not the one that its name stands for, the name
+//! can be removed, and it goes alone: how many others there are, and what the last one takes along, only the
+//! inode knew. So the inode stays, its number is not given to another (invariant 2 of `fs.rs`: its sector is
+//! mapped), and what the file takes is kept for a repair; `check` names it. The name of a damaged directory
+//! stays: it is the only way to what is in there. So does a name that another is to replace.
+//!
+//! Who removes such a name holds the `record` of its number's node, and finds it not loaded, or another's:
+//! nobody has come to read the inode meanwhile.
 
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
@@ -6,13 +15,13 @@ use lacuna_device::SECTOR;
 
 use super::{
     check_name,
-    update::{DirReader, Locked, Update},
+    update::{DirReader, Locked, Update, is_named_by},
 };
 use crate::{
     Error, Refusal, Result,
     addr::Ino,
     directory::{self, Removal, Search},
-    format::{self, Inode, Orphan},
+    format::{self, Dirent, Inode, Orphan},
     fs::Shared,
     node::Node,
     posix::FileKind,
@@ -26,13 +35,18 @@ impl Shared {
         self.change_names(
             &[&dir],
             |readers| plan_removal(&readers[0], name),
-            |locked, (node, removal)| {
-                if node.kind() == FileKind::Directory {
+            |locked, doomed| {
+                let node = &doomed.node;
+                if doomed.entry.kind() == FileKind::Directory {
                     return Err(Refusal::IsADirectory.into());
                 }
                 let mut update = Update::new((self.clock)());
-                update.remove_entry(parent, *removal);
-                self.drop_name(&mut update, node, locked.inode(node)?)?;
+                update.remove_entry(parent, doomed.removal);
+                if !doomed.is_damaged {
+                    self.drop_name(&mut update, node, locked.inode(node)?)?;
+                } else if is_named_by(node, &doomed.entry) {
+                    return Ok(None); // somebody could read it after all
+                }
                 update.put_parent(locked.inode(&dir)?, 0)?;
                 Ok(Some((update, ())))
             },
@@ -49,13 +63,13 @@ impl Shared {
         self.change_names(
             &[&dir],
             |readers| plan_removal(&readers[0], name),
-            |locked, (node, removal)| {
-                if node.kind() != FileKind::Directory {
+            |locked, doomed| {
+                if doomed.entry.kind() != FileKind::Directory {
                     return Err(Refusal::NotADirectory.into());
                 }
                 let mut update = Update::new((self.clock)());
-                update.remove_entry(parent, *removal);
-                self.drop_name(&mut update, node, locked.inode(node)?)?;
+                update.remove_entry(parent, doomed.removal);
+                self.drop_name(&mut update, &doomed.node, locked.inode(&doomed.node)?)?;
                 update.put_parent(locked.inode(&dir)?, -1)?;
                 Ok(Some((update, ())))
             },
@@ -128,10 +142,10 @@ impl Shared {
             for lba in run.start.0..run.end.0 {
                 let freed = Ino::new(Ino::of(lacuna_ftl::Lba(lba)).1).map(|ino| self.free_orphan(ino));
                 match freed {
-                    Some(Err(Error::Corrupt { .. } | Error::Refused(_))) => {}
-                    Some(Err(Error::Ftl(lacuna_ftl::Error::Corrupt { .. }))) => {}
-                    Some(Err(error)) => return Err(error),
-                    Some(Ok(())) | None => {}
+                    Some(Err(error)) if !error.is_damage() && !matches!(error, Error::Refused(_)) => {
+                        return Err(error);
+                    }
+                    _ => {}
                 }
             }
             rest.start = run.end;
@@ -190,13 +204,27 @@ impl Shared {
     }
 }
 
-/// The node of a name, and how to remove its entry.
-#[expect(clippy::type_complexity, reason = "a plan, and the nodes to lock for it")]
-fn plan_removal(reader: &DirReader<'_>, name: &[u8]) -> Result<((Arc<Node>, Removal), Vec<Arc<Node>>)> {
+/// A name that is to be removed.
+struct Doomed {
+    entry: Dirent,
+    removal: Removal,
+    /// Loaded, unless it is damaged.
+    node: Arc<Node>,
+    /// It is no directory, and there is nothing but its name to be removed.
+    is_damaged: bool,
+}
+
+/// How to remove a name, and the node to be locked for it.
+fn plan_removal(reader: &DirReader<'_>, name: &[u8]) -> Result<(Doomed, Vec<Arc<Node>>)> {
     let Search::Found { bucket, entry } = reader.search(name)? else {
         return Err(Refusal::NotFound.into());
     };
-    let node = reader.node_of(bucket, &entry)?;
+    let (node, is_damaged) = match reader.node_of(bucket, &entry) {
+        Err(error) if error.is_damage() && entry.kind() != FileKind::Directory => {
+            (reader.shared.nodes.get_or_insert(entry.ino()), true)
+        }
+        node => (node?, false),
+    };
     let removal = directory::plan_removal(reader, bucket, None)?;
-    Ok(((Arc::clone(&node), removal), vec![node]))
+    Ok((Doomed { entry, removal, node: Arc::clone(&node), is_damaged }, vec![node]))
 }

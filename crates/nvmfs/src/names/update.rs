@@ -31,7 +31,7 @@ use crate::{
 
 /// A directory as a plan sees it. It remembers which buckets were looked at.
 pub(super) struct DirReader<'a> {
-    shared: &'a Shared,
+    pub(super) shared: &'a Shared,
     pub(super) dir: Arc<Node>,
     since: u64,
     buckets: RefCell<Vec<u64>>,
@@ -60,8 +60,7 @@ impl<'a> DirReader<'a> {
             Err(crate::Error::Refused(Refusal::Stale)) => None,
             other => Some(other?),
         };
-        let is_it = |node: &Arc<Node>| node.generation() == entry.generation() && node.kind() == entry.kind();
-        node.filter(is_it).ok_or_else(|| {
+        node.filter(|node| is_named_by(node, entry)).ok_or_else(|| {
             let what = format!("directory {}", self.dir.ino.0);
             self.shared.corrupt(&what, bucket.0, "the inode is not the one that its name stands for")
         })
@@ -78,6 +77,11 @@ impl<'a> DirReader<'a> {
         let _record = self.dir.record.read();
         self.is_valid()
     }
+}
+
+/// Whether a node is loaded, and the one that an entry stands for.
+pub(super) fn is_named_by(node: &Node, entry: &Dirent) -> bool {
+    node.is_loaded() && node.generation() == entry.generation() && node.kind() == entry.kind()
 }
 
 /// Nodes whose `record`s are held alone.

@@ -59,6 +59,14 @@ impl Posix {
         self.shared.attr(&node)
     }
 
+    /// What `name` itself tells: the number and type of what it stands for, even if that is damaged.
+    ///
+    /// # Errors
+    /// As [`Posix::lookup`]; [`Refusal::Invalid`] for `.` and `..`.
+    pub fn entry(&self, parent: Ino, name: &[u8]) -> Result<(Ino, FileKind)> {
+        self.shared.entry(parent, name)
+    }
+
     /// What is known about an inode.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.shared.attr(&*self.shared.node(ino)?)
@@ -135,7 +143,8 @@ impl Posix {
         self.shared.attr(&node)
     }
 
-    /// Takes a name away, and with the last one the inode; an open one stays until its last release.
+    /// Takes a name away, and with the last one the inode; an open one stays until its last release. Of a
+    /// damaged file only the name goes: nobody knows whether it was the last, and [`Nvmfs::check`] tells of it.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::IsADirectory`].

@@ -8,7 +8,7 @@ use super::{
     wire::{self, InHeader},
 };
 use crate::{
-    Service,
+    NamedAttr, Service,
     service::Errno,
     transport::{COPY_BYTES_MAX, XATTR_BYTES_MAX},
 };
@@ -45,7 +45,10 @@ impl Answer<'_, '_> {
     fn respond(&mut self, operation: Operation<'_>) -> Result<(), Errno> {
         let (service, ino, caller) = (self.service, self.ino, self.caller);
         match operation {
-            Operation::Lookup { name } => self.entry(service.lookup(ino, name)),
+            Operation::Lookup { name } => {
+                let found = service.lookup(ino, name)?;
+                self.reply.put(&reply::found(&found, self.block_bytes()))
+            }
             Operation::GetAttr => self.attributes(service.getattr(ino)),
             Operation::SetAttr(changes) => self.attributes(service.setattr(ino, &changes)),
             Operation::ReadLink => self.reply.bytes(&service.readlink(ino)?),
@@ -142,13 +145,9 @@ impl Answer<'_, '_> {
     fn read_dir_plus(&mut self, cursor: u64, len: u32) -> Result<(), Errno> {
         let block_bytes = self.block_bytes();
         let mut outcome = Ok(true);
-        self.service.readdir_with_attributes(self.ino, cursor, |found| {
-            let mut entry = reply::entry(&found.attr, block_bytes);
-            if found.is_damaged {
-                (entry.entry_valid, entry.attr_valid) = (0, 0);
-            }
-            outcome =
-                self.reply.dirent_plus(len as usize, &entry, (found.next, found.attr.kind), &found.name);
+        self.service.readdir_with_attributes(self.ino, cursor, |NamedAttr { name, found, next }| {
+            let entry = reply::found(&found, block_bytes);
+            outcome = self.reply.dirent_plus(len as usize, &entry, (next, found.attr.kind), &name);
             outcome == Ok(true)
         })?;
         outcome.map(drop)

@@ -9,7 +9,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::wire;
 use crate::{
-    Service,
+    Found, Service,
     service::Errno,
     transport::{STATFS_BLOCK_BYTES, TTL},
 };
@@ -140,6 +140,15 @@ pub(super) fn attr(attr: &Attr, block_bytes: u32) -> wire::Attr {
         blksize: block_bytes,
         flags: 0,
     }
+}
+
+/// What a name stands for, which is not to be remembered if it is damaged.
+pub(super) fn found(found: &Found, block_bytes: u32) -> wire::EntryOut {
+    let mut entry = entry(&found.attr, block_bytes);
+    if found.is_damaged {
+        (entry.entry_valid, entry.attr_valid) = (0, 0);
+    }
+    entry
 }
 
 /// What a name stands for.

@@ -1,0 +1,91 @@
+//! What benchmarks of databases share on the command line beside their tables: who makes requests and for how
+//! long, and where acknowledgements and results go.
+
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lacuna_bench::Figures;
+use serde_json::{Map, Value, json};
+
+use crate::say;
+
+/// Threads that load, whatever runs afterwards.
+pub(crate) const LOADERS: u32 = 8;
+
+/// Phases and results.
+#[derive(Args)]
+pub(crate) struct Phases {
+    /// Threads that make requests
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) requesters: u32,
+    /// Length of the measured request phase in seconds
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=2_592_000))]
+    seconds: u64,
+    /// Requests before that, in seconds
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=2_592_000))]
+    warmup: u64,
+    /// Seed of data and requests
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Write every acknowledged commit to this file, outside the store
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ack_log: Option<PathBuf>,
+    /// Write the results to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl Phases {
+    pub(crate) fn warmup(&self) -> Duration {
+        Duration::from_secs(self.warmup)
+    }
+
+    pub(crate) fn seconds(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+
+    /// Settings that every report names.
+    pub(crate) fn as_json(&self) -> Map<String, Value> {
+        let settings = [
+            ("loaders", json!(LOADERS)),
+            ("requesters", json!(self.requesters)),
+            ("warmup_seconds", json!(self.warmup)),
+            ("seconds", json!(self.seconds)),
+            ("seed", json!(self.seed)),
+            ("ack_log", json!(self.ack_log.as_ref().map(|path| path.display().to_string()))),
+        ];
+        settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// Prints `comparison` and writes the report, if asked for; an error when one of the runs at `place` left
+    /// tables that are not as they must be.
+    pub(crate) fn conclude<'a>(
+        &self,
+        place: &str,
+        comparison: &str,
+        figures: impl IntoIterator<Item = &'a Figures>,
+        report: impl FnOnce() -> Value,
+    ) -> Result<()> {
+        say(comparison)?;
+        if let Some(path) = &self.json {
+            let text = format!("{}\n", serde_json::to_string_pretty(&report())?);
+            fs::write(path, text).with_context(|| path.display().to_string())?;
+        }
+        for Figures { tables, violation, .. } in figures {
+            if let Some(violation) = violation {
+                bail!("{place}: {tables} tables: {violation}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Now, in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}

@@ -1,0 +1,269 @@
+//! Tables of a store: dropping, altering and optimizing them, and what new ones are like.
+//!
+//! A place without tables is an error: the engine would make a store of it. Everything here is whole or not
+//! done at all across a crash, but for `optimize`: page by page, it may end anywhere and be called again.
+
+use std::{
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use lacuna_device::Place;
+use lacuna_engine::{OptimizeProgress, Store, StoreOptions, TableInfo, TableKind, TableOptions};
+use lacuna_nvmfs::{PlaceOptions, open_place};
+use lacuna_page::Algorithm;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::{
+    info::{holds_tables, kind_text},
+    say,
+    size::Size,
+    tables::Kind,
+};
+
+/// Length of the blocks of new row tables in KiB, unless the command line has one.
+const KEY_BLOCK_SIZE: u32 = 8;
+
+/// Drop, alter and optimize tables, and say what new ones are like; `lacuna info` lists them
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: TableCommand,
+}
+
+#[derive(Subcommand)]
+enum TableCommand {
+    /// Remove a table with all that is in it, and give its room back
+    Drop(Named),
+    /// Change how a table's pages are written from now on; `optimize` writes those that are there
+    Alter(AlterArguments),
+    /// Let a table follow the store's defaults, now and whenever they change
+    Inherit(Named),
+    /// Write pages anew that are not as their table's settings ask; after Ctrl-C the same command goes on
+    Optimize(OptimizeArguments),
+    /// Show or set what tables are made like, and what those that inherit follow
+    Defaults(DefaultsArguments),
+}
+
+#[derive(Args)]
+struct Named {
+    /// A store file, a block device, or a directory with tables
+    store: PathBuf,
+    /// Name of the table
+    table: String,
+}
+
+#[derive(Args)]
+struct AlterArguments {
+    #[command(flatten)]
+    named: Named,
+    /// plain, page (compressed when they are flushed) or row (a row table's level only)
+    kind: Kind,
+    #[command(flatten)]
+    compression: Compression,
+}
+
+#[derive(Args)]
+struct OptimizeArguments {
+    /// A store file, a block device, or a directory with tables
+    store: PathBuf,
+    /// Names of tables; by default all
+    tables: Vec<String>,
+}
+
+#[derive(Args)]
+struct DefaultsArguments {
+    /// A store file, a block device, or a directory with tables
+    store: PathBuf,
+    /// plain, page (compressed when they are flushed) or row (compressed row by row); shown by default
+    kind: Option<Kind>,
+    #[command(flatten)]
+    compression: Compression,
+    /// Length of the pages of tables made from now on: 4K to 64K; by default as it is
+    #[arg(long, value_name = "SIZE", requires = "kind")]
+    page: Option<Size>,
+}
+
+/// What goes with a kind of tables.
+#[derive(Args)]
+struct Compression {
+    /// Compression of page tables: none, lz4 or zstd; by default lz4
+    #[arg(long, requires = "kind")]
+    algorithm: Option<Algorithm>,
+    /// Level of the compression; 0, the default, is the algorithm's own
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true, requires = "kind",
+          value_parser = clap::value_parser!(i32).range(-64..=22))]
+    level: i32,
+    /// Length of the blocks of row tables in KiB: 4 or 8, the default
+    #[arg(long, requires = "kind", value_parser = clap::value_parser!(u32).range(4..=8))]
+    key_block_size: Option<u32>,
+}
+
+impl Compression {
+    /// The settings of `kind`, by default with blocks of `block` KiB; an error for those that it does not have.
+    fn of(&self, kind: Kind, block: u32) -> Result<TableKind> {
+        let Compression { algorithm, level, key_block_size } = *self;
+        let foreign = match kind {
+            Kind::Plain => algorithm.map(|_| "--algorithm").or((level != 0).then_some("--level")),
+            Kind::Page => None,
+            Kind::Row => algorithm.map(|_| "--algorithm"),
+        };
+        let foreign = foreign.or(key_block_size.filter(|_| kind != Kind::Row).map(|_| "--key-block-size"));
+        if let Some(option) = foreign {
+            bail!("{option}: {} tables have none", kind.name());
+        }
+        Ok(match kind {
+            Kind::Plain => TableKind::Plain,
+            Kind::Page => TableKind::PageCompressed { algorithm: algorithm.unwrap_or(Algorithm::Lz4), level },
+            Kind::Row => TableKind::RowCompressed { key_block_size: key_block_size.unwrap_or(block), level },
+        })
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.command {
+        TableCommand::Drop(Named { store, table }) => on(store, |open| {
+            open.drop_table(table)?;
+            Ok(format!("{table}: dropped"))
+        }),
+        TableCommand::Alter(AlterArguments { named: Named { store, table }, kind, compression }) => {
+            on(store, |open| {
+                // Blocks keep the length that the table was made with.
+                let block = match info(open, table)?.options.kind {
+                    TableKind::RowCompressed { key_block_size, .. } => key_block_size,
+                    _ => KEY_BLOCK_SIZE,
+                };
+                let kind = compression.of(*kind, block)?;
+                open.alter_table(table, kind)?;
+                Ok(format!("{table}: {} from now on", kind_text(kind)))
+            })
+        }
+        TableCommand::Inherit(Named { store, table }) => on(store, |open| {
+            open.inherit_defaults(table)?;
+            let kind = info(open, table)?.options.kind;
+            Ok(format!("{table}: follows the defaults, {} from now on", kind_text(kind)))
+        }),
+        TableCommand::Optimize(OptimizeArguments { store, tables }) => {
+            let interrupted = interruption()?;
+            on(store, |open| optimize(open, tables, &interrupted))
+        }
+        TableCommand::Defaults(arguments) => on(&arguments.store, |open| {
+            if let Some(kind) = arguments.kind {
+                let kind = arguments.compression.of(kind, KEY_BLOCK_SIZE)?;
+                open.set_defaults(with_kind(open.defaults()?, kind, arguments.page))?;
+            }
+            let TableOptions { kind, page_bytes, .. } = open.defaults()?;
+            Ok(format!("tables are {} by default, in pages of {}K", kind_text(kind), page_bytes >> 10))
+        }),
+    }
+}
+
+fn with_kind(before: TableOptions, kind: TableKind, page: Option<Size>) -> TableOptions {
+    let page_bytes = page.map_or(before.page_bytes, |page| usize::try_from(page.0).unwrap_or(usize::MAX));
+    TableOptions { kind, page_bytes }
+}
+
+/// Opens the tables of a place for `work`, closes them whatever came of it, and prints the lines that it
+/// returns.
+fn on(path: &Path, work: impl FnOnce(&Store) -> Result<String>) -> Result<()> {
+    let name = path.display().to_string();
+    let opened = open_place(path, &PlaceOptions::default())?;
+    let place = opened.place();
+    if !holds_tables(&*place)? {
+        bail!("{name}: there are no tables");
+    }
+    let done = worked_on(place, work).with_context(|| name.clone());
+    opened.close()?;
+    done?.lines().try_for_each(|line| say(&format!("{name}: {line}\n")))
+}
+
+fn worked_on(place: Arc<dyn Place>, work: impl FnOnce(&Store) -> Result<String>) -> Result<String> {
+    let store = Store::open(place, StoreOptions::default())?;
+    let done = work(&store);
+    let closed = store.close();
+    let done = done?;
+    closed?;
+    Ok(done)
+}
+
+fn info(store: &Store, table: &str) -> Result<TableInfo> {
+    let found = store.tables()?.into_iter().find(|info| info.name == table);
+    found.with_context(|| format!("table {table}: there is none"))
+}
+
+/// A flag that the first signal raises; the second one ends the program, which is as harmless as a crash.
+fn interruption() -> Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&interrupted))?;
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    Ok(interrupted)
+}
+
+/// Optimizes these tables, or all; what that did.
+fn optimize(store: &Store, tables: &[String], interrupted: &AtomicBool) -> Result<String> {
+    let all = store.tables()?;
+    // A mistake in the last name is told before the first table is worked on.
+    tables.iter().try_for_each(|table| info(store, table).map(drop))?;
+    let mut lines = Vec::new();
+    for before in all.iter().filter(|info| tables.is_empty() || tables.contains(&info.name)) {
+        let name = &before.name;
+        let mut shown = Instant::now();
+        let progress = store.optimize(name, |progress| {
+            if shown.elapsed() >= Duration::from_secs(1) {
+                shown = Instant::now();
+                eprintln!("{name}: {}", progress_text(progress));
+            }
+            if interrupted.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        if interrupted.load(Relaxed) {
+            bail!("{name}: interrupted: {}; the same command goes on", progress_text(progress));
+        }
+        let mb = |info: &TableInfo| info.allocated_bytes as f64 / 1e6;
+        let (old, new) = (mb(before), mb(&info(store, name)?));
+        let OptimizeProgress { pages, rewritten, .. } = progress;
+        lines
+            .push(format!("{name}: {rewritten} of {pages} pages rewritten, {old:.1} MB are now {new:.1} MB"));
+    }
+    Ok(lines.join("\n"))
+}
+
+fn progress_text(progress: OptimizeProgress) -> String {
+    let percent = progress.done as f64 * 100.0 / progress.pages.max(1) as f64;
+    format!("{percent:.0}% of {} pages, {} rewritten", progress.pages, progress.rewritten)
+}
+
+#[cfg(test)]
+mod tests {
+    use lacuna_device::MemPlace;
+
+    use super::*;
+
+    #[test]
+    fn an_interruption_stops_at_the_next_pages_and_the_next_call_goes_on() {
+        let options = StoreOptions { flush_threads: 1, ..StoreOptions::default() };
+        let store = Store::open(MemPlace::new(), options).unwrap();
+        let table = store.create_table("t", TableOptions::default().page_bytes(4096)).unwrap();
+        let mut txn = store.begin();
+        (0..4000_u32).for_each(|key| txn.put(&table, &key.to_be_bytes(), &[7; 100]).unwrap());
+        txn.commit().unwrap();
+        store.checkpoint().unwrap();
+        store.alter_table("t", TableKind::PageCompressed { algorithm: Algorithm::Lz4, level: 0 }).unwrap();
+        let error = optimize(&store, &[], &AtomicBool::new(true)).unwrap_err().to_string();
+        assert!(error.contains("t: interrupted") && !error.contains(" 0 rewritten"), "{error}");
+        assert!(!error.contains("100%"), "{error}");
+        let rest = optimize(&store, &["t".into()], &AtomicBool::new(false)).unwrap();
+        assert!(!rest.contains(" 0 of"), "{rest}");
+        let nothing = optimize(&store, &[], &AtomicBool::new(false)).unwrap();
+        assert!(nothing.contains(" 0 of"), "{nothing}");
+        store.check().unwrap();
+    }
+}

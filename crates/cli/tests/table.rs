@@ -1,0 +1,69 @@
+//! Tables of a store, changed from the command line.
+
+mod support;
+
+use std::fs;
+
+use lacuna_engine::{Store, StoreOptions, TableOptions};
+use lacuna_nvmfs::{PlaceOptions, open_place};
+use serde_json::Value;
+use support::{Scratch, succeed};
+
+/// A place with a table of its own settings, "own", and one that follows the defaults, "follows".
+fn make(scratch: &Scratch, place: &str) {
+    let options = PlaceOptions { create_size: Some(64 << 20), ..PlaceOptions::default() };
+    let opened = open_place(&scratch.path(place), &options).unwrap();
+    let store = Store::open(opened.place(), StoreOptions::default()).unwrap();
+    let own = store.create_table("own", TableOptions::default()).unwrap();
+    store.create_inheriting_table("follows").unwrap();
+    let mut txn = store.begin();
+    (0..5000_u32).for_each(|key| txn.put(&own, &key.to_be_bytes(), &[7; 200]).unwrap());
+    txn.commit().unwrap();
+    store.close().unwrap();
+    opened.close().unwrap();
+}
+
+/// What `info` says of a table.
+fn table(scratch: &Scratch, place: &str, name: &str) -> Option<Value> {
+    let info: Value =
+        serde_json::from_str(&succeed(scratch, &format!("info {place} --json"))).expect("valid JSON");
+    info["tables"].as_array().unwrap().iter().find(|table| table["name"] == name).cloned()
+}
+
+fn form(table: &Value) -> (&str, &str, i64, bool) {
+    let text = |field: &str| table[field].as_str().unwrap();
+    (text("tables"), text("algorithm"), table["level"].as_i64().unwrap(), table["inherits"] == true)
+}
+
+#[test]
+fn tables_are_altered_optimized_made_to_follow_and_dropped() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("dir")).unwrap();
+    for place in ["file", "dir"] {
+        make(&scratch, place);
+        let lacuna = |arguments: &str| succeed(&scratch, &arguments.replace("PLACE", place));
+        let found = |name| table(&scratch, place, name).expect("is there");
+        let defaults = lacuna("table defaults PLACE");
+        assert!(defaults.contains("tables are plain by default, in pages of 16K"), "{defaults}");
+        let defaults = lacuna("table defaults PLACE page --algorithm zstd --level 3 --page 8K");
+        assert!(defaults.contains("tables are page/zstd 3 by default, in pages of 8K"), "{defaults}");
+        assert_eq!(form(&found("follows")), ("page", "zstd", 3, true));
+        assert_eq!(form(&found("own")), ("plain", "none", 0, false));
+        assert!(lacuna("table defaults PLACE page").contains("page/lz4 by default, in pages of 8K"));
+
+        let bytes_before = found("own")["allocated_bytes"].as_u64();
+        assert!(lacuna("table alter PLACE own page --algorithm zstd").contains("own: page/zstd from now on"));
+        assert_eq!(found("own")["allocated_bytes"].as_u64(), bytes_before, "so far");
+        let told = lacuna("table optimize PLACE");
+        assert_eq!(told.lines().filter(|line| line.starts_with(place)).count(), 2, "{told}");
+        assert!(told.contains("own: ") && !told.contains("own: 0 of"), "{told}");
+        assert!(found("own")["allocated_bytes"].as_u64() < bytes_before, "{told}");
+        assert!(lacuna("table optimize PLACE own").contains("own: 0 of"));
+
+        assert!(lacuna("table inherit PLACE own").contains("own: follows the defaults, page/lz4"));
+        assert_eq!(form(&found("own")), ("page", "lz4", 0, true));
+        assert!(lacuna("table drop PLACE own").contains("own: dropped"));
+        assert!(table(&scratch, place, "own").is_none());
+        assert!(lacuna("check PLACE").contains("sound"));
+    }
+}

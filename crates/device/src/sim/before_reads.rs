@@ -1,0 +1,79 @@
+use std::{ops::Range, sync::Arc};
+
+use crate::{AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, Result, WriteDone};
+
+/// A device of whose reads a test hears before they are done, in the reader's thread: to count them, to do
+/// something first, or to have them fail. Requests that are in flight together are heard of together.
+pub struct BeforeReads<F> {
+    inner: Arc<dyn BlockDevice>,
+    before: F,
+}
+
+impl<F: Fn(&[Range<u64>]) -> Result<()> + Send + Sync> BeforeReads<F> {
+    /// `before` is given the byte ranges that are about to be read; where it fails, so do they.
+    pub fn new(inner: Arc<dyn BlockDevice>, before: F) -> Arc<BeforeReads<F>> {
+        Arc::new(BeforeReads { inner, before })
+    }
+}
+
+/// `device`, with `bytes` in places that it cannot read any more.
+pub fn unreadable(device: Arc<dyn BlockDevice>, bytes: Vec<Range<u64>>) -> Arc<dyn BlockDevice> {
+    let name = device.name().to_owned();
+    BeforeReads::new(device, move |reads| {
+        let meet = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
+        match reads.iter().any(|read| bytes.iter().any(|bytes| meet(read, bytes))) {
+            true => Err(Error::io(name.as_str(), rustix::io::Errno::IO.into())),
+            false => Ok(()),
+        }
+    })
+}
+
+fn range(offset: u64, buf: &[u8]) -> Range<u64> {
+    offset..offset + buf.len() as u64
+}
+
+impl<F: Fn(&[Range<u64>]) -> Result<()> + Send + Sync> BlockDevice for BeforeReads<F> {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        (self.before)(&[range(offset, buf)])?;
+        self.inner.read_at(offset, buf)
+    }
+
+    fn read_many(&self, reads: &mut [(u64, AlignedBuf)]) -> Result<()> {
+        if !reads.is_empty() {
+            (self.before)(&reads.iter().map(|(offset, buf)| range(*offset, buf)).collect::<Vec<_>>())?;
+        }
+        self.inner.read_many(reads)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.inner.write_at(offset, data)
+    }
+
+    fn submit_write(&self, offset: u64, data: Filled, done: WriteDone) {
+        self.inner.submit_write(offset, data, done);
+    }
+
+    fn io_engine(&self) -> Result<&'static str> {
+        self.inner.io_engine()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.discard(offset, len)
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.inner.stats()
+    }
+}
