@@ -2,17 +2,13 @@
 #![allow(unsafe_code)] // One allocation with a chosen alignment, which `Vec` cannot express.
 
 use std::{
-    alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error},
+    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
     ops::{Deref, DerefMut},
     ptr::NonNull,
     sync::Arc,
 };
 
-use rustix::mm::{Advice, madvise};
-
-/// A huge page of the system, on most machines: to send a buffer that lies in one to a device, the kernel looks
-/// up one page instead of hundreds.
-const HUGE_PAGE: usize = 2 << 20;
+use crate::huge::{HUGE_PAGE, HugePage};
 
 /// A zeroed byte buffer of fixed length, aligned to 4096 bytes.
 pub struct AlignedBuf {
@@ -21,43 +17,6 @@ pub struct AlignedBuf {
     /// What it is a part of; else it has an allocation of its own.
     within: Option<Arc<HugePage>>,
 }
-
-/// Memory of several buffers.
-struct HugePage(NonNull<u8>);
-
-impl HugePage {
-    const LAYOUT: Layout = match Layout::from_size_align(HUGE_PAGE, HUGE_PAGE) {
-        Ok(layout) => layout,
-        Err(_) => unreachable!(),
-    };
-
-    /// Zeros.
-    fn new() -> HugePage {
-        // SAFETY: the layout's size is not zero.
-        let raw = unsafe { alloc(Self::LAYOUT) };
-        let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(Self::LAYOUT) };
-        if cfg!(not(miri)) {
-            // SAFETY: these are whole pages of the allocation, and what they hold is not changed. It is advice: a
-            // system that has no huge page to give serves as well with small ones.
-            let _ = unsafe { madvise(raw.cast(), HUGE_PAGE, Advice::LinuxHugepage) };
-        }
-        // SAFETY: all of it is in the allocation, which nobody else knows.
-        unsafe { raw.write_bytes(0, HUGE_PAGE) };
-        HugePage(ptr)
-    }
-}
-
-impl Drop for HugePage {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this very layout, freed once.
-        unsafe { dealloc(self.0.as_ptr(), Self::LAYOUT) }
-    }
-}
-
-// SAFETY: it gives no access to the memory; the buffers within do, each to a part of its own.
-unsafe impl Send for HugePage {}
-// SAFETY: as above.
-unsafe impl Sync for HugePage {}
 
 impl AlignedBuf {
     /// Alignment in bytes; enough for any device's direct I/O.
@@ -81,12 +40,9 @@ impl AlignedBuf {
         if !(HUGE_PAGE / 8..=HUGE_PAGE).contains(&len) || !HUGE_PAGE.is_multiple_of(len) {
             return vec![AlignedBuf::zeroed(len)];
         }
-        let page = Arc::new(HugePage::new());
-        let part = |at| {
-            // SAFETY: all of the part lies in the allocation.
-            let ptr = unsafe { page.0.add(at) };
-            AlignedBuf { ptr, len, within: Some(Arc::clone(&page)) }
-        };
+        let page = Arc::new(HugePage::zeroed());
+        // Disjoint parts, each for one buffer.
+        let part = |at| AlignedBuf { ptr: page.at(at), len, within: Some(Arc::clone(&page)) };
         (0..HUGE_PAGE).step_by(len).map(part).collect()
     }
 

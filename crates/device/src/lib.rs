@@ -22,10 +22,12 @@
 mod block;
 mod breakable;
 mod buf;
+mod dense;
 mod dir;
 mod error;
 mod fill;
 pub mod flash;
+mod huge;
 mod mem;
 mod place;
 mod positional;
@@ -36,6 +38,7 @@ pub mod trace;
 
 pub use block::{BlockDevice, DeviceStats, Geometry, SECTOR, WriteDone};
 pub use buf::AlignedBuf;
+pub use dense::DenseBytes;
 pub use dir::{DirOptions, DirPlace};
 pub use error::{Error, Result};
 pub use fill::{Blank, Filled};

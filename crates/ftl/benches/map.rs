@@ -5,7 +5,7 @@
 //!
 //! Times are those of the thread on a processor, so they hardly depend on who else wants one.
 
-use std::{fs, hint::black_box, time::Duration};
+use std::{array, fs, hint::black_box, time::Duration};
 
 use criterion::{
     BatchSize, Criterion, Throughput, criterion_group,
@@ -17,6 +17,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 const CHUNKS: u64 = 4_000_000;
 const TRIMMED: u64 = 1_000_000;
+/// Look-ups or overwrites at random that are told of all at once.
+const GROUP: u64 = 64;
 
 /// A map of `chunks` chunks, each overwritten once on average, at random.
 fn overwritten(chunks: u64, is_whole: bool) -> MapBench {
@@ -102,12 +104,21 @@ fn memory() {
     }
 }
 
+fn chunks(rng: &mut SeededRng) -> [u64; GROUP as usize] {
+    array::from_fn(|_| rng.below(CHUNKS))
+}
+
 fn speed(criterion: &mut Criterion<ProcessorTime>) {
     let mut group = criterion.benchmark_group("map");
     group.sample_size(20).throughput(Throughput::Elements(1));
     let mut rng = SeededRng::new(3);
     let mut map = overwritten(CHUNKS, false);
     group.bench_function("look-up", |bench| bench.iter(|| black_box(map.find(rng.below(CHUNKS)))));
+    // As collection and reads of scattered sectors do.
+    group.throughput(Throughput::Elements(GROUP)).bench_function("look-up, of 64", |bench| {
+        bench.iter(|| black_box(map.find_each(&chunks(&mut rng))));
+    });
+    group.throughput(Throughput::Elements(1));
     // All leaves are dirty, so each is referred to: the worst case of a checkpoint's beginning.
     // Nothing of it is in the cache, as after other work.
     let mut other = vec![0u8; 256 << 20];
@@ -130,6 +141,13 @@ fn speed(criterion: &mut Criterion<ProcessorTime>) {
             map.write(rng.below(CHUNKS), birth, false);
         });
     });
+    group.throughput(Throughput::Elements(GROUP)).bench_function("overwrite, of 64", |bench| {
+        bench.iter(|| {
+            birth += GROUP;
+            map.write_each(&chunks(&mut rng), birth, false);
+        });
+    });
+    group.throughput(Throughput::Elements(1));
     // A hole in a chunk: one extent becomes two.
     group.bench_function("split", |bench| {
         bench.iter(|| {

@@ -1,11 +1,13 @@
 //! Write amplification of random 16 KiB overwrites on a store in memory, once it has settled: what is
 //! written to the device, checkpoints included, per byte of data.
 //!
-//!     cargo run --release -p lacuna-ftl --example amplification -- [PERCENT_LIVE] [MIB] [ZIPF]
+//!     cargo run --release -p lacuna-ftl --example amplification -- [PERCENT_LIVE] [MIB] [LOAD] [SEED]
 //!
-//! Live are PERCENT_LIVE of all segments. ZIPF is the exponent of the pages' popularity; 0 is uniform;
-//! by default 0 and 0.99 are run. Popular pages lie anywhere. Then it tells where the segments were that stood
-//! idle, which is room that garbage cannot use: a percent of it costs uniform overwrites 0.15 bytes per byte.
+//! Live are PERCENT_LIVE of all segments. LOAD is the Zipf exponent of the pages' popularity, where 0 is uniform;
+//! or `hot`: nine of ten writes go to a tenth of the pages; or `moving`: that tenth moves on by a page every ten
+//! writes, so a page is hot for as long as it takes to write as much as is live. By default 0 and 0.99 are run.
+//! Popular pages lie anywhere. Then it tells where the segments were that stood idle, which is room that garbage
+//! cannot use: a percent of it costs uniform overwrites 0.15 bytes per byte.
 
 use std::sync::Arc;
 
@@ -17,21 +19,60 @@ const PAGE: usize = 16384;
 const SETTLE: u64 = 3;
 const MEASURE: u64 = 3;
 
+/// How popular pages are.
+#[derive(Clone, Copy)]
+enum Load {
+    Zipf(f64),
+    Hot,
+    Moving,
+}
+
+impl Load {
+    fn parse(name: &str) -> Load {
+        match name {
+            "hot" => Load::Hot,
+            "moving" => Load::Moving,
+            exponent => Load::Zipf(exponent.parse().expect("an exponent, hot or moving")),
+        }
+    }
+
+    /// Of the page with this rank, from 1 to `pages`.
+    fn weight(self, rank: u64, pages: u64) -> f64 {
+        match self {
+            Load::Zipf(exponent) => (rank as f64).powf(-exponent),
+            Load::Hot | Load::Moving if rank <= pages / 10 => 81.0,
+            Load::Hot | Load::Moving => 1.0,
+        }
+    }
+}
+
+impl std::fmt::Display for Load {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Load::Zipf(exponent) => write!(formatter, "zipf {exponent}"),
+            Load::Hot => formatter.write_str("hot"),
+            Load::Moving => formatter.write_str("moving"),
+        }
+    }
+}
+
 /// Draws pages, popular ones more often.
 struct Popularity {
     /// Sums of the weights up to each rank.
     sums: Vec<f64>,
     /// Page of each rank.
     pages: Vec<u64>,
+    load: Load,
+    drawn: usize,
     rng: SeededRng,
 }
 
 impl Popularity {
-    fn new(pages: u64, exponent: f64) -> Popularity {
-        let mut rng = SeededRng::new(2);
+    fn new(pages: u64, load: Load, seed: u64) -> Popularity {
+        let mut rng = SeededRng::new(2 * seed);
         let mut sum = 0.0;
         let mut add = |rank: u64| {
-            sum += (rank as f64).powf(-exponent);
+            sum += load.weight(rank, pages);
             sum
         };
         let sums = (1..=pages).map(&mut add).collect();
@@ -39,13 +80,18 @@ impl Popularity {
         for index in (1..pages.len()).rev() {
             pages.swap(index, rng.below(index as u64 + 1) as usize);
         }
-        Popularity { sums, pages, rng }
+        Popularity { sums, pages, load, drawn: 0, rng }
     }
 
     fn draw(&mut self) -> u64 {
         let total = self.sums[self.sums.len() - 1];
         let at = self.rng.below(1 << 52) as f64 / (1_u64 << 52) as f64 * total;
-        self.pages[self.sums.partition_point(|sum| *sum <= at).min(self.pages.len() - 1)]
+        let rank = self.sums.partition_point(|sum| *sum <= at).min(self.pages.len() - 1);
+        self.drawn += 1;
+        match self.load {
+            Load::Moving => self.pages[(rank + self.drawn / 10) % self.pages.len()],
+            Load::Zipf(_) | Load::Hot => self.pages[rank],
+        }
     }
 }
 
@@ -94,13 +140,13 @@ impl Idle {
     }
 }
 
-fn run(percent: f64, bytes: u64, exponent: f64) -> Result<()> {
+fn run(percent: f64, bytes: u64, load: Load, seed: u64) -> Result<()> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(bytes));
     Ftl::format(device.clone(), &FormatOptions::default())?;
     // Without the thread: the same figures each time.
     let ftl = Ftl::open(device, Options { background: false, ..Options::default() })?;
     let pages = (bytes as f64 / 100.0 * percent) as u64 / PAGE as u64;
-    let mut rng = SeededRng::new(1);
+    let mut rng = SeededRng::new(2 * seed - 1);
     let mut page = vec![0; PAGE];
     rng.fill(&mut page);
     let mut write = |number: u64| {
@@ -108,7 +154,7 @@ fn run(percent: f64, bytes: u64, exponent: f64) -> Result<()> {
         ftl.write_batch(&[Op::Write { lba: Lba(number * 32), data: &page }], Stream::Data).map(drop)
     };
     (0..pages).try_for_each(&mut write)?;
-    let mut places = Popularity::new(pages, exponent);
+    let mut places = Popularity::new(pages, load, seed);
     (0..SETTLE * pages).try_for_each(|_| write(places.draw()))?;
     let before = ftl.stats();
     let began = std::time::Instant::now();
@@ -124,7 +170,7 @@ fn run(percent: f64, bytes: u64, exponent: f64) -> Result<()> {
     let host = (after.host_bytes - before.host_bytes) as f64;
     let share = |now: u64, then: u64| (now - then) as f64 / host;
     println!(
-        "{percent}% live, zipf {exponent}: {:.2} bytes written per byte (log {:.3}, collection {:.2}, \
+        "{percent}% live, {load}: {:.3} bytes written per byte (log {:.3}, collection {:.3}, \
          checkpoints {:.3}), {:.0} MB/s",
         share(after.device.written_bytes, before.device.written_bytes),
         share(after.log_bytes, before.log_bytes),
@@ -144,11 +190,14 @@ fn run(percent: f64, bytes: u64, exponent: f64) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<f64>().expect("a number"));
-    let percent = arguments.next().unwrap_or(80.0);
-    let bytes = (arguments.next().unwrap_or(1024.0) as u64) << 20;
-    match arguments.next() {
-        Some(exponent) => run(percent, bytes, exponent),
-        None => [0.0, 0.99].into_iter().try_for_each(|exponent| run(percent, bytes, exponent)),
-    }
+    let mut arguments = std::env::args().skip(1);
+    let number = |default: f64, argument: Option<String>| {
+        argument.map_or(default, |argument| argument.parse().expect("a number"))
+    };
+    let percent = number(80.0, arguments.next());
+    let bytes = (number(1024.0, arguments.next()) as u64) << 20;
+    let load = arguments.next().map(|name| Load::parse(&name));
+    let seed = number(1.0, arguments.next()).max(1.0) as u64;
+    let loads = load.map_or(vec![Load::Zipf(0.0), Load::Zipf(0.99)], |load| vec![load]);
+    loads.into_iter().try_for_each(|load| run(percent, bytes, load, seed))
 }

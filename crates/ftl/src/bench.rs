@@ -52,6 +52,26 @@ impl MapBench {
         first.ok().map(|(_, extent)| extent.phys.grain)
     }
 
+    /// The sum of the places of `chunks`, which are looked up in groups.
+    pub fn find_each(&self, chunks: &[u64]) -> u64 {
+        let range = |chunk: &u64| chunk * CHUNK_SECTORS..(chunk + 1) * CHUNK_SECTORS;
+        let ranges: Vec<_> = chunks.iter().map(range).collect();
+        let mut sum = 0;
+        self.0.extents_of_each(&ranges, |_, found| {
+            sum += found.map_or(0, |(_, extent)| u64::from(extent.phys.grain));
+            true
+        });
+        sum
+    }
+
+    /// As [`MapBench::write`] for each of `chunks`, with consecutive births from `birth` on.
+    pub fn write_each(&mut self, chunks: &[u64], birth: u64, is_whole: bool) {
+        self.0.load_ahead(chunks.iter().map(|chunk| chunk * CHUNK_SECTORS..(chunk + 1) * CHUNK_SECTORS));
+        for (chunk, birth) in chunks.iter().zip(birth..) {
+            self.write(*chunk, birth, is_whole);
+        }
+    }
+
     /// What a checkpoint notes of the leaves with all locks held.
     pub fn snapshot(&self) -> SnapshotBench {
         SnapshotBench(self.0.snapshot())

@@ -37,6 +37,8 @@ const GAP_BYTES: usize = 16 << 10;
 const RUNS_AT_ONCE: usize = 16;
 /// A leaf has at least about so many extents.
 const LEAF_EXTENTS: usize = 64;
+/// Ranges of which the extents are visited under one hold of the map's lock.
+const LOOKS_AT_ONCE: usize = 64;
 /// Leaves that eviction looks at under one hold of the map's lock.
 const EVICT_VISITS: u64 = 16 << 10;
 
@@ -251,6 +253,42 @@ impl Store {
         }
     }
 
+    /// Calls `visit` with the index of each of `ranges` and the extents in it, cut to it, in order. The map is
+    /// locked for some ranges at a time.
+    pub(crate) fn visit_extents_of_each(
+        &self,
+        mut ranges: Vec<Range<u64>>,
+        mut visit: impl FnMut(usize, Lba, Extent),
+    ) -> Result<()> {
+        let (mut first, mut _kept) = (0, Vec::new());
+        while first < ranges.len() {
+            let mut absent = None;
+            let until = ranges.len().min(first + LOOKS_AT_ONCE);
+            let map = self.map.read();
+            map.extents_of_each(&ranges[first..until], |index, found| match found {
+                Ok((lba, extent)) => {
+                    visit(first + index, lba, extent);
+                    true
+                }
+                Err(leaf) => {
+                    absent = Some((first + index, leaf));
+                    false
+                }
+            });
+            let Some((index, absent)) = absent else {
+                first = until;
+                continue;
+            };
+            // What lies before this leaf was visited.
+            ranges[index].start = ranges[index].start.max(absent.span.start);
+            first = index;
+            let pinned = PinnedLeaves::new(self, &map, vec![absent]);
+            drop(map);
+            _kept = pinned.install()?;
+        }
+        Ok(())
+    }
+
     /// What `look` finds in the map; it is called again after each evicted leaf that it meets.
     pub(crate) fn with_map<T>(&self, mut look: impl FnMut(&Map) -> Result<T, Absent>) -> Result<T> {
         let mut kept = Vec::new();
@@ -279,6 +317,7 @@ impl Store {
                     if self.options.map_memory.is_some() {
                         kept.extend(map.share(ranges));
                     }
+                    map.load_ahead(ranges.iter().cloned());
                     return Ok(kept);
                 }
                 PinnedLeaves::new(self, &map, absent)

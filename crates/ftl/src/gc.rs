@@ -153,14 +153,13 @@ impl Store {
     /// What of `entries` the map still holds at the place that each names.
     fn live_among(&self, entries: &[Entry]) -> Result<Vec<(Lba, Extent)>> {
         let mut found = Vec::new();
-        for entry in entries {
-            self.visit_extents(entry.lba.0..entry.lba.0 + entry.sectors, |lba, extent| {
-                if extent.phys == entry.phys {
-                    found.push((lba, extent));
-                }
-                true
-            })?;
-        }
+        let entries: Vec<_> = entries.iter().filter(|entry| entry.kind != EntryKind::Trim).collect();
+        let ranges = entries.iter().map(|entry| entry.range()).collect();
+        self.visit_extents_of_each(ranges, |index, lba, extent| {
+            if extent.phys == entries[index].phys {
+                found.push((lba, extent));
+            }
+        })?;
         Ok(found)
     }
 

@@ -12,10 +12,20 @@
 //!
 //! Intervals are measured in *turnovers*, the time in which as much is written as is live, so that the
 //! classes fit any store; those of each class are three times as long as those of the one before. Means are of
-//! logarithms: else a single long interval would drown a hundred short ones. With segments 81% full and
-//! Zipf-distributed overwrites (exponent 0.99) a simulation gives 1.64 bytes written per byte so, as with a memory
-//! for each page; 1.67 when the segment's class is all that is remembered, and 1.56 where each page's rate is
-//! known beforehand. Four classes give 1.71, victims chosen without regard to their age 2.51.
+//! logarithms: else a single long interval would drown a hundred short ones.
+//!
+//! Pages written per page, from a simulation of 209,715 pages in segments of 63, 81.7% of the room live (as 80% of 4 GiB
+//! are), overwritten with Zipf 0.99 three times to settle and three times more:
+//!
+//! | | |
+//! |---|---|
+//! | each rate known and in segments of its own, by calculation | 1.55 |
+//! | each rate known, 12 classes of twice the length each | 1.54 |
+//! | each rate known, these 7 classes | 1.58 |
+//! | these classes, a memory of all intervals of each page | 1.62 |
+//! | as here | 1.66 |
+//!
+//! Entries, headers and checkpoints come on top.
 
 /// Classes of a large store.
 pub(crate) const CLASSES_MAX: usize = 7;

@@ -19,6 +19,7 @@
 //! It goes down the tree once. Whole nodes in the range are dropped; each of their extents is read
 //! a single time, for the counters of its segment, for which their leaves must be in memory too.
 
+mod group;
 mod keys;
 mod leaf;
 mod slot;
@@ -27,11 +28,12 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
+use std::{array, ops::Range};
 
 pub(crate) use crate::format::Live;
 pub(crate) use leaf::Leaf;
 
+use group::GROUP;
 use leaf::Row;
 use slot::{Slot, Tally};
 use tree::{Edit, LeafAt, Node};
@@ -57,6 +59,9 @@ impl Live {
         self.extents = self.extents.checked_sub(1).expect("invariant 3: extents below zero");
     }
 }
+
+/// What is loaded for so many look-ups fits into the processor's second cache.
+const LOADED_AHEAD_MAX: usize = 512;
 
 /// A leaf that is on the device only, and what must be true of it.
 #[derive(Clone, Debug)]
@@ -107,6 +112,14 @@ fn clip(lba: u64, extent: &Extent, range: &Range<u64>) -> Option<(u64, Extent)> 
         let skipped = (start - lba) as u8;
         (start, Extent { sectors: (end - start) as u8, skip: extent.skip + skipped, ..*extent })
     })
+}
+
+/// As [`clip`], for what [`Rows`] yield.
+fn clipped(row: Result<Row, Absent>, range: &Range<u64>) -> Option<Result<(Lba, Extent), Absent>> {
+    match row {
+        Ok((lba, extent)) => clip(lba, &extent, range).map(|(lba, extent)| Ok((Lba(lba), extent))),
+        Err(absent) => Some(Err(absent)),
+    }
 }
 
 impl Map {
@@ -196,14 +209,46 @@ impl Map {
         range: Range<u64>,
     ) -> impl Iterator<Item = Result<(Lba, Extent), Absent>> + '_ {
         let cut = range.clone();
-        self.rows(range).map_while(move |row| match row {
-            Ok((lba, extent)) => clip(lba, &extent, &cut).map(|(lba, extent)| Ok((Lba(lba), extent))),
-            Err(absent) => Some(Err(absent)),
-        })
+        self.rows(range).map_while(move |row| clipped(row, &cut))
     }
 
     fn rows(&self, range: Range<u64>) -> Rows<'_> {
         Rows { map: self, leaf: None, index: 0, next: range.start, until: range.end }
+    }
+
+    /// As [`Map::extents`] for each of `ranges`, of which there may be many in any order, in about the time that a
+    /// few look-ups wait for memory. `visit` is told the range's index, and says whether to go on; so it says what
+    /// follows a leaf that must be read.
+    pub(crate) fn extents_of_each(
+        &self,
+        ranges: &[Range<u64>],
+        mut visit: impl FnMut(usize, Result<(Lba, Extent), Absent>) -> bool,
+    ) {
+        for (ranges, first) in ranges.chunks(GROUP).zip((0..).step_by(GROUP)) {
+            let lbas: [u64; GROUP] = array::from_fn(|index| ranges.get(index).map_or(0, |range| range.start));
+            let mut goes_on = true;
+            group::find(&self.root, &lbas[..ranges.len()], |index, at| {
+                let range = &ranges[index];
+                let mut rows = Rows { map: self, leaf: None, index: 0, next: range.start, until: range.end };
+                let met = if range.is_empty() { None } else { rows.enter(&at) };
+                let mut extents = met.into_iter().map(Err).chain(rows).map_while(|row| clipped(row, range));
+                goes_on = goes_on && extents.all(|found| visit(first + index, found));
+            });
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Makes what look-ups and changes of `ranges` are going to look at first be in the processor's cache. Ranges
+    /// that follow each other are taken to lie together.
+    pub(crate) fn load_ahead(&self, ranges: impl Iterator<Item = Range<u64>>) {
+        let mut end = None;
+        let is_far = |range: &Range<u64>| end.replace(range.end) != Some(range.start);
+        let lbas: Vec<u64> = ranges.filter(is_far).map(|range| range.start).take(LOADED_AHEAD_MAX).collect();
+        if lbas.len() > 1 {
+            lbas.chunks(GROUP).for_each(|lbas| group::find(&self.root, lbas, |_, _| {}));
+        }
     }
 
     /// Evicted leaves without which `ranges`, sorted and without overlap, cannot be changed. Once
@@ -547,16 +592,27 @@ impl Iterator for Rows<'_> {
             if self.next >= self.until {
                 return None;
             }
-            let LeafAt { slot, span, rows } = self.map.root.leaf_at(self.next);
-            let Some(leaf) = slot.look() else {
-                let absent = self.map.root.absent_at(self.next, self.map.total);
-                self.next = self.until;
-                self.leaf = None;
+            let at = self.map.root.leaf_at(self.next);
+            if let Some(leaf) = at.slot.leaf() {
+                leaf.touch(self.next, &at.span, at.rows);
+            }
+            if let Some(absent) = self.enter(&at) {
                 return Some(Err(absent));
-            };
-            leaf.touch(self.next, &span, rows);
-            (self.leaf, self.index) = (Some(leaf), leaf.reach(self.next));
-            self.next = span.end;
+            }
         }
+    }
+}
+
+impl<'a> Rows<'a> {
+    /// Goes on in the leaf with `next` in its span, or ends if that must be read.
+    fn enter(&mut self, at: &LeafAt<'a>) -> Option<Absent> {
+        let Some(leaf) = at.slot.look() else {
+            let absent = self.map.root.absent_at(self.next, self.map.total);
+            (self.leaf, self.next) = (None, self.until);
+            return Some(absent);
+        };
+        (self.leaf, self.index) = (Some(leaf), leaf.reach(self.next));
+        self.next = at.span.end;
+        None
     }
 }

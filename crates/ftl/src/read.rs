@@ -173,13 +173,11 @@ impl Store {
             kept.extend(self.fault_ahead(|map| map.absent_of(lbas))?);
         }
         let mut pinned = Pinned { store: self, extents: Vec::with_capacity(lbas.len()) };
-        for lba in lbas {
-            self.visit_extents(lba.0..lba.0.saturating_add(1), |lba, extent| {
-                self.pin(extent.phys.segment);
-                pinned.extents.push((lba, extent));
-                false
-            })?;
-        }
+        let sectors = lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect();
+        self.visit_extents_of_each(sectors, |_, lba, extent| {
+            self.pin(extent.phys.segment);
+            pinned.extents.push((lba, extent));
+        })?;
         pinned.sort_by_place();
         self.read_extents(&pinned.extents, gap, |lba, stored| {
             let mut sector = [0; SECTOR];

@@ -246,6 +246,7 @@ impl Replay<'_> {
                 let rest = found.batches.iter().map(|(seq, parts)| (*seq, parts.as_slice()));
                 ahead = self.read_ahead(map, [(seq, parts.as_slice())].into_iter().chain(rest));
             }
+            map.load_ahead(entries.iter().map(Entry::range));
             for entry in entries {
                 self.leaves.fault_in(map, &[entry.range()])?;
                 apply(map, entry, last);
@@ -281,7 +282,9 @@ impl Replay<'_> {
                 continue;
             }
             expected = number.next();
-            for entry in self.entries(part)? {
+            let entries = self.entries(part)?;
+            map.load_ahead(entries.iter().map(Entry::range));
+            for entry in entries {
                 if *number <= durable || payloads.are_whole(std::slice::from_ref(&entry))? {
                     self.leaves.fault_in(map, &[entry.range()])?;
                     relocate(map, &entry);

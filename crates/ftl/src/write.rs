@@ -37,6 +37,9 @@ impl Store {
         if self.options.map_memory.is_some() {
             self.limit_dirty_leaves()?;
         }
+        if batch.items.len() > 1 {
+            self.map.read().load_ahead(batch.items.iter().map(Item::range)); // before the log is locked
+        }
         // In memory before the log is locked, and kept there until the batch is applied.
         let mut leaves = Vec::new();
         let (seq, items, appended, is_due, owed) = loop {

@@ -12,22 +12,26 @@
 //!
 //! A row that does not fit the columns makes the whole leaf be encoded anew. The bytes are the same
 //! in memory and on the device, and they are shared: a copy of a leaf is a reference to them, and a
-//! change of a leaf that has copies goes into bytes of its own.
+//! change of a leaf that has copies goes into bytes of its own. Most of the map's memory is leaves, and
+//! look-ups meet them at random, so they lie in huge pages ([`DenseBytes`]).
 
 use std::{
     array,
     hint::{black_box, select_unpredictable},
     ops::Range,
-    sync::Arc,
 };
 
+use lacuna_device::DenseBytes;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::clip;
 use crate::{
     Seq,
     addr::{CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},
-    format::{COLUMNS, Extent, Flaw, LEAF_HEADER_BYTES, LEAF_PADDING, LEAF_ROWS_MAX, Live, MapLeafRaw},
+    format::{
+        COLUMNS, Extent, Flaw, LEAF_HEADER_BYTES, LEAF_PADDING, LEAF_ROWS_MAX, Live, MapLeafRaw,
+        ROW_BYTES_MAX,
+    },
 };
 
 /// An extent and its first sector.
@@ -35,6 +39,9 @@ pub(crate) type Row = (u64, Extent);
 
 /// A leaf with more rows is split.
 pub(super) const ROWS_MAX: usize = LEAF_ROWS_MAX;
+/// An edit leaves that many, before the leaf is split.
+const _: () =
+    assert!(LEAF_HEADER_BYTES + (ROWS_MAX + 2) * ROW_BYTES_MAX + LEAF_PADDING <= DenseBytes::LEN_MAX);
 /// A leaf with fewer rows is merged, if a neighbour has the room.
 pub(super) const ROWS_MIN: usize = ROWS_MAX / 3;
 
@@ -144,7 +151,7 @@ fn load(columns: &[u8], at: usize, width: u8) -> u64 {
 
 /// See the module documentation.
 #[derive(Clone)]
-pub(crate) struct Leaf(Arc<[u8]>);
+pub(crate) struct Leaf(DenseBytes);
 
 impl Default for Leaf {
     fn default() -> Leaf {
@@ -155,43 +162,7 @@ impl Default for Leaf {
 impl Leaf {
     pub(super) fn new(rows: &[Row]) -> Leaf {
         let columns = Columns::of(rows);
-        Leaf::encode(&columns, rows.len(), [&[], &[]], [&[], &[]], rows)
-    }
-
-    /// A leaf of `len` rows: `rows`, which fit `columns`, between others that are encoded so already;
-    /// of those the starts and the rest, before and behind.
-    fn encode(columns: &Columns, len: usize, starts: [&[u8]; 2], rest: [&[u8]; 2], rows: &[Row]) -> Leaf {
-        let start_bytes = usize::from(columns.width[START]);
-        let old = [starts[0].len(), starts[1].len(), rest[0].len(), rest[1].len()].iter().sum::<usize>();
-        let columns_bytes = old + rows.len() * (start_bytes + columns.row_bytes());
-        let rests: Vec<_> = rows.iter().map(|row| columns.rests(row)).collect();
-
-        let mut bytes = Vec::with_capacity(LEAF_HEADER_BYTES + columns_bytes + LEAF_PADDING);
-        bytes.resize(LEAF_HEADER_BYTES, 0);
-        bytes.extend_from_slice(starts[0]);
-        for rests in &rests {
-            bytes.extend_from_slice(&rests[START][..start_bytes]);
-        }
-        bytes.extend_from_slice(starts[1]);
-        let starts_end = bytes.len() - LEAF_HEADER_BYTES;
-        bytes.extend_from_slice(rest[0]);
-        for rests in &rests {
-            for (rest, width) in rests.iter().zip(columns.width).skip(START + 1) {
-                bytes.extend_from_slice(&rest[..usize::from(width)]);
-            }
-        }
-        bytes.extend_from_slice(rest[1]);
-        bytes.resize(bytes.len() + LEAF_PADDING, 0);
-
-        let last = starts_end.saturating_sub(start_bytes);
-        let raw = MapLeafRaw {
-            base: columns.base.map(Into::into),
-            span: load(&bytes[LEAF_HEADER_BYTES..], last, columns.width[START]).into(),
-            len: u16::try_from(len).expect("a leaf is split long before").into(),
-            width: columns.width,
-        };
-        bytes[..LEAF_HEADER_BYTES].copy_from_slice(raw.as_bytes());
-        Leaf(bytes.into())
+        Leaf(DenseBytes::new(&encode(&columns, rows.len(), [&[], &[]], [&[], &[]], rows)))
     }
 
     fn parts(&self) -> (&MapLeafRaw, &[u8]) {
@@ -215,12 +186,12 @@ impl Leaf {
 
     /// Whether both are the same bytes in memory.
     pub(crate) fn is_same(&self, other: &Leaf) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.0.is_same(&other.0)
     }
 
     /// Whether somebody else refers to it too.
     pub(super) fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.0) > 1
+        self.0.is_shared()
     }
 
     /// Start of the row.
@@ -353,13 +324,14 @@ impl Leaf {
             let rest = &rest[..len * row_bytes];
             let starts = [&starts[..range.start * start_bytes], &starts[range.end * start_bytes..]];
             let rest = [&rest[..range.start * row_bytes], &rest[range.end * row_bytes..]];
-            *self = Leaf::encode(&columns, len - range.len() + rows.len(), starts, rest, rows);
+            let bytes = encode(&columns, len - range.len() + rows.len(), starts, rest, rows);
+            self.0.set(&bytes);
         }
     }
 
     fn overwrite(&mut self, columns: &Columns, index: usize, row: &Row) {
         let rests = columns.rests(row);
-        let bytes = Arc::make_mut(&mut self.0);
+        let bytes = self.0.make_mut();
         let (raw, data) = MapLeafRaw::mut_from_prefix(bytes).expect("a leaf starts with its header");
         let len = usize::from(raw.len.get());
         let start_bytes = usize::from(columns.width[START]);
@@ -411,7 +383,7 @@ impl Leaf {
         segment_bytes: usize,
     ) -> Result<Leaf, Flaw> {
         check_shape(bytes)?;
-        let leaf = Leaf(bytes.into());
+        let leaf = Leaf(DenseBytes::new(bytes));
         let raw = leaf.parts().0;
         if leaf.len() == 0 || leaf.start(leaf.len() - 1) - raw.base[START].get() != raw.span.get() {
             return Err("span of a map leaf is wrong");
@@ -429,6 +401,42 @@ impl Leaf {
         }
         Ok(leaf)
     }
+}
+
+/// The bytes of a leaf of `len` rows: `rows`, which fit `columns`, between others that are encoded so already;
+/// of those the starts and the rest, before and behind.
+fn encode(columns: &Columns, len: usize, starts: [&[u8]; 2], rest: [&[u8]; 2], rows: &[Row]) -> Vec<u8> {
+    let start_bytes = usize::from(columns.width[START]);
+    let old = [starts[0].len(), starts[1].len(), rest[0].len(), rest[1].len()].iter().sum::<usize>();
+    let columns_bytes = old + rows.len() * (start_bytes + columns.row_bytes());
+    let rests: Vec<_> = rows.iter().map(|row| columns.rests(row)).collect();
+
+    let mut bytes = Vec::with_capacity(LEAF_HEADER_BYTES + columns_bytes + LEAF_PADDING);
+    bytes.resize(LEAF_HEADER_BYTES, 0);
+    bytes.extend_from_slice(starts[0]);
+    for rests in &rests {
+        bytes.extend_from_slice(&rests[START][..start_bytes]);
+    }
+    bytes.extend_from_slice(starts[1]);
+    let starts_end = bytes.len() - LEAF_HEADER_BYTES;
+    bytes.extend_from_slice(rest[0]);
+    for rests in &rests {
+        for (rest, width) in rests.iter().zip(columns.width).skip(START + 1) {
+            bytes.extend_from_slice(&rest[..usize::from(width)]);
+        }
+    }
+    bytes.extend_from_slice(rest[1]);
+    bytes.resize(bytes.len() + LEAF_PADDING, 0);
+
+    let last = starts_end.saturating_sub(start_bytes);
+    let raw = MapLeafRaw {
+        base: columns.base.map(Into::into),
+        span: load(&bytes[LEAF_HEADER_BYTES..], last, columns.width[START]).into(),
+        len: u16::try_from(len).expect("a leaf is split long before").into(),
+        width: columns.width,
+    };
+    bytes[..LEAF_HEADER_BYTES].copy_from_slice(raw.as_bytes());
+    bytes
 }
 
 /// Whether `bytes` are a leaf whose values are in the range of their types, whatever else they are.

@@ -22,6 +22,30 @@ fn all(map: &Map, range: Range<u64>) -> Vec<(Lba, Extent)> {
     map.extents(range).map(Result::unwrap).collect()
 }
 
+/// Look-ups of many ranges at a time find what each finds alone, up to where they are told to stop.
+fn check_groups(rng: &mut SeededRng, map: &Map, sectors: u64) {
+    let found = |found: Result<(Lba, Extent), Absent>| found.map_err(|absent| absent.span);
+    let count = rng.below(60);
+    let mut range = |_| {
+        let start = rng.below(sectors);
+        start..start + rng.below(4) * rng.below(4) * rng.below(100)
+    };
+    let ranges: Vec<Range<u64>> = (0..count).map(&mut range).collect();
+    let mut alone: Vec<_> = Vec::new();
+    for (index, range) in ranges.iter().enumerate() {
+        alone.extend(map.extents(range.clone()).map(|next| (index, found(next))));
+    }
+    let many = 1 + rng.below(4) as usize * ranges.len() / 2;
+    alone.truncate(many);
+    map.load_ahead(ranges.iter().cloned());
+    let mut together = Vec::new();
+    map.extents_of_each(&ranges, |index, next| {
+        together.push((index, found(next)));
+        together.len() < many
+    });
+    assert_eq!(together, alone);
+}
+
 /// What a sector is mapped to: chunk, sector of the chunk.
 type Model = BTreeMap<u64, (PhysAddr, u64)>;
 
@@ -70,6 +94,7 @@ fn agrees_with_a_map_of_sectors() {
         for number in 0..300 {
             step(&mut rng, &mut map, &mut model, number);
             check(&map, &model);
+            check_groups(&mut rng, &map, 400);
         }
     });
 }
@@ -93,6 +118,7 @@ fn grow_and_shrink(rng: &mut SeededRng, key: impl Fn(u64) -> u64) {
     (0..CHUNKS).for_each(|number| put(&mut map, &mut model, number, 16 + number % 1024 * 16));
     while !model.is_empty() {
         check_map(&map);
+        check_groups(rng, &map, CHUNKS * 33);
         let snapshot = rng.chance(50).then(|| map.snapshot());
         let before = snapshot.as_ref().map(told);
         for _ in 0..50 {
@@ -272,6 +298,7 @@ fn a_map_that_is_mostly_elsewhere_agrees_with_a_map_of_chunks() {
             }
             if rng.chance(1) {
                 map.check(|finding| panic!("{finding}"));
+                check_groups(&mut rng, &map, CHUNKS * 32);
                 let start = rng.below(CHUNKS) * 32;
                 let range = start..start + 1 + rng.below(10_000);
                 let found: Vec<u64> =

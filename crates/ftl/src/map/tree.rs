@@ -77,11 +77,43 @@ impl Change {
 }
 
 /// A leaf's slot, and what is known of the leaf without looking at it.
+#[derive(Clone)]
 pub(super) struct LeafAt<'a> {
     pub(super) slot: &'a Slot,
     pub(super) span: Range<u64>,
     /// 0 for the root.
     pub(super) rows: u64,
+}
+
+/// A node on the way down to a leaf.
+#[derive(Clone)]
+pub(super) struct Way<'a> {
+    node: &'a Node,
+    span: Range<u64>,
+    /// 0 for the root.
+    rows: u64,
+}
+
+impl<'a> Way<'a> {
+    pub(super) fn from(root: &'a Node) -> Way<'a> {
+        Way { node: root, span: super::SPACE, rows: 0 }
+    }
+
+    /// Goes to the child with `lba` in its span; false if this is a leaf.
+    pub(super) fn step(&mut self, lba: u64) -> bool {
+        let Node::Inner(inner) = self.node else { return false };
+        let index = inner.child_at(lba);
+        self.span = inner.span(index, &self.span);
+        self.rows = inner.sums[index].extents;
+        self.node = &inner.children[index];
+        true
+    }
+
+    /// Where it ends, below which there is no [`Way::step`].
+    pub(super) fn end(&self) -> LeafAt<'a> {
+        let Node::Leaf(slot) = self.node else { unreachable!("an inner node has children") };
+        LeafAt { slot, span: self.span.clone(), rows: self.rows }
+    }
 }
 
 /// Whether two nodes with so many rows or children should be one, and fit so that a few more do not
@@ -113,17 +145,9 @@ impl Node {
 
     /// The leaf with `lba` in its span.
     pub(super) fn leaf_at(&self, lba: u64) -> LeafAt<'_> {
-        let (mut node, mut span, mut rows) = (self, super::SPACE, 0);
-        loop {
-            match node {
-                Node::Leaf(slot) => return LeafAt { slot, span, rows },
-                Node::Inner(inner) => {
-                    let index = inner.child_at(lba);
-                    (span, rows) = (inner.span(index, &span), inner.sums[index].extents);
-                    node = &inner.children[index];
-                }
-            }
-        }
+        let mut way = Way::from(self);
+        while way.step(lba) {}
+        way.end()
     }
 
     /// The slot of the leaf with `lba` in its span.

@@ -1,0 +1,419 @@
+//! Shared bytes, thousands of which lie together in huge pages.
+//!
+//! Who looks at random into many small pieces of memory waits for the processor's tables of addresses about as long
+//! as for the bytes, unless the pieces lie in huge pages; and that no allocator promises. So this is one, for
+//! pieces of up to [`DenseBytes::LEN_MAX`] bytes that come and go, grow and shrink at random.
+//!
+//! ```text
+//! huge page, 2 MiB:  piece | free | piece | piece ...    each whole lines of the processor's cache
+//! piece:             count of handles, 4 bytes | 4 unused | the bytes | rest of its last line
+//! ```
+//!
+//! A piece goes into the first free lines, by page and place, that suffice. So pages that lie behind run empty,
+//! and an empty one goes back to the system if another one is empty too. Sizes of their own for slabs, as other
+//! allocators have them, would cost more here: leaves of the map all grow by a byte per row when numbers do, and a
+//! slab is free only when all its pieces have gone (1.6 times the memory; so it is 1.1 times).
+//!
+//! Invariants:
+//! 1. The lines of a piece are taken exactly as long as it has handles, and their number is its count. Nobody else
+//!    looks at them.
+//! 2. The bytes of a piece change only through its one handle, borrowed exclusively.
+//! 3. Before page `from[n]` there are no `n` free lines in a row, and in no page more than its `run_max`, unless
+//!    that is as much as a piece may need.
+//!
+//! The lock is the innermost of all: who holds it calls nothing but the allocator.
+
+#![allow(unsafe_code)] // Counted references to memory that is divided here.
+
+use std::{
+    ops::Deref,
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, Ordering, fence},
+};
+
+use parking_lot::Mutex;
+
+use crate::huge::{HUGE_PAGE, HugePage};
+
+/// Bytes of a line of the processor's cache.
+const LINE_BYTES: usize = 64;
+/// Lines of a huge page; each has a bit in one of its words.
+const LINES: usize = HUGE_PAGE / LINE_BYTES;
+const WORDS: usize = LINES / 64;
+/// Lines of the largest piece.
+const PIECE_LINES_MAX: usize = 73;
+/// What lies before the bytes.
+const HEAD_BYTES: usize = 8;
+
+/// A handle of bytes that do not change while others have handles too. Clones are handles of the same bytes.
+pub struct DenseBytes {
+    piece: NonNull<u8>,
+    len: u32,
+    /// Number of the huge page.
+    page: u32,
+}
+
+struct Page {
+    memory: HugePage,
+    taken: Box<[u64; WORDS]>,
+    taken_lines: usize,
+    run_max: usize,
+}
+
+struct Arena {
+    /// By number; a number without a page is given again.
+    pages: Vec<Option<Page>>,
+    /// The first page in which to look for so many lines in a row.
+    from: [usize; PIECE_LINES_MAX + 1],
+    /// Whether a page has no piece.
+    has_empty: bool,
+}
+
+static ARENA: Mutex<Arena> = Mutex::new(Arena::new());
+
+/// Lines of a piece that holds `len` bytes.
+fn lines_for(len: usize) -> usize {
+    (HEAD_BYTES + len).div_ceil(LINE_BYTES)
+}
+
+impl Arena {
+    const fn new() -> Arena {
+        Arena { pages: Vec::new(), from: [0; PIECE_LINES_MAX + 1], has_empty: false }
+    }
+
+    /// Takes a piece of so many lines: its memory and the number of its page.
+    fn take(&mut self, lines: usize) -> (NonNull<u8>, u32) {
+        let fits = |page: &mut Option<Page>| page.as_mut().and_then(|page| page.find(lines));
+        let rest = self.pages.iter_mut().enumerate().skip(self.from[lines]);
+        let found = rest.into_iter().find_map(|(number, page)| Some((number, fits(page)?)));
+        let (number, line) = found.unwrap_or_else(|| (self.add(), 0));
+        self.from[lines] = number;
+        let page = self.pages[number].as_mut().expect("found in a page");
+        self.has_empty &= page.taken_lines > 0;
+        page.set(line, lines, true);
+        (page.memory.at(line * LINE_BYTES), number as u32)
+    }
+
+    /// A new page.
+    fn add(&mut self) -> usize {
+        let number = self.pages.iter().position(Option::is_none).unwrap_or(self.pages.len());
+        if number == self.pages.len() {
+            self.pages.push(None);
+        }
+        let memory = HugePage::new();
+        self.pages[number] =
+            Some(Page { memory, taken: Box::new([0; WORDS]), taken_lines: 0, run_max: LINES });
+        self.from.iter_mut().for_each(|from| *from = number.min(*from));
+        number
+    }
+
+    /// Takes back a piece of so many lines that nobody has any more. Returns a huge page that is not needed.
+    fn give_back(&mut self, number: u32, piece: NonNull<u8>, lines: usize) -> Option<HugePage> {
+        let number = number as usize;
+        let page = self.pages[number].as_mut().expect("invariant 1: a piece lies in a page");
+        let line = (piece.addr().get() - page.memory.at(0).addr().get()) / LINE_BYTES;
+        page.set(line, lines, false);
+        let run = page.run_around(line, lines);
+        page.run_max = page.run_max.max(run);
+        for from in &mut self.from[1..=run.min(PIECE_LINES_MAX)] {
+            *from = number.min(*from);
+        }
+        if page.taken_lines > 0 {
+            return None;
+        }
+        let is_needed = !std::mem::replace(&mut self.has_empty, true);
+        if is_needed { None } else { self.pages[number].take().map(|page| page.memory) }
+    }
+}
+
+impl Page {
+    /// The first of so many free lines in a row.
+    fn find(&mut self, lines: usize) -> Option<usize> {
+        if self.run_max < lines {
+            return None;
+        }
+        let mut run = 0; // of free lines before `at`
+        for (index, word) in self.taken.iter().enumerate() {
+            let mut at = 0;
+            while at < 64 {
+                let free = (word >> at).trailing_zeros().min(64 - at);
+                run += free as usize;
+                at += free;
+                if run >= lines {
+                    return Some(index * 64 + at as usize - run);
+                }
+                if at < 64 {
+                    at += (word >> at).trailing_ones();
+                    run = 0;
+                }
+            }
+        }
+        self.run_max = lines - 1;
+        None
+    }
+
+    /// Makes lines taken or free, which they are not yet.
+    fn set(&mut self, first: usize, lines: usize, is_taken: bool) {
+        let (mut line, end) = (first, first + lines);
+        while line < end {
+            let here = (64 - line % 64).min(end - line);
+            let mask = u64::MAX >> (64 - here) << (line % 64);
+            let word = &mut self.taken[line / 64];
+            assert!(*word & mask == if is_taken { 0 } else { mask }, "invariant 1: lines of two pieces");
+            *word ^= mask;
+            line += here;
+        }
+        match is_taken {
+            true => self.taken_lines += lines,
+            false => self.taken_lines -= lines,
+        }
+    }
+
+    /// Free lines in a row around `lines` free ones, as far as they count.
+    fn run_around(&self, first: usize, lines: usize) -> usize {
+        let is_free = |line: &usize| self.taken[line / 64] >> (line % 64) & 1 == 0;
+        let before = (0..first).rev().take(PIECE_LINES_MAX).take_while(is_free).count();
+        let behind = (first + lines..LINES).take(PIECE_LINES_MAX).take_while(is_free).count();
+        before + lines + behind
+    }
+}
+
+impl DenseBytes {
+    /// The most that one holds.
+    pub const LEN_MAX: usize = PIECE_LINES_MAX * LINE_BYTES - HEAD_BYTES;
+
+    /// A copy of `bytes`, of which there may be [`Self::LEN_MAX`].
+    pub fn new(bytes: &[u8]) -> DenseBytes {
+        assert!(bytes.len() <= Self::LEN_MAX, "{} bytes in one piece", bytes.len());
+        let (piece, page) = ARENA.lock().take(lines_for(bytes.len()));
+        // SAFETY: the piece has room for both and is on a line, so aligned. It was taken just now, so by invariant 1
+        // nobody else looks at it.
+        unsafe {
+            piece.cast::<AtomicU32>().write(AtomicU32::new(1));
+            piece.add(HEAD_BYTES).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
+        }
+        DenseBytes { piece, len: bytes.len() as u32, page }
+    }
+
+    fn count(&self) -> &AtomicU32 {
+        // SAFETY: `new` has initialised it, and the piece is taken as long as `self` lives (invariant 1).
+        unsafe { self.piece.cast::<AtomicU32>().as_ref() }
+    }
+
+    /// Whether there is another handle of these bytes.
+    pub fn is_shared(&self) -> bool {
+        // What others did through handles that are gone has happened before whatever follows.
+        self.count().load(Ordering::Acquire) > 1
+    }
+
+    /// Whether both are handles of the same bytes in memory.
+    pub fn is_same(&self, other: &DenseBytes) -> bool {
+        self.piece == other.piece
+    }
+
+    /// The bytes, to be changed. If they are shared this becomes the one handle of a copy.
+    pub fn make_mut(&mut self) -> &mut [u8] {
+        if self.is_shared() {
+            *self = DenseBytes::new(self);
+        }
+        // SAFETY: `new` has initialised so many bytes. This is their only handle, and no other can come up as long
+        // as it is borrowed (invariant 2).
+        unsafe { std::slice::from_raw_parts_mut(self.piece.add(HEAD_BYTES).as_ptr(), self.len as usize) }
+    }
+
+    /// Makes it a handle of a copy of `bytes`: where it is, if nobody else has it and they fit there as well.
+    pub fn set(&mut self, bytes: &[u8]) {
+        if self.is_shared() || lines_for(bytes.len()) != lines_for(self.len()) {
+            *self = DenseBytes::new(bytes);
+            return;
+        }
+        // SAFETY: the piece has room for them. This is its only handle, borrowed exclusively (invariant 2), so
+        // `bytes` are not in it.
+        unsafe {
+            self.piece.add(HEAD_BYTES).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
+        }
+        self.len = bytes.len() as u32;
+    }
+}
+
+impl Deref for DenseBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `new` has initialised so many bytes, and the piece is taken as long as `self` lives (invariant 1).
+        // Nobody changes them while this handle is borrowed (invariant 2).
+        unsafe { std::slice::from_raw_parts(self.piece.add(HEAD_BYTES).as_ptr(), self.len as usize) }
+    }
+}
+
+impl Clone for DenseBytes {
+    fn clone(&self) -> DenseBytes {
+        let before = self.count().fetch_add(1, Ordering::Relaxed);
+        assert!(before < u32::MAX / 2, "too many handles of the same bytes");
+        DenseBytes { ..*self }
+    }
+}
+
+impl Drop for DenseBytes {
+    fn drop(&mut self) {
+        if self.count().fetch_sub(1, Ordering::Release) == 1 {
+            // What was done through other handles has happened before the piece is somebody else's.
+            fence(Ordering::Acquire);
+            let unneeded = ARENA.lock().give_back(self.page, self.piece, lines_for(self.len()));
+            drop(unneeded); // with the lock released
+        }
+    }
+}
+
+// SAFETY: handles count themselves with atomics, and only one that is alone gives access for changes.
+unsafe impl Send for DenseBytes {}
+// SAFETY: as above.
+unsafe impl Sync for DenseBytes {}
+
+impl std::fmt::Debug for DenseBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DenseBytes({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::sim::{SeededRng, for_each_seed};
+
+    impl Arena {
+        /// Holds what is kept of the pages against their bits; returns how many lines are taken.
+        fn check(&mut self) -> usize {
+            let mut taken = 0;
+            let mut has_empty = false;
+            for (number, page) in self.pages.iter_mut().enumerate() {
+                let Some(page) = page else { continue };
+                let lines: usize = page.taken.iter().map(|word| word.count_ones() as usize).sum();
+                assert_eq!(page.taken_lines, lines);
+                let run_max = std::mem::replace(&mut page.run_max, LINES);
+                let is_longer = run_max < PIECE_LINES_MAX && page.find(run_max + 1).is_some();
+                assert!(!is_longer, "invariant 3: a run is longer than {run_max}");
+                for (lines, from) in self.from.iter().enumerate().skip(1) {
+                    let is_found = {
+                        page.run_max = LINES;
+                        page.find(lines).is_some()
+                    };
+                    assert!(*from <= number || !is_found, "invariant 3: {lines} lines in page {number}");
+                }
+                page.run_max = run_max;
+                taken += lines;
+                has_empty |= lines == 0;
+            }
+            assert_eq!(self.has_empty, has_empty);
+            taken
+        }
+
+        fn held_pages(&self) -> usize {
+            self.pages.iter().flatten().count()
+        }
+    }
+
+    type Piece = (usize, NonNull<u8>, u32);
+
+    fn take(arena: &mut Arena, lines: usize) -> Piece {
+        let (piece, page) = arena.take(lines);
+        (lines, piece, page)
+    }
+
+    fn give_back(arena: &mut Arena, (lines, piece, page): Piece) {
+        arena.give_back(page, piece, lines);
+    }
+
+    /// Pieces come and go at random; none lies in another, and what they leave serves again.
+    #[test]
+    fn pieces_do_not_overlap_and_come_back() {
+        let (lives, rounds) = if cfg!(miri) { (40, 100) } else { (4000, 20_000) };
+        for_each_seed(3, |seed| {
+            let (mut rng, mut arena) = (SeededRng::new(seed), Arena::new());
+            let mut pieces: Vec<Piece> = Vec::new();
+            for _ in 0..rounds {
+                if pieces.len() < lives && rng.chance(60) {
+                    pieces.push(take(&mut arena, 1 + rng.below(PIECE_LINES_MAX as u64) as usize));
+                } else if !pieces.is_empty() {
+                    give_back(&mut arena, pieces.swap_remove(rng.below(pieces.len() as u64) as usize));
+                }
+            }
+            let lines: usize = pieces.iter().map(|(lines, ..)| lines).sum();
+            assert_eq!(arena.check(), lines);
+            pieces.sort_unstable_by_key(|(_, piece, _)| *piece);
+            for pair in pieces.windows(2) {
+                let end = pair[0].1.addr().get() + pair[0].0 * LINE_BYTES;
+                assert!(end <= pair[1].1.addr().get(), "a piece lies in another");
+            }
+            let pages = arena.held_pages();
+            assert!(pages * LINES <= lines * 5 / 4 + 2 * LINES, "{pages} pages for {lines} lines");
+            pieces.drain(..).for_each(|piece| give_back(&mut arena, piece));
+            assert_eq!((arena.check(), arena.held_pages()), (0, 1), "all but one go back");
+        });
+    }
+
+    /// As leaves do when their numbers need a byte more.
+    #[test]
+    fn growing_all_pieces_at_random_takes_little_more_than_they_do() {
+        let count = if cfg!(miri) { 50 } else { 10_000 };
+        let (mut rng, mut arena) = (SeededRng::new(7), Arena::new());
+        let mut small: Vec<Piece> = (0..count).map(|_| take(&mut arena, 26)).collect();
+        let mut grown = Vec::new();
+        while !small.is_empty() {
+            let piece = small.swap_remove(rng.below(small.len() as u64) as usize);
+            grown.push(take(&mut arena, 34));
+            give_back(&mut arena, piece);
+        }
+        assert_eq!(arena.check(), count * 34);
+        let pages = arena.held_pages();
+        assert!(pages * LINES <= count * 34 * 6 / 5 + 2 * LINES, "{pages} pages for {count} pieces");
+    }
+
+    #[test]
+    fn a_copy_of_what_is_shared_is_changed() {
+        let mut first = DenseBytes::new(&[1, 2, 3]);
+        let memory = first.as_ptr();
+        first.make_mut()[0] = 9;
+        first.set(&[9, 2, 3, 4]);
+        assert!(first.as_ptr() == memory && !first.is_shared(), "alone it is changed where it is");
+        let second = first.clone();
+        assert!(first.is_same(&second) && first.is_shared() && second.is_shared());
+        first.make_mut()[1] = 8;
+        assert!(!first.is_same(&second) && !first.is_shared() && !second.is_shared());
+        assert_eq!((&first[..], &second[..]), (&[9, 8, 3, 4][..], &[9, 2, 3, 4][..]));
+        let third = first.clone();
+        first.set(&[7]);
+        assert_eq!((&first[..], &third[..]), (&[7][..], &[9, 8, 3, 4][..]));
+        first.set(&[6; DenseBytes::LEN_MAX]);
+        assert_eq!(first[..], [6; DenseBytes::LEN_MAX]);
+        assert_eq!(DenseBytes::new(&[]).len(), 0);
+    }
+
+    #[test]
+    fn threads_pass_handles_on() {
+        let (pieces, rounds) = if cfg!(miri) { (4, 3) } else { (200, 50) };
+        let piece = |round: usize, number: usize| vec![(round * 7 + number) as u8; 64 + number * 20];
+        thread::scope(|scope| {
+            for round in 0..rounds {
+                let made: Vec<_> = (0..pieces).map(|number| DenseBytes::new(&piece(round, number))).collect();
+                let passed = made.clone();
+                let join = scope.spawn(move || {
+                    for (number, mut bytes) in passed.into_iter().enumerate() {
+                        assert_eq!(bytes[..], piece(round, number));
+                        bytes.make_mut().fill(!0);
+                    }
+                });
+                for (number, mut bytes) in made.into_iter().enumerate() {
+                    assert_eq!(bytes[..], piece(round, number));
+                    bytes.make_mut().fill(0x55);
+                    assert!(bytes.iter().all(|byte| *byte == 0x55));
+                }
+                if round % 2 == 0 {
+                    join.join().unwrap();
+                }
+            }
+        });
+    }
+}
