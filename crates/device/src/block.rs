@@ -76,6 +76,15 @@ pub trait BlockDevice: Send + Sync {
         reads.iter_mut().try_for_each(|(offset, buf)| self.read_at(*offset, buf))
     }
 
+    /// Writes all `writes`, each at its byte offset, and waits for them, with requests in flight at the same
+    /// time where the device can. By default one after the other, in order.
+    ///
+    /// # Errors
+    /// The first failure; what is on the device of any of them is then unknown.
+    fn write_many(&self, writes: &[(u64, Filled)]) -> Result<()> {
+        writes.iter().try_for_each(|(offset, data)| self.write_at(*offset, data))
+    }
+
     /// Begins to write `data` at byte `offset`, and returns. `done` is called when the write has ended: from
     /// any thread, perhaps before this returns. For [`BlockDevice::sync`] that is the moment at which the
     /// write returned. `done` must not wait for other requests, nor drop the device. Dropping the device

@@ -1,9 +1,9 @@
 //! Pieces of the log to the device, and flushes.
 //!
 //! Whoever has filled a piece begins its write and goes on, unless too much is on its way.
-//! A flush is led by one thread for all that wait: it hands out the tails, waits for all writes begun
-//! before, and syncs. A piece that is being filled yet is written by who fills it; the flush waits for that
-//! too. Up to [`LED_MAX`] are led at a time, so that a database's log need not wait for the sync of its
+//! A flush is led by one thread for all that wait: it hands out the tails, writes them together, waits for all
+//! writes begun before, and syncs. A piece that is being filled yet is written by who fills it; the flush waits
+//! for that too. Up to [`LED_MAX`] are led at a time, so that a database's log need not wait for the sync of its
 //! tables to end before its own begins. Others that come meanwhile wait; whom an ended flush covers
 //! returns, and one of those that no flush covers yet leads the next. Nobody else is woken.
 //!
@@ -19,7 +19,7 @@
 //! 6. Each write that ends wakes one of those that wait to begin one, and who has waited wakes the next when
 //!    it goes: so nobody waits when nothing is in flight, and few are woken in vain.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, slice, sync::Arc};
 
 use lacuna_device::{self as device, AlignedBuf, Filled};
 
@@ -181,22 +181,30 @@ struct Ending {
 }
 
 impl Ending {
-    fn end(&self, write: &DeviceWrite, outcome: device::Result<()>, bytes: Filled) {
+    /// `writes` have ended, all alike.
+    fn end(
+        &self,
+        writes: &[DeviceWrite],
+        outcome: device::Result<()>,
+        bytes: impl IntoIterator<Item = Filled>,
+    ) {
         let mut log = self.log.lock();
         match outcome {
             Ok(()) => {
-                log.complete(write, &self.written);
-                self.may_begin.notify_one();
+                for write in writes {
+                    log.complete(write, &self.written);
+                    self.may_begin.notify_one();
+                }
             }
             Err(error) => {
-                log.fail(error, Some(write));
+                log.fail(error, writes);
                 self.may_begin.notify_all();
             }
         }
         self.io_done.notify_all();
         drop(log);
         // The log has let go of what is on the device.
-        self.buffers.give_back(bytes);
+        bytes.into_iter().for_each(|bytes| self.buffers.give_back(bytes));
     }
 }
 
@@ -241,16 +249,19 @@ impl Store {
         let offset = self.device_offset(write.segment, write.piece.start);
         let bytes = write.piece.bytes.take().expect("handed out when it is filled");
         let ending = self.ending();
-        let done = Box::new(move |outcome, bytes| ending.end(&write, outcome, bytes));
+        let done = Box::new(move |outcome, bytes| ending.end(slice::from_ref(&write), outcome, [bytes]));
         self.device.submit_write(offset, bytes, done);
     }
 
-    /// Writes one piece and waits for it, which for a single one is faster than to be told.
-    fn write_and_wait(&self, mut write: DeviceWrite) {
-        let offset = self.device_offset(write.segment, write.piece.start);
-        let bytes = write.piece.bytes.take().expect("handed out when it is filled");
-        let outcome = self.device.write_at(offset, &bytes);
-        self.ending().end(&write, outcome, bytes);
+    /// Writes pieces and waits for all, which costs less than to be told of each.
+    fn write_and_wait(&self, mut writes: Vec<DeviceWrite>) {
+        let take = |write: &mut DeviceWrite| {
+            let bytes = write.piece.bytes.take().expect("handed out when it is filled");
+            (self.device_offset(write.segment, write.piece.start), bytes)
+        };
+        let pieces: Vec<(u64, Filled)> = writes.iter_mut().map(take).collect();
+        let outcome = self.device.write_many(&pieces);
+        self.ending().end(&writes, outcome, pieces.into_iter().map(|(_, bytes)| bytes));
     }
 
     fn ending(&self) -> Ending {
@@ -346,21 +357,20 @@ impl Store {
         Ok(())
     }
 
-    /// Returns once all writes with an id below `mark` are on the device. Begins those that nobody has
-    /// begun, and does the last of them itself.
+    /// Returns once all writes with an id below `mark` are on the device. Does those that nobody has begun.
     fn write_below<'a>(&'a self, mut log: MutexGuard<'a, Log>, mark: u64) -> Result<MutexGuard<'a, Log>> {
         while log.is_writing_below(mark) {
             self.check_failure(&mut log)?;
-            if !log.has_pending() || !may_begin(&log) {
-                self.io_done.wait(&mut log);
-                continue;
+            let mut writes = Vec::new();
+            while may_begin(&log)
+                && let Some(write) = log.next_write_below(mark)
+            {
+                writes.push(write);
             }
-            let write = log.next_write().expect("just seen");
-            let is_last = !log.has_pending();
-            MutexGuard::unlocked(&mut log, || match is_last {
-                true => self.write_and_wait(write),
-                false => self.begin_write(write),
-            });
+            match writes.is_empty() {
+                true => self.io_done.wait(&mut log),
+                false => MutexGuard::unlocked(&mut log, || self.write_and_wait(writes)),
+            }
         }
         self.check_failure(&mut log)?;
         Ok(log)
@@ -385,7 +395,7 @@ impl Store {
     /// Stops all further writing: what reached the device is unknown from here on.
     pub(crate) fn poison(&self, log: &mut Log, error: device::Error) -> Error {
         let reason = error.to_string();
-        log.fail(error, None);
+        log.fail(error, &[]);
         self.io_done.notify_all();
         self.may_begin.notify_all();
         log.failure

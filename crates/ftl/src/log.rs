@@ -613,6 +613,12 @@ impl Log {
         self.pending.iter().position(|write| write.piece.bytes.is_some())
     }
 
+    /// Hands out a write with an id below `mark` that nobody has begun yet, as [`Log::next_write`] does.
+    pub(crate) fn next_write_below(&mut self, mark: u64) -> Option<DeviceWrite> {
+        // In order of their ids, so it is the first or none.
+        self.ready().filter(|index| self.pending[*index].id < mark).and_then(|_| self.next_write())
+    }
+
     /// Whether a write waits to be begun. One that is not filled yet waits for who fills it, who then
     /// begins it.
     pub(crate) fn has_pending(&self) -> bool {
@@ -662,10 +668,10 @@ impl Log {
         }
     }
 
-    /// A sync, or a `write` that was handed out, has failed: what is on the device is unknown from here on.
-    /// The write stays outstanding for ever.
-    pub(crate) fn fail(&mut self, error: lacuna_device::Error, write: Option<&DeviceWrite>) {
-        write.into_iter().for_each(|write| self.in_flight.has_ended(write));
+    /// A sync, or one of `writes` that were handed out, has failed: what is on the device is unknown from here
+    /// on. The writes stay outstanding for ever.
+    pub(crate) fn fail(&mut self, error: lacuna_device::Error, writes: &[DeviceWrite]) {
+        writes.iter().for_each(|write| self.in_flight.has_ended(write));
         if self.poison.is_none() {
             self.poison = Some(error.to_string());
             self.failure = Some(error);

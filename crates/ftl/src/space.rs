@@ -150,6 +150,12 @@ impl Space {
         (self.segments / SEGMENTS_PER_CLASS).clamp(1, CLASSES_MAX)
     }
 
+    /// Whether batches are grouped by lifetime when what is live costs `live_cost` bytes. While that is less than a
+    /// quarter of the store, victims are next to empty anyway, and each append point costs a flush a request.
+    pub(crate) fn groups(&self, live_cost: u64) -> bool {
+        live_cost / self.usable_bytes() as u64 >= self.segments as u64 / 4
+    }
+
     /// Segments that are open for appends at most: batches and moved extents of each class, log.
     fn open_segments(&self) -> usize {
         1 + 2 * self.classes()
@@ -227,6 +233,14 @@ mod tests {
         let ahead = |percent: u64| space.ahead((space.segments * space.segment_bytes) as u64 / 100 * percent);
         assert_eq!([0, 30, 50, 80, 95, 101].map(ahead), [128, 102, 30, 4, 4, 4]);
         assert_eq!(Space { segments: 40, ..space }.ahead(0), 2);
+    }
+
+    #[test]
+    fn lifetimes_matter_once_a_quarter_is_live() {
+        let space = space(2048, 2 << 20);
+        let groups =
+            |percent: u64| space.groups((space.segments * space.usable_bytes()) as u64 / 100 * percent);
+        assert_eq!([0, 10, 24, 26, 50, 90].map(groups), [false, false, false, true, true, true]);
     }
 
     #[test]

@@ -84,8 +84,8 @@ impl Store {
         Ok(Some(seq))
     }
 
-    /// Where the batch goes: with data of its lifetime, unless that takes a segment that is not to spare
-    /// and others have room.
+    /// Where the batch goes: with data of its lifetime where that pays, unless that takes a segment that is not
+    /// to spare and others have room.
     fn append_point(
         &self,
         log: &Log,
@@ -97,6 +97,8 @@ impl Store {
         if stream == Stream::Log {
             return AppendPoint::Log;
         }
+        let is_grouped = self.space.groups(Space::cost(map.total()));
+        let expected = if is_grouped { expected } else { Expected::UNKNOWN };
         let own = AppendPoint::Data(log.classes(map.total().bytes).class(expected));
         if self.missing_segments(log, map, own, &batch.items) == 0 {
             return own;

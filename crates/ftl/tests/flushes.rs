@@ -161,3 +161,32 @@ fn no_flush_succeeds_after_an_older_one_failed() {
     assert_eq!(ftl.stats().flushes, before);
     assert!(matches!(ftl.flush(), Err(Error::Poisoned { .. })));
 }
+
+/// Writes to the device per flush, each of which comes after a write of something hot and one of something cold,
+/// with so many KiB live.
+fn writes_per_flush(live_kib: u64) -> f64 {
+    const FLUSHES: u64 = 40;
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(16 << 20));
+    format(&device);
+    let ftl = Ftl::open(Arc::clone(&device), Options { background: false, ..Options::default() }).unwrap();
+    let write = |number: u64| {
+        let data = [number as u8 | 1; 4096];
+        ftl.write_batch(&[Op::Write { lba: Lba(number * 8), data: &data }], Stream::Data).unwrap();
+    };
+    (0..live_kib / 4).for_each(write);
+    (0..40).for_each(|_| write(0));
+    let before = device.stats().writes;
+    for cold in 1..=FLUSHES {
+        write(0);
+        write(cold);
+        ftl.flush().unwrap();
+    }
+    (device.stats().writes - before) as f64 / FLUSHES as f64
+}
+
+#[test]
+fn a_flush_of_a_sparse_store_is_one_write() {
+    let (sparse, dense) = (writes_per_flush(1 << 10), writes_per_flush(5 << 10));
+    assert!((1.0..1.5).contains(&sparse), "beside a segment that was filled now and then: {sparse}");
+    assert!(dense > 1.75, "what lives longer lies elsewhere: {dense}");
+}

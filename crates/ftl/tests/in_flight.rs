@@ -6,6 +6,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::Duration,
@@ -99,6 +100,25 @@ impl BlockDevice for LateDevice {
         self.in_flight_peak.fetch_max(in_flight, SeqCst);
         self.waiting.lock().0.push(Late { offset, data, done });
         self.changed.notify_all();
+    }
+
+    /// Several end late and in any order, too.
+    fn write_many(&self, writes: &[(u64, Filled)]) -> Result<()> {
+        if let [(offset, data)] = writes {
+            return self.write_at(*offset, data);
+        }
+        let (sender, ended) = mpsc::channel();
+        for (offset, data) in writes {
+            let sender = sender.clone();
+            self.submit_write(
+                *offset,
+                data.clone(),
+                Box::new(move |outcome, _| sender.send(outcome).unwrap()),
+            );
+        }
+        drop(sender);
+        let outcomes: Vec<Result<()>> = ended.iter().collect();
+        outcomes.into_iter().collect()
     }
 
     fn sync(&self) -> Result<()> {

@@ -14,6 +14,7 @@ use rustix::fs::OFlags;
 use super::{
     BlockIo, RawDevice, RawOptions,
     engine::{Engine, Memory, Request, wanted},
+    together::{TRANSFERS_MAX, Transfer, carry_out},
 };
 use crate::{
     AlignedBuf, BlockDevice, Error, Filled, Result,
@@ -104,6 +105,80 @@ fn many_writes_and_reads_are_in_flight() {
             assert_eq!(stats.written_bytes, (blocks * BLOCK) as u64);
         });
     });
+}
+
+/// As many as go on one ring, and more; from threads that have rings of their own and end.
+#[test]
+fn writes_and_reads_are_waited_for_together() {
+    with_each(|io| {
+        for_each_seed(4, |seed| {
+            let blocks = 60;
+            let (_directory, device) = store(io, blocks);
+            let mut expected = vec![0; blocks * BLOCK];
+            SeededRng::new(seed).fill(&mut expected);
+            std::thread::scope(|scope| {
+                for part in 0..3 {
+                    let (device, expected) = (&device, &expected);
+                    scope.spawn(move || {
+                        let own: Vec<usize> = (part..blocks).step_by(3).collect();
+                        for count in [1, 2, TRANSFERS_MAX, TRANSFERS_MAX + 1] {
+                            let writes: Vec<(u64, Filled)> = own[..count]
+                                .iter()
+                                .map(|block| {
+                                    let mut data = AlignedBuf::zeroed(BLOCK);
+                                    data.copy_from_slice(&expected[block * BLOCK..][..BLOCK]);
+                                    ((block * BLOCK) as u64, data.into())
+                                })
+                                .collect();
+                            device.write_many(&writes).unwrap();
+                            let mut reads: Vec<_> =
+                                writes.iter().map(|(at, _)| (*at, AlignedBuf::zeroed(BLOCK))).collect();
+                            device.read_many(&mut reads).unwrap();
+                            for ((_, written), (at, read)) in writes.iter().zip(&reads) {
+                                assert!(written[..] == read[..], "{count} at a time, at {at}");
+                            }
+                        }
+                    });
+                }
+            });
+            let each = (1 + 2 + TRANSFERS_MAX + TRANSFERS_MAX + 1) as u64;
+            let stats = device.stats();
+            assert_eq!((stats.writes, stats.reads), (3 * each, 3 * each));
+            assert_eq!(stats.written_bytes, 3 * each * BLOCK as u64);
+        });
+    });
+}
+
+/// The others are done all the same, and memory that direct I/O cannot use is copied.
+#[test]
+fn one_failure_of_several_is_told() {
+    with_each(|io| {
+        let (directory, device) = store(io, 4);
+        let whole: Filled = filled(7, 2 * BLOCK).into();
+        let odd = whole.slice(1..BLOCK + 1);
+        device.write_many(&[(0, odd), (BLOCK as u64, whole.slice(0..BLOCK))]).unwrap();
+        assert!(std::fs::read(directory.path().join("store")).unwrap()[..2 * BLOCK] == whole[..]);
+
+        let beyond = [(0, whole.clone()), (4 * BLOCK as u64, whole.clone())];
+        assert!(matches!(device.write_many(&beyond), Err(Error::BadRange { .. })));
+        let read_only = RawOptions { read_only: true, io, ..RawOptions::default() };
+        drop(device);
+        let device = RawDevice::open(&directory.path().join("store"), read_only).unwrap();
+        let writes = [(0, whole.clone()), (2 * BLOCK as u64, whole.clone())];
+        assert!(matches!(device.write_many(&writes), Err(Error::Unsupported { .. })));
+        assert_eq!(device.stats().writes, 0);
+    });
+    // Nothing can be written there, and nothing is mapped there.
+    let (full, memory) = (open("/dev/full", OFlags::RDWR), open("/proc/self/mem", OFlags::RDONLY));
+    let (data, mut bufs) = (filled(1, BLOCK), [filled(1, BLOCK), filled(1, BLOCK)]);
+    let writes = vec![Transfer::write(0, &data), Transfer::write(BLOCK as u64, &data)];
+    let Some(outcome) = carry_out(&full, writes) else {
+        return eprintln!("skipped: no io_uring");
+    };
+    assert!(matches!(outcome, Err(Error::Full { .. })), "{outcome:?}");
+    let reads = bufs.iter_mut().map(|buf| Transfer::read(0, buf)).collect();
+    let Some(Err(Error::Io { what, .. })) = carry_out(&memory, reads) else { panic!("it was read") };
+    assert_eq!(what, "/proc/self/mem: read at byte 0");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod engine;
 #[cfg(test)]
 mod engine_tests;
 mod threads;
+mod together;
 mod uring;
 
 use std::{
@@ -25,7 +26,10 @@ use rustix::{
     io::Errno,
 };
 
-use self::engine::{Done, Engine, Memory, Request};
+use self::{
+    engine::{Done, Engine, Memory, Request},
+    together::Transfer,
+};
 use crate::{
     AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, Result, WriteDone,
     positional::PositionalFile,
@@ -211,6 +215,14 @@ impl RawDevice {
         Ok(self.engine.get_or_init(|| started))
     }
 
+    /// Does all `transfers` and waits for them; none where that is for the engine to do.
+    fn carry_out<'a>(&self, transfers: impl ExactSizeIterator<Item = Transfer<'a>>) -> Option<Result<()>> {
+        if self.options.io == BlockIo::Threads || transfers.len() > together::TRANSFERS_MAX {
+            return None;
+        }
+        together::carry_out(&self.file, transfers.collect())
+    }
+
     fn try_discard(&self, offset: u64, len: u64) -> io::Result<()> {
         if self.is_block_device {
             return discard::discard_block_range(&self.file.file, offset, len);
@@ -306,6 +318,12 @@ impl BlockDevice for RawDevice {
         for (offset, buf) in reads.iter() {
             self.geometry.check_range(&self.file.name, *offset, buf.len() as u64)?;
         }
+        let transfers = reads.iter_mut().map(|(offset, buf)| Transfer::read(*offset, buf));
+        if let Some(outcome) = self.carry_out(transfers) {
+            outcome?;
+            reads.iter().for_each(|(_, buf)| self.counters.note_read(buf.len()));
+            return Ok(());
+        }
         let (sender, ended) = mpsc::channel();
         let begin = |(number, (offset, buf)): (usize, &mut (u64, AlignedBuf))| {
             let (sender, counters) = (sender.clone(), Arc::clone(&self.counters));
@@ -328,6 +346,23 @@ impl BlockDevice for RawDevice {
             all = all.and(outcome);
         }
         all
+    }
+
+    fn write_many(&self, writes: &[(u64, Filled)]) -> Result<()> {
+        let is_direct = |(_, data): &(u64, Filled)| !self.file.needs_bounce(data.as_ptr());
+        if writes.len() > 1 && writes.iter().all(is_direct) {
+            self.check_writable("write to a store opened read-only")?;
+            for (offset, data) in writes {
+                self.geometry.check_range(&self.file.name, *offset, data.len() as u64)?;
+            }
+            let transfers = writes.iter().map(|(offset, data)| Transfer::write(*offset, data));
+            if let Some(outcome) = self.carry_out(transfers) {
+                outcome?;
+                writes.iter().for_each(|(_, data)| self.counters.note_write(data.len()));
+                return Ok(());
+            }
+        }
+        writes.iter().try_for_each(|(offset, data)| self.write_at(*offset, data))
     }
 
     fn submit_write(&self, offset: u64, data: Filled, done: WriteDone) {

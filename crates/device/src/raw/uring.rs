@@ -45,7 +45,7 @@ const SLOTS: usize = ENTRIES as usize - 1;
 /// Marks the bell's entry; others carry the number of their slot.
 const BELL: u64 = u64::MAX;
 /// Longest transfer that one entry asks for, in bytes. The kernel's own limit is a little below 2 GiB.
-const TRANSFER_MAX: usize = 1 << 30;
+pub(super) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
 /// See the module documentation. Dropping it waits for all requests.
 pub(super) struct Uring {
@@ -137,19 +137,8 @@ struct Ring {
 
 impl Ring {
     fn new(inbox: Arc<Inbox>, file: Arc<PositionalFile>) -> io::Result<Ring> {
-        // Completions are worked off when this thread asks for them, instead of interrupting it.
-        let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
-        let ring = match modern {
-            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => IoUring::new(ENTRIES)?,
-            made => made?,
-        };
-        let mut probe = Probe::new();
-        ring.submitter().register_probe(&mut probe)?;
-        if ![opcode::Read::CODE, opcode::Write::CODE].into_iter().all(|code| probe.is_supported(code)) {
-            return Err(Errno::NOSYS.into());
-        }
         Ok(Ring {
-            ring,
+            ring: make_ring(ENTRIES)?,
             inbox,
             file,
             slots: (0..SLOTS).map(|_| None).collect(),
@@ -199,7 +188,7 @@ impl Ring {
         while let (Some(_), Some(&slot)) = (self.waiting.last(), self.free.last()) {
             self.free.pop();
             let request = self.waiting.pop().expect("just seen");
-            let len = request.memory.len().min(TRANSFER_MAX) as u32;
+            let len = request.memory.len().min(TRANSFER_BYTES_MAX) as u32;
             let request = self.slots[slot].insert(request);
             let (file, at) = (types::Fd(self.file.file.as_raw_fd()), request.offset);
             let entry = match &mut request.memory {
@@ -221,14 +210,7 @@ impl Ring {
 
     /// Submits what was pushed, waits for a completion, and ends what has completed.
     fn wait(&mut self) {
-        match self.ring.submit_and_wait(1) {
-            Ok(_) => {}
-            Err(error) => match Errno::from_io_error(&error) {
-                Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => std::thread::yield_now(),
-                // The ring is of no use any more, and what it holds cannot be given back.
-                _ => panic!("io_uring_enter: {error}"),
-            },
-        }
+        enter(&self.ring, 1);
         let completed: Vec<cqueue::Entry> = self.ring.completion().collect();
         for entry in completed {
             if entry.user_data() == BELL {
@@ -253,9 +235,36 @@ impl Ring {
     }
 }
 
+/// A ring for reads and writes, to be used by the calling thread alone.
+pub(super) fn make_ring(entries: u32) -> io::Result<IoUring> {
+    // Completions are worked off when this thread asks for them, instead of interrupting it.
+    let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
+    let ring = match modern {
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => IoUring::new(entries)?,
+        made => made?,
+    };
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe)?;
+    if ![opcode::Read::CODE, opcode::Write::CODE].into_iter().all(|code| probe.is_supported(code)) {
+        return Err(Errno::NOSYS.into());
+    }
+    Ok(ring)
+}
+
+/// Submits what was pushed and waits for so many completions, or for fewer.
+pub(super) fn enter(ring: &IoUring, completions: usize) {
+    if let Err(error) = ring.submit_and_wait(completions) {
+        match Errno::from_io_error(&error) {
+            Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => std::thread::yield_now(),
+            // The ring is of no use any more, and what it holds cannot be given back.
+            _ => panic!("io_uring_enter: {error}"),
+        }
+    }
+}
+
 /// What a completion says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+pub(super) enum Outcome {
     Done,
     /// So many bytes are done; the rest has to be asked for again.
     Rest(usize),
@@ -263,7 +272,7 @@ enum Outcome {
 }
 
 /// Reads the result of a request for `asked` bytes.
-fn outcome(result: i32, asked: usize) -> Outcome {
+pub(super) fn outcome(result: i32, asked: usize) -> Outcome {
     match usize::try_from(result) {
         Ok(bytes) if bytes >= asked => Outcome::Done,
         Ok(bytes) => Outcome::Rest(bytes),

@@ -44,6 +44,14 @@ impl BlockDevice for TraceDevice {
         self.inner.read_many(reads)
     }
 
+    fn write_many(&self, writes: &[(u64, Filled)]) -> Result<()> {
+        self.inner.write_many(writes)?;
+        for (offset, data) in writes {
+            self.trace.record(TraceOp::Write { offset: *offset, len: data.len() as u64 });
+        }
+        Ok(())
+    }
+
     /// Recorded when it has ended.
     fn submit_write(&self, offset: u64, data: Filled, done: WriteDone) {
         let (trace, len) = (Arc::clone(&self.trace), data.len() as u64);

@@ -83,6 +83,27 @@ impl BlockDevice for ScheduledDevice {
         });
     }
 
+    /// Several in any order.
+    fn write_many(&self, writes: &[(u64, Filled)]) -> Result<()> {
+        if let [(offset, data)] = writes {
+            return self.write_at(*offset, data);
+        }
+        let begin = |(offset, data): &(u64, Filled)| {
+            let (medium, in_flight) = (Arc::clone(&self.medium), Arc::clone(&self.in_flight));
+            let (offset, data) = (*offset, data.clone());
+            in_flight.fetch_add(1, SeqCst);
+            thread::spawn(move || {
+                pass_time(&in_flight);
+                let outcome = medium.write_at(offset, &data);
+                in_flight.fetch_sub(1, SeqCst);
+                outcome
+            })
+        };
+        let begun: Vec<_> = writes.iter().map(begin).collect();
+        let outcomes: Vec<Result<()>> = begun.into_iter().map(|write| write.join().unwrap()).collect();
+        outcomes.into_iter().collect()
+    }
+
     fn sync(&self) -> Result<()> {
         let outcome = self.medium.sync();
         pass_time(&self.in_flight);

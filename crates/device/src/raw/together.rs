@@ -1,0 +1,124 @@
+//! A few reads or writes that are waited for together, on a ring of the calling thread's own.
+//!
+//! One system call begins all of them and returns when all have ended. So whoever waits sleeps once, and no other
+//! thread is woken, where the engine's thread costs both of them a wake-up for each request.
+//!
+//! Invariants:
+//! 1. [`carry_out`] returns only when all that it has pushed has completed; a panic before that aborts the
+//!    process. So the kernel knows of memory only while it is borrowed here, and leaves no request behind for the
+//!    end of the thread, which would cancel it.
+//! 2. No more than [`TRANSFERS_MAX`] entries are on their way, so neither queue overflows.
+
+#![allow(unsafe_code)] // Entries of the ring carry addresses; the kernel writes behind our back.
+
+use std::{cell::RefCell, os::fd::AsRawFd};
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+
+use super::{
+    engine::AbortOnPanic,
+    uring::{Outcome, TRANSFER_BYTES_MAX, enter, make_ring, outcome},
+};
+use crate::{Result, positional::PositionalFile};
+
+/// Requests that are carried out at a time.
+pub(super) const TRANSFERS_MAX: usize = 16;
+
+thread_local! {
+    /// The ring of this thread, once one was wanted; none in it if the system refuses one.
+    static RING: RefCell<Option<Option<IoUring>>> = const { RefCell::new(None) };
+}
+
+/// One request.
+pub(super) struct Transfer<'a> {
+    offset: u64,
+    memory: Memory<'a>,
+}
+
+enum Memory<'a> {
+    Read(&'a mut [u8]),
+    Write(&'a [u8]),
+}
+
+impl<'a> Transfer<'a> {
+    /// Fills `buf` from byte `offset`.
+    pub(super) fn read(offset: u64, buf: &'a mut [u8]) -> Transfer<'a> {
+        Transfer { offset, memory: Memory::Read(buf) }
+    }
+
+    /// Writes `data` at byte `offset`.
+    pub(super) fn write(offset: u64, data: &'a [u8]) -> Transfer<'a> {
+        Transfer { offset, memory: Memory::Write(data) }
+    }
+
+    fn len(&self) -> usize {
+        match &self.memory {
+            Memory::Read(buf) => buf.len(),
+            Memory::Write(data) => data.len(),
+        }
+    }
+
+    fn entry(&mut self, file: &PositionalFile) -> squeue::Entry {
+        let (at, len) = (self.offset, self.len().min(TRANSFER_BYTES_MAX) as u32);
+        let file = types::Fd(file.file.as_raw_fd());
+        match &mut self.memory {
+            Memory::Read(buf) => opcode::Read::new(file, buf.as_mut_ptr(), len).offset(at).build(),
+            Memory::Write(data) => opcode::Write::new(file, data.as_ptr(), len).offset(at).build(),
+        }
+    }
+
+    /// Ends a request that has completed with `result`. What is left is done by ordinary calls.
+    fn end(&mut self, file: &PositionalFile, result: i32) -> Result<()> {
+        let outcome = outcome(result, self.len());
+        let offset = self.offset;
+        match (outcome, &mut self.memory) {
+            (Outcome::Done, _) => Ok(()),
+            (Outcome::Rest(done), memory) => {
+                let from = done / file.io_align as usize * file.io_align as usize;
+                match memory {
+                    Memory::Read(buf) => file.read_exact_at(offset + from as u64, &mut buf[from..]),
+                    Memory::Write(data) => file.write_at(offset + from as u64, &data[from..]),
+                }
+            }
+            (Outcome::Failed(errno), Memory::Read(_)) => Err(file.read_error(offset, errno.into())),
+            (Outcome::Failed(errno), Memory::Write(_)) => Err(file.write_error(offset, errno.into())),
+        }
+    }
+}
+
+/// Does all `transfers`, at most [`TRANSFERS_MAX`], in any order, and waits for all. None, and nothing is done, if
+/// the system refuses rings.
+///
+/// # Errors
+/// The first failure in the order of the transfers.
+pub(super) fn carry_out(file: &PositionalFile, transfers: Vec<Transfer<'_>>) -> Option<Result<()>> {
+    RING.with_borrow_mut(|ring| {
+        let ring = ring.get_or_insert_with(|| make_ring(TRANSFERS_MAX as u32).ok()).as_mut()?;
+        Some(carry_out_on(ring, file, transfers))
+    })
+}
+
+fn carry_out_on(ring: &mut IoUring, file: &PositionalFile, mut transfers: Vec<Transfer<'_>>) -> Result<()> {
+    assert!(transfers.len() <= TRANSFERS_MAX, "invariant 2: {} requests", transfers.len());
+    let abort = AbortOnPanic;
+    for (number, transfer) in transfers.iter_mut().enumerate() {
+        let entry = transfer.entry(file).user_data(number as u64);
+        // SAFETY: the entry's memory is what the transfer borrows, mutably where the kernel writes, and its length
+        // at most that of the memory. By invariant 1 it stays borrowed, and nobody looks at it, until the kernel
+        // has given it back.
+        let pushed = unsafe { ring.submission().push(&entry) };
+        pushed.expect("invariant 2: the submission queue has room");
+    }
+    let mut results = vec![None; transfers.len()];
+    while results.contains(&None) {
+        enter(ring, results.iter().filter(|result| result.is_none()).count());
+        let completed: Vec<cqueue::Entry> = ring.completion().collect();
+        for entry in completed {
+            let result = results[entry.user_data() as usize].replace(entry.result());
+            assert_eq!(result, None, "a request completes once");
+        }
+    }
+    drop(abort);
+    let mut ended = transfers.iter_mut().zip(results.into_iter().flatten());
+    ended.try_for_each(|(transfer, result)| transfer.end(file, result))
+}
