@@ -442,8 +442,8 @@ pub(crate) fn gap(page: &[u8]) -> (usize, usize) {
 }
 
 /// Copies a node as [`NodeMut::compact`] would leave it, in one pass, so that an image of it compresses well.
-/// Cells that follow each other in the page already, as
-/// they do in one that came from a device, are copied together.
+/// Cells that follow each other in the page already, as they do in one that came from a device, are copied
+/// together.
 pub(crate) fn copy_tidied(page: &[u8], out: &mut [u8]) {
     let node = Node::new(page);
     let low = page.len() - TRAILER_BYTES - SLOT * node.count();

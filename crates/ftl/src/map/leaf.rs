@@ -29,8 +29,8 @@ use crate::{
     Seq,
     addr::{CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},
     format::{
-        COLUMNS, Extent, Flaw, LEAF_HEADER_BYTES, LEAF_PADDING, LEAF_ROWS_MAX, Live, MapLeafRaw,
-        ROW_BYTES_MAX,
+        COLUMNS, Extent, Flaw, LEAF_BYTES_MAX, LEAF_HEADER_BYTES, LEAF_PADDING, LEAF_ROWS_MAX, Live,
+        MapLeafRaw, ROW_BYTES_MAX,
     },
 };
 
@@ -443,7 +443,7 @@ fn encode(columns: &Columns, len: usize, starts: [&[u8]; 2], rest: [&[u8]; 2], r
 fn check_shape(bytes: &[u8]) -> Result<(), Flaw> {
     let (raw, columns) = MapLeafRaw::ref_from_prefix(bytes).map_err(|_| "map leaf is too short")?;
     let len = usize::from(raw.len.get());
-    if len > ROWS_MAX || raw.width.iter().any(|width| *width > 8) {
+    if len > ROWS_MAX || raw.width.iter().any(|width| *width > 8) || bytes.len() > LEAF_BYTES_MAX {
         return Err("map leaf with too many or too wide rows");
     }
     let start_bytes = usize::from(raw.width[START]);
@@ -563,6 +563,12 @@ mod tests {
         for len in 0..leaf.bytes().len() {
             assert!(verify(&leaf.bytes()[..len]).is_err(), "{len} bytes");
         }
+        // As many rows as there may be, each as wide as numbers are: more than memory is taken for.
+        let raw =
+            MapLeafRaw { base: [0.into(); COLUMNS], span: 0.into(), len: 128.into(), width: [8; COLUMNS] };
+        let mut widest = raw.as_bytes().to_vec();
+        widest.resize(LEAF_HEADER_BYTES + 128 * 8 * COLUMNS + LEAF_PADDING, 0);
+        assert!(verify(&widest).is_err());
     }
 
     proptest! {
