@@ -132,58 +132,83 @@ impl Store {
     }
 
     /// Reads the chunks of pinned `extents`, verifies each, and passes what of it belongs to its extent to
-    /// `take`. Between chunks that are read at once lie at most `gap` bytes.
+    /// `take`. Between chunks that are read at once lie at most `gap` bytes. Fails with the first of them that is
+    /// damaged, in their order.
     fn read_extents(
         &self,
         extents: &[(Lba, Extent)],
         gap: usize,
         mut take: impl FnMut(Lba, &[u8]),
     ) -> Result<()> {
+        let mut outcome = Ok(());
+        self.read_each(extents, gap, |(lba, _), stored| match stored {
+            Ok(stored) => take(*lba, stored),
+            Err(error) if outcome.is_ok() => outcome = Err(error),
+            Err(_) => {}
+        });
+        outcome
+    }
+
+    /// As [`Store::read_extents`], and goes on behind damage: `take` gets what belongs to each extent, or why
+    /// not. What cannot be read together is read alone, as it may be another's, or lie between them.
+    pub(crate) fn read_each(
+        &self,
+        extents: &[(Lba, Extent)],
+        gap: usize,
+        mut take: impl FnMut(&(Lba, Extent), Result<&[u8]>),
+    ) {
         let mut rest = extents;
         while !rest.is_empty() {
             let runs = runs(&mut rest, gap);
-            for (run, chunks) in runs.iter().zip(self.read_runs(&runs)?) {
-                for (lba, extent) in run.extents {
+            let Ok(read) = self.read_runs(&runs) else {
+                for found in runs.iter().flat_map(|run| run.extents) {
+                    let (_, Extent { phys, stored, .. }) = found;
+                    match self.read_bytes(phys.segment, phys.offset(), usize::from(*stored)) {
+                        Ok(chunk) => take(found, self.part_of(&found.1, &chunk)),
+                        Err(error) => take(found, Err(error)),
+                    }
+                }
+                continue;
+            };
+            for (run, chunks) in runs.iter().zip(read) {
+                for found in run.extents {
+                    let (_, extent) = found;
                     let chunk = &chunks[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
-                    self.verify(extent, chunk)?;
-                    take(*lba, &chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()]);
+                    take(found, self.part_of(extent, chunk));
                 }
             }
         }
-        Ok(())
+    }
+
+    /// What of `chunk`, as read, belongs to `extent`, if it is what was written.
+    fn part_of<'a>(&self, extent: &Extent, chunk: &'a [u8]) -> Result<&'a [u8]> {
+        self.verify(extent, chunk)?;
+        Ok(&chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()])
     }
 
     /// See [`crate::Ftl::read_sectors`].
     pub(crate) fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
         let mut read = Vec::with_capacity(lbas.len());
-        self.visit_sectors(lbas, self.space.block_bytes, |lba, sector| read.push((lba, *sector)))?;
+        let pinned = self.pin_each(lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect())?;
+        self.read_extents(&pinned.extents, self.space.block_bytes, |lba, stored| {
+            read.push((lba, sector_of(stored)));
+        })?;
         read.sort_unstable_by_key(|(lba, _)| *lba);
         Ok(read)
     }
 
-    /// See [`crate::Ftl::visit_sectors`]. Between two that are read together lie at most `gap` bytes.
+    /// See [`crate::Ftl::visit_sectors`].
     pub(crate) fn visit_sectors(
         &self,
         lbas: &[Lba],
-        gap: usize,
-        mut visit: impl FnMut(Lba, &[u8; SECTOR]),
+        mut visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
     ) -> Result<()> {
-        let mut kept = Vec::new();
-        for lbas in lbas.chunks(LOOKS_MAX) {
-            kept.extend(self.fault_ahead(|map| map.absent_of(lbas))?);
-        }
-        let mut pinned = Pinned { store: self, extents: Vec::with_capacity(lbas.len()) };
-        let sectors = lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect();
-        self.visit_extents_of_each(sectors, |_, lba, extent| {
-            self.pin(extent.phys.segment);
-            pinned.extents.push((lba, extent));
-        })?;
-        pinned.sort_by_place();
-        self.read_extents(&pinned.extents, gap, |lba, stored| {
-            let mut sector = [0; SECTOR];
-            sector[..stored.len()].copy_from_slice(stored);
-            visit(lba, &sector);
-        })
+        let pinned = self.pin_each(lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect())?;
+        self.read_each(&pinned.extents, NEAR_BYTES, |(lba, _), stored| match stored {
+            Ok(stored) => visit(*lba, Ok(&sector_of(stored))),
+            Err(error) => visit(*lba, Err(error)),
+        });
+        Ok(())
     }
 
     /// See [`crate::Ftl::read_mapped`].
@@ -206,6 +231,21 @@ impl Store {
         pinned.sort_by_place();
         self.read_extents(&pinned.extents, GAP_BYTES, |lba, stored| mapped.put(lba, stored))?;
         Ok(mapped)
+    }
+
+    /// Pins all extents in `ranges`, in the order in which they lie on the device.
+    pub(crate) fn pin_each(&self, ranges: Vec<Range<u64>>) -> Result<Pinned<'_>> {
+        let mut kept = Vec::new();
+        for ranges in ranges.chunks(LOOKS_MAX) {
+            kept.extend(self.fault_ahead(|map| map.absent_of(ranges.iter().map(|range| range.start)))?);
+        }
+        let mut pinned = Pinned { store: self, extents: Vec::with_capacity(ranges.len()) };
+        self.visit_extents_of_each(ranges, |_, lba, extent| {
+            self.pin(extent.phys.segment);
+            pinned.extents.push((lba, extent));
+        })?;
+        pinned.sort_by_place();
+        Ok(pinned)
     }
 
     /// Pins the first `extents_max` extents in `range`.
@@ -296,6 +336,13 @@ impl Store {
             reason: "checksum does not match".into(),
         })
     }
+}
+
+/// A sector with its trailing zeros, of which `stored` is stored.
+fn sector_of(stored: &[u8]) -> [u8; SECTOR] {
+    let mut sector = [0; SECTOR];
+    sector[..stored.len()].copy_from_slice(stored);
+    sector
 }
 
 /// Extents whose chunks lie in one run of a segment.
