@@ -3,6 +3,9 @@
 //! A read holds the map's lock only while it collects and pins. It verifies every chunk that it
 //! touches, whole, before it copies any byte of it. Chunks that do not lie in one run are read at the same
 //! time. What is mapped but not in the log's memory yet is waited for: its writer is filling its room (`copies`).
+//!
+//! What lies on the device just as it was asked for, as large batches of whole pages do, is read to where it is
+//! wanted and verified there. Where that fails, the memory is cleared: bytes that were not verified are never seen.
 
 use std::{cell::Cell, ops::Range};
 
@@ -120,6 +123,10 @@ impl Store {
             return Err(Error::BadRange { lba, len: buf.len() as u64 });
         };
         let pinned = self.pin_some(lba.0..end, usize::MAX)?;
+        if let Some(start) = self.start_of_image(lba, &pinned.extents, buf) {
+            let read = self.read_image(start, &pinned.extents, buf);
+            return read.inspect_err(|_| buf.fill(0));
+        }
         let mut filled = 0;
         self.read_extents(&pinned.extents, 0, |at, stored| {
             let start = (at.0 - lba.0) as usize * SECTOR;
@@ -129,6 +136,39 @@ impl Store {
         })?;
         buf[filled..].fill(0);
         Ok(())
+    }
+
+    /// Where `extents`, read from `lba` on, begin on the device, if it holds them just as they belong into `buf`,
+    /// and can put them there.
+    fn start_of_image(&self, lba: Lba, extents: &[(Lba, Extent)], buf: &[u8]) -> Option<u64> {
+        let first = extents.first()?.1.phys;
+        let (segment, offset) = (first.segment, first.offset());
+        let mut bytes = 0;
+        let is_image = extents.iter().all(|(at, extent)| {
+            let follows = at.0 == lba.0 + (bytes / SECTOR) as u64
+                && extent.phys.segment == segment
+                && extent.phys.offset() == offset + bytes
+                && extent.is_whole_chunk();
+            bytes += usize::from(extent.stored);
+            follows
+        });
+        let is_on_grid = [offset, buf.len()].iter().all(|at| at.is_multiple_of(self.space.block_bytes))
+            && buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN);
+        let can_be =
+            is_image && bytes == buf.len() && is_on_grid && self.is_on_device(segment, offset + bytes);
+        can_be.then(|| self.device_offset(segment, offset))
+    }
+
+    /// Fills `buf` with pinned `extents` from byte `start` of the device on, and verifies them. On an error bytes may
+    /// be in `buf` that were not verified.
+    fn read_image(&self, start: u64, extents: &[(Lba, Extent)], buf: &mut [u8]) -> Result<()> {
+        self.device.read_at(start, buf)?;
+        let mut rest = &*buf;
+        extents.iter().try_for_each(|(_, extent)| {
+            let (chunk, behind) = rest.split_at(extent.stored.into());
+            rest = behind;
+            self.verify(extent, chunk)
+        })
     }
 
     /// Reads the chunks of pinned `extents`, verifies each, and passes what of it belongs to its extent to
