@@ -119,7 +119,7 @@ impl Store {
                 at,
                 reason: reason.into(),
             }),
-            Slot::Newer(_) | Slot::UnknownFeatures(_) => Err(Error::Corrupt {
+            Slot::Newer { .. } | Slot::UnknownFeatures(_) => Err(Error::Corrupt {
                 what: format!("{}, superblock", self.device.name()),
                 at,
                 reason: "not the version that was opened".into(),
