@@ -9,6 +9,7 @@ use lacuna_engine::{Direction, Error, RowStats, Store, StoreOptions, TableOption
 use crate::{
     Footprint, Measured,
     linkbench::{Db, DbError, DbResult, Table, Txn, Visit},
+    page_traffic::PageTraffic,
 };
 
 /// A store of the engine with the tables of LinkBench.
@@ -69,6 +70,10 @@ impl Measured for EngineDb {
 
     fn footprint(&self) -> Result<Footprint> {
         footprint(&self.store)
+    }
+
+    fn page_traffic(&self) -> Result<Option<PageTraffic>> {
+        Ok(Some(PageTraffic::of(&self.store)?))
     }
 }
 

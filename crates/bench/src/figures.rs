@@ -4,7 +4,8 @@ use lacuna_engine::RowStats;
 use serde::Serialize;
 
 use crate::{
-    Summary, latencies::as_object, requesters::Requested, row_compression, side_by_side::SideBySide,
+    Summary, latencies::as_object, page_traffic::PageTraffic, requesters::Requested, row_compression,
+    side_by_side::SideBySide,
 };
 
 /// Figures of one run.
@@ -29,6 +30,9 @@ pub struct Figures {
     pub device_bytes_written: u64,
     /// Processor time of the whole process over the same, and of a server's on the same machine.
     pub cpu_seconds: f64,
+    /// Pages that our engine read and wrote over the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pages: Option<PageTraffic>,
     /// Latencies by operation, retries included.
     #[serde(serialize_with = "as_object")]
     pub ops: Vec<(&'static str, Summary)>,
@@ -60,6 +64,7 @@ impl Figures {
             store_bytes: requested.footprint.store_bytes,
             device_bytes_written: requested.device_bytes_written,
             cpu_seconds: requested.cpu_seconds,
+            pages: requested.pages,
             ops: requested.latencies.summaries(names),
             row_compression: None,
             violation: violation.map(|violation| format!("{violation:#}")),

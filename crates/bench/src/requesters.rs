@@ -9,7 +9,7 @@ use std::{
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{latencies::Latencies, progress::Progress};
+use crate::{latencies::Latencies, page_traffic::PageTraffic, progress::Progress};
 
 /// Room that a database takes and traffic that it caused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,11 @@ pub trait Measured: Sync {
 
     /// Sizes and traffic.
     fn footprint(&self) -> Result<Footprint>;
+
+    /// Pages read and written so far, where our engine keeps the data.
+    fn page_traffic(&self) -> Result<Option<PageTraffic>> {
+        Ok(None)
+    }
 
     /// Processor time in seconds of other processes that do the database's work, since any moment.
     fn server_cpu_seconds(&self) -> f64 {
@@ -84,6 +89,8 @@ pub(crate) struct Requested {
     pub cpu_seconds: f64,
     /// Bytes that reached the device over the same.
     pub device_bytes_written: u64,
+    /// Pages read and written over the same.
+    pub pages: Option<PageTraffic>,
     /// After settling.
     pub footprint: Footprint,
     /// Transactions that lost and were run again.
@@ -125,7 +132,7 @@ pub(crate) fn run<R: Requester>(
             let requesters: Vec<_> =
                 (0..u64::from(plan.requesters)).map(|number| scope.spawn(move || work(number))).collect();
             wait_unless_stopped(&phase, plan.warmup, || true);
-            let before = database.footprint()?;
+            let (before, pages_before) = (database.footprint()?, database.page_traffic()?);
             let (start, cpu_start) = (Instant::now(), cpu_seconds() + database.server_cpu_seconds());
             let warm = phase.compare_exchange(WARMING, MEASURED, Relaxed, Relaxed).is_ok();
             if warm {
@@ -147,6 +154,7 @@ pub(crate) fn run<R: Requester>(
                 seconds,
                 cpu_seconds: cpu_seconds() + database.server_cpu_seconds() - cpu_start,
                 device_bytes_written: footprint.device_written_bytes - before.device_written_bytes,
+                pages: database.page_traffic()?.zip(pages_before).map(|(after, before)| after - before),
                 footprint,
                 retries,
             })

@@ -1,6 +1,6 @@
 //! Read-ahead: the leaves that a scan is about to visit are read, verified and decompressed in the background.
 //!
-//! A scan that has gone from leaf to leaf twice names those that follow in the same parent, and a thread brings
+//! A scan that has gone from leaf to leaf four times names those that follow in the same parent, and a thread brings
 //! them into the pool. Without threads [`crate::Store::step`] does.
 //!
 //! Invariants:
@@ -63,11 +63,11 @@ impl Run {
     }
 
     /// Which of the leaves that follow should be named, the next one being 0. Most scans end soon: the first
-    /// two leaves ask for nothing, later ones for ever more.
+    /// four leaves ask for nothing, later ones for ever more.
     pub(crate) fn wish(&mut self) -> Range<usize> {
         let ahead = match self.steps {
-            0 | 1 => 0,
-            steps => LEAVES_MAX.min(1 << (steps - 1).min(8)),
+            0..=3 => 0,
+            steps => LEAVES_MAX.min(1 << (steps - 3).min(8)),
         };
         let is_due = std::mem::take(&mut self.is_new_leaf) && self.named <= ahead / 2;
         if is_due { self.named..ahead } else { 0..0 }
@@ -143,7 +143,7 @@ mod tests {
             run.step();
         }
         let first = asked[0];
-        assert_eq!(first, 3);
+        assert_eq!(first, 5);
         assert_eq!(asked, (first..first + asked.len()).collect::<Vec<_>>());
         assert!(asked.last().is_some_and(|last| (20..20 + LEAVES_MAX).contains(last)), "{asked:?}");
     }

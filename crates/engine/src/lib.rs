@@ -70,6 +70,7 @@ mod poison;
 mod pool;
 mod recovery;
 mod row;
+mod scratch;
 mod signal;
 mod space;
 mod store;

@@ -5,18 +5,18 @@
 //! up, so a page's changes appear in the log in the order in which they were made (invariant of
 //! replay by page LSN).
 
-use crate::{core::Core, error::Result, ids::Lsn, ops::PageOp, pool::WriteGuard, row};
+use crate::{core::Core, error::Result, ids::Lsn, ops::PageOp, pool::WriteGuard, row, scratch::Scratch};
 
 /// A mini-transaction in the making. Dropping it uncommitted after an operation is a bug: the
 /// changed pages say so when their guards meet the next commit.
 #[must_use]
 pub(crate) struct Mtr {
-    ops: Vec<u8>,
+    ops: Scratch,
 }
 
 impl Mtr {
     pub(crate) fn new() -> Mtr {
-        Mtr { ops: Vec::new() }
+        Mtr { ops: Scratch::new() }
     }
 
     /// Applies `op` to a latched page and records it.

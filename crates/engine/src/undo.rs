@@ -46,6 +46,7 @@ use crate::{
     ops::{self, PageKind, PageOp},
     overflow::Reference,
     pool::{ReadGuard, WriteGuard},
+    scratch::Scratch,
     space::Space,
 };
 
@@ -285,7 +286,7 @@ impl UndoLog {
         };
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         record.previous = UndoPtr(u64_at(&first, RECORD));
-        let mut bytes = Vec::new();
+        let mut bytes = Scratch::new();
         if let Some(link) = &link {
             link.encode(&mut bytes);
         }

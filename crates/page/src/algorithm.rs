@@ -1,5 +1,10 @@
 use std::{fmt, str::FromStr};
 
+/// An image that takes more than this share of its page shrank little.
+const LITTLE: (usize, usize) = (3, 4);
+/// LZ4's level for a page that shrank little.
+const HASTY: i32 = -8;
+
 /// How the body of a page is transformed. The numbers are on disk and never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -63,8 +68,9 @@ impl FromStr for Algorithm {
 
 /// An algorithm and how hard it tries.
 ///
-/// Level 0 is what suits pages that are compressed at every flush: the fast end of each algorithm.
-/// Others: `none` has none. `lz4`: 1 is 0, negative ones trade ratio for speed (`-level` is LZ4's
+/// Level 0 is what suits pages that are compressed at every flush: the fast end of each algorithm, and by
+/// [`Codec::after`] less of it for pages that hardly shrink.
+/// Others: `none` has none. `lz4`: 1 is LZ4's default, negative ones trade ratio for speed (`-level` is LZ4's
 /// acceleration), 2 to 12 are LZ4HC. `zstd`: -7 to 22 as zstd counts them, but 0 is 1. Readers need
 /// no level. Levels beyond a range are taken as its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +84,17 @@ pub struct Codec {
 impl Codec {
     /// Pages as they are.
     pub const PLAIN: Codec = Codec { algorithm: Algorithm::None, level: 0 };
+
+    /// The codec for a page whose last image took `image_bytes`. At level 0, LZ4 looks less hard for matches where
+    /// it found few: there it takes longest and gains least.
+    #[must_use]
+    pub fn after(self, image_bytes: usize, page_bytes: usize) -> Codec {
+        let shrank_little = image_bytes * LITTLE.1 > page_bytes * LITTLE.0;
+        match self {
+            Codec { algorithm: Algorithm::Lz4, level: 0 } if shrank_little => Codec { level: HASTY, ..self },
+            _ => self,
+        }
+    }
 
     /// `algorithm` at its default level.
     pub fn fast(algorithm: Algorithm) -> Codec {
@@ -97,5 +114,23 @@ mod tests {
         }
         assert!("LZ4".parse::<Algorithm>().is_err());
         assert!(Algorithm::try_from(3).is_err());
+    }
+
+    #[test]
+    fn only_lz4_left_alone_tries_less_hard_and_only_where_little_is_gained() {
+        let lz4 = |level| Codec { algorithm: Algorithm::Lz4, level };
+        let zstd = Codec::fast(Algorithm::Zstd);
+        for (codec, image_bytes, want) in [
+            (lz4(0), 0, lz4(0)),
+            (lz4(0), 12 << 10, lz4(0)),
+            (lz4(0), (12 << 10) + 1, lz4(HASTY)),
+            (lz4(0), 16 << 10, lz4(HASTY)),
+            (lz4(1), 16 << 10, lz4(1)),
+            (lz4(-2), 16 << 10, lz4(-2)),
+            (zstd, 16 << 10, zstd),
+            (Codec::PLAIN, 16 << 10, Codec::PLAIN),
+        ] {
+            assert_eq!(codec.after(image_bytes, 16 << 10), want, "{codec:?} {image_bytes}");
+        }
     }
 }

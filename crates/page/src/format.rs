@@ -107,6 +107,7 @@ pub struct Meta {
 ///
 /// # Panics
 /// When `page` is shorter than a header.
+#[inline]
 pub fn read_meta(page: &[u8]) -> Meta {
     let (header, _) = Header::read_from_prefix(page).expect("a page is longer than its header");
     header.meta()
@@ -116,6 +117,7 @@ pub fn read_meta(page: &[u8]) -> Meta {
 ///
 /// # Panics
 /// When the length of `page` is not a page size.
+#[inline]
 pub fn write_meta(page: &mut [u8], meta: &Meta) {
     let header = Header::of_frame(meta, page.len());
     page[..HEADER_BYTES].copy_from_slice(header.as_bytes());

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::{load::Loaded, mix::Operation};
 use crate::{
     figures::{self, Figures},
+    page_traffic,
     requesters::Requested,
     row_compression,
     side_by_side::{self, SideBySide},
@@ -69,6 +70,7 @@ pub fn comparison(runs: &[RunReport]) -> String {
     figures::add_room(&mut table, |run| &run.figures);
     table.row("written to the device per request, KB", 2, |run| run.device_bytes_written_per_op / 1e3);
     table.row("processor time per request, us", 1, per_request);
+    page_traffic::add_rows(&mut table, |run| run.requests, |run| run.figures.pages);
     row_compression::add_rows(&mut table, |run| run.figures.row_compression);
     table.row("transactions run again", 0, |run| run.retries as f64);
     for (operation, name) in Operation::names().enumerate() {
@@ -88,6 +90,7 @@ mod tests {
             latencies: Latencies::new(Operation::COUNT),
             seconds: 2.0,
             cpu_seconds: 1.0,
+            pages: None,
             device_bytes_written: 10,
             footprint: Footprint { allocated_bytes, ..Footprint::default() },
             retries: 0,

@@ -14,6 +14,7 @@ use crate::{
     Footprint, Measured,
     engine::{classify, create_tables, footprint, open_tables},
     linkbench::{DbError, DbResult},
+    page_traffic::PageTraffic,
 };
 
 /// A store with the tables of the benchmark.
@@ -68,6 +69,10 @@ impl Measured for Database {
 
     fn footprint(&self) -> Result<Footprint> {
         footprint(&self.store)
+    }
+
+    fn page_traffic(&self) -> Result<Option<PageTraffic>> {
+        Ok(Some(PageTraffic::of(&self.store)?))
     }
 }
 

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::mix::Operation;
 use crate::{
     figures::{self, Figures},
+    page_traffic,
     requesters::Requested,
     row_compression,
     side_by_side::{self, SideBySide},
@@ -71,6 +72,7 @@ pub fn comparison(runs: &[RunReport]) -> String {
     figures::add_room(&mut table, |run| &run.figures);
     table.row("written per transaction, KB", 2, |run| run.device_bytes_written_per_transaction / 1e3);
     table.row("processor time per transaction, us", 1, per_transaction);
+    page_traffic::add_rows(&mut table, |run| run.transactions, |run| run.figures.pages);
     row_compression::add_rows(&mut table, |run| run.figures.row_compression);
     table.row("transactions run again", 0, |run| run.retries as f64);
     for (operation, name) in Operation::names().enumerate() {
@@ -100,6 +102,7 @@ mod tests {
             latencies,
             seconds: 2.0,
             cpu_seconds: 1.0,
+            pages: None,
             device_bytes_written: 1000,
             footprint: Footprint::default(),
             retries: 3,

@@ -92,6 +92,14 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// The leaf of `key`, latched exclusively, if it is `page`, in memory, and has the key: a key is in one leaf only,
+    /// so where it is found is where a descent would end.
+    pub(crate) fn leaf_again(self, page: PageNo, key: &[u8]) -> Option<WriteGuard> {
+        let page = self.core.pool.write_in_memory(self.space, page)?;
+        let is_leaf = ops::kind(&page) == Some(PageKind::Node) && Node::new(&page).is_leaf();
+        (is_leaf && Node::new(&page).search(key).is_ok()).then_some(page)
+    }
+
     fn read_child(self, parent: Node<'_>, slot: usize) -> Result<ReadGuard> {
         let number = parent.child(slot);
         let child = self.core.pool.read(self.space, number)?;

@@ -16,6 +16,9 @@
 //! 3. Where the place cannot write a page atomically, an image is synced in the doublewrite file
 //!    before the page is overwritten.
 //! 4. The control file names a checkpoint before the log behind it is given up.
+//! 5. A job writes those of its pages that are dirty since before the log offset that it names. Whoever wants
+//!    all changes up to an offset on the device names that one; what was written since, and changed again, has no
+//!    part in it.
 //!
 //! No latch is held while a page is compressed and written, and none is waited for: a page that is being
 //! changed is left for the next round. Only rewriting (`rewrite.rs`) takes pages as others do; nobody waits
@@ -24,6 +27,7 @@
 mod doublewrite;
 mod rewrite;
 mod room;
+mod stats;
 mod write;
 
 use std::{
@@ -31,7 +35,7 @@ use std::{
     mem,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc,
     },
     time::{Duration, Instant},
@@ -47,6 +51,7 @@ pub(crate) use doublewrite::fuzz_doublewrite;
 pub(crate) use doublewrite::restore;
 pub(crate) use rewrite::Rewrite;
 pub(crate) use room::{history_bytes, log_bytes};
+pub use stats::FlushStats;
 use write::Writer;
 
 use crate::{
@@ -60,32 +65,17 @@ use crate::{
 };
 use doublewrite::DoublewriteFile;
 use room::Room;
+use stats::{Cause, Counters};
 
 /// Pages in a job, at most.
 const JOB_PAGES: usize = 32;
 /// Pages that a round of the producer asks for, at most.
 const ROUND_PAGES: usize = 512;
+/// Share of the log behind which a page is flushed for its oldest change. The later that is, the more changes of a
+/// page go with one image; but from 7/8 on writers wait, and the checkpoint follows by sixteenths.
+const LOG_SHARE: (u64, u64) = (3, 4);
 /// How often the producer looks around when nobody wakes it.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(20);
-
-/// Counters of flushing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlushStats {
-    /// Pages written.
-    pub pages: u64,
-    /// Bytes of their images.
-    pub image_bytes: u64,
-    /// Batches they were written in.
-    pub batches: u64,
-    /// Holes punched because an image became shorter.
-    pub punches: u64,
-    /// Bytes written to the doublewrite file.
-    pub doublewrite_bytes: u64,
-    /// Times a writer waited for the log or the pool.
-    pub throttled: u64,
-    /// Checkpoints.
-    pub checkpoints: u64,
-}
 
 /// State of flushing and checkpoints.
 pub(crate) struct Flush {
@@ -126,10 +116,18 @@ impl Queue {
     }
 }
 
+/// Pages that are to be written if they still are dirty since before `before`: one that was written meanwhile, and
+/// changed again, is not due any more.
+pub(crate) struct Due {
+    frames: Vec<Arc<Frame>>,
+    before: Lsn,
+    cause: Cause,
+}
+
 /// What a consumer does in one go.
 pub(crate) enum Work {
-    /// Writes those of these pages that are dirty.
-    Flush(Vec<Arc<Frame>>),
+    /// Writes pages that are due.
+    Flush(Due),
     /// Writes pages anew that did not change.
     Rewrite(Rewrite),
 }
@@ -138,9 +136,9 @@ impl Work {
     /// The pages that were written anew. A failure has poisoned the store.
     fn carry_out(self, core: &Core, writer: &mut Writer) -> Result<u64> {
         match self {
-            Work::Flush(frames) => {
-                let written = writer.write(core, &frames);
-                core.pool.take_back(frames);
+            Work::Flush(due) => {
+                let written = writer.write(core, &due);
+                core.pool.take_back(due.frames);
                 written.map(|()| 0)
             }
             Work::Rewrite(rewrite) => writer.rewrite(core, rewrite),
@@ -153,17 +151,6 @@ struct Job {
     work: Work,
     /// Who waits for its end. For the others the store's poison says all there is to say.
     ended: Option<mpsc::Sender<Result<u64>>>,
-}
-
-#[derive(Default)]
-pub(crate) struct Counters {
-    pages: AtomicU64,
-    image_bytes: AtomicU64,
-    batches: AtomicU64,
-    punches: AtomicU64,
-    doublewrite_bytes: AtomicU64,
-    throttled: AtomicU64,
-    checkpoints: AtomicU64,
 }
 
 impl Flush {
@@ -190,17 +177,7 @@ impl Flush {
     }
 
     pub(crate) fn stats(&self) -> FlushStats {
-        let c = &self.counters;
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        FlushStats {
-            pages: get(&c.pages),
-            image_bytes: get(&c.image_bytes),
-            batches: get(&c.batches),
-            punches: get(&c.punches),
-            doublewrite_bytes: get(&c.doublewrite_bytes),
-            throttled: get(&c.throttled),
-            checkpoints: get(&c.checkpoints),
-        }
+        self.counters.stats()
     }
 
     pub(crate) fn writes_twice(&self) -> bool {
@@ -256,8 +233,8 @@ impl Core {
             let _ = self.look_at_room();
             for work in self.due_work() {
                 let refused = self.submit(Job { work, ended: None });
-                if let Err(Job { work: Work::Flush(frames), .. }) = refused {
-                    self.pool.take_back(frames); // it is time to stop
+                if let Err(Job { work: Work::Flush(due), .. }) = refused {
+                    self.pool.take_back(due.frames); // it is time to stop
                 }
             }
             if self.checkpoint_is_due() && self.checkpoint().is_ok() {
@@ -279,19 +256,20 @@ impl Core {
     /// What should be flushed now: pages that eviction wants, pages whose changes keep too much log,
     /// and the oldest ones when too many are dirty.
     fn due_work(&self) -> Vec<Work> {
-        let mut frames = self.pool.take_wanted();
-        let log_half = self.options.log_bytes / 2;
         let next = self.log.next();
-        if self.log.used_bytes() > log_half {
-            frames.extend(self.pool.dirty.oldest_pages(Lsn(next.0.saturating_sub(log_half)), ROUND_PAGES));
+        let mut all = into_work(self.pool.take_wanted(), next, Cause::Eviction);
+        let log_kept = self.options.log_bytes / LOG_SHARE.1 * LOG_SHARE.0;
+        if self.log.used_bytes() > log_kept {
+            let before = Lsn(next.0.saturating_sub(log_kept));
+            all.extend(into_work(self.pool.dirty.oldest_pages(before, ROUND_PAGES), before, Cause::Log));
         }
         let dirty = self.pool.dirty.dirty_bytes();
         let dirty_max = self.flush.room.dirty_bytes_max as usize;
         if dirty > dirty_max {
             let pages = ((dirty - dirty_max) / (16 << 10) + 1).min(ROUND_PAGES);
-            frames.extend(self.pool.dirty.oldest_pages(next, pages));
+            all.extend(into_work(self.pool.dirty.oldest_pages(next, pages), next, Cause::Dirty));
         }
-        into_work(frames)
+        all
     }
 
     /// Queues a job; gives it back when nobody is going to do it.
@@ -369,7 +347,8 @@ impl Core {
         self.log.reach(until, Until::Flushed)?;
         loop {
             self.poison.check()?;
-            self.carry_out(into_work(self.pool.dirty.oldest_pages(until, ROUND_PAGES)))?;
+            let frames = self.pool.dirty.oldest_pages(until, ROUND_PAGES);
+            self.carry_out(into_work(frames, until, Cause::Asked))?;
             if self.pool.dirty.oldest().is_none_or(|oldest| oldest >= until) {
                 break;
             }
@@ -396,7 +375,7 @@ impl Core {
         let sync = !self.place.props().ordered;
         self.control.write(root, sync).map_err(|e| self.poison.set(e))?;
         self.log.truncate(start)?;
-        self.flush.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.flush.counters.checkpointed();
         Ok(())
     }
 
@@ -411,7 +390,7 @@ impl Core {
         if !is_tight() {
             return Ok(());
         }
-        self.flush.counters.throttled.fetch_add(1, Ordering::Relaxed);
+        self.flush.counters.throttled();
         let mut seen = self.flush.queue.lock().progress;
         while is_tight() {
             self.poison.check()?;
@@ -439,13 +418,12 @@ impl Core {
     }
 }
 
-fn into_work(mut frames: Vec<Arc<Frame>>) -> Vec<Work> {
+fn into_work(mut frames: Vec<Arc<Frame>>, before: Lsn, cause: Cause) -> Vec<Work> {
     frames.sort_by_key(|frame| frame.id);
-    frames.dedup_by_key(|frame| frame.id);
     let mut all = Vec::new();
     while !frames.is_empty() {
         let rest = frames.split_off(frames.len().min(JOB_PAGES));
-        all.push(Work::Flush(mem::replace(&mut frames, rest)));
+        all.push(Work::Flush(Due { frames: mem::replace(&mut frames, rest), before, cause }));
     }
     all
 }
@@ -465,8 +443,9 @@ mod tests {
         let file = MemPlace::new().create("t", StreamHint::Data).expect("create");
         let space = Arc::new(Space::new(TableId(16), file, Layout::of_pages(4096)).expect("space"));
         let rewrite = |pages| Work::Rewrite(Rewrite { space: Arc::clone(&space), pages });
+        let due = Due { frames: Vec::new(), before: Lsn(0), cause: Cause::Asked };
         let mut queue = Queue::default();
-        for work in [rewrite(0..1), rewrite(1..2), Work::Flush(Vec::new())] {
+        for work in [rewrite(0..1), rewrite(1..2), Work::Flush(due)] {
             queue.of(&work).push_back(Job { work, ended: None });
         }
         let order = std::iter::from_fn(|| queue.next()).map(|job| match job.work {

@@ -13,11 +13,11 @@ use std::{ops::Range, sync::Arc};
 
 use lacuna_page::HEADER_BYTES;
 
-use super::{JOB_PAGES, write::Writer};
+use super::{Due, JOB_PAGES, stats::Cause, write::Writer};
 use crate::{
     core::Core,
     error::Result,
-    ids::PageNo,
+    ids::{Lsn, PageNo},
     mtr::Mtr,
     node::Node,
     ops::{self, PageKind, PageOp},
@@ -51,8 +51,9 @@ impl Writer {
                 outdated.push(renew(core, &space, page)?);
             }
         }
-        self.write(core, &outdated)?;
-        Ok(outdated.len() as u64 + recompressed)
+        let count = outdated.len() as u64;
+        self.write(core, &Due { frames: outdated, before: Lsn(u64::MAX), cause: Cause::Asked })?;
+        Ok(count + recompressed)
     }
 
     /// Whether the page has no changes to be flushed, and its image on the device would come out otherwise.

@@ -3,9 +3,9 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use lacuna_device::{AlignedBuf, BatchOp};
-use lacuna_page::{Algorithm, Encoder, PAGE_BYTES_MAX};
+use lacuna_page::{Algorithm, Codec, Encoder, PAGE_BYTES_MAX};
 
-use super::JOB_PAGES;
+use super::{Due, JOB_PAGES, stats::Cause};
 use crate::{
     core::Core,
     error::{Error, Result},
@@ -76,37 +76,43 @@ impl Image {
 }
 
 impl Writer {
-    /// Writes those of `frames` that are dirty and that nobody is changing. A failure poisons the
-    /// store.
-    pub(super) fn write(&mut self, core: &Core, frames: &[Arc<Frame>]) -> Result<()> {
-        assert!(frames.len() <= JOB_PAGES);
-        let mut images = Vec::with_capacity(frames.len());
+    /// Writes those pages that still are due and that nobody is changing. A failure poisons the store.
+    pub(super) fn write(&mut self, core: &Core, due: &Due) -> Result<()> {
+        assert!(due.frames.len() <= JOB_PAGES);
+        let mut images = Vec::with_capacity(due.frames.len());
         let mut used = 0;
         let mut newest = Lsn(0);
-        for frame in frames {
+        for frame in &due.frames {
             // Pages of a table that is gone are never written.
             let Some(space) = core.spaces.get(frame.id.table).and_then(|space| space.flush()) else {
                 continue;
             };
-            let Some((image, lsn)) = self.take(core, frame, space, used) else { continue };
+            let Some((image, lsn)) = self.take(core, due, frame, space, used) else { continue };
             used += image.bytes;
             newest = newest.max(lsn);
             images.push(image);
             if used > BATCH_BYTES {
-                self.write_images(core, &std::mem::take(&mut images), newest)?;
+                self.write_images(core, &std::mem::take(&mut images), newest, due.cause)?;
                 used = 0;
             }
         }
-        self.write_images(core, &images, newest)
+        self.write_images(core, &images, newest, due.cause)
     }
 
     /// Takes a page off the list of dirty ones and makes its image at `start` of the buffer.
-    fn take(&mut self, core: &Core, frame: &Arc<Frame>, space: Use, start: usize) -> Option<(Image, Lsn)> {
+    fn take(
+        &mut self,
+        core: &Core,
+        due: &Due,
+        frame: &Arc<Frame>,
+        space: Use,
+        start: usize,
+    ) -> Option<(Image, Lsn)> {
         if let Some(row) = &space.row {
             let out = &mut self.images[start..start + row.block_bytes];
             let meta = {
                 let page = frame.try_read()?;
-                if !core.pool.dirty.take_off(&page) {
+                if !core.pool.dirty.take_off(&page, due.before) {
                     return None;
                 }
                 out.copy_from_slice(page.block());
@@ -121,22 +127,29 @@ impl Writer {
         }
         {
             let page = frame.try_read()?;
-            if !core.pool.dirty.take_off(&page) {
+            if !core.pool.dirty.take_off(&page, due.before) {
                 return None;
             }
             copy_tidied(&page, &mut self.copy[..space.page_bytes]);
         }
         let lsn = ops::lsn(&self.copy[..space.page_bytes]);
-        let (bytes, is_plain) = self.encode(&space, start);
+        let codec = match due.cause {
+            // Nobody waits for room, and it may be the page's last image for long.
+            Cause::Asked => space.codec(),
+            Cause::Eviction | Cause::Log | Cause::Dirty => {
+                space.codec().after(frame.disk_bytes.load(Ordering::Relaxed) as usize, space.page_bytes)
+            }
+        };
+        let (bytes, is_plain) = self.encode(&space, codec, start);
         Some((Image { frame: frame.clone(), space, start, bytes, is_plain }, lsn))
     }
 
     /// Makes an image of the copied page at `start` of the buffer; returns its length in whole sectors, and
     /// whether it is not compressed.
-    fn encode(&mut self, space: &Space, start: usize) -> (usize, bool) {
+    fn encode(&mut self, space: &Space, codec: Codec, start: usize) -> (usize, bool) {
         let copy = &self.copy[..space.page_bytes];
         let out = &mut self.images[start..start + space.page_bytes];
-        let encoded = self.encoder.encode(copy, space.codec(), SECTOR, out);
+        let encoded = self.encoder.encode(copy, codec, SECTOR, out);
         let bytes = encoded.image_bytes.next_multiple_of(SECTOR);
         (bytes, encoded.algorithm == Algorithm::None)
     }
@@ -145,7 +158,7 @@ impl Writer {
     /// writes it meanwhile.
     pub(super) fn would_change(&mut self, page: &ReadGuard, space: &Space) -> Result<bool> {
         copy_tidied(page, &mut self.copy[..space.page_bytes]);
-        let (bytes, _) = self.encode(space, 0);
+        let (bytes, _) = self.encode(space, space.codec(), 0);
         let on_disk = page.frame.disk_bytes.load(Ordering::Relaxed) as usize;
         if on_disk.next_multiple_of(SECTOR) != bytes {
             return Ok(true);
@@ -155,7 +168,7 @@ impl Writer {
         Ok(*old != self.images[..bytes])
     }
 
-    fn write_images(&self, core: &Core, images: &[Image], newest: Lsn) -> Result<()> {
+    fn write_images(&self, core: &Core, images: &[Image], newest: Lsn, cause: Cause) -> Result<()> {
         if images.is_empty() {
             return Ok(());
         }
@@ -164,17 +177,17 @@ impl Writer {
         }
         core.pool.note_written(newest);
         self.write_out(core, images).map_err(|e| core.poison.set(e))?;
-        let counters = &core.flush.counters;
+        let (mut again, mut bytes) = (0, 0);
         for image in images {
             image.frame.disk_bytes.store(image.bytes as u32, Ordering::Relaxed);
-            counters.image_bytes.fetch_add(image.bytes as u64, Ordering::Relaxed);
+            again += u64::from(image.frame.written.swap(true, Ordering::Relaxed));
+            bytes += image.bytes as u64;
             let flushed = &image.space.flushed;
             flushed.pages.fetch_add(1, Ordering::Relaxed);
             flushed.image_bytes.fetch_add(image.bytes as u64, Ordering::Relaxed);
             flushed.plain_pages.fetch_add(u64::from(image.is_plain), Ordering::Relaxed);
         }
-        counters.pages.fetch_add(images.len() as u64, Ordering::Relaxed);
-        counters.batches.fetch_add(1, Ordering::Relaxed);
+        core.flush.counters.wrote(cause, images.len() as u64, again, bytes);
         let frames: Vec<_> = images.iter().map(|image| image.frame.clone()).collect();
         core.pool.dirty.land(&frames);
         Ok(())
@@ -187,7 +200,7 @@ impl Writer {
         let mut region = None;
         if let Some(file) = &core.flush.doublewrite {
             let (held, bytes) = file.write(images, &self.images)?;
-            core.flush.counters.doublewrite_bytes.fetch_add(bytes, Ordering::Relaxed);
+            core.flush.counters.wrote_twice(bytes);
             region = Some(held);
         }
         let mut batch = Vec::with_capacity(2 * images.len());
@@ -198,7 +211,7 @@ impl Writer {
             if let Some((offset, len)) = image.stale() {
                 batch.push(BatchOp::Punch { file, offset, len });
                 image.space.flushed.punches.fetch_add(1, Ordering::Relaxed);
-                core.flush.counters.punches.fetch_add(1, Ordering::Relaxed);
+                core.flush.counters.punched();
             }
         }
         core.place.write_batch(&batch)?;

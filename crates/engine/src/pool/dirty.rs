@@ -43,23 +43,25 @@ impl DirtyList {
     /// Notes that `frame`, latched exclusively by the caller, changed in the record that starts at
     /// `start`.
     pub(crate) fn enter(&self, frame: &Arc<Frame>, start: Lsn) {
-        let mut inner = self.inner.lock();
-        if frame.dirty_since.load(Ordering::Relaxed) == 0 {
-            assert!(start.0 > 0, "a record starts behind its group's header");
-            frame.dirty_since.store(start.0, Ordering::Release);
-            inner.dirty.insert((start, frame.id), frame.clone());
-            inner.dirty_bytes += frame.page_bytes;
-            self.unsettled_bytes.fetch_add(frame.page_bytes, Ordering::Relaxed);
+        // It stays so: by invariant 3 nobody takes it off while the caller has it latched.
+        if frame.has_changes() {
+            return;
         }
+        assert!(start.0 > 0, "a record starts behind its group's header");
+        let mut inner = self.inner.lock();
+        frame.dirty_since.store(start.0, Ordering::Release);
+        inner.dirty.insert((start, frame.id), frame.clone());
+        inner.dirty_bytes += frame.page_bytes;
+        self.unsettled_bytes.fetch_add(frame.page_bytes, Ordering::Relaxed);
     }
 
-    /// Moves a dirty page that the caller has latched shared into flight; false when it is clean or
-    /// in flight already.
-    pub(crate) fn take_off(&self, page: &ReadGuard) -> bool {
+    /// Moves a page that is dirty since before `before`, and that the caller has latched shared, into flight;
+    /// false when it is not, or in flight already.
+    pub(crate) fn take_off(&self, page: &ReadGuard, before: Lsn) -> bool {
         let frame = &page.frame;
         let mut inner = self.inner.lock();
         let since = Lsn(frame.dirty_since.load(Ordering::Relaxed));
-        if since.0 == 0 || frame.in_flight_since.load(Ordering::Relaxed) != 0 {
+        if since.0 == 0 || since >= before || frame.in_flight_since.load(Ordering::Relaxed) != 0 {
             return false;
         }
         let entry = inner.dirty.remove(&(since, frame.id)).expect("invariant 1");

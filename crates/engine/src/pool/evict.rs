@@ -5,6 +5,10 @@
 //! soon after it left is remembered by a ghost and goes to the main queue at once. (Yang et al.,
 //! "FIFO queues are all you need for cache eviction", SOSP 2023.)
 //!
+//! Uses at about the same time count once: who changes a record first locks it, and perhaps reads it before, and a
+//! page that nobody else wants would pass for one that is used again. Time goes by misses: its unit is a small share
+//! of those that replace the pool's content.
+//!
 //! A dirty page whose turn it is leaves its queue and is *wanted*: the flush is asked for it. When its job is
 //! done it comes back, to the front of the main queue if it may leave now. So each is asked for once, and
 //! eviction neither passes over it again and again nor takes the uses of hot pages meanwhile.
@@ -38,6 +42,8 @@ pub(super) struct Shard {
     /// The same, the oldest first; entries whose block has left since stay a while.
     block_queue: VecDeque<(u64, PageId)>,
     blocks_kept: u64,
+    /// Look-ups that found a page here.
+    pub(super) hits: u64,
     block_bytes: usize,
     /// Of frames and blocks.
     pub(super) bytes: usize,
@@ -46,6 +52,14 @@ pub(super) struct Shard {
 impl Shard {
     pub(super) fn get(&self, id: PageId) -> Option<&Arc<Frame>> {
         self.frames.get(&id)
+    }
+
+    /// The page's frame, for a use at the time `now`.
+    pub(super) fn find(&mut self, id: PageId, now: u32) -> Option<Arc<Frame>> {
+        let frame = self.frames.get(&id)?;
+        self.hits += 1;
+        frame.touch(now);
+        Some(frame.clone())
     }
 
     pub(super) fn insert(&mut self, frame: Arc<Frame>) {

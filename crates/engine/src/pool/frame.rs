@@ -38,6 +38,8 @@ pub(crate) struct Frame {
     latch: Arc<RwLock<AlignedBuf>>,
     /// Uses since it came in, saturating, or [`AHEAD`]; what eviction goes by.
     uses: AtomicU8,
+    /// When it was used last.
+    used_at: AtomicU32,
     /// Start of the oldest change that is not in an image handed to a flush worker; 0 when there is
     /// none. Changed only under the lock of the list of dirty pages.
     pub(super) dirty_since: AtomicU64,
@@ -46,6 +48,8 @@ pub(crate) struct Frame {
     pub(super) in_flight_since: AtomicU64,
     /// Room that the image on the device takes, in bytes; 0 when there is none.
     pub(crate) disk_bytes: AtomicU32,
+    /// It was written since it came in.
+    pub(crate) written: AtomicBool,
     /// Reading it failed: whoever waited for the latch must look again.
     pub(super) failed: AtomicBool,
     /// Eviction asked for it to be flushed, and keeps it in no queue until it was.
@@ -53,7 +57,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    pub(super) fn new(space: &Space, page: PageNo, buffer: AlignedBuf) -> Arc<Frame> {
+    pub(super) fn new(space: &Space, page: PageNo, buffer: AlignedBuf, now: u32) -> Arc<Frame> {
         assert_eq!(buffer.len(), space.memory_bytes());
         Arc::new(Frame {
             id: PageId { table: space.id, page },
@@ -63,21 +67,33 @@ impl Frame {
             unfit_lsn: AtomicU64::new(0),
             latch: Arc::new(RwLock::new(buffer)),
             uses: AtomicU8::new(0),
+            used_at: AtomicU32::new(now),
             dirty_since: AtomicU64::new(0),
             in_flight_since: AtomicU64::new(0),
             disk_bytes: AtomicU32::new(0),
+            written: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
         })
     }
 
-    /// Notes a use. The one that brings the page in is not noted, nor is the one that it was brought in for.
-    pub(super) fn touch(&self) {
+    /// Notes a use at the time `now`, unless one was noted then. The one that brings the page in is not noted, nor is
+    /// the one that it was brought in for.
+    pub(super) fn touch(&self, now: u32) {
+        let is_same = self.used_at.load(Ordering::Relaxed) == now;
+        if !is_same {
+            self.used_at.store(now, Ordering::Relaxed);
+        }
         match self.uses.load(Ordering::Relaxed) {
             AHEAD => self.uses.store(0, Ordering::Relaxed),
-            uses if uses < 3 => self.uses.store(uses + 1, Ordering::Relaxed),
+            uses if uses < 3 && !is_same => self.uses.store(uses + 1, Ordering::Relaxed),
             _ => {}
         }
+    }
+
+    /// Whether it was brought in ahead of its first use, which is still to come.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.uses.load(Ordering::Relaxed) == AHEAD
     }
 
     /// Its first use is still to come.
@@ -108,8 +124,9 @@ impl Frame {
         self.in_flight_since.load(Ordering::Acquire) != 0
     }
 
-    pub(super) fn read(self: &Arc<Frame>) -> ReadGuard {
-        ReadGuard { frame: self.clone(), page: self.latch.read_arc() }
+    pub(super) fn read(self: Arc<Frame>) -> ReadGuard {
+        let page = self.latch.read_arc();
+        ReadGuard { frame: self, page }
     }
 
     /// The shared latch, if no one holds it exclusively.
@@ -117,8 +134,9 @@ impl Frame {
         Some(ReadGuard { frame: self.clone(), page: self.latch.try_read_arc()? })
     }
 
-    pub(super) fn write(self: &Arc<Frame>) -> WriteGuard {
-        WriteGuard { frame: self.clone(), page: self.latch.write_arc(), modified: false, stale: false }
+    pub(super) fn write(self: Arc<Frame>) -> WriteGuard {
+        let page = self.latch.write_arc();
+        WriteGuard { frame: self, page, modified: false, stale: false }
     }
 
     /// Takes the buffer back from a frame that nobody uses any more.
@@ -164,7 +182,7 @@ impl WriteGuard {
     }
 
     pub(super) fn downgrade(self) -> ReadGuard {
-        ReadGuard { frame: self.frame.clone(), page: ArcRwLockWriteGuard::downgrade(self.page) }
+        ReadGuard { frame: self.frame, page: ArcRwLockWriteGuard::downgrade(self.page) }
     }
 
     /// The page's bytes, for a mini-transaction or recovery.

@@ -55,6 +55,9 @@ const SHARDS_MAX: usize = 16;
 /// A shard has room for this many pages of 16 KiB at least.
 const SHARD_BYTES_MIN: usize = 64 * (16 << 10);
 
+/// Bytes of the pool for each miss of the unit in which time goes by.
+const MOMENT_BYTES: usize = 32 * (16 << 10);
+
 /// Share of the budget that blocks without their pages may take. They hold twice to four times as much for
 /// their room, but each use costs a decompression and a second copy.
 const KEPT_SHARE: (usize, usize) = (5, 8);
@@ -71,6 +74,8 @@ pub struct PoolStats {
     pub misses: u64,
     /// Pages read ahead of scans.
     pub read_ahead: u64,
+    /// Pages among them that left before anybody used them.
+    pub read_ahead_unused: u64,
     /// Pages that left to make room.
     pub evictions: u64,
     /// Bytes of pages in memory.
@@ -82,6 +87,8 @@ pub struct PoolStats {
 pub(crate) struct Pool {
     shards: Vec<Mutex<Shard>>,
     budget_bytes: usize,
+    /// Misses between which uses of a page count as one.
+    moment_misses: u64,
     bytes: AtomicUsize,
     pub(crate) dirty: DirtyList,
     /// No image on the device has a greater LSN: the log's end when it was opened, or the newest written.
@@ -90,9 +97,9 @@ pub(crate) struct Pool {
     wanted: Mutex<Vec<Arc<Frame>>>,
     /// Raised when there are enough of them for a job, or a page that was brought in found no room.
     pub(crate) needs_flush: Signal,
-    hits: AtomicU64,
     misses: AtomicU64,
     read_ahead: AtomicU64,
+    read_ahead_unused: AtomicU64,
     evictions: AtomicU64,
 }
 
@@ -117,14 +124,15 @@ impl Pool {
         Pool {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             budget_bytes,
+            moment_misses: (budget_bytes / MOMENT_BYTES).max(1) as u64,
             bytes: AtomicUsize::new(0),
             dirty: DirtyList::default(),
             newest_lsn: AtomicU64::new(log_end.0),
             wanted: Mutex::default(),
             needs_flush: Signal::default(),
-            hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             read_ahead: AtomicU64::new(0),
+            read_ahead_unused: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         }
     }
@@ -140,9 +148,10 @@ impl Pool {
 
     pub(crate) fn stats(&self) -> PoolStats {
         PoolStats {
-            hits: self.hits.load(Ordering::Relaxed),
+            hits: self.shards.iter().map(|shard| shard.lock().hits).sum(),
             misses: self.misses.load(Ordering::Relaxed),
             read_ahead: self.read_ahead.load(Ordering::Relaxed),
+            read_ahead_unused: self.read_ahead_unused.load(Ordering::Relaxed),
             evictions: self.evictions.load(Ordering::Relaxed),
             bytes: self.bytes() as u64,
             dirty_bytes: self.dirty.dirty_bytes() as u64,
@@ -191,6 +200,7 @@ impl Pool {
                 continue;
             };
             self.evictions.fetch_add(1, Ordering::Relaxed);
+            self.read_ahead_unused.fetch_add(u64::from(frame.is_ahead()), Ordering::Relaxed);
             self.bytes.fetch_sub(frame.memory_bytes, Ordering::Relaxed);
             let (id, page_bytes, is_row) = (frame.id, frame.page_bytes, frame.row.is_some());
             buffer = Arc::try_unwrap(frame).ok().and_then(Frame::into_buffer);
@@ -228,11 +238,19 @@ impl Pool {
         self.find(space, page, |frame| frame.write(), |filled| filled, |guard| &guard.frame)
     }
 
+    /// The page, latched exclusively, if it is in memory.
+    pub(crate) fn write_in_memory(&self, space: &Space, page: PageNo) -> Option<WriteGuard> {
+        let id = PageId { table: space.id, page };
+        let frame = self.shard(id).lock().find(id, self.now())?;
+        let guard = frame.write();
+        (!guard.frame.failed.load(Ordering::Acquire)).then_some(guard)
+    }
+
     fn find<G>(
         &self,
         space: &Space,
         page: PageNo,
-        latch: impl Fn(&Arc<Frame>) -> G,
+        latch: impl Fn(Arc<Frame>) -> G,
         filled: impl Fn(WriteGuard) -> G,
         frame_of: impl Fn(&G) -> &Arc<Frame>,
     ) -> Result<G> {
@@ -243,9 +261,8 @@ impl Pool {
                 self.misses.fetch_add(u64::from(to_fill.1.is_none()), Ordering::Relaxed);
                 return self.fill(space, to_fill).map(filled);
             }
-            let guard = latch(&frame);
+            let guard = latch(frame);
             if !frame_of(&guard).failed.load(Ordering::Acquire) {
-                self.hits.fetch_add(1, Ordering::Relaxed);
                 return Ok(guard);
             }
         }
@@ -312,7 +329,7 @@ impl Pool {
         loop {
             let (frame, fill) = self.look_up(space, id);
             let is_new = fill.is_some();
-            let mut guard = fill.map_or_else(|| frame.write(), |(guard, _)| guard);
+            let mut guard = fill.map_or_else(|| frame.clone().write(), |(guard, _)| guard);
             if frame.failed.load(Ordering::Acquire) {
                 continue; // It was being read ahead, in vain.
             }
@@ -335,9 +352,8 @@ impl Pool {
     fn look_up(&self, space: &Space, id: PageId) -> (Arc<Frame>, Option<ToFill>) {
         let shard = self.shard(id);
         let mut locked = shard.lock();
-        if let Some(frame) = locked.get(id) {
-            frame.touch();
-            return (frame.clone(), None);
+        if let Some(frame) = locked.find(id, self.now()) {
+            return (frame, None);
         }
         let kept = locked.take_block(id);
         self.bytes.fetch_sub(kept.as_ref().map_or(0, |block| block.len()), Ordering::Relaxed);
@@ -345,11 +361,16 @@ impl Pool {
         let buffer = self.make_room(&mut locked, memory_bytes);
         let buffer = buffer.filter(|b| b.len() == memory_bytes);
         let buffer = buffer.unwrap_or_else(|| AlignedBuf::zeroed(memory_bytes));
-        let frame = Frame::new(space, id.page, buffer);
-        let guard = frame.write();
+        let frame = Frame::new(space, id.page, buffer, self.now());
+        let guard = frame.clone().write();
         locked.insert(frame.clone());
         self.bytes.fetch_add(memory_bytes, Ordering::Relaxed);
         (frame, Some((guard, kept)))
+    }
+
+    /// The time that uses are noted by.
+    fn now(&self) -> u32 {
+        (self.misses.load(Ordering::Relaxed) / self.moment_misses) as u32
     }
 
     /// Forgets the pages of a table whose file is about to be removed, changes included: its number may be

@@ -66,7 +66,7 @@ fn dirty_pages_are_not_evicted_but_wanted() {
     let asked_twice = |frame: &Arc<Frame>| wanted.iter().any(|before| Arc::ptr_eq(before, frame));
     assert!(!pool.take_wanted().iter().any(asked_twice), "each is asked for once");
     for frame in &wanted {
-        assert!(pool.dirty.take_off(&frame.try_read().expect("unlatched")));
+        assert!(pool.dirty.take_off(&frame.try_read().expect("unlatched"), Lsn(u64::MAX)));
     }
     pool.dirty.land(&wanted);
     pool.take_back(wanted);
@@ -148,4 +148,35 @@ fn a_page_is_made_anew_although_reading_it_ahead_fails() {
         maker.join().expect("made");
     });
     assert_eq!(pool.read(&space, PageNo(7)).expect("in memory")[100], 7);
+}
+
+#[test]
+fn a_page_changed_again_since_it_was_written_is_not_due_for_its_older_changes() {
+    let space = space_with_pages(1);
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    let change = |start| {
+        let guard = pool.write(&space, PageNo(0)).expect("write");
+        pool.dirty.enter(&guard.frame, Lsn(start));
+        guard.frame.clone()
+    };
+    let take_off =
+        |frame: &Arc<Frame>, before| pool.dirty.take_off(&frame.try_read().expect("unlatched"), Lsn(before));
+    let frame = change(100);
+    change(110);
+    assert!(!take_off(&frame, 100), "older changes than it has");
+    assert!(take_off(&frame, 101), "since its oldest change");
+    change(120);
+    assert!(!take_off(&frame, u64::MAX), "in flight");
+    pool.dirty.land(std::slice::from_ref(&frame));
+    assert!(!take_off(&frame, 120) && take_off(&frame, 121));
+}
+
+#[test]
+fn uses_at_the_same_time_count_once() {
+    let space = space_with_pages(1);
+    let frame = Frame::new(&space, PageNo(0), AlignedBuf::zeroed(PAGE), 7);
+    for (now, want) in [(7, 0), (7, 0), (8, 1), (8, 1), (9, 2), (12, 3), (13, 3)] {
+        frame.touch(now);
+        assert_eq!(frame.uses(), want, "at {now}");
+    }
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashMap;
 
 use super::{
     slots::Slots,
@@ -26,6 +27,12 @@ use crate::{
 pub(super) const POISON_CHECK: Duration = Duration::from_millis(100);
 /// Longest wait: a year.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A key locked without being written.
+pub(crate) type LockedKey = (TableId, Arc<[u8]>);
+
+/// A table's locked keys, and whose they are.
+type Locks = HashMap<Arc<[u8]>, TxnId>;
 
 /// A running transaction, as others see it.
 #[derive(Debug)]
@@ -47,7 +54,8 @@ pub(crate) struct Txns {
     oldest_view: AtomicU64,
     /// Who waits for whom. A transaction waits for one other at a time, so this is a set of chains.
     waits: Mutex<HashMap<TxnId, TxnId>>,
-    locks: Mutex<HashMap<(TableId, Vec<u8>), TxnId>>,
+    /// Keys locked without being written, by table. A table's map stays when it is empty.
+    locks: Mutex<FxHashMap<TableId, Locks>>,
     pub(crate) slots: Slots,
 }
 
@@ -197,28 +205,27 @@ impl Txns {
 
     /// Who holds an explicit lock on the key, if not `me`.
     pub(crate) fn lock_owner(&self, me: TxnId, table: TableId, key: &[u8]) -> Option<Arc<Running>> {
-        let locks = self.locks.lock();
-        if locks.is_empty() {
-            return None;
-        }
-        let owner = *locks.get(&(table, key.to_vec()))?;
-        drop(locks);
+        let owner = *self.locks.lock().get(&table)?.get(key)?;
         if owner == me { None } else { self.get(owner) }
     }
 
     /// Takes an explicit lock; the caller holds the key's leaf latched and found no other owner.
-    /// Whether it is new to `me`.
-    pub(crate) fn lock(&self, me: TxnId, table: TableId, key: &[u8]) -> bool {
-        self.locks.lock().insert((table, key.to_vec()), me) != Some(me)
+    /// What to give up again, if it is new to `me`.
+    pub(crate) fn lock(&self, me: TxnId, table: TableId, key: &[u8]) -> Option<LockedKey> {
+        let key: Arc<[u8]> = key.into();
+        let before = self.locks.lock().entry(table).or_default().insert(key.clone(), me);
+        (before != Some(me)).then_some((table, key))
     }
 
     /// Gives explicit locks up, of keys that `me` has written, or once it is finished. A lock that another took
     /// over from it by then stays.
-    pub(crate) fn unlock(&self, me: TxnId, keys: impl IntoIterator<Item = (TableId, Vec<u8>)>) {
+    pub(crate) fn unlock(&self, me: TxnId, keys: impl IntoIterator<Item = LockedKey>) {
         let mut locks = self.locks.lock();
-        for key in keys {
-            if locks.get(&key) == Some(&me) {
-                locks.remove(&key);
+        for (table, key) in keys {
+            if let Some(of_table) = locks.get_mut(&table)
+                && of_table.get(&key) == Some(&me)
+            {
+                of_table.remove(&key);
             }
         }
     }

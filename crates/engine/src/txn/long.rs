@@ -32,13 +32,11 @@ impl Txn {
         if must_be_new && existed {
             return Ok(true);
         }
-        let was_unlocked = self.core.txns.lock(self.id(), space.id, key);
+        let locked = self.core.txns.lock(self.id(), space.id, key);
         drop(leaf);
         let outcome = self.write_chain_and_leaf(space, key, value, must_be_new);
-        if was_unlocked {
-            // From here on the record's writer is the lock.
-            self.core.txns.unlock(self.id(), [(space.id, key.to_vec())]);
-        }
+        // From here on the record's writer is the lock.
+        self.core.txns.unlock(self.id(), locked);
         outcome
     }
 

@@ -41,6 +41,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use active::LockedKey;
 pub(crate) use active::{Running, Txns};
 pub use history::HistoryStats;
 pub(crate) use history::Purge;
@@ -54,7 +55,7 @@ use crate::{
     btree::{Direction, Tree},
     core::Core,
     error::{Error, Result},
-    ids::{TableId, TxnId, UndoPtr},
+    ids::{PageId, TxnId, UndoPtr},
     mtr::Mtr,
     mutant::{Rule, is_broken},
     node::{self, DELETED, LeafCell, Node, OVERFLOW, SLOT},
@@ -63,6 +64,7 @@ use crate::{
     overflow,
     pool::WriteGuard,
     row,
+    scratch::Scratch,
     space::Space,
     store::Table,
     undo::{Change, Latched, UndoLog, UndoRecord},
@@ -89,7 +91,9 @@ pub struct Txn {
     needs_purge: bool,
     /// Room that its undo records take, and the long values they come to own.
     history_bytes: u64,
-    locked: Vec<(TableId, Vec<u8>)>,
+    locked: Vec<LockedKey>,
+    /// The leaf latched last to lock a key: what is locked is often written next.
+    last_leaf: Option<PageId>,
     /// Tables that it has read or written: they stay until its end.
     used: Mutex<Vec<Use>>,
     finished: bool,
@@ -118,6 +122,7 @@ impl Txn {
             needs_purge: false,
             history_bytes: 0,
             locked: Vec::new(),
+            last_leaf: None,
             used: Mutex::default(),
             finished: false,
         }
@@ -194,13 +199,11 @@ impl Txn {
             }
             Err(_) => (None, false),
         };
-        let is_new = !is_written && self.core.txns.lock(me, space.id, key);
-        drop(leaf);
-        let value = kept.map(|kept| kept.read(&self.core, space)).transpose();
-        if is_new {
-            self.locked.push((space.id, key.to_vec()));
+        if !is_written {
+            self.locked.extend(self.core.txns.lock(me, space.id, key));
         }
-        value
+        drop(leaf);
+        kept.map(|kept| kept.read(&self.core, space)).transpose()
     }
 
     /// Sets the value of `key`, whether it exists or not. A key may take an eighth of the table's page, a
@@ -349,7 +352,13 @@ impl Txn {
         self.view();
         loop {
             self.core.throttle()?;
-            let leaf = Tree::new(&self.core, space).leaf_write(key)?;
+            let tree = Tree::new(&self.core, space);
+            let last = self.last_leaf.filter(|last| last.table == space.id);
+            let leaf = match last.and_then(|last| tree.leaf_again(last.page, key)) {
+                Some(leaf) => leaf,
+                None => tree.leaf_write(key)?,
+            };
+            self.last_leaf = Some(leaf.id());
             let node = Node::new(&leaf);
             let writer = node.search(key).ok().map(|slot| node.leaf_cell(slot).txn);
             let owner = writer.filter(|txn| *txn != me).and_then(|txn| self.core.txns.get(txn));
@@ -463,7 +472,7 @@ impl Txn {
         match value {
             Some((flags, value)) => {
                 self.needs_purge |= was_long;
-                let mut cell = Vec::with_capacity(node::LEAF_CELL_HEADER + key.len() + value.len());
+                let mut cell = Scratch::new();
                 LeafCell { flags, txn: me, undo, key, value }.encode(&mut cell);
                 let op = if is_new {
                     PageOp::Insert { slot, cell: &cell }

@@ -20,6 +20,7 @@ use crate::{
     ids::TxnId,
     node::{DELETED, LeafCell, Node, OVERFLOW},
     overflow::{self, Reference, Ticket},
+    scratch::Scratch,
     space::Space,
     undo::{self, Change},
 };
@@ -107,7 +108,7 @@ impl<'a, 'c> Kept<'a, 'c> {
 #[derive(Default)]
 struct Copied<'a> {
     /// Keys and short values, back to back.
-    bytes: Vec<u8>,
+    bytes: Scratch,
     /// Length of each key, and the value.
     records: Vec<(usize, Value<'a>)>,
     long_bytes: u64,

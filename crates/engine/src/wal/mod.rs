@@ -104,6 +104,8 @@ struct State {
     /// All who wait, but for those who lead or sync.
     waiting: Waiting,
     spare: Vec<u8>,
+    /// The leader copies groups into it, for direct I/O wants aligned memory.
+    aligned: AlignedBuf,
     stats: LogStats,
 }
 
@@ -158,6 +160,7 @@ impl Log {
             syncing: VecDeque::new(),
             waiting: Waiting::default(),
             spare: Vec::new(),
+            aligned: AlignedBuf::zeroed(0),
             stats: LogStats::default(),
         };
         Ok(Log {
@@ -277,10 +280,12 @@ impl Log {
         state.is_led = true;
         let groups = mem::take(&mut state.sealed);
         state.sealed_bytes = 0;
+        let mut aligned = mem::replace(&mut state.aligned, AlignedBuf::zeroed(0));
         drop(state);
-        let outcome = self.write_groups(&groups);
+        let outcome = self.write_groups(&groups, &mut aligned);
         self.change(outcome, |state| {
             state.is_led = false;
+            state.aligned = aligned;
             state.written = end;
             state.stats.groups += groups.len() as u64;
             state.stats.written_bytes += groups.iter().map(|g| g.1.len() as u64).sum::<u64>();
@@ -329,14 +334,17 @@ impl Log {
 
     /// The leader's writes, without a lock. On a place that is not `ordered` each group is flushed before the
     /// next is written.
-    fn write_groups(&self, groups: &VecDeque<(Lsn, Vec<u8>)>) -> Result<()> {
+    fn write_groups(&self, groups: &VecDeque<(Lsn, Vec<u8>)>, aligned: &mut AlignedBuf) -> Result<()> {
         for (i, (start, bytes)) in groups.iter().enumerate() {
-            let mut aligned = AlignedBuf::zeroed(bytes.len());
-            aligned.copy_from_slice(bytes);
+            if aligned.len() < bytes.len() {
+                *aligned = AlignedBuf::zeroed(bytes.len().next_power_of_two());
+            }
+            let group = &mut aligned[..bytes.len()];
+            group.copy_from_slice(bytes);
             if i > 0 && !self.ordered {
                 self.files.sync()?;
             }
-            self.files.write(*start, &aligned)?;
+            self.files.write(*start, group)?;
         }
         Ok(())
     }

@@ -1,0 +1,51 @@
+//! What pages are written for.
+
+use lacuna_device::MemPlace;
+use lacuna_engine::{FlushStats, Store, StoreOptions, TableOptions};
+
+/// Changes 4,000 records ten times, in another order each time.
+fn flushed(pool_bytes: usize, log_bytes: u64) -> (Store, FlushStats) {
+    let options = StoreOptions { pool_bytes, log_bytes, background: false, ..StoreOptions::default() };
+    let store = Store::open(MemPlace::new(), options).expect("open");
+    let table = store.open_table("t", TableOptions::default().page_bytes(4096)).expect("table");
+    for round in 0..10_u32 {
+        for part in 0..40 {
+            let mut txn = store.begin();
+            for i in 0..100 {
+                let key = (part * 100 + i) * (2 * round + 7) % 4_000;
+                txn.put(&table, &key.to_be_bytes(), &[round as u8; 300]).expect("put");
+            }
+            txn.commit().expect("commit");
+            store.step().expect("step");
+        }
+    }
+    let stats = store.stats().expect("stats").flush;
+    (store, stats)
+}
+
+fn for_reasons(stats: FlushStats) -> u64 {
+    stats.for_eviction + stats.for_log + stats.for_dirty
+}
+
+#[test]
+fn a_small_log_makes_pages_be_written() {
+    let (store, stats) = flushed(64 << 20, 1 << 20);
+    assert!(stats.for_log > 0 && stats.for_eviction + stats.for_dirty == 0, "{stats:?}");
+    assert!(stats.again > 0 && stats.again < stats.pages, "{stats:?}");
+    assert_eq!(for_reasons(stats), stats.pages);
+    store.checkpoint().expect("checkpoint");
+    let after = store.stats().expect("stats").flush;
+    assert!(after.pages > stats.pages && for_reasons(after) == for_reasons(stats), "{after:?}");
+}
+
+#[test]
+fn a_small_pool_makes_pages_be_written() {
+    let (_, stats) = flushed(1 << 20, 256 << 20);
+    assert!(stats.for_eviction + stats.for_dirty > 0 && stats.for_log == 0, "{stats:?}");
+}
+
+#[test]
+fn with_room_for_all_nothing_is_written() {
+    let (_, stats) = flushed(64 << 20, 256 << 20);
+    assert_eq!(stats.pages, 0, "{stats:?}");
+}
