@@ -5,7 +5,7 @@ use clap::Args;
 use lacuna_engine::{Store, StoreOptions};
 use lacuna_nvmfs::{CheckDepth, OpenedPlace, PlaceOptions, open_place};
 
-use crate::{control, info::holds_tables, say};
+use crate::{control, info::holds_tables, progress::Shown, say};
 
 /// Prove that a store is sound, from the flash up to its tables; exit code 0 if it is
 #[derive(Args)]
@@ -14,16 +14,21 @@ pub(crate) struct Arguments {
     store: PathBuf,
 }
 
+/// For the map: several times what a check looks at in one go.
+pub(crate) const MAP_MEMORY: u64 = 128 << 20;
+
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = arguments.store.display();
     if let Some(findings) = control::ask(&arguments.store, "check")? {
         return report(&name.to_string(), &findings.lines().collect::<Vec<_>>(), "");
     }
-    let opened = open_place(&arguments.store, &PlaceOptions::default())?;
+    let mut options = PlaceOptions::default();
+    options.options.ftl.map_memory = Some(MAP_MEMORY);
+    let opened = open_place(&arguments.store, &options)?;
     let mut summary = String::new();
     let mut findings = Vec::new();
     if let OpenedPlace::Store(fs) = &opened {
-        let report = fs.check(CheckDepth::Payload)?;
+        let report = fs.check_told(CheckDepth::Payload, Shown::default().told())?;
         findings = report.findings.into_iter().map(|finding| finding.message).collect();
     }
     let place = opened.place();

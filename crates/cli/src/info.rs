@@ -2,7 +2,7 @@ use std::{fmt::Write, path::PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lacuna_device::Place;
+use lacuna_device::{Error, Place, StreamHint};
 use lacuna_engine::{Store, StoreOptions, TableInfo, TableKind, TableOptions};
 use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
 use serde_json::{Value, json};
@@ -60,7 +60,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Whether the engine keeps tables in `place`: its first file is there.
 pub(crate) fn holds_tables(place: &dyn Place) -> Result<bool> {
-    Ok(place.list()?.iter().any(|name| name == "control"))
+    match place.open("control", StreamHint::Data) {
+        Ok(_) => Ok(true),
+        Err(Error::NotFound { .. }) => Ok(false),
+        // It may be the name of no file.
+        Err(_) => Ok(place.list()?.iter().any(|name| name == "control")),
+    }
 }
 
 fn mount_text(mount: &Value) -> String {

@@ -17,6 +17,7 @@ mod mariadb_demo;
 mod metrics;
 mod mount;
 mod phases;
+mod progress;
 mod scrub;
 mod size;
 mod table;

@@ -9,7 +9,7 @@ use clap::Args;
 use lacuna_nvmfs::{Nvmfs, OpenedPlace, PlaceOptions, open_place};
 use serde_json::json;
 
-use crate::{say, size::Size};
+use crate::{check::MAP_MEMORY, progress::Shown, say, size::Size};
 
 /// Read and verify everything that a store holds; exit code 0 if all is what was written
 #[derive(Args)]
@@ -26,11 +26,14 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = arguments.store.display().to_string();
-    let opened = open_place(&arguments.store, &PlaceOptions::default())?;
+    let mut options = PlaceOptions::default();
+    options.options.ftl.map_memory = Some(MAP_MEMORY);
+    let opened = open_place(&arguments.store, &options)?;
     let OpenedPlace::Store(fs) = &opened else {
         bail!("{name}: a directory has no checksums to verify; `lacuna check` looks at its tables");
     };
-    let mut pace = Pace { started: Instant::now(), shown: Instant::now(), rate: arguments.rate.map(|r| r.0) };
+    let mut pace =
+        Pace { started: Instant::now(), shown: Shown::default(), rate: arguments.rate.map(|r| r.0) };
     let scrub = fs.ftl().scrub(|so_far| {
         pace.keep(so_far.verified_bytes, so_far.expected_bytes, so_far.damage.len());
         ControlFlow::Continue(())
@@ -75,7 +78,7 @@ fn owner(fs: &Nvmfs, damage: &lacuna_ftl::Damage) -> String {
 /// Shows progress once a second and keeps below a rate.
 struct Pace {
     started: Instant,
-    shown: Instant,
+    shown: Shown,
     rate: Option<u64>,
 }
 
@@ -85,8 +88,7 @@ impl Pace {
             let due = Duration::from_secs_f64(done as f64 / rate.max(1) as f64);
             std::thread::sleep(due.saturating_sub(self.started.elapsed()));
         }
-        if self.shown.elapsed() >= Duration::from_secs(1) {
-            self.shown = Instant::now();
+        if self.shown.is_due() {
             let percent = done as f64 * 100.0 / expected.max(1) as f64;
             eprintln!("{percent:.0}% of {:.1} MB, {damaged} places damaged", expected as f64 / 1e6);
         }

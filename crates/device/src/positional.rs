@@ -2,6 +2,7 @@
 
 use std::{fs, io, os::unix::fs::FileExt, path::Path};
 
+use parking_lot::Mutex;
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, StatxFlags},
     io::Errno,
@@ -26,6 +27,29 @@ pub(crate) struct PositionalFile {
     memory_align: usize,
     /// Whether the page cache is bypassed.
     pub(crate) direct: bool,
+    cache_syncs: CacheSyncs,
+}
+
+/// Syncs of what lies in the page cache.
+///
+/// When the system could not write some of it, it tells that to one of those who sync the open file, and takes it for
+/// done from then on. So they sync one at a time, and none with success once one has failed: that failure was about
+/// the others' data as well.
+#[derive(Default)]
+struct CacheSyncs {
+    has_failed: Mutex<bool>,
+}
+
+impl CacheSyncs {
+    fn sync(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let mut has_failed = self.has_failed.lock();
+        if *has_failed {
+            return Err(Errno::IO.into());
+        }
+        let outcome = sync();
+        *has_failed = outcome.is_err();
+        outcome
+    }
 }
 
 /// Opens `path` relative to `directory`, bypassing the page cache where the file system lets us.
@@ -63,7 +87,7 @@ impl PositionalFile {
     ) -> io::Result<PositionalFile> {
         let (file, direct) = open_direct(directory, path, flags)?;
         let (io_align, memory_align) = if direct { direct_io_align(&file)? } else { (SECTOR as u32, 1) };
-        Ok(PositionalFile { file, name, io_align, memory_align, direct })
+        Ok(PositionalFile { file, name, io_align, memory_align, direct, cache_syncs: CacheSyncs::default() })
     }
 
     pub(crate) fn error(&self, operation: &str, source: io::Error) -> Error {
@@ -151,7 +175,9 @@ impl PositionalFile {
 
     /// Makes all writes so far durable, with the length, without the times.
     pub(crate) fn sync(&self) -> Result<()> {
-        rustix::fs::fdatasync(&self.file).map_err(|errno| self.error("sync", errno.into()))
+        let sync = || Ok(rustix::fs::fdatasync(&self.file)?);
+        let synced = if self.direct { sync() } else { self.cache_syncs.sync(sync) };
+        synced.map_err(|error| self.error("sync", error))
     }
 }
 
@@ -171,4 +197,31 @@ fn direct_io_align(file: &fs::File) -> io::Result<(u32, usize)> {
         return Err(io::Error::other(format!("direct I/O needs an alignment of {io_align} bytes")));
     }
     Ok((io_align.max(SECTOR as u32), memory_align.next_power_of_two() as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    use super::*;
+
+    /// As the system does it: a write that was lost is told once, to whoever syncs next.
+    #[test]
+    fn what_the_cache_lost_is_nobodys_success() {
+        let (syncs, is_lost) = (CacheSyncs::default(), AtomicBool::new(false));
+        let sync = || {
+            syncs.sync(|| match is_lost.swap(false, SeqCst) {
+                true => Err(Errno::IO.into()),
+                false => Ok(()),
+            })
+        };
+        assert!(sync().is_ok());
+        is_lost.store(true, SeqCst);
+        std::thread::scope(|scope| {
+            for one in [scope.spawn(sync), scope.spawn(sync)] {
+                assert!(one.join().unwrap().is_err());
+            }
+        });
+        assert!(sync().is_err(), "nor later: what was lost is gone");
+    }
 }

@@ -2,14 +2,19 @@
 
 use std::{
     ops::{Bound, ControlFlow},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use lacuna_device::{
     BatchOp, File, FileId, FileProps, MemPlace, Place, PlaceStats, SimPlace, StreamHint, sim::for_each_seed,
 };
-use lacuna_engine::{Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions};
+use lacuna_engine::{
+    Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions, TransactionOptions,
+};
 
 fn options() -> StoreOptions {
     StoreOptions {
@@ -435,4 +440,57 @@ fn what_only_the_cache_held_after_a_failed_sync_survives_a_later_cut() {
         assert_eq!(count(&store, &table), shown + 20);
         store.check().expect("check");
     });
+}
+
+/// Who gets a lock sees what was committed under it. Nobody waits, so that many come while a lock is given up; and
+/// views are taken meanwhile, of many running transactions, so that it takes long to become visible.
+#[test]
+fn a_lock_is_given_up_with_what_was_done_under_it() {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 400;
+    /// What `work` returns once nobody else has a lock that it needs.
+    fn insist<T>(mut work: impl FnMut() -> Result<T, Error>) -> T {
+        loop {
+            match work() {
+                Err(Error::LockTimeout) => std::hint::spin_loop(),
+                done => return done.expect("nothing but a lock is in the way"),
+            }
+        }
+    }
+    let store = StoreOptions { lock_timeout: Duration::ZERO, ..options() };
+    let store = Store::open(MemPlace::new(), store).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let committed = || store.begin_with(TransactionOptions::READ_COMMITTED);
+    let running: Vec<_> = (0..2000_u32)
+        .map(|i| {
+            let mut txn = committed();
+            txn.get_for_update(&table, &[&b"idle"[..], &key(i)].concat()).expect("lock");
+            txn
+        })
+        .collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                store.begin().get(&table, b"nothing").expect("get");
+            }
+        });
+        let add = || {
+            for _ in 0..ROUNDS {
+                let mut txn = committed();
+                insist(|| txn.get_for_update(&table, b"lock"));
+                let count = txn.get(&table, b"count").expect("get");
+                let count = count.map_or(0, |count| u64::from_le_bytes(count.try_into().expect("a number")));
+                insist(|| txn.put(&table, b"count", &(count + 1).to_le_bytes()));
+                txn.commit().expect("commit");
+            }
+        };
+        let adding: Vec<_> = (0..THREADS).map(|_| scope.spawn(add)).collect();
+        let ended: Vec<_> = adding.into_iter().map(|thread| thread.join()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(Result::is_ok));
+    });
+    let count = store.begin().get(&table, b"count").expect("get");
+    assert_eq!(count.as_deref(), Some(&(THREADS * ROUNDS).to_le_bytes()[..]), "no addition is lost");
+    drop(running);
 }

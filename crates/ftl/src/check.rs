@@ -1,22 +1,32 @@
 //! Proving the invariants of an open store.
+//!
+//! Memory: some 100 bytes for each leaf of the map, so about one for each extent; what the verification of all
+//! chunks takes (`sweep`); and the findings.
+
+use std::collections::BTreeMap;
 
 use crate::{
-    CheckDepth, Error, Finding, Report, Result, Seq,
+    CheckDepth, Finding, Progress, Report, Result, Seq,
     addr::SegNo,
-    format::{Extent, LeafPlace, Life, Live, RECORDS_START, SegmentHeader, Superblock},
+    format::{Extent, Life, Live, RECORDS_START, SegmentHeader, Superblock},
     log::{Log, State},
     map::{Absent, Leaf, LeafRef, Map, Recount},
-    read::Pinned,
     scan::{Record, Scan, SegmentReader, read_footer, read_headers},
     store::Store,
+    sweep::{Sweep, Swept, is_damage},
 };
 
-/// Extents that are verified under one pin.
-const EXTENTS_AT_ONCE: usize = 256;
+/// Leaves that are read at the same time.
+const LEAVES_AT_ONCE: usize = 1 << 10;
+/// Chunks that are read at the same time.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// Who is told how far it has come.
+type Tell<'a> = &'a mut dyn FnMut(Progress);
 
 impl Store {
     /// See [`crate::Ftl::check`].
-    pub(crate) fn check(&self, depth: CheckDepth) -> Result<Report> {
+    pub(crate) fn check(&self, depth: CheckDepth, tell: Tell<'_>) -> Result<Report> {
         let mut report = Report::default();
         let leaves = {
             let log = self.log.lock();
@@ -27,22 +37,11 @@ impl Store {
             self.check_segments(&log, &map, &mut found);
             PinnedMap::new(self, &log, &map)
         };
-        self.check_leaves(&leaves, depth, &mut report)?;
+        self.check_leaves(&leaves, depth, &mut report, tell)?;
         drop(leaves);
         if depth == CheckDepth::Payload {
-            self.check_payload(&mut report)?;
-            let salt = self.log.lock().salt;
-            // What cannot be read is no evidence; who needs it says so.
-            let headers = read_headers(&*self.device, self.space, salt).unwrap_or_default();
-            for segment in (1..self.space.segments as u32).map(SegNo) {
-                match self.check_footer(segment, &headers, &mut report) {
-                    Err(error @ (Error::Corrupt { .. } | Error::Device(_))) => {
-                        let message = format!("segment {}: {error}", segment.0);
-                        report.findings.push(Finding { message });
-                    }
-                    checked => checked?,
-                }
-            }
+            self.check_payload(&mut report, tell)?;
+            self.check_footers(&mut report, tell)?;
         }
         Ok(report)
     }
@@ -78,26 +77,31 @@ impl Store {
 
     /// Recounts the map as it was when it was pinned. Leaves that are not in memory are read, and with
     /// [`CheckDepth::Payload`] those that are on the device as well.
-    fn check_leaves(&self, map: &PinnedMap<'_>, depth: CheckDepth, report: &mut Report) -> Result<()> {
+    fn check_leaves(
+        &self,
+        map: &PinnedMap<'_>,
+        depth: CheckDepth,
+        report: &mut Report,
+        tell: Tell<'_>,
+    ) -> Result<()> {
         let mut recount = Recount::new(self.space.segments);
         let mut is_whole = true;
-        for leaf in &map.leaves {
-            let read = match leaf.place {
-                Some(place) if leaf.leaf.is_none() || depth == CheckDepth::Payload => {
-                    self.check_leaf_on_device(leaf, place, report)?
+        for (leaves, done) in map.leaves.chunks(LEAVES_AT_ONCE).zip((0..).step_by(LEAVES_AT_ONCE)) {
+            tell(Progress { what: "leaves of the map", done, expected: map.leaves.len() as u64 });
+            let mut read = self.read_leaves(leaves, depth)?;
+            for leaf in leaves {
+                let read = read.remove(&leaf.span.start).and_then(|read| sound_leaf(leaf, read, report));
+                let Some(rows) = leaf.leaf.as_ref().or(read.as_ref()) else {
+                    is_whole = false;
+                    continue;
+                };
+                let mut bad = Vec::new();
+                recount.leaf(&leaf.span, leaf.live, rows, |message| bad.push(message));
+                for (lba, extent) in rows.rows() {
+                    self.check_extent(map.last_seq, lba, &extent, &mut |message| bad.push(message));
                 }
-                _ => None,
-            };
-            let Some(rows) = leaf.leaf.as_ref().or(read.as_ref()) else {
-                is_whole = false;
-                continue;
-            };
-            let mut bad = Vec::new();
-            recount.leaf(&leaf.span, leaf.live, rows, |message| bad.push(message));
-            for (lba, extent) in rows.rows() {
-                self.check_extent(map.last_seq, lba, &extent, &mut |message| bad.push(message));
+                report.findings.extend(bad.into_iter().map(|message| Finding { message }));
             }
-            report.findings.extend(bad.into_iter().map(|message| Finding { message }));
         }
         if is_whole {
             recount.finish(&map.segments, |message| report.findings.push(Finding { message }));
@@ -105,30 +109,28 @@ impl Store {
         Ok(())
     }
 
-    /// Reads a leaf from its place; none if it is damaged, which is reported.
-    fn check_leaf_on_device(
-        &self,
-        leaf: &LeafRef,
-        place: LeafPlace,
-        report: &mut Report,
-    ) -> Result<Option<Leaf>> {
-        let absent = Absent { span: leaf.span.clone(), live: leaf.live, place };
-        let mut found = None;
-        match self.leaf_reader().read(vec![absent], |_, leaf| found = Some(leaf)) {
-            Ok(()) => report.verified_bytes += u64::from(place.bytes),
-            Err(error @ (Error::Corrupt { .. } | Error::Device(_))) => {
-                let message = format!("map of sectors {:?}: {error}", leaf.span);
-                report.findings.push(Finding { message });
+    /// Those of `leaves` that are to be read, by the starts of their spans, as they are on the device.
+    fn read_leaves(&self, leaves: &[LeafRef], depth: CheckDepth) -> Result<BTreeMap<u64, Result<Leaf>>> {
+        let wanted = leaves.iter().filter(|leaf| leaf.leaf.is_none() || depth == CheckDepth::Payload);
+        let absent =
+            |leaf: &LeafRef| Some(Absent { span: leaf.span.clone(), live: leaf.live, place: leaf.place? });
+        let wanted: Vec<Absent> = wanted.filter_map(absent).collect();
+        let mut all = BTreeMap::new();
+        let reader = self.leaf_reader();
+        let read_all =
+            reader.read(wanted.clone(), |absent, leaf| drop(all.insert(absent.span.start, Ok(leaf))));
+        if read_all.is_ok() {
+            return Ok(all);
+        }
+        // One of them is damaged: it is found one by one.
+        for absent in wanted {
+            let start = absent.span.start;
+            match reader.read(vec![absent], |_, leaf| drop(all.insert(start, Ok(leaf)))) {
+                Err(error) if is_damage(&error) => drop(all.insert(start, Err(error))),
+                read => read?,
             }
-            Err(error) => return Err(error),
         }
-        if let (Some(resident), Some(read)) = (&leaf.leaf, &found)
-            && resident.bytes() != read.bytes()
-        {
-            let message = format!("map of sectors {:?}: memory and device differ", leaf.span);
-            report.findings.push(Finding { message });
-        }
-        Ok(found)
+        Ok(all)
     }
 
     fn check_extent(&self, last_seq: Seq, lba: u64, extent: &Extent, found: &mut impl FnMut(String)) {
@@ -141,21 +143,45 @@ impl Store {
         }
     }
 
-    /// Reads and verifies every mapped chunk.
-    fn check_payload(&self, report: &mut Report) -> Result<()> {
-        let mut cursor = 0;
-        while let Some((pinned, next)) = self.pin_past_damage(cursor)? {
-            cursor = next;
-            for (lba, extent) in pinned.extents() {
-                let len = usize::from(extent.stored);
-                let chunk = self.read_bytes(extent.phys.segment, extent.phys.offset(), len);
-                match chunk.and_then(|chunk| self.verify(extent, &chunk)) {
-                    Ok(()) => report.verified_bytes += len as u64,
-                    Err(error @ (Error::Corrupt { .. } | Error::Device(_))) => {
-                        report.findings.push(Finding { message: format!("sector {}: {error}", lba.0) });
-                    }
-                    Err(error) => return Err(error),
+    /// Reads and verifies every mapped chunk. What a leaf that cannot be read maps is not known; that leaf was
+    /// found before.
+    fn check_payload(&self, report: &mut Report, tell: Tell<'_>) -> Result<()> {
+        let expected = self.map.read().total().extents;
+        let (mut done, mut damaged, mut outcome) = (0, Vec::new(), Ok(()));
+        let mut sweep = Sweep::new(self, PIECE_BYTES);
+        let mut goes_on = true;
+        while goes_on {
+            tell(Progress { what: "extents", done, expected });
+            goes_on = sweep.step(|swept| {
+                let Swept::Extent((lba, extent), verified) = swept else { return };
+                done += 1;
+                match verified {
+                    Ok(()) => report.verified_bytes += u64::from(extent.stored),
+                    Err(error) if is_damage(&error) => damaged.push((lba.0, error.to_string())),
+                    Err(error) => outcome = Err(error),
                 }
+            })?;
+        }
+        damaged.sort_unstable();
+        let found = |(lba, error)| Finding { message: format!("sector {lba}: {error}") };
+        report.findings.extend(damaged.into_iter().map(found));
+        outcome
+    }
+
+    /// Holds the footers of all segments against their records.
+    fn check_footers(&self, report: &mut Report, tell: Tell<'_>) -> Result<()> {
+        let salt = self.log.lock().salt;
+        // What cannot be read is no evidence; who needs it says so.
+        let headers = read_headers(&*self.device, self.space, salt).unwrap_or_default();
+        for segment in (1..self.space.segments as u32).map(SegNo) {
+            let (done, expected) = (segment.0.into(), self.space.segments as u64);
+            tell(Progress { what: "segments", done, expected });
+            match self.check_footer(segment, &headers, report) {
+                Err(error) if is_damage(&error) => {
+                    let message = format!("segment {}: {error}", segment.0);
+                    report.findings.push(Finding { message });
+                }
+                checked => checked?,
             }
         }
         Ok(())
@@ -213,25 +239,21 @@ impl Store {
         }
         Ok(())
     }
+}
 
-    /// Pins extents of the next leaf that can be read, from `cursor` on, and says where to go on. What
-    /// a leaf that cannot be read maps is not known; that leaf was found before.
-    fn pin_past_damage(&self, cursor: u64) -> Result<Option<(Pinned<'_>, u64)>> {
-        let mut cursor = cursor;
-        while cursor < u64::MAX {
-            let end = self.map.read().leaf_end(cursor);
-            match self.pin_some(cursor..end, EXTENTS_AT_ONCE) {
-                Ok(pinned) => {
-                    let more = pinned.extents().len() == EXTENTS_AT_ONCE;
-                    let last = pinned.extents().last().map(|(lba, last)| lba.0 + u64::from(last.sectors));
-                    return Ok(Some((pinned, last.filter(|_| more).unwrap_or(end))));
-                }
-                Err(Error::Corrupt { .. } | Error::Device(_)) => cursor = end,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(None)
+/// The leaf as it was read from the device; none if it is damaged. That, and whether it is another than in memory,
+/// is reported.
+fn sound_leaf(leaf: &LeafRef, read: Result<Leaf>, report: &mut Report) -> Option<Leaf> {
+    let mut found = |what: &str| {
+        let message = format!("map of sectors {:?}: {what}", leaf.span);
+        report.findings.push(Finding { message });
+    };
+    let read = read.map_err(|error| found(&error.to_string())).ok()?;
+    if leaf.leaf.as_ref().is_some_and(|resident| resident.bytes() != read.bytes()) {
+        found("memory and device differ");
     }
+    report.verified_bytes += read.bytes().len() as u64;
+    Some(read)
 }
 
 /// Whether the footer of `life`, and all records that it tells of, were made durable: the next segment was

@@ -18,7 +18,7 @@ use crc32c::crc32c;
 use lacuna_device::{AlignedBuf, BlockDevice};
 
 use crate::{
-    Lba, Result,
+    Error, Lba, Result,
     batch::merged,
     format::{Extent, LEAF_BYTES_MAX, LeafPlace},
     map::{Absent, Leaf, Map},
@@ -149,14 +149,14 @@ pub(crate) fn leaves_ahead(extents: usize) -> usize {
 }
 
 /// Absent leaves whose segments are pinned until it is dropped.
-struct PinnedLeaves<'a> {
+pub(crate) struct PinnedLeaves<'a> {
     store: &'a Store,
     absent: Vec<Absent>,
 }
 
 impl<'a> PinnedLeaves<'a> {
-    /// Pins what `map`, which is locked, says is absent.
-    fn new(store: &'a Store, _map: &Map, absent: Vec<Absent>) -> PinnedLeaves<'a> {
+    /// Pins what `map`, which is locked, says is absent, or on the device as well.
+    pub(crate) fn new(store: &'a Store, _map: &Map, absent: Vec<Absent>) -> PinnedLeaves<'a> {
         absent.iter().for_each(|absent| store.pin(absent.place.segment));
         PinnedLeaves { store, absent }
     }
@@ -171,6 +171,19 @@ impl<'a> PinnedLeaves<'a> {
         })?;
         store.relieve();
         Ok(kept)
+    }
+
+    /// Reads the leaves, and passes to `damaged` those that are not what was written, or cannot be read.
+    pub(crate) fn verify(&self, mut damaged: impl FnMut(&Absent, Error)) {
+        let reader = self.store.leaf_reader();
+        if reader.read(self.absent.clone(), |_, _| {}).is_ok() {
+            return;
+        }
+        for absent in &self.absent {
+            if let Err(error) = reader.read(vec![absent.clone()], |_, _| {}) {
+                damaged(absent, error);
+            }
+        }
     }
 }
 

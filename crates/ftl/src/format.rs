@@ -119,8 +119,11 @@ pub(crate) struct RootRef {
 /// What a superblock slot holds.
 pub(crate) enum Slot {
     Valid(Superblock),
-    /// A superblock of a version that this code does not know.
-    Newer(u32),
+    /// A superblock of a version that this code does not know; or damage, if it is not sealed as all known ones.
+    Newer {
+        version: u32,
+        is_sealed: bool,
+    },
     /// A superblock that uses features that this code does not know.
     UnknownFeatures(u64),
     Invalid(Flaw),
@@ -131,10 +134,12 @@ impl SuperblockRaw {
         if self.magic != SUPERBLOCK_MAGIC {
             return Slot::Invalid("no superblock");
         }
-        if self.version.get() > VERSION {
-            return Slot::Newer(self.version.get());
+        let (version, is_sealed) =
+            (self.version.get(), seal(0, self.as_bytes(), SUPERBLOCK_CRC_AT) == self.crc.get());
+        if version > VERSION {
+            return Slot::Newer { version, is_sealed };
         }
-        if seal(0, self.as_bytes(), SUPERBLOCK_CRC_AT) != self.crc.get() {
+        if !is_sealed {
             return Slot::Invalid("superblock checksum does not match");
         }
         if self.features.get() & !FEATURES != 0 {

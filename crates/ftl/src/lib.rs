@@ -180,6 +180,7 @@ mod scrub;
 mod space;
 mod store;
 mod superblock;
+mod sweep;
 mod sync;
 mod tail;
 #[cfg(all(test, not(feature = "shuttle")))]
@@ -191,7 +192,7 @@ pub use addr::{Lba, SECTOR, Seq};
 pub use error::{Error, Result};
 pub use fault::Kept;
 pub use options::{
-    CheckDepth, Finding, FormatOptions, Op, Options, Report, Stats, Stream, StreamStats, Work,
+    CheckDepth, Finding, FormatOptions, Op, Options, Progress, Report, Stats, Stream, StreamStats, Work,
 };
 pub use read::Mapped;
 pub use scrub::{Damage, Scrub};

@@ -373,10 +373,22 @@ impl Map {
         self.root.leaf_at(lba).span.end
     }
 
-    /// The leaf that `lba` belongs to, if it is on the device as it is now.
-    pub(crate) fn leaf_on_device(&self, lba: u64) -> Option<Absent> {
-        self.root.leaf_at(lba).slot.place()?;
-        Some(self.root.absent_at(lba, self.total))
+    /// End of the span of the last of `leaves` leaves, from the one that `lba` belongs to.
+    pub(crate) fn leaves_end(&self, lba: u64, leaves: usize) -> u64 {
+        (0..leaves).fold(lba, |at, _| if at == u64::MAX { at } else { self.leaf_end(at) })
+    }
+
+    /// Those leaves in `range` that are on the device as they are now.
+    pub(crate) fn leaves_on_device(&self, range: Range<u64>) -> Vec<Absent> {
+        let (mut leaves, mut at) = (Vec::new(), range.start);
+        while at < range.end {
+            let found = self.root.leaf_at(at);
+            if found.slot.place().is_some() {
+                leaves.push(self.root.absent_at(at, self.total));
+            }
+            at = found.span.end;
+        }
+        leaves
     }
 
     /// The leaves as they are now, at the cost of a reference.
@@ -408,9 +420,9 @@ impl Map {
     }
 
     /// The evicted leaves that `lbas` lie in.
-    pub(crate) fn absent_of(&self, lbas: &[Lba]) -> Vec<Absent> {
+    pub(crate) fn absent_of(&self, lbas: impl Iterator<Item = u64>) -> Vec<Absent> {
         let mut absent: Vec<_> =
-            lbas.iter().flat_map(|lba| self.absent_ahead(lba.0..lba.0.saturating_add(1), 1)).collect();
+            lbas.flat_map(|lba| self.absent_ahead(lba..lba.saturating_add(1), 1)).collect();
         absent.sort_unstable_by_key(|absent| absent.span.start);
         absent.dedup_by_key(|absent| absent.span.start);
         absent

@@ -107,6 +107,17 @@ pub struct Finding {
     pub message: String,
 }
 
+/// How far one of the parts of a check has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being looked at.
+    pub what: &'static str,
+    /// How much of it was.
+    pub done: u64,
+    /// About how much there is.
+    pub expected: u64,
+}
+
 /// Result of [`crate::Ftl::check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {

@@ -3,6 +3,9 @@
 //! A read holds the map's lock only while it collects and pins. It verifies every chunk that it
 //! touches, whole, before it copies any byte of it. Chunks that do not lie in one run are read at the same
 //! time. What is mapped but not in the log's memory yet is waited for: its writer is filling its room (`copies`).
+//!
+//! What lies on the device just as it was asked for, as large batches of whole pages do, is read to where it is
+//! wanted and verified there. Where that fails, the memory is cleared: bytes that were not verified are never seen.
 
 use std::{cell::Cell, ops::Range};
 
@@ -120,6 +123,10 @@ impl Store {
             return Err(Error::BadRange { lba, len: buf.len() as u64 });
         };
         let pinned = self.pin_some(lba.0..end, usize::MAX)?;
+        if let Some(start) = self.start_of_image(lba, &pinned.extents, buf) {
+            let read = self.read_image(start, &pinned.extents, buf);
+            return read.inspect_err(|_| buf.fill(0));
+        }
         let mut filled = 0;
         self.read_extents(&pinned.extents, 0, |at, stored| {
             let start = (at.0 - lba.0) as usize * SECTOR;
@@ -131,59 +138,117 @@ impl Store {
         Ok(())
     }
 
+    /// Where `extents`, read from `lba` on, begin on the device, if it holds them just as they belong into `buf`,
+    /// and can put them there.
+    fn start_of_image(&self, lba: Lba, extents: &[(Lba, Extent)], buf: &[u8]) -> Option<u64> {
+        let first = extents.first()?.1.phys;
+        let (segment, offset) = (first.segment, first.offset());
+        let mut bytes = 0;
+        let is_image = extents.iter().all(|(at, extent)| {
+            let follows = at.0 == lba.0 + (bytes / SECTOR) as u64
+                && extent.phys.segment == segment
+                && extent.phys.offset() == offset + bytes
+                && extent.is_whole_chunk();
+            bytes += usize::from(extent.stored);
+            follows
+        });
+        let is_on_grid = [offset, buf.len()].iter().all(|at| at.is_multiple_of(self.space.block_bytes))
+            && buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN);
+        let can_be =
+            is_image && bytes == buf.len() && is_on_grid && self.is_on_device(segment, offset + bytes);
+        can_be.then(|| self.device_offset(segment, offset))
+    }
+
+    /// Fills `buf` with pinned `extents` from byte `start` of the device on, and verifies them. On an error bytes may
+    /// be in `buf` that were not verified.
+    fn read_image(&self, start: u64, extents: &[(Lba, Extent)], buf: &mut [u8]) -> Result<()> {
+        self.device.read_at(start, buf)?;
+        let mut rest = &*buf;
+        extents.iter().try_for_each(|(_, extent)| {
+            let (chunk, behind) = rest.split_at(extent.stored.into());
+            rest = behind;
+            self.verify(extent, chunk)
+        })
+    }
+
     /// Reads the chunks of pinned `extents`, verifies each, and passes what of it belongs to its extent to
-    /// `take`. Between chunks that are read at once lie at most `gap` bytes.
+    /// `take`. Between chunks that are read at once lie at most `gap` bytes. Fails with the first of them that is
+    /// damaged, in their order.
     fn read_extents(
         &self,
         extents: &[(Lba, Extent)],
         gap: usize,
         mut take: impl FnMut(Lba, &[u8]),
     ) -> Result<()> {
+        let mut outcome = Ok(());
+        self.read_each(extents, gap, |(lba, _), stored| match stored {
+            Ok(stored) => take(*lba, stored),
+            Err(error) if outcome.is_ok() => outcome = Err(error),
+            Err(_) => {}
+        });
+        outcome
+    }
+
+    /// As [`Store::read_extents`], and goes on behind damage: `take` gets what belongs to each extent, or why
+    /// not. What cannot be read together is read alone, as it may be another's, or lie between them.
+    pub(crate) fn read_each(
+        &self,
+        extents: &[(Lba, Extent)],
+        gap: usize,
+        mut take: impl FnMut(&(Lba, Extent), Result<&[u8]>),
+    ) {
         let mut rest = extents;
         while !rest.is_empty() {
             let runs = runs(&mut rest, gap);
-            for (run, chunks) in runs.iter().zip(self.read_runs(&runs)?) {
-                for (lba, extent) in run.extents {
+            let Ok(read) = self.read_runs(&runs) else {
+                for found in runs.iter().flat_map(|run| run.extents) {
+                    let (_, Extent { phys, stored, .. }) = found;
+                    match self.read_bytes(phys.segment, phys.offset(), usize::from(*stored)) {
+                        Ok(chunk) => take(found, self.part_of(&found.1, &chunk)),
+                        Err(error) => take(found, Err(error)),
+                    }
+                }
+                continue;
+            };
+            for (run, chunks) in runs.iter().zip(read) {
+                for found in run.extents {
+                    let (_, extent) = found;
                     let chunk = &chunks[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
-                    self.verify(extent, chunk)?;
-                    take(*lba, &chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()]);
+                    take(found, self.part_of(extent, chunk));
                 }
             }
         }
-        Ok(())
+    }
+
+    /// What of `chunk`, as read, belongs to `extent`, if it is what was written.
+    fn part_of<'a>(&self, extent: &Extent, chunk: &'a [u8]) -> Result<&'a [u8]> {
+        self.verify(extent, chunk)?;
+        Ok(&chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()])
     }
 
     /// See [`crate::Ftl::read_sectors`].
     pub(crate) fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
         let mut read = Vec::with_capacity(lbas.len());
-        self.visit_sectors(lbas, self.space.block_bytes, |lba, sector| read.push((lba, *sector)))?;
+        let pinned = self.pin_each(lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect())?;
+        self.read_extents(&pinned.extents, self.space.block_bytes, |lba, stored| {
+            read.push((lba, sector_of(stored)));
+        })?;
         read.sort_unstable_by_key(|(lba, _)| *lba);
         Ok(read)
     }
 
-    /// See [`crate::Ftl::visit_sectors`]. Between two that are read together lie at most `gap` bytes.
+    /// See [`crate::Ftl::visit_sectors`].
     pub(crate) fn visit_sectors(
         &self,
         lbas: &[Lba],
-        gap: usize,
-        mut visit: impl FnMut(Lba, &[u8; SECTOR]),
+        mut visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
     ) -> Result<()> {
-        let mut kept = Vec::new();
-        for lbas in lbas.chunks(LOOKS_MAX) {
-            kept.extend(self.fault_ahead(|map| map.absent_of(lbas))?);
-        }
-        let mut pinned = Pinned { store: self, extents: Vec::with_capacity(lbas.len()) };
-        let sectors = lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect();
-        self.visit_extents_of_each(sectors, |_, lba, extent| {
-            self.pin(extent.phys.segment);
-            pinned.extents.push((lba, extent));
-        })?;
-        pinned.sort_by_place();
-        self.read_extents(&pinned.extents, gap, |lba, stored| {
-            let mut sector = [0; SECTOR];
-            sector[..stored.len()].copy_from_slice(stored);
-            visit(lba, &sector);
-        })
+        let pinned = self.pin_each(lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect())?;
+        self.read_each(&pinned.extents, NEAR_BYTES, |(lba, _), stored| match stored {
+            Ok(stored) => visit(*lba, Ok(&sector_of(stored))),
+            Err(error) => visit(*lba, Err(error)),
+        });
+        Ok(())
     }
 
     /// See [`crate::Ftl::read_mapped`].
@@ -206,6 +271,21 @@ impl Store {
         pinned.sort_by_place();
         self.read_extents(&pinned.extents, GAP_BYTES, |lba, stored| mapped.put(lba, stored))?;
         Ok(mapped)
+    }
+
+    /// Pins all extents in `ranges`, in the order in which they lie on the device.
+    pub(crate) fn pin_each(&self, ranges: Vec<Range<u64>>) -> Result<Pinned<'_>> {
+        let mut kept = Vec::new();
+        for ranges in ranges.chunks(LOOKS_MAX) {
+            kept.extend(self.fault_ahead(|map| map.absent_of(ranges.iter().map(|range| range.start)))?);
+        }
+        let mut pinned = Pinned { store: self, extents: Vec::with_capacity(ranges.len()) };
+        self.visit_extents_of_each(ranges, |_, lba, extent| {
+            self.pin(extent.phys.segment);
+            pinned.extents.push((lba, extent));
+        })?;
+        pinned.sort_by_place();
+        Ok(pinned)
     }
 
     /// Pins the first `extents_max` extents in `range`.
@@ -296,6 +376,13 @@ impl Store {
             reason: "checksum does not match".into(),
         })
     }
+}
+
+/// A sector with its trailing zeros, of which `stored` is stored.
+fn sector_of(stored: &[u8]) -> [u8; SECTOR] {
+    let mut sector = [0; SECTOR];
+    sector[..stored.len()].copy_from_slice(stored);
+    sector
 }
 
 /// Extents whose chunks lie in one run of a segment.

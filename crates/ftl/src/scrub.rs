@@ -1,8 +1,8 @@
 //! Reading and verifying everything live, beside whatever else goes on: a little at a time, so that the
 //! caller sets the pace, can stop it, and no segment is pinned for longer than a few reads.
 //!
-//! It reads the superblock's slots, root, index and counters of the durable checkpoint, and then the map
-//! leaf by leaf: each leaf that is on the device, and each chunk that it maps. What changes meanwhile is
+//! It reads the superblock's slots, root, index and counters of the durable checkpoint, and then what is mapped,
+//! in windows (`sweep`): each leaf that is on the device, and each chunk. What changes meanwhile is
 //! read as it was or as it became. What is not live is not read, nor is the log since the checkpoint:
 //! what that holds is in memory too, until the next checkpoint makes it superfluous.
 
@@ -13,13 +13,14 @@ use zerocopy::FromBytes;
 
 use crate::{
     Error, Lba, Result, SECTOR, checkpoint,
+    fault::PinnedLeaves,
     format::{SUPERBLOCK_SLOTS, Salt, Slot, SuperblockRaw},
-    map::Absent,
     store::Store,
+    sweep::{Sweep, Swept, is_damage},
 };
 
-/// Extents that are verified between two calls of the caller's function.
-const EXTENTS_AT_ONCE: usize = 64;
+/// Bytes that are read between two calls of the caller's function, where not many extents are planned.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// Something that [`crate::Ftl::scrub`] could not read, or that is not what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub struct Damage {
 /// How far [`crate::Ftl::scrub`] has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrub {
-    /// What was found; empty if all is well.
+    /// What was found, at the end in the order of the sectors; empty if all is well.
     pub damage: Vec<Damage>,
     /// Bytes of data and map that were read and are what was written.
     pub verified_bytes: u64,
@@ -48,7 +49,7 @@ impl Scrub {
     fn note(&mut self, sectors: Option<Range<Lba>>, outcome: Result<u64>) -> Result<()> {
         match outcome {
             Ok(bytes) => self.verified_bytes += bytes,
-            Err(error @ (Error::Corrupt { .. } | Error::Device(_))) => {
+            Err(error) if is_damage(&error) => {
                 self.damage.push(Damage { sectors, message: error.to_string() });
             }
             Err(error) => return Err(error),
@@ -62,14 +63,36 @@ impl Store {
     pub(crate) fn scrub(&self, mut go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
         let mut scrub = Scrub { expected_bytes: self.map.read().total().bytes, ..Scrub::default() };
         self.scrub_checkpoint(&mut scrub)?;
-        let mut cursor = 0;
-        while cursor < u64::MAX {
-            if go_on(&scrub).is_break() {
-                return Ok(scrub);
+        let mut sweep = Sweep::new(self, PIECE_BYTES);
+        while go_on(&scrub).is_continue() {
+            let lost = match sweep.next_leaves() {
+                Some(leaves) => self.scrub_leaves(leaves, &mut scrub)?,
+                None => Vec::new(),
+            };
+            let mut outcome = Ok(());
+            let goes_on = sweep.step(|swept| {
+                let noted = match swept {
+                    Swept::Extent((lba, extent), verified) => {
+                        let sectors = *lba..Lba(lba.0 + u64::from(extent.sectors));
+                        scrub.note(Some(sectors), verified.map(|()| extent.bytes() as u64))
+                    }
+                    Swept::Unknown(leaf, _) if lost.contains(&leaf.start) => Ok(()),
+                    // It was evicted meanwhile, and cannot be read back.
+                    Swept::Unknown(sectors, error) => {
+                        scrub.note(Some(Lba(sectors.start)..Lba(sectors.end)), Err(error))
+                    }
+                };
+                if outcome.is_ok() {
+                    outcome = noted;
+                }
+            })?;
+            outcome?;
+            if !goes_on {
+                scrub.is_complete = true;
+                break;
             }
-            cursor = self.scrub_some(cursor, &mut scrub)?;
         }
-        scrub.is_complete = true;
+        scrub.damage.sort_by_key(|damage| damage.sectors.as_ref().map(|sectors| sectors.start));
         Ok(scrub)
     }
 
@@ -96,7 +119,7 @@ impl Store {
                 at,
                 reason: reason.into(),
             }),
-            Slot::Newer(_) | Slot::UnknownFeatures(_) => Err(Error::Corrupt {
+            Slot::Newer { .. } | Slot::UnknownFeatures(_) => Err(Error::Corrupt {
                 what: format!("{}, superblock", self.device.name()),
                 at,
                 reason: "not the version that was opened".into(),
@@ -104,49 +127,21 @@ impl Store {
         }
     }
 
-    /// Some of what the leaf that `cursor` belongs to maps, and at its beginning the leaf itself; returns
-    /// where to go on.
-    fn scrub_some(&self, cursor: u64, scrub: &mut Scrub) -> Result<u64> {
-        let (end, on_device) = {
+    /// The leaves of `range` that are on the device; returns where those begin that cannot be read.
+    fn scrub_leaves(&self, range: Range<u64>, scrub: &mut Scrub) -> Result<Vec<u64>> {
+        let leaves = {
             let map = self.map.read();
-            let on_device = map.leaf_on_device(cursor).filter(|leaf| leaf.span.start == cursor);
-            on_device.iter().for_each(|leaf| self.pin(leaf.place.segment));
-            (map.leaf_end(cursor), on_device)
+            let leaves = map.leaves_on_device(range);
+            PinnedLeaves::new(self, &map, leaves)
         };
-        let rest = || Some(Lba(cursor)..Lba(end));
-        if let Some(leaf) = on_device {
-            let read = self.read_leaf(leaf);
-            let is_lost = read.is_err();
-            scrub.note(rest(), read)?;
-            if is_lost {
-                return Ok(end);
+        let (mut lost, mut outcome) = (Vec::new(), Ok(()));
+        leaves.verify(|leaf, error| {
+            lost.push(leaf.span.start);
+            let noted = scrub.note(Some(Lba(leaf.span.start)..Lba(leaf.span.end)), Err(error));
+            if outcome.is_ok() {
+                outcome = noted;
             }
-        }
-        let pinned = match self.pin_some(cursor..end, EXTENTS_AT_ONCE) {
-            Ok(pinned) => pinned,
-            // The leaf was evicted meanwhile, and cannot be read back.
-            Err(error) => {
-                scrub.note(rest(), Err(error))?;
-                return Ok(end);
-            }
-        };
-        for (lba, extent) in pinned.extents() {
-            let len = usize::from(extent.stored);
-            let chunk = self.read_bytes(extent.phys.segment, extent.phys.offset(), len);
-            let verified = chunk.and_then(|chunk| self.verify(extent, &chunk));
-            let sectors = *lba..Lba(lba.0 + u64::from(extent.sectors));
-            scrub.note(Some(sectors), verified.map(|()| extent.bytes() as u64))?;
-        }
-        let is_full = pinned.extents().len() == EXTENTS_AT_ONCE;
-        let last = pinned.extents().last().filter(|_| is_full);
-        Ok(last.map_or(end, |(lba, extent)| lba.0 + u64::from(extent.sectors)))
-    }
-
-    /// Reads a leaf whose segment is pinned, and unpins it.
-    fn read_leaf(&self, leaf: Absent) -> Result<u64> {
-        let segment = leaf.place.segment;
-        let read = self.leaf_reader().read(vec![leaf], |_, _| {});
-        self.unpin(segment);
-        read.map(|()| 0)
+        });
+        outcome.map(|()| lost)
     }
 }

@@ -18,8 +18,8 @@ use std::{
 use lacuna_device::BlockDevice;
 
 use crate::{
-    CheckDepth, Error, FormatOptions, Kept, Lba, Mapped, Op, Options, Report, Result, SECTOR, Scrub, Seq,
-    Stats, Stream, Work,
+    CheckDepth, Error, FormatOptions, Kept, Lba, Mapped, Op, Options, Progress, Report, Result, SECTOR,
+    Scrub, Seq, Stats, Stream, Work,
     addr::SegNo,
     background::Background,
     copies::Awaited,
@@ -28,7 +28,6 @@ use crate::{
     gc::Turn,
     log::{AppendPoint, Log},
     map::Map,
-    read::NEAR_BYTES,
     recovery,
     space::{GC_SEGMENTS, Limits, Space},
     superblock,
@@ -309,14 +308,15 @@ impl Ftl {
         self.store.read_sectors(lbas)
     }
 
-    /// Calls `visit` with those of the sectors `lbas` that are mapped, and what they hold, as they lie on the
-    /// device: for very many, of which some lie near each other. These are read together, with what lies
-    /// between them.
+    /// Calls `visit` with those of the sectors `lbas` that are mapped, and what they hold, or why that cannot be
+    /// read, as they lie on the device: for very many, of which some lie near each other. These are read together,
+    /// with what lies between them. It takes some 70 bytes of memory for each, and keeps their segments from
+    /// being used again meanwhile.
     ///
     /// # Errors
-    /// As [`Ftl::read`]; `visit` may have been called before.
-    pub fn visit_sectors(&self, lbas: &[Lba], visit: impl FnMut(Lba, &[u8; SECTOR])) -> Result<()> {
-        self.store.visit_sectors(lbas, NEAR_BYTES, visit)
+    /// As [`Ftl::mapped`].
+    pub fn visit_sectors(&self, lbas: &[Lba], visit: impl FnMut(Lba, Result<&[u8; SECTOR]>)) -> Result<()> {
+        self.store.visit_sectors(lbas, visit)
     }
 
     /// What is mapped in `range` from its start on, up to about `bytes_max` bytes but at least one extent,
@@ -362,7 +362,15 @@ impl Ftl {
     /// # Errors
     /// Only when the device cannot be read at all; whatever is wrong is in the report.
     pub fn check(&self, depth: CheckDepth) -> Result<Report> {
-        self.store.check(depth)
+        self.check_told(depth, |_| {})
+    }
+
+    /// As [`Ftl::check`], and tells every now and then how far it has come.
+    ///
+    /// # Errors
+    /// As [`Ftl::check`].
+    pub fn check_told(&self, depth: CheckDepth, mut tell: impl FnMut(Progress)) -> Result<Report> {
+        self.store.check(depth, &mut tell)
     }
 
     /// Reads and verifies everything live: data, map, checkpoint and superblock, while all else goes on.

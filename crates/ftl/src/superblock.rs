@@ -2,7 +2,8 @@
 //!
 //! A superblock is written to the first slot, synced, then to the second, synced. So while one slot
 //! is being written the other is whole, and outside of that moment both hold the same: damage to
-//! either one is harmless. What the old root needs is freed only after both hold the new one.
+//! either one is harmless, be it that it cannot be read, or that it claims to be of a version that is not
+//! known. What the old root needs is freed only after both hold the new one.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -113,11 +114,25 @@ pub(crate) fn load(device: &dyn BlockDevice) -> Result<Superblock> {
     }
     let mut newest: Option<Superblock> = None;
     let mut flaw = "no superblock";
+    // Why a slot does not count that may be damaged: an answer only if the other does not count either.
+    let mut doubt: Option<Error> = None;
     for slot in SUPERBLOCK_SLOTS {
-        let bytes = read(device, slot, slot_bytes)?;
+        let bytes = match read(device, slot, slot_bytes) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                doubt = Some(error);
+                continue;
+            }
+        };
         let (raw, _) = SuperblockRaw::read_from_prefix(&bytes).expect("a sector is longer than a superblock");
         match raw.verify() {
-            Slot::Newer(found) => return Err(Error::Version { device: name(), found, supported: VERSION }),
+            Slot::Newer { version, is_sealed } => {
+                let refused = Error::Version { device: name(), found: version, supported: VERSION };
+                if is_sealed {
+                    return Err(refused);
+                }
+                doubt = Some(refused);
+            }
             Slot::UnknownFeatures(flags) => return Err(Error::Features { device: name(), flags }),
             Slot::Invalid(reason) if reason == flaw => {}
             Slot::Invalid(reason) => flaw = reason,
@@ -128,7 +143,9 @@ pub(crate) fn load(device: &dyn BlockDevice) -> Result<Superblock> {
             }
         }
     }
-    let Some(superblock) = newest else { return Err(Error::NotAStore { device: name(), reason: flaw }) };
+    let Some(superblock) = newest else {
+        return Err(doubt.unwrap_or(Error::NotAStore { device: name(), reason: flaw }));
+    };
     let misfit = |reason: String| Err(Error::Geometry { device: name(), reason });
     if superblock.capacity_bytes > geometry.capacity_bytes {
         let (found, made) = (geometry.capacity_bytes, superblock.capacity_bytes);

@@ -6,10 +6,10 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use harness::{SEGMENT_BYTES, changes, format, ops};
 use lacuna_device::{
-    BlockDevice,
+    BlockDevice, MemDevice,
     sim::{SeededRng, SimDevice, for_each_seed},
 };
-use lacuna_ftl::{CheckDepth, Ftl, Lba, Op, Options, SECTOR, Scrub, Stream, Work};
+use lacuna_ftl::{CheckDepth, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Scrub, Stream, Work};
 
 const BYTES: u64 = 4 << 20;
 const SECTORS: u64 = 1600;
@@ -76,6 +76,35 @@ fn all_else_goes_on_beside_it() {
         let found = found.unwrap();
         assert!(found.is_complete && found.damage.is_empty(), "{found:?}");
     });
+}
+
+/// Extents that lie in another order than their addresses are read many at a time.
+#[test]
+fn scattered_extents_take_few_reads() {
+    const EXTENTS: u64 = 10_000;
+    let device = Arc::new(MemDevice::new(64 << 20));
+    let shared: Arc<dyn BlockDevice> = device.clone();
+    Ftl::format(shared.clone(), &FormatOptions::default()).unwrap();
+    let open = || Ftl::open(shared.clone(), Options::default()).unwrap();
+    let ftl = open();
+    for number in 0..EXTENTS {
+        let lba = Lba(number * 7919 % EXTENTS * 1000);
+        ftl.write_batch(&[Op::Write { lba, data: &[7; 512] }], Stream::Data).unwrap();
+    }
+    ftl.close().unwrap();
+    drop(ftl);
+    type Look = fn(&Ftl);
+    let looks: [Look; 2] = [
+        |ftl| assert!(ftl.check(CheckDepth::Payload).unwrap().is_clean()),
+        |ftl| assert!(scrub(ftl).damage.is_empty()),
+    ];
+    for look in looks {
+        let ftl = open(); // with nothing of it in memory
+        let before = device.stats().reads;
+        look(&ftl);
+        let reads = device.stats().reads - before;
+        assert!(reads < EXTENTS / 20, "{reads} reads");
+    }
 }
 
 /// Flips anywhere: what `check` finds in the data, scrubbing finds, with the sectors.

@@ -10,6 +10,7 @@
 //!    a tombstone where entries follow, instead of shifting them back.
 //! 3. A run of used buckets ends in an entry: removing that entry takes the tombstones before it along.
 //!    So tombstones are never more than the entries' own collisions call for.
+//! 4. No name is there twice.
 //!
 //! The functions here read and decide; what they decide to write is one batch of the caller, who sees
 //! to it that the directory did not change in between.

@@ -10,7 +10,8 @@
 //! 2. Nothing is mapped past the end of a file, in the bytes behind it in its last sector, or in a region
 //!    without inode. So a free number is one whose sector of the inode table is not mapped, and no
 //!    allocator keeps a second truth.
-//! 3. An inode without name has no links and is in the region of orphans, and nothing else is in there.
+//! 3. An inode without name has no links and is in the region of orphans, and nothing else is in there. A
+//!    directory without name has no entries.
 //! 4. What the ftl holds is at any time the result of whole operations: each is one batch.
 //!
 //! **Crash argument.** The ftl brings back the result of a prefix of the accepted batches, with all

@@ -64,6 +64,6 @@ pub use check::Report;
 pub use error::{Error, Refusal, Result};
 pub use format::Timestamp;
 pub use fs::{FormatOptions, Nvmfs, Options, system_time};
-pub use lacuna_ftl::{CheckDepth, Finding};
+pub use lacuna_ftl::{CheckDepth, Finding, Progress};
 pub use open::{OpenedPlace, PlaceOptions, format_path, open_place};
 pub use place::Directory;

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use lacuna_device::SECTOR;
 
 use crate::{
-    Refusal, Result,
+    Error, Refusal, Result,
     addr::{Ino, XATTR_BYTES_MAX},
     format::{self, Inode, SectorBytes, XATTR_SECTOR_BYTES, XattrSector},
     fs::Shared,
@@ -17,7 +17,7 @@ use crate::{
 
 const NAME_BYTES_MAX: usize = 255;
 const VALUE_BYTES_MAX: usize = 64 << 10;
-const CAPABILITY: &[u8] = b"security.capability";
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// Attributes by name.
@@ -70,28 +70,66 @@ pub(crate) fn sectors(bytes: usize) -> u64 {
     bytes.div_ceil(XATTR_SECTOR_BYTES) as u64
 }
 
+/// What an inode tells of its attributes.
+pub(crate) struct Stored {
+    pub(crate) ino: Ino,
+    generation: u32,
+    len: usize,
+    pub(crate) has_capability: bool,
+}
+
+impl Stored {
+    pub(crate) fn of(inode: &Inode) -> Stored {
+        Stored {
+            ino: inode.ino(),
+            generation: inode.generation(),
+            len: inode.xattr_bytes(),
+            has_capability: inode.has_capability(),
+        }
+    }
+
+    /// How many they take if they lie outside of the inode.
+    pub(crate) fn sectors(&self) -> u64 {
+        sectors(self.len)
+    }
+}
+
 impl Shared {
     /// The attributes of this version of an inode; nothing if it is not the newest any more.
     pub(crate) fn read_xattrs(&self, inode: &Inode) -> Result<Xattrs> {
-        let corrupt = |reason| self.corrupt("attributes of inode", inode.ino().number(), reason);
+        let stored = Stored::of(inode);
         if let Some(bytes) = inode.inline_xattrs() {
-            return parse(bytes).map_err(corrupt);
+            return self.parse_xattrs(&stored, bytes);
         }
-        let (ino, start) = (inode.ino(), inode.ino().xattr_lba());
-        let mut stored = vec![0; sectors(inode.xattr_bytes()) as usize * SECTOR];
-        self.ftl.read(start, &mut stored)?;
-        let mut bytes = Vec::with_capacity(inode.xattr_bytes());
-        for (index, sector) in stored.chunks_exact(SECTOR).enumerate() {
+        let mut bytes = vec![0; stored.sectors() as usize * SECTOR];
+        self.ftl.read(inode.ino().xattr_lba(), &mut bytes)?;
+        self.parse_xattr_sectors(&stored, &bytes)
+    }
+
+    pub(crate) fn parse_xattrs(&self, stored: &Stored, bytes: &[u8]) -> Result<Xattrs> {
+        parse(bytes).map_err(|reason| self.corrupt_xattrs(stored, reason))
+    }
+
+    /// The attributes in the sectors that belong to an inode in their region.
+    pub(crate) fn parse_xattr_sectors(&self, stored: &Stored, sectors: &[u8]) -> Result<Xattrs> {
+        let corrupt = |reason| self.corrupt_xattrs(stored, reason);
+        let start = stored.ino.xattr_lba();
+        let mut bytes = Vec::with_capacity(stored.len);
+        for (index, sector) in sectors.chunks_exact(SECTOR).enumerate() {
             let sector: &SectorBytes = sector.try_into().expect("whole sectors");
             let lba = lacuna_ftl::Lba(start.0 + index as u64);
             let sector = format::verify::<XattrSector>(sector, lba).map_err(corrupt)?;
-            let part = sector.bytes_of(ino, inode.generation()).ok_or("they are another inode's");
+            let part = sector.bytes_of(stored.ino, stored.generation).ok_or("they are another inode's");
             bytes.extend(part.map_err(corrupt)?);
         }
-        if bytes.len() != inode.xattr_bytes() {
+        if bytes.len() != stored.len {
             return Err(corrupt("they have another length than the inode says"));
         }
-        parse(&bytes).map_err(corrupt)
+        self.parse_xattrs(stored, &bytes)
+    }
+
+    fn corrupt_xattrs(&self, stored: &Stored, reason: &'static str) -> Error {
+        self.corrupt("attributes of inode", stored.ino.number(), reason)
     }
 
     /// The attributes of a node, with the version of the inode that they belong to.

@@ -104,10 +104,26 @@ pub(crate) struct Flush {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    flushes: VecDeque<Job>,
+    /// Room in the log and memory wait for flushes, for these nobody but who optimizes: so they come last.
+    rewrites: VecDeque<Job>,
     /// Grows with each job and checkpoint that is done.
     progress: u64,
     stop: bool,
+}
+
+impl Queue {
+    /// The jobs among which this one waits, in the order in which they came.
+    fn of(&mut self, work: &Work) -> &mut VecDeque<Job> {
+        match work {
+            Work::Flush(_) => &mut self.flushes,
+            Work::Rewrite(_) => &mut self.rewrites,
+        }
+    }
+
+    fn next(&mut self) -> Option<Job> {
+        self.flushes.pop_front().or_else(|| self.rewrites.pop_front())
+    }
 }
 
 /// What a consumer does in one go.
@@ -282,13 +298,13 @@ impl Core {
     fn submit(&self, job: Job) -> Result<(), Job> {
         let mut queue = self.flush.queue.lock();
         // Two jobs for each consumer keep all busy; more would only grow stale.
-        while queue.jobs.len() >= 2 * self.options.flush_threads && !queue.stop {
+        while queue.of(&job.work).len() >= 2 * self.options.flush_threads && !queue.stop {
             self.flush.done.wait_for(&mut queue, INTERVAL);
         }
         if queue.stop || !self.has_threads() {
             return Err(job);
         }
-        queue.jobs.push_back(job);
+        queue.of(&job.work).push_back(job);
         self.flush.work.notify_one();
         Ok(())
     }
@@ -316,7 +332,7 @@ impl Core {
             let Job { work, ended } = {
                 let mut queue = self.flush.queue.lock();
                 loop {
-                    if let Some(job) = queue.jobs.pop_front() {
+                    if let Some(job) = queue.next() {
                         break job;
                     }
                     if queue.stop {
@@ -432,4 +448,31 @@ fn into_work(mut frames: Vec<Arc<Frame>>) -> Vec<Work> {
         all.push(Work::Flush(mem::replace(&mut frames, rest)));
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use lacuna_device::{MemPlace, StreamHint};
+
+    use super::*;
+    use crate::{
+        ids::TableId,
+        space::{Layout, Space},
+    };
+
+    #[test]
+    fn flushes_go_before_rewrites_each_in_turn() {
+        let file = MemPlace::new().create("t", StreamHint::Data).expect("create");
+        let space = Arc::new(Space::new(TableId(16), file, Layout::of_pages(4096)).expect("space"));
+        let rewrite = |pages| Work::Rewrite(Rewrite { space: Arc::clone(&space), pages });
+        let mut queue = Queue::default();
+        for work in [rewrite(0..1), rewrite(1..2), Work::Flush(Vec::new())] {
+            queue.of(&work).push_back(Job { work, ended: None });
+        }
+        let order = std::iter::from_fn(|| queue.next()).map(|job| match job.work {
+            Work::Flush(_) => None,
+            Work::Rewrite(rewrite) => Some(rewrite.pages.start),
+        });
+        assert_eq!(order.collect::<Vec<_>>(), [None, Some(0), Some(1)]);
+    }
 }

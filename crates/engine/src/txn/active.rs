@@ -212,7 +212,8 @@ impl Txns {
         self.locks.lock().insert((table, key.to_vec()), me) != Some(me)
     }
 
-    /// Gives explicit locks up. A lock that another took over from a finished transaction stays.
+    /// Gives explicit locks up, of keys that `me` has written, or once it is finished. A lock that another took
+    /// over from it by then stays.
     pub(crate) fn unlock(&self, me: TxnId, keys: impl IntoIterator<Item = (TableId, Vec<u8>)>) {
         let mut locks = self.locks.lock();
         for key in keys {

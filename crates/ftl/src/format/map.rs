@@ -38,6 +38,11 @@ impl Extent {
         rest.min(usize::from(self.sectors) * SECTOR)
     }
 
+    /// Whether it is all of its chunk, and all of that is stored.
+    pub(crate) fn is_whole_chunk(&self) -> bool {
+        self.skip == 0 && usize::from(self.stored) == usize::from(self.sectors) * SECTOR
+    }
+
     /// Checks an extent at `lba` as read from a store with `segments` segments of `segment_bytes`.
     pub(crate) fn check(&self, lba: u64, segments: u32, segment_bytes: usize) -> Result<(), Flaw> {
         let chunk = lba.checked_sub(u64::from(self.skip)).ok_or("entry outside the space")?;

@@ -65,7 +65,9 @@ fn every_flipped_bit_of_a_superblock_is_noticed() {
 fn newer_superblocks_are_named() {
     let mut raw = superblock().to_raw();
     raw.version = (VERSION + 1).into();
-    assert!(matches!(raw.verify(), Slot::Newer(found) if found == VERSION + 1));
+    assert!(matches!(raw.verify(), Slot::Newer { version, is_sealed: false } if version == VERSION + 1));
+    raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
+    assert!(matches!(raw.verify(), Slot::Newer { version, is_sealed: true } if version == VERSION + 1));
     let mut raw = superblock().to_raw();
     raw.features = 0x10.into();
     raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::ahead::{Entries, Found, Listed, Window};
 use crate::{
-    Result,
+    Error, Result,
     addr::{Ino, REGION_SECTORS},
     directory::{self, Bucket, Held},
     fs::Shared,
@@ -69,7 +69,8 @@ impl Shared {
         let mut outcome = Ok(());
         self.ftl.visit_sectors(&lbas, |lba, bytes| {
             let bucket = Bucket(Ino::of(lba).1);
-            match directory::parse_bucket(&self.store, directory, bucket, bytes) {
+            let parse = |bytes| directory::parse_bucket(&self.store, directory, bucket, bytes);
+            match bytes.map_err(Error::from).and_then(parse) {
                 Ok(Held::Entry(entry)) => drop(entries.insert(bucket.0, Listed::new(&entry))),
                 Ok(_) => {}
                 Err(error) => outcome = Err(error),

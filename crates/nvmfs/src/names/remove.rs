@@ -11,7 +11,7 @@
 
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
-use lacuna_device::SECTOR;
+use lacuna_ftl::Lba;
 
 use super::{
     check_name,
@@ -21,11 +21,14 @@ use crate::{
     Error, Refusal, Result,
     addr::Ino,
     directory::{self, Removal, Search},
-    format::{self, Dirent, Inode, Orphan},
+    format::{self, Dirent, Inode, Orphan, SectorBytes},
     fs::Shared,
     node::Node,
     posix::FileKind,
 };
+
+/// Orphans of an earlier use that are read together.
+const ORPHANS_AT_ONCE: usize = 512;
 
 impl Shared {
     /// Takes a name of anything but a directory away.
@@ -138,23 +141,39 @@ impl Shared {
     /// check to report.
     pub(crate) fn free_orphans(&self) -> Result<()> {
         let mut rest = Ino::ORPHANS.region();
-        while let Some(run) = self.ftl.mapped(rest.clone())? {
-            for lba in run.start.0..run.end.0 {
-                let freed = Ino::new(Ino::of(lacuna_ftl::Lba(lba)).1).map(|ino| self.free_orphan(ino));
-                match freed {
-                    Some(Err(error)) if !error.is_damage() && !matches!(error, Error::Refused(_)) => {
+        loop {
+            let lbas = self.ftl.mapped_sectors(rest.clone(), ORPHANS_AT_ONCE)?;
+            let Some(last) = lbas.last() else { return Ok(()) };
+            rest.start = Lba(last.0 + 1);
+            let orphans = self.read_orphans(&lbas)?;
+            self.preload(&orphans.iter().map(|(ino, _)| *ino).collect::<Vec<_>>());
+            for (ino, orphan) in orphans {
+                match self.free_orphan(ino, &orphan) {
+                    Err(error) if !error.is_damage() && !matches!(error, Error::Refused(_)) => {
                         return Err(error);
                     }
                     _ => {}
                 }
             }
-            rest.start = run.end;
         }
-        Ok(())
     }
 
-    fn free_orphan(&self, ino: Ino) -> Result<()> {
-        let orphan = self.read_orphan(ino)?;
+    /// Those of the orphans in these sectors that can be read, by their numbers.
+    fn read_orphans(&self, lbas: &[Lba]) -> Result<Vec<(Ino, Orphan)>> {
+        let (mut orphans, mut outcome) = (Vec::new(), Ok(()));
+        self.ftl.visit_sectors(lbas, |lba, bytes| {
+            let Some(ino) = Ino::new(Ino::of(lba).1) else { return };
+            match bytes.map_err(Error::from).and_then(|bytes| self.verify_orphan(ino, bytes)) {
+                Ok(orphan) => orphans.push((ino, orphan)),
+                Err(error) if error.is_damage() => {}
+                Err(error) => outcome = Err(error),
+            }
+        })?;
+        orphans.sort_unstable_by_key(|(ino, _)| *ino);
+        outcome.map(|()| orphans)
+    }
+
+    fn free_orphan(&self, ino: Ino, orphan: &Orphan) -> Result<()> {
         let node = self.node(ino)?;
         self.change_nodes(std::slice::from_ref(&node), |locked| {
             let inode = locked.inode(&node)?;
@@ -165,11 +184,9 @@ impl Shared {
         })
     }
 
-    pub(crate) fn read_orphan(&self, ino: Ino) -> Result<Orphan> {
-        let lba = ino.orphan_lba();
-        let mut bytes = [0; SECTOR];
-        self.ftl.read(lba, &mut bytes)?;
-        format::verify::<Orphan>(&bytes, lba).map_err(|reason| self.corrupt("orphans", ino.number(), reason))
+    pub(crate) fn verify_orphan(&self, ino: Ino, bytes: &SectorBytes) -> Result<Orphan> {
+        let orphan = format::verify::<Orphan>(bytes, ino.orphan_lba());
+        orphan.map_err(|reason| self.corrupt("orphans", ino.number(), reason))
     }
 
     /// The update that stores the times of these nodes, which are locked; none if none wait for it.

@@ -1,0 +1,225 @@
+//! The entries of all directories, and the orphans.
+
+use std::{mem, ops::Range};
+
+use lacuna_device::SECTOR;
+use lacuna_ftl::{self as ftl, Lba, Progress};
+
+use super::{Report, Tell, seen::SeenInodes};
+use crate::{
+    Result,
+    addr::Ino,
+    directory::{self, Bucket, Buckets, Held, Search},
+    format::Dirent,
+    fs::Shared,
+    posix::FileKind,
+};
+
+/// Mapped sectors that are looked for at a time.
+const LOOKS_AT_ONCE: usize = 1 << 16;
+
+/// Directories of which the first parts of the map are brought in together.
+const DIRECTORIES_AT_ONCE: usize = 1 << 10;
+
+/// A sector as `visit_sectors` passes it.
+type Read<'a> = ftl::Result<&'a [u8; SECTOR]>;
+
+/// The buckets of a directory as they are stored.
+struct StoredBuckets<'a> {
+    shared: &'a Shared,
+    directory: Ino,
+}
+
+impl Buckets for StoredBuckets<'_> {
+    fn get(&self, bucket: Bucket) -> Result<Held> {
+        self.shared.read_bucket(self.directory, bucket)
+    }
+}
+
+impl Shared {
+    /// The next mapped sectors of `rest`, `at_once` of them if there are so many; `rest` is what follows.
+    pub(super) fn next_sectors(&self, rest: &mut Range<Lba>, at_once: usize) -> Result<Vec<Lba>> {
+        let mut all = Vec::new();
+        while all.len() < at_once {
+            let wanted = (at_once - all.len()).min(LOOKS_AT_ONCE);
+            let some = self.ftl.mapped_sectors(rest.clone(), wanted)?;
+            let last = some.last().filter(|_| some.len() == wanted);
+            rest.start = last.map_or(rest.end, |last| Lba(last.0 + 1));
+            all.extend(some);
+            if rest.is_empty() {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Reads the entries of all directories, also of damaged ones if a name tells of them; counts those of each
+    /// inode (invariant 1).
+    pub(super) fn check_names(
+        &self,
+        at_once: usize,
+        seen: &mut SeenInodes,
+        report: &mut Report,
+        tell: Tell<'_>,
+    ) -> Result<()> {
+        let mut directories: Vec<Ino> = seen.directories.iter().map(|directory| directory.ino).collect();
+        let mut done = 0;
+        let expected = seen.names_expected();
+        while !directories.is_empty() {
+            let mut lbas = Vec::new();
+            for directories in directories.chunks(DIRECTORIES_AT_ONCE) {
+                let starts = directories.iter().map(|ino| ino.lba(0)..ino.lba(1));
+                // What cannot be read of the map is met below.
+                let _kept = self.ftl.bring_in(&starts.collect::<Vec<_>>());
+                for directory in directories {
+                    let mut rest = directory.region();
+                    while rest.start < rest.end {
+                        lbas.extend(self.next_sectors(&mut rest, at_once - lbas.len())?);
+                        if lbas.len() == at_once {
+                            tell(Progress { what: "names", done, expected });
+                            done += at_once as u64;
+                            self.check_buckets(&mem::take(&mut lbas), seen, report)?;
+                        }
+                    }
+                }
+            }
+            tell(Progress { what: "names", done, expected });
+            self.check_buckets(&lbas, seen, report)?;
+            directories = seen.take_damaged_directories();
+        }
+        Ok(())
+    }
+
+    /// Reads these buckets.
+    fn check_buckets(&self, lbas: &[Lba], seen: &mut SeenInodes, report: &mut Report) -> Result<()> {
+        let (mut found, mut outcome) = (Vec::new(), Ok(()));
+        self.ftl.visit_sectors(lbas, |lba, bytes| {
+            let checked = self.check_bucket(lba, bytes, seen, &mut |message| found.push((lba, message)));
+            match checked {
+                Err(error) if error.is_damage() => found.push((lba, error.to_string())),
+                Err(error) => outcome = Err(error),
+                Ok(()) => {}
+            }
+        })?;
+        // They came as they lie on the device.
+        found.sort_by_key(|(lba, _)| *lba);
+        found.into_iter().for_each(|(_, message)| report.add(message));
+        outcome
+    }
+
+    fn check_bucket(
+        &self,
+        lba: Lba,
+        bytes: Read<'_>,
+        seen: &mut SeenInodes,
+        found: &mut dyn FnMut(String),
+    ) -> Result<()> {
+        let (directory, sector) = Ino::of(lba);
+        let bucket = Bucket(sector);
+        let entry = match directory::parse_bucket(&self.store, directory, bucket, bytes?)? {
+            Held::Entry(entry) => entry,
+            Held::Tombstone => {
+                let next = Lba(lba.0 + 1);
+                if next == directory.region().end || !self.ftl.is_mapped(next)? {
+                    let whose = directory.0;
+                    found(format!(
+                        "directory invariant 3: tombstone in bucket {sector} of directory {whose}"
+                    ));
+                }
+                return Ok(());
+            }
+            Held::Nothing => return Ok(()),
+        };
+        let name = String::from_utf8_lossy(entry.name());
+        match self.found_by_name(directory, bucket, &entry) {
+            Err(error) if error.is_damage() => {} // that is found by itself
+            Err(error) => return Err(error),
+            Ok(None) => found(format!("directory invariant 1: {name:?} cannot be found")),
+            Ok(Some(other)) if other != bucket => {
+                found(format!("directory invariant 4: {name:?} is twice in directory {}", directory.0));
+            }
+            Ok(Some(_)) => {}
+        }
+        if let Some(damaged) = seen.damaged.get_mut(&entry.ino()) {
+            damaged.named(lba, entry.name(), entry.kind());
+            if entry.kind() == FileKind::Directory {
+                seen.directory_mut(directory).into_iter().for_each(|within| within.subdirectories += 1);
+            }
+        } else if let Some(flaw) = check_entry(directory, &entry, seen) {
+            found(format!("invariant 1: {name:?} in directory {} {flaw}", directory.0));
+        }
+        Ok(())
+    }
+
+    /// The bucket that a search for the name of an entry comes to. Most lie where their hash says.
+    fn found_by_name(&self, directory: Ino, bucket: Bucket, entry: &Dirent) -> Result<Option<Bucket>> {
+        let hash = self.hash_name(entry.name());
+        if entry.hash() != hash {
+            return Ok(None);
+        }
+        if directory::home(hash) == bucket {
+            return Ok(Some(bucket));
+        }
+        Ok(match directory::search(&StoredBuckets { shared: self, directory }, entry.name(), hash)? {
+            Search::Found { bucket, .. } => Some(bucket),
+            Search::Absent { .. } => None,
+        })
+    }
+
+    /// Reads the region of orphans (invariant 3).
+    pub(super) fn check_orphans(
+        &self,
+        at_once: usize,
+        seen: &mut SeenInodes,
+        report: &mut Report,
+    ) -> Result<()> {
+        let mut rest = Ino::ORPHANS.region();
+        while rest.start < rest.end {
+            let lbas = self.next_sectors(&mut rest, at_once)?;
+            let (mut found, mut outcome) = (Vec::new(), Ok(()));
+            self.ftl.visit_sectors(&lbas, |lba, bytes| match self.check_orphan(lba, bytes, seen) {
+                Err(error) if error.is_damage() => found.push((lba, error.to_string())),
+                Err(error) => outcome = Err(error),
+                Ok(None) => {}
+                Ok(Some(message)) => found.push((lba, message)),
+            })?;
+            outcome?;
+            found.sort_unstable();
+            found.into_iter().for_each(|(_, message)| report.add(message));
+        }
+        Ok(())
+    }
+
+    fn check_orphan(&self, lba: Lba, bytes: Read<'_>, seen: &mut SeenInodes) -> Result<Option<String>> {
+        let (_, sector) = Ino::of(lba);
+        let has_none = format!("invariant 3: sector {sector} of the orphans has no inode");
+        let Some(ino) = Ino::new(sector) else { return Ok(Some(has_none)) };
+        if seen.damaged.contains_key(&ino) {
+            return Ok(None); // reported
+        }
+        let orphan = self.verify_orphan(ino, bytes?)?;
+        match seen.get_mut(ino).filter(|seen| orphan.is_of(ino, seen.generation)) {
+            Some(seen) => seen.is_orphan = true,
+            None => return Ok(Some(has_none)),
+        }
+        Ok(None)
+    }
+}
+
+/// Counts an entry with its inode. What is wrong with it.
+fn check_entry(directory: Ino, entry: &Dirent, seen: &mut SeenInodes) -> Option<&'static str> {
+    let named = seen.get_mut(entry.ino()).filter(|seen| seen.generation == entry.generation());
+    let Some(named) = named else { return Some("has no inode") };
+    named.entries = named.entries.saturating_add(1);
+    if named.kind != entry.kind() {
+        return Some("has another type than its inode");
+    }
+    if !named.is_directory() {
+        return None;
+    }
+    if let Some(within) = seen.directory_mut(directory) {
+        within.subdirectories += 1;
+    }
+    let parent = seen.directory_mut(entry.ino()).map(|named| named.parent);
+    (parent != Some(directory)).then_some("has another parent")
+}
