@@ -35,4 +35,6 @@ lacuna_device::breakable_rules! {
     FooterVerified = "footer-verified",
     /// One that an earlier life of its segment has left says nothing of this one.
     FooterOfThisLife = "footer-of-this-life",
+    /// A part of a piece is filled before it counts as filled.
+    FilledThenCounted = "filled-then-counted",
 }

@@ -4,7 +4,10 @@
 
 #[cfg(not(feature = "shuttle"))]
 mod real {
-    pub(crate) use std::{sync::atomic, thread};
+    pub(crate) use std::{
+        sync::{OnceLock, atomic},
+        thread,
+    };
 
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockUpgradableReadGuard};
 }

@@ -19,18 +19,18 @@
 //! busy anyway: then each request less saves time of the processor. What is not frozen yet waits for more, or
 //! for a flush, however long the piece.
 
-use std::{
-    collections::VecDeque,
-    ops::Range,
-    sync::{Arc, OnceLock},
-};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use lacuna_device::{Blank, Filled};
 
 use crate::{
     addr::SegNo,
     flush::Buffers,
-    sync::atomic::{AtomicUsize, Ordering},
+    mutant::{Rule, is_broken},
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 /// Bytes that are collected before they are written without being asked for.
@@ -80,9 +80,11 @@ impl Reserved {
     /// to be told ([`crate::log::Log::filled`]).
     pub(crate) fn fill(self, fill: impl FnOnce(&mut [u8])) -> Option<usize> {
         let Reserved { at, blank, cell } = self;
-        assert!(cell.cells.piece.is_left(), "invariant 4: a part of a piece that counts as filled");
+        let piece = &cell.cells.piece;
+        assert!(piece.is_left(), "invariant 4: a part of a piece that counts as filled");
+        let counted_early = is_broken(Rule::FilledThenCounted).then(|| piece.is_last_of());
         cell.set(blank.fill(fill));
-        cell.cells.piece.is_last_of().then_some(at)
+        counted_early.unwrap_or_else(|| piece.is_last_of()).then_some(at)
     }
 }
 

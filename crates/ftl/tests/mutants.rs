@@ -1,7 +1,8 @@
 //! Shows that the tests notice: breaks one rule of src/mutant.rs at a time, in a process of its own,
 //! and demands that the test named for it fails; and that it passes while no rule is broken.
 //!
-//! `cargo test -p lacuna-ftl --features mutants --test mutants -- --nocapture`
+//! `cargo test -p lacuna-ftl --features mutants --test mutants -- --nocapture`, and with the feature `shuttle` too
+//! for those rules that only a scheduler of threads can find broken.
 
 #![allow(clippy::duplicate_mod)] // Each file of tests declares the harness.
 
@@ -10,6 +11,9 @@ mod epochs;
 mod harness;
 #[path = "interleavings.rs"]
 mod interleavings;
+#[cfg(feature = "shuttle")]
+#[path = "shuttle/main.rs"]
+mod scheduled;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,6 +44,7 @@ const RULES: &[(&str, &str)] = &[
     ("move-marks-count", "flips"),
     ("footer-verified", "flips"),
     ("footer-of-this-life", "mixed"),
+    ("filled-then-counted", "scheduled::whoever_flushes_finds_their_batch_after_a_cut"),
 ];
 
 #[test]
@@ -74,11 +79,13 @@ fn failure(test: &str, broken: Option<&str>) -> Option<String> {
 fn every_broken_rule_is_noticed() {
     let named: BTreeSet<_> = RULES.iter().map(|(rule, _)| *rule).collect();
     assert_eq!(named, mutant::NAMES.iter().copied().collect(), "each rule has its test");
-    for test in RULES.iter().map(|(_, test)| *test).collect::<BTreeSet<_>>() {
+    // Under the scheduler nothing else runs, and without it those tests are not there.
+    let here = |(_, test): &&(&str, &str)| test.starts_with("scheduled::") == cfg!(feature = "shuttle");
+    for test in RULES.iter().filter(here).map(|(_, test)| *test).collect::<BTreeSet<_>>() {
         assert_eq!(failure(test, None), None, "{test} with all rules kept");
     }
     let mut unnoticed = Vec::new();
-    for (rule, test) in RULES {
+    for (rule, test) in RULES.iter().filter(here) {
         match failure(test, Some(rule)) {
             Some(first) => eprintln!("{rule}: noticed by {test}: {first}"),
             None => unnoticed.push((rule, test)),

@@ -159,3 +159,27 @@ impl<T> DerefMut for RwLockWriteGuard<'_, T> {
         &mut self.value
     }
 }
+
+/// Whoever sets it or looks lets others go on first.
+pub(crate) struct OnceLock<T> {
+    value: std::sync::OnceLock<T>,
+    before: atomic::AtomicBool,
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> OnceLock<T> {
+        OnceLock { value: std::sync::OnceLock::new(), before: atomic::AtomicBool::new(false) }
+    }
+}
+
+impl<T> OnceLock<T> {
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.before.load(atomic::Ordering::SeqCst);
+        self.value.get()
+    }
+
+    pub(crate) fn set(&self, value: T) -> Result<(), T> {
+        self.before.load(atomic::Ordering::SeqCst);
+        self.value.set(value)
+    }
+}
