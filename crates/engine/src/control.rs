@@ -127,7 +127,7 @@ fn write(file: &dyn File, sequence: u64, root: Root) -> Result<()> {
         epoch: root.epoch.into(),
         checkpoint: root.checkpoint.0.into(),
     };
-    slot.checksum = crc32c::crc32c(slot.as_bytes()).into();
+    slot.checksum = lacuna_crc::crc32c(slot.as_bytes()).into();
     let mut sector = AlignedBuf::zeroed(SECTOR);
     sector[..size_of::<Slot>()].copy_from_slice(slot.as_bytes());
     file.write_at(sequence % 2 * SLOT_BYTES, &sector)?;
@@ -139,7 +139,10 @@ fn parse(sector: &[u8], place: &str) -> Result<Option<(u64, Root)>> {
     let (mut slot, rest) = Slot::read_from_prefix(sector).expect("a sector is longer");
     let want = slot.checksum.get();
     slot.checksum = 0.into();
-    if slot.magic != MAGIC || crc32c::crc32c(slot.as_bytes()) != want || rest.iter().any(|byte| *byte != 0) {
+    if slot.magic != MAGIC
+        || lacuna_crc::crc32c(slot.as_bytes()) != want
+        || rest.iter().any(|byte| *byte != 0)
+    {
         return Ok(None);
     }
     let bad = |reason: String| Err(Error::BadStore { what: format!("{place}: {NAME}"), reason });
@@ -162,7 +165,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let (mut slot, _) = Slot::read_from_prefix(&sector).expect("a sector is longer");
     slot.magic = MAGIC.into();
     slot.checksum = 0.into();
-    slot.checksum = crc32c::crc32c(slot.as_bytes()).into();
+    slot.checksum = lacuna_crc::crc32c(slot.as_bytes()).into();
     sector[..size_of::<Slot>()].copy_from_slice(slot.as_bytes());
     let _ = parse(&sector, "fuzz");
 }

@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use crc32c::crc32c;
+use lacuna_crc::crc32c;
 
 use crate::{
     Error, Lba, Op, Result, SECTOR, Seq,

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use crc32c::crc32c;
+use lacuna_crc::crc32c;
 use lacuna_device::{AlignedBuf, BlockDevice};
 
 use crate::{

@@ -9,7 +9,7 @@ mod map;
 
 use std::{mem::size_of, ops::Range};
 
-use crc32c::{crc32c, crc32c_append};
+use lacuna_crc::{crc32c, crc32c_append};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},

@@ -1,6 +1,6 @@
 //! For fuzz/: bytes as they are, and under a valid seal. Promises nothing.
 
-use crc32c::crc32c;
+use lacuna_crc::crc32c;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::{

@@ -34,7 +34,7 @@ mod ahead;
 
 use std::{collections::HashMap, ops::Range, sync::Arc, vec};
 
-use crc32c::crc32c;
+use lacuna_crc::crc32c;
 
 use crate::{
     Error, Lba, Result, SECTOR, Seq,

@@ -9,7 +9,7 @@
 
 use std::{cell::Cell, ops::Range};
 
-use crc32c::crc32c;
+use lacuna_crc::crc32c;
 use lacuna_device::AlignedBuf;
 
 use crate::{

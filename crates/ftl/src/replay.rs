@@ -25,7 +25,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use crc32c::crc32c;
+use lacuna_crc::crc32c;
 use lacuna_device::BlockDevice;
 
 use crate::{

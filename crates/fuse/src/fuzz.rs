@@ -40,6 +40,6 @@ fn sign(page: &mut [u8]) {
         && let Some((covered, checksum)) = payload.split_last_chunk_mut::<4>()
         && covered.len() > PAGE_TYPE + 1
     {
-        *checksum = crc32c::crc32c(covered).to_be_bytes();
+        *checksum = lacuna_crc::crc32c(covered).to_be_bytes();
     }
 }

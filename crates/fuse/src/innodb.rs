@@ -139,7 +139,7 @@ fn full_crc32_payload(page_type: u16, data: &[u8]) -> Result<usize, NoTrim> {
     let payload_bytes = usize::from(page_type & !FULL_CRC32_MARKER) * FULL_CRC32_UNIT;
     let payload = data.get(..payload_bytes).ok_or(NoTrim::Malformed)?;
     let (covered, checksum) = payload.split_last_chunk::<4>().ok_or(NoTrim::Malformed)?;
-    if crc32c::crc32c(covered) != u32::from_be_bytes(*checksum) {
+    if lacuna_crc::crc32c(covered) != u32::from_be_bytes(*checksum) {
         return Err(NoTrim::Checksum);
     }
     Ok(payload_bytes)
@@ -185,7 +185,7 @@ mod tests {
         data.resize(payload.next_multiple_of(block), 0);
         put(&mut data, at::PAGE_NO, &page_no.to_be_bytes());
         put(&mut data, at::PAGE_TYPE, &[0x80, units]);
-        let checksum = crc32c::crc32c(&data[..payload - 4]);
+        let checksum = lacuna_crc::crc32c(&data[..payload - 4]);
         put(&mut data, payload - 4, &checksum.to_be_bytes());
         data
     }

@@ -38,7 +38,7 @@ fn page(units: u8) -> Vec<u8> {
     let mut data = vec![0x77; bytes];
     data[4..8].copy_from_slice(&1_u32.to_be_bytes());
     data[24..26].copy_from_slice(&[0x80, units]);
-    let checksum = crc32c::crc32c(&data[..bytes - 4]);
+    let checksum = lacuna_crc::crc32c(&data[..bytes - 4]);
     data[bytes - 4..].copy_from_slice(&checksum.to_be_bytes());
     data.resize(bytes.next_multiple_of(512), 0);
     data

@@ -239,9 +239,9 @@ impl Tombstone {
 }
 
 fn checksum(bytes: &SectorBytes) -> u32 {
-    let crc = crc32c::crc32c(&bytes[..CRC_AT]);
-    let crc = crc32c::crc32c_append(crc, &[0; 4]);
-    crc32c::crc32c_append(crc, &bytes[CRC_AT + 4..])
+    let crc = lacuna_crc::crc32c(&bytes[..CRC_AT]);
+    let crc = lacuna_crc::crc32c_append(crc, &[0; 4]);
+    lacuna_crc::crc32c_append(crc, &bytes[CRC_AT + 4..])
 }
 
 /// The bytes of the sector at `lba`.

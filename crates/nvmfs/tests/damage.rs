@@ -310,7 +310,7 @@ fn patch_as(place: &Nvmfs, lba: Lba, kind: u8, bytes: &[(usize, u8)]) {
 
 fn store(place: &Nvmfs, lba: Lba, mut sector: [u8; 512]) {
     sector[8..12].fill(0);
-    let crc = crc32c::crc32c(&sector);
+    let crc = lacuna_crc::crc32c(&sector);
     sector[8..12].copy_from_slice(&crc.to_le_bytes());
     place.ftl().write_batch(&[Op::Write { lba, data: &sector }], Stream::Data).unwrap();
 }

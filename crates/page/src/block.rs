@@ -162,7 +162,7 @@ pub fn seal_block(block: &mut [u8], meta: &Meta, page_bytes: usize) {
     let free = end - block_log_room(block);
     block[free..end].fill(0);
     block[end..].copy_from_slice(&TRAILER);
-    header.checksum = crc32c::crc32c(block).into();
+    header.checksum = lacuna_crc::crc32c(block).into();
     put(block, header);
 }
 
@@ -185,7 +185,7 @@ pub fn open_block(block: &mut [u8], expect: (u32, u64), page_bytes: usize) -> Re
     let expected = header.checksum.get();
     header.checksum = 0.into();
     put(block, header);
-    let found = crc32c::crc32c(block);
+    let found = lacuna_crc::crc32c(block);
     if found != expected {
         return Err(Error::Checksum { expected, found });
     }

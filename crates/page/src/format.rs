@@ -77,7 +77,7 @@ impl Header {
     /// The checksum of this header and `stored`, whatever the checksum field holds.
     pub(crate) fn checksum_with(&self, stored: &[u8]) -> u32 {
         let cleared = Header { checksum: 0.into(), ..*self };
-        crc32c::crc32c_append(crc32c::crc32c(cleared.as_bytes()), stored)
+        lacuna_crc::crc32c_append(lacuna_crc::crc32c(cleared.as_bytes()), stored)
     }
 }
 

@@ -209,7 +209,7 @@ fn noise_never_panics() {
         let stored = random.below(page.len() - HEADER_BYTES + 1);
         forged[32..36].copy_from_slice(&(stored as u32).to_le_bytes());
         forged[HEADER_BYTES..HEADER_BYTES + stored].fill_with(|| random.next() as u8);
-        let checksum = crc32c::crc32c(&forged[..HEADER_BYTES + stored]);
+        let checksum = lacuna_crc::crc32c(&forged[..HEADER_BYTES + stored]);
         forged[36..40].copy_from_slice(&checksum.to_le_bytes());
         match decoder.decode(&forged, address(&meta), &mut back) {
             Ok(found) => assert_eq!(found, meta),

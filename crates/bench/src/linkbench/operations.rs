@@ -98,7 +98,7 @@ impl<'a, D: Db> Client<'a, D> {
             let version = old.map_or(0, |old| old.version + 1);
             let new = LinkRow { visibility: VISIBLE, time, version, data };
             new.value(value);
-            acks.push(Ack::Link { id, version, crc: crc32c::crc32c(value) });
+            acks.push(Ack::Link { id, version, crc: lacuna_crc::crc32c(value) });
             match old {
                 Some(old) => {
                     txn.put(Table::Link, &key, value)?;
@@ -128,7 +128,7 @@ impl<'a, D: Db> Client<'a, D> {
             }
             let new = LinkRow { visibility: HIDDEN, version: old.version + 1, ..old };
             new.value(value);
-            acks.push(Ack::Link { id, version: new.version, crc: crc32c::crc32c(value) });
+            acks.push(Ack::Link { id, version: new.version, crc: lacuna_crc::crc32c(value) });
             txn.put(Table::Link, &key, value)?;
             replace_index_entry(txn, &id, &old, &new, value)?;
             txn.change_count((id.id1, id.link_type), -1, now)?;
@@ -202,7 +202,7 @@ impl<'a, D: Db> Client<'a, D> {
         let id = self.next_node_id.fetch_add(1, Relaxed);
         self.transact(|txn, value, acks| {
             NodeRow { node_type: NODE_TYPE, version: 1, time, data }.value(value);
-            acks.push(Ack::Node { id, version: 1, crc: crc32c::crc32c(value) });
+            acks.push(Ack::Node { id, version: 1, crc: lacuna_crc::crc32c(value) });
             insert(txn, Table::Node, &node_key(id), value)
         })?;
         Ok(id)
@@ -214,7 +214,7 @@ impl<'a, D: Db> Client<'a, D> {
             let Some(old) = txn.get_for_update(Table::Node, &node_key(id))? else { return Ok(false) };
             let version = NodeRow::of_value(&old)?.version + 1;
             NodeRow { node_type: NODE_TYPE, version, time, data }.value(value);
-            acks.push(Ack::Node { id, version, crc: crc32c::crc32c(value) });
+            acks.push(Ack::Node { id, version, crc: lacuna_crc::crc32c(value) });
             txn.put(Table::Node, &node_key(id), value)?;
             Ok(true)
         })

@@ -128,7 +128,7 @@ fn check_version(
 ) -> Result<()> {
     ensure!(found >= acked, "{what} {id:?} is at version {found}, acknowledged was {acked}");
     ensure!(
-        found > acked || crc32c::crc32c(value) == crc,
+        found > acked || lacuna_crc::crc32c(value) == crc,
         "{what} {id:?} at version {found} is not what was acknowledged"
     );
     Ok(())
@@ -226,13 +226,13 @@ fn find_index_mismatch<D: Db>(db: &D) -> Result<()> {
         let (id, row) = LinkRow::of_index(key, value)?;
         let mut whole = Vec::new();
         row.value(&mut whole);
-        ensure!(entries.insert(id, crc32c::crc32c(&whole)).is_none(), "{id:?} is in the index twice");
+        ensure!(entries.insert(id, lacuna_crc::crc32c(&whole)).is_none(), "{id:?} is in the index twice");
         Ok(())
     })?;
     scan_all(db, Table::Link, |key, value| {
         let id = LinkId::of_key(key)?;
         let entry = entries.get(&id).ok_or_else(|| anyhow!("{id:?} is not in the index"))?;
-        ensure!(*entry == crc32c::crc32c(value), "{id:?} differs from its entry in the index");
+        ensure!(*entry == lacuna_crc::crc32c(value), "{id:?} differs from its entry in the index");
         Ok(())
     })
 }

@@ -3,7 +3,7 @@
 
 use std::mem::size_of;
 
-use crc32c::{crc32c, crc32c_append};
+use lacuna_crc::{crc32c, crc32c_append};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64},

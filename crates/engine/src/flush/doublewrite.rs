@@ -116,7 +116,7 @@ impl DoublewriteFile {
             reserved: 0.into(),
         };
         header[..size_of::<Header>()].copy_from_slice(head.as_bytes());
-        head.checksum = crc32c::crc32c(&header).into();
+        head.checksum = lacuna_crc::crc32c(&header).into();
         header[..size_of::<Header>()].copy_from_slice(head.as_bytes());
         let first = images.first().expect("a batch has images").start;
         let last = images.last().expect("a batch has images");
@@ -168,7 +168,7 @@ fn parse(header: &mut [u8]) -> Vec<Entry> {
     let count = head.count.get() as usize;
     head.checksum = 0.into();
     header[..size_of::<Header>()].copy_from_slice(head.as_bytes());
-    if head.magic != MAGIC || count > JOB_PAGES || crc32c::crc32c(header) != want {
+    if head.magic != MAGIC || count > JOB_PAGES || lacuna_crc::crc32c(header) != want {
         return Vec::new();
     }
     let slots = header[size_of::<Header>()..].chunks_exact(size_of::<Entry>());
@@ -222,7 +222,7 @@ pub(crate) fn fuzz_doublewrite(bytes: &[u8]) {
     header[..len].copy_from_slice(&bytes[..len]);
     parse(&mut header.clone());
     header[4..8].fill(0);
-    let crc = crc32c::crc32c(&header);
+    let crc = lacuna_crc::crc32c(&header);
     header[4..8].copy_from_slice(&crc.to_le_bytes());
     assert!(parse(&mut header).len() <= JOB_PAGES);
 }

@@ -43,7 +43,7 @@ impl Reference {
     /// The reference to `value` in the chain that starts at `first`.
     pub(crate) fn new(first: PageNo, value: &[u8]) -> Reference {
         assert!(value.len() <= VALUE_BYTES_MAX);
-        Reference { first, bytes: value.len() as u32, checksum: crc32c::crc32c(value) }
+        Reference { first, bytes: value.len() as u32, checksum: lacuna_crc::crc32c(value) }
     }
 
     pub(crate) fn encode(self) -> [u8; REFERENCE_BYTES] {

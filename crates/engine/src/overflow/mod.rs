@@ -136,7 +136,7 @@ pub(crate) fn read(core: &Core, space: &Arc<Space>, reference: Reference, _: &Ti
         value.extend_from_slice(part);
         Ok(())
     })?;
-    if crc32c::crc32c(&value) != reference.checksum {
+    if lacuna_crc::crc32c(&value) != reference.checksum {
         return Err(corrupt(space, reference.first, "long value does not match its checksum"));
     }
     Ok(value)
@@ -151,7 +151,7 @@ pub(crate) fn check(
 ) -> Result<()> {
     let mut checksum = 0;
     walk(core, space, reference, |page, part| {
-        checksum = crc32c::crc32c_append(checksum, part);
+        checksum = lacuna_crc::crc32c_append(checksum, part);
         mark(page)
     })?;
     if checksum != reference.checksum {

@@ -93,7 +93,7 @@ impl GroupBuilder {
             epoch: epoch.into(),
         };
         self.bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
-        header.checksum = crc32c::crc32c(&self.bytes).into();
+        header.checksum = lacuna_crc::crc32c(&self.bytes).into();
         self.bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
         self.bytes.resize(self.bytes.len().next_multiple_of(SECTOR), 0);
         (self.start, self.bytes)
@@ -123,7 +123,7 @@ pub(crate) fn open_group(group: &[u8], at: Lsn) -> Option<(u64, Records<'_>)> {
     let (mut header, body) = GroupHeader::read_from_prefix(group).ok()?;
     let want = header.checksum.get();
     header.checksum = 0.into();
-    if crc32c::crc32c_append(crc32c::crc32c(header.as_bytes()), body) != want {
+    if lacuna_crc::crc32c_append(lacuna_crc::crc32c(header.as_bytes()), body) != want {
         return None;
     }
     let records = Records { body, at: Lsn(at.0 + HEADER_BYTES as u64) };

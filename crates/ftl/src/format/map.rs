@@ -2,7 +2,7 @@
 
 use std::mem::size_of;
 
-use crc32c::crc32c;
+use lacuna_crc::crc32c;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
