@@ -93,7 +93,8 @@ impl<'a> Tree<'a> {
     }
 
     /// The leaf of `key`, latched exclusively, if it is `page`, in memory, and has the key: a key is in one leaf only,
-    /// so where it is found is where a descent would end.
+    /// so where it is found is where a descent would end. A leaf that gave its records away has none of them left once
+    /// its latch is free: splits and merges hold all their pages latched, and a page that is freed is blanked.
     pub(crate) fn leaf_again(self, page: PageNo, key: &[u8]) -> Option<WriteGuard> {
         let page = self.core.pool.write_in_memory(self.space, page)?;
         let is_leaf = ops::kind(&page) == Some(PageKind::Node) && Node::new(&page).is_leaf();
