@@ -526,3 +526,21 @@ fn a_lock_is_given_up_with_what_was_done_under_it() {
     assert_eq!(count.as_deref(), Some(&(THREADS * ROUNDS).to_le_bytes()[..]), "no addition is lost");
     drop(running);
 }
+
+/// What is locked stays locked, also when a write of it before the lock is taken back.
+#[test]
+fn a_lock_on_a_written_key_outlives_the_write() {
+    let options = StoreOptions { lock_timeout: Duration::ZERO, ..options() };
+    let store = Store::open(MemPlace::new(), options).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut txn = store.begin();
+    txn.put(&table, b"other", b"").expect("put");
+    let savepoint = txn.savepoint().expect("savepoint");
+    txn.put(&table, b"k", b"taken back").expect("put");
+    assert_eq!(txn.get_for_update(&table, b"k").expect("lock").as_deref(), Some(&b"taken back"[..]));
+    txn.rollback_to(savepoint).expect("back");
+    let mut rival = store.begin();
+    assert!(matches!(rival.put(&table, b"k", b"rival"), Err(Error::LockTimeout)));
+    txn.commit().expect("commit");
+    rival.put(&table, b"k", b"rival").expect("the lock ended with the transaction");
+}
