@@ -37,11 +37,11 @@ use std::collections::HashMap;
 use zerocopy::IntoBytes;
 
 pub(crate) use load::{Loaded, load};
+pub(crate) use writer::{Room, Writer};
 
 use crate::{
     Error, Result, Seq,
     addr::SegNo,
-    checkpoint::writer::{Room, Writer},
     format::{
         IndexEntry, LeafPlace, Live, MAP_INDEX_BYTES, RecordKind, Root, RootRef, SEGMENT_LIVE_BYTES,
         Superblock,
@@ -300,6 +300,7 @@ impl Store {
             log.coverage = beginning.coverage;
             log.root_segments = refers_to;
             log.checkpoint_taken = 0;
+            log.epitaph_bytes = 0;
             log.bytes_since_checkpoint -= beginning.log_bytes;
             log.counters.checkpoints += 1;
         }

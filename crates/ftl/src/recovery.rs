@@ -25,11 +25,12 @@ use crate::{
     background::Background,
     checkpoint,
     copies::Awaited,
+    epitaph::Epitaphs,
     fault::LeafReader,
     format::{Marks, Salt, SegmentHeader, Superblock},
     lifetime::{COLDEST, MeanExpected},
     log::{Log, Segment, State},
-    replay::Replay,
+    replay::{Replay, Source},
     reuse::Coverage,
     scan::read_headers,
     space::Space,
@@ -53,7 +54,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         return Err(Error::Geometry { device: device.name().into(), reason });
     }
     let salt = Salt::of(&superblock.uuid);
-    let checkpoint::Loaded { mut map, root, segments: root_segments } =
+    let checkpoint::Loaded { mut map, root, segments: mut root_segments } =
         checkpoint::load(&*device, space, salt, &superblock)?;
     let headers = read_headers(&*device, space, salt)?;
 
@@ -61,14 +62,19 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     let leaves = LeafReader { device: &*device, space };
     let map_memory = options.map_memory;
     let replay = Replay { device: &*device, space, salt, epoch: superblock.epoch, leaves, map_memory };
-    let sources = replay.sources(&root, &headers)?;
-    let durable = durable(&superblock, &headers).max(replay.marks_without_header(&root, &headers)?);
+    let mut epitaphs = Epitaphs::read(&*device, space, salt, &superblock, &headers)?;
+    let sources = replay.sources(&root, &headers, &mut epitaphs)?;
+    let marks = durable(&superblock, &headers).max(epitaphs.durable);
+    let durable = marks.max(replay.marks_without_header(&root, &headers)?);
     let outcome = replay.run(&sources, &root, durable, &mut map)?;
     let mut needed: Vec<bool> =
         (0..space.segments).map(|no| map.live(SegNo(no as u32)).extents > 0).collect();
-    for (life, _) in &sources {
+    for Source { life, .. } in sources.iter().filter(|source| source.told.is_none()) {
         needed[life.segment.0 as usize] = true;
     }
+    root_segments.extend(epitaphs.segments);
+    root_segments.sort_unstable();
+    root_segments.dedup();
 
     let segments = headers.iter().zip(&needed).enumerate().map(|(no, (header, needed))| {
         let in_root = root_segments.binary_search(&SegNo(no as u32)).is_ok();
@@ -82,7 +88,16 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         let opened_seq = header.map_or(Seq(0), |header| header.opened_seq);
         let class = header.map_or(COLDEST, |header| header.class);
         let expected = MeanExpected::default();
-        Segment { state, generation, epoch, opened_seq, class, expected, death_is_durable: false }
+        Segment {
+            state,
+            generation,
+            epoch,
+            opened_seq,
+            class,
+            expected,
+            death_is_durable: false,
+            has_epitaph: false,
+        }
     });
     let seen = headers.iter().flatten();
     let epoch_next = seen.clone().map(|header| header.epoch).max().unwrap_or(0).max(superblock.epoch) + 1;
@@ -90,8 +105,9 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     let mut log = Log::new(space, salt, epoch, outcome.last_seq, segments.collect());
     (log.last_move, log.flushed_move) = (outcome.last_move, outcome.last_move);
     log.coverage = Coverage::of(&root);
-    log.generation_next =
-        seen.map(|header| header.generation + 1).max().unwrap_or(1).max(root.generation_next);
+    let generations =
+        seen.map(|header| header.generation).chain(sources.iter().map(|source| source.life.generation));
+    log.generation_next = (generations.max().unwrap_or(0) + 1).max(root.generation_next);
     log.root_segments = root_segments;
     log.peak.note(weight_loaded.max(map.weight(0)));
     log.live_cost = Space::cost(map.total());

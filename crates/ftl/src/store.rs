@@ -139,6 +139,7 @@ impl Store {
             batches: counters.data.batches + counters.log.batches,
             flushes: counters.flushes,
             gc_segments: counters.gc_segments,
+            epitaphs: counters.epitaphs,
             checkpoints: counters.checkpoints,
             replayed_batches: counters.replayed_batches,
             corrupt_chunks: counters.corrupt_chunks,

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     addr::{SegNo, Seq},
     mutant::{Rule, is_broken},
+    space::Space,
 };
 
 const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"LFOT");
@@ -181,6 +182,18 @@ impl FooterRaw {
             return Err("footer of another number of records");
         }
         Ok(records)
+    }
+}
+
+/// The life in `epoch` to which `bytes`, a footer with its copies as an epitaph has it, belong. They are still to be
+/// verified.
+pub(crate) fn epitaph_life(bytes: &[u8], epoch: u64, space: Space) -> Result<Life, Flaw> {
+    let (_, raw) = FooterRaw::read_from_suffix(bytes).map_err(|_| SHORT)?;
+    let life = Life { segment: SegNo(raw.segment.get()), generation: raw.generation.get(), epoch };
+    let len = raw.body_bytes(life, space.segment_bytes).map(|body| body + FOOTER_BYTES);
+    match (life.segment.0 as usize) < space.segments && len == Some(bytes.len()) {
+        true => Ok(life),
+        false => Err("epitaph without a footer of its epoch"),
     }
 }
 

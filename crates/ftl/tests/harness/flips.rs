@@ -52,6 +52,7 @@ fn structures(image: &[u8]) -> Structures {
                     1 => ["batch header", "batch entries", "payload"],
                     2 => ["relocation header", "relocation entries", "moved payload"],
                     3 => ["map header", "map leaves", "map padding"],
+                    7 => ["epitaph header", "epitaph body", "epitaph padding"],
                     _ => ["checkpoint header", "checkpoint body", "checkpoint padding"],
                 };
                 add(kind[0], at, 64);
