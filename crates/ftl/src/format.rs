@@ -26,8 +26,7 @@ pub(crate) use map::*;
 
 /// The format that this code writes, and the newest that it reads.
 pub(crate) const VERSION: u32 = 1;
-/// Feature bits that this code knows and sets. Bit 0: what is replayed may be told by epitaphs. Footers need
-/// none: without them all is found by scans.
+/// Feature bits that this code knows and sets. Bit 0: epitaphs, and segments marked as out of use.
 pub(crate) const FEATURES: u64 = 1;
 /// Start of the two superblock slots on the device, in bytes.
 pub(crate) const SUPERBLOCK_SLOTS: [u64; 2] = [0, 32 << 10];

@@ -166,6 +166,7 @@ pub mod fuzz;
 mod gc;
 mod lifetime;
 mod log;
+mod lost_starts;
 mod map;
 #[cfg(not(feature = "mutants"))]
 mod mutant;

@@ -297,6 +297,7 @@ impl Log {
     pub(crate) fn new(space: Space, salt: Salt, epoch: u64, last_seq: Seq, segments: Vec<Segment>) -> Log {
         let free =
             (0..segments.len() as u32).map(SegNo).filter(|no| segments[no.0 as usize].state == State::Free);
+        let damaged = segments.iter().filter(|segment| segment.state == State::Damaged).count();
         let map_segments = segments.iter().filter(|segment| segment.state == State::Checkpoint).count();
         Log {
             space,
@@ -311,7 +312,7 @@ impl Log {
             segments,
             victim: None,
             coming: 0,
-            damaged: 0,
+            damaged,
             open: [None; APPEND_POINTS],
             footers: Default::default(),
             tails: Tails::new(space.segments),

@@ -151,6 +151,9 @@ impl Store {
 
     /// Puts a segment that nobody needs on the free list.
     pub(crate) fn free_segment(&self, segment: SegNo) {
+        if self.has_lost_start(segment) {
+            return self.log.lock().put_out_of_use(segment);
+        }
         if self.options.discard {
             // Advice: a device that refuses it loses nothing but the hint.
             let _ = self.device.discard(self.device_offset(segment, 0), self.space.segment_bytes as u64);

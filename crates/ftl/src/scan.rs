@@ -13,7 +13,7 @@
 //! scan they are passed over: nothing there is replayed, and of what was durable the device would have to
 //! have lost two blocks.
 
-use lacuna_device::{AlignedBuf, BlockDevice};
+use lacuna_device::{self as device, AlignedBuf, BlockDevice};
 use zerocopy::FromBytes;
 
 use crate::{
@@ -250,49 +250,52 @@ pub(crate) fn read_footer_bytes(
     Ok(bytes.collect())
 }
 
-/// The life that the first record of each of `segments` says it belongs to, for those without a header.
+/// What the starts of all segments say.
+pub(crate) struct Headers {
+    /// The headers of this store, by segment.
+    pub(crate) found: Vec<Option<SegmentHeader>>,
+    /// Segments whose start the device does not give back.
+    pub(crate) unreadable: Vec<SegNo>,
+}
+
+/// The life that the first record of each of `segments` says it belongs to, for those without a header. What
+/// cannot be read says nothing.
 pub(crate) fn claimed_lives(
     device: &dyn BlockDevice,
     space: Space,
     segments: &[SegNo],
 ) -> Result<Vec<Option<Life>>> {
-    read_starts(device, space, segments, RECORDS_START + RECORD_HEADER_BYTES, |segment, start| {
+    let len = RECORDS_START + RECORD_HEADER_BYTES;
+    let claims = read_starts(device, space, segments, len, |segment, start| {
         let (raw, _) =
             RecordHeaderRaw::read_from_prefix(&start[RECORDS_START..]).expect("that much was read");
         raw.claimed_life().filter(|life| life.segment == segment)
-    })
+    });
+    Ok(claims?.into_iter().map(Option::flatten).collect())
 }
 
-/// The headers of all segments, where there is one of this store.
-pub(crate) fn read_headers(
-    device: &dyn BlockDevice,
-    space: Space,
-    salt: Salt,
-) -> Result<Vec<Option<SegmentHeader>>> {
+/// Reads the headers of all segments.
+pub(crate) fn read_headers(device: &dyn BlockDevice, space: Space, salt: Salt) -> Result<Headers> {
     // The superblock's segment has none.
     let segments: Vec<_> = (1..space.segments as u32).map(SegNo).collect();
-    let mut headers = vec![None];
-    headers.extend(read_starts(
-        device,
-        space,
-        &segments,
-        size_of::<SegmentHeaderRaw>(),
-        |segment, start| {
-            let (raw, _) = SegmentHeaderRaw::read_from_prefix(start).expect("that much was read");
-            raw.verify(salt, segment).ok()
-        },
-    )?);
-    Ok(headers)
+    let starts = read_starts(device, space, &segments, size_of::<SegmentHeaderRaw>(), |segment, start| {
+        let (raw, _) = SegmentHeaderRaw::read_from_prefix(start).expect("that much was read");
+        raw.verify(salt, segment).ok()
+    })?;
+    let unreadable = segments.iter().zip(&starts).filter(|(_, start)| start.is_none());
+    let unreadable = unreadable.map(|(segment, _)| *segment).collect();
+    let found = [None].into_iter().chain(starts.into_iter().map(Option::flatten)).collect();
+    Ok(Headers { found, unreadable })
 }
 
-/// What `parse` makes of the first `len` bytes of each of `segments`.
+/// What `parse` makes of the first `len` bytes of each of `segments`; none where the device does not give them back.
 fn read_starts<T>(
     device: &dyn BlockDevice,
     space: Space,
     segments: &[SegNo],
     len: usize,
     parse: impl Fn(SegNo, &[u8]) -> T,
-) -> Result<Vec<T>> {
+) -> Result<Vec<Option<T>>> {
     let mut parsed = Vec::with_capacity(segments.len());
     for some in segments.chunks(STARTS_AT_ONCE) {
         let read = |segment: &SegNo| {
@@ -300,10 +303,38 @@ fn read_starts<T>(
             (at, AlignedBuf::zeroed(len.next_multiple_of(space.block_bytes)))
         };
         let mut reads: Vec<_> = some.iter().map(read).collect();
-        device.read_many(&mut reads)?;
-        parsed.extend(some.iter().zip(&reads).map(|(segment, (_, start))| parse(*segment, start)));
+        match device.read_many(&mut reads) {
+            Ok(()) => parsed
+                .extend(some.iter().zip(&reads).map(|(segment, (_, start))| Some(parse(*segment, start)))),
+            Err(device::Error::Io { .. }) => {
+                for (segment, (at, start)) in some.iter().zip(&mut reads) {
+                    parsed.push(match device.read_at(*at, start) {
+                        Ok(()) => Some(parse(*segment, start)),
+                        Err(device::Error::Io { .. }) => None,
+                        Err(error) => return Err(error.into()),
+                    });
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(parsed)
+}
+
+/// The life and the records of which the footer of `segment` tells, whatever life it is.
+pub(crate) fn read_any_footer(
+    device: &dyn BlockDevice,
+    space: Space,
+    salt: Salt,
+    segment: SegNo,
+) -> Option<(Life, Vec<Record>)> {
+    let mut last = AlignedBuf::zeroed(FOOTER_BYTES.next_multiple_of(space.block_bytes));
+    let end = (u64::from(segment.0) + 1) * space.segment_bytes as u64;
+    device.read_at(end - last.len() as u64, &mut last).ok()?;
+    let (_, raw) = FooterRaw::read_from_suffix(&last).expect("longer than a footer");
+    let life = raw.claimed_life().filter(|life| life.segment == segment)?;
+    let records = read_footer(device, space, salt, life).ok()?.ok()?;
+    Some((life, records))
 }
 
 /// The error for damage on `device`.

@@ -56,6 +56,8 @@ pub(crate) struct Store {
     /// Leaves of the map that were read, and evicted, since open.
     pub(crate) map_faults: AtomicU64,
     pub(crate) map_evictions: AtomicU64,
+    /// Segments whose first block could not be read at open, in order.
+    pub(crate) lost_starts: Vec<SegNo>,
     /// Readers of each segment.
     pub(crate) pins: Vec<AtomicU32>,
     /// Bytes of each segment that are on the device; the rest may still be in memory.

@@ -146,16 +146,19 @@ impl FooterRaw {
     /// Length of the copies, if this looks like a footer of `life` at all. The checksum is still to be
     /// verified over them and this.
     pub(crate) fn body_bytes(&self, life: Life, segment_bytes: usize) -> Option<usize> {
-        let claimed = Life {
+        let body = self.body_bytes.get() as usize;
+        let claimed = self.claimed_life()?;
+        let is_its_own = claimed == life || is_broken(Rule::FooterOfThisLife);
+        (is_its_own && body <= segment_bytes - FOOTER_BYTES).then_some(body)
+    }
+
+    /// The life that this says it belongs to, if it looks like a footer at all.
+    pub(crate) fn claimed_life(&self) -> Option<Life> {
+        (self.magic.get() == FOOTER_MAGIC).then(|| Life {
             segment: SegNo(self.segment.get()),
             generation: self.generation.get(),
             epoch: self.epoch.get(),
-        };
-        let body = self.body_bytes.get() as usize;
-        let is_its_own = claimed == life || is_broken(Rule::FooterOfThisLife);
-        let plausible =
-            self.magic.get() == FOOTER_MAGIC && is_its_own && body <= segment_bytes - FOOTER_BYTES;
-        plausible.then_some(body)
+        })
     }
 
     /// Verifies the seal over `bytes`, which are the copies and the footer, and returns headers and
