@@ -17,6 +17,8 @@ lacuna_device::breakable_rules! {
     TrimsLogged = "trims-logged",
     /// A chunk is verified before any byte of it is returned.
     ReadVerifies = "read-verifies",
+    /// The memory of a read in place that failed is cleared.
+    FailedReadCleared = "failed-read-cleared",
     /// A segment that a reader is in is not reused.
     PinsCount = "pins-count",
     /// Nor is one whose records may be replayed.

@@ -326,11 +326,7 @@ impl Txn {
         }
         let mut moment = 0;
         if let Some(running) = self.running.take() {
-            // Before its locks go, which count as free by then: who gets one sees all that was done under it.
-            moment = self.core.txns.finish(&running);
-            if !self.locked.is_empty() {
-                self.core.txns.unlock(running.id, self.locked.drain(..));
-            }
+            moment = self.core.txns.finish(&running, self.locked.drain(..));
         }
         if let Some(view) = self.view.take()
             && self.core.txns.close_view(&view)
