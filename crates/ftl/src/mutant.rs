@@ -25,6 +25,8 @@ lacuna_device::breakable_rules! {
     ReuseCovered = "reuse-covered",
     /// Nor is one whose extents a cut could bring back: what overwrote and what moved them is durable.
     DeathDurable = "death-durable",
+    /// Nor is one on the word of an epitaph that is not durable.
+    EpitaphsSynced = "epitaphs-synced",
     /// A segment of the map is not reused while the durable root refers to it.
     MapReuseWaits = "map-reuse-waits",
     /// A leaf of the map is verified when it is read.

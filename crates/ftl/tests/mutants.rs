@@ -41,6 +41,7 @@ const RULES: &[(&str, &str)] = &[
     ("pins-count", "interleavings::a_reader_pins_the_segment_that_it_reads"),
     ("reuse-covered", "mixed"),
     ("death-durable", "mixed"),
+    ("epitaphs-synced", "mixed"),
     ("map-reuse-waits", "mixed"),
     ("leaves-verified", "flips"),
     ("birth-counts", "mixed"),

@@ -282,10 +282,9 @@ mod tests {
         let a = txns.start();
         let locked = txns.lock(a.id, TableId(16), b"key").expect("new to it");
         let mut given_up = 0;
-        let locks = [locked].into_iter().map(|lock| {
+        let locks = [locked].into_iter().inspect(|_| {
             assert!(txns.get(a.id).is_none(), "it is not visible yet");
             given_up += 1;
-            lock
         });
         txns.finish(&a, locks);
         assert!(given_up == 1 && txns.locks.lock()[&TableId(16)].is_empty());
