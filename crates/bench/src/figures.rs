@@ -4,8 +4,8 @@ use lacuna_engine::RowStats;
 use serde::Serialize;
 
 use crate::{
-    Summary, latencies::as_object, page_traffic::PageTraffic, requesters::Requested, row_compression,
-    side_by_side::SideBySide,
+    Summary, latencies::as_object, loading::Loading, page_traffic::PageTraffic, requesters::Requested,
+    row_compression, side_by_side::SideBySide,
 };
 
 /// Figures of one run.
@@ -17,6 +17,11 @@ pub struct Figures {
     pub algorithm: String,
     /// Time to load and to write out everything that the load put off.
     pub load_seconds: f64,
+    /// Processor time of the whole process over the same, and of a server's on the same machine.
+    pub load_cpu_seconds: f64,
+    /// Pages that our engine read and wrote over the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_pages: Option<PageTraffic>,
     /// Length of the measured request phase.
     pub request_seconds: f64,
     /// Size of the tables without compression and holes at the end.
@@ -28,9 +33,9 @@ pub struct Figures {
     /// All that reached the device from the start of the measured phase on until everything it put
     /// off was written: pages, log, metadata, garbage collection, checkpoints.
     pub device_bytes_written: u64,
-    /// Processor time of the whole process over the same, and of a server's on the same machine.
+    /// The same as of the load, from the start of the measured phase on.
     pub cpu_seconds: f64,
-    /// Pages that our engine read and wrote over the same.
+    /// The same as of the load, from the start of the measured phase on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<PageTraffic>,
     /// Latencies by operation, retries included.
@@ -49,7 +54,7 @@ impl Figures {
     pub(crate) fn new(
         tables: &str,
         algorithm: &str,
-        load_seconds: f64,
+        loading: Loading,
         requested: &Requested,
         names: impl Iterator<Item = &'static str>,
         violation: Option<anyhow::Error>,
@@ -57,7 +62,9 @@ impl Figures {
         Figures {
             tables: tables.to_owned(),
             algorithm: algorithm.to_owned(),
-            load_seconds,
+            load_seconds: loading.seconds,
+            load_cpu_seconds: loading.cpu_seconds,
+            load_pages: loading.pages,
             request_seconds: requested.seconds,
             logical_bytes: requested.footprint.logical_bytes,
             allocated_bytes: requested.footprint.allocated_bytes,
@@ -74,6 +81,16 @@ impl Figures {
     /// `count` over the length of the measured request phase.
     pub(crate) fn per_second(&self, count: u64) -> f64 {
         count as f64 / self.request_seconds.max(1e-9)
+    }
+}
+
+/// Adds the rows for the load.
+pub(crate) fn add_load<R>(table: &mut SideBySide<'_, R>, of: impl Fn(&R) -> &Figures) {
+    table.row("load, seconds", 1, |run| of(run).load_seconds);
+    table.row("  processor time, seconds", 1, |run| of(run).load_cpu_seconds);
+    if table.runs().iter().any(|run| of(run).load_pages.is_some()) {
+        let written = |run: &R| of(run).load_pages.unwrap_or_default().written;
+        table.row("  pages written, thousands", 1, |run| written(run) as f64 / 1e3);
     }
 }
 

@@ -7,6 +7,7 @@ mod figures;
 pub mod iobench;
 mod latencies;
 pub mod linkbench;
+mod loading;
 pub mod mysql;
 mod page_traffic;
 mod progress;

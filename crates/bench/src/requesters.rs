@@ -198,7 +198,8 @@ fn wait_unless_stopped(phase: &AtomicU8, time: Duration, is_enough: impl Fn() ->
     }
 }
 
-fn cpu_seconds() -> f64 {
+/// Processor time of this process.
+pub(crate) fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -33,7 +33,10 @@
 //! Latches: a leaf before undo pages; the first page before the last one; both before the allocation
 //! page.
 
+use std::borrow::Cow;
+
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
+use smallvec::SmallVec;
 
 use crate::{
     alloc::{Allocator, corrupt, u64_at},
@@ -116,7 +119,7 @@ pub(crate) enum Change {
 
 /// One change, as it is logged and read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UndoRecord {
+pub(crate) struct UndoRecord<'a> {
     pub(crate) change: Change,
     pub(crate) table: TableId,
     /// The record of the same transaction before this one.
@@ -125,12 +128,12 @@ pub(crate) struct UndoRecord {
     pub(crate) old_flags: u8,
     pub(crate) old_txn: TxnId,
     pub(crate) old_undo: UndoPtr,
-    pub(crate) key: Vec<u8>,
+    pub(crate) key: Cow<'a, [u8]>,
     /// The value before the change, for [`Change::Update`]; the reference, where [`OVERFLOW`] is set.
-    pub(crate) old_value: Vec<u8>,
+    pub(crate) old_value: Cow<'a, [u8]>,
 }
 
-impl UndoRecord {
+impl UndoRecord<'_> {
     /// The reference in place of a long old value.
     pub(crate) fn old_reference(&self) -> Option<Reference> {
         let is_long = self.old_flags & OVERFLOW != 0;
@@ -161,7 +164,7 @@ impl UndoRecord {
     }
 
     /// Reads the record at `at` of a page; `None` when there is no sound one.
-    pub(crate) fn parse(page: &[u8], at: usize) -> Option<UndoRecord> {
+    pub(crate) fn parse(page: &[u8], at: usize) -> Option<UndoRecord<'static>> {
         let bytes = page.get(at..page.len() - TRAILER_BYTES)?;
         let header = bytes.get(..RECORD_HEADER)?;
         let key_bytes = u16::from_le_bytes([header[2], header[3]]) as usize;
@@ -185,10 +188,11 @@ impl UndoRecord {
             previous: UndoPtr(u64_at(header, 10)),
             old_txn: TxnId(u64::from_le_bytes(txn)),
             old_undo: UndoPtr(u64_at(header, 24)),
-            key: bytes.get(RECORD_HEADER..RECORD_HEADER + key_bytes)?.to_vec(),
+            key: bytes.get(RECORD_HEADER..RECORD_HEADER + key_bytes)?.to_vec().into(),
             old_value: bytes
                 .get(RECORD_HEADER + key_bytes..RECORD_HEADER + key_bytes + value_bytes)?
-                .to_vec(),
+                .to_vec()
+                .into(),
         };
         let is_long = record.old_flags & OVERFLOW != 0;
         (!is_long || Reference::parse(&record.old_value).is_some()).then_some(record)
@@ -233,9 +237,12 @@ pub(crate) struct UndoLog {
     appends: bool,
 }
 
+/// The first page, the last one, one behind that, and the allocation page.
+type Pages = SmallVec<[WriteGuard; 4]>;
+
 /// Undo pages latched for one change; they go into the mini-transaction's commit.
 pub(crate) struct Latched {
-    pages: Vec<WriteGuard>,
+    pages: Pages,
 }
 
 impl Latched {
@@ -274,11 +281,11 @@ impl UndoLog {
         self,
         core: &Core,
         mtr: &mut Mtr,
-        mut record: UndoRecord,
+        mut record: UndoRecord<'_>,
         is_first: bool,
     ) -> Result<(UndoPtr, Latched)> {
         let space = core.undo_space();
-        let mut pages = Vec::with_capacity(2);
+        let mut pages = SmallVec::new();
         let (mut first, link) = if is_first {
             self.claim(core, mtr, &mut pages)?
         } else {
@@ -329,8 +336,8 @@ impl UndoLog {
         self,
         core: &Core,
         mtr: &mut Mtr,
-        pages: &mut Vec<WriteGuard>,
-    ) -> Result<(WriteGuard, Option<UndoRecord>)> {
+        pages: &mut Pages,
+    ) -> Result<(WriteGuard, Option<UndoRecord<'static>>)> {
         let space = core.undo_space();
         let mut first;
         if !core.txns.slots.is_made(self.slot) {
@@ -366,7 +373,7 @@ impl UndoLog {
         mtr: &mut Mtr,
         mut first: WriteGuard,
         newest: u64,
-    ) -> (WriteGuard, Option<UndoRecord>) {
+    ) -> (WriteGuard, Option<UndoRecord<'static>>) {
         core.txns.slots.start_log(self.slot, PageNo(u64_at(&first, LAST)));
         let link = (first[STATE] == State::Committed as u8).then(|| UndoRecord {
             change: Change::Link,
@@ -375,8 +382,8 @@ impl UndoLog {
             old_flags: 0,
             old_txn: TxnId(u64_at(&first, TXN)),
             old_undo: UndoPtr(u64_at(&first, RECORD)),
-            key: Vec::new(),
-            old_value: Vec::new(),
+            key: Cow::default(),
+            old_value: Cow::default(),
         });
         if link.is_some() {
             let links = u32_at(&first, LINKS) + 1;
@@ -498,7 +505,7 @@ impl UndoLog {
     }
 }
 
-fn parse(core: &Core, page: &[u8], ptr: UndoPtr) -> Result<UndoRecord> {
+fn parse(core: &Core, page: &[u8], ptr: UndoPtr) -> Result<UndoRecord<'static>> {
     let record =
         if ops::kind(page) == Some(PageKind::Undo) { UndoRecord::parse(page, ptr.offset()) } else { None };
     let missing = || corrupt(core.undo_space(), ptr.page(), format!("no undo record at {}", ptr.offset()));
@@ -506,7 +513,7 @@ fn parse(core: &Core, page: &[u8], ptr: UndoPtr) -> Result<UndoRecord> {
 }
 
 /// Reads the record at `ptr` of `txn`; `None` when that transaction is finished (invariant 3).
-pub(crate) fn read(core: &Core, ptr: UndoPtr, txn: TxnId) -> Result<Option<UndoRecord>> {
+pub(crate) fn read(core: &Core, ptr: UndoPtr, txn: TxnId) -> Result<Option<UndoRecord<'static>>> {
     let page: ReadGuard = core.pool.read(core.undo_space(), ptr.page())?;
     if ops::kind(&page) != Some(PageKind::Undo) || u64_at(&page, TXN) != txn.0 {
         return Ok(None);
@@ -515,7 +522,7 @@ pub(crate) fn read(core: &Core, ptr: UndoPtr, txn: TxnId) -> Result<Option<UndoR
 }
 
 /// Reads a record that is there by invariant 4.
-pub(crate) fn read_kept(core: &Core, ptr: UndoPtr) -> Result<UndoRecord> {
+pub(crate) fn read_kept(core: &Core, ptr: UndoPtr) -> Result<UndoRecord<'static>> {
     parse(core, &core.pool.read(core.undo_space(), ptr.page())?, ptr)
 }
 
@@ -666,8 +673,8 @@ mod tests {
             old_flags: 1,
             old_txn: TxnId(TxnId::MAX),
             old_undo: UndoPtr(3),
-            key: b"key".to_vec(),
-            old_value: vec![9; 300],
+            key: b"key".into(),
+            old_value: vec![9; 300].into(),
         };
         let mut page = vec![0; 4096];
         let mut bytes = Vec::new();

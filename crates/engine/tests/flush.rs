@@ -49,3 +49,27 @@ fn with_room_for_all_nothing_is_written() {
     let (_, stats) = flushed(64 << 20, 256 << 20);
     assert_eq!(stats.pages, 0, "{stats:?}");
 }
+
+/// Nearly all of the pool is dirty, and each transaction brings in one page and dirties it.
+#[test]
+fn few_pages_are_written_twice_although_all_are_dirty() {
+    let options = StoreOptions { pool_bytes: 2 << 20, background: false, ..StoreOptions::default() };
+    let store = Store::open(MemPlace::new(), options).expect("open");
+    let table = store.open_table("t", TableOptions::default().page_bytes(4096)).expect("table");
+    for round in 0..3_u32 {
+        for i in 0..20_000_u32 {
+            let mut txn = store.begin();
+            // Records of a page lie far apart in time; one of three is in every transaction.
+            for key in [i % 3, 100 + i * 7_919 % 20_000] {
+                txn.put(&table, &key.to_be_bytes(), &[round as u8; 300]).expect("put");
+            }
+            txn.commit().expect("commit");
+            if i % 50 == 0 {
+                store.step().expect("step");
+            }
+        }
+    }
+    let stats = store.stats().expect("stats").flush;
+    assert!(stats.for_eviction > 40_000, "{stats:?}");
+    assert!(stats.again < stats.pages / 40, "{stats:?}");
+}

@@ -72,7 +72,7 @@ fn fill_empty_and_fill_again(background: bool) {
     let store = Store::open(place(&device, background), options(background)).expect("open");
     let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("create");
     let records = fill(&store, &table, 0);
-    assert!(records * 800 > 28 << 20, "full after only {records} records");
+    assert!(records * 800 > 27 << 20, "full after only {records} records");
     assert_eq!(count(&store, &table), records);
     drop((store, table));
 

@@ -31,9 +31,11 @@ mod tests;
 mod verify;
 mod zipf;
 
-use std::{path::PathBuf, sync::atomic::AtomicU64, time::Duration, time::Instant};
+use std::{path::PathBuf, sync::atomic::AtomicU64, time::Duration};
 
 use anyhow::Result;
+
+use crate::loading;
 
 pub use acks::AckLog;
 #[cfg(feature = "fuzzing")]
@@ -99,13 +101,10 @@ pub fn run<D: Db>(
     let degrees = degree::Degrees::new(config.ids, distribution, config.seed);
     let next_node_id = AtomicU64::new(0);
 
-    let start = Instant::now();
-    let loaded = load::load(db, config, &degrees, acks, &next_node_id)?;
-    db.settle()?;
-    let load_seconds = start.elapsed().as_secs_f64();
+    let (loaded, loading) = loading::during(db, || load::load(db, config, &degrees, acks, &next_node_id))?;
 
     let access = access::Access::new(config.ids, degrees, config.seed);
     let requested = request::request(db, config, &access, acks, &next_node_id)?;
     let violation = verify::verify_graph(db).err();
-    Ok(RunReport::new(tables, algorithm, load_seconds, loaded, &requested, violation))
+    Ok(RunReport::new(tables, algorithm, loading, loaded, &requested, violation))
 }

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::{load::Loaded, mix::Operation};
 use crate::{
     figures::{self, Figures},
+    loading::Loading,
     page_traffic,
     requesters::Requested,
     row_compression,
@@ -38,7 +39,7 @@ impl RunReport {
     pub(crate) fn new(
         tables: &str,
         algorithm: &str,
-        load_seconds: f64,
+        loading: Loading,
         loaded: Loaded,
         requested: &Requested,
         violation: Option<anyhow::Error>,
@@ -46,7 +47,7 @@ impl RunReport {
         let requests = requested.latencies.requests();
         let counts_match = violation.is_none();
         let names = Operation::names();
-        let figures = Figures::new(tables, algorithm, load_seconds, requested, names, violation);
+        let figures = Figures::new(tables, algorithm, loading, requested, names, violation);
         RunReport {
             nodes: loaded.nodes,
             links: loaded.links,
@@ -65,7 +66,7 @@ pub fn comparison(runs: &[RunReport]) -> String {
     let mut table =
         SideBySide::new(runs, |run| side_by_side::title(&run.figures.tables, &run.figures.algorithm));
     let per_request = |run: &RunReport| run.figures.cpu_seconds * 1e6 / run.requests.max(1) as f64;
-    table.row("load, seconds", 1, |run| run.figures.load_seconds);
+    figures::add_load(&mut table, |run| &run.figures);
     table.row("requests per second", 0, |run| run.ops_per_second);
     figures::add_room(&mut table, |run| &run.figures);
     table.row("written to the device per request, KB", 2, |run| run.device_bytes_written_per_op / 1e3);
@@ -95,7 +96,7 @@ mod tests {
             footprint: Footprint { allocated_bytes, ..Footprint::default() },
             retries: 0,
         };
-        RunReport::new("page", "lz4", 1.0, Loaded { nodes: 1, links: 2 }, &requested, None)
+        RunReport::new("page", "lz4", Loading::default(), Loaded { nodes: 1, links: 2 }, &requested, None)
     }
 
     /// Tools read these names: they stay.
@@ -108,6 +109,7 @@ mod tests {
             "tables",
             "algorithm",
             "load_seconds",
+            "load_cpu_seconds",
             "nodes",
             "links",
             "request_seconds",

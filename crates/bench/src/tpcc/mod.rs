@@ -25,11 +25,14 @@ mod text;
 mod transactions;
 mod verify;
 
-use std::{sync::atomic::AtomicU64, time::Duration, time::Instant};
+use std::{sync::atomic::AtomicU64, time::Duration};
 
 use anyhow::Result;
 
-use crate::requesters::{self, Plan};
+use crate::{
+    loading,
+    requesters::{self, Plan},
+};
 
 pub use acks::AckLog;
 #[cfg(feature = "fuzzing")]
@@ -102,11 +105,7 @@ pub fn run(
     algorithm: &str,
     acks: Option<&AckLog>,
 ) -> Result<RunReport> {
-    use crate::Measured;
-    let start = Instant::now();
-    let rows = load::load(database, config, acks)?;
-    database.settle()?;
-    let load_seconds = start.elapsed().as_secs_f64();
+    let (rows, loading) = loading::during(database, || load::load(database, config, acks))?;
 
     let next_history = AtomicU64::new(load::histories(config.scale));
     let plan = Plan {
@@ -121,5 +120,5 @@ pub fn run(
         requester::Terminal::new(number, database, config, acks, &next_history)
     })?;
     let violation = verify(database).err();
-    Ok(RunReport::new(tables, algorithm, load_seconds, rows, &requested, violation))
+    Ok(RunReport::new(tables, algorithm, loading, rows, &requested, violation))
 }

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::mix::Operation;
 use crate::{
     figures::{self, Figures},
+    loading::Loading,
     page_traffic,
     requesters::Requested,
     row_compression,
@@ -37,7 +38,7 @@ impl RunReport {
     pub(crate) fn new(
         tables: &str,
         algorithm: &str,
-        load_seconds: f64,
+        loading: Loading,
         rows: u64,
         requested: &Requested,
         violation: Option<anyhow::Error>,
@@ -45,7 +46,7 @@ impl RunReport {
         let transactions = requested.latencies.requests();
         let consistent = violation.is_none();
         let names = Operation::names();
-        let figures = Figures::new(tables, algorithm, load_seconds, requested, names, violation);
+        let figures = Figures::new(tables, algorithm, loading, requested, names, violation);
         let new_orders = figures.ops[Operation::NewOrder as usize].1.count;
         RunReport {
             rows,
@@ -66,7 +67,7 @@ pub fn comparison(runs: &[RunReport]) -> String {
     let mut table =
         SideBySide::new(runs, |run| side_by_side::title(&run.figures.tables, &run.figures.algorithm));
     let per_transaction = |run: &RunReport| run.figures.cpu_seconds * 1e6 / run.transactions.max(1) as f64;
-    table.row("load, seconds", 1, |run| run.figures.load_seconds);
+    figures::add_load(&mut table, |run| &run.figures);
     table.row("new-orders per minute", 0, |run| run.new_orders_per_minute);
     table.row("transactions per second", 0, |run| run.transactions_per_second);
     figures::add_room(&mut table, |run| &run.figures);
@@ -107,7 +108,7 @@ mod tests {
             footprint: Footprint::default(),
             retries: 3,
         };
-        RunReport::new("page", "lz4", 1.0, 7, &requested, None)
+        RunReport::new("page", "lz4", Loading::default(), 7, &requested, None)
     }
 
     #[test]
@@ -131,6 +132,7 @@ mod tests {
             "cpu_seconds",
             "device_bytes_written",
             "device_bytes_written_per_transaction",
+            "load_cpu_seconds",
             "load_seconds",
             "logical_bytes",
             "new_orders_per_minute",

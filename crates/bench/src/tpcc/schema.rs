@@ -94,6 +94,9 @@ pub(crate) fn history_key(warehouse: u32, district: u32, number: u64) -> Vec<u8>
     key(&[warehouse, district, (number >> 32) as u32, number as u32])
 }
 
+/// Most values are shorter.
+const VALUE_BYTES: usize = 512;
+
 /// Names are padded with zeros to this in keys, which no name contains.
 const NAME: usize = 16;
 
@@ -193,7 +196,7 @@ macro_rules! row {
 
         impl<$a> Row<$a> for $name<$($borrows)?> {
             fn value(&self) -> Vec<u8> {
-                let mut value = Vec::new();
+                let mut value = Vec::with_capacity(VALUE_BYTES);
                 self.write(&mut value);
                 value
             }

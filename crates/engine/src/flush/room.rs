@@ -17,9 +17,9 @@ use crate::{
 
 /// The log may take one in this many bytes of a place, and dirty pages as many.
 const SHARE: u64 = 8;
-/// Share of the pool that may be dirty. More would be flushed by eviction alone, which asks for no page that will
-/// be changed again soon; but then bursts of changes meet a pool without clean pages, and writers wait.
-const DIRTY_SHARE: (u64, u64) = (3, 4);
+/// Share of the pool that may be dirty. Beyond it the oldest are flushed, many of which will be changed again soon;
+/// eviction asks for none of these. But with no clean page at all each miss would wait for a flush.
+const DIRTY_SHARE: (u64, u64) = (15, 16);
 /// Log written between two looks, at most.
 const LOOK_BYTES: u64 = 128 << 10;
 /// Least room for the log, whatever the place.
@@ -53,7 +53,7 @@ impl Room {
 
     /// Bytes of pages dirty and on their way beyond which writers wait.
     pub(super) fn unsettled_bytes_max(&self) -> u64 {
-        self.dirty_bytes_max / 8 * 9
+        self.dirty_bytes_max / 16 * 17
     }
 }
 

@@ -11,7 +11,9 @@
 //!
 //! A dirty page whose turn it is leaves its queue and is *wanted*: the flush is asked for it. When its job is
 //! done it comes back, to the front of the main queue if it may leave now. So each is asked for once, and
-//! eviction neither passes over it again and again nor takes the uses of hot pages meanwhile.
+//! eviction neither passes over it again and again nor takes the uses of hot pages meanwhile. A few are asked for at
+//! a time: who looked on for a clean page would ask for all that are cold, long before they have to leave, and those
+//! that are changed meanwhile would be written twice.
 //!
 //! Invariant: each frame is in one of the queues, or `wanted`. That flag changes under the shard's lock only.
 
@@ -27,6 +29,8 @@ use crate::ids::{PageId, TableId};
 
 /// Share of the budget that the small queue may take, one in this many.
 const SMALL_SHARE: usize = 10;
+/// Dirty pages that are asked for while room is made once, at most.
+const WANTED_MAX: usize = 4;
 
 /// The pages of one shard. Frames are found, entered and evicted under the shard's lock only.
 #[derive(Default)]
@@ -141,16 +145,21 @@ impl Shard {
     }
 
     /// Evicts one clean page that nobody uses. Dirty ones met on the way leave their queue for `wanted`.
-    /// `None` when a whole round found nothing.
+    /// `None` when that has all it may, or a whole round found nothing.
     pub(super) fn evict(&mut self, budget_bytes: usize, wanted: &mut Vec<Arc<Frame>>) -> Option<Arc<Frame>> {
         // Each page is met at most this often: it has three uses to lose, and moves queues once.
         let mut steps = (self.small.len() + self.main.len()) * 2;
         while steps > 0 {
             steps -= 1;
             let from_small = self.small_bytes > budget_bytes / SMALL_SHARE || self.main.is_empty();
-            let id = if from_small { self.small.pop_front() } else { self.main.pop_front() }?;
+            let queue = if from_small { &mut self.small } else { &mut self.main };
+            let id = *queue.front()?;
             let frame = self.frames.get(&id).expect("queues and frames agree");
             let uses = frame.uses();
+            if uses == 0 && frame.is_dirty() && wants_enough(wanted) {
+                return None;
+            }
+            queue.pop_front();
             if from_small {
                 self.small_bytes -= frame.memory_bytes;
             }
@@ -204,4 +213,9 @@ impl Shard {
             self.ghost_set.remove(&old);
         }
     }
+}
+
+/// Whether no more dirty pages may be asked for while room is made.
+pub(super) fn wants_enough(wanted: &[Arc<Frame>]) -> bool {
+    wanted.len() >= WANTED_MAX
 }

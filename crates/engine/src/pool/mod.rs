@@ -194,6 +194,9 @@ impl Pool {
                 continue;
             }
             let Some(frame) = shard.evict(budget, &mut wanted) else {
+                if evict::wants_enough(&wanted) {
+                    break; // they make room once they are flushed
+                }
                 // What is left is in use or dirty; blocks are neither.
                 let Some(bytes) = shard.drop_block(0) else { break };
                 self.bytes.fetch_sub(bytes, Ordering::Relaxed);

@@ -54,10 +54,17 @@ pub(crate) struct Purge {
     revoked: AtomicU64,
 }
 
-/// Committed transactions that no view needs and whose undo logs are to be purged, with their slots.
+/// The undo log of a committed transaction that no view needs, with its slot.
+struct Retired {
+    log: UndoLog,
+    /// It deleted records, or replaced long values; else there only are pages to be given back.
+    needs_purge: bool,
+}
+
+/// What is to be purged.
 #[derive(Default)]
 struct Queue {
-    logs: VecDeque<UndoLog>,
+    logs: VecDeque<Retired>,
     is_working: bool,
 }
 
@@ -119,20 +126,24 @@ impl Core {
                 return Ok(());
             }
         }
+        let retired = Retired { log, needs_purge };
         if !needs_purge && !log.is_chained(self)? {
             self.txns.slots.give_back(log.slot());
         } else if self.has_threads() {
-            self.purge.queue.lock().logs.push_back(log);
+            self.purge.queue.lock().logs.push_back(retired);
             self.purge.work.notify_one();
         } else {
-            self.purge_one(log)?;
+            self.purge_one(&retired)?;
         }
         Ok(())
     }
 
     /// Purges one committed transaction that no view needs.
-    fn purge_one(&self, log: UndoLog) -> Result<()> {
-        purge(self, log, log.newest(self)?)?;
+    fn purge_one(&self, retired: &Retired) -> Result<()> {
+        let log = retired.log;
+        if retired.needs_purge {
+            purge(self, log, log.newest(self)?)?;
+        }
         if log.is_chained(self)? {
             log.clear(self)?;
         }
@@ -192,13 +203,13 @@ impl Core {
 
     /// Purges what its thread left when it was stopped.
     pub(crate) fn purge_waiting(&self) -> Result<()> {
-        while let Some(log) = self.next_to_purge() {
-            self.purge_one(log)?;
+        while let Some(retired) = self.next_to_purge() {
+            self.purge_one(&retired)?;
         }
         self.purge_history()
     }
 
-    fn next_to_purge(&self) -> Option<UndoLog> {
+    fn next_to_purge(&self) -> Option<Retired> {
         self.purge.queue.lock().logs.pop_front()
     }
 
@@ -233,13 +244,13 @@ impl Core {
     /// The purge thread.
     pub(crate) fn purge_loop(&self) {
         loop {
-            let log = {
+            let retired = {
                 let mut queue = self.purge.queue.lock();
                 loop {
-                    let log = queue.logs.pop_front();
-                    if log.is_some() || self.history_is_due() {
+                    let retired = queue.logs.pop_front();
+                    if retired.is_some() || self.history_is_due() {
                         queue.is_working = true;
-                        break log;
+                        break retired;
                     }
                     if !self.has_threads() {
                         return;
@@ -247,8 +258,8 @@ impl Core {
                     self.purge.work.wait(&mut queue);
                 }
             };
-            let outcome = self.throttle().and_then(|()| match log {
-                Some(log) => self.purge_one(log),
+            let outcome = self.throttle().and_then(|()| match &retired {
+                Some(retired) => self.purge_one(retired),
                 None => self.purge_history(),
             });
             if let Err(e) = outcome {

@@ -67,6 +67,7 @@ impl Txn {
         let part = parts.next().expect("a long value is not empty");
         let mut new = overflow::start(&core, space, &mut mtr, part)?;
         let reference = Reference::new(new.page.id().page, value);
+        let encoded = reference.encode();
         let record = UndoRecord {
             change: Change::Chain,
             table: space.id,
@@ -74,8 +75,8 @@ impl Txn {
             old_flags: OVERFLOW,
             old_txn: TxnId::NONE,
             old_undo: UndoPtr::NONE,
-            key: Vec::new(),
-            old_value: reference.encode().to_vec(),
+            key: (&[]).into(),
+            old_value: (&encoded).into(),
         };
         let (_, mut undo_pages) = self.log_undo(&mut mtr, record)?;
         let mut pages: Vec<&mut WriteGuard> = undo_pages.pages().collect();

@@ -50,6 +50,7 @@ use read::Kept;
 pub(crate) use read::{Reader, scan};
 use rollback::holds;
 pub(crate) use rollback::{purge, roll_back};
+use smallvec::SmallVec;
 
 use crate::{
     btree::{Direction, Tree},
@@ -325,11 +326,7 @@ impl Txn {
         }
         let mut moment = 0;
         if let Some(running) = self.running.take() {
-            // Before its locks go, which count as free by then: who gets one sees all that was done under it.
-            moment = self.core.txns.finish(&running);
-            if !self.locked.is_empty() {
-                self.core.txns.unlock(running.id, self.locked.drain(..));
-            }
+            moment = self.core.txns.finish(&running, self.locked.drain(..));
         }
         if let Some(view) = self.view.take()
             && self.core.txns.close_view(&view)
@@ -459,8 +456,8 @@ impl Txn {
             old_flags,
             old_txn: old.map_or(TxnId::NONE, |cell| cell.txn),
             old_undo: old.map_or(UndoPtr::NONE, |cell| cell.undo),
-            key: key.to_vec(),
-            old_value: old.filter(|_| keeps_value).map_or_else(Vec::new, |cell| cell.value.to_vec()),
+            key: key.into(),
+            old_value: old.filter(|_| keeps_value).map_or(&[][..], |cell| cell.value).into(),
         };
         let mut mtr = Mtr::new();
         let (undo, mut undo_pages) = self.log_undo(&mut mtr, record)?;
@@ -483,13 +480,13 @@ impl Txn {
                 mtr.apply(&mut leaf, PageOp::Stamp { slot, flags, txn: me, undo });
             }
         }
-        let mut pages: Vec<&mut WriteGuard> = undo_pages.pages().collect();
+        let mut pages: SmallVec<[&mut WriteGuard; 5]> = undo_pages.pages().collect();
         pages.push(&mut leaf);
         mtr.commit(&self.core, &mut pages)?;
         Ok(())
     }
 
-    fn log_undo(&mut self, mtr: &mut Mtr, record: UndoRecord) -> Result<(UndoPtr, Latched)> {
+    fn log_undo(&mut self, mtr: &mut Mtr, record: UndoRecord<'_>) -> Result<(UndoPtr, Latched)> {
         let is_first = self.undo.is_none();
         let (slot, holds_history) = self.slot.expect("taken before the leaf was latched");
         let log = self.undo.unwrap_or_else(|| UndoLog::new(slot, self.id(), holds_history));

@@ -210,7 +210,7 @@ fn find_visible<'c>(core: &Core, reader: Reader<'_>, cell: LeafCell<'c>) -> Resu
         }
         match record.change {
             Change::Insert => return Ok(None),
-            Change::Update => value = record.old_value,
+            Change::Update => value = record.old_value.into_owned(),
             // The value stayed in the leaf.
             Change::Delete => {}
             Change::Chain | Change::Orphan | Change::Spent | Change::Link => {

@@ -56,7 +56,7 @@ fn no_chain(core: &Core, ptr: UndoPtr) -> Error {
     corrupt(core.undo_space(), ptr.page(), "an undo record of a chain that names none, or is spent")
 }
 
-fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
+fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -> Result<()> {
     let Some(space) = core.spaces.get(record.table) else {
         // The crash took the table's creation, and all its content with it.
         let mut mtr = Mtr::new();
@@ -131,7 +131,7 @@ fn take_chain_back(
     space: &Arc<Space>,
     log: UndoLog,
     ptr: UndoPtr,
-    record: &UndoRecord,
+    record: &UndoRecord<'_>,
 ) -> Result<()> {
     let chain = record.old_reference().ok_or_else(|| no_chain(core, ptr))?.first;
     overflow::shorten(core, space, chain)?;
@@ -155,7 +155,7 @@ pub(crate) fn purge(core: &Core, log: UndoLog, newest: UndoPtr) -> Result<()> {
     Ok(())
 }
 
-fn purge_change(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord) -> Result<()> {
+fn purge_change(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -> Result<()> {
     // What was in a table that was dropped is gone.
     let space = || core.spaces.operate(record.table);
     match record.change {
@@ -174,7 +174,7 @@ fn purge_record(
     space: &Arc<Space>,
     log: UndoLog,
     ptr: UndoPtr,
-    record: &UndoRecord,
+    record: &UndoRecord<'_>,
 ) -> Result<()> {
     let tree = Tree::new(core, space);
     let (mut leaf, slot) = loop {
@@ -216,7 +216,7 @@ fn purge_replaced(
     space: &Arc<Space>,
     log: UndoLog,
     ptr: UndoPtr,
-    record: &UndoRecord,
+    record: &UndoRecord<'_>,
 ) -> Result<()> {
     // Readers that took the writer for running follow its undo record with the leaf latched. Behind this
     // latch they have left the leaf and hold their tickets, and later ones find the writer finished.
@@ -230,7 +230,7 @@ fn purge_chain(
     space: &Arc<Space>,
     log: UndoLog,
     ptr: UndoPtr,
-    record: &UndoRecord,
+    record: &UndoRecord<'_>,
 ) -> Result<()> {
     let chain = record.old_reference().ok_or_else(|| no_chain(core, ptr))?.first;
     overflow::shorten(core, space, chain)?;
