@@ -6,6 +6,7 @@ use std::{
 
 use anyhow::{Result, bail};
 use clap::Args;
+use lacuna_ftl::Damage;
 use lacuna_nvmfs::{Nvmfs, OpenedPlace, PlaceOptions, open_place};
 use serde_json::json;
 
@@ -38,12 +39,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         pace.keep(so_far.verified_bytes, so_far.expected_bytes, so_far.damage.len());
         ControlFlow::Continue(())
     })?;
-    let described: Vec<(String, &str)> =
-        scrub.damage.iter().map(|damage| (owner(fs, damage), damage.message.as_str())).collect();
+    let owners = owners(fs, &scrub.damage);
+    let described = || owners.iter().zip(&scrub.damage);
     if arguments.json {
-        let damage = scrub.damage.iter().zip(&described).map(|(damage, (owner, message))| {
+        let damage = described().map(|(owner, damage)| {
             let sectors = damage.sectors.as_ref().map(|sectors| json!([sectors.start.0, sectors.end.0]));
-            json!({ "in": owner, "sectors": sectors, "message": message })
+            json!({ "in": owner, "sectors": sectors, "message": damage.message })
         });
         let result = json!({
             "store": name,
@@ -53,8 +54,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         });
         say(&(serde_json::to_string_pretty(&result)? + "\n"))?;
     } else {
-        for (owner, message) in &described {
-            say(&format!("{name}: {owner}: {message}\n"))?;
+        for (owner, damage) in described() {
+            say(&format!("{name}: {owner}: {}\n", damage.message))?;
         }
     }
     if !scrub.damage.is_empty() {
@@ -67,12 +68,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// What damage concerns.
-fn owner(fs: &Nvmfs, damage: &lacuna_ftl::Damage) -> String {
-    match &damage.sectors {
-        Some(sectors) => fs.owner_of(sectors.start),
+/// What each damage concerns.
+fn owners(fs: &Nvmfs, damage: &[Damage]) -> Vec<String> {
+    let sectors = damage.iter().filter_map(|damage| Some(damage.sectors.as_ref()?.start));
+    let mut owners = fs.owners_of(&sectors.collect::<Vec<_>>()).into_iter();
+    let owner = |damage: &Damage| match damage.sectors {
+        Some(_) => owners.next().expect("one for each that has sectors"),
         None => "the store itself".into(),
-    }
+    };
+    damage.iter().map(owner).collect()
 }
 
 /// Shows progress once a second and keeps below a rate.

@@ -17,4 +17,6 @@ lacuna_device::breakable_rules! {
     SnapshotsFail = "snapshots-fail",
     /// Recovery purges what was kept in a slot behind its last log.
     HistoryPurged = "history-purged",
+    /// A leaf that was latched before is that of a key only if it has the key.
+    LeafHasKey = "leaf-has-key",
 }

@@ -297,7 +297,7 @@ fn finish_transactions(core: &Core, stats: &mut RecoveryStats) -> Result<()> {
         if state == State::Active {
             txn::roll_back(core, log, UndoPtr::NONE)?;
             if let Some(running) = core.txns.get(log.txn()) {
-                core.txns.finish(&running);
+                core.txns.finish(&running, std::iter::empty());
             }
             stats.rolled_back += 1;
         }

@@ -17,6 +17,7 @@ use lacuna_page::{Algorithm, Codec};
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
+    catalog::SYSTEM_CODEC,
     error::Result,
     ids::{PageNo, TableId},
     node,
@@ -25,6 +26,9 @@ use crate::{
     row::{self, RowSpace},
     uses::{Use, Uses},
 };
+
+/// No codec: what the catalog says of the table was not read yet.
+const UNKNOWN: u64 = u64::MAX;
 
 /// Least and greatest step by which a table's file is extended, in bytes.
 const EXTEND_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
@@ -36,7 +40,7 @@ pub(crate) struct Space {
     pub(crate) page_bytes: usize,
     /// The blocks of a row-compressed table.
     pub(crate) row: Option<Arc<RowSpace>>,
-    /// How pages are written from now on: algorithm in the high half, level in the low one.
+    /// How pages are written from now on: algorithm in the high half, level in the low one; or [`UNKNOWN`].
     codec: AtomicU64,
     file_bytes: Mutex<u64>,
     pub(crate) flushed: Flushed,
@@ -55,20 +59,18 @@ pub(crate) struct Flushed {
 impl Space {
     pub(crate) fn new(id: TableId, file: Arc<dyn File>, layout: Layout) -> Result<Space> {
         let file_bytes = Mutex::new(file.len()?);
-        let space = Space {
+        Ok(Space {
             id,
             file,
             page_bytes: layout.page_bytes,
             row: layout
                 .block_bytes
                 .map(|block_bytes| Arc::new(RowSpace::new(block_bytes, layout.page_bytes))),
-            codec: AtomicU64::new(0),
+            codec: AtomicU64::new(UNKNOWN),
             file_bytes,
             flushed: Flushed::default(),
             uses: Uses::default(),
-        };
-        space.set_codec(Codec::PLAIN);
-        Ok(space)
+        })
     }
 
     fn layout(&self) -> Layout {
@@ -121,8 +123,14 @@ impl Space {
         page.0.saturating_mul(self.slot_bytes() as u64)
     }
 
-    pub(crate) fn codec(&self) -> Codec {
+    /// For a page whose image on the device takes `disk_bytes`, 0 if it has none. While recovery replays, before it
+    /// can read the catalog, a page that was written as it is stays so, and others become small: a place that
+    /// compressed tables have filled has no room for them otherwise.
+    pub(crate) fn codec(&self, disk_bytes: usize) -> Codec {
         let word = self.codec.load(Ordering::Relaxed);
+        if word == UNKNOWN {
+            return if disk_bytes == self.page_bytes { Codec::PLAIN } else { SYSTEM_CODEC };
+        }
         let algorithm = Algorithm::try_from((word >> 32) as u8).expect("set_codec stored it");
         Codec { algorithm, level: word as u32 as i32 }
     }

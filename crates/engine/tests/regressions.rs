@@ -13,7 +13,8 @@ use lacuna_device::{
     BatchOp, File, FileId, FileProps, MemPlace, Place, PlaceStats, SimPlace, StreamHint, sim::for_each_seed,
 };
 use lacuna_engine::{
-    Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions, TransactionOptions,
+    Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions,
+    TransactionOptions,
 };
 
 fn options() -> StoreOptions {
@@ -62,6 +63,37 @@ fn recovery_under_pressure_replays_the_whole_log() {
     let table = store.table("t").expect("catalog").expect("there");
     assert_eq!(count(&store, &table), 6000);
     store.check().expect("check");
+}
+
+/// While the log is replayed nobody knows yet how a table wants to be written. Compressed ones must not come out of
+/// that larger: their place may be full of them.
+#[test]
+fn recovery_under_pressure_leaves_pages_as_small_as_they_were() {
+    for (kind, is_plain) in
+        [(TableOptions::default(), true), (TableOptions::compressed(Algorithm::Zstd), false)]
+    {
+        let place = MemPlace::new();
+        let store = Store::open(place.clone(), options()).expect("open");
+        let table = store.create_table("t", kind.page_bytes(4096)).expect("create");
+        let write = |from: u32| {
+            let mut txn = store.begin();
+            (from..from + 3000).for_each(|i| txn.put(&table, &key(i), &[7; 100]).expect("put"));
+            txn.commit().expect("commit");
+        };
+        // Some pages are on the device, some only in the log.
+        write(0);
+        store.checkpoint().expect("checkpoint");
+        write(1000);
+        drop((table, store));
+        let tight = StoreOptions { pool_bytes: 1 << 20, log_bytes: 256 << 10, ..options() };
+        let store = Store::open(place, tight).expect("recover");
+        let written = &store.tables().expect("tables")[0];
+        assert!(written.flushed_pages > 50, "recovery wrote {} pages", written.flushed_pages);
+        match is_plain {
+            true => assert!(written.flushed_plain_pages > 0, "what was plain is plain"),
+            false => assert_eq!(written.flushed_plain_pages, 0),
+        }
+    }
 }
 
 /// The undo slot of the greatest transaction number may be taken over by a lesser one.
@@ -493,4 +525,22 @@ fn a_lock_is_given_up_with_what_was_done_under_it() {
     let count = store.begin().get(&table, b"count").expect("get");
     assert_eq!(count.as_deref(), Some(&(THREADS * ROUNDS).to_le_bytes()[..]), "no addition is lost");
     drop(running);
+}
+
+/// What is locked stays locked, also when a write of it before the lock is taken back.
+#[test]
+fn a_lock_on_a_written_key_outlives_the_write() {
+    let options = StoreOptions { lock_timeout: Duration::ZERO, ..options() };
+    let store = Store::open(MemPlace::new(), options).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut txn = store.begin();
+    txn.put(&table, b"other", b"").expect("put");
+    let savepoint = txn.savepoint().expect("savepoint");
+    txn.put(&table, b"k", b"taken back").expect("put");
+    assert_eq!(txn.get_for_update(&table, b"k").expect("lock").as_deref(), Some(&b"taken back"[..]));
+    txn.rollback_to(savepoint).expect("back");
+    let mut rival = store.begin();
+    assert!(matches!(rival.put(&table, b"k", b"rival"), Err(Error::LockTimeout)));
+    txn.commit().expect("commit");
+    rival.put(&table, b"k", b"rival").expect("the lock ended with the transaction");
 }

@@ -281,9 +281,7 @@ fn play(players: &mut [Player], i: usize, table: &Table, model: &Model, rng: &mu
         }),
         _ => player.txn.get_for_update(table, &key).map(|value| {
             assert!(value == seen, "get_for_update of {key:?}");
-            if !player.written.contains_key(&key) {
-                player.locked.insert(key.clone());
-            }
+            player.locked.insert(key.clone());
             None
         }),
     };

@@ -47,6 +47,8 @@ enum Plan {
     WriteBack,
     /// Put reusable segments on the free list.
     Free,
+    /// Write epitaphs for dead segments, so that they need not wait for a checkpoint.
+    Epitaphs,
     /// Make the deaths of segments durable, and let the writes of sealed ones reach the device, so
     /// that they can be collected.
     Flush,
@@ -190,6 +192,7 @@ impl Store {
             Plan::Collect(victim) => self.collect(victim, left),
             Plan::WriteBack => self.write_back(),
             Plan::Flush => self.flush_and_free(),
+            Plan::Epitaphs => self.tell_and_free(),
             Plan::Free => {
                 self.free_reusable();
                 Ok(())
@@ -216,6 +219,9 @@ impl Store {
         if waiting.flush >= worth_a_flush {
             return Some(Plan::Flush);
         }
+        if waiting.checkpoint >= self.worth_epitaphs() && self.may_write_epitaphs(log) {
+            return Some(Plan::Epitaphs);
+        }
         let gain = waiting.checkpoint + self.checkpoint_shrinks_by(log);
         if gain >= missing.max(self.pace()) {
             return Some(Plan::Checkpoint);
@@ -226,7 +232,15 @@ impl Store {
         if waiting.flush > 0 || log.sealed_tails() {
             return Some(Plan::Flush);
         }
-        (gain > 0).then_some(Plan::Checkpoint)
+        self.plan_for_young(log, waiting.checkpoint)
+    }
+
+    /// What makes `waiting` dead segments free that no checkpoint covers, or those of the map that are too many.
+    fn plan_for_young(&self, log: &Log, waiting: usize) -> Option<Plan> {
+        if waiting > 0 && self.may_write_epitaphs(log) {
+            return Some(Plan::Epitaphs);
+        }
+        (waiting + self.checkpoint_shrinks_by(log) > 0).then_some(Plan::Checkpoint)
     }
 
     /// Free segments beyond the reserves before work is due, and dead ones for which a flush is due. All
@@ -239,6 +253,19 @@ impl Store {
     /// would leave so much less room for garbage that collection costs more than it saves.
     fn pace(&self) -> usize {
         (self.space.segments / 128).max(2)
+    }
+
+    /// Dead segments for which epitaphs are written: their bytes are few however many there are, so it is only for
+    /// the two syncs that some are waited for.
+    fn worth_epitaphs(&self) -> usize {
+        (self.space.segments / 512).max(2)
+    }
+
+    /// Whether epitaphs are cheaper than a checkpoint: until they have taken half of what one writes that finds
+    /// most leaves changed.
+    fn may_write_epitaphs(&self, log: &Log) -> bool {
+        let map_bytes = log.peak.weight() * MAP_EXTENT_BYTES as u64 / 2;
+        log.epitaph_bytes < (map_bytes / 2).max(self.space.segment_bytes as u64 / 2)
     }
 
     /// Segments of the map that a checkpoint now would free.
@@ -292,7 +319,7 @@ impl Store {
     fn plan_without_moving(&self, log: &Log, map: &Map) -> Option<Plan> {
         let waiting = self.waiting(log, map);
         match waiting.flush {
-            0 => (waiting.checkpoint + self.checkpoint_shrinks_by(log) > 0).then_some(Plan::Checkpoint),
+            0 => self.plan_for_young(log, waiting.checkpoint),
             _ => Some(Plan::Flush),
         }
     }

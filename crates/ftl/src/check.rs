@@ -61,8 +61,10 @@ impl Store {
             if is_referred_to && state != State::Checkpoint {
                 found(format!("segment {}: {state:?}, but it holds a part of the map", no.0));
             }
-            if state == State::Damaged {
-                let at = self.device_offset(no, 0);
+            let at = self.device_offset(no, 0);
+            if self.has_lost_start(no) {
+                found(format!("segment {} at byte {at}: its start cannot be read; it is out of use", no.0));
+            } else if state == State::Damaged {
                 found(format!("segment {} at byte {at}: holds chunks that cannot be read", no.0));
             }
         }
@@ -172,7 +174,8 @@ impl Store {
     fn check_footers(&self, report: &mut Report, tell: Tell<'_>) -> Result<()> {
         let salt = self.log.lock().salt;
         // What cannot be read is no evidence; who needs it says so.
-        let headers = read_headers(&*self.device, self.space, salt).unwrap_or_default();
+        let headers = read_headers(&*self.device, self.space, salt);
+        let headers = headers.map(|headers| headers.found).unwrap_or_default();
         for segment in (1..self.space.segments as u32).map(SegNo) {
             let (done, expected) = (segment.0.into(), self.space.segments as u64);
             tell(Progress { what: "segments", done, expected });

@@ -37,11 +37,11 @@ use std::collections::HashMap;
 use zerocopy::IntoBytes;
 
 pub(crate) use load::{Loaded, load};
+pub(crate) use writer::{Room, Writer};
 
 use crate::{
     Error, Result, Seq,
     addr::SegNo,
-    checkpoint::writer::{Room, Writer},
     format::{
         IndexEntry, LeafPlace, Live, MAP_INDEX_BYTES, RecordKind, Root, RootRef, SEGMENT_LIVE_BYTES,
         Superblock,
@@ -162,8 +162,11 @@ impl Store {
             extents += live.extents;
             refers_to.push(place.segment);
         }
-        let counters: Vec<u8> =
-            beginning.segments.iter().flat_map(|live| live.to_raw().as_bytes().to_vec()).collect();
+        let counters = beginning.segments.iter().zip(0..).flat_map(|(live, no)| {
+            let is_out_of_use = self.has_lost_start(SegNo(no));
+            live.to_raw(is_out_of_use).as_bytes().to_vec()
+        });
+        let counters: Vec<u8> = counters.collect();
         let mut records = writer.put_rows(RecordKind::Index, &index, MAP_INDEX_BYTES)?;
         records.extend(writer.put_rows(RecordKind::Segments, &counters, SEGMENT_LIVE_BYTES)?);
         refers_to.extend(records.iter().map(|place| place.segment));
@@ -300,6 +303,7 @@ impl Store {
             log.coverage = beginning.coverage;
             log.root_segments = refers_to;
             log.checkpoint_taken = 0;
+            log.epitaph_bytes = 0;
             log.bytes_since_checkpoint -= beginning.log_bytes;
             log.counters.checkpoints += 1;
         }

@@ -13,6 +13,7 @@ use std::{
     sync::atomic::{self, Ordering::SeqCst},
 };
 
+use lacuna_device::copy_past_cache;
 use zerocopy::IntoBytes;
 
 use crate::{
@@ -77,7 +78,7 @@ impl RecordRoom {
                         source = sources.next().expect("as much room as the record takes");
                     }
                     let (now, later) = out.split_at_mut(source.len().min(out.len()));
-                    now.copy_from_slice(&source[..now.len()]);
+                    copy_past_cache(now, &source[..now.len()]);
                     (source, out) = (&source[now.len()..], later);
                 }
             });

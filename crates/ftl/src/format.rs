@@ -26,8 +26,8 @@ pub(crate) use map::*;
 
 /// The format that this code writes, and the newest that it reads.
 pub(crate) const VERSION: u32 = 1;
-/// Feature bits that this code knows. Footers need none: without them all is found by scans.
-pub(crate) const FEATURES: u64 = 0;
+/// Feature bits that this code knows and sets. Bit 0: epitaphs, and segments marked as out of use.
+pub(crate) const FEATURES: u64 = 1;
 /// Start of the two superblock slots on the device, in bytes.
 pub(crate) const SUPERBLOCK_SLOTS: [u64; 2] = [0, 32 << 10];
 /// Records of a segment start here; the segment header lies below.
@@ -321,6 +321,10 @@ impl SegmentHeaderRaw {
 }
 
 impl SegmentHeader {
+    pub(crate) fn life(&self) -> Life {
+        Life { segment: self.segment, generation: self.generation, epoch: self.epoch }
+    }
+
     pub(crate) fn to_raw(self, salt: Salt) -> SegmentHeaderRaw {
         let mut raw = SegmentHeaderRaw {
             magic: SEGMENT_MAGIC.into(),
@@ -381,6 +385,8 @@ pub(crate) enum RecordKind {
     Index,
     /// Part of a checkpoint's list of what each segment holds.
     Segments,
+    /// The footer of a segment that may have been used again since; see [`crate::epitaph`].
+    Epitaph,
 }
 
 impl RecordKind {
@@ -392,13 +398,15 @@ impl RecordKind {
             RecordKind::Root => 4,
             RecordKind::Index => 5,
             RecordKind::Segments => 6,
+            RecordKind::Epitaph => 7,
         }
     }
 
     fn from_raw(raw: u8) -> Option<RecordKind> {
         let batches = [RecordKind::Batch, RecordKind::Relocation];
-        let maps = [RecordKind::Map, RecordKind::Root, RecordKind::Index, RecordKind::Segments];
-        batches.into_iter().chain(maps).find(|kind| kind.to_raw() == raw)
+        let checkpoints = [RecordKind::Root, RecordKind::Index, RecordKind::Segments];
+        let others = [RecordKind::Map, RecordKind::Epitaph].into_iter().chain(checkpoints);
+        batches.into_iter().chain(others).find(|kind| kind.to_raw() == raw)
     }
 }
 
@@ -417,11 +425,11 @@ pub(crate) struct RecordHeader {
     /// No further part of this batch follows.
     pub(crate) last_part: bool,
     pub(crate) life: Life,
-    /// The batch's number; of relocations the record's own, in a sequence of theirs; of a checkpoint's
-    /// records the last batch accepted.
+    /// The batch's number; of relocations the record's own, in a sequence of theirs; of epitaphs the relocation up
+    /// to which all were durable; of other records of the map the last batch accepted.
     pub(crate) seq: Seq,
     /// Every batch, of relocations every relocation, up to this one was durable when the record was
-    /// made; see [`RecordHeader::durable`].
+    /// made; 0 in records of the map but epitaphs. See [`RecordHeader::durable`].
     pub(crate) flushed_seq: Seq,
     /// Index of the part in its batch or checkpoint.
     pub(crate) part: u32,
@@ -439,6 +447,7 @@ impl RecordHeader {
         match self.kind {
             RecordKind::Batch => Marks { batches: self.flushed_seq, moves: Seq(0) },
             RecordKind::Relocation => Marks { batches: Seq(0), moves: self.flushed_seq },
+            RecordKind::Epitaph => Marks { batches: self.flushed_seq, moves: self.seq },
             _ => Marks::default(),
         }
     }

@@ -112,8 +112,8 @@ pub fn checkpoint(bytes: &[u8]) {
     }
     for bytes in bytes.chunks_exact(SEGMENT_LIVE_BYTES) {
         let raw = SegmentLiveRaw::read_from_bytes(bytes).expect("chunk of that size");
-        if let Ok(live) = raw.verify() {
-            assert_eq!(live.to_raw().as_bytes(), bytes);
+        if let Ok((live, is_out_of_use)) = raw.verify() {
+            assert_eq!(live.to_raw(is_out_of_use).as_bytes(), bytes);
         }
     }
 }

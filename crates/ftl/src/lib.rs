@@ -123,8 +123,9 @@
 //!    is in it, the durable checkpoint began after it was sealed, and a flush of everything that began
 //!    after it was dead has ended. Then none of its records is replayed, and whichever prefix recovery
 //!    comes to, it holds the batches that overwrote and finds the relocations that moved what was
-//!    there, even if the checkpoint's map still points into it. A segment that is younger than the
-//!    checkpoint waits for the next one: its records lead from the checkpoint to later places. (`reuse`)
+//!    there, even if the checkpoint's map still points into it. The records of a segment that is younger than the
+//!    checkpoint lead from that to later places: it waits for the next one, or until an *epitaph*, a copy
+//!    of its footer among the leaves of the map, is durable, and is replayed in its stead. (`reuse`, `epitaph`)
 //! 9. **Moving is invisible.** Collection changes where bytes are and not what they are. A relocation
 //!    names sectors and the *birth* of their bytes, the batch that wrote them; it counts wherever the
 //!    map holds just that birth, whichever batches the cut took. One that the cut took is not missed:
@@ -141,7 +142,7 @@
 //!
 //! `format` is every byte on the device; `batch`, `space` and `map` are pure; `fault` brings leaves of the
 //! map in and out; `tail` and `log` are the state of the append points; `write`, `read`, `gc`,
-//! `checkpoint`, `replay` and `recovery` do what they say; `lifetime` says what lies together and `reuse` when a
+//! `checkpoint`, `epitaph`, `replay` and `recovery` do what they say; `lifetime` says what lies together and `reuse` when a
 //! segment is free; `store` has the locks and the public face, `sync` has them under a scheduler for tests;
 //! `background` decides what is due, and `throttle` how long writers wait for it.
 
@@ -154,6 +155,7 @@ pub mod bench;
 mod check;
 mod checkpoint;
 mod copies;
+mod epitaph;
 mod error;
 mod fault;
 mod flush;
@@ -164,6 +166,7 @@ pub mod fuzz;
 mod gc;
 mod lifetime;
 mod log;
+mod lost_starts;
 mod map;
 #[cfg(not(feature = "mutants"))]
 mod mutant;

@@ -67,6 +67,8 @@ pub(crate) struct Segment {
     pub(crate) expected: MeanExpected,
     /// A flush of everything that began when it was dead has ended.
     pub(crate) death_is_durable: bool,
+    /// A durable epitaph tells of all its records.
+    pub(crate) has_epitaph: bool,
 }
 
 /// Where records are appended.
@@ -157,6 +159,7 @@ pub(crate) struct Counters {
     pub(crate) checkpoint_bytes: u64,
     pub(crate) flushes: u64,
     pub(crate) gc_segments: u64,
+    pub(crate) epitaphs: u64,
     pub(crate) checkpoints: u64,
     pub(crate) replayed_batches: u64,
     pub(crate) corrupt_chunks: u64,
@@ -270,7 +273,7 @@ pub(crate) struct Log {
     pub(crate) failure: Option<lacuna_device::Error>,
     /// What the durable checkpoint covers.
     pub(crate) coverage: Coverage,
-    /// Segments that the durable checkpoint refers to for its map, sorted.
+    /// Segments that the durable checkpoint refers to for its map, or that hold epitaphs since, sorted.
     pub(crate) root_segments: Vec<SegNo>,
     /// Segments that hold leaves or records of checkpoints.
     pub(crate) map_segments: usize,
@@ -282,6 +285,8 @@ pub(crate) struct Log {
     pub(crate) live_cost: u64,
     /// Bytes appended since the durable checkpoint began.
     pub(crate) bytes_since_checkpoint: u64,
+    /// Bytes of epitaphs since the durable checkpoint.
+    pub(crate) epitaph_bytes: u64,
     pub(crate) peak: Peak,
     pub(crate) mean_batch: MeanBatch,
     pub(crate) counters: Counters,
@@ -292,6 +297,7 @@ impl Log {
     pub(crate) fn new(space: Space, salt: Salt, epoch: u64, last_seq: Seq, segments: Vec<Segment>) -> Log {
         let free =
             (0..segments.len() as u32).map(SegNo).filter(|no| segments[no.0 as usize].state == State::Free);
+        let damaged = segments.iter().filter(|segment| segment.state == State::Damaged).count();
         let map_segments = segments.iter().filter(|segment| segment.state == State::Checkpoint).count();
         Log {
             space,
@@ -306,7 +312,7 @@ impl Log {
             segments,
             victim: None,
             coming: 0,
-            damaged: 0,
+            damaged,
             open: [None; APPEND_POINTS],
             footers: Default::default(),
             tails: Tails::new(space.segments),
@@ -326,6 +332,7 @@ impl Log {
             map_position: None,
             live_cost: 0,
             bytes_since_checkpoint: 0,
+            epitaph_bytes: 0,
             peak: Peak::default(),
             mean_batch: MeanBatch::default(),
             counters: Counters::default(),
@@ -362,6 +369,7 @@ impl Log {
             class: COLDEST,
             expected: MeanExpected::default(),
             death_is_durable: false,
+            has_epitaph: false,
         };
         Some(life)
     }

@@ -17,12 +17,16 @@ lacuna_device::breakable_rules! {
     TrimsLogged = "trims-logged",
     /// A chunk is verified before any byte of it is returned.
     ReadVerifies = "read-verifies",
+    /// The memory of a read in place that failed is cleared.
+    FailedReadCleared = "failed-read-cleared",
     /// A segment that a reader is in is not reused.
     PinsCount = "pins-count",
     /// Nor is one whose records may be replayed.
     ReuseCovered = "reuse-covered",
     /// Nor is one whose extents a cut could bring back: what overwrote and what moved them is durable.
     DeathDurable = "death-durable",
+    /// Nor is one on the word of an epitaph that is not durable.
+    EpitaphsSynced = "epitaphs-synced",
     /// A segment of the map is not reused while the durable root refers to it.
     MapReuseWaits = "map-reuse-waits",
     /// A leaf of the map is verified when it is read.

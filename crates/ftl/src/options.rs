@@ -160,7 +160,7 @@ pub struct Stats {
     pub free_segments: u64,
     /// Segments without live data that wait: for a flush, or for a reader to leave.
     pub waiting_for_flush: u64,
-    /// Segments without live data that wait for the next checkpoint.
+    /// Segments without live data that wait for an epitaph, or the next checkpoint.
     pub waiting_for_checkpoint: u64,
     /// Free segments that only checkpoints and collection may take.
     pub reserved_segments: u64,
@@ -200,7 +200,8 @@ pub struct Stats {
     pub log_bytes: u64,
     /// Bytes written to the device by garbage collection.
     pub gc_bytes: u64,
-    /// Bytes written to the device by checkpoints, superblocks included.
+    /// Bytes written to the device for the map: by checkpoints, superblocks included, for leaves evicted, for
+    /// epitaphs.
     pub checkpoint_bytes: u64,
     /// Batches accepted.
     pub batches: u64,
@@ -208,6 +209,8 @@ pub struct Stats {
     pub flushes: u64,
     /// Segments collected.
     pub gc_segments: u64,
+    /// Segments that became free before a checkpoint, because an epitaph tells of their records.
+    pub epitaphs: u64,
     /// Checkpoints written, that of open included.
     pub checkpoints: u64,
     /// Batches replayed by open.

@@ -15,7 +15,7 @@
 //! Once it is durable, no record of an older epoch is ever replayed again, so what lies past the cut is
 //! void for ever, although its numbers are given out anew.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use lacuna_device::BlockDevice;
 
@@ -25,13 +25,16 @@ use crate::{
     background::Background,
     checkpoint,
     copies::Awaited,
+    epitaph::Epitaphs,
     fault::LeafReader,
     format::{Marks, Salt, SegmentHeader, Superblock},
     lifetime::{COLDEST, MeanExpected},
     log::{Log, Segment, State},
+    lost_starts::{judge, unknown_starts},
+    map::Map,
     replay::Replay,
     reuse::Coverage,
-    scan::read_headers,
+    scan::{Headers, read_headers},
     space::Space,
     store::Store,
     superblock,
@@ -53,53 +56,59 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         return Err(Error::Geometry { device: device.name().into(), reason });
     }
     let salt = Salt::of(&superblock.uuid);
-    let checkpoint::Loaded { mut map, root, segments: root_segments } =
+    let checkpoint::Loaded { mut map, root, segments: mut root_segments, out_of_use } =
         checkpoint::load(&*device, space, salt, &superblock)?;
-    let headers = read_headers(&*device, space, salt)?;
+    let mut headers = read_headers(&*device, space, salt)?;
+    let mut epitaphs = Epitaphs::read(&*device, space, salt, &superblock, &headers.found)?;
+    let is_known =
+        |segment: SegNo| out_of_use[segment.0 as usize] || root_segments.binary_search(&segment).is_ok();
+    let source = (&*device, space, salt);
+    let unknown = unknown_starts(source, (&root, superblock.epoch), &epitaphs, is_known, &mut headers);
+    let Headers { found: headers, unreadable: lost_starts } = headers;
 
     let weight_loaded = map.weight(0);
     let leaves = LeafReader { device: &*device, space };
     let map_memory = options.map_memory;
     let replay = Replay { device: &*device, space, salt, epoch: superblock.epoch, leaves, map_memory };
-    let sources = replay.sources(&root, &headers)?;
-    let durable = durable(&superblock, &headers).max(replay.marks_without_header(&root, &headers)?);
-    let outcome = replay.run(&sources, &root, durable, &mut map)?;
-    let mut needed: Vec<bool> =
-        (0..space.segments).map(|no| map.live(SegNo(no as u32)).extents > 0).collect();
-    for (life, _) in &sources {
-        needed[life.segment.0 as usize] = true;
-    }
-
-    let segments = headers.iter().zip(&needed).enumerate().map(|(no, (header, needed))| {
-        let in_root = root_segments.binary_search(&SegNo(no as u32)).is_ok();
-        let state = match (no, in_root, needed) {
-            (0, _, _) => State::Superblock,
-            (_, true, _) => State::Checkpoint,
-            (_, _, true) => State::Sealed,
-            _ => State::Free,
-        };
-        let (generation, epoch) = header.map_or((0, 0), |header| (header.generation, header.epoch));
-        let opened_seq = header.map_or(Seq(0), |header| header.opened_seq);
-        let class = header.map_or(COLDEST, |header| header.class);
-        let expected = MeanExpected::default();
-        Segment { state, generation, epoch, opened_seq, class, expected, death_is_durable: false }
-    });
+    let sources = replay.sources(&root, &headers, &mut epitaphs)?;
+    let marks = durable(&superblock, &headers).max(epitaphs.durable);
+    let durable = marks.max(replay.marks_without_header(&root, &headers)?);
+    let replayed = replay.run(&sources, &root, durable, &mut map);
+    let outcome = judge(&*device, space, &unknown, &map, replayed)?;
+    root_segments.extend(&epitaphs.segments);
+    root_segments.sort_unstable();
+    root_segments.dedup();
+    let in_place = sources.iter().filter(|source| source.told.is_none());
+    let replayed = in_place.map(|source| source.life.segment).collect();
+    let state = States { root_segments: &root_segments, lost_starts: &lost_starts, replayed, map: &map };
+    let segments = (0..).map(SegNo).zip(&headers).map(|(no, header)| segment(state.of(no), header.as_ref()));
     let seen = headers.iter().flatten();
     let epoch_next = seen.clone().map(|header| header.epoch).max().unwrap_or(0).max(superblock.epoch) + 1;
     let epoch = if options.read_only { superblock.epoch } else { epoch_next };
     let mut log = Log::new(space, salt, epoch, outcome.last_seq, segments.collect());
     (log.last_move, log.flushed_move) = (outcome.last_move, outcome.last_move);
     log.coverage = Coverage::of(&root);
-    log.generation_next =
-        seen.map(|header| header.generation + 1).max().unwrap_or(1).max(root.generation_next);
+    let generations =
+        seen.map(|header| header.generation).chain(sources.iter().map(|source| source.life.generation));
+    log.generation_next = (generations.max().unwrap_or(0) + 1).max(root.generation_next);
     log.root_segments = root_segments;
     log.peak.note(weight_loaded.max(map.weight(0)));
     log.live_cost = Space::cost(map.total());
     log.counters.replayed_batches = outcome.last_seq.0 - root.start_seq.0;
+    Ok(assemble((device, options), space, superblock, log, map, lost_starts))
+}
 
+fn assemble(
+    (device, options): (Arc<dyn BlockDevice>, Options),
+    space: Space,
+    superblock: Superblock,
+    log: Log,
+    map: Map,
+    lost_starts: Vec<SegNo>,
+) -> Store {
     let segment_bytes = space.segment_bytes as u32;
     let buffers = Arc::clone(&log.buffers);
-    Ok(Store {
+    Store {
         device,
         options,
         space,
@@ -109,6 +118,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         map: RwLock::new(map),
         map_faults: AtomicU64::new(0),
         map_evictions: AtomicU64::new(0),
+        lost_starts,
         pins: (0..space.segments).map(|_| AtomicU32::new(0)).collect(),
         written: (0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect(),
         io_done: Arc::default(),
@@ -116,7 +126,46 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         awaited: Awaited::default(),
         buffers,
         background: Background::default(),
-    })
+    }
+}
+
+/// What decides about the states of segments.
+struct States<'a> {
+    /// Sorted, as the next.
+    root_segments: &'a [SegNo],
+    lost_starts: &'a [SegNo],
+    replayed: HashSet<SegNo>,
+    map: &'a Map,
+}
+
+impl States<'_> {
+    fn of(&self, segment: SegNo) -> State {
+        if segment.0 == 0 {
+            State::Superblock
+        } else if self.root_segments.binary_search(&segment).is_ok() {
+            State::Checkpoint
+        } else if self.lost_starts.binary_search(&segment).is_ok() {
+            State::Damaged
+        } else if self.map.live(segment).extents > 0 || self.replayed.contains(&segment) {
+            State::Sealed
+        } else {
+            State::Free
+        }
+    }
+}
+
+fn segment(state: State, header: Option<&SegmentHeader>) -> Segment {
+    let (generation, epoch) = header.map_or((0, 0), |header| (header.generation, header.epoch));
+    Segment {
+        state,
+        generation,
+        epoch,
+        opened_seq: header.map_or(Seq(0), |header| header.opened_seq),
+        class: header.map_or(COLDEST, |header| header.class),
+        expected: MeanExpected::default(),
+        death_is_durable: false,
+        has_epitaph: false,
+    }
 }
 
 /// What superblock and segment headers say to have been durable.

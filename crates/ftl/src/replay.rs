@@ -15,6 +15,8 @@
 //!    those that may be cut the payload is verified, as of batches.
 //! 5. A footer (`scan`) may tell of records that a cut took. So of those that may be cut the record itself
 //!    is verified too, and with a footer replay comes to the same map as without.
+//! 6. What an epitaph tells of was durable when it was written, and it says so itself: none of that is verified,
+//!    nor is it there any more. So a segment with an epitaph is replayed as if it had not been used again.
 //!
 //! Marks of what was durable are in records and in segments' headers. So what was reused after a flush
 //! carries the mark of that flush, and a relocation that is missing below it is damage with a place.
@@ -31,6 +33,7 @@ use lacuna_device::BlockDevice;
 use crate::{
     Result, Seq,
     addr::SegNo,
+    epitaph::Epitaphs,
     fault::{self, LeafReader},
     format::{
         Entry, EntryKind, Extent, LEAF_BYTES_MAX, Life, Marks, Place, RECORDS_START, RecordHeader,
@@ -60,6 +63,15 @@ pub(crate) struct Replay<'a> {
     pub(crate) leaves: LeafReader<'a>,
     /// See [`crate::Options::map_memory`].
     pub(crate) map_memory: Option<u64>,
+}
+
+/// What is replayed of a segment.
+pub(crate) struct Source {
+    pub(crate) life: Life,
+    /// Records from here on.
+    pub(crate) offset: usize,
+    /// All its records, if the segment may have been used again since.
+    pub(crate) told: Option<Vec<Record>>,
 }
 
 /// Where a replay ended.
@@ -114,33 +126,36 @@ impl Found {
 }
 
 impl Replay<'_> {
-    /// Where to scan: the segments that were open when the checkpoint began, from there on, and
-    /// those that were opened later.
+    /// What to replay: the segments that were open when the checkpoint began, from there on, and
+    /// those that were opened later. Those that have an epitaph are replayed from that.
     pub(crate) fn sources(
         &self,
         root: &Root,
         headers: &[Option<SegmentHeader>],
-    ) -> Result<Vec<(Life, usize)>> {
+        epitaphs: &mut Epitaphs,
+    ) -> Result<Vec<Source>> {
         let is_log = |header: &SegmentHeader| header.kind != SegmentKind::Checkpoint;
         let mut sources = Vec::new();
         for Place { segment, generation, offset } in root.positions.iter().flatten() {
-            let header = headers[segment.0 as usize].filter(|header| {
-                is_log(header) && header.generation == *generation && header.epoch == self.epoch
-            });
-            if header.is_none() {
+            let life = Life { segment: *segment, generation: *generation, epoch: self.epoch };
+            let told = epitaphs.take(life);
+            let header = headers[segment.0 as usize].filter(|header| is_log(header) && header.life() == life);
+            if header.is_none() && told.is_none() {
                 let at = u64::from(segment.0) * self.space.segment_bytes as u64;
                 let reason = "not the one that the checkpoint names";
                 return Err(corrupt(self.device, "segment header", at, reason));
             }
-            let life = Life { segment: *segment, generation: *generation, epoch: self.epoch };
-            sources.push((life, *offset as usize));
+            sources.push(Source { life, offset: *offset as usize, told });
         }
-        for header in headers.iter().flatten() {
-            let SegmentHeader { segment, generation, epoch, .. } = *header;
-            if is_log(header) && epoch == self.epoch && generation >= root.generation_next {
-                sources.push((Life { segment, generation, epoch }, RECORDS_START));
+        let is_wanted = |life: &Life| life.epoch == self.epoch && life.generation >= root.generation_next;
+        let offset = RECORDS_START;
+        for life in headers.iter().flatten().filter(|header| is_log(header)).map(SegmentHeader::life) {
+            if is_wanted(&life) && !epitaphs.tell_of(life) {
+                sources.push(Source { life, offset, told: None });
             }
         }
+        let told = epitaphs.take_all().filter(|(life, _)| is_wanted(life));
+        sources.extend(told.map(|(life, records)| Source { life, offset, told: Some(records) }));
         Ok(sources)
     }
 
@@ -158,7 +173,9 @@ impl Replay<'_> {
         let claimed = claimed_lives(self.device, self.space, &headless)?;
         for life in claimed.into_iter().flatten().filter(is_wanted) {
             let reader = SegmentReader::new(self.device, self.space, life.segment);
-            marks = marks.max(Scan::new(reader, self.salt, life, RECORDS_START).marks_beyond()?);
+            marks = marks.max(
+                Scan::new(reader, self.salt, life, RECORDS_START).marks_beyond(self.space.segment_bytes)?,
+            );
         }
         Ok(marks)
     }
@@ -167,7 +184,7 @@ impl Replay<'_> {
     /// known to have been so from elsewhere.
     pub(crate) fn run(
         &self,
-        sources: &[(Life, usize)],
+        sources: &[Source],
         root: &Root,
         durable: Marks,
         map: &mut Map,
@@ -180,13 +197,13 @@ impl Replay<'_> {
     }
 
     /// Reads all sources, large ones at the same time: one reader does not fill a fast device.
-    fn read_sources(&self, sources: &[(Life, usize)], root: &Root) -> Result<Found> {
+    fn read_sources(&self, sources: &[Source], root: &Root) -> Result<Found> {
         // One with a footer takes a moment, one without takes long: who is done takes the next.
         let next = AtomicUsize::new(0);
         let read = || {
             let mut found = Found::default();
-            while let Some((life, offset)) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.read_source(*life, *offset, root, &mut found)?;
+            while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.read_source(source, root, &mut found)?;
             }
             Ok(found)
         };
@@ -203,9 +220,11 @@ impl Replay<'_> {
         })
     }
 
-    fn read_source(&self, life: Life, offset: usize, root: &Root, found: &mut Found) -> Result<()> {
+    fn read_source(&self, source: &Source, root: &Root, found: &mut Found) -> Result<()> {
+        let Source { life, offset, ref told } = *source;
         let reader = SegmentReader::new(self.device, self.space, life.segment);
-        if let Ok(Ok(records)) = read_footer(self.device, self.space, self.salt, life) {
+        let footer = || read_footer(self.device, self.space, self.salt, life).ok().and_then(Result::ok);
+        if let Some(records) = told.clone().or_else(footer) {
             for record in records.into_iter().filter(|record| record.header.offset as usize >= offset) {
                 let at = reader.device_offset(record.header.offset as usize);
                 found.end = found.end.max(at + u64::from(record.header.total_bytes));
@@ -219,7 +238,7 @@ impl Replay<'_> {
             found.note(Part { record, at }, root);
         }
         found.end = found.end.max(scan.device_offset());
-        found.durable = found.durable.max(scan.marks_beyond()?);
+        found.durable = found.durable.max(scan.marks_beyond(self.space.segment_bytes)?);
         Ok(())
     }
 

@@ -6,15 +6,16 @@
 //! somebody while one of them does not:
 //!
 //! 1. *Dead.* No extent of the map lies in it. It is sealed, so none ever will again.
-//! 2. *Covered.* The durable checkpoint began after the segment was sealed, so none of its records is
-//!    replayed. Until then its records may be all that leads from the checkpoint to a later place.
+//! 2. *Covered, or told of.* The durable checkpoint began after the segment was sealed, so none of its records is
+//!    replayed. Until then its records may be all that leads from the checkpoint to a later place; or there is a
+//!    durable copy of them elsewhere (`epitaph`).
 //! 3. *Its death is durable.* A flush of everything that began after it was dead has ended. So every
 //!    state that recovery can come to has the batches that overwrote its extents and the relocations
 //!    that moved them, although the checkpoint's map may still point into it.
 //! 4. *Unread.* No reader pins it.
 //!
 //! A victim of collection that is older than the checkpoint thus becomes free by a flush. One that is
-//! younger waits for the next checkpoint.
+//! younger waits for its epitaph, or for the next checkpoint.
 
 use crate::{
     Result,
@@ -69,7 +70,7 @@ impl Needs {
 pub(crate) struct Waiting {
     /// For a reader, whatever else.
     pub(crate) reader: usize,
-    /// For a checkpoint, and perhaps a flush.
+    /// For an epitaph or a checkpoint, and perhaps a flush.
     pub(crate) checkpoint: usize,
     /// Only for a flush.
     pub(crate) flush: usize,
@@ -82,7 +83,9 @@ impl Store {
         let state = log.segment(segment);
         Needs {
             is_dead: state.state == State::Sealed && map.live(segment).extents == 0,
-            is_covered: log.coverage.holds(segment, state.generation) || is_broken(Rule::ReuseCovered),
+            is_covered: log.coverage.holds(segment, state.generation)
+                || state.has_epitaph
+                || is_broken(Rule::ReuseCovered),
             death_is_durable: state.death_is_durable || is_broken(Rule::DeathDurable),
             is_unread: self.is_unpinned(segment) || is_broken(Rule::PinsCount),
         }
@@ -114,6 +117,16 @@ impl Store {
         waiting
     }
 
+    /// Dead segments that wait for an epitaph, their deaths being durable.
+    pub(crate) fn without_epitaph(&self, log: &Log, map: &Map) -> Vec<SegNo> {
+        let mut waiting = self.dead(log, map);
+        waiting.retain(|segment| {
+            let Needs { is_covered, death_is_durable, .. } = self.needs(log, map, *segment);
+            !is_covered && death_is_durable
+        });
+        waiting
+    }
+
     /// Makes everything durable, and what is reusable then free. `maintenance` is held.
     pub(crate) fn flush_and_free(&self) -> Result<()> {
         if !is_broken(Rule::DeathDurable) {
@@ -138,6 +151,9 @@ impl Store {
 
     /// Puts a segment that nobody needs on the free list.
     pub(crate) fn free_segment(&self, segment: SegNo) {
+        if self.has_lost_start(segment) {
+            return self.log.lock().put_out_of_use(segment);
+        }
         if self.options.discard {
             // Advice: a device that refuses it loses nothing but the hint.
             let _ = self.device.discard(self.device_offset(segment, 0), self.space.segment_bytes as u64);

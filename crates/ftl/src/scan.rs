@@ -13,7 +13,7 @@
 //! scan they are passed over: nothing there is replayed, and of what was durable the device would have to
 //! have lost two blocks.
 
-use lacuna_device::{AlignedBuf, BlockDevice};
+use lacuna_device::{self as device, AlignedBuf, BlockDevice};
 use zerocopy::FromBytes;
 
 use crate::{
@@ -86,12 +86,12 @@ impl<'a> SegmentReader<'a> {
         Ok(())
     }
 
-    /// The first grain from `offset`, itself on a grain, that begins like a record. Passes over what cannot
-    /// be read.
-    fn find_magic(&mut self, mut offset: usize) -> Option<usize> {
+    /// The first grain from `offset`, itself on a grain, to `limit`, that begins like a record. Passes over what
+    /// cannot be read.
+    fn find_magic(&mut self, mut offset: usize, limit: usize) -> Option<usize> {
         let block = self.space.block_bytes;
         let mut step = self.ahead_bytes.max(block);
-        while offset < self.space.segment_bytes {
+        while offset < limit {
             let end = (offset + 1).next_multiple_of(step).min(self.space.segment_bytes);
             let grains = self.bytes(offset, end - offset).map(|bytes| bytes.chunks_exact(GRAIN));
             match grains.map(|mut grains| grains.position(RecordHeaderRaw::begins)) {
@@ -122,7 +122,7 @@ impl<'a> SegmentReader<'a> {
 }
 
 /// A verified record without its payload.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) header: RecordHeader,
     pub(crate) body: Vec<u8>,
@@ -166,12 +166,13 @@ impl<'a> Scan<'a> {
         Ok(None)
     }
 
-    /// The newest flush marks of any record behind the end of the scan. A power cut leaves records
-    /// there that it did not reach in order; damage to a record leaves the rest of the segment. The
+    /// The newest flush marks of any record behind the end of the scan, up to `bytes_max` behind it. A power cut
+    /// leaves records there that it did not reach in order; damage to a record leaves the rest of the segment. The
     /// marks tell them apart. Records start on any grain.
-    pub(crate) fn marks_beyond(&mut self) -> Result<Marks> {
+    pub(crate) fn marks_beyond(&mut self, bytes_max: usize) -> Result<Marks> {
         let (mut marks, mut at) = (Marks::default(), self.next.next_multiple_of(GRAIN));
-        while let Some(offset) = self.reader.find_magic(at) {
+        let end = self.reader.space.segment_bytes.min(self.next + bytes_max);
+        while let Some(offset) = self.reader.find_magic(at, end) {
             if let Some(record) = self.reader.record(offset, self.salt, self.life)? {
                 marks = marks.max(record.header.durable());
             }
@@ -204,6 +205,27 @@ pub(crate) fn read_footers(
     salt: Salt,
     lives: &[Life],
 ) -> Result<Vec<Result<Vec<Record>, Flaw>>> {
+    let footers = read_footer_bytes(device, space, lives)?;
+    let verified = lives
+        .iter()
+        .zip(footers)
+        .map(|(life, bytes)| records_of(&bytes.ok_or("no footer of this life")?, salt, *life));
+    Ok(verified.collect())
+}
+
+/// The records that the footer `bytes`, copies included, tells of, once it is verified.
+pub(crate) fn records_of(bytes: &[u8], salt: Salt, life: Life) -> Result<Vec<Record>, Flaw> {
+    let (_, raw) = FooterRaw::read_from_suffix(bytes).expect("as long as a footer");
+    let records = raw.verify(salt, life, bytes)?;
+    Ok(records.into_iter().map(|(header, body)| Record { header, body }).collect())
+}
+
+/// What looks like the footer of each of `lives`, copies included, not verified; all read at the same time.
+pub(crate) fn read_footer_bytes(
+    device: &dyn BlockDevice,
+    space: Space,
+    lives: &[Life],
+) -> Result<Vec<Option<Vec<u8>>>> {
     let before_end = |life: &Life, len: usize| {
         let last = AlignedBuf::zeroed(len.next_multiple_of(space.block_bytes));
         ((u64::from(life.segment.0) + 1) * space.segment_bytes as u64 - last.len() as u64, last)
@@ -224,58 +246,56 @@ pub(crate) fn read_footers(
         device.read_many(&mut longer)?;
     }
     places.into_iter().zip(longer).for_each(|(index, last)| ends[index] = last);
-    let verified = lives.iter().zip(&ends).zip(sizes).map(|((life, (_, last)), size)| {
-        let size = size.ok_or("no footer of this life")?;
-        let (_, raw) = FooterRaw::read_from_suffix(last).expect("longer than a footer");
-        let records = raw.verify(salt, *life, &last[last.len() - size..])?;
-        Ok(records.into_iter().map(|(header, body)| Record { header, body }).collect())
-    });
-    Ok(verified.collect())
+    let bytes = ends.iter().zip(sizes).map(|((_, last), size)| Some(last[last.len() - size?..].to_vec()));
+    Ok(bytes.collect())
 }
 
-/// The life that the first record of each of `segments` says it belongs to, for those without a header.
+/// What the starts of all segments say.
+pub(crate) struct Headers {
+    /// The headers of this store, by segment.
+    pub(crate) found: Vec<Option<SegmentHeader>>,
+    /// Segments whose start the device does not give back.
+    pub(crate) unreadable: Vec<SegNo>,
+}
+
+/// The life that the first record of each of `segments` says it belongs to, for those without a header. What
+/// cannot be read says nothing.
 pub(crate) fn claimed_lives(
     device: &dyn BlockDevice,
     space: Space,
     segments: &[SegNo],
 ) -> Result<Vec<Option<Life>>> {
-    read_starts(device, space, segments, RECORDS_START + RECORD_HEADER_BYTES, |segment, start| {
+    let len = RECORDS_START + RECORD_HEADER_BYTES;
+    let claims = read_starts(device, space, segments, len, |segment, start| {
         let (raw, _) =
             RecordHeaderRaw::read_from_prefix(&start[RECORDS_START..]).expect("that much was read");
         raw.claimed_life().filter(|life| life.segment == segment)
-    })
+    });
+    Ok(claims?.into_iter().map(Option::flatten).collect())
 }
 
-/// The headers of all segments, where there is one of this store.
-pub(crate) fn read_headers(
-    device: &dyn BlockDevice,
-    space: Space,
-    salt: Salt,
-) -> Result<Vec<Option<SegmentHeader>>> {
+/// Reads the headers of all segments.
+pub(crate) fn read_headers(device: &dyn BlockDevice, space: Space, salt: Salt) -> Result<Headers> {
     // The superblock's segment has none.
     let segments: Vec<_> = (1..space.segments as u32).map(SegNo).collect();
-    let mut headers = vec![None];
-    headers.extend(read_starts(
-        device,
-        space,
-        &segments,
-        size_of::<SegmentHeaderRaw>(),
-        |segment, start| {
-            let (raw, _) = SegmentHeaderRaw::read_from_prefix(start).expect("that much was read");
-            raw.verify(salt, segment).ok()
-        },
-    )?);
-    Ok(headers)
+    let starts = read_starts(device, space, &segments, size_of::<SegmentHeaderRaw>(), |segment, start| {
+        let (raw, _) = SegmentHeaderRaw::read_from_prefix(start).expect("that much was read");
+        raw.verify(salt, segment).ok()
+    })?;
+    let unreadable = segments.iter().zip(&starts).filter(|(_, start)| start.is_none());
+    let unreadable = unreadable.map(|(segment, _)| *segment).collect();
+    let found = [None].into_iter().chain(starts.into_iter().map(Option::flatten)).collect();
+    Ok(Headers { found, unreadable })
 }
 
-/// What `parse` makes of the first `len` bytes of each of `segments`.
+/// What `parse` makes of the first `len` bytes of each of `segments`; none where the device does not give them back.
 fn read_starts<T>(
     device: &dyn BlockDevice,
     space: Space,
     segments: &[SegNo],
     len: usize,
     parse: impl Fn(SegNo, &[u8]) -> T,
-) -> Result<Vec<T>> {
+) -> Result<Vec<Option<T>>> {
     let mut parsed = Vec::with_capacity(segments.len());
     for some in segments.chunks(STARTS_AT_ONCE) {
         let read = |segment: &SegNo| {
@@ -283,10 +303,38 @@ fn read_starts<T>(
             (at, AlignedBuf::zeroed(len.next_multiple_of(space.block_bytes)))
         };
         let mut reads: Vec<_> = some.iter().map(read).collect();
-        device.read_many(&mut reads)?;
-        parsed.extend(some.iter().zip(&reads).map(|(segment, (_, start))| parse(*segment, start)));
+        match device.read_many(&mut reads) {
+            Ok(()) => parsed
+                .extend(some.iter().zip(&reads).map(|(segment, (_, start))| Some(parse(*segment, start)))),
+            Err(device::Error::Io { .. }) => {
+                for (segment, (at, start)) in some.iter().zip(&mut reads) {
+                    parsed.push(match device.read_at(*at, start) {
+                        Ok(()) => Some(parse(*segment, start)),
+                        Err(device::Error::Io { .. }) => None,
+                        Err(error) => return Err(error.into()),
+                    });
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(parsed)
+}
+
+/// The life and the records of which the footer of `segment` tells, whatever life it is.
+pub(crate) fn read_any_footer(
+    device: &dyn BlockDevice,
+    space: Space,
+    salt: Salt,
+    segment: SegNo,
+) -> Option<(Life, Vec<Record>)> {
+    let mut last = AlignedBuf::zeroed(FOOTER_BYTES.next_multiple_of(space.block_bytes));
+    let end = (u64::from(segment.0) + 1) * space.segment_bytes as u64;
+    device.read_at(end - last.len() as u64, &mut last).ok()?;
+    let (_, raw) = FooterRaw::read_from_suffix(&last).expect("longer than a footer");
+    let life = raw.claimed_life().filter(|life| life.segment == segment)?;
+    let records = read_footer(device, space, salt, life).ok()?.ok()?;
+    Some((life, records))
 }
 
 /// The error for damage on `device`.

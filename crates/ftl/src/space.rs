@@ -198,10 +198,11 @@ impl Space {
 
     /// How well collecting a segment with `live` pays: room won per byte moved, times its age,
     /// because what is old will hardly be overwritten soon (cost-benefit, Rosenblum and Ousterhout,
-    /// "The design and implementation of a log-structured file system", 1992).
+    /// "The design and implementation of a log-structured file system", 1992). What is won is all of the segment;
+    /// by [`Space::usable_bytes`], which some chunk always finds too small, nearly full ones would be left for later.
     pub(crate) fn worth(&self, live: Live, age: u64) -> f64 {
         let moved = Space::moved_bytes(live) as f64;
-        let won = self.usable_bytes() as f64 - moved;
+        let won = (self.segment_bytes - RECORDS_START - FOOTER_BYTES) as f64 - moved;
         won / moved.max(1.0) * age as f64
     }
 
@@ -241,6 +242,18 @@ mod tests {
         let groups =
             |percent: u64| space.groups((space.segments * space.usable_bytes()) as u64 / 100 * percent);
         assert_eq!([0, 10, 24, 26, 50, 90].map(groups), [false, false, false, true, true, true]);
+    }
+
+    /// Were it less than the whole segment, nearly full ones would seem worse than they are.
+    #[test]
+    fn a_victim_gives_back_all_that_is_not_moved() {
+        let space = space(2048, 1 << 20);
+        for extents in [1, 30, 55, 62] {
+            let live = Live { bytes: extents * 16384, extents };
+            let moved = Space::moved_bytes(live) as f64;
+            let won = space.worth(live, 10) * moved / 10.0;
+            assert!(((won + moved) / f64::from(1 << 20) - 1.0).abs() < 0.001, "{won} beside {moved}");
+        }
     }
 
     #[test]

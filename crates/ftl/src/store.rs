@@ -56,6 +56,8 @@ pub(crate) struct Store {
     /// Leaves of the map that were read, and evicted, since open.
     pub(crate) map_faults: AtomicU64,
     pub(crate) map_evictions: AtomicU64,
+    /// Segments whose first block could not be read at open, in order.
+    pub(crate) lost_starts: Vec<SegNo>,
     /// Readers of each segment.
     pub(crate) pins: Vec<AtomicU32>,
     /// Bytes of each segment that are on the device; the rest may still be in memory.
@@ -139,6 +141,7 @@ impl Store {
             batches: counters.data.batches + counters.log.batches,
             flushes: counters.flushes,
             gc_segments: counters.gc_segments,
+            epitaphs: counters.epitaphs,
             checkpoints: counters.checkpoints,
             replayed_batches: counters.replayed_batches,
             corrupt_chunks: counters.corrupt_chunks,

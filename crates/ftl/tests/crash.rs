@@ -39,7 +39,10 @@ fn matrix(load: Load, places: &[Place]) {
 #[test]
 fn any_cut_leaves_a_prefix_that_holds_all_flushed_batches() {
     use Place::*;
-    matrix(Load::Mixed, &[Batch, Collection, Checkpoint, WriteBack, Reuse, Discard, Sync, Recovery, Open]);
+    matrix(
+        Load::Mixed,
+        &[Batch, Collection, Checkpoint, WriteBack, Epitaph, Reuse, Discard, Sync, Recovery, Open],
+    );
 }
 
 #[test]

@@ -9,6 +9,8 @@
 #[path = "epochs.rs"]
 mod epochs;
 mod harness;
+#[path = "in_place.rs"]
+mod in_place;
 #[path = "interleavings.rs"]
 mod interleavings;
 #[cfg(feature = "shuttle")]
@@ -35,9 +37,11 @@ const RULES: &[(&str, &str)] = &[
     ("marks-count", "flips"),
     ("trims-logged", "mixed"),
     ("read-verifies", "flips"),
+    ("failed-read-cleared", "in_place::bytes_that_were_not_verified_are_not_seen"),
     ("pins-count", "interleavings::a_reader_pins_the_segment_that_it_reads"),
     ("reuse-covered", "mixed"),
     ("death-durable", "mixed"),
+    ("epitaphs-synced", "mixed"),
     ("map-reuse-waits", "mixed"),
     ("leaves-verified", "flips"),
     ("birth-counts", "mixed"),

@@ -16,6 +16,8 @@ mod inodes;
 mod names;
 mod seen;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use lacuna_device::{Place, SECTOR, StreamHint};
 use lacuna_ftl::{CheckDepth, Finding, Lba, Progress};
 
@@ -135,25 +137,38 @@ impl Shared {
 }
 
 impl Nvmfs {
-    /// What the sector `lba` of the store below belongs to, for people: a file by name, if it can be
-    /// found, or one of the file system's own tables.
-    pub fn owner_of(&self, lba: Lba) -> String {
-        let (ino, sector) = Ino::of(lba);
-        let table = match ino {
-            Ino::SUPERBLOCK => "the file system's superblock",
-            Ino::TABLE => "the inode table",
-            Ino::ROOT => "the directory",
-            _ => {
-                let is_it = |name: &String| {
-                    let file = self.open(name, StreamHint::Data);
-                    file.is_ok_and(|file| file.id().0 as u32 == ino.0)
-                };
-                let name = self.list().unwrap_or_default().into_iter().find(is_it);
-                let file = name.map_or_else(|| format!("file {}", ino.0), |name| format!("file {name:?}"));
-                return format!("{file} at byte {}", sector * SECTOR as u64);
+    /// What each of the sectors `lbas` of the store below belongs to, for people: a file by name, if it is in the root
+    /// directory, or one of the file system's own tables. That directory is read once, if at all.
+    pub fn owners_of(&self, lbas: &[Lba]) -> Vec<String> {
+        let is_file = |ino: &Ino| !matches!(*ino, Ino::SUPERBLOCK | Ino::TABLE | Ino::ROOT);
+        let names = self.names_of(lbas.iter().map(|lba| Ino::of(*lba).0).filter(is_file).collect());
+        let owner = |lba: &Lba| {
+            let (ino, sector) = Ino::of(*lba);
+            match ino {
+                Ino::SUPERBLOCK => "the file system's superblock".into(),
+                Ino::TABLE => "the inode table".into(),
+                Ino::ROOT => "the directory".into(),
+                _ => {
+                    let file = names.get(&ino);
+                    let file =
+                        file.map_or_else(|| format!("file {}", ino.0), |name| format!("file {name:?}"));
+                    format!("{file} at byte {}", sector * SECTOR as u64)
+                }
             }
         };
-        table.into()
+        lbas.iter().map(owner).collect()
+    }
+
+    /// Those of `files` that are found in the root directory.
+    fn names_of(&self, files: BTreeSet<Ino>) -> BTreeMap<Ino, String> {
+        if files.is_empty() {
+            return BTreeMap::new();
+        }
+        let wanted = |name: String| {
+            let ino = Ino(self.open(&name, StreamHint::Data).ok()?.id().0 as u32);
+            files.contains(&ino).then_some((ino, name))
+        };
+        self.list().unwrap_or_default().into_iter().filter_map(wanted).collect()
     }
 }
 

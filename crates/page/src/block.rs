@@ -248,12 +248,16 @@ impl BlockCodec {
         }
         let (_, compress) = self.compress.as_mut().expect("just made");
         compress.reset();
-        self.image.resize(room.min(self.packed.len()), 0);
+        // Room for whatever comes out: reset leaves a part of what was still to come (zlib-rs 0.6.8), and after some
+        // images that were cut off the compressor would panic.
+        self.image.resize(2 * self.packed.len() + 64, 0);
         let outcome = compress.compress(&self.packed, &mut self.image, FlushCompress::Finish);
-        let (image, flags) = match outcome {
-            Ok(Status::StreamEnd) => (&self.image[..compress.total_out() as usize], 0),
-            _ if self.packed.len() <= room => (&self.packed[..], STORED),
-            _ => return false,
+        assert!(matches!(outcome, Ok(Status::StreamEnd)), "no page grows to twice its length");
+        let image_bytes = compress.total_out() as usize;
+        let (image, flags) = match () {
+            () if image_bytes <= room.min(self.packed.len()) => (&self.image[..image_bytes], 0),
+            () if self.packed.len() <= room => (&self.packed[..], STORED),
+            () => return false,
         };
         let mut header = Header::zeroed();
         (header.kind, header.flags) = (kind, flags);
@@ -362,6 +366,23 @@ mod tests {
         assert!(round_trip(&noise[..8000], &noise[8000..8020], 8 << 10).is_some());
         assert!(round_trip(&noise[..8021], &[], 8 << 10).is_none());
         assert!(round_trip(&noise, &[], 8 << 10).is_none());
+    }
+
+    /// A compressor that was stopped half way does not go on where it was.
+    #[test]
+    fn pages_survive_behind_many_that_do_not_fit() {
+        let text: Vec<u8> = (0..12_000).map(|i| b"the same words again "[i % 21]).collect();
+        let (mut block, mut page) = (vec![0; 8 << 10], vec![0; PAGE]);
+        for level in 0..=9 {
+            let mut codec = BlockCodec::new();
+            for seed in 1..40 {
+                let noise = noise(seed, 12_000 + seed as usize * 100);
+                assert!(!codec.compress(&mut block, META.kind, (&noise, &[]), level, 100));
+            }
+            assert!(codec.compress(&mut block, META.kind, (&text, b"tail"), level, 100));
+            codec.restore(&block, &META, &mut page).expect("restores");
+            assert_eq!(page, page_of(&text, b"tail"), "level {level}");
+        }
     }
 
     #[test]

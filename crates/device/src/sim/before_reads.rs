@@ -21,10 +21,10 @@ pub fn unreadable(device: Arc<dyn BlockDevice>, bytes: Vec<Range<u64>>) -> Arc<d
     let name = device.name().to_owned();
     BeforeReads::new(device, move |reads| {
         let meet = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
-        match reads.iter().any(|read| bytes.iter().any(|bytes| meet(read, bytes))) {
-            true => Err(Error::io(name.as_str(), rustix::io::Errno::IO.into())),
-            false => Ok(()),
-        }
+        let lost = bytes.iter().find(|bytes| reads.iter().any(|read| meet(read, bytes)));
+        lost.map_or(Ok(()), |lost| {
+            Err(Error::io(format!("{name}: read at byte {}", lost.start), rustix::io::Errno::IO.into()))
+        })
     })
 }
 

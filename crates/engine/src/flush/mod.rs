@@ -75,6 +75,8 @@ const ROUND_PAGES: usize = 512;
 /// Share of the log behind which a page is flushed for its oldest change. The later that is, the more changes of a
 /// page go with one image; but from 7/8 on writers wait, and the checkpoint follows by sixteenths.
 const LOG_SHARE: (u64, u64) = (3, 4);
+/// Flushes after which a rewrite that waits has its turn, or optimizing would not end beside writers that never rest.
+const FLUSHES_IN_A_ROW: usize = 8;
 /// How often the producer looks around when nobody wakes it.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(20);
 
@@ -96,8 +98,10 @@ pub(crate) struct Flush {
 #[derive(Default)]
 struct Queue {
     flushes: VecDeque<Job>,
-    /// Room in the log and memory wait for flushes, for these nobody but who optimizes: so they come last.
+    /// Room in the log and memory wait for flushes, for these nobody but who optimizes: so they mostly come last.
     rewrites: VecDeque<Job>,
+    /// Flushes taken since the last rewrite was.
+    flushes_taken: usize,
     /// Grows with each job and checkpoint that is done.
     progress: u64,
     stop: bool,
@@ -113,7 +117,13 @@ impl Queue {
     }
 
     fn next(&mut self) -> Option<Job> {
-        self.flushes.pop_front().or_else(|| self.rewrites.pop_front())
+        let is_turn = self.flushes.is_empty() || self.flushes_taken >= FLUSHES_IN_A_ROW;
+        if is_turn && let Some(rewrite) = self.rewrites.pop_front() {
+            self.flushes_taken = 0;
+            return Some(rewrite);
+        }
+        self.flushes_taken += 1;
+        self.flushes.pop_front()
     }
 }
 
@@ -456,5 +466,27 @@ mod tests {
             Work::Rewrite(rewrite) => Some(rewrite.pages.start),
         });
         assert_eq!(order.collect::<Vec<_>>(), [None, Some(0), Some(1)]);
+    }
+
+    #[test]
+    fn a_rewrite_has_its_turn_beside_flushes_without_end() {
+        let file = MemPlace::new().create("t", StreamHint::Data).expect("create");
+        let space = Arc::new(Space::new(TableId(16), file, Layout::of_pages(4096)).expect("space"));
+        let rewrite = || Work::Rewrite(Rewrite { space: Arc::clone(&space), pages: 0..1 });
+        let flush = || Work::Flush(Due { frames: Vec::new(), before: Lsn(0), cause: Cause::Log });
+        let push = |queue: &mut Queue, work: Work| queue.of(&work).push_back(Job { work, ended: None });
+        let mut queue = Queue::default();
+        push(&mut queue, rewrite());
+        push(&mut queue, rewrite());
+        let order: String = (0..24)
+            .map(|_| {
+                push(&mut queue, flush());
+                match queue.next().expect("there is work").work {
+                    Work::Flush(_) => 'f',
+                    Work::Rewrite(_) => 'R',
+                }
+            })
+            .collect();
+        assert_eq!(order, "ffffffffRffffffffRffffff");
     }
 }

@@ -133,11 +133,12 @@ impl Writer {
             copy_tidied(&page, &mut self.copy[..space.page_bytes]);
         }
         let lsn = ops::lsn(&self.copy[..space.page_bytes]);
+        let on_disk = frame.disk_bytes.load(Ordering::Relaxed) as usize;
         let codec = match due.cause {
             // Nobody waits for room, and it may be the page's last image for long.
-            Cause::Asked => space.codec(),
+            Cause::Asked => space.codec(on_disk),
             Cause::Eviction | Cause::Log | Cause::Dirty => {
-                space.codec().after(frame.disk_bytes.load(Ordering::Relaxed) as usize, space.page_bytes)
+                space.codec(on_disk).after(on_disk, space.page_bytes)
             }
         };
         let (bytes, is_plain) = self.encode(&space, codec, start);
@@ -158,8 +159,8 @@ impl Writer {
     /// writes it meanwhile.
     pub(super) fn would_change(&mut self, page: &ReadGuard, space: &Space) -> Result<bool> {
         copy_tidied(page, &mut self.copy[..space.page_bytes]);
-        let (bytes, _) = self.encode(space, space.codec(), 0);
         let on_disk = page.frame.disk_bytes.load(Ordering::Relaxed) as usize;
+        let (bytes, _) = self.encode(space, space.codec(on_disk), 0);
         if on_disk.next_multiple_of(SECTOR) != bytes {
             return Ok(true);
         }

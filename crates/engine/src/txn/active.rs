@@ -28,7 +28,7 @@ pub(super) const POISON_CHECK: Duration = Duration::from_millis(100);
 /// Longest wait: a year.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A key locked without being written.
+/// A key locked whether it is written or not.
 pub(crate) type LockedKey = (TableId, Arc<[u8]>);
 
 /// A table's locked keys, and whose they are.
@@ -54,7 +54,7 @@ pub(crate) struct Txns {
     oldest_view: AtomicU64,
     /// Who waits for whom. A transaction waits for one other at a time, so this is a set of chains.
     waits: Mutex<HashMap<TxnId, TxnId>>,
-    /// Keys locked without being written, by table. A table's map stays when it is empty.
+    /// Keys locked whether they are written or not, by table. A table's map stays when it is empty.
     locks: Mutex<FxHashMap<TableId, Locks>>,
     pub(crate) slots: Slots,
 }
@@ -110,13 +110,20 @@ impl Txns {
         self.oldest.store(oldest, Ordering::Release);
     }
 
-    /// Makes what the transaction did visible to others, and wakes who waits for it. Returns the moment.
-    pub(crate) fn finish(&self, running: &Running) -> u64 {
+    /// Makes what the transaction did visible to others, gives up the locks that it has beside those of the records
+    /// it wrote, and wakes who waits for it. Returns the moment.
+    ///
+    /// In that order: as soon as it is visible its locks count as free, and who gets one sees all that was done under
+    /// it. A lock that another took over by then stays.
+    pub(crate) fn finish(&self, running: &Running, locked: impl ExactSizeIterator<Item = LockedKey>) -> u64 {
         let mut numbers = self.running.lock();
         numbers.running.remove(&running.id);
         let moment = numbers.views.next_moment();
         self.publish_oldest(&numbers);
         drop(numbers);
+        if locked.len() > 0 {
+            self.unlock(running.id, locked);
+        }
         *running.finished.lock() = true;
         running.signal.notify_all();
         moment
@@ -217,8 +224,8 @@ impl Txns {
         (before != Some(me)).then_some((table, key))
     }
 
-    /// Gives explicit locks up, of keys that `me` has written, or once it is finished. A lock that another took
-    /// over from it by then stays.
+    /// Gives explicit locks up that are not needed any more, as those of keys that `me` has written. One that another
+    /// took over stays.
     pub(crate) fn unlock(&self, me: TxnId, keys: impl IntoIterator<Item = LockedKey>) {
         let mut locks = self.locks.lock();
         for (table, key) in keys {
@@ -238,7 +245,7 @@ pub(super) fn deadline(timeout: Duration) -> Instant {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
+    use std::{iter, thread};
 
     use super::*;
 
@@ -253,7 +260,7 @@ mod tests {
                 let txns = txns.clone();
                 thread::spawn(move || {
                     txns.wait(from.id, &to, long, &Poison::default()).expect("granted");
-                    txns.finish(&from);
+                    txns.finish(&from, iter::empty());
                 })
             })
             .collect();
@@ -261,11 +268,26 @@ mod tests {
             thread::yield_now();
         }
         assert!(matches!(txns.wait(c.id, &a, long, &Poison::default()), Err(Error::Deadlock)));
-        txns.finish(&c);
+        txns.finish(&c, iter::empty());
         for waiter in waiters {
             waiter.join().expect("thread");
         }
         assert!(txns.get(a.id).is_none() && txns.waits.lock().is_empty());
+    }
+
+    /// Or else who gets a lock in between does not see what was done under it.
+    #[test]
+    fn a_transaction_is_visible_before_its_locks_are_given_up() {
+        let txns = Txns::new();
+        let a = txns.start();
+        let locked = txns.lock(a.id, TableId(16), b"key").expect("new to it");
+        let mut given_up = 0;
+        let locks = [locked].into_iter().inspect(|_| {
+            assert!(txns.get(a.id).is_none(), "it is not visible yet");
+            given_up += 1;
+        });
+        txns.finish(&a, locks);
+        assert!(given_up == 1 && txns.locks.lock()[&TableId(16)].is_empty());
     }
 
     #[test]

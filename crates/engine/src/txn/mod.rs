@@ -2,8 +2,8 @@
 //!
 //! A record's writer is named in the record. While that transaction runs, the record is locked: other
 //! writers wait for the transaction to finish, readers follow the undo pointer to the version before.
-//! So memory holds no lock per written row, only who waits for whom, and the keys locked without a
-//! write ([`Txn::get_for_update`]).
+//! So memory holds no lock per written row, only who waits for whom, and the keys that were locked
+//! by [`Txn::get_for_update`].
 //!
 //! A snapshot is a *view* (`view`): the transactions that were finished when it was taken. Who reads by it
 //! goes from a record back to the version that it sees; the undo logs of transactions that some view does not
@@ -193,16 +193,12 @@ impl Txn {
         let leaf = self.lock_leaf(space, key)?;
         let me = self.id();
         let node = Node::new(&leaf);
-        let (kept, is_written) = match node.search(key) {
-            Ok(slot) => {
-                let cell = node.leaf_cell(slot);
-                (read::visible(&self.core, self.reader(), cell)?.map(Kept::detached), cell.txn == me)
-            }
-            Err(_) => (None, false),
+        let kept = match node.search(key) {
+            Ok(slot) => read::visible(&self.core, self.reader(), node.leaf_cell(slot))?.map(Kept::detached),
+            Err(_) => None,
         };
-        if !is_written {
-            self.locked.extend(self.core.txns.lock(me, space.id, key));
-        }
+        // Also if it has written the key: that may be taken back.
+        self.locked.extend(self.core.txns.lock(me, space.id, key));
         drop(leaf);
         kept.map(|kept| kept.read(&self.core, space)).transpose()
     }
@@ -330,11 +326,7 @@ impl Txn {
         }
         let mut moment = 0;
         if let Some(running) = self.running.take() {
-            // Before its locks go, which count as free by then: who gets one sees all that was done under it.
-            moment = self.core.txns.finish(&running);
-            if !self.locked.is_empty() {
-                self.core.txns.unlock(running.id, self.locked.drain(..));
-            }
+            moment = self.core.txns.finish(&running, self.locked.drain(..));
         }
         if let Some(view) = self.view.take()
             && self.core.txns.close_view(&view)

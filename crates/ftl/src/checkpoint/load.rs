@@ -22,6 +22,8 @@ pub(crate) struct Loaded {
     pub(crate) root: Root,
     /// Segments that it refers to for its map, sorted.
     pub(crate) segments: Vec<SegNo>,
+    /// By segment, whether it says that it is out of use.
+    pub(crate) out_of_use: Vec<bool>,
 }
 
 /// The checkpoint that `superblock` points to. An empty store has none yet.
@@ -41,11 +43,12 @@ pub(crate) fn load(
             positions: [None; POSITIONS],
             records: Vec::new(),
         };
-        return Ok(Loaded { map: Map::new(space.segments as u32), root, segments: Vec::new() });
+        let (map, out_of_use) = (Map::new(space.segments as u32), vec![false; space.segments]);
+        return Ok(Loaded { map, root, segments: Vec::new(), out_of_use });
     };
     let loader = Loader { device, space, salt, epoch: superblock.epoch };
     let root = loader.root(at)?;
-    let (index, counters) = loader.tables(&root)?;
+    let Tables { index, counters, out_of_use } = loader.tables(&root)?;
     let mut segments = vec![at.segment];
     segments.extend(root.records.iter().map(|place| place.segment));
     segments.extend(index.iter().map(|entry| entry.place.segment));
@@ -55,7 +58,14 @@ pub(crate) fn load(
     if let Err(reason) = check(&root, &index, &counters, &segments) {
         return Err(corrupt(device, "checkpoint", place, reason));
     }
-    Ok(Loaded { map: Map::load(index, counters), root, segments })
+    Ok(Loaded { map: Map::load(index, counters), root, segments, out_of_use })
+}
+
+#[derive(Default)]
+struct Tables {
+    index: Vec<IndexEntry>,
+    counters: Vec<Live>,
+    out_of_use: Vec<bool>,
 }
 
 struct Loader<'a> {
@@ -78,9 +88,8 @@ impl Loader<'_> {
         Root::parse(&record.body, self.space.segments as u32, self.space.segment_bytes).map_err(flawed)
     }
 
-    /// Index and counters.
-    fn tables(&self, root: &Root) -> Result<(Vec<IndexEntry>, Vec<Live>)> {
-        let (mut index, mut counters) = (Vec::new(), Vec::new());
+    fn tables(&self, root: &Root) -> Result<Tables> {
+        let Tables { mut index, mut counters, mut out_of_use } = Tables::default();
         let mut reader: Option<(SegNo, SegmentReader<'_>)> = None;
         for place in &root.records {
             if reader.as_ref().is_none_or(|(segment, _)| *segment != place.segment) {
@@ -104,7 +113,9 @@ impl Loader<'_> {
                 RecordKind::Segments if record.body.len().is_multiple_of(SEGMENT_LIVE_BYTES) => {
                     for bytes in record.body.chunks_exact(SEGMENT_LIVE_BYTES) {
                         let raw = SegmentLiveRaw::read_from_bytes(bytes).expect("chunk of that size");
-                        counters.push(raw.verify().map_err(flawed)?);
+                        let (live, is_out_of_use) = raw.verify().map_err(flawed)?;
+                        counters.push(live);
+                        out_of_use.push(is_out_of_use);
                     }
                 }
                 _ => return Err(flawed("neither index nor counters")),
@@ -114,7 +125,7 @@ impl Loader<'_> {
             let reason = format!("counters of {} segments, not {}", counters.len(), self.space.segments);
             return Err(corrupt(self.device, "checkpoint index", 0, reason));
         }
-        Ok((index, counters))
+        Ok(Tables { index, counters, out_of_use })
     }
 }
 

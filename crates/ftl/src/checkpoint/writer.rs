@@ -9,10 +9,10 @@ use zerocopy::IntoBytes;
 
 use crate::{
     Result, Seq,
-    addr::GRAIN,
+    addr::{GRAIN, SegNo},
     format::{
-        LeafPlace, Life, Place, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RootRef, Salt, SegmentHeader,
-        SegmentKind,
+        LeafPlace, Life, Marks, Place, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RootRef, Salt,
+        SegmentHeader, SegmentKind,
     },
     log::State,
     map::Leaf,
@@ -22,7 +22,7 @@ use crate::{
 
 /// What a writer may take of the free segments.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
+pub(crate) enum Room {
     /// All: it writes a checkpoint, for which they are kept.
     Checkpoint,
     /// Those that neither checkpoints nor collection need.
@@ -30,7 +30,7 @@ pub(super) enum Room {
 }
 
 /// See the module documentation.
-pub(super) struct Writer<'a> {
+pub(crate) struct Writer<'a> {
     store: &'a Store,
     salt: Salt,
     epoch: u64,
@@ -47,7 +47,7 @@ pub(super) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// A writer of records that say that `seq` was the last batch accepted.
-    pub(super) fn new(store: &'a Store, seq: Seq, room: Room) -> Writer<'a> {
+    pub(crate) fn new(store: &'a Store, seq: Seq, room: Room) -> Writer<'a> {
         let log = store.log.lock();
         Writer {
             store,
@@ -71,7 +71,7 @@ impl<'a> Writer<'a> {
 
     /// Adds leaf `number` to the record that is being filled. Returns the leaves of the one before,
     /// if that was full; they are on the device now.
-    pub(super) fn push_leaf(&mut self, number: usize, leaf: &Leaf) -> Result<Vec<(usize, LeafPlace)>> {
+    pub(crate) fn push_leaf(&mut self, number: usize, leaf: &Leaf) -> Result<Vec<(usize, LeafPlace)>> {
         let bytes = leaf.bytes();
         let mut written = Vec::new();
         if self.body.len() + bytes.len() > self.body_bytes_max() {
@@ -89,7 +89,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes the record that is being filled; returns its leaves.
-    pub(super) fn finish_leaves(&mut self) -> Result<Vec<(usize, LeafPlace)>> {
+    pub(crate) fn finish_leaves(&mut self) -> Result<Vec<(usize, LeafPlace)>> {
         let body = std::mem::take(&mut self.body);
         if !body.is_empty() {
             self.records += u32::from(self.room == Room::Checkpoint);
@@ -99,7 +99,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes `rows` of `row_bytes` each as records of `kind`; returns where they lie.
-    pub(super) fn put_rows(&mut self, kind: RecordKind, rows: &[u8], row_bytes: usize) -> Result<Vec<Place>> {
+    pub(crate) fn put_rows(&mut self, kind: RecordKind, rows: &[u8], row_bytes: usize) -> Result<Vec<Place>> {
         let (mut rest, mut places) = (rows, Vec::new());
         while !rest.is_empty() {
             let fits = self.body_bytes_max() / row_bytes * row_bytes;
@@ -116,7 +116,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes the root; returns where it lies.
-    pub(super) fn put_root(&mut self, body: &[u8]) -> Result<RootRef> {
+    pub(crate) fn put_root(&mut self, body: &[u8]) -> Result<RootRef> {
         if body.len() > self.body_bytes_max() {
             self.open_segment()?;
         }
@@ -125,14 +125,35 @@ impl<'a> Writer<'a> {
         Ok(RootRef { segment, generation, offset, bytes: (RECORD_HEADER_BYTES + body.len()) as u32 })
     }
 
+    /// Writes the footer `body` as an epitaph; returns the segment that it lies in.
+    pub(crate) fn put_epitaph(&mut self, body: &[u8], durable: Marks) -> Result<SegNo> {
+        if body.len() > self.body_bytes_max() {
+            self.open_segment()?;
+        }
+        let Place { segment, .. } = self.position.expect("a segment is open");
+        self.put_numbered(RecordKind::Epitaph, body, (0, true), durable.moves, durable.batches)?;
+        Ok(segment)
+    }
+
     fn put(&mut self, kind: RecordKind, body: &[u8], part: u32, last_part: bool) -> Result<()> {
+        self.put_numbered(kind, body, (part, last_part), self.seq, Seq(0))
+    }
+
+    fn put_numbered(
+        &mut self,
+        kind: RecordKind,
+        body: &[u8],
+        (part, last_part): (u32, bool),
+        seq: Seq,
+        flushed_seq: Seq,
+    ) -> Result<()> {
         let Place { segment, generation, offset } = self.position.expect("a segment is open");
         let header = RecordHeader {
             kind,
             last_part,
             life: Life { segment, generation, epoch: self.epoch },
-            seq: self.seq,
-            flushed_seq: Seq(0),
+            seq,
+            flushed_seq,
             part,
             offset,
             body_bytes: body.len() as u32,

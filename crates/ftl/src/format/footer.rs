@@ -15,6 +15,7 @@ use super::{
 use crate::{
     addr::{SegNo, Seq},
     mutant::{Rule, is_broken},
+    space::Space,
 };
 
 const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"LFOT");
@@ -145,16 +146,19 @@ impl FooterRaw {
     /// Length of the copies, if this looks like a footer of `life` at all. The checksum is still to be
     /// verified over them and this.
     pub(crate) fn body_bytes(&self, life: Life, segment_bytes: usize) -> Option<usize> {
-        let claimed = Life {
+        let body = self.body_bytes.get() as usize;
+        let claimed = self.claimed_life()?;
+        let is_its_own = claimed == life || is_broken(Rule::FooterOfThisLife);
+        (is_its_own && body <= segment_bytes - FOOTER_BYTES).then_some(body)
+    }
+
+    /// The life that this says it belongs to, if it looks like a footer at all.
+    pub(crate) fn claimed_life(&self) -> Option<Life> {
+        (self.magic.get() == FOOTER_MAGIC).then(|| Life {
             segment: SegNo(self.segment.get()),
             generation: self.generation.get(),
             epoch: self.epoch.get(),
-        };
-        let body = self.body_bytes.get() as usize;
-        let is_its_own = claimed == life || is_broken(Rule::FooterOfThisLife);
-        let plausible =
-            self.magic.get() == FOOTER_MAGIC && is_its_own && body <= segment_bytes - FOOTER_BYTES;
-        plausible.then_some(body)
+        })
     }
 
     /// Verifies the seal over `bytes`, which are the copies and the footer, and returns headers and
@@ -181,6 +185,18 @@ impl FooterRaw {
             return Err("footer of another number of records");
         }
         Ok(records)
+    }
+}
+
+/// The life in `epoch` to which `bytes`, a footer with its copies as an epitaph has it, belong. They are still to be
+/// verified.
+pub(crate) fn epitaph_life(bytes: &[u8], epoch: u64, space: Space) -> Result<Life, Flaw> {
+    let (_, raw) = FooterRaw::read_from_suffix(bytes).map_err(|_| SHORT)?;
+    let life = Life { segment: SegNo(raw.segment.get()), generation: raw.generation.get(), epoch };
+    let len = raw.body_bytes(life, space.segment_bytes).map(|body| body + FOOTER_BYTES);
+    match (life.segment.0 as usize) < space.segments && len == Some(bytes.len()) {
+        true => Ok(life),
+        false => Err("epitaph without a footer of its epoch"),
     }
 }
 

@@ -214,18 +214,23 @@ pub(crate) struct SegmentLiveRaw {
 pub(crate) const SEGMENT_LIVE_BYTES: usize = size_of::<SegmentLiveRaw>();
 const _: () = assert!(SEGMENT_LIVE_BYTES == 16);
 
+/// In the extents of a segment: it is out of use, because its start could not be read.
+const OUT_OF_USE: u64 = 1 << 63;
+
 impl Live {
-    pub(crate) fn to_raw(self) -> SegmentLiveRaw {
-        SegmentLiveRaw { bytes: self.bytes.into(), extents: self.extents.into() }
+    pub(crate) fn to_raw(self, is_out_of_use: bool) -> SegmentLiveRaw {
+        let mark = if is_out_of_use { OUT_OF_USE } else { 0 };
+        SegmentLiveRaw { bytes: self.bytes.into(), extents: (self.extents | mark).into() }
     }
 }
 
 impl SegmentLiveRaw {
-    /// Checks the counters of one segment.
-    pub(crate) fn verify(&self) -> Result<Live, Flaw> {
-        let live = Live { bytes: self.bytes.get(), extents: self.extents.get() };
+    /// Checks the counters of one segment. Beside them, whether it is out of use.
+    pub(crate) fn verify(&self) -> Result<(Live, bool), Flaw> {
+        let extents = self.extents.get();
+        let live = Live { bytes: self.bytes.get(), extents: extents & !OUT_OF_USE };
         match (live.bytes == 0) == (live.extents == 0) {
-            true => Ok(live),
+            true => Ok((live, extents & OUT_OF_USE != 0)),
             false => Err("counters of a segment that cannot be"),
         }
     }

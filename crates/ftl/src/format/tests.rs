@@ -258,8 +258,9 @@ fn index_entries_are_checked() {
     for entry in bad {
         assert!(verify(entry).is_err(), "{entry:?}");
     }
-    assert_eq!(live.to_raw().verify(), Ok(live));
-    assert!(Live { bytes: 1, extents: 0 }.to_raw().verify().is_err());
+    assert_eq!(live.to_raw(false).verify(), Ok((live, false)));
+    assert_eq!(live.to_raw(true).verify(), Ok((live, true)));
+    assert!(Live { bytes: 1, extents: 0 }.to_raw(true).verify().is_err());
 }
 
 #[test]

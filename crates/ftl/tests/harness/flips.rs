@@ -14,8 +14,8 @@ use super::{
     open, ops,
 };
 
-const BYTES: u64 = 3 << 20;
-const SECTORS: u64 = 800;
+pub(crate) const BYTES: u64 = 3 << 20;
+pub(crate) const SECTORS: u64 = 800;
 const FLIPS_PER_KIND: u64 = 4;
 
 /// What came of the flips in one kind of structure.
@@ -52,6 +52,7 @@ fn structures(image: &[u8]) -> Structures {
                     1 => ["batch header", "batch entries", "payload"],
                     2 => ["relocation header", "relocation entries", "moved payload"],
                     3 => ["map header", "map leaves", "map padding"],
+                    7 => ["epitaph header", "epitaph body", "epitaph padding"],
                     _ => ["checkpoint header", "checkpoint body", "checkpoint padding"],
                 };
                 add(kind[0], at, 64);
@@ -72,7 +73,7 @@ fn structures(image: &[u8]) -> Structures {
 }
 
 /// A store with some history, closed or not.
-fn store(seed: u64) -> (Arc<SimDevice>, History) {
+pub(crate) fn store(seed: u64) -> (Arc<SimDevice>, History) {
     let device = SimDevice::new(BYTES, seed);
     let shared: Arc<dyn BlockDevice> = device.clone();
     format(&shared);

@@ -18,6 +18,7 @@ pub(crate) enum Place {
     Checkpoint,
     /// Leaves of the map that are written so that they can be evicted.
     WriteBack,
+    Epitaph,
     /// The first write to a segment that was used before.
     Reuse,
     Discard,
@@ -28,11 +29,12 @@ pub(crate) enum Place {
     Open,
 }
 
-const PLACES: [Place; 9] = [
+const PLACES: [Place; 10] = [
     Place::Batch,
     Place::Collection,
     Place::Checkpoint,
     Place::WriteBack,
+    Place::Epitaph,
     Place::Reuse,
     Place::Discard,
     Place::Sync,
@@ -158,6 +160,7 @@ impl Watch {
         let record = (&data[..4] == b"LREC").then(|| (data[8], data[48..52] == [0; 4]));
         let place = match (number, segment.0) {
             (_, 4..) if record == Some((3, true)) => Place::WriteBack,
+            (_, 4..) if record.is_some_and(|(kind, _)| kind == 7) => Place::Epitaph,
             (0, _) | (_, 4..) => Place::Checkpoint,
             (_, 3) => Place::Collection,
             _ => Place::Batch,
@@ -188,9 +191,9 @@ impl BlockDevice for Watch {
 
     fn sync(&self) -> Result<()> {
         let last = self.seen.lock().last;
-        let is_checkpoint = last == Some(Place::Checkpoint);
-        let places = [Place::Sync, Place::Checkpoint];
-        self.observe(&places[..1 + usize::from(is_checkpoint)], || self.device.sync())
+        let of_map = last.filter(|last| matches!(last, Place::Checkpoint | Place::Epitaph));
+        let places = [Place::Sync, of_map.unwrap_or(Place::Sync)];
+        self.observe(&places[..1 + usize::from(of_map.is_some())], || self.device.sync())
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
