@@ -173,6 +173,9 @@ impl Shared {
         }
         if inode.ino() == Ino::ROOT && (!inode.is_directory() || inode.nlink() == 0) {
             window.found.push((sector, "the root is not a directory".to_owned()));
+        } else if inode.ino() == Ino::ROOT && inode.parent() != Ino::ROOT {
+            let parent = inode.parent().0;
+            window.found.push((sector, format!("invariant 1: the root lies in directory {parent}")));
         }
         window.push(inode);
     }

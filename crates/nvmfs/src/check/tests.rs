@@ -375,6 +375,18 @@ fn an_orphan_directory_with_names_is_found() {
     assert_eq!(found, [format!("invariant 3: directory {} has no links and something in it", directory.0)]);
 }
 
+/// Its `..` would lead into it.
+#[test]
+fn a_root_that_lies_elsewhere_is_found() {
+    let world = World::new(1);
+    let directory = world.fs().mkdir(Ino::ROOT, b"below", 0o755, Caller::default()).unwrap().ino;
+    let mut root = world.shared().read_inode(Ino::ROOT).unwrap();
+    root.set_parent(directory);
+    world.write(Ino::ROOT.inode_lba(), &root.seal());
+    let found = world.findings(SECTORS_AT_ONCE);
+    assert_eq!(found, [format!("invariant 1: the root lies in directory {}", directory.0)]);
+}
+
 #[test]
 fn circles_of_directories_are_loose_and_what_hangs_from_them() {
     let world = World::new(2);
