@@ -16,7 +16,7 @@
 //! 2. All bytes of a page are initialised when it is added.
 //! 3. No page before `first` has a free slot.
 //!
-//! An arena's lock is innermost: who holds it calls nothing.
+//! An arena's lock is innermost: who holds it calls nothing but the allocator.
 
 use std::ptr::NonNull;
 
