@@ -26,6 +26,8 @@ pub struct PageTraffic {
     pub written_for_dirty: u64,
     /// Pages among them that had been written since they were read.
     pub written_again: u64,
+    /// Batches that pages were written in.
+    pub batches: u64,
     /// Bytes of the log, padding included.
     pub log_bytes: u64,
     /// Times a writer was made to wait.
@@ -44,6 +46,7 @@ impl PageTraffic {
             written_for_log: flush.for_log,
             written_for_dirty: flush.for_dirty,
             written_again: flush.again,
+            batches: flush.batches,
             log_bytes: log.written_bytes,
             throttled: flush.throttled,
         })
@@ -63,6 +66,7 @@ impl Sub for PageTraffic {
             written_for_log: self.written_for_log - before.written_for_log,
             written_for_dirty: self.written_for_dirty - before.written_for_dirty,
             written_again: self.written_again - before.written_again,
+            batches: self.batches - before.batches,
             log_bytes: self.log_bytes - before.log_bytes,
             throttled: self.throttled - before.throttled,
         }
@@ -90,5 +94,6 @@ pub(crate) fn add_rows<R>(
     row("  for room in the log", |pages| pages.written_for_log);
     row("  against too many dirty", |pages| pages.written_for_dirty);
     row("  not for the first time", |pages| pages.written_again);
+    row("  batches of them", |pages| pages.batches);
     row("log per 1,000, KB", |pages| pages.log_bytes / 1000);
 }

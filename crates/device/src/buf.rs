@@ -8,14 +8,26 @@ use std::{
     sync::Arc,
 };
 
-use crate::huge::{HUGE_PAGE, HugePage};
+use crate::{
+    huge::{HUGE_PAGE, HugePage},
+    slots,
+};
 
-/// A zeroed byte buffer of fixed length, aligned to 4096 bytes.
+/// A byte buffer of fixed length, aligned to 4096 bytes, and zeroed unless it is said otherwise.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
-    /// What it is a part of; else it has an allocation of its own.
-    within: Option<Arc<HugePage>>,
+    memory: Memory,
+}
+
+/// Where a buffer's memory is from.
+enum Memory {
+    /// An allocation of its own; none when it is empty.
+    Own,
+    /// It is a part of this.
+    Part(#[expect(dead_code, reason = "it lives as long as its parts")] Arc<HugePage>),
+    /// A slot of the huge page with that number.
+    Slot(u32),
 }
 
 impl AlignedBuf {
@@ -25,13 +37,22 @@ impl AlignedBuf {
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> AlignedBuf {
         if len == 0 {
-            return AlignedBuf { ptr: NonNull::dangling(), len, within: None };
+            return AlignedBuf { ptr: NonNull::dangling(), len, memory: Memory::Own };
         }
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let raw = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        AlignedBuf { ptr, len, within: None }
+        AlignedBuf { ptr, len, memory: Memory::Own }
+    }
+
+    /// A buffer of `len` bytes, one of many of that length: they lie close together, in huge pages, if the length
+    /// allows it (multiples of 4 KiB up to 128). It holds zeros, or what another one held.
+    pub fn dense(len: usize) -> AlignedBuf {
+        match slots::take(len) {
+            Some((ptr, page)) => AlignedBuf { ptr, len, memory: Memory::Slot(page) },
+            None => AlignedBuf::zeroed(len),
+        }
     }
 
     /// Buffers of `len` zero bytes for long use with a device: as many as fill a huge page of the system, if those
@@ -42,7 +63,7 @@ impl AlignedBuf {
         }
         let page = Arc::new(HugePage::zeroed());
         // Disjoint parts, each for one buffer.
-        let part = |at| AlignedBuf { ptr: page.at(at), len, within: Some(Arc::clone(&page)) };
+        let part = |at| AlignedBuf { ptr: page.at(at), len, memory: Memory::Part(Arc::clone(&page)) };
         (0..HUGE_PAGE).step_by(len).map(part).collect()
     }
 
@@ -58,9 +79,11 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.len > 0 && self.within.is_none() {
+        match self.memory {
             // SAFETY: allocated in `zeroed` with this very layout, freed once.
-            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+            Memory::Own if self.len > 0 => unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) },
+            Memory::Own | Memory::Part(_) => {}
+            Memory::Slot(page) => slots::give_back(self.ptr, self.len, page),
         }
     }
 }

@@ -34,6 +34,7 @@ mod place;
 mod positional;
 mod raw;
 pub mod sim;
+mod slots;
 mod sparse;
 pub mod trace;
 

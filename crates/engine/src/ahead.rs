@@ -1,7 +1,8 @@
 //! Read-ahead: the leaves that a scan is about to visit are read, verified and decompressed in the background.
 //!
-//! A scan that has gone from leaf to leaf four times names those that follow in the same parent, and a thread brings
-//! them into the pool. Without threads [`crate::Store::step`] does.
+//! A scan that has gone from leaf to leaf four times names those that follow in the same parent, and a few threads
+//! bring them into the pool: the device answers several reads in the time of one, which is all that there is to win,
+//! for a page is read in many times the time that it is scanned in. Without threads [`crate::Store::step`] does.
 //!
 //! Invariants:
 //!
@@ -25,6 +26,8 @@ use crate::{
     ids::{PageId, PageNo, TableId},
 };
 
+/// Threads that read. A single one is slower than none: the scan catches up with it at each page.
+pub(crate) const THREADS: usize = 4;
 /// Names that wait, at most.
 const QUEUE_MAX: usize = 64;
 /// Leaves that a scan names ahead of itself, at most.
@@ -86,7 +89,9 @@ impl Core {
         let excess = queue.pages.len().saturating_sub(QUEUE_MAX);
         queue.pages.drain(..excess);
         drop(queue);
-        self.ahead.named.notify_one();
+        for _ in 0..leaves.len().min(THREADS) {
+            self.ahead.named.notify_one();
+        }
     }
 
     /// Reads one page that was named. Whether there was one.

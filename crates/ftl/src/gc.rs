@@ -56,6 +56,9 @@ use ahead::{Ahead, Near};
 const MOVE_BYTES: usize = 512 << 10;
 /// Live extents that are gathered, at least, before they are read in the order in which they lie.
 const GATHER_EXTENTS: usize = 4096;
+/// Records of which the entries are looked up together: most have one, and look-ups that need not wait for each other
+/// take half the time.
+const RECORDS_AT_ONCE: usize = 16;
 /// Live bytes after which a piece of collection ends.
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -235,6 +238,11 @@ impl Store {
     }
 }
 
+/// Entries of all `records`. What does not parse was never mapped.
+fn entries_of(records: &[Record]) -> Vec<Entry> {
+    records.iter().flat_map(|record| record.entries().unwrap_or_default()).collect()
+}
+
 /// Where a collection looks next for what is live.
 enum Source {
     /// Nowhere: it was found ahead. The records are those of the segment, should there be more.
@@ -344,11 +352,13 @@ impl Collection {
                     *start = leaf.end;
                     store.live_in(self.victim.segment, leaf)?
                 }
-                Source::Records(records) => match records.next() {
-                    None => break,
-                    // Entries that do not parse were never mapped.
-                    Some(record) => store.live_among(&record.entries().unwrap_or_default())?,
-                },
+                Source::Records(records) => {
+                    let some: Vec<_> = records.take(RECORDS_AT_ONCE).collect();
+                    if some.is_empty() {
+                        break;
+                    }
+                    store.live_among(&entries_of(&some))?
+                }
             };
             self.gathered.extend(found);
         }

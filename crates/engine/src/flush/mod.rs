@@ -55,6 +55,7 @@ pub use stats::FlushStats;
 use write::Writer;
 
 use crate::{
+    ahead,
     control::Root,
     core::Core,
     error::Result,
@@ -207,7 +208,9 @@ impl Core {
         };
         threads.push(spawn("lacuna-flush", Core::produce)?);
         threads.push(spawn("lacuna-purge", Core::purge_loop)?);
-        threads.push(spawn("lacuna-ahead", Core::read_ahead_loop)?);
+        for _ in 0..ahead::THREADS {
+            threads.push(spawn("lacuna-ahead", Core::read_ahead_loop)?);
+        }
         for _ in 0..self.options.flush_threads {
             threads.push(spawn("lacuna-write", Core::consume)?);
         }

@@ -363,7 +363,7 @@ impl Pool {
         let memory_bytes = space.memory_bytes();
         let buffer = self.make_room(&mut locked, memory_bytes);
         let buffer = buffer.filter(|b| b.len() == memory_bytes);
-        let buffer = buffer.unwrap_or_else(|| AlignedBuf::zeroed(memory_bytes));
+        let buffer = buffer.unwrap_or_else(|| AlignedBuf::dense(memory_bytes));
         let frame = Frame::new(space, id.page, buffer, self.now());
         let guard = frame.clone().write();
         locked.insert(frame.clone());

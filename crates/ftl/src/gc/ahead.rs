@@ -16,6 +16,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::{RECORDS_AT_ONCE, entries_of};
 use crate::{
     Lba, Result,
     addr::{PhysAddr, SegNo},
@@ -106,10 +107,7 @@ fn read(store: &Store, lives: &[Life]) -> Result<Vec<Near>> {
     let (mut near, mut all) = (Vec::with_capacity(lives.len()), Vec::new());
     for (life, records) in lives.iter().zip(footers) {
         let Ok(records) = records else { continue };
-        let mut live = Vec::new();
-        for record in &records {
-            live.extend(store.live_among(&record.entries().unwrap_or_default())?);
-        }
+        let mut live = live_of(store, *life, &records)?;
         live.sort_unstable_by_key(|(lba, extent)| (extent.phys.grain, *lba));
         all.extend_from_slice(&live);
         near.push(Near { life: *life, records, live, chunks: HashMap::new() });
@@ -127,6 +125,22 @@ fn read(store: &Store, lives: &[Life]) -> Result<Vec<Near>> {
         }
     }
     Ok(near)
+}
+
+/// What of `records`, all those of a sealed segment's life, the map still holds. Looks no further once that is as much
+/// as was live before: data in there only dies, so nothing else is left.
+fn live_of(store: &Store, life: Life, records: &[Record]) -> Result<Vec<(Lba, Extent)>> {
+    let live_bytes = store.map.read().live(life.segment).bytes;
+    let (mut found, mut found_bytes) = (Vec::new(), 0);
+    for records in records.chunks(RECORDS_AT_ONCE) {
+        let more = store.live_among(&entries_of(records))?;
+        found_bytes += more.iter().map(|(_, extent)| extent.bytes() as u64).sum::<u64>();
+        found.extend(more);
+        if found_bytes == live_bytes {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
