@@ -11,6 +11,10 @@
 //! 3. *Memory.* What is remembered is in `seen`: 20 bytes for an inode, 16 more for a directory, some hundred
 //!    for a damaged one. What else an inode tells is forgotten with its window: [`SECTORS_AT_ONCE`] times some 130
 //!    bytes at most. 10,000,000 files take 200 MB and, while windows are read, up to 140 MB. Findings come on top.
+//!
+//! A window is a range of addresses, and what was made in another order than that lies all over the device: with
+//! 10,000,000 files in one directory each window touches nearly every segment. Such a store of 4 GB was checked in four
+//! minutes, with 80 GB read.
 
 mod inodes;
 mod names;
