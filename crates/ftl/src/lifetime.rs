@@ -188,7 +188,8 @@ mod tests {
     fn a_segment_expects_the_mean_of_what_came_into_it() {
         let mut mean = MeanExpected::default();
         assert_eq!(mean.get(), None);
-        assert_eq!(mean.or_of(3), Expected::of(3));
+        // The last bits of a logarithm are not the same everywhere, nor twice under Miri.
+        assert!((mean.or_of(3).0 - Expected::of(3).0).abs() < 1e-5);
         mean.note(Expected(-3.0), 3);
         mean.note(Expected(1.0), 1);
         assert_eq!(mean.or_of(3), Expected(-2.0));
