@@ -122,8 +122,9 @@ impl Queue {
             self.flushes_taken = 0;
             return Some(rewrite);
         }
-        self.flushes_taken += 1;
-        self.flushes.pop_front()
+        let flush = self.flushes.pop_front();
+        self.flushes_taken += usize::from(flush.is_some());
+        flush
     }
 }
 
