@@ -38,41 +38,21 @@ fn options(rng: &mut SeededRng) -> StoreOptions {
     }
 }
 
-/// Opens place and store, with more power cuts on the way, until it succeeds.
 fn recover(rig: &dyn Rig, rng: &mut SeededRng, options: &StoreOptions) -> Store {
-    for cut in 0.. {
-        rig.power_cycle();
-        if cut < 3 && rng.chance(60) {
-            rig.set_cut_after(1 + rng.below(60));
-        } else {
-            rig.set_cut_after(u64::MAX);
-        }
-        let opened = rig.open_place().map_err(Error::from).and_then(|place| {
-            let store = Store::open(place, options.clone())?;
-            for (i, name) in TABLES.iter().enumerate() {
-                if store.table(name)?.is_none() {
-                    let kinds = [
-                        TableOptions::default().page_bytes(4096),
-                        TableOptions::compressed(Algorithm::Lz4),
-                        TableOptions::row_compressed(4).page_bytes(8 << 10),
-                    ];
-                    store.create_table(name, kinds[i])?;
-                }
+    rigs::recover(rig, rng, |place| {
+        let store = Store::open(place, options.clone())?;
+        for (i, name) in TABLES.iter().enumerate() {
+            if store.table(name)?.is_none() {
+                let kinds = [
+                    TableOptions::default().page_bytes(4096),
+                    TableOptions::compressed(Algorithm::Lz4),
+                    TableOptions::row_compressed(4).page_bytes(8 << 10),
+                ];
+                store.create_table(name, kinds[i])?;
             }
-            Ok(store)
-        });
-        match opened {
-            Ok(store) => {
-                // Called off before the look: threads of the layers below may still be writing.
-                rig.set_cut_after(u64::MAX);
-                if !rig.is_off() {
-                    return store;
-                }
-            }
-            Err(error) => assert!(rig.is_off(), "recovery failed: {error}"),
         }
-    }
-    unreachable!("every store opens at last")
+        Ok(store)
+    })
 }
 
 fn tables(store: &Store) -> [Table; 3] {

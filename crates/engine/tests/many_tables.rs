@@ -47,27 +47,8 @@ fn random_kind(rng: &mut SeededRng) -> TableOptions {
     }
 }
 
-/// Opens place and store, with more power cuts on the way, until it succeeds.
 fn recover(rig: &dyn Rig, rng: &mut SeededRng, options: &StoreOptions) -> (Arc<dyn Place>, Store) {
-    for cut in 0.. {
-        rig.power_cycle();
-        rig.set_cut_after(if cut < 3 && rng.chance(60) { 1 + rng.below(60) } else { u64::MAX });
-        let opened = rig.open_place().map_err(Error::from).and_then(|place| {
-            let store = Store::open(place.clone(), options.clone())?;
-            Ok((place, store))
-        });
-        match opened {
-            Ok(found) => {
-                // Called off before the look: threads of the layers below may still be writing.
-                rig.set_cut_after(u64::MAX);
-                if !rig.is_off() {
-                    return found;
-                }
-            }
-            Err(error) => assert!(rig.is_off(), "recovery failed: {error}"),
-        }
-    }
-    unreachable!("every store opens at last")
+    rigs::recover(rig, rng, |place| Ok((place.clone(), Store::open(place, options.clone())?)))
 }
 
 fn read_all(store: &Store, txn: &Txn) -> Result<Model, Error> {

@@ -263,21 +263,8 @@ fn callers_write_no_pages() {
     store.close().expect("close");
 }
 
-/// Opens place and store, with more power cuts on the way, until it succeeds.
 fn recover(rig: &dyn Rig, rng: &mut SeededRng) -> Store {
-    loop {
-        rig.power_cycle();
-        rig.set_cut_after(if rng.chance(50) { 1 + rng.below(60) } else { u64::MAX });
-        match rig.open_place().map_err(Error::from).and_then(|place| Store::open(place, options(false))) {
-            Ok(store) => {
-                rig.set_cut_after(u64::MAX);
-                if !rig.is_off() {
-                    return store;
-                }
-            }
-            Err(error) => assert!(rig.is_off(), "recovery failed: {error}"),
-        }
-    }
+    rigs::recover(rig, rng, |place| Store::open(place, options(false)))
 }
 
 /// The power is cut at some write of an optimization, among changes that are not flushed.

@@ -238,25 +238,8 @@ fn play(store: &Store, tables: &mut [(Table, Model)], rng: &mut SeededRng) -> Re
     Ok(())
 }
 
-/// Opens place and store, with more power cuts on the way, until it succeeds.
 fn recover(rig: &dyn Rig, rng: &mut SeededRng) -> (Arc<dyn Place>, Store) {
-    loop {
-        rig.power_cycle();
-        rig.set_cut_after(if rng.chance(50) { 1 + rng.below(60) } else { u64::MAX });
-        let opened = rig.open_place().map_err(Error::from).and_then(|place| {
-            let store = Store::open(place.clone(), options(false))?;
-            Ok((place, store))
-        });
-        match opened {
-            Ok(opened) => {
-                rig.set_cut_after(u64::MAX);
-                if !rig.is_off() {
-                    return opened;
-                }
-            }
-            Err(error) => assert!(rig.is_off(), "recovery failed: {error}"),
-        }
-    }
+    rigs::recover(rig, rng, |place| Ok((place.clone(), Store::open(place, options(false))?)))
 }
 
 fn table_files(place: &dyn Place) -> usize {

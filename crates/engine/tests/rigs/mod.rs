@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, Place, SimDevice, SimPlace, sim::SeededRng};
+use lacuna_engine::Error;
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
 
@@ -16,6 +17,29 @@ pub(crate) trait Rig: Sync {
     fn upkeep(&self, rng: &mut SeededRng);
     /// Whether the layers below are sound.
     fn check(&self);
+}
+
+/// Opens the place, and with `open` what is in it, with up to three more power cuts on the way, until it succeeds.
+pub(crate) fn recover<T>(
+    rig: &dyn Rig,
+    rng: &mut SeededRng,
+    open: impl Fn(Arc<dyn Place>) -> Result<T, Error>,
+) -> T {
+    for cut in 0.. {
+        rig.power_cycle();
+        rig.set_cut_after(if cut < 3 && rng.chance(60) { 1 + rng.below(60) } else { u64::MAX });
+        match rig.open_place().map_err(Error::from).and_then(&open) {
+            Ok(opened) => {
+                // Called off before the look: threads of the layers below may still be writing.
+                rig.set_cut_after(u64::MAX);
+                if !rig.is_off() {
+                    return opened;
+                }
+            }
+            Err(error) => assert!(rig.is_off(), "recovery failed: {error}"),
+        }
+    }
+    unreachable!("every store opens at last")
 }
 
 /// The file system on the simulated device.
