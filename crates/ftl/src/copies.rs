@@ -142,6 +142,8 @@ impl Store {
         }
         let mut log = self.log.lock();
         complete.into_iter().for_each(|(segment, at)| log.filled(segment, at));
-        self.begin_writes(log)
+        let begun = self.begin_writes(log);
+        self.buffers.stock_one();
+        begun
     }
 }
