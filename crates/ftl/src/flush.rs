@@ -190,25 +190,33 @@ struct Ending {
     written: Arc<[AtomicU32]>,
     io_done: Arc<Condvar>,
     may_begin: Arc<Condvar>,
+    moved: Arc<Condvar>,
 }
 
 impl Ending {
     /// `writes` have ended, all alike.
     fn end(&self, writes: &[DeviceWrite], outcome: device::Result<()>) {
         let mut log = self.log.lock();
+        let has_moved = writes.iter().any(|write| !write.point.is_fresh());
+        let has_failed = outcome.is_err();
         match outcome {
-            Ok(()) => {
-                for write in writes {
-                    log.complete(write, &self.written);
-                    self.may_begin.notify_one();
-                }
-            }
-            Err(error) => {
-                log.fail(error, writes);
+            Ok(()) => writes.iter().for_each(|write| log.complete(write, &self.written)),
+            Err(error) => log.fail(error, writes),
+        }
+        // Whoever is woken wants the lock.
+        drop(log);
+        match has_failed {
+            true => {
                 self.may_begin.notify_all();
             }
+            false => writes.iter().for_each(|_| {
+                self.may_begin.notify_one();
+            }),
         }
         self.io_done.notify_all();
+        if has_moved || has_failed {
+            self.moved.notify_all();
+        }
     }
 }
 
@@ -274,6 +282,7 @@ impl Store {
             written: Arc::clone(&self.written),
             io_done: Arc::clone(&self.io_done),
             may_begin: Arc::clone(&self.may_begin),
+            moved: Arc::clone(&self.moved),
         }
     }
 
@@ -401,6 +410,7 @@ impl Store {
         log.fail(error, &[]);
         self.io_done.notify_all();
         self.may_begin.notify_all();
+        self.moved.notify_all();
         log.failure
             .take()
             .map_or_else(|| Error::Poisoned { device: self.device_name(), reason }, Error::Device)

@@ -66,6 +66,8 @@ pub(crate) struct Store {
     pub(crate) io_done: Arc<Condvar>,
     /// Another write may be begun; see `flush`.
     pub(crate) may_begin: Arc<Condvar>,
+    /// Collection has moved something, or does something else now; with `log`.
+    pub(crate) moved: Arc<Condvar>,
     /// Readers of what is being filled.
     pub(crate) awaited: Awaited,
     pub(crate) buffers: Arc<Buffers>,
