@@ -81,6 +81,10 @@ pub(crate) enum AppendPoint {
     Gc(u8),
 }
 
+/// A gap before a footer of so many bytes at most is filled, so that the footer and what lies before it are one write.
+/// Whole chunks are cut to leave no more.
+const FILLED_GAP_BYTES_MAX: usize = 8 << 10;
+
 const APPEND_POINTS: usize = 1 + 2 * CLASSES_MAX;
 const _: () = assert!(APPEND_POINTS <= POSITIONS);
 
@@ -547,9 +551,11 @@ impl Log {
             let footer = std::mem::take(&mut self.footers[point.index()]).seal(self.salt, self.life(segment));
             let tail = self.tails.of(segment);
             let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
-            tail.pad_and_freeze(&mut pieces);
             let start = self.space.segment_bytes - footer.len();
-            tail.skip_to(start / self.space.block_bytes * self.space.block_bytes);
+            if start - tail.append_offset() > FILLED_GAP_BYTES_MAX {
+                tail.pad_and_freeze(&mut pieces);
+                tail.skip_to(start / self.space.block_bytes * self.space.block_bytes);
+            }
             tail.append_zeros(start, &mut pieces);
             tail.append(&footer, &mut pieces);
             tail.pad_and_freeze(&mut pieces);
@@ -685,5 +691,31 @@ impl Log {
             self.failure = Some(error);
         }
         self.flushes.wake_all();
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use super::*;
+    use crate::{Lba, Op, Stream, test_store};
+
+    /// Writes until a segment is sealed; into how many pieces it was cut.
+    fn pieces_of_a_segment(page_bytes: usize) -> u64 {
+        let store = test_store::store(64 << 20, Some(1 << 20));
+        let data = vec![7; page_bytes];
+        let before = store.device.stats().writes;
+        for page in 0.. {
+            if store.log.lock().in_state(State::Sealed).next().is_some() {
+                return store.device.stats().writes - before;
+            }
+            store.write_batch(&[Op::Write { lba: Lba(page * 32), data: &data }], Stream::Data).unwrap();
+        }
+        unreachable!("a segment is full some time")
+    }
+
+    #[test]
+    fn a_footer_is_written_with_what_lies_before_it() {
+        assert_eq!(pieces_of_a_segment(16 << 10), 4, "pieces of 256 KiB");
+        assert_eq!(pieces_of_a_segment(13 << 10), 5, "a gap of 10 KiB is left");
     }
 }
