@@ -174,7 +174,7 @@ fn stored_bytes(chunk: &[u8]) -> usize {
 }
 
 /// Least payload of a part of a chunk.
-const PART_BYTES_MIN: usize = 4096;
+const PART_BYTES_MIN: usize = 1024;
 /// From so many aligned bytes in one record on, alignment to [`BLOCK`] costs little (at most 1/16).
 const BLOCK_ALIGNED_FROM: usize = 16 * BLOCK;
 
@@ -416,14 +416,14 @@ mod tests {
     fn a_chunk_that_does_not_fit_is_cut_in_two() {
         let data: Vec<u8> = (0..2 * CHUNK_BYTES as u32).map(|at| (at * 31 / 7) as u8 | 1).collect();
         let batch = prepare(&[Op::Write { lba: Lba(64), data: &data }]);
-        for (room, sectors) in [(16368, 24), (12288, 24), (10000, 19), (4608, 9), (4096, 8)] {
+        for (room, sectors) in [(16368, 30), (12288, 24), (10000, 19), (1536, 3), (1024, 2)] {
             let items = cut(&batch.items, room);
             let ranges: Vec<_> = items.iter().map(Item::range).collect();
             assert_eq!(ranges, [64..64 + sectors, 64 + sectors..96, 96..128]);
             assert_eq!(items.iter().map(|item| item.payload).collect::<Vec<_>>().concat(), data);
             assert!(items.iter().all(|item| item.crc == crc32c(item.payload)));
         }
-        assert_eq!(cut(&batch.items, 4095), batch.items, "a part would be too small");
+        assert_eq!(cut(&batch.items, 1008), batch.items, "a part would be too small");
         let part = prepare(&[Op::Write { lba: Lba(64), data: &data[..CHUNK_BYTES - SECTOR] }]);
         assert_eq!(cut(&part.items, 10000), part.items, "it is not a whole chunk");
         let fitting = cut_to_fit(&batch.items, room(512));
