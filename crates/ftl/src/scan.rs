@@ -332,6 +332,27 @@ pub(crate) fn read_any_footer(
     Some((life, records))
 }
 
+/// Whether `segment` holds, or may hold, a record of a life that is wanted behind its first block.
+pub(crate) fn may_hold_records(
+    device: &dyn BlockDevice,
+    space: Space,
+    salt: Salt,
+    segment: SegNo,
+    is_wanted: impl Fn(&Life) -> bool,
+) -> bool {
+    let mut rest = AlignedBuf::zeroed(space.segment_bytes - space.block_bytes);
+    let start = u64::from(segment.0) * space.segment_bytes as u64;
+    if device.read_at(start + space.block_bytes as u64, &mut rest).is_err() {
+        return true;
+    }
+    let mut reader = SegmentReader::new(device, space, segment);
+    (0..rest.len() - RECORD_HEADER_BYTES).step_by(GRAIN).any(|at| {
+        let (raw, _) = RecordHeaderRaw::read_from_prefix(&rest[at..]).expect("that much is left");
+        let life = raw.claimed_life().filter(|life| life.segment == segment && is_wanted(life));
+        life.is_some_and(|life| !matches!(reader.record(space.block_bytes + at, salt, life), Ok(None)))
+    })
+}
+
 /// The error for damage on `device`.
 pub(crate) fn corrupt(device: &dyn BlockDevice, what: &str, at: u64, reason: impl Into<String>) -> Error {
     Error::Corrupt { what: format!("{}, {what}", device.name()), at, reason: reason.into() }
