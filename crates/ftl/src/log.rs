@@ -26,8 +26,8 @@ use crate::{
     copies::{Appended, RecordRoom},
     flush::{Buffers, Flushes},
     format::{
-        ENTRY_BYTES, EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader,
-        RecordKind, Salt, SegmentHeader, SegmentKind,
+        EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader, RecordKind,
+        Salt, SegmentHeader, SegmentKind, pack,
     },
     lifetime::{CLASSES_MAX, COLDEST, Classes, Expected, MeanBatch, MeanExpected},
     reuse::Coverage,
@@ -494,18 +494,21 @@ impl Log {
             if is_move {
                 self.last_move = self.last_move.next();
             }
+            // Where the payload lies is not in there.
+            let body = pack(now.iter().map(|item| item.entry(PhysAddr { segment, grain: 0 })));
             let header = RecordHeader {
                 kind,
                 last_part: rest.is_empty() || is_move,
+                is_packed: true,
                 life: self.life(segment),
                 seq: if is_move { self.last_move } else { self.last_seq },
                 flushed_seq: if is_move { self.flushed_move } else { self.flushed_seq },
                 part: if is_move { 0 } else { part },
                 offset,
-                body_bytes: (now.len() * ENTRY_BYTES) as u32,
+                body_bytes: body.len() as u32,
                 total_bytes: found.end as u32 - offset,
             };
-            self.append_record(point, header, now, found.payload, &mut appended);
+            self.append_record(point, (header, body), now, found.payload, &mut appended);
             part += 1;
         }
         appended.has_pending = self.has_pending();
@@ -515,7 +518,7 @@ impl Log {
     fn append_record(
         &mut self,
         point: AppendPoint,
-        header: RecordHeader,
+        (header, body): (RecordHeader, Vec<u8>),
         items: &[Item<'_>],
         payload: usize,
         appended: &mut Appended,
@@ -533,13 +536,12 @@ impl Log {
         }
         let end = (header.offset + header.total_bytes) as usize;
         assert_eq!(offset, end, "payload does not end where it was placed");
-        let entries = items.iter().zip(placed).map(|(item, phys)| item.entry(*phys));
-        self.footers[point.index()].note(&header, entries);
+        self.footers[point.index()].note(&header, &body);
         let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
         let mut parts = Vec::with_capacity(1);
         let len = header.total_bytes as usize;
         self.tails.of(segment).reserve(len, &mut pieces, |part| parts.push(part));
-        appended.records.push(RecordRoom { header, items: first..first + items.len(), payload, parts });
+        appended.records.push(RecordRoom { header, body, items: first..first + items.len(), payload, parts });
         self.bytes_since_checkpoint += u64::from(header.total_bytes);
         let frozen = pieces.frozen;
         self.queue(segment, point, frozen);

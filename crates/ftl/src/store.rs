@@ -361,7 +361,7 @@ impl Ftl {
         self.store.bring_in(ranges)
     }
 
-    /// Largest batch that this store takes, in bytes: payload and 60 bytes per chunk or trim.
+    /// Largest batch that this store takes, in bytes: payload and 56 bytes per chunk or trim.
     pub fn batch_bytes_max(&self) -> u64 {
         self.store.space.batch_bytes_max()
     }
