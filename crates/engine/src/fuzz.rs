@@ -5,14 +5,14 @@ use lacuna_page::TRAILER_BYTES;
 use crate::{
     catalog::Row,
     control, flush,
-    ids::Lsn,
-    node::{self, Node},
+    ids::{Lsn, TxnId, UndoPtr},
+    node::{self, LeafCell, Node},
     ops::{OpReader, PageKind, PageOp},
     undo::UndoRecord,
     wal::format::{GroupBuilder, open_group},
 };
 
-/// A group of the log, and its operations on an empty node.
+/// A group of the log, and its operations on a leaf of two records.
 pub fn log(bytes: &[u8]) {
     let _ = open_group(bytes, Lsn(0));
     let mut group = GroupBuilder::new(Lsn(0), Vec::new());
@@ -23,12 +23,18 @@ pub fn log(bytes: &[u8]) {
     assert_eq!(record.ops, bytes);
     let mut node = vec![0; 4096];
     PageOp::Init { level: 0 }.apply(&mut node).expect("a page takes it");
+    for (slot, key) in [b"a", b"b"].into_iter().enumerate() {
+        let mut cell = Vec::new();
+        let record = LeafCell { flags: 0, txn: TxnId(1), undo: UndoPtr::NONE, key, value: &[7; 40] };
+        record.encode(&mut cell);
+        PageOp::Insert { slot: slot as u16, cell: &cell }.apply(&mut node).expect("a page takes it");
+    }
     let mut undo = vec![0; 4096];
     PageOp::Blank { kind: PageKind::Undo }.apply(&mut undo).expect("a page takes it");
     for (_, op) in OpReader::new(record.ops).map_while(Result::ok) {
         for page in [&mut node, &mut undo] {
-            // Cells are what writers made: the group's checksum vouches for them.
-            if !matches!(op, PageOp::Insert { .. } | PageOp::Replace { .. }) {
+            // Cells and flags are what writers made: the group's checksum vouches for them.
+            if !matches!(op, PageOp::Insert { .. } | PageOp::Replace { .. } | PageOp::Stamp { .. }) {
                 let _ = op.apply(page);
             }
             let is_leaf = crate::ops::kind(page) == Some(PageKind::Node) && Node::new(page).is_leaf();

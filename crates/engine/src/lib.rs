@@ -48,6 +48,7 @@ mod btree;
 mod catalog;
 mod control;
 mod core;
+mod delta;
 mod error;
 mod flush;
 #[cfg(test)]
@@ -77,6 +78,7 @@ mod store;
 mod txn;
 mod undo;
 mod uses;
+mod varint;
 mod wal;
 
 pub use btree::Direction;

@@ -19,6 +19,8 @@ lacuna_device::breakable_rules! {
     SnapshotsFail = "snapshots-fail",
     /// Recovery purges what was kept in a slot behind its last log.
     HistoryPurged = "history-purged",
+    /// The undo record of an edit leads back to the value before it.
+    EditsLeadBack = "edits-lead-back",
     /// A leaf that was latched before is that of a key only if it has the key.
     LeafHasKey = "leaf-has-key",
 }

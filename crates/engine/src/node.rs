@@ -23,6 +23,7 @@ use std::cmp::Ordering;
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
 use crate::{
+    delta,
     ids::{PageNo, TxnId, UndoPtr},
     overflow::Reference,
 };
@@ -397,6 +398,23 @@ impl<'a> NodeMut<'a> {
         self.compact();
     }
 
+    /// Applies a delta to the value of a leaf record, and overwrites transaction and undo pointer; false when it is
+    /// not of such a value.
+    #[must_use]
+    pub(crate) fn edit(&mut self, slot: usize, txn: TxnId, undo: UndoPtr, edits: &[u8]) -> bool {
+        if slot >= self.view().count() || !self.view().is_leaf() {
+            return false;
+        }
+        let at = self.view().cell_at(slot);
+        let end = at + self.view().cell_bytes(at);
+        let value = end - u16_at(self.page, at + CELL_VALUE_BYTES) as usize;
+        let flags = self.page[at];
+        if flags & OVERFLOW != 0 || delta::apply(edits, &mut self.page[value..end]).is_none() {
+            return false;
+        }
+        self.stamp(slot, flags, txn, undo)
+    }
+
     /// Overwrites flags, transaction and undo pointer of a leaf record.
     #[must_use]
     pub(crate) fn stamp(&mut self, slot: usize, flags: u8, txn: TxnId, undo: UndoPtr) -> bool {
@@ -579,6 +597,21 @@ mod tests {
         let cell = node.view().leaf_cell(0);
         assert_eq!((cell.key, cell.value), (&b"k"[..], &b"v"[..]));
         assert_eq!((cell.txn.0, cell.undo.0, cell.is_deleted()), (TxnId::MAX, u64::MAX, true));
+    }
+
+    #[test]
+    fn an_edit_changes_bytes_of_a_short_value() {
+        let mut page = vec![0; 4096];
+        let mut node = NodeMut::init(&mut page, 0);
+        assert!(node.insert(0, &leaf_cell(b"k", b"value")) && node.insert(1, &leaf_cell(b"l", b"other")));
+        assert!(node.edit(0, TxnId(8), UndoPtr(3), &[1, 2, b'4', b'5']));
+        let cell = node.view().leaf_cell(0);
+        assert_eq!((cell.value, cell.txn, cell.undo), (&b"v45ue"[..], TxnId(8), UndoPtr(3)));
+        assert!(!node.edit(0, TxnId(9), UndoPtr(3), &[4, 2, b'4', b'5']), "beyond the value");
+        assert!(!node.edit(2, TxnId(9), UndoPtr(3), &[]), "no such record");
+        assert!(node.stamp(1, OVERFLOW, TxnId(7), UndoPtr(9)));
+        assert!(!node.edit(1, TxnId(9), UndoPtr(3), &[]), "a reference");
+        assert_eq!(node.view().leaf_cell(1).value, b"other");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use crate::{
     ids::{PageId, PageNo, TableId, TxnId, UndoPtr},
     node::{self, NodeMut},
-    overflow,
+    overflow, undo, varint,
 };
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
@@ -53,12 +53,17 @@ pub(crate) enum PageOp<'a> {
     Remove { slot: u16 },
     /// Replaces a cell by one of the same key.
     Replace { slot: u16, cell: &'a [u8] },
+    /// Applies a delta to a leaf record's short value, and overwrites transaction and undo pointer.
+    Edit { slot: u16, txn: TxnId, undo: UndoPtr, delta: &'a [u8] },
     /// Overwrites a leaf record's flags, transaction and undo pointer.
     Stamp { slot: u16, flags: u8, txn: TxnId, undo: UndoPtr },
     /// Removes all cells from a slot on.
     Truncate { slot: u16 },
     /// Overwrites bytes of the body of a page that is no node.
     Bytes { offset: u16, data: &'a [u8] },
+    /// Appends records to a page of them, which also points at their first as the newest of its log if that
+    /// `is_newest`.
+    Append { is_newest: bool, data: &'a [u8] },
     /// Makes the page what a block holds. Only in tables with blocks, whose guards apply it (see `row`).
     Block { data: &'a [u8] },
 }
@@ -92,6 +97,9 @@ impl PageOp<'_> {
                 page[start..start + data.len()].copy_from_slice(data);
                 return Ok(());
             }
+            PageOp::Append { is_newest, data } => {
+                return fits(undo::append(page, is_newest, data), "records do not fit");
+            }
             PageOp::Block { .. } => return Err(BadOp("block of a page in a table without blocks")),
             _ => {}
         }
@@ -103,6 +111,9 @@ impl PageOp<'_> {
             PageOp::Insert { slot, cell } => fits(node.insert(slot as usize, cell), "insert does not fit"),
             PageOp::Remove { slot } => fits(node.remove(slot as usize), "remove of no cell"),
             PageOp::Replace { slot, cell } => fits(node.replace(slot as usize, cell), "replace does not fit"),
+            PageOp::Edit { slot, txn, undo, delta } => {
+                fits(node.edit(slot as usize, txn, undo, delta), "edit of no such value")
+            }
             PageOp::Stamp { slot, flags, txn, undo } => {
                 fits(node.stamp(slot as usize, flags, txn, undo), "stamp of no record")
             }
@@ -110,7 +121,11 @@ impl PageOp<'_> {
                 node.truncate(slot as usize);
                 Ok(())
             }
-            PageOp::Init { .. } | PageOp::Blank { .. } | PageOp::Bytes { .. } | PageOp::Block { .. } => {
+            PageOp::Init { .. }
+            | PageOp::Blank { .. }
+            | PageOp::Bytes { .. }
+            | PageOp::Append { .. }
+            | PageOp::Block { .. } => {
                 unreachable!("handled above")
             }
         }
@@ -137,11 +152,13 @@ impl PageOp<'_> {
             PageOp::Truncate { slot } => (7, Some(slot)),
             PageOp::Bytes { offset, .. } => (8, Some(offset)),
             PageOp::Block { .. } => (9, None),
+            PageOp::Edit { slot, .. } => (10, Some(slot)),
+            PageOp::Append { .. } => (11, None),
         };
         out.push(tag);
         if let Some(page) = page {
-            put_varint(out, u64::from(page.table.0));
-            put_varint(out, page.page.0);
+            varint::put(u64::from(page.table.0), out);
+            varint::put(page.page.0, out);
         }
         if let Some(slot) = slot {
             out.extend_from_slice(&slot.to_le_bytes());
@@ -153,8 +170,19 @@ impl PageOp<'_> {
             | PageOp::Replace { cell: data, .. }
             | PageOp::Bytes { data, .. }
             | PageOp::Block { data } => {
-                put_varint(out, data.len() as u64);
+                varint::put(data.len() as u64, out);
                 out.extend_from_slice(data);
+            }
+            PageOp::Append { is_newest, data } => {
+                out.push(u8::from(is_newest));
+                varint::put(data.len() as u64, out);
+                out.extend_from_slice(data);
+            }
+            PageOp::Edit { txn, undo, delta, .. } => {
+                out.extend_from_slice(&txn.0.to_le_bytes()[..6]);
+                out.extend_from_slice(&undo.0.to_le_bytes());
+                varint::put(delta.len() as u64, out);
+                out.extend_from_slice(delta);
             }
             PageOp::Stamp { flags, txn, undo, .. } => {
                 out.push(flags);
@@ -192,14 +220,6 @@ pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
     }
 }
 
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
 /// Reads operations one after the other out of a log record.
 pub(crate) struct OpReader<'a> {
     bytes: &'a [u8],
@@ -221,15 +241,13 @@ impl<'a> OpReader<'a> {
     }
 
     fn varint(&mut self) -> Result<u64, BadOp> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let [byte] = self.array()?;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Ok(value);
-            }
-        }
-        Err(BadOp("number too long"))
+        varint::take(&mut self.bytes).ok_or(BadOp("number cut short or too long"))
+    }
+
+    fn txn(&mut self) -> Result<TxnId, BadOp> {
+        let mut txn = [0; 8];
+        txn[..6].copy_from_slice(self.take(6)?);
+        Ok(TxnId(u64::from_le_bytes(txn)))
     }
 
     fn data(&mut self) -> Result<&'a [u8], BadOp> {
@@ -259,6 +277,11 @@ impl<'a> OpReader<'a> {
             let kind = kind.ok_or(BadOp("blank page of an impossible kind"))?;
             return Ok(PageOp::Blank { kind });
         }
+        if tag == 11 {
+            let [flags] = self.array()?;
+            let is_newest = matches!(flags, 0 | 1).then_some(flags == 1).ok_or(BadOp("unknown flags"))?;
+            return Ok(PageOp::Append { is_newest, data: self.data()? });
+        }
         let slot = u16::from_le_bytes(self.array()?);
         Ok(match tag {
             3 => PageOp::Insert { slot, cell: self.data()? },
@@ -266,13 +289,16 @@ impl<'a> OpReader<'a> {
             5 => PageOp::Replace { slot, cell: self.data()? },
             6 => {
                 let [flags] = self.array()?;
-                let mut txn = [0; 8];
-                txn[..6].copy_from_slice(self.take(6)?);
-                let undo = UndoPtr(u64::from_le_bytes(self.array()?));
-                PageOp::Stamp { slot, flags, txn: TxnId(u64::from_le_bytes(txn)), undo }
+                let txn = self.txn()?;
+                PageOp::Stamp { slot, flags, txn, undo: UndoPtr(u64::from_le_bytes(self.array()?)) }
             }
             7 => PageOp::Truncate { slot },
             8 => PageOp::Bytes { offset: slot, data: self.data()? },
+            10 => {
+                let txn = self.txn()?;
+                let undo = UndoPtr(u64::from_le_bytes(self.array()?));
+                PageOp::Edit { slot, txn, undo, delta: self.data()? }
+            }
             _ => return Err(BadOp("unknown operation")),
         })
     }
@@ -336,6 +362,9 @@ mod tests {
             PageOp::Truncate { slot: 9 },
             PageOp::Bytes { offset: 64, data: b"bytes" },
             PageOp::Block { data: b"block" },
+            PageOp::Edit { slot: 5, txn: TxnId(1 << 40), undo: UndoPtr(7), delta: &[1; 200] },
+            PageOp::Append { is_newest: true, data: b"records" },
+            PageOp::Append { is_newest: false, data: b"" },
         ];
         let mut log = Vec::new();
         for op in &ops {

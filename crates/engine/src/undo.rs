@@ -115,6 +115,8 @@ pub(crate) enum Change {
     /// No change: behind it lies the log of another transaction than before. `old_txn` had the one before,
     /// `old_undo` is its newest record, `previous` the link before.
     Link = 7,
+    /// There was one with a short value of the same length; kept here is the delta that leads back to it.
+    Edit = 8,
 }
 
 /// One change, as it is logged and read back.
@@ -129,7 +131,8 @@ pub(crate) struct UndoRecord<'a> {
     pub(crate) old_txn: TxnId,
     pub(crate) old_undo: UndoPtr,
     pub(crate) key: Cow<'a, [u8]>,
-    /// The value before the change, for [`Change::Update`]; the reference, where [`OVERFLOW`] is set.
+    /// The value before the change, for [`Change::Update`]; the reference, where [`OVERFLOW`] is set; the delta, for
+    /// [`Change::Edit`].
     pub(crate) old_value: Cow<'a, [u8]>,
 }
 
@@ -177,6 +180,7 @@ impl UndoRecord<'_> {
             5 => Change::Orphan,
             6 => Change::Spent,
             7 => Change::Link,
+            8 => Change::Edit,
             _ => return None,
         };
         let mut txn = [0; 8];
@@ -195,7 +199,11 @@ impl UndoRecord<'_> {
                 .into(),
         };
         let is_long = record.old_flags & OVERFLOW != 0;
-        (!is_long || Reference::parse(&record.old_value).is_some()).then_some(record)
+        let is_sound = match record.change {
+            Change::Edit => record.old_flags == 0,
+            _ => !is_long || Reference::parse(&record.old_value).is_some(),
+        };
+        is_sound.then_some(record)
     }
 }
 
@@ -218,6 +226,23 @@ pub(crate) fn copy_tidied(page: &[u8], out: &mut [u8]) {
     out[..from].copy_from_slice(&page[..from]);
     out[from..end].fill(0);
     out[end..].copy_from_slice(&page[end..]);
+}
+
+/// Appends records to a page of undo records, for [`PageOp::Append`]; false when they do not fit, or it is none.
+#[must_use]
+pub(crate) fn append(page: &mut [u8], is_newest: bool, records: &[u8]) -> bool {
+    let (at, end) = (used(page), page.len() - TRAILER_BYTES);
+    let fits = at >= RECORDS && at <= end && records.len() <= end - at;
+    if ops::kind(page) != Some(PageKind::Undo) || !fits {
+        return false;
+    }
+    page[at..at + records.len()].copy_from_slice(records);
+    page[USED..USED + 4].copy_from_slice(&((at + records.len()) as u32).to_le_bytes());
+    if is_newest {
+        let number = PageNo(lacuna_page::read_meta(page).page_no);
+        page[RECORD..RECORD + 8].copy_from_slice(&UndoPtr::new(number, at).0.to_le_bytes());
+    }
+    true
 }
 
 /// Makes the undo file.
@@ -319,13 +344,15 @@ impl UndoLog {
         }
         let at = used(target);
         let page = target.id().page;
-        put(mtr, target, at, &bytes);
-        put(mtr, target, USED, &((at + bytes.len()) as u32).to_le_bytes());
+        let is_newest = page == self.first() && link.is_none();
+        mtr.apply(target, PageOp::Append { is_newest, data: &bytes });
         if link.is_some() {
             put(mtr, &mut first, HISTORY, &UndoPtr::new(page, at).0.to_le_bytes());
         }
         let ptr = UndoPtr::new(page, at + link_bytes);
-        put(mtr, &mut first, RECORD, &ptr.0.to_le_bytes());
+        if !is_newest {
+            put(mtr, &mut first, RECORD, &ptr.0.to_le_bytes());
+        }
         pages.push(first);
         pages.extend(last);
         Ok((ptr, Latched { pages }))
@@ -681,7 +708,24 @@ mod tests {
         record.encode(&mut bytes);
         page[100..100 + bytes.len()].copy_from_slice(&bytes);
         assert_eq!(UndoRecord::parse(&page, 100), Some(record));
+        page[100] = Change::Edit as u8;
+        assert_eq!(UndoRecord::parse(&page, 100), None, "of a deleted record");
         assert_eq!(UndoRecord::parse(&page, 0), None);
         assert_eq!(UndoRecord::parse(&page, 4000), None);
+    }
+
+    #[test]
+    fn records_are_appended_as_far_as_they_fit() {
+        let mut page = vec![0; 4096];
+        let at = |page_no| lacuna_page::Meta { kind: PageKind::Undo as u8, table: 1, page_no, lsn: 0 };
+        lacuna_page::write_meta(&mut page, &at(3));
+        assert!(!append(&mut page, false, b"x"), "its records have no beginning");
+        page[USED..USED + 4].copy_from_slice(&(RECORDS as u32).to_le_bytes());
+        assert!(append(&mut page, true, b"one") && append(&mut page, false, b"two"));
+        assert_eq!(&page[RECORDS..RECORDS + 7], b"onetwo\0");
+        assert_eq!((used(&page), u64_at(&page, RECORD)), (RECORDS + 6, UndoPtr::new(PageNo(3), RECORDS).0));
+        let room = page.len() - TRAILER_BYTES - used(&page);
+        assert!(!append(&mut page, true, &vec![1; room + 1]) && append(&mut page, true, &vec![1; room]));
+        assert!(!append(&mut page, false, b"x") && append(&mut page, false, b""));
     }
 }

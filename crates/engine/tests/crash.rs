@@ -5,6 +5,8 @@
 //! After each cut the store must hold every acknowledged commit, at most the one under way besides,
 //! and nothing of any other transaction.
 
+#[path = "rigs/edited.rs"]
+mod edited;
 mod rigs;
 
 use std::{
@@ -13,6 +15,7 @@ use std::{
     thread,
 };
 
+use edited::edited;
 use lacuna_device::{
     SimPlace,
     sim::{SeededRng, for_each_seed},
@@ -134,6 +137,11 @@ fn change(
             };
             let mut value = vec![0; len as usize];
             rng.fill(&mut value);
+            if let Some(old) = model.get(&(i, key.clone())).filter(|old| !old.is_empty())
+                && rng.chance(40)
+            {
+                value = edited(old, rng);
+            }
             txn.put(&tables[i], &key, &value)?;
             model.insert((i, key), value);
         }

@@ -2,6 +2,8 @@
 //! several of them with long values: after each power cut there are the tables, of the kinds, with the records, that
 //! were acknowledged, or those of the change under way besides; and no file that belongs to none.
 
+#[path = "rigs/edited.rs"]
+mod edited;
 mod rigs;
 
 use std::{
@@ -10,6 +12,7 @@ use std::{
     sync::Arc,
 };
 
+use edited::edited;
 use lacuna_device::{
     Place, SimPlace,
     sim::{SeededRng, for_each_seed},
@@ -102,6 +105,11 @@ fn change(store: &Store, txn: &mut Txn, rng: &mut SeededRng, model: &mut Model) 
                 };
                 let mut value = vec![0; len as usize];
                 rng.fill(&mut value[..len as usize / 2]);
+                if let Some(old) = records.get(&key).filter(|old| !old.is_empty())
+                    && rng.chance(40)
+                {
+                    value = edited(old, rng);
+                }
                 txn.put(&table, &key, &value)?;
                 records.insert(key, value);
             }

@@ -1,11 +1,15 @@
 //! The engine against a model in memory: one thread with random operations, then many threads.
 
+#[path = "rigs/edited.rs"]
+mod edited;
+
 use std::{
     collections::BTreeMap,
     ops::{Bound, ControlFlow},
     thread,
 };
 
+use edited::edited;
 use lacuna_device::{
     MemPlace,
     sim::{SeededRng as Rng, for_each_seed},
@@ -114,7 +118,10 @@ fn random_txn(store: &Store, table: &Table, model: &mut Model, rng: &mut Rng, pa
         let key = random_key(rng, page_bytes);
         match rng.below(12) {
             0..=4 => {
-                let value = random_value(rng, page_bytes);
+                let value = match changed.get(&key) {
+                    Some(old) if !old.is_empty() && rng.chance(40) => edited(old, rng),
+                    _ => random_value(rng, page_bytes),
+                };
                 txn.put(table, &key, &value).expect("put");
                 changed.insert(key, value);
             }

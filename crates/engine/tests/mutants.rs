@@ -43,6 +43,8 @@ const RULES: &[(&str, &str)] = &[
     ("deletions-restored", SCHEDULES),
     ("snapshots-fail", TOO_OLD),
     ("history-purged", FLASH),
+    ("edits-lead-back", FLASH),
+    ("edits-lead-back", SCHEDULES),
     ("row-before-file", DROPS),
     ("leaf-has-key", SPLIT),
 ];

@@ -1,6 +1,9 @@
 //! Isolation: the classic anomalies, random schedules against a map of all versions, and what is kept for
 //! snapshots.
 
+#[path = "rigs/edited.rs"]
+mod edited;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::{Bound, ControlFlow},
@@ -9,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use edited::edited;
 use lacuna_device::{
     MemPlace, Place, StreamHint,
     sim::{SeededRng as Rng, for_each_seed},
@@ -263,7 +267,10 @@ fn play(players: &mut [Player], i: usize, table: &Table, model: &Model, rng: &mu
         (false, true) if !player.written.contains_key(&key) => Err(Error::Conflict),
         _ => Ok(()),
     };
-    let value = random_value(rng);
+    let value = match &seen {
+        Some(old) if !old.is_empty() && rng.chance(50) => edited(old, rng),
+        _ => random_value(rng),
+    };
     let outcome = match rng.below(10) {
         0..3 => {
             assert!(player.txn.get(table, &key).expect("get") == seen, "get of {key:?}");
@@ -424,11 +431,12 @@ fn history_grows_beyond_the_slots_and_is_given_back() {
             put(&store, &table, &[key], &[key; 300]);
         }
         let mut file_bytes = Vec::new();
-        for round in 0..4 {
+        for round in 0..4u32 {
             let reader = store.begin();
             let before = scan(&reader, &table, Direction::Forward).expect("scan");
             for i in 0..3000u32 {
-                put(&store, &table, &[(i % 50) as u8], &[round; 300]);
+                // Other than before in all its bytes.
+                put(&store, &table, &[(i % 50) as u8], &[(round * 60 + i / 50) as u8; 300]);
             }
             let history = store.stats().expect("stats").history;
             assert_eq!((history.snapshots, history.transactions), (1, 3000));
@@ -452,7 +460,7 @@ fn overlapping_snapshots_do_not_keep_everything() {
     let (store, table) = open(place.clone(), false);
     let mut readers = Vec::new();
     for i in 0..20_000u32 {
-        put(&store, &table, &[(i % 50) as u8], &[1; 300]);
+        put(&store, &table, &[(i % 50) as u8], &[i as u8; 300]);
         if i % 100 == 0 {
             let reader = store.begin();
             let _ = get(&reader, &table, b"k");

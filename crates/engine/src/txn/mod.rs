@@ -55,8 +55,9 @@ use smallvec::SmallVec;
 use crate::{
     btree::{Direction, Tree},
     core::Core,
+    delta::Difference,
     error::{Error, Result},
-    ids::{PageId, TxnId, UndoPtr},
+    ids::{PageId, TableId, TxnId, UndoPtr},
     mtr::Mtr,
     mutant::{Rule, is_broken},
     node::{self, DELETED, LeafCell, Node, OVERFLOW, SLOT},
@@ -442,44 +443,36 @@ impl Txn {
         let me = self.id();
         let old = (!is_new).then(|| Node::new(&leaf).leaf_cell(slot));
         let old_flags = old.map_or(0, |cell| cell.flags);
-        let was_long = old_flags & OVERFLOW != 0;
-        let change = match (is_new, value) {
-            (true, _) => Change::Insert,
-            (false, Some(_)) => Change::Update,
-            (false, None) => Change::Delete,
-        };
-        let keeps_value = change == Change::Update || was_long;
-        let record = UndoRecord {
-            change,
-            table: space.id,
-            previous: UndoPtr::NONE,
-            old_flags,
-            old_txn: old.map_or(TxnId::NONE, |cell| cell.txn),
-            old_undo: old.map_or(UndoPtr::NONE, |cell| cell.undo),
-            key: key.into(),
-            old_value: old.filter(|_| keeps_value).map_or(&[][..], |cell| cell.value).into(),
-        };
+        let edit = edit_of(old, value);
         let mut mtr = Mtr::new();
-        let (undo, mut undo_pages) = self.log_undo(&mut mtr, record)?;
+        let (undo, mut undo_pages) = {
+            let mut delta = Scratch::new();
+            let record = undo_of(space.id, key, (old, value), edit.as_ref(), &mut delta);
+            self.log_undo(&mut mtr, record)?
+        };
         let slot = slot as u16;
-        match value {
-            Some((flags, value)) => {
-                self.needs_purge |= was_long;
-                let mut cell = Scratch::new();
-                LeafCell { flags, txn: me, undo, key, value }.encode(&mut cell);
-                let op = if is_new {
-                    PageOp::Insert { slot, cell: &cell }
+        let mut bytes = Scratch::new();
+        // The log of a block takes whole records, as InnoDB's does.
+        let op = match (value, edit.filter(|_| space.row.is_none())) {
+            (Some((_, value)), Some(edit)) => {
+                edit.encode(value, &mut bytes);
+                PageOp::Edit { slot, txn: me, undo, delta: &bytes }
+            }
+            (Some((flags, value)), None) => {
+                self.needs_purge |= old_flags & OVERFLOW != 0;
+                LeafCell { flags, txn: me, undo, key, value }.encode(&mut bytes);
+                if is_new {
+                    PageOp::Insert { slot, cell: &bytes }
                 } else {
-                    PageOp::Replace { slot, cell: &cell }
-                };
-                mtr.apply(&mut leaf, op);
+                    PageOp::Replace { slot, cell: &bytes }
+                }
             }
-            None => {
+            (None, _) => {
                 self.needs_purge = true;
-                let flags = DELETED | old_flags & OVERFLOW;
-                mtr.apply(&mut leaf, PageOp::Stamp { slot, flags, txn: me, undo });
+                PageOp::Stamp { slot, flags: DELETED | old_flags & OVERFLOW, txn: me, undo }
             }
-        }
+        };
+        mtr.apply(&mut leaf, op);
         let mut pages: SmallVec<[&mut WriteGuard; 5]> = undo_pages.pages().collect();
         pages.push(&mut leaf);
         mtr.commit(&self.core, &mut pages)?;
@@ -498,6 +491,44 @@ impl Txn {
             Err(e) => drop(self.core.poison.set(e.clone())),
         }
         outcome
+    }
+}
+
+/// What differs, when a record that is there gets another value and the log needs no more than that.
+fn edit_of(old: Option<LeafCell<'_>>, value: Option<(u8, &[u8])>) -> Option<Difference> {
+    match (old, value) {
+        (Some(LeafCell { flags: 0, value: old, .. }), Some((0, value))) => Difference::of(old, value),
+        _ => None,
+    }
+}
+
+/// The undo record of a change from the record `old` to the flags and value `value`, or to none. `delta` is memory for the one that an edit needs.
+fn undo_of<'a>(
+    table: TableId,
+    key: &'a [u8],
+    (old, value): (Option<LeafCell<'a>>, Option<(u8, &[u8])>),
+    edit: Option<&Difference>,
+    delta: &'a mut Vec<u8>,
+) -> UndoRecord<'a> {
+    let (change, old_value) = match (old, value, edit) {
+        (None, ..) => (Change::Insert, &[][..]),
+        (Some(cell), Some((_, value)), Some(edit)) => {
+            edit.encode(if is_broken(Rule::EditsLeadBack) { value } else { cell.value }, delta);
+            (Change::Edit, &delta[..])
+        }
+        (Some(cell), Some(_), None) => (Change::Update, cell.value),
+        (Some(cell), None, _) if cell.flags & OVERFLOW != 0 => (Change::Delete, cell.value),
+        (Some(_), None, _) => (Change::Delete, &[][..]),
+    };
+    UndoRecord {
+        change,
+        table,
+        previous: UndoPtr::NONE,
+        old_flags: old.map_or(0, |cell| cell.flags),
+        old_txn: old.map_or(TxnId::NONE, |cell| cell.txn),
+        old_undo: old.map_or(UndoPtr::NONE, |cell| cell.undo),
+        key: key.into(),
+        old_value: old_value.into(),
     }
 }
 

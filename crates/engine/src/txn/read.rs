@@ -16,6 +16,7 @@ use crate::{
     alloc::corrupt,
     btree::{Direction, Start, Tree},
     core::Core,
+    delta,
     error::Result,
     ids::TxnId,
     node::{DELETED, LeafCell, Node, OVERFLOW},
@@ -211,6 +212,10 @@ fn find_visible<'c>(core: &Core, reader: Reader<'_>, cell: LeafCell<'c>) -> Resu
         match record.change {
             Change::Insert => return Ok(None),
             Change::Update => value = record.old_value.into_owned(),
+            Change::Edit => {
+                let no_such = || corrupt(core.undo_space(), ptr.page(), "an edit of another value");
+                delta::apply(&record.old_value, &mut value).ok_or_else(no_such)?;
+            }
             // The value stayed in the leaf.
             Change::Delete => {}
             Change::Chain | Change::Orphan | Change::Spent | Change::Link => {

@@ -3,12 +3,13 @@
 //! The undo record that owns a chain (see `overflow`) is changed with its last page: retracted by a
 //! rollback, marked [`Change::Spent`] by a purge. So both may be interrupted and repeated.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use crate::{
     alloc::corrupt,
     btree::Tree,
     core::Core,
+    delta,
     error::{Error, Result},
     ids::UndoPtr,
     mtr::Mtr,
@@ -70,46 +71,31 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -
     let tree = Tree::new(core, &space);
     loop {
         let mut leaf = tree.leaf_write(&record.key)?;
-        let logged = row::LOGGED_OP_BYTES + LEAF_CELL_HEADER + record.key.len() + record.old_value.len();
-        if !row::make_room(core, &mut leaf, logged)? {
-            drop(leaf);
-            tree.split(&record.key, 0, logged)?;
-            continue;
-        }
         let node = Node::new(&leaf);
         let slot = node.search(&record.key).ok();
         let slot = slot.filter(|s| (node.leaf_cell(*s).txn, node.leaf_cell(*s).undo) == (log.txn(), ptr));
         let page = leaf.id().page;
         let astray = || corrupt(&space, page, "a record is not as its running writer left it");
-        let slot = slot.ok_or_else(astray)? as u16;
-        let old_cell = node.leaf_cell(slot as usize);
+        let slot = slot.ok_or_else(astray)?;
+        let value = node.leaf_cell(slot).value;
+        let old_value = value_before(record, value).ok_or_else(astray)?;
+        let grown = old_value.len().saturating_sub(value.len());
+        let logged = row::LOGGED_OP_BYTES + LEAF_CELL_HEADER + record.key.len() + old_value.len();
         // A deletion that was committed when we wrote over it, and that nobody needs any more: its own purge
         // may have passed. If a view needs it, its purge comes later, and behind this latch.
         let was_purgeable = record.old_flags & DELETED != 0
             && record.old_txn != log.txn()
             && (core.txns.is_seen_by_all(record.old_txn) || is_broken(Rule::DeletionsRestored));
-        let mut mtr = Mtr::new();
-        match record.change {
-            Change::Insert => mtr.apply(&mut leaf, PageOp::Remove { slot }),
-            Change::Update if was_purgeable => mtr.apply(&mut leaf, PageOp::Remove { slot }),
-            Change::Update => {
-                let mut cell = Vec::new();
-                let grown = record.old_value.len().saturating_sub(old_cell.value.len());
-                if grown > node.free() {
-                    drop(leaf);
-                    tree.split(&record.key, grown, logged)?;
-                    continue;
-                }
-                let (flags, txn, undo) = (record.old_flags, record.old_txn, record.old_undo);
-                LeafCell { flags, txn, undo, key: &record.key, value: &record.old_value }.encode(&mut cell);
-                mtr.apply(&mut leaf, PageOp::Replace { slot, cell: &cell });
-            }
-            Change::Delete => {
-                let (flags, txn, undo) = (record.old_flags, record.old_txn, record.old_undo);
-                mtr.apply(&mut leaf, PageOp::Stamp { slot, flags, txn, undo });
-            }
-            Change::Chain | Change::Orphan | Change::Spent | Change::Link => return Err(no_chain(core, ptr)),
+        let fits = grown <= node.free() || was_purgeable;
+        if !fits || !row::make_room(core, &mut leaf, logged)? {
+            drop(leaf);
+            tree.split(&record.key, grown, logged)?;
+            continue;
         }
+        let mut mtr = Mtr::new();
+        let mut cell = Vec::new();
+        let op = op_back(&space, slot as u16, record, &old_value, was_purgeable, &mut cell);
+        mtr.apply(&mut leaf, op.ok_or_else(|| no_chain(core, ptr))?);
         let underfull = Tree::is_underfull(Node::new(&leaf));
         // A purgeable record's chain is left to this undo record, which is dealt with once more.
         let mut undo_page = match record.old_reference() {
@@ -122,6 +108,42 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -
             tree.merge(&record.key)?;
         }
         return Ok(());
+    }
+}
+
+/// The value before the change that left `value`, as far as the undo record has it; `None` when that is of another
+/// value.
+fn value_before<'a>(record: &'a UndoRecord<'_>, value: &[u8]) -> Option<Cow<'a, [u8]>> {
+    if record.change != Change::Edit {
+        return Some(Cow::Borrowed(&record.old_value));
+    }
+    let mut before = value.to_vec();
+    delta::apply(&record.old_value, &mut before)?;
+    Some(Cow::Owned(before))
+}
+
+/// What takes the change of a leaf record back; `None` when it is no such change. `cell` is memory for one.
+fn op_back<'a>(
+    space: &Space,
+    slot: u16,
+    record: &'a UndoRecord<'_>,
+    old_value: &[u8],
+    was_purgeable: bool,
+    cell: &'a mut Vec<u8>,
+) -> Option<PageOp<'a>> {
+    let (flags, txn, undo) = (record.old_flags, record.old_txn, record.old_undo);
+    match record.change {
+        Change::Insert => Some(PageOp::Remove { slot }),
+        Change::Update if was_purgeable => Some(PageOp::Remove { slot }),
+        Change::Edit if space.row.is_none() => {
+            Some(PageOp::Edit { slot, txn, undo, delta: &record.old_value })
+        }
+        Change::Update | Change::Edit => {
+            LeafCell { flags, txn, undo, key: &record.key, value: old_value }.encode(cell);
+            Some(PageOp::Replace { slot, cell })
+        }
+        Change::Delete => Some(PageOp::Stamp { slot, flags, txn, undo }),
+        Change::Chain | Change::Orphan | Change::Spent | Change::Link => None,
     }
 }
 
@@ -164,7 +186,7 @@ fn purge_change(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>
             space().map_or(Ok(()), |space| purge_replaced(core, &space, log, ptr, record))
         }
         Change::Orphan => space().map_or(Ok(()), |space| purge_chain(core, &space, log, ptr, record)),
-        Change::Insert | Change::Update | Change::Chain | Change::Spent => Ok(()),
+        Change::Insert | Change::Update | Change::Edit | Change::Chain | Change::Spent => Ok(()),
         Change::Link => Err(no_chain(core, ptr)),
     }
 }
