@@ -718,6 +718,6 @@ mod tests {
     #[test]
     fn a_footer_is_written_with_what_lies_before_it() {
         assert_eq!(pieces_of_a_segment(16 << 10), 4, "pieces of 256 KiB");
-        assert_eq!(pieces_of_a_segment(13 << 10), 5, "a gap of 10 KiB is left");
+        assert_eq!(pieces_of_a_segment(15 << 10), 5, "a gap of 12 KiB is left");
     }
 }
