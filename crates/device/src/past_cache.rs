@@ -7,6 +7,7 @@
 #![allow(unsafe_code)] // Streaming stores are intrinsics of the processor.
 
 /// Bytes below which it does not pay: that the last lines are waited for takes some 100 ns.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const STREAMED_MIN: usize = 8192;
 
 /// Copies `from` to `to`, of the same length, for a device to read.

@@ -9,6 +9,8 @@ lacuna_device::breakable_rules! {
     CommitSyncs = "commit-syncs",
     /// The history that a view needs is kept (undo invariant 4).
     HistoryKept = "history-kept",
+    /// Of the logs in a slot only those are purged that no view needs, not those behind them.
+    LaterLogsKept = "later-logs-kept",
     /// A table's file is removed only once its row is gone, durably (store::tables invariant 2).
     RowBeforeFile = "row-before-file",
     /// A deleted record that a view needs is restored when a change of it is taken back (txn invariant 5).

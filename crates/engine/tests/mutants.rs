@@ -41,6 +41,7 @@ const RULES: &[(&str, &str)] = &[
     ("commit-syncs", FLASH),
     ("history-kept", FLASH),
     ("history-kept", SCHEDULES),
+    ("later-logs-kept", SCHEDULES),
     ("deletions-restored", SCHEDULES),
     ("snapshots-fail", TOO_OLD),
     ("history-purged", FLASH),

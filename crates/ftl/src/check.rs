@@ -13,7 +13,7 @@ use crate::{
     map::{Absent, Leaf, LeafRef, Map, Recount},
     scan::{Record, Scan, SegmentReader, read_footer, read_headers},
     store::Store,
-    sweep::{Sweep, Swept, is_damage},
+    sweep::{Sweep, Swept, everything, is_damage},
 };
 
 /// Leaves that are read at the same time.
@@ -150,7 +150,7 @@ impl Store {
     fn check_payload(&self, report: &mut Report, tell: Tell<'_>) -> Result<()> {
         let expected = self.map.read().total().extents;
         let (mut done, mut damaged, mut outcome) = (0, Vec::new(), Ok(()));
-        let mut sweep = Sweep::new(self, PIECE_BYTES);
+        let mut sweep = Sweep::new(self, &everything, PIECE_BYTES);
         let mut goes_on = true;
         while goes_on {
             tell(Progress { what: "extents", done, expected });
@@ -158,7 +158,7 @@ impl Store {
                 let Swept::Extent((lba, extent), verified) = swept else { return };
                 done += 1;
                 match verified {
-                    Ok(()) => report.verified_bytes += u64::from(extent.stored),
+                    Ok(_) => report.verified_bytes += u64::from(extent.stored),
                     Err(error) if is_damage(&error) => damaged.push((lba.0, error.to_string())),
                     Err(error) => outcome = Err(error),
                 }

@@ -9,6 +9,10 @@
 //!    footer tells of all its records.
 //! 4. After replay the map still leads to it: so it was never dead, and not used again since the checkpoint. It was
 //!    not open when that began, or its place would have been asked for. So none of its records is replayed.
+//! 5. It *seems free*: all behind its first block can be read, and is no record that is replayed. So it is free; or it
+//!    was opened since the checkpoint and held what one flush put into that block, with nothing after it. If anything was
+//!    written elsewhere after that flush had ended, its marks miss what the flush covered, and open refuses. Else it
+//!    was the very last flush, and what only that promised is not missed where it is damaged otherwise either.
 //!
 //! A known segment is out of use from then on: what lies in it is read, as far as that can be, but it is neither collected
 //! nor used again, and each checkpoint says so (case 1). `check` names it.
@@ -23,10 +27,17 @@ use crate::{
     lifetime::COLDEST,
     log::{Log, State},
     map::Map,
-    scan::{Headers, Record, corrupt, read_any_footer},
+    scan::{Headers, Record, corrupt, may_hold_records, read_any_footer},
     space::Space,
     store::Store,
 };
+
+/// A segment that is not known before replay.
+pub(crate) struct Unknown {
+    segment: SegNo,
+    /// Case 5.
+    seems_free: bool,
+}
 
 /// Those of the segments in `headers` whose start is lost that are not known before replay. Headers of case 3 are made
 /// up from their footers.
@@ -36,7 +47,7 @@ pub(crate) fn unknown_starts(
     epitaphs: &Epitaphs,
     known: impl Fn(SegNo) -> bool,
     headers: &mut Headers,
-) -> Vec<SegNo> {
+) -> Vec<Unknown> {
     let is_open = |life: &Life| {
         let places = root.positions.iter().flatten();
         places.clone().any(|place| (place.segment, place.generation) == (life.segment, life.generation))
@@ -52,7 +63,9 @@ pub(crate) fn unknown_starts(
             _ => unknown.push(segment),
         }
     }
-    unknown
+    let is_own = |life: &Life| is_replayed(life) && !epitaphs.tell_of(*life);
+    let seems_free = |segment| !may_hold_records(device, space, salt, segment, is_own);
+    unknown.into_iter().map(|segment| Unknown { segment, seems_free: seems_free(segment) }).collect()
 }
 
 /// As much of the header as the records of a footer tell.
@@ -70,22 +83,22 @@ fn header_of(life: Life, records: &[Record]) -> SegmentHeader {
     }
 }
 
-/// What came of a replay without the segments in `unknown`: an error if one of them stays so (case 4).
+/// What came of a replay without the segments in `unknown`: an error if one of them stays so (cases 4 and 5).
 pub(crate) fn judge<T>(
     device: &dyn BlockDevice,
     space: Space,
-    unknown: &[SegNo],
+    unknown: &[Unknown],
     map: &Map,
     replayed: Result<T>,
 ) -> Result<T> {
-    let is_lost = |segment: &&SegNo| match replayed {
-        Ok(_) => map.live(**segment).extents == 0,
+    let is_lost = |unknown: &&Unknown| match replayed {
+        Ok(_) => map.live(unknown.segment).extents == 0 && !unknown.seems_free,
         // What is missing may be there.
         Err(Error::Corrupt { .. }) => true,
         Err(_) => false,
     };
     match unknown.iter().find(is_lost) {
-        Some(segment) => {
+        Some(Unknown { segment, .. }) => {
             let at = u64::from(segment.0) * space.segment_bytes as u64;
             let reason = "it cannot be read, and nothing else tells what the segment holds";
             Err(corrupt(device, "segment header", at, reason))

@@ -19,6 +19,7 @@ use crate::{
     format::Extent,
     mutant::{Rule, is_broken},
     store::Store,
+    sweep::{Ranges, Sweep, Swept},
     sync::atomic::Ordering,
 };
 
@@ -254,6 +255,36 @@ impl Store {
         Ok(())
     }
 
+    /// See [`crate::Ftl::sweep_sectors`].
+    pub(crate) fn sweep_sectors(
+        &self,
+        ranges: Ranges<'_>,
+        plan_extents: usize,
+        mut visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
+    ) -> Result<()> {
+        let mut sweep = Sweep::in_plans(self, ranges, READ_BYTES, plan_extents);
+        let mut outcome = Ok(());
+        let mut goes_on = true;
+        while goes_on && outcome.is_ok() {
+            goes_on = sweep.step(|swept| match swept {
+                Swept::Extent((lba, _), Ok(stored)) => {
+                    for (index, stored) in (0..).zip(stored.chunks(SECTOR)) {
+                        visit(Lba(lba.0 + index), Ok(&sector_of(stored)));
+                    }
+                }
+                Swept::Extent((lba, extent), Err(_)) if extent.sectors > 1 => {
+                    // Each sector with an error of its own.
+                    let lbas: Vec<_> = (lba.0..lba.0 + u64::from(extent.sectors)).map(Lba).collect();
+                    let visited = self.visit_sectors(&lbas, &mut visit);
+                    outcome = std::mem::replace(&mut outcome, Ok(())).and(visited);
+                }
+                Swept::Extent((lba, _), Err(error)) => visit(*lba, Err(error)),
+                Swept::Unknown(_, error) => outcome = Err(error),
+            })?;
+        }
+        outcome
+    }
+
     /// See [`crate::Ftl::read_mapped`].
     pub(crate) fn read_mapped(&self, range: Range<u64>, bytes_max: usize) -> Result<Mapped> {
         let mut pinned = Pinned { store: self, extents: Vec::new() };
@@ -289,6 +320,26 @@ impl Store {
         })?;
         pinned.sort_by_place();
         Ok(pinned)
+    }
+
+    /// Pins those of `extents`, which were mapped, whose segments were not opened since: of `generation_next` or a later
+    /// generation. Returns the others too: also those in segments that nothing is mapped in any more. What is
+    /// pinned may be mapped elsewhere by now, but its bytes are as they were.
+    pub(crate) fn pin_unchanged(
+        &self,
+        extents: Vec<(Lba, Extent)>,
+        generation_next: u64,
+    ) -> (Pinned<'_>, Vec<(Lba, Extent)>) {
+        let log = self.log.lock();
+        let map = self.map.read();
+        let (same, others) = extents.into_iter().partition(|(_, extent)| {
+            let segment = extent.phys.segment;
+            // With something live in it, it is not about to be used again.
+            log.segment(segment).generation < generation_next && map.live(segment).extents > 0
+        });
+        let pinned = Pinned { store: self, extents: same };
+        pinned.extents.iter().for_each(|(_, extent)| self.pin(extent.phys.segment));
+        (pinned, others)
     }
 
     /// Pins the first `extents_max` extents in `range`.

@@ -20,8 +20,8 @@ use crate::{
     Error, Result,
     addr::{GRAIN, SegNo},
     format::{
-        ENTRY_BYTES, Entry, EntryRaw, FOOTER_BYTES, Flaw, FooterRaw, Life, Marks, RECORD_HEADER_BYTES,
-        RECORDS_START, RecordHeader, RecordHeaderRaw, Salt, SegmentHeader, SegmentHeaderRaw,
+        Entry, FOOTER_BYTES, Flaw, FooterRaw, Life, Marks, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader,
+        RecordHeaderRaw, Salt, SegmentHeader, SegmentHeaderRaw,
     },
     space::Space,
 };
@@ -131,12 +131,7 @@ pub(crate) struct Record {
 impl Record {
     /// The entries of a batch or relocation record.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, Flaw> {
-        if !self.body.len().is_multiple_of(ENTRY_BYTES) {
-            return Err("body is not whole entries");
-        }
-        let raws = self.body.chunks_exact(ENTRY_BYTES);
-        raws.map(|bytes| EntryRaw::read_from_bytes(bytes).expect("chunk of that size").verify(&self.header))
-            .collect()
+        self.header.entries(&self.body)
     }
 }
 
@@ -335,6 +330,27 @@ pub(crate) fn read_any_footer(
     let life = raw.claimed_life().filter(|life| life.segment == segment)?;
     let records = read_footer(device, space, salt, life).ok()?.ok()?;
     Some((life, records))
+}
+
+/// Whether `segment` holds, or may hold, a record of a life that is wanted behind its first block.
+pub(crate) fn may_hold_records(
+    device: &dyn BlockDevice,
+    space: Space,
+    salt: Salt,
+    segment: SegNo,
+    is_wanted: impl Fn(&Life) -> bool,
+) -> bool {
+    let mut rest = AlignedBuf::zeroed(space.segment_bytes - space.block_bytes);
+    let start = u64::from(segment.0) * space.segment_bytes as u64;
+    if device.read_at(start + space.block_bytes as u64, &mut rest).is_err() {
+        return true;
+    }
+    let mut reader = SegmentReader::new(device, space, segment);
+    (0..rest.len() - RECORD_HEADER_BYTES).step_by(GRAIN).any(|at| {
+        let (raw, _) = RecordHeaderRaw::read_from_prefix(&rest[at..]).expect("that much is left");
+        let life = raw.claimed_life().filter(|life| life.segment == segment && is_wanted(life));
+        life.is_some_and(|life| !matches!(reader.record(space.block_bytes + at, salt, life), Ok(None)))
+    })
 }
 
 /// The error for damage on `device`.

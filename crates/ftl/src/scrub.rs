@@ -16,7 +16,7 @@ use crate::{
     fault::PinnedLeaves,
     format::{SUPERBLOCK_SLOTS, Salt, Slot, SuperblockRaw},
     store::Store,
-    sweep::{Sweep, Swept, is_damage},
+    sweep::{Sweep, Swept, everything, is_damage},
 };
 
 /// Bytes that are read between two calls of the caller's function, where not many extents are planned.
@@ -63,7 +63,7 @@ impl Store {
     pub(crate) fn scrub(&self, mut go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
         let mut scrub = Scrub { expected_bytes: self.map.read().total().bytes, ..Scrub::default() };
         self.scrub_checkpoint(&mut scrub)?;
-        let mut sweep = Sweep::new(self, PIECE_BYTES);
+        let mut sweep = Sweep::new(self, &everything, PIECE_BYTES);
         while go_on(&scrub).is_continue() {
             let lost = match sweep.next_leaves() {
                 Some(leaves) => self.scrub_leaves(leaves, &mut scrub)?,
@@ -74,7 +74,7 @@ impl Store {
                 let noted = match swept {
                     Swept::Extent((lba, extent), verified) => {
                         let sectors = *lba..Lba(lba.0 + u64::from(extent.sectors));
-                        scrub.note(Some(sectors), verified.map(|()| extent.bytes() as u64))
+                        scrub.note(Some(sectors), verified.map(|_| extent.bytes() as u64))
                     }
                     Swept::Unknown(leaf, _) if lost.contains(&leaf.start) => Ok(()),
                     // It was evicted meanwhile, and cannot be read back.

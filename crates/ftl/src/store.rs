@@ -66,6 +66,8 @@ pub(crate) struct Store {
     pub(crate) io_done: Arc<Condvar>,
     /// Another write may be begun; see `flush`.
     pub(crate) may_begin: Arc<Condvar>,
+    /// Collection has moved something, or does something else now; with `log`.
+    pub(crate) moved: Arc<Condvar>,
     /// Readers of what is being filled.
     pub(crate) awaited: Awaited,
     pub(crate) buffers: Arc<Buffers>,
@@ -322,6 +324,26 @@ impl Ftl {
         self.store.visit_sectors(lbas, visit)
     }
 
+    /// Calls `visit` with all mapped sectors of some ranges, and what they hold, or why that cannot be read, about as
+    /// they lie on the device, each part of which is read about once: for all there is. `ranges` names the first range
+    /// that ends behind an address; they have an order, and do not overlap.
+    ///
+    /// Each sector that is mapped all the time is visited; and once, if all in the ranges was written sector by sector,
+    /// and meanwhile nothing there comes to be mapped or ceases to be. It takes 24 bytes of memory for each of the `plan_extents` writes that are planned
+    /// at a time, and, where there are more, up to a byte and a half for each of those.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn sweep_sectors(
+        &self,
+        ranges: impl Fn(Lba) -> Option<Range<Lba>>,
+        plan_extents: usize,
+        visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
+    ) -> Result<()> {
+        let ranges = |at| ranges(Lba(at)).map(|range| range.start.0..range.end.0);
+        self.store.sweep_sectors(&ranges, plan_extents, visit)
+    }
+
     /// What is mapped in `range` from its start on, up to about `bytes_max` bytes but at least one extent,
     /// read at the same time, wherever it lies.
     ///
@@ -339,7 +361,7 @@ impl Ftl {
         self.store.bring_in(ranges)
     }
 
-    /// Largest batch that this store takes, in bytes: payload and 60 bytes per chunk or trim.
+    /// Largest batch that this store takes, in bytes: payload and 56 bytes per chunk or trim.
     pub fn batch_bytes_max(&self) -> u64 {
         self.store.space.batch_bytes_max()
     }

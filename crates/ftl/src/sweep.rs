@@ -1,156 +1,223 @@
-//! Reading and verifying all that is mapped, about as it lies on the device.
+//! Reading and verifying all that is mapped, or some ranges of it, about as it lies on the device.
 //!
-//! In the order of addresses, extents lie anywhere, and each would take a read of its own. So the space is gone
-//! over in *windows* of very many extents, in order; each is planned, put into the order of the device, and
-//! then read in pieces.
+//! In the order of addresses, extents lie anywhere, and each would take a read of its own. So very many are planned,
+//! put into the order of the device, and then read in pieces. More than fit into one plan are read in *windows*, each of
+//! which is what lies in some segments, so that each segment is read about once, however addresses and places
+//! differ (`survey`).
 //!
 //! **Invariants.**
-//! 1. A plan is where extents lay at one moment, and it is only an order: it pins nothing, and nothing is read
-//!    by it. A piece of it is looked up anew and pinned: what moved meanwhile is read where it is now, what was
-//!    overwritten is read as it became, what is gone is not missed.
-//! 2. So each sector that is mapped all the time is verified once, at a place where it was while that was read.
+//! 1. A plan is where extents lay at one moment, and pins nothing. What is planned of a segment that has been used
+//!    again since, that is dead, or where something else is found than what was planned, is looked up anew, pinned and
+//!    read where it is now: only that counts. What was overwritten is read as it became, what is gone is not missed.
+//! 2. So each sector that is mapped all the time is verified, at a place where it was since it was planned; and once,
+//!    if meanwhile no extent in the ranges comes, goes or is cut. Where one is moved to does not matter: its window is
+//!    settled once, by its address.
 //! 3. No segment is pinned for longer than it takes to read a piece.
 //!
-//! Memory: 24 bytes for each extent of a window, 27 MiB at most; the window's leaves of the map, about as much,
-//! which are kept from eviction; and what a piece takes.
+//! Memory: 24 bytes for each extent of a plan, 51 MiB at most; for more extents than that the survey, up to a byte
+//! and a half for each; and what a piece takes. The map is walked once for each window, and once for the
+//! survey, in bytes about a tenth of what small extents take. No leaf of it is kept.
 //!
 //! What is wrong comes in the order of the device, which differs from time to time: callers sort.
 
-use std::{ops::Range, slice};
+mod survey;
+mod walk;
+
+use std::ops::Range;
+
+use survey::Survey;
+use walk::{LEAVES_AT_ONCE, Walk};
 
 use crate::{
-    Error, Lba, Result,
+    Error, Lba, Result, Seq,
     addr::PhysAddr,
     format::Extent,
-    map::Leaf,
     read::{NEAR_BYTES, Pinned},
     store::Store,
 };
 
-/// Extents of a window.
-const WINDOW_EXTENTS: usize = 1 << 20;
+/// Extents of a plan, about.
+const PLAN_EXTENTS: usize = 1 << 21;
 /// Extents of a piece, however short they are.
 const PIECE_EXTENTS: usize = 1 << 14;
-/// Leaves that are brought in at the same time.
-const LEAVES_AT_ONCE: usize = 1 << 10;
-/// Leaves that are planned under one hold of the map's lock.
-const LEAVES_AT_A_LOOK: usize = 64;
 
-/// An extent as it lay when its window was planned. They are ordered by their places.
+/// The first range of a sweep that ends behind an address. Ranges have an order, and do not overlap.
+pub(crate) type Ranges<'a> = &'a dyn Fn(u64) -> Option<Range<u64>>;
+
+/// All that is mapped.
+pub(crate) fn everything(at: u64) -> Option<Range<u64>> {
+    (at < u64::MAX).then_some(at..u64::MAX)
+}
+
+/// An extent as it lay when it was planned. They are ordered by their places.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Planned {
     phys: PhysAddr,
     lba: u64,
+    crc: u32,
     stored: u16,
     sectors: u8,
+    skip: u8,
 }
 
 const _: () = assert!(size_of::<Planned>() == 24);
 
 impl Planned {
-    fn new(lba: Lba, extent: &Extent) -> Planned {
-        Planned { phys: extent.phys, lba: lba.0, stored: extent.stored, sectors: extent.sectors }
+    fn new((lba, extent): &(Lba, Extent)) -> Planned {
+        let Extent { phys, stored, crc, sectors, skip, .. } = *extent;
+        Planned { phys, lba: lba.0, crc, stored, sectors, skip }
     }
 
-    fn range(&self) -> Range<u64> {
-        self.lba..self.lba + u64::from(self.sectors)
+    /// As it was planned, but for its birth.
+    fn extent(&self) -> (Lba, Extent) {
+        let Planned { phys, lba, crc, stored, sectors, skip } = *self;
+        (Lba(lba), Extent { phys, stored, crc, birth: Seq(0), sectors, skip })
     }
+}
+
+fn range_of((lba, extent): &(Lba, Extent)) -> Range<u64> {
+    lba.0..lba.0 + u64::from(extent.sectors)
 }
 
 /// What a sweep comes upon.
 pub(crate) enum Swept<'a> {
-    /// An extent, and whether its chunk is what was written.
-    Extent(&'a (Lba, Extent), Result<()>),
+    /// An extent, and what is stored of it, or why its chunk is not what was written.
+    Extent(&'a (Lba, Extent), Result<&'a [u8]>),
     /// What is mapped there is not known: a leaf of the map cannot be read.
     Unknown(Range<u64>, Error),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The first walk over the map, if there are to be several.
+    Survey,
+    Plan,
+    Read,
+    End,
 }
 
 /// See the module.
 pub(crate) struct Sweep<'a> {
     store: &'a Store,
+    walk: Walk<'a>,
     /// About how much a piece reads.
     piece_bytes: usize,
-    /// Where the next window begins.
-    cursor: u64,
+    /// About how much is planned.
+    plan_extents: usize,
+    phase: Phase,
+    survey: Option<Survey>,
+    /// The slices of the survey that are in the window, and its next block.
+    window: Range<usize>,
+    block: usize,
     plan: Vec<Planned>,
-    /// Leaves that the plan is made of, if others may be evicted.
-    kept: Vec<Leaf>,
+    /// Segments of this generation and later ones were opened after the plan was begun.
+    generation_next: u64,
+    /// Nothing of the window is left to be planned.
+    is_planned: bool,
     /// How much of the plan was read.
     read: usize,
 }
 
 impl<'a> Sweep<'a> {
-    /// Begins one that reads about `piece_bytes` with each step.
-    pub(crate) fn new(store: &'a Store, piece_bytes: usize) -> Sweep<'a> {
-        Sweep { store, piece_bytes, cursor: 0, plan: Vec::new(), kept: Vec::new(), read: 0 }
+    /// Begins one over `ranges` that reads about `piece_bytes` with each step.
+    pub(crate) fn new(store: &'a Store, ranges: Ranges<'a>, piece_bytes: usize) -> Sweep<'a> {
+        Sweep::in_plans(store, ranges, piece_bytes, PLAN_EXTENTS)
     }
 
-    /// The leaves that the next step is going to plan, if it does: the caller may look at these before.
+    /// As [`Sweep::new`], with so many extents in a plan.
+    pub(crate) fn in_plans(
+        store: &'a Store,
+        ranges: Ranges<'a>,
+        piece_bytes: usize,
+        plan_extents: usize,
+    ) -> Sweep<'a> {
+        let map = store.map.read();
+        let is_one_plan = map.total().extents <= plan_extents as u64;
+        Sweep {
+            store,
+            walk: Walk::new(store, ranges),
+            piece_bytes,
+            plan_extents,
+            phase: if is_one_plan { Phase::Plan } else { Phase::Survey },
+            survey: (!is_one_plan).then(|| Survey::new(map.segments())),
+            window: 0..0,
+            block: 0,
+            plan: Vec::new(),
+            generation_next: 0,
+            is_planned: false,
+            read: 0,
+        }
+    }
+
+    /// The leaves that the next step meets for the first time, if it does, of a sweep over everything: the caller may
+    /// look at these before.
     pub(crate) fn next_leaves(&self) -> Option<Range<u64>> {
-        self.is_planning().then(|| self.cursor..self.store.map.read().leaves_end(self.cursor, LEAVES_AT_ONCE))
-    }
-
-    fn is_planning(&self) -> bool {
-        self.read == 0 && self.plan.len() < WINDOW_EXTENTS && self.cursor < u64::MAX
+        let is_first_walk =
+            self.phase == Phase::Survey || (self.phase == Phase::Plan && self.survey.is_none());
+        let at = self.walk.cursor;
+        (is_first_walk && at < u64::MAX).then(|| at..self.store.map.read().leaves_end(at, LEAVES_AT_ONCE))
     }
 
     /// Plans or reads some more, and passes what it comes upon to `found`; false at the end.
     pub(crate) fn step(&mut self, mut found: impl FnMut(Swept<'_>)) -> Result<bool> {
-        if self.is_planning() {
-            self.plan_leaves(&mut found)?;
-            if !self.is_planning() {
-                self.plan.sort_unstable();
-            }
-        } else {
-            self.read_piece(&mut found)?;
-            if self.read == self.plan.len() {
-                self.plan.clear();
-                self.kept.clear();
-                self.read = 0;
-            }
+        match self.phase {
+            Phase::Survey => self.survey_some(&mut found)?,
+            Phase::Plan => self.plan_some(&mut found)?,
+            Phase::Read => self.read_piece(&mut found)?,
+            Phase::End => {}
         }
-        Ok(self.cursor < u64::MAX || !self.plan.is_empty())
+        Ok(self.phase != Phase::End)
     }
 
-    /// Plans what the next leaves map.
-    fn plan_leaves(&mut self, found: &mut impl FnMut(Swept<'_>)) -> Result<()> {
-        let (store, start) = (self.store, self.cursor);
-        let end = store.map.read().leaves_end(start, LEAVES_AT_ONCE);
-        // What cannot be read is found one by one below.
-        let _kept = store.fault_ahead(|map| map.absent_ahead(start..end, LEAVES_AT_ONCE)).ok();
-        if store.options.map_memory.is_some() {
-            self.kept.extend(store.map.read().share(slice::from_ref(&(start..end))));
-        }
-        while self.cursor < end {
-            let some = store.map.read().leaves_end(self.cursor, LEAVES_AT_A_LOOK).min(end);
-            if self.plan_range(self.cursor..some).is_ok() {
-                self.cursor = some;
-                continue;
-            }
-            while self.cursor < some {
-                let leaf = self.cursor..store.map.read().leaf_end(self.cursor).min(some);
-                self.cursor = leaf.end;
-                match self.plan_range(leaf.clone()) {
-                    Err(error) if is_damage(&error) => found(Swept::Unknown(leaf, error)),
-                    planned => planned?,
-                }
-            }
+    fn survey_some(&mut self, found: &mut impl FnMut(Swept<'_>)) -> Result<()> {
+        let Sweep { walk, survey, .. } = self;
+        let survey = survey.as_mut().expect("the phase of a survey");
+        let blocks = walk.next_blocks();
+        walk.over(&blocks, found, |index, extents| survey.note(blocks[index].clone(), extents))?;
+        if walk.is_through() {
+            self.next_window();
         }
         Ok(())
     }
 
-    /// Plans what `range` maps, or nothing of it.
-    fn plan_range(&mut self, range: Range<u64>) -> Result<()> {
-        let before = self.plan.len();
-        let plan = &mut self.plan;
-        let visited = self.store.visit_extents(range, |lba, extent| {
-            plan.push(Planned::new(lba, &extent));
-            true
-        });
-        if visited.is_err() {
-            self.plan.truncate(before);
+    /// What is read next, if anything.
+    fn next_window(&mut self) {
+        self.block = 0;
+        self.window = match &self.survey {
+            Some(survey) => survey.window(self.window.end, self.plan_extents),
+            None => 0..0,
+        };
+        self.phase = if self.window.is_empty() { Phase::End } else { Phase::Plan };
+    }
+
+    fn plan_some(&mut self, found: &mut impl FnMut(Swept<'_>)) -> Result<()> {
+        let Sweep { walk, survey, window, block, plan, .. } = self;
+        if plan.is_empty() {
+            self.generation_next = self.store.log.lock().generation_next;
         }
-        visited
+        self.is_planned = match survey {
+            None => {
+                let blocks = walk.next_blocks();
+                walk.over(&blocks, found, |_, extents| plan.extend(extents.iter().map(Planned::new)))?;
+                walk.is_through()
+            }
+            Some(survey) => {
+                let due = survey.due(window, *block);
+                let blocks: Vec<_> = due.iter().map(|index| survey.range(*index)).collect();
+                *block = due.last().map_or(usize::MAX, |last| last + 1);
+                walk.over(&blocks, found, |index, extents| {
+                    plan.extend(survey.choose(due[index], window, extents).map(Planned::new));
+                })?;
+                due.is_empty()
+            }
+        };
+        if self.plan.is_empty() && self.is_planned {
+            self.next_window();
+        } else if self.is_planned || self.plan.len() >= self.plan_extents {
+            self.plan.sort_unstable();
+            self.phase = Phase::Read;
+        }
+        Ok(())
     }
 
     /// Reads what follows of the plan.
@@ -162,16 +229,36 @@ impl<'a> Sweep<'a> {
         };
         let piece = &self.plan[self.read..];
         let len = piece.iter().take(PIECE_EXTENTS).take_while(fits).count().max(1).min(piece.len());
-        let piece = &piece[..len];
+        let extents = piece[..len].iter().map(Planned::extent).collect();
+        let (pinned, mut anew) = self.store.pin_unchanged(extents, self.generation_next);
+        self.store.read_each(pinned.extents(), NEAR_BYTES, |extent, stored| match stored {
+            Ok(stored) => found(Swept::Extent(extent, Ok(stored))),
+            Err(_) => anew.push(*extent),
+        });
+        drop(pinned);
+        self.read_anew(&anew, found)?;
         self.read += len;
-        match self.store.pin_each(piece.iter().map(Planned::range).collect()) {
+        if self.read == self.plan.len() {
+            self.plan.clear();
+            self.read = 0;
+            self.phase = Phase::Plan;
+            if self.is_planned {
+                self.next_window();
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is mapped now where `planned` was.
+    fn read_anew(&self, planned: &[(Lba, Extent)], found: &mut impl FnMut(Swept<'_>)) -> Result<()> {
+        match self.store.pin_each(planned.iter().map(range_of).collect()) {
             Ok(pinned) => self.verify(&pinned, found),
             // A leaf was evicted meanwhile, and cannot be read back.
             Err(error) if is_damage(&error) => {
-                for planned in piece {
-                    match self.store.pin_some(planned.range(), usize::MAX) {
+                for range in planned.iter().map(range_of) {
+                    match self.store.pin_some(range.clone(), usize::MAX) {
                         Ok(pinned) => self.verify(&pinned, found),
-                        Err(error) if is_damage(&error) => found(Swept::Unknown(planned.range(), error)),
+                        Err(error) if is_damage(&error) => found(Swept::Unknown(range, error)),
                         Err(error) => return Err(error),
                     }
                 }
@@ -182,9 +269,8 @@ impl<'a> Sweep<'a> {
     }
 
     fn verify(&self, pinned: &Pinned<'_>, found: &mut impl FnMut(Swept<'_>)) {
-        self.store.read_each(pinned.extents(), NEAR_BYTES, |extent, stored| {
-            found(Swept::Extent(extent, stored.map(drop)));
-        });
+        self.store
+            .read_each(pinned.extents(), NEAR_BYTES, |extent, stored| found(Swept::Extent(extent, stored)));
     }
 }
 

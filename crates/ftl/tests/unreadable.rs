@@ -118,6 +118,34 @@ fn any_block_that_cannot_be_read_is_named() {
     });
     eprintln!("{outcome:?}");
     if cases >= CASES {
-        assert!(outcome.out_of_use > 40 && outcome.with_errors > 5 && outcome.refused > 0, "{outcome:?}");
+        assert!(outcome.out_of_use > 250 && outcome.with_errors > 5 && outcome.refused > 0, "{outcome:?}");
     }
+}
+
+/// A whole segment is more than the first block of one: where nothing else tells of it, it is not taken for free. (Seen to
+/// fail when what cannot be read behind the first block is.)
+#[test]
+fn any_segment_that_cannot_be_read_is_missed_or_not_needed() {
+    let (mut refused, mut opened, mut cases) = (0, 0, 0);
+    for_each_seed(CASES, |seed| {
+        cases += 1;
+        let (device, history) = flips::store(seed);
+        for segment in 1..BYTES / u64::from(SEGMENT_BYTES) {
+            let start = segment * u64::from(SEGMENT_BYTES);
+            let lost = std::iter::once(start..start + u64::from(SEGMENT_BYTES)).collect();
+            let device = unreadable(device.fork(segment), lost);
+            let Ok(ftl) = Ftl::open(device, Options::default()) else {
+                refused += 1;
+                continue;
+            };
+            opened += 1;
+            let read = |lba| {
+                let mut sector = [0; SECTOR];
+                ftl.read(Lba(lba), &mut sector).ok().map(|()| sector)
+            };
+            let found: Found = (0..SECTORS).map(read).collect();
+            assert_eq!(first_wrong(&found, &history.model), None, "segment {segment}");
+        }
+    });
+    assert!((refused > 0 && opened > 0) || cases < CASES, "{refused} refused, {opened} opened");
 }

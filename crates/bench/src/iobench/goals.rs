@@ -1,18 +1,26 @@
 //! What the ftl is meant to reach beside the bare device, measured in one call: rounds in which both
-//! take turns, and the ratio of each round. A goal is met when the interval in which the ratio lies with
+//! take short turns, and the ratio of each round. A goal is met when the interval in which the ratio lies with
 //! a confidence of 90% clears it ([`crate::Verdict`]).
 
-use std::{fmt::Write, sync::Arc};
+use std::{fmt::Write, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use lacuna_device::BlockDevice;
 use serde::Serialize;
 
-use super::{Config, Pattern, PatternReport, Skew, target, worker};
-use crate::verdict::{Bound, Estimate, Verdict, median};
+use super::{
+    Config, Pattern, PatternReport, Skew, target,
+    worker::{self, Measuring},
+};
+use crate::{
+    progress::Progress,
+    verdict::{Bound, Estimate, Verdict, median},
+};
 
 /// Rounds that are possible. One is for those who gather the rounds of several calls: it has no interval.
 pub const ROUNDS: std::ops::RangeInclusive<u64> = 1..=10;
+/// How long one works before the other does, or less. A disk's speed changes within seconds.
+const TURN: Duration = Duration::from_millis(500);
 
 /// What one side does.
 #[derive(Clone, Copy)]
@@ -124,16 +132,7 @@ pub fn run(
         wraps: true,
         ..config.clone()
     };
-    let on_ftl = |side: Side, round| {
-        let target = target::FtlTarget::format(Arc::clone(device), config.map_memory_bytes)?;
-        worker::run(&with(side, round), side.pattern, &target, capacity)
-            .with_context(|| device.name().to_owned())
-    };
-    let on_raw = |side: Side, round| {
-        let target = target::RawTarget::new(Arc::clone(raw));
-        worker::run(&with(side, round), side.pattern, &target, capacity)
-            .with_context(|| raw.name().to_owned())
-    };
+    let format = || target::FtlTarget::format(Arc::clone(device), config.map_memory_bytes);
     let mut all = Vec::new();
     // The last two goals look at the same runs.
     let [writes, reads, appends, bytes] = &GOALS;
@@ -141,7 +140,18 @@ pub fn run(
     for same in [&[writes][..], &[reads], &[appends, bytes]] {
         let mut pairs = Vec::new();
         for round in 0..rounds {
-            let (ftl, raw) = (on_ftl(same[0].ftl, round)?, on_raw(same[0].raw, round)?);
+            let Goal { name, ftl, raw: bare, .. } = same[0];
+            let line = || format!("round {} of {rounds}", round + 1);
+            let (ftl, raw) = Progress::new(*name, config.quiet, line).during(|| {
+                let quietly = |side| Config { quiet: true, ..with(side, round) };
+                let (ftl_config, raw_config) = (quietly(*ftl), quietly(*bare));
+                let (ftl_target, raw_target) = (format()?, target::RawTarget::new(Arc::clone(raw)));
+                let prepared = Measuring::prepare(&ftl_config, ftl.pattern, &ftl_target, capacity);
+                let on_ftl = prepared.with_context(|| device.name().to_owned())?;
+                let prepared = Measuring::prepare(&raw_config, bare.pattern, &raw_target, capacity);
+                let on_raw = prepared.with_context(|| raw.name().to_owned())?;
+                take_turns(config.seconds, on_ftl, on_raw)
+            })?;
             all.extend([ftl.clone(), raw.clone()]);
             pairs.push((ftl, raw));
         }
@@ -149,8 +159,27 @@ pub fn run(
             goals.push(goal.judge(&pairs)?);
         }
     }
-    all.push(on_ftl(Side { pattern: Pattern::Overwrite, ..writes.ftl }, 0)?);
+    let live = worker::run(&with(writes.ftl, 0), Pattern::Overwrite, &format()?, capacity);
+    all.push(live.with_context(|| device.name().to_owned())?);
     Ok((goals, all))
+}
+
+/// Measures both for so long each, [`TURN`] by turn: what the machine does meanwhile comes to both, and each follows
+/// upon the other as often as it goes before it.
+fn take_turns<'a>(
+    seconds: Duration,
+    mut ftl: Measuring<'a>,
+    mut raw: Measuring<'a>,
+) -> Result<(PatternReport, PatternReport)> {
+    let turns = seconds.div_duration_f64(TURN).ceil().max(1.0) as u32;
+    for turn in 0..turns {
+        let mut sides = [&mut ftl, &mut raw];
+        if turn % 2 == 1 {
+            sides.reverse();
+        }
+        sides.into_iter().try_for_each(|side| side.turn_and_rest(seconds / turns))?;
+    }
+    Ok((ftl.report(), raw.report()))
 }
 
 impl Goal {

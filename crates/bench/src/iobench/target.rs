@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{ops::AddAssign, sync::Arc};
 
 use anyhow::Result;
 use lacuna_device::BlockDevice;
@@ -33,6 +33,16 @@ impl Traffic {
             gc_bytes: self.gc_bytes - before.gc_bytes,
             checkpoint_bytes: self.checkpoint_bytes - before.checkpoint_bytes,
         }
+    }
+}
+
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, other: Traffic) {
+        self.written_bytes += other.written_bytes;
+        self.read_bytes += other.read_bytes;
+        self.log_bytes += other.log_bytes;
+        self.gc_bytes += other.gc_bytes;
+        self.checkpoint_bytes += other.checkpoint_bytes;
     }
 }
 

@@ -1,6 +1,7 @@
 //! The threads of one pattern.
 
 use std::{
+    ops::Range,
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -13,7 +14,11 @@ use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 use lacuna_device::AlignedBuf;
 
-use super::{Config, Pattern, PatternReport, Skew, report::Measured, target::Target};
+use super::{
+    Config, Pattern, PatternReport, Skew,
+    report::Measured,
+    target::{Target, Traffic},
+};
 use crate::{linkbench::Zipf, progress::Progress, random::Random, shuffle::Shuffle};
 
 /// Random bytes that writes take their data from.
@@ -22,6 +27,10 @@ const POOL_BYTES: usize = 8 << 20;
 const FILL_BYTES: u64 = 1 << 20;
 /// Capacities that are written before the measured part, to get to the steady state.
 const SETTLE_CAPACITIES: u64 = 1;
+/// A target that moved no byte for this long is at rest.
+const REST: Duration = Duration::from_millis(1);
+/// One that never rests is not waited for any longer.
+const REST_MAX: Duration = Duration::from_secs(1);
 
 /// When a phase ends.
 #[derive(Clone, Copy)]
@@ -37,38 +46,100 @@ pub(super) fn run(
     target: &dyn Target,
     capacity_bytes: u64,
 ) -> Result<PatternReport> {
-    let request_bytes = pattern.request_bytes(config.block_bytes);
-    let blocks = pattern.span_bytes(capacity_bytes, config.live_percent) / request_bytes;
-    if blocks < u64::from(config.threads) {
-        bail!("{capacity_bytes} bytes are too few for {} threads", config.threads);
-    }
-    let load = Load::new(config, pattern, target, blocks);
-    let title = format!("{} on {}", pattern.name(), target.name());
-    if pattern.is_filled() {
-        load.watch(&format!("{title}, fill"), || load.fill())?;
-    }
-    let capacity_requests = capacity_bytes.div_ceil(request_bytes);
-    if pattern == Pattern::Overwrite || (pattern == Pattern::RandomWrite && config.wraps) {
-        let settle = Until::Requests(SETTLE_CAPACITIES * capacity_requests);
-        load.watch(&format!("{title}, settle"), || load.phase(settle, 1))?;
-    }
+    let mut measuring = Measuring::prepare(config, pattern, target, capacity_bytes)?;
     let until = match pattern {
-        Pattern::Overwrite => Until::Requests(config.overwrite_capacities * capacity_requests),
+        Pattern::Overwrite => {
+            Until::Requests(config.overwrite_capacities * measuring.load.requests_of(capacity_bytes))
+        }
         _ => Until::Passed(config.seconds),
     };
-    let before = target.traffic();
-    let start = Instant::now();
-    let nanos = load.watch(&title, || load.phase(until, 2))?;
-    if !pattern.is_read() {
-        target.sync()?;
+    measuring.turn(until)?;
+    Ok(measuring.report())
+}
+
+/// A pattern on a target that was filled and settled for it. It is measured in as many turns as one likes: what is
+/// between them is in no figure.
+pub(super) struct Measuring<'a> {
+    load: Load<'a>,
+    capacity_bytes: u64,
+    workers: Vec<Worker>,
+    measured: Measured,
+}
+
+impl<'a> Measuring<'a> {
+    pub(super) fn prepare(
+        config: &'a Config,
+        pattern: Pattern,
+        target: &'a dyn Target,
+        capacity_bytes: u64,
+    ) -> Result<Measuring<'a>> {
+        let blocks = pattern.span_bytes(capacity_bytes, config.live_percent)
+            / pattern.request_bytes(config.block_bytes);
+        if blocks < u64::from(config.threads) {
+            bail!("{capacity_bytes} bytes are too few for {} threads", config.threads);
+        }
+        let load = Load::new(config, pattern, target, blocks);
+        if pattern.is_filled() {
+            load.watch("fill", || load.fill())?;
+        }
+        if pattern == Pattern::Overwrite || (pattern == Pattern::RandomWrite && config.wraps) {
+            let settle = Until::Requests(SETTLE_CAPACITIES * load.requests_of(capacity_bytes));
+            load.watch("settle", || load.phase(settle, &mut load.workers(1)))?;
+        }
+        let workers = load.workers(2);
+        let measured =
+            Measured { seconds: 0.0, requests: 0, traffic: Traffic::default(), nanos: Histogram::new(3)? };
+        Ok(Measuring { load, capacity_bytes, workers, measured })
     }
-    let measured = Measured {
-        seconds: start.elapsed().as_secs_f64(),
-        requests: nanos.len(),
-        traffic: target.traffic().since(before),
-        nanos,
-    };
-    Ok(PatternReport::new(config, pattern, target.name(), capacity_bytes, &measured))
+
+    /// Makes requests until then, and what they wrote durable.
+    fn turn(&mut self, until: Until) -> Result<()> {
+        let Measuring { load, workers, measured, .. } = self;
+        let before = load.target.traffic();
+        let start = Instant::now();
+        let nanos = load.watch("measured", || load.phase(until, workers))?;
+        if !load.pattern.is_read() {
+            load.target.sync()?;
+        }
+        measured.seconds += start.elapsed().as_secs_f64();
+        measured.requests += nanos.len();
+        measured.traffic += load.target.traffic().since(before);
+        measured.nanos.add(&nanos)?;
+        Ok(())
+    }
+
+    /// A turn of such a time, and the wait until the target has no more to do in the background, which counts.
+    pub(super) fn turn_and_rest(&mut self, time: Duration) -> Result<()> {
+        self.turn(Until::Passed(time))?;
+        let start = Instant::now();
+        let mut before = self.load.target.traffic();
+        let first = before;
+        while start.elapsed() < REST_MAX {
+            thread::sleep(REST);
+            let now = self.load.target.traffic();
+            if (now.written_bytes, now.read_bytes) == (before.written_bytes, before.read_bytes) {
+                break;
+            }
+            before = now;
+        }
+        self.measured.seconds += start.elapsed().as_secs_f64();
+        self.measured.traffic += before.since(first);
+        Ok(())
+    }
+
+    pub(super) fn report(&self) -> PatternReport {
+        let Load { config, pattern, target, .. } = &self.load;
+        PatternReport::new(config, *pattern, target.name(), self.capacity_bytes, &self.measured)
+    }
+}
+
+/// A thread's own, from turn to turn.
+struct Worker {
+    random: Random,
+    /// Blocks that are its own, for sequential patterns, and the next of them.
+    part: Range<u64>,
+    next: u64,
+    buf: AlignedBuf,
 }
 
 /// One pattern on one target.
@@ -100,9 +171,15 @@ impl<'a> Load<'a> {
         Load { config, pattern, target, request_bytes, blocks, zipf, scatter, pool, requests, failed }
     }
 
-    fn watch<T>(&self, title: &str, work: impl FnOnce() -> T) -> T {
+    /// Requests that make up so many bytes.
+    fn requests_of(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.request_bytes)
+    }
+
+    fn watch<T>(&self, what: &str, work: impl FnOnce() -> T) -> T {
+        let title = format!("{} on {}, {what}", self.pattern.name(), self.target.name());
         let line = || format!("{} requests", self.requests.load(Relaxed));
-        Progress::new(title.to_owned(), self.config.quiet, line).during(work)
+        Progress::new(title, self.config.quiet, line).during(work)
     }
 
     /// Some `len` random bytes, aligned for direct I/O.
@@ -125,18 +202,35 @@ impl<'a> Load<'a> {
         self.target.sync()
     }
 
-    /// Lets all threads make requests; their latencies.
-    fn phase(&self, until: Until, number: u64) -> Result<Histogram<u64>> {
+    /// As many as there are threads, with random numbers that no other `phase` has.
+    fn workers(&self, phase: u64) -> Vec<Worker> {
+        let threads = u64::from(self.config.threads);
+        (0..threads)
+            .map(|thread| {
+                // Each thread has a part of the span of its own for sequential patterns.
+                let part = self.blocks * thread / threads..self.blocks * (thread + 1) / threads;
+                Worker {
+                    random: Random::new(self.config.seed, 1000 * phase + thread + 10),
+                    next: part.start,
+                    part,
+                    buf: AlignedBuf::zeroed(self.request_bytes as usize),
+                }
+            })
+            .collect()
+    }
+
+    /// Lets all workers make requests; their latencies.
+    fn phase(&self, until: Until, workers: &mut [Worker]) -> Result<Histogram<u64>> {
         self.requests.store(0, Relaxed);
         let start = Instant::now();
         let merged = Mutex::new(Histogram::new(3)?);
         thread::scope(|scope| {
-            let threads: Vec<_> = (0..u64::from(self.config.threads))
-                .map(|thread| {
+            let threads: Vec<_> = workers
+                .iter_mut()
+                .map(|worker| {
                     let merged = &merged;
                     scope.spawn(move || -> Result<()> {
-                        let random = Random::new(self.config.seed, 1000 * number + thread + 10);
-                        let nanos = self.requests_of(thread, random, until, start);
+                        let nanos = self.work(worker, until, start);
                         let nanos = nanos.inspect_err(|_| self.failed.store(true, Relaxed))?;
                         merged.lock().expect("no panic while it is held").add(&nanos)?;
                         Ok(())
@@ -148,19 +242,9 @@ impl<'a> Load<'a> {
         Ok(merged.into_inner().expect("no panic while it was held"))
     }
 
-    fn requests_of(
-        &self,
-        thread: u64,
-        mut random: Random,
-        until: Until,
-        start: Instant,
-    ) -> Result<Histogram<u64>> {
+    fn work(&self, worker: &mut Worker, until: Until, start: Instant) -> Result<Histogram<u64>> {
+        let Worker { random, part, next, buf } = worker;
         let mut nanos = Histogram::new(3)?;
-        let mut buf = AlignedBuf::zeroed(self.request_bytes as usize);
-        // Each thread has a part of the span of its own for sequential patterns.
-        let threads = u64::from(self.config.threads);
-        let part = self.blocks * thread / threads..self.blocks * (thread + 1) / threads;
-        let mut next = part.start;
         let mut now = Instant::now();
         loop {
             let is_over = match until {
@@ -173,14 +257,14 @@ impl<'a> Load<'a> {
             }
             let block = match self.pattern {
                 Pattern::SequentialWrite | Pattern::SequentialRead | Pattern::AppendSync => {
-                    let block = next;
-                    next = if next + 1 == part.end { part.start } else { next + 1 };
+                    let block = *next;
+                    *next = if block + 1 == part.end { part.start } else { block + 1 };
                     block
                 }
-                _ => self.choose(&mut random),
+                _ => self.choose(random),
             };
             now = Instant::now();
-            self.request(block * self.request_bytes, &mut random, &mut buf)?;
+            self.request(block * self.request_bytes, random, buf)?;
             let done = Instant::now();
             nanos.record((done.duration_since(now).as_nanos() as u64).max(1))?;
             now = done;

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, thread::JoinHandle};
 use parking_lot::{Condvar, Mutex};
 
 use super::engine::{AbortOnPanic, Request};
-use crate::positional::PositionalFile;
+use crate::{positional::PositionalFile, run_promptly};
 
 /// Requests that are carried out at a time.
 const THREADS: usize = 8;
@@ -53,6 +53,7 @@ impl Threads {
 impl Inbox {
     fn serve(&self, file: &PositionalFile) {
         let _abort = AbortOnPanic;
+        run_promptly();
         while let Some(request) = self.next() {
             request.finish(file, 0);
         }

@@ -36,7 +36,7 @@ use rustix::{
 };
 
 use super::engine::{AbortOnPanic, Memory, Request};
-use crate::{AlignedBuf, positional::PositionalFile};
+use crate::{AlignedBuf, positional::PositionalFile, run_promptly};
 
 /// Entries of the ring.
 const ENTRIES: u32 = 128;
@@ -77,6 +77,7 @@ impl Uring {
             let (inbox, file) = (Arc::clone(&inbox), Arc::clone(file));
             // The kernel lets the thread that made a ring submit to it, and no other.
             std::thread::Builder::new().name("device-io".into()).spawn(move || {
+                run_promptly();
                 match Ring::new(inbox, file) {
                     Ok(ring) => {
                         let _ = ready.send(Ok(())); // who asked waits for it

@@ -354,21 +354,33 @@ impl Pool {
     /// The frame of a page; a new one comes latched exclusively.
     fn look_up(&self, space: &Space, id: PageId) -> (Arc<Frame>, Option<ToFill>) {
         let shard = self.shard(id);
-        let mut locked = shard.lock();
-        if let Some(frame) = locked.find(id, self.now()) {
-            return (frame, None);
-        }
-        let kept = locked.take_block(id);
-        self.bytes.fetch_sub(kept.as_ref().map_or(0, |block| block.len()), Ordering::Relaxed);
         let memory_bytes = space.memory_bytes();
-        let buffer = self.make_room(&mut locked, memory_bytes);
-        let buffer = buffer.filter(|b| b.len() == memory_bytes);
-        let buffer = buffer.unwrap_or_else(|| AlignedBuf::dense(memory_bytes));
-        let frame = Frame::new(space, id.page, buffer, self.now());
-        let guard = frame.clone().write();
-        locked.insert(frame.clone());
-        self.bytes.fetch_add(memory_bytes, Ordering::Relaxed);
-        (frame, Some((guard, kept)))
+        let mut made = None;
+        loop {
+            let mut locked = shard.lock();
+            if let Some(frame) = locked.find(id, self.now()) {
+                return (frame, None);
+            }
+            let kept = locked.take_block(id);
+            self.bytes.fetch_sub(kept.as_ref().map_or(0, |block| block.len()), Ordering::Relaxed);
+            let evicted = self.make_room(&mut locked, memory_bytes);
+            let evicted = evicted.filter(|buffer| buffer.len() == memory_bytes);
+            let Some(buffer) = evicted.or_else(|| made.take()) else {
+                if let Some(block) = kept {
+                    self.bytes.fetch_add(block.len(), Ordering::Relaxed);
+                    locked.keep_block(id, block);
+                }
+                drop(locked);
+                // It may be the first of a huge page, which is zeroed: nobody need wait for that.
+                made = Some(AlignedBuf::dense(memory_bytes));
+                continue;
+            };
+            let frame = Frame::new(space, id.page, buffer, self.now());
+            let guard = frame.clone().write();
+            locked.insert(frame.clone());
+            self.bytes.fetch_add(memory_bytes, Ordering::Relaxed);
+            return (frame, Some((guard, kept)));
+        }
     }
 
     /// The time that uses are noted by.

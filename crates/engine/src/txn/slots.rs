@@ -22,6 +22,7 @@ use super::active::{POISON_CHECK, deadline};
 use crate::{
     error::{Error, Result},
     ids::{PageNo, UndoPtr},
+    mutant::{Rule, is_broken},
     poison::Poison,
     undo::{SLOTS, UndoLog},
 };
@@ -162,7 +163,7 @@ impl Slots {
         let table = self.table.lock();
         let Some((_, slot)) = table.order.range(..moment).next() else { return Vec::new() };
         let logs = table.kept[slot].logs.iter().map(|(_, log)| *log);
-        logs.take_while(|log| log.moment < moment).collect()
+        logs.take_while(|log| log.moment < moment || is_broken(Rule::LaterLogsKept)).collect()
     }
 
     /// Whether there are any.

@@ -1,6 +1,6 @@
 //! The entries of all directories, and the orphans.
 
-use std::{mem, ops::Range};
+use std::ops::Range;
 
 use lacuna_device::SECTOR;
 use lacuna_ftl::{self as ftl, Lba, Progress};
@@ -18,10 +18,10 @@ use crate::{
 /// Mapped sectors that are looked for at a time.
 const LOOKS_AT_ONCE: usize = 1 << 16;
 
-/// Directories of which the first parts of the map are brought in together.
-const DIRECTORIES_AT_ONCE: usize = 1 << 10;
+/// Entries after which it is told how far the check has come.
+const TOLD_AFTER: u64 = 1 << 16;
 
-/// A sector as `visit_sectors` passes it.
+/// A sector as the ftl passes it.
 type Read<'a> = ftl::Result<&'a [u8; SECTOR]>;
 
 /// The buckets of a directory as they are stored.
@@ -54,7 +54,7 @@ impl Shared {
     }
 
     /// Reads the entries of all directories, also of damaged ones if a name tells of them; counts those of each
-    /// inode (invariant 1).
+    /// inode (invariant 1). Each is met once: what comes and goes waits, and collection does not matter (`sweep_sectors`).
     pub(super) fn check_names(
         &self,
         at_once: usize,
@@ -65,46 +65,33 @@ impl Shared {
         let mut directories: Vec<Ino> = seen.directories.iter().map(|directory| directory.ino).collect();
         let mut done = 0;
         let expected = seen.names_expected();
+        tell(Progress { what: "names", done, expected });
         while !directories.is_empty() {
-            let mut lbas = Vec::new();
-            for directories in directories.chunks(DIRECTORIES_AT_ONCE) {
-                let starts = directories.iter().map(|ino| ino.lba(0)..ino.lba(1));
-                // What cannot be read of the map is met below.
-                let _kept = self.ftl.bring_in(&starts.collect::<Vec<_>>());
-                for directory in directories {
-                    let mut rest = directory.region();
-                    while rest.start < rest.end {
-                        lbas.extend(self.next_sectors(&mut rest, at_once - lbas.len())?);
-                        if lbas.len() == at_once {
-                            tell(Progress { what: "names", done, expected });
-                            done += at_once as u64;
-                            self.check_buckets(&mem::take(&mut lbas), seen, report)?;
-                        }
-                    }
+            let region = |at: Lba| {
+                let next = directories.partition_point(|directory| directory.region().end <= at);
+                directories.get(next).map(|directory| directory.region())
+            };
+            let (mut found, mut outcome) = (Vec::new(), Ok(()));
+            let swept = self.ftl.sweep_sectors(region, at_once, |lba, bytes| {
+                let checked = self.check_bucket(lba, bytes, seen, &mut |message| found.push((lba, message)));
+                match checked {
+                    Err(error) if error.is_damage() => found.push((lba, error.to_string())),
+                    Err(error) => outcome = Err(error),
+                    Ok(()) => {}
                 }
-            }
-            tell(Progress { what: "names", done, expected });
-            self.check_buckets(&lbas, seen, report)?;
+                done += 1;
+                if done % TOLD_AFTER == 0 {
+                    tell(Progress { what: "names", done: done.min(expected), expected });
+                }
+            });
+            // They came as they lie on the device.
+            found.sort_by_key(|(lba, _)| *lba);
+            found.into_iter().for_each(|(_, message)| report.add(message));
+            swept?;
+            outcome?;
             directories = seen.take_damaged_directories();
         }
         Ok(())
-    }
-
-    /// Reads these buckets.
-    fn check_buckets(&self, lbas: &[Lba], seen: &mut SeenInodes, report: &mut Report) -> Result<()> {
-        let (mut found, mut outcome) = (Vec::new(), Ok(()));
-        self.ftl.visit_sectors(lbas, |lba, bytes| {
-            let checked = self.check_bucket(lba, bytes, seen, &mut |message| found.push((lba, message)));
-            match checked {
-                Err(error) if error.is_damage() => found.push((lba, error.to_string())),
-                Err(error) => outcome = Err(error),
-                Ok(()) => {}
-            }
-        })?;
-        // They came as they lie on the device.
-        found.sort_by_key(|(lba, _)| *lba);
-        found.into_iter().for_each(|(_, message)| report.add(message));
-        outcome
     }
 
     fn check_bucket(

@@ -315,8 +315,10 @@ fn it_finds_what_was_broken_and_nothing_else() {
 /// What the device has damaged is found alike, however much is read together with it.
 #[test]
 fn flipped_bits_are_found_alike() {
-    let mut hits = 0;
-    for_each_seed(60, |seed| {
+    const CASES: u64 = 60;
+    let (mut hits, mut cases) = (0, 0);
+    for_each_seed(CASES, |seed| {
+        cases += 1;
         let mut rng = SeededRng::new(seed);
         let world = World::new(seed);
         world.place.ftl().checkpoint().unwrap();
@@ -330,7 +332,7 @@ fn flipped_bits_are_found_alike() {
         }
         hits += found.len();
     });
-    assert!(hits > 60 || std::env::var("LACUNA_SEED").is_ok(), "hardly a flip hit anything");
+    assert!(hits > 60 || cases < CASES, "hardly a flip hit anything");
 }
 
 /// Whatever follows from a damaged directory is one finding: what is in it is there.

@@ -1,0 +1,77 @@
+//! Threads that others sleep for.
+//!
+//! A thread that carries out requests does little and then waits for the device. When it is woken on a machine whose
+//! processors all work, it stands behind whoever computes, for milliseconds; meanwhile the device has nothing to do, and
+//! soon those who compute wait as well. A thread that asks for short slices gets no larger share of a processor, but gets
+//! it at once when it wakes.
+//!
+//! See the kernel's documentation of its EEVDF scheduler: from Linux 6.12 on the `sched_runtime` that `sched_setattr`
+//! takes is the slice of an ordinary thread, and who wakes with a shorter one goes before who runs with a longer.
+
+#![allow(unsafe_code)] // Two system calls that no library wraps.
+
+use std::{io, mem::size_of};
+
+use libc::{SCHED_BATCH, SCHED_OTHER, SYS_sched_getattr, SYS_sched_setattr, sched_attr, syscall};
+
+/// The least that the kernel takes.
+const SLICE_NANOS: u64 = 100_000;
+
+/// Lets the calling thread, and threads that it starts from now on, run soon after they were woken. Priorities stay as
+/// they are. Does nothing where the system refuses it or is too old: then all is as it was, only later.
+pub fn run_promptly() {
+    let _ = ask_for(SLICE_NANOS); // a wish; nobody depends on it
+}
+
+fn ask_for(slice_nanos: u64) -> io::Result<()> {
+    let mut attributes = attributes()?;
+    // Others, such as real-time threads, mean something else by it.
+    if [SCHED_OTHER, SCHED_BATCH].map(|policy| policy as u32).contains(&attributes.sched_policy) {
+        attributes.sched_runtime = slice_nanos;
+        // SAFETY: the kernel reads `attributes.size` bytes of a structure of that size. 0 is this thread.
+        result_of(unsafe { syscall(SYS_sched_setattr, 0, &raw const attributes, 0) })?;
+    }
+    Ok(())
+}
+
+/// How this thread is scheduled.
+fn attributes() -> io::Result<sched_attr> {
+    // SAFETY: a structure of integers, for which zeros are valid.
+    let mut attributes: sched_attr = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes at most the given size, that of the structure. 0 is this thread.
+    result_of(unsafe { syscall(SYS_sched_getattr, 0, &raw mut attributes, size_of::<sched_attr>(), 0) })?;
+    Ok(attributes)
+}
+
+fn result_of(returned: libc::c_long) -> io::Result<()> {
+    if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(all(test, not(miri)))] // there is no scheduler to ask
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_and_those_it_starts_ask_for_short_slices_and_keep_their_priority() {
+        let before = attributes().unwrap();
+        let change = || {
+            run_promptly();
+            let started = thread::spawn(|| attributes().unwrap());
+            [attributes().unwrap(), started.join().unwrap()]
+        };
+        for after in thread::spawn(change).join().unwrap() {
+            assert_eq!((after.sched_policy, after.sched_nice), (before.sched_policy, before.sched_nice));
+            // Kernels before 6.12 know of no slices and tell none.
+            if before.sched_runtime != 0 {
+                assert_eq!(after.sched_runtime, SLICE_NANOS);
+            }
+        }
+        assert_eq!(
+            attributes().unwrap().sched_runtime,
+            before.sched_runtime,
+            "other threads stay as they are"
+        );
+    }
+}
