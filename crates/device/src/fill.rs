@@ -2,7 +2,8 @@
 //!
 //! Whoever gives out parts of a [`Blank`] splits it; each part goes to the thread that fills it, which
 //! turns it into a [`Filled`]. Those are read-only: they may be cloned, cut, and, where they touch, joined
-//! into what one request writes.
+//! into what one request writes. The memory goes back to its [`Home`] with the last of them, whoever has that:
+//! requests end in any order, and what they have written may be read a while yet.
 //!
 //! Invariants:
 //! 1. Each byte of a memory belongs to one blank at most, and then to nothing filled. Only who has the
@@ -15,38 +16,64 @@
 #![allow(unsafe_code)] // Disjoint parts of one allocation, written by several threads.
 
 use std::{
+    mem,
     ops::{Deref, Range},
     sync::Arc,
 };
 
 use crate::AlignedBuf;
 
+/// Where memory goes when nobody uses it any more.
+pub trait Home: Send + Sync {
+    /// Takes `memory` back. It is called wherever the last handle is dropped, so it must not wait for anything.
+    fn take_back(&self, memory: AlignedBuf);
+}
+
+/// What all handles of one memory share.
+struct Memory {
+    buf: AlignedBuf,
+    home: Option<Arc<dyn Home>>,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(home) = &self.home {
+            home.take_back(mem::replace(&mut self.buf, AlignedBuf::zeroed(0)));
+        }
+    }
+}
+
 /// Exclusive memory that was not filled yet.
 pub struct Blank {
-    memory: Arc<AlignedBuf>,
+    memory: Arc<Memory>,
     range: Range<usize>,
 }
 
 /// Shared memory that does not change any more.
 #[derive(Clone)]
 pub struct Filled {
-    memory: Arc<AlignedBuf>,
+    memory: Arc<Memory>,
     range: Range<usize>,
 }
 
 impl From<AlignedBuf> for Blank {
     fn from(buf: AlignedBuf) -> Blank {
-        Blank { range: 0..buf.len(), memory: Arc::new(buf) }
+        Blank { range: 0..buf.len(), memory: Arc::new(Memory { buf, home: None }) }
     }
 }
 
 impl From<AlignedBuf> for Filled {
     fn from(buf: AlignedBuf) -> Filled {
-        Filled { range: 0..buf.len(), memory: Arc::new(buf) }
+        Filled { range: 0..buf.len(), memory: Arc::new(Memory { buf, home: None }) }
     }
 }
 
 impl Blank {
+    /// All of `buf`, which goes to `home` in the end.
+    pub fn lent(buf: AlignedBuf, home: Arc<dyn Home>) -> Blank {
+        Blank { range: 0..buf.len(), memory: Arc::new(Memory { buf, home: Some(home) }) }
+    }
+
     /// Bytes that it has.
     pub fn len(&self) -> usize {
         self.range.len()
@@ -69,7 +96,7 @@ impl Blank {
     /// What becomes of it by `fill`, which sees whatever the memory held before.
     pub fn fill(self, fill: impl FnOnce(&mut [u8])) -> Filled {
         let Blank { memory, range } = self;
-        let start = memory.base().as_ptr().wrapping_add(range.start);
+        let start = memory.buf.base().as_ptr().wrapping_add(range.start);
         // SAFETY: the range lies in the allocation, which `memory` keeps. Its bytes are initialised, as
         // all of an `AlignedBuf` are. By invariant 1 no reference to any of them exists but this one.
         fill(unsafe { std::slice::from_raw_parts_mut(start, range.len()) });
@@ -91,18 +118,13 @@ impl Filled {
         assert!(touches, "joined what does not touch");
         self.range.end = next.range.end;
     }
-
-    /// The whole memory, if this was the last handle of it.
-    pub fn into_memory(self) -> Option<AlignedBuf> {
-        Arc::into_inner(self.memory)
-    }
 }
 
 impl Deref for Filled {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let start = self.memory.base().as_ptr().wrapping_add(self.range.start);
+        let start = self.memory.buf.base().as_ptr().wrapping_add(self.range.start);
         // SAFETY: the range lies in the allocation, which `memory` keeps, and is initialised. By
         // invariant 2 nobody writes to it as long as `self` lives.
         unsafe { std::slice::from_raw_parts(start, self.range.len()) }
@@ -117,6 +139,8 @@ impl std::fmt::Debug for Filled {
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+
     use super::*;
 
     #[test]
@@ -150,14 +174,32 @@ mod tests {
         });
     }
 
+    #[derive(Default)]
+    struct Shelf(Mutex<Vec<AlignedBuf>>);
+
+    impl Home for Shelf {
+        fn take_back(&self, memory: AlignedBuf) {
+            self.0.lock().push(memory);
+        }
+    }
+
     #[test]
-    fn memory_comes_back_with_the_last_handle() {
-        let mut blank = Blank::from(AlignedBuf::zeroed(8192));
+    fn memory_goes_home_with_the_last_handle() {
+        let shelf = Arc::new(Shelf::default());
+        let back = || shelf.0.lock().iter().map(|memory| memory.len()).collect::<Vec<_>>();
+        let mut blank = Blank::lent(AlignedBuf::zeroed(8192), shelf.clone());
         let first = blank.split_to(4096).fill(|bytes| bytes.fill(1));
-        assert!(first.clone().into_memory().is_none(), "a blank and a clone are left");
+        let again = first.clone();
+        drop(first);
         let second = blank.fill(|bytes| bytes.fill(2));
-        assert!(second.into_memory().is_none());
-        assert_eq!(first.into_memory().unwrap().len(), 8192);
+        drop(again);
+        assert_eq!(back(), []);
+        drop(second.slice(10..20));
+        assert_eq!(back(), [], "a handle is left");
+        std::thread::spawn(move || drop(second)).join().unwrap();
+        assert_eq!(back(), [8192]);
+        drop(Blank::lent(shelf.0.lock().pop().unwrap(), shelf.clone()));
+        assert_eq!(back(), [8192], "unused");
     }
 
     #[test]

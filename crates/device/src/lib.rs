@@ -44,7 +44,7 @@ pub use buf::AlignedBuf;
 pub use dense::DenseBytes;
 pub use dir::{DirOptions, DirPlace};
 pub use error::{Error, Result};
-pub use fill::{Blank, Filled};
+pub use fill::{Blank, Filled, Home};
 pub use mem::{MemDevice, MemPlace};
 pub use past_cache::copy_past_cache;
 pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint, check_file_name};

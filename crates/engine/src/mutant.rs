@@ -21,6 +21,8 @@ lacuna_device::breakable_rules! {
     HistoryPurged = "history-purged",
     /// The undo record of an edit leads back to the value before it.
     EditsLeadBack = "edits-lead-back",
+    /// A transaction is settled only when its end is in the log (flush::settled).
+    EndsLogged = "ends-logged",
     /// A leaf that was latched before is that of a key only if it has the key.
     LeafHasKey = "leaf-has-key",
 }

@@ -489,6 +489,19 @@ pub(crate) fn copy_tidied(page: &[u8], out: &mut [u8]) {
     copy.put_u32(GARBAGE, 0);
 }
 
+/// Makes the short records of a tidied leaf that are not deleted name no transaction less than `settled`.
+pub(crate) fn forget_writers(page: &mut [u8], settled: TxnId) {
+    if !Node::new(page).is_leaf() {
+        return;
+    }
+    for slot in 0..Node::new(page).count() {
+        let at = Node::new(page).cell_at(slot);
+        if page[at] == 0 && u48_at(page, at + CELL_TXN) < settled.0 {
+            page[at + CELL_TXN..at + LEAF_CELL_HEADER].fill(0);
+        }
+    }
+}
+
 /// Checks the invariants of a page that claims to be a node. The error says what is wrong.
 pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
     let node = Node::new(page);
@@ -612,6 +625,27 @@ mod tests {
         assert!(node.stamp(1, OVERFLOW, TxnId(7), UndoPtr(9)));
         assert!(!node.edit(1, TxnId(9), UndoPtr(3), &[]), "a reference");
         assert_eq!(node.view().leaf_cell(1).value, b"other");
+    }
+
+    #[test]
+    fn writers_are_forgotten_where_nobody_looks_for_them() {
+        let mut page = vec![0; 4096];
+        let mut node = NodeMut::init(&mut page, 0);
+        let mut reference = [0; 16];
+        (reference[0], reference[8]) = (2, 1);
+        for (slot, (txn, flags)) in [(7, 0), (8, 0), (7, DELETED), (7, OVERFLOW)].into_iter().enumerate() {
+            let mut cell = Vec::new();
+            let (txn, undo, key) = (TxnId(txn), UndoPtr(9), &[slot as u8][..]);
+            LeafCell { flags, txn, undo, key, value: &reference }.encode(&mut cell);
+            assert!(node.insert(slot, &cell));
+        }
+        forget_writers(&mut page, TxnId(8));
+        assert_eq!(validate(&page), Ok(()));
+        let cells = (0..4).map(|slot| Node::new(&page).leaf_cell(slot));
+        let named: Vec<_> = cells.map(|cell| (cell.txn.0, cell.undo.0)).collect();
+        assert_eq!(named, [(0, 0), (8, 9), (7, 9), (7, 9)]);
+        NodeMut::init(&mut page, 1);
+        forget_writers(&mut page, TxnId(8));
     }
 
     #[test]

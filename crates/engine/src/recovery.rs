@@ -286,13 +286,14 @@ fn bootstrap(core: &Core) -> Result<()> {
 
 fn finish_transactions(core: &Core, stats: &mut RecoveryStats) -> Result<()> {
     let (found, newest) = undo::survey(core)?;
-    core.txns.skip_past(newest);
     for (log, state) in &found {
         if *state == State::Active {
             core.txns.resume(log.txn());
         }
         core.txns.slots.take_this(log.slot());
     }
+    // Not before: what is less than all running ones counts as finished.
+    core.txns.skip_past(newest);
     for (log, state) in found {
         if state == State::Active {
             txn::roll_back(core, log, UndoPtr::NONE)?;

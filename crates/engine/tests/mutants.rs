@@ -26,6 +26,7 @@ const FLASH: &str = "crash::power_cuts_on_flash_lose_no_commit";
 const DIRECTORY: &str = "crash::power_cuts_on_a_directory_lose_no_commit";
 const DROPS: &str = "tables::power_cuts_during_a_drop_on_a_directory_leave_a_whole_table_or_none";
 const UNFINISHED: &str = "crash::pages_never_overtake_the_log";
+const FORGOTTEN: &str = "crash::images_name_writers_whose_end_may_be_lost";
 const SCHEDULES: &str = "snapshot::random_schedules_on_plain_pages";
 const TOO_OLD: &str = "snapshot::too_much_history_costs_the_oldest_snapshot";
 const SPLIT: &str = "leaves::a_record_that_moved_since_it_was_locked_is_written_where_it_is";
@@ -45,6 +46,7 @@ const RULES: &[(&str, &str)] = &[
     ("history-purged", FLASH),
     ("edits-lead-back", FLASH),
     ("edits-lead-back", SCHEDULES),
+    ("ends-logged", FORGOTTEN),
     ("row-before-file", DROPS),
     ("leaf-has-key", SPLIT),
 ];

@@ -1,7 +1,7 @@
 //! Write amplification of random 16 KiB overwrites on a store in memory, once it has settled: what is
 //! written to the device, checkpoints included, per byte of data.
 //!
-//!     cargo run --release -p lacuna-ftl --example amplification -- [PERCENT_LIVE] [MIB] [LOAD] [SEED]
+//!     cargo run --release -p lacuna-ftl --example amplification -- [PERCENT_LIVE] [MIB] [LOAD] [SEED] [SEGMENT_KIB]
 //!
 //! Live are PERCENT_LIVE of all segments. LOAD is the Zipf exponent of the pages' popularity, where 0 is uniform;
 //! or `hot`: nine of ten writes go to a tenth of the pages; or `moving`: that tenth moves on by a page every ten
@@ -140,9 +140,9 @@ impl Idle {
     }
 }
 
-fn run(percent: f64, bytes: u64, load: Load, seed: u64) -> Result<()> {
+fn run(percent: f64, bytes: u64, load: Load, seed: u64, segment_bytes: Option<u32>) -> Result<()> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(bytes));
-    Ftl::format(device.clone(), &FormatOptions::default())?;
+    Ftl::format(device.clone(), &FormatOptions { segment_bytes, ..FormatOptions::default() })?;
     // Without the thread: the same figures each time.
     let ftl = Ftl::open(device, Options { background: false, ..Options::default() })?;
     let pages = (bytes as f64 / 100.0 * percent) as u64 / PAGE as u64;
@@ -198,6 +198,7 @@ fn main() -> Result<()> {
     let bytes = (number(1024.0, arguments.next()) as u64) << 20;
     let load = arguments.next().map(|name| Load::parse(&name));
     let seed = number(1.0, arguments.next()).max(1.0) as u64;
+    let segment_bytes = arguments.next().map(|kib| number(0.0, Some(kib)) as u32 * 1024);
     let loads = load.map_or(vec![Load::Zipf(0.0), Load::Zipf(0.99)], |load| vec![load]);
-    loads.into_iter().try_for_each(|load| run(percent, bytes, load, seed))
+    loads.into_iter().try_for_each(|load| run(percent, bytes, load, seed, segment_bytes))
 }

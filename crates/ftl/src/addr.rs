@@ -24,6 +24,9 @@ pub(crate) struct SegNo(pub(crate) u32);
 /// Unit in which payload is packed, in bytes.
 pub(crate) const GRAIN: usize = 16;
 
+/// Payloads that are whole multiples of this many bytes are aligned to it if they are many.
+pub(crate) const BLOCK: usize = 4096;
+
 /// Writes are cut at multiples of this many sectors of the space.
 pub(crate) const CHUNK_SECTORS: u64 = 32;
 

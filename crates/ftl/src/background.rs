@@ -116,7 +116,7 @@ impl Store {
     }
 
     /// What a batch of `bytes` at `point` costs its writer, the batch being in the log.
-    pub(crate) fn owed(&self, log: &Log, point: AppendPoint, bytes: u64) -> Owed {
+    fn owed(&self, log: &Log, point: AppendPoint, bytes: u64) -> Owed {
         let missing = self.lacking(log);
         if missing == 0 {
             return Owed::NOTHING;
@@ -126,21 +126,25 @@ impl Store {
         Owed::new(bytes, lacking, (self.ahead(log) as u64 + 1) * segment_bytes)
     }
 
-    /// Sees to it that what was `owed` is moved, or near it. What is not paid is left to the next writer.
+    /// Notes what a batch of `bytes` at `point`, which is in the log, owes. Returns what is to be paid up to
+    /// ([`Store::pay`]), if that is not near yet.
+    pub(crate) fn owe(&self, log: &Log, point: AppendPoint, bytes: u64) -> Option<u64> {
+        let owed = self.owed(log, point, bytes);
+        if owed == Owed::NOTHING && self.options.background {
+            return None;
+        }
+        let debt = &self.background.debt;
+        // Changed only with `log` held.
+        let target = owed.target(debt.load(Ordering::Relaxed), log.counters.gc_bytes);
+        debt.store(target, Ordering::Relaxed);
+        let is_paid = throttle::is_paid(target, log.counters.gc_bytes);
+        (!is_paid || !self.options.background).then_some(target)
+    }
+
+    /// Sees to it that as much is moved as `target`, or near it. What is not paid is left to the next writer.
     /// The batch is accepted, so what fails here is not its error: whoever needs the room meets it, and a
     /// poisoned store tells every later call.
-    pub(crate) fn pay(&self, owed: Owed) {
-        if owed == Owed::NOTHING && self.options.background {
-            return;
-        }
-        let target = {
-            let log = self.log.lock();
-            let debt = &self.background.debt;
-            // Changed only with `log` held.
-            let target = owed.target(debt.load(Ordering::Relaxed), log.counters.gc_bytes);
-            debt.store(target, Ordering::Relaxed);
-            target
-        };
+    pub(crate) fn pay(&self, target: u64) {
         match self.options.background {
             true => self.wait_for_thread(target),
             false => self.work_off(target),
@@ -157,7 +161,7 @@ impl Store {
         let mut log = self.log.lock();
         let until = Instant::now() + WAIT_MAX;
         while self.owes(&log, target) && log.poison.is_none() && self.background.is_collecting() {
-            if self.io_done.wait_until(&mut log, until).timed_out() {
+            if self.moved.wait_until(&mut log, until).timed_out() {
                 break;
             }
         }
@@ -178,7 +182,7 @@ impl Store {
         if before == Activity::Collecting && activity != before {
             // Who has looked at it with this lock held waits by now.
             drop(self.log.lock());
-            self.io_done.notify_all();
+            self.moved.notify_all();
         }
     }
 

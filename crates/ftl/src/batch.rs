@@ -7,10 +7,10 @@ use lacuna_crc::crc32c;
 
 use crate::{
     Error, Lba, Op, Result, SECTOR, Seq,
-    addr::{CHUNK_BYTES, CHUNK_SECTORS, GRAIN, PhysAddr},
+    addr::{BLOCK, CHUNK_BYTES, CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},
     format::{
-        ENTRY_BYTES, Entry, EntryKind, FOOTER_BYTES, FOOTER_RECORD_BYTES, RECORD_HEADER_BYTES, RECORDS_START,
-        footer_entry_bytes,
+        Entry, EntryKind, FOOTER_BYTES, FOOTER_RECORD_BYTES_MAX, PACKED_ENTRY_BYTES_MAX, Packing,
+        RECORD_HEADER_BYTES, RECORDS_START, is_blocks,
     },
     mutant::{Rule, is_broken},
     space::Space,
@@ -60,7 +60,12 @@ impl<'a> Item<'a> {
 
     /// Whether the payload can be read without a neighbour's bytes when it is aligned.
     fn is_blocks(&self) -> bool {
-        !self.payload.is_empty() && self.payload.len().is_multiple_of(BLOCK)
+        is_blocks(self.payload.len())
+    }
+
+    /// Bytes that its entry takes in a record behind those that `packing` has seen.
+    fn entry_bytes(&self, packing: &mut Packing) -> usize {
+        packing.len(&self.entry(PhysAddr { segment: SegNo(0), grain: 0 }))
     }
 }
 
@@ -135,11 +140,11 @@ impl<'a> Batch<'a> {
         self.items.push(Item { kind: EntryKind::Trim, lba, sectors, payload: &[], crc: 0, birth: Seq(0) });
     }
 
-    /// Bytes that the batch takes in the log, footers included and alignment aside.
+    /// Bytes that the batch takes in the log at most, footers included and alignment aside.
     pub(crate) fn log_bytes(&self) -> u64 {
-        let record = (RECORD_HEADER_BYTES + FOOTER_RECORD_BYTES) as u64;
-        let entry = ENTRY_BYTES + footer_entry_bytes(EntryKind::Write);
-        record + self.items.len() as u64 * entry as u64 + self.payload_bytes
+        let record = (RECORD_HEADER_BYTES + FOOTER_RECORD_BYTES_MAX) as u64;
+        let entry = 2 * PACKED_ENTRY_BYTES_MAX as u64;
+        record + self.items.len() as u64 * entry + self.payload_bytes
     }
 
     /// The sectors that the batch changes, sorted and without overlap.
@@ -169,9 +174,7 @@ fn stored_bytes(chunk: &[u8]) -> usize {
 }
 
 /// Least payload of a part of a chunk.
-const PART_BYTES_MIN: usize = 4096;
-/// Payloads that are whole multiples of this many bytes are aligned if they are many.
-pub(crate) const BLOCK: usize = 4096;
+const PART_BYTES_MIN: usize = 1024;
 /// From so many aligned bytes in one record on, alignment to [`BLOCK`] costs little (at most 1/16).
 const BLOCK_ALIGNED_FROM: usize = 16 * BLOCK;
 
@@ -228,22 +231,23 @@ impl Room {
 /// ones, whose alignment would take half a percent of the room that collection works for.
 pub(crate) fn place(items: &[Item<'_>], room: Room) -> Option<Part> {
     let mut best = None;
-    let (mut blocks, mut packed, mut footer_bytes) = (0, 0, FOOTER_RECORD_BYTES);
+    let (mut blocks, mut packed, mut body_bytes) = (0, 0, 0);
+    let mut packing = Packing::default();
     for (index, item) in items.iter().enumerate() {
         if item.is_blocks() {
             blocks += item.payload.len();
         } else {
             packed += item.payload.len();
         }
-        footer_bytes += footer_entry_bytes(item.kind);
+        body_bytes += item.entry_bytes(&mut packing);
         let align = match blocks {
             0..BLOCK_ALIGNED_FROM => GRAIN,
             _ if item.kind == EntryKind::Relocate => GRAIN,
             _ => BLOCK,
         };
-        let payload = (room.at + RECORD_HEADER_BYTES + (index + 1) * ENTRY_BYTES).next_multiple_of(align);
+        let payload = (room.at + RECORD_HEADER_BYTES + body_bytes).next_multiple_of(align);
         let end = payload + blocks + packed;
-        if end > room.end(footer_bytes) {
+        if end > room.end(FOOTER_RECORD_BYTES_MAX + body_bytes) {
             break;
         }
         best = Some(Part { items: index + 1, payload, end });
@@ -294,7 +298,8 @@ pub(crate) fn segments_needed(items: &[Item<'_>], open: Option<Room>, space: Spa
 }
 
 // Beside the footer's block, which is at most 16 KiB.
-const _: () = assert!(RECORDS_START + CHUNK_BYTES + BLOCK + RECORD_HEADER_BYTES + ENTRY_BYTES < 32 << 10);
+const _: () =
+    assert!(RECORDS_START + CHUNK_BYTES + BLOCK + RECORD_HEADER_BYTES + PACKED_ENTRY_BYTES_MAX < 32 << 10);
 
 #[cfg(test)]
 mod tests {
@@ -358,7 +363,7 @@ mod tests {
         let data = vec![1; 4096];
         let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }]);
         let part = place(&batch.items, room(512)).unwrap();
-        assert_eq!(part, Part { items: 1, payload: 624, end: 624 + 4096 });
+        assert_eq!(part, Part { items: 1, payload: 592, end: 592 + 4096 });
     }
 
     #[test]
@@ -381,7 +386,7 @@ mod tests {
         ];
         let batch = prepare(&mixed);
         let part = place(&batch.items, room(512)).unwrap();
-        assert_eq!(part, Part { items: 3, payload: 704, end: 704 + 16384 + 2 * 5008 });
+        assert_eq!(part, Part { items: 3, payload: 608, end: 608 + 16384 + 2 * 5008 });
         assert_eq!(payload_order(&batch.items).collect::<Vec<_>>(), [1, 0, 2]);
     }
 
@@ -396,9 +401,10 @@ mod tests {
         assert!(place(&batch.items, room(48 << 10)).is_none());
     }
 
-    /// What `items` are cut into when there is room for so many bytes of payload, and one entry.
+    /// What `items` are cut into when there is room for so many bytes of payload, and the entry of a part.
     fn cut<'a>(items: &[Item<'a>], bytes: usize) -> Vec<Item<'a>> {
-        let end = (SPACE.segment_bytes - FOOTER_BYTES - FOOTER_RECORD_BYTES - 20) / 512 * 512;
+        const ENTRY_BYTES: usize = 10;
+        let end = (SPACE.segment_bytes - FOOTER_BYTES - FOOTER_RECORD_BYTES_MAX - ENTRY_BYTES) / 512 * 512;
         let room = room(end - bytes - RECORD_HEADER_BYTES - ENTRY_BYTES);
         let cut = cut_to_fit(items, room);
         let fit = place(&cut, room).map_or(0, |part| part.items);
@@ -410,14 +416,14 @@ mod tests {
     fn a_chunk_that_does_not_fit_is_cut_in_two() {
         let data: Vec<u8> = (0..2 * CHUNK_BYTES as u32).map(|at| (at * 31 / 7) as u8 | 1).collect();
         let batch = prepare(&[Op::Write { lba: Lba(64), data: &data }]);
-        for (room, sectors) in [(16383, 24), (12288, 24), (10000, 19), (4608, 9), (4096, 8)] {
+        for (room, sectors) in [(16368, 30), (12288, 24), (10000, 19), (1536, 3), (1024, 2)] {
             let items = cut(&batch.items, room);
             let ranges: Vec<_> = items.iter().map(Item::range).collect();
             assert_eq!(ranges, [64..64 + sectors, 64 + sectors..96, 96..128]);
             assert_eq!(items.iter().map(|item| item.payload).collect::<Vec<_>>().concat(), data);
             assert!(items.iter().all(|item| item.crc == crc32c(item.payload)));
         }
-        assert_eq!(cut(&batch.items, 4095), batch.items, "a part would be too small");
+        assert_eq!(cut(&batch.items, 1008), batch.items, "a part would be too small");
         let part = prepare(&[Op::Write { lba: Lba(64), data: &data[..CHUNK_BYTES - SECTOR] }]);
         assert_eq!(cut(&part.items, 10000), part.items, "it is not a whole chunk");
         let fitting = cut_to_fit(&batch.items, room(512));
@@ -435,21 +441,22 @@ mod tests {
             .map(|item| Item { kind: EntryKind::Relocate, birth: Seq(1), ..*item })
             .collect();
         let payload = |items| place(items, Room::new(space, 512, 0)).unwrap().payload;
-        assert_eq!((payload(&batch.items), payload(&moved)), (4096, 896));
+        assert_eq!((payload(&batch.items), payload(&moved)), (4096, 640));
     }
 
     #[test]
     fn records_leave_room_for_their_copies() {
         let data = vec![1; 1024];
         let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }, Op::Trim { lba: Lba(9), sectors: 9 }]);
-        let copies = FOOTER_RECORD_BYTES + 2 * 20;
+        // The entries take 8 and 3 bytes.
+        let copies = FOOTER_RECORD_BYTES_MAX + 11;
         let end = SPACE.segment_bytes - 512;
-        let exact = Room::new(SPACE, end - 1024 - 144, 512 - FOOTER_BYTES - copies);
+        let exact = Room::new(SPACE, end - 1024 - 80, 512 - FOOTER_BYTES - copies);
         let part = place(&batch.items, exact).unwrap();
         assert_eq!((part.items, part.end), (2, end));
         let less = Room { footer_bytes: exact.footer_bytes + 1, ..exact };
         assert_eq!(place(&batch.items, less).unwrap().items, 1, "the trim's copy takes another block");
-        let full = Room { footer_bytes: exact.footer_bytes + 21, ..exact };
+        let full = Room { footer_bytes: exact.footer_bytes + 4, ..exact };
         assert_eq!(place(&batch.items, full), None);
         assert_eq!(Room::new(SPACE, end, 512).bytes(), 0);
     }

@@ -14,13 +14,12 @@ use std::{
 };
 
 use lacuna_device::copy_past_cache;
-use zerocopy::IntoBytes;
 
 use crate::{
     Result,
-    addr::{PhysAddr, SegNo},
-    batch::{BLOCK, Item, payload_order},
-    format::{EntryRaw, RecordHeader, Salt},
+    addr::{BLOCK, PhysAddr, SegNo},
+    batch::{Item, payload_order},
+    format::{RecordHeader, Salt},
     log::Log,
     store::Store,
     sync::{Condvar, Mutex, MutexGuard, atomic::AtomicUsize},
@@ -40,6 +39,8 @@ pub(crate) struct Appended {
 /// Room for a record.
 pub(crate) struct RecordRoom {
     pub(crate) header: RecordHeader,
+    /// The entries, packed.
+    pub(crate) body: Vec<u8>,
     /// Those of the items that it has.
     pub(crate) items: Range<usize>,
     /// Where in the segment their payload begins.
@@ -61,12 +62,10 @@ impl Appended {
 }
 
 impl RecordRoom {
-    /// Puts the record of `items`, whose payload lies at `placed`, into its room. Calls `complete` with the offset
-    /// of each part that was the last one of its piece.
-    fn fill(self, salt: Salt, items: &[Item<'_>], placed: &[PhysAddr], mut complete: impl FnMut(usize)) {
-        let entries: Vec<EntryRaw> =
-            items.iter().zip(placed).map(|(item, phys)| item.entry(*phys).to_raw()).collect();
-        let sealed = self.header.seal(salt, entries.as_bytes());
+    /// Puts the record of `items` into its room. Calls `complete` with the offset of each part that was the last
+    /// one of its piece.
+    fn fill(self, salt: Salt, items: &[Item<'_>], mut complete: impl FnMut(usize)) {
+        let sealed = self.header.seal(salt, &self.body);
         let padding = self.payload - self.header.offset as usize - sealed.len();
         let payloads = payload_order(items).map(|index| items[index].payload);
         let mut sources = [&sealed[..], &[0; BLOCK][..padding]].into_iter().chain(payloads);
@@ -130,11 +129,11 @@ impl Store {
     /// # Errors
     /// When a write has failed; all room is filled nevertheless.
     pub(crate) fn fill(&self, items: &[Item<'_>], appended: Appended) -> Result<()> {
-        let Appended { placed, records, has_pending, salt } = appended;
+        let Appended { records, has_pending, salt, .. } = appended;
         let mut complete: Vec<(SegNo, usize)> = Vec::new();
         for record in records {
             let (range, segment) = (record.items.clone(), record.header.life.segment);
-            record.fill(salt, &items[range.clone()], &placed[range], |at| complete.push((segment, at)));
+            record.fill(salt, &items[range], |at| complete.push((segment, at)));
         }
         self.awaited.tell(&self.log);
         if complete.is_empty() && !has_pending {
@@ -142,6 +141,8 @@ impl Store {
         }
         let mut log = self.log.lock();
         complete.into_iter().for_each(|(segment, at)| log.filled(segment, at));
-        self.begin_writes(log)
+        let begun = self.begin_writes(log);
+        self.buffers.stock_one();
+        begun
     }
 }

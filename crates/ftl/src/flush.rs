@@ -21,7 +21,7 @@
 
 use std::{collections::VecDeque, slice, sync::Arc};
 
-use lacuna_device::{self as device, AlignedBuf, Filled};
+use lacuna_device::{self as device, AlignedBuf, Blank, Filled, Home};
 
 use crate::{
     Error, Result, Seq,
@@ -43,8 +43,8 @@ const IN_FLIGHT_MAX: usize = if cfg!(feature = "shuttle") { 2 } else { 32 };
 /// get a processor one after the other, and where all are busy that takes as long.
 const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
 
-/// Memory that is kept for later pieces.
-const IDLE_BYTES_MAX: usize = 8 << 20;
+/// Memory that is kept for later pieces: what comes back at once when many writes end together.
+const IDLE_BYTES_MAX: usize = 2 * IN_FLIGHT_BYTES_MAX;
 
 /// Flushes that are led at a time. More would make each smaller.
 const LED_MAX: usize = 2;
@@ -60,37 +60,48 @@ impl Buffers {
         Buffers { len: PIECE_BYTES_MAX.min(space.segment_bytes), idle: Mutex::default() }
     }
 
-    /// Makes memory for a batch of `bytes` beforehand, so that it is not made with the log locked.
+    /// Makes memory for a batch of `bytes` beforehand, so that it is not made with the log locked: that would take
+    /// longer than all else that is done there.
     pub(crate) fn stock(&self, bytes: usize) {
-        let pieces = bytes / self.len;
-        if pieces == 0 {
+        self.keep(bytes / self.len);
+    }
+
+    /// The same for the next who needs memory, however little.
+    pub(crate) fn stock_one(&self) {
+        self.keep(1);
+    }
+
+    fn keep(&self, count: usize) {
+        if count == 0 {
             return;
         }
-        let lacking = pieces.saturating_sub(self.idle.lock().len());
+        let lacking = count.saturating_sub(self.idle.lock().len());
         let mut made = Vec::new();
         while made.len() < lacking {
             made.extend(AlignedBuf::for_long_use(self.len));
         }
-        self.idle.lock().extend(made);
+        if lacking > 0 {
+            self.idle.lock().extend(made);
+        }
     }
 
-    pub(crate) fn take(&self) -> AlignedBuf {
+    pub(crate) fn take(self: &Arc<Self>) -> Blank {
         let idle = self.idle.lock().pop();
-        idle.unwrap_or_else(|| {
+        let memory = idle.unwrap_or_else(|| {
             let mut made = AlignedBuf::for_long_use(self.len);
             let taken = made.pop().expect("at least one");
             self.idle.lock().extend(made);
             taken
-        })
+        });
+        Blank::lent(memory, Arc::clone(self) as Arc<dyn Home>)
     }
+}
 
-    /// Takes the memory back, if nobody else has a part of it.
-    fn give_back(&self, bytes: Filled) {
-        if let Some(memory) = bytes.into_memory() {
-            let mut idle = self.idle.lock();
-            if idle.len() * self.len < IDLE_BYTES_MAX {
-                idle.push(memory);
-            }
+impl Home for Buffers {
+    fn take_back(&self, memory: AlignedBuf) {
+        let mut idle = self.idle.lock();
+        if idle.len() * self.len < IDLE_BYTES_MAX {
+            idle.push(memory);
         }
     }
 }
@@ -179,34 +190,33 @@ struct Ending {
     written: Arc<[AtomicU32]>,
     io_done: Arc<Condvar>,
     may_begin: Arc<Condvar>,
-    buffers: Arc<Buffers>,
+    moved: Arc<Condvar>,
 }
 
 impl Ending {
     /// `writes` have ended, all alike.
-    fn end(
-        &self,
-        writes: &[DeviceWrite],
-        outcome: device::Result<()>,
-        bytes: impl IntoIterator<Item = Filled>,
-    ) {
+    fn end(&self, writes: &[DeviceWrite], outcome: device::Result<()>) {
         let mut log = self.log.lock();
+        let has_moved = writes.iter().any(|write| !write.point.is_fresh());
+        let has_failed = outcome.is_err();
         match outcome {
-            Ok(()) => {
-                for write in writes {
-                    log.complete(write, &self.written);
-                    self.may_begin.notify_one();
-                }
-            }
-            Err(error) => {
-                log.fail(error, writes);
+            Ok(()) => writes.iter().for_each(|write| log.complete(write, &self.written)),
+            Err(error) => log.fail(error, writes),
+        }
+        // Whoever is woken wants the lock.
+        drop(log);
+        match has_failed {
+            true => {
                 self.may_begin.notify_all();
             }
+            false => writes.iter().for_each(|_| {
+                self.may_begin.notify_one();
+            }),
         }
         self.io_done.notify_all();
-        drop(log);
-        // The log has let go of what is on the device.
-        bytes.into_iter().for_each(|bytes| self.buffers.give_back(bytes));
+        if has_moved || has_failed {
+            self.moved.notify_all();
+        }
     }
 }
 
@@ -251,7 +261,7 @@ impl Store {
         let offset = self.device_offset(write.segment, write.piece.start);
         let bytes = write.piece.bytes.take().expect("handed out when it is filled");
         let ending = self.ending();
-        let done = Box::new(move |outcome, bytes| ending.end(slice::from_ref(&write), outcome, [bytes]));
+        let done = Box::new(move |outcome, _| ending.end(slice::from_ref(&write), outcome));
         self.device.submit_write(offset, bytes, done);
     }
 
@@ -263,7 +273,7 @@ impl Store {
         };
         let pieces: Vec<(u64, Filled)> = writes.iter_mut().map(take).collect();
         let outcome = self.device.write_many(&pieces);
-        self.ending().end(&writes, outcome, pieces.into_iter().map(|(_, bytes)| bytes));
+        self.ending().end(&writes, outcome);
     }
 
     fn ending(&self) -> Ending {
@@ -272,7 +282,7 @@ impl Store {
             written: Arc::clone(&self.written),
             io_done: Arc::clone(&self.io_done),
             may_begin: Arc::clone(&self.may_begin),
-            buffers: Arc::clone(&self.buffers),
+            moved: Arc::clone(&self.moved),
         }
     }
 
@@ -400,9 +410,18 @@ impl Store {
         log.fail(error, &[]);
         self.io_done.notify_all();
         self.may_begin.notify_all();
+        self.moved.notify_all();
         log.failure
             .take()
             .map_or_else(|| Error::Poisoned { device: self.device_name(), reason }, Error::Device)
+    }
+}
+
+#[cfg(test)]
+impl Buffers {
+    /// How many are idle.
+    pub(crate) fn idle(&self) -> usize {
+        self.idle.lock().len()
     }
 }
 

@@ -4,10 +4,12 @@
 //! Bytes from a device become a `*Raw` first, which promises nothing. Only `verify` makes the type
 //! of the same name without `Raw` out of it, and that one may be used.
 
+mod entries;
 mod footer;
 mod map;
+mod varint;
 
-use std::{mem::size_of, ops::Range};
+use std::mem::size_of;
 
 use lacuna_crc::{crc32c, crc32c_append};
 use zerocopy::{
@@ -17,17 +19,19 @@ use zerocopy::{
 
 use crate::{
     SECTOR,
-    addr::{CHUNK_SECTORS, GRAIN, Lba, PhysAddr, SegNo, Seq},
+    addr::{SegNo, Seq},
     mutant::{Rule, is_broken},
 };
 
+pub(crate) use entries::*;
 pub(crate) use footer::*;
 pub(crate) use map::*;
 
 /// The format that this code writes, and the newest that it reads.
 pub(crate) const VERSION: u32 = 1;
-/// Feature bits that this code knows and sets. Bit 0: epitaphs, and segments marked as out of use.
-pub(crate) const FEATURES: u64 = 1;
+/// Feature bits that this code knows and sets. Bit 0: epitaphs, and segments marked as out of use. Bit 1: packed
+/// entries and footers.
+pub(crate) const FEATURES: u64 = 3;
 /// Start of the two superblock slots on the device, in bytes.
 pub(crate) const SUPERBLOCK_SLOTS: [u64; 2] = [0, 32 << 10];
 /// Records of a segment start here; the segment header lies below.
@@ -369,6 +373,7 @@ pub(crate) const RECORD_HEADER_BYTES: usize = size_of::<RecordHeaderRaw>();
 const _: () = assert!(RECORD_HEADER_BYTES == 64);
 
 const FLAG_LAST_PART: u8 = 1;
+const FLAG_PACKED: u8 = 2;
 
 /// What a record's body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -408,6 +413,11 @@ impl RecordKind {
         let others = [RecordKind::Map, RecordKind::Epitaph].into_iter().chain(checkpoints);
         batches.into_iter().chain(others).find(|kind| kind.to_raw() == raw)
     }
+
+    /// Whether the body is entries.
+    fn has_entries(self) -> bool {
+        matches!(self, RecordKind::Batch | RecordKind::Relocation)
+    }
 }
 
 /// Which life of which segment a record belongs to.
@@ -424,6 +434,8 @@ pub(crate) struct RecordHeader {
     pub(crate) kind: RecordKind,
     /// No further part of this batch follows.
     pub(crate) last_part: bool,
+    /// The entries are packed; only those of batches and relocations are.
+    pub(crate) is_packed: bool,
     pub(crate) life: Life,
     /// The batch's number; of relocations the record's own, in a sequence of theirs; of epitaphs the relocation up
     /// to which all were durable; of other records of the map the last batch accepted.
@@ -452,6 +464,12 @@ impl RecordHeader {
         }
     }
 
+    fn flags(&self) -> u8 {
+        let last_part = if self.last_part { FLAG_LAST_PART } else { 0 };
+        let is_packed = if self.is_packed { FLAG_PACKED } else { 0 };
+        last_part | is_packed
+    }
+
     /// Header and body as written, sealed. `body` is `body_bytes` long.
     pub(crate) fn seal(&self, salt: Salt, body: &[u8]) -> Vec<u8> {
         assert_eq!(body.len(), self.body_bytes as usize, "body of another length than announced");
@@ -459,7 +477,7 @@ impl RecordHeader {
             magic: RECORD_MAGIC.into(),
             crc: 0.into(),
             kind: self.kind.to_raw(),
-            flags: if self.last_part { FLAG_LAST_PART } else { 0 },
+            flags: self.flags(),
             space: 0.into(),
             segment: self.life.segment.0.into(),
             generation: self.life.generation.into(),
@@ -515,12 +533,15 @@ impl RecordHeaderRaw {
         if seal(salt.0, bytes, 4) != self.crc.get() {
             return Err("record checksum does not match");
         }
-        if self.space.get() != 0 || self.flags & !FLAG_LAST_PART != 0 {
+        let kind = RecordKind::from_raw(self.kind).ok_or("unknown kind of record")?;
+        let flags = FLAG_LAST_PART | if kind.has_entries() { FLAG_PACKED } else { 0 };
+        if self.space.get() != 0 || self.flags & !flags != 0 {
             return Err("record of an unknown space or with unknown flags");
         }
         Ok(RecordHeader {
-            kind: RecordKind::from_raw(self.kind).ok_or("unknown kind of record")?,
+            kind,
             last_part: self.flags & FLAG_LAST_PART != 0,
+            is_packed: self.flags & FLAG_PACKED != 0,
             life,
             seq: Seq(self.seq.get()),
             flushed_seq: Seq(self.flushed_seq.get()),
@@ -530,139 +551,6 @@ impl RecordHeaderRaw {
             total_bytes: self.total_bytes.get(),
         })
     }
-}
-
-// ------------------------------------------------------------------------------------------- entries
-
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(crate) struct EntryRaw {
-    lba: U64,
-    sectors: U64,
-    birth: U64,
-    grain: U32,
-    crc: U32,
-    stored: U16,
-    kind: u8,
-    reserved: [u8; 5],
-}
-pub(crate) const ENTRY_BYTES: usize = size_of::<EntryRaw>();
-const _: () = assert!(ENTRY_BYTES == 40);
-
-/// What an entry of a record does to the space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EntryKind {
-    Write,
-    Trim,
-    /// A copy of what the batch `birth` wrote.
-    Relocate,
-}
-
-impl EntryKind {
-    fn to_raw(self) -> u8 {
-        match self {
-            EntryKind::Write => 1,
-            EntryKind::Trim => 2,
-            EntryKind::Relocate => 3,
-        }
-    }
-}
-
-/// One change in a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) kind: EntryKind,
-    pub(crate) lba: Lba,
-    pub(crate) sectors: u64,
-    /// The batch that wrote a relocated extent; 0 otherwise.
-    pub(crate) birth: Seq,
-    /// Payload; offset 0 for a trim.
-    pub(crate) phys: PhysAddr,
-    /// Payload bytes; the rest of the sectors is zeros.
-    pub(crate) stored: u16,
-    /// CRC32C of the payload.
-    pub(crate) crc: u32,
-}
-
-impl Entry {
-    /// Its sectors.
-    pub(crate) fn range(&self) -> Range<u64> {
-        self.lba.0..self.lba.0 + self.sectors
-    }
-
-    pub(crate) fn to_raw(self) -> EntryRaw {
-        EntryRaw {
-            lba: self.lba.0.into(),
-            sectors: self.sectors.into(),
-            birth: self.birth.0.into(),
-            grain: self.phys.grain.into(),
-            crc: self.crc.into(),
-            stored: self.stored.into(),
-            kind: self.kind.to_raw(),
-            reserved: [0; 5],
-        }
-    }
-}
-
-impl EntryRaw {
-    /// Checks the entry of a record that was verified itself.
-    pub(crate) fn verify(&self, record: &RecordHeader) -> Result<Entry, Flaw> {
-        let kind = match (self.kind, record.kind) {
-            (1, RecordKind::Batch) => EntryKind::Write,
-            (2, RecordKind::Batch) => EntryKind::Trim,
-            (3, RecordKind::Relocation) => EntryKind::Relocate,
-            _ => return Err("entry of a kind that the record cannot hold"),
-        };
-        let entry = Entry {
-            kind,
-            lba: Lba(self.lba.get()),
-            sectors: self.sectors.get(),
-            birth: Seq(self.birth.get()),
-            phys: PhysAddr { segment: record.life.segment, grain: self.grain.get() },
-            stored: self.stored.get(),
-            crc: self.crc.get(),
-        };
-        if self.reserved != [0; 5] || (kind == EntryKind::Relocate) != (entry.birth.0 != 0) {
-            return Err("reserved bytes are not zero");
-        }
-        if entry.sectors == 0 || entry.lba.0.checked_add(entry.sectors).is_none() {
-            return Err("entry outside the space");
-        }
-        if kind == EntryKind::Trim {
-            return if entry.stored == 0 && entry.phys.grain == 0 {
-                Ok(entry)
-            } else {
-                Err("trim with payload")
-            };
-        }
-        let start = u64::from(entry.phys.grain) * GRAIN as u64;
-        let record_start = u64::from(record.offset);
-        if start < record_start + (RECORD_HEADER_BYTES + record.body_bytes as usize) as u64
-            || start + u64::from(entry.stored) > record_start + u64::from(record.total_bytes)
-        {
-            return Err("payload outside its record");
-        }
-        check_chunk(entry.lba, entry.sectors, entry.stored)?;
-        // What is moved are extents, and these have payload in each of their sectors.
-        if kind == EntryKind::Relocate && usize::from(entry.stored).div_ceil(SECTOR) as u64 != entry.sectors {
-            return Err("relocation of sectors without payload");
-        }
-        Ok(entry)
-    }
-}
-
-/// Whether sectors and stored bytes can be those of a chunk at `lba`.
-fn check_chunk(lba: Lba, sectors: u64, stored: u16) -> Result<(), Flaw> {
-    if lba.0 % CHUNK_SECTORS + sectors > CHUNK_SECTORS {
-        return Err("chunk crosses a chunk boundary");
-    }
-    if stored == 0
-        || !usize::from(stored).is_multiple_of(GRAIN)
-        || usize::from(stored) > sectors as usize * SECTOR
-    {
-        return Err("bad stored length");
-    }
-    Ok(())
 }
 
 // --------------------------------------------------------------------------------------------- root

@@ -6,12 +6,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::{
     addr::SegNo,
     format::{
-        FOOTER_BYTES, FooterRaw, Life, Live, MAP_INDEX_BYTES, MapIndexRaw, RECORD_HEADER_BYTES,
+        FOOTER_BYTES, FooterRaw, Life, Live, MAP_INDEX_BYTES, MapIndexRaw, RECORD_HEADER_BYTES, RecordHeader,
         RecordHeaderRaw, Root, SEGMENT_LIVE_BYTES, Salt, SegmentHeaderRaw, SegmentLiveRaw, Slot,
-        SuperblockRaw, seal,
+        SuperblockRaw, pack, seal,
     },
     map::Leaf,
-    scan::Record,
 };
 
 const UUID: [u8; 16] = [0; 16];
@@ -37,7 +36,8 @@ pub fn superblock(bytes: &[u8]) {
 
 /// The header of a segment; and a footer, given a valid place and length.
 pub fn segment_header(bytes: &[u8]) {
-    footer(bytes);
+    footer(bytes, b"LFOT");
+    footer(bytes, b"LFOP");
     let Ok((raw, _)) = SegmentHeaderRaw::read_from_prefix(bytes) else { return };
     let (salt, segment) = (Salt::of(&UUID), SegNo(1));
     let _ = raw.verify(salt, segment);
@@ -46,7 +46,7 @@ pub fn segment_header(bytes: &[u8]) {
     }
 }
 
-fn footer(bytes: &[u8]) {
+fn footer(bytes: &[u8], magic: &[u8; 4]) {
     let Some(body_bytes) = bytes.len().checked_sub(FOOTER_BYTES).filter(|len| *len < SEGMENT_BYTES / 2)
     else {
         return;
@@ -57,19 +57,19 @@ fn footer(bytes: &[u8]) {
     let mut put = |at: usize, field: &[u8]| {
         bytes[body_bytes + at..body_bytes + at + field.len()].copy_from_slice(field);
     };
-    put(0, b"LFOT");
     put(8, &life.segment.0.to_le_bytes());
     put(12, &(body_bytes as u32).to_le_bytes());
     put(16, &life.generation.to_le_bytes());
     put(24, &life.epoch.to_le_bytes());
     put(36, &[0; 28]);
+    put(0, magic);
     let crc = seal(crc32c(&UUID), &bytes, body_bytes + 4);
     bytes[body_bytes + 4..body_bytes + 8].copy_from_slice(&crc.to_le_bytes());
     let (_, raw) = FooterRaw::read_from_suffix(&bytes).expect("longer than a footer");
     assert_eq!(raw.body_bytes(life, SEGMENT_BYTES), Some(body_bytes));
     let Ok(records) = raw.verify(salt, life, &bytes) else { return };
     for (header, body) in records {
-        let _ = Record { header, body }.entries();
+        entries(header, &body);
     }
 }
 
@@ -96,7 +96,17 @@ pub fn record(bytes: &[u8]) {
     assert_eq!(raw.claimed_life(), Some(life));
     let Some(sealed) = raw.sealed_bytes(life, OFFSET, SEGMENT_BYTES) else { return };
     let Ok(header) = raw.verify(salt, life, &bytes[..sealed]) else { return };
-    let _ = Record { header, body: body.to_vec() }.entries();
+    entries(header, body);
+}
+
+/// Entries that parse come back the same when they are packed.
+fn entries(header: RecordHeader, body: &[u8]) {
+    let Ok(entries) = header.entries(body) else { return };
+    let body = pack(entries.iter().copied());
+    let header = RecordHeader { is_packed: true, body_bytes: body.len() as u32, ..header };
+    if !entries.is_empty() {
+        assert_eq!(header.entries(&body), Ok(entries));
+    }
 }
 
 /// The body of a checkpoint's record: a root, an index of leaves, counters of segments.

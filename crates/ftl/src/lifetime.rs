@@ -5,9 +5,12 @@
 //! is the hottest.
 //!
 //! - Each segment remembers what interval is *expected* of its data: batches from one write of a sector to the
-//!   next (SepBIT, Wang et al., FAST 2022, sorts by that of the last write). It is the mean over what came into it.
-//! - A batch is expected to live as long as the segment says in which the old version lies, and a little as long
-//!   as that did live: a single interval tells little, but what is written again and again comes to its own.
+//!   next (SepBIT, Wang et al., FAST 2022, sorts by that of the last write), and how many intervals that was learnt
+//!   from. Both are means over what came into it.
+//! - A batch is expected to live as long as the mean of all intervals so far, those that the segment says in which
+//!   the old version lies, and the one that now ends. So the first interval says nearly all about data of which
+//!   nothing was known, and a single one says little of what is written again and again. No more than
+//!   [`SEEN_MAX`] count, so that data that changes its ways comes to its own after some intervals.
 //! - A moved extent is expected to live as long as its segment says, but no less than it has lived already.
 //!
 //! Intervals are measured in *turnovers*, the time in which as much is written as is live, so that the
@@ -23,7 +26,9 @@
 //! | each rate known, 12 classes of twice the length each | 1.54 |
 //! | each rate known, these 7 classes | 1.58 |
 //! | these classes, a memory of all intervals of each page | 1.62 |
-//! | as here | 1.66 |
+//! | as here | 1.64 |
+//! | as here, but the last interval always counts a fifth | 1.66 |
+//! | as here, but ages count as if they were means of logarithms | 1.66 |
 //!
 //! Entries, headers and checkpoints come on top.
 
@@ -34,21 +39,30 @@ pub(crate) const COLDEST: u8 = CLASSES_MAX as u8 - 1;
 
 /// Ends of the classes' intervals in turnovers; those of the coldest have none.
 const ENDS: [f32; CLASSES_MAX - 1] = [0.01, 0.03, 0.09, 0.27, 0.81, 2.43];
-/// How much the last interval counts beside those that the segment remembers.
-const LAST_COUNTS: f32 = 0.2;
-/// Where overwrites come at random, the mean interval is so much longer than the mean of logarithms says: e to the
-/// power of Euler's constant.
-const OF_MEAN_LOG: f32 = 1.781;
+/// Intervals that count at most.
+const SEEN_MAX: f32 = 7.0;
+/// What is expected of data of which nothing is known counts as so much of an interval.
+const SEEN_OF_UNKNOWN: f32 = 0.3;
+/// What the class of a segment says counts as so many.
+const SEEN_OF_CLASS: f32 = 3.0;
+/// Where overwrites come at random, the logarithm of the mean interval is so much more than the mean of logarithms:
+/// Euler's constant.
+const EULER: f32 = 0.577;
 /// Weight of a batch in the mean size: about so many of the last ones count.
 const MEAN_OVER: f64 = 1024.0;
 
-/// An expected interval: logarithm of turnovers.
+/// An expected interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Expected(f32);
+pub(crate) struct Expected {
+    /// Mean logarithm of turnovers.
+    log: f32,
+    /// Over so many intervals.
+    seen: f32,
+}
 
 impl Expected {
-    /// Of what is not known to replace anything.
-    pub(crate) const UNKNOWN: Expected = Expected(0.0);
+    /// Of what is not known to replace anything: about a turnover.
+    pub(crate) const UNKNOWN: Expected = Expected { log: -EULER, seen: SEEN_OF_UNKNOWN };
 
     /// Of a segment of which only the class is known.
     fn of(class: u8) -> Expected {
@@ -56,26 +70,29 @@ impl Expected {
         let start = class
             .checked_sub(1)
             .map_or(first, |colder| ENDS.get(usize::from(colder)).copied().unwrap_or(last));
-        Expected((start * 1.5 / OF_MEAN_LOG).ln())
+        Expected { log: (start * 1.5).ln() - EULER, seen: SEEN_OF_CLASS }
     }
 }
 
 /// Mean of what is expected of several pieces of data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MeanExpected {
-    sum: f32,
+    log: f32,
+    seen: f32,
     weight: f32,
 }
 
 impl MeanExpected {
     pub(crate) fn note(&mut self, expected: Expected, weight: usize) {
-        self.sum += expected.0 * weight as f32;
+        self.log += expected.log * weight as f32;
+        self.seen += expected.seen * weight as f32;
         self.weight += weight as f32;
     }
 
     /// None of nothing.
     pub(crate) fn get(&self) -> Option<Expected> {
-        (self.weight > 0.0).then(|| Expected(self.sum / self.weight))
+        let MeanExpected { log, seen, weight } = *self;
+        (weight > 0.0).then(|| Expected { log: log / weight, seen: seen / weight })
     }
 
     /// The mean, or else what the class says.
@@ -100,7 +117,7 @@ impl Classes {
 
     /// The class of what is expected to be overwritten so.
     pub(crate) fn class(&self, expected: Expected) -> u8 {
-        let turnovers = expected.0.exp() * OF_MEAN_LOG;
+        let turnovers = (expected.log + EULER).exp();
         let longer = ENDS.iter().filter(|end| turnovers >= **end).count();
         // Fewer classes leave out the hottest.
         (longer as u8).saturating_sub(COLDEST - self.coldest)
@@ -112,12 +129,14 @@ impl Classes {
 
     /// What is expected after an overwrite, `interval` batches after the last one, of what was expected `before`.
     pub(crate) fn overwritten(&self, before: Expected, interval: u64) -> Expected {
-        Expected(before.0 * (1.0 - LAST_COUNTS) + self.log(interval) * LAST_COUNTS)
+        let seen = before.seen.min(SEEN_MAX - 1.0);
+        Expected { log: (before.log * seen + self.log(interval)) / (seen + 1.0), seen: seen + 1.0 }
     }
 
     /// What is expected of what was written `age` batches ago and is moved.
     pub(crate) fn moved(&self, before: Expected, age: u64) -> Expected {
-        Expected(before.0.max(self.log(age)))
+        // A mean interval is no less than the age, not a mean of logarithms.
+        Expected { log: before.log.max(self.log(age) - EULER), ..before }
     }
 }
 
@@ -146,40 +165,43 @@ impl MeanBatch {
 mod tests {
     use super::*;
 
-    /// What lives so many thousandths of a turnover, for certain.
-    fn expected(thousandths: u64) -> Expected {
-        Expected((thousandths as f32 / 1000.0 / OF_MEAN_LOG).ln())
+    /// What lives so many thousandths of a turnover, as `seen` intervals told.
+    fn told(thousandths: u64, seen: f32) -> Expected {
+        Expected { log: (thousandths as f32 / 1000.0).ln() - EULER, seen }
     }
 
     #[test]
     fn intervals_have_classes() {
         let classes = Classes::new(7, 1000);
         let of = [1, 9, 11, 29, 31, 89, 91, 269, 271, 809, 811, 2429, 2431, u64::MAX]
-            .map(|interval| classes.class(expected(interval)));
+            .map(|interval| classes.class(told(interval, 1.0)));
         assert_eq!(of, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]);
         let two = Classes::new(2, 1000);
-        assert_eq!([0, 2429, 2431].map(|interval| two.class(expected(interval))), [0, 0, 1]);
-        assert_eq!(Classes::new(1, 1000).class(expected(0)), 0);
+        assert_eq!([0, 2429, 2431].map(|interval| two.class(told(interval, 1.0))), [0, 0, 1]);
+        assert_eq!(Classes::new(1, 1000).class(told(0, 1.0)), 0);
         assert!([0, 1, 3, 5, 6].iter().all(|class| classes.class(Expected::of(*class)) == *class));
+        assert_eq!(classes.class(Expected::UNKNOWN), 5);
     }
 
     #[test]
-    fn a_single_interval_tells_little_and_many_all() {
+    fn a_single_interval_tells_most_of_what_is_unknown_and_little_of_the_rest() {
         let classes = Classes::new(7, 1000);
-        let mut expected = expected(1000);
-        let mut seen = Vec::new();
-        for _ in 0..30 {
+        let after_one = |before| classes.class(classes.overwritten(before, 2));
+        assert_eq!(after_one(Expected::UNKNOWN), 1);
+        assert_eq!([0.5, 1.0, 3.0, 7.0, 100.0].map(|seen| after_one(told(1000, seen))), [1, 2, 3, 4, 4]);
+        let (mut expected, mut seen) = (told(1000, 100.0), Vec::new());
+        for _ in 0..60 {
             expected = classes.overwritten(expected, 2);
             seen.push(classes.class(expected));
         }
-        assert_eq!((seen[0], seen[1], seen[29]), (4, 3, 0));
+        assert_eq!((seen[0], seen[59]), (4, 0), "what changes its ways comes to its own");
         assert!(seen.is_sorted_by(|before, after| before >= after));
     }
 
     #[test]
     fn moving_never_makes_hotter() {
         let classes = Classes::new(7, 1000);
-        let class = |before, age| classes.class(classes.moved(expected(before), age));
+        let class = |before, age| classes.class(classes.moved(told(before, 1.0), age));
         assert_eq!([5, 50, 150, 3000].map(|before| class(before, 0)), [0, 2, 3, 6]);
         assert_eq!([5, 50, 500, 3000].map(|before| class(before, 100)), [3, 3, 4, 6]);
     }
@@ -189,10 +211,10 @@ mod tests {
         let mut mean = MeanExpected::default();
         assert_eq!(mean.get(), None);
         // The last bits of a logarithm are not the same everywhere, nor twice under Miri.
-        assert!((mean.or_of(3).0 - Expected::of(3).0).abs() < 1e-5);
-        mean.note(Expected(-3.0), 3);
-        mean.note(Expected(1.0), 1);
-        assert_eq!(mean.or_of(3), Expected(-2.0));
+        assert!((mean.or_of(3).log - Expected::of(3).log).abs() < 1e-5);
+        mean.note(Expected { log: -3.0, seen: 1.0 }, 3);
+        mean.note(Expected { log: 1.0, seen: 5.0 }, 1);
+        assert_eq!(mean.or_of(3), Expected { log: -2.0, seen: 2.0 });
     }
 
     #[test]

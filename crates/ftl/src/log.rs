@@ -26,8 +26,8 @@ use crate::{
     copies::{Appended, RecordRoom},
     flush::{Buffers, Flushes},
     format::{
-        ENTRY_BYTES, EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader,
-        RecordKind, Salt, SegmentHeader, SegmentKind,
+        EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader, RecordKind,
+        Salt, SegmentHeader, SegmentKind, pack,
     },
     lifetime::{CLASSES_MAX, COLDEST, Classes, Expected, MeanBatch, MeanExpected},
     reuse::Coverage,
@@ -80,6 +80,10 @@ pub(crate) enum AppendPoint {
     /// Moved extents of one class.
     Gc(u8),
 }
+
+/// A gap before a footer of so many bytes at most is filled, so that the footer and what lies before it are one write.
+/// Whole chunks are cut to leave no more.
+const FILLED_GAP_BYTES_MAX: usize = 8 << 10;
 
 const APPEND_POINTS: usize = 1 + 2 * CLASSES_MAX;
 const _: () = assert!(APPEND_POINTS <= POSITIONS);
@@ -490,18 +494,21 @@ impl Log {
             if is_move {
                 self.last_move = self.last_move.next();
             }
+            // Where the payload lies is not in there.
+            let body = pack(now.iter().map(|item| item.entry(PhysAddr { segment, grain: 0 })));
             let header = RecordHeader {
                 kind,
                 last_part: rest.is_empty() || is_move,
+                is_packed: true,
                 life: self.life(segment),
                 seq: if is_move { self.last_move } else { self.last_seq },
                 flushed_seq: if is_move { self.flushed_move } else { self.flushed_seq },
                 part: if is_move { 0 } else { part },
                 offset,
-                body_bytes: (now.len() * ENTRY_BYTES) as u32,
+                body_bytes: body.len() as u32,
                 total_bytes: found.end as u32 - offset,
             };
-            self.append_record(point, header, now, found.payload, &mut appended);
+            self.append_record(point, (header, body), now, found.payload, &mut appended);
             part += 1;
         }
         appended.has_pending = self.has_pending();
@@ -511,7 +518,7 @@ impl Log {
     fn append_record(
         &mut self,
         point: AppendPoint,
-        header: RecordHeader,
+        (header, body): (RecordHeader, Vec<u8>),
         items: &[Item<'_>],
         payload: usize,
         appended: &mut Appended,
@@ -529,13 +536,12 @@ impl Log {
         }
         let end = (header.offset + header.total_bytes) as usize;
         assert_eq!(offset, end, "payload does not end where it was placed");
-        let entries = items.iter().zip(placed).map(|(item, phys)| item.entry(*phys));
-        self.footers[point.index()].note(&header, entries);
+        self.footers[point.index()].note(&header, &body);
         let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
         let mut parts = Vec::with_capacity(1);
         let len = header.total_bytes as usize;
         self.tails.of(segment).reserve(len, &mut pieces, |part| parts.push(part));
-        appended.records.push(RecordRoom { header, items: first..first + items.len(), payload, parts });
+        appended.records.push(RecordRoom { header, body, items: first..first + items.len(), payload, parts });
         self.bytes_since_checkpoint += u64::from(header.total_bytes);
         let frozen = pieces.frozen;
         self.queue(segment, point, frozen);
@@ -547,9 +553,11 @@ impl Log {
             let footer = std::mem::take(&mut self.footers[point.index()]).seal(self.salt, self.life(segment));
             let tail = self.tails.of(segment);
             let mut pieces = Pieces::new(&self.buffers, self.outstanding_bytes);
-            tail.pad_and_freeze(&mut pieces);
             let start = self.space.segment_bytes - footer.len();
-            tail.skip_to(start / self.space.block_bytes * self.space.block_bytes);
+            if start - tail.append_offset() > FILLED_GAP_BYTES_MAX {
+                tail.pad_and_freeze(&mut pieces);
+                tail.skip_to(start / self.space.block_bytes * self.space.block_bytes);
+            }
             tail.append_zeros(start, &mut pieces);
             tail.append(&footer, &mut pieces);
             tail.pad_and_freeze(&mut pieces);
@@ -685,5 +693,31 @@ impl Log {
             self.failure = Some(error);
         }
         self.flushes.wake_all();
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use super::*;
+    use crate::{Lba, Op, Stream, test_store};
+
+    /// Writes until a segment is sealed; into how many pieces it was cut.
+    fn pieces_of_a_segment(page_bytes: usize) -> u64 {
+        let store = test_store::store(64 << 20, Some(1 << 20));
+        let data = vec![7; page_bytes];
+        let before = store.device.stats().writes;
+        for page in 0.. {
+            if store.log.lock().in_state(State::Sealed).next().is_some() {
+                return store.device.stats().writes - before;
+            }
+            store.write_batch(&[Op::Write { lba: Lba(page * 32), data: &data }], Stream::Data).unwrap();
+        }
+        unreachable!("a segment is full some time")
+    }
+
+    #[test]
+    fn a_footer_is_written_with_what_lies_before_it() {
+        assert_eq!(pieces_of_a_segment(16 << 10), 4, "pieces of 256 KiB");
+        assert_eq!(pieces_of_a_segment(15 << 10), 5, "a gap of 12 KiB is left");
     }
 }

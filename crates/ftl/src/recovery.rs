@@ -123,6 +123,7 @@ fn assemble(
         written: (0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect(),
         io_done: Arc::default(),
         may_begin: Arc::default(),
+        moved: Arc::default(),
         awaited: Awaited::default(),
         buffers,
         background: Background::default(),

@@ -20,8 +20,8 @@ use crate::{
     Error, Result,
     addr::{GRAIN, SegNo},
     format::{
-        ENTRY_BYTES, Entry, EntryRaw, FOOTER_BYTES, Flaw, FooterRaw, Life, Marks, RECORD_HEADER_BYTES,
-        RECORDS_START, RecordHeader, RecordHeaderRaw, Salt, SegmentHeader, SegmentHeaderRaw,
+        Entry, FOOTER_BYTES, Flaw, FooterRaw, Life, Marks, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader,
+        RecordHeaderRaw, Salt, SegmentHeader, SegmentHeaderRaw,
     },
     space::Space,
 };
@@ -131,12 +131,7 @@ pub(crate) struct Record {
 impl Record {
     /// The entries of a batch or relocation record.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, Flaw> {
-        if !self.body.len().is_multiple_of(ENTRY_BYTES) {
-            return Err("body is not whole entries");
-        }
-        let raws = self.body.chunks_exact(ENTRY_BYTES);
-        raws.map(|bytes| EntryRaw::read_from_bytes(bytes).expect("chunk of that size").verify(&self.header))
-            .collect()
+        self.header.entries(&self.body)
     }
 }
 

@@ -18,9 +18,9 @@
 use crate::{
     addr::{CHUNK_BYTES, GRAIN},
     format::{
-        ENTRY_BYTES, FOOTER_BYTES, FOOTER_ENTRY_BYTES_MAX, FOOTER_RECORD_BYTES, LEAF_BYTES_MAX,
-        LEAF_HEADER_BYTES, LEAF_PADDING, MAP_INDEX_BYTES, RECORD_HEADER_BYTES, RECORDS_START, ROW_BYTES_MAX,
-        Root, SEGMENT_LIVE_BYTES,
+        FOOTER_BYTES, FOOTER_RECORD_BYTES_MAX, LEAF_BYTES_MAX, LEAF_HEADER_BYTES, LEAF_PADDING,
+        MAP_INDEX_BYTES, PACKED_ENTRY_BYTES_MAX, RECORD_HEADER_BYTES, RECORDS_START, ROW_BYTES_MAX, Root,
+        SEGMENT_LIVE_BYTES,
     },
     lifetime::CLASSES_MAX,
     map::{LEAF_WEIGHT, Live},
@@ -37,8 +37,8 @@ pub(crate) const MAP_RECORD_BYTES: usize = 256 << 10;
 const LEAF_EXTRA_BYTES: usize = LEAF_HEADER_BYTES + LEAF_PADDING + GRAIN + MAP_INDEX_BYTES;
 /// What an extent costs in a checkpoint at most.
 pub(crate) const MAP_EXTENT_BYTES: usize = ROW_BYTES_MAX + LEAF_EXTRA_BYTES.div_ceil(LEAF_WEIGHT as usize);
-/// What an extent takes in the log beside its bytes once it is moved: in the record, and in the footer.
-const MOVED_ENTRY_BYTES: usize = ENTRY_BYTES + FOOTER_ENTRY_BYTES_MAX;
+/// What an extent takes in the log at most beside its bytes once it is moved: in the record, and in the footer.
+const MOVED_ENTRY_BYTES: usize = 2 * PACKED_ENTRY_BYTES_MAX;
 /// What an extent costs besides its bytes: when it is moved, and two checkpoints'.
 pub(crate) const EXTENT_BYTES: u64 = (MOVED_ENTRY_BYTES + 2 * MAP_EXTENT_BYTES) as u64 + 8;
 
@@ -65,7 +65,7 @@ impl Space {
     /// cut when the next chunk does not fit, and its start may be aligned to 4 KiB. The footer starts
     /// on a block; the entries' copies in it count as part of them.
     pub(crate) fn usable_bytes(&self) -> usize {
-        let records = 2 * (RECORD_HEADER_BYTES + FOOTER_RECORD_BYTES);
+        let records = 2 * (RECORD_HEADER_BYTES + FOOTER_RECORD_BYTES_MAX);
         let cut = CHUNK_BYTES + MOVED_ENTRY_BYTES + 4096;
         self.segment_bytes - RECORDS_START - records - cut - FOOTER_BYTES - self.block_bytes
     }

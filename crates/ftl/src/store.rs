@@ -66,6 +66,8 @@ pub(crate) struct Store {
     pub(crate) io_done: Arc<Condvar>,
     /// Another write may be begun; see `flush`.
     pub(crate) may_begin: Arc<Condvar>,
+    /// Collection has moved something, or does something else now; with `log`.
+    pub(crate) moved: Arc<Condvar>,
     /// Readers of what is being filled.
     pub(crate) awaited: Awaited,
     pub(crate) buffers: Arc<Buffers>,
@@ -359,7 +361,7 @@ impl Ftl {
         self.store.bring_in(ranges)
     }
 
-    /// Largest batch that this store takes, in bytes: payload and 60 bytes per chunk or trim.
+    /// Largest batch that this store takes, in bytes: payload and 56 bytes per chunk or trim.
     pub fn batch_bytes_max(&self) -> u64 {
         self.store.space.batch_bytes_max()
     }

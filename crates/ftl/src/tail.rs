@@ -50,14 +50,14 @@ pub(crate) struct Piece {
 
 /// Where pieces come from while something is appended, and those that are frozen by it.
 pub(crate) struct Pieces<'a> {
-    buffers: &'a Buffers,
+    buffers: &'a Arc<Buffers>,
     is_device_busy: bool,
     pub(crate) frozen: Vec<Piece>,
 }
 
 impl<'a> Pieces<'a> {
     /// None yet, made in `buffers` while `outstanding_bytes` are not on the device.
-    pub(crate) fn new(buffers: &'a Buffers, outstanding_bytes: usize) -> Pieces<'a> {
+    pub(crate) fn new(buffers: &'a Arc<Buffers>, outstanding_bytes: usize) -> Pieces<'a> {
         Pieces { buffers, is_device_busy: outstanding_bytes >= PIECE_BYTES_MAX, frozen: Vec::new() }
     }
 }
@@ -210,7 +210,7 @@ impl Tail {
     /// Reserves at most `len` of the next bytes, up to where a piece may end.
     fn reserve_part(&mut self, len: usize, pieces: &mut Pieces<'_>) -> Reserved {
         assert!(self.end + len <= self.segment_bytes, "append beyond the segment");
-        let blank = self.blank.get_or_insert_with(|| pieces.buffers.take().into());
+        let blank = self.blank.get_or_insert_with(|| pieces.buffers.take());
         let behind = (blank.len() - 1) / PIECE_BYTES * PIECE_BYTES;
         let taken = blank.split_to(len.min(blank.len() - behind));
         let (is_end, is_used_up) = (blank.len() == behind, blank.is_empty());
@@ -390,13 +390,13 @@ mod tests {
     use super::*;
     use crate::space::Space;
 
-    fn buffers(segment_bytes: u32) -> Buffers {
-        Buffers::new(Space {
+    fn buffers(segment_bytes: u32) -> Arc<Buffers> {
+        Arc::new(Buffers::new(Space {
             segments: 4,
             segment_bytes: segment_bytes as usize,
             block_bytes: 4096,
             reserve_percent: 7,
-        })
+        }))
     }
 
     /// Reserves, fills, freezes and completes at random; memory and "device" together always read as the
@@ -473,6 +473,22 @@ mod tests {
         assert_eq!(lengths(PIECE_BYTES_MAX, 300 << 10), [], "more may come");
         assert_eq!(lengths(PIECE_BYTES_MAX - 1, 124 << 10), [512], "up to the end of its memory");
         assert_eq!(lengths(PIECE_BYTES_MAX, 2048 << 10), [1024, 1024]);
+    }
+
+    #[test]
+    fn memory_is_used_again_in_whatever_order_its_writes_end() {
+        for order in [[0, 1], [1, 0]] {
+            let (mut tail, buffers) = (Tail::new(512 << 10, 4096), buffers(512 << 10));
+            let mut pieces = Pieces::new(&buffers, 0);
+            tail.append(&vec![1; 512 << 10], &mut pieces);
+            assert_eq!((pieces.frozen.len(), buffers.idle()), (2, 3), "one of four is in use");
+            let mut frozen = pieces.frozen.into_iter().map(Some).collect::<Vec<_>>();
+            for piece in order {
+                assert_eq!(buffers.idle(), 3);
+                tail.complete(frozen[piece].take().unwrap().start);
+            }
+            assert_eq!(buffers.idle(), 4);
+        }
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl Store {
                 let (seq, appended) = self.apply(&mut log, &mut map, point, &batch, &items);
                 log.note_expected(point, expected, items.len());
                 let is_due = self.is_due(&log) || self.is_write_back_due(&map, DIRTY_SHARE);
-                break (seq, items, appended, is_due, self.owed(&log, point, batch.log_bytes()));
+                break (seq, items, appended, is_due, self.owe(&log, point, batch.log_bytes()));
             }
             drop((map, log));
             self.make_room(|log, map| self.missing_segments(log, map, point, &batch.items))?;
@@ -80,7 +80,9 @@ impl Store {
         if is_due {
             self.background.kick();
         }
-        self.pay(owed);
+        if let Some(target) = owed {
+            self.pay(target);
+        }
         Ok(Some(seq))
     }
 

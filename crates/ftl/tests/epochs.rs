@@ -10,6 +10,8 @@ use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Ftl, Lba, Op, SECTOR, Stream};
 
 const BYTES: usize = 4 << 20;
+/// Payload that fills a sector together with its record's header and entry.
+const STORED: usize = SECTOR - 80;
 
 fn image(device: &dyn BlockDevice) -> Vec<u8> {
     let mut bytes = vec![0; BYTES];
@@ -20,14 +22,14 @@ fn image(device: &dyn BlockDevice) -> Vec<u8> {
 /// A batch whose record takes exactly one sector of the log.
 fn write(ftl: &Ftl, lba: u64, stream: Stream) {
     let mut data = [lba as u8; SECTOR];
-    data[400..].fill(0);
+    data[STORED..].fill(0);
     ftl.write_batch(&[Op::Write { lba: Lba(lba), data: &data }], stream).unwrap();
 }
 
 /// The segment that holds the only copy of what [`write`] wrote at `lba`, and the sector in it.
 fn find(image: &[u8], lba: u64) -> (usize, usize) {
     let at = image.chunks(SECTOR).position(|sector| {
-        sector.starts_with(b"LREC") && sector[SECTOR - 400..].iter().all(|byte| *byte == lba as u8)
+        sector.starts_with(b"LREC") && sector[SECTOR - STORED..].iter().all(|byte| *byte == lba as u8)
     });
     let at = at.expect("a record of one sector") * SECTOR;
     (at / SEGMENT_BYTES as usize, at % SEGMENT_BYTES as usize / SECTOR)

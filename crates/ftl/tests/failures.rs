@@ -172,8 +172,8 @@ fn damage_below_the_flush_mark_is_reported_and_not_taken_for_a_cut() {
     write(&ftl, 8, &noise(2, 4096)).unwrap();
     ftl.flush().unwrap();
     drop(ftl);
-    // A record's header takes 64 bytes, its one entry 40.
-    let header = find(&*shared, &first[..512]) - 104;
+    // A record's header takes 64 bytes, its one entry 9, and the payload starts on the next grain.
+    let header = find(&*shared, &first[..512]) - 80;
     device.flip_bit(header + 20, 1);
     match Ftl::open(shared.clone(), Options::default()) {
         Err(Error::Corrupt { what, .. }) => assert!(what.contains("log"), "{what}"),

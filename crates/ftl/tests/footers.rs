@@ -153,7 +153,7 @@ fn footers(device: &dyn BlockDevice) -> Vec<Range<u64>> {
     let mut last = AlignedBuf::zeroed(512);
     let mut is_footer = |end: &u64| {
         device.read_at(end - 512, &mut last).unwrap();
-        &last[448..452] == b"LFOT"
+        &last[448..452] == b"LFOP"
     };
     (2..=64).map(|number| number << 20).filter(&mut is_footer).map(|end| end - 512..end).collect()
 }
@@ -196,6 +196,11 @@ fn damage_to_a_durable_footer_is_told_from_a_cut() {
 #[test]
 fn records_that_a_cut_took_from_between_others_are_no_damage() {
     const TRIMMED: u64 = 0x5ca1_ab1e_0000;
+    // A trim at so many sectors, times two, in seven bits each: as docs/FORMAT.md says.
+    const NUMBER: u64 = 2 * TRIMMED;
+    let byte = |index: u32| (NUMBER >> (7 * index)) as u8 & 0x7f | if index < 6 { 0x80 } else { 0 };
+    let entry: Vec<u8> = [2].into_iter().chain((0..7).map(byte)).collect();
+    assert_eq!(NUMBER.next_power_of_two().ilog2(), 48, "seven bytes");
     for stored in (512..1536).step_by(16) {
         let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(4 << 20));
         format(&device);
@@ -214,7 +219,7 @@ fn records_that_a_cut_took_from_between_others_are_no_damage() {
         let mut block = AlignedBuf::zeroed(512);
         let mut holds_it = |at: &u64| {
             device.read_at(*at, &mut block).unwrap();
-            block.windows(8).any(|bytes| bytes == TRIMMED.to_le_bytes())
+            block.windows(8).any(|bytes| bytes == entry)
         };
         let taken = (0..4 << 20).step_by(512).find(&mut holds_it).expect("the batch is in the log");
         device.write_at(taken, &[0; 512]).unwrap();
@@ -294,7 +299,7 @@ fn a_damaged_footer_is_found_and_does_no_harm() {
             let trailer = (segment + 1) * u64::from(SEGMENT_BYTES) - 64;
             let mut block = AlignedBuf::zeroed(512);
             shared.read_at(trailer + 64 - 512, &mut block).unwrap();
-            if &block[448..452] == b"LFOT" {
+            if &block[448..452] == b"LFOP" {
                 let back = if seed % 2 == 0 { 0 } else { rng.below(64) };
                 device.flip_bit(trailer + rng.below(36) - back, rng.below(8) as u8);
                 footers += 1;

@@ -15,7 +15,7 @@ const THREADS: u64 = 4;
 /// Sectors of each thread's own region.
 const REGION: u64 = 1000;
 
-/// Writes, reads and flushes in the region of `thread`; returns what it should hold.
+/// Writes, reads, flushes and takes checkpoints in the region of `thread`; returns what it should hold.
 fn work(ftl: &Ftl, thread: u64, seed: u64) -> Vec<u8> {
     let mut rng = SeededRng::new(seed * 100 + thread);
     let base = thread * REGION;
@@ -35,6 +35,7 @@ fn work(ftl: &Ftl, thread: u64, seed: u64) -> Vec<u8> {
                 ftl.write_batch(&[Op::Trim { lba: Lba(base + lba), sectors: len }], Stream::Data).unwrap();
                 model[place].fill(0);
             }
+            7 if rng.chance(10) => ftl.checkpoint().unwrap(),
             7 => ftl.flush().unwrap(),
             _ => {
                 let mut buf = vec![0; place.len()];

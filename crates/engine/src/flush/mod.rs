@@ -27,6 +27,7 @@
 mod doublewrite;
 mod rewrite;
 mod room;
+mod settled;
 mod stats;
 mod write;
 
@@ -66,6 +67,7 @@ use crate::{
 };
 use doublewrite::DoublewriteFile;
 use room::Room;
+use settled::Settled;
 use stats::{Cause, Counters};
 
 /// Pages in a job, at most.
@@ -92,6 +94,7 @@ pub(crate) struct Flush {
     checkpointing: Mutex<()>,
     is_running: AtomicBool,
     room: Room,
+    settled: Settled,
     pub(crate) counters: Counters,
 }
 
@@ -184,6 +187,7 @@ impl Flush {
             checkpointing: Mutex::new(()),
             is_running: AtomicBool::new(false),
             room: Room::new(options, place_bytes),
+            settled: Settled::default(),
             counters: Counters::default(),
         })
     }

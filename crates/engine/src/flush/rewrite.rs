@@ -64,7 +64,7 @@ impl Writer {
         }
         // An image on its way was perhaps made before the table was altered. While the page is latched no
         // other can set out, so without one the device stands still here.
-        Ok(page.frame.is_in_flight() || self.would_change(&page, space)?)
+        Ok(page.frame.is_in_flight() || self.would_change(core, &page, space)?)
     }
 }
 

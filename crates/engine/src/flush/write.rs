@@ -9,7 +9,7 @@ use super::{Due, JOB_PAGES, stats::Cause};
 use crate::{
     core::Core,
     error::{Error, Result},
-    ids::{Lsn, PageNo},
+    ids::{Lsn, PageNo, TxnId},
     mutant::{Rule, is_broken},
     node,
     ops::{self, PageKind},
@@ -32,6 +32,8 @@ pub(super) struct Writer {
     copy: AlignedBuf,
     /// Images, each on a sector.
     images: AlignedBuf,
+    /// Compressed images name no lesser transaction (`settled`).
+    settled: TxnId,
 }
 
 impl Default for Writer {
@@ -40,6 +42,7 @@ impl Default for Writer {
             encoder: Encoder::new(),
             copy: AlignedBuf::zeroed(PAGE_BYTES_MAX),
             images: AlignedBuf::zeroed(BATCH_BYTES + PAGE_BYTES_MAX),
+            settled: TxnId::NONE,
         }
     }
 }
@@ -82,6 +85,7 @@ impl Writer {
         let mut images = Vec::with_capacity(due.frames.len());
         let mut used = 0;
         let mut newest = Lsn(0);
+        self.settled = core.settled();
         for frame in &due.frames {
             // Pages of a table that is gone are never written.
             let Some(space) = core.spaces.get(frame.id.table).and_then(|space| space.flush()) else {
@@ -148,7 +152,10 @@ impl Writer {
     /// Makes an image of the copied page at `start` of the buffer; returns its length in whole sectors, and
     /// whether it is not compressed.
     fn encode(&mut self, space: &Space, codec: Codec, start: usize) -> (usize, bool) {
-        let copy = &self.copy[..space.page_bytes];
+        let copy = &mut self.copy[..space.page_bytes];
+        if codec.algorithm != Algorithm::None && ops::kind(copy) == Some(PageKind::Node) {
+            node::forget_writers(copy, self.settled);
+        }
         let out = &mut self.images[start..start + space.page_bytes];
         let encoded = self.encoder.encode(copy, codec, SECTOR, out);
         let bytes = encoded.image_bytes.next_multiple_of(SECTOR);
@@ -157,7 +164,8 @@ impl Writer {
 
     /// Whether the image of a page without changes would come out other than it is on the device. Nobody
     /// writes it meanwhile.
-    pub(super) fn would_change(&mut self, page: &ReadGuard, space: &Space) -> Result<bool> {
+    pub(super) fn would_change(&mut self, core: &Core, page: &ReadGuard, space: &Space) -> Result<bool> {
+        self.settled = core.settled();
         copy_tidied(page, &mut self.copy[..space.page_bytes]);
         let on_disk = page.frame.disk_bytes.load(Ordering::Relaxed) as usize;
         let (bytes, _) = self.encode(space, space.codec(on_disk), 0);

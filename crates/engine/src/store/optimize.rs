@@ -45,6 +45,8 @@ impl Store {
         // Pages that are made from now on are written as the settings ask anyway.
         let pages = Allocator::latch(core, &space)?.used();
         let mut progress = OptimizeProgress { pages, ..OptimizeProgress::default() };
+        // So that the next call finds no more to forget than this one.
+        core.settle()?;
         while progress.done < pages {
             core.throttle()?;
             let end = pages.min(progress.done + Rewrite::PAGES_MAX * core.options.flush_threads as u64);

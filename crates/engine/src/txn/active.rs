@@ -165,6 +165,13 @@ impl Txns {
         self.running.lock().views.oldest().is_none_or(|view| view.sees(txn))
     }
 
+    /// Whatever has a lesser number is finished, and all views see it. Only grows.
+    pub(crate) fn seen_by_all(&self) -> TxnId {
+        let numbers = self.running.lock();
+        let oldest = numbers.running.keys().next().map_or(numbers.next, |id| id.0);
+        TxnId(numbers.views.oldest().map_or(oldest, |view| oldest.min(view.oldest())))
+    }
+
     /// The transaction of that number, if it runs.
     pub(crate) fn get(&self, id: TxnId) -> Option<Arc<Running>> {
         if id.0 < self.oldest.load(Ordering::Acquire) {

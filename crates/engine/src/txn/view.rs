@@ -39,6 +39,11 @@ impl View {
         txn.0 < self.oldest || (txn.0 < self.next && self.running.binary_search(&txn).is_err())
     }
 
+    /// What is less, the view sees.
+    pub(super) fn oldest(&self) -> u64 {
+        self.oldest
+    }
+
     /// Fails once history that the view needs may be gone. Whoever read a leaf or history asks afterwards:
     /// if the view was good then, so was what was read.
     pub(crate) fn check(&self) -> Result<()> {

@@ -241,11 +241,21 @@ impl Log {
         self.state.lock().stats
     }
 
+    /// Whether [`Log::reach`] would return at once.
+    pub(crate) fn has_reached(&self, lsn: Lsn, until: Until) -> bool {
+        self.reached(until).1.load(Ordering::Acquire) >= lsn.0
+    }
+
+    /// What `until` means on this place, and how far the log is.
+    fn reached(&self, until: Until) -> (Until, &AtomicU64) {
+        let until = if self.ordered { until } else { Until::Flushed };
+        (until, if until == Until::Flushed { &self.flushed_hint } else { &self.written_hint })
+    }
+
     /// Returns once all of the log up to `lsn` is written or flushed. One of the callers does it
     /// for all.
     pub(crate) fn reach(&self, lsn: Lsn, until: Until) -> Result<()> {
-        let until = if self.ordered { until } else { Until::Flushed };
-        let reached = if until == Until::Flushed { &self.flushed_hint } else { &self.written_hint };
+        let (until, reached) = self.reached(until);
         loop {
             if reached.load(Ordering::Acquire) >= lsn.0 && self.poison.check().is_ok() {
                 return Ok(());

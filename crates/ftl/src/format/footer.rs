@@ -1,16 +1,19 @@
 //! The footer of a sealed segment: what the headers and entries of all its records say, once more and
-//! in one place. It is a copy: what it cannot give is found by a scan.
+//! in one place. It is a copy: what it cannot give is found by a scan. Copies are packed: of each record what it does
+//! not share with the one before, then its body as it is.
+
+pub(super) mod unpacked;
 
 use std::mem::size_of;
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
+    little_endian::{U32, U64},
 };
 
 use super::{
-    ENTRY_BYTES, Entry, EntryKind, EntryRaw, FLAG_LAST_PART, Flaw, Life, RECORD_HEADER_BYTES, RecordHeader,
-    RecordKind, Salt, seal,
+    FLAG_LAST_PART, Flaw, Life, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader, RecordKind, Salt, seal,
+    varint::{self, VARINT_BYTES_MAX},
 };
 use crate::{
     addr::{SegNo, Seq},
@@ -18,6 +21,9 @@ use crate::{
     space::Space,
 };
 
+/// Copies are packed.
+const PACKED_FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"LFOP");
+/// They are not: from before there was that.
 const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"LFOT");
 
 /// Last bytes of a segment that has a footer; the copies lie right before it.
@@ -37,50 +43,111 @@ pub(crate) const FOOTER_BYTES: usize = size_of::<FooterRaw>();
 const _: () = assert!(FOOTER_BYTES == 64);
 const FOOTER_CRC_AT: usize = 4;
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(super) struct FooterRecordRaw {
-    pub(super) seq: U64,
-    pub(super) flushed_seq: U64,
-    pub(super) offset: U32,
-    pub(super) total_bytes: U32,
-    pub(super) entries: U32,
-    pub(super) part: U16,
-    pub(super) kind: u8,
-    pub(super) flags: u8,
-}
-pub(crate) const FOOTER_RECORD_BYTES: usize = size_of::<FooterRecordRaw>();
-const _: () = assert!(FOOTER_RECORD_BYTES == 32);
+const SHORT: Flaw = "footer ends within a record";
 
-/// Of relocations followed by their birth.
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(super) struct FooterEntryRaw {
-    pub(super) lba: U64,
-    /// Trims: sectors; others: grain and above it the checksum.
-    pub(super) value: U64,
-    pub(super) stored: U16,
-    /// Trims: 0.
-    pub(super) sectors: u8,
-    pub(super) kind: u8,
+/// Of a packed copy: what it has beside the batch or relocation number and the length of its body. What is not there
+/// is as in the record before; the part is 0, and the record lies where the one before ended.
+mod flag {
+    pub(super) const LAST_PART: u8 = 1;
+    pub(super) const RELOCATION: u8 = 2;
+    pub(super) const FLUSHED: u8 = 4;
+    pub(super) const PART: u8 = 8;
+    pub(super) const OFFSET: u8 = 16;
+    pub(super) const TOTAL: u8 = 32;
+    pub(super) const ALL: u8 = 63;
 }
-/// Largest copy of an entry.
-pub(crate) const FOOTER_ENTRY_BYTES_MAX: usize = size_of::<FooterEntryRaw>() + size_of::<U64>();
-const _: () = assert!(FOOTER_ENTRY_BYTES_MAX == 28);
 
-/// Bytes that an entry of `kind` takes in a footer.
-pub(crate) fn footer_entry_bytes(kind: EntryKind) -> usize {
-    match kind {
-        EntryKind::Write | EntryKind::Trim => size_of::<FooterEntryRaw>(),
-        EntryKind::Relocate => FOOTER_ENTRY_BYTES_MAX,
+/// Longest packed copy of a record, its body aside: flags, two numbers of batches, four of less than 33 bits.
+pub(crate) const FOOTER_RECORD_BYTES_MAX: usize = 1 + 2 * VARINT_BYTES_MAX + 4 * 5;
+
+/// What a packed copy is told apart from.
+struct Before {
+    seq: u64,
+    flushed_seq: u64,
+    end: u64,
+    total_bytes: u64,
+}
+
+impl Before {
+    fn first() -> Before {
+        Before { seq: 0, flushed_seq: 0, end: RECORDS_START as u64, total_bytes: 0 }
+    }
+
+    fn note(&mut self, header: &RecordHeader) {
+        *self = Before {
+            seq: header.seq.0,
+            flushed_seq: header.flushed_seq.0,
+            end: u64::from(header.offset) + u64::from(header.total_bytes),
+            total_bytes: header.total_bytes.into(),
+        };
+    }
+
+    /// Appends the copy of a record.
+    fn put(&mut self, header: &RecordHeader, body: &[u8], out: &mut Vec<u8>) {
+        assert!(header.is_packed, "a footer of packed records");
+        let optional = [
+            (flag::FLUSHED, varint::step(self.flushed_seq, header.flushed_seq.0)),
+            (flag::PART, header.part.into()),
+            (flag::OFFSET, varint::step(self.end, header.offset.into())),
+            (flag::TOTAL, varint::step(self.total_bytes, header.total_bytes.into())),
+        ];
+        let last_part = if header.last_part { flag::LAST_PART } else { 0 };
+        let kind = if header.kind == RecordKind::Relocation { flag::RELOCATION } else { 0 };
+        let there = optional.into_iter().filter(|(_, number)| *number != 0);
+        out.push(there.clone().fold(last_part | kind, |flags, (flag, _)| flags | flag));
+        varint::put(out, varint::step(self.seq, header.seq.0));
+        varint::put(out, body.len() as u64);
+        there.for_each(|(_, number)| varint::put(out, number));
+        out.extend_from_slice(body);
+        self.note(header);
+    }
+
+    /// Takes the copy of a record off the front of `rest`.
+    fn take(&mut self, life: Life, rest: &mut &[u8]) -> Result<(RecordHeader, Vec<u8>), Flaw> {
+        let (flags, behind) = rest.split_first().ok_or(SHORT)?;
+        *rest = behind;
+        let seq = varint::stepped(self.seq, varint::take(rest)?);
+        let body_bytes = varint::take(rest)?;
+        let mut optional = |flag| if flags & flag != 0 { varint::take(rest) } else { Ok(0) };
+        let flushed_seq = varint::stepped(self.flushed_seq, optional(flag::FLUSHED)?);
+        let part = optional(flag::PART)?;
+        let offset = varint::stepped(self.end, optional(flag::OFFSET)?);
+        let total_bytes = varint::stepped(self.total_bytes, optional(flag::TOTAL)?);
+        let (body, behind) =
+            usize::try_from(body_bytes).ok().and_then(|len| rest.split_at_checked(len)).ok_or(SHORT)?;
+        *rest = behind;
+        let narrow = |number| u32::try_from(number).map_err(|_| "record of a bad length, offset or part");
+        let header = RecordHeader {
+            kind: if flags & flag::RELOCATION != 0 { RecordKind::Relocation } else { RecordKind::Batch },
+            last_part: flags & flag::LAST_PART != 0,
+            is_packed: true,
+            life,
+            seq: Seq(seq),
+            flushed_seq: Seq(flushed_seq),
+            part: narrow(part)?,
+            offset: narrow(offset)?,
+            body_bytes: narrow(body_bytes)?,
+            total_bytes: narrow(total_bytes)?,
+        };
+        if flags & !flag::ALL != 0 || (header.total_bytes as usize) < RECORD_HEADER_BYTES + body.len() {
+            return Err("record with unknown flags or a bad length");
+        }
+        self.note(&header);
+        Ok((header, body.to_vec()))
     }
 }
 
 /// The footer of an open segment, as it grows.
-#[derive(Default)]
 pub(crate) struct Footer {
     body: Vec<u8>,
     records: u32,
+    before: Before,
+}
+
+impl Default for Footer {
+    fn default() -> Footer {
+        Footer { body: Vec::new(), records: 0, before: Before::first() }
+    }
 }
 
 impl Footer {
@@ -89,42 +156,16 @@ impl Footer {
         self.body.len()
     }
 
-    /// The record with this header and these entries was appended.
-    pub(crate) fn note(&mut self, header: &RecordHeader, entries: impl ExactSizeIterator<Item = Entry>) {
-        let record = FooterRecordRaw {
-            seq: header.seq.0.into(),
-            flushed_seq: header.flushed_seq.0.into(),
-            offset: header.offset.into(),
-            total_bytes: header.total_bytes.into(),
-            entries: u32::try_from(entries.len()).expect("as many entries as fit into a segment").into(),
-            part: u16::try_from(header.part).expect("a batch of 2^16 parts").into(),
-            kind: header.kind.to_raw(),
-            flags: if header.last_part { FLAG_LAST_PART } else { 0 },
-        };
-        self.body.extend_from_slice(record.as_bytes());
+    /// The record with this header and this body was appended.
+    pub(crate) fn note(&mut self, header: &RecordHeader, body: &[u8]) {
+        self.before.put(header, body, &mut self.body);
         self.records += 1;
-        for entry in entries {
-            let raw = entry.to_raw();
-            let is_trim = entry.kind == EntryKind::Trim;
-            let placed = u64::from(entry.crc) << 32 | u64::from(entry.phys.grain);
-            let copy = FooterEntryRaw {
-                lba: raw.lba,
-                value: if is_trim { raw.sectors } else { placed.into() },
-                stored: raw.stored,
-                sectors: if is_trim { 0 } else { u8::try_from(entry.sectors).expect("sectors of a chunk") },
-                kind: raw.kind,
-            };
-            self.body.extend_from_slice(copy.as_bytes());
-            if entry.kind == EntryKind::Relocate {
-                self.body.extend_from_slice(raw.birth.as_bytes());
-            }
-        }
     }
 
     /// The last bytes of the segment.
     pub(crate) fn seal(self, salt: Salt, life: Life) -> Vec<u8> {
         let raw = FooterRaw {
-            magic: FOOTER_MAGIC.into(),
+            magic: PACKED_FOOTER_MAGIC.into(),
             crc: 0.into(),
             segment: life.segment.0.into(),
             body_bytes: (self.body.len() as u32).into(),
@@ -154,7 +195,7 @@ impl FooterRaw {
 
     /// The life that this says it belongs to, if it looks like a footer at all.
     pub(crate) fn claimed_life(&self) -> Option<Life> {
-        (self.magic.get() == FOOTER_MAGIC).then(|| Life {
+        [FOOTER_MAGIC, PACKED_FOOTER_MAGIC].contains(&self.magic.get()).then(|| Life {
             segment: SegNo(self.segment.get()),
             generation: self.generation.get(),
             epoch: self.epoch.get(),
@@ -177,9 +218,12 @@ impl FooterRaw {
         if self.reserved != [0; 28] {
             return Err("reserved bytes are not zero");
         }
-        let mut records = Vec::new();
+        let (mut records, mut before) = (Vec::new(), Before::first());
         while !rest.is_empty() {
-            records.push(take_record(life, &mut rest)?);
+            records.push(match self.magic.get() {
+                PACKED_FOOTER_MAGIC => before.take(life, &mut rest)?,
+                _ => unpacked::take_record(life, &mut rest)?,
+            });
         }
         if records.len() != self.records.get() as usize {
             return Err("footer of another number of records");
@@ -198,63 +242,4 @@ pub(crate) fn epitaph_life(bytes: &[u8], epoch: u64, space: Space) -> Result<Lif
         true => Ok(life),
         false => Err("epitaph without a footer of its epoch"),
     }
-}
-
-const SHORT: Flaw = "footer ends within a record";
-
-fn take<T: FromBytes + KnownLayout + Immutable>(rest: &mut &[u8]) -> Result<T, Flaw> {
-    let (raw, behind) = T::read_from_prefix(rest).map_err(|_| SHORT)?;
-    *rest = behind;
-    Ok(raw)
-}
-
-fn take_record(life: Life, rest: &mut &[u8]) -> Result<(RecordHeader, Vec<u8>), Flaw> {
-    let raw: FooterRecordRaw = take(rest)?;
-    let entries = raw.entries.get() as usize;
-    if entries > rest.len() / size_of::<FooterEntryRaw>() {
-        return Err(SHORT);
-    }
-    let mut body = Vec::with_capacity(entries * ENTRY_BYTES);
-    for _ in 0..entries {
-        body.extend_from_slice(take_entry(rest)?.as_bytes());
-    }
-    let header = RecordHeader {
-        kind: RecordKind::from_raw(raw.kind).ok_or("unknown kind of record")?,
-        last_part: raw.flags & FLAG_LAST_PART != 0,
-        life,
-        seq: Seq(raw.seq.get()),
-        flushed_seq: Seq(raw.flushed_seq.get()),
-        part: raw.part.get().into(),
-        offset: raw.offset.get(),
-        body_bytes: body.len() as u32,
-        total_bytes: raw.total_bytes.get(),
-    };
-    if raw.flags & !FLAG_LAST_PART != 0 || (header.total_bytes as usize) < RECORD_HEADER_BYTES + body.len() {
-        return Err("record with unknown flags or a bad length");
-    }
-    Ok((header, body))
-}
-
-/// The entry as it is in its record, not verified yet.
-fn take_entry(rest: &mut &[u8]) -> Result<EntryRaw, Flaw> {
-    let raw: FooterEntryRaw = take(rest)?;
-    let is_trim = raw.kind == EntryKind::Trim.to_raw();
-    if is_trim && raw.sectors != 0 {
-        return Err("trim with two lengths");
-    }
-    let birth = match raw.kind == EntryKind::Relocate.to_raw() {
-        true => take(rest)?,
-        false => 0.into(),
-    };
-    let value = raw.value.get();
-    Ok(EntryRaw {
-        lba: raw.lba,
-        sectors: if is_trim { value } else { raw.sectors.into() }.into(),
-        birth,
-        grain: if is_trim { 0 } else { value as u32 }.into(),
-        crc: if is_trim { 0 } else { (value >> 32) as u32 }.into(),
-        stored: raw.stored,
-        kind: raw.kind,
-        reserved: [0; 5],
-    })
 }

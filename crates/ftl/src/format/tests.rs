@@ -1,7 +1,11 @@
+use proptest::{collection::vec, prelude::*};
+
 use super::{
-    footer::{FooterEntryRaw, FooterRecordRaw},
+    entries::{ENTRY_BYTES, EntryRaw},
+    footer::unpacked::{FooterEntryRaw, FooterRecordRaw},
     *,
 };
+use crate::addr::{Lba, PhysAddr};
 
 const SALT: Salt = Salt(7);
 const LIFE: Life = Life { segment: SegNo(3), generation: 9, epoch: 2 };
@@ -19,10 +23,12 @@ fn superblock() -> Superblock {
     }
 }
 
+/// One that is not packed.
 fn record() -> RecordHeader {
     RecordHeader {
         kind: RecordKind::Batch,
         last_part: true,
+        is_packed: false,
         life: LIFE,
         seq: Seq(10),
         flushed_seq: Seq(8),
@@ -98,13 +104,20 @@ fn segment_header_round_trip_and_flips() {
 
 #[test]
 fn record_round_trip_and_flips() {
-    let bytes = record().seal(SALT, entry().to_raw().as_bytes());
+    let (packed, body) = packed_records().remove(0);
+    for (header, body) in [(record(), entry().to_raw().as_bytes()), (packed, &body)] {
+        record_comes_back(header, body);
+    }
+}
+
+fn record_comes_back(header: RecordHeader, body: &[u8]) {
+    let bytes = header.seal(SALT, body);
     let parse = |bytes: &[u8]| {
         let (raw, _) = RecordHeaderRaw::read_from_prefix(bytes).unwrap();
         let sealed = raw.sealed_bytes(LIFE, 1024, 1 << 16).ok_or("no record")?;
         raw.verify(SALT, LIFE, bytes.get(..sealed).ok_or("too long")?)
     };
-    assert_eq!(parse(&bytes), Ok(record()));
+    assert_eq!(parse(&bytes), Ok(header));
     for bit in 0..bytes.len() * 8 {
         let mut bytes = bytes.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -112,24 +125,93 @@ fn record_round_trip_and_flips() {
     }
 }
 
-/// A footer of a batch with a write and a trim, and a relocation.
-fn footer() -> (Vec<u8>, Vec<(RecordHeader, Vec<u8>)>) {
+fn trim() -> Entry {
     let none = PhysAddr { segment: SegNo(3), grain: 0 };
-    let trim = Entry { kind: EntryKind::Trim, sectors: 1 << 40, stored: 0, phys: none, crc: 0, ..entry() };
-    let moved = Entry { kind: EntryKind::Relocate, sectors: 5, birth: Seq(7), crc: u32::MAX, ..entry() };
-    let batch = RecordHeader { body_bytes: 2 * ENTRY_BYTES as u32, ..record() };
-    let relocation = RecordHeader { kind: RecordKind::Relocation, offset: 8192, ..record() };
-    let (mut footer, mut expected) = (Footer::default(), Vec::new());
-    for (header, entries) in [(batch, vec![entry(), trim]), (relocation, vec![moved])] {
-        footer.note(&header, entries.iter().copied());
-        expected
-            .push((header, entries.iter().flat_map(|entry| entry.to_raw().as_bytes().to_vec()).collect()));
-    }
-    assert_eq!(footer.body_bytes(), 2 * FOOTER_RECORD_BYTES + 20 + 20 + 28);
-    (footer.seal(SALT, LIFE), expected)
+    Entry { kind: EntryKind::Trim, sectors: 1 << 40, stored: 0, phys: none, crc: 0, ..entry() }
 }
 
-fn parse_footer(life: Life, bytes: &[u8]) -> Result<Vec<(RecordHeader, Vec<u8>)>, Flaw> {
+fn moved() -> Entry {
+    Entry { kind: EntryKind::Relocate, sectors: 5, birth: Seq(7), crc: u32::MAX, ..entry() }
+}
+
+/// Headers and bodies.
+type Records = Vec<(RecordHeader, Vec<u8>)>;
+
+/// A batch with a write and a trim, one part of another, and a relocation, packed.
+fn packed_records() -> Records {
+    let batch = RecordHeader { is_packed: true, ..record() };
+    let part = RecordHeader { part: 1, last_part: false, seq: Seq(11), offset: 5120, ..batch };
+    let relocation =
+        RecordHeader { kind: RecordKind::Relocation, offset: 9728, flushed_seq: Seq(9), ..batch };
+    let with = |header: RecordHeader, entries: &[Entry]| {
+        let body = pack(entries.iter().copied());
+        (RecordHeader { body_bytes: body.len() as u32, ..header }, body)
+    };
+    vec![with(batch, &[entry(), trim()]), with(part, &[entry()]), with(relocation, &[moved()])]
+}
+
+fn footer_of(records: &Records) -> Vec<u8> {
+    let mut footer = Footer::default();
+    for (header, body) in records {
+        let before = footer.body_bytes();
+        footer.note(header, body);
+        assert!(footer.body_bytes() - before <= FOOTER_RECORD_BYTES_MAX + body.len());
+    }
+    footer.seal(SALT, LIFE)
+}
+
+/// A footer as it was before entries were packed, of a batch with a write and a trim, and a relocation.
+fn unpacked_footer() -> (Vec<u8>, Records) {
+    let batch = RecordHeader { body_bytes: 2 * ENTRY_BYTES as u32, ..record() };
+    let relocation = RecordHeader { kind: RecordKind::Relocation, offset: 8192, ..record() };
+    let (mut bytes, mut expected) = (Vec::new(), Vec::new());
+    for (header, entries) in [(batch, vec![entry(), trim()]), (relocation, vec![moved()])] {
+        let record = FooterRecordRaw {
+            seq: header.seq.0.into(),
+            flushed_seq: header.flushed_seq.0.into(),
+            offset: header.offset.into(),
+            total_bytes: header.total_bytes.into(),
+            entries: (entries.len() as u32).into(),
+            part: 0.into(),
+            kind: header.kind.to_raw(),
+            flags: header.flags(),
+        };
+        bytes.extend_from_slice(record.as_bytes());
+        for entry in &entries {
+            let is_trim = entry.kind == EntryKind::Trim;
+            let placed = u64::from(entry.crc) << 32 | u64::from(entry.phys.grain);
+            let copy = FooterEntryRaw {
+                lba: entry.lba.0.into(),
+                value: if is_trim { entry.sectors } else { placed }.into(),
+                stored: entry.stored.into(),
+                sectors: if is_trim { 0 } else { entry.sectors as u8 },
+                kind: entry.kind.to_raw(),
+            };
+            bytes.extend_from_slice(copy.as_bytes());
+            if entry.kind == EntryKind::Relocate {
+                bytes.extend_from_slice(&entry.birth.0.to_le_bytes());
+            }
+        }
+        let body = entries.iter().flat_map(|entry| entry.to_raw().as_bytes().to_vec()).collect();
+        expected.push((header, body));
+    }
+    let trailer = bytes.len();
+    bytes.extend_from_slice(&Footer::default().seal(SALT, LIFE));
+    bytes[trailer..trailer + 4].copy_from_slice(b"LFOT");
+    bytes[trailer + 12..trailer + 16].copy_from_slice(&(trailer as u32).to_le_bytes());
+    bytes[trailer + 32] = 2;
+    reseal(&mut bytes);
+    (bytes, expected)
+}
+
+/// Puts the seal of a footer right.
+fn reseal(bytes: &mut [u8]) {
+    let crc_at = bytes.len() - FOOTER_BYTES + 4;
+    let crc = seal(SALT.0, bytes, crc_at);
+    bytes[crc_at..crc_at + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn parse_footer(life: Life, bytes: &[u8]) -> Result<Records, Flaw> {
     let (_, raw) = FooterRaw::read_from_suffix(bytes).unwrap();
     let body = raw.body_bytes(life, 1 << 16).ok_or("no footer")?;
     let start = bytes.len().checked_sub(body + FOOTER_BYTES).ok_or("too long")?;
@@ -138,36 +220,71 @@ fn parse_footer(life: Life, bytes: &[u8]) -> Result<Vec<(RecordHeader, Vec<u8>)>
 
 #[test]
 fn footers_tell_what_the_records_say() {
-    let (good, expected) = footer();
-    assert_eq!(parse_footer(LIFE, &good), Ok(expected));
-    for life in
-        [Life { segment: SegNo(4), ..LIFE }, Life { generation: 8, ..LIFE }, Life { epoch: 1, ..LIFE }]
-    {
-        assert!(parse_footer(life, &good).is_err(), "{life:?}");
-    }
-    for bit in 0..good.len() * 8 {
-        let mut bytes = good.clone();
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        assert!(parse_footer(LIFE, &bytes).is_err(), "bit {bit}");
+    for (good, expected) in [(footer_of(&packed_records()), packed_records()), unpacked_footer()] {
+        assert_eq!(parse_footer(LIFE, &good), Ok(expected));
+        for life in
+            [Life { segment: SegNo(4), ..LIFE }, Life { generation: 8, ..LIFE }, Life { epoch: 1, ..LIFE }]
+        {
+            assert!(parse_footer(life, &good).is_err(), "{life:?}");
+        }
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse_footer(LIFE, &bytes).is_err(), "bit {bit}");
+        }
     }
 }
 
 #[test]
 fn footers_are_checked_behind_a_valid_seal() {
-    let (good, _) = footer();
-    let trailer = good.len() - FOOTER_BYTES;
-    // Entries of the first record, its flags, its kind, its length; sectors of the trim; number of records.
-    let bad = [(24, 200), (24, 3), (31, 2), (30, 9), (20, 100), (32 + 20 + 18, 1), (trailer + 32, 3)];
-    for (at, value) in bad {
-        let mut bytes = good.clone();
-        bytes[at] = value;
-        if at == 20 {
-            bytes[21..24].fill(0);
+    let check = |good: &[u8], bad: &[(usize, u8)]| {
+        for (at, value) in bad {
+            let mut bytes = good.to_vec();
+            assert_ne!(bytes[*at], *value);
+            bytes[*at] = *value;
+            reseal(&mut bytes);
+            assert!(parse_footer(LIFE, &bytes).is_err(), "byte {at}");
         }
-        let crc = seal(SALT.0, &bytes, trailer + 4);
-        bytes[trailer + 4..trailer + 8].copy_from_slice(&crc.to_le_bytes());
-        assert!(parse_footer(LIFE, &bytes).is_err(), "byte {at}");
+    };
+    let (good, _) = unpacked_footer();
+    let trailer = good.len() - FOOTER_BYTES;
+    // Entries of the first record, its flags, its kind; sectors of the trim; number of records, reserved bytes.
+    check(
+        &good,
+        &[(24, 200), (24, 3), (31, 4), (30, 9), (32 + 20 + 18, 1), (trailer + 32, 3), (trailer + 40, 1)],
+    );
+    let good = footer_of(&packed_records());
+    let trailer = good.len() - FOOTER_BYTES;
+    // Flags of the first record, length of its body; number of records, reserved bytes.
+    check(&good, &[(0, 0x80), (2, 200), (trailer + 32, 4), (trailer + 40, 1)]);
+}
+
+/// What makes footers worth their room: batches of a page one after the other, and moved pages.
+#[test]
+fn a_page_takes_few_bytes_in_a_footer() {
+    let page = |lba: u64| Entry { lba: Lba(lba * 32), sectors: 32, stored: 16384, crc: u32::MAX, ..entry() };
+    let scattered = |number: u64| number.wrapping_mul(2_654_435_769) % 250_000;
+    let mut footer = Footer::default();
+    for number in 0..60 {
+        let body = pack([page(scattered(number))].into_iter());
+        let total_bytes = 16384 + 80;
+        let header = RecordHeader {
+            is_packed: true,
+            seq: Seq(10_000_000 + number * 7),
+            offset: 512 + number as u32 * total_bytes,
+            body_bytes: body.len() as u32,
+            total_bytes,
+            ..record()
+        };
+        footer.note(&header, &body);
     }
+    assert!(footer.body_bytes() < 60 * 12, "{} bytes", footer.body_bytes());
+    let moved = |number: u64| {
+        let birth = Seq(10_000_000 + scattered(number));
+        Entry { kind: EntryKind::Relocate, birth, ..page(scattered(number)) }
+    };
+    let body = pack((0..60).map(moved));
+    assert!(body.len() < 60 * 12, "{} bytes", body.len());
 }
 
 #[test]
@@ -184,16 +301,9 @@ fn records_of_other_lives_are_not_plausible() {
 
 #[test]
 fn entries_are_checked() {
-    let verify = |entry: Entry| entry.to_raw().verify(&record());
-    assert_eq!(verify(entry()), Ok(entry()));
-    let trim = Entry {
-        kind: EntryKind::Trim,
-        stored: 0,
-        phys: PhysAddr { segment: SegNo(3), grain: 0 },
-        sectors: 1 << 40,
-        ..entry()
-    };
-    assert_eq!(verify(trim), Ok(trim));
+    let verify = |entry: Entry| record().entries(entry.to_raw().as_bytes());
+    assert_eq!(verify(entry()), Ok(vec![entry()]));
+    assert_eq!(verify(trim()), Ok(vec![trim()]));
     let bad = [
         Entry { sectors: 0, ..entry() },
         Entry { lba: Lba(u64::MAX), ..entry() },
@@ -205,10 +315,84 @@ fn entries_are_checked() {
         Entry { phys: PhysAddr { segment: SegNo(3), grain: 5120 / 16 - 128 }, ..entry() },
         Entry { kind: EntryKind::Relocate, birth: Seq(3), ..entry() },
         Entry { birth: Seq(3), ..entry() },
-        Entry { stored: 16, ..trim },
+        Entry { stored: 16, ..trim() },
     ];
     for entry in bad {
         assert!(verify(entry).is_err(), "{entry:?}");
+    }
+}
+
+/// A record of `entries` without a gap before their payload, packed, and the entries with the places that follow.
+fn packed(kind: RecordKind, entries: &[Entry]) -> (RecordHeader, Vec<u8>, Vec<Entry>) {
+    let body = pack(entries.iter().copied());
+    let (offset, mut placed) = (1024, entries.to_vec());
+    let mut at = (offset + RECORD_HEADER_BYTES + body.len()).next_multiple_of(16);
+    for first in [true, false] {
+        for entry in placed.iter_mut().filter(|entry| entry.kind != EntryKind::Trim) {
+            if entry.stored.is_multiple_of(4096) == first {
+                entry.phys.grain = at as u32 / 16;
+                at += usize::from(entry.stored);
+            }
+        }
+    }
+    let (body_bytes, total_bytes) = (body.len() as u32, (at - offset) as u32);
+    (RecordHeader { kind, is_packed: true, body_bytes, total_bytes, ..record() }, body, placed)
+}
+
+#[test]
+fn packed_entries_come_back_with_their_places() {
+    let page = Entry { lba: Lba(64), sectors: 32, stored: 16384, ..entry() };
+    let far = Entry { lba: Lba(u64::MAX - 63), ..page };
+    let (header, body, placed) =
+        packed(RecordKind::Batch, &[entry(), page, trim(), far, entry(), Entry { lba: Lba(96), ..page }]);
+    assert_eq!(header.entries(&body), Ok(placed));
+    let late = Entry { birth: Seq(u64::MAX), ..moved() };
+    let (header, body, placed) = packed(RecordKind::Relocation, &[moved(), late, moved()]);
+    assert_eq!(header.entries(&body), Ok(placed));
+    assert!(RecordHeader { kind: RecordKind::Batch, ..header }.entries(&body).is_err());
+    assert!(header.entries(&body[..body.len() - 1]).is_err());
+    // A page that is next in order, after its first byte, takes a byte and its checksum.
+    let (_, body, _) = packed(RecordKind::Batch, &[page, Entry { lba: Lba(96), ..page }]);
+    assert_eq!(body.len(), 12);
+}
+
+#[test]
+fn packed_entries_are_checked() {
+    let bad = [
+        Entry { sectors: 0, ..entry() },
+        Entry { lba: Lba(u64::MAX), ..entry() },
+        Entry { lba: Lba(28), ..entry() },
+        Entry { stored: 8 * 512 + 16, ..entry() },
+        Entry { stored: 0, ..entry() },
+        Entry { kind: EntryKind::Relocate, birth: Seq(3), ..entry() },
+    ];
+    for entry in bad {
+        let (header, body, _) = packed(RecordKind::Batch, &[entry]);
+        assert!(header.entries(&body).is_err(), "{entry:?}");
+    }
+    let (header, body, _) = packed(RecordKind::Batch, &[entry(), trim()]);
+    assert!(header.entries(&body).is_ok());
+    let more = RecordHeader { total_bytes: header.total_bytes + 8, ..header };
+    assert!(more.entries(&body).is_err(), "payload between two grains");
+    let less = RecordHeader { total_bytes: header.total_bytes - 16, ..header };
+    assert!(less.entries(&body).is_err(), "payload begins within the body");
+    let none = RecordHeader { offset: 0, total_bytes: 64, ..header };
+    assert!(none.entries(&body).is_err(), "payload begins before the segment");
+    // Kind 0, flags that nobody knows, a trim that is a whole chunk.
+    for first in [0, 9, 0x41, 6] {
+        let mut body = body.clone();
+        body[0] = first;
+        assert!(header.entries(&body).is_err(), "first byte {first}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_noise_panics(body in vec(any::<u8>(), 0..60), total_bytes: u32, offset: u32, kind in 0..2_usize) {
+        let kind = [RecordKind::Batch, RecordKind::Relocation][kind];
+        let body_bytes = body.len() as u32;
+        let header = RecordHeader { kind, is_packed: true, offset, body_bytes, total_bytes, ..record() };
+        let _ = header.entries(&body);
     }
 }
 

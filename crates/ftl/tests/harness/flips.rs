@@ -59,7 +59,7 @@ fn structures(image: &[u8]) -> Structures {
                 add(kind[1], at + 64, body);
                 add(kind[2], at + 64 + body, total.saturating_sub(64 + body));
             }
-            b"LFOT" => {
+            b"LFOP" => {
                 let body = number(at + 12);
                 add("footer", at - body, body + 64);
             }

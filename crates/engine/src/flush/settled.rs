@@ -1,0 +1,110 @@
+//! Which transactions are *settled*: images of compressed pages need not name them.
+//!
+//! A leaf record names its writer and an undo record. Once the writer is finished and all views see it, nobody
+//! follows either any more; and numbers that differ from record to record are what a compressor cannot shorten. So
+//! images of compressed leaves have zeros there, as if the record had always been. The page in memory keeps them.
+//!
+//! Invariant: a settled transaction is finished, all views see it, and its end is in the log as far as an image's own
+//! changes must be (flush invariant 1). So recovery, which finds the image, never rolls that transaction back.
+//!
+//! Records that are deleted or hold a reference keep what they name: purge looks for it.
+
+use parking_lot::Mutex;
+
+use crate::{
+    core::Core,
+    error::Result,
+    ids::{Lsn, TxnId},
+    mutant::{Rule, is_broken},
+    wal::Until,
+};
+
+/// What is less is settled.
+pub(super) struct Settled(Mutex<State>);
+
+struct State {
+    settled: TxnId,
+    /// Will be, once the log up to `end` is written.
+    finished: TxnId,
+    end: Lsn,
+}
+
+impl Default for Settled {
+    fn default() -> Settled {
+        Settled(Mutex::new(State { settled: TxnId::NONE, finished: TxnId::NONE, end: Lsn(0) }))
+    }
+}
+
+impl Core {
+    /// Settles what is finished by now and all views see, unless others write meanwhile.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.log.reach(self.log.next(), Until::Written)?;
+        self.settled();
+        Ok(())
+    }
+
+    /// Whatever transaction has a lesser number is settled. Calls make that grow.
+    pub(super) fn settled(&self) -> TxnId {
+        let mut state = self.flush.settled.0.lock();
+        if is_broken(Rule::EndsLogged) {
+            return self.txns.seen_by_all();
+        }
+        // Twice: while nobody writes, all that is finished is settled at once.
+        for _ in 0..2 {
+            if self.log.has_reached(state.end, Until::Written) {
+                state.settled = state.finished;
+                state.finished = self.txns.seen_by_all();
+                // Their ends were logged before they were finished.
+                state.end = self.log.next();
+            }
+        }
+        state.settled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lacuna_device::MemPlace;
+
+    use super::*;
+    use crate::{Durability, Store, StoreOptions, TableOptions, btree::Tree, node::Node};
+
+    #[test]
+    fn a_transaction_is_settled_when_all_see_it_and_its_end_is_logged() {
+        let options =
+            StoreOptions { background: false, durability: Durability::Relaxed, ..StoreOptions::default() };
+        let store = Store::open(MemPlace::new(), options).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        let core = table.core();
+        let put = |value: &[u8]| {
+            let mut txn = store.begin();
+            txn.put(&table, b"k", value).expect("put");
+            txn.commit().expect("commit");
+        };
+        let is_settled = || {
+            let leaf = Tree::new(core, table.space()).leaf_read(b"k").expect("leaf");
+            let settled = [core.settled(), core.settled()];
+            Node::new(&leaf).leaf_cell(0).txn < settled[1]
+        };
+        let log_all = || core.log.reach(core.log.next(), Until::Flushed).expect("log");
+        put(b"1");
+        assert!(!is_settled(), "its end is not in the log");
+        log_all();
+        assert!(is_settled());
+        let reader = store.begin();
+        reader.get(&table, b"k").expect("get");
+        put(b"2");
+        log_all();
+        assert!(!is_settled(), "a view does not see it");
+        drop(reader);
+        assert!(is_settled());
+        let mut older = store.begin();
+        older.put(&table, b"l", b"").expect("put");
+        put(b"3");
+        log_all();
+        assert!(!is_settled(), "an older one is running");
+        older.rollback().expect("rollback");
+        log_all();
+        assert!(is_settled());
+    }
+}

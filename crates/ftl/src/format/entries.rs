@@ -1,0 +1,305 @@
+//! What records of batches and of relocations tell of each change. In the record itself and in the footer of its
+//! segment these are the same bytes, *packed*: numbers take what they need, those that are alike in neighbours only
+//! what they differ by, and where the payload lies follows from the lengths of all before it. A whole page takes 8 to
+//! 16 bytes. Records without [`RecordHeader::is_packed`], from before there was that, have [`EntryRaw`] instead.
+
+use std::{mem::size_of, ops::Range};
+
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+use super::{
+    Flaw, Life, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
+    varint::{self, VARINT_BYTES_MAX},
+};
+use crate::{
+    SECTOR,
+    addr::{BLOCK, CHUNK_BYTES, CHUNK_SECTORS, GRAIN, Lba, PhysAddr, Seq},
+};
+
+/// An entry that is not packed.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct EntryRaw {
+    pub(super) lba: U64,
+    pub(super) sectors: U64,
+    pub(super) birth: U64,
+    pub(super) grain: U32,
+    pub(super) crc: U32,
+    pub(super) stored: U16,
+    pub(super) kind: u8,
+    pub(super) reserved: [u8; 5],
+}
+pub(super) const ENTRY_BYTES: usize = size_of::<EntryRaw>();
+const _: () = assert!(ENTRY_BYTES == 40);
+
+/// What an entry of a record does to the space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    Write,
+    Trim,
+    /// A copy of what the batch `birth` wrote.
+    Relocate,
+}
+
+impl EntryKind {
+    pub(super) fn to_raw(self) -> u8 {
+        match self {
+            EntryKind::Write => 1,
+            EntryKind::Trim => 2,
+            EntryKind::Relocate => 3,
+        }
+    }
+
+    fn from_raw(raw: u8) -> Option<EntryKind> {
+        [EntryKind::Write, EntryKind::Trim, EntryKind::Relocate].into_iter().find(|kind| kind.to_raw() == raw)
+    }
+}
+
+/// One change in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) kind: EntryKind,
+    pub(crate) lba: Lba,
+    pub(crate) sectors: u64,
+    /// The batch that wrote a relocated extent; 0 otherwise.
+    pub(crate) birth: Seq,
+    /// Payload; offset 0 for a trim.
+    pub(crate) phys: PhysAddr,
+    /// Payload bytes; the rest of the sectors is zeros.
+    pub(crate) stored: u16,
+    /// CRC32C of the payload.
+    pub(crate) crc: u32,
+}
+
+impl Entry {
+    /// Its sectors.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.lba.0..self.lba.0 + self.sectors
+    }
+
+    /// Checks the entry against the record, verified itself, that it was found in.
+    fn check(&self, record: &RecordHeader) -> Result<(), Flaw> {
+        let is_move = self.kind == EntryKind::Relocate;
+        let holds = if is_move { RecordKind::Relocation } else { RecordKind::Batch };
+        if record.kind != holds {
+            return Err("entry of a kind that the record cannot hold");
+        }
+        if is_move != (self.birth.0 != 0) {
+            return Err("relocation without a birth, or a batch with one");
+        }
+        if self.sectors == 0 || self.lba.0.checked_add(self.sectors).is_none() {
+            return Err("entry outside the space");
+        }
+        if self.kind == EntryKind::Trim {
+            let is_bare = self.stored == 0 && self.phys.grain == 0;
+            return if is_bare { Ok(()) } else { Err("trim with payload") };
+        }
+        let start = u64::from(self.phys.grain) * GRAIN as u64;
+        let record_start = u64::from(record.offset);
+        if start < record_start + (RECORD_HEADER_BYTES + record.body_bytes as usize) as u64
+            || start + u64::from(self.stored) > record_start + u64::from(record.total_bytes)
+        {
+            return Err("payload outside its record");
+        }
+        check_chunk(self.lba, self.sectors, self.stored)?;
+        // What is moved are extents, and these have payload in each of their sectors.
+        if is_move && usize::from(self.stored).div_ceil(SECTOR) as u64 != self.sectors {
+            return Err("relocation of sectors without payload");
+        }
+        Ok(())
+    }
+
+    /// As records held it that were not packed.
+    #[cfg(test)]
+    pub(super) fn to_raw(self) -> EntryRaw {
+        EntryRaw {
+            lba: self.lba.0.into(),
+            sectors: self.sectors.into(),
+            birth: self.birth.0.into(),
+            grain: self.phys.grain.into(),
+            crc: self.crc.into(),
+            stored: self.stored.into(),
+            kind: self.kind.to_raw(),
+            reserved: [0; 5],
+        }
+    }
+}
+
+impl EntryRaw {
+    fn parse(&self, life: Life) -> Result<Entry, Flaw> {
+        if self.reserved != [0; 5] {
+            return Err("reserved bytes are not zero");
+        }
+        Ok(Entry {
+            kind: EntryKind::from_raw(self.kind).ok_or("unknown kind of entry")?,
+            lba: Lba(self.lba.get()),
+            sectors: self.sectors.get(),
+            birth: Seq(self.birth.get()),
+            phys: PhysAddr { segment: life.segment, grain: self.grain.get() },
+            stored: self.stored.get(),
+            crc: self.crc.get(),
+        })
+    }
+}
+
+/// Whether sectors and stored bytes can be those of a chunk at `lba`.
+fn check_chunk(lba: Lba, sectors: u64, stored: u16) -> Result<(), Flaw> {
+    if lba.0 % CHUNK_SECTORS + sectors > CHUNK_SECTORS {
+        return Err("chunk crosses a chunk boundary");
+    }
+    if stored == 0
+        || !usize::from(stored).is_multiple_of(GRAIN)
+        || usize::from(stored) > sectors as usize * SECTOR
+    {
+        return Err("bad stored length");
+    }
+    Ok(())
+}
+
+/// Set in the first byte of a packed entry whose payload is a whole chunk, without trailing zeros.
+const FLAG_WHOLE: u8 = 4;
+const KIND_MASK: u8 = 3;
+/// Largest packed entry: kind, lba, sectors and grains of a chunk, crc, birth. A trim has fewer.
+pub(crate) const PACKED_ENTRY_BYTES_MAX: usize = 1 + VARINT_BYTES_MAX + 1 + 2 + 4 + VARINT_BYTES_MAX;
+
+/// What the entries of a record before the next one leave to tell it apart by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Packing {
+    /// Where the last one ended.
+    lba: u64,
+    birth: u64,
+}
+
+impl Packing {
+    /// The numbers that `entry`, as the next one, takes: address, then sectors and grains if it is not a whole
+    /// chunk, birth.
+    fn numbers(&mut self, entry: &Entry) -> (bool, [Option<u64>; 4]) {
+        let grains = u64::from(entry.stored) / GRAIN as u64;
+        let is_whole = usize::from(entry.stored) == CHUNK_BYTES
+            && entry.sectors == CHUNK_SECTORS
+            && entry.lba.0.is_multiple_of(CHUNK_SECTORS);
+        let unit = if is_whole { CHUNK_SECTORS } else { 1 };
+        let numbers = [
+            Some(varint::step(self.lba / unit, entry.lba.0 / unit)),
+            (!is_whole).then_some(entry.sectors),
+            (!is_whole && entry.kind != EntryKind::Trim).then_some(grains),
+            (entry.kind == EntryKind::Relocate).then(|| varint::step(self.birth, entry.birth.0)),
+        ];
+        (self.lba, self.birth) = (entry.lba.0.wrapping_add(entry.sectors), entry.birth.0);
+        (is_whole, numbers)
+    }
+
+    /// Bytes that `entry` takes as the next one.
+    pub(crate) fn len(&mut self, entry: &Entry) -> usize {
+        let (_, numbers) = self.numbers(entry);
+        let crc = if entry.kind == EntryKind::Trim { 0 } else { size_of_val(&entry.crc) };
+        1 + numbers.into_iter().flatten().map(varint::len).sum::<usize>() + crc
+    }
+
+    /// Appends `entry` as the next one.
+    fn pack(&mut self, entry: &Entry, out: &mut Vec<u8>) {
+        let (is_whole, numbers) = self.numbers(entry);
+        out.push(entry.kind.to_raw() | if is_whole { FLAG_WHOLE } else { 0 });
+        numbers.into_iter().flatten().for_each(|number| varint::put(out, number));
+        if entry.kind != EntryKind::Trim {
+            out.extend_from_slice(&entry.crc.to_le_bytes());
+        }
+    }
+
+    /// Takes the next entry off the front of `rest`; where its payload lies is not told yet.
+    fn take(&mut self, life: Life, rest: &mut &[u8]) -> Result<Entry, Flaw> {
+        let (first, behind) = rest.split_first().ok_or(SHORT)?;
+        *rest = behind;
+        let kind = EntryKind::from_raw(first & KIND_MASK).ok_or("unknown kind of entry")?;
+        let is_whole = first & FLAG_WHOLE != 0;
+        if first & !(KIND_MASK | FLAG_WHOLE) != 0 || (is_whole && kind == EntryKind::Trim) {
+            return Err("entry with unknown flags");
+        }
+        let unit = if is_whole { CHUNK_SECTORS } else { 1 };
+        let lba = varint::stepped(self.lba / unit, varint::take(rest)?);
+        let lba = lba.checked_mul(unit).ok_or("entry outside the space")?;
+        let (mut sectors, mut grains) = (CHUNK_SECTORS, CHUNK_BYTES / GRAIN);
+        if !is_whole {
+            sectors = varint::take(rest)?;
+            grains = if kind == EntryKind::Trim { 0 } else { varint::take(rest)? as usize };
+        }
+        let birth = match kind {
+            EntryKind::Relocate => varint::stepped(self.birth, varint::take(rest)?),
+            EntryKind::Write | EntryKind::Trim => 0,
+        };
+        let mut crc = 0;
+        if kind != EntryKind::Trim {
+            let (bytes, behind) = rest.split_first_chunk().ok_or(SHORT)?;
+            (crc, *rest) = (u32::from_le_bytes(*bytes), behind);
+        }
+        (self.lba, self.birth) = (lba.wrapping_add(sectors), birth);
+        let stored = grains.checked_mul(GRAIN).and_then(|bytes| u16::try_from(bytes).ok());
+        Ok(Entry {
+            kind,
+            lba: Lba(lba),
+            sectors,
+            birth: Seq(birth),
+            phys: PhysAddr { segment: life.segment, grain: 0 },
+            stored: stored.ok_or("bad stored length")?,
+            crc,
+        })
+    }
+}
+
+const SHORT: Flaw = "body ends within an entry";
+
+/// Body of a record of `entries`.
+pub(crate) fn pack(entries: impl Iterator<Item = Entry>) -> Vec<u8> {
+    let (mut packing, mut body) = (Packing::default(), Vec::new());
+    entries.for_each(|entry| packing.pack(&entry, &mut body));
+    body
+}
+
+/// Whether payload of that length comes before that of all others in its record.
+pub(crate) fn is_blocks(stored: usize) -> bool {
+    stored > 0 && stored.is_multiple_of(BLOCK)
+}
+
+/// Puts into `entries` where their payload lies: it ends with the record, whole blocks first.
+fn place(record: &RecordHeader, entries: &mut [Entry]) -> Result<(), Flaw> {
+    let payload = entries.iter().map(|entry| usize::from(entry.stored)).sum();
+    let end = (record.offset as usize).checked_add(record.total_bytes as usize);
+    let start = end.and_then(|end| end.checked_sub(payload)).ok_or("payload outside its record")?;
+    if payload > 0 && !start.is_multiple_of(GRAIN) {
+        return Err("payload that does not start on a grain");
+    }
+    let mut grain = (start / GRAIN) as u32;
+    for first in [true, false] {
+        let has_payload = entries.iter_mut().filter(|entry| entry.stored > 0);
+        for entry in has_payload.filter(|entry| is_blocks(entry.stored.into()) == first) {
+            entry.phys.grain = grain;
+            grain += u32::from(entry.stored) / GRAIN as u32;
+        }
+    }
+    Ok(())
+}
+
+impl RecordHeader {
+    /// The entries in the body of a batch or relocation record.
+    pub(crate) fn entries(&self, body: &[u8]) -> Result<Vec<Entry>, Flaw> {
+        let mut entries = Vec::new();
+        if self.is_packed {
+            let (mut packing, mut rest) = (Packing::default(), body);
+            while !rest.is_empty() {
+                entries.push(packing.take(self.life, &mut rest)?);
+            }
+            place(self, &mut entries)?;
+        } else if body.len().is_multiple_of(ENTRY_BYTES) {
+            let raws = body.chunks_exact(ENTRY_BYTES);
+            let raws = raws.map(|bytes| EntryRaw::read_from_bytes(bytes).expect("chunk of that size"));
+            entries = raws.map(|raw| raw.parse(self.life)).collect::<Result<_, _>>()?;
+        } else {
+            return Err("body is not whole entries");
+        }
+        entries.iter().try_for_each(|entry| entry.check(self))?;
+        Ok(entries)
+    }
+}
