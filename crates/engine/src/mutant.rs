@@ -23,6 +23,8 @@ lacuna_device::breakable_rules! {
     EditsLeadBack = "edits-lead-back",
     /// A transaction is settled only when its end is in the log (flush::settled).
     EndsLogged = "ends-logged",
+    /// Splits and merges are noted (btree::again invariant 2).
+    BoundsNoted = "bounds-noted",
     /// A leaf that was latched before is that of a key only if it has the key.
     LeafHasKey = "leaf-has-key",
 }

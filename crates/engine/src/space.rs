@@ -45,6 +45,8 @@ pub(crate) struct Space {
     file_bytes: Mutex<u64>,
     pub(crate) flushed: Flushed,
     pub(crate) uses: Uses,
+    /// Times that bounds of its leaves changed (`btree::again`).
+    pub(crate) restructured: AtomicU64,
 }
 
 /// Pages written since the store was opened.
@@ -70,6 +72,7 @@ impl Space {
             file_bytes,
             flushed: Flushed::default(),
             uses: Uses::default(),
+            restructured: AtomicU64::new(0),
         })
     }
 

@@ -75,6 +75,28 @@ fn a_record_that_moved_since_it_was_locked_is_written_where_it_is() {
 }
 
 #[test]
+fn a_record_is_inserted_where_it_belongs_although_the_leaf_was_split() {
+    let (store, table) = store();
+    let begin = |i| {
+        let mut txn = store.begin_with(TransactionOptions::READ_COMMITTED);
+        txn.get_for_update(&table, &key(i)).expect("lock").expect("there");
+        (i, txn)
+    };
+    let lockers: Vec<_> = (0..KEYS).step_by(10).map(begin).collect();
+    write(&store, &table, (1..KEYS).step_by(2).rev());
+    let new = |i: u32| [&key(i + 8)[..], &[1]].concat();
+    for (i, mut txn) in lockers {
+        txn.insert(&table, &new(i), b"new").expect("insert");
+        txn.commit().expect("commit");
+    }
+    store.check().expect("sound");
+    let reader = store.begin();
+    for i in (0..KEYS).step_by(10) {
+        assert_eq!(reader.get(&table, &new(i)).expect("get").as_deref(), Some(&b"new"[..]), "{i}");
+    }
+}
+
+#[test]
 fn a_leaf_that_was_freed_since_is_not_written() {
     let (store, table) = store();
     let before = leaves(&store);

@@ -30,6 +30,7 @@ const FORGOTTEN: &str = "crash::images_name_writers_whose_end_may_be_lost";
 const SCHEDULES: &str = "snapshot::random_schedules_on_plain_pages";
 const TOO_OLD: &str = "snapshot::too_much_history_costs_the_oldest_snapshot";
 const SPLIT: &str = "leaves::a_record_that_moved_since_it_was_locked_is_written_where_it_is";
+const INSERTED: &str = "leaves::a_record_is_inserted_where_it_belongs_although_the_leaf_was_split";
 const CASES: &str = "40";
 
 /// Each rule, and a test of the matrix that must fail without it.
@@ -49,6 +50,7 @@ const RULES: &[(&str, &str)] = &[
     ("ends-logged", FORGOTTEN),
     ("row-before-file", DROPS),
     ("leaf-has-key", SPLIT),
+    ("bounds-noted", INSERTED),
 ];
 
 /// Whether `test` passes in a process of its own.

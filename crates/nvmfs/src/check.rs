@@ -34,8 +34,7 @@ use crate::{
     posix::FileKind,
 };
 
-/// Sectors that are read together. Of a directory with so many names all lie near each other on the device, of one
-/// with sixteen times as many still every sixteenth.
+/// Inodes that are read together, and names that are planned together.
 const SECTORS_AT_ONCE: usize = 1 << 20;
 
 /// Who is told how far it has come.

@@ -11,12 +11,14 @@
 //!
 //! Crash argument: each change of structure is one mini-transaction, and leaves a valid tree.
 
+mod again;
 mod check;
 mod scan;
 mod smo;
 
 use std::sync::Arc;
 
+pub(crate) use again::Spot;
 pub use scan::Direction;
 pub(crate) use scan::Start;
 
@@ -26,7 +28,6 @@ use crate::{
     error::Result,
     ids::PageNo,
     mtr::Mtr,
-    mutant::{Rule, is_broken},
     node::Node,
     ops::{self, PageKind, PageOp},
     pool::{ReadGuard, WriteGuard},
@@ -71,6 +72,12 @@ impl<'a> Tree<'a> {
 
     /// The leaf that holds `key` if any does, latched exclusively.
     pub(crate) fn leaf_write(self, key: &[u8]) -> Result<WriteGuard> {
+        self.descend(key, |_| ())
+    }
+
+    /// The same. `bound` is called with each separator on the way behind which `key` does not lie: the last of them is
+    /// where the next leaf starts, and without any it is the last leaf.
+    fn descend(self, key: &[u8], mut bound: impl FnMut(&[u8])) -> Result<WriteGuard> {
         loop {
             let mut page = self.core.pool.read(self.space, ROOT)?;
             self.check_node(&page, ROOT, None)?;
@@ -85,23 +92,15 @@ impl<'a> Tree<'a> {
             loop {
                 let node = Node::new(&page);
                 let slot = node.child_slot(key);
+                if slot + 1 < node.count() {
+                    bound(node.key(slot + 1));
+                }
                 if node.level() == 1 {
                     return self.write_child(node, slot);
                 }
                 page = self.read_child(node, slot)?;
             }
         }
-    }
-
-    /// The leaf of `key`, latched exclusively, if it is `page`, in memory, and has the key: a key is in one leaf only,
-    /// so where it is found is where a descent would end. A leaf that gave its records away has none of them left once
-    /// its latch is free: splits and merges hold all their pages latched, and a page that is freed is blanked.
-    pub(crate) fn leaf_again(self, page: PageNo, key: &[u8]) -> Option<WriteGuard> {
-        let page = self.core.pool.write_in_memory(self.space, page)?;
-        let is_leaf = ops::kind(&page) == Some(PageKind::Node) && Node::new(&page).is_leaf();
-        // Broken only where there is room: who finds none splits the key's own leaf, and looks again.
-        let is_wrong = || is_broken(Rule::LeafHasKey) && Node::new(&page).free() > self.space.page_bytes / 8;
-        (is_leaf && (Node::new(&page).search(key).is_ok() || is_wrong())).then_some(page)
     }
 
     fn read_child(self, parent: Node<'_>, slot: usize) -> Result<ReadGuard> {

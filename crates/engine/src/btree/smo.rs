@@ -105,6 +105,7 @@ impl Tree<'_> {
         }
         mtr.apply(root, PageOp::Init { level: level + 1 });
         insert_child(&mut mtr, root, 0, b"", child.id().page);
+        self.note_restructured();
         mtr.commit(self.core, &mut [&mut allocator.header, &mut child, root])?;
         Ok(())
     }
@@ -173,6 +174,7 @@ impl Tree<'_> {
             mtr.apply(child, PageOp::Truncate { slot: at as u16 });
         }
         insert_child(&mut mtr, parent, slot + 1, separator, right.id().page);
+        self.note_restructured();
         mtr.commit(self.core, &mut [&mut allocator.header, &mut right, child, parent])?;
         Ok(())
     }
@@ -239,6 +241,7 @@ impl Tree<'_> {
         }
         mtr.apply(parent, PageOp::Remove { slot: left_slot as u16 + 1 });
         allocator.free(&mut mtr, &mut right);
+        self.note_restructured();
         mtr.commit(self.core, &mut [&mut allocator.header, &mut left, &mut right, parent])?;
         Ok(())
     }
@@ -254,6 +257,7 @@ impl Tree<'_> {
             append_cells(&mut mtr, child, 0, root);
         }
         allocator.free(&mut mtr, child);
+        self.note_restructured();
         mtr.commit(self.core, &mut [&mut allocator.header, child, root])?;
         Ok(())
     }

@@ -363,9 +363,12 @@ impl Pool {
             }
             let kept = locked.take_block(id);
             self.bytes.fetch_sub(kept.as_ref().map_or(0, |block| block.len()), Ordering::Relaxed);
-            let evicted = self.make_room(&mut locked, memory_bytes);
-            let evicted = evicted.filter(|buffer| buffer.len() == memory_bytes);
-            let Some(buffer) = evicted.or_else(|| made.take()) else {
+            // Room was made before the memory was: to ask again would have more pages written.
+            let buffer = made.take().or_else(|| {
+                let evicted = self.make_room(&mut locked, memory_bytes);
+                evicted.filter(|buffer| buffer.len() == memory_bytes)
+            });
+            let Some(buffer) = buffer else {
                 if let Some(block) = kept {
                     self.bytes.fetch_add(block.len(), Ordering::Relaxed);
                     locked.keep_block(id, block);

@@ -26,9 +26,9 @@ impl Txn {
         value: &[u8],
         must_be_new: bool,
     ) -> Result<bool> {
-        let leaf = self.lock_leaf(space, key)?;
+        let (leaf, found) = self.lock_leaf(space, key)?;
         let node = Node::new(&leaf);
-        let existed = node.search(key).is_ok_and(|slot| !node.leaf_cell(slot).is_deleted());
+        let existed = found.is_ok_and(|slot| !node.leaf_cell(slot).is_deleted());
         if must_be_new && existed {
             return Ok(true);
         }

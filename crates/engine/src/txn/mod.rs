@@ -53,11 +53,11 @@ pub(crate) use rollback::{purge, roll_back};
 use smallvec::SmallVec;
 
 use crate::{
-    btree::{Direction, Tree},
+    btree::{Direction, Spot, Tree},
     core::Core,
     delta::Difference,
     error::{Error, Result},
-    ids::{PageId, TableId, TxnId, UndoPtr},
+    ids::{TableId, TxnId, UndoPtr},
     mtr::Mtr,
     mutant::{Rule, is_broken},
     node::{self, DELETED, LeafCell, Node, OVERFLOW, SLOT},
@@ -94,8 +94,8 @@ pub struct Txn {
     /// Room that its undo records take, and the long values they come to own.
     history_bytes: u64,
     locked: Vec<LockedKey>,
-    /// The leaf latched last to lock a key: what is locked is often written next.
-    last_leaf: Option<PageId>,
+    /// The leaf of each table that was latched last to lock a key.
+    spots: SmallVec<[(TableId, Spot); 4]>,
     /// Tables that it has read or written: they stay until its end.
     used: Mutex<Vec<Use>>,
     finished: bool,
@@ -124,7 +124,7 @@ impl Txn {
             needs_purge: false,
             history_bytes: 0,
             locked: Vec::new(),
-            last_leaf: None,
+            spots: SmallVec::new(),
             used: Mutex::default(),
             finished: false,
         }
@@ -191,10 +191,10 @@ impl Txn {
         let space = self.space(table)?;
         self.core.poison.check()?;
         check_key(space, key)?;
-        let leaf = self.lock_leaf(space, key)?;
+        let (leaf, found) = self.lock_leaf(space, key)?;
         let me = self.id();
         let node = Node::new(&leaf);
-        let kept = match node.search(key) {
+        let kept = match found {
             Ok(slot) => read::visible(&self.core, self.reader(), node.leaf_cell(slot))?.map(Kept::detached),
             Err(_) => None,
         };
@@ -339,26 +339,22 @@ impl Txn {
     }
 
     /// The leaf of `key`, latched exclusively, with the key not locked by any other transaction, and not
-    /// changed since the snapshot was taken.
-    fn lock_leaf(&mut self, space: &Arc<Space>, key: &[u8]) -> Result<WriteGuard> {
+    /// changed since the snapshot was taken; and where in it the key is, as [`Node::search`] says.
+    fn lock_leaf(&mut self, space: &Arc<Space>, key: &[u8]) -> Result<(WriteGuard, Result<usize, usize>)> {
         let me = self.id_for_locks();
         // The snapshot is of the moment before the first wait.
         self.view();
         loop {
             self.core.throttle()?;
             let tree = Tree::new(&self.core, space);
-            let last = self.last_leaf.filter(|last| last.table == space.id);
-            let leaf = match last.and_then(|last| tree.leaf_again(last.page, key)) {
-                Some(leaf) => leaf,
-                None => tree.leaf_write(key)?,
-            };
-            self.last_leaf = Some(leaf.id());
+            let leaf = tree.leaf_at(spot_of(&mut self.spots, space.id), key)?;
             let node = Node::new(&leaf);
-            let writer = node.search(key).ok().map(|slot| node.leaf_cell(slot).txn);
+            let found = node.search(key);
+            let writer = found.ok().map(|slot| node.leaf_cell(slot).txn);
             let owner = writer.filter(|txn| *txn != me).and_then(|txn| self.core.txns.get(txn));
             let Some(owner) = owner.or_else(|| self.core.txns.lock_owner(me, space.id, key)) else {
                 self.check_conflict(writer)?;
-                return Ok(leaf);
+                return Ok((leaf, found));
             };
             drop(leaf);
             self.core.txns.wait(me, &owner, self.core.options.lock_timeout, &self.core.poison)?;
@@ -398,9 +394,8 @@ impl Txn {
     /// existed.
     fn write_short(&mut self, space: &Arc<Space>, key: &[u8], write: Write<'_>, flags: u8) -> Result<bool> {
         loop {
-            let mut leaf = self.lock_leaf(space, key)?;
+            let (mut leaf, found) = self.lock_leaf(space, key)?;
             let node = Node::new(&leaf);
-            let found = node.search(key);
             let old = found.ok().map(|slot| node.leaf_cell(slot));
             let existed = old.is_some_and(|cell| !cell.is_deleted());
             let value = match write {
@@ -492,6 +487,14 @@ impl Txn {
         }
         outcome
     }
+}
+
+fn spot_of(spots: &mut SmallVec<[(TableId, Spot); 4]>, table: TableId) -> &mut Spot {
+    let at = spots.iter().position(|(of, _)| *of == table).unwrap_or_else(|| {
+        spots.push((table, Spot::default()));
+        spots.len() - 1
+    });
+    &mut spots[at].1
 }
 
 /// What differs, when a record that is there gets another value and the log needs no more than that.

@@ -1,0 +1,86 @@
+//! Finding a leaf again without a descent.
+//!
+//! What is locked is often written next, and keys are often written in order. So a transaction remembers the leaf of
+//! each table that it latched last, as a [`Spot`], and looks there first.
+//!
+//! Invariants:
+//!
+//! 1. A key is in one leaf only: where it is found is where a descent would end. A leaf that gave its records away has
+//!    none of them left once its latch is free: splits and merges hold all their pages latched, and a page that is
+//!    freed is blanked.
+//! 2. `Space::restructured` grows while every leaf is latched exclusively whose bounds change. So while it stays as it
+//!    was when a spot was noted, with the leaf latched then and now, the leaf's bounds are the same, and what lies
+//!    behind its first key and before the noted bound belongs there.
+
+use std::sync::atomic::Ordering;
+
+use super::Tree;
+use crate::{
+    error::Result,
+    ids::PageNo,
+    mutant::{Rule, is_broken},
+    node::Node,
+    ops::{self, PageKind},
+    pool::WriteGuard,
+};
+
+/// A leaf that was latched exclusively.
+#[derive(Default)]
+pub(crate) struct Spot {
+    page: Option<PageNo>,
+    /// Where the next leaf starts; empty, which no separator is, at the last one.
+    bound: Vec<u8>,
+    restructured: u64,
+}
+
+impl Tree<'_> {
+    /// The leaf that holds `key` if any does, latched exclusively, by way of `spot`, which notes it.
+    pub(crate) fn leaf_at(self, spot: &mut Spot, key: &[u8]) -> Result<WriteGuard> {
+        if let Some(leaf) = self.leaf_again(spot, key) {
+            return Ok(leaf);
+        }
+        spot.page = None;
+        spot.bound.clear();
+        let leaf = self.descend(key, |separator| {
+            spot.bound.clear();
+            spot.bound.extend_from_slice(separator);
+        })?;
+        spot.page = Some(leaf.id().page);
+        spot.restructured = self.space.restructured.load(Ordering::Acquire);
+        Ok(leaf)
+    }
+
+    /// The leaf of the spot, if it is in memory and that of `key`.
+    fn leaf_again(self, spot: &Spot, key: &[u8]) -> Option<WriteGuard> {
+        let is_before_bound = spot.bound.is_empty() || *key < spot.bound[..];
+        if !is_before_bound && !self.is_restructured(spot) {
+            return None;
+        }
+        let page = self.core.pool.write_in_memory(self.space, spot.page?)?;
+        if ops::kind(&page) != Some(PageKind::Node) || !Node::new(&page).is_leaf() {
+            return None;
+        }
+        let node = Node::new(&page);
+        // Broken only where there is room: who finds none splits the key's own leaf, and looks again.
+        let breaks = |rule| is_broken(rule) && node.free() > self.space.page_bytes / 8;
+        let is_in_leaf = match node.search(key) {
+            Ok(_) => true,
+            Err(slot) if slot > 0 && is_before_bound => {
+                !self.is_restructured(spot) || breaks(Rule::BoundsNoted)
+            }
+            Err(_) => false,
+        };
+        (is_in_leaf || breaks(Rule::LeafHasKey)).then_some(page)
+    }
+
+    /// Whether the bounds of a leaf changed since the spot was noted. The caller has the spot's leaf latched, or
+    /// only wants to know whether to look.
+    fn is_restructured(self, spot: &Spot) -> bool {
+        self.space.restructured.load(Ordering::Acquire) != spot.restructured
+    }
+
+    /// Notes that bounds of leaves change (invariant 2); the caller has these latched exclusively.
+    pub(super) fn note_restructured(self) {
+        self.space.restructured.fetch_add(1, Ordering::AcqRel);
+    }
+}
