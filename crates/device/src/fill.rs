@@ -198,7 +198,9 @@ mod tests {
         assert_eq!(back(), [], "a handle is left");
         std::thread::spawn(move || drop(second)).join().unwrap();
         assert_eq!(back(), [8192]);
-        drop(Blank::lent(shelf.0.lock().pop().unwrap(), shelf.clone()));
+        // Out of the lock's statement: it comes back while that would be held.
+        let memory = shelf.0.lock().pop().unwrap();
+        drop(Blank::lent(memory, shelf.clone()));
         assert_eq!(back(), [8192], "unused");
     }
 
