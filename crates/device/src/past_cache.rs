@@ -7,7 +7,7 @@
 #![allow(unsafe_code)] // Streaming stores are intrinsics of the processor.
 
 /// Bytes below which it does not pay: that the last lines are waited for takes some 100 ns.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code, reason = "tests know it"))]
 const STREAMED_MIN: usize = 8192;
 
 /// Copies `from` to `to`, of the same length, for a device to read.
