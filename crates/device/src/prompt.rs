@@ -1,9 +1,9 @@
 //! Threads that others sleep for.
 //!
 //! A thread that carries out requests does little and then waits for the device. When it is woken on a machine whose
-//! processors all work, it stands behind whoever computes, for milliseconds; meanwhile the device has nothing to do, and
-//! soon those who compute wait as well. A thread that asks for short slices gets no larger share of a processor, but gets
-//! it at once when it wakes.
+//! processors all work, it stands behind whoever computes, for milliseconds; meanwhile the device has nothing to do,
+//! and soon those who compute wait as well. A thread that asks for short slices gets no larger share of a processor,
+//! but gets it at once when it wakes.
 //!
 //! See the kernel's documentation of its EEVDF scheduler: from Linux 6.12 on the `sched_runtime` that `sched_setattr`
 //! takes is the slice of an ordinary thread, and who wakes with a shorter one goes before who runs with a longer.

@@ -10,12 +10,12 @@
 //! 4. After replay the map still leads to it: so it was never dead, and not used again since the checkpoint. It was
 //!    not open when that began, or its place would have been asked for. So none of its records is replayed.
 //! 5. It *seems free*: all behind its first block can be read, and is no record that is replayed. So it is free; or it
-//!    was opened since the checkpoint and held what one flush put into that block, with nothing after it. If anything was
-//!    written elsewhere after that flush had ended, its marks miss what the flush covered, and open refuses. Else it
-//!    was the very last flush, and what only that promised is not missed where it is damaged otherwise either.
+//!    was opened since the checkpoint and held what one flush put into that block, with nothing after it. If anything
+//!    was written elsewhere after that flush had ended, its marks miss what the flush covered, and open refuses. Else
+//!    it was the very last flush, and what only that promised is not missed where it is damaged otherwise either.
 //!
-//! A known segment is out of use from then on: what lies in it is read, as far as that can be, but it is neither collected
-//! nor used again, and each checkpoint says so (case 1). `check` names it.
+//! A known segment is out of use from then on: what lies in it is read, as far as that can be, but it is neither
+//! collected nor used again, and each checkpoint says so (case 1). `check` names it.
 
 use lacuna_device::BlockDevice;
 

@@ -322,8 +322,8 @@ impl Store {
         Ok(pinned)
     }
 
-    /// Pins those of `extents`, which were mapped, whose segments were not opened since: of `generation_next` or a later
-    /// generation. Returns the others too: also those in segments that nothing is mapped in any more. What is
+    /// Pins those of `extents`, which were mapped, whose segments were not opened since: of `generation_next` or a
+    /// later generation. Returns the others too: also those in segments that nothing is mapped in any more. What is
     /// pinned may be mapped elsewhere by now, but its bytes are as they were.
     pub(crate) fn pin_unchanged(
         &self,

@@ -1,9 +1,9 @@
 //! Reading and verifying all that is mapped, or some ranges of it, about as it lies on the device.
 //!
 //! In the order of addresses, extents lie anywhere, and each would take a read of its own. So very many are planned,
-//! put into the order of the device, and then read in pieces. More than fit into one plan are read in *windows*, each of
-//! which is what lies in some segments, so that each segment is read about once, however addresses and places
-//! differ (`survey`).
+//! put into the order of the device, and then read in pieces. More than fit into one plan are read in *windows*, each
+//! of which is what lies in some segments, so that each segment is read about once, however addresses and places differ
+//! (`survey`).
 //!
 //! **Invariants.**
 //! 1. A plan is where extents lay at one moment, and pins nothing. What is planned of a segment that has been used

@@ -122,8 +122,8 @@ fn any_block_that_cannot_be_read_is_named() {
     }
 }
 
-/// A whole segment is more than the first block of one: where nothing else tells of it, it is not taken for free. (Seen to
-/// fail when what cannot be read behind the first block is.)
+/// A whole segment is more than the first block of one: where nothing else tells of it, it is not taken for free. (Seen
+/// to fail when what cannot be read behind the first block is.)
 #[test]
 fn any_segment_that_cannot_be_read_is_missed_or_not_needed() {
     let (mut refused, mut opened, mut cases) = (0, 0, 0);

@@ -14,8 +14,8 @@
 //!    bytes at most. Names take less than half of that, and up to a byte and a half each. 10,000,000 files take 200 MB
 //!    and, while they are read, up to 140 MB. Findings come on top.
 //!
-//! Inodes are read in windows by their numbers. These come in the order in which inodes lie, unless they were changed in
-//! another: with 10,000,000 of them changed at random, each of ten windows reads all segments.
+//! Inodes are read in windows by their numbers. These come in the order in which inodes lie, unless they were changed
+//! in another: with 10,000,000 of them changed at random, each of ten windows reads all segments.
 
 mod inodes;
 mod names;

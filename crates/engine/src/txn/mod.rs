@@ -505,7 +505,8 @@ fn edit_of(old: Option<LeafCell<'_>>, value: Option<(u8, &[u8])>) -> Option<Diff
     }
 }
 
-/// The undo record of a change from the record `old` to the flags and value `value`, or to none. `delta` is memory for the one that an edit needs.
+/// The undo record of a change from the record `old` to the flags and value `value`, or to none. `delta` is memory for
+/// the one that an edit needs.
 fn undo_of<'a>(
     table: TableId,
     key: &'a [u8],

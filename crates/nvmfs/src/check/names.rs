@@ -53,8 +53,8 @@ impl Shared {
         Ok(all)
     }
 
-    /// Reads the entries of all directories, also of damaged ones if a name tells of them; counts those of each
-    /// inode (invariant 1). Each is met once: what comes and goes waits, and collection does not matter (`sweep_sectors`).
+    /// Reads the entries of all directories, also of damaged ones if a name tells of them; counts those of each inode
+    /// (invariant 1). Each is met once: what comes and goes waits, and collection does not matter (`sweep_sectors`).
     pub(super) fn check_names(
         &self,
         at_once: usize,
