@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use anyhow::Result;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -14,6 +15,22 @@ pub(super) struct Measured {
     pub(super) requests: u64,
     pub(super) traffic: Traffic,
     pub(super) nanos: Histogram<u64>,
+}
+
+impl Measured {
+    /// Nothing, so far.
+    pub(super) fn none() -> Result<Measured> {
+        let (seconds, requests, traffic) = (0.0, 0, Traffic::default());
+        Ok(Measured { seconds, requests, traffic, nanos: Histogram::new(3)? })
+    }
+
+    /// What was measured of the same pattern elsewhere comes to it.
+    pub(super) fn add(&mut self, other: &Measured) -> Result<()> {
+        self.seconds += other.seconds;
+        self.requests += other.requests;
+        self.traffic += other.traffic;
+        Ok(self.nanos.add(&other.nanos)?)
+    }
 }
 
 /// Result of one pattern on one target. Its JSON form is part of the command line's contract.

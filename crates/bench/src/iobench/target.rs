@@ -4,6 +4,11 @@ use anyhow::Result;
 use lacuna_device::BlockDevice;
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stats, Stream};
 
+/// Name of the space of a store, in reports.
+pub(super) const FTL: &str = "ftl";
+/// Name of the bare device.
+pub(super) const RAW: &str = "raw";
+
 /// What a pattern runs on. Offsets and lengths are in bytes, multiples of 512.
 pub(super) trait Target: Sync {
     fn name(&self) -> &'static str;
@@ -63,7 +68,7 @@ fn lba(offset: u64) -> Lba {
 
 impl Target for FtlTarget {
     fn name(&self) -> &'static str {
-        "ftl"
+        FTL
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -107,7 +112,7 @@ impl RawTarget {
 
 impl Target for RawTarget {
     fn name(&self) -> &'static str {
-        "raw"
+        RAW
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -14,15 +14,16 @@ use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 use lacuna_device::AlignedBuf;
 
-use super::{
-    Config, Pattern, PatternReport, Skew,
-    report::Measured,
-    target::{Target, Traffic},
-};
+use super::{Config, Pattern, PatternReport, Skew, report::Measured, target::Target};
 use crate::{linkbench::Zipf, progress::Progress, random::Random, shuffle::Shuffle};
 
 /// Random bytes that writes take their data from.
 const POOL_BYTES: usize = 8 << 20;
+/// What one thread reads goes into that many bytes of memory, one block after the other, as pages go into the frames of
+/// a pool. Into a single block a device that nobody looks into reads faster than memory allows: the block never leaves
+/// the cache of the processor that copies it. Whoever looks at the data, as a checksum does, takes it from there, and
+/// the next copy waits for it to come back; 5% of a read here, which is the benchmark's and not the ftl's.
+const FRAMES_BYTES: usize = 32 << 20;
 /// Bytes of one write of the fill.
 const FILL_BYTES: u64 = 1 << 20;
 /// Capacities that are written before the measured part, to get to the steady state.
@@ -54,14 +55,14 @@ pub(super) fn run(
         _ => Until::Passed(config.seconds),
     };
     measuring.turn(until)?;
-    Ok(measuring.report())
+    let measured = measuring.into_measured();
+    Ok(PatternReport::new(config, pattern, target.name(), capacity_bytes, &measured))
 }
 
 /// A pattern on a target that was filled and settled for it. It is measured in as many turns as one likes: what is
 /// between them is in no figure.
 pub(super) struct Measuring<'a> {
     load: Load<'a>,
-    capacity_bytes: u64,
     workers: Vec<Worker>,
     measured: Measured,
 }
@@ -87,9 +88,7 @@ impl<'a> Measuring<'a> {
             load.watch("settle", || load.phase(settle, &mut load.workers(1)))?;
         }
         let workers = load.workers(2);
-        let measured =
-            Measured { seconds: 0.0, requests: 0, traffic: Traffic::default(), nanos: Histogram::new(3)? };
-        Ok(Measuring { load, capacity_bytes, workers, measured })
+        Ok(Measuring { load, workers, measured: Measured::none()? })
     }
 
     /// Makes requests until then, and what they wrote durable.
@@ -127,9 +126,8 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    pub(super) fn report(&self) -> PatternReport {
-        let Load { config, pattern, target, .. } = &self.load;
-        PatternReport::new(config, *pattern, target.name(), self.capacity_bytes, &self.measured)
+    pub(super) fn into_measured(self) -> Measured {
+        self.measured
     }
 }
 
@@ -139,7 +137,25 @@ struct Worker {
     /// Blocks that are its own, for sequential patterns, and the next of them.
     part: Range<u64>,
     next: u64,
-    buf: AlignedBuf,
+    /// Where the data of reads goes; the block that is next.
+    frames: AlignedBuf,
+    frame: usize,
+}
+
+impl Worker {
+    /// The next block of its part, round and round.
+    fn next_block(&mut self) -> u64 {
+        let block = self.next;
+        self.next = if block + 1 == self.part.end { self.part.start } else { block + 1 };
+        block
+    }
+
+    /// The next `len` bytes of the frames, round and round.
+    fn next_frame(&mut self, len: usize) -> &mut [u8] {
+        let start = self.frame;
+        self.frame = (start + len) % self.frames.len();
+        &mut self.frames[start..start + len]
+    }
 }
 
 /// One pattern on one target.
@@ -205,15 +221,21 @@ impl<'a> Load<'a> {
     /// As many as there are threads, with random numbers that no other `phase` has.
     fn workers(&self, phase: u64) -> Vec<Worker> {
         let threads = u64::from(self.config.threads);
+        let block = self.request_bytes as usize;
+        let frames_bytes = if self.pattern.is_read() { FRAMES_BYTES / block * block } else { 0 };
         (0..threads)
             .map(|thread| {
                 // Each thread has a part of the span of its own for sequential patterns.
                 let part = self.blocks * thread / threads..self.blocks * (thread + 1) / threads;
+                let mut frames = AlignedBuf::zeroed(frames_bytes);
+                // Page faults are in no figure.
+                frames.fill(1);
                 Worker {
                     random: Random::new(self.config.seed, 1000 * phase + thread + 10),
                     next: part.start,
                     part,
-                    buf: AlignedBuf::zeroed(self.request_bytes as usize),
+                    frames,
+                    frame: 0,
                 }
             })
             .collect()
@@ -243,7 +265,6 @@ impl<'a> Load<'a> {
     }
 
     fn work(&self, worker: &mut Worker, until: Until, start: Instant) -> Result<Histogram<u64>> {
-        let Worker { random, part, next, buf } = worker;
         let mut nanos = Histogram::new(3)?;
         let mut now = Instant::now();
         loop {
@@ -257,14 +278,12 @@ impl<'a> Load<'a> {
             }
             let block = match self.pattern {
                 Pattern::SequentialWrite | Pattern::SequentialRead | Pattern::AppendSync => {
-                    let block = *next;
-                    *next = if block + 1 == part.end { part.start } else { block + 1 };
-                    block
+                    worker.next_block()
                 }
-                _ => self.choose(random),
+                _ => self.choose(&mut worker.random),
             };
             now = Instant::now();
-            self.request(block * self.request_bytes, random, buf)?;
+            self.request(block * self.request_bytes, worker)?;
             let done = Instant::now();
             nanos.record((done.duration_since(now).as_nanos() as u64).max(1))?;
             now = done;
@@ -281,10 +300,13 @@ impl<'a> Load<'a> {
         }
     }
 
-    fn request(&self, offset: u64, random: &mut Random, buf: &mut [u8]) -> Result<()> {
+    fn request(&self, offset: u64, worker: &mut Worker) -> Result<()> {
         let len = self.request_bytes;
+        let random = &mut worker.random;
         match self.pattern {
-            Pattern::SequentialRead | Pattern::RandomRead => self.target.read(offset, buf),
+            Pattern::SequentialRead | Pattern::RandomRead => {
+                self.target.read(offset, worker.next_frame(len as usize))
+            }
             Pattern::SequentialWrite | Pattern::RandomWrite | Pattern::Overwrite => {
                 self.target.write(offset, self.data(random, len), false)
             }
