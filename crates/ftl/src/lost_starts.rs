@@ -9,10 +9,13 @@
 //!    footer tells of all its records.
 //! 4. After replay the map still leads to it: so it was never dead, and not used again since the checkpoint. It was
 //!    not open when that began, or its place would have been asked for. So none of its records is replayed.
-//! 5. It *seems free*: all behind its first block can be read, and is no record that is replayed. So it is free; or it
-//!    was opened since the checkpoint and held what one flush put into that block, with nothing after it. If anything
-//!    was written elsewhere after that flush had ended, its marks miss what the flush covered, and open refuses. Else
-//!    it was the very last flush, and what only that promised is not missed where it is damaged otherwise either.
+//! 5. It *seems free*: all behind its first block can be read, and no record begins there that is replayed. So it is
+//!    free; or it was opened since the checkpoint, and all its records begin in that block, so that one flush at most
+//!    covers them. If a batch is there that was accepted after that flush had ended, its marks miss what the flush
+//!    covered, and open refuses. Else it was the very last flush, or one that was led beside it, and what only these
+//!    promised is not missed where it is damaged otherwise either. Of relocations only later ones and headers of
+//!    segments have marks: without any, nothing was written over what they moved, and if that was discarded, reading
+//!    it is an error.
 //!
 //! A known segment is out of use from then on: what lies in it is read, as far as that can be, but it is neither
 //! collected nor used again, and each checkpoint says so (case 1). `check` names it.
@@ -93,7 +96,7 @@ pub(crate) fn judge<T>(
 ) -> Result<T> {
     let is_lost = |unknown: &&Unknown| match replayed {
         Ok(_) => map.live(unknown.segment).extents == 0 && !unknown.seems_free,
-        // What is missing may be there.
+        // What is missing may be there, be it an epitaph.
         Err(Error::Corrupt { .. }) => true,
         Err(_) => false,
     };

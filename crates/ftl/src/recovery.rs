@@ -70,11 +70,11 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     let leaves = LeafReader { device: &*device, space };
     let map_memory = options.map_memory;
     let replay = Replay { device: &*device, space, salt, epoch: superblock.epoch, leaves, map_memory };
-    let sources = replay.sources(&root, &headers, &mut epitaphs)?;
     let marks = durable(&superblock, &headers).max(epitaphs.durable);
     let durable = marks.max(replay.marks_without_header(&root, &headers)?);
-    let replayed = replay.run(&sources, &root, durable, &mut map);
-    let outcome = judge(&*device, space, &unknown, &map, replayed)?;
+    let sources = replay.sources(&root, &headers, &mut epitaphs);
+    let replayed = sources.and_then(|sources| Ok((replay.run(&sources, &root, durable, &mut map)?, sources)));
+    let (outcome, sources) = judge(&*device, space, &unknown, &map, replayed)?;
     root_segments.extend(&epitaphs.segments);
     root_segments.sort_unstable();
     root_segments.dedup();

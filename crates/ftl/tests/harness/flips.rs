@@ -72,9 +72,32 @@ fn structures(image: &[u8]) -> Structures {
     found
 }
 
-/// A store with some history, closed or not.
-pub(crate) fn store(seed: u64) -> (Arc<SimDevice>, History) {
-    let device = SimDevice::new(BYTES, seed);
+/// A store with some history on a device with blocks of `block_bytes`, closed or not; all of it is flushed.
+pub(crate) fn store(seed: u64, block_bytes: u32) -> (Arc<SimDevice>, History) {
+    let (device, ftl, mut history, mut rng) = worked(seed, block_bytes);
+    match rng.chance(30) {
+        true => ftl.close().expect("close"),
+        false => ftl.flush().expect("flush"),
+    }
+    history.flushed();
+    drop(ftl);
+    device.power_cycle();
+    (device, history)
+}
+
+/// The same, but the power is cut after some batches that nobody flushed.
+pub(crate) fn cut_store(seed: u64, block_bytes: u32) -> (Arc<SimDevice>, History) {
+    let (device, ftl, mut history, mut rng) = worked(seed, block_bytes);
+    for _ in 0..rng.below(8) {
+        accept(&ftl, &mut history, &mut rng);
+    }
+    drop(ftl);
+    device.power_cycle();
+    (device, history)
+}
+
+fn worked(seed: u64, block_bytes: u32) -> (Arc<SimDevice>, Ftl, History, SeededRng) {
+    let device = SimDevice::with_block_bytes(BYTES, block_bytes, seed);
     let shared: Arc<dyn BlockDevice> = device.clone();
     format(&shared);
     let ftl = open(&shared);
@@ -91,27 +114,22 @@ pub(crate) fn store(seed: u64) -> (Arc<SimDevice>, History) {
                 ftl.checkpoint().expect("checkpoint");
                 history.flushed();
             }
-            _ => {
-                let batch = changes(&mut rng, SECTORS);
-                let stream = if rng.chance(80) { Stream::Data } else { Stream::Log };
-                ftl.write_batch(&ops(&batch), stream).expect("batch");
-                history.accepted(batch);
-            }
+            _ => accept(&ftl, &mut history, &mut rng),
         }
     }
-    match rng.chance(30) {
-        true => ftl.close().expect("close"),
-        false => ftl.flush().expect("flush"),
-    }
-    history.flushed();
-    drop(ftl);
-    device.power_cycle();
-    (device, history)
+    (device, ftl, history, rng)
+}
+
+fn accept(ftl: &Ftl, history: &mut History, rng: &mut SeededRng) {
+    let batch = changes(rng, SECTORS);
+    let stream = if rng.chance(80) { Stream::Data } else { Stream::Log };
+    ftl.write_batch(&ops(&batch), stream).expect("batch");
+    history.accepted(batch);
 }
 
 /// Flips a few bits of each kind of structure, one at a time.
 pub(crate) fn case(seed: u64, outcomes: &mut BTreeMap<&'static str, Outcome>) {
-    let (device, history) = store(seed);
+    let (device, history) = store(seed, if seed.is_multiple_of(4) { 4096 } else { 512 });
     let mut image = vec![0; BYTES as usize];
     device.read_at(0, &mut image).expect("the whole device");
     let mut rng = SeededRng::new(seed);
