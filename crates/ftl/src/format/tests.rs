@@ -356,6 +356,95 @@ fn packed_entries_come_back_with_their_places() {
     assert_eq!(body.len(), 12);
 }
 
+/// Byte by byte what FORMAT.md says, of a batch and of a relocation.
+#[test]
+fn packed_entries_have_the_bytes_of_the_format() {
+    let phys = PhysAddr { segment: SegNo(3), grain: 0 };
+    let page = Entry { lba: Lba(64), sectors: 32, stored: 16384, crc: 0x0403_0201, phys, ..entry() };
+    let batch = [
+        page,
+        Entry { crc: 0x0807_0605, phys, ..entry() }, // 56 sectors before the end of the page, 129 grains
+        Entry { lba: Lba(48), sectors: 300, ..trim() },
+        Entry { lba: Lba(320), ..page }, // 348 / 32 is 10, and so is 320 / 32
+    ];
+    let bytes = [
+        &[5, 4, 1, 2, 3, 4][..],
+        &[1, 2 * 56 - 1, 8, 0x81, 1, 5, 6, 7, 8],
+        &[2, 0, 0xac, 2],
+        &[5, 0, 1, 2, 3, 4],
+    ];
+    assert_eq!(pack(batch.into_iter()), bytes.concat());
+    let relocation = [
+        Entry { lba: Lba(32), sectors: 1, stored: 512, birth: Seq(1000), ..moved() },
+        Entry { lba: Lba(33), sectors: 2, stored: 1008, birth: Seq(999), ..moved() },
+    ];
+    let bytes =
+        [[3, 64, 1, 32, 0xd0, 15, 255, 255, 255, 255].as_slice(), &[3, 0, 2, 63, 1, 255, 255, 255, 255]];
+    assert_eq!(pack(relocation.into_iter()), bytes.concat());
+}
+
+/// The same of copies in a footer.
+#[test]
+fn packed_copies_have_the_bytes_of_the_format() {
+    let header = RecordHeader { is_packed: true, offset: 512, total_bytes: 4096, body_bytes: 3, ..record() };
+    let part = RecordHeader { part: 130, last_part: false, seq: Seq(9), offset: 4608, ..header };
+    let relocation =
+        RecordHeader { kind: RecordKind::Relocation, seq: Seq(9), offset: 9216, total_bytes: 4080, ..header };
+    let records = [header, part, relocation].map(|header| (header, b"abc".to_vec()));
+    let footer = footer_of(&records.to_vec());
+    let copies = [
+        &[1 | 4 | 32, 20, 3, 16, 0x80, 0x40][..], // a batch of its own, flushed mark, length
+        &[8, 1, 3, 0x82, 1],
+        &[1 | 2 | 16 | 32, 0, 3, 0x80, 8, 31], // at the next block
+    ];
+    let copies: Vec<u8> = copies.map(|copy| [copy, b"abc"].concat()).concat();
+    assert_eq!(footer[..footer.len() - FOOTER_BYTES], copies);
+    let trailer = &footer[copies.len()..];
+    let number = |at: usize| u32::from_le_bytes(trailer[at..at + 4].try_into().unwrap()) as usize;
+    assert_eq!((&trailer[..4], number(12), number(32)), (&b"LFOP"[..], copies.len(), 3));
+}
+
+prop_compose! {
+    /// An entry that a record of the kind may hold.
+    fn any_entry(kind: RecordKind)(
+        window in prop_oneof![0..4_u64, any::<u64>().prop_map(|at| at % ((1 << 59) - 1))],
+        (first, end) in prop_oneof![
+            Just((0, 32)),
+            (0..32_u64, 1..=32_u64).prop_map(|(first, sectors)| (first, (first + sectors).min(32))),
+        ],
+        (cut, is_trim, crc, birth) in (0..1024_u64, any::<bool>(), any::<u32>(), 1..u64::MAX),
+    ) -> Entry {
+        let (lba, sectors) = (Lba(window * 32 + first), end - first);
+        let is_move = kind == RecordKind::Relocation;
+        if is_trim && !is_move {
+            return Entry { lba, sectors: sectors + (birth % 5 * 1000).min(u64::MAX - lba.0 - sectors), ..trim() };
+        }
+        // The last sector has payload where entries must.
+        let grains = if is_move { sectors * 32 - cut % 32 } else { 1 + cut % (sectors * 32) };
+        let (kind, birth) = if is_move { (EntryKind::Relocate, birth) } else { (EntryKind::Write, 0) };
+        let stored = if cut % 3 == 0 { sectors * 512 } else { grains * 16 } as u16;
+        Entry { kind, lba, sectors, stored, crc, birth: Seq(birth), ..entry() }
+    }
+}
+
+fn any_entries() -> impl Strategy<Value = (RecordKind, Vec<Entry>)> {
+    prop_oneof![Just(RecordKind::Batch), Just(RecordKind::Relocation)]
+        .prop_flat_map(|kind| (Just(kind), vec(any_entry(kind), 0..40)))
+}
+
+proptest! {
+    /// They take what is reckoned with before they are packed, and no more than any may take.
+    #[test]
+    fn packed_entries_come_back((kind, entries) in any_entries()) {
+        let (header, body, placed) = packed(kind, &entries);
+        prop_assert_eq!(header.entries(&body), Ok(placed));
+        let mut packing = Packing::default();
+        let lengths: Vec<usize> = entries.iter().map(|entry| packing.len(entry)).collect();
+        prop_assert_eq!(lengths.iter().sum::<usize>(), body.len());
+        prop_assert!(lengths.iter().all(|len| *len <= PACKED_ENTRY_BYTES_MAX));
+    }
+}
+
 #[test]
 fn packed_entries_are_checked() {
     let bad = [
