@@ -47,10 +47,11 @@ impl Store {
     }
 
     fn check_segments(&self, log: &Log, map: &Map, found: &mut impl FnMut(String)) {
-        for no in (0..self.space.segments as u32).map(SegNo) {
+        let mut listed = vec![0_u32; self.space.segments];
+        log.free.iter().for_each(|free| listed[free.0 as usize] += 1);
+        for (no, listed) in (0..).map(SegNo).zip(listed) {
             let state = log.segment(no).state;
-            let listed = log.free.iter().filter(|free| **free == no).count();
-            if listed != usize::from(state == State::Free) {
+            if listed != u32::from(state == State::Free) {
                 found(format!("segment {}: {state:?}, but {listed} times on the free list", no.0));
             }
             let holds_data = matches!(state, State::Open | State::Sealed | State::Damaged);

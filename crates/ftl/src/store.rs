@@ -329,8 +329,9 @@ impl Ftl {
     /// that ends behind an address; they have an order, and do not overlap.
     ///
     /// Each sector that is mapped all the time is visited; and once, if all in the ranges was written sector by sector,
-    /// and meanwhile nothing there comes to be mapped or ceases to be. It takes 24 bytes of memory for each extent
-    /// that is planned at a time, about `plan_extents` of them, and, where there are more, up to 1.5 bytes for each.
+    /// and meanwhile nothing there comes to be mapped or ceases to be. What changes meanwhile is visited as it was or
+    /// as it became. It takes 24 bytes of memory for each extent that is planned at a time, about `plan_extents` of
+    /// them, and, where there are more, up to 1.5 bytes for each.
     ///
     /// # Errors
     /// As [`Ftl::mapped`].

@@ -8,7 +8,8 @@
 //! **Invariants.**
 //! 1. A plan is where extents lay at one moment, and pins nothing. What is planned of a segment that has been used
 //!    again since, that is dead, or where something else is found than what was planned, is looked up anew, pinned and
-//!    read where it is now: only that counts. What was overwritten is read as it became, what is gone is not missed.
+//!    read where it is now: only that counts, and what is gone is not missed. All else is met as it was planned: what
+//!    was overwritten or unmapped since too, as long as its bytes are there.
 //! 2. So each sector that is mapped all the time is verified, at a place where it was since it was planned; and once,
 //!    if meanwhile no extent in the ranges comes, goes or is cut. Where one is moved to does not matter: its window is
 //!    settled once, by its address.
