@@ -46,7 +46,7 @@ impl World {
         let mut world = World { device, ftl, held: BTreeMap::new() };
         let mut rng = SeededRng::new(seed);
         // All over the place, and the device: what follows in addresses does not on the device.
-        for version in 1..2000 {
+        for version in 1..800 {
             let start = [10_000, 10_700 - 2, 1 << 30, (1 << 40) + 5][rng.below(4) as usize];
             world.write(start + rng.below(900), version);
             if version % 3 == 0 {
