@@ -149,6 +149,12 @@ pub(crate) fn encode_inner(key: &[u8], child: PageNo, out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
+/// The key of the inner cell at the start of `bytes`; `None` when it does not fit in there.
+fn inner_key(bytes: &[u8]) -> Option<&[u8]> {
+    let (header, rest) = bytes.split_at_checked(INNER_CELL_HEADER)?;
+    rest.get(..u16_at(header, 0) as usize)
+}
+
 /// A node for reading.
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a> {
@@ -515,20 +521,28 @@ pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
     if heap_end < CELLS || heap_end > slots_low {
         return Err("end of cells out of range");
     }
-    let header = if node.is_leaf() { LEAF_CELL_HEADER } else { INNER_CELL_HEADER };
-    let mut bytes = 0;
-    for slot in 0..count {
-        let at = node.cell_at(slot);
-        if at < CELLS || at + header > heap_end || at + node.cell_bytes(at) > heap_end {
-            return Err("cell out of range");
-        }
-        bytes += node.cell_bytes(at);
-        if node.is_leaf() && !has_sound_flags(node.leaf_cell(slot)) {
-            return Err("record with unknown flags or a bad reference");
-        }
-        if slot > 0 && node.key(slot - 1) >= node.key(slot) {
+    // All pages that are read come here, with hundreds of cells: each is looked at once.
+    let (heap, is_leaf) = (&page[..heap_end], node.is_leaf());
+    let (mut bytes, mut last) = (0, None);
+    for slot in page[slots_low..slots_end].rchunks_exact(SLOT) {
+        let at = u16_at(slot, 0) as usize;
+        let cell = heap.get(at..).filter(|_| at >= CELLS).unwrap_or_default();
+        let key = if is_leaf {
+            let cell = LeafCell::parse(cell).ok_or("cell out of range")?;
+            if !has_sound_flags(cell) {
+                return Err("record with unknown flags or a bad reference");
+            }
+            bytes += LEAF_CELL_HEADER + cell.key.len() + cell.value.len();
+            cell.key
+        } else {
+            let key = inner_key(cell).ok_or("cell out of range")?;
+            bytes += INNER_CELL_HEADER + key.len();
+            key
+        };
+        if last.is_some_and(|last| last >= key) {
             return Err("keys out of order");
         }
+        last = Some(key);
     }
     if bytes + node.garbage() != heap_end - CELLS {
         return Err("cells do not add up");
@@ -646,6 +660,56 @@ mod tests {
         assert_eq!(named, [(0, 0), (8, 9), (7, 9), (7, 9)]);
         NodeMut::init(&mut page, 1);
         forget_writers(&mut page, TxnId(8));
+    }
+
+    /// A leaf with the cells `a` and `b`, or an inner node with the least key and `b`, and bytes put into it.
+    fn verdict(level: u16, at: usize, bytes: &[u8]) -> Result<(), &'static str> {
+        let mut page = vec![0; 4096];
+        let mut node = NodeMut::init(&mut page, level);
+        for (slot, key) in [if level == 0 { &b"a"[..] } else { b"" }, b"b"].into_iter().enumerate() {
+            let mut cell = leaf_cell(key, b"v");
+            if level > 0 {
+                cell.clear();
+                encode_inner(key, PageNo(9), &mut cell);
+            }
+            assert!(node.insert(slot, &cell));
+        }
+        page[at..at + bytes.len()].copy_from_slice(bytes);
+        validate(&page)
+    }
+
+    #[test]
+    fn each_broken_invariant_is_refused() {
+        const FIRST_SLOT: usize = 4096 - TRAILER_BYTES - SLOT;
+        const SECOND: usize = CELLS + LEAF_CELL_HEADER + 2;
+        const SECOND_INNER: usize = CELLS + INNER_CELL_HEADER;
+        assert_eq!([verdict(0, 0, &[]), verdict(1, 0, &[])], [Ok(()); 2]);
+        let out_of_range = "cell out of range";
+        for (level, at, bytes, want) in [
+            (0, COUNT, &[0xff, 0xff][..], "more slots than a page holds"),
+            (0, HEAP_END, &[CELLS as u8 - 1], "end of cells out of range"),
+            (0, HEAP_END, &[0xf8, 0x0f], "end of cells out of range"),
+            (0, HEAP_END, &[SECOND as u8], out_of_range),
+            (0, FIRST_SLOT, &[CELLS as u8 - 1], out_of_range),
+            (1, FIRST_SLOT, &[CELLS as u8 - 1], out_of_range),
+            (0, FIRST_SLOT, &[0xff, 0xff], out_of_range),
+            (0, SECOND + CELL_KEY_BYTES, &[3], out_of_range),
+            (0, SECOND + CELL_VALUE_BYTES, &[2], out_of_range),
+            (1, SECOND_INNER, &[2], out_of_range),
+            (0, SECOND, &[4], "record with unknown flags or a bad reference"),
+            (0, SECOND, &[OVERFLOW], "record with unknown flags or a bad reference"),
+            (0, SECOND + LEAF_CELL_HEADER, b"a", "keys out of order"),
+            (0, SECOND + LEAF_CELL_HEADER, b"A", "keys out of order"),
+            (0, GARBAGE, &[1], "cells do not add up"),
+            (0, FIRST_SLOT - SLOT, &[CELLS as u8], "keys out of order"),
+            (1, FIRST_SLOT, &[SECOND_INNER as u8], "keys out of order"),
+            (1, COUNT, &[0], "cells do not add up"),
+        ] {
+            assert_eq!(verdict(level, at, bytes), Err(want), "level {level}, {bytes:?} at {at}");
+        }
+        let mut page = vec![0; 4096];
+        NodeMut::init(&mut page, 1);
+        assert_eq!(validate(&page), Err("inner node without a first child"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn main() -> std::io::Result<()> {
         Codec::fast(Algorithm::None),
         Codec::fast(Algorithm::Lz4),
         Codec { algorithm: Algorithm::Lz4, level: -2 },
-        Codec { algorithm: Algorithm::Lz4, level: -4 },
+        Codec { algorithm: Algorithm::Lz4, level: -3 },
         Codec { algorithm: Algorithm::Lz4, level: -8 },
         Codec { algorithm: Algorithm::Zstd, level: -3 },
         Codec::fast(Algorithm::Zstd),

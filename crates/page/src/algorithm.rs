@@ -1,9 +1,8 @@
 use std::{fmt, str::FromStr};
 
-/// An image that takes more than this share of its page shrank little.
-const LITTLE: (usize, usize) = (3, 4);
-/// LZ4's level for a page that shrank little.
-const HASTY: i32 = -8;
+/// LZ4's level for a page whose last image took more than a share of it, the largest first: the less a page shrinks,
+/// the longer LZ4 looks for what it does not find, and the less is lost where it does not look.
+const HASTY: [((usize, usize), i32); 2] = [((3, 4), -8), ((1, 2), -3)];
 
 /// How the body of a page is transformed. The numbers are on disk and never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,9 +88,10 @@ impl Codec {
     /// it found few: there it takes longest and gains least.
     #[must_use]
     pub fn after(self, image_bytes: usize, page_bytes: usize) -> Codec {
-        let shrank_little = image_bytes * LITTLE.1 > page_bytes * LITTLE.0;
-        match self {
-            Codec { algorithm: Algorithm::Lz4, level: 0 } if shrank_little => Codec { level: HASTY, ..self },
+        let takes_more = |share: (usize, usize)| image_bytes * share.1 > page_bytes * share.0;
+        let hasty = HASTY.into_iter().find(|(share, _)| takes_more(*share));
+        match (self, hasty) {
+            (Codec { algorithm: Algorithm::Lz4, level: 0 }, Some((_, level))) => Codec { level, ..self },
             _ => self,
         }
     }
@@ -122,9 +122,11 @@ mod tests {
         let zstd = Codec::fast(Algorithm::Zstd);
         for (codec, image_bytes, want) in [
             (lz4(0), 0, lz4(0)),
-            (lz4(0), 12 << 10, lz4(0)),
-            (lz4(0), (12 << 10) + 1, lz4(HASTY)),
-            (lz4(0), 16 << 10, lz4(HASTY)),
+            (lz4(0), 8 << 10, lz4(0)),
+            (lz4(0), (8 << 10) + 1, lz4(-3)),
+            (lz4(0), 12 << 10, lz4(-3)),
+            (lz4(0), (12 << 10) + 1, lz4(-8)),
+            (lz4(0), 16 << 10, lz4(-8)),
             (lz4(1), 16 << 10, lz4(1)),
             (lz4(-2), 16 << 10, lz4(-2)),
             (zstd, 16 << 10, zstd),
