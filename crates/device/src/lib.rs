@@ -48,6 +48,5 @@ pub use fill::{Blank, Filled, Home};
 pub use mem::{MemDevice, MemPlace};
 pub use past_cache::copy_past_cache;
 pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint, check_file_name};
-pub use prompt::run_promptly;
 pub use raw::{BlockIo, RawDevice, RawOptions};
 pub use sim::{SimDevice, SimPlace};

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, thread::JoinHandle};
 use parking_lot::{Condvar, Mutex};
 
 use super::engine::{AbortOnPanic, Request};
-use crate::{positional::PositionalFile, run_promptly};
+use crate::{positional::PositionalFile, prompt::run_promptly};
 
 /// Requests that are carried out at a time.
 const THREADS: usize = 8;

@@ -36,7 +36,7 @@ use rustix::{
 };
 
 use super::engine::{AbortOnPanic, Memory, Request};
-use crate::{AlignedBuf, positional::PositionalFile, run_promptly};
+use crate::{AlignedBuf, positional::PositionalFile, prompt::run_promptly};
 
 /// Entries of the ring.
 const ENTRIES: u32 = 128;

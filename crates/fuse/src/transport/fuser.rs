@@ -17,7 +17,6 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
     ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
 };
-use lacuna_device::run_promptly;
 use lacuna_nvmfs::{
     Timestamp,
     posix::{Attr, Caller, FileKind, Rename, SetAttr, SetTime, XattrMode},
@@ -100,7 +99,6 @@ impl Session for FuserSession {
     }
 
     fn serve(self: Box<Self>) -> io::Result<()> {
-        run_promptly(); // so do the threads that it starts
         self.0.run()
     }
 }

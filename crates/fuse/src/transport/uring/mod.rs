@@ -40,8 +40,6 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use lacuna_device::run_promptly;
-
 use self::{
     answer::{SHORT_REPLY_BYTES_MAX, answer},
     device::Mounted,
@@ -144,7 +142,6 @@ impl UringSession {
     ) -> io::Result<()> {
         let mounted = Arc::clone(&self.mounted);
         let thread = move || {
-            run_promptly();
             let guard = EndsMount(&mounted);
             let ended = serve();
             if ended.is_ok() {

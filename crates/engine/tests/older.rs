@@ -1,0 +1,264 @@
+//! Stores as an older program left them, opened by today's.
+//!
+//! `older/` holds the files of a store after [`history`], closed, and as a power cut within a checkpoint left them: with
+//! torn pages, a running transaction, versions, and deletions that are not purged. The last program that did not know
+//! edits (commit 71da94a) wrote them by `older/make.rs.txt`.
+
+#[path = "older/history.rs"]
+mod history;
+
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+};
+
+use history::{Left, Model, Work, history, kinds, options, tables};
+use lacuna_device::{AlignedBuf, MemPlace, Place, SECTOR, SimPlace, StreamHint};
+use lacuna_engine::{Algorithm, Direction, Error, Store, TableOptions, TransactionOptions};
+
+struct Image {
+    name: &'static str,
+    packed: &'static [u8],
+    is_closed: bool,
+}
+
+const IMAGES: [Image; 2] = [
+    Image { name: "crashed", packed: include_bytes!("older/crashed"), is_closed: false },
+    Image { name: "closed", packed: include_bytes!("older/closed"), is_closed: true },
+];
+/// What control says of them: they know no edits.
+const OLDER_FEATURES: u64 = 7;
+/// What a store has that today's program opened.
+const FEATURES: u64 = 15;
+const LOG: &str = "wal.000000";
+/// All of it that the images have, and as much again.
+const LOG_BYTES: usize = 1 << 20;
+/// Where control has them in a slot, its checksum, and its sequence; and what it seals.
+const FEATURES_AT: usize = 16;
+const CHECKSUM_AT: usize = 12;
+const SEQUENCE_AT: usize = 24;
+const CONTROL_BYTES: usize = 48;
+const SLOTS: [u64; 2] = [0, 4096];
+
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> &'a [u8] {
+    rest.split_off(..len).expect("the image is whole")
+}
+
+fn number(rest: &mut &[u8], len: usize) -> usize {
+    let mut bytes = [0; 8];
+    bytes[..len].copy_from_slice(take(rest, len));
+    u64::from_le_bytes(bytes) as usize
+}
+
+/// The files of an image, all of it synced. How they are packed is told where they are made.
+fn unpack(image: &Image) -> Arc<SimPlace> {
+    let place = SimPlace::new(1);
+    let mut rest = image.packed;
+    while !rest.is_empty() {
+        let name_bytes = number(&mut rest, 1);
+        let name = std::str::from_utf8(take(&mut rest, name_bytes)).expect("a name");
+        let file = place.create(name, StreamHint::Data).expect("create");
+        file.set_len(number(&mut rest, 8) as u64).expect("set_len");
+        let mut at = 0;
+        loop {
+            at += number(&mut rest, 4);
+            let len = number(&mut rest, 4);
+            if len == 0 {
+                break;
+            }
+            let start = at / SECTOR * SECTOR;
+            let mut sectors = AlignedBuf::zeroed((at - start + len).next_multiple_of(SECTOR));
+            file.read_at(start as u64, &mut sectors).expect("read");
+            sectors[at - start..][..len].copy_from_slice(take(&mut rest, len));
+            file.write_at(start as u64, &sectors).expect("write");
+            at += len;
+        }
+    }
+    place.sync().expect("sync");
+    place
+}
+
+/// What [`history`] left committed.
+fn committed() -> Model {
+    let store = Store::open(MemPlace::new(), options()).expect("open");
+    let Left { model, open, reader } = history(&store);
+    drop((open, reader));
+    model
+}
+
+fn slot(place: &dyn Place, slot: u64) -> AlignedBuf {
+    let mut sector = AlignedBuf::zeroed(SECTOR);
+    place.open("control", StreamHint::Data).expect("control").read_at(slot, &mut sector).expect("read");
+    sector
+}
+
+fn word(sector: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(sector[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn checksum(sector: &[u8]) -> u32 {
+    let mut sealed = sector[..CONTROL_BYTES].to_vec();
+    sealed[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
+    lacuna_crc::crc32c(&sealed)
+}
+
+/// Those of control's slot that counts.
+fn features(place: &dyn Place) -> u64 {
+    let slots = SLOTS.map(|at| slot(place, at)).into_iter();
+    let whole = slots.filter(|sector| sector[CHECKSUM_AT..][..4] == checksum(sector).to_le_bytes());
+    word(&whole.max_by_key(|sector| word(sector, SEQUENCE_AT)).expect("a whole slot"), FEATURES_AT)
+}
+
+fn read_all(store: &Store) -> Model {
+    let mut found = Model::new();
+    let txn = store.begin_with(TransactionOptions::READ_COMMITTED);
+    for (name, _) in kinds() {
+        let table = store.table(name).expect("catalog").expect("there");
+        let mut each = |key: &[u8], value: &[u8]| {
+            found.insert((name, key.to_vec()), value.to_vec());
+            ControlFlow::Continue(())
+        };
+        txn.scan(&table, Bound::Unbounded, Bound::Unbounded, Direction::Forward, &mut each).expect("scan");
+    }
+    found
+}
+
+#[track_caller]
+fn assert_holds(store: &Store, model: &Model, what: &str) {
+    let found = read_all(store);
+    assert!(found == *model, "{what}: {} records, want {}", found.len(), model.len());
+    let checked = store.check().unwrap_or_else(|error| panic!("{what}: {error}"));
+    let records: u64 = checked.iter().filter(|table| table.name != "(catalog)").map(|t| t.records).sum();
+    assert_eq!(records, model.len() as u64, "{what}");
+}
+
+/// Edits, and whatever else there is, some of it taken back; what is committed then.
+fn change(store: &Store, mut model: Model) -> Model {
+    let tables = tables(store);
+    let mut work = Work::begin(store, &tables, &model);
+    (0..150).step_by(2).for_each(|key| work.set(key, Some(8)));
+    model = work.commit();
+    let mut work = Work::begin(store, &tables, &model);
+    (0..150).for_each(|key| work.set(key, Some(9)));
+    work.txn.rollback().expect("rollback");
+    let mut work = Work::begin(store, &tables, &model);
+    (0..150).step_by(5).for_each(|key| work.set(key, None));
+    (300..320).for_each(|key| work.set(key, Some(1)));
+    work.commit()
+}
+
+#[test]
+fn older_stores_are_recovered_and_changed() {
+    let before = committed();
+    for image in &IMAGES {
+        let (name, place) = (image.name, unpack(image));
+        assert_eq!(features(&*place), OLDER_FEATURES, "{name}");
+        let store = Store::open(place.clone(), options()).expect(name);
+        assert_eq!(features(&*place), FEATURES, "{name}");
+        let did = store.stats().expect("stats").recovery;
+        match image.is_closed {
+            true => assert_eq!((did.records, did.rolled_back, did.restored_pages), (0, 0, 0), "{name}"),
+            false => {
+                assert!(
+                    did.applied > 100 && did.rolled_back == 1 && did.restored_pages > 0,
+                    "{name}: {did:?}"
+                );
+            }
+        }
+        assert_holds(&store, &before, name);
+        let model = change(&store, before.clone());
+        assert_holds(&store, &model, name);
+        // Replayed on pages that both programs wrote.
+        drop(store);
+        place.power_cycle();
+        let store = Store::open(place.clone(), options()).expect(name);
+        assert!(store.stats().expect("stats").recovery.applied > 100, "{name}");
+        assert_holds(&store, &model, name);
+        store.close().expect("close");
+        let store = Store::open(place, options()).expect(name);
+        assert_holds(&store, &model, name);
+    }
+}
+
+#[test]
+fn catalogs_of_older_stores_are_kept_up() {
+    for image in &IMAGES {
+        let name = image.name;
+        let store = Store::open(unpack(image), options()).expect(name);
+        let tables = store.tables().expect("tables");
+        let inherit: Vec<_> = tables.iter().filter(|table| table.inherits).map(|t| &t.name[..]).collect();
+        assert_eq!(inherit, ["zstd"], "{name}");
+        let zstd = TableOptions::compressed(Algorithm::Zstd);
+        assert_eq!(store.defaults().expect("defaults"), zstd, "{name}");
+        // 16 was a table that was dropped.
+        let mut ids: Vec<_> = tables.iter().map(|table| table.id.0).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [17, 18, 19, 20, 21], "{name}");
+        store.drop_table("lz4").expect("drop");
+        let new = store.create_table("new", TableOptions::default()).expect("create");
+        assert_eq!(new.id().0, 22, "{name}");
+        store.set_defaults(TableOptions::compressed(Algorithm::Lz4)).expect("defaults");
+        store.inherit_defaults("plain").expect("inherit");
+        store.check().expect(name);
+    }
+}
+
+/// Whatever the log holds beyond what the image has of it, or lacks of that.
+fn log_has_news(place: &dyn Place, image: &dyn Place) -> bool {
+    let [now, then] = [place, image].map(|place| {
+        let mut log = AlignedBuf::zeroed(LOG_BYTES);
+        place.open(LOG, StreamHint::Log).expect("log").read_at(0, &mut log).expect("read");
+        log
+    });
+    now.iter().zip(&then[..]).any(|(now, then)| now != then && *now != 0)
+}
+
+#[test]
+fn power_cuts_while_an_older_store_is_opened_do_no_harm() {
+    let before = committed();
+    for image in IMAGES.iter().filter(|image| !image.is_closed) {
+        let (name, older) = (image.name, unpack(image));
+        let mut cuts_before_features = 0;
+        for cut in 1.. {
+            let place = older.fork(cut);
+            place.set_cut_after(cut);
+            // So that what recovery did is logged and written.
+            let is_done = Store::open(place.clone(), options()).and_then(|store| store.checkpoint()).is_ok();
+            place.power_cycle();
+            if features(&*place) == OLDER_FEATURES {
+                assert!(!is_done && !log_has_news(&*place, &*older), "{name}: cut {cut}");
+                cuts_before_features += 1;
+            } else {
+                assert_eq!(features(&*place), FEATURES, "{name}: cut {cut}");
+            }
+            let store =
+                Store::open(place, options()).unwrap_or_else(|error| panic!("{name}: cut {cut}: {error}"));
+            assert_holds(&store, &before, name);
+            if is_done {
+                assert!(cuts_before_features > 0, "{name}: no cut hit what goes before them");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_store_of_unknown_features_is_refused_by_name_and_left_alone() {
+    for image in &IMAGES {
+        let place = unpack(image);
+        let control = place.open("control", StreamHint::Data).expect("control");
+        for at in SLOTS {
+            let mut sector = slot(&*place, at);
+            sector[FEATURES_AT] |= 32;
+            let checksum = checksum(&sector);
+            sector[CHECKSUM_AT..][..4].copy_from_slice(&checksum.to_le_bytes());
+            control.write_at(at, &sector).expect("write");
+        }
+        let ops = place.ops();
+        match Store::open(place.clone(), options()) {
+            Err(Error::BadStore { reason, .. }) => assert!(reason.contains("features 0x20"), "{reason}"),
+            other => panic!("{}: {:?}", image.name, other.err()),
+        }
+        assert_eq!(place.ops(), ops, "nothing was written");
+    }
+}
