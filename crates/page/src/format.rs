@@ -131,6 +131,7 @@ mod tests {
 
     /// Holds docs/FORMAT.md against the code: each row `| offset | bytes | field |` of its page table.
     #[test]
+    #[cfg_attr(miri, ignore = "a search through a long text takes minutes")]
     fn format_md_is_true() {
         let document = include_str!("../../../docs/FORMAT.md");
         let section = document.split("\n## ").find(|s| s.starts_with("page\n")).expect("a page section");

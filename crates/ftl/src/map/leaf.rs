@@ -497,7 +497,7 @@ mod tests {
     proptest! {
         #[test]
         fn splice_is_that_of_a_vector(
-            steps in vec((any::<u64>(), 0..4usize, vec(extents(), 0..4)), 1..40),
+            steps in vec((any::<u64>(), 0..4usize, vec(extents(), 0..4)), 1..if cfg!(miri) { 12 } else { 40 }),
             gap in 1..1_000_000u64,
         ) {
             let (mut leaf, mut model) = (Leaf::default(), Vec::<Row>::new());
