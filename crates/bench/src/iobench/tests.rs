@@ -48,7 +48,12 @@ fn all_patterns_run_on_both_targets() {
 #[test]
 fn goals_are_judged_on_both_targets() {
     let config = config(&[]);
-    let (goals, all) = goals::run(&config, 2, &device(), &device()).unwrap();
+    let (one, other) = (device(), device());
+    let (goals, all) = goals::run(&config, 2, &one, &other).unwrap();
+    for device in [one, other] {
+        lacuna_ftl::Ftl::open(device, lacuna_ftl::Options::default())
+            .expect("each had the store at the end of a half");
+    }
     assert_eq!((goals.len(), all.len()), (4, 2 * 2 * 3 + 1));
     for goal in &goals {
         let [low, high] = goal.interval;
