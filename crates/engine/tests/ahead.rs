@@ -26,7 +26,7 @@ fn store(background: bool) -> (Store, Table) {
     (store, table)
 }
 
-/// Scans `count` records from the first or last on, calling `between` now and then; returns how many keys came in order.
+/// Scans `count` records from the first or last on, calling `between` now and then; returns how many came in order.
 fn scan(store: &Store, table: &Table, direction: Direction, count: u32, between: impl Fn()) -> u32 {
     let mut seen = 0;
     let each = |key: &[u8], value: &[u8]| {

@@ -1,8 +1,8 @@
 //! Stores as an older program left them, opened by today's.
 //!
-//! `older/` holds the files of a store after [`history`], closed, and as a power cut within a checkpoint left them: with
-//! torn pages, a running transaction, versions, and deletions that are not purged. The last program that did not know
-//! edits (commit 71da94a) wrote them by `older/make.rs.txt`.
+//! `older/` holds the files of a store after [`history`], closed, and as a power cut within a checkpoint left them:
+//! with torn pages, a running transaction, versions, and deletions that are not purged. The last program that did not
+//! know edits (commit 71da94a) wrote them by `older/make.rs.txt`.
 
 #[path = "older/history.rs"]
 mod history;

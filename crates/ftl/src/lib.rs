@@ -142,8 +142,8 @@
 //!
 //! `format` is every byte on the device; `batch`, `space` and `map` are pure; `fault` brings leaves of the
 //! map in and out; `tail` and `log` are the state of the append points; `write`, `read`, `gc`,
-//! `checkpoint`, `epitaph`, `replay` and `recovery` do what they say; `lifetime` says what lies together and `reuse` when a
-//! segment is free; `store` has the locks and the public face, `sync` has them under a scheduler for tests;
+//! `checkpoint`, `epitaph`, `replay` and `recovery` do what they say; `lifetime` says what lies together and `reuse`
+//! when a segment is free; `store` has the locks and the public face, `sync` has them under a scheduler for tests;
 //! `background` decides what is due, and `throttle` how long writers wait for it.
 
 mod addr;

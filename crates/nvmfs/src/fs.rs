@@ -21,7 +21,8 @@
 //! between leaves the rest for the open after that.
 //!
 //! **Locks**, in this order: `moves`; sectors of files (`ranges.rs`), files by ascending number; `record`s
-//! of nodes by ascending number; `structure`; then, each for moments, `numbers`, that of `names/ahead.rs` and what is in `node.rs`.
+//! of nodes by ascending number; `structure`; then, each for moments, `numbers`, that of `names/ahead.rs` and what is in
+//! `node.rs`.
 //! Searches in directories read the ftl without a lock; what they found holds if the buckets that they
 //! looked at did not change until the directory's `record` is held (`names/update.rs`). `record`s are held
 //! while the ftl accepts a batch, which may wait for free segments, but not while anything is read, be it

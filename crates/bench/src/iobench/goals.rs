@@ -1,7 +1,7 @@
 //! What the ftl is meant to reach beside the bare device, measured in one call: rounds in which both
 //! take short turns, and the ratio of each round. Halfway through a round the two exchange their devices, and the order
-//! in which they are filled: of two equal files on one disk, one may well be read a tenth faster than the other. A goal is met when
-//! the interval in which the ratio lies with a confidence of 90% clears it ([`crate::Verdict`]).
+//! in which they are filled: of two equal files on one disk, one may well be read a tenth faster than the other. A goal
+//! is met when the interval in which the ratio lies with a confidence of 90% clears it ([`crate::Verdict`]).
 
 use std::{fmt::Write, sync::Arc, time::Duration};
 
