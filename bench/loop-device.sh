@@ -3,7 +3,8 @@
 # them get the very same blocks. Sourced by the scripts beside it, which set LACUNA. Needs root.
 #
 #   loop_make FILE SIZE         makes the file (SIZE as 8G) and the device LOOP over it, with direct I/O
-#   loop_mount KIND DIR         makes a file system on it (ext4, xfs, btrfs, nvmfs) and mounts it
+#   loop_mount KIND DIR         makes a file system on it (ext4, xfs, btrfs, nvmfs) and mounts it; nvmfs with what
+#                               is in NVMFS_OPTIONS, too
 #   loop_format_store           makes a store on it
 #   loop_umount DIR             unmounts what loop_mount mounted
 #   loop_slow BYTES COMMAND...  runs it in a control group that reads and writes LOOP and other devices named in
@@ -17,6 +18,7 @@ LOOP_KIND=
 LOOP_OTHERS=()
 LOOP_GROUP=
 NVMFS_PID=
+NVMFS_OPTIONS=()
 
 loop_make() {
     local file=$1 size=$2
@@ -56,7 +58,7 @@ loop_mount() {
 
 # Mounts a store and waits until it stands; NVMFS_PID serves it, and closes the store on SIGTERM.
 nvmfs_mount() {
-    "$LACUNA" mount "$1" "$2" --foreground --allow-other --fcta &
+    "$LACUNA" mount "$1" "$2" --foreground --allow-other --fcta "${NVMFS_OPTIONS[@]}" &
     NVMFS_PID=$!
     local tries
     for tries in $(seq 600); do
