@@ -10,11 +10,12 @@
 //! writers as fast as they can, for SECONDS; with writers at 70% of that, for SECONDS.
 //! A writer overwrites random pages, trims a tenth of them, reads as often as that, and flushes now and then.
 //! A reader's time counts from when its turn came, so that who waits behind a slow read counts too. Beside the readers
-//! of the store goes one of the bare device below it, at the same rate: what it suffers is the device's doing.
+//! of the store goes one of the bare device below it, at the same rate: what it suffers is the device's doing. Beside
+//! the flushes goes who writes and syncs one block, again and again, of a second file next to FILE.
 //!
 //! At the end each sentence is told to be met, missed, or not to be told apart from noise: the ratio of the p99s has
-//! an interval from twenty parts of each phase, and neither a stall nor a slow read counts if the thread that reads
-//! the bare device, or one that does nothing but sleep, was held up about as long. The program ends in an error if one
+//! an interval from twenty parts of each phase, and neither a stall nor a slow read counts if a thread that uses the
+//! bare device, or one that does nothing but sleep, was held up about as long. The program ends in an error if one
 //! is missed.
 
 use std::{
@@ -38,8 +39,13 @@ const READERS: u64 = 2;
 /// Reads per second of each reader.
 const READ_RATE: f64 = 500.0;
 const FLUSH_EVERY: u64 = 256;
+/// Syncs of the bare device per second.
+const SYNC_RATE: f64 = 20.0;
 /// How often the live data is overwritten before anything is measured.
 const WEAR_IN: u64 = 2;
+/// Length of the device beside the store's, and of what is written to it.
+const BESIDE_BYTES: u64 = 1 << 20;
+const BLOCK: usize = 4096;
 
 /// Parts of a phase. The outermost of twenty are left out: 90% of them lie in between.
 const PARTS: usize = 20;
@@ -52,14 +58,19 @@ const IDLE_SECONDS_MAX: u64 = 60;
 struct Times {
     /// In microseconds, by part of the phase.
     parts: [Vec<u32>; PARTS],
+    /// The longest call in microseconds, and when in the phase it ended.
+    longest: (u32, Duration),
     full: u64,
     errors: Vec<Error>,
 }
 
 impl Times {
-    fn note(&mut self, since: Instant, part: usize, result: Result<(), Error>) {
-        let micros = since.elapsed().as_micros().try_into().unwrap_or(u32::MAX);
+    /// Notes a call that took until now, in a phase that began with `pace` and takes `duration`.
+    fn note(&mut self, since: Instant, pace: &Pace, duration: Duration, result: Result<(), Error>) {
+        let (micros, at) = (since.elapsed().as_micros().try_into().unwrap_or(u32::MAX), pace.began.elapsed());
+        let part = (at.as_secs_f64() / duration.as_secs_f64() * PARTS as f64) as usize;
         self.parts[part.min(PARTS - 1)].push(micros);
+        self.longest = self.longest.max((micros, at));
         match result {
             Ok(()) => {}
             // Due where one page more would be too much.
@@ -77,7 +88,7 @@ impl Times {
             part.extend(more);
         }
         self.errors.extend(other.errors);
-        Times { full: self.full + other.full, ..self }
+        Times { full: self.full + other.full, longest: self.longest.max(other.longest), ..self }
     }
 
     fn len(&self) -> usize {
@@ -92,7 +103,7 @@ impl Times {
     }
 
     fn longest_ms(&self) -> f64 {
-        self.quantiles([1.0])[0]
+        f64::from(self.longest.0) / 1000.0
     }
 
     /// The p99 of all parts but the least and the largest one: the least of these, and the largest.
@@ -108,9 +119,11 @@ impl Times {
     }
 
     fn print(&self, name: &str, seconds: f64) {
-        let [p50, p99, p999, max] = self.quantiles([0.5, 0.99, 0.999, 1.0]);
+        let [p50, p99, p999] = self.quantiles([0.5, 0.99, 0.999]);
+        let (max, at) = (self.longest_ms(), self.longest.1.as_secs_f64());
         println!(
-            "  {name:8} {:9.0}/s  p50 {p50:.3}  p99 {p99:.3}  p99.9 {p999:.3}  max {max:.1} ms, {} full, {} errors",
+            "  {name:10} {:9.0}/s  p50 {p50:.3}  p99 {p99:.3}  p99.9 {p999:.3}  max {max:.1} ms at {at:.0} s, {} full, \
+             {} errors",
             self.len() as f64 / seconds,
             self.full,
             self.errors.len(),
@@ -151,6 +164,8 @@ struct Load<'a> {
     ftl: &'a Ftl,
     /// The one that the store lies on.
     device: &'a dyn BlockDevice,
+    /// One beside it, to write to.
+    beside: &'a dyn BlockDevice,
     pages: u64,
     duration: Duration,
 }
@@ -164,6 +179,8 @@ struct Outcome {
     reads: Times,
     /// Reads of the bare device meanwhile.
     bare: Times,
+    /// Syncs of the bare device meanwhile, each with a block written.
+    bare_syncs: Times,
     /// The longest that a thread was held up that only slept.
     held_up_ms: f64,
 }
@@ -184,12 +201,17 @@ impl Outcome {
             self.flushes.print("flushes", self.seconds);
         }
         self.reads.print("reads", self.seconds);
-        self.bare.print("bare", self.seconds);
+        self.bare.print("bare reads", self.seconds);
+        self.bare_syncs.print("bare syncs", self.seconds);
     }
 
     /// The longest in ms that the device or the machine held anybody up who had nothing to do with the store.
     fn elsewhere_ms(&self) -> f64 {
-        self.bare.longest_ms().max(self.held_up_ms)
+        self.bare_ms().max(self.held_up_ms)
+    }
+
+    fn bare_ms(&self) -> f64 {
+        self.bare.longest_ms().max(self.bare_syncs.longest_ms())
     }
 }
 
@@ -219,7 +241,7 @@ impl Load<'_> {
             // The writer's own time, not its turn's: the pace only sets the load.
             let since = turn.max(Instant::now());
             let done = self.write(rng.below(self.pages), &mut data, &mut rng);
-            writes.note(since, self.part(&pace), done);
+            writes.note(since, &pace, self.duration, done);
             if rng.chance(TRIMMED_PERCENT)
                 && let Err(error) = self.read(rng.below(self.pages), &mut buf)
             {
@@ -228,32 +250,41 @@ impl Load<'_> {
             if (writes.len() as u64).is_multiple_of(FLUSH_EVERY) {
                 let since = Instant::now();
                 let done = self.ftl.flush();
-                flushes.note(since, self.part(&pace), done);
+                flushes.note(since, &pace, self.duration, done);
             }
         }
         (writes, flushes)
     }
 
-    /// One reader, at its rate, until the time is over.
-    fn run_reader(&self, mut read: impl FnMut() -> Result<(), Error>) -> Times {
-        let (mut reads, mut pace) = (Times::default(), Pace::new(Some(READ_RATE)));
+    /// One who calls at a rate, until the time is over.
+    fn run_open_loop(&self, rate: f64, mut call: impl FnMut() -> Result<(), Error>) -> Times {
+        let (mut times, mut pace) = (Times::default(), Pace::new(Some(rate)));
         while pace.began.elapsed() < self.duration {
             let turn = pace.next();
-            reads.note(turn, self.part(&pace), read());
+            let done = call();
+            times.note(turn, &pace, self.duration, done);
         }
-        reads
+        times
     }
 
     fn run_store_reader(&self, seed: u64) -> Times {
         let (mut rng, mut buf) = (SeededRng::new(seed), vec![0; PAGE]);
-        self.run_reader(|| self.read(rng.below(self.pages), &mut buf))
+        self.run_open_loop(READ_RATE, || self.read(rng.below(self.pages), &mut buf))
     }
 
     /// Reads the device anywhere, also what the store just writes: nobody looks at the bytes.
     fn run_bare_reader(&self, seed: u64) -> Times {
         let (mut rng, mut buf) = (SeededRng::new(seed), vec![0; PAGE]);
         let pages = self.device.geometry().capacity_bytes / PAGE as u64;
-        self.run_reader(|| Ok(self.device.read_at(rng.below(pages) * PAGE as u64, &mut buf)?))
+        let read = || Ok(self.device.read_at(rng.below(pages) * PAGE as u64, &mut buf)?);
+        self.run_open_loop(READ_RATE, read)
+    }
+
+    fn run_bare_syncer(&self) -> Times {
+        self.run_open_loop(SYNC_RATE, || {
+            self.beside.write_at(0, &[1; BLOCK])?;
+            Ok(self.beside.sync()?)
+        })
     }
 
     /// The longest in ms that a thread was held up which only sleeps.
@@ -267,11 +298,6 @@ impl Load<'_> {
         longest.as_secs_f64() * 1000.0
     }
 
-    /// Part of the phase that began with `pace`.
-    fn part(&self, pace: &Pace) -> usize {
-        (pace.began.elapsed().as_secs_f64() / self.duration.as_secs_f64() * PARTS as f64) as usize
-    }
-
     /// Readers and so many writers, each at `rate` or as fast as it can.
     fn run(&self, writers: u64, rate: Option<f64>) -> Outcome {
         thread::scope(|scope| {
@@ -280,6 +306,7 @@ impl Load<'_> {
             let readers: Vec<_> =
                 (0..READERS).map(|seed| scope.spawn(move || self.run_store_reader(seed))).collect();
             let bare = scope.spawn(|| self.run_bare_reader(READERS));
+            let bare_syncs = scope.spawn(|| self.run_bare_syncer());
             let sleeper = scope.spawn(|| self.run_sleeper());
             let mut outcome = Outcome { seconds: self.duration.as_secs_f64(), ..Outcome::default() };
             for writer in writers {
@@ -292,6 +319,7 @@ impl Load<'_> {
                     std::mem::take(&mut outcome.reads).and(reader.join().expect("a reader panicked"));
             }
             outcome.bare = bare.join().expect("the reader of the device panicked");
+            outcome.bare_syncs = bare_syncs.join().expect("who syncs the device panicked");
             outcome.held_up_ms = sleeper.join().expect("the sleeper panicked");
             outcome
         })
@@ -339,7 +367,7 @@ fn no_stall(phases: &[&Outcome]) -> Verdict {
     let verdict = worst.unwrap_or(Verdict::Met);
     let longest = phases.iter().map(|phase| phase.longest_ms()).fold(0.0, f64::max);
     let held_up = phases.iter().map(|phase| phase.held_up_ms).fold(0.0, f64::max);
-    let bare = phases.iter().map(|phase| phase.bare.longest_ms()).fold(0.0, f64::max);
+    let bare = phases.iter().map(|phase| phase.bare_ms()).fold(0.0, f64::max);
     println!(
         "no stall over 1 s: {verdict} (longest {longest:.1} ms; the bare device's {bare:.1} ms, who only slept was \
          late by {held_up:.1} ms)"
@@ -393,16 +421,29 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |argument| argument.parse());
     let (seconds, bytes, segment_mib) = (number(10)?, number(1024)? << 20, number(0)?);
     let path = arguments.next();
-    let device: Arc<dyn BlockDevice> = match &path {
-        Some(path) => Arc::new(RawDevice::create(Path::new(path), bytes, RawOptions::default())?),
-        None => Arc::new(MemDevice::new(bytes)),
+    let beside_path = path.as_ref().map(|path| format!("{path}.bare"));
+    let make = |path: &Option<String>, bytes| -> Result<Arc<dyn BlockDevice>, lacuna_device::Error> {
+        Ok(match path {
+            Some(path) => Arc::new(RawDevice::create(Path::new(path), bytes, RawOptions::default())?),
+            None => Arc::new(MemDevice::new(bytes)),
+        })
     };
+    let (device, beside) = (make(&path, bytes)?, make(&beside_path, BESIDE_BYTES)?);
+    // A place that was never written would be slower once.
+    beside.write_at(0, &[1; BLOCK])?;
+    beside.sync()?;
     let segment_bytes = (segment_mib > 0).then_some((segment_mib as u32) << 20);
     Ftl::format(device.clone(), &FormatOptions { segment_bytes, ..FormatOptions::default() })?;
     let ftl = Ftl::open(device.clone(), Options { background: true, ..Options::default() })?;
     let live_bytes = ftl.stats().live_limit_bytes / 100 * LIVE_PERCENT;
     let pages = live_bytes * 100 / (100 - TRIMMED_PERCENT) / (PAGE as u64 + PAGE_EXTRA);
-    let load = |seconds| Load { ftl: &ftl, device: &*device, pages, duration: Duration::from_secs(seconds) };
+    let load = |seconds| Load {
+        ftl: &ftl,
+        device: &*device,
+        beside: &*beside,
+        pages,
+        duration: Duration::from_secs(seconds),
+    };
     prepare(&load(seconds))?;
 
     let idle = load(seconds.min(IDLE_SECONDS_MAX)).run(0, None);
@@ -422,7 +463,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let steady = load(seconds).run(WRITERS, Some(rate));
     steady.print("writers at 70% of that");
     drop(ftl);
-    if let Some(path) = path {
+    for path in [path, beside_path].into_iter().flatten() {
         std::fs::remove_file(path)?;
     }
     let phases = [&idle, &most, &steady];
