@@ -479,7 +479,7 @@ fn what_only_the_cache_held_after_a_failed_sync_survives_a_later_cut() {
 /// doublewrite file holds on the medium. Whoever opens the store then uses that file anew, for other pages first.
 #[test]
 fn a_cut_in_a_recovery_after_a_kill_tears_no_page_for_good() {
-    for_each_seed(60, |seed| {
+    for_each_seed(20, |seed| {
         let mut rng = SeededRng::new(seed);
         let place = SimPlace::new(seed);
         let options = StoreOptions { pool_bytes: 4 << 20, ..options() };
@@ -512,7 +512,7 @@ fn a_cut_in_a_recovery_after_a_kill_tears_no_page_for_good() {
 /// The same of names: the file of a dropped table must not come back when a part of its log has been given up.
 #[test]
 fn names_that_a_killed_process_changed_are_durable_before_the_log_is_given_up() {
-    for_each_seed(60, |seed| {
+    for_each_seed(20, |seed| {
         let mut rng = SeededRng::new(seed);
         let place = SimPlace::new(seed);
         let options = StoreOptions { durability: Durability::Sync, log_bytes: 256 << 10, ..options() };
