@@ -1,6 +1,9 @@
 //! Places with a power plug, for the crash matrices.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 use lacuna_device::{BlockDevice, Place, SimDevice, SimPlace, StreamHint, sim::SeededRng};
 use lacuna_engine::Error;
@@ -71,6 +74,8 @@ pub(crate) struct Flash {
     background: bool,
     /// The store lies in a directory of it.
     in_directory: bool,
+    /// What the device's cache shows may be lost although a later sync is good. The ftl does not withstand that.
+    is_cache_bad: AtomicBool,
     pub(crate) open: parking_lot::Mutex<Option<Arc<Nvmfs>>>,
 }
 
@@ -83,7 +88,8 @@ impl Flash {
         let raw: Arc<dyn BlockDevice> = device.clone();
         Nvmfs::format(raw, &format).expect("format");
         let in_directory = seed % 3 == 0;
-        Flash { device, background, in_directory, open: parking_lot::Mutex::default() }
+        let is_cache_bad = AtomicBool::new(false);
+        Flash { device, background, in_directory, is_cache_bad, open: parking_lot::Mutex::default() }
     }
 
     /// Fills all of it but `free_bytes`.
@@ -129,9 +135,13 @@ impl Rig for Flash {
     fn power_cycle(&self) {
         *self.open.lock() = None;
         self.device.power_cycle();
+        self.is_cache_bad.store(false, SeqCst);
     }
 
     fn kill(&self) {
+        if self.is_cache_bad.load(SeqCst) {
+            return self.power_cycle();
+        }
         *self.open.lock() = None;
         self.device.kill();
     }
@@ -139,7 +149,11 @@ impl Rig for Flash {
     fn fail(&self, rng: &mut SeededRng) {
         // A thread in the background could fail, and nobody would hear of it in time.
         if !self.background {
-            fail_some(rng, |writes| self.device.fail_writes_after(writes), || self.device.fail_sync());
+            let fail_sync = || {
+                self.is_cache_bad.store(true, SeqCst);
+                self.device.fail_sync();
+            };
+            fail_some(rng, |writes| self.device.fail_writes_after(writes), fail_sync);
         }
     }
 
