@@ -221,6 +221,9 @@ fn run_until_cut(
         let mut txn = store.begin();
         let mut outcome = looked.and_then(|()| change(&mut txn, &tables, b"", rng, &mut after));
         if matches!(outcome, Err(Error::Full { .. })) {
+            if now.is_empty() {
+                return rig.set_cut_after(0); // nothing will happen any more
+            }
             drop(txn); // it is taken back, and that must not fail
             txn = store.begin();
             after = now.clone();
