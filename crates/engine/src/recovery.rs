@@ -3,7 +3,8 @@
 //!
 //! 1. The control file names the checkpoint. Without one the store is new, or its making was
 //!    interrupted before anything was in it.
-//! 2. Torn pages are put back from the doublewrite file, if there is one.
+//! 2. Torn pages are put back from the doublewrite file, if there is one, and those written again that may be whole in
+//!    a cache only.
 //! 3. The log is read to find its end. What lies behind it is punched out and the opening's epoch is
 //!    made durable before the first new record, so old remains are never taken for new log.
 //! 4. The log is replayed: an operation is applied when the page's LSN is older. This brings back
@@ -15,6 +16,10 @@
 //! A crash during any step leaves what the same steps deal with again: replay is idempotent by page
 //! LSN, a rollback goes on where it stopped, and the checkpoint moves only when pages are on the
 //! device.
+//!
+//! A process that was killed, or met a failed sync, leaves in a cache what a later power cut still takes. On an
+//! `ordered` place that is the place's to deal with. Elsewhere nothing that was only read is built on: names are synced
+//! before they are listed, what the control file said is written anew with the epoch, groups and pages as above.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -77,6 +82,10 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
     };
     options.log_bytes = flush::log_bytes(&options, place_bytes);
     options.history_bytes = flush::history_bytes(&options, place_bytes);
+    if !place.props().ordered {
+        // Who was killed may have left names in a cache that a power cut still takes, or brings back.
+        place.sync()?;
+    }
     let (control, root) = match Control::open(&*place)? {
         Some(found) => found,
         None => {

@@ -40,12 +40,14 @@ fn options(rng: &mut SeededRng) -> StoreOptions {
 }
 
 fn random_kind(rng: &mut SeededRng) -> TableOptions {
-    match rng.below(6) {
+    match rng.below(8) {
         0 => TableOptions::default().page_bytes(4096),
         1 => TableOptions::default(),
         2 => TableOptions::compressed(Algorithm::Lz4).page_bytes(4096),
         3 => TableOptions::compressed(Algorithm::Zstd),
-        4 => TableOptions::row_compressed(4).page_bytes(8 << 10),
+        4 => TableOptions::compressed(Algorithm::Zstd).page_bytes(64 << 10),
+        5 => TableOptions::default().page_bytes(32 << 10),
+        6 => TableOptions::row_compressed(4).page_bytes(8 << 10),
         _ => TableOptions::row_compressed(8),
     }
 }
@@ -205,11 +207,14 @@ fn run_until_cut(rig: &dyn Rig, store: &Store, rng: &mut SeededRng, is_sync: boo
             _ => states.push(after),
         }
         if let Err(error) = outcome {
-            assert!(rig.is_off(), "{error}");
+            assert!(rig.may_fail(), "{error}");
             return;
         }
         if rng.chance(10) {
             rig.upkeep(rng);
+        }
+        if rng.below(1000) < 5 {
+            rig.fail(rng);
         }
         if rig.is_off() {
             return;

@@ -130,8 +130,9 @@ fn power_cuts_leave_a_prefix_of_the_operations() {
 fn a_cut_while_formatting_leaves_nothing_or_a_file_system() {
     /// More than formatting does to a device.
     const OPERATIONS: u64 = 60;
-    for_each_seed(OPERATIONS, |seed| {
-        let device = SimDevice::new(CAPACITY, seed);
+    for_each_seed(2 * OPERATIONS, |seed| {
+        let block_bytes = if seed <= OPERATIONS { 512 } else { 4096 };
+        let device = SimDevice::with_block_bytes(CAPACITY, block_bytes, seed);
         let raw: Arc<dyn BlockDevice> = device.clone();
         let mut format = FormatOptions::default();
         format.ftl.segment_bytes = Some(SEGMENT_BYTES);

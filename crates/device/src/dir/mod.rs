@@ -5,7 +5,8 @@
 //!
 //! 1. A file leaves the table only when no handle of it is left and it was synced since its last
 //!    write, so a sync of the place reaches every write.
-//! 2. Names are durable when `create`, `remove` and `rename` return: each syncs the directory.
+//! 2. Names are durable when `create`, `remove` and `rename` return, and when the place is opened: each syncs the
+//!    directory.
 //!
 //! Nothing here is atomic or ordered, and [`File::props`] says so.
 
@@ -104,7 +105,7 @@ impl DirPlace {
             io_align: lock.io_align,
             ordered: false,
         };
-        Ok(Arc::new(DirPlace {
+        let place = DirPlace {
             name,
             directory,
             props,
@@ -112,7 +113,11 @@ impl DirPlace {
             files: Mutex::default(),
             counters: Arc::default(),
             _lock: lock,
-        }))
+        };
+        if !options.read_only {
+            place.sync_names()?; // a process may have ended between a change and its sync
+        }
+        Ok(Arc::new(place))
     }
 
     fn check_writable(&self, operation: &'static str) -> Result<()> {

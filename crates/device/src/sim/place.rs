@@ -322,6 +322,20 @@ impl SimPlace {
         state.power.switch_on();
     }
 
+    /// Ends the process that used the place, not the power, or switches that on as if only the process had ended:
+    /// all handles are dead, and what is not synced stays in the cache, for a later cut to take. A cut that was set
+    /// and did not happen is cancelled. Injected failures stay.
+    pub fn kill(&self) {
+        let mut state = self.state.lock();
+        state.life += 1;
+        state.power.switch_on();
+    }
+
+    /// Whether failures are injected now, or will be.
+    pub fn is_failing(&self) -> bool {
+        self.state.lock().power.is_failing()
+    }
+
     /// From the `writes`-th next write on, writes fail with an I/O error and may be done in part,
     /// until [`SimPlace::heal`].
     ///

@@ -134,6 +134,23 @@ fn the_power_goes_in_the_chosen_operation_and_handles_die() {
 }
 
 #[test]
+fn a_kill_keeps_the_cache_and_a_later_cut_takes_it() {
+    let lost = outcomes(
+        |place| {
+            let file = create(place, "f");
+            place.sync().unwrap();
+            place.set_cut_after(1);
+            assert!(file.write_at(0, &[1; SECTOR]).is_err());
+            place.kill();
+            assert!(matches!(file.len(), Err(Error::PowerCut)), "a handle of the ended process");
+            assert_eq!(read(place, "f", SECTOR), [1; SECTOR]);
+        },
+        |place| read(place, "f", SECTOR)[0],
+    );
+    assert_eq!(lost, BTreeSet::from([0, 1]));
+}
+
+#[test]
 fn a_failed_sync_is_not_made_good_by_a_later_one() {
     let run = |place: &SimPlace| {
         let file = create(place, "a");

@@ -80,6 +80,10 @@ impl Power {
         }
     }
 
+    pub(super) fn is_failing(&self) -> bool {
+        self.write_failure_in.is_some() || self.sync_fails || self.full
+    }
+
     pub(super) fn heal(&mut self) {
         self.write_failure_in = None;
         self.sync_fails = false;

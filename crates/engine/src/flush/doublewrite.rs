@@ -5,14 +5,21 @@
 //! places and synced. A crash in between leaves each page whole in at least one of both. Recovery
 //! puts every whole image of the file back whose own place holds none.
 //!
+//! Invariants:
+//!
+//! 1. A region is used anew only when its pages are synced in place. When that fails the store is stopped before the
+//!    region is free, and who takes a region of a stopped store leaves it as it is.
+//! 2. By the end of recovery, which gives all regions free, so are they too: a process may have ended, or its sync
+//!    failed, between write and sync, and what reads well in place is in a cache only. It is written again, and synced.
+//!
 //! Images stay in a region until it is used anew, so some are older than what their places held. One
 //! with an LSN before the checkpoint was synced in place long ago and is left alone: damage in its
 //! place is no torn write, and putting it back would lose changes silently. Of all others the log
 //! still holds every later change.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use lacuna_device::{AlignedBuf, File, Place, StreamHint};
+use lacuna_device::{AlignedBuf, File, Place, SECTOR, StreamHint};
 use lacuna_page::{Decoder, PAGE_BYTES_MAX};
 use parking_lot::{Condvar, Mutex};
 use zerocopy::{
@@ -24,6 +31,7 @@ use super::{JOB_PAGES, write::Image};
 use crate::{
     error::Result,
     ids::{Lsn, PageNo, TableId},
+    poison::Poison,
     space::Spaces,
 };
 
@@ -92,8 +100,14 @@ impl DoublewriteFile {
     }
 
     /// Makes the images durable here. The region is held until its pages are in place.
-    pub(super) fn write(&self, images: &[Image], buffer: &[u8]) -> Result<(Region<'_>, u64)> {
+    pub(super) fn write(
+        &self,
+        images: &[Image],
+        buffer: &[u8],
+        poison: &Poison,
+    ) -> Result<(Region<'_>, u64)> {
         let region = self.take();
+        poison.check()?; // invariant 1
         let at = region.number * REGION_BYTES;
         let mut header = AlignedBuf::zeroed(HEADER_BYTES);
         let mut used = HEADER_BYTES;
@@ -145,18 +159,21 @@ pub(crate) fn restore(place: &dyn Place, spaces: &Spaces, checkpoint: Lsn) -> Re
         other => other?,
     };
     let mut restored = 0;
+    let mut written = BTreeSet::new();
     for region in 0..REGIONS {
         let at = region * REGION_BYTES;
         let mut header = AlignedBuf::zeroed(HEADER_BYTES);
         file.read_at(at, &mut header)?;
         for entry in parse(&mut header) {
-            restored += u64::from(restore_page(spaces, &*file, at, entry, checkpoint)?);
+            let outcome = restore_page(spaces, &*file, at, entry, checkpoint)?;
+            if outcome != Outcome::Left {
+                written.insert(TableId(entry.table.get()));
+            }
+            restored += u64::from(outcome == Outcome::Restored);
         }
     }
-    for space in spaces.all() {
-        if restored > 0 {
-            space.file.sync()?;
-        }
+    for space in written.into_iter().filter_map(|table| spaces.get(table)) {
+        space.file.sync()?;
     }
     Ok(restored)
 }
@@ -175,21 +192,32 @@ fn parse(header: &mut [u8]) -> Vec<Entry> {
     slots.take(count).map(|slot| Entry::read_from_bytes(slot).expect("exact chunk")).collect()
 }
 
+/// What became of the page of an image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// Nothing: it is on the medium, or was not touched, or is damaged.
+    Left,
+    /// It was written again as it is (invariant 2).
+    Renewed,
+    /// It was torn, and is what the image says now.
+    Restored,
+}
+
 fn restore_page(
     spaces: &Spaces,
     file: &dyn File,
     region: u64,
     entry: Entry,
     checkpoint: Lsn,
-) -> Result<bool> {
+) -> Result<Outcome> {
     let (table, page) = (TableId(entry.table.get()), PageNo(entry.page.get()));
     let bytes = entry.bytes.get() as usize;
-    let Some(space) = spaces.get(table) else { return Ok(false) };
+    let Some(space) = spaces.get(table) else { return Ok(Outcome::Left) };
     if bytes > space.page_bytes
         || (space.row.is_some() && bytes != space.slot_bytes())
         || u64::from(entry.start.get()) + bytes as u64 > REGION_BYTES
     {
-        return Ok(false);
+        return Ok(Outcome::Left);
     }
     let mut decoder = Decoder::new();
     let mut target = vec![0; space.page_bytes];
@@ -200,18 +228,26 @@ fn restore_page(
     };
     let mut image = AlignedBuf::zeroed(space.slot_bytes());
     space.file.read_at(space.offset(page), &mut image)?;
-    if open(&mut image).is_ok() {
-        return Ok(false);
+    if let Ok(meta) = open(&mut image) {
+        if Lsn(meta.lsn) < checkpoint {
+            return Ok(Outcome::Left); // or the checkpoint would not have passed it
+        }
+        let bytes = match &space.row {
+            Some(_) => image.len(),
+            None => lacuna_page::image_bytes(&image).expect("it was opened").next_multiple_of(SECTOR),
+        };
+        space.file.write_at(space.offset(page), &image[..bytes])?;
+        return Ok(Outcome::Renewed);
     }
     let mut image = AlignedBuf::zeroed(bytes);
     file.read_at(region + u64::from(entry.start.get()), &mut image)?;
     match open(&mut image) {
         Ok(meta) if Lsn(meta.lsn) >= checkpoint => {}
         // Old, or torn itself: then its pages were not touched yet.
-        _ => return Ok(false),
+        _ => return Ok(Outcome::Left),
     }
     space.file.write_at(space.offset(page), &image)?;
-    Ok(true)
+    Ok(Outcome::Restored)
 }
 
 /// The header of a region as it is, and under a valid checksum; see the module fuzz.
@@ -240,3 +276,113 @@ pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
     ("doublewrite entry", std::mem::offset_of!(Entry, bytes), 4, "bytes"),
     ("doublewrite entry", std::mem::offset_of!(Entry, reserved), 4, "reserved"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::{
+            Barrier,
+            atomic::{AtomicBool, Ordering},
+        },
+        thread,
+        time::Duration,
+    };
+
+    use lacuna_device::{BatchOp, FileProps, PlaceStats, SimPlace, sim::for_each_seed};
+
+    use super::*;
+    use crate::{Durability, Store, StoreOptions, Table, TableOptions};
+
+    /// A directory in which a batch waits when it is told to, and fails then.
+    struct Failing {
+        place: Arc<SimPlace>,
+        is_next: AtomicBool,
+        written: Barrier,
+        fails: Barrier,
+    }
+
+    impl Place for Failing {
+        fn name(&self) -> &str {
+            self.place.name()
+        }
+        fn props(&self) -> FileProps {
+            self.place.props()
+        }
+        fn open(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
+            self.place.open(name, hint)
+        }
+        fn create(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
+            self.place.create(name, hint)
+        }
+        fn remove(&self, name: &str) -> lacuna_device::Result<()> {
+            self.place.remove(name)
+        }
+        fn rename(&self, from: &str, to: &str) -> lacuna_device::Result<()> {
+            self.place.rename(from, to)
+        }
+        fn list(&self) -> lacuna_device::Result<Vec<String>> {
+            self.place.list()
+        }
+        fn write_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+            self.place.write_batch(ops)?;
+            if !self.is_next.swap(false, Ordering::SeqCst) {
+                return Ok(());
+            }
+            self.written.wait();
+            self.fails.wait();
+            Err(lacuna_device::Error::io("directory", io::Error::other("injected failure")))
+        }
+        fn sync(&self) -> lacuna_device::Result<()> {
+            self.place.sync()
+        }
+        fn stats(&self) -> lacuna_device::Result<PlaceStats> {
+            self.place.stats()
+        }
+    }
+
+    /// Or the only whole image of a torn page would be overwritten by who waited for the region.
+    #[test]
+    fn the_region_of_pages_that_were_not_written_is_not_used_anew() {
+        for_each_seed(12, |seed| {
+            let place = SimPlace::new(seed);
+            let failing = Arc::new(Failing {
+                place: place.clone(),
+                is_next: AtomicBool::new(false),
+                written: Barrier::new(2),
+                fails: Barrier::new(2),
+            });
+            let options =
+                StoreOptions { background: false, durability: Durability::Sync, ..StoreOptions::default() };
+            let store = Store::open(failing.clone(), options.clone()).expect("open");
+            let [first, second] = ["first", "second"]
+                .map(|name| store.create_table(name, TableOptions::default()).expect("table"));
+            let put = |table: &Table, value: u8| {
+                let mut txn = store.begin();
+                (0..12_u8).for_each(|key| txn.put(table, &[key], &[value; 1000]).expect("put"));
+                txn.commit().expect("commit");
+            };
+            put(&first, 1);
+            store.checkpoint().expect("checkpoint");
+            put(&first, 2);
+            let doublewrite = first.core().flush.doublewrite.as_ref().expect("a directory tears pages");
+            doublewrite.free.lock().truncate(1);
+            failing.is_next.store(true, Ordering::SeqCst);
+            thread::scope(|scope| {
+                let fails = scope.spawn(|| store.checkpoint());
+                failing.written.wait();
+                put(&second, 1);
+                let waits = scope.spawn(|| store.checkpoint());
+                thread::sleep(Duration::from_millis(30)); // for it to come to the region
+                failing.fails.wait();
+                assert!(fails.join().expect("thread").is_err() && waits.join().expect("thread").is_err());
+            });
+            drop((first, second, store));
+            place.power_cycle();
+            let store = Store::open(place, options).expect("each page is whole somewhere");
+            let table = store.table("first").expect("catalog").expect("there");
+            assert_eq!(store.begin().get(&table, &[3]).expect("get").as_deref(), Some(&[2; 1000][..]));
+            store.check().expect("check");
+        });
+    }
+}

@@ -185,7 +185,7 @@ impl Writer {
             core.log.reach(newest, Until::Written)?;
         }
         core.pool.note_written(newest);
-        self.write_out(core, images).map_err(|e| core.poison.set(e))?;
+        self.write_out(core, images)?;
         let (mut again, mut bytes) = (0, 0);
         for image in images {
             image.frame.disk_bytes.store(image.bytes as u32, Ordering::Relaxed);
@@ -203,15 +203,21 @@ impl Writer {
     }
 
     /// Writes images and holes; on return the pages may leave the list of dirty ones (flush
-    /// invariant 2).
+    /// invariant 2). A failure poisons the store before the region with their images is free.
     fn write_out(&self, core: &Core, images: &[Image]) -> Result<(), Error> {
-        let props = core.place.props();
+        let poisoned = |e| core.poison.set(e);
         let mut region = None;
         if let Some(file) = &core.flush.doublewrite {
-            let (held, bytes) = file.write(images, &self.images)?;
+            let (held, bytes) = file.write(images, &self.images, &core.poison).map_err(poisoned)?;
             core.flush.counters.wrote_twice(bytes);
             region = Some(held);
         }
+        let written = self.write_in_place(core, images).map_err(poisoned);
+        drop(region);
+        written
+    }
+
+    fn write_in_place(&self, core: &Core, images: &[Image]) -> Result<(), Error> {
         let mut batch = Vec::with_capacity(2 * images.len());
         for image in images {
             let file = image.space.file.id();
@@ -224,7 +230,7 @@ impl Writer {
             }
         }
         core.place.write_batch(&batch)?;
-        if !props.ordered && !is_broken(Rule::PagesSynced) {
+        if !core.place.props().ordered && !is_broken(Rule::PagesSynced) {
             let mut spaces: Vec<_> = images.iter().map(|image| &image.space).collect();
             spaces.sort_by_key(|space| space.id);
             spaces.dedup_by_key(|space| space.id);
@@ -232,7 +238,6 @@ impl Writer {
                 space.file.sync()?;
             }
         }
-        drop(region);
         Ok(())
     }
 }

@@ -181,19 +181,26 @@ pub(crate) fn shorten(core: &Core, space: &Arc<Space>, first: PageNo) -> Result<
     }
 }
 
-/// Gives the first page of a shortened chain back; the caller commits the change of its owner with it.
-pub(crate) fn free_first(
-    core: &Core,
-    space: &Arc<Space>,
-    mtr: &mut Mtr,
-    first: PageNo,
-) -> Result<[WriteGuard; 2]> {
-    let mut page = core.pool.write(space, first)?;
+/// The first page of a shortened chain, about to be given back.
+pub(crate) struct First<'a> {
+    page: WriteGuard,
+    allocator: Allocator<'a>,
+}
+
+/// Latches the first page of a shortened chain.
+pub(crate) fn latch_first<'a>(core: &'a Core, space: &'a Arc<Space>, first: PageNo) -> Result<First<'a>> {
+    let page = core.pool.write(space, first)?;
     let next = link(space, &page, first, first)?.next;
     assert!(next.0 == 0, "a chain is shortened before its first page is given back");
-    let mut allocator = Allocator::latch(core, space)?;
-    allocator.free(mtr, &mut page);
-    Ok([page, allocator.header])
+    Ok(First { page, allocator: Allocator::latch(core, space)? })
+}
+
+impl First<'_> {
+    /// Gives it back; the caller commits the change of its owner with it.
+    pub(crate) fn free(mut self, mtr: &mut Mtr) -> [WriteGuard; 2] {
+        self.allocator.free(mtr, &mut self.page);
+        [self.page, self.allocator.header]
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,13 @@
 //!
 //! The undo record that owns a chain (see `overflow`) is changed with its last page: retracted by a
 //! rollback, marked [`Change::Spent`] by a purge. So both may be interrupted and repeated.
+//!
+//! All pages of a mini-transaction are latched, which may read them, before the first is changed: what fails behind a
+//! change would leave it without a log record, and a flush that is under way could write it.
 
 use std::{borrow::Cow, sync::Arc};
+
+use smallvec::SmallVec;
 
 use crate::{
     alloc::corrupt,
@@ -16,7 +21,9 @@ use crate::{
     mutant::{Rule, is_broken},
     node::{DELETED, LEAF_CELL_HEADER, LeafCell, Node},
     ops::PageOp,
-    overflow, row,
+    overflow,
+    pool::WriteGuard,
+    row,
     space::Space,
     undo::{self, Change, UndoLog, UndoRecord},
 };
@@ -95,13 +102,15 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -
         let mut mtr = Mtr::new();
         let mut cell = Vec::new();
         let op = op_back(&space, slot as u16, record, &old_value, was_purgeable, &mut cell);
-        mtr.apply(&mut leaf, op.ok_or_else(|| no_chain(core, ptr))?);
-        let underfull = Tree::is_underfull(Node::new(&leaf));
-        // A purgeable record's chain is left to this undo record, which is dealt with once more.
+        let op = op.ok_or_else(|| no_chain(core, ptr))?;
+        // Before the leaf, whose change must not be left without a log record when the undo page cannot be read. A
+        // purgeable record's chain is left to this undo record, which is dealt with once more.
         let mut undo_page = match record.old_reference() {
             Some(_) if was_purgeable => log.mark(core, &mut mtr, ptr, Change::Orphan)?,
             _ => log.retract(core, &mut mtr, record.previous)?,
         };
+        mtr.apply(&mut leaf, op);
+        let underfull = Tree::is_underfull(Node::new(&leaf));
         mtr.commit(core, &mut [&mut leaf, &mut undo_page])?;
         drop((leaf, undo_page));
         if underfull {
@@ -158,8 +167,9 @@ fn take_chain_back(
     let chain = record.old_reference().ok_or_else(|| no_chain(core, ptr))?.first;
     overflow::shorten(core, space, chain)?;
     let mut mtr = Mtr::new();
-    let [mut page, mut header] = overflow::free_first(core, space, &mut mtr, chain)?;
+    let chain = overflow::latch_first(core, space, chain)?;
     let mut first = log.retract(core, &mut mtr, record.previous)?;
+    let [mut page, mut header] = chain.free(&mut mtr);
     mtr.commit(core, &mut [&mut page, &mut header, &mut first])?;
     Ok(())
 }
@@ -214,19 +224,19 @@ fn purge_record(
         tree.split(&record.key, 0, row::LOGGED_OP_BYTES)?;
     };
     let mut mtr = Mtr::new();
+    let is_long = record.old_reference().is_some();
+    let mut undo_page = is_long.then(|| log.mark(core, &mut mtr, ptr, Change::Orphan)).transpose()?;
     mtr.apply(&mut leaf, PageOp::Remove { slot: slot as u16 });
     let underfull = Tree::is_underfull(Node::new(&leaf));
-    if record.old_reference().is_some() {
-        let mut undo_page = log.mark(core, &mut mtr, ptr, Change::Orphan)?;
-        mtr.commit(core, &mut [&mut leaf, &mut undo_page])?;
-    } else {
-        mtr.commit(core, &mut [&mut leaf])?;
-    }
-    drop(leaf);
+    let mut pages: SmallVec<[&mut WriteGuard; 2]> = undo_page.iter_mut().collect();
+    pages.push(&mut leaf);
+    mtr.commit(core, &mut pages)?;
+    drop(pages);
+    drop((leaf, undo_page));
     if underfull {
         tree.merge(&record.key)?;
     }
-    if record.old_reference().is_some() {
+    if is_long {
         purge_chain(core, space, log, ptr, record)?;
     }
     Ok(())
@@ -257,8 +267,9 @@ fn purge_chain(
     let chain = record.old_reference().ok_or_else(|| no_chain(core, ptr))?.first;
     overflow::shorten(core, space, chain)?;
     let mut mtr = Mtr::new();
-    let [mut page, mut header] = overflow::free_first(core, space, &mut mtr, chain)?;
+    let chain = overflow::latch_first(core, space, chain)?;
     let mut undo_page = log.mark(core, &mut mtr, ptr, Change::Spent)?;
+    let [mut page, mut header] = chain.free(&mut mtr);
     mtr.commit(core, &mut [&mut page, &mut header, &mut undo_page])?;
     Ok(())
 }

@@ -1,8 +1,11 @@
 //! Places with a power plug, for the crash matrices.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
 
-use lacuna_device::{BlockDevice, Place, SimDevice, SimPlace, sim::SeededRng};
+use lacuna_device::{BlockDevice, Place, SimDevice, SimPlace, StreamHint, sim::SeededRng};
 use lacuna_engine::Error;
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
@@ -13,53 +16,98 @@ pub(crate) trait Rig: Sync {
     fn set_cut_after(&self, ops: u64);
     fn is_off(&self) -> bool;
     fn power_cycle(&self);
-    /// Background work of the layers below; an error only when the power is off.
+    /// Ends the process instead: what is not synced is still there, and may be lost later.
+    fn kill(&self);
+    /// Lets writes fail soon, or syncs at once, until [`Rig::heal`].
+    fn fail(&self, rng: &mut SeededRng);
+    fn heal(&self);
+    /// Whether an error is no surprise.
+    fn may_fail(&self) -> bool;
+    /// Background work of the layers below; an error only when one is no surprise.
     fn upkeep(&self, rng: &mut SeededRng);
     /// Whether the layers below are sound.
     fn check(&self);
 }
 
-/// Opens the place, and with `open` what is in it, with up to three more power cuts on the way, until it succeeds.
+/// Opens the place, and with `open` what is in it, after a power cut or the end of the process, with up to three more
+/// of these or of failures on the way, until it succeeds.
 pub(crate) fn recover<T>(
     rig: &dyn Rig,
     rng: &mut SeededRng,
     open: impl Fn(Arc<dyn Place>) -> Result<T, Error>,
 ) -> T {
     for cut in 0.. {
-        rig.power_cycle();
-        rig.set_cut_after(if cut < 3 && rng.chance(60) { 1 + rng.below(60) } else { u64::MAX });
+        rig.heal();
+        if rng.chance(30) {
+            rig.kill();
+        } else {
+            rig.power_cycle();
+        }
+        match rng.below(100) {
+            0..60 if cut < 3 => rig.set_cut_after(1 + rng.below(60)),
+            60..70 if cut < 3 => rig.fail(rng),
+            _ => rig.set_cut_after(u64::MAX),
+        }
         match rig.open_place().map_err(Error::from).and_then(&open) {
             Ok(opened) => {
                 // Called off before the look: threads of the layers below may still be writing.
                 rig.set_cut_after(u64::MAX);
+                rig.heal();
                 if !rig.is_off() {
                     return opened;
                 }
             }
-            Err(error) => assert!(rig.is_off(), "recovery failed: {error}"),
+            Err(error) => assert!(rig.may_fail(), "recovery failed: {error}"),
         }
     }
     unreachable!("every store opens at last")
+}
+
+/// One failure or the other.
+fn fail_some(rng: &mut SeededRng, writes: impl FnOnce(u64), sync: impl FnOnce()) {
+    if rng.chance(50) { writes(1 + rng.below(60)) } else { sync() }
 }
 
 /// The file system on the simulated device.
 pub(crate) struct Flash {
     device: Arc<SimDevice>,
     background: bool,
+    /// The store lies in a directory of it.
+    in_directory: bool,
+    /// What the device's cache shows may be lost although a later sync is good. The ftl does not withstand that.
+    is_cache_bad: AtomicBool,
     pub(crate) open: parking_lot::Mutex<Option<Arc<Nvmfs>>>,
 }
 
 impl Flash {
     pub(crate) fn new(seed: u64, background: bool) -> Flash {
-        let device = SimDevice::new(26 << 20, seed);
+        let device = SimDevice::with_block_bytes(26 << 20, [512, 4096][seed as usize % 2], seed);
         let mut format = FormatOptions::default();
         format.ftl.segment_bytes = Some(256 << 10);
         format.uuid = Some([3; 16]);
         let raw: Arc<dyn BlockDevice> = device.clone();
         Nvmfs::format(raw, &format).expect("format");
-        Flash { device, background, open: parking_lot::Mutex::default() }
+        let in_directory = seed % 3 == 0;
+        let is_cache_bad = AtomicBool::new(false);
+        Flash { device, background, in_directory, is_cache_bad, open: parking_lot::Mutex::default() }
+    }
+
+    /// Fills all of it but `free_bytes`.
+    #[allow(dead_code, reason = "not every test wants it full")]
+    pub(crate) fn fill_up_to(&self, free_bytes: u64) {
+        let raw: Arc<dyn BlockDevice> = self.device.clone();
+        let place = Nvmfs::open(raw, Options::default()).expect("open");
+        let stats = place.ftl().stats();
+        let ballast = place.create("ballast", StreamHint::Data).expect("create");
+        let pieces = (stats.live_limit_bytes - stats.live_bytes).saturating_sub(free_bytes) / PIECE as u64;
+        (0..pieces).for_each(|i| ballast.write_at(i * PIECE as u64, &[7; PIECE]).expect("room for it"));
+        place.close().expect("close");
     }
 }
+
+/// Bytes of a write that fills a store.
+#[allow(dead_code, reason = "as above")]
+const PIECE: usize = 64 << 10;
 
 impl Rig for Flash {
     fn open_place(&self) -> lacuna_device::Result<Arc<dyn Place>> {
@@ -70,6 +118,9 @@ impl Rig for Flash {
             Nvmfs::open(raw, Options { ftl, ..Options::default() }).map_err(lacuna_device::Error::from)?,
         );
         *self.open.lock() = Some(place.clone());
+        if self.in_directory {
+            return Ok(place.directory("a/store", true)?);
+        }
         Ok(place)
     }
 
@@ -84,12 +135,40 @@ impl Rig for Flash {
     fn power_cycle(&self) {
         *self.open.lock() = None;
         self.device.power_cycle();
+        self.is_cache_bad.store(false, SeqCst);
+    }
+
+    fn kill(&self) {
+        if self.is_cache_bad.load(SeqCst) {
+            return self.power_cycle();
+        }
+        *self.open.lock() = None;
+        self.device.kill();
+    }
+
+    fn fail(&self, rng: &mut SeededRng) {
+        // A thread in the background could fail, and nobody would hear of it in time.
+        if !self.background {
+            let fail_sync = || {
+                self.is_cache_bad.store(true, SeqCst);
+                self.device.fail_sync();
+            };
+            fail_some(rng, |writes| self.device.fail_writes_after(writes), fail_sync);
+        }
+    }
+
+    fn heal(&self) {
+        self.device.heal();
+    }
+
+    fn may_fail(&self) -> bool {
+        self.device.is_off() || self.device.is_failing()
     }
 
     fn upkeep(&self, rng: &mut SeededRng) {
         let work = [Work::Due, Work::Gc, Work::Checkpoint][rng.below(3) as usize];
         let place = self.open.lock().clone().expect("open");
-        assert!(place.ftl().step(work).is_ok() || self.is_off());
+        assert!(place.ftl().step(work).is_ok() || self.may_fail());
     }
 
     fn check(&self) {
@@ -115,6 +194,22 @@ impl Rig for Arc<SimPlace> {
 
     fn power_cycle(&self) {
         SimPlace::power_cycle(self);
+    }
+
+    fn kill(&self) {
+        SimPlace::kill(self);
+    }
+
+    fn fail(&self, rng: &mut SeededRng) {
+        fail_some(rng, |writes| self.fail_writes_after(writes), || self.fail_sync());
+    }
+
+    fn heal(&self) {
+        SimPlace::heal(self);
+    }
+
+    fn may_fail(&self) -> bool {
+        SimPlace::is_off(self) || self.is_failing()
     }
 
     fn upkeep(&self, _: &mut SeededRng) {}

@@ -32,7 +32,7 @@ impl<S> History<S> {
 }
 
 pub(crate) fn formatted(seed: u64) -> Arc<SimDevice> {
-    let device = SimDevice::new(CAPACITY, seed);
+    let device = SimDevice::with_block_bytes(CAPACITY, [512, 4096][seed as usize % 2], seed);
     let mut format = FormatOptions { uuid: Some([9; 16]), ..FormatOptions::default() };
     format.ftl.segment_bytes = Some(SEGMENT_BYTES);
     let raw: Arc<dyn BlockDevice> = device.clone();
@@ -47,21 +47,35 @@ pub(crate) fn open(device: &Arc<SimDevice>) -> lacuna_nvmfs::Result<Nvmfs> {
     Nvmfs::open(device, Options { ftl, inodes_kept: 4, ..Options::default() })
 }
 
-/// Opens the store, with power cuts during recovery.
+/// Opens the store after a power cut or the end of the process, with more of these, or failures, during recovery.
 pub(crate) fn recover(device: &Arc<SimDevice>, rng: &mut SeededRng) -> Nvmfs {
+    let mut is_cache_bad = false; // a good sync would not make it good
     for cut in 0.. {
-        device.power_cycle();
-        if cut < 3 && rng.chance(60) {
-            device.set_cut_after(1 + rng.below(16));
+        device.heal();
+        if rng.chance(30) && !is_cache_bad {
+            device.kill();
+        } else {
+            device.power_cycle();
+        }
+        is_cache_bad = false;
+        match rng.below(100) {
+            0..60 if cut < 3 => device.set_cut_after(1 + rng.below(16)),
+            60..65 if cut < 3 => device.fail_writes_after(1 + rng.below(16)),
+            65..70 if cut < 3 => {
+                device.fail_sync();
+                is_cache_bad = true;
+            }
+            _ => {}
         }
         match open(device) {
             Ok(place) if !device.is_off() => {
-                // The rest of the recovery is not to be cut by what was meant for it.
+                // The rest of the recovery is not to be cut, nor to fail, by what was meant for it.
                 device.set_cut_after(u64::MAX);
+                device.heal();
                 return place;
             }
             Ok(_) => {}
-            Err(error) => assert!(device.is_off(), "recovery failed: {error}"),
+            Err(error) => assert!(device.is_off() || device.is_failing(), "recovery failed: {error}"),
         }
     }
     unreachable!("every device opens at last")
