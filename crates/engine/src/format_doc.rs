@@ -19,6 +19,7 @@ fn format_md_is_true() {
         wal::format::LAYOUT,
         alloc::LAYOUT,
         node::LAYOUT,
+        node::PACKED_LAYOUT,
         undo::LAYOUT,
         overflow::LAYOUT,
         flush::DOUBLEWRITE_LAYOUT,

@@ -1,6 +1,6 @@
 //! For fuzz/: bytes as they are, and with valid checksums. Promises nothing.
 
-use lacuna_page::TRAILER_BYTES;
+use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
 use crate::{
     catalog::Row,
@@ -69,6 +69,35 @@ pub fn page(bytes: &[u8]) {
     node::copy_tidied(&page, &mut copy);
     assert_eq!(node::validate(&copy), Ok(()));
     assert_eq!(Node::new(&copy).used(), used);
+    let mut packed = vec![0; page.len()];
+    if let Some(packed) = node::pack(&page, &mut packed) {
+        let mut back = vec![0x55; page.len()];
+        assert_eq!(node::unpack(packed, &mut back), Ok(()));
+        let end = page.len() - TRAILER_BYTES;
+        assert!(back[HEADER_BYTES..end] == copy[HEADER_BYTES..end], "packed, it is another leaf");
+    }
+}
+
+/// A packed leaf. What comes of it has sound cells; the least that they lack is their order.
+pub fn packed(bytes: &[u8]) {
+    let mut page = vec![0x55; 4096];
+    if node::unpack(bytes, &mut page).is_err() {
+        return;
+    }
+    match node::validate(&page) {
+        Ok(()) => {
+            let mut again = vec![0; page.len()];
+            let again = node::pack(&page, &mut again).expect("a leaf with cells");
+            let mut back = vec![0xaa; page.len()];
+            assert_eq!(node::unpack(again, &mut back), Ok(()));
+            let end = page.len() - TRAILER_BYTES;
+            assert!(back[HEADER_BYTES..end] == page[HEADER_BYTES..end], "packed again, it is another leaf");
+        }
+        Err(reason) => {
+            let left_to_check = ["keys out of order", "record with unknown flags or a bad reference"];
+            assert!(left_to_check.contains(&reason), "{reason}");
+        }
+    }
 }
 
 /// A slot of the control file, the header of a doublewrite region, a row of the catalog.

@@ -18,6 +18,8 @@
 //! 4. In an inner node there is at least one cell and the first key is empty (minus infinity); the
 //!    child of cell `i` holds the keys in `key[i] .. key[i+1]`.
 
+mod packed;
+
 use std::cmp::Ordering;
 
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
@@ -27,6 +29,10 @@ use crate::{
     ids::{PageNo, TxnId, UndoPtr},
     overflow::Reference,
 };
+
+#[cfg(test)]
+pub(crate) use packed::LAYOUT as PACKED_LAYOUT;
+pub(crate) use packed::{pack, unpack};
 
 /// First byte of the node header.
 const BASE: usize = HEADER_BYTES;
@@ -495,7 +501,7 @@ pub(crate) fn copy_tidied(page: &[u8], out: &mut [u8]) {
     copy.put_u32(GARBAGE, 0);
 }
 
-/// Makes the short records of a tidied leaf that are not deleted name no transaction less than `settled`.
+/// Makes the short records of a leaf that are not deleted name no transaction less than `settled`.
 pub(crate) fn forget_writers(page: &mut [u8], settled: TxnId) {
     if !Node::new(page).is_leaf() {
         return;

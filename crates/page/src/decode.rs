@@ -2,19 +2,33 @@ use zerocopy::FromBytes;
 
 use crate::{
     Algorithm, Error, Meta, Result,
-    format::{HEADER_BYTES, Header, MAGIC, TRAILER, TRAILER_BYTES, VERSION, is_page_bytes, write_meta},
+    format::{
+        HEADER_BYTES, Header, MAGIC, PACKED, TRAILER, TRAILER_BYTES, VERSION, is_page_bytes, write_meta,
+    },
 };
+
+/// Makes the body of a page, given whole, of its packed form; the error says why that is none. Any bytes may come:
+/// the checksum vouches for them, but not against forgers.
+pub type Unpack = fn(packed: &[u8], page: &mut [u8]) -> Result<(), &'static str>;
 
 /// Verifies images and restores pages. Holds decompression contexts, so keep one per thread.
 #[derive(Default)]
 pub struct Decoder {
     zstd: Option<zstd::bulk::Decompressor<'static>>,
+    unpack: Option<Unpack>,
+    /// A packed body.
+    packed: Vec<u8>,
 }
 
 impl Decoder {
-    /// A decoder; contexts are made when first used.
+    /// A decoder; contexts are made when first used. It refuses packed bodies.
     pub fn new() -> Decoder {
         Decoder::default()
+    }
+
+    /// A decoder for pages of an owner who unpacks what it gave to [`crate::Encoder::encode_packed`].
+    pub fn unpacking(unpack: Unpack) -> Decoder {
+        Decoder { unpack: Some(unpack), ..Decoder::default() }
     }
 
     /// Restores the page whose image starts `image` (what follows the image is not looked at) and
@@ -42,26 +56,48 @@ impl Decoder {
         }
         let algorithm =
             Algorithm::try_from(header.algorithm).map_err(|_| Error::UnknownAlgorithm(header.algorithm))?;
-        let tail = page.len() - TRAILER_BYTES;
-        let body = &mut page[HEADER_BYTES..tail];
-        let body_bytes = body.len();
+        if header.flags & PACKED != 0 {
+            self.unpack(algorithm, stored, page)?;
+        } else {
+            let tail = page.len() - TRAILER_BYTES;
+            let body = &mut page[HEADER_BYTES..tail];
+            if self.restore(algorithm, stored, body)? != body.len() {
+                return Err(Error::Undecodable(algorithm));
+            }
+        }
+        write_meta(page, &meta);
+        Ok(meta)
+    }
+
+    /// Restores the body of `page` from its packed form.
+    fn unpack(&mut self, algorithm: Algorithm, stored: &[u8], page: &mut [u8]) -> Result<()> {
+        let unpack = self.unpack.ok_or(Error::Flags(PACKED))?;
+        if algorithm == Algorithm::None {
+            return Err(Error::Flags(PACKED));
+        }
+        let mut packed = std::mem::take(&mut self.packed);
+        packed.resize(page.len(), 0);
+        let restored = self.restore(algorithm, stored, &mut packed);
+        let unpacked = restored.and_then(|bytes| unpack(&packed[..bytes], page).map_err(Error::Packed));
+        self.packed = packed;
+        unpacked
+    }
+
+    /// Decompresses into `body`, and says how many bytes that gave.
+    fn restore(&mut self, algorithm: Algorithm, stored: &[u8], body: &mut [u8]) -> Result<usize> {
         let restored = match algorithm {
             Algorithm::None => {
-                let (plain, trailer) = stored.split_at_checked(body_bytes).ok_or(Error::Length)?;
+                let (plain, trailer) = stored.split_at_checked(body.len()).ok_or(Error::Length)?;
                 if trailer != TRAILER {
                     return Err(Error::Stray);
                 }
                 body.copy_from_slice(plain);
-                Some(body_bytes)
+                Some(body.len())
             }
-            Algorithm::Lz4 => lz4::block::decompress_to_buffer(stored, Some(body_bytes as i32), body).ok(),
+            Algorithm::Lz4 => lz4::block::decompress_to_buffer(stored, Some(body.len() as i32), body).ok(),
             Algorithm::Zstd => self.zstd().and_then(|zstd| zstd.decompress_to_buffer(stored, body).ok()),
         };
-        if restored != Some(body_bytes) {
-            return Err(Error::Undecodable(algorithm));
-        }
-        write_meta(page, &meta);
-        Ok(meta)
+        restored.ok_or(Error::Undecodable(algorithm))
     }
 
     fn zstd(&mut self) -> Option<&mut zstd::bulk::Decompressor<'static>> {
@@ -91,7 +127,7 @@ fn parse(image: &[u8]) -> Result<Header> {
     if header.version != VERSION {
         return Err(Error::Version(header.version));
     }
-    if header.flags != 0 {
+    if header.flags & !PACKED != 0 {
         return Err(Error::Flags(header.flags));
     }
     if header.reserved != [0; 24] {

@@ -3,7 +3,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
     Algorithm, Codec,
-    format::{HEADER_BYTES, Header, MAGIC, TRAILER_BYTES, assert_page_bytes},
+    format::{HEADER_BYTES, Header, MAGIC, PACKED, TRAILER_BYTES, assert_page_bytes},
 };
 
 /// What [`Encoder::encode`] made.
@@ -13,6 +13,32 @@ pub struct Encoded {
     pub image_bytes: usize,
     /// The algorithm in the image: [`Algorithm::None`] when the page did not shrink by a sector.
     pub algorithm: Algorithm,
+}
+
+/// Puts the header in front of what `out` has from there to `image_bytes`, and zeros behind.
+fn seal(
+    page: &[u8],
+    algorithm: Algorithm,
+    flags: u8,
+    image_bytes: usize,
+    sector: usize,
+    out: &mut [u8],
+) -> Encoded {
+    let (frame_header, _) = Header::read_from_prefix(page).expect("a page is longer than its header");
+    assert!(
+        frame_header.magic.get() == MAGIC && frame_header.page_bytes.get() as usize == page.len(),
+        "page has no header"
+    );
+    let mut header = Header {
+        algorithm: algorithm.into(),
+        flags,
+        stored_bytes: ((image_bytes - HEADER_BYTES) as u32).into(),
+        ..Header::of_frame(&frame_header.meta(), page.len())
+    };
+    header.checksum = header.checksum_with(&out[HEADER_BYTES..image_bytes]).into();
+    out[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+    out[image_bytes..image_bytes.next_multiple_of(sector)].fill(0);
+    Encoded { image_bytes, algorithm }
 }
 
 /// Makes images of pages. Holds compression contexts, so keep one per flushing thread.
@@ -40,36 +66,49 @@ impl Encoder {
     /// When `page` has no header of a page, its length is not a page size and a multiple of
     /// `sector`, or `out` is shorter than `page`.
     pub fn encode(&mut self, page: &[u8], codec: Codec, sector: usize, out: &mut [u8]) -> Encoded {
+        let body = &page[HEADER_BYTES..page.len() - TRAILER_BYTES];
+        self.compressed(page, body, 0, codec, sector, out).unwrap_or_else(|| {
+            out[HEADER_BYTES..page.len()].copy_from_slice(&page[HEADER_BYTES..]);
+            seal(page, Algorithm::None, 0, page.len(), sector, out)
+        })
+    }
+
+    /// As [`Encoder::encode`], but what is compressed is `packed`, which stands for the page's body: the
+    /// page's owner makes the body of it ([`crate::Decoder::unpacking`]). Of `page` only the header counts. `None`,
+    /// and nothing of use in `out`, when the image would not take at least one sector less than the page.
+    ///
+    /// # Panics
+    /// As [`Encoder::encode`], and when `packed` is longer than the body.
+    pub fn encode_packed(
+        &mut self,
+        page: &[u8],
+        packed: &[u8],
+        codec: Codec,
+        sector: usize,
+        out: &mut [u8],
+    ) -> Option<Encoded> {
+        assert!(packed.len() <= page.len() - HEADER_BYTES - TRAILER_BYTES, "packed and longer");
+        self.compressed(page, packed, PACKED, codec, sector, out)
+    }
+
+    /// The image of `page` with `body` compressed; `None` when it would not save a sector.
+    fn compressed(
+        &mut self,
+        page: &[u8],
+        body: &[u8],
+        flags: u8,
+        codec: Codec,
+        sector: usize,
+        out: &mut [u8],
+    ) -> Option<Encoded> {
         assert_page_bytes(page.len());
         assert!(sector > 0 && page.len().is_multiple_of(sector), "sector of {sector} bytes");
         assert!(out.len() >= page.len(), "image buffer is shorter than the page");
-        let (frame_header, _) = Header::read_from_prefix(page).expect("a page is longer than its header");
-        assert!(
-            frame_header.magic.get() == MAGIC && frame_header.page_bytes.get() as usize == page.len(),
-            "page has no header"
-        );
-
-        let body = &page[HEADER_BYTES..page.len() - TRAILER_BYTES];
         // Where the longest image that still saves a sector ends.
         let limit = page.len() - sector;
         let room = out.get_mut(HEADER_BYTES..limit).unwrap_or_default();
-        let (stored_bytes, algorithm) = match self.compress(body, codec, room) {
-            Some(bytes) => (bytes, codec.algorithm),
-            None => {
-                out[HEADER_BYTES..page.len()].copy_from_slice(&page[HEADER_BYTES..]);
-                (page.len() - HEADER_BYTES, Algorithm::None)
-            }
-        };
-        let image_bytes = HEADER_BYTES + stored_bytes;
-        let mut header = Header {
-            algorithm: algorithm.into(),
-            stored_bytes: (stored_bytes as u32).into(),
-            ..Header::of_frame(&frame_header.meta(), page.len())
-        };
-        header.checksum = header.checksum_with(&out[HEADER_BYTES..image_bytes]).into();
-        out[..HEADER_BYTES].copy_from_slice(header.as_bytes());
-        out[image_bytes..image_bytes.next_multiple_of(sector)].fill(0);
-        Encoded { image_bytes, algorithm }
+        let bytes = self.compress(body, codec, room)?;
+        Some(seal(page, codec.algorithm, flags, HEADER_BYTES + bytes, sector, out))
     }
 
     /// Compresses `body` into `room`; `None` when it does not fit or is not to be compressed. Any

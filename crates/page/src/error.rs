@@ -45,6 +45,9 @@ pub enum Error {
     /// The compressed bytes do not decompress to a page body although the checksum holds.
     #[error("page does not decompress ({0})")]
     Undecodable(Algorithm),
+    /// The decompressed bytes are not the packed form of a page's body, although the checksum holds.
+    #[error("page does not unpack: {0}")]
+    Packed(&'static str),
 }
 
 /// Result of this crate.

@@ -20,6 +20,8 @@ pub const PAGE_BYTES_MAX: usize = 64 << 10;
 
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"LcPg");
 pub(crate) const VERSION: u8 = 1;
+/// Flag: what was compressed is the owner's packed form of the body.
+pub(crate) const PACKED: u8 = 1;
 /// Ends every page in memory and every plain image. Its last byte must not be zero (invariant 4).
 pub(crate) const TRAILER: [u8; TRAILER_BYTES] = *b"LcPgTail";
 
@@ -36,7 +38,7 @@ pub(crate) struct Header {
     pub version: u8,
     pub kind: u8,
     pub algorithm: u8,
-    /// Further links of the transform chain, applied after compression. None yet.
+    /// Further links of the transform chain: [`PACKED`].
     pub flags: u8,
     pub table: U32,
     /// Length of the page in memory.

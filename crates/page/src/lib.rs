@@ -21,6 +21,8 @@
 //!    own address agree. No input makes this crate panic or return another page's bytes.
 //! 4. A plain image ends in a byte that is not zero, so a layer below that drops trailing zeros
 //!    stores it whole: plain means plain everywhere.
+//! 5. What is compressed may be a packed body, which its owner makes and unpacks ([`Encoder::encode_packed`],
+//!    [`Decoder::unpacking`]). It is never taken for a body, nor a body for a packed one.
 //!
 //! ```
 //! use lacuna_page::{Algorithm, Codec, Decoder, Encoder, HEADER_BYTES, Meta, write_meta};
@@ -55,7 +57,7 @@ pub use block::{
     BlockCodec, adopt_block, append_to_block, block_capacity, block_kind, block_log, block_log_room,
     export_block, open_block, reset_block, seal_block,
 };
-pub use decode::{Decoder, image_bytes};
+pub use decode::{Decoder, Unpack, image_bytes};
 pub use encode::{Encoded, Encoder};
 pub use error::{Error, Result};
 pub use format::{HEADER_BYTES, Meta, PAGE_BYTES_MAX, PAGE_BYTES_MIN, TRAILER_BYTES, read_meta, write_meta};

@@ -172,6 +172,66 @@ fn torn_and_truncated_images_are_noticed() {
     });
 }
 
+/// A body that is packed here is cut where its zeros at the end begin.
+fn unpack(packed: &[u8], page: &mut [u8]) -> Result<(), &'static str> {
+    let end = HEADER_BYTES + packed.len();
+    if end > page.len() - TRAILER_BYTES || packed.last() == Some(&0) {
+        return Err("zeros at the end");
+    }
+    page[HEADER_BYTES..end].copy_from_slice(packed);
+    page[end..].fill(0);
+    Ok(())
+}
+
+/// Invariants 2, 3 and 5 for bodies that their owner packs.
+#[test]
+fn packed_bodies_come_back_to_their_owner_alone() {
+    for_each_seed(100, |random| {
+        let (page, meta) = random_page(random);
+        let body = &page[HEADER_BYTES..page.len() - TRAILER_BYTES];
+        let packed = &body[..body.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)];
+        let codec = random_codec(random);
+        let mut image = vec![0xEE; page.len()];
+        let Some(encoded) = Encoder::new().encode_packed(&page, packed, codec, SECTOR, &mut image) else {
+            let (_, encoded) = image_of(&page, codec);
+            assert!(encoded.image_bytes + 2 * SECTOR > page.len(), "there was room for it");
+            return;
+        };
+        let stored = encoded.image_bytes.next_multiple_of(SECTOR);
+        assert!(stored < page.len() && encoded.algorithm == codec.algorithm);
+        assert!(image[encoded.image_bytes..stored].iter().all(|byte| *byte == 0), "padding is zero");
+        assert_eq!(image_bytes(&image), Ok(encoded.image_bytes));
+        let image = &image[..stored];
+        let mut back = vec![0x55; page.len()];
+        let mut owner = Decoder::unpacking(unpack);
+        assert_eq!(owner.decode(image, address(&meta), &mut back), Ok(meta));
+        assert!(back == page, "the page changed");
+        assert_eq!(Decoder::new().decode(image, address(&meta), &mut back), Err(Error::Flags(1)));
+
+        let reseal = |image: &mut [u8]| {
+            image[36..40].fill(0);
+            let checksum = lacuna_crc::crc32c(&image[..encoded.image_bytes]);
+            image[36..40].copy_from_slice(&checksum.to_le_bytes());
+        };
+        let mut forged = image.to_vec();
+        forged[7] = 0;
+        assert!(matches!(owner.decode(&forged, address(&meta), &mut back), Err(Error::Checksum { .. })));
+        reseal(&mut forged);
+        // It is a body only if nothing was cut off it.
+        if packed.len() < body.len() {
+            let found = owner.decode(&forged, address(&meta), &mut back);
+            assert_eq!(found, Err(Error::Undecodable(codec.algorithm)));
+        }
+        forged[7] = 1;
+        forged[6] = u8::from(Algorithm::None);
+        reseal(&mut forged);
+        assert_eq!(owner.decode(&forged, address(&meta), &mut back), Err(Error::Flags(1)));
+        forged[7] = 3;
+        reseal(&mut forged);
+        assert_eq!(owner.decode(&forged, address(&meta), &mut back), Err(Error::Flags(3)));
+    });
+}
+
 #[test]
 fn blank_foreign_and_misplaced_are_told_apart() {
     let mut decoder = Decoder::new();

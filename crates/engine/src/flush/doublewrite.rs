@@ -31,6 +31,7 @@ use super::{JOB_PAGES, write::Image};
 use crate::{
     error::Result,
     ids::{Lsn, PageNo, TableId},
+    node,
     poison::Poison,
     space::Spaces,
 };
@@ -219,7 +220,7 @@ fn restore_page(
     {
         return Ok(Outcome::Left);
     }
-    let mut decoder = Decoder::new();
+    let mut decoder = Decoder::unpacking(node::unpack);
     let mut target = vec![0; space.page_bytes];
     let mut open = |image: &mut [u8]| match &space.row {
         // The checksum covers all of a block; the copy is for the field that it is checked without.

@@ -28,8 +28,10 @@ const BATCH_BYTES: usize = 1 << 20;
 /// A consumer's buffers.
 pub(super) struct Writer {
     encoder: Encoder,
-    /// A tidied copy of the page that is being compressed.
+    /// A copy of the page that is being compressed.
     copy: AlignedBuf,
+    /// What is compressed in its place.
+    packed: AlignedBuf,
     /// Images, each on a sector.
     images: AlignedBuf,
     /// Compressed images name no lesser transaction (`settled`).
@@ -41,6 +43,7 @@ impl Default for Writer {
         Writer {
             encoder: Encoder::new(),
             copy: AlignedBuf::zeroed(PAGE_BYTES_MAX),
+            packed: AlignedBuf::zeroed(PAGE_BYTES_MAX),
             images: AlignedBuf::zeroed(BATCH_BYTES + PAGE_BYTES_MAX),
             settled: TxnId::NONE,
         }
@@ -129,14 +132,6 @@ impl Writer {
                 Lsn(meta.lsn),
             ));
         }
-        {
-            let page = frame.try_read()?;
-            if !core.pool.dirty.take_off(&page, due.before) {
-                return None;
-            }
-            copy_tidied(&page, &mut self.copy[..space.page_bytes]);
-        }
-        let lsn = ops::lsn(&self.copy[..space.page_bytes]);
         let on_disk = frame.disk_bytes.load(Ordering::Relaxed) as usize;
         let codec = match due.cause {
             // Nobody waits for room, and it may be the page's last image for long.
@@ -145,19 +140,42 @@ impl Writer {
                 space.codec(on_disk).after(on_disk, space.page_bytes)
             }
         };
+        {
+            let page = frame.try_read()?;
+            if !core.pool.dirty.take_off(&page, due.before) {
+                return None;
+            }
+            self.copy(&page, codec);
+        }
+        let lsn = ops::lsn(&self.copy[..space.page_bytes]);
         let (bytes, is_plain) = self.encode(&space, codec, start);
         Some((Image { frame: frame.clone(), space, start, bytes, is_plain }, lsn))
+    }
+
+    /// Copies a latched page for [`Writer::encode`].
+    fn copy(&mut self, page: &[u8], codec: Codec) {
+        let copy = &mut self.copy[..page.len()];
+        // What is packed is tidied thereby.
+        if is_compressed_node(page, codec) { copy.copy_from_slice(page) } else { copy_tidied(page, copy) }
     }
 
     /// Makes an image of the copied page at `start` of the buffer; returns its length in whole sectors, and
     /// whether it is not compressed.
     fn encode(&mut self, space: &Space, codec: Codec, start: usize) -> (usize, bool) {
-        let copy = &mut self.copy[..space.page_bytes];
-        if codec.algorithm != Algorithm::None && ops::kind(copy) == Some(PageKind::Node) {
-            node::forget_writers(copy, self.settled);
-        }
+        let page = &mut self.copy[..space.page_bytes];
         let out = &mut self.images[start..start + space.page_bytes];
-        let encoded = self.encoder.encode(copy, codec, SECTOR, out);
+        let encoded = if is_compressed_node(page, codec) {
+            node::forget_writers(page, self.settled);
+            let packed = &mut self.packed[..space.page_bytes];
+            let leaf = node::pack(page, packed);
+            let image = leaf.and_then(|leaf| self.encoder.encode_packed(page, leaf, codec, SECTOR, out));
+            image.unwrap_or_else(|| {
+                copy_tidied(page, packed);
+                self.encoder.encode(packed, codec, SECTOR, out)
+            })
+        } else {
+            self.encoder.encode(page, codec, SECTOR, out)
+        };
         let bytes = encoded.image_bytes.next_multiple_of(SECTOR);
         (bytes, encoded.algorithm == Algorithm::None)
     }
@@ -166,9 +184,10 @@ impl Writer {
     /// writes it meanwhile.
     pub(super) fn would_change(&mut self, core: &Core, page: &ReadGuard, space: &Space) -> Result<bool> {
         self.settled = core.settled();
-        copy_tidied(page, &mut self.copy[..space.page_bytes]);
         let on_disk = page.frame.disk_bytes.load(Ordering::Relaxed) as usize;
-        let (bytes, _) = self.encode(space, space.codec(on_disk), 0);
+        let codec = space.codec(on_disk);
+        self.copy(page, codec);
+        let (bytes, _) = self.encode(space, codec, 0);
         if on_disk.next_multiple_of(SECTOR) != bytes {
             return Ok(true);
         }
@@ -240,6 +259,11 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// Whether it is a node of which a compressed image is to be made.
+fn is_compressed_node(page: &[u8], codec: Codec) -> bool {
+    codec.algorithm != Algorithm::None && ops::kind(page) == Some(PageKind::Node)
 }
 
 /// Copies a page with zeros for what no reader looks at, so that its image compresses well.

@@ -44,7 +44,7 @@ pub(crate) use frame::{Frame, ReadGuard, WriteGuard};
 use crate::{
     error::{Error, Result},
     ids::{Lsn, PageId, PageNo, TableId},
-    ops, row,
+    node, ops, row,
     signal::Signal,
     space::Space,
 };
@@ -114,7 +114,7 @@ struct Scratch {
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> =
-        RefCell::new(Scratch { image: AlignedBuf::zeroed(0), decoder: Decoder::new() });
+        RefCell::new(Scratch { image: AlignedBuf::zeroed(0), decoder: Decoder::unpacking(node::unpack) });
 }
 
 impl Pool {

@@ -1,0 +1,124 @@
+//! Images of compressed leaves are packed; what does not unpack is an error that names its place.
+
+use std::sync::Arc;
+
+use lacuna_device::{AlignedBuf, MemPlace, Place, StreamHint};
+use lacuna_engine::{Algorithm, Error, Store, StoreOptions, TableOptions};
+
+const PAGE: usize = 16 << 10;
+const SECTOR: usize = 512;
+/// Where an image has its kind, algorithm, flags, length and checksum, and where its stored bytes start.
+const KIND_AT: usize = 5;
+const ALGORITHM_AT: usize = 6;
+const FLAGS_AT: usize = 7;
+const STORED_BYTES_AT: usize = 32;
+const CHECKSUM_AT: usize = 36;
+const HEADER_BYTES: usize = 64;
+const NODE: u8 = 2;
+const PACKED: u8 = 1;
+const ROOT: usize = 1;
+/// That of a store's first table.
+const FILE: &str = "t00000016.16k";
+const KEYS: u32 = 2_000;
+
+fn open(place: &Arc<MemPlace>) -> Store {
+    let options = StoreOptions { background: false, ..StoreOptions::default() };
+    Store::open(place.clone(), options).expect("open")
+}
+
+fn value(key: u32) -> Vec<u8> {
+    format!("{key:05} is the value of {key}").into_bytes()
+}
+
+/// A closed store with one table of several leaves.
+fn written(options: TableOptions) -> Arc<MemPlace> {
+    let place = MemPlace::new();
+    let store = open(&place);
+    let table = store.create_table("t", options).expect("create");
+    let mut txn = store.begin();
+    (0..KEYS).for_each(|key| txn.put(&table, &key.to_be_bytes(), &value(key)).expect("put"));
+    txn.commit().expect("commit");
+    drop(table);
+    store.close().expect("close");
+    place
+}
+
+fn assert_reads(place: &Arc<MemPlace>, what: &str) {
+    let store = open(place);
+    let table = store.table("t").expect("catalog").expect("there");
+    let txn = store.begin();
+    for key in 0..KEYS {
+        let found = txn.get(&table, &key.to_be_bytes()).expect("get");
+        assert_eq!(found, Some(value(key)), "{what}: {key}");
+    }
+    store.check().expect(what);
+}
+
+/// The images of all nodes, by page.
+fn nodes(place: &MemPlace) -> Vec<(usize, AlignedBuf)> {
+    let file = place.open(FILE, StreamHint::Data).expect("the table");
+    let pages = file.len().expect("len") as usize / PAGE;
+    let read = |page: usize| {
+        let mut image = AlignedBuf::zeroed(PAGE);
+        file.read_at((page * PAGE) as u64, &mut image).expect("read");
+        (page, image)
+    };
+    (0..pages).map(read).filter(|(_, image)| image[KIND_AT] == NODE).collect()
+}
+
+#[test]
+fn compressed_leaves_are_packed_and_no_others() {
+    for (options, algorithm, flags) in [
+        (TableOptions::default(), 0, 0),
+        (TableOptions::compressed(Algorithm::Lz4), 1, PACKED),
+        (TableOptions::compressed(Algorithm::Zstd), 2, PACKED),
+    ] {
+        let place = written(options);
+        let nodes = nodes(&place);
+        assert!(nodes.len() > 3, "{} nodes", nodes.len());
+        for (page, image) in nodes {
+            let want = if page == ROOT { 0 } else { flags };
+            assert_eq!((image[ALGORITHM_AT], image[FLAGS_AT]), (algorithm, want), "page {page}");
+        }
+        assert_reads(&place, "reopened");
+    }
+}
+
+/// An LZ4 block of a few literals.
+fn lz4_literals(bytes: &[u8]) -> Vec<u8> {
+    assert!(bytes.len() < 15);
+    [&[(bytes.len() as u8) << 4], bytes].concat()
+}
+
+#[test]
+fn what_does_not_unpack_is_an_error_with_its_place() {
+    let place = written(TableOptions::compressed(Algorithm::Lz4));
+    let (page, image) =
+        nodes(&place).into_iter().find(|(_, image)| image[FLAGS_AT] == PACKED).expect("a leaf");
+    let file = place.open(FILE, StreamHint::Data).expect("the table");
+    let put = |flags: u8, stored: &[u8]| {
+        let mut forged = AlignedBuf::zeroed(SECTOR);
+        forged[..HEADER_BYTES].copy_from_slice(&image[..HEADER_BYTES]);
+        forged[FLAGS_AT] = flags;
+        forged[STORED_BYTES_AT..CHECKSUM_AT].copy_from_slice(&(stored.len() as u32).to_le_bytes());
+        forged[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
+        forged[HEADER_BYTES..HEADER_BYTES + stored.len()].copy_from_slice(stored);
+        let checksum = lacuna_crc::crc32c(&forged[..HEADER_BYTES + stored.len()]);
+        forged[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
+        file.write_at((page * PAGE) as u64, &forged).expect("write");
+    };
+    for (flags, stored, want) in [
+        (PACKED, lz4_literals(&[1; 14]), "packed leaf without a header"),
+        (PACKED, vec![0xF0], "does not decompress"),
+        (0, lz4_literals(&[1; 14]), "does not decompress"),
+        (2, lz4_literals(&[1; 14]), "flags 0x02"),
+    ] {
+        put(flags, &stored);
+        let error = open(&place).check().expect_err(want);
+        let Error::Corrupt { what, at, reason } = &error else { panic!("{error}") };
+        assert_eq!((&what[..], &at[..]), (FILE, &format!("page {page}")[..]));
+        assert!(reason.contains(want), "{reason}");
+    }
+    file.write_at((page * PAGE) as u64, &image).expect("write");
+    assert_reads(&place, "as it was");
+}
