@@ -1,3 +1,4 @@
+use flate2::{Decompress, FlushDecompress, Status};
 use zerocopy::FromBytes;
 
 use crate::{
@@ -9,6 +10,7 @@ use crate::{
 #[derive(Default)]
 pub struct Decoder {
     zstd: Option<zstd::bulk::Decompressor<'static>>,
+    zlib: Option<Decompress>,
 }
 
 impl Decoder {
@@ -56,12 +58,22 @@ impl Decoder {
             }
             Algorithm::Lz4 => lz4::block::decompress_to_buffer(stored, Some(body_bytes as i32), body).ok(),
             Algorithm::Zstd => self.zstd().and_then(|zstd| zstd.decompress_to_buffer(stored, body).ok()),
+            Algorithm::Zlib => self.inflate(stored, body),
         };
         if restored != Some(body_bytes) {
             return Err(Error::Undecodable(algorithm));
         }
         write_meta(page, &meta);
         Ok(meta)
+    }
+
+    /// The length of what `stored` holds; `None` where that does not end with it, or does not fit.
+    fn inflate(&mut self, stored: &[u8], body: &mut [u8]) -> Option<usize> {
+        let zlib = self.zlib.get_or_insert_with(|| Decompress::new(false));
+        zlib.reset(false);
+        let outcome = zlib.decompress(stored, body, FlushDecompress::Finish);
+        let is_whole = matches!(outcome, Ok(Status::StreamEnd)) && zlib.total_in() == stored.len() as u64;
+        is_whole.then_some(zlib.total_out() as usize)
     }
 
     fn zstd(&mut self) -> Option<&mut zstd::bulk::Decompressor<'static>> {
@@ -79,6 +91,17 @@ impl Decoder {
 /// As [`Decoder::decode`], as far as the header alone shows it.
 pub fn image_bytes(header: &[u8]) -> Result<usize> {
     Ok(HEADER_BYTES + parse(header)?.stored_bytes.get() as usize)
+}
+
+/// The algorithm of the image that starts with `header`, and its length, under the terms of [`image_bytes`].
+///
+/// # Errors
+/// As [`image_bytes`], and [`Error::UnknownAlgorithm`].
+pub fn image_form(header: &[u8]) -> Result<(Algorithm, usize)> {
+    let header = parse(header)?;
+    let algorithm =
+        Algorithm::try_from(header.algorithm).map_err(|_| Error::UnknownAlgorithm(header.algorithm))?;
+    Ok((algorithm, HEADER_BYTES + header.stored_bytes.get() as usize))
 }
 
 /// The header at the start of `image`, its fields plausible one by one but not verified.
