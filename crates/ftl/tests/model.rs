@@ -9,7 +9,7 @@ use lacuna_device::{
     BlockDevice, MemDevice,
     sim::{SeededRng, SimDevice, for_each_seed},
 };
-use lacuna_ftl::{Error, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
+use lacuna_ftl::{Error, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
 
 fn mem(bytes: u64) -> Arc<dyn BlockDevice> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(bytes));
@@ -242,7 +242,8 @@ fn batches_span_segments() {
 #[test]
 fn a_map_takes_at_most_40_bytes_for_an_extent() {
     const EXTENTS: u64 = 100_000;
-    let device = mem(256 << 20);
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(256 << 20));
+    Ftl::format(device.clone(), &FormatOptions::default()).unwrap();
     let ftl = open(&device);
     let mut rng = SeededRng::new(11);
     let mut write = |mut numbers: Vec<u64>| {
