@@ -30,7 +30,7 @@ use rustix::{
 
 use self::file::DirFile;
 use crate::{
-    BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, SECTOR, StreamHint, check_file_name,
+    BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, StreamHint, check_file_name,
     positional::PositionalFile,
 };
 
@@ -174,15 +174,11 @@ impl DirPlace {
     }
 }
 
-/// Granularity of holes in the file system of `probe`, an empty file; 0 when it has none. The length that it likes
-/// requests to have (`st_blksize`) may be far more: 64 KiB on a mounted store.
+/// Granularity of holes in the file system of `probe`, an empty file; 0 when it has none.
 fn hole_unit(probe: &fs::File) -> io::Result<u32> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match rustix::fs::fallocate(probe, flags, 0, 4096) {
-        Ok(()) => {
-            let unit = u32::try_from(rustix::fs::fstatvfs(probe)?.f_frsize).unwrap_or(0);
-            Ok(unit.max(1).next_multiple_of(SECTOR as u32))
-        }
+        Ok(()) => Ok(u32::try_from(rustix::fs::fstat(probe)?.st_blksize).unwrap_or(0)),
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(0),
         Err(errno) => Err(errno.into()),
     }
