@@ -24,7 +24,8 @@ need_toolchain() {
     fi
     if ! command -v cargo >/dev/null 2>&1; then
         echo "Installing rustup from https://sh.rustup.rs into $HOME/.cargo and $HOME/.rustup" >&2
-        echo "(the Rust of Debian 12 is too old). It leaves your shell's start files alone." >&2
+        echo "(the Rust of Debian 12 is too old). It leaves your shell's start files alone:" >&2
+        echo "for cargo commands of your own say:  . $HOME/.cargo/env" >&2
         need_packages curl ca-certificates
         curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
             sh -s -- -q -y --no-modify-path --profile minimal --default-toolchain none

@@ -32,7 +32,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         findings = report.findings.into_iter().map(|finding| finding.message).collect();
     }
     let place = opened.place();
-    if findings.is_empty() && holds_tables(&*place)? {
+    let has_tables = findings.is_empty() && holds_tables(&*place)?;
+    if !has_tables && matches!(opened, OpenedPlace::Directory(_)) {
+        bail!("{name}: there are no tables");
+    }
+    if has_tables {
         let store = Store::open(place, StoreOptions::default()).with_context(|| name.to_string())?;
         for table in store.check().with_context(|| format!("{name}: not sound"))? {
             summary += &format!("{name}: table {}: {} records\n", table.name, table.records);

@@ -1,9 +1,9 @@
-use std::{fmt::Write, path::PathBuf};
+use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_device::{Error, Place, StreamHint};
-use lacuna_engine::{Store, StoreOptions, TableInfo, TableKind, TableOptions};
+use lacuna_engine::{Store, StoreOptions, TableImages, TableInfo, TableKind, TableOptions};
 use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
 use serde_json::{Value, json};
 
@@ -14,28 +14,45 @@ use crate::{control, live, say};
 pub(crate) struct Arguments {
     /// A store file, a block device, or a directory with tables
     store: PathBuf,
+    /// Look at every page of its tables too: how many there are by algorithm, and what their images take
+    #[arg(long)]
+    pages: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
 }
 
+/// The images of tables, by the tables' names.
+type Images = BTreeMap<String, TableImages>;
+
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = arguments.store.display().to_string();
     if let Some(answer) = control::ask(&arguments.store, "info")? {
+        if arguments.pages {
+            bail!("{name}: mounted, its owner does not look at pages of tables (--pages)");
+        }
         let info: Value = serde_json::from_str(&answer).with_context(|| name.clone())?;
-        let text =
-            if arguments.json { serde_json::to_string_pretty(&info)? + "\n" } else { text(&info, &[]) };
+        let text = if arguments.json {
+            serde_json::to_string_pretty(&info)? + "\n"
+        } else {
+            text(&info, &[], &Images::new())
+        };
         return say(&text);
     }
     let opened = open_place(&arguments.store, &PlaceOptions::default())?;
     let place = opened.place();
-    let (tables, defaults) = if holds_tables(&*place)? {
+    let (tables, images, defaults) = if holds_tables(&*place)? {
         let store = Store::open(place.clone(), StoreOptions::default()).with_context(|| name.clone())?;
-        let found = (store.tables()?, Some(store.defaults()?));
+        let tables = store.tables()?;
+        let mut images = Images::new();
+        for table in tables.iter().filter(|_| arguments.pages) {
+            images.insert(table.name.clone(), store.images(&table.name).with_context(|| name.clone())?);
+        }
+        let defaults = store.defaults()?;
         store.close()?;
-        found
+        (tables, images, Some(defaults))
     } else {
-        (Vec::new(), None)
+        (Vec::new(), Images::new(), None)
     };
     let mut info = match &opened {
         OpenedPlace::Store(fs) => live::store_info(&name, fs),
@@ -48,13 +65,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             })
         }
     };
-    info["tables"] = tables.iter().map(table_json).collect();
+    info["tables"] = tables.iter().map(|table| table_json(table, images.get(&table.name))).collect();
     if let Some(defaults) = defaults {
         info["defaults"] = defaults_json(&defaults);
     }
     opened.close()?;
-    let text =
-        if arguments.json { serde_json::to_string_pretty(&info)? + "\n" } else { text(&info, &tables) };
+    let text = if arguments.json {
+        serde_json::to_string_pretty(&info)? + "\n"
+    } else {
+        text(&info, &tables, &images)
+    };
     say(&text)
 }
 
@@ -100,14 +120,19 @@ fn compression(kind: TableKind) -> (&'static str, &'static str, i32) {
     }
 }
 
+/// Its pages are blocks.
+fn is_row(table: &TableInfo) -> bool {
+    matches!(table.options.kind, TableKind::RowCompressed { .. })
+}
+
 fn defaults_json(defaults: &TableOptions) -> Value {
     let (kind, algorithm, level) = compression(defaults.kind);
     json!({ "tables": kind, "algorithm": algorithm, "level": level, "page_bytes": defaults.page_bytes })
 }
 
-fn table_json(table: &TableInfo) -> Value {
+fn table_json(table: &TableInfo, images: Option<&TableImages>) -> Value {
     let (kind, algorithm, level) = compression(table.options.kind);
-    json!({
+    let mut json = json!({
         "name": table.name,
         "tables": kind,
         "algorithm": algorithm,
@@ -117,10 +142,30 @@ fn table_json(table: &TableInfo) -> Value {
         "file_bytes": table.file_bytes,
         "allocated_bytes": table.allocated_bytes,
         "hole_unit": table.hole_unit,
-    })
+    });
+    if let Some(images) = images.filter(|_| !is_row(table)) {
+        let pages =
+            images.pages.iter().map(|(algorithm, pages)| (algorithm.name().to_owned(), (*pages).into()));
+        json["pages"] = Value::Object(pages.collect());
+        json["unwritten_pages"] = images.unwritten.into();
+        json["image_bytes"] = images.image_bytes.into();
+    }
+    json
 }
 
-fn text(info: &Value, tables: &[TableInfo]) -> String {
+/// Pages by algorithm, and the room of their images beside that of pages.
+fn images_text(images: &TableImages, page_bytes: usize) -> String {
+    let mut parts: Vec<String> =
+        images.pages.iter().map(|(algorithm, pages)| format!("{pages} {algorithm}")).collect();
+    if images.unwritten > 0 {
+        parts.push(format!("{} not written yet", images.unwritten));
+    }
+    let written: u64 = images.pages.values().sum();
+    let ratio = images.image_bytes as f64 / (written.max(1) * page_bytes as u64) as f64;
+    format!("pages: {}; their images take {ratio:.2} of them", parts.join(", "))
+}
+
+fn text(info: &Value, tables: &[TableInfo], images: &Images) -> String {
     let mb = |bytes: u64| bytes as f64 / 1e6;
     let mut text = format!("{}\n", info["store"].as_str().unwrap_or_default());
     let number = |name: &str| info[name].as_u64();
@@ -162,6 +207,9 @@ fn text(info: &Value, tables: &[TableInfo]) -> String {
             mb(table.allocated_bytes),
             table.allocated_bytes as f64 / table.file_bytes.max(1) as f64,
         );
+        if let Some(images) = images.get(&table.name).filter(|_| !is_row(table)) {
+            let _ = writeln!(text, "    {}", images_text(images, table.options.page_bytes));
+        }
     }
     if tables.iter().any(|table| table.inherits) {
         let defaults = &info["defaults"];

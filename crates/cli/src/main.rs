@@ -92,6 +92,7 @@ fn main() -> ExitCode {
         Ok(command_line) => command_line,
         Err(usage) => return explain(&usage),
     };
+    mount::install_log();
     let result = match command_line.command {
         Command::Format(arguments) => format::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),

@@ -32,7 +32,6 @@ fn complains(output: &Output, code: i32, words: &[&str]) -> String {
 fn nonsense_options() {
     let scratch = Scratch::new();
     for (arguments, words) in [
-        ("format store", vec!["--size"]),
         ("format store --size 8Q", vec!["8Q", "--size"]),
         ("format store --size 0", vec!["--size", "zero"]),
         ("format --size 8G", vec!["STORE"]),
@@ -61,6 +60,7 @@ fn nonsense_options() {
     ] {
         complains(&run(&scratch, arguments), 2, &words);
     }
+    complains(&run(&scratch, "format store"), 1, &["store", "--size"]);
     complains(&run(&scratch, "linkbench --tables page,page"), 1, &["--tables", "page"]);
     complains(&run(&scratch, "linkbench --pool 1K --size 64M --ids 10"), 1, &["pool"]);
     complains(&run(&scratch, "linkbench --trace no/where"), 1, &["no"]);
@@ -75,6 +75,10 @@ fn missing_and_foreign_places() {
     let scratch = Scratch::new();
     complains(&run(&scratch, "info nowhere"), 1, &["nowhere"]);
     complains(&run(&scratch, "check nowhere"), 1, &["nowhere"]);
+    complains(&run(&scratch, "cp nowhere here"), 1, &["nowhere: ", "No such file"]);
+    complains(&run(&scratch, "put nowhere here:x"), 1, &["here:x"]);
+    complains(&run(&scratch, "metrics nowhere"), 1, &["nowhere"]);
+    complains(&run(&scratch, "umount nowhere"), 1, &["nowhere"]);
     complains(&run(&scratch, "table drop nowhere t"), 1, &["nowhere"]);
     complains(&run(&scratch, "format no/where --size 64M"), 1, &["no/where"]);
     complains(&run(&scratch, "linkbench --store no/where"), 1, &["no/where"]);
@@ -110,6 +114,9 @@ fn tables_that_are_not_there_and_settings_that_do_not_fit() {
     for place in ["empty", "bare"] {
         complains(&run(&scratch, &format!("table defaults {place} page")), 1, &[place, "no tables"]);
     }
+    // A store holds files too, a directory is none that could be sound or not.
+    complains(&run(&scratch, "check bare"), 1, &["bare", "no tables"]);
+    succeed(&scratch, "check empty");
     assert!(!scratch.path("bare/control").exists(), "a store was made there");
 
     let options = PlaceOptions { create_size: Some(64 << 20), ..PlaceOptions::default() };

@@ -59,6 +59,12 @@ fn tables_are_altered_optimized_made_to_follow_and_dropped() {
         assert!(told.contains("own: ") && !told.contains("own: 0 of"), "{told}");
         assert!(found("own")["allocated_bytes"].as_u64() < bytes_before, "{told}");
         assert!(lacuna("table optimize PLACE own").contains("own: 0 of"));
+        let pages = lacuna("info PLACE --pages");
+        assert!(pages.contains(" zstd; their images take 0."), "{pages}");
+        let pages: Value = serde_json::from_str(&lacuna("info PLACE --pages --json")).unwrap();
+        let pages = pages["tables"].as_array().unwrap().iter().find(|table| table["name"] == "own").unwrap();
+        assert!(pages["pages"]["zstd"].as_u64() > Some(50) && pages["pages"]["none"].is_null(), "{pages}");
+        assert!(pages["image_bytes"].as_u64() < Some(500_000), "{pages}");
 
         assert!(lacuna("table inherit PLACE own").contains("own: follows the defaults, page/lz4"));
         assert_eq!(form(&found("own")), ("page", "lz4", 0, true));

@@ -92,6 +92,6 @@ pub use options::{
 pub use pool::PoolStats;
 pub use recovery::RecoveryStats;
 pub use row::RowStats;
-pub use store::{OptimizeProgress, Store, StoreStats, Table, TableCheck, TableInfo};
+pub use store::{OptimizeProgress, Store, StoreStats, Table, TableCheck, TableImages, TableInfo};
 pub use txn::{HistoryStats, Savepoint, Txn};
 pub use wal::LogStats;

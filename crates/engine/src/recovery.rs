@@ -28,6 +28,7 @@ use std::{
 };
 
 use lacuna_device::{Place, StreamHint};
+use lacuna_page::Algorithm;
 
 use crate::{
     ahead::Ahead,
@@ -40,7 +41,7 @@ use crate::{
     flush::{self, Flush},
     ids::{Lsn, PageId, PageNo, UndoPtr},
     ops::OpReader,
-    options::StoreOptions,
+    options::{StoreOptions, TableKind},
     overflow::Readers,
     poison::Poison,
     pool::{Pool, WriteGuard},
@@ -351,6 +352,9 @@ fn load_catalog(core: &Core) -> Result<()> {
         };
         space.set_kind(row.options.kind);
     }
+    if rows.iter().any(|(_, row)| wants_holes(row.options.kind)) {
+        warn_without_holes(core);
+    }
     for space in core.spaces.all() {
         let is_system = space.id == CATALOG_TABLE || space.id == UNDO_TABLE;
         if !is_system && rows.iter().all(|(_, row)| row.id != space.id) {
@@ -358,4 +362,18 @@ fn load_catalog(core: &Core) -> Result<()> {
         }
     }
     Ok(())
+}
+
+pub(crate) fn wants_holes(kind: TableKind) -> bool {
+    matches!(kind, TableKind::PageCompressed { algorithm, .. } if algorithm != Algorithm::None)
+}
+
+/// Compressed pages take no less room than others on a place without holes; nothing else would say so.
+pub(crate) fn warn_without_holes(core: &Core) {
+    if core.place.props().hole_unit == 0 {
+        log::warn!(
+            "{}: makes no holes, so compressed pages take as much room as plain ones",
+            core.place.name()
+        );
+    }
 }

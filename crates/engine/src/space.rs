@@ -56,6 +56,7 @@ pub(crate) struct Flushed {
     pub(crate) image_bytes: AtomicU64,
     pub(crate) plain_pages: AtomicU64,
     pub(crate) punches: AtomicU64,
+    pub(crate) refused_punches: AtomicU64,
 }
 
 impl Space {

@@ -4,7 +4,7 @@ use std::{
     ops::{Bound, ControlFlow},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -330,80 +330,102 @@ fn a_closed_store_takes_no_more_changes() {
 }
 
 /// A place whose files have no holes, as on many network file systems.
-struct Solid(Arc<dyn Place>);
+struct Solid {
+    place: Arc<dyn Place>,
+    /// What it says of holes: it may learn only when asked for one that there are none.
+    hole_unit: u32,
+    asked: AtomicU64,
+}
 
-struct SolidFile(Arc<dyn File>);
+impl Solid {
+    fn new(hole_unit: u32) -> Arc<Solid> {
+        Arc::new(Solid { place: SimPlace::new(1), hole_unit, asked: AtomicU64::new(0) })
+    }
+}
+
+struct SolidFile {
+    file: Arc<dyn File>,
+    hole_unit: u32,
+}
+
+fn no_holes() -> lacuna_device::Error {
+    lacuna_device::Error::Unsupported { what: "solid file".into(), operation: "punch a hole" }
+}
 
 impl Place for Solid {
     fn name(&self) -> &str {
-        self.0.name()
+        self.place.name()
     }
     fn props(&self) -> FileProps {
-        FileProps { hole_unit: 0, ..self.0.props() }
+        FileProps { hole_unit: self.hole_unit, ..self.place.props() }
     }
     fn open(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
-        Ok(Arc::new(SolidFile(self.0.open(name, hint)?)))
+        Ok(Arc::new(SolidFile { file: self.place.open(name, hint)?, hole_unit: self.hole_unit }))
     }
     fn create(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
-        Ok(Arc::new(SolidFile(self.0.create(name, hint)?)))
+        Ok(Arc::new(SolidFile { file: self.place.create(name, hint)?, hole_unit: self.hole_unit }))
     }
     fn remove(&self, name: &str) -> lacuna_device::Result<()> {
-        self.0.remove(name)
+        self.place.remove(name)
     }
     fn rename(&self, from: &str, to: &str) -> lacuna_device::Result<()> {
-        self.0.rename(from, to)
+        self.place.rename(from, to)
     }
     fn list(&self) -> lacuna_device::Result<Vec<String>> {
-        self.0.list()
+        self.place.list()
     }
     fn write_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
-        assert!(ops.iter().all(|op| matches!(op, BatchOp::Write { .. })), "no holes here");
-        self.0.write_batch(ops)
+        if ops.iter().any(|op| matches!(op, BatchOp::Punch { .. })) {
+            assert!(self.hole_unit > 0 && ops.len() == 1, "who asks for a hole risks nothing else");
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            return Err(no_holes());
+        }
+        self.place.write_batch(ops)
     }
     fn sync(&self) -> lacuna_device::Result<()> {
-        self.0.sync()
+        self.place.sync()
     }
     fn stats(&self) -> lacuna_device::Result<PlaceStats> {
-        self.0.stats()
+        self.place.stats()
     }
     fn free_bytes(&self) -> lacuna_device::Result<Option<u64>> {
-        self.0.free_bytes()
+        self.place.free_bytes()
     }
 }
 
 impl File for SolidFile {
     fn id(&self) -> FileId {
-        self.0.id()
+        self.file.id()
     }
     fn props(&self) -> FileProps {
-        FileProps { hole_unit: 0, ..self.0.props() }
+        FileProps { hole_unit: self.hole_unit, ..self.file.props() }
     }
     fn len(&self) -> lacuna_device::Result<u64> {
-        self.0.len()
+        self.file.len()
     }
     fn set_len(&self, len: u64) -> lacuna_device::Result<()> {
-        self.0.set_len(len)
+        self.file.set_len(len)
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> lacuna_device::Result<()> {
-        self.0.read_at(offset, buf)
+        self.file.read_at(offset, buf)
     }
     fn write_at(&self, offset: u64, data: &[u8]) -> lacuna_device::Result<()> {
-        self.0.write_at(offset, data)
+        self.file.write_at(offset, data)
     }
     fn punch(&self, _: u64, _: u64) -> lacuna_device::Result<()> {
-        Err(lacuna_device::Error::Unsupported { what: "solid file".into(), operation: "punch a hole" })
+        Err(no_holes())
     }
     fn allocated(&self, offset: u64, len: u64) -> lacuna_device::Result<u64> {
-        self.0.allocated(offset, len)
+        self.file.allocated(offset, len)
     }
     fn sync(&self) -> lacuna_device::Result<()> {
-        self.0.sync()
+        self.file.sync()
     }
 }
 
 #[test]
 fn a_place_without_holes_opens_again() {
-    let place = Arc::new(Solid(SimPlace::new(1)));
+    let place = Solid::new(0);
     let store = Store::open(place.clone(), options()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut txn = store.begin();
@@ -416,6 +438,42 @@ fn a_place_without_holes_opens_again() {
         assert_eq!(count(&store, &table), 1);
         store.close().expect("close");
     }
+}
+
+/// Where holes turn out to be refused, images that become shorter keep the room of longer ones, and that is all.
+#[test]
+fn refused_holes_cost_room_and_nothing_else() {
+    let place = Solid::new(4096);
+    // Without threads there is one who can be refused.
+    let options = StoreOptions { doublewrite: Doublewrite::Off, log_bytes: 1 << 20, ..options() };
+    let store = Store::open(place.clone(), options.clone()).expect("open");
+    let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("create");
+    let write = |store: &Store, table: &Table, of: fn(u32) -> u8| {
+        for i in 0..400_u32 {
+            let value: Vec<u8> = (0..400).map(|at| of(i.wrapping_mul(40503).wrapping_add(at * at))).collect();
+            let mut txn = store.begin();
+            txn.put(table, &key(i), &value).expect("put");
+            txn.commit().expect("commit");
+        }
+        store.checkpoint().expect("a refused hole is no failure");
+    };
+    write(&store, &table, |x| (x.wrapping_mul(2_654_435_761) >> 13) as u8);
+    write(&store, &table, |_| 7);
+    assert_eq!(place.asked.load(Ordering::Relaxed), 1, "after the first refusal no more are asked for");
+    let flush = store.stats().expect("stats").flush;
+    assert_eq!((flush.punches, flush.refused_punches), (0, 1));
+    let info = store.tables().expect("tables").remove(0);
+    assert_eq!((info.punches, info.refused_punches), (0, 1));
+    store.check().expect("sound");
+    store.close().expect("close");
+
+    let store = Store::open(place.clone(), options).expect("open again");
+    let table = store.table("t").expect("catalog").expect("there");
+    assert_eq!(count(&store, &table), 400);
+    write(&store, &table, |x| (x.wrapping_mul(2_654_435_761) >> 13) as u8);
+    write(&store, &table, |_| 8);
+    assert_eq!(place.asked.load(Ordering::Relaxed), 2, "once more for each opening");
+    assert_eq!(store.begin().get(&table, &key(399)).expect("get"), Some(vec![8; 400]));
 }
 
 /// "For ever" is a timeout too.

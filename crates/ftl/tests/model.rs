@@ -9,7 +9,7 @@ use lacuna_device::{
     BlockDevice, MemDevice,
     sim::{SeededRng, SimDevice, for_each_seed},
 };
-use lacuna_ftl::{Error, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
+use lacuna_ftl::{Error, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
 
 fn mem(bytes: u64) -> Arc<dyn BlockDevice> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(bytes));
@@ -236,6 +236,36 @@ fn batches_span_segments() {
     let too_large = vec![1; ftl.batch_bytes_max() as usize];
     let refused = ftl.write_batch(&[Op::Write { lba: Lba(0), data: &too_large }], Stream::Data);
     assert!(matches!(refused, Err(Error::BatchTooLarge { .. })));
+}
+
+/// On average, what random overwrites leave of full leaves included.
+#[test]
+fn a_map_takes_at_most_40_bytes_for_an_extent() {
+    const EXTENTS: u64 = 100_000;
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(256 << 20));
+    Ftl::format(device.clone(), &FormatOptions::default()).unwrap();
+    let ftl = open(&device);
+    let mut rng = SeededRng::new(11);
+    let mut write = |mut numbers: Vec<u64>| {
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut sector = vec![1; SECTOR];
+        rng.fill(&mut sector[..8]);
+        let batch: Vec<_> =
+            numbers.into_iter().map(|number| Change::Write(number * 2, sector.clone())).collect();
+        ftl.write_batch(&ops(&batch), Stream::Data).unwrap();
+    };
+    for first in (0..EXTENTS).step_by(100) {
+        write((first..first + 100).collect());
+    }
+    let mut numbers = SeededRng::new(12);
+    for _ in 0..EXTENTS / 10 {
+        write((0..20).map(|_| numbers.below(EXTENTS)).collect());
+    }
+    let stats = ftl.stats();
+    assert_eq!(stats.extents, EXTENTS);
+    let each = stats.map_memory_bytes as f64 / stats.extents as f64;
+    assert!(each <= 40.0, "{each:.1} bytes each of {} extents", stats.extents);
 }
 
 #[test]

@@ -24,6 +24,8 @@ fn main() -> std::io::Result<()> {
         Codec { algorithm: Algorithm::Lz4, level: -8 },
         Codec { algorithm: Algorithm::Zstd, level: -3 },
         Codec::fast(Algorithm::Zstd),
+        Codec { algorithm: Algorithm::Zlib, level: 1 },
+        Codec::fast(Algorithm::Zlib),
     ];
     println!(
         "{:24} {:>6} {:10} {:>9} {:>9} {:>7}",

@@ -14,11 +14,13 @@ pub enum Algorithm {
     Lz4 = 1,
     /// One zstd frame without content size and checksum.
     Zstd = 2,
+    /// One raw deflate stream: zlib's without its header and checksum.
+    Zlib = 3,
 }
 
 impl Algorithm {
     /// Every algorithm, in the order of their numbers.
-    pub const ALL: [Algorithm; 3] = [Algorithm::None, Algorithm::Lz4, Algorithm::Zstd];
+    pub const ALL: [Algorithm; 4] = [Algorithm::None, Algorithm::Lz4, Algorithm::Zstd, Algorithm::Zlib];
 
     /// The name on command lines and in reports.
     pub fn name(self) -> &'static str {
@@ -26,6 +28,7 @@ impl Algorithm {
             Algorithm::None => "none",
             Algorithm::Lz4 => "lz4",
             Algorithm::Zstd => "zstd",
+            Algorithm::Zlib => "zlib",
         }
     }
 }
@@ -44,7 +47,7 @@ impl From<Algorithm> for u8 {
 
 /// A name or number that stands for no algorithm of this version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown compression algorithm {0:?} (known: none, lz4, zstd)")]
+#[error("unknown compression algorithm {0:?} (known: none, lz4, zstd, zlib)")]
 pub struct UnknownAlgorithm(pub String);
 
 impl TryFrom<u8> for Algorithm {
@@ -70,8 +73,8 @@ impl FromStr for Algorithm {
 /// Level 0 is what suits pages that are compressed at every flush: the fast end of each algorithm, and by
 /// [`Codec::after`] less of it for pages that hardly shrink.
 /// Others: `none` has none. `lz4`: 1 is LZ4's default, negative ones trade ratio for speed (`-level` is LZ4's
-/// acceleration), 2 to 12 are LZ4HC. `zstd`: -7 to 22 as zstd counts them, but 0 is 1. Readers need
-/// no level. Levels beyond a range are taken as its end.
+/// acceleration), 2 to 12 are LZ4HC. `zstd`: -7 to 22 as zstd counts them, but 0 is 1. `zlib`: 1 to 9, 0 is its own
+/// default of 6. Readers need no level. Levels beyond a range are taken as its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Codec {
     /// What to do.
@@ -113,7 +116,7 @@ mod tests {
             assert_eq!(Algorithm::try_from(u8::from(algorithm)), Ok(algorithm));
         }
         assert!("LZ4".parse::<Algorithm>().is_err());
-        assert!(Algorithm::try_from(3).is_err());
+        assert!(Algorithm::try_from(4).is_err());
     }
 
     #[test]

@@ -1,3 +1,4 @@
+use flate2::{Decompress, FlushDecompress, Status};
 use zerocopy::FromBytes;
 
 use crate::{
@@ -15,6 +16,7 @@ pub type Unpack = fn(packed: &[u8], page: &mut [u8]) -> Result<(), &'static str>
 #[derive(Default)]
 pub struct Decoder {
     zstd: Option<zstd::bulk::Decompressor<'static>>,
+    zlib: Option<Decompress>,
     unpack: Option<Unpack>,
     /// A packed body.
     packed: Vec<u8>,
@@ -96,8 +98,18 @@ impl Decoder {
             }
             Algorithm::Lz4 => lz4::block::decompress_to_buffer(stored, Some(body.len() as i32), body).ok(),
             Algorithm::Zstd => self.zstd().and_then(|zstd| zstd.decompress_to_buffer(stored, body).ok()),
+            Algorithm::Zlib => self.inflate(stored, body),
         };
         restored.ok_or(Error::Undecodable(algorithm))
+    }
+
+    /// The length of what `stored` holds; `None` where that does not end with it, or does not fit.
+    fn inflate(&mut self, stored: &[u8], body: &mut [u8]) -> Option<usize> {
+        let zlib = self.zlib.get_or_insert_with(|| Decompress::new(false));
+        zlib.reset(false);
+        let outcome = zlib.decompress(stored, body, FlushDecompress::Finish);
+        let is_whole = matches!(outcome, Ok(Status::StreamEnd)) && zlib.total_in() == stored.len() as u64;
+        is_whole.then_some(zlib.total_out() as usize)
     }
 
     fn zstd(&mut self) -> Option<&mut zstd::bulk::Decompressor<'static>> {
@@ -115,6 +127,17 @@ impl Decoder {
 /// As [`Decoder::decode`], as far as the header alone shows it.
 pub fn image_bytes(header: &[u8]) -> Result<usize> {
     Ok(HEADER_BYTES + parse(header)?.stored_bytes.get() as usize)
+}
+
+/// The algorithm of the image that starts with `header`, and its length, under the terms of [`image_bytes`].
+///
+/// # Errors
+/// As [`image_bytes`], and [`Error::UnknownAlgorithm`].
+pub fn image_form(header: &[u8]) -> Result<(Algorithm, usize)> {
+    let header = parse(header)?;
+    let algorithm =
+        Algorithm::try_from(header.algorithm).map_err(|_| Error::UnknownAlgorithm(header.algorithm))?;
+    Ok((algorithm, HEADER_BYTES + header.stored_bytes.get() as usize))
 }
 
 /// The header at the start of `image`, its fields plausible one by one but not verified.

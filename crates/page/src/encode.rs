@@ -1,3 +1,4 @@
+use flate2::{Compress, Compression, FlushCompress, Status};
 use lz4::block::CompressionMode;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -45,6 +46,9 @@ fn seal(
 #[derive(Default)]
 pub struct Encoder {
     zstd: Option<ZstdAtLevel>,
+    zlib: Option<(u32, Compress)>,
+    /// What zlib makes of a page, which may be more than there is room for.
+    deflated: Vec<u8>,
 }
 
 struct ZstdAtLevel {
@@ -128,7 +132,24 @@ impl Encoder {
                 lz4::block::compress_to_buffer(body, Some(mode), false, room).ok()
             }
             Algorithm::Zstd => self.zstd(codec.level)?.compress_to_buffer(body, room).ok(),
+            Algorithm::Zlib => self.deflate(body, codec.level, room),
         }
+    }
+
+    fn deflate(&mut self, body: &[u8], level: i32, room: &mut [u8]) -> Option<usize> {
+        let level = if level == 0 { 6 } else { level.clamp(1, 9) as u32 };
+        if self.zlib.as_ref().is_none_or(|(at, _)| *at != level) {
+            self.zlib = Some((level, Compress::new(Compression::new(level), false)));
+        }
+        let (_, zlib) = self.zlib.as_mut().expect("just made");
+        zlib.reset();
+        // Room for whatever comes out, as in `BlockCodec::compress`: a stream that was cut off spoils the next.
+        self.deflated.resize(2 * body.len() + 64, 0);
+        let outcome = zlib.compress(body, &mut self.deflated, FlushCompress::Finish);
+        assert!(matches!(outcome, Ok(Status::StreamEnd)), "no page grows to twice its length");
+        let deflated = self.deflated.get(..zlib.total_out() as usize)?;
+        room.get_mut(..deflated.len())?.copy_from_slice(deflated);
+        Some(deflated.len())
     }
 
     fn zstd(&mut self, level: i32) -> Option<&mut zstd::bulk::Compressor<'static>> {

@@ -40,7 +40,7 @@ pub fn round_trip(bytes: &[u8]) {
     let len = content.len().min(body_bytes);
     page[HEADER_BYTES..HEADER_BYTES + len].copy_from_slice(&content[..len]);
     crate::write_meta(&mut page, &meta);
-    let algorithm = [Algorithm::None, Algorithm::Lz4, Algorithm::Zstd][usize::from(choice / 5) % 3];
+    let algorithm = Algorithm::ALL[usize::from(choice / 5) % Algorithm::ALL.len()];
     let mut image = vec![0; page.len()];
     let encoded = Encoder::new().encode(&page, Codec::fast(algorithm), 512, &mut image);
     let mut back = vec![0xee; page.len()];

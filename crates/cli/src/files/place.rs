@@ -251,9 +251,10 @@ impl Target {
                 Ok(directory == *source)
             }
             (Target::Outside(path), Source::Outside(source)) => {
-                let source = source.canonicalize()?;
+                let canonical = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
+                let source = canonical(source)?;
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                let parent = parent.unwrap_or(Path::new(".")).canonicalize()?;
+                let parent = canonical(parent.unwrap_or(Path::new(".")))?;
                 let path = path.file_name().map_or(parent.clone(), |name| parent.join(name));
                 Ok(path.canonicalize().unwrap_or(path).starts_with(source))
             }

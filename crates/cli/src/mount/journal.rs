@@ -1,4 +1,5 @@
-//! Where a mounted store's messages go: standard error in the foreground, the system's log else.
+//! Where messages of the program's parts go: to standard error, of a mounted store in the background to the system's
+//! log.
 
 use std::{
     io::Write,
@@ -22,7 +23,7 @@ struct Journal {
 static JOURNAL: Journal = Journal { detached: AtomicBool::new(false) };
 
 /// Installs the logger. Messages go to standard error until [`detach`].
-pub(super) fn install() {
+pub(crate) fn install() {
     if log::set_logger(&JOURNAL).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }

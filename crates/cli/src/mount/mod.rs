@@ -22,6 +22,7 @@ use clap::{Args, ValueEnum};
 use rustix::mount::UnmountFlags;
 
 pub(crate) use helper::{arguments_of_helper, is_helper};
+pub(crate) use journal::install as install_log;
 pub(crate) use remount::{RemountArguments, remount};
 
 /// What carries the kernel's requests.

@@ -42,7 +42,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Mounts, serves until the file system is unmounted or a signal ends it, and closes the store.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    journal::install();
     let outcome = serve(arguments);
     if let Err(error) = &outcome
         && journal::is_detached()

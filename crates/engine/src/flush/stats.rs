@@ -21,6 +21,9 @@ pub struct FlushStats {
     pub batches: u64,
     /// Holes punched because an image became shorter.
     pub punches: u64,
+    /// Holes that the place refused. After the first such refusal the store asks for no more until it is reopened;
+    /// only room is lost by it.
+    pub refused_punches: u64,
     /// Bytes written to the doublewrite file.
     pub doublewrite_bytes: u64,
     /// Times a writer waited for the log or the pool.
@@ -49,6 +52,7 @@ pub(crate) struct Counters {
     image_bytes: AtomicU64,
     batches: AtomicU64,
     punches: AtomicU64,
+    refused_punches: AtomicU64,
     doublewrite_bytes: AtomicU64,
     throttled: AtomicU64,
     checkpoints: AtomicU64,
@@ -67,6 +71,7 @@ impl Counters {
             image_bytes: get(&self.image_bytes),
             batches: get(&self.batches),
             punches: get(&self.punches),
+            refused_punches: get(&self.refused_punches),
             doublewrite_bytes: get(&self.doublewrite_bytes),
             throttled: get(&self.throttled),
             checkpoints: get(&self.checkpoints),
@@ -83,6 +88,16 @@ impl Counters {
 
     pub(super) fn punched(&self) {
         self.punches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether it was the first.
+    pub(super) fn refused_punch(&self) -> bool {
+        self.refused_punches.fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    /// Whether holes still are asked for.
+    pub(super) fn may_punch(&self) -> bool {
+        self.refused_punches.load(Ordering::Relaxed) == 0
     }
 
     pub(super) fn wrote_twice(&self, bytes: u64) {

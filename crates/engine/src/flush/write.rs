@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use lacuna_device::{AlignedBuf, BatchOp};
+use lacuna_device::{AlignedBuf, BatchOp, Error as DeviceError};
 use lacuna_page::{Algorithm, Codec, Encoder, PAGE_BYTES_MAX};
 
 use super::{Due, JOB_PAGES, stats::Cause};
@@ -237,19 +237,28 @@ impl Writer {
     }
 
     fn write_in_place(&self, core: &Core, images: &[Image]) -> Result<(), Error> {
+        let props = core.place.props();
+        let is_atomic = props.atomic_bytes_max > 0;
+        let may_punch = core.flush.counters.may_punch();
         let mut batch = Vec::with_capacity(2 * images.len());
+        let mut holes = Vec::new();
         for image in images {
             let file = image.space.file.id();
             let data = &self.images[image.start..image.start + image.bytes];
             batch.push(BatchOp::Write { file, offset: image.space.offset(image.page()), data });
-            if let Some((offset, len)) = image.stale() {
-                batch.push(BatchOp::Punch { file, offset, len });
-                image.space.flushed.punches.fetch_add(1, Ordering::Relaxed);
-                core.flush.counters.punched();
+            if let Some((offset, len)) = image.stale().filter(|_| may_punch) {
+                let hole = BatchOp::Punch { file, offset, len };
+                if is_atomic {
+                    batch.push(hole);
+                    punched(core, image);
+                } else {
+                    holes.push((image, hole));
+                }
             }
         }
         core.place.write_batch(&batch)?;
-        if !core.place.props().ordered && !is_broken(Rule::PagesSynced) {
+        holes.into_iter().try_for_each(|(image, hole)| punch(core, image, hole))?;
+        if !props.ordered && !is_broken(Rule::PagesSynced) {
             let mut spaces: Vec<_> = images.iter().map(|image| &image.space).collect();
             spaces.sort_by_key(|space| space.id);
             spaces.dedup_by_key(|space| space.id);
@@ -264,6 +273,30 @@ impl Writer {
 /// Whether it is a node of which a compressed image is to be made.
 fn is_compressed_node(page: &[u8], codec: Codec) -> bool {
     codec.algorithm != Algorithm::None && ops::kind(page) == Some(PageKind::Node)
+}
+
+/// Gives back what an older, longer image left behind, on a place that makes holes apart from writes. One that refuses
+/// costs room and nothing else: readers go by the image's own length.
+fn punch(core: &Core, image: &Image, hole: BatchOp<'_>) -> Result<()> {
+    if !core.flush.counters.may_punch() {
+        return Ok(());
+    }
+    match core.place.write_batch(&[hole]) {
+        Ok(()) => punched(core, image),
+        Err(error @ (DeviceError::Unsupported { .. } | DeviceError::Full { .. })) => {
+            image.space.flushed.refused_punches.fetch_add(1, Ordering::Relaxed);
+            if core.flush.counters.refused_punch() {
+                log::warn!("{error}; no more holes are asked for until the store is reopened");
+            }
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+fn punched(core: &Core, image: &Image) {
+    image.space.flushed.punches.fetch_add(1, Ordering::Relaxed);
+    core.flush.counters.punched();
 }
 
 /// Copies a page with zeros for what no reader looks at, so that its image compresses well.

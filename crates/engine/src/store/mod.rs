@@ -1,8 +1,10 @@
 //! An open store and its tables.
 
+mod images;
 mod optimize;
 mod tables;
 
+pub use images::TableImages;
 pub use optimize::OptimizeProgress;
 pub use tables::TableInfo;
 

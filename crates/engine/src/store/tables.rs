@@ -62,6 +62,8 @@ pub struct TableInfo {
     pub flushed_image_bytes: u64,
     /// Holes punched since the store was opened because an image became shorter.
     pub punches: u64,
+    /// Those that the place refused ([`crate::FlushStats::refused_punches`]).
+    pub refused_punches: u64,
 }
 
 impl Store {
@@ -102,6 +104,9 @@ impl Store {
         space.set_kind(options.kind);
         core.spaces.insert(space.clone());
         Tree::format(core, &space).map_err(|e| core.poison.set(e))?;
+        if recovery::wants_holes(options.kind) {
+            recovery::warn_without_holes(core);
+        }
         self.write_rows([(name, Some(Row { id, options, inherits }))])?;
         Ok(Table { core: core.clone(), space })
     }
@@ -293,6 +298,7 @@ impl Store {
                 flushed_plain_pages: flushed.plain_pages.load(Ordering::Relaxed),
                 flushed_image_bytes: flushed.image_bytes.load(Ordering::Relaxed),
                 punches: flushed.punches.load(Ordering::Relaxed),
+                refused_punches: flushed.refused_punches.load(Ordering::Relaxed),
             });
         }
         Ok(tables)

@@ -186,7 +186,8 @@ impl Txn {
     /// and returns its value.
     ///
     /// # Errors
-    /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::Conflict`], [`Error::SnapshotTooOld`].
+    /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::Conflict`], [`Error::SnapshotTooOld`],
+    /// [`Error::TooLarge`].
     pub fn get_for_update(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let space = self.space(table)?;
         self.core.poison.check()?;
@@ -204,8 +205,8 @@ impl Txn {
         kept.map(|kept| kept.read(&self.core, space)).transpose()
     }
 
-    /// Sets the value of `key`, whether it exists or not. A key may take an eighth of the table's page, a
-    /// value 16 MiB; one longer than a quarter of the page lies in pages of its own.
+    /// Sets the value of `key`, whether it exists or not. A key may take an eighth of the table's page, of a
+    /// row-compressed table's block, and a value 16 MiB; one longer than a quarter of the page lies in pages of its own.
     ///
     /// # Errors
     /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::Conflict`], [`Error::SnapshotTooOld`],
@@ -214,7 +215,7 @@ impl Txn {
         self.write(table, key, Write::Put(value)).map(|_| ())
     }
 
-    /// Sets the value of a new `key`.
+    /// Sets the value of a new `key`, within the limits of [`Txn::put`].
     ///
     /// # Errors
     /// [`Error::KeyExists`], and those of [`Txn::put`].
@@ -228,7 +229,7 @@ impl Txn {
     /// Deletes `key`; whether it existed.
     ///
     /// # Errors
-    /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::Conflict`], [`Error::SnapshotTooOld`].
+    /// Those of [`Txn::put`]; [`Error::Full`] comes later than there, as deletions give room back.
     pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<bool> {
         self.write(table, key, Write::Delete)
     }

@@ -162,7 +162,13 @@ impl LogFiles {
         let open = self.open.lock().get(&last).cloned();
         match open {
             Some(open) if open.file.props().hole_unit > 0 && offset < end => {
-                Ok(open.file.punch(offset, end - offset)?)
+                match open.file.punch(offset, end - offset) {
+                    // The room comes back with the file's end.
+                    Err(lacuna_device::Error::Unsupported { .. } | lacuna_device::Error::Full { .. }) => {
+                        Ok(())
+                    }
+                    punched => Ok(punched?),
+                }
             }
             _ => Ok(()),
         }

@@ -87,7 +87,7 @@ impl Flash {
         format.uuid = Some([3; 16]);
         let raw: Arc<dyn BlockDevice> = device.clone();
         Nvmfs::format(raw, &format).expect("format");
-        let in_directory = seed % 3 == 0;
+        let in_directory = seed.is_multiple_of(3);
         let is_cache_bad = AtomicBool::new(false);
         Flash { device, background, in_directory, is_cache_bad, open: parking_lot::Mutex::default() }
     }

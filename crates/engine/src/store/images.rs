@@ -1,0 +1,65 @@
+//! What the pages of a table are on the device.
+
+use std::collections::BTreeMap;
+
+use lacuna_device::AlignedBuf;
+use lacuna_page::{Algorithm, Error as PageError, image_form};
+
+use super::Store;
+use crate::{
+    alloc::{Allocator, corrupt},
+    error::{Error, Result},
+    ids::PageNo,
+};
+
+/// Bytes of a file that are read at a time; holes cost nothing.
+const STRETCH_BYTES: usize = 1 << 20;
+
+/// The images of a table's pages, as their headers tell ([`Store::images`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableImages {
+    /// Pages by the algorithm of their images. Of a compressed table those under [`Algorithm::None`] are the ones
+    /// that did not shrink, or have not been written since the table was altered.
+    pub pages: BTreeMap<Algorithm, u64>,
+    /// Bytes of all these images, before they are rounded to sectors or holes.
+    pub image_bytes: u64,
+    /// Pages that were not written yet since they were made.
+    pub unwritten: u64,
+}
+
+impl Store {
+    /// Reads what the table's pages are on the device; changes that are still in memory do not count. Takes about
+    /// as long as reading all of it. Row-compressed tables have blocks instead of images, none of which is counted.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`]; [`Error::Corrupt`] for a page that begins with no image.
+    pub fn images(&self, name: &str) -> Result<TableImages> {
+        let core = &self.inner.core;
+        let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
+        // Like a transaction: the table is not dropped under it.
+        let space = table.space.enter()?;
+        let mut found = TableImages::default();
+        if space.row.is_some() {
+            return Ok(found);
+        }
+        let pages = Allocator::latch(core, &space)?.used();
+        let mut buffer = AlignedBuf::zeroed(STRETCH_BYTES);
+        let step = (STRETCH_BYTES / space.page_bytes) as u64;
+        for first in (0..pages).step_by(step as usize) {
+            let bytes = step.min(pages - first) as usize * space.page_bytes;
+            space.file.read_at(space.offset(PageNo(first)), &mut buffer[..bytes])?;
+            for (page, image) in (first..).zip(buffer[..bytes].chunks_exact(space.page_bytes)) {
+                match image_form(image) {
+                    Ok((algorithm, image_bytes)) => {
+                        *found.pages.entry(algorithm).or_default() += 1;
+                        found.image_bytes += image_bytes as u64;
+                    }
+                    Err(PageError::Blank) => found.unwritten += 1,
+                    Err(e) => return Err(corrupt(&space, PageNo(page), e.to_string())),
+                }
+            }
+        }
+        Ok(found)
+    }
+}
