@@ -90,6 +90,17 @@ impl PositionalFile {
         Ok(PositionalFile { file, name, io_align, memory_align, direct, cache_syncs: CacheSyncs::default() })
     }
 
+    /// The same through the page cache, if direct I/O demands more than whole sectors: on disks with larger ones, and on
+    /// FUSE, which does not tell.
+    pub(crate) fn in_sectors(mut self) -> io::Result<PositionalFile> {
+        if self.io_align as usize > SECTOR {
+            let flags = rustix::fs::fcntl_getfl(&self.file)?;
+            rustix::fs::fcntl_setfl(&self.file, flags - OFlags::DIRECT)?;
+            (self.io_align, self.memory_align, self.direct) = (SECTOR as u32, 1, false);
+        }
+        Ok(self)
+    }
+
     pub(crate) fn error(&self, operation: &str, source: io::Error) -> Error {
         Error::io(format!("{}: {operation}", self.name), source)
     }

@@ -13,7 +13,7 @@ use std::{
     thread,
 };
 
-use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint};
+use lacuna_device::{BatchOp, BlockDevice, DirOptions, DirPlace, File, MemDevice, Place, StreamHint};
 use lacuna_ftl::{Lba, Op, Stream};
 use lacuna_fuse::{
     FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, UringTransport,
@@ -111,6 +111,25 @@ fn a_damaged_file_is_an_error_and_can_be_removed() {
         let report = nvmfs.check(CheckDepth::Payload).expect("checks");
         assert!(report.findings.len() == 1, "{:?}", report.findings);
     }
+}
+
+/// A store of tables lies on a mount as on any directory, and gives the ends of its pages back, however long the mount
+/// wants requests to be.
+#[test]
+fn a_directory_of_a_mount_takes_sectors_and_has_fine_holes() {
+    mounted(|dir, _| {
+        let place = DirPlace::open(dir, DirOptions::default()).unwrap();
+        assert_eq!((place.props().io_align, place.props().hole_unit), (512, 4096));
+        let file = place.create("pages", StreamHint::Data).unwrap();
+        file.write_at(0, &[7; 16384]).unwrap();
+        file.write_at(512, &[8; 512]).unwrap();
+        place.write_batch(&[BatchOp::Punch { file: file.id(), offset: 4096, len: 12288 }]).unwrap();
+        place.sync().unwrap();
+        assert_eq!(file.allocated(0, 16384).unwrap(), 4096);
+        let mut buf = [0; 1536];
+        file.read_at(512, &mut buf).unwrap();
+        assert!(buf[..512] == [8; 512] && buf[512..] == [7; 1024]);
+    });
 }
 
 #[test]

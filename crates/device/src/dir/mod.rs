@@ -31,7 +31,7 @@ use rustix::{
 
 use self::file::DirFile;
 use crate::{
-    BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, StreamHint, check_file_name,
+    BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, SECTOR, StreamHint, check_file_name,
     positional::PositionalFile,
 };
 
@@ -92,6 +92,7 @@ impl DirPlace {
             name.clone(),
             OFlags::RDWR | OFlags::CREATE,
         )
+        .and_then(PositionalFile::in_sectors)
         .map_err(|source| error(&format!("create {LOCK_NAME} in the directory"), source))?;
         match rustix::fs::flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -147,7 +148,7 @@ impl DirPlace {
         let flags = access | OFlags::NOFOLLOW | flags;
         let full_name = format!("{}/{name}", self.name);
         let opened = PositionalFile::open_in(&self.directory, Path::new(name), full_name, flags);
-        let file = opened.map_err(|source| {
+        let file = opened.and_then(PositionalFile::in_sectors).map_err(|source| {
             let errno = Errno::from_io_error(&source);
             errno.map_or_else(|| Error::io(name, source), |errno| self.error(name, "open", errno))
         })?;
@@ -179,11 +180,15 @@ impl DirPlace {
     }
 }
 
-/// Granularity of holes in the file system of `probe`, an empty file; 0 when it has none.
+/// Granularity of holes in the file system of `probe`, an empty file; 0 when it has none. The length that it likes
+/// requests to have (`st_blksize`) may be far more: 64 KiB on a mounted store.
 fn hole_unit(probe: &fs::File) -> io::Result<u32> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match rustix::fs::fallocate(probe, flags, 0, 4096) {
-        Ok(()) => Ok(u32::try_from(rustix::fs::fstat(probe)?.st_blksize).unwrap_or(0)),
+        Ok(()) => {
+            let unit = u32::try_from(rustix::fs::fstatvfs(probe)?.f_frsize).unwrap_or(0);
+            Ok(unit.max(1).next_multiple_of(SECTOR as u32))
+        }
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(0),
         Err(errno) => Err(errno.into()),
     }
