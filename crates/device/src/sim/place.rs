@@ -168,10 +168,12 @@ impl State {
             return outcome;
         }
         let content = self.content(file)?;
-        let len_before = content.cache.len;
         content.cache.write(offset, data);
-        if content.cache.len != len_before {
-            content.pending_lens.push(content.cache.len);
+        // Less than the cache says after a failed sync: what is written again then reaches the medium, length and all.
+        let len = content.pending_lens.last().copied().unwrap_or(content.medium.len);
+        let end = offset + data.len() as u64;
+        if len < end {
+            content.pending_lens.push(end);
         }
         let change = Change::Write(data.to_vec());
         self.pending.push(Pending { file, offset, len: data.len() as u64, change });

@@ -166,6 +166,22 @@ fn a_failed_sync_is_not_made_good_by_a_later_one() {
 }
 
 #[test]
+fn what_is_written_again_after_a_failed_sync_is_durable_with_its_length() {
+    let run = |place: &SimPlace| {
+        let file = create(place, "a");
+        place.sync().unwrap();
+        file.write_at(0, &[1; 1024]).unwrap();
+        place.fail_sync();
+        assert!(matches!(file.sync(), Err(Error::Io { .. })));
+        place.heal();
+        file.write_at(512, &[2; 512]).unwrap();
+        file.sync().unwrap();
+    };
+    let outcome = |place: &SimPlace| read(place, "a", 1024)[512];
+    assert_eq!(outcomes(run, outcome), [2].into());
+}
+
+#[test]
 fn failures_are_injected_and_healed() {
     let place = SimPlace::new(1);
     let file = create(&place, "a");
