@@ -90,8 +90,8 @@ impl PositionalFile {
         Ok(PositionalFile { file, name, io_align, memory_align, direct, cache_syncs: CacheSyncs::default() })
     }
 
-    /// The same through the page cache, if direct I/O demands more than whole sectors: on disks with larger ones, and on
-    /// FUSE, which does not tell.
+    /// The same through the page cache, if direct I/O demands more than whole sectors: on disks with larger ones, and
+    /// on FUSE, which does not tell.
     pub(crate) fn in_sectors(mut self) -> io::Result<PositionalFile> {
         if self.io_align as usize > SECTOR {
             let flags = rustix::fs::fcntl_getfl(&self.file)?;

@@ -83,10 +83,6 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
     };
     options.log_bytes = flush::log_bytes(&options, place_bytes);
     options.history_bytes = flush::history_bytes(&options, place_bytes);
-    if !place.props().ordered {
-        // Who was killed may have left names in a cache that a power cut still takes, or brings back.
-        place.sync()?;
-    }
     let (control, root) = match Control::open(&*place)? {
         Some(found) => found,
         None => {
@@ -94,6 +90,10 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
             Control::open(&*place)?.expect("just made")
         }
     };
+    if !place.props().ordered {
+        // Who was killed may have left names in a cache that a power cut still takes, or brings back.
+        place.sync()?;
+    }
     let spaces = open_spaces(&*place)?;
     let mut stats = RecoveryStats {
         restored_pages: flush::restore(&*place, &spaces, root.checkpoint)?,

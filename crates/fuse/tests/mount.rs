@@ -13,7 +13,7 @@ use std::{
     thread,
 };
 
-use lacuna_device::{BatchOp, BlockDevice, DirOptions, DirPlace, File, MemDevice, Place, StreamHint};
+use lacuna_device::{BatchOp, BlockDevice, DirOptions, DirPlace, MemDevice, Place, StreamHint};
 use lacuna_ftl::{Lba, Op, Stream};
 use lacuna_fuse::{
     FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, UringTransport,

@@ -206,7 +206,8 @@ impl Txn {
     }
 
     /// Sets the value of `key`, whether it exists or not. A key may take an eighth of the table's page, of a
-    /// row-compressed table's block, and a value 16 MiB; one longer than a quarter of the page lies in pages of its own.
+    /// row-compressed table's block, and a value 16 MiB; one longer than a quarter of the page lies in pages of its
+    /// own.
     ///
     /// # Errors
     /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::Conflict`], [`Error::SnapshotTooOld`],
