@@ -7,7 +7,9 @@
 //! Until that checkpoint's superblock is durable, a second power cut leads to the same recovery again:
 //!
 //! 1. Before anything is read, the device is synced. What an ended process left in the device's cache
-//!    is then durable, so a second recovery reads what this one read, and comes to the same map.
+//!    is then durable, so a second recovery reads what this one read, and comes to the same map. Not so where a sync
+//!    had failed before and the power stayed on: a good one then proves nothing of what was written until the failed
+//!    one, and a power cut after this recovery may still take it. That is not dealt with yet.
 //! 2. The checkpoint goes only into segments that this recovery did not replay and to which its map does
 //!    not lead. The old checkpoint's map may lead there: what it had there has been overwritten or
 //!    moved by records that are replayed.
