@@ -25,6 +25,7 @@ use crate::{
     Error, Result,
     addr::SegNo,
     checkpoint::{Room, Writer},
+    doubt::Doubt,
     format::{Life, Marks, RecordKind, Salt, SegmentHeader, SegmentKind, Superblock, epitaph_life},
     mutant::{Rule, is_broken},
     scan::{Record, Scan, SegmentReader, corrupt, read_footer_bytes, records_of},
@@ -107,6 +108,11 @@ pub(crate) struct Epitaphs {
     pub(crate) durable: Marks,
     /// Where they lie.
     pub(crate) segments: Vec<SegNo>,
+    /// Those that were written together last, and what recovery must read to find them: those before them were
+    /// synced before these were begun.
+    pub(crate) doubt: Doubt,
+    /// What was durable when these were written.
+    last_round: Marks,
 }
 
 impl Epitaphs {
@@ -127,15 +133,25 @@ impl Epitaphs {
                 && header.generation > root.generation
         };
         let later = headers.iter().flatten().filter(is_later).map(SegmentHeader::life);
-        let later = later.map(|life| (life, space.checkpoint_start()));
-        for (life, offset) in [(own, (root.offset + root.bytes) as usize)].into_iter().chain(later) {
+        let later = later.map(|life| (life, space.checkpoint_start(), 0));
+        let behind_root = (root.offset + root.bytes) as usize;
+        for (life, offset, from) in [(own, behind_root, behind_root)].into_iter().chain(later) {
             let reader = SegmentReader::new(device, space, life.segment);
-            epitaphs.scan(Scan::new(reader, salt, life, offset), device, space, salt)?;
+            let from = reader.device_offset(from);
+            epitaphs.scan(Scan::new(reader, salt, life, offset), from, device, space, salt)?;
         }
         Ok(epitaphs)
     }
 
-    fn scan(&mut self, mut scan: Scan<'_>, device: &dyn BlockDevice, space: Space, salt: Salt) -> Result<()> {
+    /// `scan`s a segment, or the rest of it, which starts at byte `from` of the device.
+    fn scan(
+        &mut self,
+        mut scan: Scan<'_>,
+        mut from: u64,
+        device: &dyn BlockDevice,
+        space: Space,
+        salt: Salt,
+    ) -> Result<()> {
         while let Some(Record { header, body }) = scan.next_record()? {
             if header.kind != RecordKind::Epitaph {
                 continue;
@@ -145,7 +161,18 @@ impl Epitaphs {
             let life = epitaph_life(&body, self.epoch, space).map_err(flawed)?;
             let records = records_of(&body, salt, life).map_err(flawed)?;
             self.records.insert((life.segment, life.generation), records);
-            self.durable = self.durable.max(header.durable());
+            let round = header.durable();
+            self.durable = self.durable.max(round);
+            // Of one process: both marks only grow.
+            if round != self.last_round && round.max(self.last_round) == round {
+                self.doubt.clear();
+                self.last_round = round;
+            }
+            let behind = scan.device_offset();
+            if round == self.last_round {
+                self.doubt.add(from..behind);
+            }
+            from = behind;
             if self.segments.last() != Some(&header.life.segment) {
                 self.segments.push(header.life.segment);
             }

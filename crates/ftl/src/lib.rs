@@ -105,7 +105,7 @@
 //! 2. **Flushed means in the prefix.** A flush writes the tails of all append points for batches,
 //!    waits for every earlier write, then syncs; so it makes all batches up to its own durable, on
 //!    whichever append point, and no gap lies below a flushed batch. (`write`)
-//! 3. **Flushed sectors are never rewritten.** A flush pads to the next device block, and appends go
+//! 3. **Flushed sectors are never changed.** A flush pads to the next device block, and appends go
 //!    on behind it. A tail is never appended to after a reopen: recovery opens fresh segments. (`tail`)
 //! 4. **Damage is not taken for a cut.** Records say up to which batch all was durable when they were
 //!    made. If recovery ends below the highest such mark, it reports corruption. (`recovery`)
@@ -131,18 +131,19 @@
 //!    map holds just that birth, whichever batches the cut took. One that the cut took is not missed:
 //!    the old place is intact, by 8. One below the flush mark that is missing is corruption. (`replay`)
 //!
-//! A second cut during recovery meets the same bytes, because recovery first makes durable what it is
-//! going to read, and writes its checkpoint only where neither its map nor its replay lead; and an empty
+//! A second cut during recovery meets the same bytes, because recovery first makes durable what it leans
+//! on, and writes its checkpoint only where neither its map nor its replay lead; and an empty
 //! log once that is in force, by 6. (`recovery`)
 //!
 //! A failed write or sync leaves it unknown what the device holds, so it *poisons* the store: reads go
-//! on, all else fails until the store is opened anew. A sync that works later proves nothing.
+//! on, all else fails until the store is opened anew. A sync that works later proves nothing, so what was not known to
+//! be durable is then written again in its place before anything else is. (`doubt`)
 //!
 //! # Reading the source
 //!
 //! `format` is every byte on the device; `batch`, `space` and `map` are pure; `fault` brings leaves of the
 //! map in and out; `tail` and `log` are the state of the append points; `write`, `read`, `gc`,
-//! `checkpoint`, `epitaph`, `replay` and `recovery` do what they say; `lifetime` says what lies together and `reuse`
+//! `checkpoint`, `epitaph`, `replay`, `doubt` and `recovery` do what they say; `lifetime` says what lies together and `reuse`
 //! when a segment is free; `store` has the locks and the public face, `sync` has them under a scheduler for tests;
 //! `background` decides what is due, and `throttle` how long writers wait for it.
 
@@ -155,6 +156,7 @@ pub mod bench;
 mod check;
 mod checkpoint;
 mod copies;
+mod doubt;
 mod epitaph;
 mod error;
 mod fault;

@@ -9,6 +9,8 @@ lacuna_device::breakable_rules! {
     AllParts = "all-parts",
     /// So is one whose payload does not match, unless it was flushed.
     ReplayVerifies = "replay-verifies",
+    /// What recovery leans on is made durable, whatever earlier syncs have said.
+    DoubtSettled = "doubt-settled",
     /// A record of an older epoch is void.
     EpochCounts = "epoch-counts",
     /// Damage below the last flush mark is not taken for a cut.

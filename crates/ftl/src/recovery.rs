@@ -1,15 +1,15 @@
 //! From the bytes on a device to an open store.
 //!
 //! Superblock -> checkpoint -> replay of all batches after it, in order, up to the first that is not
-//! there whole, and of the relocations (`replay`). Nothing is written here: [`crate::Ftl::open`]
-//! follows with a checkpoint under a new epoch, before it accepts a batch.
+//! there whole, and of the relocations (`replay`). Nothing is written here but what was there already:
+//! [`crate::Ftl::open`] follows with a checkpoint under a new epoch, before it accepts a batch.
 //!
 //! Until that checkpoint's superblock is durable, a second power cut leads to the same recovery again:
 //!
-//! 1. Before anything is read, the device is synced. What an ended process left in the device's cache
-//!    is then durable, so a second recovery reads what this one read, and comes to the same map. Not so where a sync
-//!    had failed before and the power stayed on: a good one then proves nothing of what was written until the failed
-//!    one, and a power cut after this recovery may still take it. That is not dealt with yet.
+//! 1. Before anything is read, the device is synced: what an ended process left in the device's cache is then durable.
+//!    Where a sync had failed before, and the power stayed on, that proves nothing. So all that came of the log without
+//!    being known to be durable is written again in its place and synced (`doubt`). A second recovery then finds what
+//!    this one has found, and comes to the same map.
 //! 2. The checkpoint goes only into segments that this recovery did not replay and to which its map does
 //!    not lead. The old checkpoint's map may lead there: what it had there has been overwritten or
 //!    moved by records that are replayed.
@@ -76,7 +76,11 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     let durable = marks.max(replay.marks_without_header(&root, &headers)?);
     let sources = replay.sources(&root, &headers, &mut epitaphs);
     let replayed = sources.and_then(|sources| Ok((replay.run(&sources, &root, durable, &mut map)?, sources)));
-    let (outcome, sources) = judge(&*device, space, &unknown, &map, replayed)?;
+    let (mut outcome, sources) = judge(&*device, space, &unknown, &map, replayed)?;
+    outcome.doubt.join(epitaphs.doubt);
+    if !options.read_only {
+        outcome.doubt.settle(&*device, space)?;
+    }
     root_segments.extend(&epitaphs.segments);
     root_segments.sort_unstable();
     root_segments.dedup();

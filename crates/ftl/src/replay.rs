@@ -33,6 +33,7 @@ use lacuna_device::BlockDevice;
 use crate::{
     Result, Seq,
     addr::SegNo,
+    doubt::Doubt,
     epitaph::Epitaphs,
     fault::{self, LeafReader},
     format::{
@@ -75,12 +76,13 @@ pub(crate) struct Source {
 }
 
 /// Where a replay ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     /// The last batch that is there.
     pub(crate) last_seq: Seq,
     /// The last relocation that is there; some before it may not be.
     pub(crate) last_move: Seq,
+    /// What was applied and is not known to be durable.
+    pub(crate) doubt: Doubt,
 }
 
 /// A record, as found.
@@ -191,9 +193,10 @@ impl Replay<'_> {
     ) -> Result<Outcome> {
         let mut found = self.read_sources(sources, root)?;
         found.durable = found.durable.max(durable);
-        let last_seq = self.apply_batches(&mut found, root, map)?;
-        let last_move = self.apply_moves(&found, root, map)?;
-        Ok(Outcome { last_seq, last_move })
+        let mut doubt = Doubt::default();
+        let last_seq = self.apply_batches(&mut found, root, map, &mut doubt)?;
+        let last_move = self.apply_moves(&found, root, map, &mut doubt)?;
+        Ok(Outcome { last_seq, last_move, doubt })
     }
 
     /// Reads all sources, large ones at the same time: one reader does not fill a fast device.
@@ -243,7 +246,7 @@ impl Replay<'_> {
     }
 
     /// The first pass; returns the last batch that is there.
-    fn apply_batches(&self, found: &mut Found, root: &Root, map: &mut Map) -> Result<Seq> {
+    fn apply_batches(&self, found: &mut Found, root: &Root, map: &mut Map, doubt: &mut Doubt) -> Result<Seq> {
         let (mut last, mut payloads) = (root.start_seq, self.payloads());
         let mut ahead = last;
         while let Some((seq, mut parts)) = take_next(&mut found.batches, last) {
@@ -255,10 +258,11 @@ impl Replay<'_> {
             for part in &parts {
                 entries.extend(self.entries(part)?);
             }
-            if seq > found.durable.batches
-                && !(payloads.have_records(&parts)? && payloads.are_whole(&entries)?)
-            {
-                break;
+            if seq > found.durable.batches {
+                if !(payloads.have_records(&parts)? && payloads.are_whole(&entries)?) {
+                    break;
+                }
+                parts.iter().for_each(|part| doubt.add_record(&part.record.header, part.at));
             }
             last = seq;
             if last > ahead {
@@ -284,7 +288,7 @@ impl Replay<'_> {
     }
 
     /// The second pass; returns the last relocation that is there.
-    fn apply_moves(&self, found: &Found, root: &Root, map: &mut Map) -> Result<Seq> {
+    fn apply_moves(&self, found: &Found, root: &Root, map: &mut Map, doubt: &mut Doubt) -> Result<Seq> {
         let durable = found.durable.moves;
         let (mut expected, mut payloads) = (root.start_move.next(), self.payloads());
         let mut ahead = root.start_move;
@@ -297,8 +301,11 @@ impl Replay<'_> {
             if *number > expected && expected <= durable {
                 break;
             }
-            if *number > durable && !payloads.have_records(std::slice::from_ref(part))? {
-                continue;
+            if *number > durable {
+                if !payloads.have_records(std::slice::from_ref(part))? {
+                    continue;
+                }
+                doubt.add_record(&part.record.header, part.at);
             }
             expected = number.next();
             let entries = self.entries(part)?;
@@ -401,8 +408,8 @@ fn take_next(batches: &mut BTreeMap<Seq, Vec<Part>>, last: Seq) -> Option<(Seq, 
     (*next.key() == last.next() || is_broken(Rule::StopAtGap)).then(|| next.remove_entry())
 }
 
-/// The same sectors as sorted ranges without overlap.
-fn united(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+/// The same numbers as sorted ranges without overlap.
+pub(crate) fn united(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup_by(|next, before| {
         let is_reached = next.start <= before.end;

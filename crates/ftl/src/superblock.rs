@@ -163,11 +163,37 @@ pub(crate) fn write(device: &dyn BlockDevice, superblock: &Superblock) -> lacuna
     let mut block = AlignedBuf::zeroed(SECTOR.next_multiple_of(superblock.block_bytes as usize));
     let raw = superblock.to_raw();
     block[..size_of::<SuperblockRaw>()].copy_from_slice(raw.as_bytes());
+    write_slots(device, &block)?;
+    Ok((SUPERBLOCK_SLOTS.len() * block.len()) as u64)
+}
+
+fn write_slots(device: &dyn BlockDevice, block: &[u8]) -> lacuna_device::Result<()> {
     for slot in SUPERBLOCK_SLOTS {
-        device.write_at(slot, &block)?;
+        device.write_at(slot, block)?;
         device.sync()?;
     }
-    Ok((SUPERBLOCK_SLOTS.len() * block.len()) as u64)
+    Ok(())
+}
+
+/// Makes the newest superblock, of a device that holds one, durable in both slots, unless they hold the same: then
+/// the first was synced before the second was written.
+pub(crate) fn settle(device: &dyn BlockDevice) -> Result<()> {
+    let slot_bytes = SECTOR.next_multiple_of(device.geometry().block_bytes as usize) as u64;
+    let slots = SUPERBLOCK_SLOTS.map(|slot| read(device, slot, slot_bytes).ok());
+    if let [Some(first), Some(second)] = &slots
+        && first[..] == second[..]
+    {
+        return Ok(());
+    }
+    let sequence = |block: &AlignedBuf| {
+        let (raw, _) = SuperblockRaw::read_from_prefix(block).expect("a sector is longer than a superblock");
+        match raw.verify() {
+            Slot::Valid(superblock) => Some(superblock.sequence),
+            _ => None,
+        }
+    };
+    let newest = slots.iter().flatten().max_by_key(|block| sequence(block));
+    Ok(write_slots(device, newest.expect("it was loaded"))?)
 }
 
 /// Sizes of a store.

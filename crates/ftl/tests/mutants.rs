@@ -33,6 +33,7 @@ const RULES: &[(&str, &str)] = &[
     ("stop-at-gap", "mixed"),
     ("all-parts", "mixed"),
     ("replay-verifies", "mixed"),
+    ("doubt-settled", "mixed"),
     ("epoch-counts", "epochs::a_generation_given_out_twice_brings_nothing_back"),
     ("marks-count", "flips"),
     ("trims-logged", "mixed"),

@@ -1,9 +1,6 @@
 //! Places with a power plug, for the crash matrices.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::SeqCst},
-};
+use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, Place, SimDevice, SimPlace, StreamHint, sim::SeededRng};
 use lacuna_engine::Error;
@@ -74,8 +71,6 @@ pub(crate) struct Flash {
     background: bool,
     /// The store lies in a directory of it.
     in_directory: bool,
-    /// What the device's cache shows may be lost although a later sync is good. The ftl does not withstand that.
-    is_cache_bad: AtomicBool,
     pub(crate) open: parking_lot::Mutex<Option<Arc<Nvmfs>>>,
 }
 
@@ -88,8 +83,7 @@ impl Flash {
         let raw: Arc<dyn BlockDevice> = device.clone();
         Nvmfs::format(raw, &format).expect("format");
         let in_directory = seed.is_multiple_of(3);
-        let is_cache_bad = AtomicBool::new(false);
-        Flash { device, background, in_directory, is_cache_bad, open: parking_lot::Mutex::default() }
+        Flash { device, background, in_directory, open: parking_lot::Mutex::default() }
     }
 
     /// Fills all of it but `free_bytes`.
@@ -135,13 +129,9 @@ impl Rig for Flash {
     fn power_cycle(&self) {
         *self.open.lock() = None;
         self.device.power_cycle();
-        self.is_cache_bad.store(false, SeqCst);
     }
 
     fn kill(&self) {
-        if self.is_cache_bad.load(SeqCst) {
-            return self.power_cycle();
-        }
         *self.open.lock() = None;
         self.device.kill();
     }
@@ -149,11 +139,7 @@ impl Rig for Flash {
     fn fail(&self, rng: &mut SeededRng) {
         // A thread in the background could fail, and nobody would hear of it in time.
         if !self.background {
-            let fail_sync = || {
-                self.is_cache_bad.store(true, SeqCst);
-                self.device.fail_sync();
-            };
-            fail_some(rng, |writes| self.device.fail_writes_after(writes), fail_sync);
+            fail_some(rng, |writes| self.device.fail_writes_after(writes), || self.device.fail_sync());
         }
     }
 

@@ -1,5 +1,5 @@
-//! One case of the crash matrix: work on a store whose log has wrapped, a cut, recovery under more
-//! cuts, the comparison with what was accepted and flushed; and on with the same store.
+//! One case of the crash matrix: work on a store whose log has wrapped, a cut, a kill or a failure, recovery under more
+//! of them, the comparison with what was accepted and flushed; and on with the same store.
 
 use std::sync::Arc;
 
@@ -159,24 +159,62 @@ impl Run {
         self.open()
     }
 
-    /// Turns the power on and opens the store, with a few cuts during recovery. Where the power was on,
-    /// the process was killed: the first recovery finds what the device has not made durable yet.
+    /// Works on a device that begins to fail, until the store is poisoned.
+    fn fail(&mut self, ftl: &Ftl) {
+        let device = self.device.clone();
+        match self.rng.chance(70) {
+            true => device.sim().fail_sync(),
+            false => device.sim().fail_writes_after(1 + self.rng.below(20)),
+        }
+        while self.work(ftl, 20).is_ok() {}
+        device.sim().heal();
+    }
+
+    /// Opens the store, with a few cuts, failures and kills during recovery. Where the power was on, the process had
+    /// ended: the first recovery finds what the device has not made durable yet, and what a failed sync will never.
     pub(crate) fn recover(&mut self) -> Ftl {
-        let mut was_killed = !self.device.sim().is_off();
+        let mut is_on = !self.device.sim().is_off();
         for _ in 0..self.rng.below(4) {
-            if !std::mem::take(&mut was_killed) {
-                self.device.sim().power_cycle();
-            }
-            self.device.sim().set_cut_after(1 + self.rng.below(8));
-            self.device.enter(Phase::Recovery);
-            match self.open() {
-                Err(Error::Device(lacuna_device::Error::PowerCut)) => {}
-                Err(error) => panic!("recovery under a power cut: {error}"),
-                Ok(_) => self.device.sim().power_cycle(),
+            let stays_on = is_on && self.rng.chance(70);
+            self.restart(stays_on);
+            is_on = self.rng.chance(30);
+            match is_on {
+                true => self.fail_recovery(),
+                false => self.cut_recovery(),
             }
         }
-        self.device.sim().power_cycle();
+        let stays_on = is_on && self.rng.chance(50);
+        self.restart(stays_on);
         self.open().unwrap_or_else(|error| panic!("recovery: {error}"))
+    }
+
+    /// Ends the process, or cuts the power and turns it on again.
+    fn restart(&self, stays_on: bool) {
+        match stays_on {
+            true => self.device.sim().kill(),
+            false => self.device.sim().power_cycle(),
+        }
+    }
+
+    fn cut_recovery(&mut self) {
+        self.device.sim().set_cut_after(1 + self.rng.below(16));
+        self.device.enter(Phase::Recovery);
+        match self.open() {
+            Err(Error::Device(lacuna_device::Error::PowerCut)) | Ok(_) => {}
+            Err(error) => panic!("recovery under a power cut: {error}"),
+        }
+    }
+
+    fn fail_recovery(&mut self) {
+        self.device.sim().fail_writes_after(1 + self.rng.below(16));
+        if self.rng.chance(50) {
+            self.device.sim().fail_sync();
+        }
+        match self.open() {
+            Err(Error::Device(lacuna_device::Error::Io { .. })) | Ok(_) => {}
+            Err(error) => panic!("recovery on a device that fails: {error}"),
+        }
+        self.device.sim().heal();
     }
 
     /// Holds a recovered store against the history.
@@ -209,18 +247,29 @@ pub(crate) fn case(seed: u64, load: Load) -> Tally {
     let mut ftl = run.open().expect("a new store");
     run.wrap(&ftl);
     for _ in 0..ROUNDS {
-        let ops_max = if run.rng.chance(50) { 60 } else { 300 };
-        run.device.sim().set_cut_after(1 + run.rng.below(ops_max));
-        let worked = run.work(&ftl, 200);
-        let reopened = match worked {
-            Ok(()) if run.rng.chance(50) => {
-                drop(ftl);
-                Ok(())
-            }
-            Ok(()) => run.reopen(ftl).map(drop),
-            cut => cut,
-        };
-        assert_cut(reopened);
+        if run.rng.chance(30) {
+            let steps = run.rng.below(100);
+            run.work(&ftl, steps).expect("the power is on");
+            run.fail(&ftl);
+            drop(ftl);
+        } else {
+            let ops_max = if run.rng.chance(50) { 60 } else { 300 };
+            let collects = run.rng.chance(15);
+            run.device.sim().set_cut_after(1 + run.rng.below(if collects { 8 } else { ops_max }));
+            let worked = match collects {
+                true => (0..20).try_for_each(|_| ftl.step(Work::Gc).map(drop)),
+                false => run.work(&ftl, 200),
+            };
+            let reopened = match worked {
+                Ok(()) if run.rng.chance(50) => {
+                    drop(ftl);
+                    Ok(())
+                }
+                Ok(()) => run.reopen(ftl).map(drop),
+                cut => cut,
+            };
+            assert_cut(reopened);
+        }
         ftl = run.recover();
         run.compare(&ftl);
     }

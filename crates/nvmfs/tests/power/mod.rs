@@ -49,22 +49,17 @@ pub(crate) fn open(device: &Arc<SimDevice>) -> lacuna_nvmfs::Result<Nvmfs> {
 
 /// Opens the store after a power cut or the end of the process, with more of these, or failures, during recovery.
 pub(crate) fn recover(device: &Arc<SimDevice>, rng: &mut SeededRng) -> Nvmfs {
-    let mut is_cache_bad = false; // a good sync would not make it good
     for cut in 0.. {
         device.heal();
-        if rng.chance(30) && !is_cache_bad {
+        if rng.chance(30) {
             device.kill();
         } else {
             device.power_cycle();
         }
-        is_cache_bad = false;
         match rng.below(100) {
             0..60 if cut < 3 => device.set_cut_after(1 + rng.below(16)),
             60..65 if cut < 3 => device.fail_writes_after(1 + rng.below(16)),
-            65..70 if cut < 3 => {
-                device.fail_sync();
-                is_cache_bad = true;
-            }
+            65..70 if cut < 3 => device.fail_sync(),
             _ => {}
         }
         match open(device) {
