@@ -272,7 +272,15 @@ impl SimDevice {
     /// Syncs fail with an I/O error until [`SimDevice::heal`]. What was written before is then kept
     /// or lost for good, whatever later syncs say.
     pub fn fail_sync(&self) {
-        self.state.lock().power.sync_fails = true;
+        self.fail_syncs_after(1);
+    }
+
+    /// Like `fail_sync` from the `syncs`-th next sync on.
+    ///
+    /// # Panics
+    /// When `syncs` is 0.
+    pub fn fail_syncs_after(&self, syncs: u64) {
+        self.state.lock().power.set_sync_failure_after(syncs);
     }
 
     /// Writes fail with [`Error::Full`] until [`SimDevice::heal`].
@@ -382,7 +390,7 @@ impl BlockDevice for SimDevice {
         if state.power.tick()? == Verdict::CutInFlight {
             return Err(Error::PowerCut);
         }
-        if state.power.sync_fails {
+        if state.power.fails_sync() {
             state.settle();
             return Err(injected(NAME));
         }

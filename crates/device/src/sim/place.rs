@@ -223,7 +223,7 @@ impl State {
         if self.power.tick()? == Verdict::CutInFlight {
             return Err(Error::PowerCut);
         }
-        if self.power.sync_fails {
+        if self.power.fails_sync() {
             self.settle_files();
             return Err(injected(NAME));
         }
@@ -350,7 +350,15 @@ impl SimPlace {
     /// Syncs fail with an I/O error until [`SimPlace::heal`]. What was written before, to any file, is
     /// then kept or lost for good, whatever later syncs say.
     pub fn fail_sync(&self) {
-        self.state.lock().power.sync_fails = true;
+        self.fail_syncs_after(1);
+    }
+
+    /// Like `fail_sync` from the `syncs`-th next sync on.
+    ///
+    /// # Panics
+    /// When `syncs` is 0.
+    pub fn fail_syncs_after(&self, syncs: u64) {
+        self.state.lock().power.set_sync_failure_after(syncs);
     }
 
     /// Writes fail with [`Error::Full`] until [`SimPlace::heal`].

@@ -14,7 +14,8 @@ pub(super) struct Power {
     off: bool,
     /// Writes left until they fail with EIO.
     write_failure_in: Option<u64>,
-    pub(super) sync_fails: bool,
+    /// The same of syncs.
+    sync_failure_in: Option<u64>,
     pub(super) full: bool,
 }
 
@@ -65,29 +66,44 @@ impl Power {
         self.write_failure_in = Some(writes);
     }
 
+    pub(super) fn set_sync_failure_after(&mut self, syncs: u64) {
+        assert!(syncs > 0, "the next sync is number 1");
+        self.sync_failure_in = Some(syncs);
+    }
+
+    /// Called by syncs after `tick`: whether this one fails.
+    pub(super) fn fails_sync(&mut self) -> bool {
+        is_due(&mut self.sync_failure_in)
+    }
+
     /// Called by writes after `tick`.
     pub(super) fn check_write(&mut self, what: &str) -> Result<()> {
         if self.full {
             return Err(Error::Full { what: what.to_owned() });
         }
-        match &mut self.write_failure_in {
-            None => Ok(()),
-            Some(left) if *left > 1 => {
-                *left -= 1;
-                Ok(())
-            }
-            Some(_) => Err(injected(what)),
-        }
+        if is_due(&mut self.write_failure_in) { Err(injected(what)) } else { Ok(()) }
     }
 
     pub(super) fn is_failing(&self) -> bool {
-        self.write_failure_in.is_some() || self.sync_fails || self.full
+        self.write_failure_in.is_some() || self.sync_failure_in.is_some() || self.full
     }
 
     pub(super) fn heal(&mut self) {
         self.write_failure_in = None;
-        self.sync_fails = false;
+        self.sync_failure_in = None;
         self.full = false;
+    }
+}
+
+/// Whether this is the operation that was counted down to, or a later one.
+fn is_due(left: &mut Option<u64>) -> bool {
+    match left {
+        Some(left @ 2..) => {
+            *left -= 1;
+            false
+        }
+        Some(_) => true,
+        None => false,
     }
 }
 

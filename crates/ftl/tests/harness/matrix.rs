@@ -163,10 +163,17 @@ impl Run {
     fn fail(&mut self, ftl: &Ftl) {
         let device = self.device.clone();
         match self.rng.chance(70) {
-            true => device.sim().fail_sync(),
+            true => device.sim().fail_syncs_after(1 + self.rng.below(6)),
             false => device.sim().fail_writes_after(1 + self.rng.below(20)),
         }
-        while self.work(ftl, 20).is_ok() {}
+        // Of all syncs, those of checkpoints and epitaphs are few.
+        let mut result = match self.rng.chance(40) {
+            true => ftl.checkpoint().map(|()| self.all_flushed()),
+            false => Ok(()),
+        };
+        while result.is_ok() {
+            result = self.work(ftl, 20);
+        }
         device.sim().heal();
     }
 
@@ -208,7 +215,7 @@ impl Run {
     fn fail_recovery(&mut self) {
         self.device.sim().fail_writes_after(1 + self.rng.below(16));
         if self.rng.chance(50) {
-            self.device.sim().fail_sync();
+            self.device.sim().fail_syncs_after(1 + self.rng.below(5));
         }
         match self.open() {
             Err(Error::Device(lacuna_device::Error::Io { .. })) | Ok(_) => {}
