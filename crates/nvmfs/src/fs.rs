@@ -190,10 +190,12 @@ impl Nvmfs {
         Ok(Nvmfs { root: Directory::root(Arc::clone(&shared)), shared })
     }
 
-    /// Makes everything durable and leaves the store so that the next open has nothing to replay.
+    /// Makes everything durable and leaves the store so that the next open has nothing to replay. What keeps some of
+    /// that from being done keeps nothing else from it.
     pub fn close(&self) -> Result<()> {
-        self.shared.store_all_times()?;
-        Ok(self.shared.ftl.close()?)
+        let synced = self.posix().sync();
+        self.shared.ftl.close()?;
+        synced
     }
 
     /// The store below, for its statistics and background work.

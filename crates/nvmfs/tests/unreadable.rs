@@ -51,13 +51,17 @@ fn data_are_synced_though_times_cannot_be_stored() {
     fs.write(first, 0, &[2; 512], WriteOptions::default()).unwrap();
     (1000..FILES).for_each(|number| assert_ne!(file(&fs, number), first));
 
-    type Sync = fn(&Posix, Ino) -> lacuna_nvmfs::Result<()>;
-    let syncs: [(&str, Sync); 2] = [("fsync", |fs, ino| fs.fsync(ino, false)), ("sync", |fs, _| fs.sync())];
+    type Sync = fn(&Nvmfs, &Posix, Ino) -> lacuna_nvmfs::Result<()>;
+    let syncs: [(&str, Sync); 3] = [
+        ("fsync", |_, fs, ino| fs.fsync(ino, false)),
+        ("sync", |_, fs, _| fs.sync()),
+        ("close", |place, _, _| place.close()),
+    ];
     for (what, sync) in syncs {
         fs.write(last, 0, &[2; 512], WriteOptions::default()).unwrap();
         fails.store(true, SeqCst);
         let flushes = place.ftl().stats().flushes;
-        assert!(sync(&fs, first).is_err(), "{what}: nothing had to be read");
+        assert!(sync(&place, &fs, first).is_err(), "{what}: nothing had to be read");
         assert!(place.ftl().stats().flushes > flushes, "{what} left the data where they were");
         fails.store(false, SeqCst);
     }
