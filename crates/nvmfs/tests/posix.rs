@@ -240,6 +240,24 @@ fn times_move_and_are_stored_when_they_must() {
     assert_clean(&place);
 }
 
+/// Who has it open sees that it changed.
+#[test]
+fn to_lose_the_last_name_is_a_change() {
+    let place = new();
+    let fs = place.posix();
+    SECONDS.set(2000);
+    let (a, b, d) = (file(&fs, "a"), file(&fs, "b"), dir(&fs, ROOT, "d"));
+    [a, b, d].iter().for_each(|ino| fs.open(*ino).unwrap());
+    SECONDS.set(2001);
+    fs.unlink(ROOT, b"a").unwrap();
+    fs.rmdir(ROOT, b"d").unwrap();
+    file(&fs, "c");
+    fs.rename(ROOT, b"c", ROOT, b"b", Rename::Replace).unwrap();
+    for ino in [a, b, d] {
+        assert_eq!(times(&fs.getattr(ino).unwrap()), (2000, 2000, 2001));
+    }
+}
+
 #[test]
 fn privileges_go_when_others_write() {
     let place = new();

@@ -187,7 +187,7 @@ impl Update {
         self.changes.push(Change::Trim(lba, sectors));
     }
 
-    /// The next version of an inode; its time of change is now.
+    /// The next version of an inode, its times included.
     pub(crate) fn put_inode(&mut self, mut inode: Inode) {
         assert!(self.inodes.iter().all(|other| other.ino() != inode.ino()), "an inode is put once");
         inode.count_change();
@@ -245,7 +245,7 @@ impl Update {
         let orphan = Orphan::new(ino, inode.generation());
         self.write_sector(ino.orphan_lba(), format::seal(&orphan, ino.orphan_lba()));
         inode.set_nlink(0);
-        self.put_inode(inode);
+        self.put_changed(inode);
     }
 
     fn ops(&self) -> Vec<Op<'_>> {
