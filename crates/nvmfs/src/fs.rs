@@ -30,8 +30,8 @@
 //! read. So are inodes: only who finds a node still unloaded afterwards loads it. Two locks are held over
 //! reads, where only those wait that need the very same thing: sectors, while their old content is read,
 //! and `moves`, which orders renames from one directory to another, while these search. And while
-//! [`Nvmfs::check`] reads names and inodes it holds `structure`, so that these stand still.
-//! `lock_tests.rs` holds every operation against this.
+//! [`Nvmfs::check`] reads names and inodes it holds `structure`, so that these stand still; who would change them
+//! gives his `record`s back and waits with these two at most. `lock_tests.rs` holds every operation against this.
 
 use std::{
     io::Read,
