@@ -161,23 +161,22 @@ mod tests {
     fn nobody_is_overtaken() {
         let ranges = Ranges::default();
         let order = Mutex::new(Vec::new());
-        let claims = |count| {
-            while ranges.claims() < count {
-                std::thread::yield_now()
-            }
-        };
         std::thread::scope(|scope| {
             let first = ranges.lock(0..1);
             scope.spawn(|| {
                 let _held = ranges.lock(0..10);
                 order.lock().push("wide");
             });
-            claims(2);
+            while ranges.claims() < 2 {
+                std::thread::yield_now();
+            }
             let narrow = scope.spawn(|| {
                 let _held = ranges.lock(5..6);
                 order.lock().push("narrow");
             });
-            claims(3);
+            while ranges.claims() < 3 && !narrow.is_finished() {
+                std::thread::yield_now();
+            }
             drop(ranges.lock(20..30)); // in nobody's way
             assert!(!narrow.is_finished());
             drop(first);

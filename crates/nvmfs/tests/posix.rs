@@ -694,10 +694,10 @@ fn who_waits_for_a_check_keeps_nobody_waiting() {
     let (a, b, d) = (file(&fs, "a"), file(&fs, "b"), dir(&fs, ROOT, "d"));
     fs.write(a, 0, &[1; 8192], PLAIN).unwrap();
     let changes: [fn(&Posix, Ino, Ino); 4] = [
-        |fs, a, _| drop(fs.write(a, 8192, &[1; 512], PLAIN).unwrap()),
-        |fs, _, d| drop(fs.mknod(d, b"new", 0o100_644, 0, NOBODY).unwrap()),
+        |fs, a, _| _ = fs.write(a, 8192, &[1; 512], PLAIN).unwrap(),
+        |fs, _, d| _ = fs.mknod(d, b"new", 0o100_644, 0, NOBODY).unwrap(),
         |fs, _, d| fs.rename(ROOT, b"b", d, b"b", Rename::Replace).unwrap(),
-        |fs, a, _| drop(fs.setattr(a, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap()),
+        |fs, a, _| _ = fs.setattr(a, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap(),
     ];
     let (reads, is_reading) = mpsc::channel();
     let (goes_on, may_go_on) = mpsc::channel();
