@@ -52,6 +52,7 @@ use crate::{
     reuse::Coverage,
     store::Store,
     superblock,
+    sweep::is_damage,
 };
 
 /// Dirty leaves that are written out at once to make room in memory.
@@ -221,8 +222,8 @@ impl Store {
         }
     }
 
-    /// Those of `leaves` that are on the device only, by start. One that is damaged is not among them:
-    /// then it stays where it is, and the damage is reported to those who need what it maps.
+    /// Those of `leaves` that are on the device only, by start. One that is damaged, or that the device does not give
+    /// back, is not among them: then it stays where it is, and the damage is reported to those who need what it maps.
     fn leaves_to_move<'l>(&self, leaves: impl Iterator<Item = &'l LeafRef>) -> Result<HashMap<u64, Leaf>> {
         // Their segments are not reused now: that takes `maintenance`.
         let absent: Vec<_> = leaves
@@ -239,13 +240,13 @@ impl Store {
             })
         };
         match read(absent.clone()) {
-            Err(Error::Corrupt { .. }) => {}
+            Err(error) if is_damage(&error) => {}
             result => return result.map(|()| found),
         }
         for absent in absent {
             match read(vec![absent]) {
-                Ok(()) | Err(Error::Corrupt { .. }) => {}
-                Err(error) => return Err(error),
+                Err(error) if !is_damage(&error) => return Err(error),
+                _ => {}
             }
         }
         Ok(found)

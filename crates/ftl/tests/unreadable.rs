@@ -3,7 +3,10 @@
 
 mod harness;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 use harness::{
     SEGMENT_BYTES, flips,
@@ -11,8 +14,8 @@ use harness::{
     history::{Found, History, first_wrong, has_errors},
 };
 use lacuna_device::{
-    BlockDevice,
-    sim::{SeededRng, SimDevice, for_each_seed, unreadable},
+    BlockDevice, Error as DeviceError,
+    sim::{BeforeReads, SeededRng, SimDevice, for_each_seed, unreadable},
 };
 use lacuna_ftl::{CheckDepth, Error, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
 
@@ -247,4 +250,48 @@ fn a_lost_first_block_is_missed_once_anything_follows_its_flush() {
 #[test]
 fn a_lost_segment_of_epitaphs_is_named_itself() {
     case(1002, &mut Outcome::default());
+}
+
+/// Leaves of the map that a checkpoint would write elsewhere, as little else lies in their segments, stay where they
+/// are while they cannot be read: a bad block among them must not end all checkpoints.
+#[test]
+fn leaves_that_cannot_be_read_keep_no_checkpoint_from_being_written() {
+    const EXTENTS: u64 = 40_000;
+    /// Of so many extents one leaf or two are not changed any more.
+    const REGION: u64 = 5_000;
+    let fails = Arc::new(AtomicBool::new(false));
+    let may_be_read = {
+        let fails = Arc::clone(&fails);
+        move |_: &[std::ops::Range<u64>]| match fails.load(SeqCst) {
+            true => Err(DeviceError::io("device", std::io::Error::other("unreadable for now"))),
+            false => Ok(()),
+        }
+    };
+    let device: Arc<dyn BlockDevice> = BeforeReads::new(SimDevice::new(64 << 20, 1), may_be_read);
+    harness::format(&device);
+    let write = |ftl: &Ftl, number: u64, value| {
+        ftl.write_batch(&[Op::Write { lba: Lba(2 * number), data: &[value; SECTOR] }], Stream::Data).unwrap();
+    };
+    let is_old = |number: u64| number % REGION < 200;
+    let ftl = harness::open(&device);
+    (0..EXTENTS).for_each(|number| write(&ftl, number, 1));
+    ftl.close().unwrap();
+    drop(ftl);
+    let ftl = harness::open(&device);
+    (0..EXTENTS).filter(|number| !is_old(*number)).for_each(|number| write(&ftl, number, 2));
+    fails.store(true, SeqCst);
+    let checkpoints = [ftl.checkpoint(), ftl.checkpoint()];
+    fails.store(false, SeqCst);
+    checkpoints.into_iter().for_each(|written| written.unwrap());
+    let assert_whole = |ftl: &Ftl| {
+        harness::assert_sound(ftl);
+        for number in 0..EXTENTS {
+            let mut back = [0; SECTOR];
+            ftl.read(Lba(2 * number), &mut back).unwrap();
+            assert_eq!(back[0], if is_old(number) { 1 } else { 2 }, "extent {number}");
+        }
+    };
+    assert_whole(&ftl);
+    drop(ftl);
+    assert_whole(&harness::open(&device));
 }

@@ -17,7 +17,7 @@ use crate::{
     format::{Inode, SectorBytes},
     fs::Shared,
     last_change::UnderWay,
-    names::range_of,
+    names::{Applied, range_of},
     node::{Node, Record, Touch},
     posix::{Allocate, FileKind, WriteOptions},
     ranges::HeldRanges,
@@ -98,32 +98,36 @@ impl Shared {
     /// targets come in order of their numbers.
     pub(crate) fn apply_data(&self, ops: &[Op<'_>], targets: &[Target]) -> Result<()> {
         let mut kept = Vec::new();
-        while !self.try_apply_data(ops, targets)? {
-            // No `record` is held here: what the batch needs of the map may be read.
-            let inode = |target: &Target| {
-                let lba = target.node.ino.inode_lba();
-                lba..Lba(lba.0 + 1)
-            };
-            let ranges: Vec<_> = ops.iter().map(range_of).chain(targets.iter().map(inode)).collect();
-            kept.push(self.ftl.bring_in(&ranges)?);
+        loop {
+            match self.try_apply_data(ops, targets)? {
+                Applied::Done => return Ok(()),
+                // No `record` is held here.
+                applied => kept.extend(self.prepare(applied)?),
+            }
         }
-        Ok(())
     }
 
-    /// As [`Shared::apply_data`]; false, and nothing is done, if memory lacks what that needs of the map.
-    fn try_apply_data(&self, ops: &[Op<'_>], targets: &[Target]) -> Result<bool> {
+    /// As [`Shared::apply_data`], unless that takes what must be waited for.
+    fn try_apply_data(&self, ops: &[Op<'_>], targets: &[Target]) -> Result<Applied> {
         let mut held = Vec::with_capacity(targets.len());
         for target in targets {
             held.push(self.hold(target)?);
         }
         let batch: Vec<Op<'_>> = ops.iter().copied().chain(held.iter().filter_map(Held::inode_op)).collect();
         if batch.is_empty() {
-            return Ok(true);
+            return Ok(Applied::Done);
         }
         let changes_inodes = held.iter().any(|held| matches!(held, Held::Changing(_)));
-        let structure = changes_inodes.then(|| self.structure.read());
+        let structure = if changes_inodes { self.structure.try_read() } else { None };
+        if changes_inodes && structure.is_none() {
+            return Ok(Applied::Checking);
+        }
         let Some(seq) = self.ftl.try_write_batch(&batch, Shared::stream(targets))? else {
-            return Ok(false);
+            let inode = |target: &Target| {
+                let lba = target.node.ino.inode_lba();
+                lba..Lba(lba.0 + 1)
+            };
+            return Ok(Applied::Absent(ops.iter().map(range_of).chain(targets.iter().map(inode)).collect()));
         };
         drop((structure, batch));
         let now = (self.clock)();
@@ -139,7 +143,7 @@ impl Shared {
                 }
             }
         }
-        Ok(true)
+        Ok(Applied::Done)
     }
 
     /// Keeps the inode of a file as it is while a batch writes, or lets the batch alone change it.

@@ -30,8 +30,8 @@
 //! read. So are inodes: only who finds a node still unloaded afterwards loads it. Two locks are held over
 //! reads, where only those wait that need the very same thing: sectors, while their old content is read,
 //! and `moves`, which orders renames from one directory to another, while these search. And while
-//! [`Nvmfs::check`] reads names and inodes it holds `structure`, so that these stand still.
-//! `lock_tests.rs` holds every operation against this.
+//! [`Nvmfs::check`] reads names and inodes it holds `structure`, so that these stand still; who would change them
+//! gives his `record`s back and waits with these two at most. `lock_tests.rs` holds every operation against this.
 
 use std::{
     io::Read,
@@ -190,10 +190,12 @@ impl Nvmfs {
         Ok(Nvmfs { root: Directory::root(Arc::clone(&shared)), shared })
     }
 
-    /// Makes everything durable and leaves the store so that the next open has nothing to replay.
+    /// Makes everything durable and leaves the store so that the next open has nothing to replay. What keeps some of
+    /// that from being done keeps nothing else from it.
     pub fn close(&self) -> Result<()> {
-        self.shared.store_all_times()?;
-        Ok(self.shared.ftl.close()?)
+        let synced = self.posix().sync();
+        self.shared.ftl.close()?;
+        synced
     }
 
     /// The store below, for its statistics and background work.

@@ -8,7 +8,7 @@
 //!    was accepted.
 //! 2. So every accepted batch that changed the inode is under way, or has a number of at most `seq`. What
 //!    changed it before its node was made is among the latter: a node is loaded with the number of the last
-//!    batch by then.
+//!    batch by then. Before it is loaded, this knows nothing.
 //!
 //! **Crash argument.** Recovery brings back a prefix of the batches, in the order of their numbers, with all
 //! that were flushed. So once the store is flushed up to `seq`, a crash takes none of the inode's changes that

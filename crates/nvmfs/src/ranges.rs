@@ -4,33 +4,46 @@
 //! between. So every write holds the sectors that it writes, and every change of the length those from
 //! the last byte that stays on. Writes of different sectors do not meet.
 //!
+//! Whoever wants a sector gets it in turn: a change of the length, which wants very many, comes after who asked
+//! before, and before who asks after it.
+//!
 //! Who waits here holds no other lock but, in a batch, ranges of files with smaller numbers.
 
 use std::ops::Range;
 
 use parking_lot::{Condvar, Mutex};
 
-/// The ranges of one file that are held.
+/// The ranges of one file that are held, or waited for.
 #[derive(Default)]
 pub(crate) struct Ranges {
-    held: Mutex<State>,
+    state: Mutex<State>,
     released: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    holders: Vec<(u64, Vec<Range<u64>>)>,
-    next_holder: u64,
+    /// By number, in no order. One that meets none with a smaller number is held.
+    claims: Vec<(u64, Vec<Range<u64>>)>,
+    next_claim: u64,
+}
+
+impl State {
+    /// Whether this one is held.
+    fn is_held(&self, claim: u64) -> bool {
+        let own = self.claims.iter().rfind(|(number, _)| *number == claim);
+        let (_, own) = own.expect("a claim is in the list until it is given up");
+        self.claims.iter().all(|(number, ranges)| *number >= claim || !overlap(ranges, own))
+    }
 }
 
 /// Ranges held until it is dropped.
 pub(crate) struct HeldRanges<'a> {
     ranges: &'a Ranges,
-    holder: u64,
+    claim: u64,
 }
 
 impl Ranges {
-    /// Waits until nobody holds a sector of `wanted`, and holds them.
+    /// Waits until nobody who asked before holds a sector of `wanted`, or waits for one, and holds them.
     pub(crate) fn lock(&self, wanted: Range<u64>) -> HeldRanges<'_> {
         self.lock_all(std::iter::once(wanted).collect())
     }
@@ -38,22 +51,28 @@ impl Ranges {
     /// As [`Ranges::lock`] for several ranges at once.
     pub(crate) fn lock_all(&self, mut wanted: Vec<Range<u64>>) -> HeldRanges<'_> {
         wanted.sort_unstable_by_key(|range| range.start);
-        let mut state = self.held.lock();
-        while state.holders.iter().any(|(_, held)| overlap(held, &wanted)) {
+        let mut state = self.state.lock();
+        let claim = state.next_claim;
+        state.next_claim += 1;
+        state.claims.push((claim, wanted));
+        while !state.is_held(claim) {
             self.released.wait(&mut state);
         }
-        let holder = state.next_holder;
-        state.next_holder += 1;
-        state.holders.push((holder, wanted));
-        HeldRanges { ranges: self, holder }
+        HeldRanges { ranges: self, claim }
+    }
+
+    /// How many hold ranges or wait for some.
+    #[cfg(test)]
+    fn claims(&self) -> usize {
+        self.state.lock().claims.len()
     }
 }
 
 impl Drop for HeldRanges<'_> {
     fn drop(&mut self) {
-        let mut state = self.ranges.held.lock();
-        let index = state.holders.iter().position(|(holder, _)| *holder == self.holder);
-        state.holders.swap_remove(index.expect("a held range is in the list"));
+        let mut state = self.ranges.state.lock();
+        let index = state.claims.iter().position(|(number, _)| *number == self.claim);
+        state.claims.swap_remove(index.expect("a claim is in the list until it is given up"));
         drop(state);
         self.ranges.released.notify_all();
     }
@@ -135,5 +154,33 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// Else a change of a file's length might wait for ever beside many who write to its end.
+    #[test]
+    fn nobody_is_overtaken() {
+        let ranges = Ranges::default();
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            let first = ranges.lock(0..1);
+            scope.spawn(|| {
+                let _held = ranges.lock(0..10);
+                order.lock().push("wide");
+            });
+            while ranges.claims() < 2 {
+                std::thread::yield_now();
+            }
+            let narrow = scope.spawn(|| {
+                let _held = ranges.lock(5..6);
+                order.lock().push("narrow");
+            });
+            while ranges.claims() < 3 && !narrow.is_finished() {
+                std::thread::yield_now();
+            }
+            drop(ranges.lock(20..30)); // in nobody's way
+            assert!(!narrow.is_finished());
+            drop(first);
+        });
+        assert_eq!(*order.lock(), ["wide", "narrow"]);
     }
 }

@@ -7,13 +7,16 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering::SeqCst},
+        mpsc,
     },
+    thread,
+    time::Duration,
 };
 
 use fight::fight;
 use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint};
 use lacuna_nvmfs::{
-    CheckDepth, Error, FormatOptions, Ino, Nvmfs, Options, Refusal, Timestamp,
+    CheckDepth, Error, FormatOptions, Ino, Nvmfs, Options, Progress, Refusal, Timestamp,
     posix::{Attr, Caller, FileKind, Posix, Rename, Runs, SetAttr, SetTime, WriteOptions, XattrMode},
 };
 
@@ -238,6 +241,24 @@ fn times_move_and_are_stored_when_they_must() {
     assert_eq!(stored, (-5, 90_004, 90_004));
     assert_eq!(place.posix().getattr(ROOT).unwrap().modified, at(90_003));
     assert_clean(&place);
+}
+
+/// Who has it open sees that it changed.
+#[test]
+fn to_lose_the_last_name_is_a_change() {
+    let place = new();
+    let fs = place.posix();
+    SECONDS.set(2000);
+    let (a, b, d) = (file(&fs, "a"), file(&fs, "b"), dir(&fs, ROOT, "d"));
+    [a, b, d].iter().for_each(|ino| fs.open(*ino).unwrap());
+    SECONDS.set(2001);
+    fs.unlink(ROOT, b"a").unwrap();
+    fs.rmdir(ROOT, b"d").unwrap();
+    file(&fs, "c");
+    fs.rename(ROOT, b"c", ROOT, b"b", Rename::Replace).unwrap();
+    for ino in [a, b, d] {
+        assert_eq!(times(&fs.getattr(ino).unwrap()), (2000, 2000, 2001));
+    }
 }
 
 #[test]
@@ -661,5 +682,61 @@ fn names_from_many_threads_stay_in_order() {
             assert_clean(&place); // while they are at it
         }
     });
+    assert_clean(&place);
+}
+
+/// Who changes names or inodes waits for a check that reads them. Nobody waits for him: others read, list, open, and
+/// write within lengths meanwhile, in the same files and directories.
+#[test]
+fn who_waits_for_a_check_keeps_nobody_waiting() {
+    let place = new();
+    let fs = place.posix();
+    let (a, b, d) = (file(&fs, "a"), file(&fs, "b"), dir(&fs, ROOT, "d"));
+    fs.write(a, 0, &[1; 8192], PLAIN).unwrap();
+    let changes: [fn(&Posix, Ino, Ino); 4] = [
+        |fs, a, _| _ = fs.write(a, 8192, &[1; 512], PLAIN).unwrap(),
+        |fs, _, d| _ = fs.mknod(d, b"new", 0o100_644, 0, NOBODY).unwrap(),
+        |fs, _, d| fs.rename(ROOT, b"b", d, b"b", Rename::Replace).unwrap(),
+        |fs, a, _| _ = fs.setattr(a, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap(),
+    ];
+    let (reads, is_reading) = mpsc::channel();
+    let (goes_on, may_go_on) = mpsc::channel();
+    thread::scope(|scope| {
+        let place = &place;
+        scope.spawn(move || {
+            let told = |progress: Progress| {
+                if progress.what == "inodes" && reads.send(()).is_ok() {
+                    let _ = may_go_on.recv();
+                }
+            };
+            assert!(place.check_told(CheckDepth::Payload, told).unwrap().is_clean());
+        });
+        is_reading.recv().unwrap();
+        drop(is_reading);
+        let waiting = changes.map(|change| {
+            let fs = place.posix();
+            scope.spawn(move || change(&fs, a, d))
+        });
+        thread::sleep(Duration::from_millis(300));
+        let (done, is_done) = mpsc::channel();
+        let others = place.posix();
+        scope.spawn(move || {
+            others.write(a, 100, &[2; 600], PLAIN).unwrap();
+            assert_eq!(others.getattr(a).unwrap().size, 8192);
+            others.open(b).unwrap();
+            for directory in [ROOT, d] {
+                refused(others.lookup(directory, b"absent"), Refusal::NotFound);
+                others.readdir(directory, 0, &mut |_| true).unwrap();
+            }
+            done.send(()).unwrap();
+        });
+        let went_on = is_done.recv_timeout(Duration::from_secs(20));
+        let have_waited = waiting.iter().all(|change| !change.is_finished());
+        goes_on.send(()).unwrap();
+        went_on.expect("somebody waits for who waits");
+        assert!(have_waited, "this test tests nothing");
+    });
+    assert_eq!(fs.getattr(a).unwrap().size, 8704);
+    fs.lookup(d, b"b").unwrap();
     assert_clean(&place);
 }

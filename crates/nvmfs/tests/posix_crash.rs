@@ -99,7 +99,7 @@ fn run_until_cut(
             (Ok(_), Ok(())) => history.states.push(after),
             (Ok(_), Err(error)) => panic!("{change:?} was done, not refused: {error}"),
             (Err(error), Ok(())) if is_full(&error) => {
-                let frees = matches!(change, Change::Release(_) | Change::Rmdir(_));
+                let frees = matches!(change, Change::Release(_) | Change::Rmdir(_) | Change::Unlink(_));
                 assert!(!frees, "{change:?} needs room: {error}");
             }
             (Err(error), Ok(())) => {

@@ -20,10 +20,8 @@ fn file(fs: &Posix, number: u64) -> Ino {
     fs.lookup(Ino::ROOT, format!("file {number}").as_bytes()).unwrap().ino
 }
 
-/// Times of two files wait to be stored, and the leaf of the map that one's inode is in is not in memory any
-/// more, when the device cannot be read.
-#[test]
-fn data_are_synced_though_times_cannot_be_stored() {
+/// A device that can be read unless the switch is on.
+fn device(bytes: u64) -> (Arc<dyn BlockDevice>, Arc<AtomicBool>) {
     let fails = Arc::new(AtomicBool::new(false));
     let may_be_read = {
         let fails = Arc::clone(&fails);
@@ -32,7 +30,14 @@ fn data_are_synced_though_times_cannot_be_stored() {
             false => Ok(()),
         }
     };
-    let device: Arc<dyn BlockDevice> = BeforeReads::new(Arc::new(MemDevice::new(128 << 20)), may_be_read);
+    (BeforeReads::new(Arc::new(MemDevice::new(bytes)), may_be_read), fails)
+}
+
+/// Times of two files wait to be stored, and the leaf of the map that one's inode is in is not in memory any
+/// more, when the device cannot be read.
+#[test]
+fn data_are_synced_though_times_cannot_be_stored() {
+    let (device, fails) = device(128 << 20);
     Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).unwrap();
     let mut options = Options { access_times: false, ..Options::default() };
     options.ftl.background = false;
@@ -51,15 +56,44 @@ fn data_are_synced_though_times_cannot_be_stored() {
     fs.write(first, 0, &[2; 512], WriteOptions::default()).unwrap();
     (1000..FILES).for_each(|number| assert_ne!(file(&fs, number), first));
 
-    type Sync = fn(&Posix, Ino) -> lacuna_nvmfs::Result<()>;
-    let syncs: [(&str, Sync); 2] = [("fsync", |fs, ino| fs.fsync(ino, false)), ("sync", |fs, _| fs.sync())];
+    type Sync = fn(&Nvmfs, &Posix, Ino) -> lacuna_nvmfs::Result<()>;
+    let syncs: [(&str, Sync); 3] = [
+        ("fsync", |_, fs, ino| fs.fsync(ino, false)),
+        ("sync", |_, fs, _| fs.sync()),
+        ("close", |place, _, _| place.close()),
+    ];
     for (what, sync) in syncs {
         fs.write(last, 0, &[2; 512], WriteOptions::default()).unwrap();
         fails.store(true, SeqCst);
         let flushes = place.ftl().stats().flushes;
-        assert!(sync(&fs, first).is_err(), "{what}: nothing had to be read");
+        assert!(sync(&place, &fs, first).is_err(), "{what}: nothing had to be read");
         assert!(place.ftl().stats().flushes > flushes, "{what} left the data where they were");
         fails.store(false, SeqCst);
     }
     fs.sync().unwrap();
+}
+
+/// An inode that could not be read is not one to which nothing was done.
+#[test]
+fn a_sync_covers_what_was_done_to_an_inode_that_could_not_be_read() {
+    let (device, fails) = device(64 << 20);
+    Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).unwrap();
+    let mut options = Options { access_times: false, inodes_kept: 0, ..Options::default() };
+    options.ftl.background = false;
+    let place = Nvmfs::open(device, options).unwrap();
+    let fs = place.posix();
+    let make = |name: &[u8], bytes| {
+        let ino = fs.create(Ino::ROOT, name, 0o644, Caller::default()).unwrap().ino;
+        fs.write(ino, 0, &vec![1; bytes], WriteOptions::default()).unwrap();
+        fs.release(ino).unwrap();
+        ino
+    };
+    let ino = make(b"file", 512);
+    make(b"other", 4 << 20); // so that nothing of the first one is in memory
+    fails.store(true, SeqCst);
+    assert!(fs.getattr(ino).is_err(), "this test tests nothing");
+    fails.store(false, SeqCst);
+    let flushes = place.ftl().stats().flushes;
+    fs.fsync(ino, true).unwrap();
+    assert!(place.ftl().stats().flushes > flushes, "the file is not on the device");
 }

@@ -27,7 +27,7 @@ impl Flusher {
     pub(super) fn start(fs: Arc<Nvmfs>) -> std::io::Result<Flusher> {
         let (stop, stopped) = channel();
         let thread = thread::Builder::new().name("flusher".into()).spawn(move || {
-            let mut turns = Turns { batches_synced: fs.ftl().stats().batches, is_failing: false };
+            let mut turns = Turns::default();
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(INTERVAL) {
                 turns.turn(fs.ftl().stats().batches, || fs.posix().sync());
             }
@@ -36,7 +36,9 @@ impl Flusher {
     }
 }
 
-/// What was synced, and how that went.
+/// What was synced, and how that went. Batches are counted from the opening of the store on: what was written before
+/// this thread began is new, too.
+#[derive(Default)]
 struct Turns {
     batches_synced: u64,
     is_failing: bool,
@@ -77,8 +79,10 @@ mod tests {
 
     #[test]
     fn what_is_new_is_synced_until_that_goes_well() {
-        let mut turns = Turns { batches_synced: 5, is_failing: false };
+        let mut turns = Turns::default();
         for (batches, outcome, expected) in [
+            (0, Ok(()), 0),
+            (5, Ok(()), 1),
             (5, Ok(()), 0),
             (6, Ok(()), 1),
             (6, Ok(()), 0),

@@ -15,7 +15,7 @@ use lacuna_ftl::Lba;
 pub(crate) use ahead::Ahead;
 pub(crate) use create::{NewInode, Numbers};
 pub(crate) use rename::RenameEnd;
-pub(crate) use update::{Update, range_of};
+pub(crate) use update::{Applied, Update, range_of};
 
 use self::update::DirReader;
 use crate::{

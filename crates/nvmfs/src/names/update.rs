@@ -7,7 +7,8 @@
 //!
 //! Under locks nothing waits for the device: a look at the ftl's map, and the batch, get by with what of the
 //! map is in memory. When that does not do, nothing was done ([`Applied::Absent`]); the locks are given back,
-//! what was missing is brought in and kept there, and the operation starts over.
+//! what was missing is brought in and kept there, and the operation starts over. So does one that meets a check
+//! ([`Applied::Checking`]), which may take long: it waits for that with no lock held.
 
 use std::{
     cell::RefCell,
@@ -16,7 +17,7 @@ use std::{
 };
 
 use lacuna_device::SECTOR;
-use lacuna_ftl::{Lba, Op, Stream};
+use lacuna_ftl::{Kept, Lba, Op, Stream};
 use parking_lot::RwLockWriteGuard;
 
 use super::ahead::Listed;
@@ -139,6 +140,8 @@ pub(crate) enum Applied {
     Done,
     /// Nothing. What these sectors need of the map is to be brought in, with no lock held.
     Absent(Vec<Range<Lba>>),
+    /// Nothing. A check reads names and inodes, and is to be waited for, with no lock held.
+    Checking,
 }
 
 enum Change {
@@ -187,7 +190,7 @@ impl Update {
         self.changes.push(Change::Trim(lba, sectors));
     }
 
-    /// The next version of an inode; its time of change is now.
+    /// The next version of an inode, its times included.
     pub(crate) fn put_inode(&mut self, mut inode: Inode) {
         assert!(self.inodes.iter().all(|other| other.ino() != inode.ino()), "an inode is put once");
         inode.count_change();
@@ -245,7 +248,7 @@ impl Update {
         let orphan = Orphan::new(ino, inode.generation());
         self.write_sector(ino.orphan_lba(), format::seal(&orphan, ino.orphan_lba()));
         inode.set_nlink(0);
-        self.put_inode(inode);
+        self.put_changed(inode);
     }
 
     fn ops(&self) -> Vec<Op<'_>> {
@@ -309,8 +312,7 @@ impl Shared {
             match (planned, made, applied) {
                 (Err(error), ..) => return Err(error),
                 (_, Some((_, done)), Applied::Done) => return Ok(done),
-                (.., Applied::Absent(ranges)) => kept.push(self.ftl.bring_in(&ranges)?),
-                (_, None, Applied::Done) => unreachable!("nothing was applied"),
+                (.., applied) => kept.extend(self.prepare(applied)?),
             }
         }
     }
@@ -330,9 +332,20 @@ impl Shared {
             drop(locked);
             match applied {
                 Applied::Done => return Ok(()),
-                Applied::Absent(ranges) => kept.push(self.ftl.bring_in(&ranges)?),
+                applied => kept.extend(self.prepare(applied)?),
             }
         }
+    }
+
+    /// Sees to it that what was not done can be. Called with no lock held but sectors of files and `moves`; what is
+    /// returned is to be kept until it is done.
+    pub(crate) fn prepare(&self, applied: Applied) -> Result<Option<Kept>> {
+        match applied {
+            Applied::Done => {}
+            Applied::Absent(ranges) => return Ok(Some(self.ftl.bring_in(&ranges)?)),
+            Applied::Checking => drop(self.structure.read()),
+        }
+        Ok(None)
     }
 
     /// Makes an update, on nodes that are locked, if memory has what it needs of the map.
@@ -343,7 +356,7 @@ impl Shared {
         if update.is_empty() {
             return Ok(Applied::Done);
         }
-        let _structure = self.structure.read();
+        let Some(_structure) = self.structure.try_read() else { return Ok(Applied::Checking) };
         let ops = update.ops();
         let under_way: Vec<_> = locked.nodes().map(|node| node.last_change.begin()).collect();
         let Some(seq) = self.ftl.try_write_batch(&ops, Stream::Data)? else {

@@ -299,7 +299,7 @@ impl Posix {
     /// and, of a directory, what is called by names in it; its own times too, unless `data_only`. So does
     /// all that was done before the last of that, to whatever else.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        let Some(node) = self.shared.nodes.get(ino) else {
+        let Some(node) = self.shared.nodes.get(ino).filter(|node| node.is_loaded()) else {
             return Ok(self.shared.ftl.flush()?); // nobody remembers what was done to it
         };
         let stored = if data_only { Ok(()) } else { self.shared.store_times(std::slice::from_ref(&node)) };
