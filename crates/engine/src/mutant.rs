@@ -5,6 +5,10 @@ lacuna_device::breakable_rules! {
     LogBeforePages = "log-before-pages",
     /// A page leaves the list of dirty ones only when its image is synced (flush invariant 2).
     PagesSynced = "pages-synced",
+    /// Pages on their way hold the checkpoint back (dirty list invariant 1).
+    FlightsCount = "flights-count",
+    /// The control file is on the medium before log is given up (flush invariant 4).
+    CheckpointsSynced = "checkpoints-synced",
     /// A commit returns when it is durable.
     CommitSyncs = "commit-syncs",
     /// The history that a view needs is kept (undo invariant 4).

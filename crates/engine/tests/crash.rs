@@ -5,6 +5,8 @@
 //! After each cut the store must hold every acknowledged commit, at most the one under way besides,
 //! and nothing of any other transaction.
 
+#[path = "rigs/beside.rs"]
+mod beside;
 #[path = "rigs/edited.rs"]
 mod edited;
 mod rigs;
@@ -15,6 +17,7 @@ use std::{
     thread,
 };
 
+use beside::Beside;
 use edited::edited;
 use lacuna_device::{
     SimPlace,
@@ -278,6 +281,11 @@ fn run_until_cut(
 }
 
 fn crash_case(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite) {
+    crash_case_beside(rig, seed, doublewrite, |_| {});
+}
+
+/// `join` is told of each store before work begins on it.
+fn crash_case_beside(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite, join: impl Fn(&Store)) {
     let mut rng = SeededRng::new(seed);
     let kinds = random_kinds(&mut rng);
     let mut states = vec![Model::new()];
@@ -296,6 +304,7 @@ fn crash_case(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite) {
         store.check().unwrap_or_else(|e| panic!("round {round}: {e}"));
         rig.check();
         states = vec![found];
+        join(&store);
         let ops_max = [30, 300, 1500][rng.below(3) as usize];
         rig.set_cut_after(1 + rng.below(ops_max));
         run_until_cut(rig, &store, &mut rng, options.durability, &mut states);
@@ -328,6 +337,17 @@ fn power_cuts_on_full_flash_lose_no_commit() {
 #[test]
 fn power_cuts_on_a_directory_lose_no_commit() {
     for_each_seed(150, |seed| crash_case(&SimPlace::new(seed), seed, Doublewrite::Auto));
+}
+
+/// The same with a second writer, whose pages are flushed between the write of others and their sync, and who moves
+/// the checkpoint then.
+#[test]
+fn power_cuts_beside_another_writer_lose_no_commit() {
+    for_each_seed(100, |seed| {
+        let rig = Beside::new(seed);
+        crash_case_beside(&rig, seed, Doublewrite::Auto, |store| rig.work_on(store));
+        rig.heal();
+    });
 }
 
 /// Pages of an unfinished transaction that the ftl has made durable, and a cut before the log is: the

@@ -24,6 +24,7 @@ use lacuna_engine::mutant;
 
 const FLASH: &str = "crash::power_cuts_on_flash_lose_no_commit";
 const DIRECTORY: &str = "crash::power_cuts_on_a_directory_lose_no_commit";
+const BESIDE: &str = "crash::power_cuts_beside_another_writer_lose_no_commit";
 const DROPS: &str = "tables::power_cuts_during_a_drop_on_a_directory_leave_a_whole_table_or_none";
 const UNFINISHED: &str = "crash::pages_never_overtake_the_log";
 const FORGOTTEN: &str = "crash::images_name_writers_whose_end_may_be_lost";
@@ -38,6 +39,8 @@ const RULES: &[(&str, &str)] = &[
     ("log-before-pages", UNFINISHED),
     ("log-before-pages", DIRECTORY),
     ("pages-synced", DIRECTORY),
+    ("flights-count", BESIDE),
+    ("checkpoints-synced", DIRECTORY),
     ("commit-syncs", FLASH),
     ("history-kept", FLASH),
     ("history-kept", SCHEDULES),

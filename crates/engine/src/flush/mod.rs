@@ -61,6 +61,7 @@ use crate::{
     core::Core,
     error::Result,
     ids::Lsn,
+    mutant::{Rule, is_broken},
     options::{Doublewrite, StoreOptions},
     pool::Frame,
     wal::Until,
@@ -390,7 +391,7 @@ impl Core {
             return Ok(());
         }
         let root = Root { checkpoint: start, ..before };
-        let sync = !self.place.props().ordered;
+        let sync = !self.place.props().ordered && !is_broken(Rule::CheckpointsSynced);
         self.control.write(root, sync).map_err(|e| self.poison.set(e))?;
         self.log.truncate(start)?;
         self.flush.counters.checkpointed();

@@ -535,6 +535,7 @@ mod tests {
             (PACKED_COUNT, &[3], cut),
             (PACKED_COUNT, &[1], "packed leaf with bytes behind its last cell"),
             (PACKED_HEAD, &[LEAF_CELL_HEADER as u8 - 1], "packed leaf with bad heads"),
+            (PACKED_HEAD, &[LEAF_CELL_HEADER as u8 - 1, 0, 0, 0, 0, 0], "packed leaf with bad heads"),
             (PACKED_HEAD, &[65], "packed leaf with bad heads"),
             (PACKED_HEAD, &[26], cut),
             (PACKED_HEAD, &[64], cut),
@@ -543,6 +544,8 @@ mod tests {
             (lengths, &[5], cut),
             (lengths + 2, &[0], "cell shorter than its head"),
             (lengths, &[0xff, 0xff], "more cells than a page holds"),
+            (lengths, &[0x7d, 0x0f], "more cells than a page holds"), // by a byte
+            (lengths, &[0x7c, 0x0f], cut),
         ] {
             let mut packed = packed.clone();
             packed[at..at + bytes.len()].copy_from_slice(bytes);

@@ -20,7 +20,10 @@ use std::{
 use parking_lot::Mutex;
 
 use super::frame::{Frame, ReadGuard};
-use crate::ids::{Lsn, PageId, TableId};
+use crate::{
+    ids::{Lsn, PageId, TableId},
+    mutant::{Rule, is_broken},
+};
 
 /// The list. Its lock is a leaf: nothing is locked under it.
 #[derive(Default)]
@@ -93,6 +96,7 @@ impl DirtyList {
         let inner = self.inner.lock();
         let dirty = inner.dirty.keys().next().map(|key| key.0);
         let in_flight = inner.in_flight.keys().next().map(|key| key.0);
+        let in_flight = in_flight.filter(|_| !is_broken(Rule::FlightsCount));
         dirty.into_iter().chain(in_flight).chain(inner.replayed).min()
     }
 

@@ -487,6 +487,28 @@ mod tests {
         assert_eq!(read_all(files, checkpoint), records[57..]);
     }
 
+    /// Invariant 3. Wiping leaves none, so no crash shows it.
+    #[test]
+    fn a_group_of_an_earlier_opening_is_never_the_next() {
+        let files = Arc::new(LogFiles::open(MemPlace::new(), 8192).expect("open"));
+        let write = |at, epoch| {
+            let mut group = GroupBuilder::new(at, Vec::new());
+            group.push(&[7; 600]);
+            let (start, bytes) = group.seal(epoch);
+            files.write(start, &bytes).expect("write");
+            Lsn(start.0 + bytes.len() as u64)
+        };
+        let second = write(Lsn(0), 2);
+        for (epoch, is_next) in [(1, false), (2, true), (3, true)] {
+            let end = write(second, epoch);
+            let mut reader = Reader::new(files.clone(), Lsn(0));
+            assert!(reader.next_group().expect("read").is_some());
+            assert_eq!(reader.next_group().expect("read").is_some(), is_next, "epoch {epoch} behind 2");
+            assert_eq!(reader.position(), if is_next { end } else { second });
+            assert_eq!(reader.group_behind_end().expect("read"), None, "epoch {epoch} is no damage");
+        }
+    }
+
     #[test]
     fn remains_behind_the_end_are_wiped() {
         let (files, log) = log();
