@@ -44,7 +44,7 @@ const ENTRIES: u32 = 128;
 /// Requests on their way at a time: one entry is the bell's.
 const SLOTS: usize = ENTRIES as usize - 1;
 /// No write more is on its way while those on their way have so many bytes: reads would wait behind it. Virtual disks
-/// tell the end of all that they were handed together, and have nothing to do until the next come: these follow at once.
+/// tell the end of all that they were handed together, and then have nothing to do: those that wait follow at once.
 const WRITING_BYTES_MAX: usize = 8 << 20;
 /// Marks the bell's entry; others carry the number of their slot.
 const BELL: u64 = u64::MAX;
