@@ -123,18 +123,21 @@ impl Store {
         }
         let segment_bytes = self.space.segment_bytes as u64;
         let lacking = (missing as u64 + 1) * segment_bytes - log.room(point) as u64;
-        Owed::new(bytes, lacking, (self.ahead(log) as u64 + 1) * segment_bytes)
+        let kept = self.ahead(log) - self.unpaid(log);
+        Owed::new(bytes, lacking, (kept as u64 + 1) * segment_bytes)
     }
 
     /// Notes what a batch of `bytes` at `point`, which is in the log, owes. Returns what is to be paid up to
     /// ([`Store::pay`]), if that is not near yet.
     pub(crate) fn owe(&self, log: &Log, point: AppendPoint, bytes: u64) -> Option<u64> {
         let owed = self.owed(log, point, bytes);
+        // Changed only with `log` held.
+        let debt = &self.background.debt;
         if owed == Owed::NOTHING && self.options.background {
+            // What was owed is there, by a flush perhaps: or all writers would wait at once when the next lacks.
+            debt.store(debt.load(Ordering::Relaxed).min(log.counters.gc_bytes), Ordering::Relaxed);
             return None;
         }
-        let debt = &self.background.debt;
-        // Changed only with `log` held.
         let target = owed.target(debt.load(Ordering::Relaxed), log.counters.gc_bytes);
         debt.store(target, Ordering::Relaxed);
         let is_paid = throttle::is_paid(target, log.counters.gc_bytes);
@@ -287,7 +290,13 @@ impl Store {
     /// of what is kept: before all is taken, a writer waits.
     fn lacking(&self, log: &Log) -> usize {
         let coming = log.coming.min(self.ahead(log) / 2);
-        self.low_water(log).saturating_sub(log.free.len() + coming)
+        self.low_water(log).saturating_sub(log.free.len() + coming + self.unpaid(log))
+    }
+
+    /// Segments of those kept ahead that may lack before anybody waits: what is written while a flush or a checkpoint
+    /// keeps the thread from collecting, which wins it back.
+    fn unpaid(&self, log: &Log) -> usize {
+        self.ahead(log) / 4
     }
 
     /// Whether [`Store::due`] may find something; cheap.
@@ -427,7 +436,10 @@ mod tests {
         let mut log = store.log.lock();
         let (low_water, ahead) = (store.low_water(&log), store.ahead(&log));
         assert!(ahead >= 8 && log.free.len() > low_water);
-        log.free.truncate(low_water - 3);
+        let waited_from = low_water - store.unpaid(&log);
+        log.free.truncate(waited_from);
+        assert_eq!((store.lacking(&log), store.is_due(&log)), (0, true), "work for the thread alone");
+        log.free.truncate(waited_from - 3);
         let lacking = |log: &mut Log, coming| {
             log.coming = coming;
             (store.lacking(log), store.owed(log, AppendPoint::Log, 4096) == Owed::NOTHING)
@@ -437,6 +449,6 @@ mod tests {
             [(3, false), (1, false), (0, true), (0, true)]
         );
         log.free.truncate(low_water - ahead);
-        assert_eq!(lacking(&mut log, 10 * ahead).0, ahead - ahead / 2);
+        assert_eq!(lacking(&mut log, 10 * ahead).0, ahead - ahead / 2 - ahead / 4);
     }
 }

@@ -38,13 +38,13 @@ use crate::{
 /// every order is tried.
 const IN_FLIGHT_MAX: usize = if cfg!(feature = "shuttle") { 2 } else { 32 };
 
-/// Nor is another one begun while so many bytes are on their way: reads would wait behind them. As many keep a device
-/// of 2.5 GB/s busy for 3 ms. From the end of a write to the begin of the one that waited for it two threads have to
-/// get a processor one after the other, and where all are busy that takes as long.
-const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
+/// Nor is another one begun while so many bytes are on their way: twice what a raw device hands to the system at a
+/// time. From the end of a write to the begin of the one that waited for it two threads have to get a processor one
+/// after the other, and where all are busy that takes 3 ms, in which a fast device writes the other half.
+const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 
 /// Memory that is kept for later pieces: what comes back at once when many writes end together.
-const IDLE_BYTES_MAX: usize = 2 * IN_FLIGHT_BYTES_MAX;
+const IDLE_BYTES_MAX: usize = IN_FLIGHT_BYTES_MAX;
 
 /// Flushes that are led at a time. More would make each smaller.
 const LED_MAX: usize = 2;

@@ -1,10 +1,10 @@
 //! What a write owes to collection. Pure arithmetic.
 //!
-//! While free segments, those counted in that a flush will free, are below low water, each byte written costs a
-//! number of bytes that collection has to move: none at low water, [`PRICE_MAX`] where nothing is left but what
-//! collection itself needs. In between it grows with the square, so that a store whose victims are mostly garbage
-//! hardly feels it, and one that is nearly full finds the level where as much is won back as is written. That level
-//! need not be known: too low a price only lets free segments fall to where it is higher.
+//! While more free segments are lacking than the thread wins back alone, those counted as free that a flush will free,
+//! each byte written costs a number of bytes that collection has to move: none at first, [`PRICE_MAX`] where nothing is
+//! left but what collection itself needs. In between it grows with the square, so that a store whose victims are mostly
+//! garbage hardly feels it, and one that is nearly full finds the level where as much is won back as is written. That
+//! level need not be known: too low a price only lets free segments fall to where it is higher.
 //!
 //! Debts are a count of bytes that shall have been moved since open. A writer raises it and waits until the
 //! count is near; what it cannot wait for, the next ones do.

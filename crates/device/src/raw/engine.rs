@@ -52,6 +52,14 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// None of a read.
+    pub(super) fn written_bytes(&self) -> usize {
+        match &self.memory {
+            Memory::Read(_) => 0,
+            Memory::Write(data) => data.len(),
+        }
+    }
+
     /// Does by ordinary calls what is left when the first `bytes_done` bytes are done, and ends it.
     pub(super) fn finish(mut self, file: &PositionalFile, bytes_done: usize) {
         // Direct I/O cannot go on in the middle of a block.

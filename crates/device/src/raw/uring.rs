@@ -22,6 +22,7 @@
 #![allow(unsafe_code)] // Entries of the ring carry addresses; the kernel writes behind our back.
 
 use std::{
+    collections::VecDeque,
     io,
     os::fd::{AsRawFd, OwnedFd},
     sync::{Arc, mpsc},
@@ -42,6 +43,9 @@ use crate::{AlignedBuf, positional::PositionalFile, prompt::run_promptly};
 const ENTRIES: u32 = 128;
 /// Requests on their way at a time: one entry is the bell's.
 const SLOTS: usize = ENTRIES as usize - 1;
+/// No write more is on its way while those on their way have so many bytes: reads would wait behind it. Virtual disks
+/// tell the end of all that they were handed together, and then have nothing to do: those that wait follow at once.
+const WRITING_BYTES_MAX: usize = 8 << 20;
 /// Marks the bell's entry; others carry the number of their slot.
 const BELL: u64 = u64::MAX;
 /// Longest transfer that one entry asks for, in bytes. The kernel's own limit is a little below 2 GiB.
@@ -122,6 +126,41 @@ impl Inbox {
     }
 }
 
+/// Requests that were taken from the inbox and have no slot yet, in the order in which they go: that in which they
+/// came, but that reads pass writes that wait for others to end.
+#[derive(Default)]
+struct Waiting {
+    /// Writes that were passed.
+    held: VecDeque<Request>,
+    /// All that came after those.
+    arrived: VecDeque<Request>,
+    /// Bytes of the writes that went and have not ended.
+    writing_bytes: usize,
+}
+
+impl Waiting {
+    /// The next one that may go.
+    fn next(&mut self) -> Option<Request> {
+        let has_room = self.writing_bytes < WRITING_BYTES_MAX;
+        let held = if has_room { self.held.pop_front() } else { None };
+        let next = held.or_else(|| {
+            loop {
+                let request = self.arrived.pop_front()?;
+                if has_room || request.written_bytes() == 0 {
+                    return Some(request);
+                }
+                self.held.push_back(request);
+            }
+        })?;
+        self.writing_bytes += next.written_bytes();
+        Some(next)
+    }
+
+    fn has_ended(&mut self, request: &Request) {
+        self.writing_bytes -= request.written_bytes();
+    }
+}
+
 /// The ring and what is on it. Lives in its thread alone.
 struct Ring {
     ring: IoUring,
@@ -129,8 +168,7 @@ struct Ring {
     file: Arc<PositionalFile>,
     slots: Vec<Option<Request>>,
     free: Vec<usize>,
-    /// Taken from the inbox, without a slot yet; the first to go is the last.
-    waiting: Vec<Request>,
+    waiting: Waiting,
     /// Where the kernel puts what it reads from the bell.
     bell_count: AlignedBuf,
     bell_is_armed: bool,
@@ -144,7 +182,7 @@ impl Ring {
             file,
             slots: (0..SLOTS).map(|_| None).collect(),
             free: (0..SLOTS).rev().collect(),
-            waiting: Vec::new(),
+            waiting: Waiting::default(),
             bell_count: AlignedBuf::zeroed(8),
             bell_is_armed: false,
         })
@@ -171,7 +209,7 @@ impl Ring {
         if !self.bell_is_armed {
             state.rung = false;
         }
-        self.waiting.splice(0..0, state.requests.drain(..).rev());
+        self.waiting.arrived.extend(state.requests.drain(..));
         state.stopped
     }
 
@@ -186,9 +224,10 @@ impl Ring {
     }
 
     fn push_waiting(&mut self) {
-        while let (Some(_), Some(&slot)) = (self.waiting.last(), self.free.last()) {
+        while let Some(&slot) = self.free.last()
+            && let Some(request) = self.waiting.next()
+        {
             self.free.pop();
-            let request = self.waiting.pop().expect("just seen");
             let len = request.memory.len().min(TRANSFER_BYTES_MAX) as u32;
             let request = self.slots[slot].insert(request);
             let (file, at) = (types::Fd(self.file.file.as_raw_fd()), request.offset);
@@ -213,6 +252,7 @@ impl Ring {
     fn wait(&mut self) {
         enter(&self.ring, 1);
         let completed: Vec<cqueue::Entry> = self.ring.completion().collect();
+        let mut ended = Vec::with_capacity(completed.len());
         for entry in completed {
             if entry.user_data() == BELL {
                 self.bell_is_armed = false;
@@ -221,16 +261,27 @@ impl Ring {
             let slot = entry.user_data() as usize;
             let request = self.slots[slot].take().expect("invariant 3: a slot completes once");
             self.free.push(slot);
-            match outcome(entry.result(), request.memory.len()) {
-                Outcome::Done => request.end(Ok(())),
-                Outcome::Rest(bytes_done) => request.finish(&self.file, bytes_done),
-                Outcome::Failed(errno) => {
-                    let error = match &request.memory {
-                        Memory::Read(_) => self.file.read_error(request.offset, errno.into()),
-                        Memory::Write(_) => self.file.write_error(request.offset, errno.into()),
-                    };
-                    request.end(Err(error));
-                }
+            self.waiting.has_ended(&request);
+            ended.push((request, entry.result()));
+        }
+        // Those who are told take locks; the device shall not wait for that.
+        self.push_waiting();
+        if !self.ring.submission().is_empty() {
+            enter(&self.ring, 0);
+        }
+        ended.into_iter().for_each(|(request, result)| self.end(request, result));
+    }
+
+    fn end(&self, request: Request, result: i32) {
+        match outcome(result, request.memory.len()) {
+            Outcome::Done => request.end(Ok(())),
+            Outcome::Rest(bytes_done) => request.finish(&self.file, bytes_done),
+            Outcome::Failed(errno) => {
+                let error = match &request.memory {
+                    Memory::Read(_) => self.file.read_error(request.offset, errno.into()),
+                    Memory::Write(_) => self.file.write_error(request.offset, errno.into()),
+                };
+                request.end(Err(error));
             }
         }
     }
@@ -287,6 +338,29 @@ pub(super) fn outcome(result: i32, asked: usize) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_pass_writes_that_wait_and_none_is_passed_twice() {
+        let request = |offset, memory| Request { offset, memory, done: Box::new(|_, _| ()) };
+        let write = |offset, bytes| request(offset, Memory::Write(AlignedBuf::zeroed(bytes).into()));
+        let read = |offset| request(offset, Memory::Read(AlignedBuf::zeroed(4096)));
+        let mut waiting = Waiting::default();
+        let next = |waiting: &mut Waiting| waiting.next().map(|request| (request.offset, request)).unzip();
+        waiting.arrived.extend([write(1, WRITING_BYTES_MAX - 1), read(2), write(3, 4096), write(4, 4096)]);
+        waiting.arrived.extend([read(5), write(6, 4096), read(7)]);
+        let mut gone = Vec::new();
+        for expected in [Some(1), Some(2), Some(3), Some(5), Some(7), None, None] {
+            let (offset, request) = next(&mut waiting);
+            assert_eq!(offset, expected);
+            gone.extend(request);
+        }
+        waiting.arrived.extend([read(8), write(9, 4096)]);
+        gone.iter().for_each(|request| waiting.has_ended(request));
+        for expected in [4, 6, 8, 9] {
+            assert_eq!(next(&mut waiting).0, Some(expected), "what was passed goes first");
+        }
+        assert_eq!(waiting.writing_bytes, 3 * 4096);
+    }
 
     #[test]
     fn results_are_read_as_the_kernel_means_them() {
