@@ -29,7 +29,7 @@ const IMAGES: [Image; 2] = [
 /// What control says of them: they know no edits.
 const OLDER_FEATURES: u64 = 7;
 /// What a store has that today's program opened.
-const FEATURES: u64 = 0b11_1111;
+const FEATURES: u64 = 0b111_1111;
 const LOG: &str = "wal.000000";
 /// All of it that the images have, and as much again.
 const LOG_BYTES: usize = 1 << 20;
