@@ -10,9 +10,10 @@
 //!    says the LSN of the image, which holds all changes of its page up to there, as every later image does.
 //! 2. A page leaves flight only after its note was appended. So when a group is sealed, each page that the log names
 //!    by then, and that is neither dirty nor in flight, has a note behind its last change.
-//! 3. Notes are records of their own. They change no page, and nothing is lost without them but time.
-//!
-//! Of what a lost note would have spared, recovery finds the page newer than its changes.
+//! 3. Notes are records of their own. They change no page, and nothing is lost without them but time: replay finds the
+//!    page newer than its changes.
+//! 4. Replay passes over what an image holds that landed. So nothing may put an older one in its place: the doublewrite
+//!    file does not, and a page that is read and found to be older is damaged.
 
 use rustc_hash::FxHashMap;
 
@@ -66,14 +67,9 @@ impl Landed {
         Ok(())
     }
 
-    /// Whether the page's image on the device holds the change whose record ends at `end`.
-    pub(crate) fn holds(&self, page: PageId, end: Lsn) -> bool {
-        self.0.get(&page).is_some_and(|lsn| end <= *lsn)
-    }
-
-    /// Whether the page has an image on the device for sure.
-    pub(crate) fn knows(&self, page: PageId) -> bool {
-        self.0.contains_key(&page)
+    /// LSN of the newest image of the page that landed; its image on the device is not older.
+    pub(crate) fn lsn(&self, page: PageId) -> Option<Lsn> {
+        self.0.get(&page).copied()
     }
 }
 
@@ -100,15 +96,8 @@ mod tests {
             assert!(is_notes(&ops));
             take_in(&mut landed, &ops).expect("sound");
         }
-        for (id, end, want) in [
-            (page(1 << 40), 700, true),
-            (page(1 << 40), 701, false),
-            (page(7), 1000, true),
-            (page(8), 1, false),
-        ] {
-            assert_eq!(landed.holds(id, Lsn(end)), want, "{id} {end}");
-        }
-        assert!(landed.knows(page(7)) && !landed.knows(page(8)));
+        let lsns = [1 << 40, 7, 8].map(|number| landed.lsn(page(number)));
+        assert_eq!(lsns, [Some(Lsn(700)), Some(Lsn(1000)), None]);
     }
 
     #[test]

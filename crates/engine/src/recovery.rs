@@ -3,9 +3,9 @@
 //!
 //! 1. The control file names the checkpoint. Without one the store is new, or its making was
 //!    interrupted before anything was in it.
-//! 2. Torn pages are put back from the doublewrite file, if there is one, and those written again that may be whole in
-//!    a cache only.
-//! 3. The log is read to find its end. What lies behind it is punched out and the opening's epoch is
+//! 2. The log is read to find its end, and which pages have landed.
+//! 3. Torn pages are put back from the doublewrite file, if there is one, and those written again that may be whole in
+//!    a cache only. What lies behind the log's end is punched out and the opening's epoch is
 //!    made durable before the first new record, so old remains are never taken for new log.
 //! 4. The log is replayed (`replay`): an operation is applied when the page's LSN is older. This brings back
 //!    the pages of all tables, undo included, as they were when the last record was logged.
@@ -100,14 +100,14 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         place.sync()?;
     }
     let spaces = open_spaces(&*place)?;
-    let mut stats = RecoveryStats {
-        restored_pages: flush::restore(&*place, &spaces, root.checkpoint)?,
-        ..RecoveryStats::default()
-    };
     let wal = Arc::new(LogFiles::open(place.clone(), STRETCH_BYTES)?);
     let started = Instant::now();
     let mut landed = Landed::default();
     let (groups, end) = survey_log(wal.clone(), root.checkpoint, &mut landed)?;
+    let mut stats = RecoveryStats {
+        restored_pages: flush::restore(&*place, &spaces, root.checkpoint, &landed)?,
+        ..RecoveryStats::default()
+    };
     wal.wipe_behind(end)?;
     let root = Root { epoch: root.epoch + 1, ..root };
     control.write(root, true)?;
@@ -226,7 +226,7 @@ fn bootstrap(core: &Core, landed: &Landed) -> Result<()> {
     }
     let is_new = core.control.root().checkpoint == Lsn(0);
     for space in [&catalog, &undo_space] {
-        let is_made = !is_new || landed.knows(PageId { table: space.id, page: PageNo(0) });
+        let is_made = !is_new || landed.lsn(PageId { table: space.id, page: PageNo(0) }).is_some();
         if is_made && core.pool.read_if_written(space, PageNo(0))?.is_none() {
             return Err(corrupt(space, PageNo(0), "blank in a store that has been used"));
         }

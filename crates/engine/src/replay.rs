@@ -117,7 +117,7 @@ impl Stretch {
         let mut ops = OpReader::new(record.ops);
         while let Some(item) = ops.next_encoded() {
             let (page, op) = item.map_err(|e| bad_log(record.start, e.0))?;
-            if landed.holds(page, record.end) {
+            if landed.lsn(page) >= Some(record.end) {
                 have_landed += 1;
                 continue;
             }
@@ -133,7 +133,7 @@ impl Stretch {
     }
 
     /// Applies what was kept, and forgets it.
-    fn apply(&mut self, core: &Core, stats: &mut RecoveryStats) -> Result<()> {
+    fn apply(&mut self, core: &Core, landed: &Landed, stats: &mut RecoveryStats) -> Result<()> {
         // Stable: a record may come back to a page.
         self.steps.sort_by_key(|step| (step.page, step.start));
         let pages: Vec<&[Step]> = self.steps.chunk_by(|a, b| a.page == b.page).collect();
@@ -141,7 +141,7 @@ impl Stretch {
         let work = || -> Result<Applied> {
             let mut applied = Applied::default();
             while let Some(steps) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.apply_to_page(core, steps, &mut applied)
+                self.apply_to_page(core, landed, steps, &mut applied)
                     .and_then(|()| core.relieve_memory())
                     .inspect_err(|_| next.store(pages.len(), Ordering::Relaxed))?;
             }
@@ -171,13 +171,22 @@ impl Stretch {
     }
 
     /// Applies the steps of one page (invariants 1 and 2).
-    fn apply_to_page(&self, core: &Core, steps: &[Step], applied: &mut Applied) -> Result<()> {
+    fn apply_to_page(
+        &self,
+        core: &Core,
+        landed: &Landed,
+        steps: &[Step],
+        applied: &mut Applied,
+    ) -> Result<()> {
         let id = steps[0].page;
         // A table that is not there never became whole, or was dropped.
         let Some(space) = core.spaces.get(id.table) else { return Ok(()) };
         let is_ordered = core.place.props().ordered;
         let mut page = core.pool.write_or_create(&space, id.page)?;
         applied.pages += 1;
+        if landed.lsn(id) > Some(ops::lsn(&page)) {
+            return Err(corrupt(&space, id.page, "older than the image that the log says is here"));
+        }
         for steps in steps.chunk_by(|a, b| a.start == b.start) {
             let (start, end) = (steps[0].start, steps[0].end);
             let is_older = ops::lsn(&page) < end;
@@ -237,12 +246,12 @@ pub(crate) fn replay(
             stats.records += 1;
             stats.landed += stretch.keep(landed, &record)?;
             if stretch.bytes() > bytes_max {
-                stretch.apply(core, stats)?;
+                stretch.apply(core, landed, stats)?;
                 core.pool.dirty.set_replayed(Some(record.end));
             }
         }
     }
-    stretch.apply(core, stats)?;
+    stretch.apply(core, landed, stats)?;
     core.pool.dirty.set_replayed(None);
     stats.log_bytes = end.0 - from.0;
     Ok(())
