@@ -7,15 +7,15 @@
 //!
 //! Invariants:
 //!
-//! 1. An operation is applied if the page is older than its record, operations of a page in the order of the log. That
-//!    is all the order there is: the log is whole, so no mini-transaction can be applied in part in the end.
+//! 1. An operation is applied if the page is older than its record, operations of a page in the order of the log. No
+//!    other order matters: the log is whole, so in the end no mini-transaction is applied in part.
 //! 2. A page gets the LSN of a record with all the record's operations on it, under one latch.
 //! 3. Stretches follow each other. Until all is replayed the list of dirty pages has the start of the present one for
 //!    its oldest change, so the checkpoint does not pass what was kept and not applied.
 //! 4. Of a page whose changes have landed nothing is read; what is found to have landed although the log lost the note
-//!    is noted again, or else is dirty. So reads are those of pages that were dirty or in flight when the last group was
-//!    sealed (`landed`, invariant 2), also in the next recovery. `flush::room` keeps them to what [`ReplayEstimate`]
-//!    allows; only a store that is opened with a smaller pool than it had reads some of them again.
+//!    is noted again, or else is dirty. So reads are those of pages that were dirty or in flight when the last group
+//!    was sealed (`landed`, invariant 2), also in the next recovery. `flush::room` keeps them to what
+//!    [`ReplayEstimate`] allows; only a store that is opened with a smaller pool than it had reads some again.
 
 use std::{
     ops::Range,

@@ -1,4 +1,4 @@
-//! What replay reads: no more than is allowed, whenever it comes, and nothing that has landed. By counts, not by clocks.
+//! What replay reads: no more than is allowed, whenever it comes, and nothing that has landed. By counts, not clocks.
 
 use std::{
     ops::{Bound, ControlFlow},

@@ -515,4 +515,26 @@ mod tests {
             .collect();
         assert_eq!(order, "ffffffffRffffffffRffffff");
     }
+
+    /// Or the recovery after the next would read it again (replay invariant 4).
+    #[test]
+    fn what_landed_is_noted_again_when_the_log_lost_the_note() {
+        let place = MemPlace::new();
+        let open = || {
+            let options = StoreOptions { background: false, ..StoreOptions::default() };
+            crate::Store::open(place.clone(), options).expect("open")
+        };
+        let store = open();
+        let table = store.create_table("t", crate::TableOptions::default()).expect("table");
+        let core = table.core().clone();
+        let until = core.log.next();
+        let due = into_work(core.pool.dirty.oldest_pages(until, ROUND_PAGES), until, Cause::Asked);
+        core.carry_out(due).expect("flush");
+        // The notes are still in memory, and end there.
+        core.poison.close();
+        drop((table, store, core));
+        let recovered = [0; 3].map(|_| open().stats().expect("stats").recovery);
+        assert!(recovered[0].pages > 3 && recovered[0].applied == 0, "{recovered:?}");
+        assert!(recovered[1..].iter().all(|did| did.pages == 0 && did.landed > 3), "{recovered:?}");
+    }
 }
