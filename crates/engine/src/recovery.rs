@@ -184,8 +184,9 @@ fn open_spaces(place: &dyn Place) -> Result<Spaces> {
     Ok(spaces)
 }
 
-/// Where the log's groups start, and where it ends; takes in which pages landed. After a failed sync groups that read
-/// well may be in a cache only; so, unless the place is `ordered`, they are written again, to be synced with the wiping.
+/// Where the log's groups start, and where it ends; takes in which pages landed. After a failed sync groups that
+/// read well may be in a cache only; so, unless the place is `ordered`, they are written again, to be synced with the
+/// wiping.
 fn survey_log(wal: Arc<LogFiles>, checkpoint: Lsn, landed: &mut Landed) -> Result<(VecDeque<Lsn>, Lsn)> {
     let mut reader = Reader::new(wal.clone(), checkpoint);
     let mut groups = VecDeque::new();
