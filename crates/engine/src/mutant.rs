@@ -5,8 +5,6 @@ lacuna_device::breakable_rules! {
     LogBeforePages = "log-before-pages",
     /// A page leaves the list of dirty ones only when its image is synced (flush invariant 2).
     PagesSynced = "pages-synced",
-    /// The log says that a page has landed only when it has (landed invariant 1).
-    NotesLast = "notes-last",
     /// A commit returns when it is durable.
     CommitSyncs = "commit-syncs",
     /// The history that a view needs is kept (undo invariant 4).

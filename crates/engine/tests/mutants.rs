@@ -38,8 +38,6 @@ const RULES: &[(&str, &str)] = &[
     ("log-before-pages", UNFINISHED),
     ("log-before-pages", DIRECTORY),
     ("pages-synced", DIRECTORY),
-    ("notes-last", DIRECTORY),
-    ("notes-last", FLASH),
     ("commit-syncs", FLASH),
     ("history-kept", FLASH),
     ("history-kept", SCHEDULES),

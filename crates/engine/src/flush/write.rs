@@ -204,10 +204,6 @@ impl Writer {
             core.log.reach(newest, Until::Written)?;
         }
         core.pool.note_written(newest);
-        if is_broken(Rule::NotesLast) {
-            note_landed(core, images)?;
-            core.log.reach(core.log.next(), Until::Flushed)?;
-        }
         self.write_out(core, images)?;
         note_landed(core, images)?;
         let (mut again, mut bytes) = (0, 0);
