@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_device::{Error, Place, StreamHint};
-use lacuna_engine::{Store, StoreOptions, TableImages, TableInfo, TableKind, TableOptions};
+use lacuna_engine::{RecoveryStats, Store, StoreOptions, TableImages, TableInfo, TableKind, TableOptions};
 use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
 use serde_json::{Value, json};
 
@@ -41,16 +41,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let opened = open_place(&arguments.store, &PlaceOptions::default())?;
     let place = opened.place();
-    let (tables, images, defaults) = if holds_tables(&*place)? {
+    let (tables, images, kept) = if holds_tables(&*place)? {
         let store = Store::open(place.clone(), StoreOptions::default()).with_context(|| name.clone())?;
         let tables = store.tables()?;
         let mut images = Images::new();
         for table in tables.iter().filter(|_| arguments.pages) {
             images.insert(table.name.clone(), store.images(&table.name).with_context(|| name.clone())?);
         }
-        let defaults = store.defaults()?;
+        let kept = (store.defaults()?, store.stats()?.recovery);
         store.close()?;
-        (tables, images, Some(defaults))
+        (tables, images, Some(kept))
     } else {
         (Vec::new(), Images::new(), None)
     };
@@ -66,8 +66,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     info["tables"] = tables.iter().map(|table| table_json(table, images.get(&table.name))).collect();
-    if let Some(defaults) = defaults {
+    if let Some((defaults, recovery)) = kept {
         info["defaults"] = defaults_json(&defaults);
+        info["recovery"] = recovery_json(&recovery);
     }
     opened.close()?;
     let text = if arguments.json {
@@ -130,6 +131,34 @@ fn defaults_json(defaults: &TableOptions) -> Value {
     json!({ "tables": kind, "algorithm": algorithm, "level": level, "page_bytes": defaults.page_bytes })
 }
 
+/// What opening the store had to do.
+fn recovery_json(did: &RecoveryStats) -> Value {
+    json!({
+        "log_bytes": did.log_bytes,
+        "records": did.records,
+        "pages": did.pages,
+        "applied": did.applied,
+        "landed": did.landed,
+        "rolled_back": did.rolled_back,
+        "restored_pages": did.restored_pages,
+        "replay_seconds": did.replay_time.as_secs_f64(),
+    })
+}
+
+fn recovery_text(recovery: &Value) -> String {
+    let number = |name: &str| recovery[name].as_u64().unwrap_or(0);
+    if number("log_bytes") == 0 {
+        return String::new();
+    }
+    format!(
+        "  recovered: {:.1} MB of log and {} pages in {:.2} s, {} transactions taken back\n",
+        number("log_bytes") as f64 / 1e6,
+        number("pages"),
+        recovery["replay_seconds"].as_f64().unwrap_or(0.0),
+        number("rolled_back"),
+    )
+}
+
 fn table_json(table: &TableInfo, images: Option<&TableImages>) -> Value {
     let (kind, algorithm, level) = compression(table.options.kind);
     let mut json = json!({
@@ -188,6 +217,7 @@ fn text(info: &Value, tables: &[TableInfo], images: &Images) -> String {
         text += "  no tables\n";
         return text;
     }
+    text += &recovery_text(&info["recovery"]);
     let _ = writeln!(
         text,
         "\n  {:<20} {:<12} {:>6} {:>12} {:>12} {:>6}",

@@ -27,8 +27,8 @@ const VERSION: u32 = 1;
 /// Features that a reader must know. Bit 0: undo slots may hold logs of several transactions. Bit 1: tables
 /// may have been dropped, and numbers are not given twice. Bit 2: the catalog may hold the store's defaults,
 /// and tables that follow them. Bit 3: log and undo may hold edits. Bit 4: images of leaves may be packed. Bit 5:
-/// images may be of algorithm 3.
-const FEATURES: u64 = 0b11_1111;
+/// images may be of algorithm 3. Bit 6: the log may hold notes of pages that landed.
+const FEATURES: u64 = 0b111_1111;
 
 /// What a slot holds.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]

@@ -6,6 +6,7 @@ use crate::{
     catalog::Row,
     control, flush,
     ids::{Lsn, TxnId, UndoPtr},
+    landed::Landed,
     node::{self, LeafCell, Node},
     ops::{OpReader, PageKind, PageOp},
     undo::UndoRecord,
@@ -21,6 +22,7 @@ pub fn log(bytes: &[u8]) {
     let (_, mut records) = open_group(&sealed, Lsn(0)).expect("what was sealed is sound");
     let record = records.next().expect("one record");
     assert_eq!(record.ops, bytes);
+    let _ = Landed::default().take_in(&record);
     let mut node = vec![0; 4096];
     PageOp::Init { level: 0 }.apply(&mut node).expect("a page takes it");
     for (slot, key) in [b"a", b"b"].into_iter().enumerate() {

@@ -27,6 +27,8 @@
 //!   first place without a whole group.
 //! - A page image carries its LSN and checksum and is replaced atomically, by the place or by the
 //!   doublewrite file; so replaying the log by page LSN restores the last logged state of all pages.
+//! - The log says which images are on the device, once they are. Replay does not read these pages, so its reads are as
+//!   many as pages may be dirty at a time.
 //! - A value too long for a leaf is in the log page by page before the change that names it.
 //! - Undo is kept in such pages too. So that state says which transactions were running; they are
 //!   rolled back by further logged changes. A transaction's commit is one record: it is in the log or
@@ -57,6 +59,7 @@ mod format_doc;
 #[doc(hidden)]
 pub mod fuzz;
 mod ids;
+mod landed;
 mod mtr;
 #[cfg(not(feature = "mutants"))]
 mod mutant;
@@ -70,6 +73,7 @@ mod overflow;
 mod poison;
 mod pool;
 mod recovery;
+mod replay;
 mod row;
 mod scratch;
 mod signal;
@@ -91,6 +95,7 @@ pub use options::{
 };
 pub use pool::PoolStats;
 pub use recovery::RecoveryStats;
+pub use replay::ReplayEstimate;
 pub use row::RowStats;
 pub use store::{OptimizeProgress, Store, StoreStats, Table, TableCheck, TableImages, TableInfo};
 pub use txn::{HistoryStats, Savepoint, Txn};

@@ -230,6 +230,13 @@ impl<'a> OpReader<'a> {
         OpReader { bytes }
     }
 
+    /// The next operation's page, and the operation as it is encoded.
+    pub(crate) fn next_encoded(&mut self) -> Option<Result<(PageId, &'a [u8]), BadOp>> {
+        let before = self.bytes;
+        let item = self.next()?;
+        Some(item.map(|(page, _)| (page, &before[..before.len() - self.bytes.len()])))
+    }
+
     fn take(&mut self, count: usize) -> Result<&'a [u8], BadOp> {
         let (head, rest) = self.bytes.split_at_checked(count).ok_or(BadOp("log record cut short"))?;
         self.bytes = rest;

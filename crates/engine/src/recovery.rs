@@ -3,11 +3,11 @@
 //!
 //! 1. The control file names the checkpoint. Without one the store is new, or its making was
 //!    interrupted before anything was in it.
-//! 2. Torn pages are put back from the doublewrite file, if there is one, and those written again that may be whole in
-//!    a cache only.
-//! 3. The log is read to find its end. What lies behind it is punched out and the opening's epoch is
+//! 2. The log is read to find its end, and which pages have landed.
+//! 3. Torn pages are put back from the doublewrite file, if there is one, and those written again that may be whole in
+//!    a cache only. What lies behind the log's end is punched out and the opening's epoch is
 //!    made durable before the first new record, so old remains are never taken for new log.
-//! 4. The log is replayed: an operation is applied when the page's LSN is older. This brings back
+//! 4. The log is replayed (`replay`): an operation is applied when the page's LSN is older. This brings back
 //!    the pages of all tables, undo included, as they were when the last record was logged.
 //! 5. Transactions that the undo file says were running are rolled back, by logged changes; deletions
 //!    of committed ones are purged, and their history, which no view needs any more, is dropped.
@@ -22,9 +22,10 @@
 //! before they are listed, what the control file said is written anew with the epoch, groups and pages as above.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map::Entry},
+    collections::VecDeque,
     ops::{Bound, ControlFlow},
     sync::{Arc, OnceLock},
+    time::{Duration, Instant},
 };
 
 use lacuna_device::{Place, StreamHint};
@@ -40,19 +41,17 @@ use crate::{
     error::{Error, Result},
     flush::{self, Flush},
     ids::{Lsn, PageId, PageNo, UndoPtr},
-    ops::OpReader,
+    landed::Landed,
     options::{StoreOptions, TableKind},
     overflow::Readers,
     poison::Poison,
-    pool::{Pool, WriteGuard},
+    pool::Pool,
+    replay::replay,
     space::{self, Layout, Space, Spaces},
     txn::{self, Purge, Txns},
     undo::{self, State, UNDO_PAGE_BYTES, UNDO_TABLE},
-    wal::{Log, LogFiles, Reader, Record, STRETCH_BYTES, is_log_file},
+    wal::{Log, LogFiles, Reader, STRETCH_BYTES, is_log_file},
 };
-
-/// After so many records replay looks whether memory runs short.
-const RELIEF_RECORDS: usize = 1024;
 
 /// What opening a store had to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +62,12 @@ pub struct RecoveryStats {
     pub records: u64,
     /// Page operations applied; the others were on the device already.
     pub applied: u64,
+    /// Operations that were on the device as the log itself says: their pages were not read for them.
+    pub landed: u64,
+    /// Times that a page was read, or made, to replay what the log says of it.
+    pub pages: u64,
+    /// How long reading and replaying the log took.
+    pub replay_time: Duration,
     /// Transactions rolled back.
     pub rolled_back: u64,
     /// Pages put back from the doublewrite file.
@@ -95,12 +100,14 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         place.sync()?;
     }
     let spaces = open_spaces(&*place)?;
+    let wal = Arc::new(LogFiles::open(place.clone(), STRETCH_BYTES)?);
+    let started = Instant::now();
+    let mut landed = Landed::default();
+    let (groups, end) = survey_log(wal.clone(), root.checkpoint, &mut landed)?;
     let mut stats = RecoveryStats {
-        restored_pages: flush::restore(&*place, &spaces, root.checkpoint)?,
+        restored_pages: flush::restore(&*place, &spaces, root.checkpoint, &landed)?,
         ..RecoveryStats::default()
     };
-    let wal = Arc::new(LogFiles::open(place.clone(), STRETCH_BYTES)?);
-    let (groups, end) = survey_log(wal.clone(), root.checkpoint)?;
     wal.wipe_behind(end)?;
     let root = Root { epoch: root.epoch + 1, ..root };
     control.write(root, true)?;
@@ -128,8 +135,9 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         ahead: Ahead::default(),
         undo_space: OnceLock::new(),
     });
-    replay(&core, Reader::new(wal, root.checkpoint), end, &mut stats)?;
-    bootstrap(&core)?;
+    replay(&core, Reader::new(wal, root.checkpoint), end, &landed, &mut stats)?;
+    stats.replay_time = started.elapsed();
+    bootstrap(&core, &landed)?;
     finish_transactions(&core, &mut stats)?;
     load_catalog(&core)?;
     Ok((core, stats))
@@ -176,14 +184,19 @@ fn open_spaces(place: &dyn Place) -> Result<Spaces> {
     Ok(spaces)
 }
 
-/// Where the log's groups start, and where it ends. After a failed sync groups that read well may be in a
-/// cache only; so, unless the place is `ordered`, they are written again, to be synced with the wiping.
-fn survey_log(wal: Arc<LogFiles>, checkpoint: Lsn) -> Result<(VecDeque<Lsn>, Lsn)> {
+/// Where the log's groups start, and where it ends; takes in which pages landed. After a failed sync groups that
+/// read well may be in a cache only; so, unless the place is `ordered`, they are written again, to be synced with the
+/// wiping.
+fn survey_log(wal: Arc<LogFiles>, checkpoint: Lsn, landed: &mut Landed) -> Result<(VecDeque<Lsn>, Lsn)> {
     let mut reader = Reader::new(wal.clone(), checkpoint);
     let mut groups = VecDeque::new();
     loop {
         let at = reader.position();
-        let is_group = reader.next_group()?.is_some();
+        let group = reader.next_group()?;
+        let is_group = group.is_some();
+        for record in group.iter().flat_map(|group| group.records()) {
+            landed.take_in(&record).map_err(|e| bad_log(record.start, e.0))?;
+        }
         if is_group && !wal.is_ordered() {
             reader.rewrite(at)?;
         }
@@ -197,81 +210,14 @@ fn survey_log(wal: Arc<LogFiles>, checkpoint: Lsn) -> Result<(VecDeque<Lsn>, Lsn
     }
 }
 
-fn replay(core: &Core, mut reader: Reader, end: Lsn, stats: &mut RecoveryStats) -> Result<()> {
-    let from = reader.position();
-    while reader.position() < end {
-        let Some(group) = reader.next_group()? else {
-            return Err(bad_log(reader.position(), "a group that was whole a moment ago is not any more"));
-        };
-        for record in group.records() {
-            stats.applied += replay_record(core, &record)?;
-            stats.records += 1;
-            if stats.records.is_multiple_of(RELIEF_RECORDS as u64) {
-                core.pool.dirty.set_replayed(Some(record.end));
-                core.throttle()?;
-            }
-        }
-    }
-    core.pool.dirty.set_replayed(None);
-    stats.log_bytes = end.0 - from.0;
-    Ok(())
-}
-
-/// Applies a record to those of its pages that are older; returns how many operations were. The pages
-/// stay latched until the last operation, because their LSN moves with the record, not within it.
-fn replay_record(core: &Core, record: &Record<'_>) -> Result<u64> {
-    struct Target {
-        space: Arc<Space>,
-        page: WriteGuard,
-        is_older: bool,
-    }
-    let mut pages: HashMap<PageId, Option<Target>> = HashMap::new();
-    let mut applied = 0;
-    for item in OpReader::new(record.ops) {
-        let (id, op) = item.map_err(|e| bad_log(record.start, e.0))?;
-        let page = match pages.entry(id) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            // A table that is not there never became whole, or was dropped.
-            Entry::Vacant(entry) => entry.insert(match core.spaces.get(id.table) {
-                None => None,
-                Some(space) => {
-                    let page = core.pool.write_or_create(&space, id.page)?;
-                    let is_older = crate::ops::lsn(&page) < record.end;
-                    Some(Target { space, page, is_older })
-                }
-            }),
-        };
-        if let Some(Target { space, page, is_older: true }) = page {
-            page.apply(&op).map_err(|e| corrupt(space, id.page, format!("log: {}", e.0)))?;
-            applied += 1;
-        }
-    }
-    // After a failed sync a page that reads as current may be in a cache only: it is written again before
-    // the checkpoint passes.
-    let trusts_current = core.place.props().ordered;
-    for target in pages.values_mut().flatten() {
-        if target.is_older || !trusts_current {
-            core.pool.dirty.enter(&target.page.frame, record.start);
-        }
-        if target.is_older {
-            if target.page.is_stale() {
-                let id = target.page.id();
-                return Err(corrupt(&target.space, id.page, "log: a page without a block that holds it"));
-            }
-            target.page.set_lsn(record.end);
-        }
-    }
-    Ok(applied)
-}
-
-fn bad_log(at: Lsn, reason: &str) -> Error {
+pub(crate) fn bad_log(at: Lsn, reason: &str) -> Error {
     Error::Corrupt { what: "log".into(), at: format!("byte {}", at.0), reason: reason.into() }
 }
 
 /// Makes the catalog and the undo file of a store that was just made. While its log begins at 0 all of
-/// its history was replayed, and what is blank then was never made; later it was lost. A catalog must
-/// not be made anew then: all tables would be removed.
-fn bootstrap(core: &Core) -> Result<()> {
+/// its history was replayed, and what is blank then was never made, unless it has landed; later it was lost. A
+/// catalog must not be made anew then: all tables would be removed.
+fn bootstrap(core: &Core, landed: &Landed) -> Result<()> {
     let missing =
         |name: &str| Error::BadStore { what: core.place.name().into(), reason: format!("{name} is missing") };
     let catalog = core.spaces.get(CATALOG_TABLE).ok_or_else(|| missing("the catalog"))?;
@@ -281,7 +227,8 @@ fn bootstrap(core: &Core) -> Result<()> {
     }
     let is_new = core.control.root().checkpoint == Lsn(0);
     for space in [&catalog, &undo_space] {
-        if !is_new && core.pool.read_if_written(space, PageNo(0))?.is_none() {
+        let is_made = !is_new || landed.lsn(PageId { table: space.id, page: PageNo(0) }).is_some();
+        if is_made && core.pool.read_if_written(space, PageNo(0))?.is_none() {
             return Err(corrupt(space, PageNo(0), "blank in a store that has been used"));
         }
     }

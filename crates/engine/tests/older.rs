@@ -29,7 +29,7 @@ const IMAGES: [Image; 2] = [
 /// What control says of them: they know no edits.
 const OLDER_FEATURES: u64 = 7;
 /// What a store has that today's program opened.
-const FEATURES: u64 = 0b11_1111;
+const FEATURES: u64 = 0b111_1111;
 const LOG: &str = "wal.000000";
 /// All of it that the images have, and as much again.
 const LOG_BYTES: usize = 1 << 20;
@@ -249,14 +249,14 @@ fn a_store_of_unknown_features_is_refused_by_name_and_left_alone() {
         let control = place.open("control", StreamHint::Data).expect("control");
         for at in SLOTS {
             let mut sector = slot(&*place, at);
-            sector[FEATURES_AT] |= 64;
+            sector[FEATURES_AT] |= 128;
             let checksum = checksum(&sector);
             sector[CHECKSUM_AT..][..4].copy_from_slice(&checksum.to_le_bytes());
             control.write_at(at, &sector).expect("write");
         }
         let ops = place.ops();
         match Store::open(place.clone(), options()) {
-            Err(Error::BadStore { reason, .. }) => assert!(reason.contains("features 0x40"), "{reason}"),
+            Err(Error::BadStore { reason, .. }) => assert!(reason.contains("features 0x80"), "{reason}"),
             other => panic!("{}: {:?}", image.name, other.err()),
         }
         assert_eq!(place.ops(), ops, "nothing was written");

@@ -13,9 +13,9 @@
 //!    failed, between write and sync, and what reads well in place is in a cache only. It is written again, and synced.
 //!
 //! Images stay in a region until it is used anew, so some are older than what their places held. One
-//! with an LSN before the checkpoint was synced in place long ago and is left alone: damage in its
-//! place is no torn write, and putting it back would lose changes silently. Of all others the log
-//! still holds every later change.
+//! with an LSN before the checkpoint, or before that of an image of its page that has landed, was synced in place long
+//! ago and is left alone: damage in its place is no torn write, and putting it back would lose changes silently. Of all
+//! others the log still holds every later change, and replay applies it.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -30,7 +30,8 @@ use zerocopy::{
 use super::{JOB_PAGES, write::Image};
 use crate::{
     error::Result,
-    ids::{Lsn, PageNo, TableId},
+    ids::{Lsn, PageId, PageNo, TableId},
+    landed::Landed,
     node,
     poison::Poison,
     space::Spaces,
@@ -153,8 +154,8 @@ impl DoublewriteFile {
 }
 
 /// Puts back the pages that a crash tore. Returns how many. To be called before the log is replayed
-/// from `checkpoint`.
-pub(crate) fn restore(place: &dyn Place, spaces: &Spaces, checkpoint: Lsn) -> Result<u64> {
+/// from `checkpoint`, but for what has `landed`.
+pub(crate) fn restore(place: &dyn Place, spaces: &Spaces, checkpoint: Lsn, landed: &Landed) -> Result<u64> {
     let file = match place.open(NAME, StreamHint::Log) {
         Err(lacuna_device::Error::NotFound { .. }) => return Ok(0),
         other => other?,
@@ -166,9 +167,11 @@ pub(crate) fn restore(place: &dyn Place, spaces: &Spaces, checkpoint: Lsn) -> Re
         let mut header = AlignedBuf::zeroed(HEADER_BYTES);
         file.read_at(at, &mut header)?;
         for entry in parse(&mut header) {
-            let outcome = restore_page(spaces, &*file, at, entry, checkpoint)?;
+            let (table, page) = (TableId(entry.table.get()), PageNo(entry.page.get()));
+            let oldest = landed.lsn(PageId { table, page }).map_or(checkpoint, |lsn| lsn.max(checkpoint));
+            let outcome = restore_page(spaces, &*file, at, entry, oldest)?;
             if outcome != Outcome::Left {
-                written.insert(TableId(entry.table.get()));
+                written.insert(table);
             }
             restored += u64::from(outcome == Outcome::Restored);
         }
@@ -204,13 +207,7 @@ enum Outcome {
     Restored,
 }
 
-fn restore_page(
-    spaces: &Spaces,
-    file: &dyn File,
-    region: u64,
-    entry: Entry,
-    checkpoint: Lsn,
-) -> Result<Outcome> {
+fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, oldest: Lsn) -> Result<Outcome> {
     let (table, page) = (TableId(entry.table.get()), PageNo(entry.page.get()));
     let bytes = entry.bytes.get() as usize;
     let Some(space) = spaces.get(table) else { return Ok(Outcome::Left) };
@@ -230,7 +227,7 @@ fn restore_page(
     let mut image = AlignedBuf::zeroed(space.slot_bytes());
     space.file.read_at(space.offset(page), &mut image)?;
     if let Ok(meta) = open(&mut image) {
-        if Lsn(meta.lsn) < checkpoint {
+        if Lsn(meta.lsn) < oldest {
             return Ok(Outcome::Left); // or the checkpoint would not have passed it
         }
         let bytes = match &space.row {
@@ -243,7 +240,7 @@ fn restore_page(
     let mut image = AlignedBuf::zeroed(bytes);
     file.read_at(region + u64::from(entry.start.get()), &mut image)?;
     match open(&mut image) {
-        Ok(meta) if Lsn(meta.lsn) >= checkpoint => {}
+        Ok(meta) if Lsn(meta.lsn) >= oldest => {}
         // Old, or torn itself: then its pages were not touched yet.
         _ => return Ok(Outcome::Left),
     }
@@ -292,8 +289,11 @@ mod tests {
 
     use lacuna_device::{BatchOp, FileProps, PlaceStats, SimPlace, sim::for_each_seed};
 
-    use super::*;
-    use crate::{Durability, Store, StoreOptions, Table, TableOptions};
+    use super::{super::into_work, *};
+    use crate::{
+        Durability, Error, Store, StoreOptions, Table, TableOptions, core::Core, flush::stats::Cause,
+        wal::Until,
+    };
 
     /// A directory in which a batch waits when it is told to, and fails then.
     struct Failing {
@@ -385,5 +385,67 @@ mod tests {
             assert_eq!(store.begin().get(&table, &[3]).expect("get").as_deref(), Some(&[2; 1000][..]));
             store.check().expect("check");
         });
+    }
+
+    /// Writes what is dirty, in the region of the two that was not used last, and no checkpoint.
+    fn land(core: &Core) {
+        core.flush.doublewrite.as_ref().expect("a directory tears pages").free.lock().reverse();
+        let until = core.log.next();
+        core.carry_out(into_work(core.pool.dirty.oldest_pages(until, 512), until, Cause::Asked))
+            .expect("flush");
+        core.log.reach(core.log.next(), Until::Flushed).expect("log");
+    }
+
+    fn put(store: &Store, table: &Table, value: u8) {
+        let mut txn = store.begin();
+        txn.put(table, b"k", &[value; 1000]).expect("put");
+        txn.commit().expect("commit");
+    }
+
+    /// A store whose table has its page in both regions, with 1 and with 2, and the image with 1.
+    fn written_twice(options: &StoreOptions) -> (Arc<SimPlace>, Store, Table, AlignedBuf) {
+        let place = SimPlace::new(1);
+        let store = Store::open(place.clone(), options.clone()).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("table");
+        store.checkpoint().expect("checkpoint");
+        table.core().flush.doublewrite.as_ref().expect("a directory tears pages").free.lock().truncate(2);
+        put(&store, &table, 1);
+        land(table.core());
+        let mut older = AlignedBuf::zeroed(16 << 10);
+        table.space().file.read_at(16 << 10, &mut older).expect("read");
+        put(&store, &table, 2);
+        land(table.core());
+        (place, store, table, older)
+    }
+
+    fn options() -> StoreOptions {
+        StoreOptions { background: false, ..StoreOptions::default() }
+    }
+
+    /// Or replay would pass over what it lacks.
+    #[test]
+    fn an_image_older_than_one_that_landed_is_not_put_back() {
+        let (place, store, table, _) = written_twice(&options());
+        let name = table.space().name();
+        drop((table, store));
+        place.power_cycle();
+        place.flip_bit(&name, (16 << 10) + 9000, 1);
+        let store = Store::open(place, options()).expect("the newer one is there");
+        let recovery = store.stats().expect("stats").recovery;
+        assert!(recovery.restored_pages == 1 && recovery.applied == 0, "{recovery:?}");
+        let table = store.table("t").expect("catalog").expect("there");
+        assert_eq!(store.begin().get(&table, b"k").expect("get").as_deref(), Some(&[2; 1000][..]));
+    }
+
+    #[test]
+    fn a_page_older_than_its_image_that_landed_is_damaged() {
+        let (place, store, table, older) = written_twice(&options());
+        put(&store, &table, 3);
+        let name = table.space().name();
+        drop((table, store));
+        let file = place.open(&name, StreamHint::Data).expect("open");
+        file.write_at(16 << 10, &older).expect("write");
+        let outcome = Store::open(place, options());
+        assert!(matches!(outcome, Err(Error::Corrupt { .. })), "{:?}", outcome.err());
     }
 }

@@ -64,6 +64,7 @@ use crate::{
     mutant::{Rule, is_broken},
     options::{Doublewrite, StoreOptions},
     pool::Frame,
+    replay::ReplayEstimate,
     wal::Until,
 };
 use doublewrite::DoublewriteFile;
@@ -282,10 +283,11 @@ impl Core {
             let before = Lsn(next.0.saturating_sub(log_kept));
             all.extend(into_work(self.pool.dirty.oldest_pages(before, ROUND_PAGES), before, Cause::Log));
         }
-        let dirty = self.pool.dirty.dirty_bytes();
-        let dirty_max = self.flush.room.dirty_bytes_max as usize;
-        if dirty > dirty_max {
-            let pages = ((dirty - dirty_max) / (16 << 10) + 1).min(ROUND_PAGES);
+        let (bytes, reads) = self.pool.dirty.dirty_bytes_and_reads();
+        let too_many_bytes = bytes.saturating_sub(self.flush.room.dirty_bytes_max as usize);
+        let too_many_reads = reads.saturating_sub(self.flush.room.dirty_reads_max() as usize);
+        if too_many_bytes > 0 || too_many_reads > 0 {
+            let pages = (too_many_bytes / (16 << 10) + 1).max(too_many_reads).min(ROUND_PAGES);
             all.extend(into_work(self.pool.dirty.oldest_pages(next, pages), next, Cause::Dirty));
         }
         all
@@ -378,8 +380,9 @@ impl Core {
     }
 
     fn checkpoint_is_due(&self) -> bool {
-        let behind = self.log.start_needed(&self.pool.dirty).0 - self.control.root().checkpoint.0;
-        behind > self.options.log_bytes / 16
+        // Another thread may be ahead.
+        let start = self.log.start_needed(&self.pool.dirty).0;
+        start.saturating_sub(self.control.root().checkpoint.0) > self.options.log_bytes / 16
     }
 
     /// Moves the checkpoint as far as the pages on the device allow (invariant 4).
@@ -398,14 +401,10 @@ impl Core {
         Ok(())
     }
 
-    /// Slows a writer down while the log or the pool is nearly used up, or too much of the pool is dirty.
+    /// Slows a writer down while log or memory are nearly used up.
     /// The caller holds no latch.
     pub(crate) fn throttle(&self) -> Result<()> {
-        let is_tight = || {
-            self.log.used_bytes() > self.options.log_bytes / 8 * 7
-                || self.pool.dirty.unsettled_bytes() as u64 > self.flush.room.unsettled_bytes_max()
-                || self.pool.bytes() > self.pool.budget_bytes() / 8 * 9
-        };
+        let is_tight = || self.log.used_bytes() > self.options.log_bytes / 8 * 7 || self.is_memory_tight();
         if !is_tight() {
             return Ok(());
         }
@@ -428,6 +427,28 @@ impl Core {
             self.pool.shrink();
         }
         Ok(())
+    }
+
+    /// Whether the pool is nearly used up, or too much of it is dirty: for the pool, the place, or a recovery.
+    fn is_memory_tight(&self) -> bool {
+        self.pool.dirty.unsettled_bytes() as u64 > self.flush.room.unsettled_bytes_max()
+            || self.pool.dirty.unsettled_reads() as u64 > self.flush.room.reads_max
+            || self.pool.bytes() > self.pool.budget_bytes() / 8 * 9
+    }
+
+    /// Flushes in this thread while memory is nearly used up: recovery does, before there are others. The caller
+    /// holds no latch.
+    pub(crate) fn relieve_memory(&self) -> Result<()> {
+        while self.is_memory_tight() && self.flush_step()? {
+            self.pool.shrink();
+        }
+        Ok(())
+    }
+
+    /// What a recovery would have to do if the store ended now.
+    pub(crate) fn replay_estimate(&self) -> ReplayEstimate {
+        let reads = self.pool.dirty.unsettled_reads() as u64;
+        ReplayEstimate::new(self.log.used_bytes(), reads, self.flush.room.reads_max)
     }
 
     /// Slows a reader down while far more than the pool's budget is in memory, which only happens
@@ -494,5 +515,27 @@ mod tests {
             })
             .collect();
         assert_eq!(order, "ffffffffRffffffffRffffff");
+    }
+
+    /// Or the recovery after the next would read it again (replay invariant 4).
+    #[test]
+    fn what_landed_is_noted_again_when_the_log_lost_the_note() {
+        let place = MemPlace::new();
+        let open = || {
+            let options = StoreOptions { background: false, ..StoreOptions::default() };
+            crate::Store::open(place.clone(), options).expect("open")
+        };
+        let store = open();
+        let table = store.create_table("t", crate::TableOptions::default()).expect("table");
+        let core = table.core().clone();
+        let until = core.log.next();
+        let due = into_work(core.pool.dirty.oldest_pages(until, ROUND_PAGES), until, Cause::Asked);
+        core.carry_out(due).expect("flush");
+        // The notes are still in memory, and end there.
+        core.poison.close();
+        drop((table, store, core));
+        let recovered = [0; 3].map(|_| open().stats().expect("stats").recovery);
+        assert!(recovered[0].pages > 3 && recovered[0].applied == 0, "{recovered:?}");
+        assert!(recovered[1..].iter().all(|did| did.pages == 0 && did.landed > 3), "{recovered:?}");
     }
 }

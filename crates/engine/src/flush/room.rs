@@ -6,6 +6,8 @@
 //! which need log before they give room back, are refused only when what is dirty now, and a little
 //! log, would no longer fit even after everything was flushed and the log given back. In a small place log and
 //! dirty pages are limited to a share of it.
+//!
+//! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -13,6 +15,7 @@ use crate::{
     core::Core,
     error::{Error, Result},
     options::StoreOptions,
+    replay,
 };
 
 /// The log may take one in this many bytes of a place, and dirty pages as many.
@@ -41,6 +44,8 @@ pub(crate) struct Room {
     looked_at: AtomicU64,
     /// Bytes of dirty pages beyond which the oldest are flushed.
     pub(super) dirty_bytes_max: u64,
+    /// Reads in a replay of pages dirty and on their way, beyond which writers wait.
+    pub(super) reads_max: u64,
 }
 
 impl Room {
@@ -48,7 +53,17 @@ impl Room {
     pub(super) fn new(options: &StoreOptions, place_bytes: u64) -> Room {
         let dirty_bytes_max =
             (options.pool_bytes as u64 / DIRTY_SHARE.1 * DIRTY_SHARE.0).min(place_bytes / SHARE);
-        Room { level: AtomicU8::new(Level::Plenty as u8), looked_at: AtomicU64::new(0), dirty_bytes_max }
+        Room {
+            level: AtomicU8::new(Level::Plenty as u8),
+            looked_at: AtomicU64::new(0),
+            dirty_bytes_max,
+            reads_max: replay::reads_max(options.replay_time, options.log_bytes),
+        }
+    }
+
+    /// Reads in a replay of dirty pages beyond which the oldest are flushed.
+    pub(super) fn dirty_reads_max(&self) -> u64 {
+        self.reads_max / 16 * 15
     }
 
     /// Bytes of pages dirty and on their way beyond which writers wait.

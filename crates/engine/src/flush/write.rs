@@ -10,10 +10,12 @@ use crate::{
     core::Core,
     error::{Error, Result},
     ids::{Lsn, PageNo, TxnId},
+    landed,
     mutant::{Rule, is_broken},
     node,
     ops::{self, PageKind},
     pool::{Frame, ReadGuard},
+    scratch::Scratch,
     space::Space,
     undo,
     uses::Use,
@@ -58,6 +60,7 @@ pub(super) struct Image {
     pub(super) start: usize,
     /// Its length in whole sectors.
     pub(super) bytes: usize,
+    lsn: Lsn,
     is_plain: bool,
 }
 
@@ -94,9 +97,9 @@ impl Writer {
             let Some(space) = core.spaces.get(frame.id.table).and_then(|space| space.flush()) else {
                 continue;
             };
-            let Some((image, lsn)) = self.take(core, due, frame, space, used) else { continue };
+            let Some(image) = self.take(core, due, frame, space, used) else { continue };
             used += image.bytes;
-            newest = newest.max(lsn);
+            newest = newest.max(image.lsn);
             images.push(image);
             if used > BATCH_BYTES {
                 self.write_images(core, &std::mem::take(&mut images), newest, due.cause)?;
@@ -114,7 +117,7 @@ impl Writer {
         frame: &Arc<Frame>,
         space: Use,
         start: usize,
-    ) -> Option<(Image, Lsn)> {
+    ) -> Option<Image> {
         if let Some(row) = &space.row {
             let out = &mut self.images[start..start + row.block_bytes];
             let meta = {
@@ -126,11 +129,8 @@ impl Writer {
                 lacuna_page::read_meta(&page)
             };
             lacuna_page::seal_block(out, &meta, space.page_bytes);
-            let bytes = row.block_bytes;
-            return Some((
-                Image { frame: frame.clone(), space, start, bytes, is_plain: false },
-                Lsn(meta.lsn),
-            ));
+            let (bytes, lsn) = (row.block_bytes, Lsn(meta.lsn));
+            return Some(Image { frame: frame.clone(), space, start, bytes, lsn, is_plain: false });
         }
         let on_disk = frame.disk_bytes.load(Ordering::Relaxed) as usize;
         let codec = match due.cause {
@@ -149,7 +149,7 @@ impl Writer {
         }
         let lsn = ops::lsn(&self.copy[..space.page_bytes]);
         let (bytes, is_plain) = self.encode(&space, codec, start);
-        Some((Image { frame: frame.clone(), space, start, bytes, is_plain }, lsn))
+        Some(Image { frame: frame.clone(), space, start, bytes, lsn, is_plain })
     }
 
     /// Copies a latched page for [`Writer::encode`].
@@ -205,6 +205,7 @@ impl Writer {
         }
         core.pool.note_written(newest);
         self.write_out(core, images)?;
+        note_landed(core, images)?;
         let (mut again, mut bytes) = (0, 0);
         for image in images {
             image.frame.disk_bytes.store(image.bytes as u32, Ordering::Relaxed);
@@ -268,6 +269,15 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// Notes in the log that these images are on the device (`landed`).
+fn note_landed(core: &Core, images: &[Image]) -> Result<()> {
+    let mut notes = Scratch::new();
+    for image in images {
+        landed::note(image.frame.id, image.lsn, &mut notes);
+    }
+    core.log.note(&notes)
 }
 
 /// Whether it is a node of which a compressed image is to be made.

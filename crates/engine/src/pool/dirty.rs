@@ -23,6 +23,7 @@ use super::frame::{Frame, ReadGuard};
 use crate::{
     ids::{Lsn, PageId, TableId},
     mutant::{Rule, is_broken},
+    replay,
 };
 
 /// The list. Its lock is a leaf: nothing is locked under it.
@@ -31,12 +32,15 @@ pub(crate) struct DirtyList {
     inner: Mutex<Inner>,
     /// Bytes of pages dirty and in flight; a page that is both counts twice.
     unsettled_bytes: AtomicUsize,
+    /// Reads that replay has to make for these ([`replay::reads`]).
+    unsettled_reads: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Inner {
     dirty: BTreeMap<(Lsn, PageId), Arc<Frame>>,
     dirty_bytes: usize,
+    dirty_reads: usize,
     in_flight: BTreeMap<(Lsn, PageId), Arc<Frame>>,
     /// End of what recovery has replayed so far; none once all is.
     replayed: Option<Lsn>,
@@ -55,7 +59,9 @@ impl DirtyList {
         frame.dirty_since.store(start.0, Ordering::Release);
         inner.dirty.insert((start, frame.id), frame.clone());
         inner.dirty_bytes += frame.page_bytes;
+        inner.dirty_reads += replay::reads(frame.page_bytes);
         self.unsettled_bytes.fetch_add(frame.page_bytes, Ordering::Relaxed);
+        self.unsettled_reads.fetch_add(replay::reads(frame.page_bytes), Ordering::Relaxed);
     }
 
     /// Moves a page that is dirty since before `before`, and that the caller has latched shared, into flight;
@@ -69,6 +75,7 @@ impl DirtyList {
         }
         let entry = inner.dirty.remove(&(since, frame.id)).expect("invariant 1");
         inner.dirty_bytes -= frame.page_bytes;
+        inner.dirty_reads -= replay::reads(frame.page_bytes);
         inner.in_flight.insert((since, frame.id), entry);
         frame.in_flight_since.store(since.0, Ordering::Release);
         frame.dirty_since.store(0, Ordering::Release);
@@ -81,7 +88,7 @@ impl DirtyList {
         for frame in frames {
             let since = Lsn(frame.in_flight_since.swap(0, Ordering::AcqRel));
             inner.in_flight.remove(&(since, frame.id)).expect("invariant 1");
-            self.unsettled_bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
+            self.settle(frame);
         }
     }
 
@@ -100,14 +107,30 @@ impl DirtyList {
         dirty.into_iter().chain(in_flight).chain(inner.replayed).min()
     }
 
+    fn settle(&self, frame: &Frame) {
+        self.unsettled_bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
+        self.unsettled_reads.fetch_sub(replay::reads(frame.page_bytes), Ordering::Relaxed);
+    }
+
     /// Bytes of pages that have changes no image holds yet.
     pub(crate) fn dirty_bytes(&self) -> usize {
-        self.inner.lock().dirty_bytes
+        self.dirty_bytes_and_reads().0
+    }
+
+    /// The same, and the reads that replay has to make for them.
+    pub(crate) fn dirty_bytes_and_reads(&self) -> (usize, usize) {
+        let inner = self.inner.lock();
+        (inner.dirty_bytes, inner.dirty_reads)
     }
 
     /// Bytes of pages whose newest change is not on the medium, not much older than now.
     pub(crate) fn unsettled_bytes(&self) -> usize {
         self.unsettled_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Reads that replay has to make for pages whose newest change is not on the medium, not much older than now.
+    pub(crate) fn unsettled_reads(&self) -> usize {
+        self.unsettled_reads.load(Ordering::Relaxed)
     }
 
     /// Up to `count` dirty pages whose oldest change starts before `before`, oldest first, that have
@@ -130,7 +153,8 @@ impl DirtyList {
         for key in gone {
             let frame = inner.dirty.remove(&key).expect("just listed");
             inner.dirty_bytes -= frame.page_bytes;
-            self.unsettled_bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
+            inner.dirty_reads -= replay::reads(frame.page_bytes);
+            self.settle(&frame);
             frame.dirty_since.store(0, Ordering::Release);
         }
     }

@@ -110,7 +110,7 @@ impl Frame {
     }
 
     /// Whether its only up-to-date copy is here.
-    pub(super) fn is_dirty(&self) -> bool {
+    pub(crate) fn is_dirty(&self) -> bool {
         self.has_changes() || self.is_in_flight()
     }
 

@@ -23,6 +23,7 @@ use crate::{
     options::{StoreOptions, TransactionOptions},
     pool::PoolStats,
     recovery::{self, RecoveryStats},
+    replay::ReplayEstimate,
     row::RowStats,
     space::Space,
     txn::{HistoryStats, Txn},
@@ -87,6 +88,8 @@ pub struct StoreStats {
     pub history: HistoryStats,
     /// What opening the store had to do.
     pub recovery: RecoveryStats,
+    /// What opening it would have to do if it ended now.
+    pub replay: ReplayEstimate,
 }
 
 /// What [`Store::check`] counted in a table.
@@ -158,6 +161,7 @@ impl Store {
             place: core.place.stats()?,
             history: core.history_stats(),
             recovery: self.inner.recovery,
+            replay: core.replay_estimate(),
         })
     }
 

@@ -180,6 +180,17 @@ impl Log {
     /// Appends a mini-transaction. `register` is called with its start and end while the log is
     /// locked (invariant 4). Waits for the device only when far too much is buffered.
     pub(crate) fn append(&self, ops: &[u8], register: impl FnOnce(Lsn, Lsn)) -> Result<Lsn> {
+        let mut state = self.push(ops, register)?;
+        state.stats.records += 1;
+        Ok(state.open.end())
+    }
+
+    /// Appends notes (`landed`), which are no mini-transaction.
+    pub(crate) fn note(&self, notes: &[u8]) -> Result<()> {
+        self.push(notes, |_, _| {}).map(drop)
+    }
+
+    fn push(&self, ops: &[u8], register: impl FnOnce(Lsn, Lsn)) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         while state.sealed_bytes > BUFFERED_BYTES_MAX {
             drop(state);
@@ -191,10 +202,9 @@ impl Log {
             self.seal(&mut state);
         }
         let (start, end) = state.open.push(ops);
-        state.stats.records += 1;
         self.next_hint.store(end.0, Ordering::Release);
         register(start, end);
-        Ok(end)
+        Ok(state)
     }
 
     fn seal(&self, state: &mut State) {

@@ -1,0 +1,280 @@
+//! Replay: what the log holds and pages lack is applied, page by page in the order of their places.
+//!
+//! The log is read in *stretches* of a share of the pool. From each the operations that have not landed (`landed`) are
+//! kept in memory, sorted by page. Then threads take page after page: a page is read once for all its operations of the
+//! stretch, the device has many reads to answer at a time, and they come in the order of places. Without background
+//! threads the caller's does it alone.
+//!
+//! Invariants:
+//!
+//! 1. An operation is applied if the page is older than its record, operations of a page in the order of the log. No
+//!    other order matters: the log is whole, so in the end no mini-transaction is applied in part.
+//! 2. A page gets the LSN of a record with all the record's operations on it, under one latch.
+//! 3. Stretches follow each other. Until all is replayed the list of dirty pages has the start of the present one for
+//!    its oldest change, so the checkpoint does not pass what was kept and not applied.
+//! 4. Of a page whose changes have landed nothing is read; what is found to have landed although the log lost the note
+//!    is noted again, or else is dirty. So reads are those of pages that were dirty or in flight when the last group
+//!    was sealed (`landed`, invariant 2), also in the next recovery. `flush::room` keeps them to what
+//!    [`ReplayEstimate`] allows; only a store that is opened with a smaller pool than it had reads some again.
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    alloc::corrupt,
+    core::Core,
+    error::Result,
+    ids::{Lsn, PageId},
+    landed::{self, Landed},
+    ops::{self, OpReader},
+    recovery::{RecoveryStats, bad_log},
+    wal::{Reader, Record},
+};
+
+/// Threads, each of which has one page at a time in hand: what devices answer best at a time.
+const THREADS: usize = 32;
+/// Share of the pool's bytes that a stretch may take besides, and bounds of it.
+const STRETCH_SHARE: usize = 4;
+const STRETCH_BYTES: Range<usize> = 256 << 10..64 << 20;
+
+/// Log that is replayed in a second, in bytes, whatever the machine: it is read twice, in large pieces, and the page of
+/// each operation is looked up.
+const LOG_BYTES_PER_SECOND: u64 = 128 << 20;
+/// Reads of 16 KiB that are answered in a second, many at a time and in order of place: by a modest SSD or a small
+/// volume of a cloud. A good drive answers a hundred times as many.
+const READS_PER_SECOND: u64 = 5_000;
+/// Such a read, in bytes.
+const READ_BYTES: usize = 16 << 10;
+/// Reads that are left to replay in any case: less would leave no page in memory to be changed twice.
+const READS_MIN: u64 = 256;
+
+/// What a recovery would have to do if the store ended now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReplayEstimate {
+    /// Log to be read, in bytes.
+    pub log_bytes: u64,
+    /// Pages to be read, at most, in units of 16 KiB; smaller ones count as one.
+    pub reads: u64,
+    /// The most that is allowed. What writes at the same time may go beyond it by a few pages each.
+    pub reads_max: u64,
+    /// How long it would take on a slow device: 128 MiB of log and 5,000 reads a second.
+    pub time: Duration,
+}
+
+impl ReplayEstimate {
+    pub(crate) fn new(log_bytes: u64, reads: u64, reads_max: u64) -> ReplayEstimate {
+        let time = log_time(log_bytes) + Duration::from_secs(reads) / READS_PER_SECOND as u32;
+        ReplayEstimate { log_bytes, reads, reads_max, time }
+    }
+}
+
+/// Reads that a page of this length counts for.
+pub(crate) fn reads(page_bytes: usize) -> usize {
+    page_bytes.div_ceil(READ_BYTES)
+}
+
+/// Reads for which there is time in `time` besides `log_bytes` of log.
+pub(crate) fn reads_max(time: Duration, log_bytes: u64) -> u64 {
+    let left = time.saturating_sub(log_time(log_bytes)).as_millis();
+    let reads = left.saturating_mul(READS_PER_SECOND.into()) / 1000;
+    u64::try_from(reads).unwrap_or(u64::MAX).clamp(READS_MIN, u64::MAX / 32)
+}
+
+fn log_time(log_bytes: u64) -> Duration {
+    Duration::from_millis(log_bytes.saturating_mul(1000) / LOG_BYTES_PER_SECOND)
+}
+
+/// Operations of a record on a page, side by side there.
+struct Step {
+    page: PageId,
+    /// Of the record.
+    start: Lsn,
+    end: Lsn,
+    /// Where in the stretch they are.
+    ops: Range<u32>,
+}
+
+/// What is kept of a part of the log.
+#[derive(Default)]
+struct Stretch {
+    steps: Vec<Step>,
+    ops: Vec<u8>,
+}
+
+impl Stretch {
+    fn bytes(&self) -> usize {
+        self.ops.len() + size_of_val(&self.steps[..])
+    }
+
+    /// Keeps those operations of a record that have not landed; returns how many have.
+    fn keep(&mut self, landed: &Landed, record: &Record<'_>) -> Result<u64> {
+        let mut have_landed = 0;
+        let mut ops = OpReader::new(record.ops);
+        while let Some(item) = ops.next_encoded() {
+            let (page, op) = item.map_err(|e| bad_log(record.start, e.0))?;
+            if landed.lsn(page) >= Some(record.end) {
+                have_landed += 1;
+                continue;
+            }
+            let start = self.ops.len() as u32;
+            self.ops.extend_from_slice(op);
+            let ops = start..self.ops.len() as u32;
+            match self.steps.last_mut() {
+                Some(last) if (last.page, last.start) == (page, record.start) => last.ops.end = ops.end,
+                _ => self.steps.push(Step { page, start: record.start, end: record.end, ops }),
+            }
+        }
+        Ok(have_landed)
+    }
+
+    /// Applies what was kept, and forgets it.
+    fn apply(&mut self, core: &Core, landed: &Landed, stats: &mut RecoveryStats) -> Result<()> {
+        // Stable: a record may come back to a page.
+        self.steps.sort_by_key(|step| (step.page, step.start));
+        let pages: Vec<&[Step]> = self.steps.chunk_by(|a, b| a.page == b.page).collect();
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<Applied> {
+            let mut applied = Applied::default();
+            while let Some(steps) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.apply_to_page(core, landed, steps, &mut applied)
+                    .and_then(|()| core.relieve_memory())
+                    .inspect_err(|_| next.store(pages.len(), Ordering::Relaxed))?;
+            }
+            if !applied.notes.is_empty() {
+                core.log.note(&applied.notes)?;
+            }
+            Ok(applied)
+        };
+        let helpers = if core.options.background { THREADS.min(pages.len()).saturating_sub(1) } else { 0 };
+        let outcomes = thread::scope(|scope| {
+            // One that cannot be had is done without.
+            let spawn =
+                |_| thread::Builder::new().name("lacuna-replay".into()).spawn_scoped(scope, work).ok();
+            let helpers: Vec<_> = (0..helpers).filter_map(spawn).collect();
+            let mut outcomes = vec![work()];
+            outcomes.extend(helpers.into_iter().map(|thread| thread.join().expect("replay does not panic")));
+            outcomes
+        });
+        for outcome in outcomes {
+            let applied = outcome?;
+            stats.pages += applied.pages;
+            stats.applied += applied.ops;
+        }
+        self.steps.clear();
+        self.ops.clear();
+        Ok(())
+    }
+
+    /// Applies the steps of one page (invariants 1 and 2).
+    fn apply_to_page(
+        &self,
+        core: &Core,
+        landed: &Landed,
+        steps: &[Step],
+        applied: &mut Applied,
+    ) -> Result<()> {
+        let id = steps[0].page;
+        // A table that is not there never became whole, or was dropped.
+        let Some(space) = core.spaces.get(id.table) else { return Ok(()) };
+        let is_ordered = core.place.props().ordered;
+        let mut page = core.pool.write_or_create(&space, id.page)?;
+        applied.pages += 1;
+        if landed.lsn(id) > Some(ops::lsn(&page)) {
+            return Err(corrupt(&space, id.page, "older than the image that the log says is here"));
+        }
+        for steps in steps.chunk_by(|a, b| a.start == b.start) {
+            let (start, end) = (steps[0].start, steps[0].end);
+            let is_older = ops::lsn(&page) < end;
+            // After a failed sync a page that reads as current may be in a cache only: it is written again before
+            // the checkpoint passes.
+            if is_older || !is_ordered {
+                core.pool.dirty.enter(&page.frame, start);
+            }
+            if !is_older {
+                continue;
+            }
+            for step in steps {
+                for op in OpReader::new(&self.ops[step.ops.start as usize..step.ops.end as usize]) {
+                    let (_, op) = op.expect("it was read before");
+                    page.apply(&op).map_err(|e| corrupt(&space, id.page, format!("log: {}", e.0)))?;
+                    applied.ops += 1;
+                }
+            }
+            if page.is_stale() {
+                return Err(corrupt(&space, id.page, "log: a page without a block that holds it"));
+            }
+            page.set_lsn(end);
+        }
+        if !page.frame.is_dirty() {
+            landed::note(id, ops::lsn(&page), &mut applied.notes);
+        }
+        Ok(())
+    }
+}
+
+/// What a thread has done.
+#[derive(Default)]
+struct Applied {
+    pages: u64,
+    ops: u64,
+    /// Of pages that were found to have landed (invariant 4).
+    notes: Vec<u8>,
+}
+
+/// Replays the log from where `reader` is to `end`, but for what has landed.
+pub(crate) fn replay(
+    core: &Core,
+    mut reader: Reader,
+    end: Lsn,
+    landed: &Landed,
+    stats: &mut RecoveryStats,
+) -> Result<()> {
+    let from = reader.position();
+    let bytes_max = (core.options.pool_bytes / STRETCH_SHARE).clamp(STRETCH_BYTES.start, STRETCH_BYTES.end);
+    let mut stretch = Stretch::default();
+    core.pool.dirty.set_replayed(Some(from));
+    while reader.position() < end {
+        let Some(group) = reader.next_group()? else {
+            return Err(bad_log(reader.position(), "a group that was whole a moment ago is not any more"));
+        };
+        for record in group.records().filter(|record| !landed::is_notes(record.ops)) {
+            stats.records += 1;
+            stats.landed += stretch.keep(landed, &record)?;
+            if stretch.bytes() > bytes_max {
+                stretch.apply(core, landed, stats)?;
+                core.pool.dirty.set_replayed(Some(record.end));
+            }
+        }
+    }
+    stretch.apply(core, landed, stats)?;
+    core.pool.dirty.set_replayed(None);
+    stats.log_bytes = end.0 - from.0;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_fill_the_time_that_the_log_leaves() {
+        let (second, gib) = (Duration::from_secs(1), 1 << 30);
+        for (time, log_bytes, want) in [
+            (10 * second, 256 << 20, 40_000),
+            (10 * second, 0, 50_000),
+            (10 * second, gib, 10_000),
+            (10 * second, 4 * gib, READS_MIN),
+            (Duration::MAX, gib, u64::MAX / 32),
+        ] {
+            assert_eq!(reads_max(time, log_bytes), want, "{time:?}, {log_bytes}");
+        }
+        let estimate = ReplayEstimate::new(256 << 20, 40_000, 40_000);
+        assert_eq!(estimate.time, 10 * second);
+        assert_eq!([4, 16, 32, 64].map(|kib| reads(kib << 10)), [1, 1, 2, 4]);
+    }
+}
