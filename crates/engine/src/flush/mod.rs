@@ -536,6 +536,7 @@ mod tests {
         drop((table, store, core));
         let recovered = [0; 3].map(|_| open().stats().expect("stats").recovery);
         assert!(recovered[0].pages > 3 && recovered[0].applied == 0, "{recovered:?}");
-        assert!(recovered[1..].iter().all(|did| did.pages == 0 && did.landed > 3), "{recovered:?}");
+        // Opening changes a page of its own.
+        assert!(recovered[1..].iter().all(|did| did.pages <= 1 && did.landed > 3), "{recovered:?}");
     }
 }
