@@ -46,7 +46,7 @@ use crate::{
     log::{AppendPoint, Log, State},
     map::Map,
     read::runs,
-    scan::{Record, Scan, SegmentReader, read_footer},
+    scan::{Record, Scan, SegmentReader},
     space::Space,
     store::Store,
 };
@@ -256,7 +256,7 @@ enum Source {
 impl Source {
     /// The records of `victim`, from its footer if there is one.
     fn read(store: &Store, salt: Salt, victim: Life) -> Source {
-        let records = match read_footer(&*store.device, store.space, salt, victim) {
+        let records = match store.footers(&[victim]).map(|mut footers| footers.remove(0)) {
             Ok(Ok(records)) => Ok(records),
             // It was open when a process or the power ended, so there are few of them; or it is damaged.
             Ok(Err(_)) | Err(_) => scan(store, salt, victim),

@@ -161,6 +161,7 @@ mod epitaph;
 mod error;
 mod fault;
 mod flush;
+mod footers;
 mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -25,6 +25,7 @@ use crate::{
     batch::{Item, Room, payload_order, place, segments_needed},
     copies::{Appended, RecordRoom},
     flush::{Buffers, Flushes},
+    footers::Footers,
     format::{
         EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader, RecordKind,
         Salt, SegmentHeader, SegmentKind, pack,
@@ -258,6 +259,8 @@ pub(crate) struct Log {
     open: [Option<SegNo>; APPEND_POINTS],
     /// Of the open segments.
     footers: [Footer; APPEND_POINTS],
+    /// Of sealed ones.
+    pub(crate) kept_footers: Footers,
     /// Of segments whose bytes are not all on the device.
     tails: Tails,
     /// Frozen pieces that nobody has begun to write; some of them may not be filled yet.
@@ -319,6 +322,7 @@ impl Log {
             damaged,
             open: [None; APPEND_POINTS],
             footers: Default::default(),
+            kept_footers: Footers::default(),
             tails: Tails::new(space.segments),
             pending: VecDeque::new(),
             buffers: Arc::new(Buffers::new(space)),
@@ -389,6 +393,7 @@ impl Log {
         self.map_segments -= usize::from(self.segment(segment).state == State::Checkpoint);
         self.victim = self.victim.filter(|victim| *victim != segment);
         self.coming = self.coming.saturating_sub(1);
+        self.kept_footers.forget(segment);
         self.set_state(segment, State::Free);
         self.free.push_back(segment);
     }
@@ -563,6 +568,7 @@ impl Log {
             tail.pad_and_freeze(&mut pieces);
             let frozen = pieces.frozen;
             self.queue(segment, point, frozen);
+            self.kept_footers.keep(self.life(segment), &footer);
             self.set_state(segment, State::Sealed);
         }
         let life = self.take_free(State::Open).expect("admission left too few free segments");

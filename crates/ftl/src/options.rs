@@ -65,6 +65,9 @@ pub struct Options {
     /// batch that changes more than fits, such as a trim of very many extents, and the replay of a log
     /// take more while they run.
     pub map_memory: Option<u64>,
+    /// Bytes of memory for footers of sealed segments, so that collection need not read them: about 20 for each write
+    /// of up to 16 KiB.
+    pub footer_memory: u64,
 }
 
 impl Default for Options {
@@ -76,6 +79,7 @@ impl Default for Options {
             elide_zero_tails: true,
             discard: true,
             map_memory: None,
+            footer_memory: 8 << 20,
         }
     }
 }
@@ -186,6 +190,8 @@ pub struct Stats {
     pub map_leaves_resident: u64,
     /// Leaves read because they were needed.
     pub map_faults: u64,
+    /// Memory of the footers that are kept, in bytes; see [`Options::footer_memory`].
+    pub footer_memory_bytes: u64,
     /// Leaves dropped from memory, see [`Options::map_memory`].
     pub map_evictions: u64,
     /// Segments that hold leaves of the map and checkpoints.

@@ -29,6 +29,7 @@ use crate::{
     copies::Awaited,
     epitaph::Epitaphs,
     fault::LeafReader,
+    footers::Footers,
     format::{Marks, Salt, SegmentHeader, Superblock},
     lifetime::{COLDEST, MeanExpected},
     log::{Log, Segment, State},
@@ -98,6 +99,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
         seen.map(|header| header.generation).chain(sources.iter().map(|source| source.life.generation));
     log.generation_next = (generations.max().unwrap_or(0) + 1).max(root.generation_next);
     log.root_segments = root_segments;
+    log.kept_footers = Footers::new(options.footer_memory);
     log.peak.note(weight_loaded.max(map.weight(0)));
     log.live_cost = Space::cost(map.total());
     log.counters.replayed_batches = outcome.last_seq.0 - root.start_seq.0;

@@ -129,6 +129,7 @@ impl Store {
             live_limit_bytes: self.limits(&log).grow,
             extents: total.extents,
             map_memory_bytes: map.memory_bytes(),
+            footer_memory_bytes: log.kept_footers.bytes(),
             map_leaves: residence.leaves,
             map_leaves_resident: residence.resident,
             map_faults: self.map_faults.load(Ordering::Relaxed),

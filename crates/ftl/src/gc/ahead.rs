@@ -24,7 +24,7 @@ use crate::{
     log::{Log, State},
     map::Map,
     read::runs,
-    scan::{Record, read_footers},
+    scan::Record,
     space::Space,
     store::Store,
 };
@@ -102,8 +102,7 @@ impl Ahead {
 
 /// Footers of `lives`, then what is live in them.
 fn read(store: &Store, lives: &[Life]) -> Result<Vec<Near>> {
-    let salt = store.log.lock().salt;
-    let footers = read_footers(&*store.device, store.space, salt, lives)?;
+    let footers = store.footers(lives)?;
     let (mut near, mut all) = (Vec::with_capacity(lives.len()), Vec::new());
     for (life, records) in lives.iter().zip(footers) {
         let Ok(records) = records else { continue };

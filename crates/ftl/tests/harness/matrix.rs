@@ -45,6 +45,8 @@ pub(crate) struct Run {
     load: Load,
     /// Memory for the map: all, half of it or nothing.
     map_memory: Option<u64>,
+    /// Memory for footers of sealed segments: for none, some or all.
+    footer_memory: u64,
 }
 
 impl Run {
@@ -60,6 +62,7 @@ impl Run {
             since: Vec::new(),
             load,
             map_memory: [None, Some(0), Some(6 << 10)][(seed / 3 % 3) as usize],
+            footer_memory: [0, 1 << 10, 8 << 20][(seed / 9 % 3) as usize],
         };
         let limit = run.open().expect("a new store").stats().live_limit_bytes;
         // From loosely to well filled.
@@ -78,12 +81,14 @@ impl Run {
             since: self.since.clone(),
             load: self.load,
             map_memory: self.map_memory,
+            footer_memory: self.footer_memory,
         }
     }
 
     pub(crate) fn open(&self) -> Result<Ftl, Error> {
         let discard = self.load != Load::Uniform;
-        let options = Options { discard, map_memory: self.map_memory, ..Options::default() };
+        let Run { map_memory, footer_memory, .. } = *self;
+        let options = Options { discard, map_memory, footer_memory, ..Options::default() };
         let ftl = Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options);
         self.device.enter(Phase::Work);
         ftl
