@@ -32,14 +32,14 @@ fn read_bytes(device: &Arc<dyn BlockDevice>) -> u64 {
 /// A store with segments of 1 MiB.
 fn large() -> (Arc<dyn BlockDevice>, Ftl) {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
-    let ftl = large_on(&device);
+    let ftl = large_on(&device, 0);
     (device, ftl)
 }
 
-fn large_on(device: &Arc<dyn BlockDevice>) -> Ftl {
+fn large_on(device: &Arc<dyn BlockDevice>, footer_memory: u64) -> Ftl {
     let options = FormatOptions { segment_bytes: Some(1 << 20), force: true, uuid: None };
     Ftl::format(device.clone(), &options).unwrap();
-    Ftl::open(device.clone(), Options { background: false, ..Options::default() }).unwrap()
+    Ftl::open(device.clone(), Options { footer_memory, ..Options::default() }).unwrap()
 }
 
 /// Collection reads what it moves, and little else.
@@ -71,7 +71,17 @@ fn collection_reads_what_is_live() {
 /// What is sparse is read several segments at a time, and once.
 #[test]
 fn collection_reads_sparse_segments_together() {
-    // How often somebody waits for reads.
+    assert_eq!(rounds_of_reads(0), 2, "footers, then what is live");
+}
+
+/// Nothing is read to know what is live where the footers are in memory.
+#[test]
+fn collection_reads_no_footers_that_are_kept() {
+    assert_eq!(rounds_of_reads(1 << 20), 1, "what is live");
+}
+
+/// How often collection of sparse segments waits for reads.
+fn rounds_of_reads(footer_memory: u64) -> u64 {
     let rounds = Arc::new(AtomicU64::new(0));
     let count = {
         let rounds = rounds.clone();
@@ -81,7 +91,7 @@ fn collection_reads_sparse_segments_together() {
         }
     };
     let device: Arc<dyn BlockDevice> = BeforeReads::new(Arc::new(MemDevice::new(64 << 20)), count);
-    let ftl = large_on(&device);
+    let ftl = large_on(&device, footer_memory);
     (0..1000).for_each(|page| write_page(&ftl, page, 1));
     for page in (0..1000).filter(|page| page % 16 != 0) {
         ftl.write_batch(&[Op::Trim { lba: Lba(page * PAGE), sectors: PAGE }], Stream::Data).unwrap();
@@ -94,7 +104,7 @@ fn collection_reads_sparse_segments_together() {
     }
     let moved = ftl.stats().gc_bytes - before.gc_bytes;
     let read = read_bytes(&device) - read_before;
-    assert_eq!(rounds.load(Relaxed), 2, "footers, then what is live");
+    let rounds = rounds.load(Relaxed);
     assert!(read < 8 * (16384 + 5 * 20_480), "{read} bytes read to move {moved}");
     for page in (0..1000).step_by(16) {
         let mut buf = [9; 16384];
@@ -102,6 +112,7 @@ fn collection_reads_sparse_segments_together() {
         assert_eq!(buf, [1; 16384]);
     }
     assert_sound(&ftl);
+    rounds
 }
 
 /// Recovery reads footers of what was flushed, not the log.
@@ -273,7 +284,8 @@ fn small(seed: u64) -> (Arc<SimDevice>, Arc<dyn BlockDevice>, Ftl, Model, Seeded
     let device = SimDevice::new(4 << 20, seed);
     let shared: Arc<dyn BlockDevice> = device.clone();
     format(&shared);
-    let ftl = harness::open(&shared);
+    // Collection reads footers, as of segments that were sealed before the store was opened.
+    let ftl = Ftl::open(shared.clone(), Options { footer_memory: 0, ..Options::default() }).unwrap();
     (device, shared, ftl, Model::new(1600), SeededRng::new(seed))
 }
 

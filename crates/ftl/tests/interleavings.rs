@@ -46,7 +46,9 @@ impl GatedDevice {
         let shared: Arc<dyn BlockDevice> = device.clone();
         let options = FormatOptions { segment_bytes: Some(segment_bytes), ..FormatOptions::default() };
         Ftl::format(shared.clone(), &options).unwrap();
-        (device, Ftl::open(shared, Options::default()).unwrap())
+        // What collection reads can be counted: footers too.
+        let options = Options { footer_memory: 0, ..Options::default() };
+        (device, Ftl::open(shared, options).unwrap())
     }
 
     fn set(&self, gate: Gate) {
