@@ -13,6 +13,7 @@ mod rigs;
 
 use std::{
     collections::BTreeMap,
+    num::NonZeroU64,
     ops::{Bound, ControlFlow},
     thread,
 };
@@ -41,6 +42,7 @@ fn options(rng: &mut SeededRng) -> StoreOptions {
         history_bytes: [20 << 10, 1 << 30][rng.below(2) as usize],
         background: false,
         durability: if rng.chance(70) { Durability::Sync } else { Durability::Relaxed },
+        log_salt: NonZeroU64::new(7),
         ..StoreOptions::default()
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use lacuna_device::{
-    BatchOp, File, FileId, FileProps, MemPlace, Place, PlaceStats, SimPlace, StreamHint,
+    AlignedBuf, BatchOp, File, FileId, FileProps, MemPlace, Place, PlaceStats, SimPlace, StreamHint,
     sim::{SeededRng, for_each_seed},
 };
 use lacuna_engine::{
@@ -236,6 +236,68 @@ fn damage_inside_the_log_is_not_taken_for_its_end() {
     place.flip_bit("wal.000000", 20 * 512 + 100, 3);
     let opened = Store::open(place, sync);
     assert!(matches!(opened, Err(Error::Corrupt { .. })), "commits were lost in silence");
+}
+
+/// The bytes of the log up to there.
+fn log_of(place: &SimPlace, bytes: usize) -> AlignedBuf {
+    let mut log = AlignedBuf::zeroed(bytes);
+    place.open("wal.000000", StreamHint::Log).expect("log").read_at(0, &mut log).expect("read");
+    log
+}
+
+/// A group of the log as one would make it who knows all but the store's salt.
+fn forged_group(at: u64) -> Vec<u8> {
+    let records = [1, 0, 0, 0, 9];
+    let mut group = b"LcWG\x01\0\0\0\0\0\0\0".to_vec();
+    group.extend_from_slice(&(32 + records.len() as u32).to_le_bytes());
+    group.extend_from_slice(&at.to_le_bytes());
+    group.extend_from_slice(&u64::MAX.to_le_bytes());
+    group.extend_from_slice(&records);
+    let checksum = lacuna_crc::crc32c(&group);
+    group[8..12].copy_from_slice(&checksum.to_le_bytes());
+    group
+}
+
+/// The last group is torn: behind where the log ends now lies whatever was put into a value.
+#[test]
+fn a_value_does_not_pass_for_a_group_of_the_log() {
+    let sync = StoreOptions { durability: Durability::Sync, ..options() };
+    let before = SimPlace::new(1);
+    let store = Store::open(before.clone(), sync.clone()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut txn = store.begin();
+    txn.put(&table, b"before", b"v").expect("put");
+    txn.commit().expect("commit");
+    drop(table);
+    store.close().expect("close");
+    let logged = |value: &[u8]| {
+        let place = before.fork(1);
+        let store = Store::open(place.clone(), sync.clone()).expect("open");
+        let table = store.table("t").expect("catalog").expect("there");
+        let mut txn = store.begin();
+        txn.put(&table, b"torn", value).expect("put");
+        txn.commit().expect("commit");
+        drop((table, store));
+        place
+    };
+    let mut value = [0xa5; 2000];
+    let log = log_of(&logged(&value), 64 << 10);
+    let start = log.windows(value.len()).position(|bytes| *bytes == value).expect("the value is logged");
+    let sector = start.next_multiple_of(512);
+    let forged = forged_group(sector as u64);
+    value[sector - start..][..forged.len()].copy_from_slice(&forged);
+
+    let place = logged(&value);
+    let log = log_of(&place, 64 << 10);
+    assert!(log[sector..].starts_with(&forged), "the value lies where it lay before");
+    let is_group = |at: &usize| log[*at..].starts_with(b"LcWG");
+    let group = (0..sector).step_by(512).rfind(is_group).expect("the group that the value is in");
+    let file = place.open("wal.000000", StreamHint::Log).expect("log");
+    file.write_at(group as u64, &AlignedBuf::zeroed(512)).expect("write");
+    let store = Store::open(place, sync.clone()).expect("a commit that was torn was not acknowledged");
+    let table = store.table("t").expect("catalog").expect("there");
+    assert_eq!(count(&store, &table), 1);
+    store.check().expect("check");
 }
 
 /// The control file's newest slot is damaged: the older one names log that was given up.

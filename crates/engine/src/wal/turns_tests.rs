@@ -71,7 +71,7 @@ impl GatedPlace {
     fn log() -> (Arc<Gate>, Log) {
         let gate = Arc::new(Gate::default());
         let place = Arc::new(GatedPlace(MemPlace::new(), Arc::clone(&gate)));
-        let files = Arc::new(LogFiles::open(place, 1 << 20).expect("open"));
+        let files = Arc::new(LogFiles::open(place, 1 << 20, Salt::NONE).expect("open"));
         let empty = (VecDeque::new(), Lsn(0));
         (gate, Log::start(files, Lsn(0), empty, 1, 1 << 20, Arc::default()).expect("start"))
     }
