@@ -1,7 +1,7 @@
 //! The control file: where recovery starts.
 //!
-//! Two slots of 4 KiB, each a sector with a checksum; the valid one with the greater sequence counts.
-//! The other one is overwritten, so a torn write costs nothing. It is written before the log it makes
+//! Two slots of 4 KiB, each a sector with a checksum, and behind it one with the salt; the valid one with the greater
+//! sequence counts. The other one is overwritten, so a torn write costs nothing. It is written before the log it makes
 //! superfluous is given up; on a place that is not `ordered` it is synced in between.
 
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use zerocopy::{
 use crate::{
     error::{Error, Result},
     ids::Lsn,
+    wal::Salt,
 };
 
 /// The file's name.
@@ -29,6 +30,9 @@ const VERSION: u32 = 1;
 /// and tables that follow them. Bit 3: log and undo may hold edits. Bit 4: images of leaves may be packed. Bit 5:
 /// images may be of algorithm 3. Bit 6: the log may hold notes of pages that landed.
 const FEATURES: u64 = 0b111_1111;
+/// Feature of stores that were made with it, and no others: there is a salt behind each slot. A program that does not
+/// know it must find it in a slot that is whole to it, to refuse the store by name; so the slot itself has no room.
+const SALTED: u64 = 1 << 7;
 
 /// What a slot holds.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
@@ -46,6 +50,18 @@ struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 48);
 
+/// What the sector behind a slot holds.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
+#[repr(C)]
+struct SaltRaw {
+    /// CRC32C of it with this field zero.
+    checksum: U32,
+    reserved: U32,
+    salt: U64,
+}
+
+const _: () = assert!(size_of::<SaltRaw>() == 16);
+
 /// What recovery needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Root {
@@ -53,6 +69,8 @@ pub(crate) struct Root {
     pub(crate) epoch: u64,
     /// Where recovery starts reading the log: the start of a group.
     pub(crate) checkpoint: Lsn,
+    /// What the log's groups carry.
+    pub(crate) salt: Salt,
 }
 
 /// The open control file.
@@ -66,6 +84,11 @@ impl Control {
     pub(crate) fn create(place: &dyn Place, root: Root) -> Result<()> {
         let file = place.create(NAME, StreamHint::Data)?;
         file.set_len(2 * SLOT_BYTES)?;
+        if root.salt != Salt::NONE {
+            // There is no other slot yet: this one must be blank, or whole.
+            file.write_at(SLOT_BYTES + SECTOR as u64, &salt_sector(root.salt))?;
+            file.sync()?;
+        }
         write(&*file, 1, root)?;
         file.sync()?;
         Ok(())
@@ -81,10 +104,10 @@ impl Control {
         let mut found = None;
         let mut all_blank = true;
         for slot in 0..2 {
-            let mut sector = AlignedBuf::zeroed(SECTOR);
-            file.read_at(slot * SLOT_BYTES, &mut sector)?;
-            all_blank &= sector.iter().all(|byte| *byte == 0);
-            if let Some((sequence, root)) = parse(&sector, place.name())?
+            let mut sectors = AlignedBuf::zeroed(2 * SECTOR);
+            file.read_at(slot * SLOT_BYTES, &mut sectors)?;
+            all_blank &= sectors[..SECTOR].iter().all(|byte| *byte == 0);
+            if let Some((sequence, root)) = parse(&sectors, place.name())?
                 && found.is_none_or(|(newest, _)| sequence > newest)
             {
                 found = Some((sequence, root));
@@ -119,24 +142,38 @@ impl Control {
 }
 
 fn write(file: &dyn File, sequence: u64, root: Root) -> Result<()> {
+    let is_salted = root.salt != Salt::NONE;
     let mut slot = Slot {
         magic: MAGIC.into(),
         version: VERSION.into(),
         checksum: 0.into(),
-        features: FEATURES.into(),
+        features: (if is_salted { FEATURES | SALTED } else { FEATURES }).into(),
         sequence: sequence.into(),
         epoch: root.epoch.into(),
         checkpoint: root.checkpoint.0.into(),
     };
     slot.checksum = lacuna_crc::crc32c(slot.as_bytes()).into();
-    let mut sector = AlignedBuf::zeroed(SECTOR);
-    sector[..size_of::<Slot>()].copy_from_slice(slot.as_bytes());
-    file.write_at(sequence % 2 * SLOT_BYTES, &sector)?;
+    let mut sectors = AlignedBuf::zeroed(if is_salted { 2 * SECTOR } else { SECTOR });
+    sectors[..size_of::<Slot>()].copy_from_slice(slot.as_bytes());
+    if is_salted {
+        sectors[SECTOR..].copy_from_slice(&salt_sector(root.salt));
+    }
+    file.write_at(sequence % 2 * SLOT_BYTES, &sectors)?;
     Ok(())
 }
 
-/// Sequence and content of a slot; `None` when its checksum does not match.
-fn parse(sector: &[u8], place: &str) -> Result<Option<(u64, Root)>> {
+/// What lies behind a slot.
+fn salt_sector(salt: Salt) -> AlignedBuf {
+    let mut raw = SaltRaw { checksum: 0.into(), reserved: 0.into(), salt: salt.0.into() };
+    raw.checksum = lacuna_crc::crc32c(raw.as_bytes()).into();
+    let mut sector = AlignedBuf::zeroed(SECTOR);
+    sector[..size_of::<SaltRaw>()].copy_from_slice(raw.as_bytes());
+    sector
+}
+
+/// Sequence and content of a slot, two sectors; `None` when a checksum does not match.
+fn parse(sectors: &[u8], place: &str) -> Result<Option<(u64, Root)>> {
+    let (sector, behind) = sectors.split_at(SECTOR);
     let (mut slot, rest) = Slot::read_from_prefix(sector).expect("a sector is longer");
     let want = slot.checksum.get();
     slot.checksum = 0.into();
@@ -150,25 +187,45 @@ fn parse(sector: &[u8], place: &str) -> Result<Option<(u64, Root)>> {
     if slot.version != VERSION {
         return bad(format!("format version {} is unknown to this program", slot.version));
     }
-    if slot.features.get() & !FEATURES != 0 {
-        return bad(format!("features {:#x} are unknown to this program", slot.features.get() & !FEATURES));
+    let unknown = slot.features.get() & !(FEATURES | SALTED);
+    if unknown != 0 {
+        return bad(format!("features {unknown:#x} are unknown to this program"));
     }
-    Ok(Some((slot.sequence.get(), Root { epoch: slot.epoch.get(), checkpoint: Lsn(slot.checkpoint.get()) })))
+    let salt = if slot.features.get() & SALTED == 0 { Some(Salt::NONE) } else { parse_salt(behind) };
+    let (epoch, checkpoint) = (slot.epoch.get(), Lsn(slot.checkpoint.get()));
+    Ok(salt.map(|salt| (slot.sequence.get(), Root { epoch, checkpoint, salt })))
+}
+
+/// The salt behind a slot; `None` when it is torn.
+fn parse_salt(sector: &[u8]) -> Option<Salt> {
+    let (mut raw, rest) = SaltRaw::read_from_prefix(sector).expect("a sector is longer");
+    let want = raw.checksum.get();
+    raw.checksum = 0.into();
+    let is_whole = lacuna_crc::crc32c(raw.as_bytes()) == want
+        && raw.reserved == 0
+        && raw.salt != Salt::NONE.0
+        && rest.iter().all(|byte| *byte == 0);
+    is_whole.then_some(Salt(raw.salt.get()))
 }
 
 /// A slot as it is, and under a valid checksum; see the module fuzz.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(bytes: &[u8]) {
-    let mut sector = [0; SECTOR];
-    let len = bytes.len().min(SECTOR);
-    sector[..len].copy_from_slice(&bytes[..len]);
-    let _ = parse(&sector, "fuzz");
-    let (mut slot, _) = Slot::read_from_prefix(&sector).expect("a sector is longer");
+    let mut sectors = [0; 2 * SECTOR];
+    let len = bytes.len().min(sectors.len());
+    sectors[..len].copy_from_slice(&bytes[..len]);
+    let _ = parse(&sectors, "fuzz");
+    let (mut slot, _) = Slot::read_from_prefix(&sectors).expect("a sector is longer");
     slot.magic = MAGIC.into();
     slot.checksum = 0.into();
     slot.checksum = lacuna_crc::crc32c(slot.as_bytes()).into();
-    sector[..size_of::<Slot>()].copy_from_slice(slot.as_bytes());
-    let _ = parse(&sector, "fuzz");
+    sectors[..size_of::<Slot>()].copy_from_slice(slot.as_bytes());
+    let _ = parse(&sectors, "fuzz");
+    let (mut salt, _) = SaltRaw::read_from_prefix(&sectors[SECTOR..]).expect("a sector is longer");
+    salt.checksum = 0.into();
+    salt.checksum = lacuna_crc::crc32c(salt.as_bytes()).into();
+    sectors[SECTOR..][..size_of::<SaltRaw>()].copy_from_slice(salt.as_bytes());
+    let _ = parse(&sectors, "fuzz");
 }
 
 /// Rows of FORMAT.md: structure, offset, bytes, field.
@@ -181,6 +238,9 @@ pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
     ("control", std::mem::offset_of!(Slot, sequence), 8, "sequence"),
     ("control", std::mem::offset_of!(Slot, epoch), 8, "epoch"),
     ("control", std::mem::offset_of!(Slot, checkpoint), 8, "checkpoint"),
+    ("salt", std::mem::offset_of!(SaltRaw, checksum), 4, "checksum"),
+    ("salt", std::mem::offset_of!(SaltRaw, reserved), 4, "reserved"),
+    ("salt", std::mem::offset_of!(SaltRaw, salt), 8, "salt"),
 ];
 
 #[cfg(test)]
@@ -191,8 +251,15 @@ mod tests {
 
     #[test]
     fn the_newer_slot_counts_and_a_torn_one_does_not() {
+        // A byte of the slot itself, or of its salt.
+        for (salt, torn) in [(Salt::NONE, 40), (Salt(7), 40), (Salt(7), SECTOR + 8)] {
+            torn_slots(salt, torn);
+        }
+    }
+
+    fn torn_slots(salt: Salt, torn: usize) {
         let place = MemPlace::new();
-        let root = |n| Root { epoch: n, checkpoint: Lsn(n * 512) };
+        let root = |n| Root { epoch: n, checkpoint: Lsn(n * 512), salt };
         assert!(Control::open(&*place).expect("open").is_none());
         Control::create(&*place, root(1)).expect("create");
         let (control, found) = Control::open(&*place).expect("open").expect("there");
@@ -202,14 +269,14 @@ mod tests {
         assert_eq!(Control::open(&*place).expect("open").expect("there").1, root(3));
         // Sequence 3 went to slot 1: tear it.
         let file = place.open(NAME, StreamHint::Data).expect("open");
-        let mut sector = AlignedBuf::zeroed(SECTOR);
-        file.read_at(SLOT_BYTES, &mut sector).expect("read");
-        sector[40] ^= 1;
-        file.write_at(SLOT_BYTES, &sector).expect("write");
+        let mut sectors = AlignedBuf::zeroed(2 * SECTOR);
+        file.read_at(SLOT_BYTES, &mut sectors).expect("read");
+        sectors[torn] ^= 1;
+        file.write_at(SLOT_BYTES, &sectors).expect("write");
         assert_eq!(Control::open(&*place).expect("open").expect("there").1, root(2));
-        file.read_at(0, &mut sector).expect("read");
-        sector[40] ^= 1;
-        file.write_at(0, &sector).expect("write");
+        file.read_at(0, &mut sectors).expect("read");
+        sectors[torn] ^= 1;
+        file.write_at(0, &sectors).expect("write");
         assert!(matches!(Control::open(&*place), Err(Error::Corrupt { .. })));
     }
 }

@@ -5,6 +5,10 @@ lacuna_device::breakable_rules! {
     LogBeforePages = "log-before-pages",
     /// A page leaves the list of dirty ones only when its image is synced (flush invariant 2).
     PagesSynced = "pages-synced",
+    /// A note comes behind its image, as durable as that has to be (landed invariant 1).
+    NotesFollowImages = "notes-follow-images",
+    /// What recovery read of the log, and wiped behind it, is synced before anything is built on it (wal invariant 3).
+    SurveySynced = "survey-synced",
     /// Pages on their way hold the checkpoint back (dirty list invariant 1).
     FlightsCount = "flights-count",
     /// The control file is on the medium before log is given up (flush invariant 4).

@@ -1,4 +1,4 @@
-use std::{str::FromStr, time::Duration};
+use std::{num::NonZeroU64, str::FromStr, time::Duration};
 
 use lacuna_page::{Algorithm, Codec, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 
@@ -44,7 +44,7 @@ impl TransactionOptions {
     pub const READ_COMMITTED: TransactionOptions = TransactionOptions { isolation: Isolation::ReadCommitted };
 }
 
-/// Settings of an open store. None of them is kept in the store.
+/// Settings of an open store. None of them but [`StoreOptions::log_salt`] is kept in the store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Memory for pages, in bytes; at least 1 MiB. Default 128 MiB.
@@ -75,6 +75,10 @@ pub struct StoreOptions {
     /// Whether flushing, purging and checkpoints run in threads of their own. Without, they run in
     /// the threads that call the store, and in [`crate::Store::step`]. Default true.
     pub background: bool,
+    /// What a store that is made now tells its log by from bytes of values that are made to look like it; whoever
+    /// chooses values must not know it. Stores that exist keep their own. Default: random; tests give one to write
+    /// the same bytes each time.
+    pub log_salt: Option<NonZeroU64>,
 }
 
 /// Whether pages are written twice.
@@ -102,6 +106,7 @@ impl Default for StoreOptions {
             history_bytes: 1 << 30,
             doublewrite: Doublewrite::Auto,
             background: true,
+            log_salt: None,
         }
     }
 }

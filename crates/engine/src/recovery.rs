@@ -50,7 +50,7 @@ use crate::{
     space::{self, Layout, Space, Spaces},
     txn::{self, Purge, Txns},
     undo::{self, State, UNDO_PAGE_BYTES, UNDO_TABLE},
-    wal::{Log, LogFiles, Reader, STRETCH_BYTES, is_log_file},
+    wal::{Log, LogFiles, Reader, STRETCH_BYTES, Salt, is_log_file},
 };
 
 /// What opening a store had to do.
@@ -91,7 +91,8 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
     let (control, root) = match Control::open(&*place)? {
         Some(found) => found,
         None => {
-            make(&*place)?;
+            let salt = options.log_salt.map_or_else(Salt::random, |salt| Ok(Salt(salt.get())))?;
+            make(&*place, salt)?;
             Control::open(&*place)?.expect("just made")
         }
     };
@@ -100,7 +101,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         place.sync()?;
     }
     let spaces = open_spaces(&*place)?;
-    let wal = Arc::new(LogFiles::open(place.clone(), STRETCH_BYTES)?);
+    let wal = Arc::new(LogFiles::open(place.clone(), STRETCH_BYTES, root.salt)?);
     let started = Instant::now();
     let mut landed = Landed::default();
     let (groups, end) = survey_log(wal.clone(), root.checkpoint, &mut landed)?;
@@ -144,7 +145,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
 }
 
 /// Makes the files of a new store. The control file comes last and makes them one.
-fn make(place: &dyn Place) -> Result<()> {
+fn make(place: &dyn Place, salt: Salt) -> Result<()> {
     let system = [(CATALOG_TABLE, CATALOG_PAGE_BYTES), (UNDO_TABLE, UNDO_PAGE_BYTES)]
         .map(|(id, page_bytes)| space::file_name(id, Layout::of_pages(page_bytes)));
     for name in place.list()? {
@@ -165,7 +166,7 @@ fn make(place: &dyn Place) -> Result<()> {
         Ok(()) | Err(lacuna_device::Error::NotFound { .. }) => {}
         Err(e) => return Err(e.into()),
     }
-    Control::create(place, Root { epoch: 1, checkpoint: Lsn(0) })?;
+    Control::create(place, Root { epoch: 1, checkpoint: Lsn(0), salt })?;
     place.sync()?;
     Ok(())
 }

@@ -27,6 +27,7 @@ const DIRECTORY: &str = "crash::power_cuts_on_a_directory_lose_no_commit";
 const BESIDE: &str = "crash::power_cuts_beside_another_writer_lose_no_commit";
 const DROPS: &str = "tables::power_cuts_during_a_drop_on_a_directory_leave_a_whole_table_or_none";
 const UNFINISHED: &str = "crash::pages_never_overtake_the_log";
+const CACHED: &str = "crash::pages_never_overtake_a_log_that_only_a_cache_held";
 const FORGOTTEN: &str = "crash::images_name_writers_whose_end_may_be_lost";
 const SCHEDULES: &str = "snapshot::random_schedules_on_plain_pages";
 const TOO_OLD: &str = "snapshot::too_much_history_costs_the_oldest_snapshot";
@@ -39,6 +40,8 @@ const RULES: &[(&str, &str)] = &[
     ("log-before-pages", UNFINISHED),
     ("log-before-pages", DIRECTORY),
     ("pages-synced", DIRECTORY),
+    ("notes-follow-images", BESIDE),
+    ("survey-synced", CACHED),
     ("flights-count", BESIDE),
     ("checkpoints-synced", DIRECTORY),
     ("commit-syncs", FLASH),

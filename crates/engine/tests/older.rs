@@ -28,8 +28,9 @@ const IMAGES: [Image; 2] = [
 ];
 /// What control says of them: they know no edits.
 const OLDER_FEATURES: u64 = 7;
-/// What a store has that today's program opened.
+/// What it says of them once today's program opened them, and of a store that it made.
 const FEATURES: u64 = 0b111_1111;
+const FEATURES_OF_NEW: u64 = 0b1111_1111;
 const LOG: &str = "wal.000000";
 /// All of it that the images have, and as much again.
 const LOG_BYTES: usize = 1 << 20;
@@ -249,16 +250,29 @@ fn a_store_of_unknown_features_is_refused_by_name_and_left_alone() {
         let control = place.open("control", StreamHint::Data).expect("control");
         for at in SLOTS {
             let mut sector = slot(&*place, at);
-            sector[FEATURES_AT] |= 128;
+            sector[FEATURES_AT + 1] |= 1;
             let checksum = checksum(&sector);
             sector[CHECKSUM_AT..][..4].copy_from_slice(&checksum.to_le_bytes());
             control.write_at(at, &sector).expect("write");
         }
         let ops = place.ops();
         match Store::open(place.clone(), options()) {
-            Err(Error::BadStore { reason, .. }) => assert!(reason.contains("features 0x80"), "{reason}"),
+            Err(Error::BadStore { reason, .. }) => assert!(reason.contains("features 0x100"), "{reason}"),
             other => panic!("{}: {:?}", image.name, other.err()),
         }
         assert_eq!(place.ops(), ops, "nothing was written");
+    }
+}
+
+/// An older program reads the first sector of a slot: it must be whole, and name what it does not know.
+#[test]
+fn a_new_store_is_refused_by_name_by_an_older_program() {
+    let place = MemPlace::new();
+    Store::open(place.clone(), options()).expect("open").close().expect("close");
+    for at in SLOTS {
+        let sector = slot(&*place, at);
+        assert_eq!(sector[CHECKSUM_AT..][..4], checksum(&sector).to_le_bytes());
+        assert!(sector[CONTROL_BYTES..].iter().all(|byte| *byte == 0));
+        assert_eq!(word(&sector, FEATURES_AT), FEATURES_OF_NEW);
     }
 }

@@ -14,8 +14,8 @@ use std::{
 };
 
 use lacuna_device::{
-    BatchOp, File, FileProps, MemPlace, Place, PlaceStats, SimPlace, StreamHint,
-    sim::{SeededRng, for_each_seed},
+    BatchOp, MemPlace, Place, SimPlace,
+    sim::{HookedPlace, Hooks, SeededRng, for_each_seed},
 };
 use lacuna_engine::{
     Algorithm, Direction, Error, OptimizeProgress, Store, StoreOptions, Table, TableKind, TableOptions,
@@ -204,61 +204,30 @@ fn readers_and_writers_go_on_meanwhile() {
     store.check().expect("check");
 }
 
-/// A place that notes which threads write pages.
-struct Noted {
-    place: Arc<dyn Place>,
-    writers: Mutex<BTreeSet<String>>,
-}
+/// Which threads write pages.
+#[derive(Default)]
+struct Noted(Mutex<BTreeSet<String>>);
 
-impl Place for Noted {
-    fn name(&self) -> &str {
-        self.place.name()
-    }
-    fn props(&self) -> FileProps {
-        self.place.props()
-    }
-    fn open(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
-        self.place.open(name, hint)
-    }
-    fn create(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
-        self.place.create(name, hint)
-    }
-    fn remove(&self, name: &str) -> lacuna_device::Result<()> {
-        self.place.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> lacuna_device::Result<()> {
-        self.place.rename(from, to)
-    }
-    fn list(&self) -> lacuna_device::Result<Vec<String>> {
-        self.place.list()
-    }
-    fn write_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
-        self.writers.lock().unwrap().insert(thread::current().name().unwrap_or_default().to_owned());
-        self.place.write_batch(ops)
-    }
-    fn sync(&self) -> lacuna_device::Result<()> {
-        self.place.sync()
-    }
-    fn stats(&self) -> lacuna_device::Result<PlaceStats> {
-        self.place.stats()
-    }
-    fn free_bytes(&self) -> lacuna_device::Result<Option<u64>> {
-        self.place.free_bytes()
+impl Hooks for Noted {
+    fn before_batch(&self, _: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+        self.0.lock().unwrap().insert(thread::current().name().unwrap_or_default().to_owned());
+        Ok(())
     }
 }
 
 /// Pages are compressed by who writes them: threads of the store, never its caller's.
 #[test]
 fn callers_write_no_pages() {
-    let place = Arc::new(Noted { place: MemPlace::new(), writers: Mutex::default() });
-    let store = Store::open(place.clone(), options(true)).expect("open");
+    let noted = Arc::new(Noted::default());
+    let place = HookedPlace::new(MemPlace::new(), noted.clone());
+    let store = Store::open(place, options(true)).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let (mut model, mut rng) = (Model::new(), SeededRng::new(1));
     change(&store, &table, &mut model, &mut rng, 100).expect("change");
     store.checkpoint().expect("checkpoint");
     store.alter_table("t", LZ4).expect("alter");
     assert!(store.optimize("t", go_on).expect("optimize").rewritten > 0);
-    let writers: Vec<String> = place.writers.lock().unwrap().iter().cloned().collect();
+    let writers: Vec<String> = noted.0.lock().unwrap().iter().cloned().collect();
     assert_eq!(writers, ["lacuna-write"]);
     store.close().expect("close");
 }

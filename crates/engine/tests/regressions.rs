@@ -10,8 +10,8 @@ use std::{
 };
 
 use lacuna_device::{
-    BatchOp, File, FileId, FileProps, MemPlace, Place, PlaceStats, SimPlace, StreamHint,
-    sim::{SeededRng, for_each_seed},
+    AlignedBuf, BatchOp, FileProps, MemPlace, Place, SimPlace, StreamHint,
+    sim::{HookedPlace, Hooks, SeededRng, for_each_seed},
 };
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions,
@@ -238,6 +238,68 @@ fn damage_inside_the_log_is_not_taken_for_its_end() {
     assert!(matches!(opened, Err(Error::Corrupt { .. })), "commits were lost in silence");
 }
 
+/// The bytes of the log up to there.
+fn log_of(place: &SimPlace, bytes: usize) -> AlignedBuf {
+    let mut log = AlignedBuf::zeroed(bytes);
+    place.open("wal.000000", StreamHint::Log).expect("log").read_at(0, &mut log).expect("read");
+    log
+}
+
+/// A group of the log as one would make it who knows all but the store's salt.
+fn forged_group(at: u64) -> Vec<u8> {
+    let records = [1, 0, 0, 0, 9];
+    let mut group = b"LcWG\x01\0\0\0\0\0\0\0".to_vec();
+    group.extend_from_slice(&(32 + records.len() as u32).to_le_bytes());
+    group.extend_from_slice(&at.to_le_bytes());
+    group.extend_from_slice(&u64::MAX.to_le_bytes());
+    group.extend_from_slice(&records);
+    let checksum = lacuna_crc::crc32c(&group);
+    group[8..12].copy_from_slice(&checksum.to_le_bytes());
+    group
+}
+
+/// The last group is torn: behind where the log ends now lies whatever was put into a value.
+#[test]
+fn a_value_does_not_pass_for_a_group_of_the_log() {
+    let sync = StoreOptions { durability: Durability::Sync, ..options() };
+    let before = SimPlace::new(1);
+    let store = Store::open(before.clone(), sync.clone()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut txn = store.begin();
+    txn.put(&table, b"before", b"v").expect("put");
+    txn.commit().expect("commit");
+    drop(table);
+    store.close().expect("close");
+    let logged = |value: &[u8]| {
+        let place = before.fork(1);
+        let store = Store::open(place.clone(), sync.clone()).expect("open");
+        let table = store.table("t").expect("catalog").expect("there");
+        let mut txn = store.begin();
+        txn.put(&table, b"torn", value).expect("put");
+        txn.commit().expect("commit");
+        drop((table, store));
+        place
+    };
+    let mut value = [0xa5; 2000];
+    let log = log_of(&logged(&value), 64 << 10);
+    let start = log.windows(value.len()).position(|bytes| *bytes == value).expect("the value is logged");
+    let sector = start.next_multiple_of(512);
+    let forged = forged_group(sector as u64);
+    value[sector - start..][..forged.len()].copy_from_slice(&forged);
+
+    let place = logged(&value);
+    let log = log_of(&place, 64 << 10);
+    assert!(log[sector..].starts_with(&forged), "the value lies where it lay before");
+    let is_group = |at: &usize| log[*at..].starts_with(b"LcWG");
+    let group = (0..sector).step_by(512).rfind(is_group).expect("the group that the value is in");
+    let file = place.open("wal.000000", StreamHint::Log).expect("log");
+    file.write_at(group as u64, &AlignedBuf::zeroed(512)).expect("write");
+    let store = Store::open(place, sync.clone()).expect("a commit that was torn was not acknowledged");
+    let table = store.table("t").expect("catalog").expect("there");
+    assert_eq!(count(&store, &table), 1);
+    store.check().expect("check");
+}
+
 /// The control file's newest slot is damaged: the older one names log that was given up.
 #[test]
 fn a_damaged_control_slot_is_noticed() {
@@ -332,101 +394,36 @@ fn a_closed_store_takes_no_more_changes() {
 
 /// A place whose files have no holes, as on many network file systems.
 struct Solid {
-    place: Arc<dyn Place>,
     /// What it says of holes: it may learn only when asked for one that there are none.
     hole_unit: u32,
     asked: AtomicU64,
 }
 
-impl Solid {
-    fn new(hole_unit: u32) -> Arc<Solid> {
-        Arc::new(Solid { place: SimPlace::new(1), hole_unit, asked: AtomicU64::new(0) })
-    }
+fn solid(hole_unit: u32) -> (Arc<HookedPlace<Solid>>, Arc<Solid>) {
+    let solid = Arc::new(Solid { hole_unit, asked: AtomicU64::new(0) });
+    (HookedPlace::new(SimPlace::new(1), solid.clone()), solid)
 }
 
-struct SolidFile {
-    file: Arc<dyn File>,
-    hole_unit: u32,
-}
-
-fn no_holes() -> lacuna_device::Error {
-    lacuna_device::Error::Unsupported { what: "solid file".into(), operation: "punch a hole" }
-}
-
-impl Place for Solid {
-    fn name(&self) -> &str {
-        self.place.name()
+impl Hooks for Solid {
+    fn props(&self, props: FileProps) -> FileProps {
+        FileProps { hole_unit: self.hole_unit, ..props }
     }
-    fn props(&self) -> FileProps {
-        FileProps { hole_unit: self.hole_unit, ..self.place.props() }
-    }
-    fn open(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
-        Ok(Arc::new(SolidFile { file: self.place.open(name, hint)?, hole_unit: self.hole_unit }))
-    }
-    fn create(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
-        Ok(Arc::new(SolidFile { file: self.place.create(name, hint)?, hole_unit: self.hole_unit }))
-    }
-    fn remove(&self, name: &str) -> lacuna_device::Result<()> {
-        self.place.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> lacuna_device::Result<()> {
-        self.place.rename(from, to)
-    }
-    fn list(&self) -> lacuna_device::Result<Vec<String>> {
-        self.place.list()
-    }
-    fn write_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+    fn before_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
         if ops.iter().any(|op| matches!(op, BatchOp::Punch { .. })) {
             assert!(self.hole_unit > 0 && ops.len() == 1, "who asks for a hole risks nothing else");
             self.asked.fetch_add(1, Ordering::Relaxed);
-            return Err(no_holes());
+            return self.before_punch();
         }
-        self.place.write_batch(ops)
+        Ok(())
     }
-    fn sync(&self) -> lacuna_device::Result<()> {
-        self.place.sync()
-    }
-    fn stats(&self) -> lacuna_device::Result<PlaceStats> {
-        self.place.stats()
-    }
-    fn free_bytes(&self) -> lacuna_device::Result<Option<u64>> {
-        self.place.free_bytes()
-    }
-}
-
-impl File for SolidFile {
-    fn id(&self) -> FileId {
-        self.file.id()
-    }
-    fn props(&self) -> FileProps {
-        FileProps { hole_unit: self.hole_unit, ..self.file.props() }
-    }
-    fn len(&self) -> lacuna_device::Result<u64> {
-        self.file.len()
-    }
-    fn set_len(&self, len: u64) -> lacuna_device::Result<()> {
-        self.file.set_len(len)
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lacuna_device::Result<()> {
-        self.file.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, data: &[u8]) -> lacuna_device::Result<()> {
-        self.file.write_at(offset, data)
-    }
-    fn punch(&self, _: u64, _: u64) -> lacuna_device::Result<()> {
-        Err(no_holes())
-    }
-    fn allocated(&self, offset: u64, len: u64) -> lacuna_device::Result<u64> {
-        self.file.allocated(offset, len)
-    }
-    fn sync(&self) -> lacuna_device::Result<()> {
-        self.file.sync()
+    fn before_punch(&self) -> lacuna_device::Result<()> {
+        Err(lacuna_device::Error::Unsupported { what: "solid file".into(), operation: "punch a hole" })
     }
 }
 
 #[test]
 fn a_place_without_holes_opens_again() {
-    let place = Solid::new(0);
+    let (place, _) = solid(0);
     let store = Store::open(place.clone(), options()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut txn = store.begin();
@@ -444,7 +441,7 @@ fn a_place_without_holes_opens_again() {
 /// Where holes turn out to be refused, images that become shorter keep the room of longer ones, and that is all.
 #[test]
 fn refused_holes_cost_room_and_nothing_else() {
-    let place = Solid::new(4096);
+    let (place, holes) = solid(4096);
     // Without threads there is one who can be refused.
     let options = StoreOptions { doublewrite: Doublewrite::Off, log_bytes: 1 << 20, ..options() };
     let store = Store::open(place.clone(), options.clone()).expect("open");
@@ -460,7 +457,7 @@ fn refused_holes_cost_room_and_nothing_else() {
     };
     write(&store, &table, |x| (x.wrapping_mul(2_654_435_761) >> 13) as u8);
     write(&store, &table, |_| 7);
-    assert_eq!(place.asked.load(Ordering::Relaxed), 1, "after the first refusal no more are asked for");
+    assert_eq!(holes.asked.load(Ordering::Relaxed), 1, "after the first refusal no more are asked for");
     let flush = store.stats().expect("stats").flush;
     assert_eq!((flush.punches, flush.refused_punches), (0, 1));
     let info = store.tables().expect("tables").remove(0);
@@ -473,7 +470,7 @@ fn refused_holes_cost_room_and_nothing_else() {
     assert_eq!(count(&store, &table), 400);
     write(&store, &table, |x| (x.wrapping_mul(2_654_435_761) >> 13) as u8);
     write(&store, &table, |_| 8);
-    assert_eq!(place.asked.load(Ordering::Relaxed), 2, "once more for each opening");
+    assert_eq!(holes.asked.load(Ordering::Relaxed), 2, "once more for each opening");
     assert_eq!(store.begin().get(&table, &key(399)).expect("get"), Some(vec![8; 400]));
 }
 

@@ -287,7 +287,10 @@ mod tests {
         time::Duration,
     };
 
-    use lacuna_device::{BatchOp, FileProps, PlaceStats, SimPlace, sim::for_each_seed};
+    use lacuna_device::{
+        BatchOp, SimPlace,
+        sim::{HookedPlace, Hooks, for_each_seed},
+    };
 
     use super::{super::into_work, *};
     use crate::{
@@ -297,48 +300,19 @@ mod tests {
 
     /// A directory in which a batch waits when it is told to, and fails then.
     struct Failing {
-        place: Arc<SimPlace>,
         is_next: AtomicBool,
         written: Barrier,
         fails: Barrier,
     }
 
-    impl Place for Failing {
-        fn name(&self) -> &str {
-            self.place.name()
-        }
-        fn props(&self) -> FileProps {
-            self.place.props()
-        }
-        fn open(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
-            self.place.open(name, hint)
-        }
-        fn create(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
-            self.place.create(name, hint)
-        }
-        fn remove(&self, name: &str) -> lacuna_device::Result<()> {
-            self.place.remove(name)
-        }
-        fn rename(&self, from: &str, to: &str) -> lacuna_device::Result<()> {
-            self.place.rename(from, to)
-        }
-        fn list(&self) -> lacuna_device::Result<Vec<String>> {
-            self.place.list()
-        }
-        fn write_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
-            self.place.write_batch(ops)?;
+    impl Hooks for Failing {
+        fn after_batch(&self, _: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
             if !self.is_next.swap(false, Ordering::SeqCst) {
                 return Ok(());
             }
             self.written.wait();
             self.fails.wait();
             Err(lacuna_device::Error::io("directory", io::Error::other("injected failure")))
-        }
-        fn sync(&self) -> lacuna_device::Result<()> {
-            self.place.sync()
-        }
-        fn stats(&self) -> lacuna_device::Result<PlaceStats> {
-            self.place.stats()
         }
     }
 
@@ -348,14 +322,14 @@ mod tests {
         for_each_seed(12, |seed| {
             let place = SimPlace::new(seed);
             let failing = Arc::new(Failing {
-                place: place.clone(),
                 is_next: AtomicBool::new(false),
                 written: Barrier::new(2),
                 fails: Barrier::new(2),
             });
             let options =
                 StoreOptions { background: false, durability: Durability::Sync, ..StoreOptions::default() };
-            let store = Store::open(failing.clone(), options.clone()).expect("open");
+            let store =
+                Store::open(HookedPlace::new(place.clone(), failing.clone()), options.clone()).expect("open");
             let [first, second] = ["first", "second"]
                 .map(|name| store.create_table(name, TableOptions::default()).expect("table"));
             let put = |table: &Table, value: u8| {

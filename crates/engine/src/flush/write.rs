@@ -204,6 +204,9 @@ impl Writer {
             core.log.reach(newest, Until::Written)?;
         }
         core.pool.note_written(newest);
+        if is_broken(Rule::NotesFollowImages) {
+            note_landed(core, images)?;
+        }
         self.write_out(core, images)?;
         note_landed(core, images)?;
         let (mut again, mut bytes) = (0, 0);

@@ -10,7 +10,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use lacuna_device::{File, Place, StreamHint};
 use parking_lot::Mutex;
 
-use crate::{error::Result, ids::Lsn};
+use super::format::Salt;
+use crate::{
+    error::Result,
+    ids::Lsn,
+    mutant::{Rule, is_broken},
+};
 
 /// Bytes of log in a file.
 pub(crate) const STRETCH_BYTES: u64 = 1 << 40;
@@ -36,6 +41,8 @@ pub(crate) fn is_log_file(name: &str) -> bool {
 pub(crate) struct LogFiles {
     place: Arc<dyn Place>,
     stretch_bytes: u64,
+    /// What the groups in them carry.
+    pub(super) salt: Salt,
     open: Mutex<BTreeMap<u64, Open>>,
 }
 
@@ -48,7 +55,7 @@ struct Open {
 
 impl LogFiles {
     /// Opens those that are there.
-    pub(crate) fn open(place: Arc<dyn Place>, stretch_bytes: u64) -> Result<LogFiles> {
+    pub(crate) fn open(place: Arc<dyn Place>, stretch_bytes: u64, salt: Salt) -> Result<LogFiles> {
         let mut open = BTreeMap::new();
         for name in place.list()? {
             if let Some(stretch) = parse_file_name(&name) {
@@ -57,7 +64,7 @@ impl LogFiles {
                 open.insert(stretch, Open { file, bytes });
             }
         }
-        Ok(LogFiles { place, stretch_bytes, open: Mutex::new(open) })
+        Ok(LogFiles { place, stretch_bytes, salt, open: Mutex::new(open) })
     }
 
     pub(crate) fn is_ordered(&self) -> bool {
@@ -197,7 +204,8 @@ impl LogFiles {
             open.file.set_len(open.bytes)?;
         }
         // A group at `end` may follow one that reaches over from the file before.
-        for open in self.open.lock().clone().values() {
+        let files = self.open.lock().clone();
+        for open in files.values().filter(|_| !is_broken(Rule::SurveySynced)) {
             open.file.sync()?;
         }
         Ok(())

@@ -3,14 +3,16 @@
 //! The log is a file whose offsets only grow; an [`Lsn`] is one of them. It is a chain of *groups*,
 //! each starting on a sector: a header, then mini-transaction records back to back. A group carries
 //! its own offset and one checksum over all of it, so that a torn group, or the remains of an older
-//! one, are never taken for a whole one.
+//! one, are never taken for a whole one; and the store's salt, so that bytes of a value never are.
+
+use std::{fs::File, io::Read};
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
     little_endian::{U16, U32, U64},
 };
 
-use crate::ids::Lsn;
+use crate::{error::Result, ids::Lsn};
 
 /// Unit in which groups are written and addressed, in bytes.
 pub(crate) const SECTOR: usize = 512;
@@ -33,13 +35,33 @@ struct GroupHeader {
     checksum: U32,
     /// Bytes of header and records.
     bytes: U32,
-    /// The group's own offset.
+    /// The group's own offset, exclusive or with the salt.
     start: U64,
     /// Opening of the store that wrote it.
     epoch: U64,
 }
 
 const _: () = assert!(HEADER_BYTES == 32);
+
+/// A number of the store's own that each of its groups carries whole, for the checksum would leave only 32 bits of it
+/// to guess, and a log has room for many guesses. Who writes values does not know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Salt(pub(crate) u64);
+
+impl Salt {
+    /// That of stores that older programs made.
+    pub(crate) const NONE: Salt = Salt(0);
+
+    /// One for a new store.
+    pub(crate) fn random() -> Result<Salt> {
+        const SOURCE: &str = "/dev/urandom";
+        let mut salt = [0; 8];
+        File::open(SOURCE)
+            .and_then(|mut source| source.read_exact(&mut salt))
+            .map_err(|error| lacuna_device::Error::io(SOURCE, error))?;
+        Ok(Salt(u64::from_le_bytes(salt).max(1)))
+    }
+}
 
 /// A group in the making.
 pub(crate) struct GroupBuilder {
@@ -82,14 +104,14 @@ impl GroupBuilder {
     }
 
     /// Seals the group: bytes to write at [`GroupBuilder::start`], padded to whole sectors.
-    pub(crate) fn seal(mut self, epoch: u64) -> (Lsn, Vec<u8>) {
+    pub(crate) fn seal(mut self, epoch: u64, salt: Salt) -> (Lsn, Vec<u8>) {
         let mut header = GroupHeader {
             magic: MAGIC.into(),
             version: VERSION.into(),
             reserved: 0.into(),
             checksum: 0.into(),
             bytes: (self.bytes.len() as u32).into(),
-            start: self.start.0.into(),
+            start: (self.start.0 ^ salt.0).into(),
             epoch: epoch.into(),
         };
         self.bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
@@ -107,18 +129,18 @@ pub(crate) fn next_group(end: Lsn) -> Lsn {
 
 /// Length in bytes that a group at `at` claims, when `first` (at least [`HEADER_BYTES`] long) looks
 /// like its beginning. Not yet trusted.
-pub(crate) fn claimed_bytes(first: &[u8], at: Lsn) -> Option<usize> {
+pub(crate) fn claimed_bytes(first: &[u8], at: Lsn, salt: Salt) -> Option<usize> {
     let (header, _) = GroupHeader::read_from_prefix(first).ok()?;
     let sound = header.magic == MAGIC
         && header.version == VERSION
-        && header.start == at.0
+        && header.start == at.0 ^ salt.0
         && header.bytes.get() as usize > HEADER_BYTES;
     sound.then_some(header.bytes.get() as usize)
 }
 
 /// The records of a whole group at `at`, and the epoch that wrote it; `None` when it is not one.
-pub(crate) fn open_group(group: &[u8], at: Lsn) -> Option<(u64, Records<'_>)> {
-    let bytes = claimed_bytes(group, at)?;
+pub(crate) fn open_group(group: &[u8], at: Lsn, salt: Salt) -> Option<(u64, Records<'_>)> {
+    let bytes = claimed_bytes(group, at, salt)?;
     let group = group.get(..bytes)?;
     let (mut header, body) = GroupHeader::read_from_prefix(group).ok()?;
     let want = header.checksum.get();
@@ -174,18 +196,20 @@ pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
 mod tests {
     use super::*;
 
+    const SALT: Salt = Salt(7);
+
     fn group() -> (Lsn, Vec<u8>) {
         let mut group = GroupBuilder::new(Lsn(1024), Vec::new());
         group.push(b"first");
         group.push(&[7; 600]);
-        group.seal(3)
+        group.seal(3, SALT)
     }
 
     #[test]
     fn a_group_survives() {
         let (start, bytes) = group();
         assert_eq!(bytes.len() % SECTOR, 0);
-        let (epoch, records) = open_group(&bytes, start).expect("whole");
+        let (epoch, records) = open_group(&bytes, start, SALT).expect("whole");
         assert_eq!(epoch, 3);
         let ops: Vec<_> = records.map(|r| (r.start.0, r.end.0, r.ops.len())).collect();
         assert_eq!(ops, [(1056, 1065, 5), (1065, 1669, 600)]);
@@ -194,13 +218,14 @@ mod tests {
     #[test]
     fn every_flipped_bit_is_noticed() {
         let (start, bytes) = group();
-        let used = claimed_bytes(&bytes, start).expect("header");
+        let used = claimed_bytes(&bytes, start, SALT).expect("header");
         for bit in 0..used * 8 {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(open_group(&bad, start).is_none(), "bit {bit}");
+            assert!(open_group(&bad, start, SALT).is_none(), "bit {bit}");
         }
-        assert!(open_group(&bytes, Lsn(0)).is_none(), "not its place");
-        assert!(open_group(&bytes[..SECTOR], start).is_none(), "cut short");
+        assert!(open_group(&bytes, Lsn(0), SALT).is_none(), "not its place");
+        assert!(open_group(&bytes[..SECTOR], start, SALT).is_none(), "cut short");
+        assert!(open_group(&bytes, start, Salt::NONE).is_none(), "of another store");
     }
 }

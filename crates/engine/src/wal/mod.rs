@@ -17,6 +17,9 @@
 //!    carry an older epoch.
 //! 4. A record is appended, and its pages enter the list of dirty pages, under one lock: nobody sees
 //!    `next` moved without also seeing the pages that are dirty since.
+//! 5. What counts as a group was written as one: it carries the store's salt. A value may hold anything else that a
+//!    group has, where one might start, and a crash may tear the group in front of it. (Stores that older programs
+//!    made have no salt.)
 //!
 //! Lock order: page latches, then `state`, then the list of dirty pages. No lock is held across I/O;
 //! the leader owns the end of the files by `leading`.
@@ -36,7 +39,7 @@ mod reader;
 mod waiting;
 
 pub(crate) use files::{LogFiles, STRETCH_BYTES, is_log_file};
-pub(crate) use format::Record;
+pub(crate) use format::{Record, Salt};
 pub(crate) use reader::Reader;
 
 use std::{
@@ -211,7 +214,7 @@ impl Log {
         let next = format::next_group(state.open.end());
         let spare = mem::take(&mut state.spare);
         let open = mem::replace(&mut state.open, GroupBuilder::new(next, spare));
-        let (start, bytes) = open.seal(self.epoch);
+        let (start, bytes) = open.seal(self.epoch, self.files.salt);
         state.starts.push_back(start);
         state.sealed_bytes += bytes.len();
         state.sealed.push_back((start, bytes));
@@ -399,9 +402,11 @@ mod tests {
 
     use super::*;
 
+    const SALT: Salt = Salt(0x5a17);
+
     /// A log whose files are so short that it goes through many of them.
     fn log() -> (Arc<LogFiles>, Log) {
-        let files = Arc::new(LogFiles::open(MemPlace::new(), 8192).expect("open"));
+        let files = Arc::new(LogFiles::open(MemPlace::new(), 8192, SALT).expect("open"));
         let empty = (VecDeque::new(), Lsn(0));
         let log =
             Log::start(files.clone(), Lsn(0), empty, 1, 1 << 20, Arc::new(Poison::default())).expect("start");
@@ -449,7 +454,7 @@ mod tests {
     fn a_failed_sync_wakes_all_who_wait() {
         for_each_seed(20, |seed| {
             let place = SimPlace::new(seed);
-            let files = Arc::new(LogFiles::open(place.clone(), 8192).expect("open"));
+            let files = Arc::new(LogFiles::open(place.clone(), 8192, SALT).expect("open"));
             let empty = (VecDeque::new(), Lsn(0));
             let log =
                 Log::start(files, Lsn(0), empty, 1, 1 << 20, Arc::new(Poison::default())).expect("start");
@@ -500,11 +505,11 @@ mod tests {
     /// Invariant 3. Wiping leaves none, so no crash shows it.
     #[test]
     fn a_group_of_an_earlier_opening_is_never_the_next() {
-        let files = Arc::new(LogFiles::open(MemPlace::new(), 8192).expect("open"));
+        let files = Arc::new(LogFiles::open(MemPlace::new(), 8192, SALT).expect("open"));
         let write = |at, epoch| {
             let mut group = GroupBuilder::new(at, Vec::new());
             group.push(&[7; 600]);
-            let (start, bytes) = group.seal(epoch);
+            let (start, bytes) = group.seal(epoch, SALT);
             files.write(start, &bytes).expect("write");
             Lsn(start.0 + bytes.len() as u64)
         };
@@ -516,6 +521,28 @@ mod tests {
             assert_eq!(reader.next_group().expect("read").is_some(), is_next, "epoch {epoch} behind 2");
             assert_eq!(reader.position(), if is_next { end } else { second });
             assert_eq!(reader.group_behind_end().expect("read"), None, "epoch {epoch} is no damage");
+        }
+    }
+
+    /// Invariant 5.
+    #[test]
+    fn a_value_with_a_group_in_it_is_none() {
+        let forged_at = Lsn(SECTOR as u64);
+        let mut forged = GroupBuilder::new(forged_at, Vec::new());
+        forged.push(b"forged");
+        let (_, forged) = forged.seal(1, Salt::NONE);
+        let mut value = vec![7; SECTOR - format::HEADER_BYTES - format::RECORD_PREFIX];
+        value.extend_from_slice(&forged);
+        for (salt, found) in [(SALT, None), (Salt::NONE, Some(forged_at))] {
+            let files = Arc::new(LogFiles::open(MemPlace::new(), 8192, salt).expect("open"));
+            let mut group = GroupBuilder::new(Lsn(0), Vec::new());
+            group.push(&value);
+            let (start, mut bytes) = group.seal(1, salt);
+            bytes[..SECTOR].fill(0);
+            files.write(start, &bytes).expect("write");
+            let mut reader = Reader::new(files, Lsn(0));
+            assert!(reader.next_group().expect("read").is_none());
+            assert_eq!(reader.group_behind_end().expect("read"), found, "{salt:?}");
         }
     }
 

@@ -6,7 +6,7 @@ use lacuna_device::AlignedBuf;
 
 use super::{
     LogFiles,
-    format::{self, Records, SECTOR},
+    format::{self, Records, SECTOR, Salt},
 };
 use crate::{error::Result, ids::Lsn};
 
@@ -30,11 +30,12 @@ pub(crate) struct Reader {
 pub(crate) struct Group<'a> {
     bytes: &'a [u8],
     start: Lsn,
+    salt: Salt,
 }
 
 impl Group<'_> {
     pub(crate) fn records(&self) -> Records<'_> {
-        format::open_group(self.bytes, self.start).expect("verified when read").1
+        format::open_group(self.bytes, self.start, self.salt).expect("verified when read").1
     }
 }
 
@@ -61,15 +62,15 @@ impl Reader {
     /// The next group, or `None` at the end of the log: the first place where no whole group of
     /// this or a later epoch lies.
     pub(crate) fn next_group(&mut self) -> Result<Option<Group<'_>>> {
-        let at = self.at;
+        let (at, salt) = (self.at, self.files.salt);
         let Some(first) = self.load(at, SECTOR)? else { return Ok(None) };
-        let Some(bytes) = format::claimed_bytes(first, at) else { return Ok(None) };
+        let Some(bytes) = format::claimed_bytes(first, at, salt) else { return Ok(None) };
         if bytes > GROUP_BYTES_MAX {
             return Ok(None);
         }
         let epoch_before = self.epoch;
         let Some(group) = self.load(at, bytes.next_multiple_of(SECTOR))? else { return Ok(None) };
-        let Some((epoch, _)) = format::open_group(group, at) else { return Ok(None) };
+        let Some((epoch, _)) = format::open_group(group, at, salt) else { return Ok(None) };
         if epoch < epoch_before {
             return Ok(None);
         }
@@ -77,13 +78,14 @@ impl Reader {
         let end = Lsn(at.0 + bytes as u64);
         self.at = format::next_group(end);
         let offset = (at.0 - self.buffer_at.0) as usize;
-        Ok(Some(Group { bytes: &self.buffer[offset..offset + bytes], start: at }))
+        Ok(Some(Group { bytes: &self.buffer[offset..offset + bytes], start: at, salt }))
     }
 
     /// A whole group behind the place where [`Reader::next_group`] found none. A crash leaves no such group,
-    /// because each is on the medium before the next is written; so the log is damaged in between.
+    /// because each is on the medium before the next is written, nor does a value (invariant 5); so the log is damaged
+    /// in between.
     pub(crate) fn group_behind_end(&mut self) -> Result<Option<Lsn>> {
-        let (mut at, epoch_before, end) = (self.at, self.epoch, self.files.end());
+        let (mut at, epoch_before, end, salt) = (self.at, self.epoch, self.files.end(), self.files.salt);
         while at < end {
             // Mostly there is nothing but a hole, and reading it would take long.
             let is_first = at == self.at || at.0.is_multiple_of(READ_BYTES as u64);
@@ -95,10 +97,10 @@ impl Reader {
                 at = self.files.next_file(at);
                 continue;
             };
-            let claimed = format::claimed_bytes(first, at).filter(|bytes| *bytes <= GROUP_BYTES_MAX);
+            let claimed = format::claimed_bytes(first, at, salt).filter(|bytes| *bytes <= GROUP_BYTES_MAX);
             if let Some(bytes) = claimed
                 && let Some(group) = self.load(at, bytes.next_multiple_of(SECTOR))?
-                && format::open_group(group, at).is_some_and(|(epoch, _)| epoch >= epoch_before)
+                && format::open_group(group, at, salt).is_some_and(|(epoch, _)| epoch >= epoch_before)
             {
                 return Ok(Some(at));
             }

@@ -3,8 +3,8 @@
 use std::{thread, time::Duration};
 
 use lacuna_device::{
-    BatchOp, Error as DeviceError, File, FileId, FileProps, MemPlace, Place, PlaceStats,
-    Result as DeviceResult, StreamHint,
+    Error as DeviceError, MemPlace,
+    sim::{HookedPlace, Hooks},
 };
 use parking_lot::Condvar;
 
@@ -29,20 +29,6 @@ struct Syncs {
 }
 
 impl Gate {
-    fn sync(&self) -> DeviceResult<()> {
-        let mut syncs = self.syncs.lock();
-        let number = syncs.begun;
-        syncs.begun += 1;
-        self.changed.notify_all();
-        while number >= syncs.let_go && !syncs.fails {
-            self.changed.wait(&mut syncs);
-        }
-        match number < syncs.let_go {
-            true => Ok(()),
-            false => Err(DeviceError::Full { what: "gate".into() }),
-        }
-    }
-
     fn wait_for(&self, count: usize) {
         let mut syncs = self.syncs.lock();
         while syncs.begun < count {
@@ -56,6 +42,22 @@ impl Gate {
     }
 }
 
+impl Hooks for Gate {
+    fn before_sync(&self) -> Result<(), DeviceError> {
+        let mut syncs = self.syncs.lock();
+        let number = syncs.begun;
+        syncs.begun += 1;
+        self.changed.notify_all();
+        while number >= syncs.let_go && !syncs.fails {
+            self.changed.wait(&mut syncs);
+        }
+        match number < syncs.let_go {
+            true => Ok(()),
+            false => Err(DeviceError::Full { what: "gate".into() }),
+        }
+    }
+}
+
 /// Lets all syncs end when the test does, well or not: threads that wait for them would outlive it.
 struct Opener<'a>(&'a Gate);
 
@@ -65,98 +67,12 @@ impl Drop for Opener<'_> {
     }
 }
 
-struct GatedPlace(Arc<MemPlace>, Arc<Gate>);
-
-impl GatedPlace {
-    fn log() -> (Arc<Gate>, Log) {
-        let gate = Arc::new(Gate::default());
-        let place = Arc::new(GatedPlace(MemPlace::new(), Arc::clone(&gate)));
-        let files = Arc::new(LogFiles::open(place, 1 << 20).expect("open"));
-        let empty = (VecDeque::new(), Lsn(0));
-        (gate, Log::start(files, Lsn(0), empty, 1, 1 << 20, Arc::default()).expect("start"))
-    }
-}
-
-impl Place for GatedPlace {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn props(&self) -> FileProps {
-        self.0.props()
-    }
-
-    fn open(&self, name: &str, hint: StreamHint) -> DeviceResult<Arc<dyn File>> {
-        Ok(Arc::new(GatedFile(self.0.open(name, hint)?, Arc::clone(&self.1))))
-    }
-
-    fn create(&self, name: &str, hint: StreamHint) -> DeviceResult<Arc<dyn File>> {
-        Ok(Arc::new(GatedFile(self.0.create(name, hint)?, Arc::clone(&self.1))))
-    }
-
-    fn remove(&self, name: &str) -> DeviceResult<()> {
-        self.0.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> DeviceResult<()> {
-        self.0.rename(from, to)
-    }
-
-    fn list(&self) -> DeviceResult<Vec<String>> {
-        self.0.list()
-    }
-
-    fn write_batch(&self, ops: &[BatchOp<'_>]) -> DeviceResult<()> {
-        self.0.write_batch(ops)
-    }
-
-    fn sync(&self) -> DeviceResult<()> {
-        self.1.sync()
-    }
-
-    fn stats(&self) -> DeviceResult<PlaceStats> {
-        self.0.stats()
-    }
-}
-
-struct GatedFile(Arc<dyn File>, Arc<Gate>);
-
-impl File for GatedFile {
-    fn id(&self) -> FileId {
-        self.0.id()
-    }
-
-    fn props(&self) -> FileProps {
-        self.0.props()
-    }
-
-    fn len(&self) -> DeviceResult<u64> {
-        self.0.len()
-    }
-
-    fn set_len(&self, len: u64) -> DeviceResult<()> {
-        self.0.set_len(len)
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> DeviceResult<()> {
-        self.0.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> DeviceResult<()> {
-        self.0.write_at(offset, data)
-    }
-
-    fn punch(&self, offset: u64, len: u64) -> DeviceResult<()> {
-        self.0.punch(offset, len)
-    }
-
-    fn allocated(&self, offset: u64, len: u64) -> DeviceResult<u64> {
-        self.0.allocated(offset, len)
-    }
-
-    fn sync(&self) -> DeviceResult<()> {
-        self.1.sync()
-    }
+fn gated_log() -> (Arc<Gate>, Log) {
+    let gate = Arc::new(Gate::default());
+    let place = HookedPlace::new(MemPlace::new(), Arc::clone(&gate));
+    let files = Arc::new(LogFiles::open(place, 1 << 20, Salt::NONE).expect("open"));
+    let empty = (VecDeque::new(), Lsn(0));
+    (gate, Log::start(files, Lsn(0), empty, 1, 1 << 20, Arc::default()).expect("start"))
 }
 
 fn append(log: &Log) -> Lsn {
@@ -165,7 +81,7 @@ fn append(log: &Log) -> Lsn {
 
 #[test]
 fn a_group_is_written_and_synced_beside_the_sync_of_another() {
-    let (gate, log) = GatedPlace::log();
+    let (gate, log) = gated_log();
     thread::scope(|scope| {
         let _opener = Opener(&gate);
         let flush = |lsn| {
@@ -196,7 +112,7 @@ fn a_group_is_written_and_synced_beside_the_sync_of_another() {
 /// Whoever waits, for one sync or another, for a group to be written, for a turn: none may be left asleep.
 #[test]
 fn all_go_on_when_syncs_end_and_when_they_fail() {
-    let (gate, log) = GatedPlace::log();
+    let (gate, log) = gated_log();
     let flushed = AtomicU64::new(0);
     thread::scope(|scope| {
         let _opener = Opener(&gate);

@@ -6,7 +6,10 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
-use lacuna_device::{BatchOp, File, FileProps, Place, PlaceStats, SimPlace, StreamHint, sim::SeededRng};
+use lacuna_device::{
+    BatchOp, Place, SimPlace,
+    sim::{HookedPlace, Hooks, SeededRng},
+};
 use lacuna_engine::{Error, Store, TableOptions, TransactionOptions};
 use parking_lot::Mutex;
 
@@ -74,46 +77,21 @@ impl Beside {
     }
 }
 
-impl Place for Beside {
-    fn name(&self) -> &str {
-        self.place.name()
-    }
-    fn props(&self) -> FileProps {
-        self.place.props()
-    }
-    fn open(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
-        self.place.open(name, hint)
-    }
-    fn create(&self, name: &str, hint: StreamHint) -> lacuna_device::Result<Arc<dyn File>> {
-        self.place.create(name, hint)
-    }
-    fn remove(&self, name: &str) -> lacuna_device::Result<()> {
-        self.place.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> lacuna_device::Result<()> {
-        self.place.rename(from, to)
-    }
-    fn list(&self) -> lacuna_device::Result<Vec<String>> {
-        self.place.list()
-    }
-    /// Pages are written by batches, and nothing else is.
-    fn write_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+/// Pages are written by batches, and nothing else is.
+impl Hooks for Beside {
+    fn before_batch(&self, _: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
         self.work();
-        self.place.write_batch(ops)?;
-        self.work(); // they are not synced yet
         Ok(())
     }
-    fn sync(&self) -> lacuna_device::Result<()> {
-        self.place.sync()
-    }
-    fn stats(&self) -> lacuna_device::Result<PlaceStats> {
-        self.place.stats()
+    fn after_batch(&self, _: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+        self.work(); // they are not synced yet
+        Ok(())
     }
 }
 
 impl Rig for Arc<Beside> {
     fn open_place(&self) -> lacuna_device::Result<Arc<dyn Place>> {
-        Ok(self.clone())
+        Ok(HookedPlace::new(self.place.clone(), self.clone()))
     }
     fn set_cut_after(&self, ops: u64) {
         self.place.set_cut_after(ops);
