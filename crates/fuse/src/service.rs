@@ -394,8 +394,9 @@ impl Service {
         self.checked("fsync", number, self.posix.fsync(Self::ino(number)?, data_only))
     }
 
-    /// Changes what a range takes; `mode` as in fallocate(2).
-    pub fn fallocate(&self, number: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
+    /// Changes what a range takes; `mode` as in fallocate(2). The request says nothing of privileges, so that all
+    /// but root's take them away.
+    pub fn fallocate(&self, number: u64, offset: u64, len: u64, mode: i32, caller: Caller) -> Result<()> {
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
         let what = match mode & !FALLOC_FL_KEEP_SIZE {
             0 if keep_size => Allocate::KeepSize,
@@ -404,7 +405,8 @@ impl Service {
             FALLOC_FL_ZERO_RANGE => Allocate::ZeroRange { keep_size },
             _ => return Err(Os::OPNOTSUPP.into()),
         };
-        self.checked("fallocate", number, self.posix.fallocate(Self::ino(number)?, offset, len, what))
+        let allocated = self.posix.fallocate(Self::ino(number)?, offset, len, what, caller.uid != 0);
+        self.checked("fallocate", number, allocated)
     }
 
     /// Finds data or holes; `whence` as in lseek(2). The kernel answers the rest by itself.

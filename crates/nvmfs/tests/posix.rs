@@ -18,7 +18,7 @@ use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint, sim::SimDevice};
 use lacuna_nvmfs::{
     CheckDepth, Error, FormatOptions, Ino, Nvmfs, Options, Progress, Refusal, Timestamp,
     posix::{
-        Attr, Caller, FileKind, Posix, Rename, Runs, SetAttr, SetTime, WriteOptions, XattrMode,
+        Allocate, Attr, Caller, FileKind, Posix, Rename, Runs, SetAttr, SetTime, WriteOptions, XattrMode,
     },
 };
 
@@ -291,6 +291,19 @@ fn privileges_go_when_others_write() {
         assert_eq!((perm(), has_capability()), (mode as u16, true));
         fs.setattr(a, &SetAttr { kill_privileges: true, ..cut }).unwrap();
         assert_eq!((perm(), has_capability()), (without, false));
+        for (what, len) in [
+            (Allocate::Extend, 4096),
+            (Allocate::Extend, 1),
+            (Allocate::KeepSize, 4096),
+            (Allocate::PunchHole, 512),
+            (Allocate::ZeroRange { keep_size: true }, 4096),
+        ] {
+            set_mode(mode);
+            fs.fallocate(a, 0, len, what, false).unwrap();
+            assert_eq!((perm(), has_capability()), (mode as u16, true), "{what:?}");
+            fs.fallocate(a, 0, len, what, true).unwrap();
+            assert_eq!((perm(), has_capability()), (without, false), "{what:?}");
+        }
         set_mode(mode);
         fs.setattr(a, &SetAttr { gid: Some(7), ..SetAttr::default() }).unwrap();
         assert_eq!((perm(), has_capability()), (without, false));

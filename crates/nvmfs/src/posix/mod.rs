@@ -241,12 +241,20 @@ impl Posix {
         Ok(at)
     }
 
-    /// Changes what `offset .. offset + len` takes; see [`Allocate`].
+    /// Changes what `offset .. offset + len` takes; see [`Allocate`]. With `kill_privileges` it takes set-user-id,
+    /// set-group-id and capabilities away, whatever else it does.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] for an empty range, [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`].
-    pub fn fallocate(&self, ino: Ino, offset: u64, len: u64, what: Allocate) -> Result<()> {
-        self.shared.fallocate(ino, offset, len, what)?;
+    pub fn fallocate(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        what: Allocate,
+        kill_privileges: bool,
+    ) -> Result<()> {
+        self.shared.fallocate(ino, offset, len, what, kill_privileges)?;
         self.shared.store_many_times();
         Ok(())
     }
