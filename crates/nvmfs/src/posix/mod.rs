@@ -379,6 +379,11 @@ impl Posix {
     fn make(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
         let node = self.shared.create(parent, name, new)?;
         self.shared.store_many_times();
-        self.shared.attr(&node)
+        let attr = self.shared.attr(&node);
+        if attr.is_err() && new.open {
+            // The caller has nothing to release. What keeps the last one from ending well is told already.
+            let _ = self.shared.release(node.ino);
+        }
+        attr
     }
 }
