@@ -169,7 +169,9 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn forget(&self, _: &Request, _: INodeNo, _: u64) {}
+    fn forget(&self, _: &Request, ino: INodeNo, _: u64) {
+        self.0.forget(ino.0);
+    }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         self.attributes(self.0.getattr(ino.0), reply);
