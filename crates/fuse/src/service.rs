@@ -1,25 +1,28 @@
 //! Answers to the kernel's requests, whatever carries them.
 //!
-//! It owns the set of files that answered the DirectFS ioctl, counters, and the transport's name; all else is
-//! the file system's.
+//! It owns the set of files that answered the DirectFS ioctl, what is told of removed directories, counters, and
+//! the transport's name; all else is the file system's.
 //!
 //! **Invariants.**
 //! 1. A number is in the set only while the file that was asked about has it: whoever gets a number anew
-//!    starts outside.
+//!    starts outside. A file that is gone leaves the set when it is closed or forgotten by the kernel, whichever
+//!    comes last.
 //! 2. A trim is inferred only for files in the set, and only where the kernel holds no pages of the file
 //!    that it would not see change.
+//! 3. A directory that was removed is remembered until the kernel forgets it: it may be somebody's working
+//!    directory, of which Linux can tell what it is, though nothing is in there any more.
 //!
-//! **Locks.** The set's, held for a look-up or a change, and that of the complaints; neither across a call of
-//! the file system, nor one inside the other.
+//! **Locks.** The set's, held for a look-up or a change, that of the removed directories and that of the complaints;
+//! none of them across a call of the file system, nor one inside the other.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, OnceLock},
     time::Instant,
 };
 
 use lacuna_nvmfs::{
-    Ino, Nvmfs, Timestamp,
+    Ino, Nvmfs, Refusal, Timestamp,
     posix::{
         Allocate, Attr, Caller, DirEntry, FileKind, Posix, Rename, SetAttr, StatFs, WriteOptions, XattrMode,
     },
@@ -117,6 +120,7 @@ pub struct Service {
     options: ServiceOptions,
     counters: Counters,
     atomic_files: RwLock<HashSet<Ino>>,
+    removed_directories: Mutex<HashMap<Ino, Attr>>,
     transport: OnceLock<&'static str>,
     complaints: Mutex<Complaints>,
 }
@@ -131,10 +135,10 @@ impl Service {
     /// Serves `fs`.
     pub fn new(fs: Arc<Nvmfs>, options: ServiceOptions) -> Service {
         let posix = fs.posix();
-        let atomic_files = RwLock::new(HashSet::new());
+        let (atomic_files, removed_directories) = (RwLock::default(), Mutex::default());
         let counters = Counters::default();
         let (transport, complaints) = (OnceLock::new(), Mutex::default());
-        Service { fs, posix, options, counters, atomic_files, transport, complaints }
+        Service { fs, posix, options, counters, atomic_files, removed_directories, transport, complaints }
     }
 
     /// The file system served.
@@ -209,7 +213,21 @@ impl Service {
 
     /// Attributes of an inode.
     pub fn getattr(&self, number: u64) -> Result<Attr> {
-        self.checked("stat", number, self.posix.getattr(Self::ino(number)?))
+        let ino = Self::ino(number)?;
+        let known = self.checked("stat", number, self.posix.getattr(ino));
+        known.or_else(|errno| self.removed_directory(ino).filter(|_| errno == Os::STALE.into()).ok_or(errno))
+    }
+
+    /// By invariant 3.
+    fn removed_directory(&self, ino: Ino) -> Option<Attr> {
+        self.removed_directories.lock().get(&ino).copied()
+    }
+
+    /// The kernel has less of an inode in memory than before, as a rule nothing any more.
+    pub fn forget(&self, number: u64) {
+        let Ok(ino) = Self::ino(number) else { return };
+        self.removed_directories.lock().remove(&ino);
+        self.forget_handshake(ino);
     }
 
     /// Changes attributes of an inode.
@@ -225,7 +243,7 @@ impl Service {
     /// Makes a file, fifo, socket or device file.
     pub fn mknod(&self, parent: u64, name: &[u8], mode: u32, rdev: u32, caller: Caller) -> Result<Attr> {
         let made = self.posix.mknod(Self::ino(parent)?, name, mode, rdev.into(), caller);
-        self.checked("mknod", parent, made).inspect(|attr| self.forget_handshake(attr.ino))
+        self.checked("mknod", parent, made).inspect(|attr| self.drop_handshake(attr.ino))
     }
 
     /// Makes a directory.
@@ -241,7 +259,7 @@ impl Service {
     /// Makes a regular file and opens it.
     pub fn create(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
         let made = self.posix.create(Self::ino(parent)?, name, mode, caller);
-        self.checked("create", parent, made).inspect(|attr| self.forget_handshake(attr.ino))
+        self.checked("create", parent, made).inspect(|attr| self.drop_handshake(attr.ino))
     }
 
     /// Gives an inode one more name.
@@ -256,7 +274,14 @@ impl Service {
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<()> {
-        self.checked("rmdir", parent, self.posix.rmdir(Self::ino(parent)?, name))
+        let directory = Self::ino(parent)?;
+        // The kernel keeps others from changing this name meanwhile.
+        let known = self.posix.lookup(directory, name);
+        self.checked("rmdir", parent, self.posix.rmdir(directory, name))?;
+        if let Ok(attr) = known {
+            self.removed_directories.lock().insert(attr.ino, Attr { nlink: 0, ..attr });
+        }
+        Ok(())
     }
 
     /// Moves a name.
@@ -332,9 +357,14 @@ impl Service {
 
 /// Open files and their data.
 impl Service {
-    /// Keeps an inode until [`Service::release`].
+    /// Keeps an inode until [`Service::release`]. A removed directory can be opened; the kernel itself says that
+    /// nothing is in there.
     pub fn open(&self, number: u64) -> Result<()> {
-        self.checked("open", number, self.posix.open(Self::ino(number)?))
+        let ino = Self::ino(number)?;
+        match self.posix.open(ino) {
+            Err(error) if is_stale(&error) && self.removed_directory(ino).is_some() => Ok(()),
+            opened => self.checked("open", number, opened),
+        }
     }
 
     /// Whether a file opened with these flags bypasses the kernel's page cache.
@@ -344,7 +374,10 @@ impl Service {
 
     /// Ends what [`Service::open`] or [`Service::create`] began.
     pub fn release(&self, number: u64) -> Result<()> {
-        self.checked("close", number, self.posix.release(Self::ino(number)?))
+        let ino = Self::ino(number)?;
+        let released = self.posix.release(ino);
+        self.forget_handshake(ino);
+        self.checked("close", number, released)
     }
 
     /// Reads; fewer bytes than asked for only at the end of the file.
@@ -394,8 +427,9 @@ impl Service {
         self.checked("fsync", number, self.posix.fsync(Self::ino(number)?, data_only))
     }
 
-    /// Changes what a range takes; `mode` as in fallocate(2).
-    pub fn fallocate(&self, number: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
+    /// Changes what a range takes; `mode` as in fallocate(2). The request says nothing of privileges, so that all
+    /// but root's take them away.
+    pub fn fallocate(&self, number: u64, offset: u64, len: u64, mode: i32, caller: Caller) -> Result<()> {
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
         let what = match mode & !FALLOC_FL_KEEP_SIZE {
             0 if keep_size => Allocate::KeepSize,
@@ -404,7 +438,8 @@ impl Service {
             FALLOC_FL_ZERO_RANGE => Allocate::ZeroRange { keep_size },
             _ => return Err(Os::OPNOTSUPP.into()),
         };
-        self.checked("fallocate", number, self.posix.fallocate(Self::ino(number)?, offset, len, what))
+        let allocated = self.posix.fallocate(Self::ino(number)?, offset, len, what, caller.uid != 0);
+        self.checked("fallocate", number, allocated)
     }
 
     /// Finds data or holes; `whence` as in lseek(2). The kernel answers the rest by itself.
@@ -437,8 +472,16 @@ impl Service {
     }
 
     /// Invariant 1: a new file has not been asked about.
-    fn forget_handshake(&self, ino: Ino) {
+    fn drop_handshake(&self, ino: Ino) {
         if self.atomic_files.read().contains(&ino) {
+            self.atomic_files.write().remove(&ino);
+        }
+    }
+
+    /// Invariant 1: nobody writes to a file that is gone.
+    fn forget_handshake(&self, ino: Ino) {
+        let was_asked_about = self.atomic_files.read().contains(&ino);
+        if was_asked_about && self.posix.getattr(ino).is_err_and(|error| is_stale(&error)) {
             self.atomic_files.write().remove(&ino);
         }
     }
@@ -480,6 +523,10 @@ fn no_label(name: &[u8]) -> Result<()> {
     if name == b"security.selinux" { Err(Os::OPNOTSUPP.into()) } else { Ok(()) }
 }
 
+fn is_stale(error: &lacuna_nvmfs::Error) -> bool {
+    matches!(error, lacuna_nvmfs::Error::Refused(Refusal::Stale))
+}
+
 /// What a name tells of an inode that cannot be read.
 fn unknown(ino: Ino, kind: FileKind) -> Attr {
     let never = Timestamp::default();
@@ -518,20 +565,70 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_number_used_again_has_not_been_asked_about() {
+    fn service() -> Service {
         let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
         Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
         let fs = Nvmfs::open(device, Options::default()).expect("opens");
-        let service = Service::new(Arc::new(fs), ServiceOptions::default());
+        Service::new(Arc::new(fs), ServiceOptions::default())
+    }
+
+    const MODE: u32 = 0o100_644;
+
+    #[test]
+    fn a_number_used_again_has_not_been_asked_about() {
+        let service = service();
         // Numbers come back after 2^28 others: so the next ones are taken for such that did.
-        let mode = FileKind::File.mode_bits() | 0o644;
-        let first = service.create(FUSE_ROOT, b"first", mode, Caller::default()).expect("creates");
+        let first = service.create(FUSE_ROOT, b"first", MODE, Caller::default()).expect("creates");
         let next = |at: u64| Ino::new(first.ino.number() + at).expect("a number");
         service.atomic_files.write().extend([next(1), next(2)]);
-        let second = service.create(FUSE_ROOT, b"second", mode, Caller::default()).expect("creates");
-        let third = service.mknod(FUSE_ROOT, b"third", mode, 0, Caller::default()).expect("creates");
+        let second = service.create(FUSE_ROOT, b"second", MODE, Caller::default()).expect("creates");
+        let third = service.mknod(FUSE_ROOT, b"third", MODE, 0, Caller::default()).expect("creates");
         assert_eq!((second.ino, third.ino), (next(1), next(2)), "this test tests nothing");
         assert!(service.atomic_files.read().is_empty());
+    }
+
+    #[test]
+    fn a_file_was_asked_about_until_it_is_gone() {
+        let service = service();
+        let names: [&[u8]; 3] = [b"kept", b"removed while open", b"removed later"];
+        let numbers = names.map(|name| {
+            let made = service.create(FUSE_ROOT, name, MODE, Caller::default()).expect("creates");
+            service.ioctl(made.ino.number(), DFS_IOCTL_ATOMIC_WRITE_SET).expect("answers");
+            made.ino.number()
+        });
+        let asked = || service.atomic_files.read().len();
+        service.unlink(FUSE_ROOT, names[1]).expect("removes");
+        // The kernel does not say which of the two comes first.
+        service.forget(numbers[1]);
+        assert_eq!(asked(), 3, "it is open");
+        numbers.iter().for_each(|number| service.release(*number).expect("closes"));
+        assert_eq!(asked(), 2);
+        service.unlink(FUSE_ROOT, names[2]).expect("removes");
+        numbers.iter().for_each(|number| service.forget(*number));
+        // Who opens a file again need not ask again.
+        assert!(service.atomic_files.read().iter().eq([&Ino::new(numbers[0]).expect("a number")]));
+    }
+
+    #[test]
+    fn a_removed_directory_is_told_of_until_it_is_forgotten() {
+        let service = service();
+        let made = service.mkdir(FUSE_ROOT, b"d", 0o750, Caller { uid: 5, gid: 6 }).expect("makes");
+        let number = made.ino.number();
+        service.rmdir(FUSE_ROOT, b"d").expect("removes");
+        let Ok(Attr { nlink: 0, uid: 5, perm: 0o750, kind: FileKind::Directory, .. }) =
+            service.getattr(number)
+        else {
+            panic!("{:?}", service.getattr(number));
+        };
+        service.open(number).expect("opens");
+        service.fsync(number, false).expect("has nothing to sync");
+        service.forget(number);
+        assert_eq!(service.getattr(number), Err(Os::STALE.into()));
+        assert_eq!(service.open(number), Err(Os::STALE.into()));
+        assert!(service.removed_directories.lock().is_empty());
+        // What was not removed is not remembered.
+        service.mkdir(FUSE_ROOT, b"d", 0o750, Caller::default()).expect("makes");
+        assert_eq!(service.rmdir(FUSE_ROOT, b"e"), Err(Os::NOENT.into()));
+        assert!(service.removed_directories.lock().is_empty());
     }
 }

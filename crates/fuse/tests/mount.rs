@@ -2,9 +2,9 @@
 //! for the scripts in tests/mount.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::{ErrorKind, Read, Seek, SeekFrom, Write},
-    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::{
         Arc,
@@ -19,6 +19,11 @@ use lacuna_fuse::{
     FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, UringTransport,
 };
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Ino, Nvmfs, Options};
+use rustix::{
+    fs::{AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, fstat, openat, statx},
+    io::Errno,
+    thread::{CapabilitySet, capabilities, set_capabilities},
+};
 use tempfile::TempDir;
 
 /// An empty store, and a mount of it that is not served yet.
@@ -167,6 +172,53 @@ fn an_open_file_outlives_its_name() {
         assert_eq!(&found, b"alive");
         assert_eq!(file.metadata().unwrap().nlink(), 0);
         assert_eq!(fs::read(&path).unwrap(), b"another");
+    });
+}
+
+#[test]
+fn a_removed_directory_can_be_looked_at_by_who_is_in_it() {
+    mounted(|dir, _| {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        fs::create_dir(dir.join("d")).expect("makes");
+        // As a working directory, it is held without being open.
+        let held = openat(CWD, dir.join("d"), flags, Mode::empty()).expect("opens");
+        fs::remove_dir(dir.join("d")).expect("removes");
+        let stat = fstat(&held).expect("is told of");
+        assert_eq!((stat.st_nlink, stat.st_mode & 0o170_000), (0, 0o040_000));
+        let opened = openat(&held, ".", OFlags::RDONLY, Mode::empty()).expect("opens");
+        let listed = Dir::read_from(&opened).expect("can be listed").next();
+        assert!(listed.is_none_or(|entry| entry.is_err_and(|error| error == Errno::NOENT)));
+        let made = openat(&held, "new", OFlags::CREATE | OFlags::WRONLY, Mode::RWXU);
+        assert_eq!(made.unwrap_err(), Errno::NOENT);
+        assert_eq!(openat(&held, "old", OFlags::RDONLY, Mode::empty()).unwrap_err(), Errno::NOENT);
+        assert!(openat(&held, "..", OFlags::RDONLY, Mode::empty()).is_ok());
+    });
+}
+
+/// The kernel takes the mode that it remembers when it runs a program.
+#[test]
+fn the_kernel_knows_when_set_user_id_is_gone() {
+    mounted(|dir, _| {
+        let path = dir.join("program");
+        fs::write(&path, [1; 1000]).expect("writes");
+        fs::set_permissions(&path, Permissions::from_mode(0o6755)).expect("changes");
+        let mode = || {
+            // Nothing else is asked for, lest the kernel asks us.
+            let stat = statx(CWD, &path, AtFlags::empty(), StatxFlags::MODE).expect("is there");
+            stat.stx_mode & 0o7777
+        };
+        assert_eq!(mode(), 0o6755);
+        let file = fs::OpenOptions::new().write(true).open(&path).expect("opens");
+        file.write_all_at(&[2], 0).expect("writes");
+        assert_eq!(mode(), 0o6755, "root may keep them");
+        let as_others = || {
+            let mut capabilities = capabilities(None).expect("has some");
+            capabilities.effective.remove(CapabilitySet::FSETID);
+            set_capabilities(None, capabilities).expect("gives one up");
+            file.write_all_at(&[3], 0).expect("writes");
+        };
+        thread::scope(|scope| scope.spawn(as_others).join().expect("writes"));
+        assert_eq!(mode(), 0o755);
     });
 }
 

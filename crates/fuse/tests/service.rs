@@ -260,7 +260,7 @@ fn refusals_have_the_numbers_of_posix() {
         assert_eq!(service.getattr(number).err(), Some(errno(Os::STALE)), "{number}");
     }
     assert_eq!(service.ioctl(file, 0x8008_6601), Err(errno(Os::NOTTY)));
-    assert_eq!(service.fallocate(file, 0, 1, 0x40), Err(errno(Os::OPNOTSUPP)));
+    assert_eq!(service.fallocate(file, 0, 1, 0x40, Caller::default()), Err(errno(Os::OPNOTSUPP)));
     assert_eq!(service.seek(file, -1, 3), Err(errno(Os::NXIO)));
     assert_eq!(service.seek(file, 0, 0), Err(errno(Os::INVAL)));
     let onto_itself = service.rename((ROOT, b"none"), (ROOT, b"file"), Rename::Exchange);

@@ -343,15 +343,23 @@ impl Shared {
     }
 
     /// See [`crate::posix::Posix::fallocate`].
-    pub(crate) fn fallocate(&self, ino: Ino, offset: u64, len: u64, what: Allocate) -> Result<()> {
+    pub(crate) fn fallocate(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        what: Allocate,
+        kill_privileges: bool,
+    ) -> Result<()> {
         let node = self.node(ino)?;
         must_be_file(&node)?;
         if len == 0 {
             return Err(Refusal::Invalid.into());
         }
         let end = end_of(offset, len)?;
+        self.drop_capability(&node, kill_privileges)?;
         let (is_hole, grows) = match what {
-            Allocate::KeepSize => return Ok(()),
+            Allocate::KeepSize => (false, false),
             Allocate::Extend => (false, true),
             Allocate::PunchHole => (true, false),
             Allocate::ZeroRange { keep_size } => (true, !keep_size),
@@ -359,7 +367,7 @@ impl Shared {
         let _held = node.ranges.lock(sectors(offset, len));
         let ops = if is_hole { self.clear(ino, offset, end)? } else { Vec::new() };
         let end = if grows { end } else { 0 };
-        let target = Target { node: Arc::clone(&node), end, kill_privileges: false };
+        let target = Target { node: Arc::clone(&node), end, kill_privileges };
         self.apply_data(&ops.iter().map(OwnedOp::as_op).collect::<Vec<_>>(), &[target])
     }
 

@@ -156,6 +156,12 @@ impl Error {
         errno.raw_os_error()
     }
 
+    /// Whether it says that the store takes no change at all, for the time being or for good.
+    pub(crate) fn stops_changes(&self) -> bool {
+        use ftl::Error::{Full, Poisoned, ReadOnly};
+        matches!(self, Error::Ftl(Full { .. } | Poisoned { .. } | ReadOnly { .. }))
+    }
+
     /// Whether it says that what was to be read is damaged: it is not what was written, or lies where the
     /// device cannot read. Any other failure says nothing of what is stored there.
     pub(crate) fn is_damage(&self) -> bool {

@@ -30,8 +30,9 @@
 //! read. So are inodes: only who finds a node still unloaded afterwards loads it. Two locks are held over
 //! reads, where only those wait that need the very same thing: sectors, while their old content is read,
 //! and `moves`, which orders renames from one directory to another, while these search. And while
-//! [`Nvmfs::check`] reads names and inodes it holds `structure`, so that these stand still; who would change them
-//! gives his `record`s back and waits with these two at most. `lock_tests.rs` holds every operation against this.
+//! [`Nvmfs::check`] reads names and inodes it holds `structure`, so that these stand still but for their times; who
+//! would change more gives his `record`s back and waits with these two at most. `lock_tests.rs` holds every operation
+//! against this.
 
 use std::{
     io::Read,
@@ -120,7 +121,7 @@ pub(crate) struct Shared {
     pub(crate) numbers: Mutex<Numbers>,
     /// What listings are going to ask for.
     pub(crate) ahead: Ahead,
-    /// Held shared while names or inodes change, alone while they are checked.
+    /// Held shared while names or inodes change in more than times, alone while they are checked.
     pub(crate) structure: RwLock<()>,
     /// Held while a name moves from one directory to another.
     pub(crate) moves: Mutex<()>,

@@ -146,7 +146,7 @@ const OPERATIONS: &[(&str, Operation)] = &[
         fs.write_runs(ino_of(fs, many, number), &runs).unwrap();
     }),
     ("punch", |fs, many, number| {
-        fs.fallocate(ino_of(fs, many, number), 700, 1000, Allocate::PunchHole).unwrap();
+        fs.fallocate(ino_of(fs, many, number), 700, 1000, Allocate::PunchHole, true).unwrap();
     }),
     ("truncate", |fs, many, number| {
         let shorter = SetAttr { size: Some(700), ..SetAttr::default() };

@@ -102,6 +102,13 @@ pub(crate) enum Touch {
     Changed,
 }
 
+/// So many nodes may have times in memory that are not stored; about 1 KiB each. Beyond that they are stored
+/// without being asked for; what could not be is tried again once there are so many more.
+const UNSTORED_TIMES_MAX: usize = 4096;
+/// From so many on, where they cannot be stored, reads leave no times: those that writes leave are of a store
+/// that takes writes.
+const UNSTORED_READS_MAX: usize = 4 * UNSTORED_TIMES_MAX;
+
 /// Seconds after which a read moves the time of access even if nothing changed since the last one.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 
@@ -226,6 +233,8 @@ pub(crate) struct Nodes {
     /// Nodes with times to store.
     dirty: Mutex<BTreeMap<Ino, Arc<Node>>>,
     dirty_count: AtomicUsize,
+    /// Beyond so many of them all are to be stored; `usize::MAX` while that is being done.
+    store_above: AtomicUsize,
     /// Nodes kept though nobody uses them.
     kept_max: usize,
 }
@@ -240,7 +249,8 @@ struct Table {
 
 impl Nodes {
     pub(crate) fn new(kept_max: usize) -> Nodes {
-        Nodes { table: Mutex::default(), dirty: Mutex::default(), dirty_count: AtomicUsize::new(0), kept_max }
+        let (dirty_count, store_above) = (AtomicUsize::new(0), AtomicUsize::new(UNSTORED_TIMES_MAX));
+        Nodes { table: Mutex::default(), dirty: Mutex::default(), dirty_count, store_above, kept_max }
     }
 
     /// The node of this number, if there is one.
@@ -302,6 +312,9 @@ impl Nodes {
                 if !is_old && times.accessed > times.modified && times.accessed > times.changed {
                     return;
                 }
+                if !times.is_dirty && self.dirty_count() >= UNSTORED_READS_MAX {
+                    return;
+                }
                 times.accessed = now;
             }
             Touch::Modified => (times.modified, times.changed) = (now, now),
@@ -332,6 +345,19 @@ impl Nodes {
     /// Number of nodes with times to store.
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty_count.load(SeqCst)
+    }
+
+    /// Whether there are so many of them that the caller is to store all, and then to say
+    /// [`Nodes::end_storing_many`]. One does that at a time.
+    pub(crate) fn begin_storing_many(&self) -> bool {
+        let above = self.store_above.load(SeqCst);
+        self.dirty_count() > above
+            && self.store_above.compare_exchange(above, usize::MAX, SeqCst, SeqCst).is_ok()
+    }
+
+    /// What is left could not be stored: nobody tries again with each call.
+    pub(crate) fn end_storing_many(&self) {
+        self.store_above.store(self.dirty_count() + UNSTORED_TIMES_MAX, SeqCst);
     }
 
     /// The nodes with times to store, by number.

@@ -14,10 +14,12 @@ use std::{
 };
 
 use fight::fight;
-use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint};
+use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint, sim::SimDevice};
 use lacuna_nvmfs::{
     CheckDepth, Error, FormatOptions, Ino, Nvmfs, Options, Progress, Refusal, Timestamp,
-    posix::{Attr, Caller, FileKind, Posix, Rename, Runs, SetAttr, SetTime, WriteOptions, XattrMode},
+    posix::{
+        Allocate, Attr, Caller, FileKind, Posix, Rename, Runs, SetAttr, SetTime, WriteOptions, XattrMode,
+    },
 };
 
 const ROOT: Ino = Ino::ROOT;
@@ -289,6 +291,19 @@ fn privileges_go_when_others_write() {
         assert_eq!((perm(), has_capability()), (mode as u16, true));
         fs.setattr(a, &SetAttr { kill_privileges: true, ..cut }).unwrap();
         assert_eq!((perm(), has_capability()), (without, false));
+        for (what, len) in [
+            (Allocate::Extend, 4096),
+            (Allocate::Extend, 1),
+            (Allocate::KeepSize, 4096),
+            (Allocate::PunchHole, 512),
+            (Allocate::ZeroRange { keep_size: true }, 4096),
+        ] {
+            set_mode(mode);
+            fs.fallocate(a, 0, len, what, false).unwrap();
+            assert_eq!((perm(), has_capability()), (mode as u16, true), "{what:?}");
+            fs.fallocate(a, 0, len, what, true).unwrap();
+            assert_eq!((perm(), has_capability()), (without, false), "{what:?}");
+        }
         set_mode(mode);
         fs.setattr(a, &SetAttr { gid: Some(7), ..SetAttr::default() }).unwrap();
         assert_eq!((perm(), has_capability()), (without, false));
@@ -621,6 +636,70 @@ fn unstored_times_are_bounded() {
     assert!((4000..5000).contains(&stored), "{stored}");
 }
 
+/// A listing and a read leave times as a write does, whoever never opens what he looks at.
+#[test]
+fn unstored_times_of_reads_are_bounded() {
+    let device = formatted(64 << 20);
+    let place = open(&device);
+    let fs = place.posix();
+    let looked_at: Vec<_> = (0..5000)
+        .map(|number| match number % 2 {
+            0 => dir(&fs, ROOT, &format!("{number}")),
+            _ => {
+                let ino = file(&fs, &format!("{number}"));
+                fs.write(ino, 0, &[1; 512], PLAIN).unwrap();
+                ino
+            }
+        })
+        .collect();
+    SECONDS.set(5000);
+    for (number, ino) in looked_at.iter().enumerate() {
+        match number % 2 {
+            0 => fs.readdir(*ino, 0, &mut |_| true).unwrap(),
+            _ => assert_eq!(fs.read_runs(*ino, 0).unwrap().end, 512),
+        }
+    }
+    place.ftl().flush().unwrap();
+    drop((fs, place));
+    let fs = open(&device).posix();
+    let stored = looked_at.iter().filter(|ino| fs.getattr(**ino).unwrap().accessed == at(5000)).count();
+    assert!((4000..5000).contains(&stored), "{stored}");
+}
+
+/// Once writes fail, times pile up no further, and reads do not try in vain to store all of them each time.
+#[test]
+fn reads_of_a_stopped_store_go_on_without_times() {
+    const FILES: usize = 18_000;
+    thread_local! {
+        static ASKED: Cell<u64> = const { Cell::new(0) };
+    }
+    fn counting_clock() -> Timestamp {
+        ASKED.set(ASKED.get() + 1);
+        clock()
+    }
+    let device = SimDevice::new(128 << 20, 1);
+    Nvmfs::format(device.clone(), &FormatOptions { clock, ..FormatOptions::default() }).unwrap();
+    let options = Options { clock: counting_clock, ..Options::default() };
+    let place = Nvmfs::open(device.clone(), options).unwrap();
+    let fs = place.posix();
+    let files: Vec<_> = (0..FILES).map(|number| file(&fs, &format!("{number}"))).collect();
+    files.iter().for_each(|ino| assert_eq!(fs.write(*ino, 0, &[1; 512], PLAIN).unwrap(), 512));
+    fs.sync().unwrap();
+    device.fail_writes_after(1);
+    fs.write(files[0], 0, &[2; 512], PLAIN).unwrap();
+    assert!(fs.sync().is_err() && fs.write(files[0], 0, &[2; 512], PLAIN).is_err(), "it goes on");
+    SECONDS.set(5000);
+    ASKED.set(0);
+    for ino in &files {
+        assert_eq!(fs.read(*ino, 0, &mut [0; 512]).unwrap(), 512);
+    }
+    // Each read asks once; each try to store times once for each inode, or 64 of them.
+    let tries = ASKED.get() - FILES as u64;
+    assert!(tries < 1000, "{tries}");
+    let moved = files.iter().filter(|ino| fs.getattr(**ino).unwrap().accessed == at(5000)).count();
+    assert!((10_000..FILES).contains(&moved), "{moved}");
+}
+
 /// Each slot of a file belongs to one thread; slots lie anyhow within sectors. Other threads append.
 #[test]
 fn unaligned_writes_and_appends_from_many_threads_lose_nothing() {
@@ -739,4 +818,49 @@ fn who_waits_for_a_check_keeps_nobody_waiting() {
     assert_eq!(fs.getattr(a).unwrap().size, 8704);
     fs.lookup(d, b"b").unwrap();
     assert_clean(&place);
+}
+
+/// Times are no part of what a check looks at: while it reads, those that became too many are stored, and nobody waits
+/// for that.
+#[test]
+fn a_check_keeps_no_times_from_being_stored() {
+    let device = formatted(64 << 20);
+    let place = open(&device);
+    let fs = place.posix();
+    let files: Vec<_> = (0..5000).map(|number| file(&fs, &format!("{number}"))).collect();
+    files.iter().for_each(|ino| assert_eq!(fs.write(*ino, 0, &[1; 512], PLAIN).unwrap(), 512));
+    let (reads, is_reading) = mpsc::channel();
+    let (goes_on, may_go_on) = mpsc::channel();
+    thread::scope(|scope| {
+        let place = &place;
+        let check = scope.spawn(move || {
+            let told = |progress: Progress| {
+                if progress.what == "inodes" && reads.send(()).is_ok() {
+                    let _ = may_go_on.recv();
+                }
+            };
+            place.check_told(CheckDepth::Payload, told).unwrap()
+        });
+        is_reading.recv().unwrap();
+        drop(is_reading);
+        let (done, is_done) = mpsc::channel();
+        let (others, files) = (place.posix(), files.clone());
+        scope.spawn(move || {
+            SECONDS.set(5000);
+            for ino in files {
+                others.write(ino, 0, &[2; 512], PLAIN).unwrap();
+            }
+            done.send(()).unwrap();
+        });
+        let went_on = is_done.recv_timeout(Duration::from_secs(20));
+        goes_on.send(()).unwrap();
+        went_on.expect("who writes within lengths waits for a check");
+        let report = check.join().unwrap();
+        assert!(report.is_clean(), "{:#?}", report.findings);
+    });
+    place.ftl().flush().unwrap();
+    drop((fs, place));
+    let fs = open(&device).posix();
+    let stored = files.iter().filter(|ino| fs.getattr(**ino).unwrap().modified == at(5000)).count();
+    assert!((4000..5000).contains(&stored), "{stored}");
 }

@@ -4,7 +4,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicI64, Ordering::SeqCst},
     },
 };
 
@@ -96,4 +96,54 @@ fn a_sync_covers_what_was_done_to_an_inode_that_could_not_be_read() {
     let flushes = place.ftl().stats().flushes;
     fs.fsync(ino, true).unwrap();
     assert!(place.ftl().stats().flushes > flushes, "the file is not on the device");
+}
+
+/// A file is made, and then the device cannot be read for what `create` tells of it. Nobody has it open.
+#[test]
+fn a_file_that_was_made_and_cannot_be_told_of_is_not_open() {
+    const GAP: u64 = FILES / 2;
+    let reads_left = Arc::new(AtomicI64::new(i64::MAX));
+    let may_be_read = {
+        let reads_left = Arc::clone(&reads_left);
+        move |_: &[Range<u64>]| match reads_left.fetch_sub(1, SeqCst) > 0 {
+            true => Ok(()),
+            false => Err(DeviceError::io("device", std::io::Error::other("unreadable for now"))),
+        }
+    };
+    let device: Arc<dyn BlockDevice> = BeforeReads::new(Arc::new(MemDevice::new(128 << 20)), may_be_read);
+    Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).unwrap();
+    let open = || {
+        let mut options = Options { access_times: false, ..Options::default() };
+        options.ftl.background = false;
+        Nvmfs::open(Arc::clone(&device), options).unwrap()
+    };
+    let place = open();
+    for number in 0..FILES {
+        let name = format!("file {number}");
+        let ino = place.posix().create(Ino::ROOT, name.as_bytes(), 0o644, Caller::default()).unwrap().ino;
+        place.posix().write(ino, 0, &[1; 512], WriteOptions::default()).unwrap();
+        place.posix().release(ino).unwrap();
+    }
+    // Its number is the first that is free, and in the map its data would lie between others'.
+    place.posix().unlink(Ino::ROOT, format!("file {GAP}").as_bytes()).unwrap();
+    place.close().unwrap();
+    drop(place);
+    let mut made_and_not_told = 0;
+    for reads in 0.. {
+        let place = open();
+        let fs = place.posix();
+        reads_left.store(reads, SeqCst);
+        let created = fs.create(Ino::ROOT, b"new", 0o644, Caller::default());
+        reads_left.store(i64::MAX, SeqCst);
+        if created.is_ok() {
+            break;
+        }
+        if let Ok(attr) = fs.lookup(Ino::ROOT, b"new") {
+            made_and_not_told += 1;
+            fs.unlink(Ino::ROOT, b"new").unwrap();
+            assert!(fs.getattr(attr.ino).is_err(), "it is open");
+        }
+        place.close().unwrap();
+    }
+    assert!(made_and_not_told > 0, "this test tests nothing");
 }

@@ -13,7 +13,7 @@ use std::{
     },
     panic,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
@@ -75,20 +75,19 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let mut session = mount(&service, arguments).with_context(|| arguments.dir.display().to_string())?;
     let mut unmounter = session.unmounter();
     let flusher = (!arguments.read_only).then(|| Flusher::start(Arc::clone(&fs))).transpose()?;
-    let dir = arguments.dir.clone();
-    // Weak: this thread never ends, and must not keep the store locked.
-    let on_signal = Arc::downgrade(&fs);
+    let (dir, store) = (arguments.dir.clone(), arguments.store.clone());
+    // The thread never ends, and must not keep the store locked: it is taken from it at the end.
+    let on_signal = Arc::new(Mutex::new(Some(Arc::clone(&fs))));
+    let served_by = Arc::clone(&on_signal);
     thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
-            if let Some(fs) = on_signal.upgrade() {
-                stop(&dir, &mut unmounter, &fs);
-            }
+            stop(&dir, &store, &mut unmounter, &served_by);
         }
     })?;
     announce(arguments)?;
     log::info!("{name}: mounted on {}", arguments.dir.display());
     let served = session.serve();
-    drop(flusher);
+    drop((flusher, on_signal.lock().expect("nobody panics and goes on").take()));
     if served.is_err() {
         detach_dead(&arguments.dir, &arguments.store);
     }
@@ -179,13 +178,20 @@ fn mount(service: &Arc<Service>, arguments: &Arguments) -> io::Result<Box<dyn Se
 
 /// Unmounts on a signal. A file system in use is detached and served until its last file is closed; what
 /// was acknowledged so far is made durable at once, should the next signal be one that kills.
-fn stop(dir: &Path, unmounter: &mut Unmounter, fs: &Nvmfs) {
-    let Err(error) = unmounter() else { return };
-    log::warn!("{}: {error}; detached, serving until its last file is closed", dir.display());
-    if let Err(error) = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::DETACH) {
-        log::error!("{}: cannot be detached: {error}", dir.display());
+fn stop(dir: &Path, store: &Path, unmounter: &mut Unmounter, fs: &Mutex<Option<Arc<Nvmfs>>>) {
+    if let Err(error) = unmounter() {
+        log::warn!("{}: {error}; detached, serving until its last file is closed", dir.display());
     }
-    if let Err(error) = fs.posix().sync() {
+    // For all but root the transport detaches at once, if it can, and does not say how that went.
+    if matches!(store_mounted_on(dir), Ok(Some(mounted)) if mounted == store)
+        && let Err(error) = super::unmount_dir(dir, true)
+    {
+        log::error!("{}: cannot be detached: {error:#}", dir.display());
+    }
+    let fs = fs.lock().expect("nobody panics and goes on");
+    if let Some(fs) = &*fs
+        && let Err(error) = fs.posix().sync()
+    {
         log::error!("{}: {error}", dir.display());
     }
 }

@@ -23,11 +23,11 @@ use lacuna_nvmfs::{
 };
 
 use super::{
-    BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, TTL,
-    Transport, Unmounter,
+    BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, Transport,
+    Unmounter, ttl, ttl_of_found,
 };
 use crate::{
-    Found, NamedAttr, Service,
+    NamedAttr, Service,
     service::{Errno, WriteRequest},
 };
 
@@ -135,7 +135,7 @@ impl Adapter {
 
     fn entry(&self, result: Result<Attr, Errno>, reply: ReplyEntry) {
         match result {
-            Ok(attr) => reply.entry(&TTL, &self.attr(&attr), generation(&attr)),
+            Ok(attr) => reply.entry(&ttl(&attr), &self.attr(&attr), generation(&attr)),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -164,12 +164,14 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.0.lookup(parent.0, name.as_bytes()) {
-            Ok(found) => reply.entry(&ttl(&found), &self.attr(&found.attr), generation(&found.attr)),
+            Ok(found) => reply.entry(&ttl_of_found(&found), &self.attr(&found.attr), generation(&found.attr)),
             Err(errno) => reply.error(errno.into()),
         }
     }
 
-    fn forget(&self, _: &Request, _: INodeNo, _: u64) {}
+    fn forget(&self, _: &Request, ino: INodeNo, _: u64) {
+        self.0.forget(ino.0);
+    }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         self.attributes(self.0.getattr(ino.0), reply);
@@ -291,7 +293,7 @@ impl Filesystem for Adapter {
         match self.0.create(parent.0, name.as_bytes(), mode, caller(request)) {
             Ok(attr) => {
                 let flags = self.open_flags(flags);
-                reply.created(&TTL, &self.attr(&attr), generation(&attr), NO_HANDLE, flags);
+                reply.created(&ttl(&attr), &self.attr(&attr), generation(&attr), NO_HANDLE, flags);
             }
             Err(errno) => reply.error(errno.into()),
         }
@@ -395,7 +397,7 @@ impl Filesystem for Adapter {
         let listed = self.0.readdir_with_attributes(ino.0, offset, |NamedAttr { name, found, next }| {
             let attr = self.attr(&found.attr);
             let name = OsStr::from_bytes(&name);
-            !reply.add(attr.ino, next, name, &ttl(&found), &attr, generation(&found.attr))
+            !reply.add(attr.ino, next, name, &ttl_of_found(&found), &attr, generation(&found.attr))
         });
         match listed {
             Ok(()) => reply.ok(),
@@ -492,7 +494,7 @@ impl Filesystem for Adapter {
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -500,7 +502,7 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        empty(self.0.fallocate(ino.0, offset, len, mode), reply);
+        empty(self.0.fallocate(ino.0, offset, len, mode, caller(request)), reply);
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -533,7 +535,7 @@ impl Filesystem for Adapter {
 impl Adapter {
     fn attributes(&self, result: Result<Attr, Errno>, reply: ReplyAttr) {
         match result {
-            Ok(attr) => reply.attr(&TTL, &self.attr(&attr)),
+            Ok(attr) => reply.attr(&ttl(&attr), &self.attr(&attr)),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -543,11 +545,6 @@ impl From<Errno> for fuser::Errno {
     fn from(errno: Errno) -> fuser::Errno {
         fuser::Errno::from_i32(errno.0)
     }
-}
-
-/// How long the kernel may go by what it is told of a name.
-fn ttl(found: &Found) -> Duration {
-    if found.is_damaged { Duration::ZERO } else { TTL }
 }
 
 fn empty(result: Result<(), Errno>, reply: ReplyEmpty) {

@@ -5,7 +5,9 @@ pub mod uring;
 
 use std::{io, path::Path, sync::Arc, time::Duration};
 
-use crate::Service;
+use lacuna_nvmfs::posix::{Attr, FileKind};
+
+use crate::{Found, Service};
 
 /// Longest write, and read, in one request: what is atomic through the mount.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -13,12 +15,27 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 256;
 /// How long names and attributes stay in the kernel. Nothing changes them but the kernel itself.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+/// Bits of a mode that writes of others take away, and `fallocate`: set-user-id and set-group-id.
+const PRIVILEGES: u16 = 0o6000;
 /// Unit of the room that statfs tells.
 const STATFS_BLOCK_BYTES: u32 = 4096;
 /// Longest copy in one request: its answer has 32 bits for the length.
 const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Longest value of an extended attribute, and longest list of their names (`XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 65536;
+
+/// How long the kernel may go by what it is told of an inode. A write that takes set-user-id or set-group-id away
+/// does so here, and the kernel, which is to know before it runs the file again, does not hear of it: while a
+/// file has them, it asks each time.
+fn ttl(attr: &Attr) -> Duration {
+    let may_lose = attr.kind != FileKind::Directory && attr.perm & PRIVILEGES != 0;
+    if may_lose { Duration::ZERO } else { TTL }
+}
+
+/// As [`ttl`], of what a name stands for.
+fn ttl_of_found(found: &Found) -> Duration {
+    if found.is_damaged { Duration::ZERO } else { ttl(&found.attr) }
+}
 
 /// How to mount.
 #[derive(Clone, Debug)]

@@ -191,7 +191,7 @@ impl Shared {
 
     /// The update that stores the times of these nodes, which are locked; none if none wait for it.
     fn times_of(&self, nodes: &[Arc<Node>], locked: &mut Locked<'_>) -> Option<Update> {
-        let mut update = Update::new((self.clock)());
+        let mut update = Update::of_times((self.clock)());
         for node in nodes.iter().filter(|node| node.has_times_to_store()) {
             if let Ok(inode) = locked.inode(node) {
                 update.put_inode(inode);
@@ -205,19 +205,32 @@ impl Shared {
         self.change_nodes(nodes, |locked| Ok(self.times_of(nodes, locked)))
     }
 
-    /// Stores all times that wait for it; where that fails, those of all others.
+    /// Stores all times that wait for it; where that fails, those of all others, unless nothing can be stored.
     pub(crate) fn store_all_times(&self) -> Result<()> {
         /// Inodes in one batch.
         const PIECE: usize = 64;
         let mut outcome = Ok(());
         for nodes in self.nodes.dirty().chunks(PIECE) {
-            if self.store_times(nodes).is_err() {
-                for node in nodes {
-                    outcome = outcome.and(self.store_times(std::slice::from_ref(node)));
+            if self.store_times(nodes).is_ok() {
+                continue;
+            }
+            for node in nodes {
+                match self.store_times(std::slice::from_ref(node)) {
+                    Err(error) if error.stops_changes() => return Err(error),
+                    stored => outcome = outcome.and(stored),
                 }
             }
         }
         outcome
+    }
+
+    /// Keeps the times that are in memory only from becoming too many. Called with no lock held.
+    pub(crate) fn store_many_times(&self) {
+        if self.nodes.begin_storing_many() {
+            // Whose times cannot be stored hears of it when it is synced; what was just done is done.
+            let _ = self.store_all_times();
+            self.nodes.end_storing_many();
+        }
     }
 }
 

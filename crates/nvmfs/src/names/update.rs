@@ -132,6 +132,8 @@ pub(crate) struct Update {
     touched: Vec<(Ino, Touch)>,
     /// What of the map must be in memory before the update can be made.
     absent: Vec<Range<Lba>>,
+    /// It changes nothing but times, which a check does not look at.
+    is_of_times: bool,
 }
 
 /// What came of an update.
@@ -161,7 +163,13 @@ impl Update {
             buckets: Vec::new(),
             touched: Vec::new(),
             absent: Vec::new(),
+            is_of_times: false,
         }
+    }
+
+    /// As [`Update::new`], for times that are in memory only.
+    pub(super) fn of_times(now: Timestamp) -> Update {
+        Update { is_of_times: true, ..Update::new(now) }
     }
 
     /// Stored bytes of `range`. Where memory does not tell, 0, and the update will not be made.
@@ -356,7 +364,10 @@ impl Shared {
         if update.is_empty() {
             return Ok(Applied::Done);
         }
-        let Some(_structure) = self.structure.try_read() else { return Ok(Applied::Checking) };
+        let structure = self.structure.try_read();
+        if structure.is_none() && !update.is_of_times {
+            return Ok(Applied::Checking);
+        }
         let ops = update.ops();
         let under_way: Vec<_> = locked.nodes().map(|node| node.last_change.begin()).collect();
         let Some(seq) = self.ftl.try_write_batch(&ops, Stream::Data)? else {

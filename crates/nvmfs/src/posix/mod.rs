@@ -28,9 +28,6 @@ use crate::{
     names::{NewInode, RenameEnd},
 };
 
-/// So many nodes may have times in memory that are not stored; about 1 KiB each.
-const UNSTORED_TIMES_MAX: usize = 4096;
-
 /// Inode operations on an open file system. Cheap to clone, to be used from many threads; it keeps the
 /// file system open.
 ///
@@ -150,7 +147,7 @@ impl Posix {
     /// [`Refusal::NotFound`], [`Refusal::IsADirectory`].
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
         self.shared.unlink(parent, name)?;
-        self.store_many_times();
+        self.shared.store_many_times();
         Ok(())
     }
 
@@ -161,7 +158,7 @@ impl Posix {
     /// `.`, [`Refusal::NotEmpty`] for `..`.
     pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
         self.shared.rmdir(parent, name)?;
-        self.store_many_times();
+        self.shared.store_many_times();
         Ok(())
     }
 
@@ -180,7 +177,7 @@ impl Posix {
     ) -> Result<()> {
         let from = RenameEnd { parent, name };
         self.shared.rename(from, RenameEnd { parent: new_parent, name: new_name }, mode)?;
-        self.store_many_times();
+        self.shared.store_many_times();
         Ok(())
     }
 
@@ -191,7 +188,9 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NotADirectory`].
     pub fn readdir(&self, ino: Ino, cursor: u64, entry: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        self.shared.readdir(ino, cursor, entry)
+        let listed = self.shared.readdir(ino, cursor, entry);
+        self.shared.store_many_times();
+        listed
     }
 }
 
@@ -215,7 +214,7 @@ impl Posix {
     /// [`Refusal::IsADirectory`], [`Refusal::Invalid`] for what is no file.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let len = self.shared.read_bytes(ino, offset, buf)?;
-        self.store_many_times();
+        self.shared.store_many_times();
         Ok(len)
     }
 
@@ -228,7 +227,7 @@ impl Posix {
     /// [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`], [`Refusal::Invalid`].
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions) -> Result<usize> {
         let len = self.shared.write_bytes(ino, offset, data, options)?;
-        self.store_many_times();
+        self.shared.store_many_times();
         Ok(len)
     }
 
@@ -237,15 +236,27 @@ impl Posix {
     /// # Errors
     /// As [`Posix::write`]; data beyond what is atomic is refused with [`Refusal::Invalid`].
     pub fn append(&self, ino: Ino, data: &[u8], options: WriteOptions) -> Result<u64> {
-        self.shared.append_bytes(ino, data, options)
+        let at = self.shared.append_bytes(ino, data, options)?;
+        self.shared.store_many_times();
+        Ok(at)
     }
 
-    /// Changes what `offset .. offset + len` takes; see [`Allocate`].
+    /// Changes what `offset .. offset + len` takes; see [`Allocate`]. With `kill_privileges` it takes set-user-id,
+    /// set-group-id and capabilities away, whatever else it does.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] for an empty range, [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`].
-    pub fn fallocate(&self, ino: Ino, offset: u64, len: u64, what: Allocate) -> Result<()> {
-        self.shared.fallocate(ino, offset, len, what)
+    pub fn fallocate(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        what: Allocate,
+        kill_privileges: bool,
+    ) -> Result<()> {
+        self.shared.fallocate(ino, offset, len, what, kill_privileges)?;
+        self.shared.store_many_times();
+        Ok(())
     }
 
     /// The first byte at or behind `offset` that lies in no hole (`SEEK_DATA`).
@@ -271,7 +282,9 @@ impl Posix {
     /// # Errors
     /// As [`Posix::read`]; [`Refusal::Invalid`] where `offset` is not a multiple of 512.
     pub fn read_runs(&self, ino: Ino, offset: u64) -> Result<Runs> {
-        self.shared.read_runs(ino, offset)
+        let runs = self.shared.read_runs(ino, offset)?;
+        self.shared.store_many_times();
+        Ok(runs)
     }
 
     /// Writes `runs`, each data and where it goes, in as few batches as that takes: up to
@@ -281,7 +294,9 @@ impl Posix {
     /// # Errors
     /// As [`Posix::write`]; [`Refusal::Invalid`] where runs are not in order, or share a sector.
     pub fn write_runs(&self, ino: Ino, runs: &[(u64, &[u8])]) -> Result<()> {
-        self.shared.write_runs(ino, runs)
+        self.shared.write_runs(ino, runs)?;
+        self.shared.store_many_times();
+        Ok(())
     }
 
     /// Copies up to `len` bytes and returns how many; fewer only at the end of the source, or after a
@@ -292,7 +307,9 @@ impl Posix {
     /// # Errors
     /// As reads and writes; [`Refusal::Invalid`] when both ranges lie in one file and overlap.
     pub fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<u64> {
-        self.shared.copy_range((from, from_offset), (to, to_offset), len)
+        let copied = self.shared.copy_range((from, from_offset), (to, to_offset), len)?;
+        self.shared.store_many_times();
+        Ok(copied)
     }
 
     /// All that was done to the inode before survives a crash after this call: its data, what it is called
@@ -361,15 +378,12 @@ impl Posix {
 impl Posix {
     fn make(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
         let node = self.shared.create(parent, name, new)?;
-        self.store_many_times();
-        self.shared.attr(&node)
-    }
-
-    /// Keeps the times that are in memory only from becoming too many. No lock is held.
-    fn store_many_times(&self) {
-        if self.shared.nodes.dirty_count() > UNSTORED_TIMES_MAX {
-            // Whose times cannot be stored hears of it when it is synced; what was just done is done.
-            let _ = self.shared.store_all_times();
+        self.shared.store_many_times();
+        let attr = self.shared.attr(&node);
+        if attr.is_err() && new.open {
+            // The caller has nothing to release. What keeps the last one from ending well is told already.
+            let _ = self.shared.release(node.ino);
         }
+        attr
     }
 }

@@ -214,7 +214,7 @@ impl Driver {
                 fs.setattr(self.walk(path)?, &changes)?;
             }
             Change::Allocate { path, offset, len, what } => {
-                fs.fallocate(self.walk(path)?, *offset, *len, *what)?;
+                fs.fallocate(self.walk(path)?, *offset, *len, *what, false)?;
             }
             Change::Copy { from, from_offset, to, to_offset, len } => {
                 let (from, to) = (self.walk(from)?, self.walk(to)?);

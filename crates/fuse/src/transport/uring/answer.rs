@@ -73,7 +73,7 @@ impl Answer<'_, '_> {
 
     /// The other half: open files, their data, and extended attributes.
     fn respond_with_data(&mut self, operation: Operation<'_>) -> Result<(), Errno> {
-        let (service, ino) = (self.service, self.ino);
+        let (service, ino, caller) = (self.service, self.ino, self.caller);
         match operation {
             Operation::Open { flags } => {
                 service.open(ino)?;
@@ -100,7 +100,7 @@ impl Answer<'_, '_> {
                 service.ioctl(ino, command)?;
                 self.reply.put(&wire::IoctlOut { in_iovs: 1, ..wire::IoctlOut::default() })
             }
-            Operation::Fallocate { offset, len, mode } => service.fallocate(ino, offset, len, mode),
+            Operation::Fallocate { offset, len, mode } => service.fallocate(ino, offset, len, mode, caller),
             Operation::Seek { offset, whence } => {
                 let offset = service.seek(ino, offset, whence)?;
                 self.reply.put(&wire::LseekOut { offset })

@@ -114,8 +114,9 @@ impl Mounted {
             };
             let (header, argument, payload) = request::split(&buffer[..bytes])
                 .ok_or_else(|| io::Error::other("a request that is shorter than it says"))?;
-            // Inodes live without the kernel's leave, and no request waits for long.
+            // None of these has an answer. No request waits for so long that it would have to be interrupted.
             if matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT) {
+                request::forgotten(&header, payload).for_each(|number| service.forget(number));
                 continue;
             }
             let answered = answer(service, &header, argument, payload, &mut out);

@@ -11,7 +11,7 @@ use super::wire;
 use crate::{
     Found, Service,
     service::Errno,
-    transport::{STATFS_BLOCK_BYTES, TTL},
+    transport::{STATFS_BLOCK_BYTES, ttl, ttl_of_found},
 };
 
 /// Entries of directories start at multiples of this.
@@ -145,9 +145,8 @@ pub(super) fn attr(attr: &Attr, block_bytes: u32) -> wire::Attr {
 /// What a name stands for, which is not to be remembered if it is damaged.
 pub(super) fn found(found: &Found, block_bytes: u32) -> wire::EntryOut {
     let mut entry = entry(&found.attr, block_bytes);
-    if found.is_damaged {
-        (entry.entry_valid, entry.attr_valid) = (0, 0);
-    }
+    let seconds = ttl_of_found(found).as_secs();
+    (entry.entry_valid, entry.attr_valid) = (seconds, seconds);
     entry
 }
 
@@ -156,8 +155,8 @@ pub(super) fn entry(found: &Attr, block_bytes: u32) -> wire::EntryOut {
     wire::EntryOut {
         nodeid: Service::number(found.ino),
         generation: found.generation.into(),
-        entry_valid: TTL.as_secs(),
-        attr_valid: TTL.as_secs(),
+        entry_valid: ttl(found).as_secs(),
+        attr_valid: ttl(found).as_secs(),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
         attr: attr(found, block_bytes),
@@ -165,7 +164,12 @@ pub(super) fn entry(found: &Attr, block_bytes: u32) -> wire::EntryOut {
 }
 
 pub(super) fn attr_out(found: &Attr, block_bytes: u32) -> wire::AttrOut {
-    wire::AttrOut { attr_valid: TTL.as_secs(), attr_valid_nsec: 0, _dummy: 0, attr: attr(found, block_bytes) }
+    wire::AttrOut {
+        attr_valid: ttl(found).as_secs(),
+        attr_valid_nsec: 0,
+        _dummy: 0,
+        attr: attr(found, block_bytes),
+    }
 }
 
 /// No request needs a handle: a file's number says it all.

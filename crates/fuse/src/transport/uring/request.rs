@@ -60,6 +60,15 @@ pub(super) fn split(bytes: &[u8]) -> Option<(InHeader, &[u8], &[u8])> {
     Some((header, argument, payload))
 }
 
+/// The inodes that a FORGET or BATCH_FORGET names: one in its header, or many behind a count.
+pub(super) fn forgotten<'a>(header: &InHeader, payload: &'a [u8]) -> impl Iterator<Item = u64> + use<'a> {
+    let one = (header.opcode == opcode::FORGET).then_some(header.nodeid);
+    let many = if header.opcode == opcode::BATCH_FORGET { payload } else { &[] };
+    let many = many.get(size_of::<wire::BatchForgetIn>()..).unwrap_or_default();
+    let each = many.chunks_exact(size_of::<wire::ForgetOne>());
+    one.into_iter().chain(each.filter_map(|bytes| read::<wire::ForgetOne>(bytes).ok()).map(|one| one.nodeid))
+}
+
 impl<'a> Operation<'a> {
     /// Reads the operation that a header names. `argument` begins with its structure.
     ///

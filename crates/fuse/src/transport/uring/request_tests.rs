@@ -212,6 +212,23 @@ fn set_attributes_are_those_that_are_marked() {
     assert_eq!(changes(&sent), SetAttr { accessed: Some(SetTime::Now), ..SetAttr::default() });
 }
 
+#[test]
+fn what_is_forgotten_is_named_one_by_one_or_together() {
+    let named = |number, payload: &[u8]| {
+        let bytes = request(number, &[], payload);
+        let (header, _, payload) = split(&bytes).expect("a request");
+        forgotten(&header, payload).collect::<Vec<_>>()
+    };
+    let count = wire::BatchForgetIn { _count: 2, _dummy: 0 };
+    let each = [20, 30].map(|nodeid| wire::ForgetOne { nodeid, _nlookup: 3 });
+    let two = [count.as_bytes(), each.as_bytes()].concat();
+    assert_eq!(named(opcode::FORGET, &[3, 0, 0, 0, 0, 0, 0, 0]), [1]);
+    assert_eq!(named(opcode::BATCH_FORGET, &two), [20, 30]);
+    assert_eq!(named(opcode::BATCH_FORGET, &two[..two.len() - 1]), [20]);
+    assert_eq!(named(opcode::BATCH_FORGET, &[]), [0_u64; 0]);
+    assert_eq!(named(opcode::INTERRUPT, &two), [0_u64; 0]);
+}
+
 /// Requests with bytes changed, cut and grown at random: whatever comes, nothing panics.
 #[test]
 fn bytes_that_no_kernel_sends_do_no_harm() {

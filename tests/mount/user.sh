@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# A mount of a user who is not root, made and unmade by the set-user-id program of the FUSE package. SIGTERM ends
+# it; one in use is detached and served on, and what was written by then survives a kill.
+. "$(dirname "$0")/lib.sh"
+need_fuse
+need fusermount3 runuser unshare
+build
+if [ -z "${IN_OWN_NAMESPACE:-}" ]; then
+    # There /dev/fuse is for everybody, as on most machines.
+    IN_OWN_NAMESPACE=1 exec unshare --mount "$0" "$@"
+fi
+WORK=$(mktemp -d -t lacuna-mount.XXXXXX)
+own_work=1 store=$WORK/store mnt=$WORK/mnt
+chmod 755 "$WORK"
+mkdir "$mnt"
+mknod --mode 666 "$WORK/fuse" c 10 229
+mount --bind "$WORK/fuse" /dev/fuse
+trap 'code=$?; umount -l /dev/fuse; finish "$code"' EXIT
+cp "$LACUNA" "$WORK/lacuna" # where it was built others may not look
+"$LACUNA" format --size 64M "$store" >/dev/null
+"$LACUNA" mount "$store" "$mnt"
+chown nobody "$mnt"
+"$LACUNA" umount "$mnt"
+chown nobody "$store" "$mnt"
+
+as_user() { (cd / && exec runuser -u nobody -- "$@"); }
+# Root cannot look into what is another's.
+is_mounted() { grep -qF " $mnt " /proc/self/mountinfo; }
+is_gone() { ! is_mounted; }
+has_ended() { ! kill -0 "$pid" 2>/dev/null; }
+mount_as_user() {
+    as_user "$WORK/lacuna" mount "$store" "$mnt"
+    is_mounted || fail "nothing is mounted"
+    pid=$(daemon_pid)
+}
+
+mount_as_user
+as_user sh -c "echo idle >'$mnt/idle'"
+kill -TERM "$pid"
+await "SIGTERM does not unmount what is idle" is_gone
+await "SIGTERM does not end the process" has_ended
+"$LACUNA" check "$store"
+
+mount_as_user
+mkfifo --mode 666 "$WORK/written"
+as_user sh -c "exec 3>'$mnt/busy'; echo busy >&3; echo >'$WORK/written'; exec sleep 300" >/dev/null 2>&1 &
+read -r <"$WORK/written"
+kill -TERM "$pid"
+await "SIGTERM does not detach what is in use" is_gone
+sleep 1 # nothing else has synced it by then
+has_ended && fail "a mount in use is not served any more"
+kill -9 "$pid"
+await "a killed process lives on" has_ended
+"$LACUNA" check "$store"
+mount_as_user
+for name in idle busy; do
+    [ "$(as_user cat "$mnt/$name")" = "$name" ] || fail "$name is lost"
+done
+"$LACUNA" umount "$mnt"
+"$LACUNA" check "$store"
+echo "user: passed"
