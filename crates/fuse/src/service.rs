@@ -46,6 +46,9 @@ const FALLOC_FL_ZERO_RANGE: i32 = 0x10;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
+/// Extended attributes that only privileged programs know of.
+const TRUSTED: &[u8] = b"trusted.";
+
 /// Entries of a directory looked at in one go.
 const ENTRIES_PER_STEP: usize = 64;
 
@@ -500,9 +503,16 @@ impl Service {
         self.checked("getxattr", number, self.posix.getxattr(Self::ino(number)?, name))
     }
 
-    /// Names of all extended attributes, each with a NUL behind it.
-    pub fn listxattr(&self, number: u64) -> Result<Vec<u8>> {
-        self.checked("listxattr", number, self.posix.listxattr(Self::ino(number)?))
+    /// Names of extended attributes, each with a NUL behind it. The kernel itself keeps those in `trusted.` from all
+    /// but privileged callers, but lists what it is given. The request says nothing of privileges, so root is who has
+    /// them.
+    pub fn listxattr(&self, number: u64, caller: Caller) -> Result<Vec<u8>> {
+        let mut names = self.checked("listxattr", number, self.posix.listxattr(Self::ino(number)?))?;
+        if caller.uid != 0 {
+            let others = names.split_inclusive(|byte| *byte == 0).filter(|name| !name.starts_with(TRUSTED));
+            names = others.flatten().copied().collect();
+        }
+        Ok(names)
     }
 
     /// Sets an extended attribute.

@@ -20,9 +20,13 @@ use lacuna_fuse::{
 };
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Ino, Nvmfs, Options};
 use rustix::{
-    fs::{AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, fstat, openat, statx},
+    fs::{
+        AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, XattrFlags, fgetxattr, flistxattr, flistxattr_query,
+        fremovexattr, fsetxattr, fstat, openat, statx,
+    },
     io::Errno,
-    thread::{CapabilitySet, capabilities, set_capabilities},
+    process::{Uid, geteuid},
+    thread::{CapabilitySet, capabilities, set_capabilities, set_thread_res_uid},
 };
 use tempfile::TempDir;
 
@@ -46,7 +50,9 @@ impl Mounted {
         let fs = Arc::new(Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens"));
         let service = Arc::new(Service::new(Arc::clone(&fs), ServiceOptions::default()));
         let dir = tempfile::tempdir().expect("temporary directory");
-        let options = MountOptions { threads: 4, ..MountOptions::default() };
+        // Others are let in where that takes nobody's leave.
+        let allow_other = geteuid().is_root();
+        let options = MountOptions { threads: 4, allow_other, ..MountOptions::default() };
         match transport.mount(Arc::clone(&service), dir.path(), &options) {
             Ok(session) => Some(Mounted { device, fs, service, dir, session }),
             Err(error) => {
@@ -219,6 +225,39 @@ fn the_kernel_knows_when_set_user_id_is_gone() {
         };
         thread::scope(|scope| scope.spawn(as_others).join().expect("writes"));
         assert_eq!(mode(), 0o755);
+    });
+}
+
+/// As on any file system of Linux. But for the list all of it is the kernel's.
+#[test]
+fn only_root_knows_of_trusted_attributes() {
+    if !geteuid().is_root() {
+        return eprintln!("SKIPPED: only root can set them");
+    }
+    mounted(|dir, _| {
+        let file = fs::File::create(dir.join("file")).expect("makes");
+        let set = |name: &str| fsetxattr(&file, name, b"value", XattrFlags::empty());
+        for name in ["trusted.a", "user.b", "trusted.c"] {
+            set(name).expect("sets");
+        }
+        let list = || {
+            let mut names = [0; 100];
+            let len = flistxattr(&file, &mut names).expect("lists");
+            assert_eq!(flistxattr_query(&file), Ok(len));
+            assert_eq!(flistxattr(&file, &mut names[..len - 1]), Err(Errno::RANGE));
+            String::from_utf8(names[..len].to_vec()).expect("UTF-8")
+        };
+        assert_eq!(list(), "trusted.a\0trusted.c\0user.b\0");
+        let as_another = || {
+            let nobody = Uid::from_raw(65534);
+            set_thread_res_uid(nobody, nobody, nobody).expect("gives itself up");
+            assert_eq!(list(), "user.b\0");
+            assert_eq!(fgetxattr(&file, "trusted.a", &mut [0; 9]), Err(Errno::NODATA));
+            assert_eq!(set("trusted.d"), Err(Errno::PERM));
+            assert_eq!(fremovexattr(&file, "trusted.a"), Err(Errno::PERM));
+        };
+        thread::scope(|scope| scope.spawn(as_another).join().expect("is another's"));
+        assert_eq!(fgetxattr(&file, "trusted.a", &mut [0; 9]), Ok(5));
     });
 }
 

@@ -453,8 +453,8 @@ impl Filesystem for Adapter {
         sized(self.0.getxattr(ino.0, name.as_bytes()), size, reply);
     }
 
-    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        sized(self.0.listxattr(ino.0), size, reply);
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        sized(self.0.listxattr(ino.0, caller(request)), size, reply);
     }
 
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {

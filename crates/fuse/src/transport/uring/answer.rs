@@ -94,7 +94,7 @@ impl Answer<'_, '_> {
             Operation::Fsync { data_only } => service.fsync(ino, data_only),
             Operation::SetXattr { name, value, mode } => service.setxattr(ino, name, value, mode),
             Operation::GetXattr { name, len } => self.reply.sized(&service.getxattr(ino, name)?, len),
-            Operation::ListXattr { len } => self.reply.sized(&service.listxattr(ino)?, len),
+            Operation::ListXattr { len } => self.reply.sized(&service.listxattr(ino, caller)?, len),
             Operation::RemoveXattr { name } => service.removexattr(ino, name),
             Operation::Ioctl { command } => {
                 service.ioctl(ino, command)?;
