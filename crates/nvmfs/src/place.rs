@@ -19,7 +19,8 @@ use crate::{
 /// A directory as a [`Place`]; see [`Nvmfs::directory`].
 ///
 /// It keeps the directory's inode, with or without a name, as long as it lives: so renaming the directory
-/// changes nothing, and in one that was removed there is nothing, nor can anything be made.
+/// changes nothing, and in one that was removed there is nothing, nor can anything be made. What is made here
+/// belongs to whom the directory belongs, so that who mounts a store of their own can write to it.
 pub struct Directory {
     shared: Arc<Shared>,
     name: String,

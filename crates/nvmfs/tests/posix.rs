@@ -4,6 +4,7 @@ mod fight;
 
 use std::{
     cell::Cell,
+    os::unix::fs::MetadataExt,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering::SeqCst},
@@ -16,7 +17,8 @@ use std::{
 use fight::fight;
 use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint, sim::SimDevice};
 use lacuna_nvmfs::{
-    CheckDepth, Error, FormatOptions, Ino, Nvmfs, Options, Progress, Refusal, Timestamp,
+    CheckDepth, Error, FormatOptions, Ino, Nvmfs, OpenedPlace, Options, PlaceOptions, Progress, Refusal,
+    Timestamp, open_place,
     posix::{
         Allocate, Attr, Caller, FileKind, Posix, Rename, Runs, SetAttr, SetTime, WriteOptions, XattrMode,
     },
@@ -243,6 +245,39 @@ fn times_move_and_are_stored_when_they_must() {
     assert_eq!(stored, (-5, 90_004, 90_004));
     assert_eq!(place.posix().getattr(ROOT).unwrap().modified, at(90_003));
     assert_clean(&place);
+}
+
+/// What a place makes belongs to whom its directory belongs.
+#[test]
+fn a_store_belongs_to_who_formats_it() {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    let options = FormatOptions { owner: Some(NOBODY), clock, ..FormatOptions::default() };
+    Nvmfs::format(device.clone(), &options).unwrap();
+    let place = open(&device);
+    let fs = place.posix();
+    let owner = |attr: Attr| Caller { uid: attr.uid, gid: attr.gid };
+    assert_eq!(owner(fs.getattr(ROOT).unwrap()), NOBODY);
+    place.create("file", StreamHint::Data).unwrap();
+    let inner = place.directory("outer/inner", true).unwrap();
+    let outer = fs.lookup(ROOT, b"outer").unwrap();
+    let made = [fs.lookup(ROOT, b"file").unwrap(), outer, fs.lookup(outer.ino, b"inner").unwrap()];
+    assert_eq!(made.map(owner), [NOBODY; 3]);
+    let other = SetAttr { uid: Some(5), gid: Some(6), ..SetAttr::default() };
+    fs.setattr(made[2].ino, &other).unwrap();
+    inner.create("file", StreamHint::Log).unwrap();
+    assert_eq!(owner(fs.lookup(made[2].ino, b"file").unwrap()), Caller { uid: 5, gid: 6 });
+    // Who calls by number says for whom.
+    assert_eq!(owner(fs.mkdir(ROOT, b"d", 0o755, Caller::default()).unwrap()), Caller::default());
+}
+
+#[test]
+fn a_store_belongs_to_who_makes_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = PlaceOptions { create_size: Some(64 << 20), ..PlaceOptions::default() };
+    let OpenedPlace::Store(place) = open_place(&path, &options).unwrap() else { panic!("a store") };
+    let (store, root) = (path.metadata().unwrap(), place.posix().getattr(ROOT).unwrap());
+    assert_eq!((root.uid, root.gid), (store.uid(), store.gid()));
 }
 
 /// Who has it open sees that it changed.

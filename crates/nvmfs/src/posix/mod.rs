@@ -91,7 +91,9 @@ impl Posix {
     pub fn mknod(&self, parent: Ino, name: &[u8], mode: u32, rdev: u64, caller: Caller) -> Result<Attr> {
         match FileKind::of_mode(mode) {
             None | Some(FileKind::Directory | FileKind::Symlink) => Err(Refusal::Invalid.into()),
-            Some(_) => self.make(parent, name, &NewInode { mode, rdev, caller, ..NewInode::default() }),
+            Some(_) => {
+                self.make(parent, name, &NewInode { mode, rdev, caller: Some(caller), ..NewInode::default() })
+            }
         }
     }
 
@@ -101,7 +103,7 @@ impl Posix {
     /// [`Refusal::Exists`].
     pub fn create(&self, parent: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
         let mode = FileKind::File.mode_bits() | mode & 0o7777;
-        self.make(parent, name, &NewInode { mode, caller, open: true, ..NewInode::default() })
+        self.make(parent, name, &NewInode { mode, caller: Some(caller), open: true, ..NewInode::default() })
     }
 
     /// Makes a directory.
@@ -110,7 +112,7 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::TooManyLinks`].
     pub fn mkdir(&self, parent: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
         let mode = FileKind::Directory.mode_bits() | mode & 0o7777;
-        self.make(parent, name, &NewInode { mode, caller, ..NewInode::default() })
+        self.make(parent, name, &NewInode { mode, caller: Some(caller), ..NewInode::default() })
     }
 
     /// Makes a symbolic link to `target`, 1 to 4,095 bytes.
@@ -119,7 +121,7 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::NameTooLong`], [`Refusal::Invalid`].
     pub fn symlink(&self, parent: Ino, name: &[u8], target: &[u8], caller: Caller) -> Result<Attr> {
         let mode = FileKind::Symlink.mode_bits() | 0o777;
-        self.make(parent, name, &NewInode { mode, caller, target, ..NewInode::default() })
+        self.make(parent, name, &NewInode { mode, caller: Some(caller), target, ..NewInode::default() })
     }
 
     /// The target of a symbolic link.
