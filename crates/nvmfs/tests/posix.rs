@@ -280,6 +280,40 @@ fn a_store_belongs_to_who_makes_its_file() {
     assert_eq!((root.uid, root.gid), (store.uid(), store.gid()));
 }
 
+/// Whether it finds anything to do or not, as on ext4 and XFS.
+#[test]
+fn fallocate_is_a_change() {
+    let place = new();
+    let fs = place.posix();
+    SECONDS.set(2000);
+    let a = file(&fs, "a");
+    fs.write(a, 0, &[1; 512], PLAIN).unwrap();
+    let mut now = 2000;
+    let mut moves = |offset, len, what| {
+        now += 1;
+        SECONDS.set(now);
+        fs.fallocate(a, offset, len, what, false).unwrap();
+        let attr = fs.getattr(a).unwrap();
+        assert_eq!(times(&attr), (2000, now, now), "{offset} {len} {what:?}");
+        attr.size
+    };
+    let zero_range = Allocate::ZeroRange { keep_size: false };
+    for (offset, len, what) in [
+        (0, 100, Allocate::KeepSize),
+        (8192, 100, Allocate::KeepSize),
+        (0, 512, Allocate::Extend),
+        (0, 512, Allocate::PunchHole),
+        (0, 512, Allocate::PunchHole),
+        (100, 300, zero_range),
+        (8192, 10, Allocate::PunchHole),
+        (8192, 10, Allocate::ZeroRange { keep_size: true }),
+    ] {
+        assert_eq!(moves(offset, len, what), 512);
+    }
+    assert_eq!(moves(0, 1000, Allocate::Extend), 1000);
+    assert_eq!(moves(900, 200, zero_range), 1100);
+}
+
 /// Who has it open sees that it changed.
 #[test]
 fn to_lose_the_last_name_is_a_change() {

@@ -243,8 +243,8 @@ impl Posix {
         Ok(at)
     }
 
-    /// Changes what `offset .. offset + len` takes; see [`Allocate`]. With `kill_privileges` it takes set-user-id,
-    /// set-group-id and capabilities away, whatever else it does.
+    /// Changes what `offset .. offset + len` takes; see [`Allocate`]. Times move even where nothing else does. With
+    /// `kill_privileges` it takes set-user-id, set-group-id and capabilities away, whatever else it does.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] for an empty range, [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`].
