@@ -457,9 +457,10 @@ impl Service {
         self.checked("seek", number, found)
     }
 
-    /// Copies within the store and returns how much.
-    pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Result<u64> {
-        let copied = self.posix.copy_range(Self::ino(from.0)?, from.1, Self::ino(to.0)?, to.1, len);
+    /// Copies within the store and returns how much. As to privileges, as [`Service::fallocate`].
+    pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64, caller: Caller) -> Result<u64> {
+        let (from, to_ino) = ((Self::ino(from.0)?, from.1), Self::ino(to.0)?);
+        let copied = self.posix.copy_range(from, (to_ino, to.1), len, caller.uid != 0);
         self.checked("copy", to.0, copied)
     }
 

@@ -336,7 +336,8 @@ fn to_lose_the_last_name_is_a_change() {
 fn privileges_go_when_others_write() {
     let place = new();
     let fs = place.posix();
-    let a = file(&fs, "a");
+    let (a, b) = (file(&fs, "a"), file(&fs, "b"));
+    fs.write(b, 0, &[2; 512], PLAIN).unwrap();
     let set_mode = |mode| {
         fs.setattr(a, &SetAttr { mode: Some(mode), ..SetAttr::default() }).unwrap();
         fs.setxattr(a, b"security.capability", b"all of them", XattrMode::Set).unwrap();
@@ -372,6 +373,14 @@ fn privileges_go_when_others_write() {
             assert_eq!((perm(), has_capability()), (mode as u16, true), "{what:?}");
             fs.fallocate(a, 0, len, what, true).unwrap();
             assert_eq!((perm(), has_capability()), (without, false), "{what:?}");
+        }
+        for (offset, len) in [(0, 512), (1, 100), (0, 1)] {
+            set_mode(mode);
+            let to = 100 * offset;
+            assert_eq!(fs.copy_range((b, offset), (a, to), len, false).unwrap(), len);
+            assert_eq!((perm(), has_capability()), (mode as u16, true));
+            assert_eq!(fs.copy_range((b, offset), (a, to), len, true).unwrap(), len);
+            assert_eq!((perm(), has_capability()), (without, false));
         }
         set_mode(mode);
         fs.setattr(a, &SetAttr { gid: Some(7), ..SetAttr::default() }).unwrap();
@@ -436,7 +445,7 @@ fn large_writes_and_copies_keep_their_bytes_and_holes() {
     assert_eq!((size, fs.getattr(a).unwrap().allocated_bytes), (256 * 16384, 256 * 5120));
     let mut at = 0;
     while at < size {
-        at += fs.copy_range(a, at, b, at, size - at).unwrap();
+        at += fs.copy_range((a, at), (b, at), size - at, false).unwrap();
     }
     assert_eq!((fs.getattr(b).unwrap().size, fs.getattr(b).unwrap().allocated_bytes), (size, 256 * 5120));
     let mut copy = vec![1; size as usize];
@@ -444,7 +453,7 @@ fn large_writes_and_copies_keep_their_bytes_and_holes() {
     let mut original = vec![2; size as usize];
     fs.read(a, 0, &mut original).unwrap();
     assert!(copy == original);
-    refused(fs.copy_range(a, 0, a, 100, 1000), Refusal::Invalid);
+    refused(fs.copy_range((a, 0), (a, 100), 1000, false), Refusal::Invalid);
     assert_clean(&place);
 }
 

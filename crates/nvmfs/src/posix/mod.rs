@@ -301,15 +301,21 @@ impl Posix {
         Ok(())
     }
 
-    /// Copies up to `len` bytes and returns how many; fewer only at the end of the source, or after a
-    /// piece that is whole or not at all across a crash: where both offsets are whole sectors, as much as
-    /// one batch takes, and holes stay holes and count for nothing; else 1 MiB. Takes set-user-id,
-    /// set-group-id and capabilities away.
+    /// Copies up to `len` bytes, each end an inode and an offset in it, and returns how many; fewer only at the
+    /// end of the source, or after a piece that is whole or not at all across a crash: where both offsets are
+    /// whole sectors, as much as one batch takes, and holes stay holes and count for nothing; else 1 MiB. With
+    /// `kill_privileges` it takes set-user-id, set-group-id and capabilities away.
     ///
     /// # Errors
     /// As reads and writes; [`Refusal::Invalid`] when both ranges lie in one file and overlap.
-    pub fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<u64> {
-        let copied = self.shared.copy_range((from, from_offset), (to, to_offset), len)?;
+    pub fn copy_range(
+        &self,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        len: u64,
+        kill_privileges: bool,
+    ) -> Result<u64> {
+        let copied = self.shared.copy_range(from, to, len, kill_privileges)?;
         self.shared.store_many_times();
         Ok(copied)
     }
