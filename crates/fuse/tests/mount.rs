@@ -4,6 +4,7 @@
 use std::{
     fs::{self, Permissions},
     io::{ErrorKind, Read, Seek, SeekFrom, Write},
+    os::fd::AsRawFd,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::{
@@ -198,6 +199,30 @@ fn a_removed_directory_can_be_looked_at_by_who_is_in_it() {
         assert_eq!(made.unwrap_err(), Errno::NOENT);
         assert_eq!(openat(&held, "old", OFlags::RDONLY, Mode::empty()).unwrap_err(), Errno::NOENT);
         assert!(openat(&held, "..", OFlags::RDONLY, Mode::empty()).is_ok());
+    });
+}
+
+/// Held, but not open, as by who is in a directory or has a name bound.
+#[test]
+fn what_is_held_without_a_name_can_be_looked_at_and_changed() {
+    mounted(|dir, _| {
+        let hold = |name| openat(CWD, dir.join(name), OFlags::PATH, Mode::empty()).expect("opens");
+        fs::create_dir(dir.join("removed")).expect("makes");
+        fs::create_dir(dir.join("replaced")).expect("makes");
+        fs::create_dir(dir.join("moved")).expect("makes");
+        fs::write(dir.join("file"), "data").expect("writes");
+        let held = ["removed", "replaced", "file"].map(hold);
+        fs::remove_dir(dir.join("removed")).expect("removes");
+        fs::rename(dir.join("moved"), dir.join("replaced")).expect("moves");
+        fs::remove_file(dir.join("file")).expect("removes");
+        for handle in held {
+            let stat = fstat(&handle).expect("is told of");
+            let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
+            fs::set_permissions(&path, Permissions::from_mode(0o711)).expect("changes");
+            let changed = fstat(&handle).expect("is told of");
+            assert_eq!((stat.st_nlink, changed.st_mode & 0o7777), (0, 0o711));
+            assert_eq!((changed.st_ino, changed.st_size), (stat.st_ino, stat.st_size));
+        }
     });
 }
 

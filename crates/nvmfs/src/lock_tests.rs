@@ -112,14 +112,14 @@ const OPERATIONS: &[(&str, Operation)] = &[
     ("link", |fs, many, number| {
         fs.link(ino_of(fs, many, number), many, format!("link {number}").as_bytes()).map(drop).unwrap();
     }),
-    ("unlink", |fs, many, number| fs.unlink(many, &name(number)).unwrap()),
+    ("unlink", |fs, many, number| fs.unlink(many, &name(number)).map(drop).unwrap()),
     ("unlink while open", |fs, many, number| {
         let ino = ino_of(fs, many, number);
         fs.open(ino).unwrap();
         fs.unlink(many, &name(number)).unwrap();
         fs.release(ino).unwrap();
     }),
-    ("rmdir", |fs, many, number| fs.rmdir(many, format!("dir {number}").as_bytes()).unwrap()),
+    ("rmdir", |fs, many, number| fs.rmdir(many, format!("dir {number}").as_bytes()).map(drop).unwrap()),
     ("rmdir of what is not empty", |fs, _, _| assert!(fs.rmdir(Ino::ROOT, b"many").is_err())),
     ("rename", |fs, many, number| {
         fs.rename(many, &name(number), Ino::ROOT, &name(number), Rename::Replace).unwrap();

@@ -114,14 +114,14 @@ impl Place for Directory {
 
     fn remove(&self, name: &str) -> DeviceResult<()> {
         check_file_name(name)?;
-        named(name, self.shared.unlink(self.ino, name.as_bytes()))
+        named(name, self.shared.unlink(self.ino, name.as_bytes())).map(drop)
     }
 
     fn rename(&self, from: &str, to: &str) -> DeviceResult<()> {
         check_file_name(from)?;
         check_file_name(to)?;
         let end = |name| RenameEnd { parent: self.ino, name };
-        named(from, self.shared.rename(end(from.as_bytes()), end(to.as_bytes()), Rename::Replace))
+        named(from, self.shared.rename(end(from.as_bytes()), end(to.as_bytes()), Rename::Replace)).map(drop)
     }
 
     /// The regular files of the directory whose names are UTF-8.

@@ -591,7 +591,7 @@ fn a_read_only_store_refuses_changes() {
     for result in [
         fs.mkdir(ROOT, b"d", 0, NOBODY).map(drop),
         fs.write(a, 0, b"x", PLAIN).map(drop),
-        fs.unlink(ROOT, b"a"),
+        fs.unlink(ROOT, b"a").map(drop),
         fs.setattr(a, &SetAttr { mode: Some(0), ..SetAttr::default() }).map(drop),
     ] {
         assert_eq!(result.unwrap_err().errno(), 30);
@@ -853,7 +853,7 @@ fn who_waits_for_a_check_keeps_nobody_waiting() {
     let changes: [fn(&Posix, Ino, Ino); 4] = [
         |fs, a, _| _ = fs.write(a, 8192, &[1; 512], PLAIN).unwrap(),
         |fs, _, d| _ = fs.mknod(d, b"new", 0o100_644, 0, NOBODY).unwrap(),
-        |fs, _, d| fs.rename(ROOT, b"b", d, b"b", Rename::Replace).unwrap(),
+        |fs, _, d| fs.rename(ROOT, b"b", d, b"b", Rename::Replace).map(drop).unwrap(),
         |fs, a, _| _ = fs.setattr(a, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap(),
     ];
     let (reads, is_reading) = mpsc::channel();

@@ -144,27 +144,28 @@ impl Posix {
 
     /// Takes a name away, and with the last one the inode; an open one stays until its last release. Of a
     /// damaged file only the name goes: nobody knows whether it was the last, and [`Nvmfs::check`] tells of it.
+    /// Returns what lost its last name, as it was in the end.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::IsADirectory`].
-    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        self.shared.unlink(parent, name)?;
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Option<Attr>> {
+        let gone = self.shared.unlink(parent, name)?;
         self.shared.store_many_times();
-        Ok(())
+        Ok(gone)
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory. Returns as [`Posix::unlink`].
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::NotADirectory`], [`Refusal::NotEmpty`]; [`Refusal::Invalid`] for
     /// `.`, [`Refusal::NotEmpty`] for `..`.
-    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        self.shared.rmdir(parent, name)?;
+    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<Option<Attr>> {
+        let gone = self.shared.rmdir(parent, name)?;
         self.shared.store_many_times();
-        Ok(())
+        Ok(gone)
     }
 
-    /// Moves a name.
+    /// Moves a name. Returns as [`Posix::unlink`], of what it replaces.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::Exists`], [`Refusal::NotEmpty`], [`Refusal::NotADirectory`],
@@ -176,11 +177,11 @@ impl Posix {
         new_parent: Ino,
         new_name: &[u8],
         mode: Rename,
-    ) -> Result<()> {
+    ) -> Result<Option<Attr>> {
         let from = RenameEnd { parent, name };
-        self.shared.rename(from, RenameEnd { parent: new_parent, name: new_name }, mode)?;
+        let gone = self.shared.rename(from, RenameEnd { parent: new_parent, name: new_name }, mode)?;
         self.shared.store_many_times();
-        Ok(())
+        Ok(gone)
     }
 
     /// Calls `entry` for each entry of a directory from `cursor` on, until it returns false: that entry
