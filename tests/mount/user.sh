@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A mount of a user who is not root, made and unmade by the set-user-id program of the FUSE package. SIGTERM ends
-# it; one in use is detached and served on, and what was written by then survives a kill.
+# A store and a mount of a user who is not root, the mount made and unmade by the set-user-id program of the FUSE
+# package. SIGTERM ends it; one in use is detached and served on, and what was written by then survives a kill.
 . "$(dirname "$0")/lib.sh"
 need_fuse
 need fusermount3 runuser unshare
@@ -11,17 +11,13 @@ if [ -z "${IN_OWN_NAMESPACE:-}" ]; then
 fi
 WORK=$(mktemp -d -t lacuna-mount.XXXXXX)
 own_work=1 store=$WORK/store mnt=$WORK/mnt
-chmod 755 "$WORK"
 mkdir "$mnt"
+chmod 755 "$WORK"
+chown nobody "$WORK" "$mnt"
 mknod --mode 666 "$WORK/fuse" c 10 229
 mount --bind "$WORK/fuse" /dev/fuse
 trap 'code=$?; umount -l /dev/fuse; finish "$code"' EXIT
 cp "$LACUNA" "$WORK/lacuna" # where it was built others may not look
-"$LACUNA" format --size 64M "$store" >/dev/null
-"$LACUNA" mount "$store" "$mnt"
-chown nobody "$mnt"
-"$LACUNA" umount "$mnt"
-chown nobody "$store" "$mnt"
 
 as_user() { (cd / && exec runuser -u nobody -- "$@"); }
 # Root cannot look into what is another's.
@@ -34,6 +30,7 @@ mount_as_user() {
     pid=$(daemon_pid)
 }
 
+as_user "$WORK/lacuna" format --size 64M "$store" >/dev/null
 mount_as_user
 as_user sh -c "echo idle >'$mnt/idle'"
 kill -TERM "$pid"

@@ -1,7 +1,7 @@
 //! Answers to the kernel's requests, whatever carries them.
 //!
-//! It owns the set of files that answered the DirectFS ioctl, what is told of removed directories, counters, and
-//! the transport's name; all else is the file system's.
+//! It owns the set of files that answered the DirectFS ioctl, what is told of the removed, counters, and the
+//! transport's name; all else is the file system's.
 //!
 //! **Invariants.**
 //! 1. A number is in the set only while the file that was asked about has it: whoever gets a number anew
@@ -9,10 +9,11 @@
 //!    comes last.
 //! 2. A trim is inferred only for files in the set, and only where the kernel holds no pages of the file
 //!    that it would not see change.
-//! 3. A directory that was removed is remembered until the kernel forgets it: it may be somebody's working
-//!    directory, of which Linux can tell what it is, though nothing is in there any more.
+//! 3. What lost its last name is remembered until the kernel forgets it: it may be somebody's working directory, or
+//!    held by a handle of `O_PATH`, which is not open here. Of those, Linux tells and changes what they are, though
+//!    nothing is in there any more.
 //!
-//! **Locks.** The set's, held for a look-up or a change, that of the removed directories and that of the complaints;
+//! **Locks.** The set's, held for a look-up or a change, that of the removed and that of the complaints;
 //! none of them across a call of the file system, nor one inside the other.
 
 use std::{
@@ -24,7 +25,8 @@ use std::{
 use lacuna_nvmfs::{
     Ino, Nvmfs, Refusal, Timestamp,
     posix::{
-        Allocate, Attr, Caller, DirEntry, FileKind, Posix, Rename, SetAttr, StatFs, WriteOptions, XattrMode,
+        Allocate, Attr, Caller, DirEntry, FileKind, Posix, Rename, SetAttr, SetTime, StatFs, WriteOptions,
+        XattrMode,
     },
 };
 use parking_lot::{Mutex, RwLock};
@@ -45,6 +47,9 @@ const FALLOC_FL_ZERO_RANGE: i32 = 0x10;
 
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
+
+/// Extended attributes that only privileged programs know of.
+const TRUSTED: &[u8] = b"trusted.";
 
 /// Entries of a directory looked at in one go.
 const ENTRIES_PER_STEP: usize = 64;
@@ -120,7 +125,7 @@ pub struct Service {
     options: ServiceOptions,
     counters: Counters,
     atomic_files: RwLock<HashSet<Ino>>,
-    removed_directories: Mutex<HashMap<Ino, Attr>>,
+    removed: Mutex<HashMap<Ino, Attr>>,
     transport: OnceLock<&'static str>,
     complaints: Mutex<Complaints>,
 }
@@ -135,10 +140,10 @@ impl Service {
     /// Serves `fs`.
     pub fn new(fs: Arc<Nvmfs>, options: ServiceOptions) -> Service {
         let posix = fs.posix();
-        let (atomic_files, removed_directories) = (RwLock::default(), Mutex::default());
+        let (atomic_files, removed) = (RwLock::default(), Mutex::default());
         let counters = Counters::default();
         let (transport, complaints) = (OnceLock::new(), Mutex::default());
-        Service { fs, posix, options, counters, atomic_files, removed_directories, transport, complaints }
+        Service { fs, posix, options, counters, atomic_files, removed, transport, complaints }
     }
 
     /// The file system served.
@@ -215,24 +220,37 @@ impl Service {
     pub fn getattr(&self, number: u64) -> Result<Attr> {
         let ino = Self::ino(number)?;
         let known = self.checked("stat", number, self.posix.getattr(ino));
-        known.or_else(|errno| self.removed_directory(ino).filter(|_| errno == Os::STALE.into()).ok_or(errno))
+        known.or_else(|errno| self.of_removed(errno, ino, |_| ()))
+    }
+
+    /// By invariant 3: changes what is told of what is gone, if that is why there is an error.
+    fn of_removed(&self, errno: Errno, ino: Ino, change: impl Fn(&mut Attr)) -> Result<Attr> {
+        let mut removed = self.removed.lock();
+        let attr = removed.get_mut(&ino).filter(|_| errno == Os::STALE.into()).ok_or(errno)?;
+        change(attr);
+        Ok(*attr)
     }
 
     /// By invariant 3.
-    fn removed_directory(&self, ino: Ino) -> Option<Attr> {
-        self.removed_directories.lock().get(&ino).copied()
+    fn remember(&self, gone: Option<Attr>) {
+        self.removed.lock().extend(gone.map(|attr| (attr.ino, attr)));
     }
 
     /// The kernel has less of an inode in memory than before, as a rule nothing any more.
     pub fn forget(&self, number: u64) {
         let Ok(ino) = Self::ino(number) else { return };
-        self.removed_directories.lock().remove(&ino);
+        self.removed.lock().remove(&ino);
         self.forget_handshake(ino);
     }
 
     /// Changes attributes of an inode.
     pub fn setattr(&self, number: u64, changes: &SetAttr) -> Result<Attr> {
-        self.checked("change", number, self.posix.setattr(Self::ino(number)?, changes))
+        let ino = Self::ino(number)?;
+        let changed = self.checked("change", number, self.posix.setattr(ino, changes));
+        match changed {
+            Err(errno) if changes.size.is_none() => self.of_removed(errno, ino, |attr| change(attr, changes)),
+            changed => changed,
+        }
     }
 
     /// The target of a symbolic link.
@@ -269,25 +287,20 @@ impl Service {
 
     /// Takes a name away.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<()> {
-        self.checked("unlink", parent, self.posix.unlink(Self::ino(parent)?, name))
+        let gone = self.posix.unlink(Self::ino(parent)?, name);
+        self.checked("unlink", parent, gone).map(|gone| self.remember(gone))
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<()> {
-        let directory = Self::ino(parent)?;
-        // The kernel keeps others from changing this name meanwhile.
-        let known = self.posix.lookup(directory, name);
-        self.checked("rmdir", parent, self.posix.rmdir(directory, name))?;
-        if let Ok(attr) = known {
-            self.removed_directories.lock().insert(attr.ino, Attr { nlink: 0, ..attr });
-        }
-        Ok(())
+        let gone = self.posix.rmdir(Self::ino(parent)?, name);
+        self.checked("rmdir", parent, gone).map(|gone| self.remember(gone))
     }
 
     /// Moves a name.
     pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: Rename) -> Result<()> {
-        let renamed = self.posix.rename(Self::ino(from.0)?, from.1, Self::ino(to.0)?, to.1, mode);
-        self.checked("rename", from.0, renamed)
+        let gone = self.posix.rename(Self::ino(from.0)?, from.1, Self::ino(to.0)?, to.1, mode);
+        self.checked("rename", from.0, gone).map(|gone| self.remember(gone))
     }
 
     /// Calls `entry` with numbers and names from `cursor` on until it returns false.
@@ -361,10 +374,11 @@ impl Service {
     /// nothing is in there.
     pub fn open(&self, number: u64) -> Result<()> {
         let ino = Self::ino(number)?;
-        match self.posix.open(ino) {
-            Err(error) if is_stale(&error) && self.removed_directory(ino).is_some() => Ok(()),
-            opened => self.checked("open", number, opened),
-        }
+        let opened = self.checked("open", number, self.posix.open(ino));
+        opened.or_else(|errno| match self.of_removed(errno, ino, |_| ())?.kind {
+            FileKind::Directory => Ok(()),
+            _ => Err(errno),
+        })
     }
 
     /// Whether a file opened with these flags bypasses the kernel's page cache.
@@ -454,9 +468,10 @@ impl Service {
         self.checked("seek", number, found)
     }
 
-    /// Copies within the store and returns how much.
-    pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Result<u64> {
-        let copied = self.posix.copy_range(Self::ino(from.0)?, from.1, Self::ino(to.0)?, to.1, len);
+    /// Copies within the store and returns how much. As to privileges, as [`Service::fallocate`].
+    pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64, caller: Caller) -> Result<u64> {
+        let (from, to_ino) = ((Self::ino(from.0)?, from.1), Self::ino(to.0)?);
+        let copied = self.posix.copy_range(from, (to_ino, to.1), len, caller.uid != 0);
         self.checked("copy", to.0, copied)
     }
 
@@ -500,9 +515,16 @@ impl Service {
         self.checked("getxattr", number, self.posix.getxattr(Self::ino(number)?, name))
     }
 
-    /// Names of all extended attributes, each with a NUL behind it.
-    pub fn listxattr(&self, number: u64) -> Result<Vec<u8>> {
-        self.checked("listxattr", number, self.posix.listxattr(Self::ino(number)?))
+    /// Names of extended attributes, each with a NUL behind it. The kernel itself keeps those in `trusted.` from all
+    /// but privileged callers, but lists what it is given. The request says nothing of privileges, so root is who has
+    /// them.
+    pub fn listxattr(&self, number: u64, caller: Caller) -> Result<Vec<u8>> {
+        let mut names = self.checked("listxattr", number, self.posix.listxattr(Self::ino(number)?))?;
+        if caller.uid != 0 {
+            let others = names.split_inclusive(|byte| *byte == 0).filter(|name| !name.starts_with(TRUSTED));
+            names = others.flatten().copied().collect();
+        }
+        Ok(names)
     }
 
     /// Sets an extended attribute.
@@ -521,6 +543,21 @@ impl Service {
 /// `ls -l` asks about each until it hears that none has one.
 fn no_label(name: &[u8]) -> Result<()> {
     if name == b"security.selinux" { Err(Os::OPNOTSUPP.into()) } else { Ok(()) }
+}
+
+/// Of what has no inode any more.
+fn change(attr: &mut Attr, changes: &SetAttr) {
+    let now = lacuna_nvmfs::system_time();
+    let choose = |time: Option<SetTime>, old| match time {
+        None => old,
+        Some(SetTime::Now) => now,
+        Some(SetTime::At(time)) => time,
+    };
+    attr.perm = changes.mode.map_or(attr.perm, |mode| (mode & 0o7777) as u16);
+    (attr.uid, attr.gid) = (changes.uid.unwrap_or(attr.uid), changes.gid.unwrap_or(attr.gid));
+    attr.accessed = choose(changes.accessed, attr.accessed);
+    attr.modified = choose(changes.modified, attr.modified);
+    attr.changed = changes.changed.unwrap_or(now);
 }
 
 fn is_stale(error: &lacuna_nvmfs::Error) -> bool {
@@ -610,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_directory_is_told_of_until_it_is_forgotten() {
+    fn what_was_removed_is_told_of_until_it_is_forgotten() {
         let service = service();
         let made = service.mkdir(FUSE_ROOT, b"d", 0o750, Caller { uid: 5, gid: 6 }).expect("makes");
         let number = made.ino.number();
@@ -625,10 +662,36 @@ mod tests {
         service.forget(number);
         assert_eq!(service.getattr(number), Err(Os::STALE.into()));
         assert_eq!(service.open(number), Err(Os::STALE.into()));
-        assert!(service.removed_directories.lock().is_empty());
+        assert!(service.removed.lock().is_empty());
+        // So is what a rename replaced, and a file; both can be changed, as long as that is about no data.
+        service.mkdir(FUSE_ROOT, b"from", 0o755, Caller::default()).expect("makes");
+        let replaced = service.mkdir(FUSE_ROOT, b"to", 0o700, Caller::default()).expect("makes");
+        service.rename((FUSE_ROOT, b"from"), (FUSE_ROOT, b"to"), Rename::Replace).expect("moves");
+        let file = service.mknod(FUSE_ROOT, b"file", MODE, 0, Caller::default()).expect("makes");
+        service.link(file.ino.number(), FUSE_ROOT, b"another").expect("links");
+        service.unlink(FUSE_ROOT, b"file").expect("removes");
+        assert!(service.removed.lock().keys().eq([&replaced.ino]), "the file has a name");
+        service.unlink(FUSE_ROOT, b"another").expect("removes");
+        for gone in [replaced, file] {
+            let number = gone.ino.number();
+            assert_eq!(service.getattr(number).map(|attr| (attr.nlink, attr.perm)), Ok((0, gone.perm)));
+            let time = Timestamp { seconds: 5, nanoseconds: 6 };
+            let modified = Some(SetTime::At(time));
+            let changes = SetAttr { mode: Some(0o123), uid: Some(7), modified, ..SetAttr::default() };
+            let changed = service.setattr(number, &changes).expect("changes");
+            assert_eq!((changed.perm, changed.uid, changed.gid, changed.modified), (0o123, 7, 0, time));
+            assert_eq!(service.getattr(number), Ok(changed));
+            let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+            assert_eq!(service.setattr(number, &cut), Err(Os::STALE.into()));
+            let opened = service.open(number);
+            assert_eq!(opened.is_ok(), gone.kind == FileKind::Directory, "{opened:?}");
+            service.forget(number);
+            assert_eq!(service.getattr(number), Err(Os::STALE.into()));
+        }
+        assert!(service.removed.lock().is_empty());
         // What was not removed is not remembered.
         service.mkdir(FUSE_ROOT, b"d", 0o750, Caller::default()).expect("makes");
         assert_eq!(service.rmdir(FUSE_ROOT, b"e"), Err(Os::NOENT.into()));
-        assert!(service.removed_directories.lock().is_empty());
+        assert!(service.removed.lock().is_empty());
     }
 }

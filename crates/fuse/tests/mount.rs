@@ -4,6 +4,7 @@
 use std::{
     fs::{self, Permissions},
     io::{ErrorKind, Read, Seek, SeekFrom, Write},
+    os::fd::AsRawFd,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::{
@@ -20,9 +21,13 @@ use lacuna_fuse::{
 };
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Ino, Nvmfs, Options};
 use rustix::{
-    fs::{AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, fstat, openat, statx},
+    fs::{
+        AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, XattrFlags, fgetxattr, flistxattr, flistxattr_query,
+        fremovexattr, fsetxattr, fstat, openat, statx,
+    },
     io::Errno,
-    thread::{CapabilitySet, capabilities, set_capabilities},
+    process::{Uid, geteuid},
+    thread::{CapabilitySet, capabilities, set_capabilities, set_thread_res_uid},
 };
 use tempfile::TempDir;
 
@@ -46,7 +51,9 @@ impl Mounted {
         let fs = Arc::new(Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens"));
         let service = Arc::new(Service::new(Arc::clone(&fs), ServiceOptions::default()));
         let dir = tempfile::tempdir().expect("temporary directory");
-        let options = MountOptions { threads: 4, ..MountOptions::default() };
+        // Others are let in where that takes nobody's leave.
+        let allow_other = geteuid().is_root();
+        let options = MountOptions { threads: 4, allow_other, ..MountOptions::default() };
         match transport.mount(Arc::clone(&service), dir.path(), &options) {
             Ok(session) => Some(Mounted { device, fs, service, dir, session }),
             Err(error) => {
@@ -195,6 +202,30 @@ fn a_removed_directory_can_be_looked_at_by_who_is_in_it() {
     });
 }
 
+/// Held, but not open, as by who is in a directory or has a name bound.
+#[test]
+fn what_is_held_without_a_name_can_be_looked_at_and_changed() {
+    mounted(|dir, _| {
+        let hold = |name| openat(CWD, dir.join(name), OFlags::PATH, Mode::empty()).expect("opens");
+        fs::create_dir(dir.join("removed")).expect("makes");
+        fs::create_dir(dir.join("replaced")).expect("makes");
+        fs::create_dir(dir.join("moved")).expect("makes");
+        fs::write(dir.join("file"), "data").expect("writes");
+        let held = ["removed", "replaced", "file"].map(hold);
+        fs::remove_dir(dir.join("removed")).expect("removes");
+        fs::rename(dir.join("moved"), dir.join("replaced")).expect("moves");
+        fs::remove_file(dir.join("file")).expect("removes");
+        for handle in held {
+            let stat = fstat(&handle).expect("is told of");
+            let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
+            fs::set_permissions(&path, Permissions::from_mode(0o711)).expect("changes");
+            let changed = fstat(&handle).expect("is told of");
+            assert_eq!((stat.st_nlink, changed.st_mode & 0o7777), (0, 0o711));
+            assert_eq!((changed.st_ino, changed.st_size), (stat.st_ino, stat.st_size));
+        }
+    });
+}
+
 /// The kernel takes the mode that it remembers when it runs a program.
 #[test]
 fn the_kernel_knows_when_set_user_id_is_gone() {
@@ -219,6 +250,39 @@ fn the_kernel_knows_when_set_user_id_is_gone() {
         };
         thread::scope(|scope| scope.spawn(as_others).join().expect("writes"));
         assert_eq!(mode(), 0o755);
+    });
+}
+
+/// As on any file system of Linux. But for the list all of it is the kernel's.
+#[test]
+fn only_root_knows_of_trusted_attributes() {
+    if !geteuid().is_root() {
+        return eprintln!("SKIPPED: only root can set them");
+    }
+    mounted(|dir, _| {
+        let file = fs::File::create(dir.join("file")).expect("makes");
+        let set = |name: &str| fsetxattr(&file, name, b"value", XattrFlags::empty());
+        for name in ["trusted.a", "user.b", "trusted.c"] {
+            set(name).expect("sets");
+        }
+        let list = || {
+            let mut names = [0; 100];
+            let len = flistxattr(&file, &mut names).expect("lists");
+            assert_eq!(flistxattr_query(&file), Ok(len));
+            assert_eq!(flistxattr(&file, &mut names[..len - 1]), Err(Errno::RANGE));
+            String::from_utf8(names[..len].to_vec()).expect("UTF-8")
+        };
+        assert_eq!(list(), "trusted.a\0trusted.c\0user.b\0");
+        let as_another = || {
+            let nobody = Uid::from_raw(65534);
+            set_thread_res_uid(nobody, nobody, nobody).expect("gives itself up");
+            assert_eq!(list(), "user.b\0");
+            assert_eq!(fgetxattr(&file, "trusted.a", &mut [0; 9]), Err(Errno::NODATA));
+            assert_eq!(set("trusted.d"), Err(Errno::PERM));
+            assert_eq!(fremovexattr(&file, "trusted.a"), Err(Errno::PERM));
+        };
+        thread::scope(|scope| scope.spawn(as_another).join().expect("is another's"));
+        assert_eq!(fgetxattr(&file, "trusted.a", &mut [0; 9]), Ok(5));
     });
 }
 

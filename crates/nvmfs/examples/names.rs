@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if keeps {
         return Ok(place.close()?);
     }
-    rates("unlink", count, |number| fs.unlink(directory, &name(number)))?;
+    rates("unlink", count, |number| fs.unlink(directory, &name(number)).map(drop))?;
     place.close()?;
     std::fs::remove_file(path)?;
     Ok(())

@@ -23,24 +23,7 @@ impl Shared {
         if inode.has_xattrs_outside() {
             allocated_bytes += inode.xattr_bytes() as u64;
         }
-        let (accessed, modified, changed) = inode.times();
-        let (uid, gid) = inode.owner();
-        Ok(Attr {
-            ino: node.ino,
-            generation: inode.generation(),
-            kind: inode.kind(),
-            perm: inode.permissions() as u16,
-            nlink: inode.nlink(),
-            uid,
-            gid,
-            rdev: inode.rdev(),
-            size: if inode.is_directory() { allocated_bytes } else { inode.size() },
-            allocated_bytes,
-            accessed,
-            modified,
-            changed,
-            created: inode.created(),
-        })
+        Ok(attr_of(&inode, allocated_bytes))
     }
 
     /// See [`crate::posix::Posix::setattr`].
@@ -132,6 +115,28 @@ impl Shared {
             free_inodes: inodes.saturating_sub(self.ftl.extents(Ino::TABLE.region())?),
             name_bytes_max: NAME_BYTES_MAX as u32,
         })
+    }
+}
+
+/// What there is to tell of an inode that takes so much room.
+pub(crate) fn attr_of(inode: &Inode, allocated_bytes: u64) -> Attr {
+    let (accessed, modified, changed) = inode.times();
+    let (uid, gid) = inode.owner();
+    Attr {
+        ino: inode.ino(),
+        generation: inode.generation(),
+        kind: inode.kind(),
+        perm: inode.permissions() as u16,
+        nlink: inode.nlink(),
+        uid,
+        gid,
+        rdev: inode.rdev(),
+        size: if inode.is_directory() { allocated_bytes } else { inode.size() },
+        allocated_bytes,
+        accessed,
+        modified,
+        changed,
+        created: inode.created(),
     }
 }
 

@@ -367,6 +367,15 @@ impl Shared {
         let _held = node.ranges.lock(sectors(offset, len));
         let ops = if is_hole { self.clear(ino, offset, end)? } else { Vec::new() };
         let end = if grows { end } else { 0 };
+        if ops.is_empty() && end <= node.size() {
+            // As on other file systems of Linux it is a change all the same.
+            return self.change_inode(&node, None, |inode, update| {
+                if kill_privileges {
+                    inode.drop_privileges();
+                }
+                inode.set_times((inode.times().0, update.now, update.now));
+            });
+        }
         let target = Target { node: Arc::clone(&node), end, kill_privileges };
         self.apply_data(&ops.iter().map(OwnedOp::as_op).collect::<Vec<_>>(), &[target])
     }

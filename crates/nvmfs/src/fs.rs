@@ -51,7 +51,7 @@ use crate::{
     names::{Ahead, Numbers},
     node::{Node, Nodes, Touch},
     place::Directory,
-    posix::FileKind,
+    posix::{Caller, FileKind},
 };
 
 /// Largest atomic write in bytes, where the store is large enough for it.
@@ -64,13 +64,15 @@ pub struct FormatOptions {
     pub ftl: ftl::FormatOptions,
     /// Identity of the file system and key of its directories' hashes; by default random.
     pub uuid: Option<[u8; 16]>,
+    /// Whom the root directory belongs to; by default the effective user and group of this process.
+    pub owner: Option<Caller>,
     /// Where time comes from.
     pub clock: fn() -> Timestamp,
 }
 
 impl Default for FormatOptions {
     fn default() -> FormatOptions {
-        FormatOptions { ftl: ftl::FormatOptions::default(), uuid: None, clock: system_time }
+        FormatOptions { ftl: ftl::FormatOptions::default(), uuid: None, owner: None, clock: system_time }
     }
 }
 
@@ -142,10 +144,15 @@ impl Nvmfs {
         let now = (options.clock)();
         let superblock_lba = Ino::SUPERBLOCK.lba(0);
         let superblock = format::seal(&Superblock::new(uuid, now), superblock_lba);
-        let root = Inode::new(Ino::ROOT, 0, FileKind::Directory.mode_bits() | 0o755, now).seal();
+        let owner = options.owner.unwrap_or_else(|| Caller {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        });
+        let mut root = Inode::new(Ino::ROOT, 0, FileKind::Directory.mode_bits() | 0o755, now);
+        root.set_owner(owner.uid, owner.gid);
         let ops = [
             Op::Write { lba: superblock_lba, data: &superblock },
-            Op::Write { lba: Ino::ROOT.inode_lba(), data: &root },
+            Op::Write { lba: Ino::ROOT.inode_lba(), data: &root.seal() },
         ];
         ftl.write_batch(&ops, Stream::Data)?;
         Ok(ftl.close()?)

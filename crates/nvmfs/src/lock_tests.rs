@@ -112,14 +112,14 @@ const OPERATIONS: &[(&str, Operation)] = &[
     ("link", |fs, many, number| {
         fs.link(ino_of(fs, many, number), many, format!("link {number}").as_bytes()).map(drop).unwrap();
     }),
-    ("unlink", |fs, many, number| fs.unlink(many, &name(number)).unwrap()),
+    ("unlink", |fs, many, number| fs.unlink(many, &name(number)).map(drop).unwrap()),
     ("unlink while open", |fs, many, number| {
         let ino = ino_of(fs, many, number);
         fs.open(ino).unwrap();
         fs.unlink(many, &name(number)).unwrap();
         fs.release(ino).unwrap();
     }),
-    ("rmdir", |fs, many, number| fs.rmdir(many, format!("dir {number}").as_bytes()).unwrap()),
+    ("rmdir", |fs, many, number| fs.rmdir(many, format!("dir {number}").as_bytes()).map(drop).unwrap()),
     ("rmdir of what is not empty", |fs, _, _| assert!(fs.rmdir(Ino::ROOT, b"many").is_err())),
     ("rename", |fs, many, number| {
         fs.rename(many, &name(number), Ino::ROOT, &name(number), Rename::Replace).unwrap();
@@ -139,7 +139,7 @@ const OPERATIONS: &[(&str, Operation)] = &[
     }),
     ("copy", |fs, many, number| {
         let (from, to) = (ino_of(fs, many, number), ino_of(fs, many, number + 1));
-        assert_eq!(fs.copy_range(from, 0, to, 4096, 2048).unwrap(), 2048);
+        assert_eq!(fs.copy_range((from, 0), (to, 4096), 2048, true).unwrap(), 2048);
     }),
     ("write of runs", |fs, many, number| {
         let runs = [(100, &[1; 100][..]), (4096, &[2; 512])];
@@ -274,7 +274,7 @@ fn a_copy_of_many_pieces_waits_for_few_reads() {
     let (copies, waits_for_copy) = cold.with(|fs, waits| {
         let (before, mut at, mut copies) = (waits(), 0, 0);
         while at < size {
-            at += fs.copy_range(from, at, to, at, u64::MAX).unwrap();
+            at += fs.copy_range((from, at), (to, at), u64::MAX, true).unwrap();
             copies += 1;
         }
         (copies, waits() - before)

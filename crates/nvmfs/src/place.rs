@@ -19,7 +19,8 @@ use crate::{
 /// A directory as a [`Place`]; see [`Nvmfs::directory`].
 ///
 /// It keeps the directory's inode, with or without a name, as long as it lives: so renaming the directory
-/// changes nothing, and in one that was removed there is nothing, nor can anything be made.
+/// changes nothing, and in one that was removed there is nothing, nor can anything be made. What is made here
+/// belongs to whom the directory belongs, so that who mounts a store of their own can write to it.
 pub struct Directory {
     shared: Arc<Shared>,
     name: String,
@@ -113,14 +114,14 @@ impl Place for Directory {
 
     fn remove(&self, name: &str) -> DeviceResult<()> {
         check_file_name(name)?;
-        named(name, self.shared.unlink(self.ino, name.as_bytes()))
+        named(name, self.shared.unlink(self.ino, name.as_bytes())).map(drop)
     }
 
     fn rename(&self, from: &str, to: &str) -> DeviceResult<()> {
         check_file_name(from)?;
         check_file_name(to)?;
         let end = |name| RenameEnd { parent: self.ino, name };
-        named(from, self.shared.rename(end(from.as_bytes()), end(to.as_bytes()), Rename::Replace))
+        named(from, self.shared.rename(end(from.as_bytes()), end(to.as_bytes()), Rename::Replace)).map(drop)
     }
 
     /// The regular files of the directory whose names are UTF-8.

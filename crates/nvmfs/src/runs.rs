@@ -105,6 +105,7 @@ impl Shared {
         (from, from_offset): (Ino, u64),
         (to, to_offset): (Ino, u64),
         len: u64,
+        kill_privileges: bool,
     ) -> Result<u64> {
         let (source, target) = (self.node(from)?, self.node(to)?);
         must_be_file(&source)?;
@@ -116,20 +117,28 @@ impl Shared {
         }
         let count = sector(len);
         if count > 0 && is_aligned(from_offset) && is_aligned(to_offset) {
-            self.drop_capability(&target, true)?;
+            self.drop_capability(&target, kill_privileges)?;
             let first = sector(from_offset);
-            let copied = self.copy_sectors(&source, first..first + count, &target, sector(to_offset))?;
+            let range = first..first + count;
+            let copied = self.copy_sectors(&source, range, &target, sector(to_offset), kill_privileges)?;
             return Ok(copied * SECTOR as u64);
         }
         let mut bytes = vec![0; len.min(UNALIGNED_BYTES_MAX) as usize];
         let read = self.read_bytes(from, from_offset, &mut bytes)?;
-        let options = WriteOptions { kill_privileges: true, ..WriteOptions::default() };
+        let options = WriteOptions { kill_privileges, ..WriteOptions::default() };
         let written = self.write_bytes(to, to_offset, &bytes[..read], options)?;
         Ok(written as u64)
     }
 
     /// Copies whole sectors, holes as holes: in one batch as many as it takes, and says how many that were.
-    fn copy_sectors(&self, source: &Node, range: Range<u64>, target: &Arc<Node>, to: u64) -> Result<u64> {
+    fn copy_sectors(
+        &self,
+        source: &Node,
+        range: Range<u64>,
+        target: &Arc<Node>,
+        to: u64,
+        kill_privileges: bool,
+    ) -> Result<u64> {
         let from = source.ino.lba(range.start);
         let mapped = self.mapped_runs(source, range)?;
         let count = mapped.end.0 - from.0;
@@ -138,7 +147,7 @@ impl Shared {
         ops.extend(mapped.runs.iter().map(|(lba, data)| Op::Write { lba: moved(*lba), data }));
         let _held = target.ranges.lock(to..to + count);
         let end = (to + count) * SECTOR as u64;
-        self.apply_data(&ops, &[Target { node: Arc::clone(target), end, kill_privileges: true }])?;
+        self.apply_data(&ops, &[Target { node: Arc::clone(target), end, kill_privileges }])?;
         Ok(count)
     }
 }

@@ -4,6 +4,7 @@ mod fight;
 
 use std::{
     cell::Cell,
+    os::unix::fs::MetadataExt,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering::SeqCst},
@@ -16,7 +17,8 @@ use std::{
 use fight::fight;
 use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint, sim::SimDevice};
 use lacuna_nvmfs::{
-    CheckDepth, Error, FormatOptions, Ino, Nvmfs, Options, Progress, Refusal, Timestamp,
+    CheckDepth, Error, FormatOptions, Ino, Nvmfs, OpenedPlace, Options, PlaceOptions, Progress, Refusal,
+    Timestamp, open_place,
     posix::{
         Allocate, Attr, Caller, FileKind, Posix, Rename, Runs, SetAttr, SetTime, WriteOptions, XattrMode,
     },
@@ -245,6 +247,73 @@ fn times_move_and_are_stored_when_they_must() {
     assert_clean(&place);
 }
 
+/// What a place makes belongs to whom its directory belongs.
+#[test]
+fn a_store_belongs_to_who_formats_it() {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    let options = FormatOptions { owner: Some(NOBODY), clock, ..FormatOptions::default() };
+    Nvmfs::format(device.clone(), &options).unwrap();
+    let place = open(&device);
+    let fs = place.posix();
+    let owner = |attr: Attr| Caller { uid: attr.uid, gid: attr.gid };
+    assert_eq!(owner(fs.getattr(ROOT).unwrap()), NOBODY);
+    place.create("file", StreamHint::Data).unwrap();
+    let inner = place.directory("outer/inner", true).unwrap();
+    let outer = fs.lookup(ROOT, b"outer").unwrap();
+    let made = [fs.lookup(ROOT, b"file").unwrap(), outer, fs.lookup(outer.ino, b"inner").unwrap()];
+    assert_eq!(made.map(owner), [NOBODY; 3]);
+    let other = SetAttr { uid: Some(5), gid: Some(6), ..SetAttr::default() };
+    fs.setattr(made[2].ino, &other).unwrap();
+    inner.create("file", StreamHint::Log).unwrap();
+    assert_eq!(owner(fs.lookup(made[2].ino, b"file").unwrap()), Caller { uid: 5, gid: 6 });
+    // Who calls by number says for whom.
+    assert_eq!(owner(fs.mkdir(ROOT, b"d", 0o755, Caller::default()).unwrap()), Caller::default());
+}
+
+#[test]
+fn a_store_belongs_to_who_makes_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = PlaceOptions { create_size: Some(64 << 20), ..PlaceOptions::default() };
+    let OpenedPlace::Store(place) = open_place(&path, &options).unwrap() else { panic!("a store") };
+    let (store, root) = (path.metadata().unwrap(), place.posix().getattr(ROOT).unwrap());
+    assert_eq!((root.uid, root.gid), (store.uid(), store.gid()));
+}
+
+/// Whether it finds anything to do or not, as on ext4 and XFS.
+#[test]
+fn fallocate_is_a_change() {
+    let place = new();
+    let fs = place.posix();
+    SECONDS.set(2000);
+    let a = file(&fs, "a");
+    fs.write(a, 0, &[1; 512], PLAIN).unwrap();
+    let mut now = 2000;
+    let mut moves = |offset, len, what| {
+        now += 1;
+        SECONDS.set(now);
+        fs.fallocate(a, offset, len, what, false).unwrap();
+        let attr = fs.getattr(a).unwrap();
+        assert_eq!(times(&attr), (2000, now, now), "{offset} {len} {what:?}");
+        attr.size
+    };
+    let zero_range = Allocate::ZeroRange { keep_size: false };
+    for (offset, len, what) in [
+        (0, 100, Allocate::KeepSize),
+        (8192, 100, Allocate::KeepSize),
+        (0, 512, Allocate::Extend),
+        (0, 512, Allocate::PunchHole),
+        (0, 512, Allocate::PunchHole),
+        (100, 300, zero_range),
+        (8192, 10, Allocate::PunchHole),
+        (8192, 10, Allocate::ZeroRange { keep_size: true }),
+    ] {
+        assert_eq!(moves(offset, len, what), 512);
+    }
+    assert_eq!(moves(0, 1000, Allocate::Extend), 1000);
+    assert_eq!(moves(900, 200, zero_range), 1100);
+}
+
 /// Who has it open sees that it changed.
 #[test]
 fn to_lose_the_last_name_is_a_change() {
@@ -267,7 +336,8 @@ fn to_lose_the_last_name_is_a_change() {
 fn privileges_go_when_others_write() {
     let place = new();
     let fs = place.posix();
-    let a = file(&fs, "a");
+    let (a, b) = (file(&fs, "a"), file(&fs, "b"));
+    fs.write(b, 0, &[2; 512], PLAIN).unwrap();
     let set_mode = |mode| {
         fs.setattr(a, &SetAttr { mode: Some(mode), ..SetAttr::default() }).unwrap();
         fs.setxattr(a, b"security.capability", b"all of them", XattrMode::Set).unwrap();
@@ -303,6 +373,14 @@ fn privileges_go_when_others_write() {
             assert_eq!((perm(), has_capability()), (mode as u16, true), "{what:?}");
             fs.fallocate(a, 0, len, what, true).unwrap();
             assert_eq!((perm(), has_capability()), (without, false), "{what:?}");
+        }
+        for (offset, len) in [(0, 512), (1, 100), (0, 1)] {
+            set_mode(mode);
+            let to = 100 * offset;
+            assert_eq!(fs.copy_range((b, offset), (a, to), len, false).unwrap(), len);
+            assert_eq!((perm(), has_capability()), (mode as u16, true));
+            assert_eq!(fs.copy_range((b, offset), (a, to), len, true).unwrap(), len);
+            assert_eq!((perm(), has_capability()), (without, false));
         }
         set_mode(mode);
         fs.setattr(a, &SetAttr { gid: Some(7), ..SetAttr::default() }).unwrap();
@@ -367,7 +445,7 @@ fn large_writes_and_copies_keep_their_bytes_and_holes() {
     assert_eq!((size, fs.getattr(a).unwrap().allocated_bytes), (256 * 16384, 256 * 5120));
     let mut at = 0;
     while at < size {
-        at += fs.copy_range(a, at, b, at, size - at).unwrap();
+        at += fs.copy_range((a, at), (b, at), size - at, false).unwrap();
     }
     assert_eq!((fs.getattr(b).unwrap().size, fs.getattr(b).unwrap().allocated_bytes), (size, 256 * 5120));
     let mut copy = vec![1; size as usize];
@@ -375,7 +453,7 @@ fn large_writes_and_copies_keep_their_bytes_and_holes() {
     let mut original = vec![2; size as usize];
     fs.read(a, 0, &mut original).unwrap();
     assert!(copy == original);
-    refused(fs.copy_range(a, 0, a, 100, 1000), Refusal::Invalid);
+    refused(fs.copy_range((a, 0), (a, 100), 1000, false), Refusal::Invalid);
     assert_clean(&place);
 }
 
@@ -513,7 +591,7 @@ fn a_read_only_store_refuses_changes() {
     for result in [
         fs.mkdir(ROOT, b"d", 0, NOBODY).map(drop),
         fs.write(a, 0, b"x", PLAIN).map(drop),
-        fs.unlink(ROOT, b"a"),
+        fs.unlink(ROOT, b"a").map(drop),
         fs.setattr(a, &SetAttr { mode: Some(0), ..SetAttr::default() }).map(drop),
     ] {
         assert_eq!(result.unwrap_err().errno(), 30);
@@ -775,7 +853,7 @@ fn who_waits_for_a_check_keeps_nobody_waiting() {
     let changes: [fn(&Posix, Ino, Ino); 4] = [
         |fs, a, _| _ = fs.write(a, 8192, &[1; 512], PLAIN).unwrap(),
         |fs, _, d| _ = fs.mknod(d, b"new", 0o100_644, 0, NOBODY).unwrap(),
-        |fs, _, d| fs.rename(ROOT, b"b", d, b"b", Rename::Replace).unwrap(),
+        |fs, _, d| fs.rename(ROOT, b"b", d, b"b", Rename::Replace).map(drop).unwrap(),
         |fs, a, _| _ = fs.setattr(a, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap(),
     ];
     let (reads, is_reading) = mpsc::channel();

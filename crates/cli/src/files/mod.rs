@@ -264,7 +264,7 @@ fn remove_entry(posix: &Posix, parent: Ino, name: &[u8], recursive: bool) -> Res
     // That of a damaged file can be removed too.
     let (ino, kind) = posix.entry(parent, name)?;
     if kind != FileKind::Directory {
-        return Ok(posix.unlink(parent, name)?);
+        return Ok(posix.unlink(parent, name).map(drop)?);
     }
     if !recursive {
         bail!("is a directory (see --recursive)");
@@ -272,7 +272,7 @@ fn remove_entry(posix: &Posix, parent: Ino, name: &[u8], recursive: bool) -> Res
     for (entry, _) in entries(posix, ino)? {
         remove_entry(posix, ino, &entry, true)?;
     }
-    Ok(posix.rmdir(parent, name)?)
+    Ok(posix.rmdir(parent, name).map(drop)?)
 }
 
 #[cfg(test)]

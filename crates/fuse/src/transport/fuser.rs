@@ -453,8 +453,8 @@ impl Filesystem for Adapter {
         sized(self.0.getxattr(ino.0, name.as_bytes()), size, reply);
     }
 
-    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        sized(self.0.listxattr(ino.0), size, reply);
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        sized(self.0.listxattr(ino.0, caller(request)), size, reply);
     }
 
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -514,7 +514,7 @@ impl Filesystem for Adapter {
 
     fn copy_file_range(
         &self,
-        _: &Request,
+        request: &Request,
         from: INodeNo,
         _: FileHandle,
         from_offset: u64,
@@ -525,7 +525,8 @@ impl Filesystem for Adapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        match self.0.copy_range((from.0, from_offset), (to.0, to_offset), len.min(COPY_BYTES_MAX)) {
+        let (from, to) = ((from.0, from_offset), (to.0, to_offset));
+        match self.0.copy_range(from, to, len.min(COPY_BYTES_MAX), caller(request)) {
             Ok(bytes) => reply.written(bytes as u32),
             Err(errno) => reply.error(errno.into()),
         }

@@ -118,7 +118,7 @@ fn what_changed_while_it_was_read_is_no_window() {
     fs.getattr(directory).unwrap();
     let third = stored(&place, directory, 2, 3).pop().unwrap();
     let (unlinks, gone) = (fs.clone(), third.1.clone());
-    *next_read.lock().unwrap() = Some(Box::new(move || unlinks.unlink(directory, &gone).unwrap()));
+    *next_read.lock().unwrap() = Some(Box::new(move || unlinks.unlink(directory, &gone).map(drop).unwrap()));
     assert!(listed(&fs, directory, 2, 5).contains(&third), "the hook came too early to show anything");
     assert!(next_read.lock().unwrap().is_none(), "nothing was read");
     let found = listed(&fs, directory, 2, 300);

@@ -41,7 +41,8 @@ pub(crate) struct NewInode<'a> {
     /// Type and permissions.
     pub(crate) mode: u32,
     pub(crate) rdev: u64,
-    pub(crate) caller: Caller,
+    /// None for who has no user: it belongs to whom the directory belongs.
+    pub(crate) caller: Option<Caller>,
     /// Of a symbolic link.
     pub(crate) target: &'a [u8],
     pub(crate) is_log: bool,
@@ -65,7 +66,9 @@ impl NewInode<'_> {
     fn inode(&self, ino: Ino, generation: u32, parent: &Inode, now: Timestamp) -> (Inode, bool) {
         let mut inode = Inode::new(ino, generation, self.mode & 0o177_777, now);
         let hands_down = parent.permissions() & SET_GID != 0;
-        inode.set_owner(self.caller.uid, if hands_down { parent.owner().1 } else { self.caller.gid });
+        let above = parent.owner();
+        let (uid, gid) = self.caller.map_or(above, |caller| (caller.uid, caller.gid));
+        inode.set_owner(uid, if hands_down { above.1 } else { gid });
         inode.set_rdev(self.rdev);
         inode.set_log(self.is_log);
         if inode.is_directory() {

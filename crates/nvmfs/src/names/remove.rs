@@ -20,19 +20,20 @@ use super::{
 use crate::{
     Error, Refusal, Result,
     addr::Ino,
+    attr::attr_of,
     directory::{self, Removal, Search},
     format::{self, Dirent, Inode, Orphan, SectorBytes},
     fs::Shared,
     node::Node,
-    posix::FileKind,
+    posix::{Attr, FileKind},
 };
 
 /// Orphans of an earlier use that are read together.
 const ORPHANS_AT_ONCE: usize = 512;
 
 impl Shared {
-    /// Takes a name of anything but a directory away.
-    pub(crate) fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    /// Takes a name of anything but a directory away; see [`Shared::drop_name`].
+    pub(crate) fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Option<Attr>> {
         let dir = self.directory(parent)?;
         check_name(name)?;
         self.change_names(
@@ -45,19 +46,20 @@ impl Shared {
                 }
                 let mut update = Update::new((self.clock)());
                 update.remove_entry(parent, doomed.removal);
+                let mut gone = None;
                 if !doomed.is_damaged {
-                    self.drop_name(&mut update, node, locked.inode(node)?)?;
+                    gone = self.drop_name(&mut update, node, locked.inode(node)?)?;
                 } else if is_named_by(node, &doomed.entry) {
                     return Ok(None); // somebody could read it after all
                 }
                 update.put_parent(locked.inode(&dir)?, 0)?;
-                Ok(Some((update, ())))
+                Ok(Some((update, gone)))
             },
         )
     }
 
-    /// Removes an empty directory.
-    pub(crate) fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    /// Removes an empty directory; see [`Shared::drop_name`].
+    pub(crate) fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<Option<Attr>> {
         let dir = self.directory(parent)?;
         if name == b".." {
             return Err(Refusal::NotEmpty.into());
@@ -72,15 +74,21 @@ impl Shared {
                 }
                 let mut update = Update::new((self.clock)());
                 update.remove_entry(parent, doomed.removal);
-                self.drop_name(&mut update, &doomed.node, locked.inode(&doomed.node)?)?;
+                let gone = self.drop_name(&mut update, &doomed.node, locked.inode(&doomed.node)?)?;
                 update.put_parent(locked.inode(&dir)?, -1)?;
-                Ok(Some((update, ())))
+                Ok(Some((update, gone)))
             },
         )
     }
 
-    /// One name less for an inode, and its end if that was the last.
-    pub(super) fn drop_name(&self, update: &mut Update, node: &Node, mut inode: Inode) -> Result<()> {
+    /// One name less for an inode, and its end if that was the last: then what there is to tell of it.
+    pub(super) fn drop_name(
+        &self,
+        update: &mut Update,
+        node: &Node,
+        mut inode: Inode,
+    ) -> Result<Option<Attr>> {
+        let last = Attr { nlink: 0, changed: update.now, ..attr_of(&inode, 0) };
         match inode.kind() {
             // By invariant 3 of `directory.rs` an empty directory has no sector.
             FileKind::Directory if update.allocated(self, node.ino.region()) > 0 => {
@@ -90,10 +98,11 @@ impl Shared {
             _ if inode.nlink() > 1 => {
                 inode.set_nlink(inode.nlink() - 1);
                 update.put_changed(inode);
+                return Ok(None);
             }
             _ => update.orphan(node, inode, self),
         }
-        Ok(())
+        Ok(Some(last))
     }
 
     /// Keeps an inode until [`Shared::release`].

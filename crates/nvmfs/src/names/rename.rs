@@ -12,7 +12,7 @@ use crate::{
     directory::{self, Bucket, Removal, Search},
     fs::Shared,
     node::{Node, Touch},
-    posix::{FileKind, Rename},
+    posix::{Attr, FileKind, Rename},
 };
 
 /// One end of a rename.
@@ -53,8 +53,13 @@ fn is_directory(node: &Node) -> bool {
 }
 
 impl Shared {
-    /// Moves a name.
-    pub(crate) fn rename(&self, from: RenameEnd<'_>, to: RenameEnd<'_>, mode: Rename) -> Result<()> {
+    /// Moves a name; as to what it replaces, see [`Shared::drop_name`].
+    pub(crate) fn rename(
+        &self,
+        from: RenameEnd<'_>,
+        to: RenameEnd<'_>,
+        mode: Rename,
+    ) -> Result<Option<Attr>> {
         check_name(from.name)?;
         check_name(to.name)?;
         let dirs = [self.directory(from.parent)?, self.directory(to.parent)?];
@@ -70,6 +75,7 @@ impl Shared {
                 Ok((plan, nodes))
             },
             |locked, plan| {
+                let mut gone = None;
                 let update = match plan {
                     Plan::Nothing => Update::new((self.clock)()),
                     Plan::Move { node, removal, into, replaced } => {
@@ -78,12 +84,12 @@ impl Shared {
                         let inode = locked.inode(node)?;
                         update.put_name(self, to.parent, *into, to.name, &inode);
                         if let Some(replaced) = replaced {
-                            self.drop_name(&mut update, replaced, locked.inode(replaced)?)?;
+                            gone = self.drop_name(&mut update, replaced, locked.inode(replaced)?)?;
                         }
                         moved(&mut update, locked, node, to.parent, is_local)?;
-                        let gone = replaced.as_deref().is_some_and(is_directory);
                         let moves = i64::from(is_directory(node));
-                        put_parents(&mut update, locked, &dirs, [-moves, moves - i64::from(gone)])?;
+                        let goes = i64::from(replaced.as_deref().is_some_and(is_directory));
+                        put_parents(&mut update, locked, &dirs, [-moves, moves - goes])?;
                         update
                     }
                     Plan::Exchange { first, second } => {
@@ -98,7 +104,7 @@ impl Shared {
                         update
                     }
                 };
-                Ok(Some((update, ())))
+                Ok(Some((update, gone)))
             },
         )
     }

@@ -91,7 +91,9 @@ impl Posix {
     pub fn mknod(&self, parent: Ino, name: &[u8], mode: u32, rdev: u64, caller: Caller) -> Result<Attr> {
         match FileKind::of_mode(mode) {
             None | Some(FileKind::Directory | FileKind::Symlink) => Err(Refusal::Invalid.into()),
-            Some(_) => self.make(parent, name, &NewInode { mode, rdev, caller, ..NewInode::default() }),
+            Some(_) => {
+                self.make(parent, name, &NewInode { mode, rdev, caller: Some(caller), ..NewInode::default() })
+            }
         }
     }
 
@@ -101,7 +103,7 @@ impl Posix {
     /// [`Refusal::Exists`].
     pub fn create(&self, parent: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
         let mode = FileKind::File.mode_bits() | mode & 0o7777;
-        self.make(parent, name, &NewInode { mode, caller, open: true, ..NewInode::default() })
+        self.make(parent, name, &NewInode { mode, caller: Some(caller), open: true, ..NewInode::default() })
     }
 
     /// Makes a directory.
@@ -110,7 +112,7 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::TooManyLinks`].
     pub fn mkdir(&self, parent: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
         let mode = FileKind::Directory.mode_bits() | mode & 0o7777;
-        self.make(parent, name, &NewInode { mode, caller, ..NewInode::default() })
+        self.make(parent, name, &NewInode { mode, caller: Some(caller), ..NewInode::default() })
     }
 
     /// Makes a symbolic link to `target`, 1 to 4,095 bytes.
@@ -119,7 +121,7 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::NameTooLong`], [`Refusal::Invalid`].
     pub fn symlink(&self, parent: Ino, name: &[u8], target: &[u8], caller: Caller) -> Result<Attr> {
         let mode = FileKind::Symlink.mode_bits() | 0o777;
-        self.make(parent, name, &NewInode { mode, caller, target, ..NewInode::default() })
+        self.make(parent, name, &NewInode { mode, caller: Some(caller), target, ..NewInode::default() })
     }
 
     /// The target of a symbolic link.
@@ -142,27 +144,28 @@ impl Posix {
 
     /// Takes a name away, and with the last one the inode; an open one stays until its last release. Of a
     /// damaged file only the name goes: nobody knows whether it was the last, and [`Nvmfs::check`] tells of it.
+    /// Returns what lost its last name, as it was in the end.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::IsADirectory`].
-    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        self.shared.unlink(parent, name)?;
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Option<Attr>> {
+        let gone = self.shared.unlink(parent, name)?;
         self.shared.store_many_times();
-        Ok(())
+        Ok(gone)
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory. Returns as [`Posix::unlink`].
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::NotADirectory`], [`Refusal::NotEmpty`]; [`Refusal::Invalid`] for
     /// `.`, [`Refusal::NotEmpty`] for `..`.
-    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        self.shared.rmdir(parent, name)?;
+    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<Option<Attr>> {
+        let gone = self.shared.rmdir(parent, name)?;
         self.shared.store_many_times();
-        Ok(())
+        Ok(gone)
     }
 
-    /// Moves a name.
+    /// Moves a name. Returns as [`Posix::unlink`], of what it replaces.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::Exists`], [`Refusal::NotEmpty`], [`Refusal::NotADirectory`],
@@ -174,11 +177,11 @@ impl Posix {
         new_parent: Ino,
         new_name: &[u8],
         mode: Rename,
-    ) -> Result<()> {
+    ) -> Result<Option<Attr>> {
         let from = RenameEnd { parent, name };
-        self.shared.rename(from, RenameEnd { parent: new_parent, name: new_name }, mode)?;
+        let gone = self.shared.rename(from, RenameEnd { parent: new_parent, name: new_name }, mode)?;
         self.shared.store_many_times();
-        Ok(())
+        Ok(gone)
     }
 
     /// Calls `entry` for each entry of a directory from `cursor` on, until it returns false: that entry
@@ -241,8 +244,8 @@ impl Posix {
         Ok(at)
     }
 
-    /// Changes what `offset .. offset + len` takes; see [`Allocate`]. With `kill_privileges` it takes set-user-id,
-    /// set-group-id and capabilities away, whatever else it does.
+    /// Changes what `offset .. offset + len` takes; see [`Allocate`]. Times move even where nothing else does. With
+    /// `kill_privileges` it takes set-user-id, set-group-id and capabilities away, whatever else it does.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] for an empty range, [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`].
@@ -299,15 +302,21 @@ impl Posix {
         Ok(())
     }
 
-    /// Copies up to `len` bytes and returns how many; fewer only at the end of the source, or after a
-    /// piece that is whole or not at all across a crash: where both offsets are whole sectors, as much as
-    /// one batch takes, and holes stay holes and count for nothing; else 1 MiB. Takes set-user-id,
-    /// set-group-id and capabilities away.
+    /// Copies up to `len` bytes, each end an inode and an offset in it, and returns how many; fewer only at the
+    /// end of the source, or after a piece that is whole or not at all across a crash: where both offsets are
+    /// whole sectors, as much as one batch takes, and holes stay holes and count for nothing; else 1 MiB. With
+    /// `kill_privileges` it takes set-user-id, set-group-id and capabilities away.
     ///
     /// # Errors
     /// As reads and writes; [`Refusal::Invalid`] when both ranges lie in one file and overlap.
-    pub fn copy_range(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<u64> {
-        let copied = self.shared.copy_range((from, from_offset), (to, to_offset), len)?;
+    pub fn copy_range(
+        &self,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        len: u64,
+        kill_privileges: bool,
+    ) -> Result<u64> {
+        let copied = self.shared.copy_range(from, to, len, kill_privileges)?;
         self.shared.store_many_times();
         Ok(copied)
     }

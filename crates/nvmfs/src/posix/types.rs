@@ -159,7 +159,7 @@ pub enum Rename {
 pub enum Allocate {
     /// Mode 0: the file reaches at least to the end of the range.
     Extend,
-    /// `FALLOC_FL_KEEP_SIZE`: nothing.
+    /// `FALLOC_FL_KEEP_SIZE`: nothing but times.
     KeepSize,
     /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`: the range reads as zeros and takes no room.
     PunchHole,

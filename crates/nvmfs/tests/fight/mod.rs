@@ -31,7 +31,7 @@ pub(crate) fn clear(fs: &Posix, directory: Ino) -> Result<(), Error> {
             _ => fs.unlink(directory, &name),
         };
         match removed {
-            Ok(()) | Err(Error::Refused(_)) => {}
+            Ok(_) | Err(Error::Refused(_)) => {}
             Err(error) => return Err(error),
         }
     }
@@ -59,13 +59,13 @@ fn step(fs: &Posix, rng: &mut SeededRng) -> Result<(), Error> {
     match what {
         0..=1 => fs.mkdir(parent, name, 0o700, caller).map(drop),
         2 => fs.mknod(parent, name, 0o100_600, 0, caller).map(drop),
-        3..=5 => fs.rmdir(parent, name),
-        6..=7 => fs.unlink(parent, name),
-        8 => fs.rename(parent, name, to, to_name, Rename::Exchange),
+        3..=5 => fs.rmdir(parent, name).map(drop),
+        6..=7 => fs.unlink(parent, name).map(drop),
+        8 => fs.rename(parent, name, to, to_name, Rename::Exchange).map(drop),
         9 => {
             let ino = fs.lookup(parent, name)?.ino;
             fs.open(ino)?;
-            let linked = fs.link(ino, to, to_name).map(drop).or_else(|_| fs.unlink(parent, name));
+            let linked = fs.link(ino, to, to_name).map(Some).or_else(|_| fs.unlink(parent, name)).map(drop);
             fs.release(ino)?;
             linked
         }
@@ -75,6 +75,6 @@ fn step(fs: &Posix, rng: &mut SeededRng) -> Result<(), Error> {
             fs.setattr(ino, &SetAttr { size: Some(rng.below(1000)), ..SetAttr::default() })?;
             fs.setxattr(ino, b"user.x", &[2; 400], XattrMode::Set)
         }
-        _ => fs.rename(parent, name, to, to_name, Rename::Replace),
+        _ => fs.rename(parent, name, to, to_name, Rename::Replace).map(drop),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, SimDevice, sim::SeededRng};
 use lacuna_ftl as ftl;
-use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
+use lacuna_nvmfs::{FormatOptions, Nvmfs, Options, posix::Caller};
 
 pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;
 /// The fewest that the ftl takes are 24.
@@ -33,7 +33,8 @@ impl<S> History<S> {
 
 pub(crate) fn formatted(seed: u64) -> Arc<SimDevice> {
     let device = SimDevice::with_block_bytes(CAPACITY, [512, 4096][seed as usize % 2], seed);
-    let mut format = FormatOptions { uuid: Some([9; 16]), ..FormatOptions::default() };
+    let mut format =
+        FormatOptions { uuid: Some([9; 16]), owner: Some(Caller::default()), ..FormatOptions::default() };
     format.ftl.segment_bytes = Some(SEGMENT_BYTES);
     let raw: Arc<dyn BlockDevice> = device.clone();
     Nvmfs::format(raw, &format).unwrap();

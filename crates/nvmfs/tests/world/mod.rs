@@ -218,7 +218,7 @@ impl Driver {
             }
             Change::Copy { from, from_offset, to, to_offset, len } => {
                 let (from, to) = (self.walk(from)?, self.walk(to)?);
-                return fs.copy_range(from, *from_offset, to, *to_offset, *len);
+                return fs.copy_range((from, *from_offset), (to, *to_offset), *len, true);
             }
             Change::Chmod { path, mode } => {
                 fs.setattr(self.walk(path)?, &SetAttr { mode: Some(*mode), ..SetAttr::default() })?;

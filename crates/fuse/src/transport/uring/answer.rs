@@ -89,12 +89,12 @@ impl Answer<'_, '_> {
             Operation::Write(request) => self.written(service.write(ino, request)? as u64),
             Operation::CopyRange { from_offset, to, len } => {
                 let len = len.min(COPY_BYTES_MAX);
-                self.written(service.copy_range((ino, from_offset), to, len)?)
+                self.written(service.copy_range((ino, from_offset), to, len, caller)?)
             }
             Operation::Fsync { data_only } => service.fsync(ino, data_only),
             Operation::SetXattr { name, value, mode } => service.setxattr(ino, name, value, mode),
             Operation::GetXattr { name, len } => self.reply.sized(&service.getxattr(ino, name)?, len),
-            Operation::ListXattr { len } => self.reply.sized(&service.listxattr(ino)?, len),
+            Operation::ListXattr { len } => self.reply.sized(&service.listxattr(ino, caller)?, len),
             Operation::RemoveXattr { name } => service.removexattr(ino, name),
             Operation::Ioctl { command } => {
                 service.ioctl(ino, command)?;
