@@ -72,13 +72,13 @@ for change in "touch b" "rm b" "mkdir new" "chmod 600 b" "ln b new" "truncate -s
     (cd "$mnt" && $change) 2>"$WORK/error" && fail "$change on a read-only mount"
     grep -q 'Read-only file system' "$WORK/error" || fail "$change: $(cat "$WORK/error")"
 done
-mount -o remount,rw "$mnt" && (touch "$mnt/new") 2>/dev/null && fail "a store opened for reading was written to"
+mount -i -o remount,rw "$mnt" && (touch "$mnt/new") 2>/dev/null && fail "a store opened for reading was written to"
 "$LACUNA" remount "$mnt" 2>"$WORK/error" && fail "a store opened for reading becomes writable"
 grep -q 'open for reading only' "$WORK/error" || fail "remount: $(cat "$WORK/error")"
 # As mount(8) calls /sbin/mount.fuse.lacuna, where it is, for `mount -o remount,rw`.
 ln -s "$LACUNA" "$WORK/mount.fuse.lacuna"
 options=rw,nosuid,nodev,relatime,remount,user_id=0,group_id=0,default_permissions
-mount -o remount,ro "$mnt"
+mount -i -o remount,ro "$mnt"
 "$WORK/mount.fuse.lacuna" "$store" "$mnt" -o "$options" 2>"$WORK/error" && fail "mount(8)'s helper says yes"
 [ "$(wc -l <"$WORK/error")" = 1 ] && grep -q 'open for reading only' "$WORK/error" ||
     fail "mount(8)'s helper: $(cat "$WORK/error")"
@@ -89,7 +89,7 @@ mount_store
 ln -s "$LACUNA" "$WORK/mount.lacuna"
 remount() {
     case $1 in
-        kernel) mount -o "remount,$2" "$mnt" ;;
+        kernel) mount -i -o "remount,$2" "$mnt" ;; # whatever helper there is for FUSE
         helper) "$WORK/mount.lacuna" "$store" "$mnt" -o "threads=4,remount,$2" ;;
     esac || fail "remount,$2 by the $1"
 }
