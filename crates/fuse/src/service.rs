@@ -545,14 +545,10 @@ fn no_label(name: &[u8]) -> Result<()> {
     if name == b"security.selinux" { Err(Os::OPNOTSUPP.into()) } else { Ok(()) }
 }
 
-/// Of what has no inode any more.
+/// Of what has no inode any more. Nobody can run it, so what a change of owner takes away is of no use to anybody.
 fn change(attr: &mut Attr, changes: &SetAttr) {
     let now = lacuna_nvmfs::system_time();
-    let choose = |time: Option<SetTime>, old| match time {
-        None => old,
-        Some(SetTime::Now) => now,
-        Some(SetTime::At(time)) => time,
-    };
+    let choose = |time: Option<SetTime>, old| time.map_or(old, |time| time.at(now));
     attr.perm = changes.mode.map_or(attr.perm, |mode| (mode & 0o7777) as u16);
     (attr.uid, attr.gid) = (changes.uid.unwrap_or(attr.uid), changes.gid.unwrap_or(attr.gid));
     attr.accessed = choose(changes.accessed, attr.accessed);

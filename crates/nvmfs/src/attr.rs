@@ -142,11 +142,7 @@ pub(crate) fn attr_of(inode: &Inode, allocated_bytes: u64) -> Attr {
 
 fn set_times(inode: &mut Inode, changes: &SetAttr, now: crate::Timestamp) {
     let (accessed, modified, _) = inode.times();
-    let choose = |time: Option<SetTime>, old| match time {
-        None => old,
-        Some(SetTime::Now) => now,
-        Some(SetTime::At(time)) => time,
-    };
+    let choose = |time: Option<SetTime>, old| time.map_or(old, |time| time.at(now));
     // A new length is a change of the data, unless a time is given for that.
     let modified = if changes.size.is_some() { now } else { modified };
     inode.set_times((

@@ -110,6 +110,16 @@ pub enum SetTime {
     At(Timestamp),
 }
 
+impl SetTime {
+    /// What is set at `now`.
+    pub fn at(self, now: Timestamp) -> Timestamp {
+        match self {
+            SetTime::Now => now,
+            SetTime::At(time) => time,
+        }
+    }
+}
+
 /// What to change of an inode; nothing by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
