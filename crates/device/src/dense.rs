@@ -5,20 +5,22 @@
 //! pieces of up to [`DenseBytes::LEN_MAX`] bytes that come and go, grow and shrink at random.
 //!
 //! ```text
-//! huge page, 2 MiB:  piece | free | piece | piece ...    each whole lines of the processor's cache
-//! piece:             count of handles, 4 bytes | 4 unused | the bytes | rest of its last line
+//! huge page, 2 MiB:  piece | free | piece | piece ...    each of whole units of 256 bytes
+//! piece:             count of handles, 4 bytes | 4 unused | the bytes | rest of its last unit
 //! ```
 //!
-//! A piece goes into the first free lines, by page and place, that suffice. So pages that lie behind run empty,
-//! and an empty one goes back to the system if another one is empty too. Sizes of their own for slabs, as other
+//! A piece goes into the first free units, by page and place, that suffice; it shrinks where it is, and grows there
+//! if what follows is free. So pages that lie behind run empty, and an empty one goes back to the system if another
+//! one is empty too. (Units of a line of the processor's cache took 2% less memory, but four times the changes of
+//! place, each of which searched four times the bits.) Sizes of their own for slabs, as other
 //! allocators have them, would cost more here: leaves of the map all grow by a byte per row when numbers do, and a
 //! slab is free only when all its pieces have gone (1.6 times the memory; so it is 1.1 times).
 //!
 //! Invariants:
-//! 1. The lines of a piece are taken exactly as long as it has handles, and their number is its count. Nobody else
+//! 1. The units of a piece are taken exactly as long as it has handles, and their number is its count. Nobody else
 //!    looks at them.
 //! 2. The bytes of a piece change only through its one handle, borrowed exclusively.
-//! 3. Before page `from[n]` there are no `n` free lines in a row, and in no page more than its `run_max`, unless
+//! 3. Before page `from[n]` there are no `n` free units in a row, and in no page more than its `run_max`, unless
 //!    that is as much as a piece may need.
 //!
 //! The lock is the innermost of all: who holds it calls nothing but the allocator.
@@ -26,7 +28,7 @@
 #![allow(unsafe_code)] // Counted references to memory that is divided here.
 
 use std::{
-    ops::Deref,
+    ops::{Deref, Range},
     ptr::NonNull,
     sync::atomic::{AtomicU32, Ordering, fence},
 };
@@ -35,13 +37,13 @@ use parking_lot::Mutex;
 
 use crate::huge::{HUGE_PAGE, HugePage};
 
-/// Bytes of a line of the processor's cache.
-const LINE_BYTES: usize = 64;
-/// Lines of a huge page; each has a bit in one of its words.
-const LINES: usize = HUGE_PAGE / LINE_BYTES;
-const WORDS: usize = LINES / 64;
-/// Lines of the largest piece.
-const PIECE_LINES_MAX: usize = 73;
+/// What is divided no more.
+const UNIT_BYTES: usize = 256;
+/// Units of a huge page; each has a bit in one of its words.
+const UNITS: usize = HUGE_PAGE / UNIT_BYTES;
+const WORDS: usize = UNITS / 64;
+/// Units of the largest piece.
+const PIECE_UNITS_MAX: usize = 19;
 /// What lies before the bytes.
 const HEAD_BYTES: usize = 8;
 
@@ -56,42 +58,42 @@ pub struct DenseBytes {
 struct Page {
     memory: HugePage,
     taken: Box<[u64; WORDS]>,
-    taken_lines: usize,
+    taken_units: usize,
     run_max: usize,
 }
 
 struct Arena {
     /// By number; a number without a page is given again.
     pages: Vec<Option<Page>>,
-    /// The first page in which to look for so many lines in a row.
-    from: [usize; PIECE_LINES_MAX + 1],
+    /// The first page in which to look for so many units in a row.
+    from: [usize; PIECE_UNITS_MAX + 1],
     /// Whether a page has no piece.
     has_empty: bool,
 }
 
 static ARENA: Mutex<Arena> = Mutex::new(Arena::new());
 
-/// Lines of a piece that holds `len` bytes.
-fn lines_for(len: usize) -> usize {
-    (HEAD_BYTES + len).div_ceil(LINE_BYTES)
+/// Units of a piece that holds `len` bytes.
+fn units_for(len: usize) -> usize {
+    (HEAD_BYTES + len).div_ceil(UNIT_BYTES)
 }
 
 impl Arena {
     const fn new() -> Arena {
-        Arena { pages: Vec::new(), from: [0; PIECE_LINES_MAX + 1], has_empty: false }
+        Arena { pages: Vec::new(), from: [0; PIECE_UNITS_MAX + 1], has_empty: false }
     }
 
-    /// Takes a piece of so many lines: its memory and the number of its page.
-    fn take(&mut self, lines: usize) -> (NonNull<u8>, u32) {
-        let fits = |page: &mut Option<Page>| page.as_mut().and_then(|page| page.find(lines));
-        let rest = self.pages.iter_mut().enumerate().skip(self.from[lines]);
+    /// Takes a piece of so many units: its memory and the number of its page.
+    fn take(&mut self, units: usize) -> (NonNull<u8>, u32) {
+        let fits = |page: &mut Option<Page>| page.as_mut().and_then(|page| page.find(units));
+        let rest = self.pages.iter_mut().enumerate().skip(self.from[units]);
         let found = rest.into_iter().find_map(|(number, page)| Some((number, fits(page)?)));
-        let (number, line) = found.unwrap_or_else(|| (self.add(), 0));
-        self.from[lines] = number;
+        let (number, unit) = found.unwrap_or_else(|| (self.add(), 0));
+        self.from[units] = number;
         let page = self.pages[number].as_mut().expect("found in a page");
-        self.has_empty &= page.taken_lines > 0;
-        page.set(line, lines, true);
-        (page.memory.at(line * LINE_BYTES), number as u32)
+        self.has_empty &= page.taken_units > 0;
+        page.set(unit, units, true);
+        (page.memory.at(unit * UNIT_BYTES), number as u32)
     }
 
     /// A new page.
@@ -102,44 +104,72 @@ impl Arena {
         }
         let memory = HugePage::new();
         self.pages[number] =
-            Some(Page { memory, taken: Box::new([0; WORDS]), taken_lines: 0, run_max: LINES });
+            Some(Page { memory, taken: Box::new([0; WORDS]), taken_units: 0, run_max: UNITS });
         self.from.iter_mut().for_each(|from| *from = number.min(*from));
         number
     }
 
-    /// Takes back a piece of so many lines that nobody has any more. Returns a huge page that is not needed.
-    fn give_back(&mut self, number: u32, piece: NonNull<u8>, lines: usize) -> Option<HugePage> {
-        let number = number as usize;
-        let page = self.pages[number].as_mut().expect("invariant 1: a piece lies in a page");
-        let line = (piece.addr().get() - page.memory.at(0).addr().get()) / LINE_BYTES;
-        page.set(line, lines, false);
-        let run = page.run_around(line, lines);
-        page.run_max = page.run_max.max(run);
-        for from in &mut self.from[1..=run.min(PIECE_LINES_MAX)] {
-            *from = number.min(*from);
-        }
-        if page.taken_lines > 0 {
+    /// Takes back a piece of so many units that nobody has any more. Returns a huge page that is not needed.
+    fn give_back(&mut self, number: u32, piece: NonNull<u8>, units: usize) -> Option<HugePage> {
+        let first = self.unit_of(number, piece);
+        self.free(number, first, units);
+        if self.page(number).taken_units > 0 {
             return None;
         }
         let is_needed = !std::mem::replace(&mut self.has_empty, true);
-        if is_needed { None } else { self.pages[number].take().map(|page| page.memory) }
+        if is_needed { None } else { self.pages[number as usize].take().map(|page| page.memory) }
+    }
+
+    /// Makes a piece of `old` units one of `new`, which is not 0, where it is. False if others lie there.
+    fn resize(&mut self, number: u32, piece: NonNull<u8>, old: usize, new: usize) -> bool {
+        let first = self.unit_of(number, piece);
+        if new < old {
+            self.free(number, first + new, old - new);
+        } else if new > old {
+            let page = self.page(number);
+            if !page.is_free(first + old..first + new) {
+                return false;
+            }
+            page.set(first + old, new - old, true);
+        }
+        true
+    }
+
+    fn page(&mut self, number: u32) -> &mut Page {
+        self.pages[number as usize].as_mut().expect("invariant 1: a piece lies in a page")
+    }
+
+    /// The first unit of a piece.
+    fn unit_of(&mut self, number: u32, piece: NonNull<u8>) -> usize {
+        (piece.addr().get() - self.page(number).memory.at(0).addr().get()) / UNIT_BYTES
+    }
+
+    /// Frees units of a piece.
+    fn free(&mut self, number: u32, first: usize, units: usize) {
+        let page = self.page(number);
+        page.set(first, units, false);
+        let run = page.run_around(first, units);
+        page.run_max = page.run_max.max(run);
+        for from in &mut self.from[1..=run.min(PIECE_UNITS_MAX)] {
+            *from = (*from).min(number as usize);
+        }
     }
 }
 
 impl Page {
-    /// The first of so many free lines in a row.
-    fn find(&mut self, lines: usize) -> Option<usize> {
-        if self.run_max < lines {
+    /// The first of so many free units in a row.
+    fn find(&mut self, units: usize) -> Option<usize> {
+        if self.run_max < units {
             return None;
         }
-        let mut run = 0; // of free lines before `at`
+        let mut run = 0; // of free units before `at`
         for (index, word) in self.taken.iter().enumerate() {
             let mut at = 0;
             while at < 64 {
                 let free = (word >> at).trailing_zeros().min(64 - at);
                 run += free as usize;
                 at += free;
-                if run >= lines {
+                if run >= units {
                     return Some(index * 64 + at as usize - run);
                 }
                 if at < 64 {
@@ -148,45 +178,54 @@ impl Page {
                 }
             }
         }
-        self.run_max = lines - 1;
+        self.run_max = units - 1;
         None
     }
 
-    /// Makes lines taken or free, which they are not yet.
-    fn set(&mut self, first: usize, lines: usize, is_taken: bool) {
-        let (mut line, end) = (first, first + lines);
-        while line < end {
-            let here = (64 - line % 64).min(end - line);
-            let mask = u64::MAX >> (64 - here) << (line % 64);
-            let word = &mut self.taken[line / 64];
-            assert!(*word & mask == if is_taken { 0 } else { mask }, "invariant 1: lines of two pieces");
+    /// Makes units taken or free, which they are not yet.
+    fn set(&mut self, first: usize, units: usize, is_taken: bool) {
+        let (mut unit, end) = (first, first + units);
+        while unit < end {
+            let here = (64 - unit % 64).min(end - unit);
+            let mask = u64::MAX >> (64 - here) << (unit % 64);
+            let word = &mut self.taken[unit / 64];
+            assert!(*word & mask == if is_taken { 0 } else { mask }, "invariant 1: units of two pieces");
             *word ^= mask;
-            line += here;
+            unit += here;
         }
         match is_taken {
-            true => self.taken_lines += lines,
-            false => self.taken_lines -= lines,
+            true => self.taken_units += units,
+            false => self.taken_units -= units,
         }
     }
 
-    /// Free lines in a row around `lines` free ones, as far as they count.
-    fn run_around(&self, first: usize, lines: usize) -> usize {
-        let is_free = |line: &usize| self.taken[line / 64] >> (line % 64) & 1 == 0;
-        let before = (0..first).rev().take(PIECE_LINES_MAX).take_while(is_free).count();
-        let behind = (first + lines..LINES).take(PIECE_LINES_MAX).take_while(is_free).count();
-        before + lines + behind
+    /// Free units in a row around `units` free ones, as far as they count.
+    fn run_around(&self, first: usize, units: usize) -> usize {
+        let is_free = |unit: &usize| !self.is_taken(*unit);
+        let before = (0..first).rev().take(PIECE_UNITS_MAX).take_while(is_free).count();
+        let behind = (first + units..UNITS).take(PIECE_UNITS_MAX).take_while(is_free).count();
+        before + units + behind
+    }
+
+    fn is_taken(&self, unit: usize) -> bool {
+        self.taken[unit / 64] >> (unit % 64) & 1 == 1
+    }
+
+    /// Whether there are such units, and all are free.
+    fn is_free(&self, mut units: Range<usize>) -> bool {
+        units.end <= UNITS && !units.any(|unit| self.is_taken(unit))
     }
 }
 
 impl DenseBytes {
     /// The most that one holds.
-    pub const LEN_MAX: usize = PIECE_LINES_MAX * LINE_BYTES - HEAD_BYTES;
+    pub const LEN_MAX: usize = PIECE_UNITS_MAX * UNIT_BYTES - HEAD_BYTES;
 
     /// A copy of `bytes`, of which there may be [`Self::LEN_MAX`].
     pub fn new(bytes: &[u8]) -> DenseBytes {
         assert!(bytes.len() <= Self::LEN_MAX, "{} bytes in one piece", bytes.len());
-        let (piece, page) = ARENA.lock().take(lines_for(bytes.len()));
-        // SAFETY: the piece has room for both and is on a line, so aligned. It was taken just now, so by invariant 1
+        let (piece, page) = ARENA.lock().take(units_for(bytes.len()));
+        // SAFETY: the piece has room for both and is on a unit, so aligned. It was taken just now, so by invariant 1
         // nobody else looks at it.
         unsafe {
             piece.cast::<AtomicU32>().write(AtomicU32::new(1));
@@ -223,7 +262,8 @@ impl DenseBytes {
 
     /// Makes it a handle of a copy of `bytes`: where it is, if nobody else has it and they fit there as well.
     pub fn set(&mut self, bytes: &[u8]) {
-        if self.is_shared() || lines_for(bytes.len()) != lines_for(self.len()) {
+        let (old, new) = (units_for(self.len()), units_for(bytes.len()));
+        if self.is_shared() || (old != new && !ARENA.lock().resize(self.page, self.piece, old, new)) {
             *self = DenseBytes::new(bytes);
             return;
         }
@@ -259,7 +299,7 @@ impl Drop for DenseBytes {
         if self.count().fetch_sub(1, Ordering::Release) == 1 {
             // What was done through other handles has happened before the piece is somebody else's.
             fence(Ordering::Acquire);
-            let unneeded = ARENA.lock().give_back(self.page, self.piece, lines_for(self.len()));
+            let unneeded = ARENA.lock().give_back(self.page, self.piece, units_for(self.len()));
             drop(unneeded); // with the lock released
         }
     }
@@ -284,27 +324,27 @@ mod tests {
     use crate::sim::{SeededRng, for_each_seed};
 
     impl Arena {
-        /// Holds what is kept of the pages against their bits; returns how many lines are taken.
+        /// Holds what is kept of the pages against their bits; returns how many units are taken.
         fn check(&mut self) -> usize {
             let mut taken = 0;
             let mut has_empty = false;
             for (number, page) in self.pages.iter_mut().enumerate() {
                 let Some(page) = page else { continue };
-                let lines: usize = page.taken.iter().map(|word| word.count_ones() as usize).sum();
-                assert_eq!(page.taken_lines, lines);
-                let run_max = std::mem::replace(&mut page.run_max, LINES);
-                let is_longer = run_max < PIECE_LINES_MAX && page.find(run_max + 1).is_some();
+                let units: usize = page.taken.iter().map(|word| word.count_ones() as usize).sum();
+                assert_eq!(page.taken_units, units);
+                let run_max = std::mem::replace(&mut page.run_max, UNITS);
+                let is_longer = run_max < PIECE_UNITS_MAX && page.find(run_max + 1).is_some();
                 assert!(!is_longer, "invariant 3: a run is longer than {run_max}");
-                for (lines, from) in self.from.iter().enumerate().skip(1) {
+                for (units, from) in self.from.iter().enumerate().skip(1) {
                     let is_found = {
-                        page.run_max = LINES;
-                        page.find(lines).is_some()
+                        page.run_max = UNITS;
+                        page.find(units).is_some()
                     };
-                    assert!(*from <= number || !is_found, "invariant 3: {lines} lines in page {number}");
+                    assert!(*from <= number || !is_found, "invariant 3: {units} units in page {number}");
                 }
                 page.run_max = run_max;
-                taken += lines;
-                has_empty |= lines == 0;
+                taken += units;
+                has_empty |= units == 0;
             }
             assert_eq!(self.has_empty, has_empty);
             taken
@@ -317,13 +357,13 @@ mod tests {
 
     type Piece = (usize, NonNull<u8>, u32);
 
-    fn take(arena: &mut Arena, lines: usize) -> Piece {
-        let (piece, page) = arena.take(lines);
-        (lines, piece, page)
+    fn take(arena: &mut Arena, units: usize) -> Piece {
+        let (piece, page) = arena.take(units);
+        (units, piece, page)
     }
 
-    fn give_back(arena: &mut Arena, (lines, piece, page): Piece) {
-        arena.give_back(page, piece, lines);
+    fn give_back(arena: &mut Arena, (units, piece, page): Piece) {
+        arena.give_back(page, piece, units);
     }
 
     /// Pieces come and go at random; none lies in another, and what they leave serves again.
@@ -335,20 +375,27 @@ mod tests {
             let mut pieces: Vec<Piece> = Vec::new();
             for _ in 0..rounds {
                 if pieces.len() < lives && rng.chance(60) {
-                    pieces.push(take(&mut arena, 1 + rng.below(PIECE_LINES_MAX as u64) as usize));
+                    pieces.push(take(&mut arena, 1 + rng.below(PIECE_UNITS_MAX as u64) as usize));
+                } else if !pieces.is_empty() && rng.chance(30) {
+                    let piece = rng.below(pieces.len() as u64) as usize;
+                    let (units, memory, page) = &mut pieces[piece];
+                    let new = 1 + rng.below(PIECE_UNITS_MAX as u64) as usize;
+                    let is_done = arena.resize(*page, *memory, *units, new);
+                    assert!(is_done || new > *units, "a piece can always be smaller");
+                    *units = if is_done { new } else { *units };
                 } else if !pieces.is_empty() {
                     give_back(&mut arena, pieces.swap_remove(rng.below(pieces.len() as u64) as usize));
                 }
             }
-            let lines: usize = pieces.iter().map(|(lines, ..)| lines).sum();
-            assert_eq!(arena.check(), lines);
+            let units: usize = pieces.iter().map(|(units, ..)| units).sum();
+            assert_eq!(arena.check(), units);
             pieces.sort_unstable_by_key(|(_, piece, _)| *piece);
             for pair in pieces.windows(2) {
-                let end = pair[0].1.addr().get() + pair[0].0 * LINE_BYTES;
+                let end = pair[0].1.addr().get() + pair[0].0 * UNIT_BYTES;
                 assert!(end <= pair[1].1.addr().get(), "a piece lies in another");
             }
             let pages = arena.held_pages();
-            assert!(pages * LINES <= lines * 5 / 4 + 2 * LINES, "{pages} pages for {lines} lines");
+            assert!(pages * UNITS <= units * 5 / 4 + 2 * UNITS, "{pages} pages for {units} units");
             pieces.drain(..).for_each(|piece| give_back(&mut arena, piece));
             assert_eq!((arena.check(), arena.held_pages()), (0, 1), "all but one go back");
         });
@@ -359,16 +406,36 @@ mod tests {
     fn growing_all_pieces_at_random_takes_little_more_than_they_do() {
         let count = if cfg!(miri) { 50 } else { 10_000 };
         let (mut rng, mut arena) = (SeededRng::new(7), Arena::new());
-        let mut small: Vec<Piece> = (0..count).map(|_| take(&mut arena, 26)).collect();
+        let mut small: Vec<Piece> = (0..count).map(|_| take(&mut arena, 7)).collect();
         let mut grown = Vec::new();
         while !small.is_empty() {
             let piece = small.swap_remove(rng.below(small.len() as u64) as usize);
-            grown.push(take(&mut arena, 34));
+            grown.push(take(&mut arena, 9));
             give_back(&mut arena, piece);
         }
-        assert_eq!(arena.check(), count * 34);
+        assert_eq!(arena.check(), count * 9);
         let pages = arena.held_pages();
-        assert!(pages * LINES <= count * 34 * 6 / 5 + 2 * LINES, "{pages} pages for {count} pieces");
+        assert!(pages * UNITS <= count * 9 * 6 / 5 + 2 * UNITS, "{pages} pages for {count} pieces");
+    }
+
+    #[test]
+    fn a_piece_grows_where_it_is_into_free_units_of_its_page() {
+        let mut arena = Arena::new();
+        let (_, piece, page) = take(&mut arena, 4);
+        let behind = take(&mut arena, 1);
+        assert!(!arena.resize(page, piece, 4, 5), "another one lies there");
+        assert!(arena.resize(page, piece, 4, 2) && arena.resize(page, piece, 2, 4), "nobody took them");
+        assert!(arena.resize(page, piece, 4, 2));
+        let between = take(&mut arena, 1);
+        assert!(between.1 < behind.1 && !arena.resize(page, piece, 2, 3), "it lies there");
+        while arena.held_pages() == 1 {
+            take(&mut arena, 1);
+        }
+        let units = arena.check();
+        assert_eq!(units, UNITS + 1);
+        let last = arena.page(page).memory.at((UNITS - 1) * UNIT_BYTES);
+        assert!(!arena.resize(page, last, 1, 2), "the page ends");
+        assert_eq!(arena.check(), units);
     }
 
     #[test]

@@ -57,7 +57,9 @@ const START: usize = 0;
 const SHAPE: usize = 4;
 
 /// The values of a row, one for each column.
-fn values((start, extent): &Row) -> [u64; COLUMNS] {
+type Values = [u64; COLUMNS];
+
+fn values((start, extent): &Row) -> Values {
     let Extent { phys, stored, crc, birth, sectors, skip } = *extent;
     assert!((1..=CHUNK_SECTORS as u8).contains(&sectors) && u64::from(skip) < CHUNK_SECTORS, "{extent:?}");
     assert!(usize::from(stored).is_multiple_of(GRAIN), "chunk of {stored} bytes");
@@ -67,7 +69,7 @@ fn values((start, extent): &Row) -> [u64; COLUMNS] {
     [*start, birth.0, phys.segment.0.into(), phys.grain.into(), shape, crc.into()]
 }
 
-fn row(values: [u64; COLUMNS]) -> Row {
+fn row(values: Values) -> Row {
     let [start, birth, segment, grain, shape, crc] = values;
     let extent = Extent {
         phys: PhysAddr { segment: SegNo(segment as u32), grain: grain as u32 },
@@ -99,17 +101,17 @@ fn width(value: u64) -> u8 {
 }
 
 /// Bases and widths of the columns.
-#[derive(Default)]
+#[derive(Clone, Copy)]
 struct Columns {
-    base: [u64; COLUMNS],
+    base: Values,
     width: [u8; COLUMNS],
 }
 
 impl Columns {
     /// The narrowest that fit `rows`.
-    fn of(rows: &[Row]) -> Columns {
+    fn of(rows: &[Values]) -> Columns {
         let (mut least, mut most) = ([u64::MAX; COLUMNS], [0; COLUMNS]);
-        for values in rows.iter().map(values) {
+        for values in rows {
             for column in 0..COLUMNS {
                 least[column] = least[column].min(values[column]);
                 most[column] = most[column].max(values[column]);
@@ -121,11 +123,10 @@ impl Columns {
 
     /// Widths of all columns but the starts'.
     fn row_bytes(&self) -> usize {
-        row_bytes(&self.width)
+        self.width[START + 1..].iter().map(|width| usize::from(*width)).sum()
     }
 
-    fn fits(&self, row: &Row) -> bool {
-        let values = values(row);
+    fn fits(&self, values: &Values) -> bool {
         (0..COLUMNS).all(|column| {
             values[column]
                 .checked_sub(self.base[column])
@@ -134,19 +135,66 @@ impl Columns {
     }
 
     /// What a row, which fits, has beyond the bases, by column.
-    fn rests(&self, row: &Row) -> [[u8; 8]; COLUMNS] {
-        let values = values(row);
-        std::array::from_fn(|column| (values[column] - self.base[column]).to_le_bytes())
+    fn rests(&self, values: &Values) -> [[u8; 8]; COLUMNS] {
+        array::from_fn(|column| (values[column] - self.base[column]).to_le_bytes())
     }
-}
-
-fn row_bytes(width: &[u8; COLUMNS]) -> usize {
-    width[START + 1..].iter().map(|width| usize::from(*width)).sum()
 }
 
 fn load(columns: &[u8], at: usize, width: u8) -> u64 {
     let word = columns[at..at + 8].try_into().expect("eight bytes");
     u64::from_le_bytes(word) & largest(width)
+}
+
+/// The rows of a leaf, and where their values lie.
+struct Rows<'a> {
+    data: &'a [u8],
+    len: usize,
+    columns: Columns,
+    /// Where the first row's value lies, by column.
+    first: [usize; COLUMNS],
+    row_bytes: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// Of a leaf in `bytes`, of which its header at least is there.
+    fn of(bytes: &'a [u8]) -> Rows<'a> {
+        let (raw, data) = MapLeafRaw::ref_from_prefix(bytes).expect("a leaf starts with its header");
+        let columns = Columns { base: raw.base.map(Into::into), width: raw.width };
+        let len = usize::from(raw.len.get());
+        let mut first = [0; COLUMNS];
+        let mut end = len * usize::from(columns.width[START]);
+        for (first, width) in first.iter_mut().zip(columns.width).skip(START + 1) {
+            *first = end;
+            end += usize::from(width);
+        }
+        Rows { data, len, columns, first, row_bytes: columns.row_bytes() }
+    }
+
+    /// What a row has beyond the base in a column.
+    fn rest(&self, column: usize, index: usize) -> u64 {
+        let width = self.columns.width[column];
+        let stride = if column == START { width.into() } else { self.row_bytes };
+        load(self.data, self.first[column] + index * stride, width)
+    }
+
+    fn values(&self, index: usize) -> Values {
+        array::from_fn(|column| self.columns.base[column] + self.rest(column, index))
+    }
+
+    /// The same of a leaf from a device, if all are in the range of their types.
+    fn values_in_range(&self, index: usize) -> Option<Values> {
+        const LARGEST: Values =
+            [u64::MAX, u64::MAX, u32::MAX as u64, u32::MAX as u64, (1 << 22) - 1, u32::MAX as u64];
+        let base = &self.columns.base;
+        let values: Values = array::from_fn(|column| base[column].wrapping_add(self.rest(column, index)));
+        let is_sound = |column| base[column] <= values[column] && values[column] <= LARGEST[column];
+        (0..COLUMNS).fold(true, |all, column| all & is_sound(column)).then_some(values)
+    }
+
+    /// Values of the rows in `range`.
+    fn all(&self, range: Range<usize>) -> impl Iterator<Item = Values> + '_ {
+        range.map(|index| self.values(index))
+    }
 }
 
 /// See the module documentation.
@@ -160,18 +208,17 @@ impl Default for Leaf {
 }
 
 impl Leaf {
-    pub(super) fn new(rows: &[Row]) -> Leaf {
-        let columns = Columns::of(rows);
-        Leaf(DenseBytes::new(&encode(&columns, rows.len(), [&[], &[]], [&[], &[]], rows)))
+    fn new(rows: &[Values]) -> Leaf {
+        Leaf(DenseBytes::new(&encode_anew(rows)))
+    }
+
+    #[cfg(test)]
+    fn of(rows: &[Row]) -> Leaf {
+        Leaf::new(&rows.iter().map(values).collect::<Vec<_>>())
     }
 
     fn parts(&self) -> (&MapLeafRaw, &[u8]) {
         MapLeafRaw::ref_from_prefix(&self.0).expect("a leaf starts with its header")
-    }
-
-    fn columns(&self) -> Columns {
-        let raw = self.parts().0;
-        Columns { base: raw.base.map(Into::into), width: raw.width }
     }
 
     /// Number of rows.
@@ -202,22 +249,14 @@ impl Leaf {
     }
 
     pub(super) fn get(&self, index: usize) -> Row {
-        let (raw, columns) = self.parts();
-        let len = usize::from(raw.len.get());
-        assert!(index < len, "row {index} of {len}");
-        let mut values = raw.base.map(|base| base.get());
-        let start_bytes = usize::from(raw.width[START]);
-        values[START] += load(columns, index * start_bytes, raw.width[START]);
-        let mut at = len * start_bytes + index * row_bytes(&raw.width);
-        for (value, width) in values.iter_mut().zip(raw.width).skip(START + 1) {
-            *value += load(columns, at, width);
-            at += usize::from(width);
-        }
-        row(values)
+        let rows = Rows::of(&self.0);
+        assert!(index < rows.len, "row {index} of {}", rows.len);
+        row(rows.values(index))
     }
 
     pub(crate) fn rows(&self) -> impl DoubleEndedIterator<Item = Row> + ExactSizeIterator + '_ {
-        (0..self.len()).map(|index| self.get(index))
+        let rows = Rows::of(&self.0);
+        (0..rows.len).map(move |index| row(rows.values(index)))
     }
 
     /// Loads at once what a look at `lba` would else wait for one after the other: header and starts, and the row
@@ -275,15 +314,17 @@ impl Leaf {
     /// Sum of what rows have in `range`; that of all rows is `sum`. Rows are counted on the side of the
     /// range's ends on which there are fewer.
     pub(super) fn live_in(&self, range: &Range<u64>, sum: Live) -> Live {
-        let reached = self.reached(range);
-        let bytes_of = |rows: Range<usize>| rows.map(|index| self.bytes_in_row(index)).sum::<u64>();
+        let (rows, reached) = (Rows::of(&self.0), self.reached(range));
+        // From the one column that tells.
+        let bytes_in = |index| shape_bytes(rows.columns.base[SHAPE] + rows.rest(SHAPE, index));
+        let bytes_of = |range: Range<usize>| range.map(bytes_in).sum::<u64>();
         let mut live = Live { bytes: 0, extents: reached.len() as u64 };
         if reached.is_empty() {
             return live;
         }
-        live.bytes = match reached.len() <= self.len() / 2 {
+        live.bytes = match reached.len() <= rows.len / 2 {
             true => bytes_of(reached.clone()),
-            false => sum.bytes - bytes_of(0..reached.start) - bytes_of(reached.end..self.len()),
+            false => sum.bytes - bytes_of(0..reached.start) - bytes_of(reached.end..rows.len),
         };
         // Only the outermost rows may reach beyond the range.
         let (first, last) = (reached.start, reached.end - 1);
@@ -295,42 +336,37 @@ impl Leaf {
         live
     }
 
-    /// Stored bytes of one row, from the one column that tells.
-    fn bytes_in_row(&self, index: usize) -> u64 {
-        let (raw, columns) = self.parts();
-        let width = |column: usize| usize::from(raw.width[column]);
-        let before: usize = (START + 1..SHAPE).map(width).sum();
-        let row_bytes = row_bytes(&raw.width);
-        let at = usize::from(raw.len.get()) * width(START) + index * row_bytes + before;
-        shape_bytes(raw.base[SHAPE].get() + load(columns, at, raw.width[SHAPE]))
-    }
-
-    /// Puts `rows` in the place of those in `range`.
-    pub(super) fn splice(&mut self, range: Range<usize>, rows: &[Row]) {
-        let columns = self.columns();
-        if !rows.iter().all(|row| columns.fits(row)) {
-            let mut all: Vec<Row> = self.rows().collect();
-            all.splice(range, rows.iter().copied());
-            *self = Leaf::new(&all);
-        } else if rows.len() == range.len() {
-            for (index, row) in range.zip(rows) {
+    /// Puts `new` in the place of the rows in `range`.
+    pub(super) fn splice(&mut self, range: Range<usize>, new: &[Row]) {
+        let rows = Rows::of(&self.0);
+        let columns = rows.columns;
+        let new: Vec<Values> = new.iter().map(values).collect();
+        let fits = new.iter().all(|row| columns.fits(row));
+        if fits && new.len() == range.len() {
+            for (index, row) in range.zip(&new) {
                 self.overwrite(&columns, index, row);
             }
-        } else {
-            let len = self.len();
-            let start_bytes = usize::from(columns.width[START]);
-            let row_bytes = columns.row_bytes();
-            let (starts, rest) = self.parts().1.split_at(len * start_bytes);
-            let rest = &rest[..len * row_bytes];
-            let starts = [&starts[..range.start * start_bytes], &starts[range.end * start_bytes..]];
-            let rest = [&rest[..range.start * row_bytes], &rest[range.end * row_bytes..]];
-            let bytes = encode(&columns, len - range.len() + rows.len(), starts, rest, rows);
-            self.0.set(&bytes);
+            return;
         }
+        let bytes = if fits {
+            let start_bytes = usize::from(columns.width[START]);
+            let (starts, rest) = rows.data.split_at(rows.len * start_bytes);
+            let rest = &rest[..rows.len * rows.row_bytes];
+            let starts = [&starts[..range.start * start_bytes], &starts[range.end * start_bytes..]];
+            let rest = [&rest[..range.start * rows.row_bytes], &rest[range.end * rows.row_bytes..]];
+            encode(&columns, rows.len - range.len() + new.len(), starts, rest, &new)
+        } else {
+            let mut all = Vec::with_capacity(rows.len - range.len() + new.len());
+            all.extend(rows.all(0..range.start));
+            all.extend(new);
+            all.extend(rows.all(range.end..rows.len));
+            encode_anew(&all)
+        };
+        self.0.set(&bytes);
     }
 
-    fn overwrite(&mut self, columns: &Columns, index: usize, row: &Row) {
-        let rests = columns.rests(row);
+    fn overwrite(&mut self, columns: &Columns, index: usize, values: &Values) {
+        let rests = columns.rests(values);
         let bytes = self.0.make_mut();
         let (raw, data) = MapLeafRaw::mut_from_prefix(bytes).expect("a leaf starts with its header");
         let len = usize::from(raw.len.get());
@@ -343,15 +379,16 @@ impl Leaf {
             at += width;
         }
         if index + 1 == len {
-            raw.span = (row.0 - columns.base[START]).into();
+            raw.span = (values[START] - columns.base[START]).into();
         }
     }
 
     /// Splits the leaf between two chunks: in the middle, or before the last chunk if `at_end`, so
     /// that leaves filled in ascending order stay full. `self` keeps the lower rows.
     pub(super) fn split(&mut self, at_end: bool) -> Leaf {
-        let rows: Vec<Row> = self.rows().collect();
-        let chunk = |index: usize| rows[index].0 / CHUNK_SECTORS;
+        let rows = Rows::of(&self.0);
+        let rows: Vec<Values> = rows.all(0..rows.len).collect();
+        let chunk = |index: usize| rows[index][START] / CHUNK_SECTORS;
         let is_cut = |index: &usize| chunk(*index - 1) != chunk(*index);
         let middle = if at_end { rows.len() - 1 } else { rows.len() / 2 };
         let at = (1..=middle).rev().find(is_cut).or_else(|| (middle + 1..rows.len()).find(is_cut));
@@ -362,7 +399,8 @@ impl Leaf {
 
     /// Appends the rows of the leaf that follows.
     pub(super) fn append(&mut self, right: &Leaf) {
-        let rows: Vec<Row> = self.rows().chain(right.rows()).collect();
+        let rows = [Rows::of(&self.0), Rows::of(&right.0)];
+        let rows: Vec<Values> = rows.iter().flat_map(|rows| rows.all(0..rows.len)).collect();
         *self = Leaf::new(&rows);
     }
 
@@ -382,56 +420,59 @@ impl Leaf {
         segments: u32,
         segment_bytes: usize,
     ) -> Result<Leaf, Flaw> {
-        check_shape(bytes)?;
-        let leaf = Leaf(DenseBytes::new(bytes));
-        let raw = leaf.parts().0;
-        if leaf.len() == 0 || leaf.start(leaf.len() - 1) - raw.base[START].get() != raw.span.get() {
-            return Err("span of a map leaf is wrong");
-        }
-        let mut end = span.start;
-        for (start, extent) in leaf.rows() {
+        let rows = check_shape(bytes)?;
+        let (mut sum, mut end) = (Live::default(), span.start);
+        for index in 0..rows.len {
+            let values = rows.values_in_range(index).ok_or("map leaf with a value out of range")?;
+            let (start, extent) = row(values);
             if start < end {
                 return Err("rows of a map leaf overlap");
             }
             extent.check(start, segments, segment_bytes)?;
             end = start + u64::from(extent.sectors);
+            sum.add(&extent);
         }
-        if end > span.end || leaf.sum() != live {
+        let last = rows.len.checked_sub(1).map(|last| rows.rest(START, last));
+        let raw_span = MapLeafRaw::ref_from_prefix(bytes).map(|(raw, _)| raw.span.get()).ok();
+        if last.is_none() || last != raw_span {
+            return Err("span of a map leaf is wrong");
+        }
+        if end > span.end || sum != live {
             return Err("map leaf is not the one that the index names");
         }
-        Ok(leaf)
+        Ok(Leaf(DenseBytes::new(bytes)))
     }
+}
+
+/// The bytes of a leaf of `rows` in the narrowest columns.
+fn encode_anew(rows: &[Values]) -> Vec<u8> {
+    encode(&Columns::of(rows), rows.len(), [&[], &[]], [&[], &[]], rows)
 }
 
 /// The bytes of a leaf of `len` rows: `rows`, which fit `columns`, between others that are encoded so already;
 /// of those the starts and the rest, before and behind.
-fn encode(columns: &Columns, len: usize, starts: [&[u8]; 2], rest: [&[u8]; 2], rows: &[Row]) -> Vec<u8> {
-    let start_bytes = usize::from(columns.width[START]);
+fn encode(columns: &Columns, len: usize, starts: [&[u8]; 2], rest: [&[u8]; 2], rows: &[Values]) -> Vec<u8> {
     let old = [starts[0].len(), starts[1].len(), rest[0].len(), rest[1].len()].iter().sum::<usize>();
-    let columns_bytes = old + rows.len() * (start_bytes + columns.row_bytes());
-    let rests: Vec<_> = rows.iter().map(|row| columns.rests(row)).collect();
+    let columns_bytes = old + rows.len() * (usize::from(columns.width[START]) + columns.row_bytes());
+    let mut bytes = vec![0; LEAF_HEADER_BYTES + columns_bytes + LEAF_PADDING];
 
-    let mut bytes = Vec::with_capacity(LEAF_HEADER_BYTES + columns_bytes + LEAF_PADDING);
-    bytes.resize(LEAF_HEADER_BYTES, 0);
-    bytes.extend_from_slice(starts[0]);
-    for rests in &rests {
-        bytes.extend_from_slice(&rests[START][..start_bytes]);
+    let mut at = LEAF_HEADER_BYTES;
+    copy(&mut bytes, &mut at, starts[0]);
+    for values in rows {
+        put(&mut bytes, &mut at, columns, START, values);
     }
-    bytes.extend_from_slice(starts[1]);
-    let starts_end = bytes.len() - LEAF_HEADER_BYTES;
-    bytes.extend_from_slice(rest[0]);
-    for rests in &rests {
-        for (rest, width) in rests.iter().zip(columns.width).skip(START + 1) {
-            bytes.extend_from_slice(&rest[..usize::from(width)]);
-        }
+    copy(&mut bytes, &mut at, starts[1]);
+    let last = (at - LEAF_HEADER_BYTES).saturating_sub(columns.width[START].into());
+    let span = load(&bytes[LEAF_HEADER_BYTES..], last, columns.width[START]);
+    copy(&mut bytes, &mut at, rest[0]);
+    for values in rows {
+        (START + 1..COLUMNS).for_each(|column| put(&mut bytes, &mut at, columns, column, values));
     }
-    bytes.extend_from_slice(rest[1]);
-    bytes.resize(bytes.len() + LEAF_PADDING, 0);
+    copy(&mut bytes, &mut at, rest[1]);
 
-    let last = starts_end.saturating_sub(start_bytes);
     let raw = MapLeafRaw {
         base: columns.base.map(Into::into),
-        span: load(&bytes[LEAF_HEADER_BYTES..], last, columns.width[START]).into(),
+        span: span.into(),
         len: u16::try_from(len).expect("a leaf is split long before").into(),
         width: columns.width,
     };
@@ -439,35 +480,35 @@ fn encode(columns: &Columns, len: usize, starts: [&[u8]; 2], rest: [&[u8]; 2], r
     bytes
 }
 
-/// Whether `bytes` are a leaf whose values are in the range of their types, whatever else they are.
-fn check_shape(bytes: &[u8]) -> Result<(), Flaw> {
-    let (raw, columns) = MapLeafRaw::ref_from_prefix(bytes).map_err(|_| "map leaf is too short")?;
-    let len = usize::from(raw.len.get());
-    if len > ROWS_MAX || raw.width.iter().any(|width| *width > 8) || bytes.len() > LEAF_BYTES_MAX {
+fn copy(bytes: &mut [u8], at: &mut usize, from: &[u8]) {
+    bytes[*at..*at + from.len()].copy_from_slice(from);
+    *at += from.len();
+}
+
+/// Puts a value of a column at `at`, eight bytes wide: those beyond its width are zeros, and the next ones' place.
+fn put(bytes: &mut [u8], at: &mut usize, columns: &Columns, column: usize, values: &Values) {
+    let rest = values[column] - columns.base[column];
+    bytes[*at..*at + 8].copy_from_slice(&rest.to_le_bytes());
+    *at += usize::from(columns.width[column]);
+}
+
+/// The rows of a leaf out of any `bytes`, if these are as long as it says. Its values may be any.
+fn check_shape(bytes: &[u8]) -> Result<Rows<'_>, Flaw> {
+    if bytes.len() < LEAF_HEADER_BYTES {
+        return Err("map leaf is too short");
+    }
+    let rows = Rows::of(bytes);
+    if rows.len > ROWS_MAX
+        || rows.columns.width.iter().any(|width| *width > 8)
+        || bytes.len() > LEAF_BYTES_MAX
+    {
         return Err("map leaf with too many or too wide rows");
     }
-    let start_bytes = usize::from(raw.width[START]);
-    let rows_end = len * (start_bytes + row_bytes(&raw.width));
-    if columns.len() != rows_end + LEAF_PADDING || columns[rows_end..] != [0; LEAF_PADDING] {
+    let end = rows.len * (usize::from(rows.columns.width[START]) + rows.row_bytes);
+    if rows.data.len() != end + LEAF_PADDING || rows.data[end..] != [0; LEAF_PADDING] {
         return Err("map leaf of a bad length");
     }
-    const LARGEST: [u64; COLUMNS] =
-        [u64::MAX, u64::MAX, u32::MAX as u64, u32::MAX as u64, (1 << 22) - 1, u32::MAX as u64];
-    for index in 0..len {
-        let mut at = len * start_bytes + index * row_bytes(&raw.width);
-        for (column, largest) in LARGEST.into_iter().enumerate() {
-            let width = raw.width[column];
-            let rest = match column {
-                START => load(columns, index * start_bytes, width),
-                _ => load(columns, at, width),
-            };
-            at += if column == START { 0 } else { usize::from(width) };
-            if raw.base[column].get().checked_add(rest).is_none_or(|value| value > largest) {
-                return Err("map leaf with a value out of range");
-            }
-        }
-    }
-    Ok(())
+    Ok(rows)
 }
 
 #[cfg(test)]
@@ -535,7 +576,7 @@ mod tests {
                 (64 + number * 32, extent)
             })
             .collect();
-        let leaf = Leaf::new(&rows);
+        let leaf = Leaf::of(&rows);
         let live = leaf.sum();
         (leaf, live)
     }
@@ -605,6 +646,6 @@ mod tests {
             })
             .collect();
         let columns = 128 * (2 + 4 + 2 + 3 + 4);
-        assert_eq!(Leaf::new(&rows).bytes().len(), LEAF_HEADER_BYTES + columns + LEAF_PADDING);
+        assert_eq!(Leaf::of(&rows).bytes().len(), LEAF_HEADER_BYTES + columns + LEAF_PADDING);
     }
 }
