@@ -234,6 +234,11 @@ impl DenseBytes {
         DenseBytes { piece, len: bytes.len() as u32, page }
     }
 
+    /// What they take of their huge page.
+    pub fn memory_bytes(&self) -> usize {
+        units_for(self.len()) * UNIT_BYTES
+    }
+
     fn count(&self) -> &AtomicU32 {
         // SAFETY: `new` has initialised it, and the piece is taken as long as `self` lives (invariant 1).
         unsafe { self.piece.cast::<AtomicU32>().as_ref() }

@@ -344,7 +344,7 @@ impl Store {
     pub(crate) fn is_write_back_due(&self, map: &Map, share: u64) -> bool {
         resident_bytes_max(self.options.map_memory, map).is_some_and(|bytes_max| {
             // However small the budget is, a leaf of middling size may be dirty.
-            map.residence().dirty_bytes > bytes_max / 8 * share + (LEAF_BYTES_MAX / 4) as u64
+            map.residence().dirty_memory > bytes_max / 8 * share + (LEAF_BYTES_MAX / 4) as u64
         })
     }
 
@@ -352,7 +352,7 @@ impl Store {
     pub(crate) fn relieve(&self) {
         let is_over = |map: &Map| {
             resident_bytes_max(self.options.map_memory, map)
-                .is_some_and(|bytes_max| map.residence().resident_bytes > bytes_max)
+                .is_some_and(|bytes_max| map.residence().resident_memory > bytes_max)
         };
         if self.options.map_memory.is_none() || !is_over(&self.map.read()) {
             return;

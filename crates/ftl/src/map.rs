@@ -81,13 +81,16 @@ pub(crate) struct LeafRef {
     pub(crate) place: Option<LeafPlace>,
 }
 
-/// Sizes of the map; bytes are those of packed leaves.
+/// How many leaves a map has, and what they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Residence {
     pub(crate) leaves: u64,
     pub(crate) resident: u64,
-    pub(crate) resident_bytes: u64,
+    /// Memory in bytes, without inner nodes.
+    pub(crate) resident_memory: u64,
     pub(crate) dirty: u64,
+    pub(crate) dirty_memory: u64,
+    /// As long as they will be on the device.
     pub(crate) dirty_bytes: u64,
 }
 
@@ -265,7 +268,7 @@ impl Map {
 
     /// Whether no leaf is evicted.
     pub(crate) fn is_all_resident(&self) -> bool {
-        self.tally.resident == self.tally.leaves
+        self.tally.of_leaves.resident == self.tally.of_leaves.leaves
     }
 
     /// Puts a leaf that was read into memory, unless the map has changed there since. Returns whether
@@ -312,11 +315,11 @@ impl Map {
         let (mut left, mut evicted) = (visits, 0);
         let Map { root, tally, hand, .. } = self;
         // What is dirty stays.
-        let bytes = bytes.max(tally.dirty_bytes);
+        let bytes = bytes.max(tally.of_leaves.dirty_memory);
         // Twice around at most: the first time takes marks away.
         for _ in 0..3 {
             let is_through = root.sweep(0, *hand, &mut |start, slot| {
-                if tally.resident_bytes <= bytes || left == 0 {
+                if tally.of_leaves.resident_memory <= bytes || left == 0 {
                     *hand = start;
                     return false;
                 }
@@ -393,7 +396,7 @@ impl Map {
 
     /// The leaves as they are now, at the cost of a reference.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        Snapshot { root: self.root.clone(), total: self.total, leaves: self.tally.leaves }
+        Snapshot { root: self.root.clone(), total: self.total, leaves: self.tally.of_leaves.leaves }
     }
 
     /// What unmapping `ranges` (sorted, without overlap) would free: bytes, and how many extents
@@ -468,26 +471,25 @@ impl Map {
     pub(crate) fn weight(&self, items: u64) -> u64 {
         // An item adds at most two extents: its own and the right part of a split one. It takes 33 of
         // them, or a leaf that is full, to make a leaf more.
-        let leaves = self.tally.leaves + items.min(self.tally.leaves + items / 16);
+        let leaves = self.tally.of_leaves.leaves + items.min(self.tally.of_leaves.leaves + items / 16);
         (self.total.extents + 2 * items).max(leaves * LEAF_WEIGHT)
     }
 
     /// How much of the map is in memory.
     pub(crate) fn residence(&self) -> Residence {
-        let Tally { leaves, resident, resident_bytes, dirty, dirty_bytes, .. } = self.tally;
-        Residence { leaves, resident, resident_bytes, dirty, dirty_bytes }
+        self.tally.of_leaves
     }
 
     /// Memory of inner nodes in bytes: for each leaf its place in one, twice, because those are half
     /// to wholly full.
     pub(crate) fn inner_bytes(&self) -> u64 {
         let place = size_of::<Node>() + size_of::<Live>() + size_of::<u64>();
-        self.tally.leaves * 2 * place as u64
+        self.tally.of_leaves.leaves * 2 * place as u64
     }
 
     /// Memory in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.tally.resident_bytes + self.inner_bytes()
+        self.tally.of_leaves.resident_memory + self.inner_bytes()
     }
 
     /// Holds the invariants of the tree above its leaves; calls `found` for each breach.
@@ -498,10 +500,7 @@ impl Map {
         }
         let mut tally = Tally::new(self.tally.segments.clone());
         self.root.for_each(SPACE, self.total, &mut |_, _, slot| tally.enter(slot));
-        let counts = |tally: &Tally| {
-            let Tally { leaves, resident, resident_bytes, dirty, dirty_bytes, .. } = *tally;
-            (tally.leaf_bytes.clone(), Residence { leaves, resident, resident_bytes, dirty, dirty_bytes })
-        };
+        let counts = |tally: &Tally| (tally.leaf_bytes.clone(), tally.of_leaves);
         if counts(&tally) != counts(&self.tally) {
             found(format!("the map counts {:?}, {:?} are there", counts(&self.tally).1, counts(&tally).1));
         }

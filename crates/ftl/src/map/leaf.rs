@@ -231,6 +231,11 @@ impl Leaf {
         &self.0
     }
 
+    /// What it takes of memory.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.0.memory_bytes() as u64
+    }
+
     /// Whether both are the same bytes in memory.
     pub(crate) fn is_same(&self, other: &Leaf) -> bool {
         self.0.is_same(&other.0)

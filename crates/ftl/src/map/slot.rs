@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Live, leaf::Leaf};
+use super::{Live, Residence, leaf::Leaf};
 use crate::{
     addr::GRAIN,
     format::{Extent, LeafPlace},
@@ -115,17 +115,13 @@ pub(super) struct Tally {
     pub(super) segments: Vec<Live>,
     /// Bytes of leaves of this map in each segment.
     pub(super) leaf_bytes: Vec<u64>,
-    pub(super) leaves: u64,
-    pub(super) resident: u64,
-    pub(super) resident_bytes: u64,
-    pub(super) dirty: u64,
-    pub(super) dirty_bytes: u64,
+    pub(super) of_leaves: Residence,
 }
 
 impl Tally {
     pub(super) fn new(segments: Vec<Live>) -> Tally {
         let leaf_bytes = vec![0; segments.len()];
-        Tally { segments, leaf_bytes, leaves: 0, resident: 0, resident_bytes: 0, dirty: 0, dirty_bytes: 0 }
+        Tally { segments, leaf_bytes, of_leaves: Residence::default() }
     }
 
     pub(super) fn add(&mut self, extent: &Extent) {
@@ -138,13 +134,15 @@ impl Tally {
 
     /// Counts a slot of the tree.
     pub(super) fn enter(&mut self, slot: &Slot) {
-        self.leaves += 1;
+        self.of_leaves.leaves += 1;
         if let Some(leaf) = &slot.leaf {
-            let bytes = leaf.bytes().len() as u64;
-            self.resident += 1;
-            self.resident_bytes += bytes;
-            self.dirty += u64::from(slot.is_dirty());
-            self.dirty_bytes += if slot.is_dirty() { bytes } else { 0 };
+            self.of_leaves.resident += 1;
+            self.of_leaves.resident_memory += leaf.memory_bytes();
+            if slot.is_dirty() {
+                self.of_leaves.dirty += 1;
+                self.of_leaves.dirty_memory += leaf.memory_bytes();
+                self.of_leaves.dirty_bytes += leaf.bytes().len() as u64;
+            }
         }
         if let Some(place) = slot.place {
             self.leaf_bytes[place.segment.0 as usize] += room(place);
@@ -153,13 +151,15 @@ impl Tally {
 
     /// Counts a slot no more, or not as it was.
     pub(super) fn leave(&mut self, slot: &Slot) {
-        self.leaves -= 1;
+        self.of_leaves.leaves -= 1;
         if let Some(leaf) = &slot.leaf {
-            let bytes = leaf.bytes().len() as u64;
-            self.resident -= 1;
-            self.resident_bytes -= bytes;
-            self.dirty -= u64::from(slot.is_dirty());
-            self.dirty_bytes -= if slot.is_dirty() { bytes } else { 0 };
+            self.of_leaves.resident -= 1;
+            self.of_leaves.resident_memory -= leaf.memory_bytes();
+            if slot.is_dirty() {
+                self.of_leaves.dirty -= 1;
+                self.of_leaves.dirty_memory -= leaf.memory_bytes();
+                self.of_leaves.dirty_bytes -= leaf.bytes().len() as u64;
+            }
         }
         if let Some(place) = slot.place {
             let live = &mut self.leaf_bytes[place.segment.0 as usize];
