@@ -15,13 +15,9 @@
 //! change of a leaf that has copies goes into bytes of its own. Most of the map's memory is leaves, and
 //! look-ups meet them at random, so they lie in huge pages ([`DenseBytes`]).
 
-use std::{
-    array,
-    hint::{black_box, select_unpredictable},
-    ops::Range,
-};
+use std::{array, hint::select_unpredictable, ops::Range};
 
-use lacuna_device::DenseBytes;
+use lacuna_device::{DenseBytes, prefetch};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::clip;
@@ -274,9 +270,10 @@ impl Leaf {
         // In 1/65536. Longer spans lose bits here, but only those of leaves with little in them.
         let part = ((lba - span.start) << 16) / sectors;
         let row = starts_end + ((rest * part as usize) >> 16);
-        let byte = |at: usize| self.0[at.min(self.0.len() - 1)];
-        let starts: [u8; TOUCHED_LINES] = array::from_fn(|line| byte((line * LINE_BYTES).min(starts_end)));
-        black_box((starts, byte(row), byte(row + ROW_BYTES)));
+        let ask_for = |at: usize| prefetch(&self.0[at.min(self.0.len() - 1)]);
+        (0..TOUCHED_LINES).for_each(|line| ask_for((line * LINE_BYTES).min(starts_end)));
+        ask_for(row);
+        ask_for(row + ROW_BYTES);
     }
 
     /// Index of the first row that starts at `lba` or later. No step branches by what the last one found, so the
