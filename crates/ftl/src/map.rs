@@ -34,7 +34,7 @@ pub(crate) use crate::format::Live;
 pub(crate) use leaf::Leaf;
 
 use group::GROUP;
-use leaf::Row;
+use leaf::{Row, Rows as LeafRows};
 use slot::{Slot, Tally};
 use tree::{Edit, LeafAt, Node};
 
@@ -191,8 +191,9 @@ impl Map {
         let LeafAt { slot, span, rows } = self.root.leaf_at(lba.0);
         let leaf = slot.resident();
         leaf.touch(lba.0, &span, rows);
-        let index = leaf.search(lba.0);
-        index < leaf.len() && leaf.get(index) == (lba.0, *extent)
+        let rows = leaf.view();
+        let index = rows.search(lba.0);
+        index < rows.len() && rows.get(index) == (lba.0, *extent)
     }
 
     /// Replaces the part of `extent` at `lba` that lies in `part`, which the map must hold, by a chunk with the
@@ -581,7 +582,7 @@ impl Recount {
 /// Rows from one on, leaf by leaf.
 struct Rows<'a> {
     map: &'a Map,
-    leaf: Option<&'a Leaf>,
+    leaf: Option<LeafRows<'a>>,
     /// The next row in `leaf`.
     index: usize,
     /// A sector of the leaf after it.
@@ -594,9 +595,13 @@ impl Iterator for Rows<'_> {
 
     fn next(&mut self) -> Option<Result<Row, Absent>> {
         loop {
-            if let Some(leaf) = self.leaf
+            if let Some(leaf) = &self.leaf
                 && self.index < leaf.len()
             {
+                // One behind the range is not taken apart.
+                if leaf.start(self.index) >= self.until {
+                    return None;
+                }
                 self.index += 1;
                 return Some(Ok(leaf.get(self.index - 1)));
             }
@@ -622,7 +627,8 @@ impl<'a> Rows<'a> {
             (self.leaf, self.next) = (None, self.until);
             return Some(absent);
         };
-        (self.leaf, self.index) = (Some(leaf), leaf.reach(self.next));
+        let rows = leaf.view();
+        (self.leaf, self.index) = (Some(rows), rows.reach(self.next));
         self.next = at.span.end;
         None
     }

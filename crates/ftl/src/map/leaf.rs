@@ -142,10 +142,10 @@ fn load(columns: &[u8], at: usize, width: u8) -> u64 {
 }
 
 /// The rows of a leaf, and where their values lie.
-struct Rows<'a> {
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    raw: &'a MapLeafRaw,
     data: &'a [u8],
-    len: usize,
-    columns: Columns,
     /// Where the first row's value lies, by column.
     first: [usize; COLUMNS],
     row_bytes: usize,
@@ -155,35 +155,50 @@ impl<'a> Rows<'a> {
     /// Of a leaf in `bytes`, of which its header at least is there.
     fn of(bytes: &'a [u8]) -> Rows<'a> {
         let (raw, data) = MapLeafRaw::ref_from_prefix(bytes).expect("a leaf starts with its header");
-        let columns = Columns { base: raw.base.map(Into::into), width: raw.width };
-        let len = usize::from(raw.len.get());
+        let (starts_end, mut row_bytes) = (usize::from(raw.len.get()) * usize::from(raw.width[START]), 0);
         let mut first = [0; COLUMNS];
-        let mut end = len * usize::from(columns.width[START]);
-        for (first, width) in first.iter_mut().zip(columns.width).skip(START + 1) {
-            *first = end;
-            end += usize::from(width);
+        for (first, width) in first.iter_mut().zip(raw.width).skip(START + 1) {
+            *first = starts_end + row_bytes;
+            row_bytes += usize::from(width);
         }
-        Rows { data, len, columns, first, row_bytes: columns.row_bytes() }
+        Rows { raw, data, first, row_bytes }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.raw.len.get().into()
+    }
+
+    fn columns(&self) -> Columns {
+        Columns { base: array::from_fn(|column| self.base(column)), width: self.raw.width }
+    }
+
+    fn base(&self, column: usize) -> u64 {
+        self.raw.base[column].get()
     }
 
     /// What a row has beyond the base in a column.
     fn rest(&self, column: usize, index: usize) -> u64 {
-        let width = self.columns.width[column];
+        let width = self.raw.width[column];
         let stride = if column == START { width.into() } else { self.row_bytes };
         load(self.data, self.first[column] + index * stride, width)
     }
 
+    /// What a row has in a column.
+    fn value(&self, column: usize, index: usize) -> u64 {
+        self.base(column) + self.rest(column, index)
+    }
+
     fn values(&self, index: usize) -> Values {
-        array::from_fn(|column| self.columns.base[column] + self.rest(column, index))
+        array::from_fn(|column| self.value(column, index))
     }
 
     /// The same of a leaf from a device, if all are in the range of their types.
     fn values_in_range(&self, index: usize) -> Option<Values> {
         const LARGEST: Values =
             [u64::MAX, u64::MAX, u32::MAX as u64, u32::MAX as u64, (1 << 22) - 1, u32::MAX as u64];
-        let base = &self.columns.base;
-        let values: Values = array::from_fn(|column| base[column].wrapping_add(self.rest(column, index)));
-        let is_sound = |column| base[column] <= values[column] && values[column] <= LARGEST[column];
+        let values: Values =
+            array::from_fn(|column| self.base(column).wrapping_add(self.rest(column, index)));
+        let is_sound = |column| self.base(column) <= values[column] && values[column] <= LARGEST[column];
         (0..COLUMNS).fold(true, |all, column| all & is_sound(column)).then_some(values)
     }
 
@@ -191,101 +206,26 @@ impl<'a> Rows<'a> {
     fn all(&self, range: Range<usize>) -> impl Iterator<Item = Values> + '_ {
         range.map(|index| self.values(index))
     }
-}
-
-/// See the module documentation.
-#[derive(Clone)]
-pub(crate) struct Leaf(DenseBytes);
-
-impl Default for Leaf {
-    fn default() -> Leaf {
-        Leaf::new(&[])
-    }
-}
-
-impl Leaf {
-    fn new(rows: &[Values]) -> Leaf {
-        Leaf(DenseBytes::new(&encode_anew(rows)))
-    }
-
-    #[cfg(test)]
-    fn of(rows: &[Row]) -> Leaf {
-        Leaf::new(&rows.iter().map(values).collect::<Vec<_>>())
-    }
-
-    fn parts(&self) -> (&MapLeafRaw, &[u8]) {
-        MapLeafRaw::ref_from_prefix(&self.0).expect("a leaf starts with its header")
-    }
-
-    /// Number of rows.
-    pub(super) fn len(&self) -> usize {
-        self.parts().0.len.get().into()
-    }
-
-    /// The leaf as it lies on the device.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// What it takes of memory.
-    pub(super) fn memory_bytes(&self) -> u64 {
-        self.0.memory_bytes() as u64
-    }
-
-    /// Whether both are the same bytes in memory.
-    pub(crate) fn is_same(&self, other: &Leaf) -> bool {
-        self.0.is_same(&other.0)
-    }
-
-    /// Whether somebody else refers to it too.
-    pub(super) fn is_shared(&self) -> bool {
-        self.0.is_shared()
-    }
 
     /// Start of the row.
     pub(super) fn start(&self, index: usize) -> u64 {
-        let (raw, columns) = self.parts();
-        let width = raw.width[START];
-        raw.base[START].get() + load(columns, index * usize::from(width), width)
+        self.value(START, index)
     }
 
     pub(super) fn get(&self, index: usize) -> Row {
-        let rows = Rows::of(&self.0);
-        assert!(index < rows.len, "row {index} of {}", rows.len);
-        row(rows.values(index))
-    }
-
-    pub(crate) fn rows(&self) -> impl DoubleEndedIterator<Item = Row> + ExactSizeIterator + '_ {
-        let rows = Rows::of(&self.0);
-        (0..rows.len).map(move |index| row(rows.values(index)))
-    }
-
-    /// Loads at once what a look at `lba` would else wait for one after the other: header and starts, and the row
-    /// where it is if the leaf's `rows` rows are spread evenly over `span`. Only a hint: where they are not, the
-    /// row is waited for as it would be without.
-    pub(super) fn touch(&self, lba: u64, span: &Range<u64>, rows: u64) {
-        let sectors = span.end - span.start;
-        let starts_end = LEAF_HEADER_BYTES + rows as usize * usize::from(width(sectors));
-        let rest = self.0.len().saturating_sub(starts_end + LEAF_PADDING);
-        // In 1/65536. Longer spans lose bits here, but only those of leaves with little in them.
-        let part = ((lba - span.start) << 16) / sectors;
-        let row = starts_end + ((rest * part as usize) >> 16);
-        let ask_for = |at: usize| prefetch(&self.0[at.min(self.0.len() - 1)]);
-        (0..TOUCHED_LINES).for_each(|line| ask_for((line * LINE_BYTES).min(starts_end)));
-        ask_for(row);
-        ask_for(row + ROW_BYTES);
+        assert!(index < self.len(), "row {index} of {}", self.len());
+        row(self.values(index))
     }
 
     /// Index of the first row that starts at `lba` or later. No step branches by what the last one found, so the
     /// processor has nothing to guess.
     pub(super) fn search(&self, lba: u64) -> usize {
-        let (raw, columns) = self.parts();
-        let (len, width) = (usize::from(raw.len.get()), raw.width[START]);
-        let Some(target) = lba.checked_sub(raw.base[START].get()) else { return 0 };
-        if target > raw.span.get() || len == 0 {
+        let len = self.len();
+        let Some(target) = lba.checked_sub(self.base(START)) else { return 0 };
+        if target > self.raw.span.get() || len == 0 {
             return len;
         }
-        let is_below = |index: usize| load(columns, index * usize::from(width), width) < target;
+        let is_below = |index: usize| self.rest(START, index) < target;
         // It is one of the `left` rows from `first` on, or the one behind them.
         let (mut first, mut left) = (0, len);
         while left > 1 {
@@ -312,26 +252,109 @@ impl Leaf {
         let first = self.reach(range.start);
         first..self.search(range.end).max(first)
     }
+}
+
+/// See the module documentation.
+#[derive(Clone)]
+pub(crate) struct Leaf(DenseBytes);
+
+impl Default for Leaf {
+    fn default() -> Leaf {
+        Leaf::new(&[])
+    }
+}
+
+impl Leaf {
+    fn new(rows: &[Values]) -> Leaf {
+        Leaf(DenseBytes::new(&encode_anew(rows)))
+    }
+
+    #[cfg(test)]
+    fn of(rows: &[Row]) -> Leaf {
+        Leaf::new(&rows.iter().map(values).collect::<Vec<_>>())
+    }
+
+    /// Its rows, for who looks at more than one thing.
+    pub(super) fn view(&self) -> Rows<'_> {
+        Rows::of(&self.0)
+    }
+
+    /// Number of rows.
+    pub(super) fn len(&self) -> usize {
+        self.view().len()
+    }
+
+    /// The leaf as it lies on the device.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// What it takes of memory.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.0.memory_bytes() as u64
+    }
+
+    /// Whether both are the same bytes in memory.
+    pub(crate) fn is_same(&self, other: &Leaf) -> bool {
+        self.0.is_same(&other.0)
+    }
+
+    /// Whether somebody else refers to it too.
+    pub(super) fn is_shared(&self) -> bool {
+        self.0.is_shared()
+    }
+
+    /// As [`Rows::start`].
+    pub(super) fn start(&self, index: usize) -> u64 {
+        self.view().start(index)
+    }
+
+    pub(crate) fn rows(&self) -> impl DoubleEndedIterator<Item = Row> + ExactSizeIterator + '_ {
+        let rows = self.view();
+        (0..rows.len()).map(move |index| row(rows.values(index)))
+    }
+
+    /// Loads at once what a look at `lba` would else wait for one after the other: header and starts, and the row
+    /// where it is if the leaf's `rows` rows are spread evenly over `span`. Only a hint: where they are not, the
+    /// row is waited for as it would be without.
+    pub(super) fn touch(&self, lba: u64, span: &Range<u64>, rows: u64) {
+        let sectors = span.end - span.start;
+        let starts_end = LEAF_HEADER_BYTES + rows as usize * usize::from(width(sectors));
+        let rest = self.0.len().saturating_sub(starts_end + LEAF_PADDING);
+        // In 1/65536. Longer spans lose bits here, but only those of leaves with little in them.
+        let part = ((lba - span.start) << 16) / sectors;
+        let row = starts_end + ((rest * part as usize) >> 16);
+        let ask_for = |at: usize| prefetch(&self.0[at.min(self.0.len() - 1)]);
+        (0..TOUCHED_LINES).for_each(|line| ask_for((line * LINE_BYTES).min(starts_end)));
+        ask_for(row);
+        ask_for(row + ROW_BYTES);
+    }
+
+    /// As [`Rows::reached`].
+    pub(super) fn reached(&self, range: &Range<u64>) -> Range<usize> {
+        self.view().reached(range)
+    }
 
     /// Sum of what rows have in `range`; that of all rows is `sum`. Rows are counted on the side of the
     /// range's ends on which there are fewer.
     pub(super) fn live_in(&self, range: &Range<u64>, sum: Live) -> Live {
-        let (rows, reached) = (Rows::of(&self.0), self.reached(range));
+        let rows = self.view();
+        let reached = rows.reached(range);
         // From the one column that tells.
-        let bytes_in = |index| shape_bytes(rows.columns.base[SHAPE] + rows.rest(SHAPE, index));
+        let bytes_in = |index| shape_bytes(rows.value(SHAPE, index));
         let bytes_of = |range: Range<usize>| range.map(bytes_in).sum::<u64>();
         let mut live = Live { bytes: 0, extents: reached.len() as u64 };
         if reached.is_empty() {
             return live;
         }
-        live.bytes = match reached.len() <= rows.len / 2 {
+        live.bytes = match reached.len() <= rows.len() / 2 {
             true => bytes_of(reached.clone()),
-            false => sum.bytes - bytes_of(0..reached.start) - bytes_of(reached.end..rows.len),
+            false => sum.bytes - bytes_of(0..reached.start) - bytes_of(reached.end..rows.len()),
         };
         // Only the outermost rows may reach beyond the range.
         let (first, last) = (reached.start, reached.end - 1);
         for index in [Some(first), (last > first).then_some(last)].into_iter().flatten() {
-            let (start, extent) = self.get(index);
+            let (start, extent) = rows.get(index);
             let inside = clip(start, &extent, range).map_or(0, |(_, inside)| inside.bytes());
             live.bytes -= (extent.bytes() - inside) as u64;
         }
@@ -340,8 +363,8 @@ impl Leaf {
 
     /// Puts `new` in the place of the rows in `range`.
     pub(super) fn splice(&mut self, range: Range<usize>, new: &[Row]) {
-        let rows = Rows::of(&self.0);
-        let columns = rows.columns;
+        let rows = self.view();
+        let columns = rows.columns();
         let new: Vec<Values> = new.iter().map(values).collect();
         let fits = new.iter().all(|row| columns.fits(row));
         if fits && new.len() == range.len() {
@@ -352,16 +375,16 @@ impl Leaf {
         }
         let bytes = if fits {
             let start_bytes = usize::from(columns.width[START]);
-            let (starts, rest) = rows.data.split_at(rows.len * start_bytes);
-            let rest = &rest[..rows.len * rows.row_bytes];
+            let (starts, rest) = rows.data.split_at(rows.len() * start_bytes);
+            let rest = &rest[..rows.len() * rows.row_bytes];
             let starts = [&starts[..range.start * start_bytes], &starts[range.end * start_bytes..]];
             let rest = [&rest[..range.start * rows.row_bytes], &rest[range.end * rows.row_bytes..]];
-            encode(&columns, rows.len - range.len() + new.len(), starts, rest, &new)
+            encode(&columns, rows.len() - range.len() + new.len(), starts, rest, &new)
         } else {
-            let mut all = Vec::with_capacity(rows.len - range.len() + new.len());
+            let mut all = Vec::with_capacity(rows.len() - range.len() + new.len());
             all.extend(rows.all(0..range.start));
             all.extend(new);
-            all.extend(rows.all(range.end..rows.len));
+            all.extend(rows.all(range.end..rows.len()));
             encode_anew(&all)
         };
         self.0.set(&bytes);
@@ -388,8 +411,8 @@ impl Leaf {
     /// Splits the leaf between two chunks: in the middle, or before the last chunk if `at_end`, so
     /// that leaves filled in ascending order stay full. `self` keeps the lower rows.
     pub(super) fn split(&mut self, at_end: bool) -> Leaf {
-        let rows = Rows::of(&self.0);
-        let rows: Vec<Values> = rows.all(0..rows.len).collect();
+        let rows = self.view();
+        let rows: Vec<Values> = rows.all(0..rows.len()).collect();
         let chunk = |index: usize| rows[index][START] / CHUNK_SECTORS;
         let is_cut = |index: &usize| chunk(*index - 1) != chunk(*index);
         let middle = if at_end { rows.len() - 1 } else { rows.len() / 2 };
@@ -401,8 +424,8 @@ impl Leaf {
 
     /// Appends the rows of the leaf that follows.
     pub(super) fn append(&mut self, right: &Leaf) {
-        let rows = [Rows::of(&self.0), Rows::of(&right.0)];
-        let rows: Vec<Values> = rows.iter().flat_map(|rows| rows.all(0..rows.len)).collect();
+        let rows = [self.view(), right.view()];
+        let rows: Vec<Values> = rows.iter().flat_map(|rows| rows.all(0..rows.len())).collect();
         *self = Leaf::new(&rows);
     }
 
@@ -424,7 +447,7 @@ impl Leaf {
     ) -> Result<Leaf, Flaw> {
         let rows = check_shape(bytes)?;
         let (mut sum, mut end) = (Live::default(), span.start);
-        for index in 0..rows.len {
+        for index in 0..rows.len() {
             let values = rows.values_in_range(index).ok_or("map leaf with a value out of range")?;
             let (start, extent) = row(values);
             if start < end {
@@ -434,7 +457,7 @@ impl Leaf {
             end = start + u64::from(extent.sectors);
             sum.add(&extent);
         }
-        let last = rows.len.checked_sub(1).map(|last| rows.rest(START, last));
+        let last = rows.len().checked_sub(1).map(|last| rows.rest(START, last));
         let raw_span = MapLeafRaw::ref_from_prefix(bytes).map(|(raw, _)| raw.span.get()).ok();
         if last.is_none() || last != raw_span {
             return Err("span of a map leaf is wrong");
@@ -500,13 +523,11 @@ fn check_shape(bytes: &[u8]) -> Result<Rows<'_>, Flaw> {
         return Err("map leaf is too short");
     }
     let rows = Rows::of(bytes);
-    if rows.len > ROWS_MAX
-        || rows.columns.width.iter().any(|width| *width > 8)
-        || bytes.len() > LEAF_BYTES_MAX
+    if rows.len() > ROWS_MAX || rows.raw.width.iter().any(|width| *width > 8) || bytes.len() > LEAF_BYTES_MAX
     {
         return Err("map leaf with too many or too wide rows");
     }
-    let end = rows.len * (usize::from(rows.columns.width[START]) + rows.row_bytes);
+    let end = rows.len() * (usize::from(rows.raw.width[START]) + rows.row_bytes);
     if rows.data.len() != end + LEAF_PADDING || rows.data[end..] != [0; LEAF_PADDING] {
         return Err("map leaf of a bad length");
     }
@@ -557,8 +578,8 @@ mod tests {
                 model.splice(range, rows);
                 prop_assert_eq!(leaf.rows().collect::<Vec<_>>(), model.clone());
                 for (index, (start, _)) in model.iter().enumerate() {
-                    prop_assert_eq!(leaf.search(*start), index);
-                    prop_assert_eq!(leaf.search(*start + 1), index + 1);
+                    prop_assert_eq!(leaf.view().search(*start), index);
+                    prop_assert_eq!(leaf.view().search(*start + 1), index + 1);
                 }
             }
         }
@@ -600,7 +621,7 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             if let Ok(leaf) = verify(&bytes) {
                 leaf.rows().for_each(drop);
-                assert!((0..800).all(|lba| leaf.search(lba) <= leaf.len()));
+                assert!((0..800).all(|lba| leaf.view().search(lba) <= leaf.len()));
             }
         }
         for len in 0..leaf.bytes().len() {

@@ -275,8 +275,8 @@ impl Node {
                 }
             }
             Node::Leaf(slot) => {
-                let leaf = slot.look().ok_or(span.start)?;
-                for (start, extent) in leaf.reached(range).map(|index| leaf.get(index)) {
+                let rows = slot.look().ok_or(span.start)?.view();
+                for (start, extent) in rows.reached(range).map(|index| rows.get(index)) {
                     let (_, inside) = clip(start, &extent, range).expect("rows in the range");
                     let end = start + u64::from(extent.sectors);
                     bytes += inside.bytes() as u64;
@@ -401,12 +401,12 @@ fn absent(slot: &Slot, span: Range<u64>, live: Live) -> Absent {
 
 fn edit_leaf(slot: &mut Slot, edit: &Edit, tally: &mut Tally) -> Change {
     let Edit { range, put } = edit;
-    let leaf = slot.resident();
-    let reached = leaf.reached(range);
+    let old = slot.resident().view();
+    let reached = old.reached(range);
     let mut change = Change::default();
     let (mut left, mut right) = (None, None);
     for index in reached.clone() {
-        let (start, extent) = leaf.get(index);
+        let (start, extent) = old.get(index);
         tally.sub(&extent);
         change.removed.add(&extent);
         left = left.or(clip(start, &extent, &(0..range.start)));
