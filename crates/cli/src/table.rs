@@ -94,7 +94,7 @@ struct DefaultsArguments {
 /// What goes with a kind of tables.
 #[derive(Args)]
 struct Compression {
-    /// Compression of page tables: none, lz4, zstd or zlib; by default lz4
+    /// Compression of page tables: none, lz4, zstd, zlib, lzo, snappy, bzip2 or lzma; by default lz4
     #[arg(long, requires = "kind")]
     algorithm: Option<Algorithm>,
     /// Level of the compression; 0, the default, is the algorithm's own

@@ -36,7 +36,7 @@ pub(crate) struct EngineOptions {
     /// (ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8)
     #[arg(long, default_value = "plain,page", value_delimiter = ',')]
     pub(crate) tables: Vec<Kind>,
-    /// Compression of page tables: none, lz4, zstd or zlib
+    /// Compression of page tables: none, lz4, zstd, zlib, lzo, snappy, bzip2 or lzma
     #[arg(long, default_value_t = Algorithm::Lz4)]
     algorithm: Algorithm,
     /// Level of the compression; 0 is the algorithm's default

@@ -28,8 +28,9 @@ const VERSION: u32 = 1;
 /// Features that a reader must know. Bit 0: undo slots may hold logs of several transactions. Bit 1: tables
 /// may have been dropped, and numbers are not given twice. Bit 2: the catalog may hold the store's defaults,
 /// and tables that follow them. Bit 3: log and undo may hold edits. Bit 4: images of leaves may be packed. Bit 5:
-/// images may be of algorithm 3. Bit 6: the log may hold notes of pages that landed.
-const FEATURES: u64 = 0b111_1111;
+/// images may be of algorithm 3. Bit 6: the log may hold notes of pages that landed. Bit 8: images may be of
+/// algorithms 4 to 7.
+const FEATURES: u64 = 0b1_0111_1111;
 /// Feature of stores that were made with it, and no others: there is a salt behind each slot. A program that does not
 /// know it must find it in a slot that is whole to it, to refuse the store by name; so the slot itself has no room.
 const SALTED: u64 = 1 << 7;

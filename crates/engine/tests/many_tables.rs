@@ -40,7 +40,7 @@ fn options(rng: &mut SeededRng) -> StoreOptions {
 }
 
 fn random_kind(rng: &mut SeededRng) -> TableOptions {
-    match rng.below(8) {
+    match rng.below(9) {
         0 => TableOptions::default().page_bytes(4096),
         1 => TableOptions::default(),
         2 => TableOptions::compressed(Algorithm::Lz4).page_bytes(4096),
@@ -48,6 +48,7 @@ fn random_kind(rng: &mut SeededRng) -> TableOptions {
         4 => TableOptions::compressed(Algorithm::Zstd).page_bytes(64 << 10),
         5 => TableOptions::default().page_bytes(32 << 10),
         6 => TableOptions::row_compressed(4).page_bytes(8 << 10),
+        7 => TableOptions::compressed([Algorithm::Lzo, Algorithm::Snappy][rng.below(2) as usize]),
         _ => TableOptions::row_compressed(8),
     }
 }

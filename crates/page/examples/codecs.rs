@@ -26,6 +26,11 @@ fn main() -> std::io::Result<()> {
         Codec::fast(Algorithm::Zstd),
         Codec { algorithm: Algorithm::Zlib, level: 1 },
         Codec::fast(Algorithm::Zlib),
+        Codec::fast(Algorithm::Lzo),
+        Codec::fast(Algorithm::Snappy),
+        Codec::fast(Algorithm::Bzip2),
+        Codec::fast(Algorithm::Lzma),
+        Codec { algorithm: Algorithm::Lzma, level: 6 },
     ];
     println!(
         "{:24} {:>6} {:10} {:>9} {:>9} {:>7}",

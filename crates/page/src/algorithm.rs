@@ -16,11 +16,28 @@ pub enum Algorithm {
     Zstd = 2,
     /// One raw deflate stream: zlib's without its header and checksum.
     Zlib = 3,
+    /// LZO1X.
+    Lzo = 4,
+    /// Snappy's raw format.
+    Snappy = 5,
+    /// One bzip2 stream.
+    Bzip2 = 6,
+    /// One LZMA stream that ends in a marker, without a header: 3 literal context bits, 2 position bits.
+    Lzma = 7,
 }
 
 impl Algorithm {
     /// Every algorithm, in the order of their numbers.
-    pub const ALL: [Algorithm; 4] = [Algorithm::None, Algorithm::Lz4, Algorithm::Zstd, Algorithm::Zlib];
+    pub const ALL: [Algorithm; 8] = [
+        Algorithm::None,
+        Algorithm::Lz4,
+        Algorithm::Zstd,
+        Algorithm::Zlib,
+        Algorithm::Lzo,
+        Algorithm::Snappy,
+        Algorithm::Bzip2,
+        Algorithm::Lzma,
+    ];
 
     /// The name on command lines and in reports.
     pub fn name(self) -> &'static str {
@@ -29,6 +46,10 @@ impl Algorithm {
             Algorithm::Lz4 => "lz4",
             Algorithm::Zstd => "zstd",
             Algorithm::Zlib => "zlib",
+            Algorithm::Lzo => "lzo",
+            Algorithm::Snappy => "snappy",
+            Algorithm::Bzip2 => "bzip2",
+            Algorithm::Lzma => "lzma",
         }
     }
 }
@@ -47,7 +68,7 @@ impl From<Algorithm> for u8 {
 
 /// A name or number that stands for no algorithm of this version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown compression algorithm {0:?} (known: none, lz4, zstd, zlib)")]
+#[error("unknown compression algorithm {0:?} (known: none, lz4, zstd, zlib, lzo, snappy, bzip2, lzma)")]
 pub struct UnknownAlgorithm(pub String);
 
 impl TryFrom<u8> for Algorithm {
@@ -72,9 +93,10 @@ impl FromStr for Algorithm {
 ///
 /// Level 0 is what suits pages that are compressed at every flush: the fast end of each algorithm, and by
 /// [`Codec::after`] less of it for pages that hardly shrink.
-/// Others: `none` has none. `lz4`: 1 is LZ4's default, negative ones trade ratio for speed (`-level` is LZ4's
+/// `lz4`: 1 is LZ4's default, negative ones trade ratio for speed (`-level` is LZ4's
 /// acceleration), 2 to 12 are LZ4HC. `zstd`: -7 to 22 as zstd counts them, but 0 is 1. `zlib`: 1 to 9, 0 is its own
-/// default of 6. Readers need no level. Levels beyond a range are taken as its end.
+/// default of 6. `lzma`: 0 to 9, its presets. The others have none. Readers need no level. Levels beyond a range are
+/// taken as its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Codec {
     /// What to do.
@@ -116,7 +138,7 @@ mod tests {
             assert_eq!(Algorithm::try_from(u8::from(algorithm)), Ok(algorithm));
         }
         assert!("LZ4".parse::<Algorithm>().is_err());
-        assert!(Algorithm::try_from(4).is_err());
+        assert!(Algorithm::try_from(8).is_err());
     }
 
     #[test]

@@ -1,10 +1,14 @@
+use std::io::Read;
+
 use flate2::{Decompress, FlushDecompress, Status};
+use lzma_rust2::{LzmaOptions, LzmaReader};
 use zerocopy::FromBytes;
 
 use crate::{
     Algorithm, Error, Meta, Result,
     format::{
-        HEADER_BYTES, Header, MAGIC, PACKED, TRAILER, TRAILER_BYTES, VERSION, is_page_bytes, write_meta,
+        HEADER_BYTES, Header, MAGIC, PACKED, PAGE_BYTES_MAX, TRAILER, TRAILER_BYTES, VERSION, is_page_bytes,
+        write_meta,
     },
 };
 
@@ -99,6 +103,10 @@ impl Decoder {
             Algorithm::Lz4 => lz4::block::decompress_to_buffer(stored, Some(body.len() as i32), body).ok(),
             Algorithm::Zstd => self.zstd().and_then(|zstd| zstd.decompress_to_buffer(stored, body).ok()),
             Algorithm::Zlib => self.inflate(stored, body),
+            Algorithm::Lzo => lzokay::decompress::decompress(stored, body).ok(),
+            Algorithm::Snappy => snap::raw::Decoder::new().decompress(stored, body).ok(),
+            Algorithm::Bzip2 => unbzip2(stored, body),
+            Algorithm::Lzma => unlzma(stored, body),
         };
         restored.ok_or(Error::Undecodable(algorithm))
     }
@@ -118,6 +126,30 @@ impl Decoder {
         }
         self.zstd.as_mut()
     }
+}
+
+/// As [`Decoder::inflate`].
+fn unbzip2(stored: &[u8], body: &mut [u8]) -> Option<usize> {
+    let mut bzip2 = bzip2::Decompress::new(false);
+    let outcome = bzip2.decompress(stored, body);
+    let is_whole = matches!(outcome, Ok(bzip2::Status::StreamEnd)) && bzip2.total_in() == stored.len() as u64;
+    is_whole.then_some(bzip2.total_out() as usize)
+}
+
+/// As [`Decoder::inflate`].
+fn unlzma(stored: &[u8], body: &mut [u8]) -> Option<usize> {
+    let (lc, lp, pb) = (LzmaOptions::LC_DEFAULT, LzmaOptions::LP_DEFAULT, LzmaOptions::PB_DEFAULT);
+    let mut lzma = LzmaReader::new(stored, u64::MAX, lc, lp, pb, PAGE_BYTES_MAX as u32, None).ok()?;
+    let mut bytes = 0;
+    while bytes < body.len() {
+        match lzma.read(&mut body[bytes..]).ok()? {
+            0 => break,
+            read => bytes += read,
+        }
+    }
+    let is_end = lzma.read(&mut [0]).ok()? == 0;
+    let (unread, unused) = lzma.into_parts();
+    (is_end && unread.is_empty() && unused.is_empty()).then_some(bytes)
 }
 
 /// Length in bytes of the image that starts with `header` (its first [`HEADER_BYTES`] bytes or

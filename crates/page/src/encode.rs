@@ -1,10 +1,13 @@
+use std::io::Write;
+
 use flate2::{Compress, Compression, FlushCompress, Status};
 use lz4::block::CompressionMode;
+use lzma_rust2::{LzmaOptions, LzmaWriter};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
     Algorithm, Codec,
-    format::{HEADER_BYTES, Header, MAGIC, PACKED, TRAILER_BYTES, assert_page_bytes},
+    format::{HEADER_BYTES, Header, MAGIC, PACKED, PAGE_BYTES_MAX, TRAILER_BYTES, assert_page_bytes},
 };
 
 /// What [`Encoder::encode`] made.
@@ -47,8 +50,10 @@ fn seal(
 pub struct Encoder {
     zstd: Option<ZstdAtLevel>,
     zlib: Option<(u32, Compress)>,
-    /// What zlib makes of a page, which may be more than there is room for.
-    deflated: Vec<u8>,
+    lzo: Option<Box<lzokay::compress::Dict>>,
+    snappy: Option<snap::raw::Encoder>,
+    /// What a library that asks for room for the worst case makes of a page.
+    whole: Vec<u8>,
 }
 
 struct ZstdAtLevel {
@@ -133,6 +138,20 @@ impl Encoder {
             }
             Algorithm::Zstd => self.zstd(codec.level)?.compress_to_buffer(body, room).ok(),
             Algorithm::Zlib => self.deflate(body, codec.level, room),
+            Algorithm::Lzo => {
+                let dict = self.lzo.get_or_insert_with(lzokay::compress::Dict::new);
+                let bytes_max = lzokay::compress::compress_worst_size(body.len());
+                by_way_of(&mut self.whole, bytes_max, room, |whole| {
+                    lzokay::compress::compress_no_alloc(body, whole, dict).ok()
+                })
+            }
+            Algorithm::Snappy => {
+                let snappy = self.snappy.get_or_insert_with(snap::raw::Encoder::new);
+                let bytes_max = snap::raw::max_compress_len(body.len());
+                by_way_of(&mut self.whole, bytes_max, room, |whole| snappy.compress(body, whole).ok())
+            }
+            Algorithm::Bzip2 => bzip2(body, room),
+            Algorithm::Lzma => lzma(body, codec.level, room),
         }
     }
 
@@ -143,13 +162,12 @@ impl Encoder {
         }
         let (_, zlib) = self.zlib.as_mut().expect("just made");
         zlib.reset();
-        // Room for whatever comes out, as in `BlockCodec::compress`: a stream that was cut off spoils the next.
-        self.deflated.resize(2 * body.len() + 64, 0);
-        let outcome = zlib.compress(body, &mut self.deflated, FlushCompress::Finish);
-        assert!(matches!(outcome, Ok(Status::StreamEnd)), "no page grows to twice its length");
-        let deflated = self.deflated.get(..zlib.total_out() as usize)?;
-        room.get_mut(..deflated.len())?.copy_from_slice(deflated);
-        Some(deflated.len())
+        // As in `BlockCodec::compress`: a stream that was cut off spoils the next.
+        by_way_of(&mut self.whole, 2 * body.len() + 64, room, |whole| {
+            let outcome = zlib.compress(body, whole, FlushCompress::Finish);
+            assert!(matches!(outcome, Ok(Status::StreamEnd)), "no page grows to twice its length");
+            Some(zlib.total_out() as usize)
+        })
     }
 
     fn zstd(&mut self, level: i32) -> Option<&mut zstd::bulk::Compressor<'static>> {
@@ -164,4 +182,34 @@ impl Encoder {
         }
         self.zstd.as_mut().map(|z| &mut z.compressor)
     }
+}
+
+/// Compresses by way of `whole`, which has room for the `bytes_max` that may come out.
+fn by_way_of(
+    whole: &mut Vec<u8>,
+    bytes_max: usize,
+    room: &mut [u8],
+    compress: impl FnOnce(&mut [u8]) -> Option<usize>,
+) -> Option<usize> {
+    whole.resize(bytes_max, 0);
+    let bytes = compress(whole)?;
+    room.get_mut(..bytes)?.copy_from_slice(&whole[..bytes]);
+    Some(bytes)
+}
+
+fn bzip2(body: &[u8], room: &mut [u8]) -> Option<usize> {
+    // Its smallest blocks, 100,000 bytes, are longer than any page.
+    let mut bzip2 = bzip2::Compress::new(bzip2::Compression::fast(), 0);
+    let outcome = bzip2.compress(body, room, bzip2::Action::Finish);
+    matches!(outcome, Ok(bzip2::Status::StreamEnd)).then_some(bzip2.total_out() as usize)
+}
+
+fn lzma(body: &[u8], level: i32, room: &mut [u8]) -> Option<usize> {
+    let mut options = LzmaOptions::with_preset(level.clamp(0, 9) as u32);
+    options.dict_size = PAGE_BYTES_MAX as u32;
+    let room_bytes = room.len();
+    let mut lzma = LzmaWriter::new_no_header(room, &options, true).ok()?;
+    lzma.write_all(body).ok()?;
+    let left = lzma.finish().ok()?;
+    Some(room_bytes - left.len())
 }
