@@ -92,7 +92,7 @@ pub struct WriteRequest<'a> {
     pub data: &'a [u8],
     /// Flags of `open` that are in force for this write.
     pub open_flags: i32,
-    /// Take set-user-id, set-group-id and capabilities away.
+    /// Take set-user-id and set-group-id away.
     pub kill_privileges: bool,
     /// It comes from the kernel's page cache, or from a mapping.
     pub from_cache: bool,
@@ -404,7 +404,8 @@ impl Service {
     pub fn write(&self, number: u64, request: WriteRequest<'_>) -> Result<usize> {
         let ino = Self::ino(number)?;
         let trim_to = self.implied_trim(ino, &request);
-        let options = WriteOptions { trim_to, kill_privileges: request.kill_privileges };
+        let WriteRequest { kill_privileges, from_cache, .. } = request;
+        let options = WriteOptions { trim_to, kill_privileges, from_cache };
         let written = self.posix.write(ino, request.offset, request.data, options);
         let bytes = self.checked("write", number, written)?;
         self.counters.write(bytes);

@@ -253,6 +253,31 @@ fn the_kernel_knows_when_set_user_id_is_gone() {
     });
 }
 
+/// Whoever writes: a program that was changed is not the one that was trusted.
+#[test]
+fn a_write_takes_capabilities_away() {
+    if !geteuid().is_root() {
+        return eprintln!("SKIPPED: only root can give them");
+    }
+    mounted(|dir, _| {
+        const NAME: &str = "security.capability";
+        let file = fs::File::create(dir.join("program")).expect("makes");
+        file.write_all_at(&[1; 1000], 0).expect("writes");
+        // Version 2 of the kernel's `vfs_cap_data`, in effect: CAP_NET_RAW.
+        let mut net_raw = [0; 20];
+        net_raw[..8].copy_from_slice(&[1, 0, 0, 2, 0, 0x20, 0, 0]);
+        let has = || fgetxattr(&file, NAME, &mut [0; 20]).is_ok();
+        for change in [(|file| file.write_all_at(&[2], 0)) as fn(&fs::File) -> std::io::Result<()>, |file| {
+            file.set_len(10)
+        }] {
+            fsetxattr(&file, NAME, &net_raw, XattrFlags::empty()).expect("gives");
+            assert!(has());
+            change(&file).expect("changes");
+            assert!(!has());
+        }
+    });
+}
+
 /// As on any file system of Linux. But for the list all of it is the kernel's.
 #[test]
 fn only_root_knows_of_trusted_attributes() {

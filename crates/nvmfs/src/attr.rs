@@ -39,7 +39,9 @@ impl Shared {
         }
         let is_owner_change = changes.uid.is_some() || changes.gid.is_some();
         let kills = is_owner_change || (changes.size.is_some() && changes.kill_privileges);
-        self.drop_capability(&node, kills)?;
+        if is_owner_change || changes.size.is_some() {
+            self.drop_capability(&node)?;
+        }
         self.change_inode(&node, changes.size, |inode, update| {
             if kills {
                 inode.drop_privileges();

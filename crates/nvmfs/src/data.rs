@@ -263,7 +263,9 @@ impl Shared {
         let node = self.node(ino)?;
         must_be_file(&node)?;
         let end = end_of(offset, data.len() as u64)?;
-        self.drop_capability(&node, options.kill_privileges)?;
+        if !options.from_cache {
+            self.drop_capability(&node)?;
+        }
         let mut at = offset;
         while at < end {
             let piece_end = end.min(at / SECTOR as u64 * SECTOR as u64 + self.piece_bytes());
@@ -319,7 +321,7 @@ impl Shared {
         if data.len() as u64 + SECTOR as u64 > self.piece_bytes() || options.trim_to.is_some() {
             return Err(Refusal::Invalid.into());
         }
-        self.drop_capability(&node, options.kill_privileges)?;
+        self.drop_capability(&node)?;
         let _held = self.hold_tail(&node, u64::MAX);
         let at = node.size();
         end_of(at, data.len() as u64)?;
@@ -357,7 +359,7 @@ impl Shared {
             return Err(Refusal::Invalid.into());
         }
         let end = end_of(offset, len)?;
-        self.drop_capability(&node, kill_privileges)?;
+        self.drop_capability(&node)?;
         let (is_hole, grows) = match what {
             Allocate::KeepSize => (false, false),
             Allocate::Extend => (false, true),

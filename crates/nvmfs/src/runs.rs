@@ -117,7 +117,7 @@ impl Shared {
         }
         let count = sector(len);
         if count > 0 && is_aligned(from_offset) && is_aligned(to_offset) {
-            self.drop_capability(&target, kill_privileges)?;
+            self.drop_capability(&target)?;
             let first = sector(from_offset);
             let range = first..first + count;
             let copied = self.copy_sectors(&source, range, &target, sector(to_offset), kill_privileges)?;

@@ -11,7 +11,7 @@ use crate::{
     format::{self, Inode, SectorBytes, XATTR_SECTOR_BYTES, XattrSector},
     fs::Shared,
     names::Update,
-    node::Node,
+    node::{Node, Record},
     posix::XattrMode,
 };
 
@@ -173,11 +173,9 @@ impl Shared {
         }
     }
 
-    /// Takes `security.capability` away, if a write or a change of owner does.
-    pub(crate) fn drop_capability(&self, node: &Arc<Node>, kills: bool) -> Result<()> {
-        let has =
-            |node: &Node| node.with_times(&node.record.read()).is_some_and(|inode| inode.has_capability());
-        if !kills || !has(node) {
+    /// Takes `security.capability` away, as a change of the data or the owner does, whoever asks for it.
+    pub(crate) fn drop_capability(&self, node: &Arc<Node>) -> Result<()> {
+        if !matches!(&*node.record.read(), Record::Live(inode) if inode.has_capability()) {
             return Ok(());
         }
         self.change_xattrs(node, |xattrs| {

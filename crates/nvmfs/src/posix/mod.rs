@@ -245,7 +245,7 @@ impl Posix {
     }
 
     /// Changes what `offset .. offset + len` takes; see [`Allocate`]. Times move even where nothing else does. With
-    /// `kill_privileges` it takes set-user-id, set-group-id and capabilities away, whatever else it does.
+    /// `kill_privileges` it takes set-user-id and set-group-id away, whatever else it does; capabilities always.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] for an empty range, [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`].
@@ -305,7 +305,7 @@ impl Posix {
     /// Copies up to `len` bytes, each end an inode and an offset in it, and returns how many; fewer only at the
     /// end of the source, or after a piece that is whole or not at all across a crash: where both offsets are
     /// whole sectors, as much as one batch takes, and holes stay holes and count for nothing; else 1 MiB. With
-    /// `kill_privileges` it takes set-user-id, set-group-id and capabilities away.
+    /// `kill_privileges` it takes set-user-id and set-group-id away; capabilities always.
     ///
     /// # Errors
     /// As reads and writes; [`Refusal::Invalid`] when both ranges lie in one file and overlap.

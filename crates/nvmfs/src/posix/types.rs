@@ -137,8 +137,8 @@ pub struct SetAttr {
     pub modified: Option<SetTime>,
     /// Time of last change; by default the clock's.
     pub changed: Option<Timestamp>,
-    /// A change of length takes set-user-id, set-group-id and capabilities away (`FATTR_KILL_SUIDGID`).
-    /// A change of owner always does.
+    /// A change of length takes set-user-id and set-group-id away (`FATTR_KILL_SUIDGID`). A change of owner always
+    /// does, and both take capabilities (`security.capability`) away.
     pub kill_privileges: bool,
 }
 
@@ -148,8 +148,11 @@ pub struct WriteOptions {
     /// What lies between the written bytes and this offset becomes a hole, in the same batch. Whole
     /// sectors only; the file does not grow by it.
     pub trim_to: Option<u64>,
-    /// Take set-user-id, set-group-id and capabilities away (`FUSE_WRITE_KILL_SUIDGID`).
+    /// Take set-user-id and set-group-id away (`FUSE_WRITE_KILL_SUIDGID`).
     pub kill_privileges: bool,
+    /// A mapped page is written back (`FUSE_WRITE_CACHE`), some time after it was changed: what the file has got
+    /// since, it keeps. All other writes take capabilities (`security.capability`) away, as Linux does.
+    pub from_cache: bool,
 }
 
 /// What [`rename`](super::Posix::rename) does about the new name.

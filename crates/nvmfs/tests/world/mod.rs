@@ -202,7 +202,7 @@ impl Driver {
                 fs.rename(parent, name, new_parent, new_name, *mode)?;
             }
             Change::Write { path, offset, data, trim_to } => {
-                let options = WriteOptions { trim_to: *trim_to, kill_privileges: true };
+                let options = WriteOptions { trim_to: *trim_to, kill_privileges: true, from_cache: false };
                 let written = fs.write(self.walk(path)?, *offset, data, options)?;
                 assert_eq!(written, data.len());
             }
