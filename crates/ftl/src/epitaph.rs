@@ -28,6 +28,7 @@ use crate::{
     doubt::Doubt,
     format::{Life, Marks, RecordKind, Salt, SegmentHeader, SegmentKind, Superblock, epitaph_life},
     mutant::{Rule, is_broken},
+    salvage::Losses,
     scan::{Record, Scan, SegmentReader, corrupt, read_footer_bytes, records_of},
     space::{MAP_RECORD_BYTES, Space},
     store::Store,
@@ -122,6 +123,7 @@ impl Epitaphs {
         salt: Salt,
         superblock: &Superblock,
         headers: &[Option<SegmentHeader>],
+        losses: &Losses,
     ) -> Result<Epitaphs> {
         let epoch = superblock.epoch;
         let mut epitaphs = Epitaphs { epoch, ..Epitaphs::default() };
@@ -138,7 +140,8 @@ impl Epitaphs {
         for (life, offset, from) in [(own, behind_root, behind_root)].into_iter().chain(later) {
             let reader = SegmentReader::new(device, space, life.segment);
             let from = reader.device_offset(from);
-            epitaphs.scan(Scan::new(reader, salt, life, offset), from, device, space, salt)?;
+            let scanned = epitaphs.scan(Scan::new(reader, salt, life, offset), from, device, space, salt);
+            losses.pass(scanned, ())?;
         }
         Ok(epitaphs)
     }

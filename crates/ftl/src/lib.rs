@@ -181,6 +181,7 @@ mod read;
 mod recovery;
 mod replay;
 mod reuse;
+mod salvage;
 mod scan;
 mod scrub;
 mod space;

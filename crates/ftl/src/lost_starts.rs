@@ -30,6 +30,7 @@ use crate::{
     lifetime::COLDEST,
     log::{Log, State},
     map::Map,
+    salvage::Losses,
     scan::{Headers, Record, corrupt, may_hold_records, read_any_footer},
     space::Space,
     store::Store,
@@ -88,11 +89,11 @@ fn header_of(life: Life, records: &[Record]) -> SegmentHeader {
 
 /// What came of a replay without the segments in `unknown`: an error if one of them stays so (cases 4 and 5).
 pub(crate) fn judge<T>(
-    device: &dyn BlockDevice,
-    space: Space,
+    (device, space): (&dyn BlockDevice, Space),
     unknown: &[Unknown],
     map: &Map,
     replayed: Result<T>,
+    losses: &Losses,
 ) -> Result<T> {
     let is_lost = |unknown: &&Unknown| match replayed {
         Ok(_) => map.live(unknown.segment).extents == 0 && !unknown.seems_free,
@@ -100,14 +101,12 @@ pub(crate) fn judge<T>(
         Err(Error::Corrupt { .. }) => true,
         Err(_) => false,
     };
-    match unknown.iter().find(is_lost) {
-        Some(Unknown { segment, .. }) => {
-            let at = u64::from(segment.0) * space.segment_bytes as u64;
-            let reason = "it cannot be read, and nothing else tells what the segment holds";
-            Err(corrupt(device, "segment header", at, reason))
-        }
-        None => replayed,
+    for Unknown { segment, .. } in unknown.iter().filter(is_lost) {
+        let at = u64::from(segment.0) * space.segment_bytes as u64;
+        let reason = "it cannot be read, and nothing else tells what the segment holds";
+        losses.pass(Err(corrupt(device, "segment header", at, reason)), ())?;
     }
+    replayed
 }
 
 impl Store {

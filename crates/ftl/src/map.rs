@@ -181,9 +181,25 @@ impl Map {
         crc: u32,
         birth: Seq,
     ) {
+        self.write_part(lba, lba.0..lba.0 + sectors, phys, stored, crc, birth);
+    }
+
+    /// As [`Map::write`], of those of its sectors that are in `part`.
+    pub(crate) fn write_part(
+        &mut self,
+        lba: Lba,
+        part: Range<u64>,
+        phys: PhysAddr,
+        stored: u16,
+        crc: u32,
+        birth: Seq,
+    ) {
         let payload_sectors = usize::from(stored).div_ceil(SECTOR) as u8;
         let extent = Extent { phys, stored, crc, birth, sectors: payload_sectors, skip: 0 };
-        self.put(lba.0..lba.0 + sectors, extent);
+        match clip(lba.0, &extent, &part) {
+            Some((start, extent)) => self.put(start..part.end, extent),
+            None => self.trim(part),
+        }
     }
 
     /// Whether exactly `extent` is mapped at `lba`, whose leaf is in memory.

@@ -37,6 +37,7 @@ use crate::{
     map::Map,
     replay::Replay,
     reuse::Coverage,
+    salvage::Losses,
     scan::{Headers, read_headers},
     space::Space,
     store::Store,
@@ -47,8 +48,8 @@ use crate::{
     },
 };
 
-/// Reads the store on `device` into memory.
-pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Store> {
+/// Reads the store on `device` into memory, without what `losses` lets pass.
+pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options, losses: &Losses) -> Result<Store> {
     if !options.read_only {
         device.sync()?;
     }
@@ -62,7 +63,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     let checkpoint::Loaded { mut map, root, segments: mut root_segments, out_of_use } =
         checkpoint::load(&*device, space, salt, &superblock)?;
     let mut headers = read_headers(&*device, space, salt)?;
-    let mut epitaphs = Epitaphs::read(&*device, space, salt, &superblock, &headers.found)?;
+    let mut epitaphs = Epitaphs::read(&*device, space, salt, &superblock, &headers.found, losses)?;
     let is_known =
         |segment: SegNo| out_of_use[segment.0 as usize] || root_segments.binary_search(&segment).is_ok();
     let source = (&*device, space, salt);
@@ -72,12 +73,13 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Sto
     let weight_loaded = map.weight(0);
     let leaves = LeafReader { device: &*device, space };
     let map_memory = options.map_memory;
-    let replay = Replay { device: &*device, space, salt, epoch: superblock.epoch, leaves, map_memory };
+    let epoch = superblock.epoch;
+    let replay = Replay { device: &*device, space, salt, epoch, leaves, map_memory, losses };
     let marks = durable(&superblock, &headers).max(epitaphs.durable);
     let durable = marks.max(replay.marks_without_header(&root, &headers)?);
     let sources = replay.sources(&root, &headers, &mut epitaphs);
     let replayed = sources.and_then(|sources| Ok((replay.run(&sources, &root, durable, &mut map)?, sources)));
-    let (mut outcome, sources) = judge(&*device, space, &unknown, &map, replayed)?;
+    let (mut outcome, sources) = judge((&*device, space), &unknown, &map, replayed, losses)?;
     outcome.doubt.join(epitaphs.doubt);
     if !options.read_only {
         outcome.doubt.settle(&*device, space)?;

@@ -42,6 +42,7 @@ use crate::{
     },
     map::Map,
     mutant::{Rule, is_broken},
+    salvage::Losses,
     scan::{Record, Scan, SegmentReader, claimed_lives, corrupt, read_footer},
     space::Space,
 };
@@ -64,6 +65,8 @@ pub(crate) struct Replay<'a> {
     pub(crate) leaves: LeafReader<'a>,
     /// See [`crate::Options::map_memory`].
     pub(crate) map_memory: Option<u64>,
+    /// What is passed over.
+    pub(crate) losses: &'a Losses,
 }
 
 /// What is replayed of a segment.
@@ -145,7 +148,7 @@ impl Replay<'_> {
             if header.is_none() && told.is_none() {
                 let at = u64::from(segment.0) * self.space.segment_bytes as u64;
                 let reason = "not the one that the checkpoint names";
-                return Err(corrupt(self.device, "segment header", at, reason));
+                self.losses.pass(Err(corrupt(self.device, "segment header", at, reason)), ())?;
             }
             sources.push(Source { life, offset: *offset as usize, told });
         }
@@ -155,6 +158,10 @@ impl Replay<'_> {
             if is_wanted(&life) && !epitaphs.tell_of(life) {
                 sources.push(Source { life, offset, told: None });
             }
+        }
+        if self.losses.are_noted() {
+            let headless = self.headless(root, headers)?.filter(|life| !epitaphs.tell_of(*life));
+            sources.extend(headless.map(|life| Source { life, offset, told: None }));
         }
         let told = epitaphs.take_all().filter(|(life, _)| is_wanted(life));
         sources.extend(told.map(|(life, records)| Source { life, offset, told: Some(records) }));
@@ -169,17 +176,26 @@ impl Replay<'_> {
         headers: &[Option<SegmentHeader>],
     ) -> Result<Marks> {
         let mut marks = Marks::default();
-        let headless = headers.iter().enumerate().skip(1).filter(|(_, header)| header.is_none());
-        let headless: Vec<_> = headless.map(|(no, _)| SegNo(no as u32)).collect();
-        let is_wanted = |life: &Life| life.epoch == self.epoch && life.generation >= root.generation_next;
-        let claimed = claimed_lives(self.device, self.space, &headless)?;
-        for life in claimed.into_iter().flatten().filter(is_wanted) {
+        for life in self.headless(root, headers)? {
             let reader = SegmentReader::new(self.device, self.space, life.segment);
-            marks = marks.max(
-                Scan::new(reader, self.salt, life, RECORDS_START).marks_beyond(self.space.segment_bytes)?,
-            );
+            let claimed =
+                Scan::new(reader, self.salt, life, RECORDS_START).marks_beyond(self.space.segment_bytes);
+            marks = marks.max(self.losses.pass(claimed, Marks::default())?);
         }
         Ok(marks)
+    }
+
+    /// Segments that should be replayed, by what their first records say, and have no header.
+    fn headless(
+        &self,
+        root: &Root,
+        headers: &[Option<SegmentHeader>],
+    ) -> Result<impl Iterator<Item = Life> + use<>> {
+        let headless = headers.iter().enumerate().skip(1).filter(|(_, header)| header.is_none());
+        let headless: Vec<_> = headless.map(|(no, _)| SegNo(no as u32)).collect();
+        let (epoch, first) = (self.epoch, root.generation_next);
+        let claimed = claimed_lives(self.device, self.space, &headless)?;
+        Ok(claimed.into_iter().flatten().filter(move |life| life.epoch == epoch && life.generation >= first))
     }
 
     /// Applies the longest prefix of batches that is there, and the relocations. `durable` is what is
@@ -236,12 +252,13 @@ impl Replay<'_> {
             return Ok(());
         }
         let mut scan = Scan::new(reader, self.salt, life, offset);
-        while let Some(record) = scan.next_record()? {
+        while let Some(record) = self.losses.pass(scan.next_record(), None)? {
             let at = scan.reader.device_offset(record.header.offset as usize);
             found.note(Part { record, at }, root);
         }
         found.end = found.end.max(scan.device_offset());
-        found.durable = found.durable.max(scan.marks_beyond(self.space.segment_bytes)?);
+        let beyond = scan.marks_beyond(self.space.segment_bytes);
+        found.durable = found.durable.max(self.losses.pass(beyond, Marks::default())?);
         Ok(())
     }
 
@@ -259,7 +276,9 @@ impl Replay<'_> {
                 entries.extend(self.entries(part)?);
             }
             if seq > found.durable.batches {
-                if !(payloads.have_records(&parts)? && payloads.are_whole(&entries)?) {
+                let is_there =
+                    payloads.have_records(&parts).and_then(|have| Ok(have && payloads.are_whole(&entries)?));
+                if !self.losses.pass(is_there, false)? {
                     break;
                 }
                 parts.iter().for_each(|part| doubt.add_record(&part.record.header, part.at));
@@ -271,8 +290,9 @@ impl Replay<'_> {
             }
             map.load_ahead(entries.iter().map(Entry::range));
             for entry in entries {
-                self.leaves.fault_in(map, &[entry.range()])?;
-                apply(map, entry, last);
+                self.losses.change(self.leaves, map, entry.range(), |map, part| {
+                    apply(map, &entry, part, last);
+                })?;
             }
             if last.0.is_multiple_of(BATCHES_PER_EVICTION) {
                 fault::evict(map, self.map_memory);
@@ -282,7 +302,7 @@ impl Replay<'_> {
             let (missing, flushed) = (last.0 + 1, found.durable.batches.0);
             let reason =
                 format!("batch {missing} was flushed and is not there; the log goes up to {flushed}");
-            return Err(corrupt(self.device, "log", found.end, reason));
+            self.losses.pass(Err(corrupt(self.device, "log", found.end, reason)), ())?;
         }
         Ok(last)
     }
@@ -292,6 +312,13 @@ impl Replay<'_> {
         let durable = found.durable.moves;
         let (mut expected, mut payloads) = (root.start_move.next(), self.payloads());
         let mut ahead = root.start_move;
+        let missing = |expected: Seq| {
+            let reason = format!(
+                "relocation {} was made durable and is not there; the log goes up to {}",
+                expected.0, durable.0
+            );
+            Err(corrupt(self.device, "log", found.end, reason))
+        };
         for (number, part) in &found.moves {
             if *number > ahead {
                 let rest = found.moves.range(*number..);
@@ -299,10 +326,14 @@ impl Replay<'_> {
                     self.read_ahead(map, rest.map(|(number, part)| (*number, std::slice::from_ref(part))));
             }
             if *number > expected && expected <= durable {
-                break;
+                if is_broken(Rule::MoveMarksCount) {
+                    break;
+                }
+                self.losses.pass(missing(expected), ())?;
             }
             if *number > durable {
-                if !payloads.have_records(std::slice::from_ref(part))? {
+                let is_there = payloads.have_records(std::slice::from_ref(part));
+                if !self.losses.pass(is_there, false)? {
                     continue;
                 }
                 doubt.add_record(&part.record.header, part.at);
@@ -311,9 +342,12 @@ impl Replay<'_> {
             let entries = self.entries(part)?;
             map.load_ahead(entries.iter().map(Entry::range));
             for entry in entries {
-                if *number <= durable || payloads.are_whole(std::slice::from_ref(&entry))? {
-                    self.leaves.fault_in(map, &[entry.range()])?;
-                    relocate(map, &entry);
+                let is_whole = *number <= durable
+                    || self.losses.pass(payloads.are_whole(std::slice::from_ref(&entry)), false)?;
+                if is_whole {
+                    self.losses.change(self.leaves, map, entry.range(), |map, part| {
+                        relocate(map, &entry, part);
+                    })?;
                 }
             }
             if number.0.is_multiple_of(BATCHES_PER_EVICTION) {
@@ -321,11 +355,7 @@ impl Replay<'_> {
             }
         }
         if expected <= durable && !is_broken(Rule::MoveMarksCount) {
-            let reason = format!(
-                "relocation {} was made durable and is not there; the log goes up to {}",
-                expected.0, durable.0
-            );
-            return Err(corrupt(self.device, "log", found.end, reason));
+            self.losses.pass(missing(expected), ())?;
         }
         Ok(Seq(expected.0 - 1))
     }
@@ -430,10 +460,11 @@ fn is_whole(parts: &[Part]) -> bool {
     parts.iter().enumerate().all(numbered)
 }
 
-fn apply(map: &mut Map, entry: Entry, seq: Seq) {
+/// Does what `entry` says to `part` of its sectors.
+fn apply(map: &mut Map, entry: &Entry, part: Range<u64>, seq: Seq) {
     match entry.kind {
-        EntryKind::Trim => map.trim(entry.range()),
-        EntryKind::Write => map.write(entry.lba, entry.sectors, entry.phys, entry.stored, entry.crc, seq),
+        EntryKind::Trim => map.trim(part),
+        EntryKind::Write => map.write_part(entry.lba, part, entry.phys, entry.stored, entry.crc, seq),
         EntryKind::Relocate => unreachable!("a batch record has no relocations"),
     }
 }
@@ -443,10 +474,9 @@ fn holds_bytes_of(entry: &Entry, piece: &Extent) -> bool {
     piece.birth == entry.birth || is_broken(Rule::BirthCounts)
 }
 
-/// Points the map to the new place of whatever it still holds of what `entry` moved.
-fn relocate(map: &mut Map, entry: &Entry) {
-    let pieces =
-        map.extents(entry.range()).map(|found| found.expect("all leaves of the range are in memory"));
+/// Points the map to the new place of whatever it still holds in `part` of what `entry` moved.
+fn relocate(map: &mut Map, entry: &Entry, part: Range<u64>) {
+    let pieces = map.extents(part).map(|found| found.expect("all leaves of the range are in memory"));
     let pieces: Vec<_> = pieces.filter(|(_, piece)| holds_bytes_of(entry, piece)).collect();
     for (lba, piece) in pieces {
         let Entry { phys, stored, crc, .. } = *entry;
@@ -476,6 +506,10 @@ mod tests {
         }
     }
 
+    fn move_whole(map: &mut Map, entry: Entry) {
+        relocate(map, &entry, entry.range());
+    }
+
     /// Start, sectors, segment and skip of each extent.
     fn shape(map: &Map) -> Vec<(u64, u8, u32, u8)> {
         map.check(|finding| panic!("{finding}"));
@@ -500,7 +534,7 @@ mod tests {
     #[test]
     fn a_whole_extent_goes_to_its_new_place() {
         let mut map = map();
-        relocate(&mut map, &moved(0, 32, 5));
+        move_whole(&mut map, moved(0, 32, 5));
         assert_eq!(shape(&map), [(0, 32, 2, 0)]);
         let (_, extent) = map.extents(0..1).next().unwrap().unwrap();
         assert_eq!((extent.phys, extent.crc, extent.birth), (NEW, 2, Seq(5)));
@@ -510,7 +544,7 @@ mod tests {
     fn another_birth_is_left_alone() {
         let mut map = map();
         for birth in [4, 6] {
-            relocate(&mut map, &moved(0, 32, birth));
+            move_whole(&mut map, moved(0, 32, birth));
         }
         assert_eq!(shape(&map), [(0, 32, 1, 0)]);
     }
@@ -520,7 +554,7 @@ mod tests {
         let mut map = map();
         map.write(Lba(8), 4, PhysAddr { segment: SegNo(3), grain: 9 }, 2048, 3, Seq(7));
         map.trim(20..24);
-        relocate(&mut map, &moved(0, 32, 5));
+        move_whole(&mut map, moved(0, 32, 5));
         assert_eq!(shape(&map), [(0, 8, 2, 0), (8, 4, 3, 0), (12, 8, 2, 12), (24, 8, 2, 24)]);
     }
 
@@ -528,7 +562,7 @@ mod tests {
     #[test]
     fn a_moved_fragment_splits_what_the_cut_made_whole_again() {
         let mut map = map();
-        relocate(&mut map, &moved(8, 4, 5));
+        move_whole(&mut map, moved(8, 4, 5));
         assert_eq!(shape(&map), [(0, 8, 1, 0), (8, 4, 2, 0), (12, 20, 1, 12)]);
     }
 
@@ -537,7 +571,7 @@ mod tests {
         let mut map = map();
         let second = PhysAddr { segment: SegNo(1), grain: 2000 };
         map.write(Lba(8), 4, second, 2048, 3, Seq(5));
-        relocate(&mut map, &moved(8, 4, 5));
+        move_whole(&mut map, moved(8, 4, 5));
         assert_eq!(shape(&map), [(0, 8, 1, 0), (8, 4, 2, 0), (12, 20, 1, 12)]);
     }
 }

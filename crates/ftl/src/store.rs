@@ -29,6 +29,7 @@ use crate::{
     log::{AppendPoint, Log},
     map::Map,
     recovery,
+    salvage::Losses,
     space::{GC_SEGMENTS, Limits, Space},
     superblock,
     sync::{
@@ -180,13 +181,31 @@ impl Ftl {
     /// [`Error::NotAStore`], [`Error::Version`], [`Error::Features`] and [`Error::Geometry`] name
     /// what keeps the device from being opened; [`Error::Corrupt`] names what is damaged.
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Ftl> {
-        let store = Arc::new(recovery::open(device, options)?);
+        let store = Arc::new(recovery::open(device, options, &Losses::REFUSED)?);
         if !store.options.read_only {
             store.checkpoint()?;
         }
         let thread =
             (store.options.background && !store.options.read_only).then(|| Background::spawn(&store));
         Ok(Ftl { store, thread: Mutex::new(thread) })
+    }
+
+    /// Opens what is left of a store for reading only, also where [`Ftl::open`] refuses because of damage, and says
+    /// what that is, a line for each place; nothing where it does not refuse. If a batch that was flushed is missing,
+    /// the space is as the batches before it left it. What cannot be read is an error for who reads it.
+    ///
+    /// # Errors
+    /// As [`Ftl::open`], if the superblock or the checkpoint that it names is damaged, or it is no store.
+    pub fn salvage(device: Arc<dyn BlockDevice>, options: Options) -> Result<(Ftl, Vec<String>)> {
+        let options = Options { read_only: true, ..options };
+        let refusal = match Ftl::open(device.clone(), options.clone()) {
+            Ok(ftl) => return Ok((ftl, Vec::new())),
+            Err(refusal) => refusal,
+        };
+        let losses = Losses::noted();
+        losses.pass(Err(refusal), ())?;
+        let store = recovery::open(device, options, &losses)?;
+        Ok((Ftl { store: Arc::new(store), thread: Mutex::new(None) }, losses.into_messages()))
     }
 
     /// Applies `ops` in order, whole or not at all across a crash, and returns the batch's number.

@@ -11,7 +11,7 @@ use std::sync::{
 use harness::{
     SEGMENT_BYTES, flips,
     flips::{BYTES, SECTORS},
-    history::{Found, History, first_wrong, has_errors},
+    history::{Found, History, Salvages, first_wrong, has_errors},
 };
 use lacuna_device::{
     BlockDevice, Error as DeviceError,
@@ -29,6 +29,7 @@ struct Outcome {
     refused: u64,
     opened: u64,
     with_errors: u64,
+    salvages: Salvages,
     /// Of `opened`, those whose segment is out of use.
     out_of_use: u64,
     /// Those of them that lack what the very last flush promised.
@@ -97,7 +98,10 @@ fn case(seed: u64, outcome: &mut Outcome) {
     for at in starts.chain(others) {
         let lost = std::iter::once(at..at + block).collect();
         let device = unreadable(device.fork(rng.next_u64()), lost);
-        let Some(ftl) = open(&device, at) else {
+        let is_sound = outcome.salvages.judge(&device, &history, &format!("block {at}"));
+        let ftl = open(&device, at);
+        assert_eq!(is_sound, ftl.is_some(), "block {at}");
+        let Some(ftl) = ftl else {
             outcome.refused += 1;
             continue;
         };
@@ -133,6 +137,7 @@ fn any_block_that_cannot_be_read_is_named() {
     eprintln!("{outcome:?}");
     if cases >= CASES {
         assert!(outcome.out_of_use > 250 && outcome.with_errors > 5 && outcome.refused > 0, "{outcome:?}");
+        assert!(outcome.salvages.salvaged > 0 && outcome.salvages.newest > 0, "{outcome:?}");
     }
 }
 
@@ -141,6 +146,7 @@ fn any_block_that_cannot_be_read_is_named() {
 #[test]
 fn any_segment_that_cannot_be_read_is_missed_or_not_needed() {
     let (mut refused, mut opened, mut cases) = (0, 0, 0);
+    let mut salvages = Salvages::default();
     for_each_seed(CASES, |seed| {
         cases += 1;
         let (device, history) = flips::store(seed, block_bytes(seed));
@@ -148,7 +154,10 @@ fn any_segment_that_cannot_be_read_is_missed_or_not_needed() {
             let start = segment * u64::from(SEGMENT_BYTES);
             let lost = std::iter::once(start..start + u64::from(SEGMENT_BYTES)).collect();
             let device = unreadable(device.fork(segment), lost);
-            let Ok(ftl) = Ftl::open(device, Options::default()) else {
+            let is_sound = salvages.judge(&device, &history, &format!("segment {segment}"));
+            let ftl = Ftl::open(device, Options::default());
+            assert_eq!(is_sound, ftl.is_ok(), "segment {segment}");
+            let Ok(ftl) = ftl else {
                 refused += 1;
                 continue;
             };
@@ -161,7 +170,9 @@ fn any_segment_that_cannot_be_read_is_missed_or_not_needed() {
             assert_eq!(first_wrong(&found, &history.model), None, "segment {segment}");
         }
     });
+    eprintln!("{refused} refused, {opened} opened, {salvages:?}");
     assert!((refused > 0 && opened > 0) || cases < CASES, "{refused} refused, {opened} opened");
+    assert!(salvages.salvaged > salvages.hopeless || cases < CASES, "{salvages:?}");
 }
 
 /// The cut itself may be why a block cannot be read. Where nothing flushed lay there, it must not keep the store from

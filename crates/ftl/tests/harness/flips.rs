@@ -10,7 +10,7 @@ use lacuna_ftl::{CheckDepth, Ftl, Options, Stream, Work};
 
 use super::{
     SEGMENT_BYTES, changes, format,
-    history::{History, assert_names_the_place, first_wrong, has_errors, read_all},
+    history::{History, Salvages, assert_names_the_place, first_wrong, has_errors, read_all},
     open, ops,
 };
 
@@ -19,7 +19,7 @@ pub(crate) const SECTORS: u64 = 800;
 const FLIPS_PER_KIND: u64 = 4;
 
 /// What came of the flips in one kind of structure.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) flips: u64,
     /// Reported when the store was opened.
@@ -28,6 +28,7 @@ pub(crate) struct Outcome {
     pub(crate) by_reads: u64,
     /// Taken for a power cut before the last flush.
     pub(crate) last_flush_lost: u64,
+    pub(crate) salvages: Salvages,
 }
 
 /// Parts of the device's bytes, by what they are.
@@ -148,7 +149,11 @@ pub(crate) fn case(seed: u64, outcomes: &mut BTreeMap<&'static str, Outcome>) {
 /// flush might have.
 fn judge(device: &Arc<SimDevice>, history: &History, outcome: &mut Outcome, flip: &str) {
     outcome.flips += 1;
-    let ftl = match Ftl::open(device.clone() as Arc<dyn BlockDevice>, Options::default()) {
+    let device: Arc<dyn BlockDevice> = device.clone();
+    let is_sound = outcome.salvages.judge(&device, history, flip);
+    let opened = Ftl::open(device, Options::default());
+    assert_eq!(is_sound, opened.is_ok(), "{flip}");
+    let ftl = match opened {
         Ok(ftl) => ftl,
         Err(lacuna_ftl::Error::Version { .. } | lacuna_ftl::Error::Features { .. })
             if flip.contains("super") =>

@@ -1,6 +1,9 @@
 //! What a store was told and promised, to judge what a damaged one says later.
 
-use lacuna_ftl::{Error, Ftl, Lba, SECTOR};
+use std::sync::Arc;
+
+use lacuna_device::BlockDevice;
+use lacuna_ftl::{Error, Ftl, Lba, Options, SECTOR};
 
 use super::{Change, Model};
 
@@ -36,7 +39,11 @@ impl History {
     /// Whether a reopened store may be what was found: the result of a prefix that contains all up to
     /// the flush before the last.
     pub(crate) fn is_late_prefix(&self, found: &Found) -> bool {
-        let promised = self.flushes.iter().rev().nth(1).copied().unwrap_or(0);
+        self.is_prefix_from(self.flushes.iter().rev().nth(1).copied().unwrap_or(0), found)
+    }
+
+    /// Whether what was found is the result of the first batches, of `promised` at least.
+    fn is_prefix_from(&self, promised: usize, found: &Found) -> bool {
         let mut model = Model::new(self.model.sectors());
         (0..=self.batches.len()).any(|count| {
             count.checked_sub(1).into_iter().for_each(|last| model.apply(&self.batches[last]));
@@ -55,6 +62,43 @@ impl History {
             }
         }
         known.iter().position(|known| !known)
+    }
+}
+
+/// What came of salvage.
+#[derive(Debug, Default)]
+pub(crate) struct Salvages {
+    /// Stores that open, of which nothing was missing.
+    pub(crate) sound: u64,
+    /// Stores that do not, of which a part was read.
+    pub(crate) salvaged: u64,
+    /// Those of them where all that could be read was as after the last batch.
+    pub(crate) newest: u64,
+    /// Stores without anything to begin with.
+    pub(crate) hopeless: u64,
+}
+
+impl Salvages {
+    /// Salvages the store on `device` before it is opened: whatever can be read is what the first batches, some number
+    /// of them, have left. Returns whether nothing is missing, which must be so if and only if it opens.
+    pub(crate) fn judge(&mut self, device: &Arc<dyn BlockDevice>, history: &History, what: &str) -> bool {
+        let Ok((ftl, missing)) = Ftl::salvage(device.clone(), Options::default()) else {
+            self.hopeless += 1;
+            return false;
+        };
+        if missing.is_empty() {
+            self.sound += 1;
+            return true;
+        }
+        let read = |lba| {
+            let mut sector = [0xee; SECTOR];
+            ftl.read(Lba(lba), &mut sector).ok().map(|()| sector)
+        };
+        let found = (0..history.model.sectors()).map(read).collect();
+        assert!(history.is_prefix_from(0, &found), "{what}: {missing:?}");
+        self.salvaged += 1;
+        self.newest += u64::from(first_wrong(&found, &history.model).is_none());
+        false
     }
 }
 
