@@ -78,6 +78,7 @@ enum Command {
     Remove(files::RemoveArguments),
     #[command(name = "cp")]
     Copy(files::CopyArguments),
+    Rescue(files::RescueArguments),
 }
 
 fn main() -> ExitCode {
@@ -116,6 +117,7 @@ fn main() -> ExitCode {
         Command::Get(arguments) => files::get(&arguments),
         Command::Remove(arguments) => files::remove(&arguments),
         Command::Copy(arguments) => files::copy(&arguments),
+        Command::Rescue(arguments) => files::rescue(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -201,7 +201,7 @@ pub use fault::Kept;
 pub use options::{
     CheckDepth, Finding, FormatOptions, Op, Options, Progress, Report, Stats, Stream, StreamStats, Work,
 };
-pub use read::Mapped;
+pub use read::{Lost, Mapped, Remains};
 pub use scrub::{Damage, Scrub};
 pub use store::{BATCH_BYTES_MAX, Ftl};
 

@@ -91,6 +91,24 @@ impl Mapped {
     }
 }
 
+/// What [`crate::Ftl::read_past_damage`] found.
+#[derive(Debug)]
+pub struct Remains {
+    /// What can be read.
+    pub mapped: Mapped,
+    /// What cannot, in order.
+    pub lost: Vec<Lost>,
+}
+
+/// Sectors that cannot be read.
+#[derive(Debug)]
+pub struct Lost {
+    /// Data, or where the map is damaged all that it may lead to.
+    pub range: Range<Lba>,
+    /// Why.
+    pub error: Error,
+}
+
 /// Extents whose segments are pinned until it is dropped.
 pub(crate) struct Pinned<'a> {
     store: &'a Store,
@@ -305,6 +323,46 @@ impl Store {
         pinned.sort_by_place();
         self.read_extents(&pinned.extents, GAP_BYTES, |lba, stored| mapped.put(lba, stored))?;
         Ok(mapped)
+    }
+
+    /// See [`crate::Ftl::read_past_damage`].
+    pub(crate) fn read_past_damage(&self, range: Range<u64>, bytes_max: usize) -> Result<Remains> {
+        let mut pinned = Pinned { store: self, extents: Vec::new() };
+        let (mut lost, mut bytes, mut at, mut end) = (Vec::new(), 0, range.start, range.end);
+        while at < end {
+            let visited = self.visit_extents(at..range.end, |lba, extent| {
+                bytes += usize::from(extent.sectors) * SECTOR;
+                if bytes > bytes_max && !pinned.extents.is_empty() {
+                    end = lba.0;
+                    return false;
+                }
+                self.pin(extent.phys.segment);
+                pinned.extents.push((lba, extent));
+                at = lba.0 + u64::from(extent.sectors);
+                true
+            });
+            let Err(error) = visited else { break };
+            // Behind what was visited lies the leaf that cannot be read.
+            let Some(Err(absent)) = self.map.read().extents(at..range.end).next() else { return Err(error) };
+            let span = absent.span.start.max(at)..absent.span.end.min(range.end);
+            at = span.end;
+            lost.push(Lost { range: Lba(span.start)..Lba(span.end), error });
+        }
+        pinned.sort_by_place();
+        let mut read = Vec::with_capacity(pinned.extents.len());
+        self.read_each(&pinned.extents, GAP_BYTES, |found, stored| match stored {
+            Ok(stored) => read.push((*found, stored.to_vec())),
+            Err(error) => {
+                let (lba, extent) = found;
+                lost.push(Lost { range: *lba..Lba(lba.0 + u64::from(extent.sectors)), error });
+            }
+        });
+        read.sort_unstable_by_key(|((lba, _), _)| *lba);
+        lost.sort_unstable_by_key(|lost| lost.range.start);
+        let extents: Vec<_> = read.iter().map(|(found, _)| *found).collect();
+        let mut mapped = Mapped::zeroed(&extents, Lba(end));
+        read.iter().for_each(|((lba, _), stored)| mapped.put(*lba, stored));
+        Ok(Remains { mapped, lost })
     }
 
     /// Pins all extents in `ranges`, in the order in which they lie on the device.

@@ -18,8 +18,8 @@ use std::{
 use lacuna_device::BlockDevice;
 
 use crate::{
-    CheckDepth, Error, FormatOptions, Kept, Lba, Mapped, Op, Options, Progress, Report, Result, SECTOR,
-    Scrub, Seq, Stats, Stream, Work,
+    CheckDepth, Error, FormatOptions, Kept, Lba, Mapped, Op, Options, Progress, Remains, Report, Result,
+    SECTOR, Scrub, Seq, Stats, Stream, Work,
     addr::SegNo,
     background::Background,
     copies::Awaited,
@@ -372,6 +372,14 @@ impl Ftl {
     /// As [`Ftl::read`].
     pub fn read_mapped(&self, range: Range<Lba>, bytes_max: usize) -> Result<Mapped> {
         self.store.read_mapped(range.start.0..range.end.0, bytes_max)
+    }
+
+    /// As [`Ftl::read_mapped`], and goes on behind what is damaged.
+    ///
+    /// # Errors
+    /// None but damage to the map that is gone when it is looked at again.
+    pub fn read_past_damage(&self, range: Range<Lba>, bytes_max: usize) -> Result<Remains> {
+        self.store.read_past_damage(range.start.0..range.end.0, bytes_max)
     }
 
     /// Brings the parts of the map into memory that changes of `ranges` need, and keeps them there.

@@ -19,7 +19,7 @@ pub(crate) const XATTR_SECTORS: u64 = 1 << 8;
 pub(crate) const XATTR_BYTES_MAX: usize = XATTR_SECTORS as usize * XATTR_SECTOR_BYTES;
 
 /// Largest file in bytes: 32 TiB.
-pub(crate) const FILE_BYTES_MAX: u64 = REGION_SECTORS * SECTOR as u64;
+pub const FILE_BYTES_MAX: u64 = REGION_SECTORS * SECTOR as u64;
 
 /// Number of an inode, and of the region of the space that holds its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

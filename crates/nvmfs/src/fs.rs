@@ -165,8 +165,18 @@ impl Nvmfs {
     /// are; [`Error::Version`] and [`Error::Features`] for what a newer program wrote.
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Nvmfs> {
         let store = device.name().to_owned();
+        let ftl = Ftl::open(device, options.ftl.clone())?;
         let is_read_only = options.ftl.read_only;
-        let ftl = Ftl::open(device, options.ftl)?;
+        let fs = Nvmfs::over(ftl, store, options)?;
+        fs.shared.read_inode(Ino::ROOT)?;
+        if !is_read_only {
+            fs.shared.free_orphans()?;
+        }
+        Ok(fs)
+    }
+
+    /// The file system in the store `ftl`, of which no more than the superblock was looked at.
+    pub(crate) fn over(ftl: Ftl, store: String, options: Options) -> Result<Nvmfs> {
         let superblock = read_superblock(&ftl, &store)?;
         let batch_bytes_max = ftl.batch_bytes_max();
         // Half is for bookkeeping: a batch of single sectors, and a changed inode with each.
@@ -181,7 +191,7 @@ impl Nvmfs {
                 io_align: SECTOR as u32,
                 ordered: true,
             },
-            keeps_access_times: options.access_times && !is_read_only,
+            keeps_access_times: options.access_times && !options.ftl.read_only,
             nodes: Nodes::new(options.inodes_kept),
             clock: options.clock,
             uuid: superblock.uuid,
@@ -190,10 +200,6 @@ impl Nvmfs {
             structure: RwLock::new(()),
             moves: Mutex::new(()),
         };
-        shared.read_inode(Ino::ROOT)?;
-        if !is_read_only {
-            shared.free_orphans()?;
-        }
         let shared = Arc::new(shared);
         Ok(Nvmfs { root: Directory::root(Arc::clone(&shared)), shared })
     }

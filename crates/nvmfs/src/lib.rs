@@ -56,14 +56,16 @@ mod place;
 pub mod posix;
 mod ranges;
 mod runs;
+mod salvage;
 mod siphash;
 mod xattr;
 
-pub use addr::Ino;
+pub use addr::{FILE_BYTES_MAX, Ino};
 pub use check::Report;
 pub use error::{Error, Refusal, Result};
 pub use format::Timestamp;
 pub use fs::{FormatOptions, Nvmfs, Options, system_time};
 pub use lacuna_ftl::{CheckDepth, Finding, Progress};
-pub use open::{OpenedPlace, PlaceOptions, format_path, open_place};
+pub use open::{OpenedPlace, PlaceOptions, format_path, open_place, salvage_store};
 pub use place::Directory;
+pub use salvage::{RemainingEntry, RemainingInode, Remains};

@@ -91,6 +91,16 @@ pub fn open_place(path: &Path, options: &PlaceOptions) -> Result<OpenedPlace> {
     }
 }
 
+/// Opens what is left of the store at `path`, a store file or block device; see [`Nvmfs::salvage`].
+///
+/// # Errors
+/// As [`open_place`]; of damage only where nothing can be begun with.
+pub fn salvage_store(path: &Path, options: Options) -> Result<(Arc<Nvmfs>, Vec<String>)> {
+    let raw = RawOptions { read_only: true, ..RawOptions::default() };
+    let (fs, damage) = Nvmfs::salvage(Arc::new(RawDevice::open(path, raw)?), options)?;
+    Ok((Arc::new(fs), damage))
+}
+
 fn open_store(device: Arc<dyn BlockDevice>, options: &PlaceOptions) -> Result<OpenedPlace> {
     let mut run = options.options.clone();
     run.ftl.read_only |= options.read_only;

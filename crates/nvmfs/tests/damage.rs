@@ -11,7 +11,7 @@ use lacuna_device::{
 };
 use lacuna_ftl::{self as ftl, Lba, Op, Stream};
 use lacuna_nvmfs::{
-    CheckDepth, Error, FormatOptions, Ino, Nvmfs, OpenedPlace, Options, PlaceOptions, format_path,
+    CheckDepth, Error, FormatOptions, Ino, Nvmfs, OpenedPlace, Options, PlaceOptions, Remains, format_path,
     open_place,
     posix::{Caller, FileKind, Rename, SetAttr, WriteOptions, XattrMode},
 };
@@ -61,6 +61,37 @@ fn reads_right_or_fails(place: &Nvmfs, model: &Model) -> bool {
     is_whole
 }
 
+/// Compares what is left with the model, if all batches are there. False if there is nothing to begin with.
+fn remains_are_right(salvaged: lacuna_nvmfs::Result<(Nvmfs, Vec<String>)>, model: &Model) -> bool {
+    let Ok((place, damage)) = salvaged else { return false };
+    let entries = place.remaining_entries(Ino::ROOT).unwrap();
+    let inodes = place.remaining_inodes().unwrap();
+    if !damage.is_empty() {
+        return true;
+    }
+    assert!(inodes.found.len() == model.0.len() + 1 || !inodes.lost.is_empty());
+    assert!(entries.found.len() == model.0.len() || !entries.lost.is_empty(), "names vanished");
+    for entry in entries.found {
+        let mut left = model.0[std::str::from_utf8(&entry.name).unwrap()].to_vec();
+        let mut offset = 0;
+        while offset < left.len() as u64 {
+            let Remains { found, lost } = place.remaining_data(entry.ino, offset).unwrap();
+            for (at, data) in found.runs {
+                let (at, within) = (at as usize, data.len().min(left.len().saturating_sub(at as usize)));
+                assert!(data[..within] == left[at..at + within], "wrong data");
+                left[at..at + within].fill(0);
+            }
+            for (range, _) in lost {
+                let end = range.end.min(left.len() as u64);
+                left[(range.start.min(end)) as usize..end as usize].fill(0);
+            }
+            offset = found.end;
+        }
+        assert!(left.iter().all(|byte| *byte == 0), "data vanished");
+    }
+    true
+}
+
 #[test]
 fn flipped_bits_are_errors_or_harmless() {
     for_each_seed(150, |seed| {
@@ -81,7 +112,9 @@ fn flipped_bits_are_errors_or_harmless() {
             let within = if rng.chance(70) { written } else { 4 << 20 };
             device.flip_bit(rng.below(within), rng.below(8) as u8);
         }
+        let remains = remains_are_right(Nvmfs::salvage(Arc::clone(&raw), Options::default()), &model);
         let Ok(place) = Nvmfs::open(raw, Options::default()) else { return };
+        assert!(remains, "salvage refuses what opens");
         let is_clean = place.check(CheckDepth::Payload).is_ok_and(|report| report.is_clean());
         let is_whole = reads_right_or_fails(&place, &model);
         assert!(is_whole || !is_clean, "the check saw nothing, a read did");

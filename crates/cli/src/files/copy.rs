@@ -70,7 +70,7 @@ fn copy_data(reader: &dyn Reader, writer: &dyn Writer, size: u64) -> Result<()> 
 }
 
 /// The parts of `piece` between long runs of zeros, and where each starts.
-fn runs_of_data(piece: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+pub(super) fn runs_of_data(piece: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut at = 0;
     std::iter::from_fn(move || {
         let is_hole = |at: usize| piece[at..].iter().take(HOLE_BYTES).all(|byte| *byte == 0);

@@ -1,4 +1,4 @@
-//! Files of a store without a mount: `lacuna ls`, `cat`, `put`, `get`, `rm`, `cp`.
+//! Files of a store without a mount: `lacuna ls`, `cat`, `put`, `get`, `rm`, `cp`, `rescue`.
 //!
 //! A file in a store is written `STORE:PATH`; where no file has the name before a colon, it is a file
 //! outside. Symbolic links are copied and listed, never followed.
@@ -7,6 +7,7 @@ mod copy;
 mod local;
 mod opened;
 mod place;
+mod rescue;
 
 use std::{
     io::{ErrorKind, Write},
@@ -23,6 +24,7 @@ use lacuna_nvmfs::{
 use crate::say;
 use opened::OpenStores;
 use place::{Operand, Target};
+pub(crate) use rescue::{RescueArguments, rescue};
 
 /// Bytes moved at once; one atomic write.
 const PIECE_BYTES: usize = 1 << 20;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lacuna_device::BlockDevice;
-use lacuna_ftl::{Error, Ftl, Lba, Options, SECTOR};
+use lacuna_ftl::{Error, Ftl, Lba, Lost, Options, Remains, SECTOR};
 
 use super::{Change, Model};
 
@@ -96,10 +96,30 @@ impl Salvages {
         };
         let found = (0..history.model.sectors()).map(read).collect();
         assert!(history.is_prefix_from(0, &found), "{what}: {missing:?}");
+        assert!(read_past_damage(&ftl, history.model.sectors()) == found, "{what}");
         self.salvaged += 1;
         self.newest += u64::from(first_wrong(&found, &history.model).is_none());
         false
     }
+}
+
+/// The same as one read of each sector, by few large ones.
+fn read_past_damage(ftl: &Ftl, sectors: u64) -> Found {
+    let mut found: Found = (0..sectors).map(|_| Some([0; SECTOR])).collect();
+    let mut at = Lba(0);
+    while at.0 < sectors {
+        let Remains { mapped, lost } = ftl.read_past_damage(at..Lba(sectors), 100 << 10).expect("goes on");
+        for (start, data) in mapped.runs {
+            let (data, _) = data.as_chunks();
+            (start.0..).zip(data).for_each(|(lba, sector)| found[lba as usize] = Some(*sector));
+        }
+        for Lost { range, .. } in lost {
+            (range.start.0..range.end.0).for_each(|lba| found[lba as usize] = None);
+        }
+        assert!(mapped.end > at);
+        at = mapped.end;
+    }
+    found
 }
 
 /// The error names a place on a device of `bytes`.

@@ -1,0 +1,137 @@
+//! What `lacuna rescue` gets out of damaged stores.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{FileExt, MetadataExt, symlink},
+    path::Path,
+};
+
+use support::{Scratch, run, succeed};
+
+mod support;
+
+/// Bytes that are found nowhere else.
+fn content(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// All files below `dir`, by their paths.
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut rest = vec![dir.to_owned()];
+    while let Some(next) = rest.pop() {
+        for entry in fs::read_dir(next).unwrap() {
+            let entry = entry.unwrap();
+            match entry.file_type().unwrap() {
+                kind if kind.is_dir() => rest.push(entry.path()),
+                kind if kind.is_file() => {
+                    let path = entry.path().strip_prefix(dir).unwrap().display().to_string();
+                    found.insert(path, fs::read(entry.path()).unwrap());
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// A store with a tree in it.
+fn store(scratch: &Scratch) {
+    let tree = scratch.path("tree");
+    fs::create_dir_all(tree.join("sub/directory-of-orphans")).unwrap();
+    fs::write(tree.join("whole"), content(1, 100_000)).unwrap();
+    fs::write(tree.join("torn"), content(2, 300_001)).unwrap();
+    fs::write(tree.join("sub/name-that-is-lost"), content(3, 70_000)).unwrap();
+    fs::write(tree.join("sub/directory-of-orphans/orphan"), content(4, 5000)).unwrap();
+    fs::hard_link(tree.join("whole"), tree.join("sub/whole")).unwrap();
+    symlink("whole", tree.join("link")).unwrap();
+    let sparse = fs::File::create(tree.join("sparse")).unwrap();
+    sparse.write_all_at(&content(5, 4096), 10 << 20).unwrap();
+    sparse.set_len(20 << 20).unwrap();
+    succeed(scratch, "format store --size 64M");
+    succeed(scratch, "cp -r tree store:/tree");
+}
+
+/// Damages each place in the store that holds `bytes`.
+fn damage(scratch: &Scratch, bytes: &[u8]) {
+    let path = scratch.path("store");
+    let mut image = fs::read(&path).unwrap();
+    let places: Vec<_> =
+        (0..image.len() - bytes.len()).filter(|at| image[*at..].starts_with(bytes)).collect();
+    assert!(!places.is_empty());
+    places.iter().for_each(|at| image[*at] ^= 1);
+    fs::write(path, image).unwrap();
+}
+
+#[test]
+fn a_sound_store_is_copied_as_it_is() {
+    let scratch = Scratch::new();
+    store(&scratch);
+    succeed(&scratch, "rescue store out");
+    assert_eq!(files(&scratch.path("out/tree")), files(&scratch.path("tree")));
+    assert!(!scratch.path("out/lost+found").exists());
+    let inode = |path: &str| fs::metadata(scratch.path(path)).unwrap().ino();
+    assert_eq!(inode("out/tree/whole"), inode("out/tree/sub/whole"));
+    assert_eq!(fs::read_link(scratch.path("out/tree/link")).unwrap(), Path::new("whole"));
+    assert!(fs::metadata(scratch.path("out/tree/sparse")).unwrap().blocks() < 1000);
+    // Nothing is written over what is there.
+    let output = run(&scratch, "rescue store out");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("out: not empty"), "{output:?}");
+}
+
+#[test]
+fn what_is_left_of_a_damaged_store_is_copied() {
+    let scratch = Scratch::new();
+    store(&scratch);
+    damage(&scratch, &content(2, 300_001)[200_000..200_016]);
+    damage(&scratch, b"name-that-is-lost");
+    damage(&scratch, b"directory-of-orphans");
+    let output = run(&scratch, "rescue store out");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    for words in ["store:/tree/torn: bytes ", "store:/tree/sub: entries: ", "has lost its name", "damaged: "]
+    {
+        assert!(stderr.contains(words), "no {words:?} in {stderr}");
+    }
+
+    let (found, mut expected) = (files(&scratch.path("out")), BTreeMap::new());
+    let mut losts = 0;
+    for (path, bytes) in files(&scratch.path("tree")) {
+        let path = match path.as_str() {
+            "sub/name-that-is-lost" | "sub/directory-of-orphans/orphan" => {
+                let is_it = |(path, found): &(&String, &Vec<u8>)| {
+                    path.starts_with("lost+found/#") && **found == bytes
+                };
+                losts += 1;
+                found.iter().find(is_it).expect("it is found").0.clone()
+            }
+            _ => format!("tree/{path}"),
+        };
+        expected.insert(path, bytes);
+    }
+    assert!(losts == 2 && found.keys().any(|path| path.ends_with("/orphan")), "{:?}", found.keys());
+    // Of a file that is torn a chunk is missing, and nothing else.
+    let torn = expected.get_mut("tree/torn").unwrap();
+    let lost = 200_000 / 16_384 * 16_384;
+    torn[lost..lost + 16_384].fill(0);
+    assert!(found == expected, "{:?}, not {:?}", found.keys(), expected.keys());
+}
+
+#[test]
+fn what_is_no_store_is_refused() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("file"), content(1, 100_000)).unwrap();
+    for store in ["file", "missing"] {
+        let output = run(&scratch, &format!("rescue {store} out"));
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(store), "{output:?}");
+        assert!(!scratch.path("out").exists());
+    }
+}
