@@ -61,7 +61,7 @@ impl Losses {
     }
 
     pub(crate) fn into_messages(self) -> Vec<String> {
-        self.0.map(|noted| noted.into_inner().messages).unwrap_or_default()
+        self.0.map(|noted| std::mem::take(&mut noted.lock().messages)).unwrap_or_default()
     }
 
     /// `result`, or `instead` where it is damage that may be passed over.
