@@ -4,7 +4,7 @@
 //! cannot be read is told in a line of its own, and left out; of files it becomes a hole.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fs,
     ops::Range,
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_nvmfs::{
-    FILE_BYTES_MAX, Ino, Nvmfs, Options,
+    FILE_BYTES_MAX, Ino, Nvmfs, Options, RemainingInode,
     posix::{FileKind, Posix},
     salvage_store,
 };
@@ -177,21 +177,36 @@ impl Rescue {
             let (first, end) = (range.start / SECTOR, range.end / SECTOR);
             self.lose(&format!("{}: inodes {first} to {}: {error}", self.store, end - 1));
         }
-        let mut nameless: BTreeMap<_, _> =
-            remains.found.into_iter().map(|inode| (inode.ino, inode)).collect();
-        loop {
-            nameless.retain(|ino, _| !self.copied.contains_key(ino));
-            let is_top = |parent: Option<Ino>| parent.is_none_or(|parent| !nameless.contains_key(&parent));
-            let is_directory = |kind| kind == FileKind::Directory;
-            let directory = nameless.values().find(|inode| is_directory(inode.kind) && is_top(inode.parent));
-            let Some(inode) = directory.or_else(|| nameless.values().next()).copied() else { return Ok(()) };
-            fs::create_dir_all(to).with_context(|| to.display().to_string())?;
-            let entry = format!("#{}", inode.ino.number());
-            self.lose(&format!("{}: inode {} has lost its name", self.store, inode.ino.number()));
-            let target = Target::Outside(to.join(&entry));
-            self.copy(inode.ino, inode.kind, format!("/{LOST_AND_FOUND}/{entry}"), &target)?;
-            nameless.remove(&inode.ino);
+        let (mut directories, files): (Vec<_>, Vec<_>) =
+            remains.found.into_iter().partition(|inode| inode.kind == FileKind::Directory);
+        while !directories.is_empty() {
+            directories.retain(|inode| !self.copied.contains_key(&inode.ino));
+            let nameless: HashSet<Ino> = directories.iter().map(|inode| inode.ino).collect();
+            let is_top =
+                |inode: &RemainingInode| inode.parent.is_none_or(|parent| !nameless.contains(&parent));
+            let (mut tops, below): (Vec<_>, Vec<_>) = directories.into_iter().partition(is_top);
+            directories = below;
+            // Those that lie in each other hang from nothing.
+            tops.extend(if tops.is_empty() { directories.pop() } else { None });
+            tops.iter().try_for_each(|inode| self.copy_inode(inode, to))?;
         }
+        files.iter().try_for_each(|inode| self.copy_inode(inode, to))
+    }
+
+    /// Copies an inode to a name of its number, unless it was copied.
+    fn copy_inode(&mut self, inode: &RemainingInode, to: &Path) -> Result<()> {
+        if self.copied.contains_key(&inode.ino) {
+            return Ok(());
+        }
+        fs::create_dir_all(to).with_context(|| to.display().to_string())?;
+        let entry = format!("#{}", inode.ino.number());
+        self.lose(&format!("{}: inode {} has lost its name", self.store, inode.ino.number()));
+        self.copy(
+            inode.ino,
+            inode.kind,
+            format!("/{LOST_AND_FOUND}/{entry}"),
+            &Target::Outside(to.join(&entry)),
+        )
     }
 }
 
