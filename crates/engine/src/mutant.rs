@@ -17,6 +17,8 @@ lacuna_device::breakable_rules! {
     CommitSyncs = "commit-syncs",
     /// The history that a view needs is kept (undo invariant 4).
     HistoryKept = "history-kept",
+    /// While purge gives pages of an undo slot back, nobody else does (slots invariant 3).
+    OneGivesPagesBack = "one-gives-pages-back",
     /// Of the logs in a slot only those are purged that no view needs, not those behind them.
     LaterLogsKept = "later-logs-kept",
     /// A table's file is removed only once its row is gone, durably (store::tables invariant 2).

@@ -265,9 +265,10 @@ fn finish_transactions(core: &Core, stats: &mut RecoveryStats) -> Result<()> {
             txn::purge(core, committed, newest)?;
         }
         if state != State::Idle || !log.is_clear(core)? {
-            log.clear(core)?;
+            core.clear_slot(log.slot())?;
+        } else {
+            core.txns.slots.give_back(log.slot());
         }
-        core.txns.slots.give_back(log.slot());
     }
     Ok(())
 }

@@ -29,6 +29,8 @@
 //! 4. What a log says stays while a transaction is running, or a view does not see it; and, if it deleted
 //!    records or replaced long values, until it is purged. All logs not purged are found after a crash: the
 //!    one of the first page's transaction if that has not been rolled back, and `links` others.
+//! 5. Pages are given back only with a clearance (`txn::slots`, invariant 3). Until it is returned the page that it
+//!    keeps stays in the chain, whoever appends behind it.
 //!
 //! Latches: a leaf before undo pages; the first page before the last one; both before the allocation
 //! page.
@@ -51,6 +53,7 @@ use crate::{
     pool::{ReadGuard, WriteGuard},
     scratch::Scratch,
     space::Space,
+    txn::Clearance,
 };
 
 /// The undo file.
@@ -297,7 +300,7 @@ impl UndoLog {
     }
 
     pub(crate) fn first(self) -> PageNo {
-        PageNo(1 + u64::from(self.slot))
+        first_page(self.slot)
     }
 
     /// Appends `record` (its `previous` is filled in here) and returns where it lies. The first
@@ -488,48 +491,63 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Marks the slot idle, giving all but the first page back. All records in it were dealt with.
-    pub(crate) fn clear(self, core: &Core) -> Result<()> {
-        let mut mtr = Mtr::new();
-        let mut first = core.pool.write(core.undo_space(), self.first())?;
-        put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
-        put(&mut mtr, &mut first, RECORD, &0u64.to_le_bytes());
-        if u32_at(&first, LINKS) != 0 {
-            put(&mut mtr, &mut first, LINKS, &0u32.to_le_bytes());
-        }
-        mtr.commit(core, &mut [&mut first])?;
-        drop(first);
-        // A crash in between leaves pages that recovery finds, see `is_clear`.
-        self.trim(core, None)
-    }
-
     /// Whether an idle slot has neither links nor pages but the first.
     pub(crate) fn is_clear(self, core: &Core) -> Result<bool> {
         let first = core.pool.read(core.undo_space(), self.first())?;
         Ok(u64_at(&first, NEXT) == 0 && u32_at(&first, LINKS) == 0)
     }
+}
 
-    /// Gives back the slot's pages before `keep`, or all, but never the first one. No record in them counts.
-    pub(crate) fn trim(self, core: &Core, keep: Option<PageNo>) -> Result<()> {
-        let space = core.undo_space();
-        // Unhook one page at a time: a log may be far longer than memory, a mini-transaction not.
-        while keep != Some(self.first()) {
-            core.throttle()?;
-            let mut mtr = Mtr::new();
-            let mut first = core.pool.write(space, self.first())?;
-            let next = PageNo(u64_at(&first, NEXT));
-            if next.0 == 0 || keep == Some(next) {
-                break;
-            }
-            let mut page = core.pool.write(space, next)?;
-            let behind = u64_at(&page, NEXT);
-            put(&mut mtr, &mut first, NEXT, &behind.to_le_bytes());
-            let mut allocator = Allocator::latch(core, space)?;
-            allocator.free(&mut mtr, &mut page);
-            mtr.commit(core, &mut [&mut first, &mut page, &mut allocator.header])?;
-        }
-        Ok(())
+/// The page that a slot owns for ever.
+fn first_page(slot: u32) -> PageNo {
+    assert!(slot < SLOTS);
+    PageNo(1 + u64::from(slot))
+}
+
+/// Marks a slot idle, giving all but the first page back. All records in it were dealt with.
+pub(crate) fn clear(core: &Core, clearance: &Clearance) -> Result<()> {
+    assert!(clearance.keep().is_none(), "invariant 5");
+    let mut mtr = Mtr::new();
+    let mut first = core.pool.write(core.undo_space(), first_page(clearance.slot()))?;
+    put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
+    put(&mut mtr, &mut first, RECORD, &0u64.to_le_bytes());
+    if u32_at(&first, LINKS) != 0 {
+        put(&mut mtr, &mut first, LINKS, &0u32.to_le_bytes());
     }
+    mtr.commit(core, &mut [&mut first])?;
+    drop(first);
+    // A crash in between leaves pages that recovery finds, see `is_clear`.
+    trim(core, clearance)
+}
+
+/// Gives back those pages of a slot of which the clearance says so. No record in them counts.
+pub(crate) fn trim(core: &Core, clearance: &Clearance) -> Result<()> {
+    let space = core.undo_space();
+    let (first_no, keep) = (first_page(clearance.slot()), clearance.keep());
+    // Unhook one page at a time: a log may be far longer than memory, a mini-transaction not.
+    while keep != Some(first_no) {
+        core.throttle()?;
+        let mut mtr = Mtr::new();
+        let mut first = core.pool.write(space, first_no)?;
+        let next = PageNo(u64_at(&first, NEXT));
+        if keep == Some(next) {
+            break;
+        }
+        if next.0 == 0 {
+            assert!(
+                keep.is_none() || is_broken(Rule::OneGivesPagesBack),
+                "invariant 5: a page to keep is there"
+            );
+            break;
+        }
+        let mut page = core.pool.write(space, next)?;
+        let behind = u64_at(&page, NEXT);
+        put(&mut mtr, &mut first, NEXT, &behind.to_le_bytes());
+        let mut allocator = Allocator::latch(core, space)?;
+        allocator.free(&mut mtr, &mut page);
+        mtr.commit(core, &mut [&mut first, &mut page, &mut allocator.header])?;
+    }
+    Ok(())
 }
 
 fn parse(core: &Core, page: &[u8], ptr: UndoPtr) -> Result<UndoRecord<'static>> {

@@ -509,6 +509,27 @@ fn too_much_history_costs_the_oldest_snapshot() {
     }
 }
 
+/// The undo records of its history are overwritten by then, so that one leads back to itself.
+#[test]
+fn a_snapshot_that_was_given_up_fails_also_where_its_history_is_overwritten() {
+    for updates in 1..6 {
+        let options = StoreOptions { history_bytes: 100_000, ..options(false) };
+        let store = Store::open(MemPlace::new(), options).expect("open");
+        let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
+        put(&store, &table, b"k", &[0; 50]);
+        let old = store.begin();
+        assert!(is(&old, &table, b"k", &[0; 50]));
+        for i in 0..4000u32 {
+            put(&store, &table, b"other", &[i as u8; 50]);
+        }
+        assert_eq!(store.stats().expect("stats").history.revoked, 1);
+        for i in 1..=updates {
+            put(&store, &table, b"k", &[i; 50]);
+        }
+        assert!(matches!(old.get(&table, b"k"), Err(Error::SnapshotTooOld)));
+    }
+}
+
 #[test]
 fn snapshots_under_many_writers_are_consistent() {
     let waiting = StoreOptions { lock_timeout: Duration::from_secs(50), ..options(true) };

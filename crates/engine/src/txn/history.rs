@@ -20,9 +20,14 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{
     purge,
-    slots::{Drained, KeptLog},
+    slots::{Clearance, Drained, KeptLog},
 };
-use crate::{core::Core, error::Result, flush::INTERVAL, ids::TxnId, undo::UndoLog};
+use crate::{
+    core::Core,
+    error::Result,
+    flush::INTERVAL,
+    undo::{self, UndoLog},
+};
 
 /// Snapshots, and what is kept for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,29 +92,23 @@ impl Core {
 
     /// Gives back a slot to which nothing was written.
     pub(crate) fn give_slot_back(&self, slot: u32, holds_history: bool) {
-        if holds_history && !self.txns.slots.give_back_kept(slot) {
-            let cleared = UndoLog::new(slot, TxnId::NONE, true).clear(self);
-            if let Err(e) = cleared {
-                self.poison.set(e);
-                return;
-            }
-        } else if holds_history {
-            return;
+        let left = if holds_history { self.clear_slot(slot) } else { Ok(self.txns.slots.give_back(slot)) };
+        if let Err(e) = left {
+            self.poison.set(e);
         }
-        self.txns.slots.give_back(slot);
     }
 
     /// Gives back the slot of a transaction that was rolled back.
     pub(crate) fn leave_slot(&self, log: UndoLog) -> Result<()> {
         if log.appends() {
             log.leave(self)?;
-            if self.txns.slots.give_back_kept(log.slot()) {
-                return Ok(());
-            }
         }
-        log.clear(self)?;
-        self.txns.slots.give_back(log.slot());
-        Ok(())
+        self.clear_slot(log.slot())
+    }
+
+    /// Gives back a slot in which its holder leaves nothing, and its pages where that is the holder's to do.
+    pub(crate) fn clear_slot(&self, slot: u32) -> Result<()> {
+        self.txns.slots.leave(slot).map_or(Ok(()), |clearance| self.clear_whole(clearance))
     }
 
     /// Takes over the undo log of a committed transaction, whose own view is closed. It finished at `moment`.
@@ -145,7 +144,7 @@ impl Core {
             purge(self, log, log.newest(self)?)?;
         }
         if log.is_chained(self)? {
-            log.clear(self)?;
+            return self.clear_slot(log.slot());
         }
         self.txns.slots.give_back(log.slot());
         Ok(())
@@ -180,14 +179,21 @@ impl Core {
         newest.forget(self, logs.len() - 1)?;
         // Only now may their pages be used otherwise.
         match self.txns.slots.purged(newest.slot(), logs.len()) {
-            Drained::Whole => {
-                newest.clear(self)?;
-                self.txns.slots.give_back(newest.slot());
+            Drained::Whole(all) => self.clear_whole(all)?,
+            Drained::UpTo(part) => {
+                undo::trim(self, &part)?;
+                self.txns.slots.trimmed(part).map_or(Ok(()), |all| self.clear_whole(all))?;
             }
-            Drained::UpTo(page) => newest.trim(self, Some(page))?,
             Drained::Owned => {}
         }
         self.purge.purged.fetch_add(logs.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Clears a slot that holds no history any more, and gives it back.
+    fn clear_whole(&self, clearance: Clearance) -> Result<()> {
+        undo::clear(self, &clearance)?;
+        self.txns.slots.cleared(clearance);
         Ok(())
     }
 

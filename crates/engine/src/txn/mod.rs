@@ -50,6 +50,7 @@ use read::Kept;
 pub(crate) use read::{Reader, scan};
 use rollback::holds;
 pub(crate) use rollback::{purge, roll_back};
+pub(crate) use slots::Clearance;
 use smallvec::SmallVec;
 
 use crate::{

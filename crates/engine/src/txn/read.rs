@@ -206,6 +206,8 @@ fn find_visible<'c>(core: &Core, reader: Reader<'_>, cell: LeafCell<'c>) -> Resu
                 None => return Ok(current()),
             },
         };
+        // Once the view is given up the record may be another one, even one that leads back to itself.
+        reader.check()?;
         if record.key != cell.key {
             return Err(corrupt(core.undo_space(), ptr.page(), "a record names another one's undo record"));
         }

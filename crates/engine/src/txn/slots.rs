@@ -1,14 +1,21 @@
-//! Undo slots: which are free, and what history their pages hold.
+//! Undo slots: which are free, what history their pages hold, and who may give pages back.
 //!
 //! A transaction whose history a view may need leaves its undo log where it is when it commits, and gives
 //! its slot back at once: the next owner appends behind it. So readers never make writers wait. A slot
 //! without history is used from the start of its first page, which keeps undo in a few hot pages.
 //!
+//! A slot is *free*, or *held*: by the transaction that took it, then by the purge queue when that transaction
+//! has committed and no view needs its log, or by purge, which clears it. It is *kept* from the first log that is
+//! kept in it until all are purged and its pages are cleared; it may be free meanwhile.
+//!
 //! Invariants:
 //!
 //! 1. Logs in a slot were finished in the order in which they lie there.
-//! 2. A slot is *kept* from the first log that is kept in it until all are purged and its pages are cleared.
-//!    Its owner appends then; nobody else takes it meanwhile.
+//! 2. The next owner of a kept slot appends; nobody else writes records to a slot than its holder.
+//! 3. Pages are given back only with a [`Clearance`], of which a slot has one at a time. Purge gets it for the pages
+//!    before the oldest log that still counts, whoever holds the slot; the holder, for all pages, once no log is kept
+//!    in the slot and purge has returned its own. A holder that leaves earlier only frees the slot: it stays kept,
+//!    and its pages are purge's, or the next owner's, to clear.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -47,25 +54,72 @@ struct Kept {
     logs: VecDeque<(PageNo, KeptLog)>,
     /// The same for the log of the slot's owner.
     owner_start: Option<PageNo>,
+    /// Purge has the slot's clearance.
+    is_trimmed: bool,
 }
 
-#[derive(Default)]
+impl Kept {
+    /// Whether pages of the slot are of no use to anybody but its holder.
+    fn is_drained(&self) -> bool {
+        self.logs.is_empty() && (!self.is_trimmed || is_broken(Rule::OneGivesPagesBack))
+    }
+}
+
+/// The right to give back pages of a slot (invariant 3): those before `keep`, or all; never the first one.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Clearance {
+    slot: u32,
+    keep: Option<PageNo>,
+}
+
+impl Clearance {
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// The first page that stays beside the slot's first one, if any does.
+    pub(crate) fn keep(&self) -> Option<PageNo> {
+        self.keep
+    }
+}
+
 struct Table {
     /// The one given back last is taken first.
     free: Vec<u32>,
+    is_held: Vec<bool>,
     kept: HashMap<u32, Kept>,
     /// Kept logs by their moments.
     order: BTreeMap<u64, u32>,
     bytes: u64,
 }
 
+impl Table {
+    fn free(&mut self, slot: u32) {
+        assert!(std::mem::replace(&mut self.is_held[slot as usize], false), "only who holds a slot frees it");
+        self.free.push(slot);
+    }
+
+    fn hold(&mut self, slot: u32) {
+        let was_held = std::mem::replace(&mut self.is_held[slot as usize], true);
+        assert!(!was_held, "a slot has one holder");
+    }
+
+    /// The holder's right to all pages; `None` while there are logs in them, or purge has its own.
+    fn clearance(&self, slot: u32) -> Option<Clearance> {
+        assert!(self.is_held[slot as usize], "only for who holds the slot");
+        let is_drained = self.kept.get(&slot).is_none_or(Kept::is_drained);
+        is_drained.then_some(Clearance { slot, keep: None })
+    }
+}
+
 /// What to do with a slot's pages after logs in it were purged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Drained {
     /// It holds no history any more. It was free, and now belongs to the caller, to be cleared.
-    Whole,
-    /// The pages before this one, the first one excepted.
-    UpTo(PageNo),
+    Whole(Clearance),
+    /// Logs are left, or the owner's is: the pages before them are to be given back.
+    UpTo(Clearance),
     /// The slot's owner will deal with its pages.
     Owned,
 }
@@ -79,11 +133,15 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub(super) fn new() -> Slots {
-        Slots {
-            table: Mutex::new(Table { free: (0..SLOTS).rev().collect(), ..Table::default() }),
-            freed: Condvar::new(),
-            made: (0..SLOTS).map(|_| AtomicBool::new(false)).collect(),
-        }
+        let table = Table {
+            free: (0..SLOTS).rev().collect(),
+            is_held: vec![false; SLOTS as usize],
+            kept: HashMap::new(),
+            order: BTreeMap::new(),
+            bytes: 0,
+        };
+        let made = (0..SLOTS).map(|_| AtomicBool::new(false)).collect();
+        Slots { table: Mutex::new(table), freed: Condvar::new(), made }
     }
 
     /// Takes a free slot, waiting for one when all are in use; and whether its pages hold history.
@@ -92,6 +150,7 @@ impl Slots {
         let mut table = self.table.lock();
         loop {
             if let Some(slot) = table.free.pop() {
+                table.hold(slot);
                 return Ok((slot, table.kept.contains_key(&slot)));
             }
             if Instant::now() >= deadline {
@@ -105,28 +164,37 @@ impl Slots {
 
     /// Takes a particular slot, which recovery found in use.
     pub(crate) fn take_this(&self, slot: u32) {
-        self.table.lock().free.retain(|free| *free != slot);
+        let mut table = self.table.lock();
+        table.free.retain(|free| *free != slot);
+        table.hold(slot);
     }
 
-    /// Gives a slot back whose pages hold nothing that counts.
+    /// Gives a slot back whose first page is all it has, and holds nothing that counts.
     pub(crate) fn give_back(&self, slot: u32) {
         let mut table = self.table.lock();
+        assert!(table.kept.get(&slot).is_none_or(Kept::is_drained), "invariant 3");
         table.kept.remove(&slot);
-        table.free.push(slot);
+        table.free(slot);
         self.freed.notify_one();
     }
 
-    /// Gives a slot back whose owner leaves nothing in it but history of others. False, and the slot stays
-    /// its owner's, when there is none any more: its pages are to be cleared then.
-    pub(crate) fn give_back_kept(&self, slot: u32) -> bool {
+    /// The holder's right to give back all of the slot's pages; where it has none yet (invariant 3), the slot is
+    /// free by that.
+    pub(crate) fn leave(&self, slot: u32) -> Option<Clearance> {
         let mut table = self.table.lock();
-        match table.kept.get_mut(&slot) {
-            Some(kept) if !kept.logs.is_empty() => kept.owner_start = None,
-            _ => return false,
+        let clearance = table.clearance(slot);
+        if clearance.is_none() {
+            table.kept.get_mut(&slot).expect("it is kept").owner_start = None;
+            table.free(slot);
+            self.freed.notify_one();
         }
-        table.free.push(slot);
-        self.freed.notify_one();
-        true
+        clearance
+    }
+
+    /// Gives back a slot that was cleared.
+    pub(crate) fn cleared(&self, clearance: Clearance) {
+        assert!(clearance.keep.is_none(), "of all its pages");
+        self.give_back(clearance.slot);
     }
 
     /// Notes that the log of a kept slot's owner starts in the page `start`, or behind it.
@@ -137,22 +205,22 @@ impl Slots {
     }
 
     /// Keeps the owner's log, which starts in `first` if no other is in the slot, and gives the slot back.
-    /// False, and nothing done, when no view needs it and no other log is kept there.
+    /// False, and nothing done, when no view needs it, no other log is kept there and purge is not at work there.
     pub(crate) fn keep(&self, log: KeptLog, first: PageNo, is_needed: bool) -> bool {
         let mut guard = self.table.lock();
         let table = &mut *guard;
         let slot = log.log.slot();
-        let kept = table.kept.entry(slot).or_default();
-        if !is_needed && kept.logs.is_empty() {
+        if !is_needed && table.clearance(slot).is_some() {
             table.kept.remove(&slot);
             return false;
         }
+        let kept = table.kept.entry(slot).or_default();
         assert!(kept.logs.back().is_none_or(|(_, last)| last.moment < log.moment), "invariant 1");
         let start = kept.owner_start.take().unwrap_or(first);
         kept.logs.push_back((start, log));
         table.order.insert(log.moment, slot);
         table.bytes += log.bytes;
-        table.free.push(slot);
+        table.free(slot);
         self.freed.notify_one();
         true
     }
@@ -176,21 +244,34 @@ impl Slots {
         let mut guard = self.table.lock();
         let table = &mut *guard;
         let kept = table.kept.get_mut(&slot).expect("its logs were kept");
+        assert!(!kept.is_trimmed, "invariant 3");
         for (_, log) in kept.logs.drain(..count) {
             table.order.remove(&log.moment);
             table.bytes -= log.bytes;
         }
         let next = kept.logs.front().map(|(start, _)| *start).or(kept.owner_start);
         if let Some(start) = next {
-            return Drained::UpTo(start);
+            kept.is_trimmed = true;
+            return Drained::UpTo(Clearance { slot, keep: Some(start) });
         }
-        match table.free.iter().position(|free| *free == slot) {
-            Some(at) => {
-                table.free.remove(at);
-                Drained::Whole
-            }
-            None => Drained::Owned,
-        }
+        Slots::whole(table, slot).map_or(Drained::Owned, Drained::Whole)
+    }
+
+    /// Takes purge's right to a slot's pages back. Instead it gets the right to all of them, with the slot, when the
+    /// log that they were kept for is gone meanwhile and nobody holds the slot.
+    pub(crate) fn trimmed(&self, clearance: Clearance) -> Option<Clearance> {
+        let mut guard = self.table.lock();
+        let kept = guard.kept.get_mut(&clearance.slot)?;
+        kept.is_trimmed = false;
+        if kept.logs.is_empty() { Slots::whole(&mut guard, clearance.slot) } else { None }
+    }
+
+    /// Purge's right to a slot without logs, which it holds from now on; `None` when another one does.
+    fn whole(table: &mut Table, slot: u32) -> Option<Clearance> {
+        let at = table.free.iter().position(|free| *free == slot)?;
+        table.free.remove(at);
+        table.hold(slot);
+        table.clearance(slot)
     }
 
     /// Logs kept, and the bytes they take.
@@ -233,10 +314,12 @@ mod tests {
         slots.start_log(slot, PageNo(7));
         assert!(slots.keep(log(slot, 3), PageNo(1), false), "others are kept there");
         assert_eq!((slots.due(3).len(), slots.due(4).len(), slots.history()), (1, 2, (2, 20)));
-        assert_eq!(slots.purged(slot, 1), Drained::UpTo(PageNo(7)));
-        assert_eq!(slots.purged(slot, 1), Drained::Whole);
+        let part = Clearance { slot, keep: Some(PageNo(7)) };
+        assert_eq!(slots.purged(slot, 1), Drained::UpTo(part));
+        assert_eq!(slots.trimmed(Clearance { slot, keep: Some(PageNo(7)) }), None, "a log is left");
+        let Drained::Whole(all) = slots.purged(slot, 1) else { panic!("nobody holds it") };
         assert!(take(&slots) != (slot, true), "it is the caller's to clear");
-        slots.give_back(slot);
+        slots.cleared(all);
         assert_eq!((take(&slots), slots.history()), ((slot, false), (0, 0)));
     }
 
@@ -247,7 +330,38 @@ mod tests {
         assert!(slots.keep(log(slot, 1), PageNo(1), true));
         assert_eq!(take(&slots), (slot, true));
         assert_eq!(slots.purged(slot, 1), Drained::Owned);
-        assert!(!slots.give_back_kept(slot));
         assert!(!slots.keep(log(slot, 2), PageNo(1), false));
+        assert_eq!(slots.leave(slot), Some(Clearance { slot, keep: None }));
+    }
+
+    /// A slot of which purge gives pages back, up to the log of its owner, which starts in page 7.
+    fn trimmed_slot() -> (Slots, u32, Clearance) {
+        let slots = Slots::new();
+        let (slot, _) = take(&slots);
+        assert!(slots.keep(log(slot, 1), PageNo(1), true));
+        assert_eq!(take(&slots), (slot, true));
+        slots.start_log(slot, PageNo(7));
+        let Drained::UpTo(part) = slots.purged(slot, 1) else { panic!("its owner has a log there") };
+        (slots, slot, part)
+    }
+
+    /// Or else the next owner's pages are given back by whoever still trims the chain of those before.
+    #[test]
+    fn whoever_leaves_a_slot_that_is_trimmed_leaves_its_pages_to_others() {
+        let (slots, slot, part) = trimmed_slot();
+        assert_eq!(slots.leave(slot), None, "purge is at work there");
+        assert_eq!(slots.trimmed(part), Some(Clearance { slot, keep: None }), "nobody has it");
+        assert!(take(&slots).0 != slot, "purge clears it");
+
+        let (slots, slot, part) = trimmed_slot();
+        assert_eq!(slots.leave(slot), None);
+        assert_eq!(take(&slots), (slot, true), "the next one appends");
+        assert_eq!(slots.trimmed(part), None, "the next one will clear it");
+        assert_eq!(slots.leave(slot), Some(Clearance { slot, keep: None }));
+
+        let (slots, slot, part) = trimmed_slot();
+        assert!(slots.keep(log(slot, 2), PageNo(1), false), "purge comes to it next");
+        assert_eq!(slots.trimmed(part), None);
+        assert!(matches!(slots.purged(slot, 1), Drained::Whole(_)));
     }
 }
