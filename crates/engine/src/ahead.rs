@@ -122,7 +122,7 @@ impl Core {
                     self.ahead.named.wait(&mut queue);
                 }
             };
-            self.read_ahead(id);
+            self.poison.guard(|| self.read_ahead(id));
         }
     }
 

@@ -123,7 +123,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
     )?;
     let core = Arc::new(Core {
         flush: Flush::new(&*place, place_bytes, &options)?,
-        pool: Pool::new(options.pool_bytes, end),
+        pool: Pool::new(options.pool_bytes, end, Arc::clone(&poison)),
         place,
         options,
         poison,

@@ -678,3 +678,62 @@ fn a_lock_on_a_written_key_outlives_the_write() {
     txn.commit().expect("commit");
     rival.put(&table, b"k", b"rival").expect("the lock ended with the transaction");
 }
+
+#[test]
+fn a_savepoint_is_of_one_transaction() {
+    let store = Store::open(MemPlace::new(), StoreOptions::default()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("table");
+    let (mut a, mut b) = (store.begin(), store.begin());
+    let early = b.savepoint().expect("savepoint");
+    a.put(&table, b"a", b"1").expect("put");
+    let late = a.savepoint().expect("savepoint");
+    b.put(&table, b"b", b"1").expect("put");
+    for foreign in [early, b.savepoint().expect("savepoint")] {
+        assert!(matches!(a.rollback_to(foreign), Err(Error::BadOption { what: "savepoint", .. })));
+    }
+    assert!(matches!(b.rollback_to(late), Err(Error::BadOption { what: "savepoint", .. })));
+    a.commit().expect("commit");
+    b.commit().expect("commit");
+    assert!(store.begin().get(&table, b"a").expect("get").is_some());
+    assert!(store.begin().get(&table, b"b").expect("get").is_some());
+}
+
+#[test]
+fn who_waits_for_a_key_goes_on_when_its_writer_takes_it_back() {
+    let store = Store::open(MemPlace::new(), StoreOptions::default()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("table");
+    let mut writer = store.begin();
+    writer.put(&table, b"kept", b"1").expect("put");
+    let savepoint = writer.savepoint().expect("savepoint");
+    writer.put(&table, b"k", b"writer's").expect("put");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let mut txn = store.begin();
+            txn.put(&table, b"k", b"waiter's").expect("the key is free");
+            txn.commit().expect("commit");
+        });
+        // Whether it waits by then or comes later: it must not need the writer's end.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        writer.rollback_to(savepoint).expect("rollback");
+        waiter.join().expect("thread");
+    });
+    writer.commit().expect("commit");
+    assert_eq!(store.begin().get(&table, b"k").expect("get").as_deref(), Some(&b"waiter's"[..]));
+}
+
+#[test]
+fn relaxed_commits_are_synced_in_time_without_threads() {
+    let options = StoreOptions {
+        background: false,
+        durability: Durability::Relaxed,
+        relaxed_interval: std::time::Duration::ZERO,
+        ..StoreOptions::default()
+    };
+    let store = Store::open(MemPlace::new(), options).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("table");
+    let before = store.stats().expect("stats").log.syncs;
+    let mut txn = store.begin();
+    txn.put(&table, b"k", b"v").expect("put");
+    txn.commit().expect("commit");
+    assert!(store.stats().expect("stats").log.syncs > before);
+}

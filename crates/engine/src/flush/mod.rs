@@ -95,6 +95,8 @@ pub(crate) struct Flush {
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
     is_running: AtomicBool,
+    /// When the log was last synced for its age.
+    log_synced: Mutex<Instant>,
     room: Room,
     settled: Settled,
     pub(crate) counters: Counters,
@@ -188,6 +190,7 @@ impl Flush {
             doublewrite,
             checkpointing: Mutex::new(()),
             is_running: AtomicBool::new(false),
+            log_synced: Mutex::new(Instant::now()),
             room: Room::new(options, place_bytes),
             settled: Settled::default(),
             counters: Counters::default(),
@@ -240,7 +243,6 @@ impl Core {
     }
 
     fn produce(&self) {
-        let mut log_synced = Instant::now();
         while self.has_threads() {
             self.pool.needs_flush.wait_for(INTERVAL);
             if self.poison.check().is_err() {
@@ -249,22 +251,34 @@ impl Core {
                 std::thread::sleep(INTERVAL);
                 continue;
             }
-            // A place that cannot be asked will say so when it is written to.
-            let _ = self.look_at_room();
-            for work in self.due_work() {
-                let refused = self.submit(Job { work, ended: None });
-                if let Err(Job { work: Work::Flush(due), .. }) = refused {
-                    self.pool.take_back(due.frames); // it is time to stop
-                }
-            }
-            if self.checkpoint_is_due() && self.checkpoint().is_ok() {
-                self.note_progress();
-            }
-            if log_synced.elapsed() >= self.options.relaxed_interval {
-                let _ = self.log.reach(self.log.next(), Until::Flushed);
-                log_synced = Instant::now();
+            self.poison.guard(|| self.produce_round());
+        }
+    }
+
+    fn produce_round(&self) {
+        // A place that cannot be asked will say so when it is written to.
+        let _ = self.look_at_room();
+        for work in self.due_work() {
+            let refused = self.submit(Job { work, ended: None });
+            if let Err(Job { work: Work::Flush(due), .. }) = refused {
+                self.pool.take_back(due.frames); // it is time to stop
             }
         }
+        if self.checkpoint_is_due() && self.checkpoint().is_ok() {
+            self.note_progress();
+        }
+        let _ = self.sync_relaxed();
+    }
+
+    /// Syncs the log when [`StoreOptions::relaxed_interval`] is over; for stores with relaxed durability.
+    pub(crate) fn sync_relaxed(&self) -> Result<()> {
+        let mut synced = self.flush.log_synced.lock();
+        if synced.elapsed() < self.options.relaxed_interval {
+            return Ok(());
+        }
+        *synced = Instant::now();
+        drop(synced);
+        self.log.reach(self.log.next(), Until::Flushed)
     }
 
     /// Lets those look who wait for room in the log or the pool.
@@ -313,16 +327,22 @@ impl Core {
     pub(crate) fn carry_out(&self, all: impl IntoIterator<Item = Work>) -> Result<u64> {
         let (ended, outcomes) = mpsc::channel();
         let mut writer = None;
-        let mut here = Ok(0);
+        let (mut here, mut submitted) = (Ok(0), 0);
         for work in all {
             if let Err(job) = self.submit(Job { work, ended: Some(ended.clone()) }) {
                 let writer = writer.get_or_insert_with(Writer::default);
                 here = here.and_then(|pages| Ok(pages + job.work.carry_out(self, writer)?));
+            } else {
+                submitted += 1;
             }
         }
         drop(ended);
         // Until the last job has ended, whatever came of the others.
-        outcomes.iter().fold(here, |sum, outcome| Ok(sum? + outcome?))
+        let sum = outcomes.iter().inspect(|_| submitted -= 1).fold(here, |sum, outcome| Ok(sum? + outcome?));
+        if submitted > 0 {
+            self.poison.check()?; // a job that panicked has no outcome
+        }
+        sum
     }
 
     fn consume(&self) {
@@ -340,10 +360,10 @@ impl Core {
                     self.flush.work.wait(&mut queue);
                 }
             };
-            let outcome = work.carry_out(self, &mut writer);
+            let outcome = self.poison.guard(|| work.carry_out(self, &mut writer));
             self.note_progress();
             // Who does not wait, or not any more, is told by the poison when writing next.
-            if let Some(ended) = ended {
+            if let (Some(ended), Some(outcome)) = (ended, outcome) {
                 let _ = ended.send(outcome);
             }
         }

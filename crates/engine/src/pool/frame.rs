@@ -17,6 +17,7 @@ use parking_lot::{
 
 use crate::{
     ids::{Lsn, PageId, PageNo},
+    poison::{IN_A_CALL, Poison, Sentinel},
     row::RowSpace,
     space::Space,
 };
@@ -50,14 +51,22 @@ pub(crate) struct Frame {
     pub(crate) disk_bytes: AtomicU32,
     /// It was written since it came in.
     pub(crate) written: AtomicBool,
-    /// Reading it failed: whoever waited for the latch must look again.
+    /// Reading it failed, or changing it panicked: whoever waited for the latch must look again.
     pub(super) failed: AtomicBool,
+    /// Of the store, which a panic stops.
+    poison: Arc<Poison>,
     /// Eviction asked for it to be flushed, and keeps it in no queue until it was.
     pub(super) wanted: AtomicBool,
 }
 
 impl Frame {
-    pub(super) fn new(space: &Space, page: PageNo, buffer: AlignedBuf, now: u32) -> Arc<Frame> {
+    pub(super) fn new(
+        space: &Space,
+        page: PageNo,
+        buffer: AlignedBuf,
+        now: u32,
+        poison: Arc<Poison>,
+    ) -> Arc<Frame> {
         assert_eq!(buffer.len(), space.memory_bytes());
         Arc::new(Frame {
             id: PageId { table: space.id, page },
@@ -73,6 +82,7 @@ impl Frame {
             disk_bytes: AtomicU32::new(0),
             written: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            poison,
             wanted: AtomicBool::new(false),
         })
     }
@@ -129,14 +139,16 @@ impl Frame {
         ReadGuard { frame: self, page }
     }
 
-    /// The shared latch, if no one holds it exclusively.
+    /// The shared latch, if no one holds it exclusively, or panicked while changing the page.
     pub(crate) fn try_read(self: &Arc<Frame>) -> Option<ReadGuard> {
-        Some(ReadGuard { frame: self.clone(), page: self.latch.try_read_arc()? })
+        let page = self.latch.try_read_arc()?;
+        (!self.failed.load(Ordering::Acquire)).then(|| ReadGuard { frame: self.clone(), page })
     }
 
     pub(super) fn write(self: Arc<Frame>) -> WriteGuard {
         let page = self.latch.write_arc();
-        WriteGuard { frame: self, page, modified: false, stale: false }
+        let frame = Latched { frame: self, sentinel: Sentinel::new() };
+        WriteGuard { frame, page, modified: false, stale: false }
     }
 
     /// Takes the buffer back from a frame that nobody uses any more.
@@ -166,9 +178,34 @@ impl ReadGuard {
     }
 }
 
+/// The frame of a page that is latched exclusively. It is dropped before the latch: should the thread have
+/// panicked, the store is stopped before anybody can see what became of the page.
+pub(crate) struct Latched {
+    frame: Arc<Frame>,
+    sentinel: Sentinel,
+}
+
+impl Deref for Latched {
+    type Target = Arc<Frame>;
+
+    fn deref(&self) -> &Arc<Frame> {
+        &self.frame
+    }
+}
+
+impl Drop for Latched {
+    fn drop(&mut self) {
+        if self.sentinel.sees_panic() {
+            self.frame.poison.panicked(IN_A_CALL);
+            self.frame.failed.store(true, Ordering::Release);
+        }
+    }
+}
+
 /// A page latched exclusively.
 pub(crate) struct WriteGuard {
-    pub(crate) frame: Arc<Frame>,
+    // Before the latch: see there.
+    pub(crate) frame: Latched,
     page: ArcRwLockWriteGuard<RawRwLock, AlignedBuf>,
     /// A mini-transaction changed it and has not been committed yet.
     modified: bool,
@@ -182,7 +219,7 @@ impl WriteGuard {
     }
 
     pub(super) fn downgrade(self) -> ReadGuard {
-        ReadGuard { frame: self.frame, page: ArcRwLockWriteGuard::downgrade(self.page) }
+        ReadGuard { frame: Arc::clone(&self.frame), page: ArcRwLockWriteGuard::downgrade(self.page) }
     }
 
     /// The page's bytes, for a mini-transaction or recovery.

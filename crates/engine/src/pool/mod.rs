@@ -44,7 +44,9 @@ pub(crate) use frame::{Frame, ReadGuard, WriteGuard};
 use crate::{
     error::{Error, Result},
     ids::{Lsn, PageId, PageNo, TableId},
-    node, ops, row,
+    node, ops,
+    poison::Poison,
+    row,
     signal::Signal,
     space::Space,
 };
@@ -97,6 +99,7 @@ pub(crate) struct Pool {
     wanted: Mutex<Vec<Arc<Frame>>>,
     /// Raised when there are enough of them for a job, or a page that was brought in found no room.
     pub(crate) needs_flush: Signal,
+    poison: Arc<Poison>,
     misses: AtomicU64,
     read_ahead: AtomicU64,
     read_ahead_unused: AtomicU64,
@@ -119,7 +122,7 @@ thread_local! {
 
 impl Pool {
     /// A pool for a store whose log ends at `log_end`.
-    pub(crate) fn new(budget_bytes: usize, log_end: Lsn) -> Pool {
+    pub(crate) fn new(budget_bytes: usize, log_end: Lsn, poison: Arc<Poison>) -> Pool {
         let shards = (budget_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         Pool {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
@@ -130,6 +133,7 @@ impl Pool {
             newest_lsn: AtomicU64::new(log_end.0),
             wanted: Mutex::default(),
             needs_flush: Signal::default(),
+            poison,
             misses: AtomicU64::new(0),
             read_ahead: AtomicU64::new(0),
             read_ahead_unused: AtomicU64::new(0),
@@ -238,7 +242,7 @@ impl Pool {
 
     /// The page, latched exclusively, read from the device when it is not in memory.
     pub(crate) fn write(&self, space: &Space, page: PageNo) -> Result<WriteGuard> {
-        self.find(space, page, |frame| frame.write(), |filled| filled, |guard| &guard.frame)
+        self.find(space, page, |frame| frame.write(), |filled| filled, |guard| &*guard.frame)
     }
 
     /// The page, latched exclusively, if it is in memory.
@@ -268,6 +272,8 @@ impl Pool {
             if !frame_of(&guard).failed.load(Ordering::Acquire) {
                 return Ok(guard);
             }
+            // After a panic the frame stays as it is.
+            self.poison.check()?;
         }
     }
 
@@ -333,7 +339,7 @@ impl Pool {
             let (frame, fill) = self.look_up(space, id);
             let is_new = fill.is_some();
             let mut guard = fill.map_or_else(|| frame.clone().write(), |(guard, _)| guard);
-            if frame.failed.load(Ordering::Acquire) {
+            if frame.failed.load(Ordering::Acquire) && self.poison.check().is_ok() {
                 continue; // It was being read ahead, in vain.
             }
             if !is_new {
@@ -378,7 +384,7 @@ impl Pool {
                 made = Some(AlignedBuf::dense(memory_bytes));
                 continue;
             };
-            let frame = Frame::new(space, id.page, buffer, self.now());
+            let frame = Frame::new(space, id.page, buffer, self.now(), Arc::clone(&self.poison));
             let guard = frame.clone().write();
             locked.insert(frame.clone());
             self.bytes.fetch_add(memory_bytes, Ordering::Relaxed);

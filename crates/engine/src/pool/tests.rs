@@ -23,7 +23,7 @@ fn space_with_pages(count: u64) -> Space {
 #[test]
 fn memory_stays_bounded_and_hot_pages_stay() {
     let space = space_with_pages(2000);
-    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     for round in 0..5 {
         for hot in 0..8 {
             pool.read(&space, PageNo(hot)).expect("read");
@@ -42,7 +42,7 @@ fn memory_stays_bounded_and_hot_pages_stay() {
 #[test]
 fn a_page_that_cannot_be_read_fails_each_time_and_leaves_nothing_behind() {
     let space = space_with_pages(1);
-    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     for _ in 0..3 {
         assert!(matches!(pool.read(&space, PageNo(1)), Err(Error::Corrupt { .. })));
     }
@@ -52,7 +52,7 @@ fn a_page_that_cannot_be_read_fails_each_time_and_leaves_nothing_behind() {
 #[test]
 fn dirty_pages_are_not_evicted_but_wanted() {
     let space = space_with_pages(200);
-    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     for page in 0..100 {
         let guard = pool.write(&space, PageNo(page)).expect("write");
         pool.dirty.enter(&guard.frame, crate::ids::Lsn(100 + page));
@@ -80,7 +80,7 @@ fn dirty_pages_are_not_evicted_but_wanted() {
 #[test]
 fn nothing_is_left_of_a_forgotten_table_not_even_what_was_wanted() {
     let space = space_with_pages(200);
-    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     for page in 0..100 {
         let guard = pool.write(&space, PageNo(page)).expect("write");
         pool.dirty.enter(&guard.frame, crate::ids::Lsn(100 + page));
@@ -99,7 +99,7 @@ fn nothing_is_left_of_a_forgotten_table_not_even_what_was_wanted() {
 #[test]
 fn what_is_read_ahead_is_there_for_its_first_use() {
     let space = space_with_pages(10);
-    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     for _ in 0..2 {
         pool.read_ahead(&space, PageNo(3)).expect("read ahead");
     }
@@ -115,7 +115,7 @@ fn what_is_read_ahead_is_there_for_its_first_use() {
 #[test]
 fn a_scan_that_is_read_ahead_leaves_hot_pages_alone() {
     let space = space_with_pages(2000);
-    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     for page in 0..2000 {
         pool.read_ahead(&space, PageNo(page)).expect("read ahead");
         pool.read(&space, PageNo(page)).expect("read");
@@ -131,7 +131,7 @@ fn a_scan_that_is_read_ahead_leaves_hot_pages_alone() {
 #[test]
 fn a_page_is_made_anew_although_reading_it_ahead_fails() {
     let space = space_with_pages(1);
-    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     let id = PageId { table: space.id, page: PageNo(7) };
     let (frame, to_fill) = pool.look_up(&space, id);
     let holds = Arc::strong_count(&frame);
@@ -153,11 +153,11 @@ fn a_page_is_made_anew_although_reading_it_ahead_fails() {
 #[test]
 fn a_page_changed_again_since_it_was_written_is_not_due_for_its_older_changes() {
     let space = space_with_pages(1);
-    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX));
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     let change = |start| {
         let guard = pool.write(&space, PageNo(0)).expect("write");
         pool.dirty.enter(&guard.frame, Lsn(start));
-        guard.frame.clone()
+        Arc::clone(&guard.frame)
     };
     let take_off =
         |frame: &Arc<Frame>, before| pool.dirty.take_off(&frame.try_read().expect("unlatched"), Lsn(before));
@@ -174,7 +174,7 @@ fn a_page_changed_again_since_it_was_written_is_not_due_for_its_older_changes() 
 #[test]
 fn uses_at_the_same_time_count_once() {
     let space = space_with_pages(1);
-    let frame = Frame::new(&space, PageNo(0), AlignedBuf::zeroed(PAGE), 7);
+    let frame = Frame::new(&space, PageNo(0), AlignedBuf::zeroed(PAGE), 7, Arc::default());
     for (now, want) in [(7, 0), (7, 0), (8, 1), (8, 1), (9, 2), (12, 3), (13, 3)] {
         frame.touch(now);
         assert_eq!(frame.uses(), want, "at {now}");

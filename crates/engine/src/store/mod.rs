@@ -172,6 +172,7 @@ impl Store {
 
     /// Writes all changed pages and gives the log up to now back. Others may go on meanwhile.
     pub fn checkpoint(&self) -> Result<()> {
+        let _call = self.inner.core.poison.call();
         self.inner.core.flush_all()
     }
 
@@ -179,8 +180,10 @@ impl Store {
     /// [`StoreOptions::background`]. Whether there was something to flush.
     pub fn step(&self) -> Result<bool> {
         let core = &self.inner.core;
+        let _call = core.poison.call();
         while core.read_ahead_step() {}
         core.purge_history().map_err(|e| core.poison.set(e))?;
+        core.sync_relaxed()?;
         core.flush_step()
     }
 
@@ -191,6 +194,7 @@ impl Store {
     /// [`Error::Corrupt`] with the first damage found.
     pub fn check(&self) -> Result<Vec<TableCheck>> {
         let core = &self.inner.core;
+        let _call = core.poison.call();
         let _one = self.inner.ddl.lock();
         let mut named = vec![("(catalog)".to_string(), CATALOG_TABLE)];
         named.extend(recovery::read_catalog(core)?.into_iter().map(|(name, row)| (name, row.id)));
@@ -219,6 +223,7 @@ impl Store {
     pub fn close(self) -> Result<()> {
         self.inner.stop();
         let core = &self.inner.core;
+        let _call = core.poison.call();
         while core.txns.revoke_oldest_view() {}
         core.purge_waiting()?;
         core.flush_all()?;
@@ -233,6 +238,7 @@ impl Inner {
     fn stop(&self) {
         self.core.stop_threads();
         for thread in self.threads.lock().drain(..) {
+            // What may panic in it is caught, and stops the store.
             thread.join().expect("a store's thread does not panic");
         }
     }

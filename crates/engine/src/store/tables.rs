@@ -72,6 +72,7 @@ impl Store {
     /// # Errors
     /// [`Error::TableExists`], [`Error::BadOption`].
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
+        let _call = self.inner.core.poison.call();
         let _one = self.inner.ddl.lock();
         self.make_table(name, options, false)
     }
@@ -81,6 +82,7 @@ impl Store {
     /// # Errors
     /// [`Error::TableExists`], [`Error::BadOption`].
     pub fn create_inheriting_table(&self, name: &str) -> Result<Table> {
+        let _call = self.inner.core.poison.call();
         let _one = self.inner.ddl.lock();
         self.make_table(name, self.defaults()?, true)
     }
@@ -195,6 +197,7 @@ impl Store {
     /// [`Error::NoSuchTable`]. [`Error::TableInUse`] while a transaction that has read or written the table
     /// is not finished, the caller's own included; nothing has changed then.
     pub fn drop_table(&self, name: &str) -> Result<()> {
+        let _call = self.inner.core.poison.call();
         let _one = self.inner.ddl.lock();
         let core = &self.inner.core;
         core.poison.check()?;
@@ -226,6 +229,7 @@ impl Store {
     /// [`Error::BadOption`].
     pub fn set_defaults(&self, options: TableOptions) -> Result<()> {
         options.check()?;
+        let _call = self.inner.core.poison.call();
         let _one = self.inner.ddl.lock();
         let core = &self.inner.core;
         core.poison.check()?;
@@ -246,6 +250,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn inherit_defaults(&self, name: &str) -> Result<()> {
+        let _call = self.inner.core.poison.call();
         let _one = self.inner.ddl.lock();
         let (mut row, space) = self.existing(name)?;
         row.inherits = true;
@@ -263,6 +268,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::BadOption`].
     pub fn alter_table(&self, name: &str, kind: TableKind) -> Result<()> {
+        let _call = self.inner.core.poison.call();
         let _one = self.inner.ddl.lock();
         let (mut row, space) = self.existing(name)?;
         let layout = row.options.layout();

@@ -38,8 +38,29 @@ type Locks = HashMap<Arc<[u8]>, TxnId>;
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) id: TxnId,
-    finished: Mutex<bool>,
+    progress: Mutex<Progress>,
     signal: Condvar,
+}
+
+/// What those who wait for a transaction wait for.
+#[derive(Debug, Default)]
+struct Progress {
+    is_finished: bool,
+    /// Times that it gave up some of its locks before its end.
+    releases: u64,
+}
+
+impl Running {
+    /// To be asked while the transaction is known to hold a lock, for [`Txns::wait`].
+    pub(crate) fn releases(&self) -> u64 {
+        self.progress.lock().releases
+    }
+
+    /// Wakes who waits for it: it has given up some of its locks.
+    pub(crate) fn note_release(&self) {
+        self.progress.lock().releases += 1;
+        self.signal.notify_all();
+    }
 }
 
 /// All running transactions.
@@ -99,7 +120,7 @@ impl Txns {
     }
 
     fn enter(&self, mut numbers: parking_lot::MutexGuard<'_, Numbers>, id: TxnId) -> Arc<Running> {
-        let running = Arc::new(Running { id, finished: Mutex::new(false), signal: Condvar::new() });
+        let running = Arc::new(Running { id, progress: Mutex::default(), signal: Condvar::new() });
         numbers.running.insert(id, running.clone());
         self.publish_oldest(&numbers);
         running
@@ -124,7 +145,7 @@ impl Txns {
         if locked.len() > 0 {
             self.unlock(running.id, locked);
         }
-        *running.finished.lock() = true;
+        running.progress.lock().is_finished = true;
         running.signal.notify_all();
         moment
     }
@@ -180,13 +201,14 @@ impl Txns {
         self.running.lock().running.get(&id).cloned()
     }
 
-    /// Waits until `owner` is finished. Refuses with [`Error::Deadlock`] when `owner` waits, perhaps
-    /// through others, for `waiter`.
+    /// Waits until `owner` is finished, or gives up locks again after it had done so `releases` times; to be asked
+    /// before the leaf's latch is given up under which it was found to hold the lock, or what is waited for might be
+    /// over. Refuses with [`Error::Deadlock`] when `owner` waits, perhaps through others, for `waiter`.
     pub(crate) fn wait(
         &self,
         waiter: TxnId,
-        owner: &Running,
-        timeout: Duration,
+        (owner, releases): (&Running, u64),
+        deadline: Instant,
         poison: &Poison,
     ) -> Result<()> {
         {
@@ -200,19 +222,19 @@ impl Txns {
             }
             waits.insert(waiter, owner.id);
         }
-        let deadline = deadline(timeout);
-        let mut finished = owner.finished.lock();
+        let mut progress = owner.progress.lock();
+        let is_held = |progress: &Progress| !progress.is_finished && progress.releases == releases;
         let mut outcome = Ok(());
-        while !*finished && outcome.is_ok() {
+        while is_held(&progress) && outcome.is_ok() {
             // The owner may have died of the failure that stopped the store.
             let tick = deadline.min(Instant::now() + POISON_CHECK);
-            let timed_out = owner.signal.wait_until(&mut finished, tick).timed_out();
-            outcome = match timed_out && Instant::now() >= deadline && !*finished {
+            let timed_out = owner.signal.wait_until(&mut progress, tick).timed_out();
+            outcome = match timed_out && Instant::now() >= deadline && is_held(&progress) {
                 true => Err(Error::LockTimeout),
                 false => poison.check(),
             };
         }
-        drop(finished);
+        drop(progress);
         self.waits.lock().remove(&waiter);
         outcome
     }
@@ -266,7 +288,7 @@ mod tests {
             .map(|(from, to)| {
                 let txns = txns.clone();
                 thread::spawn(move || {
-                    txns.wait(from.id, &to, long, &Poison::default()).expect("granted");
+                    txns.wait(from.id, (&to, 0), deadline(long), &Poison::default()).expect("granted");
                     txns.finish(&from, iter::empty());
                 })
             })
@@ -274,7 +296,7 @@ mod tests {
         while txns.waits.lock().len() < 2 {
             thread::yield_now();
         }
-        assert!(matches!(txns.wait(c.id, &a, long, &Poison::default()), Err(Error::Deadlock)));
+        assert!(matches!(txns.wait(c.id, (&a, 0), deadline(long), &Poison::default()), Err(Error::Deadlock)));
         txns.finish(&c, iter::empty());
         for waiter in waiters {
             waiter.join().expect("thread");
@@ -302,7 +324,7 @@ mod tests {
         let txns = Txns::new();
         let [a, b] = [txns.start(), txns.start()];
         assert!(matches!(
-            txns.wait(a.id, &b, Duration::from_millis(1), &Poison::default()),
+            txns.wait(a.id, (&b, 0), deadline(Duration::from_millis(1)), &Poison::default()),
             Err(Error::LockTimeout)
         ));
         assert!(txns.waits.lock().is_empty());

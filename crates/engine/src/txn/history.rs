@@ -264,11 +264,13 @@ impl Core {
                     self.purge.work.wait(&mut queue);
                 }
             };
-            let outcome = self.throttle().and_then(|()| match &retired {
-                Some(retired) => self.purge_one(retired),
-                None => self.purge_history(),
-            });
-            if let Err(e) = outcome {
+            let purge = || {
+                self.throttle().and_then(|()| match &retired {
+                    Some(retired) => self.purge_one(retired),
+                    None => self.purge_history(),
+                })
+            };
+            if let Some(Err(e)) = self.poison.guard(purge) {
                 // The slot stays taken; recovery purges it again.
                 self.poison.set(e);
             }

@@ -37,6 +37,9 @@ impl Txn {
         let outcome = self.write_chain_and_leaf(space, key, value, must_be_new);
         // From here on the record's writer is the lock.
         self.core.txns.unlock(self.id(), locked);
+        if outcome.is_err() {
+            self.running.iter().for_each(|running| running.note_release());
+        }
         outcome
     }
 
@@ -47,7 +50,7 @@ impl Txn {
         value: &[u8],
         must_be_new: bool,
     ) -> Result<bool> {
-        let before = self.savepoint()?.0;
+        let before = self.savepoint()?.newest;
         let outcome = self.write_chain(space, value).and_then(|reference| {
             let bytes = reference.encode();
             let write = if must_be_new { Write::Insert(&bytes) } else { Write::Put(&bytes) };

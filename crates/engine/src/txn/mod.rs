@@ -38,7 +38,10 @@ mod view;
 
 use std::{
     ops::{Bound, ControlFlow},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use active::LockedKey;
@@ -65,6 +68,7 @@ use crate::{
     ops::PageOp,
     options::{Durability, Isolation, TransactionOptions},
     overflow,
+    poison::IN_A_CALL,
     pool::WriteGuard,
     row,
     scratch::Scratch,
@@ -83,6 +87,8 @@ use view::View;
 pub struct Txn {
     core: Arc<Core>,
     options: TransactionOptions,
+    /// Tells it from all others of this process, also while it has no number.
+    serial: u64,
     /// Taken with the first read or write, of a snapshot.
     view: OnceLock<Arc<View>>,
     running: Option<Arc<Running>>,
@@ -100,11 +106,17 @@ pub struct Txn {
     /// Tables that it has read or written: they stay until its end.
     used: Mutex<Vec<Use>>,
     finished: bool,
+    /// It is being changed: should it be dropped then, that panicked.
+    is_busy: bool,
 }
 
 /// A point in a transaction that it can go back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Savepoint(UndoPtr);
+pub struct Savepoint {
+    /// [`Txn::serial`] of its transaction.
+    of: u64,
+    newest: UndoPtr,
+}
 
 /// What a write finds and does.
 enum Write<'a> {
@@ -115,9 +127,11 @@ enum Write<'a> {
 
 impl Txn {
     pub(crate) fn new(core: Arc<Core>, options: TransactionOptions) -> Txn {
+        static BEGUN: AtomicU64 = AtomicU64::new(0);
         Txn {
             core,
             options,
+            serial: BEGUN.fetch_add(1, Ordering::Relaxed),
             view: OnceLock::new(),
             running: None,
             slot: None,
@@ -128,6 +142,7 @@ impl Txn {
             spots: SmallVec::new(),
             used: Mutex::default(),
             finished: false,
+            is_busy: false,
         }
     }
 
@@ -168,6 +183,7 @@ impl Txn {
     /// # Errors
     /// [`Error::SnapshotTooOld`].
     pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let _call = self.core.poison.call();
         let space = self.space(table)?;
         self.core.throttle_memory()?;
         let reader = self.reader();
@@ -190,6 +206,10 @@ impl Txn {
     /// [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::Conflict`], [`Error::SnapshotTooOld`],
     /// [`Error::TooLarge`].
     pub fn get_for_update(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.busy(|txn| txn.lock_and_read(table, key))
+    }
+
+    fn lock_and_read(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let space = self.space(table)?;
         self.core.poison.check()?;
         check_key(space, key)?;
@@ -257,34 +277,44 @@ impl Txn {
 
     /// A point to which [`Txn::rollback_to`] can go back.
     pub fn savepoint(&self) -> Result<Savepoint> {
-        match self.undo {
-            Some(log) => Ok(Savepoint(log.newest(&self.core)?)),
-            None => Ok(Savepoint(UndoPtr::NONE)),
-        }
+        let _call = self.core.poison.call();
+        let newest = self.undo.map_or(Ok(UndoPtr::NONE), |log| log.newest(&self.core))?;
+        Ok(Savepoint { of: self.serial, newest })
     }
 
     /// Takes back all changes since `savepoint`. Locks of [`Txn::get_for_update`] are kept; keys written
-    /// since are no longer locked.
+    /// since are no longer locked, and who waits for one of them goes on.
     ///
     /// # Errors
     /// [`Error::BadOption`] for a savepoint of another transaction, or one that was taken back itself;
     /// nothing has changed then.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
+        self.busy(|txn| txn.take_back_to(savepoint))
+    }
+
+    fn take_back_to(&mut self, savepoint: Savepoint) -> Result<()> {
+        let bad = || Error::BadOption { what: "savepoint", reason: "is not of this transaction now".into() };
+        if savepoint.of != self.serial {
+            return Err(bad());
+        }
         let Some(log) = self.undo else { return Ok(()) };
         self.core.poison.check()?;
-        if !holds(&self.core, log, savepoint.0)? {
-            return Err(Error::BadOption {
-                what: "savepoint",
-                reason: "is not of this transaction now".into(),
-            });
+        if !holds(&self.core, log, savepoint.newest)? {
+            return Err(bad());
         }
-        roll_back(&self.core, log, savepoint.0).map_err(|e| self.core.poison.set(e))
+        roll_back(&self.core, log, savepoint.newest).map_err(|e| self.core.poison.set(e))?;
+        self.running.iter().for_each(|running| running.note_release());
+        Ok(())
     }
 
     /// Makes all changes visible and, unless the store's durability is relaxed, waits until they are
     /// on the medium. On an error it is unknown whether they will survive, and the store is stopped.
     pub fn commit(mut self) -> Result<()> {
         self.finished = true;
+        self.busy(Txn::make_visible)
+    }
+
+    fn make_visible(&mut self) -> Result<()> {
         let Some(log) = self.undo else {
             self.end();
             return Ok(());
@@ -297,7 +327,8 @@ impl Txn {
             .retire(log, moment, self.needs_purge, self.history_bytes)
             .map_err(|e| self.core.poison.set(e))?;
         match self.core.options.durability {
-            Durability::Relaxed => Ok(()),
+            Durability::Relaxed if self.core.has_threads() => Ok(()),
+            Durability::Relaxed => self.core.sync_relaxed(),
             Durability::Sync if is_broken(Rule::CommitSyncs) => Ok(()),
             Durability::Sync => self.core.log.reach(lsn, Until::Flushed),
         }
@@ -305,7 +336,15 @@ impl Txn {
 
     /// Takes all changes back.
     pub fn rollback(mut self) -> Result<()> {
-        self.abort()
+        self.busy(Txn::abort)
+    }
+
+    /// Calls `change`; a panic in it is found when the transaction is dropped.
+    fn busy<T>(&mut self, change: impl FnOnce(&mut Txn) -> T) -> T {
+        self.is_busy = true;
+        let outcome = change(self);
+        self.is_busy = false;
+        outcome
     }
 
     fn abort(&mut self) -> Result<()> {
@@ -347,6 +386,7 @@ impl Txn {
         let me = self.id_for_locks();
         // The snapshot is of the moment before the first wait.
         self.view();
+        let mut deadline = None;
         loop {
             self.core.throttle()?;
             let tree = Tree::new(&self.core, space);
@@ -359,8 +399,10 @@ impl Txn {
                 self.check_conflict(writer)?;
                 return Ok((leaf, found));
             };
+            let releases = owner.releases();
             drop(leaf);
-            self.core.txns.wait(me, &owner, self.core.options.lock_timeout, &self.core.poison)?;
+            let deadline = *deadline.get_or_insert_with(|| active::deadline(self.core.options.lock_timeout));
+            self.core.txns.wait(me, (&owner, releases), deadline, &self.core.poison)?;
         }
     }
 
@@ -376,6 +418,10 @@ impl Txn {
 
     /// Whether the key existed.
     fn write(&mut self, table: &Table, key: &[u8], write: Write<'_>) -> Result<bool> {
+        self.busy(|txn| txn.write_any(table, key, write))
+    }
+
+    fn write_any(&mut self, table: &Table, key: &[u8], write: Write<'_>) -> Result<bool> {
         let space = self.space(table)?;
         self.core.poison.check()?;
         check_key(space, key)?;
@@ -541,9 +587,11 @@ fn undo_of<'a>(
 
 impl Drop for Txn {
     fn drop(&mut self) {
-        if !self.finished {
+        if self.is_busy {
+            self.core.poison.panicked(IN_A_CALL);
+        } else if !self.finished {
             // On failure the store is poisoned, and the next call on it says why.
-            let _ = self.abort();
+            let _ = self.busy(Txn::abort);
         }
     }
 }

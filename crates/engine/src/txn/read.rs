@@ -142,20 +142,20 @@ impl<'a> Copied<'a> {
         self.records.len() >= SCAN_RECORDS || self.long_bytes >= SCAN_LONG_BYTES
     }
 
-    /// Calls `each` with all records until it breaks, and forgets them. The caller holds no latch.
-    fn pass_on(
-        &mut self,
-        core: &Core,
-        space: &Arc<Space>,
-        each: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>> {
-        // All are read before the first call: it may wait for what waits for tickets.
+    /// Reads long values. All are read before one is passed on: what that calls may wait for what waits for
+    /// tickets. The caller holds no latch.
+    fn read_long(&mut self, core: &Core, space: &Arc<Space>) -> Result<()> {
         for (_, value) in &mut self.records {
             *value = match mem::replace(value, Value::Short(0)) {
                 Value::Kept(kept) => Value::Read(kept.read(core, space)?),
                 other => other,
             };
         }
+        Ok(())
+    }
+
+    /// Calls `each` with all records until it breaks, and forgets them. Long ones were read.
+    fn pass_on(&mut self, each: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> ControlFlow<()> {
         let mut rest = &self.bytes[..];
         for (key_bytes, value) in &self.records {
             let key = rest.split_off(..*key_bytes).expect("pushed with its key");
@@ -165,13 +165,13 @@ impl<'a> Copied<'a> {
                 Value::Kept(_) => unreachable!("read above"),
             };
             if each(key, value).is_break() {
-                return Ok(ControlFlow::Break(()));
+                return ControlFlow::Break(());
             }
         }
         self.bytes.clear();
         self.records.clear();
         self.long_bytes = 0;
-        Ok(ControlFlow::Continue(()))
+        ControlFlow::Continue(())
     }
 }
 
@@ -266,6 +266,7 @@ pub(crate) fn scan(
     let mut copied = Copied::default();
     let mut run = ahead::Run::default();
     while let Some(at) = start.take() {
+        let call = core.poison.call();
         let leaf = tree.scan_leaf(&at, direction, run.wish())?;
         core.name_ahead(&mut run, space.id, &leaf.following);
         let node = Node::new(&leaf.page);
@@ -293,7 +294,10 @@ pub(crate) fn scan(
         // Records that the view should see may have been purged from the leaf.
         reader.check()?;
         drop(leaf.page);
-        if copied.pass_on(core, space, &mut each)?.is_break() {
+        copied.read_long(core, space)?;
+        // What the caller's closure does is the caller's.
+        drop(call);
+        if copied.pass_on(&mut each).is_break() {
             return Ok(());
         }
     }

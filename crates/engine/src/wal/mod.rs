@@ -54,7 +54,12 @@ use std::{
 use lacuna_device::AlignedBuf;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::{error::Result, ids::Lsn, poison::Poison, pool::DirtyList};
+use crate::{
+    error::Result,
+    ids::Lsn,
+    poison::{IN_A_CALL, Poison, Sentinel},
+    pool::DirtyList,
+};
 use format::{GroupBuilder, SECTOR};
 use waiting::{Waiting, wake};
 
@@ -305,6 +310,7 @@ impl Log {
         state.sealed_bytes = 0;
         let mut aligned = mem::replace(&mut state.aligned, AlignedBuf::zeroed(0));
         drop(state);
+        let lead = Lead { log: self, sentinel: Sentinel::new() };
         let outcome = self.write_groups(&groups, &mut aligned);
         self.change(outcome, |state| {
             state.is_led = false;
@@ -326,7 +332,9 @@ impl Log {
             let covered = state.syncing.partition_point(|covered| *covered <= end);
             state.syncing.drain(..covered);
             state.flushed = state.flushed.max(end);
-        })
+        })?;
+        drop(lead);
+        Ok(())
     }
 
     /// Notes what a leader has reached, and wakes whom that concerns; or stops the log and wakes all.
@@ -388,6 +396,22 @@ impl Log {
             self.files.give_back(from, lsn).map_err(|e| self.poison.set(e))?;
         }
         Ok(())
+    }
+}
+
+/// One who writes or syncs for others: if that panics the log is stopped, and all are woken.
+struct Lead<'a> {
+    log: &'a Log,
+    sentinel: Sentinel,
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        if self.sentinel.sees_panic() {
+            self.log.poison.panicked(IN_A_CALL);
+            let all = self.log.state.lock().waiting.take_all();
+            wake(all);
+        }
     }
 }
 
