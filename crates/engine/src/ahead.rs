@@ -19,11 +19,10 @@
 
 use std::{collections::VecDeque, ops::Range};
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::{
     core::Core,
     ids::{PageId, PageNo, TableId},
+    sync::{Condvar, Mutex},
 };
 
 /// Threads that read. A single one is slower than none: the scan catches up with it at each page.

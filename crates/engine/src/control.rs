@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use lacuna_device::{AlignedBuf, File, Place, StreamHint};
-use parking_lot::Mutex;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
     little_endian::{U32, U64},
@@ -16,6 +15,7 @@ use zerocopy::{
 use crate::{
     error::{Error, Result},
     ids::Lsn,
+    sync::Mutex,
     wal::Salt,
 };
 

@@ -79,6 +79,7 @@ mod scratch;
 mod signal;
 mod space;
 mod store;
+mod sync;
 mod txn;
 mod undo;
 mod uses;

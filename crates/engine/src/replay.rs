@@ -150,7 +150,9 @@ impl Stretch {
             }
             Ok(applied)
         };
-        let helpers = if core.options.background { THREADS.min(pages.len()).saturating_sub(1) } else { 0 };
+        // A scheduler of threads does not know them.
+        let may_help = core.options.background && !cfg!(feature = "shuttle");
+        let helpers = if may_help { THREADS.min(pages.len()).saturating_sub(1) } else { 0 };
         let outcomes = thread::scope(|scope| {
             // One that cannot be had is done without.
             let spawn =

@@ -22,10 +22,7 @@
 //! are from then on left emptier by [`PAD_STEP_BYTES`], at most half of a page; after [`CALM_ROUNDS`] rounds
 //! without that the padding shrinks by one step.
 
-use std::{
-    cell::RefCell,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
-};
+use std::cell::RefCell;
 
 use lacuna_device::AlignedBuf;
 use lacuna_page::{BlockCodec, HEADER_BYTES, PAGE_BYTES_MIN, TRAILER_BYTES, block_capacity};
@@ -40,6 +37,7 @@ use crate::{
     ops::{self, BadOp, BlockOps, PageKind, PageOp},
     pool::WriteGuard,
     space::Space,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 /// Bytes of a block's log that only truncations may use.

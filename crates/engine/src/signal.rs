@@ -1,8 +1,7 @@
 //! A flag that one thread waits for.
 
+use crate::sync::{Condvar, Mutex};
 use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex};
 
 /// Raised by anyone, any number of times, and taken down by the thread that waits for it. Its lock is a leaf.
 #[derive(Default)]

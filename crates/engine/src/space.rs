@@ -4,17 +4,10 @@
 //! apply the log before it can read the catalog. Page `n` lies at byte `n * page_bytes`, as an image of
 //! the `page` crate followed by a hole; in a row-compressed table at byte `n * block_bytes`, as a block.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{collections::HashMap, sync::Arc};
 
 use lacuna_device::File;
 use lacuna_page::{Algorithm, Codec};
-use parking_lot::{Mutex, RwLock};
 
 use crate::{
     catalog::SYSTEM_CODEC,
@@ -24,6 +17,10 @@ use crate::{
     options::TableKind,
     overflow,
     row::{self, RowSpace},
+    sync::{
+        Mutex, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
     uses::{Use, Uses},
 };
 

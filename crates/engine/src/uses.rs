@@ -18,11 +18,10 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::{
     error::{Error, Result},
     space::Space,
+    sync::{Condvar, Mutex},
 };
 
 /// The uses of one table.

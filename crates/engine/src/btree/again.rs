@@ -12,8 +12,6 @@
 //!    was when a spot was noted, with the leaf latched then and now, the leaf's bounds are the same, and what lies
 //!    behind its first key and before the noted bound belongs there.
 
-use std::sync::atomic::Ordering;
-
 use super::Tree;
 use crate::{
     error::Result,
@@ -22,6 +20,7 @@ use crate::{
     node::Node,
     ops::{self, PageKind},
     pool::WriteGuard,
+    sync::atomic::Ordering,
 };
 
 /// A leaf that was latched exclusively.

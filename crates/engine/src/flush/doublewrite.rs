@@ -21,7 +21,6 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use lacuna_device::{AlignedBuf, File, Place, SECTOR, StreamHint};
 use lacuna_page::{Decoder, PAGE_BYTES_MAX};
-use parking_lot::{Condvar, Mutex};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
     little_endian::{U32, U64},
@@ -35,6 +34,7 @@ use crate::{
     node,
     poison::Poison,
     space::Spaces,
+    sync::{Condvar, Mutex},
 };
 
 const NAME: &str = "doublewrite";

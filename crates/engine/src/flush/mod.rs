@@ -34,16 +34,11 @@ mod write;
 use std::{
     collections::VecDeque,
     mem,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use lacuna_device::Place;
-use parking_lot::{Condvar, Mutex};
 
 #[cfg(test)]
 pub(crate) use doublewrite::LAYOUT as DOUBLEWRITE_LAYOUT;
@@ -65,6 +60,11 @@ use crate::{
     options::{Doublewrite, StoreOptions},
     pool::Frame,
     replay::ReplayEstimate,
+    sync::{
+        Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc, thread,
+    },
     wal::Until,
 };
 use doublewrite::DoublewriteFile;
@@ -208,13 +208,13 @@ impl Flush {
 
 impl Core {
     /// Starts the threads; they run until [`Core::stop_threads`].
-    pub(crate) fn start_threads(self: &Arc<Core>) -> std::io::Result<Vec<std::thread::JoinHandle<()>>> {
+    pub(crate) fn start_threads(self: &Arc<Core>) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
         let mut threads = Vec::new();
         self.flush.queue.lock().stop = false;
         self.flush.is_running.store(true, Ordering::Release);
         let spawn = |name: &str, body: fn(&Core)| {
             let core = self.clone();
-            std::thread::Builder::new().name(name.into()).spawn(move || body(&core))
+            thread::Builder::new().name(name.into()).spawn(move || body(&core))
         };
         threads.push(spawn("lacuna-flush", Core::produce)?);
         threads.push(spawn("lacuna-purge", Core::purge_loop)?);
@@ -248,7 +248,7 @@ impl Core {
             if self.poison.check().is_err() {
                 // Nothing will be written any more, but writers must be let go.
                 self.flush.done.notify_all();
-                std::thread::sleep(INTERVAL);
+                thread::sleep(INTERVAL);
                 continue;
             }
             self.poison.guard(|| self.produce_round());
@@ -394,7 +394,7 @@ impl Core {
                 break;
             }
             // What is left is latched by a writer or on its way in another thread.
-            std::thread::yield_now();
+            thread::yield_now();
         }
         self.checkpoint()
     }

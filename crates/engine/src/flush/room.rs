@@ -9,13 +9,12 @@
 //!
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-
 use crate::{
     core::Core,
     error::{Error, Result},
     options::StoreOptions,
     replay,
+    sync::atomic::{AtomicU8, AtomicU64, Ordering},
 };
 
 /// The log may take one in this many bytes of a place, and dirty pages as many.

@@ -9,13 +9,12 @@
 //!
 //! Records that are deleted or hold a reference keep what they name: purge looks for it.
 
-use parking_lot::Mutex;
-
 use crate::{
     core::Core,
     error::Result,
     ids::{Lsn, TxnId},
     mutant::{Rule, is_broken},
+    sync::Mutex,
     wal::Until,
 };
 

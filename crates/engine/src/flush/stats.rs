@@ -1,6 +1,6 @@
 //! What is counted of flushing.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of flushing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

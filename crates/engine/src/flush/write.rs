@@ -1,6 +1,6 @@
 //! One consumer: copies, compresses and writes the pages of a job.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use lacuna_device::{AlignedBuf, BatchOp, Error as DeviceError};
 use lacuna_page::{Algorithm, Codec, Encoder, PAGE_BYTES_MAX};
@@ -17,6 +17,7 @@ use crate::{
     pool::{Frame, ReadGuard},
     scratch::Scratch,
     space::Space,
+    sync::atomic::Ordering,
     undo,
     uses::Use,
     wal::Until,

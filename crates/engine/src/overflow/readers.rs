@@ -1,8 +1,7 @@
 //! Who is reading a chain without holding the latch of its leaf.
 
+use crate::sync::{Condvar, Mutex};
 use std::collections::BTreeSet;
-
-use parking_lot::{Condvar, Mutex};
 
 /// Numbers the readers of chains, so that giving pages back can wait for those that came before.
 #[derive(Default)]

@@ -9,21 +9,17 @@
 //!    happens with the page latched shared. So the image holds all changes older than its entry in
 //!    `dirty`, if it has one.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
-
-use parking_lot::Mutex;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::frame::{Frame, ReadGuard};
 use crate::{
     ids::{Lsn, PageId, TableId},
     mutant::{Rule, is_broken},
     replay,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 /// The list. Its lock is a leaf: nothing is locked under it.

@@ -17,15 +17,15 @@
 //!
 //! Invariant: each frame is in one of the queues, or `wanted`. That flag changes under the shard's lock only.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::frame::Frame;
-use crate::ids::{PageId, TableId};
+use crate::{
+    ids::{PageId, TableId},
+    sync::atomic::Ordering,
+};
 
 /// Share of the budget that the small queue may take, one in this many.
 const SMALL_SHARE: usize = 10;

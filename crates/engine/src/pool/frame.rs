@@ -2,24 +2,21 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
-    },
+    sync::Arc,
 };
 
 use lacuna_device::AlignedBuf;
 use lacuna_page::Meta;
-use parking_lot::{
-    RawRwLock, RwLock,
-    lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard},
-};
 
 use crate::{
     ids::{Lsn, PageId, PageNo},
     poison::{IN_A_CALL, Poison, Sentinel},
     row::RowSpace,
     space::Space,
+    sync::{
+        Latch, LatchRead, LatchWrite,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 /// Stands for the uses of a page that was brought in ahead of its first.
@@ -36,7 +33,7 @@ pub(crate) struct Frame {
     /// LSN of the page when it was last found not to fit into its block.
     pub(crate) unfit_lsn: AtomicU64,
     /// The latch: shared to read the page, exclusive to change it.
-    latch: Arc<RwLock<AlignedBuf>>,
+    latch: Latch<AlignedBuf>,
     /// Uses since it came in, saturating, or [`AHEAD`]; what eviction goes by.
     uses: AtomicU8,
     /// When it was used last.
@@ -74,7 +71,7 @@ impl Frame {
             memory_bytes: space.memory_bytes(),
             row: space.row.clone(),
             unfit_lsn: AtomicU64::new(0),
-            latch: Arc::new(RwLock::new(buffer)),
+            latch: Latch::new(buffer),
             uses: AtomicU8::new(0),
             used_at: AtomicU32::new(now),
             dirty_since: AtomicU64::new(0),
@@ -135,32 +132,32 @@ impl Frame {
     }
 
     pub(super) fn read(self: Arc<Frame>) -> ReadGuard {
-        let page = self.latch.read_arc();
+        let page = self.latch.read();
         ReadGuard { frame: self, page }
     }
 
     /// The shared latch, if no one holds it exclusively, or panicked while changing the page.
     pub(crate) fn try_read(self: &Arc<Frame>) -> Option<ReadGuard> {
-        let page = self.latch.try_read_arc()?;
+        let page = self.latch.try_read()?;
         (!self.failed.load(Ordering::Acquire)).then(|| ReadGuard { frame: self.clone(), page })
     }
 
     pub(super) fn write(self: Arc<Frame>) -> WriteGuard {
-        let page = self.latch.write_arc();
+        let page = self.latch.write();
         let frame = Latched { frame: self, sentinel: Sentinel::new() };
         WriteGuard { frame, page, modified: false, stale: false }
     }
 
     /// Takes the buffer back from a frame that nobody uses any more.
     pub(super) fn into_buffer(self) -> Option<AlignedBuf> {
-        Arc::try_unwrap(self.latch).ok().map(RwLock::into_inner)
+        self.latch.into_inner()
     }
 }
 
 /// A page latched shared.
 pub(crate) struct ReadGuard {
     pub(crate) frame: Arc<Frame>,
-    page: ArcRwLockReadGuard<RawRwLock, AlignedBuf>,
+    page: LatchRead<AlignedBuf>,
 }
 
 impl Deref for ReadGuard {
@@ -206,7 +203,7 @@ impl Drop for Latched {
 pub(crate) struct WriteGuard {
     // Before the latch: see there.
     pub(crate) frame: Latched,
-    page: ArcRwLockWriteGuard<RawRwLock, AlignedBuf>,
+    page: LatchWrite<AlignedBuf>,
     /// A mini-transaction changed it and has not been committed yet.
     modified: bool,
     /// Its block does not hold its last changes: there was no room.
@@ -219,7 +216,7 @@ impl WriteGuard {
     }
 
     pub(super) fn downgrade(self) -> ReadGuard {
-        ReadGuard { frame: Arc::clone(&self.frame), page: ArcRwLockWriteGuard::downgrade(self.page) }
+        ReadGuard { frame: Arc::clone(&self.frame), page: Latch::downgrade(self.page) }
     }
 
     /// The page's bytes, for a mini-transaction or recovery.

@@ -24,18 +24,10 @@ mod dirty;
 mod evict;
 mod frame;
 
-use std::{
-    cell::RefCell,
-    hash::BuildHasher,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-};
+use std::{cell::RefCell, hash::BuildHasher, sync::Arc};
 
 use lacuna_device::AlignedBuf;
 use lacuna_page::{Decoder, Meta, TRAILER_BYTES};
-use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 
 pub(crate) use dirty::DirtyList;
@@ -49,6 +41,10 @@ use crate::{
     row,
     signal::Signal,
     space::Space,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 use evict::Shard;
 

@@ -8,10 +8,9 @@ pub use images::TableImages;
 pub use optimize::OptimizeProgress;
 pub use tables::TableInfo;
 
-use std::{sync::Arc, thread::JoinHandle};
+use std::sync::Arc;
 
 use lacuna_device::{Place, PlaceStats};
-use parking_lot::Mutex;
 
 use crate::{
     btree::Tree,
@@ -26,6 +25,7 @@ use crate::{
     replay::ReplayEstimate,
     row::RowStats,
     space::Space,
+    sync::{Mutex, thread::JoinHandle},
     txn::{HistoryStats, Txn},
     undo,
     wal::{LogStats, Until},

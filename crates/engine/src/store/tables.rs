@@ -17,7 +17,7 @@
 //! Locks: `ddl` before everything else; no transaction and no latch is waited for under it but those of the
 //! catalog.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use lacuna_device::StreamHint;
 
@@ -33,6 +33,7 @@ use crate::{
     options::{TableKind, TableOptions},
     recovery,
     space::{self, Space},
+    sync::atomic::Ordering,
     wal::Until,
 };
 

@@ -2,14 +2,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -21,6 +17,10 @@ use crate::{
     ids::{TableId, TxnId},
     mutant::{Rule, is_broken},
     poison::Poison,
+    sync::{
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// How often a waiter looks whether the store has been stopped.
@@ -35,7 +35,6 @@ pub(crate) type LockedKey = (TableId, Arc<[u8]>);
 type Locks = HashMap<Arc<[u8]>, TxnId>;
 
 /// A running transaction, as others see it.
-#[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) id: TxnId,
     progress: Mutex<Progress>,
@@ -119,7 +118,7 @@ impl Txns {
         self.enter(self.running.lock(), id)
     }
 
-    fn enter(&self, mut numbers: parking_lot::MutexGuard<'_, Numbers>, id: TxnId) -> Arc<Running> {
+    fn enter(&self, mut numbers: MutexGuard<'_, Numbers>, id: TxnId) -> Arc<Running> {
         let running = Arc::new(Running { id, progress: Mutex::default(), signal: Condvar::new() });
         numbers.running.insert(id, running.clone());
         self.publish_oldest(&numbers);

@@ -11,12 +11,7 @@
 //! Locks: `one` (held across a purge, by nobody who holds a latch) before everything else; `queue` before
 //! those of the slots and of the running transactions.
 
-use std::{
-    collections::VecDeque,
-    sync::atomic::{AtomicU64, Ordering},
-};
-
-use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
 
 use super::{
     purge,
@@ -26,6 +21,10 @@ use crate::{
     core::Core,
     error::Result,
     flush::INTERVAL,
+    sync::{
+        Condvar, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     undo::{self, UndoLog},
 };
 

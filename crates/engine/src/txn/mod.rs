@@ -38,17 +38,13 @@ mod view;
 
 use std::{
     ops::{Bound, ControlFlow},
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use active::LockedKey;
 pub(crate) use active::{Running, Txns};
 pub use history::HistoryStats;
 pub(crate) use history::Purge;
-use parking_lot::Mutex;
 use read::Kept;
 pub(crate) use read::{Reader, scan};
 use rollback::holds;
@@ -74,6 +70,7 @@ use crate::{
     scratch::Scratch,
     space::Space,
     store::Table,
+    sync::{Mutex, atomic::Ordering},
     undo::{Change, Latched, UndoLog, UndoRecord},
     uses::Use,
     wal::Until,
@@ -127,7 +124,8 @@ enum Write<'a> {
 
 impl Txn {
     pub(crate) fn new(core: Arc<Core>, options: TransactionOptions) -> Txn {
-        static BEGUN: AtomicU64 = AtomicU64::new(0);
+        // No scheduler need know of it.
+        static BEGUN: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Txn {
             core,
             options,

@@ -19,11 +19,8 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
-
-use parking_lot::{Condvar, Mutex};
 
 use super::active::{POISON_CHECK, deadline};
 use crate::{
@@ -31,6 +28,10 @@ use crate::{
     ids::{PageNo, UndoPtr},
     mutant::{Rule, is_broken},
     poison::Poison,
+    sync::{
+        Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     undo::{SLOTS, UndoLog},
 };
 

@@ -4,18 +4,13 @@
 //! Its place in the order of commits and views is its *moment*: what a view does not see of the finished
 //! transactions are those that finished at a later moment, and only their history must be kept for it.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     error::{Error, Result},
     ids::TxnId,
     mutant::{Rule, is_broken},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 /// The moment of no view: later than any.

@@ -8,13 +8,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lacuna_device::{File, Place, StreamHint};
-use parking_lot::Mutex;
 
 use super::format::Salt;
 use crate::{
     error::Result,
     ids::Lsn,
     mutant::{Rule, is_broken},
+    sync::Mutex,
 };
 
 /// Bytes of log in a file.

@@ -42,23 +42,19 @@ pub(crate) use files::{LogFiles, STRETCH_BYTES, is_log_file};
 pub(crate) use format::{Record, Salt};
 pub(crate) use reader::Reader;
 
-use std::{
-    collections::VecDeque,
-    mem,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{collections::VecDeque, mem, sync::Arc};
 
 use lacuna_device::AlignedBuf;
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     error::Result,
     ids::Lsn,
     poison::{IN_A_CALL, Poison, Sentinel},
     pool::DirtyList,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 use format::{GroupBuilder, SECTOR};
 use waiting::{Waiting, wake};

@@ -6,9 +6,9 @@ use lacuna_device::{
     Error as DeviceError, MemPlace,
     sim::{HookedPlace, Hooks},
 };
-use parking_lot::Condvar;
 
 use super::*;
+use crate::sync::Condvar;
 
 /// Only a log that leaves somebody asleep comes near it.
 const PATIENCE: Duration = Duration::from_secs(100);
