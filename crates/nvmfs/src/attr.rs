@@ -19,11 +19,37 @@ impl Shared {
     /// What is known about a loaded inode.
     pub(crate) fn attr(&self, node: &Node) -> Result<Attr> {
         let inode = node.with_times(&node.record.read()).ok_or(Refusal::Stale)?;
-        let mut allocated_bytes = self.ftl.allocated(node.ino.region())?;
+        self.attr_with_room(&inode)
+    }
+
+    /// As [`Shared::attr`], and counts a look-up of what it returns.
+    pub(crate) fn attr_looked_up(&self, node: &Node) -> Result<Attr> {
+        let inode = {
+            let record = node.record.read();
+            let inode = node.with_times(&record).ok_or(Refusal::Stale)?;
+            self.lookups.add(node.ino);
+            inode
+        };
+        let attr = self.attr_with_room(&inode);
+        if attr.is_err() {
+            // Nobody hears of it. What keeps it from being freed now is told already.
+            let _ = self.forget(node.ino, 1);
+        }
+        attr
+    }
+
+    /// What there is to tell of an inode after the change that made it what it is in `changed`. It may be gone, or
+    /// the device may not tell what it takes: that is no error of the change, which is done.
+    pub(crate) fn attr_after(&self, node: &Node, changed: &Inode) -> Attr {
+        self.attr(node).unwrap_or_else(|_| attr_of(changed, 0))
+    }
+
+    fn attr_with_room(&self, inode: &Inode) -> Result<Attr> {
+        let mut allocated_bytes = self.ftl.allocated(inode.ino().region())?;
         if inode.has_xattrs_outside() {
             allocated_bytes += inode.xattr_bytes() as u64;
         }
-        Ok(attr_of(&inode, allocated_bytes))
+        Ok(attr_of(inode, allocated_bytes))
     }
 
     /// See [`crate::posix::Posix::setattr`].
@@ -42,7 +68,7 @@ impl Shared {
         if is_owner_change || changes.size.is_some() {
             self.drop_capability(&node)?;
         }
-        self.change_inode(&node, changes.size, |inode, update| {
+        let changed = self.change_inode(&node, changes.size, |inode, update| {
             if kills {
                 inode.drop_privileges();
             }
@@ -53,18 +79,19 @@ impl Shared {
             inode.set_owner(changes.uid.unwrap_or(uid), changes.gid.unwrap_or(gid));
             set_times(inode, changes, update.now);
         })?;
-        self.attr(&node)
+        Ok(self.attr_after(&node, &changed))
     }
 
-    /// Changes an inode and, if that is given, the length of its file, in one batch.
+    /// Changes an inode and, if that is given, the length of its file, in one batch. Returns it as it is then.
     pub(crate) fn change_inode(
         &self,
         node: &Arc<Node>,
         len: Option<u64>,
         change: impl Fn(&mut Inode, &Update),
-    ) -> Result<()> {
+    ) -> Result<Inode> {
         let _tail = len.map(|len| self.hold_tail(node, len));
         let lost = len.map_or(Ok(Vec::new()), |len| self.shorten(node, len))?;
+        let mut changed = None;
         self.change_nodes(std::slice::from_ref(node), |locked| {
             let mut inode = locked.inode(node)?;
             let mut update = Update::new((self.clock)());
@@ -77,8 +104,10 @@ impl Shared {
                 }
             }
             update.put_inode(inode);
+            changed = Some(inode);
             Ok(Some(update))
-        })
+        })?;
+        Ok(changed.expect("who locks the node makes an update"))
     }
 
     /// The target of a symbolic link.

@@ -371,12 +371,13 @@ impl Shared {
         let end = if grows { end } else { 0 };
         if ops.is_empty() && end <= node.size() {
             // As on other file systems of Linux it is a change all the same.
-            return self.change_inode(&node, None, |inode, update| {
+            let changed = self.change_inode(&node, None, |inode, update| {
                 if kill_privileges {
                     inode.drop_privileges();
                 }
                 inode.set_times((inode.times().0, update.now, update.now));
             });
+            return changed.map(drop);
         }
         let target = Target { node: Arc::clone(&node), end, kill_privileges };
         self.apply_data(&ops.iter().map(OwnedOp::as_op).collect::<Vec<_>>(), &[target])

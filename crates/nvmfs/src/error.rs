@@ -176,6 +176,11 @@ impl Error {
     }
 }
 
+/// Whether it says that an inode is gone.
+pub(crate) fn is_stale(error: &Error) -> bool {
+    matches!(error, Error::Refused(Refusal::Stale))
+}
+
 /// What Linux calls a sector that a disk cannot read. To programs it means that there is no such attribute.
 const MEDIUM_ERROR: Errno = Errno::NODATA;
 

@@ -125,7 +125,7 @@ impl File for NvmFile {
         let set = self.shared.change_inode(&self.node, Some(len), |inode, update| {
             inode.set_times((inode.times().0, update.now, update.now));
         });
-        named(&self.shared.file_name(&self.node), set)
+        named(&self.shared.file_name(&self.node), set.map(drop))
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> DeviceResult<()> {

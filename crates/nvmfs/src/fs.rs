@@ -11,8 +11,13 @@
 //!    without inode. So a free number is one whose sector of the inode table is not mapped, and no
 //!    allocator keeps a second truth.
 //! 3. An inode without name has no links and is in the region of orphans, and nothing else is in there. A
-//!    directory without name has no entries.
+//!    directory without name has no entries. It is there for who has it open, or knows it (`lookups.rs`); with
+//!    the last of them it goes.
 //! 4. What the ftl holds is at any time the result of whole operations: each is one batch.
+//! 5. An operation answers as if it had happened at one moment. Who finds a name and then, at its inode, that it has
+//!    lost that name meanwhile, looks again (`names/mod.rs`); who made an object tells what was made, whatever
+//!    has become of it since; only a number that the caller brings along, and whose inode nobody kept for him, is
+//!    stale.
 //!
 //! **Crash argument.** The ftl brings back the result of a prefix of the accepted batches, with all
 //! flushed ones. By 4 each of these is an operation that took the invariants from true to true. There is
@@ -21,8 +26,8 @@
 //! between leaves the rest for the open after that.
 //!
 //! **Locks**, in this order: `moves`; sectors of files (`ranges.rs`), files by ascending number; `record`s
-//! of nodes by ascending number; `structure`; then, each for moments, `numbers`, that of `names/ahead.rs` and what is in
-//! `node.rs`.
+//! of nodes by ascending number; `structure`; then, each for moments, `numbers`, that of `names/ahead.rs`, what is in
+//! `node.rs`, and that of `lookups.rs`.
 //! Searches in directories read the ftl without a lock; what they found holds if the buckets that they
 //! looked at did not change until the directory's `record` is held (`names/update.rs`). `record`s are held
 //! while the ftl accepts a batch, which may wait for free segments, but not while anything is read, be it
@@ -48,6 +53,7 @@ use crate::{
     Error, Result,
     addr::Ino,
     format::{self, FORMAT_VERSION, Inode, KNOWN_FEATURES, SectorBytes, Superblock, Timestamp},
+    lookups::Lookups,
     names::{Ahead, Numbers},
     node::{Node, Nodes, Touch},
     place::Directory,
@@ -121,6 +127,8 @@ pub(crate) struct Shared {
     pub(crate) clock: fn() -> Timestamp,
     pub(crate) uuid: [u8; 16],
     pub(crate) numbers: Mutex<Numbers>,
+    /// Inodes that a kernel knows.
+    pub(crate) lookups: Lookups,
     /// What listings are going to ask for.
     pub(crate) ahead: Ahead,
     /// Held shared while names or inodes change in more than times, alone while they are checked.
@@ -196,6 +204,7 @@ impl Nvmfs {
             clock: options.clock,
             uuid: superblock.uuid,
             numbers: Mutex::new(Numbers::new((options.clock)())),
+            lookups: Lookups::default(),
             ahead: Ahead::default(),
             structure: RwLock::new(()),
             moves: Mutex::new(()),

@@ -49,6 +49,7 @@ pub mod fuzz;
 mod last_change;
 #[cfg(test)]
 mod lock_tests;
+mod lookups;
 mod names;
 mod node;
 mod open;

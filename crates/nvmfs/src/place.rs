@@ -39,22 +39,27 @@ impl Directory {
         let mode = FileKind::Directory.mode_bits() | 0o755;
         let path = format!("{}/{name}", self.name);
         let node = loop {
-            match self.shared.lookup(self.ino, name.as_bytes()) {
+            // Found and opened at once: it may be replaced by another at any time.
+            let opened = self.shared.lookup_with(self.ino, name.as_bytes(), |node| {
+                let opened =
+                    if node.kind() == FileKind::Directory { self.shared.open_loaded(node) } else { Ok(()) };
+                opened.map(|()| Arc::clone(node))
+            });
+            match opened {
                 Err(Error::Refused(Refusal::NotFound)) if create => {}
-                found => break named(&path, found)?,
+                opened => break named(&path, opened)?,
             }
-            let new = NewInode { mode, ..NewInode::default() };
+            let new = NewInode { mode, open: true, ..NewInode::default() };
             match self.shared.create(self.ino, name.as_bytes(), &new) {
                 // Somebody was faster; what it is will be seen.
                 Err(Error::Refused(Refusal::Exists)) => {}
-                made => break named(&path, made)?,
+                made => break named(&path, made)?.0,
             }
         };
         if node.kind() != FileKind::Directory {
             let operation = "this, on what is not a directory";
             return Err(DeviceError::Unsupported { what: path, operation });
         }
-        named(&path, self.shared.open_node(node.ino))?;
         Ok(Directory { shared: Arc::clone(&self.shared), name: path, ino: node.ino })
     }
 }
@@ -107,7 +112,7 @@ impl Place for Directory {
         check_file_name(name)?;
         let mode = FileKind::File.mode_bits() | 0o644;
         let new = NewInode { mode, is_log: hint == StreamHint::Log, ..NewInode::default() };
-        let node = named(name, self.shared.create(self.ino, name.as_bytes(), &new))?;
+        let (node, _) = named(name, self.shared.create(self.ino, name.as_bytes(), &new))?;
         node.set_hint(hint);
         Ok(Arc::new(NvmFile::new(Arc::clone(&self.shared), node)))
     }

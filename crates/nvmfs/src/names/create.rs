@@ -13,6 +13,7 @@ use crate::{
     Refusal, Result,
     addr::Ino,
     directory::{Bucket, Search},
+    error::is_stale,
     format::{Dirent, Inode, LINKS_MAX, TARGET_BYTES_MAX, Timestamp},
     fs::Shared,
     node::{Node, Record, Touch},
@@ -48,6 +49,8 @@ pub(crate) struct NewInode<'a> {
     pub(crate) is_log: bool,
     /// It is open from the start.
     pub(crate) open: bool,
+    /// Its name counts as looked up.
+    pub(crate) is_looked_up: bool,
 }
 
 const SET_GID: u32 = 0o2000;
@@ -83,8 +86,8 @@ impl NewInode<'_> {
 }
 
 impl Shared {
-    /// Makes an inode and its name.
-    pub(crate) fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Arc<Node>> {
+    /// Makes an inode and its name. Returns it as it was made.
+    pub(crate) fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<(Arc<Node>, Inode)> {
         let kind = new.check()?;
         let dir = self.directory_for(parent, name)?;
         // Kept when the directory changes meanwhile and all is planned anew.
@@ -119,14 +122,25 @@ impl Shared {
                 if new.open {
                     update.open(node.ino);
                 }
-                Ok(Some((update, Arc::clone(node))))
+                if new.is_looked_up {
+                    update.look_up(node.ino);
+                }
+                Ok(Some((update, (Arc::clone(node), inode))))
             },
         )
     }
 
-    /// Gives an inode one more name.
-    pub(crate) fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Arc<Node>> {
-        let node = self.node(ino)?;
+    /// Gives an inode one more name, which counts as looked up if `is_looked_up` says so. Returns it as it was then.
+    pub(crate) fn link(
+        &self,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+        is_looked_up: bool,
+    ) -> Result<(Arc<Node>, Inode)> {
+        // What lost its last name gets no other, be it there or not.
+        let is_gone = |error| if is_stale(&error) { Refusal::NotFound.into() } else { error };
+        let node = self.node(ino).map_err(is_gone)?;
         if node.kind() == FileKind::Directory {
             return Err(Refusal::NotPermitted.into());
         }
@@ -135,7 +149,7 @@ impl Shared {
             &[&dir],
             |readers| Ok((free_bucket(&readers[0], name)?, vec![Arc::clone(&node)])),
             |locked, free| {
-                let mut inode = locked.inode(&node)?;
+                let mut inode = locked.inode(&node).map_err(is_gone)?;
                 match inode.nlink() {
                     0 => return Err(Refusal::NotFound.into()),
                     LINKS_MAX => return Err(Refusal::TooManyLinks.into()),
@@ -143,9 +157,12 @@ impl Shared {
                 }
                 let mut update = Update::new((self.clock)());
                 update.put_name(self, parent, *free, name, &inode);
-                update.put_changed(inode);
+                let linked = update.put_changed(inode);
                 update.put_parent(locked.inode(&dir)?, 0)?;
-                Ok(Some((update, Arc::clone(&node))))
+                if is_looked_up {
+                    update.look_up(node.ino);
+                }
+                Ok(Some((update, (Arc::clone(&node), linked))))
             },
         )
     }
@@ -237,11 +254,12 @@ impl Update {
         self.put_entry(directory, bucket, &Dirent::new(name, shared.hash_name(name), inode));
     }
 
-    /// An inode that changed in nothing but names.
-    pub(crate) fn put_changed(&mut self, mut inode: Inode) {
+    /// An inode that changed in nothing but names. Returns it with its new time.
+    pub(crate) fn put_changed(&mut self, mut inode: Inode) -> Inode {
         let (accessed, modified, _) = inode.times();
         inode.set_times((accessed, modified, self.now));
         self.put_inode(inode);
+        inode
     }
 
     /// A directory whose entries change, and which gets so many more subdirectories.

@@ -1,5 +1,13 @@
 //! Names: looking them up, making, moving and removing them. Invariants, crash argument and lock order
 //! are those of `fs.rs`; how a change is planned and committed is in `update.rs`.
+//!
+//! **Look-ups beside changes** (invariant 5 of `fs.rs`). A search takes no lock, nor does the step from the entry to
+//! the inode: the name may go in between, and its inode with it.
+//! 1. Who takes a name away notes its bucket among the directory's changes before giving the directory's `record` back.
+//!    The inode is freed with its last name, or later.
+//! 2. So who finds an inode gone, then waits for that `record`, and sees no change of the buckets that were looked at,
+//!    has met with damage. Else the search starts over, and finds what the name stands for by then. Each such turn is
+//!    another's change that was completed.
 
 mod ahead;
 mod create;
@@ -22,6 +30,7 @@ use crate::{
     Refusal, Result,
     addr::Ino,
     directory::{Bucket, Search},
+    error::is_stale,
     format::{self, Dirent, NAME_BYTES_MAX, SectorBytes},
     fs::Shared,
     node::{Node, Record},
@@ -90,13 +99,40 @@ impl Shared {
 
     /// The node that `name` stands for in a directory.
     pub(crate) fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Arc<Node>> {
+        self.lookup_with(parent, name, |node| Ok(Arc::clone(node)))
+    }
+
+    /// What `see` makes of the node that `name` stands for in a directory. Where that says that the inode is gone, the
+    /// name is looked up again.
+    pub(crate) fn lookup_with<T>(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        see: impl Fn(&Arc<Node>) -> Result<T>,
+    ) -> Result<T> {
         let dir = self.directory(parent)?;
         match name {
-            b"." => return Ok(dir),
-            b".." => return self.node(self.parent_of(&dir)?),
+            b"." => return see(&dir),
+            b".." => return self.see_parent(&dir, see),
             _ => check_name(name)?,
         }
-        self.find(&dir, name, |reader, bucket, entry| reader.node_of(bucket, entry))
+        self.find(&dir, name, |reader, bucket, entry| see(&reader.node_of(bucket, entry)?))
+    }
+
+    /// What `see` makes of the parent of a directory, which may move meanwhile.
+    fn see_parent<T>(&self, dir: &Node, see: impl Fn(&Arc<Node>) -> Result<T>) -> Result<T> {
+        loop {
+            let parent = self.parent_of(dir)?;
+            match self.node(parent).and_then(|node| see(&node)) {
+                Err(error) if is_stale(&error) => match &*dir.record.read() {
+                    Record::Live(inode) if inode.parent() != parent => {}
+                    // Without a name it has no parent either, only the memory of one.
+                    Record::Live(inode) if inode.nlink() == 0 => return Err(Refusal::NotFound.into()),
+                    _ => return Err(Refusal::Stale.into()),
+                },
+                seen => return seen,
+            }
+        }
     }
 
     /// What a name itself tells: the number and type of what it stands for, even if that is damaged.

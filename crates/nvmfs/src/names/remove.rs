@@ -22,6 +22,7 @@ use crate::{
     addr::Ino,
     attr::attr_of,
     directory::{self, Removal, Search},
+    error::is_stale,
     format::{self, Dirent, Inode, Orphan, SectorBytes},
     fs::Shared,
     node::Node,
@@ -107,7 +108,11 @@ impl Shared {
 
     /// Keeps an inode until [`Shared::release`].
     pub(crate) fn open_node(&self, ino: Ino) -> Result<()> {
-        let node = self.node(ino)?;
+        self.open_loaded(&*self.node(ino)?)
+    }
+
+    /// As [`Shared::open_node`].
+    pub(crate) fn open_loaded(&self, node: &Node) -> Result<()> {
         let _record = node.record.read();
         if node.is_removed() {
             return Err(Refusal::Stale.into());
@@ -116,7 +121,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends an opening. The last one frees what has no name, and stores times that wait for it.
+    /// Ends an opening. The last one frees what has no name and is known to nobody, and stores times that wait for it.
     pub(crate) fn release(&self, ino: Ino) -> Result<()> {
         let node = self.nodes.get(ino).ok_or(Refusal::Stale)?;
         let record = node.record.read();
@@ -135,8 +140,35 @@ impl Shared {
             if inode.nlink() > 0 {
                 return Ok(self.times_of(std::slice::from_ref(&node), locked));
             }
-            Ok(Some(self.end_of_orphan(&inode)))
+            Ok((!self.lookups.mark(ino)).then(|| self.end_of_orphan(&inode)))
         })
+    }
+
+    /// See [`crate::posix::Posix::forget`].
+    pub(crate) fn forget(&self, ino: Ino, lookups: u64) -> Result<()> {
+        if self.lookups.forget(ino, lookups) { self.free_forgotten(ino) } else { Ok(()) }
+    }
+
+    /// See [`crate::posix::Posix::forget_all`].
+    pub(crate) fn forget_all(&self) -> Result<()> {
+        let freed = self.lookups.forget_all().into_iter().map(|ino| self.free_forgotten(ino));
+        freed.fold(Ok(()), Result::and)
+    }
+
+    /// Frees what nobody knows any more, unless something else keeps it (invariant 2 of `lookups.rs`).
+    fn free_forgotten(&self, ino: Ino) -> Result<()> {
+        let freed = self.node(ino).and_then(|node| {
+            self.change_nodes(std::slice::from_ref(&node), |locked| {
+                let inode = locked.inode(&node)?;
+                let is_kept = inode.nlink() > 0 || node.opens.load(SeqCst) > 0 || self.lookups.mark(ino);
+                Ok((!is_kept).then(|| self.end_of_orphan(&inode)))
+            })
+        });
+        self.lookups.note_freed();
+        match freed {
+            Err(error) if is_stale(&error) => Ok(()), // another has freed it
+            freed => freed,
+        }
     }
 
     fn end_of_orphan(&self, inode: &Inode) -> Update {

@@ -25,6 +25,7 @@ use crate::{
     Refusal, Result,
     addr::{Ino, REGION_SECTORS, XATTR_SECTORS},
     directory::{self, Bucket, Buckets, Held, Removal, Search},
+    error::is_stale,
     format::{self, Dirent, Inode, Orphan, SectorBytes, Timestamp, Tombstone},
     fs::Shared,
     node::{Node, Record, Touch},
@@ -58,7 +59,7 @@ impl<'a> DirReader<'a> {
     /// The node of an entry that was found here, loaded.
     pub(super) fn node_of(&self, bucket: Bucket, entry: &Dirent) -> Result<Arc<Node>> {
         let node = match self.shared.node(entry.ino()) {
-            Err(crate::Error::Refused(Refusal::Stale)) => None,
+            Err(error) if is_stale(&error) => None,
             other => Some(other?),
         };
         node.filter(|node| is_named_by(node, entry)).ok_or_else(|| {
@@ -127,6 +128,7 @@ pub(crate) struct Update {
     inodes: Vec<Inode>,
     freed: Vec<Ino>,
     opened: Vec<Ino>,
+    looked_up: Vec<Ino>,
     /// Buckets of directories, and what of them is listed afterwards.
     buckets: Vec<(Ino, Range<u64>, Option<Listed>)>,
     touched: Vec<(Ino, Touch)>,
@@ -160,6 +162,7 @@ impl Update {
             inodes: Vec::new(),
             freed: Vec::new(),
             opened: Vec::new(),
+            looked_up: Vec::new(),
             buckets: Vec::new(),
             touched: Vec::new(),
             absent: Vec::new(),
@@ -233,6 +236,11 @@ impl Update {
         self.opened.push(ino);
     }
 
+    /// The inode's name counts as looked up.
+    pub(super) fn look_up(&mut self, ino: Ino) {
+        self.looked_up.push(ino);
+    }
+
     /// The inode goes, with all that it has.
     pub(super) fn free(&mut self, inode: &Inode, shared: &Shared) {
         let ino = inode.ino();
@@ -246,13 +254,13 @@ impl Update {
         self.freed.push(ino);
     }
 
-    /// The inode has no name any more: it goes, or waits for its last release.
+    /// The inode has no name any more: it goes, or waits for its last release, and to be forgotten.
     pub(super) fn orphan(&mut self, node: &Node, mut inode: Inode, shared: &Shared) {
-        if node.opens.load(SeqCst) == 0 {
+        let ino = inode.ino();
+        if node.opens.load(SeqCst) == 0 && !shared.lookups.mark(ino) {
             self.free(&inode, shared);
             return;
         }
-        let ino = inode.ino();
         let orphan = Orphan::new(ino, inode.generation());
         self.write_sector(ino.orphan_lba(), format::seal(&orphan, ino.orphan_lba()));
         inode.set_nlink(0);
@@ -364,6 +372,10 @@ impl Shared {
         if update.is_empty() {
             return Ok(Applied::Done);
         }
+        for ino in &update.freed {
+            let opens = locked.guard(*ino).0.opens.load(SeqCst);
+            assert!(opens == 0 && !self.lookups.knows(*ino), "an inode in use is not freed (`lookups.rs`)");
+        }
         let structure = self.structure.try_read();
         if structure.is_none() && !update.is_of_times {
             return Ok(Applied::Checking);
@@ -384,6 +396,7 @@ impl Shared {
         for ino in &update.opened {
             locked.guard(*ino).0.opens.store(1, SeqCst); // nobody could see it yet
         }
+        update.looked_up.iter().for_each(|ino| self.lookups.add(*ino));
         for ino in &update.freed {
             let (node, record) = locked.guard(*ino);
             self.nodes.remove(node, record);

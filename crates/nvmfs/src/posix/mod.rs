@@ -15,7 +15,7 @@
 
 mod types;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 pub use types::{
     Allocate, Attr, Caller, DirEntry, FileKind, Rename, Runs, SetAttr, SetTime, StatFs, WriteOptions,
@@ -32,16 +32,52 @@ use crate::{
 /// file system open.
 ///
 /// All methods fail with the errors of the store below; [`Refusal`]s are named with each.
-/// [`Refusal::Stale`] is any inode number that has no inode.
+/// [`Refusal::Stale`] is any inode number that has no inode, be it that somebody removed it since the caller was told
+/// of it: who minds keeps it by [`Posix::open`], or by [`Posix::counting_lookups`].
 #[derive(Clone)]
 pub struct Posix {
     shared: Arc<Shared>,
+    counts_lookups: bool,
 }
 
 impl Nvmfs {
     /// The same file system by inodes.
     pub fn posix(&self) -> Posix {
-        Posix { shared: Arc::clone(&self.shared) }
+        Posix { shared: Arc::clone(&self.shared), counts_lookups: false }
+    }
+}
+
+/// Look-ups that are counted.
+impl Posix {
+    /// The same for a kernel, or whoever else comes back to what a name stood for: `lookup`, `lookup_number`, `mknod`,
+    /// `create`, `mkdir`, `symlink` and `link` count each inode that they return. It stays, usable in all ways,
+    /// until it was forgotten as often, even if it loses its last name: so it is never stale in between.
+    pub fn counting_lookups(self) -> Posix {
+        Posix { counts_lookups: true, ..self }
+    }
+
+    /// Takes so many counts of an inode away. The last one frees what has no name and is not open. More than were
+    /// counted do no harm.
+    pub fn forget(&self, ino: Ino, lookups: u64) -> Result<()> {
+        self.shared.forget(ino, lookups)
+    }
+
+    /// Takes all counts of all inodes away, those of others too, as an unmount does. What keeps one from being freed
+    /// keeps no other from it.
+    pub fn forget_all(&self) -> Result<()> {
+        self.shared.forget_all()
+    }
+
+    /// As [`Posix::getattr`], but counts as [`Posix::lookup`] does: for what a listing told the number of.
+    pub fn lookup_number(&self, ino: Ino) -> Result<Attr> {
+        self.shared.attr_looked_up(&*self.shared.node(ino)?)
+    }
+
+    /// Waits, for so long at most, until an inode is freed because it was forgotten; only if one lost its last name
+    /// as recently. So somebody who finds no room can wait for what a kernel is about to forget. False if there
+    /// was nothing to wait for.
+    pub fn wait_for_forgotten(&self, timeout: Duration) -> bool {
+        self.shared.lookups.wait_for_freed(timeout)
     }
 }
 
@@ -52,8 +88,11 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::NotADirectory`], [`Refusal::NameTooLong`].
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
-        let node = self.shared.lookup(parent, name)?;
-        self.shared.attr(&node)
+        let shared = &self.shared;
+        match self.counts_lookups {
+            true => shared.lookup_with(parent, name, |node| shared.attr_looked_up(node)),
+            false => shared.lookup_with(parent, name, |node| shared.attr(node)),
+        }
     }
 
     /// What `name` itself tells: the number and type of what it stands for, even if that is damaged.
@@ -138,8 +177,8 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::TooManyLinks`], [`Refusal::NotPermitted`] for directories,
     /// [`Refusal::NotFound`] for what lost its last name.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
-        let node = self.shared.link(ino, parent, name)?;
-        self.shared.attr(&node)
+        let (node, linked) = self.shared.link(ino, parent, name, self.counts_lookups)?;
+        Ok(self.shared.attr_after(&node, &linked))
     }
 
     /// Takes a name away, and with the last one the inode; an open one stays until its last release. Of a
@@ -205,7 +244,7 @@ impl Posix {
     }
 
     /// Ends what [`Posix::open`] or [`Posix::create`] began. The last one stores times, and frees what
-    /// has no name any more.
+    /// has no name any more and is not counted as looked up.
     pub fn release(&self, ino: Ino) -> Result<()> {
         self.shared.release(ino)
     }
@@ -386,13 +425,9 @@ impl Posix {
 
 impl Posix {
     fn make(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
-        let node = self.shared.create(parent, name, new)?;
+        let new = NewInode { is_looked_up: self.counts_lookups, ..*new };
+        let (node, made) = self.shared.create(parent, name, &new)?;
         self.shared.store_many_times();
-        let attr = self.shared.attr(&node);
-        if attr.is_err() && new.open {
-            // The caller has nothing to release. What keeps the last one from ending well is told already.
-            let _ = self.shared.release(node.ino);
-        }
-        attr
+        Ok(self.shared.attr_after(&node, &made))
     }
 }
