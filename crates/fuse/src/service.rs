@@ -1,7 +1,7 @@
 //! Answers to the kernel's requests, whatever carries them.
 //!
-//! It owns the set of files that answered the DirectFS ioctl, what is told of the removed, counters, and the
-//! transport's name; all else is the file system's.
+//! It owns the set of files that answered the DirectFS ioctl, counters, and the transport's name; all else is the
+//! file system's.
 //!
 //! **Invariants.**
 //! 1. A number is in the set only while the file that was asked about has it: whoever gets a number anew
@@ -9,24 +9,26 @@
 //!    comes last.
 //! 2. A trim is inferred only for files in the set, and only where the kernel holds no pages of the file
 //!    that it would not see change.
-//! 3. What lost its last name is remembered until the kernel forgets it: it may be somebody's working directory, or
-//!    held by a handle of `O_PATH`, which is not open here. Of those, Linux tells and changes what they are, though
-//!    nothing is in there any more.
+//! 3. Each answer that names an inode to the kernel counts as a look-up of it, and the kernel forgets as many: what
+//!    it knows stays, with or without a name, as if it were open. It may be about to be opened, somebody's working
+//!    directory, or held by a handle of `O_PATH`, and Linux has all of these usable. Not counted are `.` and `..` in
+//!    a listing, which the kernel does not count either, and what is damaged, of which only a name is known.
+//! 4. The kernel forgets what was removed after it has answered who removed it. So who finds no room waits a moment
+//!    for what was removed just now, then tries once more.
 //!
-//! **Locks.** The set's, held for a look-up or a change, that of the removed and that of the complaints;
-//! none of them across a call of the file system, nor one inside the other.
+//! **Locks.** The set's, held for a look-up or a change, and that of the complaints; neither across a call of the
+//! file system, nor one inside the other.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     sync::{Arc, OnceLock},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use lacuna_nvmfs::{
     Ino, Nvmfs, Refusal, Timestamp,
     posix::{
-        Allocate, Attr, Caller, DirEntry, FileKind, Posix, Rename, SetAttr, SetTime, StatFs, WriteOptions,
-        XattrMode,
+        Allocate, Attr, Caller, DirEntry, FileKind, Posix, Rename, SetAttr, StatFs, WriteOptions, XattrMode,
     },
 };
 use parking_lot::{Mutex, RwLock};
@@ -50,6 +52,10 @@ const SEEK_HOLE: i32 = 4;
 
 /// Extended attributes that only privileged programs know of.
 const TRUSTED: &[u8] = b"trusted.";
+
+/// How long somebody who finds no room waits for what was removed to be forgotten (invariant 4). The kernel has that in
+/// a queue by then.
+const FORGET_WAIT: Duration = Duration::from_millis(200);
 
 /// Entries of a directory looked at in one go.
 const ENTRIES_PER_STEP: usize = 64;
@@ -125,7 +131,6 @@ pub struct Service {
     options: ServiceOptions,
     counters: Counters,
     atomic_files: RwLock<HashSet<Ino>>,
-    removed: Mutex<HashMap<Ino, Attr>>,
     transport: OnceLock<&'static str>,
     complaints: Mutex<Complaints>,
 }
@@ -139,11 +144,10 @@ impl Drop for Service {
 impl Service {
     /// Serves `fs`.
     pub fn new(fs: Arc<Nvmfs>, options: ServiceOptions) -> Service {
-        let posix = fs.posix();
-        let (atomic_files, removed) = (RwLock::default(), Mutex::default());
-        let counters = Counters::default();
+        let posix = fs.posix().counting_lookups();
+        let (atomic_files, counters) = (RwLock::default(), Counters::default());
         let (transport, complaints) = (OnceLock::new(), Mutex::default());
-        Service { fs, posix, options, counters, atomic_files, removed, transport, complaints }
+        Service { fs, posix, options, counters, atomic_files, transport, complaints }
     }
 
     /// The file system served.
@@ -173,6 +177,21 @@ impl Service {
     /// The number that FUSE knows an inode by.
     pub fn number(ino: Ino) -> u64 {
         if ino == Ino::ROOT { FUSE_ROOT } else { ino.number() }
+    }
+
+    /// To be called when the kernel knows nothing of the file system any more: it was unmounted.
+    pub(crate) fn unmounted(&self) {
+        let freed = self.posix.forget_all();
+        // What is left is freed by the next open.
+        let _ = self.checked("forget", FUSE_ROOT, freed);
+    }
+
+    /// By invariant 4.
+    fn with_room<T>(&self, change: impl Fn() -> lacuna_nvmfs::Result<T>) -> lacuna_nvmfs::Result<T> {
+        match change() {
+            Err(error) if is_full(&error) && self.posix.wait_for_forgotten(FORGET_WAIT) => change(),
+            changed => changed,
+        }
     }
 
     fn ino(number: u64) -> Result<Ino> {
@@ -219,38 +238,21 @@ impl Service {
     /// Attributes of an inode.
     pub fn getattr(&self, number: u64) -> Result<Attr> {
         let ino = Self::ino(number)?;
-        let known = self.checked("stat", number, self.posix.getattr(ino));
-        known.or_else(|errno| self.of_removed(errno, ino, |_| ()))
+        self.checked("stat", number, self.posix.getattr(ino))
     }
 
-    /// By invariant 3: changes what is told of what is gone, if that is why there is an error.
-    fn of_removed(&self, errno: Errno, ino: Ino, change: impl Fn(&mut Attr)) -> Result<Attr> {
-        let mut removed = self.removed.lock();
-        let attr = removed.get_mut(&ino).filter(|_| errno == Os::STALE.into()).ok_or(errno)?;
-        change(attr);
-        Ok(*attr)
-    }
-
-    /// By invariant 3.
-    fn remember(&self, gone: Option<Attr>) {
-        self.removed.lock().extend(gone.map(|attr| (attr.ino, attr)));
-    }
-
-    /// The kernel has less of an inode in memory than before, as a rule nothing any more.
-    pub fn forget(&self, number: u64) {
+    /// The kernel has forgotten so many look-ups of an inode (invariant 3).
+    pub fn forget(&self, number: u64, lookups: u64) {
         let Ok(ino) = Self::ino(number) else { return };
-        self.removed.lock().remove(&ino);
+        // The kernel does not want to know, and what was not freed is freed by the next open.
+        let _ = self.checked("forget", number, self.posix.forget(ino, lookups));
         self.forget_handshake(ino);
     }
 
     /// Changes attributes of an inode.
     pub fn setattr(&self, number: u64, changes: &SetAttr) -> Result<Attr> {
         let ino = Self::ino(number)?;
-        let changed = self.checked("change", number, self.posix.setattr(ino, changes));
-        match changed {
-            Err(errno) if changes.size.is_none() => self.of_removed(errno, ino, |attr| change(attr, changes)),
-            changed => changed,
-        }
+        self.checked("change", number, self.with_room(|| self.posix.setattr(ino, changes)))
     }
 
     /// The target of a symbolic link.
@@ -260,47 +262,55 @@ impl Service {
 
     /// Makes a file, fifo, socket or device file.
     pub fn mknod(&self, parent: u64, name: &[u8], mode: u32, rdev: u32, caller: Caller) -> Result<Attr> {
-        let made = self.posix.mknod(Self::ino(parent)?, name, mode, rdev.into(), caller);
+        let parent_ino = Self::ino(parent)?;
+        let made = self.with_room(|| self.posix.mknod(parent_ino, name, mode, rdev.into(), caller));
         self.checked("mknod", parent, made).inspect(|attr| self.drop_handshake(attr.ino))
     }
 
     /// Makes a directory.
     pub fn mkdir(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
-        self.checked("mkdir", parent, self.posix.mkdir(Self::ino(parent)?, name, mode, caller))
+        let parent_ino = Self::ino(parent)?;
+        self.checked("mkdir", parent, self.with_room(|| self.posix.mkdir(parent_ino, name, mode, caller)))
     }
 
     /// Makes a symbolic link.
     pub fn symlink(&self, parent: u64, name: &[u8], target: &[u8], caller: Caller) -> Result<Attr> {
-        self.checked("symlink", parent, self.posix.symlink(Self::ino(parent)?, name, target, caller))
+        let parent_ino = Self::ino(parent)?;
+        self.checked(
+            "symlink",
+            parent,
+            self.with_room(|| self.posix.symlink(parent_ino, name, target, caller)),
+        )
     }
 
     /// Makes a regular file and opens it.
     pub fn create(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
-        let made = self.posix.create(Self::ino(parent)?, name, mode, caller);
+        let parent_ino = Self::ino(parent)?;
+        let made = self.with_room(|| self.posix.create(parent_ino, name, mode, caller));
         self.checked("create", parent, made).inspect(|attr| self.drop_handshake(attr.ino))
     }
 
     /// Gives an inode one more name.
     pub fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<Attr> {
-        self.checked("link", number, self.posix.link(Self::ino(number)?, Self::ino(parent)?, name))
+        let (ino, parent) = (Self::ino(number)?, Self::ino(parent)?);
+        self.checked("link", number, self.with_room(|| self.posix.link(ino, parent, name)))
     }
 
     /// Takes a name away.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<()> {
-        let gone = self.posix.unlink(Self::ino(parent)?, name);
-        self.checked("unlink", parent, gone).map(|gone| self.remember(gone))
+        self.checked("unlink", parent, self.posix.unlink(Self::ino(parent)?, name)).map(drop)
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<()> {
-        let gone = self.posix.rmdir(Self::ino(parent)?, name);
-        self.checked("rmdir", parent, gone).map(|gone| self.remember(gone))
+        self.checked("rmdir", parent, self.posix.rmdir(Self::ino(parent)?, name)).map(drop)
     }
 
     /// Moves a name.
     pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: Rename) -> Result<()> {
-        let gone = self.posix.rename(Self::ino(from.0)?, from.1, Self::ino(to.0)?, to.1, mode);
-        self.checked("rename", from.0, gone).map(|gone| self.remember(gone))
+        let (from_ino, to_ino) = (Self::ino(from.0)?, Self::ino(to.0)?);
+        let moved = self.with_room(|| self.posix.rename(from_ino, from.1, to_ino, to.1, mode));
+        self.checked("rename", from.0, moved).map(drop)
     }
 
     /// Calls `entry` with numbers and names from `cursor` on until it returns false.
@@ -353,14 +363,24 @@ impl Service {
             self.posix.preload(&inos);
             for (number, kind, name, next) in names {
                 cursor = next;
-                let found = match self.getattr(number) {
+                let is_counted = !matches!(&name[..], b"." | b"..");
+                let ino = Self::ino(number)?;
+                let looked_up = match is_counted {
+                    true => self.checked("lookup", number, self.posix.lookup_number(ino)),
+                    false => self.getattr(number),
+                };
+                let found = match looked_up {
                     Ok(attr) => Found { attr, is_damaged: false },
                     // Removed since.
                     Err(errno) if errno == Os::STALE.into() => continue,
-                    Err(_) => Found { attr: unknown(Self::ino(number)?, kind), is_damaged: true },
+                    Err(_) => Found { attr: unknown(ino, kind), is_damaged: true },
                 };
                 gave_any = true;
+                let is_counted = is_counted && !found.is_damaged;
                 if !entry(NamedAttr { name, found, next }) {
+                    if is_counted {
+                        self.forget(number, 1); // the kernel does not hear of it now
+                    }
                     return Ok(());
                 }
             }
@@ -370,15 +390,9 @@ impl Service {
 
 /// Open files and their data.
 impl Service {
-    /// Keeps an inode until [`Service::release`]. A removed directory can be opened; the kernel itself says that
-    /// nothing is in there.
+    /// Keeps an inode until [`Service::release`].
     pub fn open(&self, number: u64) -> Result<()> {
-        let ino = Self::ino(number)?;
-        let opened = self.checked("open", number, self.posix.open(ino));
-        opened.or_else(|errno| match self.of_removed(errno, ino, |_| ())?.kind {
-            FileKind::Directory => Ok(()),
-            _ => Err(errno),
-        })
+        self.checked("open", number, self.posix.open(Self::ino(number)?))
     }
 
     /// Whether a file opened with these flags bypasses the kernel's page cache.
@@ -406,7 +420,7 @@ impl Service {
         let trim_to = self.implied_trim(ino, &request);
         let WriteRequest { kill_privileges, from_cache, .. } = request;
         let options = WriteOptions { trim_to, kill_privileges, from_cache };
-        let written = self.posix.write(ino, request.offset, request.data, options);
+        let written = self.with_room(|| self.posix.write(ino, request.offset, request.data, options));
         let bytes = self.checked("write", number, written)?;
         self.counters.write(bytes);
         if has(request.open_flags, rustix::fs::OFlags::DSYNC) {
@@ -453,7 +467,8 @@ impl Service {
             FALLOC_FL_ZERO_RANGE => Allocate::ZeroRange { keep_size },
             _ => return Err(Os::OPNOTSUPP.into()),
         };
-        let allocated = self.posix.fallocate(Self::ino(number)?, offset, len, what, caller.uid != 0);
+        let ino = Self::ino(number)?;
+        let allocated = self.with_room(|| self.posix.fallocate(ino, offset, len, what, caller.uid != 0));
         self.checked("fallocate", number, allocated)
     }
 
@@ -472,7 +487,7 @@ impl Service {
     /// Copies within the store and returns how much. As to privileges, as [`Service::fallocate`].
     pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64, caller: Caller) -> Result<u64> {
         let (from, to_ino) = ((Self::ino(from.0)?, from.1), Self::ino(to.0)?);
-        let copied = self.posix.copy_range(from, (to_ino, to.1), len, caller.uid != 0);
+        let copied = self.with_room(|| self.posix.copy_range(from, (to_ino, to.1), len, caller.uid != 0));
         self.checked("copy", to.0, copied)
     }
 
@@ -531,7 +546,8 @@ impl Service {
     /// Sets an extended attribute.
     pub fn setxattr(&self, number: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         no_label(name)?;
-        self.checked("setxattr", number, self.posix.setxattr(Self::ino(number)?, name, value, mode))
+        let ino = Self::ino(number)?;
+        self.checked("setxattr", number, self.with_room(|| self.posix.setxattr(ino, name, value, mode)))
     }
 
     /// Removes an extended attribute.
@@ -546,19 +562,12 @@ fn no_label(name: &[u8]) -> Result<()> {
     if name == b"security.selinux" { Err(Os::OPNOTSUPP.into()) } else { Ok(()) }
 }
 
-/// Of what has no inode any more. Nobody can run it, so what a change of owner takes away is of no use to anybody.
-fn change(attr: &mut Attr, changes: &SetAttr) {
-    let now = lacuna_nvmfs::system_time();
-    let choose = |time: Option<SetTime>, old| time.map_or(old, |time| time.at(now));
-    attr.perm = changes.mode.map_or(attr.perm, |mode| (mode & 0o7777) as u16);
-    (attr.uid, attr.gid) = (changes.uid.unwrap_or(attr.uid), changes.gid.unwrap_or(attr.gid));
-    attr.accessed = choose(changes.accessed, attr.accessed);
-    attr.modified = choose(changes.modified, attr.modified);
-    attr.changed = changes.changed.unwrap_or(now);
-}
-
 fn is_stale(error: &lacuna_nvmfs::Error) -> bool {
     matches!(error, lacuna_nvmfs::Error::Refused(Refusal::Stale))
+}
+
+fn is_full(error: &lacuna_nvmfs::Error) -> bool {
+    error.errno() == Os::NOSPC.raw_os_error()
 }
 
 /// What a name tells of an inode that cannot be read.
@@ -633,19 +642,21 @@ mod tests {
         let asked = || service.atomic_files.read().len();
         service.unlink(FUSE_ROOT, names[1]).expect("removes");
         // The kernel does not say which of the two comes first.
-        service.forget(numbers[1]);
+        service.forget(numbers[1], 1);
         assert_eq!(asked(), 3, "it is open");
         numbers.iter().for_each(|number| service.release(*number).expect("closes"));
         assert_eq!(asked(), 2);
         service.unlink(FUSE_ROOT, names[2]).expect("removes");
-        numbers.iter().for_each(|number| service.forget(*number));
+        numbers.iter().for_each(|number| service.forget(*number, 1));
         // Who opens a file again need not ask again.
         assert!(service.atomic_files.read().iter().eq([&Ino::new(numbers[0]).expect("a number")]));
     }
 
     #[test]
-    fn what_was_removed_is_told_of_until_it_is_forgotten() {
+    fn what_was_removed_can_be_used_until_it_is_forgotten() {
         let service = service();
+        let inodes = || service.statfs().map(|stat| stat.inodes - stat.free_inodes).expect("tells");
+        let before = inodes();
         let made = service.mkdir(FUSE_ROOT, b"d", 0o750, Caller { uid: 5, gid: 6 }).expect("makes");
         let number = made.ino.number();
         service.rmdir(FUSE_ROOT, b"d").expect("removes");
@@ -656,39 +667,63 @@ mod tests {
         };
         service.open(number).expect("opens");
         service.fsync(number, false).expect("has nothing to sync");
-        service.forget(number);
+        assert_eq!(service.mkdir(number, b"d", 0o755, Caller::default()), Err(Os::NOENT.into()));
+        service.forget(number, 1);
+        assert_eq!(service.getattr(number).map(|attr| attr.nlink), Ok(0), "it is open");
+        service.release(number).expect("closes");
         assert_eq!(service.getattr(number), Err(Os::STALE.into()));
         assert_eq!(service.open(number), Err(Os::STALE.into()));
-        assert!(service.removed.lock().is_empty());
-        // So is what a rename replaced, and a file; both can be changed, as long as that is about no data.
-        service.mkdir(FUSE_ROOT, b"from", 0o755, Caller::default()).expect("makes");
+        // So can what a rename replaced, and a file that lost two names.
+        let from = service.mkdir(FUSE_ROOT, b"from", 0o755, Caller::default()).expect("makes");
         let replaced = service.mkdir(FUSE_ROOT, b"to", 0o700, Caller::default()).expect("makes");
         service.rename((FUSE_ROOT, b"from"), (FUSE_ROOT, b"to"), Rename::Replace).expect("moves");
         let file = service.mknod(FUSE_ROOT, b"file", MODE, 0, Caller::default()).expect("makes");
         service.link(file.ino.number(), FUSE_ROOT, b"another").expect("links");
         service.unlink(FUSE_ROOT, b"file").expect("removes");
-        assert!(service.removed.lock().keys().eq([&replaced.ino]), "the file has a name");
         service.unlink(FUSE_ROOT, b"another").expect("removes");
-        for gone in [replaced, file] {
+        assert_eq!(service.link(file.ino.number(), FUSE_ROOT, b"third"), Err(Os::NOENT.into()));
+        for (gone, lookups) in [(replaced, 1), (file, 2)] {
             let number = gone.ino.number();
             assert_eq!(service.getattr(number).map(|attr| (attr.nlink, attr.perm)), Ok((0, gone.perm)));
-            let time = Timestamp { seconds: 5, nanoseconds: 6 };
-            let modified = Some(SetTime::At(time));
-            let changes = SetAttr { mode: Some(0o123), uid: Some(7), modified, ..SetAttr::default() };
+            let changes = SetAttr { mode: Some(0o123), uid: Some(7), ..SetAttr::default() };
             let changed = service.setattr(number, &changes).expect("changes");
-            assert_eq!((changed.perm, changed.uid, changed.gid, changed.modified), (0o123, 7, 0, time));
-            assert_eq!(service.getattr(number), Ok(changed));
-            let cut = SetAttr { size: Some(0), ..SetAttr::default() };
-            assert_eq!(service.setattr(number, &cut), Err(Os::STALE.into()));
-            let opened = service.open(number);
-            assert_eq!(opened.is_ok(), gone.kind == FileKind::Directory, "{opened:?}");
-            service.forget(number);
+            assert_eq!((changed.perm, changed.uid, changed.gid), (0o123, 7, 0));
+            service.setxattr(number, b"user.x", b"value", XattrMode::Set).expect("sets");
+            assert_eq!(service.getxattr(number, b"user.x").as_deref(), Ok(&b"value"[..]));
+            let cut = SetAttr { size: Some(9), ..SetAttr::default() };
+            assert_eq!(service.setattr(number, &cut).is_ok(), gone.kind == FileKind::File);
+            service.open(number).expect("opens");
+            service.release(number).expect("closes");
+            service.forget(number, lookups - 1);
+            service.getattr(number).expect("is known still");
+            service.forget(number, 1);
             assert_eq!(service.getattr(number), Err(Os::STALE.into()));
         }
-        assert!(service.removed.lock().is_empty());
-        // What was not removed is not remembered.
-        service.mkdir(FUSE_ROOT, b"d", 0o750, Caller::default()).expect("makes");
-        assert_eq!(service.rmdir(FUSE_ROOT, b"e"), Err(Os::NOENT.into()));
-        assert!(service.removed.lock().is_empty());
+        service.forget(from.ino.number(), 1);
+        assert_eq!(inodes(), before + 1, "one directory has a name");
+    }
+
+    #[test]
+    fn a_listing_counts_what_it_gave_and_nothing_else() {
+        let service = service();
+        for name in [&b"a"[..], b"b", b"c"] {
+            let made = service.mknod(FUSE_ROOT, name, MODE, 0, Caller::default()).expect("makes");
+            service.forget(made.ino.number(), 1);
+        }
+        let (mut listed, mut refused) = (Vec::new(), Vec::new());
+        let list = |found: NamedAttr| {
+            let is_taken = listed.len() < 4; // `.`, `..` and two more
+            if is_taken { &mut listed } else { &mut refused }
+                .push((found.name, found.found.attr.ino.number()));
+            is_taken
+        };
+        service.readdir_with_attributes(FUSE_ROOT, 0, list).expect("lists");
+        for (name, number) in listed.iter().skip(2).chain(&refused) {
+            service.unlink(FUSE_ROOT, name).expect("removes");
+            let is_known = listed.iter().any(|(_, other)| other == number);
+            assert_eq!(service.getattr(*number).is_ok(), is_known);
+        }
+        service.unmounted();
+        assert!(listed.iter().skip(2).all(|(_, number)| service.getattr(*number) == Err(Os::STALE.into())));
     }
 }

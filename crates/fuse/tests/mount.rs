@@ -12,6 +12,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use lacuna_device::{BatchOp, BlockDevice, DirOptions, DirPlace, MemDevice, Place, StreamHint};
@@ -23,7 +24,7 @@ use lacuna_nvmfs::{CheckDepth, FormatOptions, Ino, Nvmfs, Options};
 use rustix::{
     fs::{
         AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, XattrFlags, fgetxattr, flistxattr, flistxattr_query,
-        fremovexattr, fsetxattr, fstat, openat, statx,
+        fremovexattr, fsetxattr, fstat, openat, setxattr, statx,
     },
     io::Errno,
     process::{Uid, geteuid},
@@ -224,6 +225,57 @@ fn what_is_held_without_a_name_can_be_looked_at_and_changed() {
             assert_eq!((changed.st_ino, changed.st_size), (stat.st_ino, stat.st_size));
         }
     });
+}
+
+/// The kernel walks a path and then calls for what it led to, which has been replaced meanwhile.
+#[test]
+fn a_name_that_is_replaced_can_always_be_opened() {
+    mounted(|dir, service| {
+        let (name, new) = (dir.join("name"), dir.join("new"));
+        let replace = || {
+            fs::write(&new, [1; 1000]).expect("writes");
+            fs::rename(&new, &name).expect("moves");
+        };
+        replace();
+        let is_over = AtomicBool::new(false);
+        let opened = thread::scope(|scope| {
+            let opener = scope.spawn(|| {
+                let _over = SetOnDrop(&is_over);
+                let (end, mut opened) = (Instant::now() + Duration::from_secs(1), 0);
+                while Instant::now() < end {
+                    assert_eq!(fs::metadata(&name).expect("is there").len(), 1000);
+                    assert_eq!(fs::read(&name).expect("is there"), [1; 1000]);
+                    let held = openat(CWD, &name, OFlags::PATH, Mode::empty()).expect("is there");
+                    let again = format!("/proc/self/fd/{}", held.as_raw_fd());
+                    setxattr(&again, "user.x", b"value", XattrFlags::empty()).expect("sets");
+                    assert_eq!(fs::read(&again).expect("is held"), [1; 1000]);
+                    opened += 1;
+                }
+                opened
+            });
+            while !is_over.load(SeqCst) {
+                replace();
+            }
+            opener.join().expect("finds no error")
+        });
+        assert!(opened > 10, "{opened}");
+        fs::remove_file(&name).expect("removes");
+        // The kernel forgets what it knows in its own time.
+        let inodes = || service.statfs().map(|stat| stat.inodes - stat.free_inodes).expect("tells");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while inodes() > 1 {
+            assert!(Instant::now() < deadline, "{} inodes were removed and not freed", inodes() - 1);
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+}
+
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
 }
 
 /// The kernel takes the mode that it remembers when it runs a program.

@@ -72,7 +72,7 @@ impl Transport for FuserTransport {
         config.clone_fd = true;
         let session = fuser::Session::new(Adapter(Arc::clone(&service)), dir, &config)?;
         service.carried_by(self.name());
-        Ok(Box::new(FuserSession(session)))
+        Ok(Box::new(FuserSession { session, service }))
     }
 }
 
@@ -90,16 +90,21 @@ fn mount_options(options: &MountOptions) -> Vec<MountOption> {
     ]
 }
 
-struct FuserSession(fuser::Session<Adapter>);
+struct FuserSession {
+    session: fuser::Session<Adapter>,
+    service: Arc<Service>,
+}
 
 impl Session for FuserSession {
     fn unmounter(&mut self) -> Unmounter {
-        let mut unmounter = self.0.unmount_callable();
+        let mut unmounter = self.session.unmount_callable();
         Box::new(move || unmounter.unmount())
     }
 
     fn serve(self: Box<Self>) -> io::Result<()> {
-        self.0.run()
+        let served = self.session.run();
+        self.service.unmounted();
+        served
     }
 }
 
@@ -169,8 +174,8 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn forget(&self, _: &Request, ino: INodeNo, _: u64) {
-        self.0.forget(ino.0);
+    fn forget(&self, _: &Request, ino: INodeNo, lookups: u64) {
+        self.0.forget(ino.0, lookups);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {

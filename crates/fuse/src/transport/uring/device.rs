@@ -116,7 +116,8 @@ impl Mounted {
                 .ok_or_else(|| io::Error::other("a request that is shorter than it says"))?;
             // None of these has an answer. No request waits for so long that it would have to be interrupted.
             if matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT) {
-                request::forgotten(&header, payload).for_each(|number| service.forget(number));
+                let forgotten = request::forgotten(&header, payload);
+                forgotten.for_each(|(number, lookups)| service.forget(number, lookups));
                 continue;
             }
             let answered = answer(service, &header, argument, payload, &mut out);

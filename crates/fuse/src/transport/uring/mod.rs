@@ -80,7 +80,7 @@ impl Transport for UringTransport {
             return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
         }
         let mounted = Arc::new(Mounted::new(dir, options)?);
-        let mut session = UringSession { mounted, threads: Vec::new() };
+        let mut session = UringSession { mounted, service: Arc::clone(&service), threads: Vec::new() };
         session.start(&service, options.threads)?;
         service.carried_by(self.name());
         Ok(Box::new(session))
@@ -99,6 +99,7 @@ pub fn parse(bytes: &[u8]) {
 /// A mount and who serves it. Dropping it ends the mount.
 struct UringSession {
     mounted: Arc<Mounted>,
+    service: Arc<Service>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
@@ -192,6 +193,7 @@ impl Session for UringSession {
             let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
             outcome = outcome.and(ended);
         }
+        self.service.unmounted();
         outcome
     }
 }

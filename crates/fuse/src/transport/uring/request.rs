@@ -60,13 +60,19 @@ pub(super) fn split(bytes: &[u8]) -> Option<(InHeader, &[u8], &[u8])> {
     Some((header, argument, payload))
 }
 
-/// The inodes that a FORGET or BATCH_FORGET names: one in its header, or many behind a count.
-pub(super) fn forgotten<'a>(header: &InHeader, payload: &'a [u8]) -> impl Iterator<Item = u64> + use<'a> {
-    let one = (header.opcode == opcode::FORGET).then_some(header.nodeid);
+/// The inodes that a FORGET or BATCH_FORGET names, each with how many look-ups of it are forgotten: one in its
+/// header, or many behind a count.
+pub(super) fn forgotten<'a>(
+    header: &InHeader,
+    payload: &'a [u8],
+) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+    let lookups = (header.opcode == opcode::FORGET).then(|| read::<wire::ForgetIn>(payload));
+    let one = lookups.and_then(Result::ok).map(|one| (header.nodeid, one.nlookup));
     let many = if header.opcode == opcode::BATCH_FORGET { payload } else { &[] };
     let many = many.get(size_of::<wire::BatchForgetIn>()..).unwrap_or_default();
     let each = many.chunks_exact(size_of::<wire::ForgetOne>());
-    one.into_iter().chain(each.filter_map(|bytes| read::<wire::ForgetOne>(bytes).ok()).map(|one| one.nodeid))
+    let each = each.filter_map(|bytes| read::<wire::ForgetOne>(bytes).ok());
+    one.into_iter().chain(each.map(|one| (one.nodeid, one.nlookup)))
 }
 
 impl<'a> Operation<'a> {

@@ -220,13 +220,14 @@ fn what_is_forgotten_is_named_one_by_one_or_together() {
         forgotten(&header, payload).collect::<Vec<_>>()
     };
     let count = wire::BatchForgetIn { _count: 2, _dummy: 0 };
-    let each = [20, 30].map(|nodeid| wire::ForgetOne { nodeid, _nlookup: 3 });
+    let each = [20, 30].map(|nodeid| wire::ForgetOne { nodeid, nlookup: 3 });
     let two = [count.as_bytes(), each.as_bytes()].concat();
-    assert_eq!(named(opcode::FORGET, &[3, 0, 0, 0, 0, 0, 0, 0]), [1]);
-    assert_eq!(named(opcode::BATCH_FORGET, &two), [20, 30]);
-    assert_eq!(named(opcode::BATCH_FORGET, &two[..two.len() - 1]), [20]);
-    assert_eq!(named(opcode::BATCH_FORGET, &[]), [0_u64; 0]);
-    assert_eq!(named(opcode::INTERRUPT, &two), [0_u64; 0]);
+    assert_eq!(named(opcode::FORGET, &[3, 0, 0, 0, 0, 0, 0, 0]), [(1, 3)]);
+    assert_eq!(named(opcode::FORGET, &[3]), []);
+    assert_eq!(named(opcode::BATCH_FORGET, &two), [(20, 3), (30, 3)]);
+    assert_eq!(named(opcode::BATCH_FORGET, &two[..two.len() - 1]), [(20, 3)]);
+    assert_eq!(named(opcode::BATCH_FORGET, &[]), []);
+    assert_eq!(named(opcode::INTERRUPT, &two), []);
 }
 
 /// Requests with bytes changed, cut and grown at random: whatever comes, nothing panics.
