@@ -19,6 +19,12 @@ lacuna_device::breakable_rules! {
     HistoryKept = "history-kept",
     /// While purge gives pages of an undo slot back, nobody else does (slots invariant 3).
     OneGivesPagesBack = "one-gives-pages-back",
+    /// Who follows a record's versions asks at each whether the view is still good (txn::read).
+    VersionsAskTheView = "versions-ask-the-view",
+    /// A panic with a page latched stops the store (poison).
+    PanicsStop = "panics-stop",
+    /// Who gives up locks before the end wakes who waits.
+    ReleasesWake = "releases-wake",
     /// Of the logs in a slot only those are purged that no view needs, not those behind them.
     LaterLogsKept = "later-logs-kept",
     /// A table's file is removed only once its row is gone, durably (store::tables invariant 2).

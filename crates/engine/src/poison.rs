@@ -12,7 +12,10 @@ use std::{
     thread,
 };
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    mutant::{Rule, is_broken},
+};
 
 /// Set once, by the first failure that leaves the medium in doubt.
 #[derive(Default)]
@@ -73,7 +76,7 @@ impl Sentinel {
 
     /// Whether the thread has begun to panic since.
     pub(crate) fn sees_panic(&self) -> bool {
-        thread::panicking() && !self.was_panicking
+        thread::panicking() && !self.was_panicking && !is_broken(Rule::PanicsStop)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Shows that the crash matrix notices: breaks one rule of src/mutant.rs at a time, in a process of its
 //! own, and demands that the test named for it fails; and that it passes while no rule is broken.
 //!
-//! `cargo test -p lacuna-engine --features mutants --test mutants -- --nocapture`
+//! `cargo test -p lacuna-engine --features mutants --test mutants -- --nocapture`, and with the feature `shuttle` too
+//! for those rules that only a scheduler of threads can find broken.
 
 #![allow(clippy::duplicate_mod, reason = "each of these tests brings its places with it")]
 
@@ -9,6 +10,13 @@
 mod crash;
 #[path = "leaves.rs"]
 mod leaves;
+#[path = "panics.rs"]
+mod panics;
+#[path = "regressions.rs"]
+mod regressions;
+#[cfg(feature = "shuttle")]
+#[path = "shuttle/main.rs"]
+mod scheduled;
 #[path = "snapshot.rs"]
 mod snapshot;
 #[path = "tables.rs"]
@@ -33,6 +41,10 @@ const SCHEDULES: &str = "snapshot::random_schedules_on_plain_pages";
 const TOO_OLD: &str = "snapshot::too_much_history_costs_the_oldest_snapshot";
 const SPLIT: &str = "leaves::a_record_that_moved_since_it_was_locked_is_written_where_it_is";
 const INSERTED: &str = "leaves::a_record_is_inserted_where_it_belongs_although_the_leaf_was_split";
+const PANICS: &str = "panics::a_panic_stops_the_store_for_everybody_and_loses_nothing";
+const WAITERS: &str = "regressions::who_waits_for_a_key_goes_on_when_its_writer_takes_it_back";
+const SLOTS: &str = "scheduled::purge_leaves_the_pages_of_the_next_owner_alone";
+const GIVEN_UP: &str = "scheduled::versions_of_a_snapshot_that_was_given_up_end";
 const CASES: &str = "40";
 
 /// Each rule, and a test of the matrix that must fail without it.
@@ -57,6 +69,10 @@ const RULES: &[(&str, &str)] = &[
     ("row-before-file", DROPS),
     ("leaf-has-key", SPLIT),
     ("bounds-noted", INSERTED),
+    ("panics-stop", PANICS),
+    ("releases-wake", WAITERS),
+    ("one-gives-pages-back", SLOTS),
+    ("versions-ask-the-view", GIVEN_UP),
 ];
 
 /// Whether `test` passes in a process of its own.
@@ -74,9 +90,12 @@ fn passes(test: &str, broken: Option<&str>) -> bool {
 fn every_broken_rule_is_noticed() {
     let named: BTreeSet<_> = RULES.iter().map(|(rule, _)| *rule).collect();
     assert_eq!(named, mutant::NAMES.iter().copied().collect(), "each rule has its test");
-    for test in RULES.iter().map(|(_, test)| *test).collect::<BTreeSet<_>>() {
+    // Under the scheduler nothing else runs, and without it those tests are not there.
+    let here = |(_, test): &&(&str, &str)| test.starts_with("scheduled::") == cfg!(feature = "shuttle");
+    for test in RULES.iter().filter(here).map(|(_, test)| *test).collect::<BTreeSet<_>>() {
         assert!(passes(test, None), "{test} with all rules kept");
     }
-    let unnoticed: Vec<_> = RULES.iter().filter(|(rule, test)| passes(test, Some(rule))).collect();
+    let unnoticed: Vec<_> =
+        RULES.iter().filter(here).filter(|(rule, test)| passes(test, Some(rule))).collect();
     assert!(unnoticed.is_empty(), "broken and not noticed: {unnoticed:?}");
 }

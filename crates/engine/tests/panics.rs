@@ -19,7 +19,7 @@ use lacuna_engine::{Algorithm, Error, Store, StoreOptions, Table, TableOptions};
 
 const THREADS: u64 = 3;
 /// How long a stopped store may take to let everybody go.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Panics in the n-th call that changes something, in whichever thread that comes.
 struct Fuse {

@@ -700,7 +700,8 @@ fn a_savepoint_is_of_one_transaction() {
 
 #[test]
 fn who_waits_for_a_key_goes_on_when_its_writer_takes_it_back() {
-    let store = Store::open(MemPlace::new(), StoreOptions::default()).expect("open");
+    let options = StoreOptions { lock_timeout: Duration::from_secs(10), ..StoreOptions::default() };
+    let store = Store::open(MemPlace::new(), options).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("table");
     let mut writer = store.begin();
     writer.put(&table, b"kept", b"1").expect("put");

@@ -172,6 +172,69 @@ fn undo_pages_have_one_owner() {
     });
 }
 
+/// Purge has seen the log of a slot's owner when that one takes everything back, and the next owner writes a log of
+/// several pages.
+#[test]
+fn purge_leaves_the_pages_of_the_next_owner_alone() {
+    explore(30, || {
+        let place: Arc<dyn Place> = MemPlace::new();
+        let (store, table) = open(&place, options());
+        let put_all = |txn: &mut Txn, table: &Table, version| {
+            (0..4).for_each(|record| txn.put(table, &key(0, record), &value(version)).unwrap());
+        };
+        let mut first = store.begin();
+        put_all(&mut first, &table, 0);
+        first.commit().unwrap();
+        // Undo records that hold the values before, in more than one page.
+        let mut kept = store.begin();
+        put_all(&mut kept, &table, 1);
+        let view = store.begin();
+        assert!(view.get(&table, b"none").unwrap().is_none());
+        kept.commit().unwrap();
+        let mut owner = store.begin();
+        put_all(&mut owner, &table, 2);
+        drop(view);
+        let purge = {
+            let store = store.clone();
+            thread::spawn(move || {
+                store.step().unwrap();
+            })
+        };
+        owner.rollback().unwrap();
+        let mut next = store.begin();
+        put_all(&mut next, &table, 3);
+        purge.join().unwrap();
+        next.rollback().unwrap();
+        let want = (0..4).map(|record| (key(0, record), 1)).collect();
+        check(store, table, &place, &want);
+    });
+}
+
+/// What the undo records of its history are overwritten by leads back to itself.
+#[test]
+fn versions_of_a_snapshot_that_was_given_up_end() {
+    explore(1, || {
+        let place: Arc<dyn Place> = MemPlace::new();
+        let (store, table) = open(&place, StoreOptions { history_bytes: 1000, ..options() });
+        let put = |key: &[u8], version| {
+            let mut txn = store.begin();
+            txn.put(&table, key, &[version; 50]).unwrap();
+            txn.commit().unwrap();
+        };
+        put(b"k", 0);
+        let old = store.begin();
+        assert!(old.get(&table, b"k").unwrap().is_some());
+        (0..40).for_each(|version| put(b"other", version));
+        (0..2 + dice().below(3) as u8).for_each(|version| put(b"k", version));
+        let reader = {
+            let table = table.clone();
+            thread::spawn(move || old.get(&table, b"k"))
+        };
+        assert!(store.begin().get(&table, b"k").unwrap().is_some());
+        assert!(matches!(reader.join().unwrap(), Err(Error::SnapshotTooOld)));
+    });
+}
+
 /// A snapshot reads what it saw first, or is told that it was given up; it never waits for ever.
 #[test]
 fn snapshots_that_are_given_up_fail() {
