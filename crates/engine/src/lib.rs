@@ -72,6 +72,7 @@ mod options;
 mod overflow;
 mod poison;
 mod pool;
+mod read_only;
 mod recovery;
 mod replay;
 mod row;

@@ -156,6 +156,7 @@ impl Txn {
         if !Arc::ptr_eq(&self.core, table.core()) {
             return Err(Error::WrongStore);
         }
+        self.core.poison.check_open()?;
         let space = table.space();
         let mut used = self.used.lock();
         if !used.iter().any(|one| Arc::ptr_eq(one, space)) {
@@ -296,6 +297,7 @@ impl Txn {
             return Err(bad());
         }
         let Some(log) = self.undo else { return Ok(()) };
+        self.core.poison.check_open()?;
         self.core.poison.check()?;
         if !holds(&self.core, log, savepoint.newest)? {
             return Err(bad());
@@ -306,7 +308,11 @@ impl Txn {
     }
 
     /// Makes all changes visible and, unless the store's durability is relaxed, waits until they are
-    /// on the medium. On an error it is unknown whether they will survive, and the store is stopped.
+    /// on the medium.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]: they will not survive. With any other it is unknown whether they will, and the store is
+    /// stopped.
     pub fn commit(mut self) -> Result<()> {
         self.finished = true;
         self.busy(Txn::make_visible)
@@ -317,6 +323,7 @@ impl Txn {
             self.end();
             return Ok(());
         };
+        self.core.poison.check_open()?;
         let committed = self.core.poison.check().and_then(|()| log.commit(&self.core));
         let lsn = committed.map_err(|e| self.core.poison.set(e))?;
         self.slot = None;
