@@ -29,9 +29,13 @@
 //! that moment takes back.
 
 mod active;
+mod batch;
+mod bounds;
+mod cursor;
 mod history;
 mod long;
 mod read;
+mod records;
 mod rollback;
 mod slots;
 mod view;
@@ -43,10 +47,13 @@ use std::{
 
 use active::LockedKey;
 pub(crate) use active::{Running, Txns};
+pub use bounds::KeyRange;
+pub use cursor::Cursor;
 pub use history::HistoryStats;
 pub(crate) use history::Purge;
 use read::Kept;
 pub(crate) use read::{Reader, scan};
+pub use records::{Record, Records};
 use rollback::holds;
 pub(crate) use rollback::{purge, roll_back};
 pub(crate) use slots::Clearance;
@@ -102,6 +109,8 @@ pub struct Txn {
     spots: SmallVec<[(TableId, Spot); 4]>,
     /// Tables that it has read or written: they stay until its end.
     used: Mutex<Vec<Use>>,
+    /// Times that it wrote, or took something back: tells cursors to look again.
+    changes: u64,
     finished: bool,
     /// It is being changed: should it be dropped then, that panicked.
     is_busy: bool,
@@ -139,6 +148,7 @@ impl Txn {
             locked: Vec::new(),
             spots: SmallVec::new(),
             used: Mutex::default(),
+            changes: 0,
             finished: false,
             is_busy: false,
         }
@@ -302,6 +312,7 @@ impl Txn {
         if !holds(&self.core, log, savepoint.newest)? {
             return Err(bad());
         }
+        self.changes += 1;
         roll_back(&self.core, log, savepoint.newest).map_err(|e| self.core.poison.set(e))?;
         self.running.iter().for_each(|running| running.note_release());
         Ok(())
@@ -434,6 +445,7 @@ impl Txn {
             check_value(value)?;
         }
         self.core.admit(matches!(write, Write::Delete))?;
+        self.changes += 1;
         if self.slot.is_none() {
             self.slot = Some(self.core.take_undo_slot()?);
         }
