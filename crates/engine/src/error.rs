@@ -40,6 +40,12 @@ pub enum Error {
     /// `insert` met a record with that key.
     #[error("a record with that key exists already")]
     KeyExists,
+    /// Records for [`crate::Txn::bulk_load`] are not in ascending order of their keys.
+    #[error("record {record}: its key is not greater than the one before")]
+    OutOfOrder {
+        /// The first that is out of order, counted from 0.
+        record: u64,
+    },
     /// A table of that name exists already.
     #[error("table {name}: exists already")]
     TableExists {

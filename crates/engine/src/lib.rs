@@ -100,5 +100,5 @@ pub use recovery::RecoveryStats;
 pub use replay::ReplayEstimate;
 pub use row::RowStats;
 pub use store::{OptimizeProgress, Store, StoreStats, Table, TableCheck, TableImages, TableInfo};
-pub use txn::{Cursor, HistoryStats, KeyRange, Record, Records, Savepoint, Txn};
+pub use txn::{Cursor, HistoryStats, Insertion, KeyRange, Record, Records, Savepoint, Swap, Txn};
 pub use wal::LogStats;

@@ -31,6 +31,8 @@
 mod active;
 mod batch;
 mod bounds;
+mod bulk;
+mod conditional;
 mod cursor;
 mod history;
 mod long;
@@ -48,6 +50,7 @@ use std::{
 use active::LockedKey;
 pub(crate) use active::{Running, Txns};
 pub use bounds::KeyRange;
+pub use conditional::{Insertion, Swap};
 pub use cursor::Cursor;
 pub use history::HistoryStats;
 pub(crate) use history::Purge;

@@ -90,6 +90,17 @@ impl<'a, 'c> Kept<'a, 'c> {
         Kept { found, ticket: self.ticket }
     }
 
+    /// Appends the value to `value` if it is short; else gives it back, for [`Kept::read`].
+    pub(crate) fn into_short(self, value: &mut Vec<u8>) -> Option<Kept<'a, 'static>> {
+        match self.found {
+            Found::Short(short) => {
+                value.extend_from_slice(&short);
+                None
+            }
+            Found::Long(reference) => Some(Kept { found: Found::Long(reference), ticket: self.ticket }),
+        }
+    }
+
     /// The value; the caller holds no latch any more.
     pub(crate) fn read(self, core: &Core, space: &Arc<Space>) -> Result<Vec<u8>> {
         match (self.found, self.ticket) {
