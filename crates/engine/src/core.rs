@@ -23,6 +23,8 @@ pub(crate) struct Core {
     pub(crate) place: Arc<dyn Place>,
     pub(crate) options: StoreOptions,
     pub(crate) poison: Arc<Poison>,
+    /// Nothing is ever written (`poison` refuses it).
+    pub(crate) is_read_only: bool,
     pub(crate) spaces: Spaces,
     pub(crate) pool: Pool,
     pub(crate) log: Log,

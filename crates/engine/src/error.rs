@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::ids::TableId;
+use crate::{TableOptions, ids::TableId};
 
 /// What an engine call can fail with.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -40,11 +40,28 @@ pub enum Error {
     /// `insert` met a record with that key.
     #[error("a record with that key exists already")]
     KeyExists,
+    /// Records for [`crate::Txn::bulk_load`] are not in ascending order of their keys.
+    #[error("record {record}: its key is not greater than the one before")]
+    OutOfOrder {
+        /// The first that is out of order, counted from 0.
+        record: u64,
+    },
     /// A table of that name exists already.
     #[error("table {name}: exists already")]
     TableExists {
         /// The table's name.
         name: String,
+    },
+    /// [`crate::Store::open_table`] was given other options than the table of that name has.
+    /// [`crate::Store::table`] opens it as it is, [`crate::Store::alter_table`] changes its kind.
+    #[error("table {name}: exists with {}, not with {}", found.text(), asked.text())]
+    OtherOptions {
+        /// The table's name.
+        name: String,
+        /// The options in force.
+        found: TableOptions,
+        /// Those given.
+        asked: TableOptions,
     },
     /// No table has that name.
     #[error("table {name}: there is none")]
@@ -95,8 +112,27 @@ pub enum Error {
     /// A lock was not granted in time. The transaction may go on or be rolled back.
     #[error("lock wait timed out")]
     LockTimeout,
-    /// An earlier write, sync or rollback failed, or the store was closed; it accepts no more until it is
-    /// reopened.
+    /// The store of this handle was closed, or all its [`crate::Store`] handles were dropped.
+    #[error("store closed")]
+    Closed,
+    /// A store of this process is open in the place.
+    #[error("{what}: open already in this process")]
+    Busy {
+        /// The place.
+        what: String,
+    },
+    /// The store was opened for reading only.
+    #[error("store opened for reading only")]
+    ReadOnly,
+    /// A store that was not closed cannot be opened for reading only: what its log holds would have to be written.
+    #[error("{what}: not closed cleanly ({reason}), so it has to be opened for writing first")]
+    NotClosed {
+        /// The place.
+        what: String,
+        /// What is left to do.
+        reason: &'static str,
+    },
+    /// An earlier write, sync or rollback failed; the store accepts no more until it is reopened.
     #[error("store stopped: {reason}")]
     Poisoned {
         /// That failure.

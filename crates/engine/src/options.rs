@@ -66,8 +66,8 @@ pub struct StoreOptions {
     /// How long a writer waits for another transaction's lock. Default 50 s.
     pub lock_timeout: Duration,
     /// Room that changes may take which committed transactions made and open snapshots do not see, in
-    /// bytes; beyond it the oldest snapshot is given up ([`Error::SnapshotTooOld`]). At most an eighth of the
-    /// place is used. Default 1 GiB.
+    /// bytes; beyond it the oldest snapshot is given up ([`Error::SnapshotTooOld`]). At least 4 KiB; at most an
+    /// eighth of the place is used. Default 1 GiB.
     pub history_bytes: u64,
     /// Whether pages are first written to a doublewrite file. Default: where the place cannot write a
     /// page atomically.
@@ -120,6 +120,9 @@ impl StoreOptions {
         if self.log_bytes < 256 << 10 {
             return bad("log_bytes", "at least 256 KiB");
         }
+        if self.history_bytes < 4 << 10 {
+            return bad("history_bytes", "at least 4 KiB");
+        }
         if self.flush_threads == 0 || self.flush_threads > 256 {
             return bad("flush_threads", "1 to 256");
         }
@@ -137,7 +140,7 @@ pub enum TableKind {
     PageCompressed {
         /// The algorithm; [`Algorithm::None`] writes pages as they are.
         algorithm: Algorithm,
-        /// The algorithm's level; 0 is its default.
+        /// The algorithm's level, one of [`Algorithm::levels`]; 0 is its default.
         level: i32,
     },
     /// Compressed row by row into blocks of a fixed length, as InnoDB's `ROW_FORMAT=COMPRESSED` does: each
@@ -196,7 +199,20 @@ impl TableOptions {
         TableOptions { page_bytes, ..self }
     }
 
+    /// Whether they may be given to a table now.
     pub(crate) fn check(&self) -> Result<()> {
+        if let TableKind::PageCompressed { algorithm, level } = self.kind
+            && !algorithm.levels().contains(&level)
+        {
+            let levels = algorithm.levels();
+            let reason = format!("{level} is not one of {algorithm}, {} to {}", levels.start(), levels.end());
+            return Err(Error::BadOption { what: "level", reason });
+        }
+        self.check_stored()
+    }
+
+    /// Whether a table may have them. Older versions took any level of an algorithm, and went to the nearest.
+    pub(crate) fn check_stored(&self) -> Result<()> {
         if !self.page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&self.page_bytes)
         {
             let reason = format!("{} is not 4, 8, 16, 32 or 64 KiB", self.page_bytes);
@@ -213,6 +229,18 @@ impl TableOptions {
             }
         }
         Ok(())
+    }
+
+    /// For error messages.
+    pub(crate) fn text(&self) -> String {
+        let kind = match self.kind {
+            TableKind::Plain => "plain".into(),
+            TableKind::PageCompressed { algorithm, level } => format!("{algorithm} (level {level})"),
+            TableKind::RowCompressed { key_block_size, level } => {
+                format!("row-compressed (blocks of {key_block_size} KiB, level {level})")
+            }
+        };
+        format!("{kind} pages of {} KiB", self.page_bytes / 1024)
     }
 
     /// What of them lasts for the life of the table.

@@ -1,6 +1,8 @@
+//! Whether the store works: open, for reading only, closing, closed, or stopped by a failure.
+//!
 //! After a failed write or sync nothing is known of what the medium holds, and after a panic nothing of what memory
 //! holds: the store stops, for everybody. Nothing is written any more, so opening it again recovers all that was
-//! acknowledged.
+//! acknowledged. Reads go on until the store is closed: then the place may have another owner.
 //!
 //! A panic stops the store before a latch that the thread holds is given up ([`Sentinel`] of its frame), so that
 //! neither a reader nor a flush takes a page that is changed by half; and at the latest when the call ends. Whoever
@@ -8,7 +10,11 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::OnceLock,
+    // No scheduler need know of these.
+    sync::{
+        OnceLock,
+        atomic::{AtomicU8, Ordering},
+    },
     thread,
 };
 
@@ -17,29 +23,65 @@ use crate::{
     mutant::{Rule, is_broken},
 };
 
+/// Calls from outside are refused, while the store writes what it has in memory.
+const CLOSING: u8 = 1;
+/// Nothing reaches the place any more.
+const CLOSED: u8 = 2;
+
 /// Set once, by the first failure that leaves the medium in doubt.
 #[derive(Default)]
 pub(crate) struct Poison {
-    reason: OnceLock<String>,
+    stop: OnceLock<Stop>,
+    /// 0, [`CLOSING`] or [`CLOSED`]; only grows.
+    closed: AtomicU8,
+}
+
+/// Why nothing is written.
+enum Stop {
+    Failed(String),
+    ReadOnly,
 }
 
 impl Poison {
-    /// Fails when the store is stopped.
+    /// Of a store that is opened for reading only.
+    pub(crate) fn read_only() -> Poison {
+        Poison { stop: OnceLock::from(Stop::ReadOnly), closed: AtomicU8::new(0) }
+    }
+
+    /// Fails when nothing may be written: the store is stopped, closed or for reading only.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.reason.get() {
-            Some(reason) => Err(Error::Poisoned { reason: reason.clone() }),
+        if self.closed.load(Ordering::Acquire) == CLOSED {
+            return Err(Error::Closed);
+        }
+        match self.stop.get() {
+            Some(Stop::Failed(reason)) => Err(Error::Poisoned { reason: reason.clone() }),
+            Some(Stop::ReadOnly) => Err(Error::ReadOnly),
             None => Ok(()),
         }
     }
 
-    /// Stops the store for good because it was closed.
+    /// Fails when the store is closed, or about to be. Each call from outside asks.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Error::Closed) }
+    }
+
+    /// Refuses calls from outside from now on.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] when that has been done before.
+    pub(crate) fn begin_to_close(&self) -> Result<()> {
+        let before = self.closed.compare_exchange(0, CLOSING, Ordering::AcqRel, Ordering::Acquire);
+        before.map(drop).map_err(|_| Error::Closed)
+    }
+
+    /// Nothing is written to the place any more, nor read.
     pub(crate) fn close(&self) {
-        let _ = self.reason.set("it was closed".into());
+        self.closed.store(CLOSED, Ordering::Release);
     }
 
     /// Stops the store because a thread panicked.
     pub(crate) fn panicked(&self, message: &str) {
-        let _ = self.reason.set(format!("a panic: {message}"));
+        let _ = self.stop.set(Stop::Failed(format!("a panic: {message}")));
     }
 
     /// Calls `work`, and stops the store if it panics; what it returned, if it did not.
@@ -58,7 +100,7 @@ impl Poison {
 
     /// Stops the store because of `error`, which is returned.
     pub(crate) fn set(&self, error: Error) -> Error {
-        let _ = self.reason.set(error.to_string());
+        let _ = self.stop.set(Stop::Failed(error.to_string()));
         error
     }
 }
@@ -103,3 +145,26 @@ impl Drop for Call<'_> {
 
 /// What is known of a panic before it is caught; the panic itself has told the rest.
 pub(crate) const IN_A_CALL: &str = "a thread that used the store panicked";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_closes_once_and_keeps_the_reason_of_its_stop() {
+        let poison = Poison::default();
+        poison.set(Error::LockTimeout);
+        assert!(matches!(poison.check(), Err(Error::Poisoned { .. })) && poison.check_open().is_ok());
+        poison.begin_to_close().expect("open");
+        assert!(matches!(poison.begin_to_close(), Err(Error::Closed)));
+        assert!(matches!(poison.check_open(), Err(Error::Closed)));
+        assert!(
+            matches!(poison.check(), Err(Error::Poisoned { .. })),
+            "what is left is still refused for this"
+        );
+        poison.close();
+        assert!(matches!(poison.check(), Err(Error::Closed)));
+        let reading = Poison::read_only();
+        assert!(matches!(reading.check(), Err(Error::ReadOnly)) && reading.check_open().is_ok());
+    }
+}

@@ -76,18 +76,7 @@ pub struct RecoveryStats {
 
 /// Opens the store in `place`, making a new one when the place is empty.
 pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(Arc<Core>, RecoveryStats)> {
-    options.check()?;
-    if place.props().io_align > 512 {
-        let reason =
-            format!("needs I/O aligned to {} bytes; 512 is the most that works", place.props().io_align);
-        return Err(Error::BadStore { what: place.name().into(), reason });
-    }
-    let place_bytes = match place.free_bytes()? {
-        Some(free_bytes) => free_bytes.saturating_add(place.stats()?.allocated_bytes),
-        None => u64::MAX,
-    };
-    options.log_bytes = flush::log_bytes(&options, place_bytes);
-    options.history_bytes = flush::history_bytes(&options, place_bytes);
+    let place_bytes = fit_options(&*place, &mut options)?;
     let (control, root) = match Control::open(&*place)? {
         Some(found) => found,
         None => {
@@ -127,6 +116,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         place,
         options,
         poison,
+        is_read_only: false,
         spaces,
         log,
         control,
@@ -142,6 +132,23 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
     finish_transactions(&core, &mut stats)?;
     load_catalog(&core)?;
     Ok((core, stats))
+}
+
+/// Checks options and place, and cuts options down to what the place allows. Returns the place's size in bytes.
+pub(crate) fn fit_options(place: &dyn Place, options: &mut StoreOptions) -> Result<u64> {
+    options.check()?;
+    if place.props().io_align > 512 {
+        let reason =
+            format!("needs I/O aligned to {} bytes; 512 is the most that works", place.props().io_align);
+        return Err(Error::BadStore { what: place.name().into(), reason });
+    }
+    let place_bytes = match place.free_bytes()? {
+        Some(free_bytes) => free_bytes.saturating_add(place.stats()?.allocated_bytes),
+        None => u64::MAX,
+    };
+    options.log_bytes = flush::log_bytes(options, place_bytes);
+    options.history_bytes = flush::history_bytes(options, place_bytes);
+    Ok(place_bytes)
 }
 
 /// Makes the files of a new store. The control file comes last and makes them one.
@@ -171,7 +178,7 @@ fn make(place: &dyn Place, salt: Salt) -> Result<()> {
     Ok(())
 }
 
-fn open_spaces(place: &dyn Place) -> Result<Spaces> {
+pub(crate) fn open_spaces(place: &dyn Place) -> Result<Spaces> {
     let spaces = Spaces::default();
     for name in place.list()? {
         if let Some((id, layout)) = space::parse_file_name(&name) {
@@ -289,7 +296,8 @@ pub(crate) fn read_catalog(core: &Core) -> Result<Vec<(String, Row)>> {
     rows.into_iter().collect()
 }
 
-fn load_catalog(core: &Core) -> Result<()> {
+/// Takes in what the catalog says of the tables' files.
+pub(crate) fn load_catalog(core: &Core) -> Result<()> {
     let rows = read_catalog(core)?;
     for (name, row) in &rows {
         let Some(space) = core.spaces.get(row.id) else {
@@ -306,7 +314,7 @@ fn load_catalog(core: &Core) -> Result<()> {
     }
     for space in core.spaces.all() {
         let is_system = space.id == CATALOG_TABLE || space.id == UNDO_TABLE;
-        if !is_system && rows.iter().all(|(_, row)| row.id != space.id) {
+        if !core.is_read_only && !is_system && rows.iter().all(|(_, row)| row.id != space.id) {
             catalog::remove_file(core, &space)?;
         }
     }

@@ -35,6 +35,8 @@
 //! Latches: a leaf before undo pages; the first page before the last one; both before the allocation
 //! page.
 
+mod run;
+
 use std::borrow::Cow;
 
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
@@ -79,7 +81,7 @@ const RECORDS: usize = HEADER_BYTES + 64;
 
 /// Record header: kind, flags, key length, value length, table, previous record, old transaction,
 /// old undo pointer.
-const RECORD_HEADER: usize = 1 + 1 + 2 + 2 + 4 + 8 + 6 + 8;
+pub(crate) const RECORD_HEADER: usize = 1 + 1 + 2 + 2 + 4 + 8 + 6 + 8;
 
 const _: () = {
     let page = lacuna_page::PAGE_BYTES_MAX;
@@ -268,6 +270,26 @@ pub(crate) struct UndoLog {
 /// The first page, the last one, one behind that, and the allocation page.
 type Pages = SmallVec<[WriteGuard; 4]>;
 
+/// Chains another page behind the last one, which it becomes.
+fn add_page(
+    core: &Core,
+    mtr: &mut Mtr,
+    pages: &mut Pages,
+    first: &mut WriteGuard,
+    last: &mut Option<WriteGuard>,
+) -> Result<()> {
+    let mut allocator = Allocator::latch(core, core.undo_space())?;
+    let mut page = allocator.allocate(mtr)?;
+    pages.push(allocator.header);
+    mtr.apply(&mut page, PageOp::Blank { kind: PageKind::Undo });
+    put(mtr, &mut page, USED, &(RECORDS as u32).to_le_bytes());
+    let number = page.id().page.0.to_le_bytes();
+    put(mtr, last.as_mut().unwrap_or(first), NEXT, &number);
+    put(mtr, first, LAST, &number);
+    pages.extend(last.replace(page));
+    Ok(())
+}
+
 /// Undo pages latched for one change; they go into the mini-transaction's commit.
 pub(crate) struct Latched {
     pages: Pages,
@@ -331,15 +353,7 @@ impl UndoLog {
         let mut last = if last == self.first() { None } else { Some(core.pool.write(space, last)?) };
         let room = UNDO_PAGE_BYTES - TRAILER_BYTES;
         if used(last.as_ref().unwrap_or(&first)) + bytes.len() > room {
-            let mut allocator = Allocator::latch(core, space)?;
-            let mut page = allocator.allocate(mtr)?;
-            pages.push(allocator.header);
-            mtr.apply(&mut page, PageOp::Blank { kind: PageKind::Undo });
-            put(mtr, &mut page, USED, &(RECORDS as u32).to_le_bytes());
-            let number = page.id().page.0.to_le_bytes();
-            put(mtr, last.as_mut().unwrap_or(&mut first), NEXT, &number);
-            put(mtr, &mut first, LAST, &number);
-            pages.extend(last.replace(page));
+            add_page(core, mtr, &mut pages, &mut first, &mut last)?;
         }
         let target = last.as_mut().unwrap_or(&mut first);
         if u64_at(target, TXN) != self.txn.0 {

@@ -9,8 +9,8 @@ use std::{
 
 use lacuna_device::{MemDevice, MemPlace, Place, SimPlace};
 use lacuna_engine::{
-    Algorithm, Direction, Doublewrite, Error, Savepoint, Store, StoreOptions, Table, TableKind, TableOptions,
-    Txn,
+    Algorithm, Direction, Doublewrite, Error, Insertion, Savepoint, Store, StoreOptions, Swap, Table,
+    TableKind, TableOptions, TransactionOptions, Txn,
 };
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
 
@@ -274,4 +274,85 @@ fn pages_are_counted_by_the_algorithms_of_their_images() {
         assert!(matches!(store.images("u"), Err(Error::NoSuchTable { .. })));
         store.check().expect("sound");
     }
+}
+
+/// Into memory of any length before, of values in the leaf and in pages of their own.
+#[test]
+fn a_value_is_read_into_the_callers_memory() {
+    let store = Store::open(MemPlace::new(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut txn = store.begin();
+    let lengths = [100, 0, 50_000, 4096, 1, 200_000, 3];
+    for (key, len) in (0..).zip(lengths) {
+        txn.put(&table, &[key], &noise(key.into(), len)).expect("put");
+    }
+    let mut value = vec![7; 10_000];
+    for (key, len) in (0..).zip(lengths) {
+        assert!(txn.get_into(&table, &[key], &mut value).expect("get_into"));
+        assert_eq!(value, noise(key.into(), len));
+        assert!(!txn.get_into(&table, &[key, key], &mut value).expect("get_into") && value.is_empty());
+    }
+    assert!(txn.delete(&table, &[0]).expect("delete"));
+    assert!(!txn.get_into(&table, &[0], &mut value).expect("get_into"));
+    assert!(!store.begin().get_into(&table, &[1], &mut value).expect("get_into"), "not committed");
+}
+
+#[test]
+fn conditional_writes_say_what_was_in_their_way() {
+    let store = Store::open(MemPlace::new(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let mut txn = store.begin();
+    let long = noise(1, 100_000);
+    assert_eq!(txn.insert_if_absent(&table, b"k", &long).expect("free"), Insertion::Done);
+    assert_eq!(txn.insert_if_absent(&table, b"k", b"2").expect("free"), Insertion::Present(long.clone()));
+    let mut swap = |expected, new| txn.compare_and_swap(&table, b"k", expected, new).expect("free");
+    assert_eq!(swap(None, Some(b"2")), Swap::Other(Some(long.clone())));
+    assert_eq!(swap(Some(b"1"), None), Swap::Other(Some(long.clone())));
+    assert_eq!(swap(Some(&long), Some(b"2")), Swap::Done);
+    assert_eq!(swap(Some(b"2"), None), Swap::Done);
+    assert_eq!(swap(Some(b"2"), Some(b"3")), Swap::Other(None));
+    assert_eq!(swap(None, None), Swap::Done);
+    assert_eq!(swap(None, Some(b"")), Swap::Done);
+    assert_eq!(swap(Some(b""), Some(b"3")), Swap::Done, "an empty value is one");
+    txn.commit().expect("commit");
+    assert_eq!(store.begin().get(&table, b"k").expect("get").as_deref(), Some(&b"3"[..]));
+    // What a snapshot does not see is in the way as well.
+    let mut late = store.begin();
+    assert!(late.get(&table, b"other").expect("get").is_none());
+    write(&store, &table, 1, |_| b"newer".to_vec());
+    let key = 0u32.to_be_bytes();
+    assert!(matches!(late.compare_and_swap(&table, &key, None, Some(b"v")), Err(Error::Conflict)));
+    assert!(matches!(late.insert_if_absent(&table, &key, b"v"), Err(Error::Conflict)));
+}
+
+/// Each number is taken by one thread, whoever is faster.
+#[test]
+fn threads_count_by_compare_and_swap() {
+    let store = Store::open(MemPlace::new(), StoreOptions { background: true, ..options() }).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let number = |value: Option<&[u8]>| value.map_or(0, |v| u32::from_be_bytes(v.try_into().expect("four")));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut expected: Option<Vec<u8>> = None;
+                let mut taken = 0;
+                while taken < 200 {
+                    let mut txn = store.begin_with(TransactionOptions::READ_COMMITTED);
+                    let next = (number(expected.as_deref()) + 1).to_be_bytes();
+                    match txn
+                        .compare_and_swap(&table, b"n", expected.as_deref(), Some(&next))
+                        .expect("granted")
+                    {
+                        Swap::Done => {
+                            txn.commit().expect("commit");
+                            expected = Some(next.to_vec());
+                            taken += 1;
+                        }
+                        Swap::Other(found) => expected = found,
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(number(store.begin().get(&table, b"n").expect("get").as_deref()), 800);
 }

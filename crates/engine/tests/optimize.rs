@@ -242,7 +242,10 @@ fn cut_case(rig: &dyn Rig, seed: u64) {
     let mut model = Model::new();
     for round in 0..3 {
         let store = recover(rig, &mut rng);
-        let table = store.open_table("t", TableOptions::default().page_bytes(4096)).expect("table");
+        let table = match store.table("t").expect("catalog") {
+            Some(altered) => altered,
+            None => store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create"),
+        };
         assert!(read(&store, &table) == model, "round {round}");
         let txns = rng.below(40);
         change(&store, &table, &mut model, &mut rng, txns).expect("the power is on");

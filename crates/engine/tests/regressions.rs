@@ -385,7 +385,7 @@ fn a_closed_store_takes_no_more_changes() {
     let mut running = store.begin();
     running.put(&table, b"k", b"v").expect("put");
     store.close().expect("close");
-    assert!(matches!(running.put(&table, b"l", b"v"), Err(Error::Poisoned { .. })));
+    assert!(matches!(running.put(&table, b"l", b"v"), Err(Error::Closed)));
     drop(running);
     let store = Store::open(place, options()).expect("open");
     let table = store.table("t").expect("catalog").expect("there");

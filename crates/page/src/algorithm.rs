@@ -1,4 +1,4 @@
-use std::{fmt, str::FromStr};
+use std::{fmt, ops::RangeInclusive, str::FromStr};
 
 /// LZ4's level for a page whose last image took more than a share of it, the largest first: the less a page shrinks,
 /// the longer LZ4 looks for what it does not find, and the less is lost where it does not look.
@@ -38,6 +38,16 @@ impl Algorithm {
         Algorithm::Bzip2,
         Algorithm::Lzma,
     ];
+
+    /// The levels that it knows. Level 0, which all have, is its default here.
+    pub fn levels(self) -> RangeInclusive<i32> {
+        match self {
+            Algorithm::None | Algorithm::Lzo | Algorithm::Snappy | Algorithm::Bzip2 => 0..=0,
+            Algorithm::Lz4 => -65_537..=12,
+            Algorithm::Zstd => -7..=22,
+            Algorithm::Zlib | Algorithm::Lzma => 0..=9,
+        }
+    }
 
     /// The name on command lines and in reports.
     pub fn name(self) -> &'static str {

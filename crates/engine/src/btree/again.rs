@@ -32,6 +32,14 @@ pub(crate) struct Spot {
     restructured: u64,
 }
 
+impl Spot {
+    /// Whether `key`, which is greater than one that belongs into the spot's leaf and was not found there, belongs
+    /// there too. The leaf is still latched.
+    pub(crate) fn is_before_bound(&self, key: &[u8]) -> bool {
+        self.bound.is_empty() || *key < self.bound[..]
+    }
+}
+
 impl Tree<'_> {
     /// The leaf that holds `key` if any does, latched exclusively, by way of `spot`, which notes it.
     pub(crate) fn leaf_at(self, spot: &mut Spot, key: &[u8]) -> Result<WriteGuard> {
@@ -51,7 +59,7 @@ impl Tree<'_> {
 
     /// The leaf of the spot, if it is in memory and that of `key`.
     fn leaf_again(self, spot: &Spot, key: &[u8]) -> Option<WriteGuard> {
-        let is_before_bound = spot.bound.is_empty() || *key < spot.bound[..];
+        let is_before_bound = spot.is_before_bound(key);
         if !is_before_bound && !self.is_restructured(spot) {
             return None;
         }

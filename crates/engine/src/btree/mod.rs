@@ -13,6 +13,7 @@
 
 mod again;
 mod check;
+mod estimate;
 mod scan;
 mod smo;
 

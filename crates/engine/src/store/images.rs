@@ -35,7 +35,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::Corrupt`] for a page that begins with no image.
     pub fn images(&self, name: &str) -> Result<TableImages> {
-        let core = &self.inner.core;
+        let core = self.core()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
         // Like a transaction: the table is not dropped under it.
         let space = table.space.enter()?;

@@ -1,5 +1,6 @@
 //! An open store and its tables.
 
+mod claim;
 mod images;
 mod optimize;
 mod tables;
@@ -12,6 +13,8 @@ use std::sync::Arc;
 
 use lacuna_device::{Place, PlaceStats};
 
+use claim::Claim;
+
 use crate::{
     btree::Tree,
     catalog::CATALOG_TABLE,
@@ -21,6 +24,7 @@ use crate::{
     ids::TableId,
     options::{StoreOptions, TransactionOptions},
     pool::PoolStats,
+    read_only,
     recovery::{self, RecoveryStats},
     replay::ReplayEstimate,
     row::RowStats,
@@ -34,7 +38,8 @@ use crate::{
 /// A transactional store of tables. Cheap to clone; all clones are the same store.
 ///
 /// Dropping the last clone stops its threads and leaves everything committed to the log; the next
-/// opening replays it. [`Store::close`] leaves nothing to replay.
+/// opening replays it. [`Store::close`] leaves nothing to replay. Either way the place is free for the next opening,
+/// and every other handle, of tables, transactions and cursors, fails with [`Error::Closed`] from then on.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -46,6 +51,8 @@ struct Inner {
     /// Tables are made, altered, dropped and checked one at a time.
     ddl: Mutex<()>,
     recovery: RecoveryStats,
+    /// Until it is closed.
+    claim: Mutex<Option<Claim>>,
 }
 
 /// A table of an open store.
@@ -67,6 +74,20 @@ impl Table {
     /// Its number.
     pub fn id(&self) -> TableId {
         self.space.id
+    }
+
+    /// About how many records the table has, uncommitted ones included, from a few paths through its tree: as long as
+    /// a few look-ups. Where records of all lengths are mixed well it is within a few percent.
+    /// [`Txn::count`] counts.
+    ///
+    /// # Errors
+    /// [`Error::TableDropped`], [`Error::Closed`].
+    pub fn estimated_count(&self) -> Result<u64> {
+        self.core.poison.check_open()?;
+        let _call = self.core.poison.call();
+        // Like a transaction: the table is not dropped under it.
+        let space = self.space.enter()?;
+        Tree::new(&self.core, &space).estimate()
     }
 }
 
@@ -118,9 +139,11 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::BadStore`] for a place that holds something else or a newer store,
-    /// [`Error::Corrupt`] for damage that recovery met, [`Error::BadOption`].
+    /// [`Error::Corrupt`] for damage that recovery met, [`Error::BadOption`], [`Error::Busy`] when a store of this
+    /// process is open in the place.
     pub fn open(place: Arc<dyn Place>, options: StoreOptions) -> Result<Store> {
         let background = options.background;
+        let claim = Mutex::new(Some(Claim::new(&place)?));
         let (core, recovery) = recovery::open(place, options)?;
         let threads = if background {
             let spawn_error = |e| Error::BadOption { what: "background threads", reason: format!("{e}") };
@@ -132,8 +155,37 @@ impl Store {
         } else {
             Vec::new()
         };
-        let inner = Inner { core, threads: Mutex::new(threads), ddl: Mutex::new(()), recovery };
+        let inner = Inner { core, threads: Mutex::new(threads), ddl: Mutex::new(()), recovery, claim };
         Ok(Store { inner: Arc::new(inner) })
+    }
+
+    /// Opens the store in `place` for reading only: nothing is written to the place, and no thread is started. All
+    /// changes, of tables too, fail with [`Error::ReadOnly`].
+    ///
+    /// # Errors
+    /// [`Error::NotClosed`] for a store that was not closed: opening it for writing brings it in order.
+    /// [`Error::BadStore`] for a place that holds no store; those of [`Store::open`].
+    ///
+    /// ```
+    /// # use lacuna_device::MemPlace;
+    /// # use lacuna_engine::{Error, Store, StoreOptions, TableOptions};
+    /// # let place = MemPlace::new();
+    /// let store = Store::open(place.clone(), StoreOptions::default())?;
+    /// store.create_table("people", TableOptions::default())?;
+    /// store.close()?;
+    ///
+    /// let store = Store::open_read_only(place, StoreOptions::default())?;
+    /// let people = store.table("people")?.expect("made above");
+    /// let mut txn = store.begin();
+    /// assert_eq!(txn.get(&people, b"ada")?, None);
+    /// assert!(matches!(txn.put(&people, b"ada", b"countess"), Err(Error::ReadOnly)));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn open_read_only(place: Arc<dyn Place>, options: StoreOptions) -> Result<Store> {
+        let claim = Mutex::new(Some(Claim::new(&place)?));
+        let core = read_only::open(place, StoreOptions { background: false, ..options })?;
+        let (threads, recovery) = (Mutex::default(), RecoveryStats::default());
+        Ok(Store { inner: Arc::new(Inner { core, threads, ddl: Mutex::new(()), recovery, claim }) })
     }
 
     /// Begins a transaction that reads a snapshot.
@@ -152,7 +204,7 @@ impl Store {
 
     /// Counters since the store was opened.
     pub fn stats(&self) -> Result<StoreStats> {
-        let core = &self.inner.core;
+        let core = self.core()?;
         Ok(StoreStats {
             pool: core.pool.stats(),
             log: core.log.stats(),
@@ -172,14 +224,16 @@ impl Store {
 
     /// Writes all changed pages and gives the log up to now back. Others may go on meanwhile.
     pub fn checkpoint(&self) -> Result<()> {
-        let _call = self.inner.core.poison.call();
-        self.inner.core.flush_all()
+        let core = self.core()?;
+        let _call = core.poison.call();
+        core.flush_all()
     }
 
     /// One round of reading ahead, purging, flushing and checkpointing in this thread, for stores opened without
     /// [`StoreOptions::background`]. Whether there was something to flush.
     pub fn step(&self) -> Result<bool> {
-        let core = &self.inner.core;
+        let core = self.core()?;
+        core.poison.check()?;
         let _call = core.poison.call();
         while core.read_ahead_step() {}
         core.purge_history().map_err(|e| core.poison.set(e))?;
@@ -193,7 +247,7 @@ impl Store {
     /// # Errors
     /// [`Error::Corrupt`] with the first damage found.
     pub fn check(&self) -> Result<Vec<TableCheck>> {
-        let core = &self.inner.core;
+        let core = self.core()?;
         let _call = core.poison.call();
         let _one = self.inner.ddl.lock();
         let mut named = vec![("(catalog)".to_string(), CATALOG_TABLE)];
@@ -218,19 +272,41 @@ impl Store {
         Ok(checks)
     }
 
-    /// Writes everything and stops the store's threads. Transactions that still run elsewhere are
-    /// rolled back by the next opening, snapshots fail. Handles that remain must not be used any more.
+    /// Writes everything and stops the store's threads. Transactions that still run elsewhere are rolled back by the
+    /// next opening. All calls on handles that remain fail with [`Error::Closed`]; one that is under way meanwhile may
+    /// fail with that or succeed. The store is closed whatever this returns.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] when it was closed by another handle. Any other: the next opening has something to replay.
     pub fn close(self) -> Result<()> {
-        self.inner.stop();
         let core = &self.inner.core;
-        let _call = core.poison.call();
-        while core.txns.revoke_oldest_view() {}
-        core.purge_waiting()?;
-        core.flush_all()?;
-        core.place.sync()?;
+        core.poison.begin_to_close()?;
+        self.inner.stop();
+        let call = core.poison.call();
+        let outcome = self.write_all();
+        drop(call);
         // Transactions that are dropped later must not roll back: the place may have a new owner by then.
         core.poison.close();
-        Ok(())
+        *self.inner.claim.lock() = None;
+        outcome
+    }
+
+    /// Leaves nothing to do for the next opening, as far as nobody has a transaction open.
+    fn write_all(&self) -> Result<()> {
+        let core = &self.inner.core;
+        while core.txns.revoke_oldest_view() {}
+        if core.is_read_only {
+            return Ok(());
+        }
+        core.purge_waiting()?;
+        core.flush_all()?;
+        Ok(core.place.sync()?)
+    }
+
+    /// The parts of the store, while it is open.
+    fn core(&self) -> Result<&Arc<Core>> {
+        self.inner.core.poison.check_open()?;
+        Ok(&self.inner.core)
     }
 }
 
@@ -249,5 +325,7 @@ impl Drop for Inner {
         self.stop();
         // With relaxed durability the last commits are still in memory.
         let _ = self.core.log.reach(self.core.log.next(), Until::Flushed);
+        // Before the claim ends: what is left of its transactions must not meet the place's next owner.
+        self.core.poison.close();
     }
 }

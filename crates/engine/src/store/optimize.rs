@@ -37,7 +37,7 @@ impl Store {
         name: &str,
         mut each: impl FnMut(OptimizeProgress) -> ControlFlow<()>,
     ) -> Result<OptimizeProgress> {
-        let core = &self.inner.core;
+        let core = self.core()?;
         core.poison.check()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
         // Like a transaction: the table is not dropped under it.

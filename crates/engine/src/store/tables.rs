@@ -68,10 +68,10 @@ pub struct TableInfo {
 }
 
 impl Store {
-    /// Makes a table; durable on return.
+    /// Makes a table; durable on return. When that fails there is none, and no file of it.
     ///
     /// # Errors
-    /// [`Error::TableExists`], [`Error::BadOption`].
+    /// [`Error::TableExists`], [`Error::BadOption`], [`Error::Full`].
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
         let _call = self.inner.core.poison.call();
         let _one = self.inner.ddl.lock();
@@ -92,26 +92,44 @@ impl Store {
     fn make_table(&self, name: &str, options: TableOptions, inherits: bool) -> Result<Table> {
         catalog::check_name(name)?;
         options.check()?;
-        let core = &self.inner.core;
+        let core = self.core()?;
         core.poison.check()?;
         if self.table(name)?.is_some() {
             return Err(Error::TableExists { name: name.into() });
         }
+        core.admit(false)?;
         let id = self.number_table()?;
-        let file = core.place.create(&space::file_name(id, options.layout()), StreamHint::Data)?;
+        let file_name = space::file_name(id, options.layout());
+        let file = core.place.create(&file_name, StreamHint::Data)?;
+        let space =
+            Space::new(id, file, options.layout()).inspect_err(|_| drop(core.place.remove(&file_name)));
+        let space = Arc::new(space?);
+        space.set_kind(options.kind);
+        core.spaces.insert(space.clone());
+        let made = self.fill_table(name, &space, Row { id, options, inherits });
+        if made.is_err() && core.poison.check().is_ok() {
+            // The row is not there, and will not be. What the log says of the table is passed over as after a drop.
+            assert!(space.close(), "nobody knows of it");
+            space.close_for_good();
+            catalog::remove_file(core, &space).map_err(|e| core.poison.set(e))?;
+        }
+        made.map(|()| Table { core: core.clone(), space })
+    }
+
+    /// Makes a new table's tree, and its row in the catalog. On failure there is no row, or the store is stopped.
+    fn fill_table(&self, name: &str, space: &Arc<Space>, row: Row) -> Result<()> {
+        let core = &self.inner.core;
         if !core.place.props().ordered {
             // The log must not speak of a file that a crash may take back.
             core.place.sync().map_err(|e| core.poison.set(e.into()))?;
         }
-        let space = Arc::new(Space::new(id, file, options.layout())?);
-        space.set_kind(options.kind);
-        core.spaces.insert(space.clone());
-        Tree::format(core, &space).map_err(|e| core.poison.set(e))?;
-        if recovery::wants_holes(options.kind) {
+        // Before the tree: a place that is full refuses this, and nothing has changed yet.
+        space.reserve(PageNo(1))?;
+        Tree::format(core, space).map_err(|e| core.poison.set(e))?;
+        if recovery::wants_holes(row.options.kind) {
             recovery::warn_without_holes(core);
         }
-        self.write_rows([(name, Some(Row { id, options, inherits }))])?;
-        Ok(Table { core: core.clone(), space })
+        self.write_rows([(name, Some(row))])
     }
 
     /// The number of a new table (invariant 1).
@@ -167,20 +185,33 @@ impl Store {
 
     /// The table of that name.
     pub fn table(&self, name: &str) -> Result<Option<Table>> {
-        let core = &self.inner.core;
-        // Without a space it was dropped since its row was read.
-        let row = self.row(name)?.filter(|_| name != catalog::DEFAULTS);
-        let space = row.and_then(|row| core.spaces.get(row.id));
-        Ok(space.map(|space| Table { core: core.clone(), space }))
+        Ok(self.row_and_table(name)?.map(|(_, table)| table))
     }
 
-    /// The table of that name, made with `options` when there is none.
+    fn row_and_table(&self, name: &str) -> Result<Option<(Row, Table)>> {
+        let core = self.core()?;
+        let Some(row) = self.row(name)?.filter(|_| name != catalog::DEFAULTS) else { return Ok(None) };
+        // Without a space it was dropped since its row was read.
+        let space = core.spaces.get(row.id);
+        Ok(space.map(|space| (row, Table { core: core.clone(), space })))
+    }
+
+    /// The table of that name, made with `options` when there is none. [`Store::table`] opens one as it is.
     ///
     /// # Errors
-    /// Those of [`Store::create_table`].
+    /// [`Error::OtherOptions`] when there is one with other options, whoever gave it these; those of
+    /// [`Store::create_table`].
     pub fn open_table(&self, name: &str, options: TableOptions) -> Result<Table> {
+        options.check()?;
         loop {
-            if let Some(table) = self.table(name)? {
+            if let Some((row, table)) = self.row_and_table(name)? {
+                if row.options != options {
+                    return Err(Error::OtherOptions {
+                        name: name.into(),
+                        found: row.options,
+                        asked: options,
+                    });
+                }
                 return Ok(table);
             }
             match self.create_table(name, options) {
@@ -200,7 +231,7 @@ impl Store {
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let _call = self.inner.core.poison.call();
         let _one = self.inner.ddl.lock();
-        let core = &self.inner.core;
+        let core = self.core()?;
         core.poison.check()?;
         let (_, space) = self.existing(name)?;
         if !space.close() {
@@ -232,7 +263,7 @@ impl Store {
         options.check()?;
         let _call = self.inner.core.poison.call();
         let _one = self.inner.ddl.lock();
-        let core = &self.inner.core;
+        let core = self.core()?;
         core.poison.check()?;
         let mut rows = recovery::read_catalog(core)?;
         rows.retain_mut(|(_, row)| row.follow(options.kind));
@@ -287,7 +318,7 @@ impl Store {
 
     /// All tables, by name.
     pub fn tables(&self) -> Result<Vec<TableInfo>> {
-        let core = &self.inner.core;
+        let core = self.core()?;
         let mut tables = Vec::new();
         for (name, row) in recovery::read_catalog(core)? {
             let Some(space) = core.spaces.operate(row.id) else { continue };
@@ -309,5 +340,40 @@ impl Store {
             });
         }
         Ok(tables)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lacuna_device::{MemPlace, Place};
+
+    use super::*;
+    use crate::StoreOptions;
+
+    /// The last step is what fails: the new row's key is locked.
+    #[test]
+    fn a_table_whose_row_is_refused_leaves_nothing() {
+        let place = MemPlace::new();
+        let lock_timeout = Duration::from_millis(10);
+        let options = StoreOptions { background: false, lock_timeout, ..StoreOptions::default() };
+        let store = Store::open(place.clone(), options).expect("open");
+        store.create_table("other", TableOptions::default()).expect("create");
+        let before = place.list().expect("list").len();
+        let mut locker = store.begin_internal();
+        assert_eq!(locker.get_for_update(&store.catalog(), b"t").expect("free"), None);
+        for _ in 0..3 {
+            let refused = store.create_table("t", TableOptions::default()).map(drop);
+            assert!(matches!(refused, Err(Error::LockTimeout)), "{refused:?}");
+        }
+        assert_eq!(place.list().expect("list").len(), before);
+        drop(locker);
+        assert_eq!(store.check().expect("check").len(), 2, "the catalog and the other one");
+        store.create_table("t", TableOptions::default()).expect("create");
+        // The log speaks of tables that are gone.
+        drop(store);
+        let store = Store::open(place.clone(), StoreOptions::default()).expect("open again");
+        assert_eq!((store.check().expect("check").len(), place.list().expect("list").len()), (3, before + 1));
     }
 }

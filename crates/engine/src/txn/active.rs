@@ -247,6 +247,11 @@ impl Txns {
         if owner == me { None } else { self.get(owner) }
     }
 
+    /// Whether anybody holds an explicit lock on a key of the table.
+    pub(crate) fn has_locks(&self, table: TableId) -> bool {
+        self.locks.lock().get(&table).is_some_and(|locks| !locks.is_empty())
+    }
+
     /// Takes an explicit lock; the caller holds the key's leaf latched and found no other owner.
     /// What to give up again, if it is new to `me`.
     pub(crate) fn lock(&self, me: TxnId, table: TableId, key: &[u8]) -> Option<LockedKey> {

@@ -29,9 +29,15 @@
 //! that moment takes back.
 
 mod active;
+mod batch;
+mod bounds;
+mod bulk;
+mod conditional;
+mod cursor;
 mod history;
 mod long;
 mod read;
+mod records;
 mod rollback;
 mod slots;
 mod view;
@@ -43,10 +49,14 @@ use std::{
 
 use active::LockedKey;
 pub(crate) use active::{Running, Txns};
+pub use bounds::KeyRange;
+pub use conditional::{Insertion, Swap};
+pub use cursor::Cursor;
 pub use history::HistoryStats;
 pub(crate) use history::Purge;
 use read::Kept;
 pub(crate) use read::{Reader, scan};
+pub use records::{Record, Records};
 use rollback::holds;
 pub(crate) use rollback::{purge, roll_back};
 pub(crate) use slots::Clearance;
@@ -102,6 +112,8 @@ pub struct Txn {
     spots: SmallVec<[(TableId, Spot); 4]>,
     /// Tables that it has read or written: they stay until its end.
     used: Mutex<Vec<Use>>,
+    /// Times that it wrote, or took something back: tells cursors to look again.
+    changes: u64,
     finished: bool,
     /// It is being changed: should it be dropped then, that panicked.
     is_busy: bool,
@@ -139,6 +151,7 @@ impl Txn {
             locked: Vec::new(),
             spots: SmallVec::new(),
             used: Mutex::default(),
+            changes: 0,
             finished: false,
             is_busy: false,
         }
@@ -156,6 +169,7 @@ impl Txn {
         if !Arc::ptr_eq(&self.core, table.core()) {
             return Err(Error::WrongStore);
         }
+        self.core.poison.check_open()?;
         let space = table.space();
         let mut used = self.used.lock();
         if !used.iter().any(|one| Arc::ptr_eq(one, space)) {
@@ -296,17 +310,23 @@ impl Txn {
             return Err(bad());
         }
         let Some(log) = self.undo else { return Ok(()) };
+        self.core.poison.check_open()?;
         self.core.poison.check()?;
         if !holds(&self.core, log, savepoint.newest)? {
             return Err(bad());
         }
+        self.changes += 1;
         roll_back(&self.core, log, savepoint.newest).map_err(|e| self.core.poison.set(e))?;
         self.running.iter().for_each(|running| running.note_release());
         Ok(())
     }
 
     /// Makes all changes visible and, unless the store's durability is relaxed, waits until they are
-    /// on the medium. On an error it is unknown whether they will survive, and the store is stopped.
+    /// on the medium.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]: they will not survive. With any other it is unknown whether they will, and the store is
+    /// stopped.
     pub fn commit(mut self) -> Result<()> {
         self.finished = true;
         self.busy(Txn::make_visible)
@@ -317,6 +337,7 @@ impl Txn {
             self.end();
             return Ok(());
         };
+        self.core.poison.check_open()?;
         let committed = self.core.poison.check().and_then(|()| log.commit(&self.core));
         let lsn = committed.map_err(|e| self.core.poison.set(e))?;
         self.slot = None;
@@ -427,6 +448,7 @@ impl Txn {
             check_value(value)?;
         }
         self.core.admit(matches!(write, Write::Delete))?;
+        self.changes += 1;
         if self.slot.is_none() {
             self.slot = Some(self.core.take_undo_slot()?);
         }

@@ -5,32 +5,27 @@
 
 use std::{
     borrow::Cow,
-    mem,
     ops::{Bound, ControlFlow},
     sync::Arc,
 };
 
-use super::view::View;
+use super::{
+    batch::{BATCH_RECORDS, Batch, Walk},
+    view::View,
+};
 use crate::{
-    ahead,
     alloc::corrupt,
-    btree::{Direction, Start, Tree},
+    btree::Direction,
     core::Core,
     delta,
     error::Result,
     ids::TxnId,
     mutant::{Rule, is_broken},
-    node::{DELETED, LeafCell, Node, OVERFLOW},
+    node::{DELETED, LeafCell, OVERFLOW},
     overflow::{self, Reference, Ticket},
-    scratch::Scratch,
     space::Space,
     undo::{self, Change},
 };
-
-/// Records that a scan copies at a time.
-const SCAN_RECORDS: usize = 128;
-/// Bytes of long values beyond which it copies no more.
-const SCAN_LONG_BYTES: u64 = 1 << 20;
 
 /// Who reads.
 #[derive(Clone, Copy)]
@@ -59,7 +54,7 @@ impl Reader<'_> {
 }
 
 /// A value as a leaf or an undo record holds it.
-enum Found<'c> {
+pub(super) enum Found<'c> {
     Short(Cow<'c, [u8]>),
     Long(Reference),
 }
@@ -76,7 +71,7 @@ impl<'c> Found<'c> {
 
 /// A value that was found under a leaf's latch, and the ticket that keeps it readable without.
 pub(crate) struct Kept<'a, 'c> {
-    found: Found<'c>,
+    pub(super) found: Found<'c>,
     ticket: Option<Ticket<'a>>,
 }
 
@@ -96,6 +91,17 @@ impl<'a, 'c> Kept<'a, 'c> {
         Kept { found, ticket: self.ticket }
     }
 
+    /// Appends the value to `value` if it is short; else gives it back, for [`Kept::read`].
+    pub(crate) fn into_short(self, value: &mut Vec<u8>) -> Option<Kept<'a, 'static>> {
+        match self.found {
+            Found::Short(short) => {
+                value.extend_from_slice(&short);
+                None
+            }
+            Found::Long(reference) => Some(Kept { found: Found::Long(reference), ticket: self.ticket }),
+        }
+    }
+
     /// The value; the caller holds no latch any more.
     pub(crate) fn read(self, core: &Core, space: &Arc<Space>) -> Result<Vec<u8>> {
         match (self.found, self.ticket) {
@@ -103,76 +109,6 @@ impl<'a, 'c> Kept<'a, 'c> {
             (Found::Long(reference), Some(ticket)) => overflow::read(core, space, reference, &ticket),
             (Found::Long(_), None) => unreachable!("made with a ticket"),
         }
-    }
-}
-
-/// Records copied from a leaf, in the order of the scan. The memory is used again for the next leaf.
-#[derive(Default)]
-struct Copied<'a> {
-    /// Keys and short values, back to back.
-    bytes: Scratch,
-    /// Length of each key, and the value.
-    records: Vec<(usize, Value<'a>)>,
-    long_bytes: u64,
-}
-
-enum Value<'a> {
-    /// So many bytes behind the key.
-    Short(usize),
-    Kept(Kept<'a, 'static>),
-    Read(Vec<u8>),
-}
-
-impl<'a> Copied<'a> {
-    fn push(&mut self, key: &[u8], kept: Kept<'a, '_>) {
-        self.bytes.extend_from_slice(key);
-        let value = match &kept.found {
-            Found::Short(value) => {
-                self.bytes.extend_from_slice(value);
-                Value::Short(value.len())
-            }
-            Found::Long(reference) => {
-                self.long_bytes += u64::from(reference.bytes);
-                Value::Kept(kept.detached())
-            }
-        };
-        self.records.push((key.len(), value));
-    }
-
-    fn is_enough(&self) -> bool {
-        self.records.len() >= SCAN_RECORDS || self.long_bytes >= SCAN_LONG_BYTES
-    }
-
-    /// Reads long values. All are read before one is passed on: what that calls may wait for what waits for
-    /// tickets. The caller holds no latch.
-    fn read_long(&mut self, core: &Core, space: &Arc<Space>) -> Result<()> {
-        for (_, value) in &mut self.records {
-            *value = match mem::replace(value, Value::Short(0)) {
-                Value::Kept(kept) => Value::Read(kept.read(core, space)?),
-                other => other,
-            };
-        }
-        Ok(())
-    }
-
-    /// Calls `each` with all records until it breaks, and forgets them. Long ones were read.
-    fn pass_on(&mut self, each: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> ControlFlow<()> {
-        let mut rest = &self.bytes[..];
-        for (key_bytes, value) in &self.records {
-            let key = rest.split_off(..*key_bytes).expect("pushed with its key");
-            let value = match value {
-                Value::Short(bytes) => rest.split_off(..*bytes).expect("pushed with its value"),
-                Value::Read(value) => value,
-                Value::Kept(_) => unreachable!("read above"),
-            };
-            if each(key, value).is_break() {
-                return ControlFlow::Break(());
-            }
-        }
-        self.bytes.clear();
-        self.records.clear();
-        self.long_bytes = 0;
-        ControlFlow::Continue(())
     }
 }
 
@@ -245,63 +181,18 @@ pub(crate) fn scan(
     core: &Core,
     space: &Arc<Space>,
     reader: Reader<'_>,
-    (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+    bounds: (Bound<&[u8]>, Bound<&[u8]>),
     direction: Direction,
     mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
 ) -> Result<()> {
-    let tree = Tree::new(core, space);
-    let (from, to) = match direction {
-        Direction::Forward => (lower, upper),
-        Direction::Backward => (upper, lower),
-    };
-    let mut start = Some(match from {
-        Bound::Unbounded => Start::End,
-        Bound::Included(key) => Start::At(key.to_vec()),
-        Bound::Excluded(key) => Start::Behind(key.to_vec()),
-    });
-    let is_past = |key: &[u8]| match (to, direction) {
-        (Bound::Unbounded, _) => false,
-        (Bound::Included(end), Direction::Forward) => key > end,
-        (Bound::Excluded(end), Direction::Forward) => key >= end,
-        (Bound::Included(end), Direction::Backward) => key < end,
-        (Bound::Excluded(end), Direction::Backward) => key <= end,
-    };
-    let mut copied = Copied::default();
-    let mut run = ahead::Run::default();
-    while let Some(at) = start.take() {
-        let call = core.poison.call();
-        let leaf = tree.scan_leaf(&at, direction, run.wish())?;
-        core.name_ahead(&mut run, space.id, &leaf.following);
-        let node = Node::new(&leaf.page);
-        let mut is_done = false;
-        let slots = leaf.slots;
-        for i in 0..slots.len() {
-            let slot = if direction == Direction::Forward { slots.start + i } else { slots.end - 1 - i };
-            let cell = node.leaf_cell(slot);
-            if is_past(cell.key) {
-                is_done = true;
-                break;
+    let mut walk = Walk::new(bounds, direction);
+    let mut batch = Batch::default();
+    while !walk.is_over() {
+        walk.fill(core, space, reader, BATCH_RECORDS, &mut batch)?;
+        for at in 0..batch.len() {
+            if each(batch.key(at), batch.value(at)).is_break() {
+                return Ok(());
             }
-            if let Some(kept) = visible(core, reader, cell)? {
-                copied.push(cell.key, kept);
-            }
-            if copied.is_enough() && i + 1 < slots.len() {
-                start = Some(Start::Behind(cell.key.to_vec()));
-                break;
-            }
-        }
-        if start.is_none() && !is_done {
-            start = leaf.next;
-            run.step();
-        }
-        // Records that the view should see may have been purged from the leaf.
-        reader.check()?;
-        drop(leaf.page);
-        copied.read_long(core, space)?;
-        // What the caller's closure does is the caller's.
-        drop(call);
-        if copied.pass_on(&mut each).is_break() {
-            return Ok(());
         }
     }
     Ok(())

@@ -1,0 +1,75 @@
+//! Undo records of many inserts at a time.
+
+use smallvec::SmallVec;
+
+use super::{
+    Change, LAST, Latched, RECORD, RECORD_HEADER, TXN, UNDO_PAGE_BYTES, UndoLog, UndoRecord, put, used,
+};
+use crate::{
+    alloc::u64_at,
+    core::Core,
+    error::Result,
+    ids::{PageNo, TableId, TxnId, UndoPtr},
+    mtr::Mtr,
+    ops::PageOp,
+    scratch::Scratch,
+};
+use lacuna_page::TRAILER_BYTES;
+
+impl UndoLog {
+    /// Appends the undo records of inserts of `keys`, at least one and as many as fit into a page, and returns where
+    /// they lie. The log has a record already.
+    pub(crate) fn append_inserts<'k>(
+        self,
+        core: &Core,
+        mtr: &mut Mtr,
+        table: TableId,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) -> Result<(Vec<UndoPtr>, Latched)> {
+        let space = core.undo_space();
+        let mut pages = SmallVec::new();
+        let mut first = core.pool.write(space, self.first())?;
+        assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
+        let mut previous = UndoPtr(u64_at(&first, RECORD));
+        let last = PageNo(u64_at(&first, LAST));
+        let mut last = if last == self.first() { None } else { Some(core.pool.write(space, last)?) };
+        let mut keys = keys.peekable();
+        let least = RECORD_HEADER + keys.peek().expect("at least one").len();
+        let room = UNDO_PAGE_BYTES - TRAILER_BYTES;
+        if used(last.as_ref().unwrap_or(&first)) + least > room {
+            super::add_page(core, mtr, &mut pages, &mut first, &mut last)?;
+        }
+        let target = last.as_mut().unwrap_or(&mut first);
+        if u64_at(target, TXN) != self.txn.0 {
+            put(mtr, target, TXN, &self.txn.0.to_le_bytes());
+        }
+        let (page, at) = (target.id().page, used(target));
+        let mut bytes = Scratch::new();
+        let mut all = Vec::new();
+        for key in keys {
+            if at + bytes.len() + RECORD_HEADER + key.len() > room {
+                break;
+            }
+            let ptr = UndoPtr::new(page, at + bytes.len());
+            let record = UndoRecord {
+                change: Change::Insert,
+                table,
+                previous,
+                old_flags: 0,
+                old_txn: TxnId::NONE,
+                old_undo: UndoPtr::NONE,
+                key: key.into(),
+                old_value: (&[]).into(),
+            };
+            record.encode(&mut bytes);
+            previous = ptr;
+            all.push(ptr);
+        }
+        mtr.apply(target, PageOp::Append { is_newest: false, data: &bytes });
+        assert!(!all.is_empty(), "there was room for one");
+        put(mtr, &mut first, RECORD, &previous.0.to_le_bytes());
+        pages.push(first);
+        pages.extend(last);
+        Ok((all, Latched { pages }))
+    }
+}
