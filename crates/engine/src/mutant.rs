@@ -41,6 +41,10 @@ lacuna_device::breakable_rules! {
     EndsLogged = "ends-logged",
     /// Splits and merges are noted (btree::again invariant 2).
     BoundsNoted = "bounds-noted",
+    /// A leaf that takes keys of another one has its separator before them (btree::merge).
+    SeparatorsMove = "separators-move",
+    /// An empty leaf is removed (btree::merge invariant 1).
+    EmptyLeavesGo = "empty-leaves-go",
     /// A leaf that was latched before is that of a key only if it has the key.
     LeafHasKey = "leaf-has-key",
 }

@@ -17,6 +17,8 @@ mod regressions;
 #[cfg(feature = "shuttle")]
 #[path = "shuttle/main.rs"]
 mod scheduled;
+#[path = "shapes.rs"]
+mod shapes;
 #[path = "snapshot.rs"]
 mod snapshot;
 #[path = "tables.rs"]
@@ -45,6 +47,8 @@ const PANICS: &str = "panics::a_panic_stops_the_store_for_everybody_and_loses_no
 const WAITERS: &str = "regressions::who_waits_for_a_key_goes_on_when_its_writer_takes_it_back";
 const SLOTS: &str = "scheduled::purge_leaves_the_pages_of_the_next_owner_alone";
 const GIVEN_UP: &str = "scheduled::versions_of_a_snapshot_that_was_given_up_end";
+const QUEUE: &str = "shapes::a_queue_has_the_leaves_of_what_is_live";
+const THINNED: &str = "shapes::leaves_are_merged_however_records_are_deleted";
 const CASES: &str = "40";
 
 /// Each rule, and a test of the matrix that must fail without it.
@@ -73,6 +77,8 @@ const RULES: &[(&str, &str)] = &[
     ("releases-wake", WAITERS),
     ("one-gives-pages-back", SLOTS),
     ("versions-ask-the-view", GIVEN_UP),
+    ("empty-leaves-go", QUEUE),
+    ("separators-move", THINNED),
 ];
 
 /// Whether `test` passes in a process of its own.

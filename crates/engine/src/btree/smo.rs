@@ -1,4 +1,4 @@
-//! Structure modifications: splitting full nodes, merging empty ones.
+//! Structure modifications: splitting full nodes. `merge` has the other way.
 
 use super::{ROOT, Tree};
 use crate::{
@@ -16,8 +16,6 @@ use crate::{
 const RUN_FILL: (usize, usize) = (15, 16);
 /// Inserts in a row, one right behind the other, that make a run.
 const RUN_MIN: u16 = 4;
-/// A node that uses less than one in this many bytes asks to be merged.
-const UNDERFULL: usize = 4;
 
 impl Tree<'_> {
     /// Whether a new cell of `bytes` (slot included) may go into the leaf at `slot`, by room and by
@@ -25,11 +23,6 @@ impl Tree<'_> {
     pub(crate) fn accepts(self, leaf: Node<'_>, slot: usize, bytes: usize) -> bool {
         let pad_bytes = self.space.row.as_ref().map_or(0, |row| row.pad_bytes());
         accepts_beside(leaf, slot, bytes, pad_bytes)
-    }
-
-    /// Whether a leaf is so empty that [`Tree::merge`] should be asked.
-    pub(crate) fn is_underfull(node: Node<'_>) -> bool {
-        node.used() < (node.used() + node.free()) / UNDERFULL
     }
 
     /// Whether the leaf takes `bytes` more, and its block `logged` bytes of operations.
@@ -178,89 +171,6 @@ impl Tree<'_> {
         mtr.commit(self.core, &mut [&mut allocator.header, &mut right, child, parent])?;
         Ok(())
     }
-
-    /// Merges underfull nodes on the way to `key` with a neighbour, where both fit into one with
-    /// room to spare.
-    pub(crate) fn merge(self, key: &[u8]) -> Result<()> {
-        let mut parent = self.core.pool.write(self.space, ROOT)?;
-        self.check_node(&parent, ROOT, None)?;
-        while !Node::new(&parent).is_leaf() {
-            let slot = Node::new(&parent).child_slot(key);
-            let mut child = self.write_child(Node::new(&parent), slot)?;
-            if Self::is_underfull(Node::new(&child)) && Node::new(&parent).count() > 1 {
-                // Siblings are latched from left to right.
-                drop(child);
-                let left_slot = slot.min(Node::new(&parent).count() - 2);
-                self.merge_pair(&mut parent, left_slot)?;
-                let slot = Node::new(&parent).child_slot(key);
-                child = self.write_child(Node::new(&parent), slot)?;
-            }
-            if Node::new(&parent).count() == 1 && parent.id().page == ROOT {
-                self.shrink_root(&mut parent, &mut child)?;
-                continue;
-            }
-            parent = child;
-        }
-        Ok(())
-    }
-
-    /// Moves all of the right child of a pair into the left one, if there is room.
-    fn merge_pair(self, parent: &mut WriteGuard, left_slot: usize) -> Result<()> {
-        let mut left = self.write_child(Node::new(parent), left_slot)?;
-        let mut right = self.write_child(Node::new(parent), left_slot + 1)?;
-        let (l, r) = (Node::new(&left), Node::new(&right));
-        let separator = Node::new(parent).key(left_slot + 1).to_vec();
-        let pulled = if l.is_leaf() { 0 } else { separator.len() };
-        let capacity = l.used() + l.free();
-        if l.used() + r.used() + pulled > capacity * 3 / 4 {
-            return Ok(());
-        }
-        let block = match &self.space.row {
-            None => None,
-            Some(row) => {
-                let merged = merged_page(l, r, &separator, self.space.page_bytes);
-                let fits = |block: &Vec<u8>| block.len() <= row.block_bytes / 4 * 3;
-                let Some(block) = row::block_of(row, &merged).filter(fits) else { return Ok(()) };
-                if !row::makes_room(self.core, parent, row::LOGGED_OP_BYTES)? {
-                    return Ok(());
-                }
-                Some(block)
-            }
-        };
-        // Before the first change: what fails behind one would leave it without a log record.
-        let mut allocator = Allocator::latch(self.core, self.space)?;
-        let mut mtr = Mtr::new();
-        if let Some(block) = block {
-            mtr.apply(&mut left, PageOp::Block { data: &block });
-        } else if l.is_leaf() {
-            append_cells(&mut mtr, &right, 0, &mut left);
-        } else {
-            let (count, child) = (l.count(), r.child(0));
-            insert_child(&mut mtr, &mut left, count, &separator, child);
-            append_cells(&mut mtr, &right, 1, &mut left);
-        }
-        mtr.apply(parent, PageOp::Remove { slot: left_slot as u16 + 1 });
-        allocator.free(&mut mtr, &mut right);
-        self.note_restructured();
-        mtr.commit(self.core, &mut [&mut allocator.header, &mut left, &mut right, parent])?;
-        Ok(())
-    }
-
-    /// Takes the place of the root's only child.
-    fn shrink_root(self, root: &mut WriteGuard, child: &mut WriteGuard) -> Result<()> {
-        let mut allocator = Allocator::latch(self.core, self.space)?;
-        let mut mtr = Mtr::new();
-        if self.space.row.is_some() {
-            mtr.apply(root, PageOp::Block { data: &child.export_block() });
-        } else {
-            mtr.apply(root, PageOp::Init { level: Node::new(child).level() });
-            append_cells(&mut mtr, child, 0, root);
-        }
-        allocator.free(&mut mtr, child);
-        self.note_restructured();
-        mtr.commit(self.core, &mut [&mut allocator.header, child, root])?;
-        Ok(())
-    }
 }
 
 /// Whether a leaf takes a cell of `bytes` at `slot` and keeps `pad_bytes` free beside the share that ascending
@@ -277,7 +187,7 @@ fn accepts_beside(leaf: Node<'_>, slot: usize, bytes: usize, pad_bytes: usize) -
 
 /// A page, of no address yet, with the cells from each slot on of each node; the first cell of an inner node
 /// loses its key.
-fn page_of(parts: &[(Node<'_>, usize)], page_bytes: usize) -> Vec<u8> {
+pub(super) fn page_of(parts: &[(Node<'_>, usize)], page_bytes: usize) -> Vec<u8> {
     let mut page = vec![0; page_bytes];
     let level = parts[0].0.level();
     let fits = "a part of a node, or two that were measured";
@@ -299,21 +209,6 @@ fn page_of(parts: &[(Node<'_>, usize)], page_bytes: usize) -> Vec<u8> {
     page
 }
 
-/// The page that two neighbours give, which `separator` divides.
-fn merged_page(left: Node<'_>, right: Node<'_>, separator: &[u8], page_bytes: usize) -> Vec<u8> {
-    if left.is_leaf() {
-        return page_of(&[(left, 0), (right, 0)], page_bytes);
-    }
-    let mut page = page_of(&[(left, 0)], page_bytes);
-    let mut cell = Vec::new();
-    node::encode_inner(separator, right.child(0), &mut cell);
-    for (i, cell) in std::iter::once(&cell[..]).chain((1..right.count()).map(|i| right.cell(i))).enumerate() {
-        let slot = (left.count() + i) as u16;
-        PageOp::Insert { slot, cell }.apply(&mut page).expect("the caller measured both");
-    }
-    page
-}
-
 /// The slot that halves a node's bytes; at least one cell stays on either side.
 fn middle(node: Node<'_>) -> usize {
     let half = node.used() / 2;
@@ -328,7 +223,7 @@ fn middle(node: Node<'_>) -> usize {
 }
 
 /// Copies the cells of `from` from slot `at` on behind those of `to`.
-fn append_cells(mtr: &mut Mtr, from: &WriteGuard, at: usize, to: &mut WriteGuard) {
+pub(super) fn append_cells(mtr: &mut Mtr, from: &WriteGuard, at: usize, to: &mut WriteGuard) {
     let from = Node::new(from);
     let base = Node::new(to).count();
     for (i, slot) in (at..from.count()).enumerate() {
@@ -336,7 +231,7 @@ fn append_cells(mtr: &mut Mtr, from: &WriteGuard, at: usize, to: &mut WriteGuard
     }
 }
 
-fn insert_child(mtr: &mut Mtr, node: &mut WriteGuard, slot: usize, key: &[u8], child: PageNo) {
+pub(super) fn insert_child(mtr: &mut Mtr, node: &mut WriteGuard, slot: usize, key: &[u8], child: PageNo) {
     let mut cell = Vec::new();
     node::encode_inner(key, child, &mut cell);
     mtr.apply(node, PageOp::Insert { slot: slot as u16, cell: &cell });

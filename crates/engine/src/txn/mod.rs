@@ -63,7 +63,7 @@ pub(crate) use slots::Clearance;
 use smallvec::SmallVec;
 
 use crate::{
-    btree::{Direction, Spot, Tree},
+    btree::{Direction, Spot, Tree, asks_to_merge},
     core::Core,
     delta::Difference,
     error::{Error, Result},
@@ -489,12 +489,15 @@ impl Txn {
                 tree.split(key, more_bytes, logged)?;
                 continue;
             }
-            self.change(space, leaf, slot, is_new, key, value.map(|value| (flags, value)))?;
+            if self.change(space, leaf, slot, is_new, key, value.map(|value| (flags, value)))? {
+                Tree::new(&self.core, space).merge(key)?;
+            }
             return Ok(existed);
         }
     }
 
-    /// Changes one record of a latched leaf, together with its undo record (invariant 2).
+    /// Changes one record of a latched leaf, together with its undo record (invariant 2). Whether the leaf became so
+    /// empty that it asks to be merged.
     fn change(
         &mut self,
         space: &Arc<Space>,
@@ -503,7 +506,7 @@ impl Txn {
         is_new: bool,
         key: &[u8],
         value: Option<(u8, &[u8])>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let me = self.id();
         let old = (!is_new).then(|| Node::new(&leaf).leaf_cell(slot));
         let old_flags = old.map_or(0, |cell| cell.flags);
@@ -536,11 +539,13 @@ impl Txn {
                 PageOp::Stamp { slot, flags: DELETED | old_flags & OVERFLOW, txn: me, undo }
             }
         };
+        let used = Node::new(&leaf).used();
         mtr.apply(&mut leaf, op);
+        let asks = asks_to_merge(Node::new(&leaf), used);
         let mut pages: SmallVec<[&mut WriteGuard; 5]> = undo_pages.pages().collect();
         pages.push(&mut leaf);
         mtr.commit(&self.core, &mut pages)?;
-        Ok(())
+        Ok(asks)
     }
 
     fn log_undo(&mut self, mtr: &mut Mtr, record: UndoRecord<'_>) -> Result<(UndoPtr, Latched)> {

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::{
     alloc::corrupt,
-    btree::Tree,
+    btree::{Tree, asks_to_merge},
     core::Core,
     delta,
     error::{Error, Result},
@@ -109,11 +109,12 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -
             Some(_) if was_purgeable => log.mark(core, &mut mtr, ptr, Change::Orphan)?,
             _ => log.retract(core, &mut mtr, record.previous)?,
         };
+        let used = Node::new(&leaf).used();
         mtr.apply(&mut leaf, op);
-        let underfull = Tree::is_underfull(Node::new(&leaf));
+        let asks = asks_to_merge(Node::new(&leaf), used);
         mtr.commit(core, &mut [&mut leaf, &mut undo_page])?;
         drop((leaf, undo_page));
-        if underfull {
+        if asks {
             tree.merge(&record.key)?;
         }
         return Ok(());
@@ -226,14 +227,15 @@ fn purge_record(
     let mut mtr = Mtr::new();
     let is_long = record.old_reference().is_some();
     let mut undo_page = is_long.then(|| log.mark(core, &mut mtr, ptr, Change::Orphan)).transpose()?;
+    let used = Node::new(&leaf).used();
     mtr.apply(&mut leaf, PageOp::Remove { slot: slot as u16 });
-    let underfull = Tree::is_underfull(Node::new(&leaf));
+    let asks = asks_to_merge(Node::new(&leaf), used);
     let mut pages: SmallVec<[&mut WriteGuard; 2]> = undo_page.iter_mut().collect();
     pages.push(&mut leaf);
     mtr.commit(core, &mut pages)?;
     drop(pages);
     drop((leaf, undo_page));
-    if underfull {
+    if asks {
         tree.merge(&record.key)?;
     }
     if is_long {
