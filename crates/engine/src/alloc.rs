@@ -1,26 +1,41 @@
-//! Pages of a table file: which are free.
+//! Pages of a table file: which are free, and where the file ends.
 //!
-//! Page 0 of every file counts the pages ever used and heads a list of those given back. Its latch
-//! is taken after those of all pages that a mini-transaction already holds, and before that of the
-//! page it allocates, which nobody else can be waiting for.
+//! Page 0 of every file counts the pages in use and free, and heads a list of free pages. Each of these lists as many
+//! others as it has room for: all but one in hundreds are *holes*, with nothing in them that anybody reads.
+//!
+//! Invariants:
+//!
+//! 1. A page is in use, in the list, or listed by a page of the list, once.
+//! 2. The image of a hole is a hole in the file (`flush`). It is made like any other image: once the log that frees the
+//!    page is where it has to be, and one at a time for a page; so a hole never overtakes the change that frees its
+//!    page, nor meets an image of the page's next use.
+//! 3. What allocates a page makes it anew, without reading it. Replay, which may meet a page older than the hole in its
+//!    place, passes over what comes before that (`replay`, invariant 5).
+//! 4. The file is cut only behind `used`, when no crash brings a greater `used` back, and with the header latched.
+//!
+//! Latches: the header after those of all pages that a mini-transaction already holds; then pages of the list; then the
+//! page that is allocated, which nobody else can be waiting for.
+
+mod cut;
 
 use std::sync::Arc;
 
-use lacuna_page::HEADER_BYTES;
+use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
 use crate::{
     core::Core,
     error::{Error, Result},
-    ids::PageNo,
+    ids::{PageId, PageNo},
     mtr::Mtr,
     ops::{self, PageKind, PageOp},
     pool::WriteGuard,
     space::Space,
+    sync::atomic::Ordering,
 };
 
 /// The page that holds a file's allocation state.
 const HEADER_PAGE: PageNo = PageNo(0);
-/// u64: pages ever used; the next one to use when none is free.
+/// u64: pages in use or free; the next one to use when none is free.
 const USED: usize = HEADER_BYTES;
 /// u64: first free page, 0 when there is none.
 const FREE_HEAD: usize = HEADER_BYTES + 8;
@@ -28,11 +43,20 @@ const FREE_HEAD: usize = HEADER_BYTES + 8;
 const FREE_COUNT: usize = HEADER_BYTES + 16;
 /// u64: for the owner of the file.
 const EXTRA: usize = HEADER_BYTES + 24;
-/// u64 in a free page: the next free page, 0 at the end.
+/// u64 in a page of the list: the next one, 0 at the end.
 const NEXT_FREE: usize = HEADER_BYTES;
+/// u32 in a page of the list: how many others it lists.
+const LISTED: usize = HEADER_BYTES + 8;
+/// Their numbers.
+const ENTRIES: usize = HEADER_BYTES + 16;
+const ENTRY_BYTES: usize = 8;
 
 pub(crate) fn u64_at(page: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn u32_at(page: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"))
 }
 
 /// The latched allocation state of a file.
@@ -40,6 +64,8 @@ pub(crate) struct Allocator<'a> {
     core: &'a Core,
     space: &'a Arc<Space>,
     pub(crate) header: WriteGuard,
+    /// The first page of the list, until a mini-transaction takes it: reading it later could fail behind a change.
+    list: Option<WriteGuard>,
 }
 
 impl<'a> Allocator<'a> {
@@ -53,7 +79,7 @@ impl<'a> Allocator<'a> {
         space.reserve(PageNo(reserved - 1))?;
         let mut header = core.pool.create(space, HEADER_PAGE);
         mtr.apply(&mut header, PageOp::Blank { kind: PageKind::Space });
-        let mut allocator = Allocator { core, space, header };
+        let mut allocator = Allocator { core, space, header, list: None };
         allocator.put(mtr, USED, reserved);
         Ok(allocator)
     }
@@ -64,14 +90,16 @@ impl<'a> Allocator<'a> {
         if ops::kind(&header) != Some(PageKind::Space) {
             return Err(corrupt(space, HEADER_PAGE, "not an allocation page"));
         }
-        Ok(Allocator { core, space, header })
+        let head = PageNo(u64_at(&header, FREE_HEAD));
+        let list = if head.0 == 0 { None } else { Some(core.pool.write(space, head)?) };
+        Ok(Allocator { core, space, header, list })
     }
 
     fn put(&mut self, mtr: &mut Mtr, at: usize, value: u64) {
         mtr.apply(&mut self.header, PageOp::Bytes { offset: at as u16, data: &value.to_le_bytes() });
     }
 
-    /// Pages ever used.
+    /// Pages in use or free.
     pub(crate) fn used(&self) -> u64 {
         u64_at(&self.header, USED)
     }
@@ -94,28 +122,66 @@ impl<'a> Allocator<'a> {
             self.put(mtr, USED, page.0 + 1);
             return Ok(self.core.pool.create(self.space, page));
         }
-        let page = self.core.pool.write(self.space, head)?;
-        if ops::kind(&page) != Some(PageKind::Free) {
-            return Err(corrupt(self.space, head, "page in the free list is not free"));
-        }
-        self.put(mtr, FREE_HEAD, u64_at(&page, NEXT_FREE));
+        let mut list = match self.take_list(mtr) {
+            Some(list) => list,
+            None => self.core.pool.write(self.space, head)?,
+        };
+        let listed = self.listed(&list)?;
         let count = u64_at(&self.header, FREE_COUNT);
+        if listed == 0 {
+            self.put(mtr, FREE_HEAD, u64_at(&list, NEXT_FREE));
+            self.put(mtr, FREE_COUNT, count.saturating_sub(1));
+            return Ok(list);
+        }
+        let page = self.entry(&list, listed - 1)?;
+        put_listed(mtr, &mut list, listed - 1);
+        mtr.hold(list);
         self.put(mtr, FREE_COUNT, count.saturating_sub(1));
-        Ok(page)
+        Ok(self.core.pool.create(self.space, page))
     }
 
     /// Gives `page` back.
     pub(crate) fn free(&mut self, mtr: &mut Mtr, page: &mut WriteGuard) {
         let head = u64_at(&self.header, FREE_HEAD);
         let count = u64_at(&self.header, FREE_COUNT);
-        mtr.apply(page, PageOp::Blank { kind: PageKind::Free });
-        mtr.apply(page, PageOp::Bytes { offset: NEXT_FREE as u16, data: &head.to_le_bytes() });
         let number = page.id().page.0;
-        self.put(mtr, FREE_HEAD, number);
+        let list = self.take_list(mtr);
+        let listed = list.as_ref().and_then(|list| self.listed(list).ok());
+        match (list, listed.filter(|listed| *listed < listed_max(self.space))) {
+            (Some(mut list), Some(listed)) => {
+                mtr.apply(page, PageOp::Blank { kind: PageKind::Hole });
+                let offset = (ENTRIES + ENTRY_BYTES * listed) as u16;
+                mtr.apply(&mut list, PageOp::Bytes { offset, data: &number.to_le_bytes() });
+                put_listed(mtr, &mut list, listed + 1);
+                mtr.hold(list);
+            }
+            (list, _) => {
+                mtr.apply(page, PageOp::Blank { kind: PageKind::Free });
+                mtr.apply(page, PageOp::Bytes { offset: NEXT_FREE as u16, data: &head.to_le_bytes() });
+                self.put(mtr, FREE_HEAD, number);
+                list.into_iter().for_each(|list| mtr.hold(list));
+            }
+        }
         self.put(mtr, FREE_COUNT, count + 1);
+        self.space.freed_pages.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Pages ever used, and the free ones among them, in order of the list. For checks.
+    /// The first page of the list, if it is latched already.
+    fn take_list(&mut self, mtr: &mut Mtr) -> Option<WriteGuard> {
+        let head = PageId { table: self.space.id, page: PageNo(u64_at(&self.header, FREE_HEAD)) };
+        self.list.take_if(|list| list.id() == head).or_else(|| mtr.let_go(head))
+    }
+
+    /// Pages that a page of the list lists.
+    fn listed(&self, list: &WriteGuard) -> Result<usize> {
+        listed(self.space, list.id().page, list)
+    }
+
+    fn entry(&self, list: &[u8], at: usize) -> Result<PageNo> {
+        entry(self.space, u64_at(&self.header, USED), list, at)
+    }
+
+    /// Pages in use or free, and the free ones. For checks.
     pub(crate) fn survey(&self) -> Result<(u64, Vec<PageNo>)> {
         let used = u64_at(&self.header, USED);
         if used == 0 {
@@ -128,17 +194,51 @@ impl<'a> Allocator<'a> {
                 return Err(corrupt(self.space, next, "free list runs in a circle or out of the file"));
             }
             free.push(next);
-            let page = self.core.pool.read(self.space, next)?;
-            if ops::kind(&page) != Some(PageKind::Free) {
-                return Err(corrupt(self.space, next, "page in the free list is not free"));
+            let page: &[u8] = match &self.list {
+                Some(list) if list.id().page == next => list,
+                _ => &self.core.pool.read(self.space, next)?,
+            };
+            for at in 0..listed(self.space, next, page)? {
+                free.push(entry(self.space, used, page, at)?);
             }
-            next = PageNo(u64_at(&page, NEXT_FREE));
+            next = PageNo(u64_at(page, NEXT_FREE));
         }
         if free.len() as u64 != u64_at(&self.header, FREE_COUNT) {
             return Err(corrupt(self.space, HEADER_PAGE, "free pages do not add up"));
         }
         Ok((used, free))
     }
+}
+
+/// Pages that a page of the list lists.
+fn listed(space: &Space, number: PageNo, page: &[u8]) -> Result<usize> {
+    if ops::kind(page) != Some(PageKind::Free) {
+        return Err(corrupt(space, number, "page in the free list is not free"));
+    }
+    let listed = u32_at(page, LISTED) as usize;
+    if listed > listed_max(space) {
+        return Err(corrupt(space, number, "lists more free pages than a page holds"));
+    }
+    Ok(listed)
+}
+
+/// A page that a page of the list lists, in a file of `used` pages.
+fn entry(space: &Space, used: u64, page: &[u8], at: usize) -> Result<PageNo> {
+    let number = PageNo(u64_at(page, ENTRIES + ENTRY_BYTES * at));
+    if number.0 == 0 || number.0 >= used {
+        return Err(corrupt(space, number, "free page out of the file"));
+    }
+    Ok(number)
+}
+
+/// Pages that a page can list. What it lists fits into a block uncompressed.
+fn listed_max(space: &Space) -> usize {
+    let of_page = space.page_bytes - TRAILER_BYTES - ENTRIES;
+    space.row.as_ref().map_or(of_page, |row| of_page.min(row.part_bytes_max())) / ENTRY_BYTES
+}
+
+fn put_listed(mtr: &mut Mtr, list: &mut WriteGuard, listed: usize) {
+    mtr.apply(list, PageOp::Bytes { offset: LISTED as u16, data: &(listed as u32).to_le_bytes() });
 }
 
 /// An error that names a page.
@@ -154,4 +254,6 @@ pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
     ("allocation", FREE_COUNT, 8, "free_count"),
     ("allocation", EXTRA, 8, "extra"),
     ("free", NEXT_FREE, 8, "next_free"),
+    ("free", LISTED, 4, "listed"),
+    ("free", ENTRIES, 0, "pages"),
 ];

@@ -29,8 +29,8 @@ const VERSION: u32 = 1;
 /// may have been dropped, and numbers are not given twice. Bit 2: the catalog may hold the store's defaults,
 /// and tables that follow them. Bit 3: log and undo may hold edits. Bit 4: images of leaves may be packed. Bit 5:
 /// images may be of algorithm 3. Bit 6: the log may hold notes of pages that landed. Bit 8: images may be of
-/// algorithms 4 to 7.
-const FEATURES: u64 = 0b1_0111_1111;
+/// algorithms 4 to 7. Bit 9: free pages may list others, which are holes.
+const FEATURES: u64 = 0b11_0111_1111;
 /// Feature of stores that were made with it, and no others: there is a salt behind each slot. A program that does not
 /// know it must find it in a slot that is whole to it, to refuse the store by name; so the slot itself has no room.
 const SALTED: u64 = 1 << 7;

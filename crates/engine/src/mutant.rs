@@ -41,6 +41,10 @@ lacuna_device::breakable_rules! {
     EndsLogged = "ends-logged",
     /// Splits and merges are noted (btree::again invariant 2).
     BoundsNoted = "bounds-noted",
+    /// A file is cut only when the log that says so is durable (alloc invariant 4).
+    CutsFollowLog = "cuts-follow-log",
+    /// Replay passes over what a page held before it was made anew (replay invariant 5).
+    HolesReplayed = "holes-replayed",
     /// A leaf that takes keys of another one has its separator before them (btree::merge).
     SeparatorsMove = "separators-move",
     /// An empty leaf is removed (btree::merge invariant 1).

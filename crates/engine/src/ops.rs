@@ -21,10 +21,12 @@ pub(crate) enum PageKind {
     Node = 2,
     /// Undo records.
     Undo = 3,
-    /// Given back; holds the number of the next free page.
+    /// Given back; lists other pages that were, and holds the number of the next such page.
     Free = 4,
     /// Part of a long value.
     Overflow = 5,
+    /// Given back, and listed in a free page. Its image is a hole.
+    Hole = 6,
 }
 
 impl PageKind {
@@ -35,6 +37,7 @@ impl PageKind {
             3 => PageKind::Undo,
             4 => PageKind::Free,
             5 => PageKind::Overflow,
+            6 => PageKind::Hole,
             _ => return None,
         })
     }
@@ -73,6 +76,11 @@ pub(crate) enum PageOp<'a> {
 pub(crate) struct BadOp(pub(crate) &'static str);
 
 impl PageOp<'_> {
+    /// Whether it makes the page anew, whatever that was before.
+    pub(crate) fn is_making(&self) -> bool {
+        matches!(self, PageOp::Init { .. } | PageOp::Blank { .. } | PageOp::Block { .. })
+    }
+
     /// Applies the operation. Sets the header's kind where it changes it; never its LSN.
     pub(crate) fn apply(&self, page: &mut [u8]) -> Result<(), BadOp> {
         let fits = |ok: bool, what| if ok { Ok(()) } else { Err(BadOp(what)) };
@@ -215,7 +223,7 @@ pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
     match kind(page) {
         Some(PageKind::Node) => node::validate(page),
         Some(PageKind::Overflow) => overflow::Link::parse(page).map(|_| ()),
-        Some(PageKind::Space | PageKind::Undo | PageKind::Free) => Ok(()),
+        Some(PageKind::Space | PageKind::Undo | PageKind::Free | PageKind::Hole) => Ok(()),
         None => Err("unknown page kind"),
     }
 }

@@ -16,8 +16,12 @@
 //!    is noted again, or else is dirty. So reads are those of pages that were dirty or in flight when the last group
 //!    was sealed (`landed`, invariant 2), also in the next recovery. `flush::room` keeps them to what
 //!    [`ReplayEstimate`] allows; only a store that is opened with a smaller pool than it had reads some again.
+//! 5. A page that cannot be read, because it was freed since and is a hole, or was torn, counts for nothing once the log
+//!    makes it anew: what comes before that is passed over. Until all such pages were made the checkpoint stays; one that
+//!    never is was damaged.
 
 use std::{
+    collections::BTreeMap,
     ops::Range,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -27,11 +31,13 @@ use std::{
 use crate::{
     alloc::corrupt,
     core::Core,
-    error::Result,
+    error::{Error, Result},
     ids::{Lsn, PageId},
     landed::{self, Landed},
-    ops::{self, OpReader},
+    mutant::{Rule, is_broken},
+    ops::{self, OpReader, PageOp},
     recovery::{RecoveryStats, bad_log},
+    sync::Mutex,
     wal::{Reader, Record},
 };
 
@@ -104,6 +110,8 @@ struct Step {
 struct Stretch {
     steps: Vec<Step>,
     ops: Vec<u8>,
+    /// Pages that could not be read, and that the log has not made anew so far (invariant 5).
+    unread: Mutex<BTreeMap<PageId, Error>>,
 }
 
 impl Stretch {
@@ -172,6 +180,11 @@ impl Stretch {
         Ok(())
     }
 
+    fn ops_of<'a>(&'a self, step: &Step) -> impl Iterator<Item = PageOp<'a>> + use<'a> {
+        let ops = OpReader::new(&self.ops[step.ops.start as usize..step.ops.end as usize]);
+        ops.map(|op| op.expect("it was read before").1)
+    }
+
     /// Applies the steps of one page (invariants 1 and 2).
     fn apply_to_page(
         &self,
@@ -184,11 +197,25 @@ impl Stretch {
         // A table that is not there never became whole, or was dropped.
         let Some(space) = core.spaces.get(id.table) else { return Ok(()) };
         let is_ordered = core.place.props().ordered;
-        let mut page = core.pool.write_or_create(&space, id.page)?;
+        let read = core.pool.write(&space, id.page);
         applied.pages += 1;
-        if landed.lsn(id) > Some(ops::lsn(&page)) {
-            return Err(corrupt(&space, id.page, "older than the image that the log says is here"));
-        }
+        let is_made = read.is_err();
+        let mut page = match read {
+            Ok(page) if landed.lsn(id) > Some(ops::lsn(&page)) => {
+                return Err(corrupt(&space, id.page, "older than the image that the log says is here"));
+            }
+            Ok(page) => page,
+            Err(e @ Error::Corrupt { .. }) => {
+                if !steps.iter().any(|step| self.ops_of(step).any(|op| op.is_making())) {
+                    self.unread.lock().entry(id).or_insert(e);
+                    return Ok(());
+                }
+                self.unread.lock().remove(&id);
+                core.pool.create(&space, id.page)
+            }
+            Err(e) => return Err(e),
+        };
+        let mut is_passed_over = is_made && !is_broken(Rule::HolesReplayed);
         for steps in steps.chunk_by(|a, b| a.start == b.start) {
             let (start, end) = (steps[0].start, steps[0].end);
             let is_older = ops::lsn(&page) < end;
@@ -201,8 +228,11 @@ impl Stretch {
                 continue;
             }
             for step in steps {
-                for op in OpReader::new(&self.ops[step.ops.start as usize..step.ops.end as usize]) {
-                    let (_, op) = op.expect("it was read before");
+                for op in self.ops_of(step) {
+                    is_passed_over &= !op.is_making();
+                    if is_passed_over {
+                        continue;
+                    }
                     page.apply(&op).map_err(|e| corrupt(&space, id.page, format!("log: {}", e.0)))?;
                     applied.ops += 1;
                 }
@@ -249,11 +279,16 @@ pub(crate) fn replay(
             stats.landed += stretch.keep(landed, &record)?;
             if stretch.bytes() > bytes_max {
                 stretch.apply(core, landed, stats)?;
-                core.pool.dirty.set_replayed(Some(record.end));
+                if stretch.unread.lock().is_empty() {
+                    core.pool.dirty.set_replayed(Some(record.end));
+                }
             }
         }
     }
     stretch.apply(core, landed, stats)?;
+    if let Some((_, error)) = stretch.unread.lock().pop_first() {
+        return Err(error);
+    }
     core.pool.dirty.set_replayed(None);
     stats.log_bytes = end.0 - from.0;
     Ok(())

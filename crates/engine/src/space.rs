@@ -30,6 +30,10 @@ const UNKNOWN: u64 = u64::MAX;
 /// Least and greatest step by which a table's file is extended, in bytes.
 const EXTEND_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 
+/// Pages freed before somebody looks whether the file can be cut: so many, and one in this many of the file's.
+const CUT_PAGES_MIN: u64 = 16;
+const CUT_SHARE: u64 = 16;
+
 /// An open table file.
 pub(crate) struct Space {
     pub(crate) id: TableId,
@@ -40,6 +44,10 @@ pub(crate) struct Space {
     /// How pages are written from now on: algorithm in the high half, level in the low one; or [`UNKNOWN`].
     codec: AtomicU64,
     file_bytes: Mutex<u64>,
+    /// Pages freed since somebody last looked whether the file can be cut.
+    pub(crate) freed_pages: AtomicU64,
+    /// Held by whoever cuts the file.
+    pub(crate) cutting: Mutex<()>,
     pub(crate) flushed: Flushed,
     pub(crate) uses: Uses,
     /// Times that bounds of its leaves changed (`btree::again`).
@@ -68,6 +76,8 @@ impl Space {
                 .map(|block_bytes| Arc::new(RowSpace::new(block_bytes, layout.page_bytes))),
             codec: AtomicU64::new(UNKNOWN),
             file_bytes,
+            freed_pages: AtomicU64::new(0),
+            cutting: Mutex::default(),
             flushed: Flushed::default(),
             uses: Uses::default(),
             restructured: AtomicU64::new(0),
@@ -154,6 +164,23 @@ impl Space {
             *file_bytes = target;
         }
         Ok(())
+    }
+
+    /// Cuts what lies behind the first `pages` off the file. The caller keeps others from being allocated.
+    pub(crate) fn cut(&self, pages: u64) -> Result<()> {
+        let end = self.offset(PageNo(pages));
+        let mut file_bytes = self.file_bytes.lock();
+        if end < *file_bytes {
+            self.file.set_len(end)?;
+            *file_bytes = end;
+        }
+        Ok(())
+    }
+
+    /// Whether so much was freed since the last look that the file's end may be free.
+    pub(crate) fn wants_cut(&self) -> bool {
+        let freed = self.freed_pages.load(Ordering::Relaxed);
+        freed >= CUT_PAGES_MIN && freed * CUT_SHARE * self.slot_bytes() as u64 >= *self.file_bytes.lock()
     }
 }
 

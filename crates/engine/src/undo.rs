@@ -52,7 +52,7 @@ use crate::{
     node::{OVERFLOW, key_bytes_max, value_bytes_max},
     ops::{self, PageKind, PageOp},
     overflow::Reference,
-    pool::{ReadGuard, WriteGuard},
+    pool::WriteGuard,
     scratch::Scratch,
     space::Space,
     txn::Clearance,
@@ -573,7 +573,8 @@ fn parse(core: &Core, page: &[u8], ptr: UndoPtr) -> Result<UndoRecord<'static>> 
 
 /// Reads the record at `ptr` of `txn`; `None` when that transaction is finished (invariant 3).
 pub(crate) fn read(core: &Core, ptr: UndoPtr, txn: TxnId) -> Result<Option<UndoRecord<'static>>> {
-    let page: ReadGuard = core.pool.read(core.undo_space(), ptr.page())?;
+    // A page that was given back may be a hole.
+    let Some(page) = core.pool.read_if_written(core.undo_space(), ptr.page())? else { return Ok(None) };
     if ops::kind(&page) != Some(PageKind::Undo) || u64_at(&page, TXN) != txn.0 {
         return Ok(None);
     }

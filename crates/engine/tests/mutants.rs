@@ -48,6 +48,7 @@ const WAITERS: &str = "regressions::who_waits_for_a_key_goes_on_when_its_writer_
 const SLOTS: &str = "scheduled::purge_leaves_the_pages_of_the_next_owner_alone";
 const GIVEN_UP: &str = "scheduled::versions_of_a_snapshot_that_was_given_up_end";
 const QUEUE: &str = "shapes::a_queue_has_the_leaves_of_what_is_live";
+const HOLES: &str = "shapes::power_cuts_among_holes_and_cut_files_on_a_directory";
 const THINNED: &str = "shapes::leaves_are_merged_however_records_are_deleted";
 const CASES: &str = "40";
 
@@ -78,6 +79,8 @@ const RULES: &[(&str, &str)] = &[
     ("one-gives-pages-back", SLOTS),
     ("versions-ask-the-view", GIVEN_UP),
     ("empty-leaves-go", QUEUE),
+    ("cuts-follow-log", HOLES),
+    ("holes-replayed", HOLES),
     ("separators-move", THINNED),
 ];
 

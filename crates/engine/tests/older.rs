@@ -29,8 +29,8 @@ const IMAGES: [Image; 2] = [
 /// What control says of them: they know no edits.
 const OLDER_FEATURES: u64 = 7;
 /// What it says of them once today's program opened them, and of a store that it made.
-const FEATURES: u64 = 0b1_0111_1111;
-const FEATURES_OF_NEW: u64 = 0b1_1111_1111;
+const FEATURES: u64 = 0b11_0111_1111;
+const FEATURES_OF_NEW: u64 = 0b11_1111_1111;
 const LOG: &str = "wal.000000";
 /// All of it that the images have, and as much again.
 const LOG_BYTES: usize = 1 << 20;
@@ -250,14 +250,14 @@ fn a_store_of_unknown_features_is_refused_by_name_and_left_alone() {
         let control = place.open("control", StreamHint::Data).expect("control");
         for at in SLOTS {
             let mut sector = slot(&*place, at);
-            sector[FEATURES_AT + 1] |= 2;
+            sector[FEATURES_AT + 1] |= 4;
             let checksum = checksum(&sector);
             sector[CHECKSUM_AT..][..4].copy_from_slice(&checksum.to_le_bytes());
             control.write_at(at, &sector).expect("write");
         }
         let ops = place.ops();
         match Store::open(place.clone(), options()) {
-            Err(Error::BadStore { reason, .. }) => assert!(reason.contains("features 0x200"), "{reason}"),
+            Err(Error::BadStore { reason, .. }) => assert!(reason.contains("features 0x400"), "{reason}"),
             other => panic!("{}: {:?}", image.name, other.err()),
         }
         assert_eq!(place.ops(), ops, "nothing was written");

@@ -1,13 +1,25 @@
 //! Room under histories of every shape: what is deleted gives its room back, whatever the order of inserts and
 //! deletes, the kind of table and the place; and the first record is found in as many pages as the tree is high.
 
+mod rigs;
+
 use std::{
+    collections::BTreeMap,
+    fs,
     ops::{Bound, ControlFlow},
+    path::Path,
     sync::Arc,
 };
 
-use lacuna_device::{MemPlace, Place, sim::SeededRng};
-use lacuna_engine::{Direction, Store, StoreOptions, Table, TableCheck, TableOptions};
+use lacuna_device::{
+    BlockDevice, DirOptions, DirPlace, MemDevice, MemPlace, Place, SimPlace, StreamHint,
+    sim::{SeededRng, for_each_seed},
+};
+use lacuna_engine::{
+    Algorithm, Direction, Error, Store, StoreOptions, Table, TableCheck, TableInfo, TableOptions,
+};
+use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
+use rigs::{Flash, Rig};
 
 fn options() -> StoreOptions {
     StoreOptions { pool_bytes: 4 << 20, log_bytes: 1 << 20, background: false, ..StoreOptions::default() }
@@ -48,7 +60,7 @@ fn pages_to_first(store: &Store, table: &Table, direction: Direction) -> u64 {
 fn kinds() -> [TableOptions; 3] {
     [
         TableOptions::default().page_bytes(4096),
-        TableOptions::compressed(lacuna_engine::Algorithm::Lz4).page_bytes(4096),
+        TableOptions::compressed(Algorithm::Lz4).page_bytes(4096),
         TableOptions::row_compressed(4).page_bytes(8192),
     ]
 }
@@ -134,4 +146,245 @@ fn leaves_are_merged_when_values_become_shorter() {
         let after = check(&store);
         assert!(after.leaves <= full.leaves / 2, "{kind:?}: {full:?}, then {after:?}");
     }
+}
+
+/// What is left after anything was deleted: the pages of an empty table, and a list of free ones.
+const EMPTY_BYTES: u64 = 128 << 10;
+
+fn flash(bytes: u64) -> Arc<dyn Place> {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(bytes));
+    Nvmfs::format(device.clone(), &FormatOptions::default()).expect("format");
+    let mut options = Options::default();
+    options.ftl.background = false;
+    Arc::new(Nvmfs::open(device, options).expect("open"))
+}
+
+/// Each kind of place, by name. The directory is made for the test of that name.
+fn places(test: &str) -> Vec<(&'static str, Arc<dyn Place>)> {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).expect("directory");
+    let directory = DirPlace::open(&path, DirOptions::default()).expect("directory");
+    vec![("memory", MemPlace::new()), ("flash", flash(256 << 20)), ("directory", directory)]
+}
+
+fn info(store: &Store) -> TableInfo {
+    store.tables().expect("tables").into_iter().find(|table| table.name == "t").expect("there")
+}
+
+/// A value that does not compress.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut value = vec![0; len];
+    SeededRng::new(seed).fill(&mut value);
+    value
+}
+
+/// Puts records with values of these lengths, and takes them out again in the order of their keys.
+fn put_all(store: &Store, table: &Table, lens: &[usize]) {
+    for (i, some) in lens.chunks(50).enumerate() {
+        let mut txn = store.begin();
+        for (j, len) in some.iter().enumerate() {
+            let i = (i * 50 + j) as u64;
+            txn.put(table, &i.to_be_bytes(), &noise(i, *len)).expect("put");
+        }
+        txn.commit().expect("commit");
+    }
+}
+
+fn delete_all(store: &Store, table: &Table, count: usize) {
+    for first in (0..count as u64).step_by(50) {
+        change(store, table, std::iter::empty(), first..(first + 50).min(count as u64));
+    }
+}
+
+#[test]
+fn what_is_deleted_is_given_back_on_every_place() {
+    let lens: Vec<usize> = (0..1500).map(|i| if i % 50 == 7 { 50_000 } else { 300 }).collect();
+    for (place_name, place) in places("given_back") {
+        for kind in kinds() {
+            let name = format!("{place_name}, {kind:?}");
+            let (store, table) = open(&place, kind);
+            put_all(&store, &table, &lens);
+            store.checkpoint().expect("checkpoint");
+            let full = info(&store);
+            assert!(full.allocated_bytes > 1 << 20, "{name}: {full:?}");
+            delete_all(&store, &table, lens.len());
+            store.checkpoint().expect("checkpoint");
+            let after = info(&store);
+            assert!(after.allocated_bytes <= EMPTY_BYTES, "{name}: {after:?}");
+            store.optimize("t", |_| ControlFlow::Continue(())).expect("optimize");
+            let cut = info(&store);
+            assert!(cut.file_bytes <= EMPTY_BYTES, "{name}: {cut:?}");
+            assert_eq!(check(&store).records, 0, "{name}");
+            drop(table);
+            store.close().expect("close");
+            // What is free is found again, and used before the file grows.
+            let (store, table) = open(&place, kind);
+            put_all(&store, &table, &lens);
+            store.checkpoint().expect("checkpoint");
+            let again = info(&store);
+            assert!(again.allocated_bytes <= full.allocated_bytes / 8 * 9, "{name}: {full:?}, {again:?}");
+            assert_eq!(check(&store).records, lens.len() as u64, "{name}");
+            for (i, len) in lens.iter().enumerate().step_by(7) {
+                let value = store.begin().get(&table, &i.to_be_bytes()).expect("get");
+                assert!(value == Some(noise(i as u64, *len)), "{name}: {i}");
+            }
+            drop(table);
+            store.drop_table("t").expect("drop");
+            store.close().expect("close");
+        }
+    }
+}
+
+#[test]
+fn undo_is_given_back_on_every_place() {
+    for (name, place) in places("undo_given_back") {
+        let (store, table) = open(&place, TableOptions::default());
+        let lens = vec![1000; 3000];
+        put_all(&store, &table, &lens);
+        let mut txn = store.begin();
+        for i in 0..lens.len() as u64 {
+            txn.put(&table, &i.to_be_bytes(), &noise(i + 1, 999)).expect("put");
+        }
+        store.checkpoint().expect("checkpoint");
+        let undo = place.open("t00000001.32k", StreamHint::Data).expect("undo");
+        let allocated = || undo.allocated(0, u64::MAX / 2).expect("allocated");
+        let full = allocated();
+        assert!(full > 2 << 20, "{name}: {full}");
+        txn.commit().expect("commit");
+        store.checkpoint().expect("checkpoint");
+        assert!(allocated() <= 2 * EMPTY_BYTES, "{name}: {} of {full}", allocated());
+        store.check().expect("sound");
+    }
+}
+
+/// Inserts until the store is full; the number of records then.
+fn fill(store: &Store, table: &Table, from: u64) -> u64 {
+    let mut next = from;
+    loop {
+        let mut txn = store.begin();
+        for i in next..next + 50 {
+            match txn.put(table, &i.to_be_bytes(), &noise(i, 800)) {
+                Ok(()) => {}
+                Err(Error::Full { .. }) => return next,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        txn.commit().expect("what was admitted can be committed");
+        next += 50;
+    }
+}
+
+#[test]
+fn a_full_store_takes_new_records_once_enough_were_deleted() {
+    for kind in [kinds()[0], kinds()[2]] {
+        let place = flash(32 << 20);
+        let (store, table) = open(&place, kind);
+        let mut next = fill(&store, &table, 0);
+        let mut first = 0;
+        for _ in 0..2 {
+            let gone = (next - first) / 2;
+            for at in (first..first + gone).step_by(50) {
+                change(&store, &table, std::iter::empty(), at..(at + 50).min(first + gone));
+            }
+            first += gone;
+            let more = fill(&store, &table, next);
+            assert!(more - next > gone / 4 * 3, "{kind:?}: {} for {gone}", more - next);
+            next = more;
+        }
+        assert_eq!(check(&store).records, next - first);
+    }
+}
+
+type Model = BTreeMap<u64, Vec<u8>>;
+
+fn read(store: &Store, table: &Table) -> Model {
+    let mut found = Model::new();
+    let each = |key: &[u8], value: &[u8]| {
+        found.insert(u64::from_be_bytes(key.try_into().expect("a number")), value.to_vec());
+        ControlFlow::Continue(())
+    };
+    let txn = store.begin();
+    txn.scan(table, Bound::Unbounded, Bound::Unbounded, Direction::Forward, each).expect("scan");
+    found
+}
+
+/// A transaction that makes the table grow or shrink much; what is in it afterwards is in `model` when that is ended.
+fn swing(store: &Store, table: &Table, model: &mut Model, rng: &mut SeededRng) -> Result<(), Error> {
+    let before = model.clone();
+    let mut txn = store.begin();
+    if model.len() < 30 || rng.chance(40) {
+        for _ in 0..20 + rng.below(150) {
+            let (number, len) =
+                (rng.below(1000), if rng.chance(5) { rng.below(20_000) } else { rng.below(200) });
+            let value = noise(rng.below(1 << 30), len as usize);
+            txn.put(table, &number.to_be_bytes(), &value)?;
+            model.insert(number, value);
+        }
+    } else {
+        let (first, last) = (rng.below(1000), rng.below(2000));
+        let thin = rng.chance(40);
+        let gone: Vec<u64> = model.keys().copied().filter(|i| (first..last).contains(i) != thin).collect();
+        for number in gone {
+            assert!(txn.delete(table, &number.to_be_bytes())?);
+            model.remove(&number);
+        }
+    }
+    if rng.chance(10) {
+        *model = before;
+        return txn.rollback();
+    }
+    txn.commit()
+}
+
+/// Pages that are freed, become holes, are used again and cut off, while the power is cut.
+fn cut_case(rig: &dyn Rig, seed: u64) {
+    let mut rng = SeededRng::new(seed);
+    let kind = kinds()[rng.below(3) as usize];
+    let mut options = options();
+    options.log_bytes = 256 << 10 << rng.below(3);
+    options.pool_bytes = 1 << 20;
+    let mut states = vec![Model::new()];
+    for round in 0..3 {
+        let store = rigs::recover(rig, &mut rng, |place| {
+            let store = Store::open(place, options.clone())?;
+            store.open_table("t", kind)?;
+            Ok(store)
+        });
+        let table = store.table("t").expect("catalog").expect("there");
+        let found = read(&store, &table);
+        assert!(states.contains(&found), "round {round}: {} records, none of the states", found.len());
+        store.check().unwrap_or_else(|e| panic!("round {round}: {e}"));
+        rig.check();
+        states = vec![found];
+        let ops_max = [50, 300, 1500][rng.below(3) as usize];
+        rig.set_cut_after(1 + rng.below(ops_max));
+        while !rig.is_off() {
+            let before = states.last().expect("a state").clone();
+            let mut after = before.clone();
+            let outcome = swing(&store, &table, &mut after, &mut rng);
+            states = if outcome.is_ok() { vec![after] } else { vec![before, after] };
+            let upkeep = match rng.below(10) {
+                0 => store.checkpoint(),
+                1 => store.optimize("t", |_| ControlFlow::Continue(())).map(drop),
+                2 => {
+                    rig.upkeep(&mut rng);
+                    Ok(())
+                }
+                3..=5 => store.step().map(drop),
+                _ => Ok(()),
+            };
+            assert!(outcome.and(upkeep).is_ok() || rig.may_fail());
+        }
+    }
+}
+
+#[test]
+fn power_cuts_among_holes_and_cut_files_on_a_directory() {
+    for_each_seed(30, |seed| cut_case(&SimPlace::new(seed), seed));
+}
+
+#[test]
+fn power_cuts_among_holes_and_cut_files_on_flash() {
+    for_each_seed(20, |seed| cut_case(&Flash::new(seed, false), seed));
 }

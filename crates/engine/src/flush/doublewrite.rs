@@ -113,7 +113,8 @@ impl DoublewriteFile {
         let at = region.number * REGION_BYTES;
         let mut header = AlignedBuf::zeroed(HEADER_BYTES);
         let mut used = HEADER_BYTES;
-        for (i, image) in images.iter().enumerate() {
+        let written = || images.iter().filter(|image| !image.is_hole());
+        for (i, image) in written().enumerate() {
             let entry = Entry {
                 page: image.page().0.into(),
                 table: image.space.id.0.into(),
@@ -128,14 +129,14 @@ impl DoublewriteFile {
         let mut head = Header {
             magic: MAGIC.into(),
             checksum: 0.into(),
-            count: (images.len() as u32).into(),
+            count: (written().count() as u32).into(),
             reserved: 0.into(),
         };
         header[..size_of::<Header>()].copy_from_slice(head.as_bytes());
         head.checksum = lacuna_crc::crc32c(&header).into();
         header[..size_of::<Header>()].copy_from_slice(head.as_bytes());
-        let first = images.first().expect("a batch has images").start;
-        let last = images.last().expect("a batch has images");
+        let first = written().next().expect("the caller looked").start;
+        let last = written().next_back().expect("the caller looked");
         self.file.write_at(at, &header)?;
         self.file.write_at(at + HEADER_BYTES as u64, &buffer[first..last.start + last.bytes])?;
         self.file.sync()?;

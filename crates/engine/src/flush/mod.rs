@@ -20,6 +20,8 @@
 //!    all changes up to an offset on the device names that one; what was written since, and changed again, has no
 //!    part in it.
 //!
+//! 6. The image of a page that is listed as free is a hole (`alloc`, invariant 2), which obeys all these.
+//!
 //! No latch is held while a page is compressed and written, and none is waited for: a page that is being
 //! changed is left for the next round. Only rewriting (`rewrite.rs`) takes pages as others do; nobody waits
 //! for a job with a page latched.
@@ -266,6 +268,7 @@ impl Core {
         }
         if self.checkpoint_is_due() && self.checkpoint().is_ok() {
             self.note_progress();
+            let _ = self.cut_files().map_err(|e| self.poison.set(e));
         }
         let _ = self.sync_relaxed();
     }
@@ -377,6 +380,7 @@ impl Core {
         all.into_iter().try_for_each(|work| work.carry_out(self, &mut writer).map(drop))?;
         if self.checkpoint_is_due() {
             self.checkpoint()?;
+            self.cut_files()?;
         }
         Ok(had_work)
     }
@@ -384,6 +388,7 @@ impl Core {
     /// Writes every page that is dirty now, and moves the checkpoint to the log's end. With nobody
     /// writing, the next recovery has nothing to replay.
     pub(crate) fn flush_all(&self) -> Result<()> {
+        self.cut_files()?;
         let until = self.log.next();
         self.log.reach(until, Until::Flushed)?;
         loop {

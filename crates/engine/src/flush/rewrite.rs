@@ -58,8 +58,8 @@ impl Writer {
 
     /// Whether the page has no changes to be flushed, and its image on the device would come out otherwise.
     fn is_outdated(&mut self, core: &Core, space: &Arc<Space>, page: PageNo) -> Result<bool> {
-        let page = core.pool.read(space, page)?;
-        if page.frame.has_changes() {
+        let Some(page) = core.pool.read_if_written(space, page)? else { return Ok(false) };
+        if page.frame.has_changes() || ops::kind(&page) == Some(PageKind::Hole) {
             return Ok(false);
         }
         // An image on its way was perhaps made before the table was altered. While the page is latched no
@@ -83,6 +83,9 @@ fn renew(core: &Core, space: &Arc<Space>, page: PageNo) -> Result<Arc<Frame>> {
 
 /// Makes a new block of the page; false when it does not fit into one.
 fn recompress(core: &Core, space: &Arc<Space>, page: PageNo) -> Result<bool> {
+    if core.pool.read_if_written(space, page)?.is_none_or(|page| ops::kind(&page) == Some(PageKind::Hole)) {
+        return Ok(false);
+    }
     let mut page = core.pool.write(space, page)?;
     let mut mtr = Mtr::new();
     let fits = mtr.recompress(&mut page, row::RESERVE);

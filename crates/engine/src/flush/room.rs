@@ -4,7 +4,8 @@
 //! records are refused while the room left is less than what accepted work may come to need: the log
 //! up to its limit, and as many dirty pages as there may be, written anew at their full size. Deletes,
 //! which need log before they give room back, are refused only when what is dirty now, and a little
-//! log, would no longer fit even after everything was flushed and the log given back. In a small place log and
+//! log, would no longer fit even after everything was flushed and the log given back. Before a new record is refused
+//! all is flushed as well, now and then: pages that were freed become holes thereby, and count as room again. In a small place log and
 //! dirty pages are limited to a share of it.
 //!
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
@@ -45,6 +46,8 @@ pub(crate) struct Room {
     pub(super) dirty_bytes_max: u64,
     /// Reads in a replay of pages dirty and on their way, beyond which writers wait.
     pub(super) reads_max: u64,
+    /// End of the log when all was last flushed for a writer without room.
+    flushed_at: AtomicU64,
 }
 
 impl Room {
@@ -57,6 +60,7 @@ impl Room {
             looked_at: AtomicU64::new(0),
             dirty_bytes_max,
             reads_max: replay::reads_max(options.replay_time, options.log_bytes),
+            flushed_at: AtomicU64::new(0),
         }
     }
 
@@ -121,18 +125,26 @@ impl Core {
         self.flush.room.level.load(Ordering::Relaxed)
     }
 
+    /// Whether so much was logged since all was last flushed for room that another time may bring some.
+    fn may_flush_for_room(&self) -> bool {
+        let (end, last) = (self.log.end_hint(), &self.flush.room.flushed_at);
+        let before = last.load(Ordering::Relaxed);
+        let is_due = end.saturating_sub(before) > LOOK_BYTES;
+        is_due && last.compare_exchange(before, end, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
     /// Refuses a write that the place has no room for.
     pub(crate) fn admit(&self, is_delete: bool) -> Result<()> {
         if self.log.end_hint().saturating_sub(self.flush.room.looked_at.load(Ordering::Relaxed)) > LOOK_BYTES
         {
             self.look_at_room()?;
         }
-        if is_delete && self.room_level() == Level::Nothing as u8 {
-            // Log and stale images of dirty pages may hold what is missing.
+        let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
+        if self.room_level() > allowed as u8 && (is_delete || self.may_flush_for_room()) {
+            // The log, stale images of dirty pages and freed ones, which are no holes yet, may hold what is missing.
             self.flush_all()?;
             self.look_at_room()?;
         }
-        let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
         if self.room_level() > allowed as u8 {
             return Err(Error::Full { what: self.place.name().into() });
         }

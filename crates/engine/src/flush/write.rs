@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lacuna_device::{AlignedBuf, BatchOp, Error as DeviceError};
-use lacuna_page::{Algorithm, Codec, Encoder, PAGE_BYTES_MAX};
+use lacuna_page::{Algorithm, Codec, Encoder, Meta, PAGE_BYTES_MAX};
 
 use super::{Due, JOB_PAGES, stats::Cause};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     landed,
     mutant::{Rule, is_broken},
     node,
-    ops::{self, PageKind},
+    ops::{self, PageKind, PageOp},
     pool::{Frame, ReadGuard},
     scratch::Scratch,
     space::Space,
@@ -63,9 +63,15 @@ pub(super) struct Image {
     pub(super) bytes: usize,
     lsn: Lsn,
     is_plain: bool,
+    /// There is nothing to write: the page's place is to be a hole.
+    is_hole: bool,
 }
 
 impl Image {
+    pub(super) fn is_hole(&self) -> bool {
+        self.is_hole
+    }
+
     pub(super) fn page(&self) -> PageNo {
         self.frame.id.page
     }
@@ -119,19 +125,32 @@ impl Writer {
         space: Use,
         start: usize,
     ) -> Option<Image> {
+        let page = frame.try_read()?;
+        if is_hole(core, &space, &page) {
+            let (frame, lsn) = (frame.clone(), ops::lsn(&page));
+            let is_due = core.pool.dirty.take_off(&page, due.before);
+            return is_due.then_some(Image {
+                frame,
+                space,
+                start,
+                bytes: 0,
+                lsn,
+                is_plain: false,
+                is_hole: true,
+            });
+        }
         if let Some(row) = &space.row {
             let out = &mut self.images[start..start + row.block_bytes];
-            let meta = {
-                let page = frame.try_read()?;
-                if !core.pool.dirty.take_off(&page, due.before) {
-                    return None;
-                }
-                out.copy_from_slice(page.block());
-                lacuna_page::read_meta(&page)
-            };
+            if !core.pool.dirty.take_off(&page, due.before) {
+                return None;
+            }
+            out.copy_from_slice(page.block());
+            let meta = lacuna_page::read_meta(&page);
+            drop(page);
             lacuna_page::seal_block(out, &meta, space.page_bytes);
             let (bytes, lsn) = (row.block_bytes, Lsn(meta.lsn));
-            return Some(Image { frame: frame.clone(), space, start, bytes, lsn, is_plain: false });
+            let frame = frame.clone();
+            return Some(Image { frame, space, start, bytes, lsn, is_plain: false, is_hole: false });
         }
         let on_disk = frame.disk_bytes.load(Ordering::Relaxed) as usize;
         let codec = match due.cause {
@@ -141,16 +160,14 @@ impl Writer {
                 space.codec(on_disk).after(on_disk, space.page_bytes)
             }
         };
-        {
-            let page = frame.try_read()?;
-            if !core.pool.dirty.take_off(&page, due.before) {
-                return None;
-            }
-            self.copy(&page, codec);
+        if !core.pool.dirty.take_off(&page, due.before) {
+            return None;
         }
+        self.copy(&page, codec);
+        drop(page);
         let lsn = ops::lsn(&self.copy[..space.page_bytes]);
         let (bytes, is_plain) = self.encode(&space, codec, start);
-        Some(Image { frame: frame.clone(), space, start, bytes, lsn, is_plain })
+        Some(Image { frame: frame.clone(), space, start, bytes, lsn, is_plain, is_hole: false })
     }
 
     /// Copies a latched page for [`Writer::encode`].
@@ -210,9 +227,13 @@ impl Writer {
         }
         self.write_out(core, images)?;
         note_landed(core, images)?;
-        let (mut again, mut bytes) = (0, 0);
+        let (mut written, mut again, mut bytes) = (0, 0, 0);
         for image in images {
             image.frame.disk_bytes.store(image.bytes as u32, Ordering::Relaxed);
+            if image.is_hole {
+                continue;
+            }
+            written += 1;
             again += u64::from(image.frame.written.swap(true, Ordering::Relaxed));
             bytes += image.bytes as u64;
             let flushed = &image.space.flushed;
@@ -220,7 +241,7 @@ impl Writer {
             flushed.image_bytes.fetch_add(image.bytes as u64, Ordering::Relaxed);
             flushed.plain_pages.fetch_add(u64::from(image.is_plain), Ordering::Relaxed);
         }
-        core.flush.counters.wrote(cause, images.len() as u64, again, bytes);
+        core.flush.counters.wrote(cause, written, again, bytes);
         let frames: Vec<_> = images.iter().map(|image| image.frame.clone()).collect();
         core.pool.dirty.land(&frames);
         Ok(())
@@ -231,7 +252,8 @@ impl Writer {
     fn write_out(&self, core: &Core, images: &[Image]) -> Result<(), Error> {
         let poisoned = |e| core.poison.set(e);
         let mut region = None;
-        if let Some(file) = &core.flush.doublewrite {
+        let has_data = images.iter().any(|image| !image.is_hole);
+        if let Some(file) = core.flush.doublewrite.as_ref().filter(|_| has_data) {
             let (held, bytes) = file.write(images, &self.images, &core.poison).map_err(poisoned)?;
             core.flush.counters.wrote_twice(bytes);
             region = Some(held);
@@ -249,6 +271,17 @@ impl Writer {
         let mut holes = Vec::new();
         for image in images {
             let file = image.space.file.id();
+            if image.is_hole {
+                let (offset, len) = (image.space.offset(image.page()), image.space.slot_bytes() as u64);
+                let hole = BatchOp::Punch { file, offset, len };
+                if is_atomic {
+                    batch.push(hole);
+                    punched(core, image);
+                } else {
+                    holes.push((image, hole));
+                }
+                continue;
+            }
             let data = &self.images[image.start..image.start + image.bytes];
             batch.push(BatchOp::Write { file, offset: image.space.offset(image.page()), data });
             if let Some((offset, len)) = image.stale().filter(|_| may_punch) {
@@ -262,7 +295,11 @@ impl Writer {
             }
         }
         core.place.write_batch(&batch)?;
-        holes.into_iter().try_for_each(|(image, hole)| punch(core, image, hole))?;
+        for (image, hole) in holes {
+            if !punch(core, image, hole)? && image.is_hole {
+                write_hole(image)?;
+            }
+        }
         if !props.ordered && !is_broken(Rule::PagesSynced) {
             let mut spaces: Vec<_> = images.iter().map(|image| &image.space).collect();
             spaces.sort_by_key(|space| space.id);
@@ -291,21 +328,51 @@ fn is_compressed_node(page: &[u8], codec: Codec) -> bool {
 
 /// Gives back what an older, longer image left behind, on a place that makes holes apart from writes. One that refuses
 /// costs room and nothing else: readers go by the image's own length.
-fn punch(core: &Core, image: &Image, hole: BatchOp<'_>) -> Result<()> {
+/// Whether it did.
+fn punch(core: &Core, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
     if !core.flush.counters.may_punch() {
-        return Ok(());
+        return Ok(false);
     }
     match core.place.write_batch(&[hole]) {
-        Ok(()) => punched(core, image),
+        Ok(()) => {
+            punched(core, image);
+            Ok(true)
+        }
         Err(error @ (DeviceError::Unsupported { .. } | DeviceError::Full { .. })) => {
             image.space.flushed.refused_punches.fetch_add(1, Ordering::Relaxed);
             if core.flush.counters.refused_punch() {
                 log::warn!("{error}; no more holes are asked for until the store is reopened");
             }
+            Ok(false)
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => Err(error.into()),
     }
-    Ok(())
+}
+
+/// Whether the page is to be a hole in its file (`alloc`, invariant 2).
+fn is_hole(core: &Core, space: &Space, page: &[u8]) -> bool {
+    let has_holes = space.file.props().hole_unit != 0 && core.flush.counters.may_punch();
+    has_holes && ops::kind(page) == Some(PageKind::Hole)
+}
+
+/// Writes the image of a page of which no hole could be made: what lies in its place must not be older than a note.
+fn write_hole(image: &Image) -> Result<()> {
+    let space = &image.space;
+    let page_no = image.page().0;
+    let meta = Meta { kind: PageKind::Hole as u8, table: space.id.0, page_no, lsn: image.lsn.0 };
+    let mut out = AlignedBuf::zeroed(space.slot_bytes());
+    if space.row.is_some() {
+        let mut blank = Vec::new();
+        PageOp::Blank { kind: PageKind::Hole }.encode_in_block(&mut blank);
+        lacuna_page::reset_block(&mut out);
+        assert!(lacuna_page::append_to_block(&mut out, &blank), "an empty block has room");
+        lacuna_page::seal_block(&mut out, &meta, space.page_bytes);
+    } else {
+        lacuna_page::write_meta(&mut out, &meta);
+        let page = out.to_vec();
+        Encoder::new().encode(&page, Codec::PLAIN, SECTOR, &mut out);
+    }
+    Ok(space.file.write_at(space.offset(image.page()), &out)?)
 }
 
 fn punched(core: &Core, image: &Image) {

@@ -313,20 +313,6 @@ impl Pool {
         }
     }
 
-    /// The page for recovery to replay onto; made anew when nothing was ever written there.
-    pub(crate) fn write_or_create(&self, space: &Space, page: PageNo) -> Result<WriteGuard> {
-        match self.write(space, page) {
-            Ok(guard) => Ok(guard),
-            Err(e) => {
-                if is_unwritten(space, page)? {
-                    Ok(self.create(space, page))
-                } else {
-                    Err(e)
-                }
-            }
-        }
-    }
-
     /// The page, latched exclusively and zeroed but for its header, without reading it: it was just
     /// allocated, or recovery is about to make it anew.
     pub(crate) fn create(&self, space: &Space, page: PageNo) -> WriteGuard {

@@ -24,7 +24,7 @@ pub struct TableImages {
     pub pages: BTreeMap<Algorithm, u64>,
     /// Bytes of all these images, before they are rounded to sectors or holes.
     pub image_bytes: u64,
-    /// Pages that were not written yet since they were made.
+    /// Pages that were not written yet since they were made, and free ones: holes in the file.
     pub unwritten: u64,
 }
 

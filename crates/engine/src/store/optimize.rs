@@ -60,6 +60,7 @@ impl Store {
                 return Ok(progress);
             }
         }
+        core.cut_file(&space, true)?;
         core.flush_all()?;
         Ok(progress)
     }
