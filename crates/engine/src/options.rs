@@ -133,7 +133,7 @@ impl StoreOptions {
 /// How a table's pages are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TableKind {
-    /// As they are.
+    /// As they are; the last page of a long value without what the value does not fill.
     #[default]
     Plain,
     /// Compressed when they are flushed; the room saved is given back as a hole.

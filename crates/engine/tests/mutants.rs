@@ -49,6 +49,7 @@ const SLOTS: &str = "scheduled::purge_leaves_the_pages_of_the_next_owner_alone";
 const GIVEN_UP: &str = "scheduled::versions_of_a_snapshot_that_was_given_up_end";
 const QUEUE: &str = "shapes::a_queue_has_the_leaves_of_what_is_live";
 const HOLES: &str = "shapes::power_cuts_among_holes_and_cut_files_on_a_directory";
+const CUT: &str = "shapes::files_are_cut_only_once_the_log_says_that_their_end_is_free";
 const THINNED: &str = "shapes::leaves_are_merged_however_records_are_deleted";
 const CASES: &str = "40";
 
@@ -79,7 +80,7 @@ const RULES: &[(&str, &str)] = &[
     ("one-gives-pages-back", SLOTS),
     ("versions-ask-the-view", GIVEN_UP),
     ("empty-leaves-go", QUEUE),
-    ("cuts-follow-log", HOLES),
+    ("cuts-follow-log", CUT),
     ("holes-replayed", HOLES),
     ("separators-move", THINNED),
 ];

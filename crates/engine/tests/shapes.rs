@@ -16,7 +16,7 @@ use lacuna_device::{
     sim::{SeededRng, for_each_seed},
 };
 use lacuna_engine::{
-    Algorithm, Direction, Error, Store, StoreOptions, Table, TableCheck, TableInfo, TableOptions,
+    Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableCheck, TableInfo, TableOptions,
 };
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
 use rigs::{Flash, Rig};
@@ -387,4 +387,66 @@ fn power_cuts_among_holes_and_cut_files_on_a_directory() {
 #[test]
 fn power_cuts_among_holes_and_cut_files_on_flash() {
     for_each_seed(20, |seed| cut_case(&Flash::new(seed, false), seed));
+}
+
+/// The bound of `overflow`, and of leaves whose keys come in order.
+#[test]
+fn no_length_takes_much_more_than_itself() {
+    const COUNT: u64 = 60;
+    for (name, place) in places("lengths") {
+        let unit = u64::from(place.props().hole_unit);
+        for page_bytes in [4096, 16 << 10] {
+            for len in
+                [300, 700, 1000, 1024, 1025, 2000, 3000, 4050, 4096, 4097, 6000, 9000, 16_300, 16_400, 40_000]
+            {
+                for is_ascending in [true, false] {
+                    let (store, table) = open(&place, TableOptions::default().page_bytes(page_bytes));
+                    for i in 0..COUNT {
+                        let key = if is_ascending { i } else { COUNT - i };
+                        let mut txn = store.begin();
+                        txn.put(&table, &key.to_be_bytes(), &noise(i, len)).expect("put");
+                        txn.commit().expect("commit");
+                    }
+                    store.checkpoint().expect("checkpoint");
+                    let allocated = info(&store).allocated_bytes;
+                    let bound = COUNT * (len as u64 * 5 / 4 + unit) + 8 * page_bytes as u64;
+                    let case =
+                        format!("{name}, {len} bytes in pages of {page_bytes}, ascending: {is_ascending}");
+                    assert!(allocated <= bound, "{case}: {} each", allocated / COUNT);
+                    drop(table);
+                    store.drop_table("t").expect("drop");
+                    store.close().expect("close");
+                }
+            }
+        }
+    }
+}
+
+/// What is behind the new end must be free in every state that a crash leaves.
+#[test]
+fn files_are_cut_only_once_the_log_says_that_their_end_is_free() {
+    const COUNT: u64 = 2000;
+    for cut in 1..40 {
+        let place = SimPlace::new(cut);
+        let open = || {
+            let options = StoreOptions { durability: Durability::Relaxed, ..options() };
+            let store = Store::open(place.clone(), options).expect("open");
+            let table = store.open_table("t", TableOptions::default().page_bytes(4096)).expect("table");
+            (store, table)
+        };
+        let (store, table) = open();
+        change(&store, &table, 0..COUNT, std::iter::empty());
+        store.checkpoint().expect("checkpoint");
+        change(&store, &table, std::iter::empty(), 100..COUNT);
+        place.set_cut_after(cut);
+        let outcome = store.checkpoint();
+        assert!(outcome.is_ok() || place.is_off());
+        place.set_cut_after(0);
+        drop((table, store));
+        place.power_cycle();
+        let (store, table) = open();
+        let found = read(&store, &table).len() as u64;
+        assert!(found == 100 || found == COUNT, "cut {cut}: {found} records");
+        assert_eq!(check(&store).records, found);
+    }
 }

@@ -12,7 +12,8 @@ use crate::{
     row,
 };
 
-/// A leaf filled by ascending inserts is left with one sixteenth free for later growth.
+/// A leaf filled by ascending inserts is left with one sixteenth free for later growth; not so for records longer than
+/// that, which would not grow in it, and of which it may have room for one more.
 const RUN_FILL: (usize, usize) = (15, 16);
 /// Inserts in a row, one right behind the other, that make a run.
 const RUN_MIN: u16 = 4;
@@ -114,13 +115,23 @@ impl Tree<'_> {
         let at = node.search(key).unwrap_or_else(|slot| slot);
         let (run, next) = node.insert_run();
         let count = node.count();
-        let (right, separator) = if at == count && (count < 2 || (run >= RUN_MIN && at == next)) {
+        // Of long records a leaf may have been filled by fewer than make a run elsewhere.
+        let is_filled_up = at == next && usize::from(run) + 1 >= count.min(usize::from(RUN_MIN) + 1);
+        let (right, separator) = if at == count && (count < 2 || is_filled_up) {
             // The new record opens the next leaf; this one stays as it is.
             ((count, None), node::separator(node.key(count - 1), key).to_vec())
         } else {
-            let at = if run >= RUN_MIN && at == next && at > 0 && at < count { at } else { middle(node) };
+            let is_run = run >= RUN_MIN && at == next && at > 0 && at < count;
+            let is_descending = at == 0 && (run, next) == (0, 1) && count > 1;
+            let at = match (is_run, is_descending) {
+                (true, _) => at,
+                // The left part is filled from its end on; what is right of it stays as full as a run leaves it.
+                (false, true) => count * (RUN_FILL.1 - RUN_FILL.0) / RUN_FILL.1,
+                (false, false) => middle(node),
+            };
             let (at, block) = self.right_part(node, at);
-            ((at, block), node::separator(node.key(at - 1), node.key(at)).to_vec())
+            let before = if at == 0 { key } else { node.key(at - 1) };
+            ((at, block), node::separator(before, node.key(at)).to_vec())
         };
         self.split_child(parent, slot, leaf, right, &separator)
     }
@@ -178,9 +189,10 @@ impl Tree<'_> {
 fn accepts_beside(leaf: Node<'_>, slot: usize, bytes: usize, pad_bytes: usize) -> bool {
     let (run, next) = leaf.insert_run();
     let spare = leaf.free() as isize - bytes as isize - pad_bytes as isize;
-    if run >= RUN_MIN && slot == next && slot == leaf.count() {
-        let capacity = leaf.used() + leaf.free();
-        return spare >= (capacity - capacity * RUN_FILL.0 / RUN_FILL.1) as isize;
+    let capacity = leaf.used() + leaf.free();
+    let kept = capacity - capacity * RUN_FILL.0 / RUN_FILL.1;
+    if run >= RUN_MIN && slot == next && slot == leaf.count() && bytes <= kept {
+        return spare >= kept as isize;
     }
     spare >= 0
 }

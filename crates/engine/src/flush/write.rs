@@ -7,6 +7,7 @@ use lacuna_page::{Algorithm, Codec, Encoder, Meta, PAGE_BYTES_MAX};
 
 use super::{Due, JOB_PAGES, stats::Cause};
 use crate::{
+    catalog::SYSTEM_CODEC,
     core::Core,
     error::{Error, Result},
     ids::{Lsn, PageNo, TxnId},
@@ -14,6 +15,7 @@ use crate::{
     mutant::{Rule, is_broken},
     node,
     ops::{self, PageKind, PageOp},
+    overflow,
     pool::{Frame, ReadGuard},
     scratch::Scratch,
     space::Space,
@@ -160,6 +162,7 @@ impl Writer {
                 space.codec(on_disk).after(on_disk, space.page_bytes)
             }
         };
+        let codec = codec_of(&space, &page, codec);
         if !core.pool.dirty.take_off(&page, due.before) {
             return None;
         }
@@ -203,7 +206,7 @@ impl Writer {
     pub(super) fn would_change(&mut self, core: &Core, page: &ReadGuard, space: &Space) -> Result<bool> {
         self.settled = core.settled();
         let on_disk = page.frame.disk_bytes.load(Ordering::Relaxed) as usize;
-        let codec = space.codec(on_disk);
+        let codec = codec_of(space, page, space.codec(on_disk));
         self.copy(page, codec);
         let (bytes, _) = self.encode(space, codec, 0);
         if on_disk.next_multiple_of(SECTOR) != bytes {
@@ -319,6 +322,19 @@ fn note_landed(core: &Core, images: &[Image]) -> Result<()> {
         landed::note(image.frame.id, image.lsn, &mut notes);
     }
     core.log.note(&notes)
+}
+
+/// How to make the image of a page that is otherwise made by `codec`: a long value's last page, where it can be stored
+/// without what the value does not fill, is compressed, or a value a little longer than a leaf takes would take a page.
+fn codec_of(space: &Space, page: &[u8], codec: Codec) -> Codec {
+    let unit = space.file.props().hole_unit as usize;
+    let is_plain = codec.algorithm == Algorithm::None && unit != 0;
+    if !is_plain || ops::kind(page) != Some(PageKind::Overflow) {
+        return codec;
+    }
+    let unused =
+        overflow::Link::parse(page).map_or(0, |link| overflow::part_bytes_max(page.len()) - link.part.len());
+    if unused >= unit { SYSTEM_CODEC } else { codec }
 }
 
 /// Whether it is a node of which a compressed image is to be made.
