@@ -91,7 +91,13 @@ impl Core {
 
     /// Gives back a slot to which nothing was written.
     pub(crate) fn give_slot_back(&self, slot: u32, holds_history: bool) {
-        let left = if holds_history { self.clear_slot(slot) } else { Ok(self.txns.slots.give_back(slot)) };
+        let left = match holds_history {
+            true => self.clear_slot(slot),
+            false => {
+                self.txns.slots.give_back(slot);
+                Ok(())
+            }
+        };
         if let Err(e) = left {
             self.poison.set(e);
         }
