@@ -51,4 +51,20 @@ lacuna_device::breakable_rules! {
     EmptyLeavesGo = "empty-leaves-go",
     /// A leaf that was latched before is that of a key only if it has the key.
     LeafHasKey = "leaf-has-key",
+    /// A snapshot reads by its view.
+    ViewsHold = "views-hold",
+    /// Each read at read committed sees what is committed by then.
+    ReadsFresh = "reads-fresh",
+    /// Who finds a writer that it does not see goes on to the version before.
+    VersionsFollowed = "versions-followed",
+    /// A transaction sees its own changes.
+    OwnChangesSeen = "own-changes-seen",
+    /// Under a snapshot the first one to update a record wins.
+    FirstUpdaterWins = "first-updater-wins",
+    /// A record whose writer runs is changed by nobody else (txn invariant 1).
+    WritersLock = "writers-lock",
+    /// A key that is locked by `get_for_update` is locked.
+    LocksHold = "locks-hold",
+    /// A rollback takes all changes back.
+    RollbacksWhole = "rollbacks-whole",
 }

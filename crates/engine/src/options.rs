@@ -23,9 +23,42 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
     /// What was committed at its first read or write, however long it runs, and its own changes. Changing or
-    /// locking a record that another transaction has changed since fails with [`Error::Conflict`]. Two such
-    /// transactions may still each read what the other one writes (write skew); [`crate::Txn::get_for_update`]
-    /// and a write to the key read prevent that.
+    /// locking a record that another transaction has changed since fails with [`Error::Conflict`].
+    ///
+    /// Two such transactions may still each read what the other one writes (*write skew*, Adya's G2-item): both
+    /// commit, as in no order one after the other. Where a decision rests on a record that the transaction does not
+    /// write, [`crate::Txn::get_for_update`] instead of [`crate::Txn::get`], or a write of that record, prevents it.
+    /// What a scan did *not* find cannot be locked so; lock one record that stands for the range.
+    ///
+    /// ```
+    /// # use lacuna_device::MemPlace;
+    /// # use lacuna_engine::{Error, Store, StoreOptions, TableOptions};
+    /// # let store = Store::open(MemPlace::new(), StoreOptions::default())?;
+    /// let on_call = store.create_table("on call", TableOptions::default())?;
+    /// let mut setup = store.begin();
+    /// setup.put(&on_call, b"ada", b"yes")?;
+    /// setup.put(&on_call, b"bob", b"yes")?;
+    /// setup.commit()?;
+    ///
+    /// // Each leaves because the other one stays.
+    /// let (mut ada, mut bob) = (store.begin(), store.begin());
+    /// assert_eq!(ada.get(&on_call, b"bob")?.as_deref(), Some(&b"yes"[..]));
+    /// assert_eq!(bob.get(&on_call, b"ada")?.as_deref(), Some(&b"yes"[..]));
+    /// ada.put(&on_call, b"ada", b"no")?;
+    /// bob.put(&on_call, b"bob", b"no")?;
+    /// ada.commit()?;
+    /// bob.commit()?; // and nobody is on call
+    ///
+    /// // With the record locked that the decision rests on, the second one finds out.
+    /// let (mut ada, mut bob) = (store.begin(), store.begin());
+    /// ada.get(&on_call, b"ada")?;
+    /// bob.get(&on_call, b"ada")?;
+    /// ada.get_for_update(&on_call, b"bob")?;
+    /// ada.put(&on_call, b"ada", b"yes")?;
+    /// ada.commit()?;
+    /// assert!(matches!(bob.get_for_update(&on_call, b"ada"), Err(Error::Conflict)));
+    /// # Ok::<(), Error>(())
+    /// ```
     #[default]
     Snapshot,
     /// What is committed at the moment of each read, and its own changes. Nothing is kept for it.

@@ -8,6 +8,8 @@
 
 #[path = "crash.rs"]
 mod crash;
+#[path = "history/main.rs"]
+mod history;
 #[path = "leaves.rs"]
 mod leaves;
 #[path = "panics.rs"]
@@ -27,7 +29,10 @@ mod tables;
 use std::{
     collections::BTreeSet,
     env,
+    io::Read,
     process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use lacuna_engine::mutant;
@@ -85,6 +90,60 @@ const RULES: &[(&str, &str)] = &[
     ("separators-move", THINNED),
 ];
 
+const MEMORY: &str = "history::histories_in_memory_are_sound";
+const CUTS: &str = "history::histories_across_cuts_on_a_directory_are_sound";
+/// Of so many seeds one must show what is looked for: it depends on the turns of threads too.
+const SEEDS: u64 = 400;
+
+/// Each rule, a test that records histories, and an anomaly that it must find in one of a seed without the rule.
+const ANOMALIES: &[(&str, &str, &str)] = &[
+    ("writers-lock", MEMORY, "G0"),
+    ("writers-lock", MEMORY, "TwoOwners"),
+    ("versions-followed", MEMORY, "G1a"),
+    ("versions-followed", MEMORY, "G1b"),
+    ("versions-followed", MEMORY, "G1c"),
+    ("versions-followed", MEMORY, "Uncommitted"),
+    ("rollbacks-whole", MEMORY, "G1a"),
+    ("locks-hold", MEMORY, "TwoOwners"),
+    ("first-updater-wins", MEMORY, "LostUpdate"),
+    ("first-updater-wins", MEMORY, "ListOrder"),
+    ("views-hold", MEMORY, "GSingle"),
+    ("views-hold", MEMORY, "NonRepeatable"),
+    ("views-hold", MEMORY, "Fractured"),
+    ("reads-fresh", MEMORY, "Stale"),
+    ("own-changes-seen", MEMORY, "Internal"),
+    ("edits-lead-back", MEMORY, "Garbage"),
+    ("commit-syncs", CUTS, "LostCommit"),
+    ("rollbacks-whole", CUTS, "PartOfTransaction"),
+];
+
+/// A broken rule may let threads wait for ever.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The seed whose history shows `anomaly` to `test` without the rule.
+fn seed_that_shows(rule: &str, test: &str, anomaly: &str) -> Option<u64> {
+    (1..=SEEDS).find(|seed| {
+        let mut child = Command::new(env::current_exe().expect("the path of this test"));
+        child.args(["--exact", test]).env("LACUNA_SEED", seed.to_string()).env("LACUNA_CASES", "1");
+        child.env("LACUNA_MUTANT", rule).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = child.spawn().expect("this test runs");
+        let mut stdout = child.stdout.take().expect("piped");
+        let reader = thread::spawn(move || {
+            let mut said = Vec::new();
+            stdout.read_to_end(&mut said).map(|_| said)
+        });
+        let since = Instant::now();
+        while child.try_wait().expect("a child").is_none() && since.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(2));
+        }
+        // It may have ended.
+        let _ = child.kill();
+        child.wait().expect("a child");
+        let said = reader.join().expect("thread").expect("read");
+        String::from_utf8_lossy(&said).contains(&format!("anomaly {anomaly}:"))
+    })
+}
+
 /// Whether `test` passes in a process of its own.
 fn passes(test: &str, broken: Option<&str>) -> bool {
     let mut child = Command::new(env::current_exe().expect("the path of this test"));
@@ -98,7 +157,8 @@ fn passes(test: &str, broken: Option<&str>) -> bool {
 
 #[test]
 fn every_broken_rule_is_noticed() {
-    let named: BTreeSet<_> = RULES.iter().map(|(rule, _)| *rule).collect();
+    let by_anomaly = ANOMALIES.iter().map(|(rule, ..)| *rule);
+    let named: BTreeSet<_> = RULES.iter().map(|(rule, _)| *rule).chain(by_anomaly).collect();
     assert_eq!(named, mutant::NAMES.iter().copied().collect(), "each rule has its test");
     // Under the scheduler nothing else runs, and without it those tests are not there.
     let here = |(_, test): &&(&str, &str)| test.starts_with("scheduled::") == cfg!(feature = "shuttle");
@@ -108,4 +168,22 @@ fn every_broken_rule_is_noticed() {
     let unnoticed: Vec<_> =
         RULES.iter().filter(here).filter(|(rule, test)| passes(test, Some(rule))).collect();
     assert!(unnoticed.is_empty(), "broken and not noticed: {unnoticed:?}");
+}
+
+#[test]
+fn every_broken_rule_is_noticed_by_its_anomaly() {
+    if cfg!(feature = "shuttle") {
+        return; // Histories are of real threads.
+    }
+    for test in [MEMORY, CUTS] {
+        assert!(passes(test, None), "{test} with all rules kept");
+    }
+    let mut unseen = Vec::new();
+    for (rule, test, anomaly) in ANOMALIES {
+        match seed_that_shows(rule, test, anomaly) {
+            Some(seed) => println!("{rule}: {anomaly} at seed {seed}"),
+            None => unseen.push((rule, anomaly)),
+        }
+    }
+    assert!(unseen.is_empty(), "broken and not seen: {unseen:?}");
 }

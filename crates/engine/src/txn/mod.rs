@@ -179,15 +179,24 @@ impl Txn {
     }
 
     fn reader(&self) -> Reader<'_> {
-        Reader { me: self.id(), view: self.view() }
+        let view = match self.options.isolation {
+            Isolation::Snapshot if is_broken(Rule::ViewsHold) => None,
+            Isolation::ReadCommitted if is_broken(Rule::ReadsFresh) => Some(self.any_view()),
+            _ => self.view(),
+        };
+        Reader { me: self.id(), view }
     }
 
     /// The snapshot's view; the caller holds no leaf yet.
     fn view(&self) -> Option<&View> {
         match self.options.isolation {
-            Isolation::Snapshot => Some(self.view.get_or_init(|| self.core.txns.open_view())),
+            Isolation::Snapshot => Some(self.any_view()),
             Isolation::ReadCommitted => None,
         }
+    }
+
+    fn any_view(&self) -> &View {
+        self.view.get_or_init(|| self.core.txns.open_view())
     }
 
     /// The value of `key`, if there is one. Never waits for a lock.
@@ -413,7 +422,9 @@ impl Txn {
             let node = Node::new(&leaf);
             let found = node.search(key);
             let writer = found.ok().map(|slot| node.leaf_cell(slot).txn);
-            let owner = writer.filter(|txn| *txn != me).and_then(|txn| self.core.txns.get(txn));
+            let owner = writer
+                .filter(|txn| *txn != me && !is_broken(Rule::WritersLock))
+                .and_then(|txn| self.core.txns.get(txn));
             let Some(owner) = owner.or_else(|| self.core.txns.lock_owner(me, space.id, key)) else {
                 self.check_conflict(writer)?;
                 return Ok((leaf, found));
@@ -430,7 +441,9 @@ impl Txn {
         let Some(view) = self.view() else { return Ok(()) };
         view.check()?;
         match writer {
-            Some(txn) if txn != self.id() && !view.sees(txn) => Err(Error::Conflict),
+            Some(txn) if txn != self.id() && !view.sees(txn) && !is_broken(Rule::FirstUpdaterWins) => {
+                Err(Error::Conflict)
+            }
             _ => Ok(()),
         }
     }

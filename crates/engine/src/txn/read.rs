@@ -40,7 +40,7 @@ impl Reader<'_> {
     pub(crate) const COMMITTED: Reader<'static> = Reader { me: TxnId::NONE, view: None };
 
     fn sees(&self, core: &Core, txn: TxnId) -> bool {
-        txn == self.me
+        (txn == self.me && !is_broken(Rule::OwnChangesSeen))
             || match self.view {
                 Some(view) => view.sees(txn),
                 None => core.txns.get(txn).is_none(),
@@ -130,7 +130,7 @@ pub(crate) fn visible<'a, 'c>(
 
 fn find_visible<'c>(core: &Core, reader: Reader<'_>, cell: LeafCell<'c>) -> Result<Option<Found<'c>>> {
     let current = || (!cell.is_deleted()).then(|| Found::new(cell.flags, Cow::Borrowed(cell.value)));
-    if reader.sees(core, cell.txn) {
+    if reader.sees(core, cell.txn) || is_broken(Rule::VersionsFollowed) {
         return Ok(current());
     }
     let mut value = cell.value.to_vec();

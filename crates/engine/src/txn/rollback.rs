@@ -43,6 +43,12 @@ pub(crate) fn roll_back(core: &Core, log: UndoLog, keep: UndoPtr) -> Result<()> 
         // Recovery takes the pointer from the device.
         let missing = || corrupt(core.undo_space(), newest.page(), "an undo record that counts is missing");
         let record = undo::read(core, newest, log.txn())?.ok_or_else(missing)?;
+        if record.previous.is_none() && is_broken(Rule::RollbacksWhole) {
+            let mut mtr = Mtr::new();
+            let mut first = log.retract(core, &mut mtr, record.previous)?;
+            mtr.commit(core, &mut [&mut first])?;
+            return Ok(());
+        }
         take_back(core, log, newest, &record)?;
     }
 }

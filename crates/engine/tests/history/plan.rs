@@ -1,0 +1,279 @@
+//! What a case does, all of it chosen by its seed before it is done: so a seed replays the same plan, however its
+//! threads take turns.
+
+use std::{num::NonZeroU64, time::Duration};
+
+use lacuna_device::sim::SeededRng;
+use lacuna_engine::{Algorithm, Doublewrite, Durability, Isolation, StoreOptions, TableKind, TableOptions};
+
+use super::value::Form;
+
+/// Tables of a case that stay.
+pub(crate) const TABLES: [&str; 2] = ["one", "two"];
+/// One that comes and goes.
+pub(crate) const CHURNED: &str = "churned";
+/// That of the marks (see `boundary`).
+pub(crate) const MARKS: &str = "marks";
+
+/// Threads with bulky transactions, where there are any.
+const BULKY_THREADS: usize = 3;
+
+pub(crate) struct Plan {
+    seed: u64,
+    pub(crate) epochs: u64,
+    pub(crate) threads: usize,
+    /// Transactions of a thread from one opening to the next.
+    txns: u64,
+    keys: u32,
+    pub(crate) tables: [TableOptions; 2],
+    pub(crate) marks: TableOptions,
+    pub(crate) options: StoreOptions,
+    /// Most threads write hundreds of records of their own in a transaction, and mostly take them back: undo slots
+    /// of many pages change hands.
+    is_bulky: bool,
+    /// Percentage of transactions at read committed.
+    read_committed: u64,
+    /// Of operations behind which a thread waits.
+    pauses: u64,
+    /// Of values that a leaf does not take.
+    long: u64,
+    /// Whether tables come, go, and change beside the transactions.
+    pub(crate) has_ddl: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    Get,
+    Lock,
+    /// A value made from the one that is there, which is locked when it is read, or read from the snapshot.
+    Update {
+        locks: bool,
+        form: Form,
+        bytes: usize,
+    },
+    Put {
+        form: Form,
+        bytes: usize,
+    },
+    Insert {
+        form: Form,
+        bytes: usize,
+    },
+    Delete,
+    /// Up to `upper`, and so many records at most.
+    Scan {
+        upper: u32,
+        is_backward: bool,
+        records_max: usize,
+    },
+    Savepoint,
+    /// To one of the savepoints that count.
+    RollbackTo {
+        which: u64,
+    },
+    Pause {
+        micros: u64,
+    },
+}
+
+/// Table and record that a step is about. The last table is the one that comes and goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) table: usize,
+    pub(crate) number: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Commit,
+    Rollback,
+    Drop,
+}
+
+#[derive(Debug)]
+pub(crate) struct TxnPlan {
+    pub(crate) isolation: Isolation,
+    pub(crate) steps: Vec<(Target, Step)>,
+    pub(crate) ending: Ending,
+}
+
+/// What goes on beside the transactions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Chore {
+    Nothing,
+    Checkpoint,
+    Step,
+    Upkeep,
+    Alter { table: usize, kind: TableKind },
+    Optimize { table: usize },
+    Create(TableOptions),
+    Drop,
+}
+
+fn pick<T: Copy, const N: usize>(rng: &mut SeededRng, from: [T; N]) -> T {
+    from[rng.below(N as u64) as usize]
+}
+
+/// All kinds, with all sizes of pages. The slow algorithms come seldom.
+fn table(rng: &mut SeededRng) -> TableOptions {
+    let page_bytes = 4096 << rng.below(5);
+    match rng.below(3) {
+        0 => TableOptions::default().page_bytes(page_bytes),
+        1 => TableOptions::compressed(algorithm(rng)).page_bytes(page_bytes),
+        _ => {
+            let page_bytes = page_bytes.max(8192);
+            let block_bytes = (page_bytes >> (1 + rng.below(2))).max(4096);
+            TableOptions::row_compressed((block_bytes >> 10) as u32).page_bytes(page_bytes)
+        }
+    }
+}
+
+fn algorithm(rng: &mut SeededRng) -> Algorithm {
+    if rng.chance(90) {
+        return pick(rng, [Algorithm::Lz4, Algorithm::Zstd, Algorithm::Snappy]);
+    }
+    pick(rng, [Algorithm::None, Algorithm::Zlib, Algorithm::Lzo, Algorithm::Bzip2, Algorithm::Lzma])
+}
+
+impl Plan {
+    pub(crate) fn new(seed: u64, epochs: u64) -> Plan {
+        let rng = &mut SeededRng::new(seed);
+        let options = StoreOptions {
+            pool_bytes: (1 << 20) << rng.below(2),
+            log_bytes: (256 << 10) << rng.below(3),
+            history_bytes: pick(rng, [2 << 10, 20 << 10, 200 << 10, 1 << 30]),
+            flush_threads: 1 + rng.below(2) as usize,
+            lock_timeout: Duration::from_millis(pick(rng, [2, 50, 2000])),
+            doublewrite: if rng.chance(20) { Doublewrite::On } else { Doublewrite::Auto },
+            background: rng.chance(75),
+            durability: if rng.chance(80) { Durability::Sync } else { Durability::Relaxed },
+            relaxed_interval: Duration::from_millis(20),
+            log_salt: NonZeroU64::new(7),
+            ..StoreOptions::default()
+        };
+        let is_bulky = rng.chance(4);
+        Plan {
+            seed,
+            epochs,
+            threads: if is_bulky { BULKY_THREADS + 2 } else { 2 + rng.below(4) as usize },
+            txns: if is_bulky { 4 + rng.below(5) } else { 12 + rng.below(20) },
+            is_bulky,
+            keys: pick(rng, [3, 8, 30, 200]),
+            tables: [table(rng), table(rng)],
+            marks: table(rng),
+            options,
+            read_committed: pick(rng, [0, 30, 50, 100]),
+            pauses: pick(rng, [2, 15, 40]),
+            long: pick(rng, [0, 3, 15]),
+            has_ddl: rng.chance(60),
+        }
+    }
+
+    /// Transactions of the thread from one opening to the next. Beside bulky ones there are always others.
+    pub(crate) fn txns(&self, thread: usize) -> u64 {
+        if self.is_bulky && thread >= BULKY_THREADS { self.txns * 15 } else { self.txns }
+    }
+
+    /// How a thread goes about its transaction number `number`.
+    pub(crate) fn transaction(&self, epoch: u64, thread: usize, number: u64) -> TxnPlan {
+        let name = [epoch + 1, thread as u64 + 1, number + 1];
+        let seed = name.into_iter().fold(self.seed, |seed, n| SeededRng::new(seed ^ n).next_u64());
+        let rng = &mut SeededRng::new(seed);
+        let isolation =
+            if rng.chance(self.read_committed) { Isolation::ReadCommitted } else { Isolation::Snapshot };
+        if self.is_bulky && thread < BULKY_THREADS {
+            return self.bulk(rng, isolation, thread);
+        }
+        let steps_max = if rng.chance(10) { 40 } else { 10 };
+        // One that is slow may see its snapshot given up while it runs.
+        let is_slow = rng.chance(4);
+        let mut steps = Vec::new();
+        for _ in 0..1 + rng.below(steps_max) {
+            let hot = rng.chance(40);
+            let number = rng.below(if hot { 3 } else { self.keys.into() }) as u32;
+            let table = if self.has_ddl && rng.chance(15) { 2 } else { rng.below(2) as usize };
+            steps.push((Target { table, number }, self.step(rng, number)));
+            if rng.chance(self.pauses) || is_slow {
+                let micros = rng.below(if is_slow { 4000 } else { 300 });
+                steps.push((Target { table, number }, Step::Pause { micros }));
+            }
+        }
+        let ending = match rng.below(20) {
+            0..2 => Ending::Drop,
+            2..5 => Ending::Rollback,
+            _ => Ending::Commit,
+        };
+        TxnPlan { isolation, steps, ending }
+    }
+
+    /// A transaction with much undo, of records that no other thread writes in bulk.
+    fn bulk(&self, rng: &mut SeededRng, isolation: Isolation, thread: usize) -> TxnPlan {
+        let first = 300 * thread as u32;
+        let steps = (first..first + 300).filter(|_| !rng.chance(10)).collect::<Vec<_>>().into_iter();
+        let steps = steps.map(|number| {
+            let form = if rng.chance(50) { Form::Alike } else { Form::Random };
+            let bytes = 20 + rng.below(300) as usize;
+            let target = Target { table: 0, number };
+            (target, if rng.chance(5) { Step::Delete } else { Step::Put { form, bytes } })
+        });
+        let steps = steps.collect();
+        TxnPlan { isolation, steps, ending: if rng.chance(60) { Ending::Rollback } else { Ending::Commit } }
+    }
+
+    fn step(&self, rng: &mut SeededRng, number: u32) -> Step {
+        let form = if rng.chance(70) { Form::Alike } else { Form::Random };
+        let bytes = match rng.below(100) {
+            dice if dice < self.long => {
+                let bytes_max = pick(rng, [9 << 10, 40 << 10, 100 << 10]);
+                rng.below(bytes_max)
+            }
+            dice if dice < 30 => rng.below(900),
+            _ => rng.below(80),
+        } as usize;
+        match rng.below(100) {
+            0..28 => Step::Get,
+            28..34 => Step::Lock,
+            34..58 => Step::Update { locks: rng.chance(50), form, bytes },
+            58..68 => Step::Put { form, bytes },
+            68..73 => Step::Insert { form, bytes },
+            73..81 => Step::Delete,
+            81..89 => Step::Scan {
+                upper: number + rng.below(2 * u64::from(self.keys)) as u32,
+                is_backward: rng.chance(50),
+                records_max: if rng.chance(30) { 1 + rng.below(5) as usize } else { usize::MAX },
+            },
+            89..95 => Step::Savepoint,
+            _ => Step::RollbackTo { which: rng.next_u64() },
+        }
+    }
+
+    /// The chores of an epoch, one after the other.
+    pub(crate) fn chores(&self, epoch: u64) -> impl Iterator<Item = Chore> + use<> {
+        let mut rng = SeededRng::new(!self.seed ^ epoch << 56);
+        let (has_ddl, tables) = (self.has_ddl, self.tables);
+        std::iter::repeat_with(move || chore(&mut rng, has_ddl, &tables))
+    }
+}
+
+fn chore(rng: &mut SeededRng, has_ddl: bool, tables: &[TableOptions; 2]) -> Chore {
+    let which = rng.below(2) as usize;
+    match rng.below(100) {
+        0..5 => Chore::Checkpoint,
+        5..30 => Chore::Step,
+        30..35 => Chore::Upkeep,
+        35..45 if has_ddl => Chore::Create(table(rng)),
+        45..55 if has_ddl => Chore::Drop,
+        55..59 if has_ddl => Chore::Optimize { table: which },
+        59..66 if has_ddl => {
+            let kind = match tables[which].kind {
+                TableKind::RowCompressed { key_block_size, .. } => {
+                    TableKind::RowCompressed { key_block_size, level: rng.below(10) as i32 }
+                }
+                _ if rng.chance(30) => TableKind::Plain,
+                _ => TableKind::PageCompressed { algorithm: algorithm(rng), level: 0 },
+            };
+            Chore::Alter { table: which, kind }
+        }
+        _ => Chore::Nothing,
+    }
+}

@@ -1,0 +1,137 @@
+//! One opening of the store, and what its threads share.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::{Bound, ControlFlow},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use lacuna_engine::{Direction, Error, Store, StoreOptions, Table, TransactionOptions};
+use parking_lot::{Mutex, RwLock};
+
+use super::{
+    boundary::{Found, LEVELS},
+    plan::{CHURNED, MARKS, Plan, TABLES},
+    record::{Key, Seen, Stamp, State},
+    rigs::{self, Rig},
+    value,
+};
+
+pub(crate) type SharedRig = Arc<dyn Rig + Send>;
+
+pub(crate) struct Session {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) epoch: u64,
+    pub(crate) rig: SharedRig,
+    pub(crate) store: Store,
+    tables: [Table; 2],
+    pub(crate) marks: Table,
+    pub(crate) churned: RwLock<Option<Table>>,
+    clock: AtomicU64,
+    /// Threads that still run transactions.
+    pub(crate) working: AtomicUsize,
+    pub(crate) dropped: Mutex<BTreeSet<u32>>,
+    pub(crate) durable_until: AtomicU64,
+    /// Errors that nothing explains.
+    pub(crate) failures: Mutex<Vec<String>>,
+}
+
+/// Opens the store in the rig after whatever happened to it, with everything in it that a case needs.
+pub(crate) fn open(rig: &dyn Rig, plan: &Plan, rng: &mut lacuna_device::sim::SeededRng) -> Store {
+    let quiet = StoreOptions { background: false, ..plan.options.clone() };
+    let open_all = |place, options: &StoreOptions| -> Result<Store, Error> {
+        let store = Store::open(place, options.clone())?;
+        for (name, options) in TABLES.iter().zip(plan.tables).chain([(&MARKS, plan.marks)]) {
+            store.open_table(name, options)?;
+        }
+        Ok(store)
+    };
+    let store = rigs::recover(rig, rng, |place| open_all(place, &quiet));
+    if !plan.options.background {
+        return store;
+    }
+    drop(store);
+    let place = rig.open_place().expect("it was recovered");
+    open_all(place, &plan.options).expect("it was recovered")
+}
+
+impl Session {
+    pub(crate) fn new(rig: SharedRig, plan: Arc<Plan>, store: Store, epoch: u64) -> Session {
+        let table = |name: &str| store.table(name).expect("catalog").expect("made when it was opened");
+        Session {
+            plan,
+            epoch,
+            rig,
+            tables: TABLES.map(table),
+            marks: table(MARKS),
+            churned: RwLock::new(store.table(CHURNED).expect("catalog")),
+            clock: AtomicU64::new(1),
+            working: AtomicUsize::new(0),
+            dropped: Mutex::default(),
+            durable_until: AtomicU64::new(0),
+            failures: Mutex::default(),
+            store,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Stamp {
+        self.clock.fetch_add(1, SeqCst)
+    }
+
+    /// Notes an error, unless the place was made to fail. What was recorded until then is checked all the same, and
+    /// may tell more than the error.
+    pub(crate) fn fail(&self, doing: &str, error: &Error) {
+        if !self.rig.may_fail() {
+            self.failures.lock().push(format!("{doing}: {error:?}"));
+        }
+    }
+
+    /// The table of a plan's number, if there is one now.
+    pub(crate) fn table(&self, number: usize) -> Option<Table> {
+        self.tables.get(number).cloned().or_else(|| self.churned.read().clone())
+    }
+
+    /// The whole store, while nobody writes.
+    pub(crate) fn look(&self) -> Found {
+        let churned = self.churned.read().clone();
+        let tables: Vec<&Table> = self.tables.iter().chain([&self.marks]).chain(&churned).collect();
+        let [by_snapshot, committed] = LEVELS.map(|isolation| {
+            let txn = self.store.begin_with(TransactionOptions { isolation });
+            let mut state = State::new();
+            for table in &tables {
+                for direction in [Direction::Forward, Direction::Backward] {
+                    let mut found = BTreeMap::new();
+                    let each = |bytes: &[u8], value: &[u8]| {
+                        let number = value::key_number(bytes).expect("a key of ours");
+                        let key = Key { table: table.id().0, number };
+                        match value::decode(key, value) {
+                            Seen::Version(write, list) => drop(found.insert(key, (write, list))),
+                            other => panic!("{key:?} is {other:?}"),
+                        }
+                        ControlFlow::Continue(())
+                    };
+                    txn.scan(table, Bound::Unbounded, Bound::Unbounded, direction, each).expect("scan");
+                    let before = state.range(first(table)..=last(table)).count();
+                    assert!(before == 0 || found.iter().all(|(key, value)| state.get(key) == Some(value)));
+                    assert!(before == 0 || before == found.len(), "a scan differs by direction");
+                    state.extend(found);
+                }
+            }
+            state
+        });
+        assert!(by_snapshot == committed, "isolations differ while nobody writes");
+        let tables = tables.iter().map(|table| table.id().0).collect();
+        Found { state: by_snapshot, tables, marks: self.marks.id().0 }
+    }
+}
+
+fn first(table: &Table) -> Key {
+    Key { table: table.id().0, number: 0 }
+}
+
+fn last(table: &Table) -> Key {
+    Key { table: table.id().0, number: u32::MAX }
+}
