@@ -45,7 +45,10 @@ pub(crate) fn open(rig: &dyn Rig, plan: &Plan, rng: &mut lacuna_device::sim::See
     let open_all = |place, options: &StoreOptions| -> Result<Store, Error> {
         let store = Store::open(place, options.clone())?;
         for (name, options) in TABLES.iter().zip(plan.tables).chain([(&MARKS, plan.marks)]) {
-            store.open_table(name, options)?;
+            // It may have been altered since.
+            if store.table(name)?.is_none() {
+                store.create_table(name, options)?;
+            }
         }
         Ok(store)
     };
