@@ -99,7 +99,7 @@ pub struct StoreOptions {
     /// How long a writer waits for another transaction's lock. Default 50 s.
     pub lock_timeout: Duration,
     /// Room that changes may take which committed transactions made and open snapshots do not see, in
-    /// bytes; beyond it the oldest snapshot is given up ([`Error::SnapshotTooOld`]). At least 4 KiB; at most an
+    /// bytes; beyond it the oldest snapshot is given up ([`Error::SnapshotTooOld`]). At least 1 KiB; at most an
     /// eighth of the place is used. Default 1 GiB.
     pub history_bytes: u64,
     /// Whether pages are first written to a doublewrite file. Default: where the place cannot write a
@@ -153,8 +153,8 @@ impl StoreOptions {
         if self.log_bytes < 256 << 10 {
             return bad("log_bytes", "at least 256 KiB");
         }
-        if self.history_bytes < 4 << 10 {
-            return bad("history_bytes", "at least 4 KiB");
+        if self.history_bytes < 1 << 10 {
+            return bad("history_bytes", "at least 1 KiB");
         }
         if self.flush_threads == 0 || self.flush_threads > 256 {
             return bad("flush_threads", "1 to 256");

@@ -449,7 +449,9 @@ fn history_grows_beyond_the_slots_and_is_given_back() {
             store.checkpoint().expect("checkpoint");
             file_bytes.push(undo.len().expect("len"));
         }
-        assert_eq!(file_bytes[0], file_bytes[3], "background {background}");
+        // A page or two lists the free ones; where they lie at the end the file is cut.
+        let bytes_max = file_bytes[0] + 2 * (32 << 10);
+        assert!(file_bytes.iter().all(|bytes| *bytes <= bytes_max), "{file_bytes:?}, background {background}");
     }
 }
 

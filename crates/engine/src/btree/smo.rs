@@ -112,7 +112,8 @@ impl Tree<'_> {
         key: &[u8],
     ) -> Result<()> {
         let node = Node::new(leaf);
-        let at = node.search(key).unwrap_or_else(|slot| slot);
+        let found = node.search(key);
+        let at = found.unwrap_or_else(|slot| slot);
         let (run, next) = node.insert_run();
         let count = node.count();
         // Of long records a leaf may have been filled by fewer than make a run elsewhere.
@@ -122,7 +123,8 @@ impl Tree<'_> {
             ((count, None), node::separator(node.key(count - 1), key).to_vec())
         } else {
             let is_run = run >= RUN_MIN && at == next && at > 0 && at < count;
-            let is_descending = at == 0 && (run, next) == (0, 1) && count > 1;
+            // A record that is there, and is to grow, stays in the left part.
+            let is_descending = found == Err(0) && (run, next) == (0, 1) && count > 1;
             let at = match (is_run, is_descending) {
                 (true, _) => at,
                 // The left part is filled from its end on; what is right of it stays as full as a run leaves it.

@@ -372,17 +372,17 @@ impl Core {
         }
     }
 
-    /// One round of flushing in this thread. Whether there was something to do.
+    /// One round of flushing in this thread. Whether pages were written: what is due may be on its way already.
     pub(crate) fn flush_step(&self) -> Result<bool> {
         let all = self.due_work();
-        let had_work = !all.is_empty();
+        let written_before = self.flush.stats().pages;
         let mut writer = Writer::default();
         all.into_iter().try_for_each(|work| work.carry_out(self, &mut writer).map(drop))?;
         if self.checkpoint_is_due() {
             self.checkpoint()?;
             self.cut_files()?;
         }
-        Ok(had_work)
+        Ok(self.flush.stats().pages != written_before)
     }
 
     /// Writes every page that is dirty now, and moves the checkpoint to the log's end. With nobody

@@ -230,7 +230,7 @@ impl Store {
     }
 
     /// One round of reading ahead, purging, flushing and checkpointing in this thread, for stores opened without
-    /// [`StoreOptions::background`]. Whether there was something to flush.
+    /// [`StoreOptions::background`]. Whether pages were written.
     pub fn step(&self) -> Result<bool> {
         let core = self.core()?;
         core.poison.check()?;

@@ -215,7 +215,7 @@ fn purge_leaves_the_pages_of_the_next_owner_alone() {
 fn versions_of_a_snapshot_that_was_given_up_end() {
     explore(1, || {
         let place: Arc<dyn Place> = MemPlace::new();
-        let (store, table) = open(&place, StoreOptions { history_bytes: 1000, ..options() });
+        let (store, table) = open(&place, StoreOptions { history_bytes: 1024, ..options() });
         let put = |key: &[u8], version| {
             let mut txn = store.begin();
             txn.put(&table, key, &[version; 50]).unwrap();
