@@ -13,10 +13,12 @@ use std::{sync::Arc, time::Instant};
 use crate::{
     Error, Result, Work,
     addr::SegNo,
+    checkpoint::Rewrite,
     gc::Turn,
     log::{AppendPoint, Log},
     map::Map,
-    space::{GC_SEGMENTS, MAP_EXTENT_BYTES, Space},
+    reserve::Claim,
+    space::{MAP_EXTENT_BYTES, Space},
     store::Store,
     sync::{
         Condvar, Mutex,
@@ -195,7 +197,7 @@ impl Store {
             _ => Activity::Other,
         });
         match plan {
-            Plan::Checkpoint => self.checkpoint_in_turn(),
+            Plan::Checkpoint => self.checkpoint_in_turn(Rewrite::Sparse),
             Plan::Collect(victim) => self.collect(victim, left),
             Plan::WriteBack => self.write_back(),
             Plan::Flush => self.flush_and_free(),
@@ -209,6 +211,9 @@ impl Store {
 
     /// What brings `missing` more free segments nearer, if anything does.
     fn plan(&self, log: &mut Log, map: &Map, turn: &mut Turn, missing: usize) -> Option<Plan> {
+        if log.freed_by_a_flush(map.weight(0)) > 0 {
+            return Some(Plan::Flush);
+        }
         // A flush waits for all that is on its way, so it shall be worth it; but who needs much shall not wait
         // until it is there at once.
         let ahead = self.ahead(log);
@@ -282,8 +287,7 @@ impl Store {
 
     /// Free segments below which work is due.
     fn low_water(&self, log: &Log) -> usize {
-        let reserve = self.checkpoint_reserve(log, log.peak.weight()) + GC_SEGMENTS;
-        reserve + self.ahead(log)
+        log.left_by(Claim::Fresh) + self.ahead(log)
     }
 
     /// Free segments that writers shall see to. Those that a flush brings count as free, but not as more than half

@@ -11,6 +11,7 @@ use crate::{
     format::{Extent, Life, Live, RECORDS_START, SegmentHeader, Superblock},
     log::{Log, State},
     map::{Absent, Leaf, LeafRef, Map, Recount},
+    reserve::Claim,
     scan::{Record, Scan, SegmentReader, read_footer, read_headers},
     store::Store,
     sweep::{Sweep, Swept, everything, is_damage},
@@ -68,6 +69,10 @@ impl Store {
             } else if state == State::Damaged {
                 found(format!("segment {} at byte {at}: holds chunks that cannot be read", no.0));
             }
+        }
+        if log.damaged == 0 && !self.options.read_only && !log.keeps_checkpoints() {
+            let (free, kept) = (log.free.len(), log.left_by(Claim::Collection));
+            found(format!("{free} segments are free, {kept} must be for checkpoints"));
         }
         let map_segments = log.in_state(State::Checkpoint).count();
         if map_segments != log.map_segments {

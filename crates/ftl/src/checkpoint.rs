@@ -37,7 +37,7 @@ use std::collections::HashMap;
 use zerocopy::IntoBytes;
 
 pub(crate) use load::{Loaded, load};
-pub(crate) use writer::{Room, Writer};
+pub(crate) use writer::Writer;
 
 use crate::{
     Error, Result, Seq,
@@ -49,6 +49,7 @@ use crate::{
     log::{Log, State},
     map::{Absent, Leaf, LeafRef, Map},
     mutant::{Rule, is_broken},
+    reserve::Claim,
     reuse::Coverage,
     store::Store,
     superblock,
@@ -60,6 +61,15 @@ const WRITE_BACK_LEAVES: usize = 128;
 
 /// Leaves that are read together to be written elsewhere.
 const LEAVES_AT_ONCE: usize = 1024;
+
+/// Which leaves a checkpoint writes beside those that have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rewrite {
+    /// Those in sparse segments, as many as invariant 3 takes.
+    Sparse,
+    /// All, into segments of their own, so that the map lies in as few as possible.
+    All,
+}
 
 /// What is noted when a checkpoint begins.
 struct Beginning {
@@ -78,13 +88,16 @@ impl Store {
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.must_write()?;
         let _turn = self.maintenance.lock();
-        self.checkpoint_in_turn()
+        self.checkpoint_in_turn(Rewrite::Sparse)
     }
 
     /// A checkpoint, with `maintenance` held.
-    pub(crate) fn checkpoint_in_turn(&self) -> Result<()> {
+    pub(crate) fn checkpoint_in_turn(&self, rewrite: Rewrite) -> Result<()> {
+        if rewrite == Rewrite::All {
+            self.log.lock().map_position = None;
+        }
         self.reclaim_map();
-        let mut beginning = self.begin_checkpoint()?;
+        let mut beginning = self.begin_checkpoint(rewrite)?;
         let written = self.write_checkpoint(&mut beginning);
         let (root, refers_to) = match written {
             Ok(written) => written,
@@ -99,7 +112,7 @@ impl Store {
         Ok(())
     }
 
-    fn begin_checkpoint(&self) -> Result<Beginning> {
+    fn begin_checkpoint(&self, rewrite: Rewrite) -> Result<Beginning> {
         let (snapshot, beginning) = {
             let log = self.log.lock();
             self.check_poison(&log)?;
@@ -110,7 +123,10 @@ impl Store {
                 coverage: Coverage { generation_next: log.generation_next, positions: log.positions() },
                 log_bytes: log.bytes_since_checkpoint,
                 leaves: Vec::new(),
-                sparse: self.sparse_map_segments(&log, &map),
+                sparse: match rewrite {
+                    Rewrite::Sparse => self.sparse_map_segments(&log, &map),
+                    Rewrite::All => vec![true; self.space.segments],
+                },
                 segments: map.segments().to_vec(),
             };
             (map.snapshot(), beginning)
@@ -151,7 +167,7 @@ impl Store {
     /// Writes leaves, index, counters and root; returns where the root is, and the segments that it
     /// refers to.
     fn write_checkpoint(&self, beginning: &mut Beginning) -> Result<(RootRef, Vec<SegNo>)> {
-        let mut writer = Writer::new(self, beginning.start_seq, Room::Checkpoint);
+        let mut writer = Writer::new(self, beginning.start_seq, Claim::Checkpoint);
         let sparse = std::mem::take(&mut beginning.sparse);
         let is_due = |leaf: &LeafRef| leaf.place.is_none_or(|place| sparse[place.segment.0 as usize]);
         self.write_leaves(&mut writer, &mut beginning.leaves, is_due)?;
@@ -256,7 +272,7 @@ impl Store {
     /// there is no room for that, a checkpoint makes it.
     pub(crate) fn write_back(&self) -> Result<()> {
         match self.write_back_into_spare() {
-            Err(Error::Full { .. }) => self.checkpoint_in_turn(),
+            Err(Error::Full { .. }) => self.checkpoint_in_turn(Rewrite::Sparse),
             result => result,
         }
     }
@@ -269,7 +285,7 @@ impl Store {
             self.check_poison(&log)?;
             log.last_seq
         };
-        let mut writer = Writer::new(self, seq, Room::Spare);
+        let mut writer = Writer::new(self, seq, Claim::WriteBack);
         let result = self.write_leaves(&mut writer, &mut leaves, |_| true);
         drop(leaves);
         self.relieve();

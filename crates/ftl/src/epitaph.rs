@@ -24,10 +24,11 @@ use lacuna_device::BlockDevice;
 use crate::{
     Error, Result,
     addr::SegNo,
-    checkpoint::{Room, Writer},
+    checkpoint::{Rewrite, Writer},
     doubt::Doubt,
     format::{Life, Marks, RecordKind, Salt, SegmentHeader, SegmentKind, Superblock, epitaph_life},
     mutant::{Rule, is_broken},
+    reserve::Claim,
     salvage::Losses,
     scan::{Record, Scan, SegmentReader, corrupt, read_footer_bytes, records_of},
     space::{MAP_RECORD_BYTES, Space},
@@ -44,7 +45,7 @@ impl Store {
     pub(crate) fn tell_and_free(&self) -> Result<()> {
         self.flush_all()?;
         match self.write_epitaphs()? {
-            0 => self.checkpoint_in_turn(),
+            0 => self.checkpoint_in_turn(Rewrite::Sparse),
             _ => {
                 self.free_reusable();
                 Ok(())
@@ -63,7 +64,7 @@ impl Store {
         };
         // Without a footer that can be read, a segment waits for a checkpoint.
         let footers = read_footer_bytes(&*self.device, self.space, &lives).unwrap_or_default();
-        let (mut writer, mut told) = (Writer::new(self, seq, Room::Spare), Vec::new());
+        let (mut writer, mut told) = (Writer::new(self, seq, Claim::WriteBack), Vec::new());
         for (life, footer) in lives.iter().zip(footers) {
             let Some(footer) = footer.filter(|footer| self.fits_epitaph(*life, footer, salt)) else {
                 continue;

@@ -43,7 +43,7 @@ use crate::{
     batch::Item,
     format::{Entry, EntryKind, Extent, Life, RECORDS_START, RecordKind, Salt},
     lifetime::{CLASSES_MAX, Classes, Expected},
-    log::{AppendPoint, Log, State},
+    log::{AppendPoint, Log, Regaining, State},
     map::Map,
     read::runs,
     scan::{Record, Scan, SegmentReader},
@@ -92,7 +92,7 @@ impl Store {
         let moved = Space::moved_bytes(map.live(victim)) as usize;
         let waste = self.space.segment_bytes - self.space.usable_bytes();
         let fits = AppendPoint::gc().any(|point| moved + waste <= log.room(point));
-        fits || self.spare_for_gc(log) > 0
+        fits || log.spare_for_gc() > 0
     }
 
     /// The `count` segments that it pays best to collect, the best one first.
@@ -113,14 +113,9 @@ impl Store {
     }
 
     /// Whether it would win room to collect a sealed segment.
-    fn may_be_victim(&self, log: &Log, map: &Map, segment: SegNo) -> bool {
+    pub(crate) fn may_be_victim(&self, log: &Log, map: &Map, segment: SegNo) -> bool {
         let live = map.live(segment);
         live.extents > 0 && log.is_written(segment) && self.space.worth_moving(live)
-    }
-
-    /// Segments that collection may open.
-    fn spare_for_gc(&self, log: &Log) -> usize {
-        log.free.len().saturating_sub(self.checkpoint_reserve(log, log.peak.weight()))
     }
 
     /// Moves a piece of what is live out of `victim`; the rest is left to the next turn.
@@ -196,11 +191,11 @@ impl Store {
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
             let point = self.gc_point(&log, class, &items).ok_or_else(|| self.full(&log, &map))?;
             let items = self.cut(&log, &map, point, &items);
+            let kept = log.checkpoint_reserve(log.peak.weight());
             let appended = log.append(point, RecordKind::Relocation, &items, &self.written);
             moving.iter().for_each(|moving| log.note_expected(point, moving.expected, 1));
             let mut placed = items.iter().zip(&appended.placed).peekable();
             for moving in &moving {
-                log.peak.note_moved(&moving.extent);
                 while let Some((item, phys)) =
                     placed.next_if(|(item, _)| moving.range().contains(&item.lba.0))
                 {
@@ -209,6 +204,8 @@ impl Store {
             }
             (moving.len()..items.len()).for_each(|_| log.peak.note_cut());
             log.peak.note(map.weight(0));
+            let grown = log.checkpoint_reserve(log.peak.weight()).saturating_sub(kept);
+            assert_eq!(grown, 0, "invariant 3 of the reserve: collection grew what checkpoints need");
             drop((map, log));
             self.fill(&items, appended)?;
             break;
@@ -227,8 +224,12 @@ impl Store {
     /// that collection has, and another one has room. What is live in a victim fits into one segment, so
     /// with one to take a collection that has begun ends.
     fn gc_point(&self, log: &Log, class: u8, items: &[Item<'_>]) -> Option<AppendPoint> {
+        if log.regaining != Regaining::No {
+            let opens_max = usize::from(log.regaining == Regaining::MayOpen);
+            return Some(self.regain_point()).filter(|point| log.segments_needed(*point, items) <= opens_max);
+        }
         let own = AppendPoint::Gc(class);
-        let spare = self.spare_for_gc(log);
+        let spare = log.spare_for_gc();
         let fresh = log.segments_needed(own, items);
         if fresh == 0 || spare > fresh {
             return Some(own);

@@ -143,8 +143,9 @@
 //!
 //! `format` is every byte on the device; `batch`, `space` and `map` are pure; `fault` brings leaves of the
 //! map in and out; `tail` and `log` are the state of the append points; `write`, `read`, `gc`,
-//! `checkpoint`, `epitaph`, `replay`, `doubt` and `recovery` do what they say; `lifetime` says what lies together and `reuse`
-//! when a segment is free; `store` has the locks and the public face, `sync` has them under a scheduler for tests;
+//! `checkpoint`, `epitaph`, `replay`, `doubt` and `recovery` do what they say; `lifetime` says what lies together and
+//! `reuse` when a segment is free; `reserve` says who may take it, and why nothing gets stuck, `regain` what opening
+//! does for that; `store` has the locks and the public face, `sync` has them under a scheduler for tests;
 //! `background` decides what is due, and `throttle` how long writers wait for it.
 
 mod addr;
@@ -179,7 +180,9 @@ pub mod mutant;
 mod options;
 mod read;
 mod recovery;
+mod regain;
 mod replay;
+mod reserve;
 mod reuse;
 mod salvage;
 mod scan;

@@ -20,17 +20,18 @@ use lacuna_device::Filled;
 use zerocopy::IntoBytes;
 
 use crate::{
-    SECTOR, Seq, StreamStats,
+    Seq, StreamStats,
     addr::{GRAIN, PhysAddr, SegNo},
     batch::{Item, Room, payload_order, place, segments_needed},
     copies::{Appended, RecordRoom},
     flush::{Buffers, Flushes},
     footers::Footers,
     format::{
-        EntryKind, Extent, Footer, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader, RecordKind,
-        Salt, SegmentHeader, SegmentKind, pack,
+        EntryKind, Footer, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader, RecordKind, Salt,
+        SegmentHeader, SegmentKind, pack,
     },
     lifetime::{CLASSES_MAX, COLDEST, Classes, Expected, MeanBatch, MeanExpected},
+    reserve::Claim,
     reuse::Coverage,
     space::Space,
     sync::atomic::{AtomicU32, Ordering},
@@ -180,8 +181,8 @@ impl Counters {
 }
 
 /// The largest weight of a map that a recovery could bring back: that of any state since the last
-/// flush, because an unflushed trim may be undone by a power cut; and where a fragment was moved, the
-/// cuts that made it, because the relocation may survive the batches that cut. So may one that cut itself.
+/// flush, because an unflushed trim may be undone by a power cut; and two more for each item since, because
+/// the relocations of the fragments that it left may survive the batch that cut. So may one that cut itself.
 #[derive(Debug, Default)]
 pub(crate) struct Peak {
     flushed: Since,
@@ -205,13 +206,9 @@ impl Peak {
         self.all().for_each(|since| since.weight = since.weight.max(weight));
     }
 
-    /// `extent` was moved.
-    pub(crate) fn note_moved(&mut self, extent: &Extent) {
-        let is_cut_before = extent.skip > 0;
-        let end = usize::from(extent.skip + extent.sectors);
-        let is_cut_behind = end < usize::from(extent.stored).div_ceil(SECTOR);
-        let cuts = u64::from(is_cut_before) + u64::from(is_cut_behind);
-        self.all().for_each(|since| since.cuts += cuts);
+    /// A batch of `items` was accepted. Each has two ends, at which it may have cut an extent.
+    pub(crate) fn charge(&mut self, items: u64) {
+        self.all().for_each(|since| since.cuts += 2 * items);
     }
 
     /// An extent was cut to be moved.
@@ -231,6 +228,20 @@ impl Peak {
     pub(crate) fn weight(&self) -> u64 {
         self.flushed.weight + self.flushed.cuts
     }
+
+    /// The weight after a batch of `items`, which makes that of the map `weight`.
+    pub(crate) fn weight_after(&self, items: u64, weight: u64) -> u64 {
+        self.flushed.weight.max(weight) + self.flushed.cuts + 2 * items
+    }
+}
+
+/// Whether segments are emptied at opening (`regain`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Regaining {
+    No,
+    /// The step has not opened a segment.
+    MayOpen,
+    HasOpened,
 }
 
 /// See the module documentation.
@@ -252,6 +263,8 @@ pub(crate) struct Log {
     pub(crate) victim: Option<SegNo>,
     /// About how many dead segments wait for nothing but a flush. Only a hint: they die unnoticed as well.
     pub(crate) coming: usize,
+    /// Changed only with `maintenance` held.
+    pub(crate) regaining: Regaining,
     /// Number of damaged segments.
     pub(crate) damaged: usize,
     /// Oldest first, so that wear spreads.
@@ -319,6 +332,7 @@ impl Log {
             segments,
             victim: None,
             coming: 0,
+            regaining: Regaining::No,
             damaged,
             open: [None; APPEND_POINTS],
             footers: Default::default(),
@@ -361,12 +375,14 @@ impl Log {
         numbered.filter(move |(_, segment)| segment.state == state).map(|(no, _)| SegNo(no as u32))
     }
 
-    /// Takes a free segment into a new life. The caller has made sure that there is one to take.
-    pub(crate) fn take_free(&mut self, state: State) -> Option<Life> {
+    /// Takes a free segment into a new life. The caller has made sure that there is one to take (`reserve`).
+    pub(crate) fn take_free(&mut self, state: State, claim: Claim) -> Option<Life> {
         let no = self.free.pop_front()?;
         let life = Life { segment: no, generation: self.generation_next, epoch: self.epoch };
         self.generation_next += 1;
         self.map_segments += usize::from(state == State::Checkpoint);
+        let (left, kept) = (self.free.len(), self.left_by(claim));
+        assert!(left >= kept, "the reserve: {claim:?} leaves {left} free segments, and must leave {kept}");
         let segment = &mut self.segments[no.0 as usize];
         assert_eq!(segment.state, State::Free, "invariant 3: segment {} on the free list", no.0);
         *segment = Segment {
@@ -571,7 +587,16 @@ impl Log {
             self.kept_footers.keep(self.life(segment), &footer);
             self.set_state(segment, State::Sealed);
         }
-        let life = self.take_free(State::Open).expect("admission left too few free segments");
+        let claim = match (point.is_fresh(), self.regaining) {
+            (true, _) => Claim::Fresh,
+            (false, Regaining::No) => Claim::Collection,
+            (false, step) => {
+                assert_eq!(step, Regaining::MayOpen, "a step opens one segment");
+                self.begin_epoch();
+                Claim::Regain
+            }
+        };
+        let life = self.take_free(State::Open, claim).expect("admission left too few free segments");
         written[life.segment.0 as usize].store(0, Ordering::Release);
         let Life { segment, generation, epoch } = life;
         self.segments[segment.0 as usize].class = point.class();
@@ -591,6 +616,14 @@ impl Log {
         assert!(pieces.frozen.is_empty(), "a segment header fills no piece");
         self.tails.insert(segment, tail);
         self.open[point.index()] = Some(segment);
+    }
+
+    /// What is opened from here on counts once the superblock names the new epoch (`regain`).
+    fn begin_epoch(&mut self) {
+        assert!(self.open.iter().all(Option::is_none), "a segment of the old epoch is open");
+        self.regaining = Regaining::HasOpened;
+        self.epoch += 1;
+        self.map_position = None;
     }
 
     fn queue(&mut self, segment: SegNo, point: AppendPoint, pieces: Vec<Piece>) {

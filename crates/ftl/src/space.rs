@@ -1,19 +1,7 @@
 //! How much of a store may be live, and how many segments must stay free. Pure arithmetic.
 //!
-//! The rules that keep a store from ever getting stuck:
-//!
-//! 1. *Checkpoint.* Let F be the segments that a whole checkpoint of the largest map needs that a
-//!    recovery could bring back, every leaf at its longest, and B = F + 1. Free segments, with those
-//!    that a checkpoint under way has taken, are at least F; free segments and those that hold leaves
-//!    or checkpoints are at least F + B together. So a checkpoint, recovery's own first of all, always
-//!    has the room to write everything anew. It leaves at most B segments of leaves and checkpoints
-//!    behind, because it rewrites the leaves of as many sparse ones as that takes, at worst of all:
-//!    then F hold the new ones, and one more the last records of the old. So F are free afterwards.
-//! 2. *Garbage collection.* Fresh data leaves [`GC_SEGMENTS`] segments beyond rule 1, so collection
-//!    can always open one and move a whole victim.
-//! 3. *Live data.* What is live, bookkeeping included, is limited so that all segments that hold it
-//!    could not be full at the same time: some victim always yields more than it costs. A segment
-//!    is taken to hold no more than [`Space::usable_bytes`], whatever the chunks' sizes.
+//! The rules that keep a store from ever getting stuck are in [`crate::reserve`], and `F` is the one of there. A
+//! segment is taken to hold no more than [`Space::usable_bytes`], whatever the chunks' sizes.
 
 use crate::{
     addr::{CHUNK_BYTES, GRAIN},
@@ -24,11 +12,10 @@ use crate::{
     },
     lifetime::CLASSES_MAX,
     map::{LEAF_WEIGHT, Live},
+    reserve::GC_SEGMENTS,
     store::BATCH_BYTES_MAX,
 };
 
-/// Segments that fresh data leaves to garbage collection.
-pub(crate) const GC_SEGMENTS: usize = 2;
 /// Segments of the store per class of data.
 const SEGMENTS_PER_CLASS: usize = 32;
 /// Longest body of a record of leaves, index entries or counters.
@@ -111,14 +98,14 @@ impl Space {
     }
 
     /// Segments that a whole checkpoint of `weight` extents (see [`crate::map::Map::weight`]) needs at
-    /// most: F of rule 1.
+    /// most: F.
     pub(crate) fn checkpoint_segments(&self, weight: u64) -> usize {
         let leaves = weight / LEAF_WEIGHT + 1;
         let extra = (LEAF_EXTRA_BYTES - MAP_INDEX_BYTES) as u64;
         self.map_segments(weight * ROW_BYTES_MAX as u64 + leaves * extra, leaves)
     }
 
-    /// Segments that may hold leaves and checkpoints when one of `weight` is done: B of rule 1.
+    /// Segments that may hold leaves and checkpoints when one of `weight` is done.
     pub(crate) fn map_segments_max(&self, weight: u64) -> usize {
         Space::map_segments_beside(self.checkpoint_segments(weight))
     }
@@ -137,7 +124,7 @@ impl Space {
         self.checkpoint_start() + root <= self.segment_bytes
     }
 
-    /// Segments that must stay free for checkpoints (rule 1), when `in_use` hold leaves and checkpoints,
+    /// Segments that must stay free for checkpoints (invariant 1 of [`crate::reserve`]), when `in_use` hold leaves and checkpoints,
     /// of which the one being written has taken `taken`.
     pub(crate) fn checkpoint_reserve(&self, weight: u64, in_use: usize, taken: usize) -> usize {
         let whole = self.checkpoint_segments(weight);

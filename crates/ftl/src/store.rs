@@ -29,8 +29,9 @@ use crate::{
     log::{AppendPoint, Log},
     map::Map,
     recovery,
+    reserve::Claim,
     salvage::Losses,
-    space::{GC_SEGMENTS, Limits, Space},
+    space::{Limits, Space},
     superblock,
     sync::{
         Condvar, Mutex, RwLock,
@@ -112,7 +113,7 @@ impl Store {
         let free = log.free.len() as u64;
         let counters = log.counters;
         let waiting = self.waiting(&log, &map);
-        let reserved = self.checkpoint_reserve(&log, log.peak.weight()) + GC_SEGMENTS;
+        let reserved = log.left_by(Claim::Fresh);
         let residence = map.residence();
         Stats {
             capacity_bytes: self.superblock.lock().capacity_bytes,
@@ -160,7 +161,7 @@ impl Store {
 /// Dropping it leaves the device as a power cut would, minus the loss of what is unflushed but
 /// already written; [`Ftl::close`] makes all durable and the next open fast.
 pub struct Ftl {
-    store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -184,6 +185,7 @@ impl Ftl {
         let store = Arc::new(recovery::open(device, options, &Losses::REFUSED)?);
         if !store.options.read_only {
             store.checkpoint()?;
+            store.regain()?;
         }
         let thread =
             (store.options.background && !store.options.read_only).then(|| Background::spawn(&store));

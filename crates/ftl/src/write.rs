@@ -11,7 +11,8 @@ use crate::{
     lifetime::{Expected, MeanExpected},
     log::{AppendPoint, Log},
     map::Map,
-    space::{EXTENT_BYTES, GC_SEGMENTS, Space},
+    reserve::Claim,
+    space::{EXTENT_BYTES, Space},
     store::Store,
     sync::RwLockUpgradableReadGuard,
 };
@@ -158,26 +159,21 @@ impl Store {
         let cost = Space::cost(map.total()) + fresh_cost + EXTENT_BYTES;
         let weight = log.peak.weight();
         let more = weight + 1 + map.weight(1) - map.weight(0);
-        let takes_a_segment = self.checkpoint_reserve(log, more) > self.checkpoint_reserve(log, weight);
+        let takes_a_segment = log.checkpoint_reserve(more) > log.checkpoint_reserve(weight);
         match cost > self.limits(log).grow || takes_a_segment {
             true => Cow::Borrowed(items),
             false => cut_to_fit(items, room),
         }
     }
 
-    /// How many more segments must be free before a batch of `items` may be applied (rules 1 and 2 of
-    /// [`crate::space`]).
+    /// How many more segments must be free before a batch of `items` may be applied (invariant 2 of
+    /// [`crate::reserve`]).
     fn missing_segments(&self, log: &Log, map: &Map, point: AppendPoint, items: &[Item<'_>]) -> usize {
         let fresh = log.segments_needed(point, items);
-        let weight = log.peak.weight().max(map.weight(items.len() as u64));
-        let collection = if fresh > 0 { GC_SEGMENTS } else { 0 };
-        let reserve = self.checkpoint_reserve(log, weight) + collection;
-        (fresh + reserve).saturating_sub(log.free.len())
-    }
-
-    /// Free segments that belong to checkpoints (rule 1 of [`crate::space`]).
-    pub(crate) fn checkpoint_reserve(&self, log: &Log, weight: u64) -> usize {
-        self.space.checkpoint_reserve(weight, log.map_segments, log.checkpoint_taken)
+        let count = items.len() as u64;
+        let before = log.checkpoint_reserve(log.peak.weight());
+        let after = log.checkpoint_reserve(log.peak.weight_after(count, map.weight(count)));
+        Space::missing(fresh, log.free.len(), before, after)
     }
 
     /// Numbers the batch and puts it, as `items`, into log and map, where its room is to be filled next. No I/O,
@@ -195,6 +191,8 @@ impl Store {
         }
         let seq = log.last_seq.next();
         log.last_seq = seq;
+        let (free, kept) = (log.free.len(), log.left_by(Claim::Fresh));
+        log.peak.charge(items.len() as u64);
         let appended = log.append(point, RecordKind::Batch, items, &self.written);
         log.counters.note_batch(point, batch.host_bytes);
         log.mean_batch.note(if point == AppendPoint::Log { 0 } else { batch.payload_bytes });
@@ -205,6 +203,11 @@ impl Store {
             }
         }
         log.peak.note(map.weight(0));
+        let (left, keeps) = (log.free.len(), log.left_by(Claim::Fresh));
+        assert!(
+            (left == free && keeps <= kept) || left >= keeps,
+            "invariant 2 of the reserve: {left} of {keeps}"
+        );
         log.live_cost = Space::cost(map.total());
         (seq, appended)
     }

@@ -16,18 +16,10 @@ use crate::{
     },
     log::State,
     map::Leaf,
-    space::{GC_SEGMENTS, MAP_RECORD_BYTES},
+    reserve::Claim,
+    space::MAP_RECORD_BYTES,
     store::Store,
 };
-
-/// What a writer may take of the free segments.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
-    /// All: it writes a checkpoint, for which they are kept.
-    Checkpoint,
-    /// Those that neither checkpoints nor collection need.
-    Spare,
-}
 
 /// See the module documentation.
 pub(crate) struct Writer<'a> {
@@ -35,7 +27,8 @@ pub(crate) struct Writer<'a> {
     salt: Salt,
     epoch: u64,
     seq: Seq,
-    room: Room,
+    /// For what it takes segments.
+    claim: Claim,
     /// Where the next record goes.
     position: Option<Place>,
     /// Leaves of the record that is being filled, by the caller's number, and where they will lie.
@@ -47,14 +40,14 @@ pub(crate) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// A writer of records that say that `seq` was the last batch accepted.
-    pub(crate) fn new(store: &'a Store, seq: Seq, room: Room) -> Writer<'a> {
+    pub(crate) fn new(store: &'a Store, seq: Seq, claim: Claim) -> Writer<'a> {
         let log = store.log.lock();
         Writer {
             store,
             salt: log.salt,
             epoch: log.epoch,
             seq,
-            room,
+            claim,
             position: log.map_position,
             filling: Vec::new(),
             body: Vec::new(),
@@ -92,7 +85,7 @@ impl<'a> Writer<'a> {
     pub(crate) fn finish_leaves(&mut self) -> Result<Vec<(usize, LeafPlace)>> {
         let body = std::mem::take(&mut self.body);
         if !body.is_empty() {
-            self.records += u32::from(self.room == Room::Checkpoint);
+            self.records += u32::from(self.claim == Claim::Checkpoint);
             self.put(RecordKind::Map, &body, self.records, false)?;
         }
         Ok(std::mem::take(&mut self.filling))
@@ -181,18 +174,13 @@ impl<'a> Writer<'a> {
         assert!(self.filling.is_empty(), "a record lies in one segment");
         let life = {
             let mut log = self.store.log.lock();
-            if self.room == Room::Spare {
-                let weight = log.peak.weight();
-                let in_use = log.map_segments + 1;
-                let kept = self.store.space.checkpoint_reserve(weight, in_use, log.checkpoint_taken);
-                if log.free.len() <= kept + GC_SEGMENTS {
-                    return Err(self.store.full(&log, &self.store.map.read()));
-                }
+            if self.claim != Claim::Checkpoint && !log.may_write_back() {
+                return Err(self.store.full(&log, &self.store.map.read()));
             }
-            let Some(life) = log.take_free(State::Checkpoint) else {
+            let Some(life) = log.take_free(State::Checkpoint, self.claim) else {
                 return Err(self.store.full(&log, &self.store.map.read()));
             };
-            log.checkpoint_taken += usize::from(self.room == Room::Checkpoint);
+            log.checkpoint_taken += usize::from(self.claim == Claim::Checkpoint);
             life
         };
         let Life { segment, generation, epoch } = life;

@@ -1,0 +1,132 @@
+//! The reserve: which free segments each kind of work may take, and why a store never gets stuck.
+//!
+//! Let `W` be the largest weight of a map that a recovery could bring back ([`crate::log::Peak`]), `F` the segments that
+//! a whole checkpoint of `W` takes at most ([`Space::checkpoint_segments`]), and `M` the segments that hold leaves and
+//! checkpoints now. The free segments have three owners:
+//!
+//! | part | size | taken by | given back by |
+//! |---|---|---|---|
+//! | checkpoints' | `F`, and `2F + 1 - M` if that is more | [`Claim::Checkpoint`] | the end of that checkpoint |
+//! | collection's | [`GC_SEGMENTS`] | [`Claim::Collection`] | the victim, once its death is durable; opening |
+//! | writers' | the rest | [`Claim::Fresh`], [`Claim::WriteBack`] | collection, trims, overwrites |
+//!
+//! Invariants:
+//! 1. *Checkpoints.* Free segments, with those that a checkpoint under way has taken, are at least `F`; free
+//!    segments and `M` together are at least `2F + 1`. A checkpoint leaves at most `F + 1` segments of the map behind,
+//!    because it writes the leaves of as many sparse ones anew as that takes; so `F` are free afterwards.
+//!    This holds across every cut: what the cut voids of the map, and what was free, is free for recovery, and `W`
+//!    is at least the weight that recovery comes to.
+//! 2. *Collection.* After a batch that takes a segment, or that makes `F` grow, at least [`GC_SEGMENTS`] are free
+//!    beyond the checkpoints' part. A batch that does neither takes nothing of it, so it is let through whatever is
+//!    free. Leaves that are written back leave as many.
+//! 3. *Collection takes what it returns.* It opens a segment only while one is left beyond the checkpoints' part, and
+//!    makes `F` no larger: what a recovery may find of the fragments that it moves was charged to the batches
+//!    that cut them, and it cuts no extent where that makes `F` grow. What is live in a victim fits into one
+//!    segment. So with one segment of its own, or room in an open one, a collection that has begun ends,
+//!    and its victim gives back what it took.
+//! 4. *Opening restores collection's part.* A cut, a kill or a close within a collection leaves victim and
+//!    target both in use, and no append point has room. So opening ends only when collection has at least
+//!    [`GC_SEGMENTS_MIN`] segments (`regain`), and to get there it needs nothing but invariant 1.
+//! 5. *Flushes.* What keeps `W` above the weight of the map in memory is unflushed. Whoever misses segments
+//!    for that reason plans a flush before anything else, so no caller has to.
+//! 6. *Live data* is limited (`Space::limits`) so that all segments that hold it cannot be full at the same time: as
+//!    long as a batch misses segments, some victim yields more than it costs, or a dead segment waits only for a
+//!    flush, an epitaph or a checkpoint.
+//!
+//! Never stuck: take any state with the store open. By 6 something can be collected, by 4 and 2 collection has a segment
+//! to begin with, by 3 it keeps it, by 1 the checkpoint that it waits for has room. So free segments grow until
+//! a batch has what it needs; and one that adds nothing to what is live is refused for no other reason. A
+//! chunk that cannot be read keeps its segment out of use, and what collection took for it is gone until the
+//! store is opened anew.
+//!
+//! [`Log::take_free`](crate::log::Log::take_free) asserts after every segment taken that as many are left as the claim
+//! must leave.
+
+use crate::{log::Log, space::Space};
+
+/// Segments that writers leave to collection (invariant 2).
+pub(crate) const GC_SEGMENTS: usize = 2;
+/// Segments that collection has, at least, when a store was opened (invariant 4).
+pub(crate) const GC_SEGMENTS_MIN: usize = 1;
+
+/// Who takes a free segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// A batch.
+    Fresh,
+    /// Leaves of the map, between checkpoints; and epitaphs.
+    WriteBack,
+    /// Moved extents.
+    Collection,
+    /// Moved extents, at opening.
+    Regain,
+    /// A checkpoint, for which the others leave what they leave.
+    Checkpoint,
+}
+
+impl Log {
+    /// Free segments that belong to checkpoints, should `W` be `weight`.
+    pub(crate) fn checkpoint_reserve(&self, weight: u64) -> usize {
+        self.space.checkpoint_reserve(weight, self.map_segments, self.checkpoint_taken)
+    }
+
+    /// Free segments that `claim` must leave.
+    pub(crate) fn left_by(&self, claim: Claim) -> usize {
+        let checkpoint = self.checkpoint_reserve(self.peak.weight());
+        match claim {
+            Claim::Fresh | Claim::WriteBack => checkpoint + GC_SEGMENTS,
+            Claim::Collection => checkpoint,
+            Claim::Regain => self.space.checkpoint_segments(self.peak.weight()),
+            Claim::Checkpoint => 0,
+        }
+    }
+
+    /// Whether a segment may be taken for leaves between checkpoints, or for epitaphs; it is then one of the map's.
+    pub(crate) fn may_write_back(&self) -> bool {
+        let (weight, in_use) = (self.peak.weight(), self.map_segments + 1);
+        let kept = self.space.checkpoint_reserve(weight, in_use, self.checkpoint_taken) + GC_SEGMENTS;
+        self.free.len() > kept
+    }
+
+    /// Free segments that collection may take.
+    pub(crate) fn spare_for_gc(&self) -> usize {
+        self.free.len().saturating_sub(self.left_by(Claim::Collection))
+    }
+
+    /// Whether invariant 1 holds.
+    pub(crate) fn keeps_checkpoints(&self) -> bool {
+        self.free.len() >= self.left_by(Claim::Collection)
+    }
+
+    /// How many fewer segments checkpoints would need if all were flushed that led to a map of `weight` (invariant 5).
+    pub(crate) fn freed_by_a_flush(&self, weight: u64) -> usize {
+        let now = self.checkpoint_reserve(self.peak.weight());
+        now.saturating_sub(self.checkpoint_reserve(weight))
+    }
+}
+
+impl Space {
+    /// How many more segments must be free before a batch may be applied that takes `fresh` segments, when
+    /// checkpoints own `before` and then `after` of the `free` ones (invariant 2).
+    pub(crate) fn missing(fresh: usize, free: usize, before: usize, after: usize) -> usize {
+        match fresh > 0 || after > before {
+            true => (fresh + after + GC_SEGMENTS).saturating_sub(free),
+            false => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_takes_a_segment_or_grows_the_map_waits() {
+        assert_eq!(Space::missing(0, 0, 9, 9), 0, "a trim into an open segment");
+        assert_eq!(Space::missing(0, 0, 9, 8), 0);
+        assert_eq!(Space::missing(0, 6, 3, 5), 1, "one that cuts extents leaves collection its part");
+        assert_eq!(Space::missing(0, 7, 3, 5), 0);
+        assert_eq!(Space::missing(1, 7, 5, 5), 1);
+        assert_eq!(Space::missing(4, 7, 5, 5), 4);
+    }
+}

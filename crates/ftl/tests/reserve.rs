@@ -1,0 +1,109 @@
+//! Never stuck: a store that is as full as it may be takes trims and overwrites of the same size, and collects, after
+//! whatever happened to it.
+
+mod harness;
+
+use std::sync::Arc;
+
+use harness::{assert_sound, format};
+use lacuna_device::{
+    BlockDevice, MemDevice,
+    sim::{SeededRng, for_each_seed},
+};
+use lacuna_ftl::{Error, Ftl, Lba, Op, Options, Stream};
+
+const PAGE: usize = 16 << 10;
+/// Reopenings of each store.
+const ROUNDS: u64 = 160;
+
+fn page(rng: &mut SeededRng, len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    rng.fill(&mut data);
+    data.iter_mut().for_each(|byte| *byte |= 1);
+    data
+}
+
+/// Writes pages until the store is full; returns how many there are.
+fn fill(ftl: &Ftl, rng: &mut SeededRng, len: usize) -> u64 {
+    for number in 0.. {
+        let data = page(rng, len);
+        match ftl.write_batch(&[Op::Write { lba: Lba(number * 32), data: &data }], Stream::Data) {
+            Ok(_) => {}
+            Err(Error::Full { .. }) => return number,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!()
+}
+
+/// One batch within the first `pages` pages: in turns some that cut extents, and some that make pages whole again.
+/// Only what adds to what is live may be refused.
+fn churn(ftl: &Ftl, rng: &mut SeededRng, pages: u64, len: usize, cuts: bool) {
+    let lba = Lba(rng.below(pages) * 32);
+    let stream = if rng.chance(30) { Stream::Log } else { Stream::Data };
+    match rng.below(8) {
+        0 => {
+            let data = page(rng, len);
+            match ftl.write_batch(&[Op::Write { lba, data: &data }], stream) {
+                Ok(_) | Err(Error::Full { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        1..6 if cuts => {
+            let (lba, sectors) = (Lba(lba.0 + rng.below(len as u64 / 512)), 1);
+            ftl.write_batch(&[Op::Trim { lba, sectors }], stream)
+                .unwrap_or_else(|error| panic!("a trim: {error}; {:#?}", ftl.stats()));
+        }
+        _ => {
+            let live = ftl.allocated(lba..Lba(lba.0 + 32)).unwrap() as usize;
+            let data = page(rng, live / 512 * 512);
+            let mut ops = vec![Op::Trim { lba, sectors: 32 }];
+            if !data.is_empty() {
+                ops.push(Op::Write { lba, data: &data });
+            }
+            ftl.write_batch(&ops, stream)
+                .unwrap_or_else(|error| panic!("an overwrite of the same size: {error}; {:#?}", ftl.stats()));
+        }
+    }
+}
+
+/// One thread, clean closes.
+#[test]
+fn a_full_store_is_reopened_for_ever() {
+    for_each_seed(18, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(16 << 20));
+        format(&device);
+        let len = [PAGE, 2048, 1536][seed as usize % 3];
+        let mut ftl = Ftl::open(device.clone(), Options::default()).unwrap();
+        let pages = fill(&ftl, &mut rng, len);
+        let each = [100, 400, 1500][seed as usize / 3 % 3];
+        for round in 0..ROUNDS {
+            for _ in 0..rng.below(each) {
+                churn(&ftl, &mut rng, pages, len, round % 8 < 4);
+            }
+            ftl.close().unwrap();
+            drop(ftl);
+            ftl = Ftl::open(device.clone(), Options::default())
+                .unwrap_or_else(|error| panic!("reopening {round}: {error}"));
+        }
+        assert_sound(&ftl);
+    });
+}
+
+/// Overwrites that cut extents raise what a checkpoint may need, until a flush: nobody else calls one here.
+#[test]
+fn a_full_store_needs_no_flush_by_its_user() {
+    for (background, len) in [(false, PAGE), (true, 1536), (false, 1536)] {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(16 << 20));
+        format(&device);
+        let mut rng = SeededRng::new(2);
+        let ftl = Ftl::open(device.clone(), Options { background, ..Options::default() }).unwrap();
+        let pages = fill(&ftl, &mut rng, len);
+        for round in 0..12_000 {
+            churn(&ftl, &mut rng, pages, len, round % 2000 < 1000);
+        }
+        ftl.flush().unwrap();
+        assert_sound(&ftl);
+    }
+}
