@@ -451,7 +451,10 @@ fn history_grows_beyond_the_slots_and_is_given_back() {
         }
         // A page or two lists the free ones; where they lie at the end the file is cut.
         let bytes_max = file_bytes[0] + 2 * (32 << 10);
-        assert!(file_bytes.iter().all(|bytes| *bytes <= bytes_max), "{file_bytes:?}, background {background}");
+        assert!(
+            file_bytes.iter().all(|bytes| *bytes <= bytes_max),
+            "{file_bytes:?}, background {background}"
+        );
     }
 }
 
