@@ -23,7 +23,7 @@ lacuna_device::breakable_rules! {
     VersionsAskTheView = "versions-ask-the-view",
     /// A panic with a page latched stops the store (poison).
     PanicsStop = "panics-stop",
-    /// Who gives up locks before the end wakes who waits.
+    /// A transaction that gives up locks before its end wakes the waiters.
     ReleasesWake = "releases-wake",
     /// Of the logs in a slot only those are purged that no view needs, not those behind them.
     LaterLogsKept = "later-logs-kept",

@@ -2,7 +2,7 @@
 //! transactions, step by step, with what becomes of each under both isolations.
 //!
 //! Each transaction has a thread of its own, which does its steps in the order of the script. A step that has to wait
-//! for another transaction is told by its `waits`: the script goes on without it, and its answer comes when the other
+//! for another transaction is marked by `waits`: the script goes on without it, and its answer comes when the other
 //! one ends. Whether a step waited is part of what is expected.
 
 use std::{

@@ -12,7 +12,9 @@
 //! Invariants:
 //!
 //! 1. No leaf is empty for longer than its last record's removal takes to ask, unless it is the root: so the first
-//!    record lies in the first leaf, or in the next one that holds more than deleted records.
+//!    record lies in the first leaf, or in the next one that holds more than deleted records. (A split for descending
+//!    keys makes an empty leaf for the record to come. If that record is refused the leaf stays until the next
+//!    insert, or until a neighbour asks.)
 //! 2. Each step is one mini-transaction, with the parent and all nodes that change latched exclusively. A leaf loses
 //!    keys of its range only while it is latched so and `Space::restructured` grows (`again`, invariant 2); a range
 //!    that becomes wider takes nothing from anybody. Scans go on by the fence that they met, which may lie within a

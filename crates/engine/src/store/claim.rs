@@ -1,6 +1,6 @@
 //! One store of a process in a place at a time.
 //!
-//! Other processes are the place's to keep out, which it locks. A place is told by the object that stands for it: two
+//! The place keeps other processes out by a lock. A place is identified by the object that stands for it: two
 //! objects for the same directory of a file system of ours are not noticed.
 
 use std::{collections::BTreeSet, sync::Arc};

@@ -55,7 +55,7 @@ impl Running {
         self.progress.lock().releases
     }
 
-    /// Wakes who waits for it: it has given up some of its locks.
+    /// Wakes the waiters, because the transaction has given up some of its locks.
     pub(crate) fn note_release(&self) {
         if is_broken(Rule::ReleasesWake) {
             return;

@@ -304,7 +304,7 @@ impl Txn {
     }
 
     /// Takes back all changes since `savepoint`. Locks of [`Txn::get_for_update`] are kept; keys written
-    /// since are no longer locked, and who waits for one of them goes on.
+    /// since are no longer locked, and transactions that wait for them go on.
     ///
     /// # Errors
     /// [`Error::BadOption`] for a savepoint of another transaction, or one that was taken back itself;

@@ -395,7 +395,7 @@ impl Log {
     }
 }
 
-/// One who writes or syncs for others: if that panics the log is stopped, and all are woken.
+/// A leader that writes or syncs for others. If it panics, the log stops and all waiters are woken.
 struct Lead<'a> {
     log: &'a Log,
     sentinel: Sentinel,

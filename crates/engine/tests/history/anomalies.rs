@@ -57,7 +57,7 @@ pub(crate) struct Anomaly {
 /// Anomalies of one history, with the transactions that they are of.
 pub(crate) struct Shown<'a>(pub(crate) &'a [Anomaly], pub(crate) &'a History);
 
-/// Of so many anomalies all is told.
+/// At most this many anomalies are printed in full.
 const SHOWN: usize = 6;
 
 impl fmt::Display for Shown<'_> {

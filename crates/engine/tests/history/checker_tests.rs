@@ -29,7 +29,7 @@ const Y: Key = Key { table: 16, number: 3 };
 const LIST: Key = Key { table: 16, number: 2 };
 const MARKS: u32 = 18;
 
-/// A history that is told operation by operation, one at a time.
+/// A history that is written down operation by operation, one at a time.
 #[derive(Default)]
 struct Story {
     history: History,
