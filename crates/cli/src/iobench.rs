@@ -176,7 +176,7 @@ fn open_store(arguments: &Arguments) -> Result<Arc<dyn BlockDevice>> {
 
 fn open_raw(path: &Path, arguments: &Arguments) -> Result<Arc<dyn BlockDevice>> {
     // Trimming a file is punching holes into it: that is what the file system below is measured by.
-    let options = RawOptions { punch_store_file: true, ..RawOptions::default() };
+    let options = RawOptions::default();
     if is_missing(path) {
         return make(path, arguments.size.0, options, true);
     }

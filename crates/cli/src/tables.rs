@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_device::Place;
 use lacuna_engine::{Doublewrite, StoreOptions, TableKind, TableOptions};
+use lacuna_ftl::Footprint;
 use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
 use lacuna_page::Algorithm;
 use serde_json::{Map, Value, json};
@@ -61,6 +62,10 @@ pub(crate) struct EngineOptions {
     /// Memory for the map of a store file or device; all of it is kept by default
     #[arg(long, value_name = "SIZE")]
     map_memory: Option<Size>,
+    /// How much of the store to make use of: whole, percent of what is live, or auto, which is all of a disk and
+    /// 200 percent of a file
+    #[arg(long, default_value_t = Footprint::Auto)]
+    footprint: Footprint,
     /// Record all writes into this new file, for flash-model; with several kinds of tables one file for
     /// each: FILE.plain and so on
     #[arg(long, value_name = "FILE")]
@@ -172,6 +177,7 @@ impl EngineOptions {
     fn place_options(&self) -> PlaceOptions {
         let mut options = PlaceOptions::default();
         options.options.ftl.map_memory = self.map_memory.map(|size| size.0);
+        options.options.ftl.footprint = self.footprint;
         options
     }
 
@@ -200,6 +206,7 @@ impl EngineOptions {
             "page_bytes": TableOptions::default().page_bytes,
             "pool_bytes": self.pool.0,
             "map_memory_bytes": self.map_memory.map(|size| size.0),
+            "footprint": self.footprint.to_string(),
             "log_bytes": options.log_bytes,
             "flush_threads": options.flush_threads,
             "durability": "sync",

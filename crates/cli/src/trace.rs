@@ -39,11 +39,7 @@ impl TracedPlace {
         if let (true, Some(size)) = (missing, options.create_size) {
             format_path(path, Some(size), &options.format)?;
         }
-        let raw = RawOptions {
-            read_only: options.read_only,
-            punch_store_file: options.punch_store_file,
-            ..RawOptions::default()
-        };
+        let raw = RawOptions { read_only: options.read_only, ..RawOptions::default() };
         let device: Arc<dyn BlockDevice> = Arc::new(RawDevice::open(path, raw)?);
         let trace = TraceWriter::create(trace, TraceDevice::source(&*device))?;
         let device = Arc::new(TraceDevice::new(device, Arc::clone(&trace)));

@@ -61,6 +61,12 @@ pub trait BlockDevice: Send + Sync {
     /// A name for error messages, such as the path.
     fn name(&self) -> &str;
 
+    /// Whether others use the room that is not used here: that of a store file, of which parts may be holes. Then what
+    /// is discarded goes back to them, and writing there again takes longer.
+    fn is_sparse(&self) -> bool {
+        false
+    }
+
     /// Fills `buf` from byte `offset`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 

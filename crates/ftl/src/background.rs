@@ -51,6 +51,10 @@ enum Plan {
     Free,
     /// Write epitaphs for dead segments, so that they need not wait for a checkpoint.
     Epitaphs,
+    /// Have untouched segments ready for use.
+    MakeReady,
+    /// Give used segments back to the host.
+    Release,
     /// Make the deaths of segments durable, and let the writes of sealed ones reach the device, so
     /// that they can be collected.
     Flush,
@@ -131,7 +135,8 @@ impl Store {
 
     /// Notes what a batch of `bytes` at `point`, which is in the log, owes. Returns what is to be paid up to
     /// ([`Store::pay`]), if that is not near yet.
-    pub(crate) fn owe(&self, log: &Log, point: AppendPoint, bytes: u64) -> Option<u64> {
+    pub(crate) fn owe(&self, log: &mut Log, point: AppendPoint, bytes: u64) -> Option<u64> {
+        log.move_limit();
         let owed = self.owed(log, point, bytes);
         // Changed only with `log` held.
         let debt = &self.background.debt;
@@ -206,6 +211,11 @@ impl Store {
                 self.free_reusable();
                 Ok(())
             }
+            Plan::MakeReady => self.make_ready(),
+            Plan::Release => {
+                self.release();
+                Ok(())
+            }
         }
     }
 
@@ -231,11 +241,11 @@ impl Store {
         if waiting.flush >= worth_a_flush {
             return Some(Plan::Flush);
         }
-        if waiting.checkpoint >= self.worth_epitaphs() && self.may_write_epitaphs(log) {
+        if waiting.checkpoint >= self.worth_epitaphs(log) && self.may_write_epitaphs(log) {
             return Some(Plan::Epitaphs);
         }
         let gain = waiting.checkpoint + self.checkpoint_shrinks_by(log);
-        if gain >= missing.max(self.pace()) {
+        if gain >= missing.max(self.pace(log)) {
             return Some(Plan::Checkpoint);
         }
         if let Some(victim) = self.victim(log, map, turn) {
@@ -257,20 +267,20 @@ impl Store {
 
     /// Free segments beyond the reserves before work is due, and dead ones for which a flush is due. All
     /// of them are room that garbage cannot use.
-    fn ahead(&self, log: &Log) -> usize {
-        self.space.ahead(log.live_cost)
+    pub(crate) fn ahead(&self, log: &Log) -> usize {
+        log.wished_space().ahead(log.live_cost)
     }
 
     /// Segments that a checkpoint should free, so that its own bytes are few beside theirs. More
     /// would leave so much less room for garbage that collection costs more than it saves.
-    fn pace(&self) -> usize {
-        (self.space.segments / 128).max(2)
+    fn pace(&self, log: &Log) -> usize {
+        (log.wished_segments() / 128).max(2)
     }
 
     /// Dead segments for which epitaphs are written: their bytes are few however many there are, so it is only for
     /// the two syncs that some are waited for.
-    fn worth_epitaphs(&self) -> usize {
-        (self.space.segments / 512).max(2)
+    fn worth_epitaphs(&self, log: &Log) -> usize {
+        (log.wished_segments() / 512).max(2)
     }
 
     /// Whether epitaphs are cheaper than a checkpoint: until they have taken half of what one writes that finds
@@ -294,7 +304,7 @@ impl Store {
     /// of what is kept: before all is taken, a writer waits.
     fn lacking(&self, log: &Log) -> usize {
         let coming = log.coming.min(self.ahead(log) / 2);
-        self.low_water(log).saturating_sub(log.free.len() + coming + self.unpaid(log))
+        self.low_water(log).saturating_sub(log.free_within(log.limit) + coming + self.unpaid(log))
     }
 
     /// Segments of those kept ahead that may lack before anybody waits: what is written while a flush or a checkpoint
@@ -305,7 +315,19 @@ impl Store {
 
     /// Whether [`Store::due`] may find something; cheap.
     pub(crate) fn is_due(&self, log: &Log) -> bool {
-        log.free.len() < self.low_water(log) || self.checkpoint_due(log)
+        self.is_short(log) || self.checkpoint_due(log) || self.to_make_ready(log) > 0 || self.to_release(log) > 0
+    }
+
+    fn is_short(&self, log: &Log) -> bool {
+        log.free_within(log.wished_segments()) < self.low_water(log)
+    }
+
+    /// What there is to do about the room that the host has for the store.
+    fn plan_for_host(&self, log: &Log) -> Option<Plan> {
+        if self.to_release(log) > 0 {
+            return Some(Plan::Release);
+        }
+        (self.to_make_ready(log) > 0).then_some(Plan::MakeReady)
     }
 
     fn checkpoint_due(&self, log: &Log) -> bool {
@@ -320,14 +342,16 @@ impl Store {
         if self.checkpoint_due(log) {
             return Some(Plan::Checkpoint);
         }
-        let missing = self.low_water(log).saturating_sub(log.free.len());
-        let plan = (missing > 0).then(|| self.plan(log, map, turn, missing))??;
+        let missing = self.low_water(log).saturating_sub(log.free_within(log.wished_segments()));
+        let plan = (missing > 0).then(|| self.plan(log, map, turn, missing)).flatten();
+        let Some(plan) = plan else { return self.plan_for_host(log) };
         // Nearly full segments are left to writers that really need them: moving them ahead of time
         // costs more wear than it saves waiting. Those that are slowed down do need them.
-        let is_pressing = self.options.background && missing * 2 > self.ahead(log);
+        let lacking = self.low_water(log).saturating_sub(log.free.len());
+        let is_pressing = self.options.background && lacking * 2 > self.ahead(log);
         match plan {
             Plan::Collect(victim) if !is_pressing && !self.is_worth_the_wear(map, victim) => {
-                self.plan_without_moving(log, map)
+                self.plan_without_moving(log, map).or_else(|| self.plan_for_host(log))
             }
             plan => Some(plan),
         }

@@ -163,6 +163,7 @@ mod error;
 mod fault;
 mod flush;
 mod footers;
+mod footprint;
 mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -202,7 +203,7 @@ pub use addr::{Lba, SECTOR, Seq};
 pub use error::{Error, Result};
 pub use fault::Kept;
 pub use options::{
-    CheckDepth, Finding, FormatOptions, Op, Options, Progress, Report, Stats, Stream, StreamStats, Work,
+    CheckDepth, Finding, Footprint, FormatOptions, Op, Options, Progress, Report, Stats, Stream, StreamStats, Work,
 };
 pub use read::{Lost, Mapped, Remains};
 pub use scrub::{Damage, Scrub};

@@ -20,12 +20,13 @@ use lacuna_device::Filled;
 use zerocopy::IntoBytes;
 
 use crate::{
-    Seq, StreamStats,
+    Footprint, Seq, StreamStats,
     addr::{GRAIN, PhysAddr, SegNo},
     batch::{Item, Room, payload_order, place, segments_needed},
     copies::{Appended, RecordRoom},
     flush::{Buffers, Flushes},
     footers::Footers,
+    footprint::FreeSegments,
     format::{
         EntryKind, Footer, Life, Marks, POSITIONS, Place, RECORDS_START, RecordHeader, RecordKind, Salt,
         SegmentHeader, SegmentKind, pack,
@@ -163,6 +164,7 @@ pub(crate) struct Counters {
     pub(crate) log: StreamStats,
     pub(crate) gc_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
+    pub(crate) prepared_bytes: u64,
     pub(crate) flushes: u64,
     pub(crate) gc_segments: u64,
     pub(crate) epitaphs: u64,
@@ -267,8 +269,11 @@ pub(crate) struct Log {
     pub(crate) regaining: Regaining,
     /// Number of damaged segments.
     pub(crate) damaged: usize,
-    /// Oldest first, so that wear spreads.
-    pub(crate) free: VecDeque<SegNo>,
+    pub(crate) free: FreeSegments,
+    /// How much of the device to use.
+    pub(crate) footprint: Footprint,
+    /// Segments beyond which writers pay for what they add (`footprint`).
+    pub(crate) limit: usize,
     open: [Option<SegNo>; APPEND_POINTS],
     /// Of the open segments.
     footers: [Footer; APPEND_POINTS],
@@ -328,7 +333,9 @@ impl Log {
             flushed_seq: last_seq,
             last_move: Seq(0),
             flushed_move: Seq(0),
-            free: free.collect(),
+            free: FreeSegments::new(free, |no| segments[no.0 as usize].generation > 0),
+            footprint: Footprint::Whole,
+            limit: space.segments,
             segments,
             victim: None,
             coming: 0,
@@ -377,7 +384,7 @@ impl Log {
 
     /// Takes a free segment into a new life. The caller has made sure that there is one to take (`reserve`).
     pub(crate) fn take_free(&mut self, state: State, claim: Claim) -> Option<Life> {
-        let no = self.free.pop_front()?;
+        let no = self.free.take()?;
         let life = Life { segment: no, generation: self.generation_next, epoch: self.epoch };
         self.generation_next += 1;
         self.map_segments += usize::from(state == State::Checkpoint);
@@ -411,7 +418,7 @@ impl Log {
         self.coming = self.coming.saturating_sub(1);
         self.kept_footers.forget(segment);
         self.set_state(segment, State::Free);
-        self.free.push_back(segment);
+        self.free.give_back(segment);
     }
 
     /// The classes of data, with `live_bytes` in the store.

@@ -45,6 +45,23 @@ pub struct FormatOptions {
     pub uuid: Option<[u8; 16]>,
 }
 
+/// How much of its device a store makes use of, while that is enough. What it may hold does not depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Footprint {
+    /// All of a device of its own; of a store file, twice what is live and 192 MiB.
+    #[default]
+    Auto,
+    /// All of the device: collection has the least to move.
+    Whole,
+    /// Collection begins when more segments are in use than this.
+    Live {
+        /// Percent of what is live.
+        percent: u32,
+        /// Bytes beside that.
+        plus_bytes: u64,
+    },
+}
+
 /// How [`crate::Ftl::open`] runs a store. None of it is stored.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -53,12 +70,14 @@ pub struct Options {
     pub reserve_percent: u8,
     /// Never write to the device, not even to make a recovery permanent.
     pub read_only: bool,
+    /// How much of the device to use.
+    pub footprint: Footprint,
     /// Run garbage collection and checkpoints in a thread. Without it they run in
     /// [`crate::Ftl::step`], and within writes, piece by piece, when free segments run short.
     pub background: bool,
     /// Do not store trailing zeros of a chunk.
     pub elide_zero_tails: bool,
-    /// Tell the device of segments that became free.
+    /// Tell the device of segments that became free: each of them, or, of a store file, those beyond the footprint.
     pub discard: bool,
     /// Bytes of memory for the map; what does not fit is read when it is needed. None keeps in memory
     /// what was needed once. The upper levels of the map, a twentieth of it, are always in memory. A
@@ -75,6 +94,7 @@ impl Default for Options {
         Options {
             reserve_percent: 7,
             read_only: false,
+            footprint: Footprint::Auto,
             background: false,
             elide_zero_tails: true,
             discard: true,
@@ -176,6 +196,11 @@ pub struct Stats {
     pub allocated_bytes: u64,
     /// All segments in use in bytes: live data, garbage, log, checkpoint.
     pub store_bytes: u64,
+    /// Segments that hold something or did since the device had no room for them, in bytes: what a store file takes of
+    /// the file system that it lies in. After opening, those that never were used count as such.
+    pub touched_bytes: u64,
+    /// The segments that the store makes use of before it collects others, in bytes; see [`Footprint`].
+    pub wished_bytes: u64,
     /// What counts against `live_limit_bytes`: stored bytes and bookkeeping of all extents.
     pub live_bytes: u64,
     /// Live bytes beyond which a batch that adds some is refused with `Full`.
@@ -209,6 +234,8 @@ pub struct Stats {
     /// Bytes written to the device for the map: by checkpoints, superblocks included, for leaves evicted, for
     /// epitaphs.
     pub checkpoint_bytes: u64,
+    /// Bytes of zeros written so that the host has room for a segment before it is used.
+    pub prepared_bytes: u64,
     /// Batches accepted.
     pub batches: u64,
     /// Device flushes done for [`crate::Ftl::flush`].

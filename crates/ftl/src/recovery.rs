@@ -30,6 +30,7 @@ use crate::{
     epitaph::Epitaphs,
     fault::LeafReader,
     footers::Footers,
+    footprint::Host,
     format::{Marks, Salt, SegmentHeader, Superblock},
     lifetime::{COLDEST, MeanExpected},
     log::{Log, Segment, State},
@@ -104,6 +105,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options, losses: &Loss
     log.kept_footers = Footers::new(options.footer_memory);
     log.peak.note(weight_loaded.max(map.weight(0)));
     log.live_cost = Space::cost(map.total());
+    log.footprint = options.footprint.or_default(device.is_sparse());
     log.counters.replayed_batches = outcome.last_seq.0 - root.start_seq.0;
     Ok(assemble((device, options), space, superblock, log, map, lost_starts))
 }
@@ -118,6 +120,7 @@ fn assemble(
 ) -> Store {
     let segment_bytes = space.segment_bytes as u32;
     let buffers = Arc::clone(&log.buffers);
+    let is_sparse = device.is_sparse();
     Store {
         device,
         options,
@@ -137,6 +140,8 @@ fn assemble(
         awaited: Awaited::default(),
         buffers,
         background: Background::default(),
+        is_sparse,
+        host: Host::default(),
     }
 }
 

@@ -154,7 +154,7 @@ impl Store {
         if self.has_lost_start(segment) {
             return self.log.lock().put_out_of_use(segment);
         }
-        if self.options.discard {
+        if self.options.discard && !self.is_sparse {
             // Advice: a device that refuses it loses nothing but the hint.
             let _ = self.device.discard(self.device_offset(segment, 0), self.space.segment_bytes as u64);
         }

@@ -151,8 +151,13 @@ impl Space {
     /// Segments that never hold live data for long: superblocks, append points, reserves of the
     /// rules above (empty checkpoints and rounding included), the largest batch before it is applied.
     fn fixed_segments(&self) -> usize {
+        self.working_segments() + self.batch_segments_max()
+    }
+
+    /// The same, but for the batch.
+    pub(crate) fn working_segments(&self) -> usize {
         let checkpoints = self.checkpoint_segments(0) + self.map_segments_max(0) + 2;
-        1 + self.open_segments() + GC_SEGMENTS + checkpoints + self.batch_segments_max()
+        1 + self.open_segments() + GC_SEGMENTS + checkpoints
     }
 
     /// Limits when `damaged` segments are out of use; none when the store is too small.

@@ -24,6 +24,7 @@ use crate::{
     background::Background,
     copies::Awaited,
     flush::Buffers,
+    footprint::Host,
     format::Superblock,
     gc::Turn,
     log::{AppendPoint, Log},
@@ -74,6 +75,9 @@ pub(crate) struct Store {
     pub(crate) awaited: Awaited,
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) background: Background,
+    /// Others use the room of the device that the store does not.
+    pub(crate) is_sparse: bool,
+    pub(crate) host: Host,
 }
 
 impl Store {
@@ -127,6 +131,8 @@ impl Store {
             open_room_bytes: AppendPoint::all().map(|point| log.room(point) as u64).sum(),
             allocated_bytes: total.bytes,
             store_bytes: (segments - free) * self.space.segment_bytes as u64,
+            touched_bytes: log.touched() as u64 * self.space.segment_bytes as u64,
+            wished_bytes: log.wished_segments() as u64 * self.space.segment_bytes as u64,
             live_bytes: Space::cost(total),
             live_limit_bytes: self.limits(&log).grow,
             extents: total.extents,
@@ -143,6 +149,7 @@ impl Store {
             log_bytes: counters.data.written_bytes + counters.log.written_bytes,
             gc_bytes: counters.gc_bytes,
             checkpoint_bytes: counters.checkpoint_bytes,
+            prepared_bytes: counters.prepared_bytes,
             batches: counters.data.batches + counters.log.batches,
             flushes: counters.flushes,
             gc_segments: counters.gc_segments,
@@ -470,7 +477,9 @@ impl Ftl {
         if self.store.options.read_only {
             return Ok(());
         }
-        self.store.checkpoint()
+        self.store.checkpoint()?;
+        self.store.release();
+        Ok(())
     }
 
     fn stop_thread(&self) {

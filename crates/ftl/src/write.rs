@@ -71,7 +71,7 @@ impl Store {
                 let (seq, appended) = self.apply(&mut log, &mut map, point, &batch, &items);
                 log.note_expected(point, expected, items.len());
                 let is_due = self.is_due(&log) || self.is_write_back_due(&map, DIRTY_SHARE);
-                break (seq, items, appended, is_due, self.owe(&log, point, batch.log_bytes()));
+                break (seq, items, appended, is_due, self.owe(&mut log, point, batch.log_bytes()));
             }
             drop((map, log));
             self.make_room(|log, map| self.missing_segments(log, map, point, &batch.items))?;
@@ -100,7 +100,7 @@ impl Store {
         if stream == Stream::Log {
             return AppendPoint::Log;
         }
-        let is_grouped = self.space.groups(Space::cost(map.total()));
+        let is_grouped = log.wished_space().groups(log.live_cost);
         let expected = if is_grouped { expected } else { Expected::UNKNOWN };
         let own = AppendPoint::Data(log.classes(map.total().bytes).class(expected));
         if self.missing_segments(log, map, own, &batch.items) == 0 {

@@ -5,13 +5,18 @@ mod harness;
 
 use std::sync::Arc;
 
-use harness::{SEGMENT_BYTES, format, open};
+use harness::{SEGMENT_BYTES, format};
 use lacuna_device::{BlockDevice, MemDevice};
-use lacuna_ftl::{Ftl, Lba, Op, SECTOR, Stream};
+use lacuna_ftl::{Ftl, Lba, Op, Options, SECTOR, Stream};
 
 const BYTES: usize = 4 << 20;
 /// Payload that fills a sector together with its record's header and entry.
 const STORED: usize = SECTOR - 80;
+
+/// What is stale stays where it is.
+fn open(device: &Arc<dyn BlockDevice>) -> Ftl {
+    Ftl::open(device.clone(), Options { discard: false, ..Options::default() }).unwrap()
+}
 
 fn image(device: &dyn BlockDevice) -> Vec<u8> {
     let mut bytes = vec![0; BYTES];
@@ -47,6 +52,16 @@ fn life(image: &[u8], segment: usize) -> (u64, u64) {
 fn a_generation_given_out_twice_brings_nothing_back() {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(BYTES as u64));
     format(&device);
+    // The first segments were used before, but for one all are free, and the checkpoint lies behind them: so they are
+    // taken in order.
+    let (data, stays) = ([0xaa; 400 << 10], [0xaa; SECTOR]);
+    let write_all = Op::Write { lba: Lba(64), data: &data };
+    let trim_all = Op::Trim { lba: Lba(64), sectors: 800 };
+    for ops in [&[write_all][..], &[trim_all, Op::Write { lba: Lba(5000), data: &stays }]] {
+        let ftl = open(&device);
+        ftl.write_batch(ops, Stream::Data).unwrap();
+        ftl.close().unwrap();
+    }
     let ftl = open(&device);
     let before = image(&*device);
 

@@ -14,9 +14,6 @@ pub struct PlaceOptions {
     pub create_size: Option<u64>,
     /// Refuse every change.
     pub read_only: bool,
-    /// Give the room of freed segments of a store file back to the file system that it lies in, at the
-    /// price of slower writes.
-    pub punch_store_file: bool,
     /// How to run the file system in a store.
     pub options: Options,
     /// How to make one.
@@ -29,7 +26,6 @@ impl Default for PlaceOptions {
         PlaceOptions {
             create_size: None,
             read_only: false,
-            punch_store_file: false,
             options: Options { ftl, ..Options::default() },
             format: FormatOptions::default(),
         }
@@ -70,11 +66,7 @@ impl OpenedPlace {
 /// Each names the path. A foreign file is [`ftl::Error::NotAStore`] and left as it is; a place that
 /// another process has open is [`lacuna_device::Error::Busy`].
 pub fn open_place(path: &Path, options: &PlaceOptions) -> Result<OpenedPlace> {
-    let raw = RawOptions {
-        read_only: options.read_only,
-        punch_store_file: options.punch_store_file,
-        ..RawOptions::default()
-    };
+    let raw = RawOptions { read_only: options.read_only, ..RawOptions::default() };
     match (fs::metadata(path), options.create_size) {
         (Ok(metadata), _) if metadata.is_dir() => {
             let place = DirPlace::open(path, DirOptions { read_only: options.read_only })?;

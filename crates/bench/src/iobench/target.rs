@@ -2,7 +2,7 @@ use std::{ops::AddAssign, sync::Arc};
 
 use anyhow::Result;
 use lacuna_device::BlockDevice;
-use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stats, Stream};
+use lacuna_ftl::{Footprint, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stats, Stream};
 
 /// Name of the space of a store, in reports.
 pub(super) const FTL: &str = "ftl";
@@ -57,7 +57,8 @@ pub(super) struct FtlTarget(Ftl);
 impl FtlTarget {
     pub(super) fn format(device: Arc<dyn BlockDevice>, map_memory: Option<u64>) -> Result<FtlTarget> {
         Ftl::format(Arc::clone(&device), &FormatOptions { force: true, ..FormatOptions::default() })?;
-        let options = Options { background: true, map_memory, ..Options::default() };
+        let footprint = Footprint::Whole; // The device is measured, of which all is written beforehand.
+        let options = Options { background: true, map_memory, footprint, ..Options::default() };
         Ok(FtlTarget(Ftl::open(device, options)?))
     }
 }

@@ -52,7 +52,6 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
         (dev, "--dev"),
         (suid, "--suid"),
         (noexec, "--noexec"),
-        (arguments.punch_store_file, "--punch-store-file"),
     ] {
         if is_set {
             line.push(flag.into());
@@ -61,6 +60,7 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
     line.push(format!("--threads={}", arguments.threads).into());
     line.push(format!("--transport={}", arguments.transport.name()).into());
     line.push(format!("--blksize={}", arguments.blksize).into());
+    line.push(format!("--footprint={}", arguments.footprint).into());
     line.push("--".into());
     line.push(arguments.store.clone().into());
     line.push(arguments.dir.clone().into());
@@ -93,10 +93,10 @@ mod tests {
                 "--dev",
                 "--suid",
                 "--noexec",
-                "--punch-store-file",
                 "--threads=7",
                 "--transport=uring",
                 "--blksize=4096",
+                "--footprint=150",
                 "-a",
                 "--b",
             ],

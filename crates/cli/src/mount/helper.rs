@@ -39,7 +39,7 @@ const IGNORED: [&str; 21] = [
 const TOLD_BY_KERNEL: [&str; 4] = ["user_id", "group_id", "rootmode", "max_read"];
 
 /// Options with the command line's flag for each.
-const FLAGS: [(&str, &str); 9] = [
+const FLAGS: [(&str, &str); 8] = [
     ("allow_other", "--allow-other"),
     ("cache", "--cache"),
     ("no_infer_trim", "--no-infer-trim"),
@@ -47,7 +47,6 @@ const FLAGS: [(&str, &str); 9] = [
     ("dev", "--dev"),
     ("suid", "--suid"),
     ("noexec", "--noexec"),
-    ("punch_store_file", "--punch-store-file"),
     ("foreground", "--foreground"),
 ];
 
@@ -116,7 +115,7 @@ fn flag_of(option: &str) -> Result<Option<String>, String> {
         return Ok(Some((*flag).to_owned()));
     }
     match option.split_once('=') {
-        Some((name @ ("threads" | "transport" | "blksize"), value)) => {
+        Some((name @ ("threads" | "transport" | "blksize" | "footprint"), value)) => {
             return Ok(Some(format!("--{name}={value}")));
         }
         Some((name, _)) if name.starts_with("x-") || name == "comment" => return Ok(None),

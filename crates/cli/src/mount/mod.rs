@@ -19,6 +19,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use lacuna_ftl::Footprint;
 use rustix::mount::UnmountFlags;
 
 pub(crate) use helper::{arguments_of_helper, is_helper};
@@ -86,9 +87,10 @@ pub(crate) struct Arguments {
     /// Allow no programs to be run from the file system
     #[arg(long)]
     noexec: bool,
-    /// Write freed segments of a store file as holes
-    #[arg(long)]
-    punch_store_file: bool,
+    /// How much of the store to make use of: whole, percent of what is live, or auto, which is all of a disk and
+    /// 200 percent of a file
+    #[arg(long, default_value_t = Footprint::Auto)]
+    footprint: Footprint,
     /// Started by `lacuna mount`: tell it on standard output when the mount stands
     #[arg(long, hide = true, conflicts_with = "foreground")]
     background_process: bool,

@@ -115,11 +115,8 @@ fn detach_dead(dir: &Path, store: &Path) {
 }
 
 fn open(arguments: &Arguments) -> Result<Arc<Nvmfs>> {
-    let options = PlaceOptions {
-        read_only: arguments.read_only,
-        punch_store_file: arguments.punch_store_file,
-        ..PlaceOptions::default()
-    };
+    let mut options = PlaceOptions { read_only: arguments.read_only, ..PlaceOptions::default() };
+    options.options.ftl.footprint = arguments.footprint;
     let deadline = Instant::now() + CLOSE_TIMEOUT;
     loop {
         match open_place(&arguments.store, &options) {

@@ -56,9 +56,6 @@ pub enum BlockIo {
 pub struct RawOptions {
     /// Refuse writes, syncs and discards.
     pub read_only: bool,
-    /// Discards of a store *file* punch holes, which give room back to the file system below and make
-    /// rewriting it slower. Block devices are always told.
-    pub punch_store_file: bool,
     /// Who carries out [`BlockDevice::submit_write`] and [`BlockDevice::read_many`].
     pub io: BlockIo,
 }
@@ -296,6 +293,10 @@ impl BlockDevice for RawDevice {
         &self.file.name
     }
 
+    fn is_sparse(&self) -> bool {
+        !self.is_block_device
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.geometry.check_range(&self.file.name, offset, buf.len() as u64)?;
         self.file.read_exact_at(offset, buf)?;
@@ -402,8 +403,7 @@ impl BlockDevice for RawDevice {
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.check_writable("discard in a store opened read-only")?;
         self.geometry.check_range(&self.file.name, offset, len)?;
-        let wanted = self.is_block_device || self.options.punch_store_file;
-        if !wanted || len == 0 || self.discards_refused.load(Relaxed) {
+        if len == 0 || self.discards_refused.load(Relaxed) {
             return Ok(());
         }
         match self.try_discard(offset, len) {
@@ -533,16 +533,15 @@ mod tests {
     }
 
     #[test]
-    fn discards_punch_only_on_demand() {
+    fn what_is_discarded_of_a_file_goes_back_to_the_file_system() {
         let (_directory, path) = store();
-        for punch_store_file in [false, true] {
-            let _ = fs::remove_file(&path);
-            let options = RawOptions { punch_store_file, ..Default::default() };
-            let device = RawDevice::create(&path, SIZE, options).unwrap();
-            let data = AlignedBuf::zeroed(1 << 16);
-            device.write_at(0, &data).unwrap();
-            device.discard(0, 1 << 16).unwrap();
-            assert_eq!(device.stats().discarded_bytes > 0, punch_store_file);
-        }
+        let device = create(&path);
+        let used = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).unwrap());
+        device.write_at(0, &AlignedBuf::zeroed(1 << 16)).unwrap();
+        device.sync().unwrap();
+        let before = used();
+        device.discard(0, 1 << 16).unwrap();
+        assert_eq!(device.stats().discarded_bytes, 1 << 16);
+        assert!(used() < before || before == 0, "{before} blocks, then {}", used());
     }
 }

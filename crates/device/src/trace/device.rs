@@ -30,6 +30,10 @@ impl BlockDevice for TraceDevice {
         self.inner.name()
     }
 
+    fn is_sparse(&self) -> bool {
+        self.inner.is_sparse()
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.inner.read_at(offset, buf)
     }

@@ -7,7 +7,7 @@ use lacuna_device::{
     BlockDevice,
     sim::{SeededRng, SimDevice},
 };
-use lacuna_ftl::{Error, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
+use lacuna_ftl::{Error, Footprint, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
 
 use super::{
     Change, Model, assert_sound, changes, format, ops,
@@ -47,12 +47,13 @@ pub(crate) struct Run {
     map_memory: Option<u64>,
     /// Memory for footers of sealed segments: for none, some or all.
     footer_memory: u64,
+    footprint: Footprint,
 }
 
 impl Run {
     pub(crate) fn new(seed: u64, load: Load) -> Run {
         let block = if seed.is_multiple_of(4) { 4096 } else { 512 };
-        let device = Watch::new(SimDevice::with_block_bytes(DEVICE_BYTES, block, seed));
+        let device = Watch::new(SimDevice::with_block_bytes(DEVICE_BYTES, block, seed), seed / 5 % 3 == 0);
         format(&(device.clone() as Arc<dyn BlockDevice>));
         let mut run = Run {
             device,
@@ -63,6 +64,7 @@ impl Run {
             load,
             map_memory: [None, Some(0), Some(6 << 10)][(seed / 3 % 3) as usize],
             footer_memory: [0, 1 << 10, 8 << 20][(seed / 9 % 3) as usize],
+            footprint: Footprint::Live { percent: [133, 200][(seed / 2 % 2) as usize], plus_bytes: 0 },
         };
         let limit = run.open().expect("a new store").stats().live_limit_bytes;
         // From loosely to well filled.
@@ -82,13 +84,15 @@ impl Run {
             load: self.load,
             map_memory: self.map_memory,
             footer_memory: self.footer_memory,
+            footprint: self.footprint,
         }
     }
 
     pub(crate) fn open(&self) -> Result<Ftl, Error> {
         let discard = self.load != Load::Uniform;
         let Run { map_memory, footer_memory, .. } = *self;
-        let options = Options { discard, map_memory, footer_memory, ..Options::default() };
+        let footprint = if self.device.is_sparse() { self.footprint } else { Footprint::Whole };
+        let options = Options { discard, map_memory, footer_memory, footprint, ..Options::default() };
         let ftl = Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options);
         self.device.enter(Phase::Work);
         ftl

@@ -22,6 +22,8 @@ pub(crate) enum Place {
     /// The first write to a segment that was used before.
     Reuse,
     Discard,
+    /// Zeros, so that there is room for a segment.
+    MakeReady,
     Sync,
     /// Opening after a cut.
     Recovery,
@@ -29,7 +31,7 @@ pub(crate) enum Place {
     Open,
 }
 
-const PLACES: [Place; 10] = [
+const PLACES: [Place; 11] = [
     Place::Batch,
     Place::Collection,
     Place::Checkpoint,
@@ -37,6 +39,7 @@ const PLACES: [Place; 10] = [
     Place::Epitaph,
     Place::Reuse,
     Place::Discard,
+    Place::MakeReady,
     Place::Sync,
     Place::Recovery,
     Place::Open,
@@ -96,19 +99,21 @@ struct Seen {
 /// A [`SimDevice`] under observation.
 pub(crate) struct Watch {
     device: Arc<SimDevice>,
+    is_sparse: bool,
     seen: Mutex<Seen>,
 }
 
 impl Watch {
-    pub(crate) fn new(device: Arc<SimDevice>) -> Arc<Watch> {
+    pub(crate) fn new(device: Arc<SimDevice>, is_sparse: bool) -> Arc<Watch> {
         let segments = (device.geometry().capacity_bytes / u64::from(SEGMENT_BYTES)) as usize;
         let seen = Seen { segments: vec![(0, 0); segments], ..Seen::default() };
-        Arc::new(Watch { device, seen: Mutex::new(seen) })
+        Arc::new(Watch { device, is_sparse, seen: Mutex::new(seen) })
     }
 
     /// See [`SimDevice::fork`].
     pub(crate) fn fork(&self, seed: u64) -> Arc<Watch> {
-        Arc::new(Watch { device: self.device.fork(seed), seen: Mutex::new(self.seen.lock().clone()) })
+        let (is_sparse, seen) = (self.is_sparse, Mutex::new(self.seen.lock().clone()));
+        Arc::new(Watch { device: self.device.fork(seed), is_sparse, seen })
     }
 
     pub(crate) fn sim(&self) -> &SimDevice {
@@ -153,6 +158,9 @@ impl Watch {
         let number = (offset / u64::from(SEGMENT_BYTES)) as usize;
         let segment = &mut seen.segments[number];
         let begins = number > 0 && offset.is_multiple_of(u64::from(SEGMENT_BYTES));
+        if begins && data.iter().all(|byte| *byte == 0) {
+            return (Place::MakeReady, false);
+        }
         let reuse = begins && segment.1 > 0;
         if begins {
             *segment = (data[KIND_AT], segment.1 + 1);
@@ -177,6 +185,10 @@ impl BlockDevice for Watch {
 
     fn name(&self) -> &str {
         self.device.name()
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.is_sparse
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
