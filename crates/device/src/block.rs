@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::{AlignedBuf, Error, Filled, Result};
 
 /// Size of a sector in bytes: the unit of atomicity and of every address in Lacuna.
@@ -26,6 +28,44 @@ impl Geometry {
             _ => Err(Error::BadRange { what: what.to_owned(), offset, len }),
         }
     }
+}
+
+/// A geometry whose capacity may grow while the device is in use.
+#[derive(Debug)]
+pub(crate) struct Growing {
+    first: Geometry,
+    capacity_bytes: AtomicU64,
+}
+
+impl Growing {
+    pub(crate) fn new(first: Geometry) -> Growing {
+        Growing { first, capacity_bytes: AtomicU64::new(first.capacity_bytes) }
+    }
+
+    /// As it is now.
+    pub(crate) fn get(&self) -> Geometry {
+        Geometry { capacity_bytes: self.capacity_bytes.load(Ordering::Acquire), ..self.first }
+    }
+
+    /// The device has so many bytes now, of which those of whole blocks count.
+    pub(crate) fn set_capacity(&self, bytes: u64) {
+        let block = u64::from(self.first.block_bytes);
+        self.capacity_bytes.store(bytes / block * block, Ordering::Release);
+    }
+
+    /// As [`Growing::set_capacity`], for the device `what`, which knows no size but this.
+    pub(crate) fn grow(&self, what: &str, bytes: u64) -> Result<Geometry> {
+        if bytes < self.get().capacity_bytes {
+            return Err(shrinks(what));
+        }
+        self.set_capacity(bytes);
+        Ok(self.get())
+    }
+}
+
+/// The error for a device `what` that would become smaller.
+pub(crate) fn shrinks(what: &str) -> Error {
+    Error::Unsupported { what: what.to_owned(), operation: "a smaller size than it has" }
 }
 
 /// Counters of all traffic since the device was opened.
@@ -57,6 +97,16 @@ pub type WriteDone = Box<dyn FnOnce(Result<()>, Filled) + Send>;
 pub trait BlockDevice: Send + Sync {
     /// Size and alignment.
     fn geometry(&self) -> Geometry;
+
+    /// Makes the device larger while it is in use, where that is in its power, and looks how large it is. What is new
+    /// reads as zeros, or as what is there. Durable when it returns.
+    ///
+    /// # Errors
+    /// For what cannot grow, only that it cannot be looked at; for what can, also when it would become smaller.
+    fn grow(&self, capacity_bytes: u64) -> Result<Geometry> {
+        let _ = capacity_bytes;
+        Ok(self.geometry())
+    }
 
     /// A name for error messages, such as the path.
     fn name(&self) -> &str;

@@ -109,3 +109,29 @@ fn a_full_store_refuses_and_recovers() {
 fn a_full_store_refuses_and_recovers_with_threads() {
     fill_empty_and_fill_again(true);
 }
+
+/// The file system below grows while the store is open and full.
+#[test]
+fn a_full_store_goes_on_when_its_place_grows() {
+    for background in [false, true] {
+        let device = device();
+        let mut run = Options::default();
+        run.ftl.background = background;
+        let fs = Arc::new(Nvmfs::open(device.clone(), run).expect("open"));
+        let store = Store::open(fs.clone(), options(background)).expect("open");
+        let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("create");
+        let before = fill(&store, &table, 0);
+        let free = || fs.free_bytes().expect("free").expect("known");
+        let free_before = free();
+        assert_eq!(fs.grow(Some(128 << 20)).expect("grow"), 128 << 20);
+        assert!(free() > free_before + (40 << 20));
+        let after = fill(&store, &table, before);
+        assert!(after > before + before * 8 / 10, "{before} records, then {after}");
+        drop((store, table));
+        drop(fs);
+        let store = Store::open(place(&device, background), options(background)).expect("open again");
+        let table = store.table("t").expect("table").expect("there");
+        assert_eq!(count(&store, &table), after);
+        store.check().expect("check");
+    }
+}

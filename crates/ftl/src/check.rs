@@ -48,7 +48,7 @@ impl Store {
     }
 
     fn check_segments(&self, log: &Log, map: &Map, found: &mut impl FnMut(String)) {
-        let mut listed = vec![0_u32; self.space.segments];
+        let mut listed = vec![0_u32; self.space().segments];
         log.free.iter().for_each(|free| listed[free.0 as usize] += 1);
         for (no, listed) in (0..).map(SegNo).zip(listed) {
             let state = log.segment(no).state;
@@ -92,7 +92,7 @@ impl Store {
         report: &mut Report,
         tell: Tell<'_>,
     ) -> Result<()> {
-        let mut recount = Recount::new(self.space.segments);
+        let mut recount = Recount::new(self.space().segments);
         let mut is_whole = true;
         for (leaves, done) in map.leaves.chunks(LEAVES_AT_ONCE).zip((0..).step_by(LEAVES_AT_ONCE)) {
             tell(Progress { what: "leaves of the map", done, expected: map.leaves.len() as u64 });
@@ -143,7 +143,7 @@ impl Store {
 
     fn check_extent(&self, last_seq: Seq, lba: u64, extent: &Extent, found: &mut impl FnMut(String)) {
         let end = extent.phys.offset() + usize::from(extent.stored);
-        if end > self.space.segment_bytes || extent.phys.offset() < RECORDS_START {
+        if end > self.space().segment_bytes || extent.phys.offset() < RECORDS_START {
             found(format!("sector {lba}: chunk lies outside its segment's records: {extent:?}"));
         }
         if extent.birth > last_seq || extent.birth.0 == 0 {
@@ -180,10 +180,10 @@ impl Store {
     fn check_footers(&self, report: &mut Report, tell: Tell<'_>) -> Result<()> {
         let salt = self.log.lock().salt;
         // What cannot be read is no evidence; who needs it says so.
-        let headers = read_headers(&*self.device, self.space, salt);
+        let headers = read_headers(&*self.device, self.space(), salt);
         let headers = headers.map(|headers| headers.found).unwrap_or_default();
-        for segment in (1..self.space.segments as u32).map(SegNo) {
-            let (done, expected) = (segment.0.into(), self.space.segments as u64);
+        for segment in (1..self.space().segments as u32).map(SegNo) {
+            let (done, expected) = (segment.0.into(), self.space().segments as u64);
             tell(Progress { what: "segments", done, expected });
             match self.check_footer(segment, &headers, report) {
                 Err(error) if is_damage(&error) => {
@@ -222,16 +222,16 @@ impl Store {
             let at = self.device_offset(segment, at);
             report.findings.push(Finding { message: format!("segment {} at byte {at}: {what}", segment.0) });
         };
-        let footer = match read_footer(&*self.device, self.space, salt, life)? {
+        let footer = match read_footer(&*self.device, self.space(), salt, life)? {
             Ok(footer) => footer,
             Err(flaw) => {
                 if must_be_there {
-                    found(self.space.segment_bytes, flaw);
+                    found(self.space().segment_bytes, flaw);
                 }
                 return Ok(());
             }
         };
-        let reader = SegmentReader::new(&*self.device, self.space, segment);
+        let reader = SegmentReader::new(&*self.device, self.space(), segment);
         let mut scan = Scan::new(reader, salt, life, RECORDS_START);
         let mut told = footer.iter();
         while let Some(record) = scan.next_record()? {

@@ -63,7 +63,7 @@ impl Store {
             (lives, log.salt, log.last_seq, log.durable())
         };
         // Without a footer that can be read, a segment waits for a checkpoint.
-        let footers = read_footer_bytes(&*self.device, self.space, &lives).unwrap_or_default();
+        let footers = read_footer_bytes(&*self.device, self.space(), &lives).unwrap_or_default();
         let (mut writer, mut told) = (Writer::new(self, seq, Claim::WriteBack), Vec::new());
         for (life, footer) in lives.iter().zip(footers) {
             let Some(footer) = footer.filter(|footer| self.fits_epitaph(*life, footer, salt)) else {
@@ -95,7 +95,7 @@ impl Store {
     }
 
     fn fits_epitaph(&self, life: Life, footer: &[u8], salt: Salt) -> bool {
-        let bytes_max = (self.space.segment_bytes / SEGMENT_SHARE).min(MAP_RECORD_BYTES);
+        let bytes_max = (self.space().segment_bytes / SEGMENT_SHARE).min(MAP_RECORD_BYTES);
         footer.len() <= bytes_max && records_of(footer, salt, life).is_ok()
     }
 }

@@ -233,7 +233,7 @@ impl Store {
     }
 
     pub(crate) fn leaf_reader(&self) -> LeafReader<'_> {
-        LeafReader { device: &*self.device, space: self.space }
+        LeafReader { device: &*self.device, space: self.space() }
     }
 
     /// Calls `visit` with the extents in `range`, cut to it, in order, until it returns false. The map is

@@ -29,8 +29,9 @@ use crate::{
     log::{AppendPoint, DeviceWrite, Log},
     mutant::{Rule, is_broken},
     space::Space,
+    store::PerSegment,
     store::Store,
-    sync::{Condvar, Mutex, MutexGuard, atomic::AtomicU32},
+    sync::{Condvar, Mutex, MutexGuard},
     tail::PIECE_BYTES_MAX,
 };
 
@@ -187,7 +188,7 @@ impl Flushes {
 #[derive(Clone)]
 struct Ending {
     log: Arc<Mutex<Log>>,
-    written: Arc<[AtomicU32]>,
+    written: Arc<PerSegment>,
     io_done: Arc<Condvar>,
     may_begin: Arc<Condvar>,
     moved: Arc<Condvar>,

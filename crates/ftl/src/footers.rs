@@ -69,7 +69,7 @@ impl Store {
         };
         let others: Vec<Life> =
             lives.iter().zip(&kept).filter(|(_, kept)| kept.is_none()).map(|(life, _)| *life).collect();
-        let mut others = read_footers(&*self.device, self.space, salt, &others)?.into_iter();
+        let mut others = read_footers(&*self.device, self.space(), salt, &others)?.into_iter();
         let records = lives.iter().zip(kept).map(|(life, kept)| match kept {
             Some(footer) => records_of(&footer, salt, *life),
             None => others.next().expect("one for each that is not kept"),
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(store.device.stats().reads - reads, not_kept);
         let salt = store.log.lock().salt;
         for (life, records) in lives.iter().zip(found) {
-            let on_device = read_footer(&*store.device, store.space, salt, *life).unwrap();
+            let on_device = read_footer(&*store.device, store.space(), salt, *life).unwrap();
             assert!(records.unwrap() == on_device.unwrap());
         }
         let later = Life { generation: first.generation + 1000, ..*first };

@@ -71,6 +71,11 @@ impl FreeSegments {
         self.used.push_back(segment);
     }
 
+    /// There are `new` ones, behind all others.
+    pub(crate) fn grow(&mut self, new: impl Iterator<Item = SegNo>) {
+        self.untouched.extend(new);
+    }
+
     /// Takes up to `count` untouched ones off the lists.
     fn lend_untouched(&mut self, count: usize) -> Vec<SegNo> {
         let count = count.min(self.untouched.len());
@@ -196,8 +201,11 @@ impl Log {
 impl Store {
     /// Untouched segments that shall be made ready now.
     pub(crate) fn to_make_ready(&self, log: &Log) -> usize {
-        let at_once = (READY_BYTES / self.space.segment_bytes).min(log.wished_segments() / 16).max(1);
-        if !self.is_sparse || self.host.gave_up() || 2 * (log.free.ready.len() + log.free.used.len()) > at_once {
+        let at_once = (READY_BYTES / self.space().segment_bytes).min(log.wished_segments() / 16).max(1);
+        if !self.is_sparse
+            || self.host.gave_up()
+            || 2 * (log.free.ready.len() + log.free.used.len()) > at_once
+        {
             return 0;
         }
         let spare = log.free.len().saturating_sub(log.left_by(Claim::Fresh) + self.ahead(log));
@@ -226,16 +234,18 @@ impl Store {
             let count = self.to_make_ready(&log);
             log.free.lend_untouched(count)
         };
-        let zeros = AlignedBuf::zeroed(ZEROS_BYTES.min(self.space.segment_bytes));
-        let offsets = (0..self.space.segment_bytes).step_by(zeros.len());
-        let all = lent.iter().flat_map(|segment| offsets.clone().map(|offset| self.device_offset(*segment, offset)));
+        let zeros = AlignedBuf::zeroed(ZEROS_BYTES.min(self.space().segment_bytes));
+        let offsets = (0..self.space().segment_bytes).step_by(zeros.len());
+        let all = lent
+            .iter()
+            .flat_map(|segment| offsets.clone().map(|offset| self.device_offset(*segment, offset)));
         let written = all.into_iter().try_for_each(|at| self.device.write_at(at, &zeros));
         let synced = self.device.sync();
         let mut log = self.log.lock();
         match &written {
             Ok(()) => {
                 log.free.are_ready();
-                log.counters.prepared_bytes += (lent.len() * self.space.segment_bytes) as u64;
+                log.counters.prepared_bytes += (lent.len() * self.space().segment_bytes) as u64;
             }
             Err(_) => {
                 self.host.give_up();
@@ -254,7 +264,7 @@ impl Store {
         };
         for run in lent.chunk_by(|left, right| left.0 + 1 == right.0) {
             // Advice, as ever; and what is not given back is not asked for again.
-            let bytes = (run.len() * self.space.segment_bytes) as u64;
+            let bytes = (run.len() * self.space().segment_bytes) as u64;
             let _ = self.device.discard(self.device_offset(run[0], 0), bytes);
         }
         self.log.lock().free.are_untouched();

@@ -90,7 +90,7 @@ impl Store {
 
     fn has_room_to_collect(&self, log: &Log, map: &Map, victim: SegNo) -> bool {
         let moved = Space::moved_bytes(map.live(victim)) as usize;
-        let waste = self.space.segment_bytes - self.space.usable_bytes();
+        let waste = self.space().segment_bytes - self.space().usable_bytes();
         let fits = AppendPoint::gc().any(|point| moved + waste <= log.room(point));
         fits || log.spare_for_gc() > 0
     }
@@ -100,7 +100,7 @@ impl Store {
         let candidates = log.in_state(State::Sealed).filter(|segment| self.may_be_victim(log, map, *segment));
         let worth = |segment: SegNo| {
             let age = log.last_seq.0.saturating_sub(log.segment(segment).opened_seq.0) + 1;
-            (segment, self.space.worth(map.live(segment), age))
+            (segment, self.space().worth(map.live(segment), age))
         };
         let mut candidates: Vec<_> = candidates.map(worth).collect();
         let by_worth = |left: &(SegNo, f64), right: &(SegNo, f64)| right.1.total_cmp(&left.1);
@@ -115,7 +115,7 @@ impl Store {
     /// Whether it would win room to collect a sealed segment.
     pub(crate) fn may_be_victim(&self, log: &Log, map: &Map, segment: SegNo) -> bool {
         let live = map.live(segment);
-        live.extents > 0 && log.is_written(segment) && self.space.worth_moving(live)
+        live.extents > 0 && log.is_written(segment) && self.space().worth_moving(live)
     }
 
     /// Moves a piece of what is live out of `victim`; the rest is left to the next turn.
@@ -429,7 +429,7 @@ impl Collection {
         let (moving, bytes) = &mut self.moving[class];
         *bytes += piece.len();
         moving.push(Moving { lba, extent, crc, bytes: Arc::new(piece), expected });
-        match *bytes >= MOVE_BYTES.min(store.space.segment_bytes / 2) {
+        match *bytes >= MOVE_BYTES.min(store.space().segment_bytes / 2) {
             true => self.switch(store, class),
             false => Ok(()),
         }
@@ -446,7 +446,7 @@ impl Collection {
 
 /// The records of a segment without a footer.
 fn scan(store: &Store, salt: Salt, victim: Life) -> Result<Vec<Record>> {
-    let reader = SegmentReader::new(&*store.device, store.space, victim.segment);
+    let reader = SegmentReader::new(&*store.device, store.space(), victim.segment);
     let mut scan = Scan::new(reader, salt, victim, RECORDS_START);
     let mut records = Vec::new();
     while let Some(record) = scan.next_record()? {

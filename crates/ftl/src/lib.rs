@@ -169,6 +169,7 @@ mod format;
 #[doc(hidden)]
 pub mod fuzz;
 mod gc;
+mod grow;
 mod lifetime;
 mod log;
 mod lost_starts;
@@ -203,7 +204,8 @@ pub use addr::{Lba, SECTOR, Seq};
 pub use error::{Error, Result};
 pub use fault::Kept;
 pub use options::{
-    CheckDepth, Finding, Footprint, FormatOptions, Op, Options, Progress, Report, Stats, Stream, StreamStats, Work,
+    CheckDepth, Finding, Footprint, FormatOptions, Op, Options, Progress, Report, Stats, Stream, StreamStats,
+    Work,
 };
 pub use read::{Lost, Mapped, Remains};
 pub use scrub::{Damage, Scrub};

@@ -35,7 +35,8 @@ use crate::{
     reserve::Claim,
     reuse::Coverage,
     space::Space,
-    sync::atomic::{AtomicU32, Ordering},
+    store::PerSegment,
+    sync::atomic::Ordering,
     tail::{Piece, Pieces, Tail, Tails},
 };
 
@@ -72,6 +73,22 @@ pub(crate) struct Segment {
     pub(crate) death_is_durable: bool,
     /// A durable epitaph tells of all its records.
     pub(crate) has_epitaph: bool,
+}
+
+impl Segment {
+    /// One that was never used.
+    pub(crate) fn unused(state: State) -> Segment {
+        Segment {
+            state,
+            generation: 0,
+            epoch: 0,
+            opened_seq: Seq(0),
+            class: COLDEST,
+            expected: MeanExpected::default(),
+            death_is_durable: false,
+            has_epitaph: false,
+        }
+    }
 }
 
 /// Where records are appended.
@@ -382,6 +399,16 @@ impl Log {
         numbered.filter(move |(_, segment)| segment.state == state).map(|(no, _)| SegNo(no as u32))
     }
 
+    /// There are as many segments as `space` says now, the new ones free (`grow`).
+    pub(crate) fn grow(&mut self, space: Space) {
+        let new = self.segments.len() as u32..space.segments as u32;
+        self.segments.resize(space.segments, Segment::unused(State::Free));
+        self.tails.grow(space.segments);
+        self.free.grow(new.map(SegNo));
+        self.space = space;
+        self.move_limit();
+    }
+
     /// Takes a free segment into a new life. The caller has made sure that there is one to take (`reserve`).
     pub(crate) fn take_free(&mut self, state: State, claim: Claim) -> Option<Life> {
         let no = self.free.take()?;
@@ -392,16 +419,8 @@ impl Log {
         assert!(left >= kept, "the reserve: {claim:?} leaves {left} free segments, and must leave {kept}");
         let segment = &mut self.segments[no.0 as usize];
         assert_eq!(segment.state, State::Free, "invariant 3: segment {} on the free list", no.0);
-        *segment = Segment {
-            state,
-            generation: life.generation,
-            epoch: life.epoch,
-            opened_seq: self.last_seq,
-            class: COLDEST,
-            expected: MeanExpected::default(),
-            death_is_durable: false,
-            has_epitaph: false,
-        };
+        let Life { generation, epoch, .. } = life;
+        *segment = Segment { generation, epoch, opened_seq: self.last_seq, ..Segment::unused(state) };
         Some(life)
     }
 
@@ -506,7 +525,7 @@ impl Log {
         point: AppendPoint,
         kind: RecordKind,
         items: &[Item<'_>],
-        written: &[AtomicU32],
+        written: &PerSegment,
     ) -> Appended {
         let mut appended = Appended::new(self.salt, items.len());
         let (mut rest, mut part) = (items, 0);
@@ -576,7 +595,7 @@ impl Log {
     }
 
     /// Seals the segment that is open at `point`, if any, with its footer at the end, and opens a fresh one.
-    fn reopen(&mut self, point: AppendPoint, written: &[AtomicU32]) {
+    fn reopen(&mut self, point: AppendPoint, written: &PerSegment) {
         if let Some(segment) = self.open[point.index()].take() {
             let footer = std::mem::take(&mut self.footers[point.index()]).seal(self.salt, self.life(segment));
             let tail = self.tails.of(segment);
@@ -712,7 +731,7 @@ impl Log {
     }
 
     /// `write` is on the device.
-    pub(crate) fn complete(&mut self, write: &DeviceWrite, written: &[AtomicU32]) {
+    pub(crate) fn complete(&mut self, write: &DeviceWrite, written: &PerSegment) {
         assert!(self.outstanding.remove(&write.id), "write completed twice");
         self.in_flight.has_ended(write);
         self.outstanding_bytes -= write.piece.len;

@@ -469,6 +469,11 @@ impl Map {
         self.tally.segments[segment.0 as usize]
     }
 
+    /// The store has so many segments now.
+    pub(crate) fn grow(&mut self, segments: usize) {
+        self.tally.grow(segments);
+    }
+
     /// Counters of all segments.
     pub(crate) fn segments(&self) -> &[Live] {
         &self.tally.segments

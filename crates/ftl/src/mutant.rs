@@ -43,4 +43,6 @@ lacuna_device::breakable_rules! {
     FooterOfThisLife = "footer-of-this-life",
     /// A part of a piece is filled before it counts as filled.
     FilledThenCounted = "filled-then-counted",
+    /// What lies in segments that a store grows by is wiped.
+    GrowthWipes = "growth-wipes",
 }

@@ -174,7 +174,7 @@ impl Store {
             bytes += usize::from(extent.stored);
             follows
         });
-        let is_on_grid = [offset, buf.len()].iter().all(|at| at.is_multiple_of(self.space.block_bytes))
+        let is_on_grid = [offset, buf.len()].iter().all(|at| at.is_multiple_of(self.space().block_bytes))
             && buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN);
         let can_be =
             is_image && bytes == buf.len() && is_on_grid && self.is_on_device(segment, offset + bytes);
@@ -252,7 +252,7 @@ impl Store {
     pub(crate) fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
         let mut read = Vec::with_capacity(lbas.len());
         let pinned = self.pin_each(lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect())?;
-        self.read_extents(&pinned.extents, self.space.block_bytes, |lba, stored| {
+        self.read_extents(&pinned.extents, self.space().block_bytes, |lba, stored| {
             read.push((lba, sector_of(stored)));
         })?;
         read.sort_unstable_by_key(|(lba, _)| *lba);
@@ -464,7 +464,7 @@ impl Store {
 
     /// The device's blocks around `len` bytes at `offset` of a segment.
     fn blocks(&self, offset: usize, len: usize) -> Range<usize> {
-        let block = self.space.block_bytes;
+        let block = self.space().block_bytes;
         offset / block * block..(offset + len).next_multiple_of(block)
     }
 

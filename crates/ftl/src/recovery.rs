@@ -32,7 +32,6 @@ use crate::{
     footers::Footers,
     footprint::Host,
     format::{Marks, Salt, SegmentHeader, Superblock},
-    lifetime::{COLDEST, MeanExpected},
     log::{Log, Segment, State},
     lost_starts::{judge, unknown_starts},
     map::Map,
@@ -45,7 +44,7 @@ use crate::{
     superblock,
     sync::{
         Mutex, RwLock,
-        atomic::{AtomicU32, AtomicU64},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize},
     },
 };
 
@@ -91,7 +90,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options, losses: &Loss
     let in_place = sources.iter().filter(|source| source.told.is_none());
     let replayed = in_place.map(|source| source.life.segment).collect();
     let state = States { root_segments: &root_segments, lost_starts: &lost_starts, replayed, map: &map };
-    let segments = (0..).map(SegNo).zip(&headers).map(|(no, header)| segment(state.of(no), header.as_ref()));
+    let segments = (0..).map(SegNo).zip(&headers).map(|(no, header)| segment(state.of(no), header));
     let seen = headers.iter().flatten();
     let epoch_next = seen.clone().map(|header| header.epoch).max().unwrap_or(0).max(superblock.epoch) + 1;
     let epoch = if options.read_only { superblock.epoch } else { epoch_next };
@@ -124,7 +123,8 @@ fn assemble(
     Store {
         device,
         options,
-        space,
+        opened: space,
+        segments: AtomicUsize::new(space.segments),
         superblock: Mutex::new(superblock),
         maintenance: Mutex::default(),
         log: Arc::new(Mutex::new(log)),
@@ -133,7 +133,7 @@ fn assemble(
         map_evictions: AtomicU64::new(0),
         lost_starts,
         pins: (0..space.segments).map(|_| AtomicU32::new(0)).collect(),
-        written: (0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect(),
+        written: Arc::new((0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect()),
         io_done: Arc::default(),
         may_begin: Arc::default(),
         moved: Arc::default(),
@@ -170,18 +170,10 @@ impl States<'_> {
     }
 }
 
-fn segment(state: State, header: Option<&SegmentHeader>) -> Segment {
-    let (generation, epoch) = header.map_or((0, 0), |header| (header.generation, header.epoch));
-    Segment {
-        state,
-        generation,
-        epoch,
-        opened_seq: header.map_or(Seq(0), |header| header.opened_seq),
-        class: header.map_or(COLDEST, |header| header.class),
-        expected: MeanExpected::default(),
-        death_is_durable: false,
-        has_epitaph: false,
-    }
+fn segment(state: State, header: &Option<SegmentHeader>) -> Segment {
+    let unused = Segment::unused(state);
+    let Some(SegmentHeader { generation, epoch, opened_seq, class, .. }) = *header else { return unused };
+    Segment { generation, epoch, opened_seq, class, ..unused }
 }
 
 /// What superblock and segment headers say to have been durable.

@@ -156,7 +156,7 @@ impl Store {
         }
         if self.options.discard && !self.is_sparse {
             // Advice: a device that refuses it loses nothing but the hint.
-            let _ = self.device.discard(self.device_offset(segment, 0), self.space.segment_bytes as u64);
+            let _ = self.device.discard(self.device_offset(segment, 0), self.space().segment_bytes as u64);
         }
         let mut log = self.log.lock();
         assert_eq!(self.map.read().live(segment).extents, 0, "dead segment {} came to life", segment.0);

@@ -104,12 +104,12 @@ impl Store {
         }
         let superblock = self.superblock.lock().clone();
         let salt = Salt::of(&superblock.uuid);
-        let loaded = checkpoint::load(&*self.device, self.space, salt, &superblock);
+        let loaded = checkpoint::load(&*self.device, self.space(), salt, &superblock);
         scrub.note(None, loaded.map(|_| 0))
     }
 
     fn read_slot(&self, at: u64) -> Result<u64> {
-        let mut block = AlignedBuf::zeroed(SECTOR.next_multiple_of(self.space.block_bytes));
+        let mut block = AlignedBuf::zeroed(SECTOR.next_multiple_of(self.space().block_bytes));
         self.device.read_at(at, &mut block)?;
         let (raw, _) = SuperblockRaw::read_from_prefix(&block).expect("a sector is longer than a superblock");
         match raw.verify() {

@@ -36,7 +36,7 @@ use crate::{
     superblock,
     sync::{
         Condvar, Mutex, RwLock,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
         thread::JoinHandle,
     },
 };
@@ -49,7 +49,10 @@ pub const BATCH_BYTES_MAX: u64 = 16 << 20;
 pub(crate) struct Store {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) options: Options,
-    pub(crate) space: Space,
+    /// Sizes at the time when it was opened; see [`Store::space`].
+    pub(crate) opened: Space,
+    /// Segments of the store: they become more (`grow`).
+    pub(crate) segments: AtomicUsize,
     /// The superblock as last written; only a checkpoint (under `maintenance`) changes it.
     pub(crate) superblock: Mutex<Superblock>,
     /// Held for a piece of collection, a checkpoint and the like; in it what such a turn leaves to the next.
@@ -62,9 +65,9 @@ pub(crate) struct Store {
     /// Segments whose first block could not be read at open, in order.
     pub(crate) lost_starts: Vec<SegNo>,
     /// Readers of each segment.
-    pub(crate) pins: Vec<AtomicU32>,
+    pub(crate) pins: PerSegment,
     /// Bytes of each segment that are on the device; the rest may still be in memory.
-    pub(crate) written: Arc<[AtomicU32]>,
+    pub(crate) written: Arc<PerSegment>,
     /// A write ended; with `log`.
     pub(crate) io_done: Arc<Condvar>,
     /// Another write may be begun; see `flush`.
@@ -80,14 +83,22 @@ pub(crate) struct Store {
     pub(crate) host: Host,
 }
 
+/// A number for each segment, which all threads reach without a lock.
+pub(crate) type PerSegment = boxcar::Vec<AtomicU32>;
+
 impl Store {
+    /// Sizes of the store. Whoever wants the same ones twice asks once.
+    pub(crate) fn space(&self) -> Space {
+        Space { segments: self.segments.load(Ordering::Acquire), ..self.opened }
+    }
+
     pub(crate) fn device_name(&self) -> String {
         self.device.name().to_owned()
     }
 
     /// Byte on the device of `offset` in `segment`.
     pub(crate) fn device_offset(&self, segment: SegNo, offset: usize) -> u64 {
-        u64::from(segment.0) * self.space.segment_bytes as u64 + offset as u64
+        u64::from(segment.0) * self.space().segment_bytes as u64 + offset as u64
     }
 
     pub(crate) fn pin(&self, segment: SegNo) {
@@ -106,14 +117,14 @@ impl Store {
 
     /// Limits of live data, given the segments that are out of use.
     pub(crate) fn limits(&self, log: &Log) -> Limits {
-        self.space.limits(log.damaged).unwrap_or(Limits { grow: 0, hard: 0 })
+        self.space().limits(log.damaged).unwrap_or(Limits { grow: 0, hard: 0 })
     }
 
     fn stats(&self) -> Stats {
         let log = self.log.lock();
         let map = self.map.read();
         let total = map.total();
-        let segments = self.space.segments as u64;
+        let segments = self.space().segments as u64;
         let free = log.free.len() as u64;
         let counters = log.counters;
         let waiting = self.waiting(&log, &map);
@@ -121,7 +132,7 @@ impl Store {
         let residence = map.residence();
         Stats {
             capacity_bytes: self.superblock.lock().capacity_bytes,
-            segment_bytes: self.space.segment_bytes as u64,
+            segment_bytes: self.space().segment_bytes as u64,
             segments,
             free_segments: free,
             waiting_for_flush: (waiting.flush + waiting.ready + waiting.reader) as u64,
@@ -130,9 +141,9 @@ impl Store {
             open_segments: log.positions().iter().flatten().count() as u64,
             open_room_bytes: AppendPoint::all().map(|point| log.room(point) as u64).sum(),
             allocated_bytes: total.bytes,
-            store_bytes: (segments - free) * self.space.segment_bytes as u64,
-            touched_bytes: log.touched() as u64 * self.space.segment_bytes as u64,
-            wished_bytes: log.wished_segments() as u64 * self.space.segment_bytes as u64,
+            store_bytes: (segments - free) * self.space().segment_bytes as u64,
+            touched_bytes: log.touched() as u64 * self.space().segment_bytes as u64,
+            wished_bytes: log.wished_segments() as u64 * self.space().segment_bytes as u64,
             live_bytes: Space::cost(total),
             live_limit_bytes: self.limits(&log).grow,
             extents: total.extents,
@@ -401,7 +412,7 @@ impl Ftl {
 
     /// Largest batch that this store takes, in bytes: payload and 56 bytes per chunk or trim.
     pub fn batch_bytes_max(&self) -> u64 {
-        self.store.space.batch_bytes_max()
+        self.store.space().batch_bytes_max()
     }
 
     /// Writes a checkpoint now. Everything accepted before the call is durable after it.
@@ -460,6 +471,16 @@ impl Ftl {
     /// Only when it could not look; damage and failed reads are in the result.
     pub fn scrub(&self, go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
         self.store.scrub(go_on)
+    }
+
+    /// Makes the store as large as its device, which is made `capacity_bytes` long before if it can be: a store file;
+    /// a block device is as large as it is. Returns the capacity in bytes. May be called while all else goes on.
+    ///
+    /// # Errors
+    /// [`Error::Geometry`] when the device cannot have that size, when it is larger by too little, or by more segments
+    /// than a store may have; the store is as it was.
+    pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
+        self.store.grow(capacity_bytes)
     }
 
     /// State and traffic.

@@ -365,6 +365,11 @@ impl Tails {
         Tails((0..segments).map(|_| None).collect())
     }
 
+    /// The store has so many segments now.
+    pub(crate) fn grow(&mut self, segments: usize) {
+        self.0.resize_with(segments, || None);
+    }
+
     pub(crate) fn get(&self, segment: SegNo) -> Option<&Tail> {
         self.0[segment.0 as usize].as_deref()
     }

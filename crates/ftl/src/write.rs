@@ -30,7 +30,7 @@ impl Store {
     pub(crate) fn accept(&self, ops: &[Op<'_>], stream: Stream, may_fault: bool) -> Result<Option<Seq>> {
         self.must_write()?;
         let batch = Batch::prepare(ops, self.options.elide_zero_tails)?;
-        let bytes_max = self.space.batch_bytes_max();
+        let bytes_max = self.space().batch_bytes_max();
         if batch.log_bytes() > bytes_max {
             return Err(Error::BatchTooLarge { bytes: batch.log_bytes(), bytes_max });
         }

@@ -161,13 +161,14 @@ fn what_was_deleted_goes_back_to_the_host() {
 /// The footprint is a wish: it refuses nothing.
 #[test]
 fn a_store_holds_as_much_whatever_its_footprint() {
-    let filled = [Footprint::Whole, FOOTPRINT, Footprint::Live { percent: 133, plus_bytes: 0 }].map(|footprint| {
-        let (_, ftl) = store(24 << 20, footprint);
-        let pages = (0..).find(|page| matches!(write(&ftl, *page, 3), Err(Error::Full { .. }))).unwrap();
-        (0..pages).for_each(|page| write(&ftl, page, 5).unwrap());
-        assert_sound(&ftl);
-        pages
-    });
+    let filled =
+        [Footprint::Whole, FOOTPRINT, Footprint::Live { percent: 133, plus_bytes: 0 }].map(|footprint| {
+            let (_, ftl) = store(24 << 20, footprint);
+            let pages = (0..).find(|page| matches!(write(&ftl, *page, 3), Err(Error::Full { .. }))).unwrap();
+            (0..pages).for_each(|page| write(&ftl, page, 5).unwrap());
+            assert_sound(&ftl);
+            pages
+        });
     assert_eq!(filled, [filled[0]; 3]);
 }
 

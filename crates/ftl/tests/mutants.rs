@@ -8,6 +8,8 @@
 
 #[path = "epochs.rs"]
 mod epochs;
+#[path = "grow.rs"]
+mod grow;
 mod harness;
 #[path = "in_place.rs"]
 mod in_place;
@@ -50,6 +52,7 @@ const RULES: &[(&str, &str)] = &[
     ("footer-verified", "flips"),
     ("footer-of-this-life", "mixed"),
     ("filled-then-counted", "scheduled::whoever_flushes_finds_their_batch_after_a_cut"),
+    ("growth-wipes", "grow::what_an_older_copy_left_behind_the_end_does_not_count"),
 ];
 
 #[test]

@@ -221,6 +221,14 @@ impl Nvmfs {
         synced
     }
 
+    /// Makes the file system larger while it is in use; see [`Ftl::grow`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
+        Ok(self.shared.ftl.grow(capacity_bytes)?)
+    }
+
     /// The store below, for its statistics and background work.
     pub fn ftl(&self) -> &Ftl {
         &self.shared.ftl

@@ -2,11 +2,11 @@
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::{BlockDevice, DeviceStats, Geometry, Result, SECTOR, sparse::SparseBytes};
+use crate::{BlockDevice, DeviceStats, Geometry, Result, SECTOR, block::Growing, sparse::SparseBytes};
 
 /// A [`BlockDevice`] in memory. It forgets everything when it is dropped.
 pub struct MemDevice {
-    geometry: Geometry,
+    geometry: Growing,
     bytes: RwLock<SparseBytes>,
     stats: Mutex<DeviceStats>,
 }
@@ -19,7 +19,7 @@ impl MemDevice {
     pub fn new(capacity_bytes: u64) -> MemDevice {
         assert!(capacity_bytes.is_multiple_of(SECTOR as u64), "capacity is not a multiple of a sector");
         MemDevice {
-            geometry: Geometry { capacity_bytes, block_bytes: SECTOR as u32, erase_bytes: 0 },
+            geometry: Growing::new(Geometry { capacity_bytes, block_bytes: SECTOR as u32, erase_bytes: 0 }),
             bytes: RwLock::default(),
             stats: Mutex::default(),
         }
@@ -28,15 +28,19 @@ impl MemDevice {
 
 impl BlockDevice for MemDevice {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        self.geometry.get()
     }
 
     fn name(&self) -> &str {
         "memory device"
     }
 
+    fn grow(&self, capacity_bytes: u64) -> Result<Geometry> {
+        self.geometry.grow(self.name(), capacity_bytes)
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.geometry.check_range(self.name(), offset, buf.len() as u64)?;
+        self.geometry().check_range(self.name(), offset, buf.len() as u64)?;
         self.bytes.read().read(offset, buf);
         let mut stats = self.stats.lock();
         stats.reads += 1;
@@ -45,7 +49,7 @@ impl BlockDevice for MemDevice {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.geometry.check_range(self.name(), offset, data.len() as u64)?;
+        self.geometry().check_range(self.name(), offset, data.len() as u64)?;
         self.bytes.write().write(offset, data);
         let mut stats = self.stats.lock();
         stats.writes += 1;
@@ -59,7 +63,7 @@ impl BlockDevice for MemDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.geometry.check_range(self.name(), offset, len)?;
+        self.geometry().check_range(self.name(), offset, len)?;
         self.bytes.write().zero(offset, len);
         self.stats.lock().discarded_bytes += len;
         Ok(())

@@ -32,6 +32,7 @@ use self::{
 };
 use crate::{
     AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, Result, WriteDone,
+    block::{Growing, shrinks},
     positional::PositionalFile,
 };
 
@@ -68,7 +69,7 @@ pub struct RawDevice {
     /// Started by the first request that is not waited for.
     engine: OnceLock<Engine>,
     file: Arc<PositionalFile>,
-    geometry: Geometry,
+    geometry: Growing,
     options: RawOptions,
     is_block_device: bool,
     /// Set once the system refused a discard: they are advice, so that is no error.
@@ -148,11 +149,11 @@ impl RawDevice {
         let size_bytes = measure(&file)?;
         let block = u64::from(file.io_align);
         let device = RawDevice {
-            geometry: Geometry {
+            geometry: Growing::new(Geometry {
                 capacity_bytes: size_bytes / block * block,
                 block_bytes: file.io_align,
                 erase_bytes: 0,
-            },
+            }),
             engine: OnceLock::new(),
             file: Arc::new(file),
             options,
@@ -182,7 +183,7 @@ impl RawDevice {
             .and_then(|()| file.set_len(size_bytes))
             .and_then(|()| file.sync_all())
             .map_err(|error| self.file.error(&format!("set length to {size_bytes}"), error))?;
-        self.geometry.capacity_bytes = size_bytes;
+        self.geometry.set_capacity(size_bytes);
         Ok(())
     }
 
@@ -286,11 +287,28 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 
 impl BlockDevice for RawDevice {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        self.geometry.get()
     }
 
     fn name(&self) -> &str {
         &self.file.name
+    }
+
+    /// Makes a store file longer, by a hole. A block device is as large as it is.
+    fn grow(&self, capacity_bytes: u64) -> Result<Geometry> {
+        self.check_writable("change of a store opened read-only")?;
+        if !self.is_block_device {
+            check_size(&self.file.name, capacity_bytes)?;
+            if capacity_bytes < measure(&self.file)? {
+                return Err(shrinks(&self.file.name));
+            }
+            let file = &self.file.file;
+            file.set_len(capacity_bytes)
+                .and_then(|()| file.sync_all())
+                .map_err(|error| self.file.error(&format!("set length to {capacity_bytes}"), error))?;
+        }
+        self.geometry.set_capacity(measure(&self.file)?.max(self.geometry().capacity_bytes));
+        Ok(self.geometry())
     }
 
     fn is_sparse(&self) -> bool {
@@ -298,7 +316,7 @@ impl BlockDevice for RawDevice {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.geometry.check_range(&self.file.name, offset, buf.len() as u64)?;
+        self.geometry().check_range(&self.file.name, offset, buf.len() as u64)?;
         self.file.read_exact_at(offset, buf)?;
         self.counters.note_read(buf.len());
         Ok(())
@@ -306,7 +324,7 @@ impl BlockDevice for RawDevice {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_writable("write to a store opened read-only")?;
-        self.geometry.check_range(&self.file.name, offset, data.len() as u64)?;
+        self.geometry().check_range(&self.file.name, offset, data.len() as u64)?;
         self.file.write_at(offset, data)?;
         self.counters.note_write(data.len());
         Ok(())
@@ -317,7 +335,7 @@ impl BlockDevice for RawDevice {
             return self.read_at(*offset, buf);
         }
         for (offset, buf) in reads.iter() {
-            self.geometry.check_range(&self.file.name, *offset, buf.len() as u64)?;
+            self.geometry().check_range(&self.file.name, *offset, buf.len() as u64)?;
         }
         let transfers = reads.iter_mut().map(|(offset, buf)| Transfer::read(*offset, buf));
         if let Some(outcome) = self.carry_out(transfers) {
@@ -354,7 +372,7 @@ impl BlockDevice for RawDevice {
         if writes.len() > 1 && writes.iter().all(is_direct) {
             self.check_writable("write to a store opened read-only")?;
             for (offset, data) in writes {
-                self.geometry.check_range(&self.file.name, *offset, data.len() as u64)?;
+                self.geometry().check_range(&self.file.name, *offset, data.len() as u64)?;
             }
             let transfers = writes.iter().map(|(offset, data)| Transfer::write(*offset, data));
             if let Some(outcome) = self.carry_out(transfers) {
@@ -370,7 +388,7 @@ impl BlockDevice for RawDevice {
         let len = data.len();
         let begun = self
             .check_writable("write to a store opened read-only")
-            .and_then(|()| self.geometry.check_range(&self.file.name, offset, len as u64))
+            .and_then(|()| self.geometry().check_range(&self.file.name, offset, len as u64))
             .and_then(|()| self.engine());
         let engine = match begun {
             Ok(_) if self.file.needs_bounce(data.as_ptr()) => {
@@ -402,7 +420,7 @@ impl BlockDevice for RawDevice {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.check_writable("discard in a store opened read-only")?;
-        self.geometry.check_range(&self.file.name, offset, len)?;
+        self.geometry().check_range(&self.file.name, offset, len)?;
         if len == 0 || self.discards_refused.load(Relaxed) {
             return Ok(());
         }
@@ -530,6 +548,25 @@ mod tests {
         let mut back = [9; 4096];
         device.read_at(0, &mut back).unwrap();
         assert_eq!((back, device.geometry().capacity_bytes), ([0; 4096], 2 * SIZE));
+    }
+
+    #[test]
+    fn a_store_file_grows_while_it_is_open() {
+        let (_directory, path) = store();
+        let device = create(&path);
+        device.write_at(0, &[1; 4096]).unwrap();
+        assert_eq!(device.grow(2 * SIZE).unwrap().capacity_bytes, 2 * SIZE);
+        device.write_at(2 * SIZE - 4096, &[2; 4096]).unwrap();
+        for nonsense in [SIZE, 3 * SIZE + 1] {
+            assert!(device.grow(nonsense).is_err());
+        }
+        drop(device);
+        let device = RawDevice::open(&path, RawOptions::default()).unwrap();
+        let mut back = [9; 4096];
+        for (at, byte) in [(0, 1), (SIZE, 0), (2 * SIZE - 4096, 2)] {
+            device.read_at(at, &mut back).unwrap();
+            assert_eq!(back, [byte; 4096]);
+        }
     }
 
     #[test]

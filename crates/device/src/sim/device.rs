@@ -23,14 +23,14 @@ use super::{
     faults::{DiscardFate, Faults, WriteFate},
     power::{Power, Verdict, injected},
 };
-use crate::{BlockDevice, DeviceStats, Error, Geometry, Result, SECTOR, sparse::SparseBytes};
+use crate::{BlockDevice, DeviceStats, Error, Geometry, Result, SECTOR, block::Growing, sparse::SparseBytes};
 
 const NAME: &str = "simulated device";
 
 /// A seeded in-memory [`BlockDevice`] whose power can be cut. See the module documentation of the
 /// simulator for what may happen then.
 pub struct SimDevice {
-    geometry: Geometry,
+    geometry: Growing,
     state: Mutex<State>,
 }
 
@@ -201,7 +201,7 @@ impl SimDevice {
         assert!(block_bytes.is_power_of_two() && block_bytes as usize >= SECTOR, "bad block size");
         assert!(capacity_bytes.is_multiple_of(u64::from(block_bytes)), "capacity is not whole blocks");
         Arc::new(SimDevice {
-            geometry: Geometry { capacity_bytes, block_bytes, erase_bytes: 0 },
+            geometry: Growing::new(Geometry { capacity_bytes, block_bytes, erase_bytes: 0 }),
             state: Mutex::new(State {
                 medium: SparseBytes::default(),
                 cache: SparseBytes::default(),
@@ -220,7 +220,7 @@ impl SimDevice {
     pub fn fork(&self, seed: u64) -> Arc<SimDevice> {
         let mut state = self.state.lock().clone();
         state.rng = SeededRng::new(seed);
-        Arc::new(SimDevice { geometry: self.geometry, state: Mutex::new(state) })
+        Arc::new(SimDevice { geometry: Growing::new(self.geometry.get()), state: Mutex::new(state) })
     }
 
     /// Writes, syncs and discards so far.
@@ -320,7 +320,7 @@ impl SimDevice {
     /// # Panics
     /// When the offset is beyond the capacity.
     pub fn flip_bit(&self, offset: u64, bit: u8) {
-        assert!(offset < self.geometry.capacity_bytes, "no byte {offset} to flip");
+        assert!(offset < self.geometry().capacity_bytes, "no byte {offset} to flip");
         let sector_start = offset / SECTOR as u64 * SECTOR as u64;
         let within = (offset - sector_start) as usize;
         let mut guard = self.state.lock();
@@ -343,15 +343,19 @@ impl SimDevice {
 
 impl BlockDevice for SimDevice {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        self.geometry.get()
     }
 
     fn name(&self) -> &str {
         NAME
     }
 
+    fn grow(&self, capacity_bytes: u64) -> Result<Geometry> {
+        self.geometry.grow(NAME, capacity_bytes)
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.geometry.check_range(NAME, offset, buf.len() as u64)?;
+        self.geometry().check_range(NAME, offset, buf.len() as u64)?;
         let mut state = self.state.lock();
         state.power.check()?;
         state.cache.read(offset, buf);
@@ -366,7 +370,7 @@ impl BlockDevice for SimDevice {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.geometry.check_range(NAME, offset, data.len() as u64)?;
+        self.geometry().check_range(NAME, offset, data.len() as u64)?;
         let mut state = self.state.lock();
         let verdict = state.power.tick()?;
         state.do_late_discards();
@@ -374,7 +378,7 @@ impl BlockDevice for SimDevice {
         if matches!(outcome, Err(Error::Full { .. })) {
             return outcome;
         }
-        state.accept_write(offset, data, &self.geometry);
+        state.accept_write(offset, data, &self.geometry.get());
         if verdict == Verdict::CutInFlight {
             return Err(Error::PowerCut);
         }
@@ -403,7 +407,7 @@ impl BlockDevice for SimDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.geometry.check_range(NAME, offset, len)?;
+        self.geometry().check_range(NAME, offset, len)?;
         let mut state = self.state.lock();
         let verdict = state.power.tick()?;
         state.do_late_discards();

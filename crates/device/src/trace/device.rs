@@ -30,6 +30,10 @@ impl BlockDevice for TraceDevice {
         self.inner.name()
     }
 
+    fn grow(&self, capacity_bytes: u64) -> Result<Geometry> {
+        self.inner.grow(capacity_bytes)
+    }
+
     fn is_sparse(&self) -> bool {
         self.inner.is_sparse()
     }

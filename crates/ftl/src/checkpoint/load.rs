@@ -121,10 +121,13 @@ impl Loader<'_> {
                 _ => return Err(flawed("neither index nor counters")),
             }
         }
-        if counters.len() != self.space.segments {
-            let reason = format!("counters of {} segments, not {}", counters.len(), self.space.segments);
+        if counters.len() > self.space.segments {
+            let reason = format!("counters of {} segments, of {}", counters.len(), self.space.segments);
             return Err(corrupt(self.device, "checkpoint index", 0, reason));
         }
+        // The store may have grown since.
+        counters.resize(self.space.segments, Live::default());
+        out_of_use.resize(self.space.segments, false);
         Ok(Tables { index, counters, out_of_use })
     }
 }

@@ -124,6 +124,12 @@ impl Tally {
         Tally { segments, leaf_bytes, of_leaves: Residence::default() }
     }
 
+    /// There are so many segments now.
+    pub(super) fn grow(&mut self, segments: usize) {
+        self.segments.resize(segments, Live::default());
+        self.leaf_bytes.resize(segments, 0);
+    }
+
     pub(super) fn add(&mut self, extent: &Extent) {
         self.segments[extent.phys.segment.0 as usize].add(extent);
     }

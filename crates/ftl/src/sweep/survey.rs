@@ -60,7 +60,8 @@ impl Survey {
     }
 
     fn slice(&self, segment: SegNo) -> u8 {
-        self.slices[segment.0 as usize]
+        // One that the store did not have when the survey began is read with the last.
+        self.slices.get(segment.0 as usize).copied().unwrap_or((SLICES - 1) as u8)
     }
 
     /// Notes the extents of the next block.
