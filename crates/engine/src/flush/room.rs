@@ -140,9 +140,12 @@ impl Core {
             self.look_at_room()?;
         }
         let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
-        if self.room_level() > allowed as u8 && (is_delete || self.may_flush_for_room()) {
-            // The log, stale images of dirty pages and freed ones, which are no holes yet, may hold what is missing.
-            self.flush_all()?;
+        if self.room_level() > allowed as u8 {
+            if is_delete || self.may_flush_for_room() {
+                // The log, stale images of dirty pages and freed ones, which are no holes yet, may hold what is missing.
+                self.flush_all()?;
+            }
+            // The place may have grown, or others have left it room.
             self.look_at_room()?;
         }
         if self.room_level() > allowed as u8 {
