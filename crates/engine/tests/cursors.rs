@@ -342,3 +342,39 @@ fn estimates_are_near() {
         assert_eq!(store.begin().count(&table, ..).expect("count"), records);
     }
 }
+
+/// What its snapshot saw was deleted and purged: not even an empty leaf passes for the end of the table.
+#[test]
+fn walks_of_a_snapshot_that_was_given_up_are_told() {
+    let store = Store::open(MemPlace::new(), StoreOptions { history_bytes: 1024, ..options(false) });
+    let store = store.expect("open");
+    let table = store.create_table("t", kinds()[0]).expect("create");
+    let write = |deletes: bool, first: u8| {
+        let mut txn = store.begin();
+        for n in first..first + 50 {
+            match deletes {
+                true => assert!(txn.delete(&table, &[n]).expect("delete")),
+                false => txn.put(&table, &[n], &[n; 40]).expect("put"),
+            }
+        }
+        txn.commit().expect("commit");
+    };
+    write(false, 0);
+    let old = store.begin();
+    let mut cursor = table.cursor();
+    assert_eq!(cursor.seek(&old, &[7]).expect("seek").expect("there").key(), [7]);
+    write(true, 0);
+    for _ in 0..20 {
+        write(false, 100);
+        store.step().expect("step");
+    }
+    let is_told = |outcome: Result<u64, Error>| assert!(matches!(outcome, Err(Error::SnapshotTooOld)));
+    is_told(old.count(&table, ..[60]));
+    is_told(old.range(&table, ..[60]).expect("range").map(|record| record.map(|_| 1)).sum());
+    is_told(old.range(&table, ..[60]).expect("range").rev().map(|record| record.map(|_| 1)).sum());
+    is_told(cursor.prev(&old).map(|_| 1));
+    is_told(cursor.first(&old).map(|_| 1));
+    let new = store.begin();
+    assert_eq!(cursor.first(&new).expect("first").expect("there").key(), [100]);
+    assert_eq!(new.count(&table, ..[60]).expect("count"), 0);
+}
