@@ -49,6 +49,24 @@ lacuna_device::breakable_rules! {
     SeparatorsMove = "separators-move",
     /// An empty leaf is removed (btree::merge invariant 1).
     EmptyLeavesGo = "empty-leaves-go",
+    /// A leaf that a split made for a record that is then refused is removed (btree::merge invariant 1).
+    RefusedLeavesGo = "refused-leaves-go",
+    /// A descent latches a child before it gives up the parent (btree).
+    DescentsCouple = "descents-couple",
+    /// A file is cut with its header latched, so that nobody allocates meanwhile (alloc invariant 4).
+    CutsLatchHeader = "cuts-latch-header",
+    /// A cursor looks again once its transaction has written.
+    CursorsLookAgain = "cursors-look-again",
+    /// Who walks along leaves asks behind each whether the view is still good: records may be gone from it.
+    WalksAskTheView = "walks-ask-the-view",
+    /// A load stops before keys that others have locked.
+    LoadsAskForLocks = "loads-ask-for-locks",
+    /// A load puts into a leaf only what belongs there.
+    LoadsStayInLeaf = "loads-stay-in-leaf",
+    /// A load that fails takes all its records back.
+    LoadsWhole = "loads-whole",
+    /// The record that is compared is locked before.
+    SwapsLock = "swaps-lock",
     /// A leaf that was latched before is that of a key only if it has the key.
     LeafHasKey = "leaf-has-key",
     /// A snapshot reads by its view.

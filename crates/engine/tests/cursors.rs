@@ -13,7 +13,7 @@ use lacuna_device::{
     sim::{SeededRng, for_each_seed},
 };
 use lacuna_engine::{
-    Algorithm, Cursor, Error, Record, Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn,
+    Algorithm, Cursor, Error, Record, Store, StoreOptions, Swap, Table, TableOptions, TransactionOptions, Txn,
 };
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -340,5 +340,134 @@ fn estimates_are_near() {
         let share = (estimated - records as f64).abs() / (records as f64).max(1.0);
         assert!(share <= 0.2, "{estimated} of {records}");
         assert_eq!(store.begin().count(&table, ..).expect("count"), records);
+    }
+}
+
+/// What its snapshot saw was deleted and purged: not even an empty leaf passes for the end of the table.
+#[test]
+fn walks_of_a_snapshot_that_was_given_up_are_told() {
+    let store = Store::open(MemPlace::new(), StoreOptions { history_bytes: 1024, ..options(false) });
+    let store = store.expect("open");
+    let table = store.create_table("t", kinds()[0]).expect("create");
+    let write = |deletes: bool, first: u8| {
+        let mut txn = store.begin();
+        for n in first..first + 50 {
+            match deletes {
+                true => assert!(txn.delete(&table, &[n]).expect("delete")),
+                false => txn.put(&table, &[n], &[n; 40]).expect("put"),
+            }
+        }
+        txn.commit().expect("commit");
+    };
+    write(false, 0);
+    let old = store.begin();
+    let mut cursor = table.cursor();
+    assert_eq!(cursor.seek(&old, &[7]).expect("seek").expect("there").key(), [7]);
+    write(true, 0);
+    for _ in 0..20 {
+        write(false, 100);
+        store.step().expect("step");
+    }
+    let is_told = |outcome: Result<u64, Error>| assert!(matches!(outcome, Err(Error::SnapshotTooOld)));
+    is_told(old.count(&table, ..[60]));
+    is_told(old.range(&table, ..[60]).expect("range").map(|record| record.map(|_| 1)).sum());
+    is_told(old.range(&table, ..[60]).expect("range").rev().map(|record| record.map(|_| 1)).sum());
+    is_told(cursor.prev(&old).map(|_| 1));
+    is_told(cursor.first(&old).map(|_| 1));
+    let new = store.begin();
+    assert_eq!(cursor.first(&new).expect("first").expect("there").key(), [100]);
+    assert_eq!(new.count(&table, ..[60]).expect("count"), 0);
+}
+
+/// Everything that a transaction may do to itself while it walks: to the record where the cursor stands and to those
+/// ahead, savepoints that are taken back, loads that fail in the middle, swaps of long values.
+fn disturb(seed: u64, table_options: TableOptions) {
+    let mut rng = SeededRng::new(seed);
+    let store = Store::open(MemPlace::new(), options(false)).expect("open");
+    let table = store.create_table("t", table_options).expect("create");
+    let mut model = Model::new();
+    let mut txn = store.begin();
+    for _ in 0..150 {
+        change(&mut txn, &table, &mut model, &mut rng);
+    }
+    let mut cursor = table.cursor();
+    let mut at: Option<Vec<u8>> = None;
+    let mut kept = None;
+    for _ in 0..400 {
+        let is_backward = rng.chance(30);
+        let (found, want) = match (&at, is_backward) {
+            (None, _) => (cursor.first(&txn), model.iter().next()),
+            (Some(at), false) => {
+                let behind = (Bound::Excluded(at), Bound::Unbounded);
+                (cursor.next(&txn), model.range::<Vec<u8>, _>(behind).next())
+            }
+            (Some(at), true) => (cursor.prev(&txn), model.range::<Vec<u8>, _>(..at).next_back()),
+        };
+        let found = found.expect("step").map(pair);
+        assert_eq!(found, owned(want), "seed {seed}");
+        at = found.as_ref().map(|(key, _)| key.clone());
+        let Some((key, value)) = found else { continue };
+        match rng.below(12) {
+            0..3 => {
+                assert!(txn.delete(&table, &key).expect("delete"));
+                model.remove(&key);
+            }
+            3 => {
+                // Right ahead of it, or right behind.
+                let near = [&key[..], &[rng.below(2) as u8 * 0xff]].concat();
+                let long = vec![7; rng.below(40_000) as usize];
+                txn.put(&table, &near, &long).expect("put");
+                model.insert(near, long);
+            }
+            4..6 => {
+                let new = rng.chance(80).then(|| random_value(&mut rng));
+                let other = [&value[..], b"!"].concat();
+                let swap = txn.compare_and_swap(&table, &key, Some(&other), new.as_deref());
+                assert_eq!(swap.expect("swap"), Swap::Other(Some(value.clone())));
+                let swap = txn.compare_and_swap(&table, &key, Some(&value), new.as_deref());
+                assert_eq!(swap.expect("swap"), Swap::Done);
+                match new {
+                    Some(new) => drop(model.insert(key, new)),
+                    None => drop(model.remove(&key)),
+                }
+            }
+            6 => {
+                // The last one is there, or comes the wrong way round.
+                let mut load: Vec<_> = (0..40u8).map(|n| [&key[..], &[1, n]].concat()).collect();
+                load.retain(|key| !model.contains_key(key));
+                let last = match rng.chance(50) {
+                    true => model.range::<Vec<u8>, _>((Bound::Excluded(&load[0]), Bound::Unbounded)).next(),
+                    false => None,
+                };
+                let last = last.map_or(Vec::new(), |(key, _)| key.clone());
+                load.retain(|key| last.is_empty() || *key < last);
+                load.push(last);
+                let load = load.iter().map(|key| (key, [9; 300]));
+                let refused = txn.bulk_load(&table, load);
+                assert!(matches!(refused, Err(Error::KeyExists | Error::OutOfOrder { .. })), "{refused:?}");
+            }
+            7 => kept = Some((txn.savepoint().expect("savepoint"), model.clone())),
+            8 => {
+                if let Some((savepoint, before)) = kept.take() {
+                    txn.rollback_to(savepoint).expect("rollback");
+                    model = before;
+                }
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(txn.count(&table, ..).expect("count"), model.len() as u64);
+    txn.commit().expect("commit");
+    store.step().expect("step");
+    store.check().expect("check");
+    let all: Vec<Pair> =
+        store.begin().range(&table, ..).expect("range").map(|r| pair(r.expect("record"))).collect();
+    assert_eq!(all, model.into_iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn cursors_go_on_whatever_their_transaction_does_around_them() {
+    for (number, table_options) in (0..).zip(kinds()) {
+        for_each_seed(8, |seed| disturb(10 * number + seed, table_options));
     }
 }

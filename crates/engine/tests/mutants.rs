@@ -6,8 +6,12 @@
 
 #![allow(clippy::duplicate_mod, reason = "each of these tests brings its places with it")]
 
+#[path = "bulk.rs"]
+mod bulk;
 #[path = "crash.rs"]
 mod crash;
+#[path = "cursors.rs"]
+mod cursors;
 #[path = "history/main.rs"]
 mod history;
 #[path = "leaves.rs"]
@@ -56,6 +60,15 @@ const QUEUE: &str = "shapes::a_queue_has_the_leaves_of_what_is_live";
 const HOLES: &str = "shapes::power_cuts_among_holes_and_cut_files_on_a_directory";
 const CUT: &str = "shapes::files_are_cut_only_once_the_log_says_that_their_end_is_free";
 const THINNED: &str = "shapes::leaves_are_merged_however_records_are_deleted";
+const MERGES: &str = "scheduled::nothing_is_missed_while_leaves_merge";
+const REFUSED: &str = "scheduled::a_record_that_is_refused_leaves_no_empty_leaf";
+const CUT_BESIDE: &str = "scheduled::holes_and_cuts_spare_what_is_allocated_meanwhile";
+const PANIC_BESIDE: &str = "scheduled::a_panic_wakes_everybody";
+const CURSORS: &str = "cursors::cursors_and_ranges_agree_with_a_map_on_plain_tables";
+const WALKS: &str = "cursors::walks_of_a_snapshot_that_was_given_up_are_told";
+const LOCKED_LOADS: &str = "bulk::a_load_waits_for_locks_in_its_way";
+const LOADS: &str = "bulk::loads_agree_with_a_map_on_all_kinds_of_tables";
+const FAILED_LOADS: &str = "bulk::a_load_that_fails_leaves_none_of_its_records_and_the_transaction_goes_on";
 const CASES: &str = "40";
 
 /// Each rule, and a test of the matrix that must fail without it.
@@ -81,6 +94,7 @@ const RULES: &[(&str, &str)] = &[
     ("leaf-has-key", SPLIT),
     ("bounds-noted", INSERTED),
     ("panics-stop", PANICS),
+    ("panics-stop", PANIC_BESIDE),
     ("releases-wake", WAITERS),
     ("one-gives-pages-back", SLOTS),
     ("versions-ask-the-view", GIVEN_UP),
@@ -88,6 +102,14 @@ const RULES: &[(&str, &str)] = &[
     ("cuts-follow-log", CUT),
     ("holes-replayed", HOLES),
     ("separators-move", THINNED),
+    ("refused-leaves-go", REFUSED),
+    ("descents-couple", MERGES),
+    ("cuts-latch-header", CUT_BESIDE),
+    ("cursors-look-again", CURSORS),
+    ("walks-ask-the-view", WALKS),
+    ("loads-ask-for-locks", LOCKED_LOADS),
+    ("loads-stay-in-leaf", LOADS),
+    ("loads-whole", FAILED_LOADS),
 ];
 
 const MEMORY: &str = "history::histories_in_memory_are_sound";
@@ -113,6 +135,11 @@ const ANOMALIES: &[(&str, &str, &str)] = &[
     ("reads-fresh", MEMORY, "Stale"),
     ("own-changes-seen", MEMORY, "Internal"),
     ("edits-lead-back", MEMORY, "Garbage"),
+    ("views-hold", MEMORY, "Miscount"),
+    ("reads-fresh", MEMORY, "Miscount"),
+    ("swaps-lock", MEMORY, "TwoOwners"),
+    ("cursors-look-again", MEMORY, "Internal"),
+    ("loads-whole", MEMORY, "Garbage"),
     ("commit-syncs", CUTS, "LostCommit"),
     ("rollbacks-whole", CUTS, "PartOfTransaction"),
 ];

@@ -17,7 +17,7 @@ use crate::{
     ops::{PageKind, PageOp},
     pool::WriteGuard,
     space::Space,
-    sync::atomic::Ordering,
+    sync::{atomic::Ordering, thread},
     wal::Until,
 };
 
@@ -58,7 +58,13 @@ impl Core {
         }
         // Meanwhile it may have grown again, but it was not cut.
         let allocator = Allocator::latch(self, space)?;
-        space.cut(allocator.used()).map_err(|e| self.poison.set(e))
+        let used = allocator.used();
+        let _latched = (!is_broken(Rule::CutsLatchHeader)).then_some(allocator);
+        if is_broken(Rule::CutsLatchHeader) {
+            // So long that others may allocate a page and flush it.
+            (0..500).for_each(|_| thread::yield_now());
+        }
+        space.cut(used).map_err(|e| self.poison.set(e))
     }
 
     /// Takes the free pages at the file's end out of the list; returns where the log says so, if there are any.

@@ -12,9 +12,9 @@
 //! Invariants:
 //!
 //! 1. No leaf is empty for longer than its last record's removal takes to ask, unless it is the root: so the first
-//!    record lies in the first leaf, or in the next one that holds more than deleted records. (A split for descending
-//!    keys makes an empty leaf for the record to come. If that record is refused the leaf stays until the next
-//!    insert, or until a neighbour asks.)
+//!    record lies in the first leaf, or in the next one that holds more than deleted records. (A split at either end
+//!    of a leaf makes an empty one for the record to come. Who is refused that record then gives the leaf back; if a
+//!    crash comes first, it stays until the next insert, or until a neighbour asks.)
 //! 2. Each step is one mini-transaction, with the parent and all nodes that change latched exclusively. A leaf loses
 //!    keys of its range only while it is latched so and `Space::restructured` grows (`again`, invariant 2); a range
 //!    that becomes wider takes nothing from anybody. Scans go on by the fence that they met, which may lie within a
@@ -72,6 +72,12 @@ impl Tree<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// Gives back the leaf of `key` if a split has made it for a record that was refused. The caller holds no latch.
+    pub(crate) fn merge_if_empty(self, key: &[u8]) -> Result<()> {
+        let is_empty = Node::new(&self.leaf_read(key)?[..]).count() == 0;
+        if is_empty && !is_broken(Rule::RefusedLeavesGo) { self.merge(key) } else { Ok(()) }
     }
 
     /// The parent of the leaf of `key`, latched exclusively; `None` when the root is that leaf.

@@ -31,6 +31,7 @@ use crate::{
     error::Result,
     ids::PageNo,
     mtr::Mtr,
+    mutant::{Rule, is_broken},
     node::Node,
     ops::{self, PageKind, PageOp},
     pool::{ReadGuard, WriteGuard},
@@ -67,8 +68,8 @@ impl<'a> Tree<'a> {
         let mut page = self.core.pool.read(self.space, ROOT)?;
         self.check_node(&page, ROOT, None)?;
         while !Node::new(&page).is_leaf() {
-            let node = Node::new(&page);
-            page = self.read_child(node, node.child_slot(key))?;
+            let slot = Node::new(&page).child_slot(key);
+            page = self.go_down(page, slot)?;
         }
         Ok(page)
     }
@@ -104,6 +105,17 @@ impl<'a> Tree<'a> {
                 page = self.read_child(node, slot)?;
             }
         }
+    }
+
+    /// The child, latched before its parent is given up.
+    fn go_down(self, parent: ReadGuard, slot: usize) -> Result<ReadGuard> {
+        if is_broken(Rule::DescentsCouple) {
+            let (number, level) = (Node::new(&parent).child(slot), Node::new(&parent).level() - 1);
+            drop(parent);
+            let child = self.core.pool.read(self.space, number)?;
+            return self.check_node(&child, number, Some(level)).map(|()| child);
+        }
+        self.read_child(Node::new(&parent), slot)
     }
 
     fn read_child(self, parent: Node<'_>, slot: usize) -> Result<ReadGuard> {

@@ -87,7 +87,7 @@ impl Tree<'_> {
             if node.level() == 1 {
                 listed = following(node, slot, direction, ahead.clone());
             }
-            page = self.read_child(node, slot)?;
+            page = self.go_down(page, slot)?;
         }
         let node = Node::new(&page);
         let count = node.count();

@@ -1,7 +1,9 @@
 //! One store of a process in a place at a time.
 //!
-//! The place keeps other processes out by a lock. A place is identified by the object that stands for it: two
-//! objects for the same directory of a file system of ours are not noticed.
+//! The place keeps other processes out by a lock, and a directory or a device also a second object of this process. A
+//! place is identified by the object that stands for it: two objects for the same directory of a file system of ours, or
+//! that pass calls on to the same place, are not noticed. (Nothing that the trait tells or a store's files hold tells
+//! these from a copy of the store.)
 
 use std::{collections::BTreeSet, sync::Arc};
 

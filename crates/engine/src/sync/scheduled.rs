@@ -1,9 +1,9 @@
-//! What the crate uses of parking_lot, over shuttle. A thread that panics while it holds a lock ends
-//! the test, so poisoned locks are never seen.
+//! What the crate uses of parking_lot, over shuttle. As there, a lock that a panicking thread gives up is like any
+//! other.
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::Arc,
+    sync::{Arc, LockResult, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -17,8 +17,12 @@ pub(crate) use shuttle::{
     thread,
 };
 
-const ALIVE: &str = "a thread panicked with the lock held";
 const HELD: &str = "a guard gives its lock up only while a condition's wait runs";
+
+/// What is locked, whoever panicked with the lock held.
+fn locked<G>(outcome: LockResult<G>) -> G {
+    outcome.unwrap_or_else(PoisonError::into_inner)
+}
 
 #[derive(Default)]
 pub(crate) struct Mutex<T>(inner::Mutex<T>);
@@ -35,11 +39,11 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard { mutex: self, held: Some(self.0.lock().expect(ALIVE)) }
+        MutexGuard { mutex: self, held: Some(locked(self.0.lock())) }
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut().expect(ALIVE)
+        locked(self.0.get_mut())
     }
 }
 
@@ -75,14 +79,14 @@ impl Condvar {
 
     pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let held = guard.held.take().expect(HELD);
-        guard.held = Some(self.0.wait(held).expect(ALIVE));
+        guard.held = Some(locked(self.0.wait(held)));
     }
 
     /// There is no clock here: the others have a turn, and the time is up.
     pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _until: Instant) -> TimedOut {
         guard.held = None;
         thread::yield_now();
-        guard.held = Some(guard.mutex.0.lock().expect(ALIVE));
+        guard.held = Some(locked(guard.mutex.0.lock()));
         TimedOut
     }
 
@@ -104,11 +108,11 @@ pub(crate) struct RwLock<T>(inner::RwLock<T>);
 
 impl<T> RwLock<T> {
     pub(crate) fn read(&self) -> inner::RwLockReadGuard<'_, T> {
-        self.0.read().expect(ALIVE)
+        locked(self.0.read())
     }
 
     pub(crate) fn write(&self) -> inner::RwLockWriteGuard<'_, T> {
-        self.0.write().expect(ALIVE)
+        locked(self.0.write())
     }
 }
 
@@ -133,18 +137,18 @@ struct Users {
 
 impl Gate {
     fn enter(&self, is_free: impl Fn(&Users) -> bool, enter: impl FnOnce(&mut Users)) {
-        let mut users = self.users.lock().expect(ALIVE);
+        let mut users = locked(self.users.lock());
         while !is_free(&users) {
-            users = self.changed.wait(users).expect(ALIVE);
+            users = locked(self.changed.wait(users));
         }
         enter(&mut users);
     }
 
     fn leave(&self, leave: impl FnOnce(&mut Users)) {
-        if !std::thread::panicking() {
-            leave(&mut self.users.lock().expect(ALIVE));
-            self.changed.notify_all();
-        }
+        let mut users = locked(self.users.lock());
+        leave(&mut users);
+        drop(users);
+        self.changed.notify_all();
     }
 }
 
@@ -171,7 +175,7 @@ impl<T> Latch<T> {
     }
 
     pub(crate) fn try_read(&self) -> Option<LatchRead<T>> {
-        let mut users = self.gate.users.lock().expect(ALIVE);
+        let mut users = locked(self.gate.users.lock());
         if users.is_written {
             return None;
         }

@@ -15,6 +15,7 @@ use super::{Txn, check_key, check_value, is_long, roll_back, spot_of};
 use crate::{
     error::{Error, Result},
     mtr::Mtr,
+    mutant::{Rule, is_broken},
     node::{LEAF_CELL_HEADER, LeafCell, Node, SLOT},
     ops::PageOp,
     pool::WriteGuard,
@@ -103,7 +104,9 @@ impl Txn {
         self.core.poison.check()?;
         let before = self.savepoint()?.newest;
         let outcome = self.load(table, space, &mut records.into_iter());
-        if let (Err(_), Some(log)) = (&outcome, self.undo) {
+        if let (Err(_), Some(log)) = (&outcome, self.undo)
+            && !is_broken(Rule::LoadsWhole)
+        {
             self.changes += 1;
             self.busy(|txn| roll_back(&txn.core, log, before).map_err(|e| txn.core.poison.set(e)))?;
             self.running.iter().for_each(|running| running.note_release());
@@ -191,7 +194,9 @@ impl Txn {
         let fits = |(at, (key, value)): &(usize, &(K, V))| {
             let (key, value) = (key.as_ref(), value.as_ref());
             let bytes = bytes_of(key, value);
-            let is_here = *at == 0 || spot.is_before_bound(key) && next.is_none_or(|next| key < next);
+            let is_before_bound = spot.is_before_bound(key) || is_broken(Rule::LoadsStayInLeaf);
+            let is_here = *at == 0 || is_before_bound && next.is_none_or(|next| key < next);
+            let has_locks = has_locks && !is_broken(Rule::LoadsAskForLocks);
             let is_free = *at == 0 || !has_locks || core.txns.lock_owner(me, space.id, key).is_none();
             let fits = bytes <= free && is_here && is_free && !is_long(space, key, value);
             free = free.saturating_sub(bytes);

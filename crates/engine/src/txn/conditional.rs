@@ -1,7 +1,13 @@
 //! Writes that depend on what is there, and reads into the caller's memory.
 
 use super::{Txn, read};
-use crate::{btree::Tree, error::Result, node::Node, store::Table};
+use crate::{
+    btree::Tree,
+    error::Result,
+    mutant::{Rule, is_broken},
+    node::Node,
+    store::Table,
+};
 
 /// What became of [`Txn::insert_if_absent`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +125,10 @@ impl Txn {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Swap> {
-        let found = self.get_for_update(table, key)?;
+        let found = match is_broken(Rule::SwapsLock) {
+            true => self.get(table, key)?,
+            false => self.get_for_update(table, key)?,
+        };
         if found.as_deref() != expected {
             return Ok(Swap::Other(found));
         }

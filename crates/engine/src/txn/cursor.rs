@@ -11,7 +11,12 @@ use super::{
     batch::{BATCH_RECORDS, Batch, Walk},
     records::{FIRST_BATCH, Record, renewed},
 };
-use crate::{btree::Direction, error::Result, store::Table};
+use crate::{
+    btree::Direction,
+    error::Result,
+    mutant::{Rule, is_broken},
+    store::Table,
+};
 
 /// Records of a batch behind a write: the next one likely ends it.
 const BATCH_BEHIND_WRITE: usize = 4;
@@ -168,7 +173,10 @@ impl Cursor {
         txn.core.poison.check_open()?;
         let stamp = (txn.serial, txn.changes);
         let was_changed = self.copied.as_ref().is_some_and(|copied| copied.stamp != stamp);
-        let is_good = |copied: &Copied| copied.direction == direction && copied.stamp == stamp;
+        let is_good = |copied: &Copied| {
+            copied.direction == direction
+                && (copied.stamp == stamp || is_broken(Rule::CursorsLookAgain) && copied.stamp.0 == stamp.0)
+        };
         let mut copied = match self.copied.take().filter(is_good) {
             Some(mut copied) if copied.at + 1 < self.batch.len() => {
                 copied.at += 1;

@@ -475,6 +475,23 @@ impl Txn {
     /// Writes a value, or the reference to one, that the leaf takes; `flags` say which. Whether the key
     /// existed.
     fn write_short(&mut self, space: &Arc<Space>, key: &[u8], write: Write<'_>, flags: u8) -> Result<bool> {
+        let mut has_split = false;
+        let outcome = self.write_to_leaf(space, key, write, flags, &mut has_split);
+        if has_split && outcome.is_err() && self.core.poison.check().is_ok() {
+            Tree::new(&self.core, space).merge_if_empty(key)?;
+        }
+        outcome
+    }
+
+    /// Notes whether it split a leaf.
+    fn write_to_leaf(
+        &mut self,
+        space: &Arc<Space>,
+        key: &[u8],
+        write: Write<'_>,
+        flags: u8,
+        has_split: &mut bool,
+    ) -> Result<bool> {
         loop {
             let (mut leaf, found) = self.lock_leaf(space, key)?;
             let node = Node::new(&leaf);
@@ -500,6 +517,7 @@ impl Txn {
             if !fits || !row::make_room(&self.core, &mut leaf, logged)? {
                 drop(leaf);
                 tree.split(key, more_bytes, logged)?;
+                *has_split = true;
                 continue;
             }
             if self.change(space, leaf, slot, is_new, key, value.map(|value| (flags, value)))? {

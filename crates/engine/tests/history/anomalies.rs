@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     Garbage,
     /// A scan out of order or bounds, or with a record twice.
     BadScan,
+    /// A count that fits no moment at which it can have been made.
+    Miscount,
     /// The elements of a list are not in the order of the versions.
     ListOrder,
     /// Opening the store took back what was durable.

@@ -8,10 +8,13 @@
 //! - Snapshot: no lost update, no circle with one anti-dependency of its own, nothing read twice differently. Circles
 //!   with more anti-dependencies are allowed (G2-item, write skew), and counted.
 //!
+//! A count is a read of a predicate: the records that were there by some moment of it are as many, of a snapshot at the
+//! moment that its other reads and counts leave.
+//!
 //! What transactions read that rolled back counts as well. A read of an absent record tells only that it is one of the
 //! absences that were possible then; its dependencies are those that all of them have in common.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lacuna_engine::Isolation;
 
@@ -150,9 +153,8 @@ impl Checker<'_> {
                     .map_or_else(|misfit| self.report_misfit(txn, read, misfit), Some)
             })
             .collect();
-        if let Some(view) = view {
-            self.check_snapshot(txn, view, &resolved);
-        }
+        let moment = view.map(|view| self.check_snapshot(txn, view, &resolved));
+        self.check_counts(txn, moment);
         self.check_updates(txn, view, &resolved);
         resolved.into_iter().flatten().collect()
     }
@@ -180,8 +182,13 @@ impl Checker<'_> {
         }
     }
 
-    /// All reads of a snapshot are of one moment.
-    fn check_snapshot(&mut self, txn: usize, view: (Stamp, Stamp), resolved: &[Option<Resolved>]) {
+    /// All reads of a snapshot are of one moment. Between which stamps that is.
+    fn check_snapshot(
+        &mut self,
+        txn: usize,
+        view: (Stamp, Stamp),
+        resolved: &[Option<Resolved>],
+    ) -> (Stamp, Stamp) {
         let mut moment = view;
         let mut seen: BTreeMap<Key, WriteId> = BTreeMap::new();
         for (read, resolved) in self.effects[txn].reads.iter().zip(resolved) {
@@ -201,6 +208,58 @@ impl Checker<'_> {
         if moment.0 > moment.1 {
             let detail = format!("not before {}, not after {}, in {view:?}", moment.0, moment.1);
             self.report(Kind::Fractured, [txn], detail);
+        }
+        moment
+    }
+
+    /// Whether so many of `keys` can have been there in `window`; each for itself, as at read committed.
+    fn may_count(&self, keys: &[Key], records: u64, window: (Stamp, Stamp)) -> bool {
+        let presences = keys.iter().map(|key| self.versions.presence(*key, window));
+        let (mut least, mut most) = (0, 0);
+        for presence in presences {
+            least += u64::from(!presence.may_be_absent);
+            most += u64::from(presence.may_be_there);
+        }
+        (least..=most).contains(&records)
+    }
+
+    /// Counts of a snapshot are of one moment in `moment`, others of their own time.
+    fn check_counts(&mut self, txn: usize, moment: Option<(Stamp, Stamp)>) {
+        let counts = &self.effects[txn].counts;
+        let Some(window) = moment else {
+            let bad = counts.iter().filter(|c| !self.may_count(&c.keys, c.records, (c.began, c.ended)));
+            let details: Vec<String> =
+                bad.map(|c| format!("{} from {} to {}", c.records, c.began, c.ended)).collect();
+            details.into_iter().for_each(|detail| self.report(Kind::Miscount, [txn], detail));
+            return;
+        };
+        if window.0 > window.1 {
+            return; // It is reported as fractured.
+        }
+        // Only of few keys it is open which of both they are.
+        let mut moments = BTreeSet::from([window.0, window.1]);
+        let mut open = Vec::new();
+        for count in counts {
+            let mut left = (Vec::new(), count.records as i64);
+            for key in &count.keys {
+                let presence = self.versions.presence(*key, window);
+                if presence.may_be_there && presence.may_be_absent {
+                    moments.extend(self.versions.turns(*key, window));
+                    left.0.push(*key);
+                } else {
+                    left.1 -= i64::from(presence.may_be_there);
+                }
+            }
+            open.push(left);
+        }
+        let fits = |at: Stamp| {
+            open.iter().all(|(keys, records)| {
+                u64::try_from(*records).is_ok_and(|records| self.may_count(keys, records, (at, at)))
+            })
+        };
+        if !moments.into_iter().any(fits) {
+            let all: Vec<_> = counts.iter().map(|c| (c.records, c.keys.len())).collect();
+            self.report(Kind::Miscount, [txn], format!("{all:?} fit no moment in {window:?}"));
         }
     }
 

@@ -18,7 +18,7 @@ use super::{
     boundary::{self, Found},
     checker,
     plan::Plan,
-    record::{History, Key, Lock, Op, Outcome, Scan, Seen, TxnRecord, What, WriteId},
+    record::{Count, History, Key, Lock, Op, Outcome, Scan, Seen, TxnRecord, What, WriteId},
     session::{self, Session},
     watch,
 };
@@ -90,6 +90,10 @@ impl Story {
 
     fn see(&mut self, txn: usize, key: Key, seen: Seen, lock: Lock) {
         self.op(txn, What::Read { key, seen, lock });
+    }
+
+    fn count(&mut self, txn: usize, records: u64) {
+        self.op(txn, What::Count(Count { table: 16, lower: 0, upper: 9, records }));
     }
 
     fn end(&mut self, txn: usize, outcome: Outcome) {
@@ -301,6 +305,29 @@ fn list_order(story: &mut Story, isolation: Isolation) {
     }
 }
 
+/// Counts a record whose insertion was over before, and one of its own, as none.
+fn miscount(story: &mut Story, isolation: Isolation) {
+    let [one, two] = [story.begin(isolation), story.begin(isolation)];
+    story.delete(one, X);
+    story.commit(one);
+    story.append(two, LIST, &[]);
+    story.count(two, 1);
+    story.commit(two);
+}
+
+/// Two counts of which each fits a moment of the snapshot, but not the same one.
+fn counts_of_two_moments(story: &mut Story, isolation: Isolation) {
+    let [one, two, three] = [isolation; 3].map(|isolation| story.begin(isolation));
+    story.count(one, 2);
+    story.append(two, LIST, &[]);
+    story.commit(two);
+    story.write(three, Key { table: 16, number: 5 });
+    story.commit(three);
+    story.count(one, 4);
+    story.commit(one);
+    story.history.txns[0].ops[0].ended = story.now;
+}
+
 /// Each kind by itself: the name of a tale, who tells it, and what must be found under both isolations.
 const TALES: &[(Tale, &[Kind], &[Kind])] = &[
     (g0, &[Kind::G0, Kind::TwoOwners], &[Kind::G0, Kind::TwoOwners]),
@@ -321,6 +348,8 @@ const TALES: &[(Tale, &[Kind], &[Kind])] = &[
     (vanished, &[Kind::Stale], &[Kind::Stale]),
     (garbage, &[Kind::Garbage], &[Kind::Garbage]),
     (bad_scan, &[Kind::BadScan], &[Kind::BadScan]),
+    (miscount, &[Kind::Miscount], &[Kind::Miscount]),
+    (counts_of_two_moments, &[Kind::Miscount], &[]),
     (list_order, &[Kind::ListOrder], &[Kind::ListOrder]),
 ];
 
@@ -375,6 +404,7 @@ fn sound_histories_are_sound() {
     let list = story.append(three, LIST, &[]);
     story.commit(three);
     let four = story.begin(ReadCommitted);
+    story.count(four, 2);
     story.see(four, LIST, Seen::Version(list[0], list.clone()), Lock::Explicit);
     story.append(four, LIST, &list);
     story.commit(four);

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::record::{Key, Lock, Op, Scan, Seen, Stamp, TxnRecord, What, WriteId};
+use super::record::{self, Key, Lock, Op, Scan, Seen, Stamp, TxnRecord, What, WriteId};
 
 /// A transaction's last write of a record.
 #[derive(Clone, Debug)]
@@ -34,6 +34,16 @@ pub(crate) struct Read {
     pub(crate) ended: Stamp,
 }
 
+/// How many of others' records were there.
+#[derive(Clone, Debug)]
+pub(crate) struct Count {
+    /// All keys of the range but the transaction's own.
+    pub(crate) keys: Vec<Key>,
+    pub(crate) records: u64,
+    pub(crate) began: Stamp,
+    pub(crate) ended: Stamp,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) finals: BTreeMap<Key, Final>,
@@ -43,6 +53,7 @@ pub(crate) struct Effects {
     pub(crate) undone: Vec<WriteId>,
     pub(crate) holds: Vec<Hold>,
     pub(crate) reads: Vec<Read>,
+    pub(crate) counts: Vec<Count>,
     /// What it saw of its own that it should not.
     pub(crate) internal: Vec<String>,
     pub(crate) bad_scans: Vec<String>,
@@ -106,6 +117,7 @@ impl Replay<'_> {
                 }
             }
             What::Scan(scan) => self.scan(scan, op),
+            What::Count(count) => self.count(count, op),
             What::Write { key, write, list } => self.write(*key, (*write, Some(list.clone())), op),
             What::Delete { key, write } => self.write(*key, (*write, None), op),
             What::Savepoint => drop(self.savepoints.insert(number, self.journal.len())),
@@ -153,6 +165,9 @@ impl Replay<'_> {
             self.effects.bad_scans.push(format!("{scan:?}"));
             return;
         }
+        if scan.lower > scan.upper {
+            return;
+        }
         let (mut lower, mut upper) = (scan.lower, scan.upper);
         if let (true, Some(last)) = (scan.is_broken_off, numbers.last()) {
             if scan.is_backward { lower = *last } else { upper = *last }
@@ -164,6 +179,21 @@ impl Replay<'_> {
         for number in all {
             let seen = found.get(&number).map_or(Seen::Absent, |seen| (*seen).clone());
             self.see(key(number), seen, op);
+        }
+    }
+
+    fn count(&mut self, count: &record::Count, op: &Op) {
+        let key = |number| Key { table: count.table, number };
+        let all = self.keys.range(key(count.lower)..=key(count.upper));
+        let (own, others): (Vec<Key>, Vec<Key>) = all.partition(|key| self.own(**key).is_some());
+        let is_there = |key: &&Key| self.own(**key).is_some_and(|(_, list)| list.is_some());
+        let own_records = own.iter().filter(is_there).count() as u64;
+        match count.records.checked_sub(own_records) {
+            Some(records) => {
+                let (began, ended) = (op.began, op.ended);
+                self.effects.counts.push(Count { keys: others, records, began, ended });
+            }
+            None => self.effects.internal.push(format!("{count:?} of {own_records} of its own")),
         }
     }
 

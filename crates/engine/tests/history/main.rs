@@ -5,7 +5,7 @@
 //! every transaction, and what goes on beside them. Threads take their own turns, so a seed that failed may need
 //! several runs to fail again.
 //!
-//! - `record` is what is recorded, by `worker`; values say which write they are of (`value`).
+//! - `record` is what is recorded, by `worker` and `ranges`; values say which write they are of (`value`).
 //! - `effects` tells what a transaction did by its own record, `versions` the order of each record's versions,
 //!   `checker` what is wrong, over `graph`; `anomalies` names it.
 //! - `boundary` compares a store that was opened again with the history before.
@@ -21,6 +21,7 @@ mod checker_tests;
 mod effects;
 mod graph;
 mod plan;
+mod ranges;
 mod record;
 #[path = "../rigs/mod.rs"]
 mod rigs;

@@ -15,6 +15,9 @@ pub(crate) const CHURNED: &str = "churned";
 /// That of the marks (see `boundary`).
 pub(crate) const MARKS: &str = "marks";
 
+/// Records of loads start here, out of the way of most others.
+const LOADS: u32 = 1000;
+
 /// Threads with bulky transactions, where there are any.
 const BULKY_THREADS: usize = 3;
 
@@ -43,7 +46,10 @@ pub(crate) struct Plan {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    Get,
+    /// Into memory that is used again, or not.
+    Get {
+        is_into: bool,
+    },
     Lock,
     /// A value made from the one that is there, which is locked when it is read, or read from the snapshot.
     Update {
@@ -59,7 +65,49 @@ pub(crate) enum Step {
         form: Form,
         bytes: usize,
     },
+    InsertIfAbsent {
+        form: Form,
+        bytes: usize,
+    },
+    /// Compared with what was read before, or with something else, and replaced or deleted.
+    Swap {
+        is_right: bool,
+        deletes: bool,
+        form: Form,
+        bytes: usize,
+    },
     Delete,
+    /// So many records, none of which should be there.
+    Load {
+        records: u32,
+        /// From one key to the next.
+        stride: u32,
+        /// The last two come the wrong way round.
+        is_out_of_order: bool,
+        form: Form,
+        bytes: usize,
+    },
+    /// Up to `upper`, by an iterator: each record from the end that a bit of `turns` says.
+    Range {
+        upper: u32,
+        turns: u64,
+        records_max: usize,
+    },
+    /// Up to `upper`.
+    Count {
+        upper: u32,
+    },
+    /// The transaction's cursor, which outlasts its other steps.
+    Seek(Seek),
+    Move {
+        is_backward: bool,
+    },
+    /// Of the record that the cursor met last.
+    UpdateHere {
+        form: Form,
+        bytes: usize,
+    },
+    DeleteHere,
     /// Up to `upper`, and so many records at most.
     Scan {
         upper: u32,
@@ -74,6 +122,17 @@ pub(crate) enum Step {
     Pause {
         micros: u64,
     },
+}
+
+/// Where a cursor goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seek {
+    First,
+    Last,
+    /// To the step's record, or the next one.
+    From,
+    /// To the step's record, or the one before.
+    Back,
 }
 
 /// Table and record that a step is about. The last table is the one that comes and goes.
@@ -156,7 +215,7 @@ impl Plan {
             seed,
             epochs,
             threads: if is_bulky { BULKY_THREADS + 2 } else { 2 + rng.below(4) as usize },
-            txns: if is_bulky { 4 + rng.below(5) } else { 12 + rng.below(20) },
+            txns: if is_bulky { 4 + rng.below(5) } else { 10 + rng.below(18) },
             is_bulky,
             keys: pick(rng, [3, 8, 30, 200]),
             tables: [table(rng), table(rng)],
@@ -187,12 +246,24 @@ impl Plan {
         let steps_max = if rng.chance(10) { 40 } else { 10 };
         // One that is slow may see its snapshot given up while it runs.
         let is_slow = rng.chance(4);
+        let is_reader = rng.chance(8);
         let mut steps = Vec::new();
         for _ in 0..1 + rng.below(steps_max) {
             let hot = rng.chance(40);
             let number = rng.below(if hot { 3 } else { self.keys.into() }) as u32;
             let table = if self.has_ddl && rng.chance(15) { 2 } else { rng.below(2) as usize };
-            steps.push((Target { table, number }, self.step(rng, number)));
+            let target = Target { table, number };
+            match if is_reader { self.look(rng, number) } else { self.step(rng, number) } {
+                step @ Step::Seek(_) => self.walk(rng, target, step, is_reader, &mut steps),
+                // Into the table that comes and goes, mostly an empty one, or behind what others write.
+                step @ Step::Load { .. } => {
+                    let is_churned = self.has_ddl && rng.chance(50);
+                    let table = if is_churned { 2 } else { table };
+                    let number = if is_churned { number % 3 } else { LOADS + 40 * rng.below(5) as u32 };
+                    steps.push((Target { table, number }, step));
+                }
+                step => steps.push((target, step)),
+            }
             if rng.chance(self.pauses) || is_slow {
                 let micros = rng.below(if is_slow { 4000 } else { 300 });
                 steps.push((Target { table, number }, Step::Pause { micros }));
@@ -220,6 +291,63 @@ impl Plan {
         TxnPlan { isolation, steps, ending: if rng.chance(60) { Ending::Rollback } else { Ending::Commit } }
     }
 
+    /// A step that only reads.
+    fn look(&self, rng: &mut SeededRng, number: u32) -> Step {
+        let upper = number + rng.below(2 * u64::from(self.keys)) as u32;
+        let records_max = if rng.chance(30) { 1 + rng.below(5) as usize } else { usize::MAX };
+        match rng.below(10) {
+            0..3 => Step::Get { is_into: rng.chance(50) },
+            3..5 => Step::Scan { upper, is_backward: rng.chance(50), records_max },
+            5..7 => {
+                let mixed = rng.next_u64();
+                Step::Range { upper, turns: pick(rng, [0, u64::MAX, mixed]), records_max }
+            }
+            7..9 => Step::Count { upper },
+            _ => Step::Seek(pick(
+                rng,
+                [Seek::First, Seek::Last, Seek::From, Seek::From, Seek::Back, Seek::Back],
+            )),
+        }
+    }
+
+    /// A cursor that goes somewhere, and moves among writes, most of them where it stands.
+    fn walk(
+        &self,
+        rng: &mut SeededRng,
+        target: Target,
+        seek: Step,
+        is_reader: bool,
+        steps: &mut Vec<(Target, Step)>,
+    ) {
+        // What loads have left is deleted in a row.
+        let clears = !is_reader && rng.chance(20);
+        let target = if clears { Target { number: LOADS, ..target } } else { target };
+        let is_backward = rng.chance(40);
+        steps.push((target, if clears { Step::Seek(Seek::From) } else { seek }));
+        for _ in 0..if clears { 30 } else { rng.below(10) } {
+            let step = match rng.below(100) {
+                _ if clears => Step::DeleteHere,
+                0..25 if !is_reader => Step::DeleteHere,
+                25..40 if !is_reader => {
+                    Step::UpdateHere { form: Form::Alike, bytes: rng.below(600) as usize }
+                }
+                40..60 => {
+                    let number = target.number.saturating_add_signed(rng.below(5) as i32 - 2);
+                    let step = if is_reader { self.look(rng, number) } else { self.step(rng, number) };
+                    if !matches!(step, Step::Seek(_) | Step::Load { .. }) {
+                        steps.push((Target { number, ..target }, step));
+                    }
+                    continue;
+                }
+                _ => Step::Move { is_backward: is_backward ^ rng.chance(20) },
+            };
+            steps.push((target, step));
+            if clears {
+                steps.push((target, Step::Move { is_backward: false }));
+            }
+        }
+    }
+
     fn step(&self, rng: &mut SeededRng, number: u32) -> Step {
         let form = if rng.chance(70) { Form::Alike } else { Form::Random };
         let bytes = match rng.below(100) {
@@ -231,18 +359,23 @@ impl Plan {
             _ => rng.below(80),
         } as usize;
         match rng.below(100) {
-            0..28 => Step::Get,
-            28..34 => Step::Lock,
-            34..58 => Step::Update { locks: rng.chance(50), form, bytes },
-            58..68 => Step::Put { form, bytes },
-            68..73 => Step::Insert { form, bytes },
-            73..81 => Step::Delete,
-            81..89 => Step::Scan {
-                upper: number + rng.below(2 * u64::from(self.keys)) as u32,
-                is_backward: rng.chance(50),
-                records_max: if rng.chance(30) { 1 + rng.below(5) as usize } else { usize::MAX },
+            0..16 => Step::Get { is_into: rng.chance(50) },
+            16..21 => Step::Lock,
+            21..43 => Step::Update { locks: rng.chance(50), form, bytes },
+            43..51 => Step::Put { form, bytes },
+            51..54 => Step::Insert { form, bytes },
+            54..57 => Step::InsertIfAbsent { form, bytes },
+            57..63 => Step::Swap { is_right: rng.chance(80), deletes: rng.chance(20), form, bytes },
+            63..70 => Step::Delete,
+            70..71 => Step::Load {
+                records: 1 + rng.below(40) as u32,
+                stride: 1 + rng.below(3) as u32,
+                is_out_of_order: rng.chance(15),
+                form,
+                bytes,
             },
-            89..95 => Step::Savepoint,
+            71..90 => self.look(rng, number),
+            90..95 => Step::Savepoint,
             _ => Step::RollbackTo { which: rng.next_u64() },
         }
     }

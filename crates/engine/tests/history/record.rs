@@ -61,6 +61,7 @@ pub(crate) enum What {
         lock: Lock,
     },
     Scan(Scan),
+    Count(Count),
     Write {
         key: Key,
         write: WriteId,
@@ -90,6 +91,15 @@ pub(crate) struct Scan {
     pub(crate) found: Vec<(u32, Seen)>,
     /// The caller broke it off behind the last one found.
     pub(crate) is_broken_off: bool,
+}
+
+/// How many records of one table there were from `lower` to `upper`, both included.
+#[derive(Clone, Debug)]
+pub(crate) struct Count {
+    pub(crate) table: u32,
+    pub(crate) lower: u32,
+    pub(crate) upper: u32,
+    pub(crate) records: u64,
 }
 
 #[derive(Clone, Debug)]

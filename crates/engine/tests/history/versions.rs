@@ -44,6 +44,20 @@ pub(crate) struct Resolved {
     pub(crate) last: usize,
 }
 
+/// What is known of a record at some moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Presence {
+    pub(crate) may_be_absent: bool,
+    pub(crate) may_be_there: bool,
+}
+
+impl Presence {
+    fn add(&mut self, is_there: bool) {
+        self.may_be_there |= is_there;
+        self.may_be_absent |= !is_there;
+    }
+}
+
 /// Why a read fits no version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misfit {
@@ -82,7 +96,7 @@ pub(crate) fn keys(history: &History) -> BTreeSet<Key> {
             What::Scan(scan) => {
                 keys.extend(scan.found.iter().map(|(number, _)| Key { table: scan.table, number: *number }));
             }
-            What::Savepoint | What::RollbackTo { .. } | What::Failed(_) => {}
+            What::Count(_) | What::Savepoint | What::RollbackTo { .. } | What::Failed(_) => {}
         }
     }
     keys
@@ -176,6 +190,28 @@ impl Versions {
             Fate::Installed(number) => Some(number),
             _ => None,
         }
+    }
+
+    /// Whether a record may be absent at some moment of `window`, and whether it may be there.
+    pub(crate) fn presence(&self, key: Key, window: (Stamp, Stamp)) -> Presence {
+        let mut presence = Presence::default();
+        let versions = self.of(key);
+        for (number, version) in versions.iter().enumerate() {
+            let ended = versions.get(number + 1).map_or(Stamp::MAX, |next| next.ended);
+            if version.began <= window.1 && ended >= window.0 {
+                presence.add(version.list.is_some());
+            }
+        }
+        let doubts = self.doubts.get(&key).into_iter().flatten();
+        doubts.filter(|doubt| doubt.began <= window.1).for_each(|doubt| presence.add(doubt.is_there));
+        presence
+    }
+
+    /// The moments of `window` at which the presence of a record may change.
+    pub(crate) fn turns(&self, key: Key, window: (Stamp, Stamp)) -> impl Iterator<Item = Stamp> {
+        let stamps = self.of(key).iter().flat_map(|version| [version.began, version.ended]);
+        let both_sides = stamps.flat_map(|stamp| [stamp.saturating_sub(1), stamp, stamp.saturating_add(1)]);
+        both_sides.filter(move |stamp| (window.0..=window.1).contains(stamp))
     }
 
     /// What `read`, which is of a moment in `window`, can have seen.

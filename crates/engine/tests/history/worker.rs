@@ -8,11 +8,14 @@ use std::{
     time::Duration,
 };
 
-use lacuna_engine::{Direction, Error, Isolation, Savepoint, Table, TransactionOptions, Txn};
+use lacuna_engine::{
+    Direction, Error, Insertion, Isolation, Savepoint, Swap, Table, TransactionOptions, Txn,
+};
 
 use super::{
     checker::is_list,
     plan::{Ending, Step, Target},
+    ranges::Walker,
     record::{Key, Lock, Op, Outcome, Scan, Seen, Stamp, TxnRecord, What, WriteId},
     session::Session,
     value::{self, Form},
@@ -27,7 +30,7 @@ pub(crate) struct Worker {
 
 /// How a transaction goes on behind a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+pub(crate) enum Next {
     Step,
     RollBack,
     /// The place failed.
@@ -35,14 +38,19 @@ enum Next {
 }
 
 /// A transaction under way.
-struct Open<'a> {
-    session: &'a Session,
-    txn: Txn,
+pub(crate) struct Open<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) txn: Txn,
     record: TxnRecord,
     writes: u16,
     savepoints: Vec<(Savepoint, usize)>,
     /// A table is the same to a transaction from its first use on.
     churned: HashMap<usize, Table>,
+    /// Memory for values.
+    value: Vec<u8>,
+    pub(crate) walker: Option<Walker>,
+    /// Times that it wrote: then its cursor looks again.
+    pub(crate) changes: u64,
 }
 
 impl Worker {
@@ -75,7 +83,9 @@ impl Worker {
         };
         let txn = session.store.begin_with(TransactionOptions { isolation });
         let (savepoints, churned) = Default::default();
-        let mut open = Open { session, txn, record, writes: 0, savepoints, churned };
+        let (value, walker) = Default::default();
+        let mut open =
+            Open { session, txn, record, writes: 0, savepoints, churned, value, walker, changes: 0 };
         let mut next = Next::Step;
         for (target, step) in plan.steps {
             self.slot.set(format!("transaction {id}, {isolation:?}: {step:?} on {target:?}"));
@@ -100,16 +110,17 @@ impl Worker {
     }
 }
 
-fn key_of(table: &Table, number: u32) -> Key {
+pub(crate) fn key_of(table: &Table, number: u32) -> Key {
     Key { table: table.id().0, number }
 }
 
-fn seen(key: Key, value: Option<Vec<u8>>) -> Seen {
+pub(crate) fn seen(key: Key, value: Option<Vec<u8>>) -> Seen {
     value.map_or(Seen::Absent, |value| value::decode(key, &value))
 }
 
 impl Open<'_> {
-    fn note(&mut self, began: Stamp, what: What) {
+    pub(crate) fn note(&mut self, began: Stamp, what: What) {
+        self.changes += u64::from(matches!(what, What::Write { .. } | What::Delete { .. }));
         let ended = self.session.now();
         self.record.ops.push(Op { began, ended, what });
     }
@@ -131,28 +142,46 @@ impl Open<'_> {
             }
             Step::Savepoint => return self.savepoint(),
             Step::RollbackTo { which } => return self.roll_back_to(which),
+            Step::Move { is_backward } => return self.walk_on(is_backward),
+            Step::UpdateHere { form, bytes } => return self.update_here(form, bytes),
+            Step::DeleteHere => return self.delete_here(),
             _ => {}
         }
         let Some(table) = self.table(target.table) else { return Next::Step };
         let key = key_of(&table, target.number);
         match step {
-            Step::Get => self.read(&table, key, Lock::No).1,
+            Step::Get { is_into } => self.get(&table, key, is_into),
             Step::Lock => self.read(&table, key, Lock::Explicit).1,
             Step::Update { locks, form, bytes } => self.update(&table, key, locks, form, bytes),
             // Nothing is made from what it replaces.
             Step::Put { form, bytes } if is_list(key) => self.update(&table, key, true, form, bytes),
             Step::Put { form, bytes } => self.put(&table, key, &[], form, bytes),
             Step::Insert { form, bytes } => self.insert(&table, key, form, bytes),
+            Step::InsertIfAbsent { form, bytes } => self.insert_if_absent(&table, key, form, bytes),
+            Step::Swap { is_right, deletes, form, bytes } => {
+                self.swap(&table, key, is_right, (!deletes).then_some((form, bytes)))
+            }
             Step::Delete => self.delete(&table, key),
+            Step::Load { records, stride, is_out_of_order, form, bytes } => {
+                let last = key.number + records * stride;
+                let numbers = (key.number..last).step_by(stride as usize).collect();
+                self.load(&table, numbers, is_out_of_order, (form, bytes))
+            }
+            Step::Range { upper, turns, records_max } => {
+                self.range(&table, (key.number, upper), turns, records_max)
+            }
+            Step::Count { upper } => self.count(&table, (key.number, upper)),
+            Step::Seek(to) => self.seek(&table, key.number, to),
             Step::Scan { upper, is_backward, records_max } => {
                 self.scan(&table, (key.number, upper), is_backward, records_max)
             }
             Step::Savepoint | Step::RollbackTo { .. } | Step::Pause { .. } => unreachable!("done above"),
+            Step::Move { .. } | Step::UpdateHere { .. } | Step::DeleteHere => unreachable!("done above"),
         }
     }
 
     /// What an error means. Every one that the engine's interface does not name for this is a failure of the test.
-    fn fail(&mut self, began: Stamp, error: Error) -> Next {
+    pub(crate) fn fail(&mut self, began: Stamp, error: Error) -> Next {
         let is_snapshot = self.record.isolation == Isolation::Snapshot;
         let next = match &error {
             Error::LockTimeout => Next::Step,
@@ -166,6 +195,7 @@ impl Open<'_> {
         };
         if matches!(error, Error::TableDropped { .. }) {
             self.churned.clear();
+            self.walker = None;
         }
         self.note(began, What::Failed(error.to_string()));
         next
@@ -195,7 +225,22 @@ impl Open<'_> {
         }
     }
 
-    fn update(&mut self, table: &Table, key: Key, locks: bool, form: Form, bytes: usize) -> Next {
+    fn get(&mut self, table: &Table, key: Key, is_into: bool) -> Next {
+        if !is_into {
+            return self.read(table, key, Lock::No).1;
+        }
+        let began = self.session.now();
+        match self.txn.get_into(table, &value::key_bytes(key.number), &mut self.value) {
+            Ok(is_there) => {
+                let seen = seen(key, is_there.then(|| self.value.clone()));
+                self.note(began, What::Read { key, seen, lock: Lock::No });
+                Next::Step
+            }
+            Err(e) => self.fail(began, e),
+        }
+    }
+
+    pub(crate) fn update(&mut self, table: &Table, key: Key, locks: bool, form: Form, bytes: usize) -> Next {
         // At read committed only a lock keeps the value until it is replaced; lists must not lose any.
         let locks = locks || (is_list(key) && self.record.isolation == Isolation::ReadCommitted);
         let ops = self.record.ops.len();
@@ -211,7 +256,7 @@ impl Open<'_> {
         self.put(table, key, &base, form, bytes)
     }
 
-    fn new_write(&mut self) -> WriteId {
+    pub(crate) fn new_write(&mut self) -> WriteId {
         self.writes += 1;
         WriteId::new(self.record.id, self.writes)
     }
@@ -247,7 +292,72 @@ impl Open<'_> {
         Next::Step
     }
 
-    fn delete(&mut self, table: &Table, key: Key) -> Next {
+    fn insert_if_absent(&mut self, table: &Table, key: Key, form: Form, bytes: usize) -> Next {
+        let write = self.new_write();
+        let value = value::encode(key, write, &[write], form, bytes);
+        let began = self.session.now();
+        let lock = Lock::Explicit;
+        match self.txn.insert_if_absent(table, &value::key_bytes(key.number), &value) {
+            Ok(Insertion::Done) => {
+                self.note(began, What::Read { key, seen: Seen::Absent, lock });
+                self.note(began, What::Write { key, write, list: vec![write] });
+            }
+            Ok(Insertion::Present(value)) => {
+                self.note(began, What::Read { key, seen: seen(key, Some(value)), lock });
+            }
+            Err(e) => return self.fail(began, e),
+        }
+        Next::Step
+    }
+
+    /// Reads a record, and replaces or deletes it if it is still so, or is something else than was read.
+    fn swap(&mut self, table: &Table, key: Key, is_right: bool, new: Option<(Form, usize)>) -> Next {
+        let key_bytes = value::key_bytes(key.number);
+        let began = self.session.now();
+        let found = match self.txn.get(table, &key_bytes) {
+            Ok(found) => found,
+            Err(e) => return self.fail(began, e),
+        };
+        self.note(began, What::Read { key, seen: seen(key, found.clone()), lock: Lock::No });
+        let expected = match found {
+            found if is_right => found,
+            Some(_) => None,
+            None => Some(b"nobody writes this".to_vec()),
+        };
+        let before = seen(key, expected.clone());
+        let base = match &before {
+            Seen::Version(_, list) if is_list(key) => list.clone(),
+            Seen::Version(write, _) => vec![*write],
+            _ => Vec::new(),
+        };
+        let write = self.new_write();
+        let list = [&base[..], &[write]].concat();
+        let value = new.map(|(form, bytes)| value::encode(key, write, &list, form, bytes));
+        let began = self.session.now();
+        let lock = Lock::Explicit;
+        match self.txn.compare_and_swap(table, &key_bytes, expected.as_deref(), value.as_deref()) {
+            Ok(Swap::Done) => {
+                // Of what nobody writes this is garbage, which is an anomaly.
+                self.note(began, What::Read { key, seen: before, lock });
+                match value {
+                    Some(_) => self.note(began, What::Write { key, write, list }),
+                    None if expected.is_some() => self.note(began, What::Delete { key, write }),
+                    None => {}
+                }
+            }
+            Ok(Swap::Other(found)) => {
+                let is_other = found != expected;
+                self.note(began, What::Read { key, seen: seen(key, found), lock });
+                if !is_other {
+                    self.session.failures.lock().push(format!("{key:?} was as expected, and not swapped"));
+                }
+            }
+            Err(e) => return self.fail(began, e),
+        }
+        Next::Step
+    }
+
+    pub(crate) fn delete(&mut self, table: &Table, key: Key) -> Next {
         let write = self.new_write();
         let began = self.session.now();
         match self.txn.delete(table, &value::key_bytes(key.number)) {
