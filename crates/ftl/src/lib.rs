@@ -145,8 +145,9 @@
 //! map in and out; `tail` and `log` are the state of the append points; `write`, `read`, `gc`,
 //! `checkpoint`, `epitaph`, `replay`, `doubt` and `recovery` do what they say; `lifetime` says what lies together and
 //! `reuse` when a segment is free; `reserve` says who may take it, and why nothing gets stuck, `regain` what opening
-//! does for that; `store` has the locks and the public face, `sync` has them under a scheduler for tests;
-//! `background` decides what is due, and `throttle` how long writers wait for it.
+//! does for that; `footprint` says how much of a store file is used, `grow` how a store becomes larger; `store` has the
+//! locks and the public face, `sync` has them under a scheduler for tests; `background` decides what is due, and
+//! `throttle` how long writers wait for it.
 
 mod addr;
 mod background;
