@@ -43,4 +43,8 @@ lacuna_device::breakable_rules! {
     FooterOfThisLife = "footer-of-this-life",
     /// A part of a piece is filled before it counts as filled.
     FilledThenCounted = "filled-then-counted",
+    /// Opening restores collection's segments.
+    OpeningRegains = "opening-regains",
+    /// Whoever misses segments because of what is unflushed plans a flush.
+    FlushPlanned = "flush-planned",
 }
