@@ -21,6 +21,8 @@ const WALKS: u64 = 12;
 const WALK_USES: u64 = 12;
 /// Stores that are never left to finish a collection.
 const ENDLESS: u64 = 2;
+/// Reopenings of stores that live long, of each.
+const LIFE_USES: u64 = 300;
 
 fn variable(name: &str) -> Option<u64> {
     env::var(name).ok().map(|value| value.parse().expect("a number"))
@@ -140,4 +142,27 @@ fn collections_that_never_end() {
         }
         full.assert_goes_on(rng.next_u64());
     });
+}
+
+/// Always near full, overwritten again and again: `LACUNA_CASES` times each of three stores is opened.
+#[test]
+fn stores_live_long() {
+    let uses = variable("LACUNA_CASES").unwrap_or(LIFE_USES);
+    let rng = &mut SeededRng::new(variable("LACUNA_SEED").unwrap_or(1));
+    for shape in [Shape::tiny(0, 16 << 10), Shape::tiny(2, 1536), Shape::tiny(16, 5120)] {
+        let full = Full::new(shape, rng.next_u64());
+        for number in 0..uses {
+            let mut one_use = Use::random(rng);
+            one_use.deeds.push(Deed::Overwrite(rng.below(100)));
+            if number % 8 == 0 {
+                one_use.deeds.push(Deed::Refill(100));
+            }
+            full.go_on(&one_use, rng.next_u64());
+            if number % 50 == 0 {
+                full.assert_goes_on(rng.next_u64());
+            }
+        }
+        full.assert_goes_on(rng.next_u64());
+        println!("{shape:?}: written {} times", full.times_written());
+    }
 }

@@ -196,6 +196,11 @@ impl Full {
         Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options)
     }
 
+    /// How often as much was written to the device as it holds.
+    pub(crate) fn times_written(&self) -> u64 {
+        self.device.stats().written_bytes / self.device.geometry().capacity_bytes
+    }
+
     fn fork(&self, seed: u64) -> Full {
         Full { device: self.device.fork(seed), ..self.clone() }
     }
