@@ -45,4 +45,8 @@ lacuna_device::breakable_rules! {
     FilledThenCounted = "filled-then-counted",
     /// What lies in segments that a store grows by is wiped.
     GrowthWipes = "growth-wipes",
+    /// Opening restores collection's segments.
+    OpeningRegains = "opening-regains",
+    /// Whoever misses segments because of what is unflushed plans a flush.
+    FlushPlanned = "flush-planned",
 }

@@ -15,6 +15,10 @@ mod harness;
 mod in_place;
 #[path = "interleavings.rs"]
 mod interleavings;
+#[path = "never_stuck.rs"]
+mod never_stuck;
+#[path = "reserve.rs"]
+mod reserve;
 #[cfg(feature = "shuttle")]
 #[path = "shuttle/main.rs"]
 mod scheduled;
@@ -51,6 +55,8 @@ const RULES: &[(&str, &str)] = &[
     ("move-marks-count", "flips"),
     ("footer-verified", "flips"),
     ("footer-of-this-life", "mixed"),
+    ("opening-regains", "never_stuck::collections_that_never_end"),
+    ("flush-planned", "reserve::whoever_misses_segments_for_what_is_unflushed_plans_a_flush"),
     ("filled-then-counted", "scheduled::whoever_flushes_finds_their_batch_after_a_cut"),
     ("growth-wipes", "grow::what_an_older_copy_left_behind_the_end_does_not_count"),
 ];

@@ -107,3 +107,29 @@ fn a_full_store_needs_no_flush_by_its_user() {
         assert_sound(&ftl);
     }
 }
+
+/// What is unflushed counts as if it had cut extents, although it may have changed nothing. On a store without garbage
+/// no collection leads to a flush: whoever misses segments plans one, so no caller has to.
+#[test]
+fn whoever_misses_segments_for_what_is_unflushed_plans_a_flush() {
+    for background in [false, true] {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(2 << 20));
+        format(&device);
+        let mut rng = SeededRng::new(3);
+        let ftl = Ftl::open(device.clone(), Options { background, ..Options::default() }).unwrap();
+        let pages = fill(&ftl, &mut rng, PAGE);
+        let nothing: Vec<_> =
+            (0..200).map(|n| Op::Trim { lba: Lba((1 << 40) + 2 * n), sectors: 1 }).collect();
+        for round in 0..60 {
+            let accepted = ftl.write_batch(&nothing, Stream::Data);
+            accepted.unwrap_or_else(|error| panic!("trims {round}: {error}; {:#?}", ftl.stats()));
+        }
+        for number in 0..pages {
+            let data = page(&mut rng, PAGE);
+            let whole = Op::Write { lba: Lba(number * 32), data: &data };
+            let accepted = ftl.write_batch(&[whole], Stream::Data);
+            accepted.unwrap_or_else(|error| panic!("page {number}: {error}; {:#?}", ftl.stats()));
+        }
+        assert_sound(&ftl);
+    }
+}

@@ -161,7 +161,7 @@ fn one_failure_of_several_is_told() {
 
         let beyond = [(0, whole.clone()), (4 * BLOCK as u64, whole.clone())];
         assert!(matches!(device.write_many(&beyond), Err(Error::BadRange { .. })));
-        let read_only = RawOptions { read_only: true, io, ..RawOptions::default() };
+        let read_only = RawOptions { read_only: true, io };
         drop(device);
         let device = RawDevice::open(&directory.path().join("store"), read_only).unwrap();
         let writes = [(0, whole.clone()), (2 * BLOCK as u64, whole.clone())];

@@ -242,8 +242,13 @@ impl Shelf {
 
     /// Brings in what a change of `range` needs.
     fn fault_in(&self, map: &mut Map, range: Range<u64>) {
+        self.fault_in_all(map, &[range]);
+    }
+
+    /// Brings in what changes of `ranges`, one after the other, need.
+    fn fault_in_all(&self, map: &mut Map, ranges: &[Range<u64>]) {
         loop {
-            match &map.absent(std::slice::from_ref(&range))[..] {
+            match &map.absent(ranges)[..] {
                 [] => return,
                 absent => absent.iter().for_each(|absent| self.install(map, absent)),
             }
@@ -331,6 +336,49 @@ fn a_map_that_is_mostly_elsewhere_agrees_with_a_map_of_chunks() {
         shelf.fault_in(&mut loaded, SPACE);
         check_map(&loaded);
         assert_eq!(all(&loaded, SPACE), all(&map, SPACE));
+    });
+}
+
+/// What follows in the batch is written into the leaf that took over the span of one that became empty.
+#[test]
+fn a_batch_may_write_where_it_has_trimmed() {
+    const CHUNKS: u64 = 30_000;
+    for_each_seed(6, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let (mut map, mut shelf) = (Map::new(8), Shelf::default());
+        let write = |map: &mut Map, chunk: u64| {
+            let phys = PhysAddr { segment: SegNo(1), grain: 36 + chunk as u32 };
+            map.write(Lba(chunk * 32), 32, phys, 512, 1, Seq(1));
+        };
+        let numbers = |rng: &mut SeededRng| match seed % 2 {
+            0 => rng.below(CHUNKS),
+            _ => rng.below(CHUNKS).pow(2) / CHUNKS,
+        };
+        (0..CHUNKS).for_each(|_| write(&mut map, numbers(&mut rng)));
+        (0..CHUNKS).step_by(1 + seed as usize).for_each(|chunk| write(&mut map, chunk));
+        for round in 0..300 {
+            while map.residence().dirty > 0 {
+                shelf.write_back(&mut map, 1000);
+            }
+            map.evict(0, u64::MAX);
+            let most = [200, 2000, CHUNKS][round % 3];
+            let starts = [(); 2].map(|()| numbers(&mut rng));
+            let mut ranges = starts.map(|start| start..(start + 1 + rng.below(most)).min(CHUNKS));
+            ranges.sort_unstable_by_key(|range| range.start);
+            ranges[0].end = ranges[0].end.min(ranges[1].start);
+            let sectors = ranges.clone().map(|range| range.start * 32..range.end * 32);
+            let sectors: Vec<_> = sectors.into_iter().filter(|range| !range.is_empty()).collect();
+            shelf.fault_in_all(&mut map, &sectors);
+            sectors.iter().for_each(|range| map.trim(range.clone()));
+            for range in ranges.into_iter().rev().filter(|range| !range.is_empty()) {
+                let within = range.start + rng.below(range.end - range.start);
+                for chunk in [within, range.end - 1, range.start] {
+                    write(&mut map, chunk);
+                }
+            }
+        }
+        shelf.fault_in(&mut map, SPACE);
+        check_map(&map);
     });
 }
 

@@ -180,14 +180,40 @@ impl Node {
         }
     }
 
-    /// Evicted leaves that edits of `ranges` need, appended to `out`: those that they touch, and
-    /// neighbours with which one of these may have to be merged then. The ranges are sorted, do not
-    /// overlap, and touch the node. `span` and `live` are the node's.
-    pub(super) fn absent(&self, span: Range<u64>, live: Live, ranges: &[Range<u64>], out: &mut Vec<Absent>) {
+    /// Evicted leaves that edits of `ranges`, one after the other, need, appended to `out`: those that they touch,
+    /// neighbours with which one of these may have to be merged then, and those that take over the span of one that
+    /// becomes empty. The ranges are sorted, do not overlap, and touch the node. `span` and `live` are the node's.
+    /// Returns whether it may become empty.
+    pub(super) fn absent(
+        &self,
+        span: Range<u64>,
+        live: Live,
+        ranges: &[Range<u64>],
+        out: &mut Vec<Absent>,
+    ) -> bool {
+        match self {
+            Node::Leaf(slot) => match slot.leaf() {
+                Some(leaf) => rows_left(leaf, ranges) == 0,
+                // It is asked for again once it is there.
+                None => {
+                    out.push(absent(slot, span, live));
+                    false
+                }
+            },
+            Node::Inner(inner) => inner.absent(span, ranges, out),
+        }
+    }
+
+    /// Appends the last leaf to `out`, or the first one, if it was evicted.
+    fn absent_at_end(&self, span: Range<u64>, live: Live, is_last: bool, out: &mut Vec<Absent>) {
         match self {
             Node::Leaf(slot) if slot.leaf().is_none() => out.push(absent(slot, span, live)),
             Node::Leaf(_) => {}
-            Node::Inner(inner) => inner.absent(span, ranges, out),
+            Node::Inner(inner) => {
+                let index = if is_last { inner.children.len() - 1 } else { 0 };
+                let span = inner.span(index, &span);
+                inner.children[index].absent_at_end(span, inner.sums[index], is_last, out);
+            }
         }
     }
 
@@ -399,6 +425,12 @@ fn absent(slot: &Slot, span: Range<u64>, live: Live) -> Absent {
     Absent { span, live, place: slot.place().expect("a slot has a leaf or a place") }
 }
 
+/// Rows of `leaf` that edits of `ranges` leave at least.
+fn rows_left(leaf: &Leaf, ranges: &[Range<u64>]) -> usize {
+    let removed: usize = ranges.iter().map(|range| leaf.reached(range).len()).sum();
+    leaf.len().saturating_sub(removed)
+}
+
 fn edit_leaf(slot: &mut Slot, edit: &Edit, tally: &mut Tally) -> Change {
     let Edit { range, put } = edit;
     let old = slot.resident().view();
@@ -570,44 +602,49 @@ impl Inner {
     }
 
     /// See [`Node::absent`].
-    fn absent(&self, span: Range<u64>, ranges: &[Range<u64>], out: &mut Vec<Absent>) {
-        let mut rest = ranges;
+    fn absent(&self, span: Range<u64>, ranges: &[Range<u64>], out: &mut Vec<Absent>) -> bool {
+        let (mut rest, mut emptied) = (ranges, 0);
         let mut index = self.child_at(rest[0].start);
         loop {
             let child = self.span(index, &span);
             let here = &rest[..rest.partition_point(|range| range.start < child.end)];
-            self.children[index].absent(child.clone(), self.sums[index], here, out);
-            self.absent_neighbours(index, &span, here, out);
+            let is_emptied = self.children[index].absent(child.clone(), self.sums[index], here, out);
+            emptied += usize::from(is_emptied);
+            self.absent_neighbours(index, &span, here, is_emptied, out);
             rest = &rest[rest.partition_point(|range| range.end <= child.end)..];
             match rest.first() {
                 Some(next) if next.start < span.end => index = self.child_at(next.start).max(index + 1),
-                _ => return,
+                _ => break,
             }
             if index == self.children.len() {
-                return;
+                break;
             }
         }
+        emptied == self.children.len()
     }
 
-    /// Evicted neighbours of a leaf that may have to be merged with it after edits of `ranges`.
+    /// Evicted neighbours of a leaf that may have to be merged with it after edits of `ranges`, and those that take
+    /// over the span of a child that may become empty.
     fn absent_neighbours(
         &self,
         index: usize,
         span: &Range<u64>,
         ranges: &[Range<u64>],
+        is_emptied: bool,
         out: &mut Vec<Absent>,
     ) {
-        let Node::Leaf(slot) = &self.children[index] else { return };
-        // What is evicted is asked for again once it is there.
-        let Some(leaf) = slot.leaf() else { return };
-        let removed: usize = ranges.iter().map(|range| leaf.reached(range).len()).sum();
-        let least = leaf.len().saturating_sub(removed);
+        let least = match &self.children[index] {
+            _ if is_emptied => 0,
+            Node::Leaf(slot) => match slot.leaf() {
+                Some(leaf) => rows_left(leaf, ranges),
+                None => return,
+            },
+            Node::Inner(_) => return,
+        };
         for other in [index.wrapping_sub(1), index + 1] {
-            if let Some(Node::Leaf(slot)) = self.children.get(other)
-                && slot.leaf().is_none()
-                && merges(least, self.sums[other].extents as usize, true)
-            {
-                out.push(absent(slot, self.span(other, span), self.sums[other]));
+            let Some(node) = self.children.get(other) else { continue };
+            if is_emptied || merges(least, self.sums[other].extents as usize, true) {
+                node.absent_at_end(self.span(other, span), self.sums[other], other < index, out);
             }
         }
     }

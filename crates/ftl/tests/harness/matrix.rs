@@ -53,7 +53,8 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(seed: u64, load: Load) -> Run {
         let block = if seed.is_multiple_of(4) { 4096 } else { 512 };
-        let device = Watch::new(SimDevice::with_block_bytes(DEVICE_BYTES, block, seed), seed / 5 % 3 == 0);
+        let device =
+            Watch::new(SimDevice::with_block_bytes(DEVICE_BYTES, block, seed), (seed / 5).is_multiple_of(3));
         format(&(device.clone() as Arc<dyn BlockDevice>));
         let mut run = Run {
             device,

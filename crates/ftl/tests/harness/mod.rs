@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Each test file uses a part of it.
 
 pub(crate) mod flips;
+pub(crate) mod full;
 pub(crate) mod history;
 pub(crate) mod matrix;
 pub(crate) mod watch;

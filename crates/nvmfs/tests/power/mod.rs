@@ -1,5 +1,7 @@
 //! What both crash matrices have in common: tiny stores, recovery under power cuts, and what may survive.
 
+#![allow(dead_code)] // each test uses its part
+
 use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, SimDevice, sim::SeededRng};
