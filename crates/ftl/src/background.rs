@@ -213,7 +213,7 @@ impl Store {
             }
             Plan::MakeReady => self.make_ready(),
             Plan::Release => {
-                self.release();
+                self.release(Store::to_release);
                 Ok(())
             }
         }

@@ -1,8 +1,9 @@
 //! How many segments a store makes use of, where the rest of its device is of use to others.
 //!
 //! A store file takes room of the file system that it lies in, segment by segment, and the first use of each costs that
-//! file system a commit of its journal. So segments that were used before are used again before untouched ones, and
-//! collection begins when as many are in use as [`Footprint`] says, though others are free. Invariants:
+//! file system a commit of its journal, which a flush waits for unless zeros were written there ahead
+//! (`examples/untouched`: half as many flushes without). So segments that were used before are used again before untouched
+//! ones, and collection begins when as many are in use as [`Footprint`] says, though others are free. Invariants:
 //!
 //! 1. *It is a wish.* What is refused, and what each kind of work may take, is for `reserve` alone to say, which
 //!    counts all segments. So nothing gets stuck for the sake of the footprint, and no batch waits for room for it.
@@ -112,7 +113,7 @@ impl FreeSegments {
 }
 
 /// What a store file makes use of beside a multiple of what is live: so much must be written before collection pays.
-const PLUS_BYTES: u64 = 192 << 20;
+const PLUS_BYTES: u64 = 96 << 20;
 /// Percent of what is live that a store file makes use of.
 const PERCENT: u32 = 200;
 /// The least: with fewer than a segment of garbage to three of what is live, that would be moved over and over again.
@@ -142,7 +143,7 @@ impl fmt::Display for Footprint {
 impl FromStr for Footprint {
     type Err = &'static str;
 
-    /// `auto`, `whole`, or percent of what is live, to which 192 MiB are added.
+    /// `auto`, `whole`, or percent of what is live, to which 96 MiB are added.
     fn from_str(text: &str) -> std::result::Result<Footprint, &'static str> {
         let refused = "a footprint is auto, whole, or percent of what is live from 133 to 10000";
         match text {
@@ -192,6 +193,15 @@ impl Log {
         self.free.len().saturating_sub(self.space.segments - segments)
     }
 
+    /// Segments by which the wish goes up and down by itself, as logs are written and trimmed. What is given back
+    /// meanwhile would have to be made ready again.
+    fn swing(&self) -> usize {
+        match self.footprint {
+            Footprint::Live { plus_bytes, .. } => 6 * plus_bytes as usize / self.space.segment_bytes,
+            _ => 0,
+        }
+    }
+
     /// Segments for which the host has room.
     pub(crate) fn touched(&self) -> usize {
         self.space.segments - self.free.untouched.len()
@@ -216,12 +226,17 @@ impl Store {
     /// Free segments that shall be given back to the host now.
     pub(crate) fn to_release(&self, log: &Log) -> usize {
         let wished = log.wished_segments();
-        let touched = log.touched();
-        let have_room = log.free.len() - log.free.untouched.len();
-        match self.is_sparse && touched > wished + wished / 8 {
-            true => (touched - wished).min(have_room),
+        match log.touched() > wished + wished / 8 + log.swing() {
+            true => self.to_release_all(log),
             false => 0,
         }
+    }
+
+    /// The same, if the store is not used soon.
+    fn to_release_all(&self, log: &Log) -> usize {
+        let beyond = log.touched().saturating_sub(log.wished_segments());
+        let have_room = log.free.len() - log.free.untouched.len();
+        if self.is_sparse { beyond.min(have_room) } else { 0 }
     }
 
     /// Makes untouched segments ready. `maintenance` is held.
@@ -255,11 +270,17 @@ impl Store {
         synced.map_err(|error| self.poison(&mut log, error))
     }
 
-    /// Gives segments back to the host that are more than wished. `maintenance` is held.
-    pub(crate) fn release(&self) {
+    /// Gives back all that is beyond the wish, because the store is closed.
+    pub(crate) fn release_all(&self) {
+        let _turn = self.maintenance.lock();
+        self.release(Store::to_release_all);
+    }
+
+    /// Gives as many segments back to the host as `count` says. `maintenance` is held.
+    pub(crate) fn release(&self, count: impl Fn(&Store, &Log) -> usize) {
         let lent = {
             let mut log = self.log.lock();
-            let count = self.to_release(&log);
+            let count = count(self, &log);
             log.free.lend_touched(count)
         };
         for run in lent.chunk_by(|left, right| left.0 + 1 == right.0) {

@@ -48,7 +48,7 @@ pub struct FormatOptions {
 /// How much of its device a store makes use of, while that is enough. What it may hold does not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Footprint {
-    /// All of a device of its own; of a store file, twice what is live and 192 MiB.
+    /// All of a device of its own; of a store file, twice what is live and 96 MiB.
     #[default]
     Auto,
     /// All of the device: collection has the least to move.

@@ -499,7 +499,7 @@ impl Ftl {
             return Ok(());
         }
         self.store.checkpoint()?;
-        self.store.release();
+        self.store.release_all();
         Ok(())
     }
 
