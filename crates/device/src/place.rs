@@ -167,6 +167,12 @@ pub trait Place: Send + Sync {
     /// A name for error messages, such as the path.
     fn name(&self) -> &str;
 
+    /// Which place this is: the same for two objects of this process that stand for one place, as long as they
+    /// live. By default that of the object; one that passes calls on answers for the other.
+    fn identity(&self) -> (usize, u64) {
+        (std::ptr::from_ref(self).addr(), 0)
+    }
+
     /// What files of this place can do.
     fn props(&self) -> FileProps;
 

@@ -5,8 +5,16 @@ use std::{
     sync::Arc,
 };
 
-use lacuna_device::{MemPlace, Place, SimPlace};
+use lacuna_device::{
+    MemDevice, MemPlace, Place, SimPlace,
+    sim::{HookedPlace, Hooks},
+};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn};
+use lacuna_nvmfs::{self as nvmfs, Nvmfs};
+
+struct NoHooks;
+
+impl Hooks for NoHooks {}
 
 fn options(background: bool) -> StoreOptions {
     StoreOptions { pool_bytes: 1 << 20, log_bytes: 512 << 10, background, ..StoreOptions::default() }
@@ -117,6 +125,28 @@ fn a_place_has_one_store_at_a_time() {
     let bad = StoreOptions { pool_bytes: 0, ..options(true) };
     assert!(matches!(Store::open(second.clone(), bad), Err(Error::BadOption { what: "pool_bytes", .. })));
     Store::open(second, options(true)).expect("free").close().expect("close");
+}
+
+/// Two objects for one directory, and one that passes calls on.
+#[test]
+fn a_place_is_known_by_whichever_object_stands_for_it() {
+    let device = Arc::new(MemDevice::new(64 << 20));
+    Nvmfs::format(device.clone(), &nvmfs::FormatOptions::default()).expect("format");
+    let fs = Arc::new(Nvmfs::open(device, nvmfs::Options::default()).expect("open"));
+    let directory = |path: &str| -> Arc<dyn Place> { fs.directory(path, true).expect("directory") };
+    let (first, other) = (directory("people"), directory("pages"));
+    let store = Store::open(first.clone(), options(true)).expect("open");
+    assert!(matches!(Store::open(directory("/people/"), options(true)), Err(Error::Busy { .. })));
+    let hooked = HookedPlace::new(first, Arc::new(NoHooks));
+    assert!(matches!(Store::open(hooked, options(true)), Err(Error::Busy { .. })));
+    let beside = Store::open(other, options(true)).expect("another directory");
+    let root: Arc<dyn Place> = fs.clone();
+    Store::open(root.clone(), options(true)).expect("the root").close().expect("close");
+    let above = Store::open(directory("/"), options(true)).expect("free");
+    assert!(matches!(Store::open(root, options(true)), Err(Error::Busy { .. })));
+    for store in [store, beside, above] {
+        store.close().expect("close");
+    }
 }
 
 #[test]

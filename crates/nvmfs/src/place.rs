@@ -94,6 +94,10 @@ impl Place for Directory {
         &self.name
     }
 
+    fn identity(&self) -> (usize, u64) {
+        (Arc::as_ptr(&self.shared).addr(), self.ino.0.into())
+    }
+
     fn props(&self) -> FileProps {
         self.shared.props
     }
@@ -176,6 +180,10 @@ impl Place for Directory {
 impl Place for Nvmfs {
     fn name(&self) -> &str {
         self.root.name()
+    }
+
+    fn identity(&self) -> (usize, u64) {
+        self.root.identity()
     }
 
     fn props(&self) -> FileProps {

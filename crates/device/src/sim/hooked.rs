@@ -57,6 +57,10 @@ impl<H: Hooks + 'static> Place for HookedPlace<H> {
         self.place.name()
     }
 
+    fn identity(&self) -> (usize, u64) {
+        self.place.identity()
+    }
+
     fn props(&self) -> FileProps {
         self.hooks.props(self.place.props())
     }

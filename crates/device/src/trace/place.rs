@@ -91,6 +91,10 @@ impl Place for TracePlace {
         self.inner.name()
     }
 
+    fn identity(&self) -> (usize, u64) {
+        self.inner.identity()
+    }
+
     fn props(&self) -> FileProps {
         self.inner.props()
     }
