@@ -13,7 +13,7 @@ use crate::{
         RECORD_HEADER_BYTES, RECORDS_START, is_blocks,
     },
     mutant::{Rule, is_broken},
-    space::Space,
+    space::{MAP_EXTENT_BYTES, Space},
 };
 
 /// One change on its way into the log.
@@ -138,6 +138,12 @@ impl<'a> Batch<'a> {
             return;
         }
         self.items.push(Item { kind: EntryKind::Trim, lba, sectors, payload: &[], crc: 0, birth: Seq(0) });
+    }
+
+    /// What the batch takes at most of what a full store keeps for batches: its bytes in the log, and what the
+    /// extents that it cuts, each item one at either end, add to two checkpoints (`reserve`).
+    pub(crate) fn bytes(&self) -> u64 {
+        self.log_bytes() + self.items.len() as u64 * 2 * 2 * MAP_EXTENT_BYTES as u64
     }
 
     /// Bytes that the batch takes in the log at most, footers included and alignment aside.

@@ -43,7 +43,7 @@ use crate::{
 
 /// Largest batch of any store in bytes, data and bookkeeping; small stores take less, see
 /// [`Ftl::batch_bytes_max`].
-pub const BATCH_BYTES_MAX: u64 = 16 << 20;
+pub const BATCH_BYTES_MAX: u64 = 24 << 20;
 
 /// What the threads of an open store share.
 pub(crate) struct Store {
@@ -75,7 +75,7 @@ pub(crate) struct Store {
     /// Collection has moved something, or does something else now; with `log`.
     pub(crate) moved: Arc<Condvar>,
     /// Readers of what is being filled.
-    pub(crate) awaited: Awaited,
+    pub(crate) awaited: Arc<Awaited>,
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) background: Background,
     /// Others use the room of the device that the store does not.
@@ -410,7 +410,7 @@ impl Ftl {
         self.store.bring_in(ranges)
     }
 
-    /// Largest batch that this store takes, in bytes: payload and 56 bytes per chunk or trim.
+    /// Largest batch that this store takes, in bytes: payload and 200 bytes per chunk or trim.
     pub fn batch_bytes_max(&self) -> u64 {
         self.store.space().batch_bytes_max()
     }

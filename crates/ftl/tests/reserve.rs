@@ -3,7 +3,7 @@
 
 mod harness;
 
-use std::sync::Arc;
+use std::{env, sync::Arc};
 
 use harness::{assert_sound, format};
 use lacuna_device::{
@@ -92,15 +92,17 @@ fn a_full_store_is_reopened_for_ever() {
 }
 
 /// Overwrites that cut extents raise what a checkpoint may need, until a flush: nobody else calls one here.
+/// `LACUNA_CASES=n` makes n changes to each store.
 #[test]
 fn a_full_store_needs_no_flush_by_its_user() {
+    let rounds = env::var("LACUNA_CASES").map_or(12_000, |cases| cases.parse().expect("a number"));
     for (background, len) in [(false, PAGE), (true, 1536), (false, 1536)] {
         let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(16 << 20));
         format(&device);
         let mut rng = SeededRng::new(2);
         let ftl = Ftl::open(device.clone(), Options { background, ..Options::default() }).unwrap();
         let pages = fill(&ftl, &mut rng, len);
-        for round in 0..12_000 {
+        for round in 0..rounds {
             churn(&ftl, &mut rng, pages, len, round % 2000 < 1000);
         }
         ftl.flush().unwrap();
@@ -132,4 +134,36 @@ fn whoever_misses_segments_for_what_is_unflushed_plans_a_flush() {
         }
         assert_sound(&ftl);
     }
+}
+
+/// Each trim may cut an extent in two, and what the map weighs then must have room in checkpoints: the largest batch
+/// that is taken at all is taken by a store that is full.
+#[test]
+fn a_full_store_takes_the_largest_batch_of_trims() {
+    for_each_seed(12, |seed| {
+        let bytes = [3 << 19, 2 << 20, 4 << 20, 16 << 20][seed as usize % 4];
+        let len = [PAGE, 4096, 1536][seed as usize / 4 % 3];
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(bytes));
+        format(&device);
+        let mut rng = SeededRng::new(seed);
+        let ftl = Ftl::open(device, Options::default()).unwrap();
+        let pages = fill(&ftl, &mut rng, len);
+        // Every other sector of all pages, and of what lies behind them: it counts as well.
+        let sectors = len as u64 / 512;
+        let trims: Vec<_> = (0..120_000)
+            .map(|number| number * 2 + 1)
+            .map(|sector| Op::Trim { lba: Lba(sector / sectors * 32 + sector % sectors), sectors: 1 })
+            .collect();
+        let mut most = trims.len();
+        loop {
+            match ftl.write_batch(&trims[..most], Stream::Data) {
+                Ok(_) => break,
+                Err(Error::BatchTooLarge { .. }) => most = most * 9 / 10,
+                Err(error) => panic!("{most} trims: {error}; {:#?}", ftl.stats()),
+            }
+        }
+        ftl.flush().unwrap();
+        assert_sound(&ftl);
+        println!("seed {seed}: {most} trims, {pages} pages");
+    });
 }

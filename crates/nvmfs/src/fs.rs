@@ -187,8 +187,8 @@ impl Nvmfs {
     pub(crate) fn over(ftl: Ftl, store: String, options: Options) -> Result<Nvmfs> {
         let superblock = read_superblock(&ftl, &store)?;
         let batch_bytes_max = ftl.batch_bytes_max();
-        // Half is for bookkeeping: a batch of single sectors, and a changed inode with each.
-        let atomic_bytes_max = ATOMIC_BYTES_MAX.min(batch_bytes_max / 2 / SECTOR as u64 * SECTOR as u64);
+        // The rest is for bookkeeping: a batch of single sectors, and a changed inode with each.
+        let atomic_bytes_max = ATOMIC_BYTES_MAX.min(batch_bytes_max / 3 / SECTOR as u64 * SECTOR as u64);
         let shared = Shared {
             ftl,
             store,

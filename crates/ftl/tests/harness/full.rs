@@ -16,6 +16,8 @@ const PAGE_SECTORS: u64 = 32;
 /// [`Stats::reserved_segments`] counts.
 const COLLECTION_MIN: u64 = 1;
 const COLLECTION: u64 = 2;
+/// What a trim counts in the size of a batch, and a little more.
+const TRIM_BYTES: u64 = 210;
 
 /// A store to be made.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +90,8 @@ pub(crate) enum Deed {
     Refill(u64),
     /// So many sectors are trimmed, each of which may cut an extent.
     Cut(u64),
+    /// The same in one batch, or in the largest one that is taken.
+    CutTogether(u64),
     /// So many single sectors are overwritten, if there is room.
     Patch(u64),
     /// So many pages are trimmed.
@@ -132,7 +136,8 @@ impl Use {
                 3 => Deed::Log(many),
                 4 => Deed::Together(many),
                 5 => Deed::Refill(many),
-                6..9 => Deed::Cut(many),
+                6..8 => Deed::Cut(many),
+                8 => Deed::CutTogether(many * many),
                 9 => Deed::Patch(many),
                 10 => Deed::Trim(1 + many / 20),
                 11 => Deed::Flush,
@@ -278,6 +283,14 @@ impl Full {
                 let lba = Lba(rng.below(self.pages) * PAGE_SECTORS + rng.below(page_sectors));
                 ftl.write_batch(&[Op::Trim { lba, sectors: 1 }], Stream::Data).map(drop)
             }),
+            Deed::CutTogether(many) => {
+                let most = ftl.batch_bytes_max() / TRIM_BYTES - 1;
+                let cuts = (0..many.min(most)).map(|_| {
+                    let lba = Lba(rng.below(self.pages) * PAGE_SECTORS + rng.below(page_sectors));
+                    Op::Trim { lba, sectors: 1 }
+                });
+                ftl.write_batch(&cuts.collect::<Vec<_>>(), Stream::Data).map(drop)
+            }
             Deed::Patch(many) => (0..many).try_for_each(|_| {
                 let lba = Lba(rng.below(self.pages) * PAGE_SECTORS + rng.below(page_sectors));
                 let data = bytes(rng, SECTOR);
@@ -332,6 +345,7 @@ impl Full {
             Deed::Collect(1),
             Deed::Overwrite(2),
             Deed::Cut(4),
+            Deed::CutTogether(u64::MAX),
             Deed::Overwrite(2 + (64 << 10) / copy.shape.page_bytes as u64),
             Deed::Log(1),
             Deed::Trim(1),
