@@ -64,7 +64,7 @@ impl Store {
     /// See [`crate::Ftl::step`].
     pub(crate) fn step(&self, work: Work) -> Result<bool> {
         self.must_write()?;
-        let mut turn = self.maintenance.lock();
+        let mut turn = self.turn();
         let plan = {
             let mut log = self.log.lock();
             self.check_poison(&log)?;
@@ -85,7 +85,7 @@ impl Store {
     /// # Errors
     /// `Full` when nothing can be done.
     pub(crate) fn make_room(&self, missing: impl Fn(&Log, &Map) -> usize) -> Result<()> {
-        let mut turn = self.maintenance.lock();
+        let mut turn = self.turn();
         loop {
             let plan = {
                 let mut log = self.log.lock();
@@ -110,7 +110,7 @@ impl Store {
         if !self.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
             return Ok(());
         }
-        let _turn = self.maintenance.lock();
+        let _turn = self.turn();
         while self.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
             match self.write_back() {
                 // Memory is exceeded rather than a batch refused.

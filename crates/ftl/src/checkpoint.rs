@@ -87,7 +87,7 @@ impl Store {
     /// See [`crate::Ftl::checkpoint`].
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.must_write()?;
-        let _turn = self.maintenance.lock();
+        let _turn = self.turn();
         self.checkpoint_in_turn(Rewrite::Sparse)
     }
 

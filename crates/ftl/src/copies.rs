@@ -3,7 +3,7 @@
 //! Room is reserved under the log's lock, in the order of the batches. It is filled without the lock, with header,
 //! entries and payload, so a batch of megabytes does not hold up small ones, by the thread that reserved, before
 //! its call returns and whatever else fails meanwhile: readers of the new extents and flushes wait for nothing
-//! but that.
+//! but that. One that panics instead stops the store (`sentinel`).
 //!
 //! Most who have filled their room are done: they lock the log again only where a piece is to be written
 //! (invariant 4 of `tail`), or others wait to be, or somebody waits for what they have filled.
@@ -22,7 +22,10 @@ use crate::{
     format::{RecordHeader, Salt},
     log::Log,
     store::Store,
-    sync::{Condvar, Mutex, MutexGuard, atomic::AtomicUsize},
+    sync::{
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize},
+    },
     tail::Reserved,
 };
 
@@ -91,25 +94,41 @@ impl RecordRoom {
 pub(crate) struct Awaited {
     waiting: AtomicUsize,
     pub(crate) filled: Condvar,
+    /// Some room will never be filled: whoever had reserved it has panicked.
+    is_lost: AtomicBool,
 }
 
 impl Awaited {
-    /// Waits until `look` finds something.
-    pub(crate) fn wait<T>(&self, log: &mut MutexGuard<'_, Log>, look: impl Fn(&Log) -> Option<T>) -> T {
+    /// Waits until `look` finds something; nothing once room is lost.
+    pub(crate) fn wait<T>(
+        &self,
+        log: &mut MutexGuard<'_, Log>,
+        look: impl Fn(&Log) -> Option<T>,
+    ) -> Option<T> {
         if let Some(found) = look(log) {
-            return found;
+            return Some(found);
         }
         self.waiting.fetch_add(1, SeqCst);
         // Before another look: who fills after that sees that somebody waits.
         atomic::fence(SeqCst);
         let found = loop {
             match look(log) {
-                Some(found) => break found,
-                None => self.filled.wait(log),
+                None if !self.is_lost() => self.filled.wait(log),
+                found => break found,
             }
         };
         self.waiting.fetch_sub(1, SeqCst);
         found
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(SeqCst)
+    }
+
+    /// Nobody waits any more. Called with the log locked.
+    pub(crate) fn lose(&self) {
+        self.is_lost.store(true, SeqCst);
+        self.filled.notify_all();
     }
 
     /// Room was filled.

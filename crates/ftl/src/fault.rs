@@ -164,6 +164,8 @@ impl<'a> PinnedLeaves<'a> {
     /// Reads the leaves and puts them into memory, where they stay as long as the result lives.
     fn install(&self) -> Result<Vec<Leaf>> {
         let (store, mut kept) = (self.store, Vec::with_capacity(self.absent.len()));
+        let _sentinel = store.sentinel();
+        store.must_be_whole()?;
         store.leaf_reader().read(self.absent.clone(), |absent, leaf| {
             kept.push(leaf.clone());
             let is_new = store.map.write().install(absent, leaf);
@@ -208,6 +210,9 @@ impl Store {
 
     /// What `look` finds in the map; nothing if it meets an evicted leaf.
     pub(crate) fn in_memory<T>(&self, look: impl FnOnce(&Map) -> Result<T, Absent>) -> Option<T> {
+        if self.awaited.is_lost() {
+            return None; // whoever brings in what lacks is told
+        }
         look(&self.map.read()).ok()
     }
 
@@ -243,6 +248,7 @@ impl Store {
         range: Range<u64>,
         mut visit: impl FnMut(Lba, Extent) -> bool,
     ) -> Result<()> {
+        self.must_be_whole()?;
         let mut cursor = range.start;
         let mut _kept = Vec::new();
         loop {
@@ -273,6 +279,7 @@ impl Store {
         mut ranges: Vec<Range<u64>>,
         mut visit: impl FnMut(usize, Lba, Extent),
     ) -> Result<()> {
+        self.must_be_whole()?;
         let (mut first, mut _kept) = (0, Vec::new());
         while first < ranges.len() {
             let mut absent = None;
@@ -304,6 +311,7 @@ impl Store {
 
     /// What `look` finds in the map; it is called again after each evicted leaf that it meets.
     pub(crate) fn with_map<T>(&self, mut look: impl FnMut(&Map) -> Result<T, Absent>) -> Result<T> {
+        self.must_be_whole()?;
         let mut kept = Vec::new();
         loop {
             let pinned = {
@@ -321,6 +329,7 @@ impl Store {
     /// these ranges from eviction as long as the result lives. A leaf that changes meanwhile may be
     /// evicted all the same, so that [`Map::absent`] has the last word.
     pub(crate) fn fault_in(&self, ranges: &[Range<u64>]) -> Result<Vec<Leaf>> {
+        self.must_be_whole()?;
         let mut kept = Vec::new();
         loop {
             let pinned = {

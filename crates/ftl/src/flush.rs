@@ -15,19 +15,22 @@
 //!    leads as long as somebody waits.
 //! 4. Flushes end in the order in which they began, and none ends well after one has failed. So what was
 //!    flushed only grows, and an error that the device told another is nobody's success.
-//! 5. A store is dropped only once no write is on its way.
+//! 5. A store is dropped only once no write is on its way. One that a device forgets, or panics over, counts as failed
+//!    (`Begun`).
 //! 6. Each write that ends wakes one of those that wait to begin one, and who has waited wakes the next when
 //!    it goes: so nobody waits when nothing is in flight, and few are woken in vain.
 
-use std::{collections::VecDeque, slice, sync::Arc};
+use std::{collections::VecDeque, io, sync::Arc};
 
 use lacuna_device::{self as device, AlignedBuf, Blank, Filled, Home};
 
 use crate::{
     Error, Result, Seq,
+    copies::Awaited,
     format::Marks,
     log::{AppendPoint, DeviceWrite, Log},
     mutant::{Rule, is_broken},
+    sentinel::Sentinel,
     space::Space,
     store::PerSegment,
     store::Store,
@@ -183,26 +186,28 @@ impl Flushes {
     }
 }
 
-/// What the end of a write needs of the store. Not the device: whoever drops the last handle of that
+/// What the end of a write, or of all, needs of the store. Not the device: whoever drops the last handle of that
 /// may have to wait for writes.
-#[derive(Clone)]
-struct Ending {
+pub(crate) struct Ending {
     log: Arc<Mutex<Log>>,
     written: Arc<PerSegment>,
     io_done: Arc<Condvar>,
     may_begin: Arc<Condvar>,
     moved: Arc<Condvar>,
+    awaited: Arc<Awaited>,
 }
 
 impl Ending {
     /// `writes` have ended, all alike.
     fn end(&self, writes: &[DeviceWrite], outcome: device::Result<()>) {
+        let _sentinel = Sentinel::new(|| self.stop("a thread panicked when a write had ended"));
         let mut log = self.log.lock();
+        log.have_ended(writes);
         let has_moved = writes.iter().any(|write| !write.point.is_fresh());
         let has_failed = outcome.is_err();
         match outcome {
             Ok(()) => writes.iter().for_each(|write| log.complete(write, &self.written)),
-            Err(error) => log.fail(error, writes),
+            Err(error) => log.fail(error),
         }
         // Whoever is woken wants the lock.
         drop(log);
@@ -217,6 +222,39 @@ impl Ending {
         self.io_done.notify_all();
         if has_moved || has_failed {
             self.moved.notify_all();
+        }
+    }
+
+    /// Lets nobody begin anything, nor wait for anything, for a `reason` that is no error of the device.
+    pub(crate) fn stop(&self, reason: &str) {
+        let mut log = self.log.lock();
+        log.stop(reason);
+        self.awaited.lose();
+        drop(log);
+        self.io_done.notify_all();
+        self.may_begin.notify_all();
+        self.moved.notify_all();
+    }
+}
+
+/// Writes that the device has. They have failed if that is dropped before they have ended (invariant 5).
+struct Begun<W: AsRef<[DeviceWrite]>> {
+    writes: Option<W>,
+    ending: Ending,
+}
+
+impl<W: AsRef<[DeviceWrite]>> Begun<W> {
+    fn end(mut self, outcome: device::Result<()>) {
+        let writes = self.writes.take().expect("writes end once");
+        self.ending.end(writes.as_ref(), outcome);
+    }
+}
+
+impl<W: AsRef<[DeviceWrite]>> Drop for Begun<W> {
+    fn drop(&mut self) {
+        if let Some(writes) = self.writes.take() {
+            let source = io::Error::other("the device has dropped a write");
+            self.ending.end(writes.as_ref(), Err(device::Error::io("write", source)));
         }
     }
 }
@@ -261,8 +299,8 @@ impl Store {
     fn begin_write(&self, mut write: DeviceWrite) {
         let offset = self.device_offset(write.segment, write.piece.start);
         let bytes = write.piece.bytes.take().expect("handed out when it is filled");
-        let ending = self.ending();
-        let done = Box::new(move |outcome, _| ending.end(slice::from_ref(&write), outcome));
+        let begun = Begun { writes: Some([write]), ending: self.ending() };
+        let done = Box::new(move |outcome, _| begun.end(outcome));
         self.device.submit_write(offset, bytes, done);
     }
 
@@ -273,17 +311,18 @@ impl Store {
             (self.device_offset(write.segment, write.piece.start), bytes)
         };
         let pieces: Vec<(u64, Filled)> = writes.iter_mut().map(take).collect();
-        let outcome = self.device.write_many(&pieces);
-        self.ending().end(&writes, outcome);
+        let begun = Begun { writes: Some(writes), ending: self.ending() };
+        begun.end(self.device.write_many(&pieces));
     }
 
-    fn ending(&self) -> Ending {
+    pub(crate) fn ending(&self) -> Ending {
         Ending {
             log: Arc::clone(&self.log),
             written: Arc::clone(&self.written),
             io_done: Arc::clone(&self.io_done),
             may_begin: Arc::clone(&self.may_begin),
             moved: Arc::clone(&self.moved),
+            awaited: Arc::clone(&self.awaited),
         }
     }
 
@@ -317,7 +356,9 @@ impl Store {
 
     /// Returns once the batch `target` is durable; until then leads a flush unless others lead enough.
     /// One flush of one's own is always enough.
-    fn flush_until(&self, mut log: MutexGuard<'_, Log>, target: Option<Seq>, cover: Cover) -> Result<()> {
+    fn flush_until(&self, log: MutexGuard<'_, Log>, target: Option<Seq>, cover: Cover) -> Result<()> {
+        let _sentinel = self.sentinel();
+        let mut log = log; // given back before that
         loop {
             self.check_failure(&mut log)?;
             if target.is_some_and(|target| log.flushed_seq >= target) {
@@ -408,7 +449,7 @@ impl Store {
     /// Stops all further writing: what reached the device is unknown from here on.
     pub(crate) fn poison(&self, log: &mut Log, error: device::Error) -> Error {
         let reason = error.to_string();
-        log.fail(error, &[]);
+        log.fail(error);
         self.io_done.notify_all();
         self.may_begin.notify_all();
         self.moved.notify_all();

@@ -272,7 +272,7 @@ impl Store {
 
     /// Gives back all that is beyond the wish, because the store is closed.
     pub(crate) fn release_all(&self) {
-        let _turn = self.maintenance.lock();
+        let _turn = self.turn();
         self.release(Store::to_release_all);
     }
 

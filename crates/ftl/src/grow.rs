@@ -30,7 +30,7 @@ impl Store {
     /// See [`crate::Ftl::grow`].
     pub(crate) fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
         self.must_write()?;
-        let _turn = self.maintenance.lock();
+        let _turn = self.turn();
         let geometry = self.device.grow(capacity_bytes.unwrap_or(self.device.geometry().capacity_bytes))?;
         if let Some(wanted) = capacity_bytes.filter(|wanted| *wanted > geometry.capacity_bytes) {
             let reason = format!("it has {} bytes, and cannot be made {wanted}", geometry.capacity_bytes);

@@ -137,7 +137,8 @@
 //!
 //! A failed write or sync leaves it unknown what the device holds, so it *poisons* the store: reads go
 //! on, all else fails until the store is opened anew. A sync that works later proves nothing, so what was not known to
-//! be durable is then written again in its place before anything else is. (`doubt`)
+//! be durable is then written again in its place before anything else is. (`doubt`) A panic stops reads as well: the
+//! map may be between two states. (`sentinel`)
 //!
 //! # Reading the source
 //!
@@ -190,6 +191,7 @@ mod reuse;
 mod salvage;
 mod scan;
 mod scrub;
+mod sentinel;
 mod space;
 mod store;
 mod superblock;

@@ -711,7 +711,7 @@ impl Log {
         self.in_flight
     }
 
-    /// Hands out a write that nobody has begun yet. It comes back in [`Log::complete`] or
+    /// Hands out a write that nobody has begun yet. It comes back in [`Log::have_ended`], then in [`Log::complete`] or
     /// [`Log::fail`].
     pub(crate) fn next_write(&mut self) -> Option<DeviceWrite> {
         let write = self.pending.remove(self.ready()?)?;
@@ -730,10 +730,14 @@ impl Log {
         self.outstanding.first().is_some_and(|id| *id < mark)
     }
 
-    /// `write` is on the device.
+    /// `writes` are not on their way any more.
+    pub(crate) fn have_ended(&mut self, writes: &[DeviceWrite]) {
+        writes.iter().for_each(|write| self.in_flight.has_ended(write));
+    }
+
+    /// `write`, which has ended, is on the device.
     pub(crate) fn complete(&mut self, write: &DeviceWrite, written: &PerSegment) {
         assert!(self.outstanding.remove(&write.id), "write completed twice");
-        self.in_flight.has_ended(write);
         self.outstanding_bytes -= write.piece.len;
         let bytes = write.piece.len as u64;
         match write.point {
@@ -749,10 +753,15 @@ impl Log {
         }
     }
 
-    /// A sync, or one of `writes` that were handed out, has failed: what is on the device is unknown from here
-    /// on. The writes stay outstanding for ever.
-    pub(crate) fn fail(&mut self, error: lacuna_device::Error, writes: &[DeviceWrite]) {
-        writes.iter().for_each(|write| self.in_flight.has_ended(write));
+    /// Nothing is begun any more, for a `reason` that is no error of the device.
+    pub(crate) fn stop(&mut self, reason: &str) {
+        self.poison.get_or_insert_with(|| reason.to_owned());
+        self.flushes.wake_all();
+    }
+
+    /// A sync, or a write that was handed out, has failed: what is on the device is unknown from here
+    /// on. The write stays outstanding for ever.
+    pub(crate) fn fail(&mut self, error: lacuna_device::Error) {
         if self.poison.is_none() {
             self.poison = Some(error.to_string());
             self.failure = Some(error);

@@ -49,4 +49,6 @@ lacuna_device::breakable_rules! {
     OpeningRegains = "opening-regains",
     /// Whoever misses segments because of what is unflushed plans a flush.
     FlushPlanned = "flush-planned",
+    /// Whoever panics in the middle of a change stops the store.
+    PanicsStop = "panics-stop",
 }

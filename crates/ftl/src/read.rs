@@ -417,8 +417,11 @@ impl Store {
             return self.read_device(segment, offset, len);
         }
         let mut log = self.log.lock();
-        let (on_device, parts) = self.awaited.wait(&mut log, |log| log.read(segment, offset, len));
+        let found = self.awaited.wait(&mut log, |log| log.read(segment, offset, len));
         drop(log);
+        let Some((on_device, parts)) = found else {
+            return Err(self.must_be_whole().expect_err("room is lost by a panic"));
+        };
         let mut out = vec![0; len];
         let (device, mut memory) = out.split_at_mut(on_device);
         for part in parts {

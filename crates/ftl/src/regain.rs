@@ -38,7 +38,7 @@ impl Store {
         if is_broken(Rule::OpeningRegains) {
             return Ok(());
         }
-        let mut turn = self.maintenance.lock();
+        let mut turn = self.turn();
         // Each segment is filled once, and once more when it was the target of a step.
         for _ in 0..2 * self.space().segments {
             if !self.regain_some(&mut turn)? {

@@ -29,10 +29,11 @@ impl Store {
     /// Writes a batch. Unless it `may_fault`, the answer is nothing when leaves of the map must be read.
     pub(crate) fn accept(&self, ops: &[Op<'_>], stream: Stream, may_fault: bool) -> Result<Option<Seq>> {
         self.must_write()?;
+        let _sentinel = self.sentinel();
         let batch = Batch::prepare(ops, self.options.elide_zero_tails)?;
         let bytes_max = self.space().batch_bytes_max();
-        if batch.log_bytes() > bytes_max {
-            return Err(Error::BatchTooLarge { bytes: batch.log_bytes(), bytes_max });
+        if batch.bytes() > bytes_max {
+            return Err(Error::BatchTooLarge { bytes: batch.bytes(), bytes_max });
         }
         self.buffers.stock(batch.payload_bytes as usize);
         if self.options.map_memory.is_some() {

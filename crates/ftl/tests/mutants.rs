@@ -58,6 +58,7 @@ const RULES: &[(&str, &str)] = &[
     ("opening-regains", "never_stuck::collections_that_never_end"),
     ("flush-planned", "reserve::whoever_misses_segments_for_what_is_unflushed_plans_a_flush"),
     ("filled-then-counted", "scheduled::whoever_flushes_finds_their_batch_after_a_cut"),
+    ("panics-stop", "panics::a_panic_stops_the_store_for_everybody"),
     ("growth-wipes", "grow::what_an_older_copy_left_behind_the_end_does_not_count"),
 ];
 
