@@ -82,6 +82,16 @@ pub(crate) fn capacity(page_bytes: usize) -> usize {
     page_bytes - TRAILER_BYTES - CELLS
 }
 
+/// The first bytes of a key: where those of two differ, so do the keys, in the same order. To compare them takes less
+/// than a call.
+#[inline]
+fn head(key: &[u8]) -> u64 {
+    match key.first_chunk() {
+        Some(head) => u64::from_be_bytes(*head),
+        None => key.iter().rev().fold(0, |head, byte| head >> 8 | u64::from(*byte) << 56),
+    }
+}
+
 fn u16_at(page: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(page[at..at + 2].try_into().expect("two bytes"))
 }
@@ -238,6 +248,7 @@ impl<'a> Node<'a> {
         }
     }
 
+    #[inline]
     pub(crate) fn key(self, slot: usize) -> &'a [u8] {
         let at = self.cell_at(slot);
         if self.is_leaf() {
@@ -262,9 +273,11 @@ impl<'a> Node<'a> {
     /// The slot of `key`, or else the slot it would take.
     pub(crate) fn search(self, key: &[u8]) -> Result<usize, usize> {
         let (mut low, mut high) = (0, self.count());
+        let wanted = head(key);
         while low < high {
             let middle = (low + high) / 2;
-            match self.key(middle).cmp(key) {
+            let found = self.key(middle);
+            match head(found).cmp(&wanted).then_with(|| found.cmp(key)) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
                 Ordering::Equal => return Ok(middle),
@@ -600,6 +613,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    proptest! {
+        #[test]
+        fn heads_that_differ_have_the_order_of_their_keys(
+            left in prop::collection::vec(0..3u8, 0..12),
+            right in prop::collection::vec(0..3u8, 0..12),
+        ) {
+            prop_assert_eq!(head(&left).cmp(&head(&right)).then_with(|| left.cmp(&right)), left.cmp(&right));
+        }
+    }
 
     fn leaf_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
