@@ -237,20 +237,24 @@ impl Ending {
     }
 }
 
-/// Writes that the device has. They have failed if that is dropped before they have ended (invariant 5).
-struct Begun<W: AsRef<[DeviceWrite]>> {
+/// Writes that were handed out. They have failed if that is dropped before they have ended (invariant 5).
+struct Begun<W: AsRef<[DeviceWrite]> + AsMut<[DeviceWrite]>> {
     writes: Option<W>,
     ending: Ending,
 }
 
-impl<W: AsRef<[DeviceWrite]>> Begun<W> {
+impl<W: AsRef<[DeviceWrite]> + AsMut<[DeviceWrite]>> Begun<W> {
+    fn writes(&mut self) -> &mut [DeviceWrite] {
+        self.writes.as_mut().expect("they have not ended").as_mut()
+    }
+
     fn end(mut self, outcome: device::Result<()>) {
         let writes = self.writes.take().expect("writes end once");
         self.ending.end(writes.as_ref(), outcome);
     }
 }
 
-impl<W: AsRef<[DeviceWrite]>> Drop for Begun<W> {
+impl<W: AsRef<[DeviceWrite]> + AsMut<[DeviceWrite]>> Drop for Begun<W> {
     fn drop(&mut self) {
         if let Some(writes) = self.writes.take() {
             let source = io::Error::other("the device has dropped a write");
@@ -281,7 +285,9 @@ impl Store {
             }
             if !writes.is_empty() {
                 MutexGuard::unlocked(&mut log, || {
-                    writes.into_iter().for_each(|write| self.begin_write(write));
+                    // All of them, before the first is given to a device that may panic.
+                    let begun: Vec<_> = writes.into_iter().map(|write| self.begun([write])).collect();
+                    begun.into_iter().for_each(|begun| self.begin_write(begun));
                 });
             } else if log.has_pending() {
                 has_waited = true;
@@ -296,22 +302,26 @@ impl Store {
         result
     }
 
-    fn begin_write(&self, mut write: DeviceWrite) {
-        let offset = self.device_offset(write.segment, write.piece.start);
+    fn begun<W: AsRef<[DeviceWrite]> + AsMut<[DeviceWrite]>>(&self, writes: W) -> Begun<W> {
+        Begun { writes: Some(writes), ending: self.ending() }
+    }
+
+    /// Where a write goes, and its bytes.
+    fn taken(&self, write: &mut DeviceWrite) -> (u64, Filled) {
         let bytes = write.piece.bytes.take().expect("handed out when it is filled");
-        let begun = Begun { writes: Some([write]), ending: self.ending() };
+        (self.device_offset(write.segment, write.piece.start), bytes)
+    }
+
+    fn begin_write(&self, mut begun: Begun<[DeviceWrite; 1]>) {
+        let (offset, bytes) = self.taken(&mut begun.writes()[0]);
         let done = Box::new(move |outcome, _| begun.end(outcome));
         self.device.submit_write(offset, bytes, done);
     }
 
     /// Writes pieces and waits for all, which costs less than to be told of each.
-    fn write_and_wait(&self, mut writes: Vec<DeviceWrite>) {
-        let take = |write: &mut DeviceWrite| {
-            let bytes = write.piece.bytes.take().expect("handed out when it is filled");
-            (self.device_offset(write.segment, write.piece.start), bytes)
-        };
-        let pieces: Vec<(u64, Filled)> = writes.iter_mut().map(take).collect();
-        let begun = Begun { writes: Some(writes), ending: self.ending() };
+    fn write_and_wait(&self, writes: Vec<DeviceWrite>) {
+        let mut begun = self.begun(writes);
+        let pieces: Vec<_> = begun.writes().iter_mut().map(|write| self.taken(write)).collect();
         begun.end(self.device.write_many(&pieces));
     }
 

@@ -149,7 +149,7 @@ fn run(seed: u64) {
         "somebody still waits"
     );
     let flushed: Vec<Option<u64>> = threads.into_iter().map(|thread| thread.join().ok()).collect();
-    assert!(matches!(write(&ftl, 0, 1), Err(Error::Poisoned { .. })));
+    assert!(write(&ftl, 0, 1).is_err()); // with the failure itself, if nobody was told of it
     assert!(ftl.flush().is_err() && ftl.checkpoint().is_err());
     drop(ftl);
 
