@@ -17,6 +17,8 @@ mod in_place;
 mod interleavings;
 #[path = "never_stuck.rs"]
 mod never_stuck;
+#[path = "panics.rs"]
+mod panics;
 #[path = "reserve.rs"]
 mod reserve;
 #[cfg(feature = "shuttle")]
