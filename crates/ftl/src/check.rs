@@ -28,6 +28,7 @@ type Tell<'a> = &'a mut dyn FnMut(Progress);
 impl Store {
     /// See [`crate::Ftl::check`].
     pub(crate) fn check(&self, depth: CheckDepth, tell: Tell<'_>) -> Result<Report> {
+        self.must_be_whole()?;
         let mut report = Report::default();
         let leaves = {
             let log = self.log.lock();

@@ -211,7 +211,7 @@ impl Store {
     /// What `look` finds in the map; nothing if it meets an evicted leaf.
     pub(crate) fn in_memory<T>(&self, look: impl FnOnce(&Map) -> Result<T, Absent>) -> Option<T> {
         if self.awaited.is_lost() {
-            return None; // whoever brings in what lacks is told
+            return None; // The caller brings in the leaf next, and gets the error there.
         }
         look(&self.map.read()).ok()
     }

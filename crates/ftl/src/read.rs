@@ -280,6 +280,7 @@ impl Store {
         plan_extents: usize,
         mut visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
     ) -> Result<()> {
+        self.must_be_whole()?;
         let mut sweep = Sweep::in_plans(self, ranges, READ_BYTES, plan_extents);
         let mut outcome = Ok(());
         let mut goes_on = true;

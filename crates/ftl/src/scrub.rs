@@ -61,6 +61,7 @@ impl Scrub {
 impl Store {
     /// See [`crate::Ftl::scrub`].
     pub(crate) fn scrub(&self, mut go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
+        self.must_be_whole()?;
         let mut scrub = Scrub { expected_bytes: self.map.read().total().bytes, ..Scrub::default() };
         self.scrub_checkpoint(&mut scrub)?;
         let mut sweep = Sweep::new(self, &everything, PIECE_BYTES);

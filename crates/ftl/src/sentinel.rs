@@ -93,6 +93,7 @@ impl Store {
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
 mod tests {
     use std::{
+        ops::ControlFlow,
         panic::{AssertUnwindSafe, catch_unwind},
         sync::{Arc, mpsc},
         thread,
@@ -100,7 +101,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Lba, Op, Stream, log::State, test_store};
+    use crate::{CheckDepth, Lba, Op, Stream, log::State, test_store};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -132,6 +133,10 @@ mod tests {
             assert!(is_stopped(store.checkpoint()));
             // Flushed long before, but what the map says now is unknown.
             assert!(is_stopped(store.read(Lba(0), &mut [0; 512])));
+            let all = |at| (at == 0).then_some(0..1 << 40);
+            assert!(is_stopped(store.sweep_sectors(&all, 1 << 20, |_, _| {})));
+            assert!(is_stopped(store.check(CheckDepth::Structure, &mut |_| {}).map(drop)));
+            assert!(is_stopped(store.scrub(|_| ControlFlow::Continue(())).map(drop)));
             drop(store);
             ended.send(()).unwrap();
         });
