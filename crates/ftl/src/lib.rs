@@ -151,68 +151,46 @@
 //! `throttle` how long writers wait for it.
 
 mod addr;
-mod background;
-mod batch;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench;
-mod check;
 mod checkpoint;
-mod copies;
-mod doubt;
-mod epitaph;
 mod error;
-mod fault;
-mod flush;
-mod footers;
-mod footprint;
 mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzz;
 mod gc;
-mod grow;
-mod lifetime;
 mod log;
-mod lost_starts;
+mod maintenance;
 mod map;
+mod media;
 #[cfg(not(feature = "mutants"))]
 mod mutant;
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
 pub mod mutant;
 mod options;
+mod paging;
 mod read;
 mod recovery;
-mod regain;
-mod replay;
-mod reserve;
 mod reuse;
-mod salvage;
-mod scan;
-mod scrub;
-mod sentinel;
 mod space;
 mod store;
-mod superblock;
-mod sweep;
 mod sync;
-mod tail;
-#[cfg(all(test, not(feature = "shuttle")))]
-mod test_store;
-mod throttle;
+mod verify;
 mod write;
 
 pub use addr::{Lba, SECTOR, Seq};
 pub use error::{Error, Result};
-pub use fault::Kept;
 pub use options::{
     CheckDepth, Finding, Footprint, FormatOptions, Op, Options, Progress, Report, Stats, Stream, StreamStats,
     Work,
 };
+pub use paging::Kept;
 pub use read::{Lost, Mapped, Remains};
-pub use scrub::{Damage, Scrub};
 pub use store::{BATCH_BYTES_MAX, Ftl};
+pub use verify::scrub::{Damage, Scrub};
 
 /// The example of README.md, as a test.
 #[cfg(doctest)]

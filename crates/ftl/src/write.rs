@@ -4,14 +4,14 @@ use std::borrow::Cow;
 
 use crate::{
     Error, Op, Result, Seq, Stream,
-    background::DIRTY_SHARE,
-    batch::{Batch, Item, cut_to_fit},
-    copies::Appended,
     format::{EntryKind, RecordKind},
-    lifetime::{Expected, MeanExpected},
+    log::batch::{Batch, Item, cut_to_fit},
+    log::fill::Appended,
+    log::lifetime::{Expected, MeanExpected},
+    log::reserve::Claim,
     log::{AppendPoint, Log},
+    maintenance::DIRTY_SHARE,
     map::Map,
-    reserve::Claim,
     space::{EXTENT_BYTES, Space},
     store::Store,
     sync::RwLockUpgradableReadGuard,
@@ -168,7 +168,7 @@ impl Store {
     }
 
     /// How many more segments must be free before a batch of `items` may be applied (invariant 2 of
-    /// [`crate::reserve`]).
+    /// [`crate::log::reserve`]).
     fn missing_segments(&self, log: &Log, map: &Map, point: AppendPoint, items: &[Item<'_>]) -> usize {
         let fresh = log.segments_needed(point, items);
         let count = items.len() as u64;
@@ -238,7 +238,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::{Lba, test_store};
+    use crate::{Lba, store::test_store};
 
     const LBA: Lba = Lba(32);
 

@@ -1,4 +1,4 @@
-//! The reserve (src/reserve.rs) against whatever may happen to a full store between two openings: all short
+//! The reserve (src/log/reserve.rs) against whatever may happen to a full store between two openings: all short
 //! histories of tiny stores, as far as they lead to new states, and random ones of stores of all shapes.
 //!
 //! `LACUNA_CASES=n` looks at n states, and walks n walks. A failure prints how the store came to be.

@@ -12,7 +12,7 @@ use crate::{
         SEGMENT_LIVE_BYTES, Salt, SegmentLiveRaw, Superblock,
     },
     map::Map,
-    scan::{SegmentReader, corrupt},
+    media::scan::{SegmentReader, corrupt},
     space::Space,
 };
 

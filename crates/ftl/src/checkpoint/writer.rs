@@ -15,8 +15,8 @@ use crate::{
         SegmentHeader, SegmentKind,
     },
     log::State,
+    log::reserve::Claim,
     map::Leaf,
-    reserve::Claim,
     space::MAP_RECORD_BYTES,
     store::Store,
 };

@@ -23,8 +23,8 @@ use crate::{
     format::{Extent, Life},
     log::{Log, State},
     map::Map,
+    media::scan::Record,
     read::runs,
-    scan::Record,
     space::Space,
     store::Store,
 };
@@ -145,7 +145,7 @@ fn live_of(store: &Store, life: Life, records: &[Record]) -> Result<Vec<(Lba, Ex
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
 mod tests {
     use super::*;
-    use crate::{Lba, Op, Stream, log::State, test_store};
+    use crate::{Lba, Op, Stream, log::State, store::test_store};
 
     #[test]
     fn what_was_read_of_a_life_serves_no_other() {

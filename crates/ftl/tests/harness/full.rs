@@ -12,7 +12,7 @@ use super::assert_sound;
 
 /// Sectors from the start of a page to that of the next one.
 const PAGE_SECTORS: u64 = 32;
-/// Segments that opening leaves to collection at least: `GC_SEGMENTS_MIN`, and `GC_SEGMENTS` of src/reserve.rs, which
+/// Segments that opening leaves to collection at least: `GC_SEGMENTS_MIN`, and `GC_SEGMENTS` of src/log/reserve.rs, which
 /// [`Stats::reserved_segments`] counts.
 const COLLECTION_MIN: u64 = 1;
 const COLLECTION: u64 = 2;

@@ -1,0 +1,355 @@
+//! Checkpoints: the map on the device, and the root from which recovery starts.
+//!
+//! It owns the segments that hold leaves of the map and records of checkpoints. A leaf that did not
+//! change is not written again: a checkpoint consists of the leaves that changed since the one
+//! before, the index of all leaves, what each segment holds, and the root.
+//!
+//! A checkpoint begins by noting, at one instant (log and map locked): the last batch `S`, the append
+//! offsets, the next generation, the counters of all segments, and all leaves, by place or, where they
+//! changed, by reference. The leaves come as a snapshot of the map, which is one reference: the locks are held
+//! for what there is of segments, not of leaves. The walk that makes a list of it comes after, and a batch that
+//! changes such a leaf meanwhile, or while the list exists, changes a copy. So what is written is exactly the map
+//! after `S`, and replay starts from there.
+//!
+//! Invariants:
+//! 1. Leaves have places only where they have been written to. The write need not be durable; the
+//!    sync before a root makes it so.
+//! 2. A segment of leaves is reusable when neither the durable root nor the map in memory refers to
+//!    it, nothing is appended to it, and no reader of a leaf pins it ([`Store::is_map_reusable`]).
+//! 3. When a checkpoint is done, no more segments than `Space::map_segments_max` are in use: leaves
+//!    in sparse segments are written anew until that holds.
+//!
+//! Order of writes, which is all that the crash argument needs:
+//!
+//! 1. leaves, index, counters and root, into free segments, or behind what a segment of the map holds;
+//! 2. all append points' tails; then a sync: now all that the map points to is durable, and so are
+//!    all leaves;
+//! 3. the superblock, into one slot, then a sync: now the new root is in force; then the same for the
+//!    other slot, so that nothing leads to the old root any more;
+//! 4. only now become free: what only the old root referred to, and dead segments that the new
+//!    checkpoint covers (`reuse`).
+
+mod load;
+pub(crate) mod retained;
+mod writer;
+
+use std::collections::HashMap;
+
+use zerocopy::IntoBytes;
+
+pub(crate) use load::{Loaded, load};
+pub(crate) use writer::Writer;
+
+use crate::{
+    Error, Result, Seq,
+    addr::SegNo,
+    format::{
+        IndexEntry, LeafPlace, Live, MAP_INDEX_BYTES, RecordKind, Root, RootRef, SEGMENT_LIVE_BYTES,
+        Superblock,
+    },
+    log::reserve::Claim,
+    log::{Log, State},
+    map::{Absent, Leaf, LeafRef, Map},
+    media::superblock,
+    mutant::{Rule, is_broken},
+    reuse::Coverage,
+    store::Store,
+    verify::sweep::is_damage,
+};
+
+/// Dirty leaves that are written out at once to make room in memory.
+const WRITE_BACK_LEAVES: usize = 128;
+
+/// Leaves that are read together to be written elsewhere.
+const LEAVES_AT_ONCE: usize = 1024;
+
+/// Which leaves a checkpoint writes beside those that have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rewrite {
+    /// Those in sparse segments, as many as invariant 3 takes.
+    Sparse,
+    /// All, into segments of their own, so that the map lies in as few as possible.
+    All,
+}
+
+/// What is noted when a checkpoint begins.
+struct Beginning {
+    start_seq: Seq,
+    start_move: Seq,
+    coverage: Coverage,
+    log_bytes: u64,
+    leaves: Vec<LeafRef>,
+    /// By segment, whether leaves in it are to be written anew.
+    sparse: Vec<bool>,
+    segments: Vec<Live>,
+}
+
+impl Store {
+    /// See [`crate::Ftl::checkpoint`].
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        self.must_write()?;
+        let _turn = self.turn();
+        self.checkpoint_in_turn(Rewrite::Sparse)
+    }
+
+    /// A checkpoint, with `maintenance` held.
+    pub(crate) fn checkpoint_in_turn(&self, rewrite: Rewrite) -> Result<()> {
+        if rewrite == Rewrite::All {
+            self.log.lock().map_position = None;
+        }
+        self.reclaim_map();
+        let mut beginning = self.begin_checkpoint(rewrite)?;
+        let written = self.write_checkpoint(&mut beginning);
+        let (root, refers_to) = match written {
+            Ok(written) => written,
+            Err(error) => {
+                self.log.lock().checkpoint_taken = 0;
+                return Err(error);
+            }
+        };
+        self.flush_all()?;
+        self.switch_root(root)?;
+        self.finish_checkpoint(refers_to, beginning);
+        Ok(())
+    }
+
+    fn begin_checkpoint(&self, rewrite: Rewrite) -> Result<Beginning> {
+        let (snapshot, beginning) = {
+            let log = self.log.lock();
+            self.check_poison(&log)?;
+            let map = self.map.read();
+            let beginning = Beginning {
+                start_seq: log.last_seq,
+                start_move: log.last_move,
+                coverage: Coverage { generation_next: log.generation_next, positions: log.positions() },
+                log_bytes: log.bytes_since_checkpoint,
+                leaves: Vec::new(),
+                sparse: match rewrite {
+                    Rewrite::Sparse => self.sparse_map_segments(&log, &map),
+                    Rewrite::All => vec![true; self.space().segments],
+                },
+                segments: map.segments().to_vec(),
+            };
+            (map.snapshot(), beginning)
+        };
+        let leaves = snapshot.leaves(|place| beginning.sparse[place.segment.0 as usize]);
+        Ok(Beginning { leaves, ..beginning })
+    }
+
+    /// Segments whose leaves a checkpoint shall write anew, sparsest first: as many as invariant 3
+    /// takes, and some that are mostly garbage.
+    fn sparse_map_segments(&self, log: &Log, map: &Map) -> Vec<bool> {
+        let residence = map.residence();
+        let open = log.map_position.map(|position| position.segment);
+        let held = log.in_state(State::Checkpoint).filter(|segment| Some(*segment) != open);
+        let mut held: Vec<_> = held.map(|segment| (map.leaf_bytes(segment), segment)).collect();
+        held.retain(|(bytes, _)| *bytes > 0);
+        held.sort_unstable();
+
+        let segments_max = self.space().map_segments_max(map.weight(0));
+        let dirty_bytes = residence.dirty_bytes + 16 * residence.dirty;
+        let cheap_bytes_max = (dirty_bytes / 4).max(self.space().segment_bytes as u64 / 4);
+        let (mut kept, mut moved_bytes) = (held.len() + usize::from(open.is_some()), 0);
+        let mut sparse = vec![false; self.space().segments];
+        for (bytes, segment) in held {
+            let needed = self.space().map_segments(dirty_bytes + moved_bytes, residence.leaves);
+            let is_cheap =
+                bytes < self.space().segment_bytes as u64 / 4 && moved_bytes + bytes <= cheap_bytes_max;
+            if kept + needed <= segments_max && !is_cheap {
+                break;
+            }
+            sparse[segment.0 as usize] = true;
+            moved_bytes += bytes;
+            kept -= 1;
+        }
+        sparse
+    }
+
+    /// Writes leaves, index, counters and root; returns where the root is, and the segments that it
+    /// refers to.
+    fn write_checkpoint(&self, beginning: &mut Beginning) -> Result<(RootRef, Vec<SegNo>)> {
+        let mut writer = Writer::new(self, beginning.start_seq, Claim::Checkpoint);
+        let sparse = std::mem::take(&mut beginning.sparse);
+        let is_due = |leaf: &LeafRef| leaf.place.is_none_or(|place| sparse[place.segment.0 as usize]);
+        self.write_leaves(&mut writer, &mut beginning.leaves, is_due)?;
+
+        let (mut index, mut extents, mut refers_to) = (Vec::new(), 0, Vec::new());
+        for LeafRef { span, live, place, .. } in &beginning.leaves {
+            let place = place.expect("all leaves were written");
+            index.extend_from_slice(IndexEntry { start: span.start, live: *live, place }.to_raw().as_bytes());
+            extents += live.extents;
+            refers_to.push(place.segment);
+        }
+        let counters = beginning.segments.iter().zip(0..).flat_map(|(live, no)| {
+            let is_out_of_use = self.has_lost_start(SegNo(no));
+            live.to_raw(is_out_of_use).as_bytes().to_vec()
+        });
+        let counters: Vec<u8> = counters.collect();
+        let mut records = writer.put_rows(RecordKind::Index, &index, MAP_INDEX_BYTES)?;
+        records.extend(writer.put_rows(RecordKind::Segments, &counters, SEGMENT_LIVE_BYTES)?);
+        refers_to.extend(records.iter().map(|place| place.segment));
+        let root = Root {
+            start_seq: beginning.start_seq,
+            start_move: beginning.start_move,
+            generation_next: beginning.coverage.generation_next,
+            extents,
+            leaves: u32::try_from(beginning.leaves.len()).expect("a map of less than 2^32 leaves"),
+            positions: beginning.coverage.positions,
+            records,
+        };
+        let root = writer.put_root(&root.to_bytes())?;
+        refers_to.push(root.segment);
+        refers_to.sort_unstable();
+        refers_to.dedup();
+        Ok((root, refers_to))
+    }
+
+    /// Writes those of `leaves` that are due, and notes their places there and in the map.
+    fn write_leaves(
+        &self,
+        writer: &mut Writer<'_>,
+        leaves: &mut [LeafRef],
+        is_due: impl Fn(&LeafRef) -> bool,
+    ) -> Result<()> {
+        let due: Vec<_> = (0..leaves.len()).filter(|number| is_due(&leaves[*number])).collect();
+        for numbers in due.chunks(LEAVES_AT_ONCE) {
+            let mut moved = self.leaves_to_move(numbers.iter().map(|number| &leaves[*number]))?;
+            for number in numbers {
+                let LeafRef { span, leaf, .. } = &leaves[*number];
+                let Some(leaf) = leaf.clone().or_else(|| moved.remove(&span.start)) else { continue };
+                let written = writer.push_leaf(*number, &leaf)?;
+                self.note_places(leaves, written);
+            }
+        }
+        let written = writer.finish_leaves()?;
+        self.note_places(leaves, written);
+        Ok(())
+    }
+
+    fn note_places(&self, leaves: &mut [LeafRef], written: Vec<(usize, LeafPlace)>) {
+        if written.is_empty() {
+            return;
+        }
+        let mut map = self.map.write();
+        for (number, place) in written {
+            let leaf = &mut leaves[number];
+            map.put_at(leaf.span.start, leaf, place);
+            leaf.place = Some(place);
+            leaf.leaf = None;
+        }
+    }
+
+    /// Those of `leaves` that are on the device only, by start. One that is damaged, or that the device does not give
+    /// back, is not among them: then it stays where it is, and the damage is reported to those who need what it maps.
+    fn leaves_to_move<'l>(&self, leaves: impl Iterator<Item = &'l LeafRef>) -> Result<HashMap<u64, Leaf>> {
+        // Their segments are not reused now: that takes `maintenance`.
+        let absent: Vec<_> = leaves
+            .filter(|leaf| leaf.leaf.is_none())
+            .map(|LeafRef { span, live, place, .. }| {
+                let place = place.expect("a leaf is in memory or has a place");
+                Absent { span: span.clone(), live: *live, place }
+            })
+            .collect();
+        let mut found = HashMap::with_capacity(absent.len());
+        let mut read = |absent: Vec<Absent>| {
+            self.leaf_reader().read(absent, |absent, leaf| {
+                found.insert(absent.span.start, leaf);
+            })
+        };
+        match read(absent.clone()) {
+            Err(error) if is_damage(&error) => {}
+            result => return result.map(|()| found),
+        }
+        for absent in absent {
+            match read(vec![absent]) {
+                Err(error) if !is_damage(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes some dirty leaves out, so that they can be evicted, with `maintenance` held. Where
+    /// there is no room for that, a checkpoint makes it.
+    pub(crate) fn write_back(&self) -> Result<()> {
+        match self.write_back_into_spare() {
+            Err(Error::Full { .. }) => self.checkpoint_in_turn(Rewrite::Sparse),
+            result => result,
+        }
+    }
+
+    /// As [`Store::write_back`], but where there is no room it is an error.
+    pub(crate) fn write_back_into_spare(&self) -> Result<()> {
+        let mut leaves = self.map.write().dirty_leaves(WRITE_BACK_LEAVES);
+        let seq = {
+            let log = self.log.lock();
+            self.check_poison(&log)?;
+            log.last_seq
+        };
+        let mut writer = Writer::new(self, seq, Claim::WriteBack);
+        let result = self.write_leaves(&mut writer, &mut leaves, |_| true);
+        drop(leaves);
+        self.relieve();
+        self.reclaim_map();
+        result
+    }
+
+    /// Puts the root in force; everything it needs is durable.
+    fn switch_root(&self, root: RootRef) -> Result<()> {
+        let (flushed_seq, epoch) = {
+            let log = self.log.lock();
+            (log.flushed_seq, log.epoch)
+        };
+        let next = {
+            let now = self.superblock.lock();
+            Superblock { sequence: now.sequence + 1, epoch, flushed_seq, root: Some(root), ..now.clone() }
+        };
+        let switched = superblock::write(&*self.device, &next);
+        let mut log = self.log.lock();
+        match switched {
+            Ok(bytes) => log.counters.checkpoint_bytes += bytes,
+            Err(error) => return Err(self.poison(&mut log, error)),
+        }
+        drop(log);
+        *self.superblock.lock() = next;
+        Ok(())
+    }
+
+    fn finish_checkpoint(&self, refers_to: Vec<SegNo>, beginning: Beginning) {
+        {
+            let mut log = self.log.lock();
+            log.coverage = beginning.coverage;
+            log.root_segments = refers_to;
+            log.checkpoint_taken = 0;
+            log.epitaph_bytes = 0;
+            log.bytes_since_checkpoint -= beginning.log_bytes;
+            log.counters.checkpoints += 1;
+        }
+        self.reclaim_map();
+        self.free_reusable();
+        self.relieve();
+    }
+
+    /// Whether a segment of leaves and checkpoints may be used anew (invariant 2).
+    pub(crate) fn is_map_reusable(&self, log: &Log, map: &Map, segment: SegNo) -> bool {
+        log.segment(segment).state == State::Checkpoint
+            && map.leaf_bytes(segment) == 0
+            && (log.root_segments.binary_search(&segment).is_err() || is_broken(Rule::MapReuseWaits))
+            && log.map_position.is_none_or(|position| position.segment != segment)
+            && self.is_unpinned(segment)
+    }
+
+    /// Frees the segments of leaves and checkpoints that nothing refers to, with `maintenance` held.
+    fn reclaim_map(&self) {
+        let reusable: Vec<_> = {
+            let log = self.log.lock();
+            let map = self.map.read();
+            let held = log.in_state(State::Checkpoint);
+            held.filter(|segment| self.is_map_reusable(&log, &map, *segment)).collect()
+        };
+        // Only who holds `maintenance` gives leaves places, and none is read that has none.
+        for segment in reusable {
+            self.free_segment(segment);
+        }
+    }
+}

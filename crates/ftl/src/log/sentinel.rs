@@ -1,0 +1,145 @@
+//! A panic: an invariant did not hold, and nobody knows what of a change was made.
+//!
+//! Whoever changes the log or the map carries a [`Sentinel`]. It stops the store when the thread panics: what was
+//! flushed is on the device, and opening the store again is recovery from a power cut at that instant.
+//!
+//! Invariants:
+//! 1. A sentinel is made before the locks are taken under which something changes, and so dropped after them.
+//! 2. A store that was stopped begins no write, and every call that would read or change it fails: room that was
+//!    reserved may never be filled, and the map may be between two states.
+//! 3. Whoever waits for another thread looks at that again when the store stops. So nobody waits for a thread
+//!    that is gone.
+
+use std::{
+    ops::{Deref, DerefMut},
+    thread,
+};
+
+use crate::{
+    Error, Result,
+    gc::Turn,
+    mutant::{Rule, is_broken},
+    store::Store,
+    sync::MutexGuard,
+};
+
+const REASON: &str = "a thread panicked while it changed the store";
+
+/// Calls `stop` when it is dropped by a panic that began after it was made.
+pub(crate) struct Sentinel<F: Fn()> {
+    stop: F,
+    was_panicking: bool,
+}
+
+impl<F: Fn()> Sentinel<F> {
+    pub(crate) fn new(stop: F) -> Sentinel<F> {
+        Sentinel { stop, was_panicking: thread::panicking() }
+    }
+}
+
+impl<F: Fn()> Drop for Sentinel<F> {
+    fn drop(&mut self) {
+        // A scheduled thread that panics ends the test, and its locks cannot be taken again.
+        let stops = !cfg!(feature = "shuttle") && !is_broken(Rule::PanicsStop);
+        if stops && thread::panicking() && !self.was_panicking {
+            (self.stop)();
+        }
+    }
+}
+
+/// The right to do a piece of maintenance. A panic with it stops the store.
+pub(crate) struct TurnGuard<'a, F: Fn()> {
+    // Given back first, by invariant 1.
+    turn: MutexGuard<'a, Turn>,
+    _sentinel: Sentinel<F>,
+}
+
+impl<F: Fn()> Deref for TurnGuard<'_, F> {
+    type Target = Turn;
+
+    fn deref(&self) -> &Turn {
+        &self.turn
+    }
+}
+
+impl<F: Fn()> DerefMut for TurnGuard<'_, F> {
+    fn deref_mut(&mut self) -> &mut Turn {
+        &mut self.turn
+    }
+}
+
+impl Store {
+    /// For whoever is going to change something.
+    pub(crate) fn sentinel(&self) -> Sentinel<impl Fn()> {
+        Sentinel::new(|| self.ending().stop(REASON))
+    }
+
+    /// Waits for the right to do a piece of maintenance.
+    pub(crate) fn turn(&self) -> TurnGuard<'_, impl Fn()> {
+        let sentinel = self.sentinel();
+        TurnGuard { turn: self.maintenance.lock(), _sentinel: sentinel }
+    }
+
+    /// # Errors
+    /// `Poisoned` after a panic. After a failed write reads go on.
+    pub(crate) fn must_be_whole(&self) -> Result<()> {
+        match self.awaited.is_lost() {
+            true => Err(Error::Poisoned { device: self.device_name(), reason: REASON.into() }),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use std::{
+        ops::ControlFlow,
+        panic::{AssertUnwindSafe, catch_unwind},
+        sync::{Arc, mpsc},
+        thread,
+        time::Duration,
+    };
+
+    use super::*;
+    use crate::{CheckDepth, Lba, Op, Stream, log::State, store::test_store};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Whoever opens a segment from here on panics, in the middle of a batch.
+    fn spoil(store: &Store) {
+        let mut log = store.log.lock();
+        let free: Vec<_> = log.in_state(State::Free).collect();
+        free.into_iter().for_each(|segment| log.set_state(segment, State::Sealed));
+    }
+
+    #[test]
+    fn a_panic_within_a_batch_lets_nobody_wait() {
+        let store = Arc::new(test_store::store(64 << 20, Some(1 << 20)));
+        let data = vec![7; 5 * 16384];
+        let write = |store: &Store, number: u64| {
+            store.write_batch(&[Op::Write { lba: Lba(number * 160), data: &data }], Stream::Data)
+        };
+        write(&store, 0).unwrap();
+        store.flush().unwrap();
+        spoil(&store);
+        let panicked =
+            (1..100).any(|number| catch_unwind(AssertUnwindSafe(|| write(&store, number).unwrap())).is_err());
+        assert!(panicked, "no segment was opened");
+        let (ended, all_ended) = mpsc::channel::<()>();
+        thread::spawn(move || {
+            let is_stopped = |result: Result<()>| matches!(result, Err(Error::Poisoned { .. }));
+            assert!(is_stopped(store.flush()));
+            assert!(is_stopped(store.write_batch(&[], Stream::Data).map(drop)));
+            assert!(is_stopped(store.checkpoint()));
+            // Flushed long before, but what the map says now is unknown.
+            assert!(is_stopped(store.read(Lba(0), &mut [0; 512])));
+            let all = |at| (at == 0).then_some(0..1 << 40);
+            assert!(is_stopped(store.sweep_sectors(&all, 1 << 20, |_, _| {})));
+            assert!(is_stopped(store.check(CheckDepth::Structure, &mut |_| {}).map(drop)));
+            assert!(is_stopped(store.scrub(|_| ControlFlow::Continue(())).map(drop)));
+            drop(store);
+            ended.send(()).unwrap();
+        });
+        assert_eq!(all_ended.recv_timeout(PATIENCE), Ok(()), "somebody waits, or was not told");
+    }
+}

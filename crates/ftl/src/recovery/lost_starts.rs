@@ -1,0 +1,126 @@
+//! Segments whose first block the device does not give back.
+//!
+//! A header tells whether its segment is replayed. Without it a segment may hold batches that were flushed and of which
+//! nothing else tells, and then open refuses, by the place. It need not where the segment is *known*:
+//!
+//! 1. The checkpoint says that it is out of use: so it was when that began, and so it stays.
+//! 2. The checkpoint leads to it for its map. It is not used again before the root changes (`checkpoint`).
+//! 3. Its footer is of a life that is replayed, and has no epitaph: so it was not used again since (`reuse`), and the
+//!    footer tells of all its records.
+//! 4. After replay the map still leads to it: so it was never dead, and not used again since the checkpoint. It was
+//!    not open when that began, or its place would have been asked for. So none of its records is replayed.
+//! 5. It *seems free*: all behind its first block can be read, and no record begins there that is replayed. So it is
+//!    free; or it was opened since the checkpoint, and all its records begin in that block, so that one flush at most
+//!    covers them. If a batch is there that was accepted after that flush had ended, its marks miss what the flush
+//!    covered, and open refuses. Else it was the very last flush, or one that was led beside it, and what only these
+//!    promised is not missed where it is damaged otherwise either. Of relocations only later ones and headers of
+//!    segments have marks: without any, nothing was written over what they moved, and if that was discarded, reading
+//!    it is an error.
+//!
+//! A known segment is out of use from then on: what lies in it is read, as far as that can be, but it is neither
+//! collected nor used again, and each checkpoint says so (case 1). `check` names it.
+
+use lacuna_device::BlockDevice;
+
+use crate::{
+    Error, Result, Seq,
+    addr::SegNo,
+    checkpoint::retained::Epitaphs,
+    format::{Life, Marks, RecordKind, Root, Salt, SegmentHeader, SegmentKind},
+    log::lifetime::COLDEST,
+    log::{Log, State},
+    map::Map,
+    media::scan::{Headers, Record, corrupt, may_hold_records, read_any_footer},
+    recovery::salvage::Losses,
+    space::Space,
+    store::Store,
+};
+
+/// A segment that is not known before replay.
+pub(crate) struct Unknown {
+    segment: SegNo,
+    /// Case 5.
+    seems_free: bool,
+}
+
+/// Those of the segments in `headers` whose start is lost that are not known before replay. Headers of case 3 are made
+/// up from their footers.
+pub(crate) fn unknown_starts(
+    (device, space, salt): (&dyn BlockDevice, Space, Salt),
+    (root, epoch): (&Root, u64),
+    epitaphs: &Epitaphs,
+    known: impl Fn(SegNo) -> bool,
+    headers: &mut Headers,
+) -> Vec<Unknown> {
+    let is_open = |life: &Life| {
+        let places = root.positions.iter().flatten();
+        places.clone().any(|place| (place.segment, place.generation) == (life.segment, life.generation))
+    };
+    let is_replayed =
+        |life: &Life| life.epoch == epoch && (life.generation >= root.generation_next || is_open(life));
+    let mut unknown = Vec::new();
+    for segment in headers.unreadable.iter().copied().filter(|segment| !known(*segment)) {
+        match read_any_footer(device, space, salt, segment) {
+            Some((life, records)) if is_replayed(&life) && !epitaphs.tell_of(life) => {
+                headers.found[segment.0 as usize] = Some(header_of(life, &records));
+            }
+            _ => unknown.push(segment),
+        }
+    }
+    let is_own = |life: &Life| is_replayed(life) && !epitaphs.tell_of(*life);
+    let seems_free = |segment| !may_hold_records(device, space, salt, segment, is_own);
+    unknown.into_iter().map(|segment| Unknown { segment, seems_free: seems_free(segment) }).collect()
+}
+
+/// As much of the header as the records of a footer tell.
+fn header_of(life: Life, records: &[Record]) -> SegmentHeader {
+    let batches = records.iter().filter(|record| record.header.kind == RecordKind::Batch);
+    let first = batches.map(|record| record.header.seq.0).min();
+    SegmentHeader {
+        kind: if first.is_some() { SegmentKind::Data } else { SegmentKind::Gc },
+        segment: life.segment,
+        generation: life.generation,
+        epoch: life.epoch,
+        class: COLDEST,
+        opened_seq: Seq(first.unwrap_or(0).saturating_sub(1)),
+        durable: Marks::default(),
+    }
+}
+
+/// What came of a replay without the segments in `unknown`: an error if one of them stays so (cases 4 and 5).
+pub(crate) fn judge<T>(
+    (device, space): (&dyn BlockDevice, Space),
+    unknown: &[Unknown],
+    map: &Map,
+    replayed: Result<T>,
+    losses: &Losses,
+) -> Result<T> {
+    let is_lost = |unknown: &&Unknown| match replayed {
+        Ok(_) => map.live(unknown.segment).extents == 0 && !unknown.seems_free,
+        // What is missing may be there, be it an epitaph.
+        Err(Error::Corrupt { .. }) => true,
+        Err(_) => false,
+    };
+    for Unknown { segment, .. } in unknown.iter().filter(is_lost) {
+        let at = u64::from(segment.0) * space.segment_bytes as u64;
+        let reason = "it cannot be read, and nothing else tells what the segment holds";
+        losses.pass(Err(corrupt(device, "segment header", at, reason)), ())?;
+    }
+    replayed
+}
+
+impl Store {
+    /// Whether the start of a segment was lost when the store was opened.
+    pub(crate) fn has_lost_start(&self, segment: SegNo) -> bool {
+        self.lost_starts.binary_search(&segment).is_ok()
+    }
+}
+
+impl Log {
+    /// Puts a segment out of use that nobody needs any more, or that may be read only.
+    pub(crate) fn put_out_of_use(&mut self, segment: SegNo) {
+        self.map_segments -= usize::from(self.segment(segment).state == State::Checkpoint);
+        self.damaged += 1;
+        self.set_state(segment, State::Damaged);
+    }
+}

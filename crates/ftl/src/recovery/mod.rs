@@ -1,0 +1,189 @@
+//! From the bytes on a device to an open store.
+//!
+//! Superblock -> checkpoint -> replay of all batches after it, in order, up to the first that is not
+//! there whole, and of the relocations (`replay`). Nothing is written here but what was there already:
+//! [`crate::Ftl::open`] follows with a checkpoint under a new epoch, before it accepts a batch.
+//!
+//! Until that checkpoint's superblock is durable, a second power cut leads to the same recovery again:
+//!
+//! 1. Before anything is read, the device is synced: what an ended process left in the device's cache is then durable.
+//!    Where a sync had failed before, and the power stayed on, that proves nothing. So all that came of the log without
+//!    being known to be durable is written again in its place and synced (`doubt`). A second recovery then finds what
+//!    this one has found, and comes to the same map.
+//! 2. The checkpoint goes only into segments that this recovery did not replay and to which its map does
+//!    not lead. The old checkpoint's map may lead there: what it had there has been overwritten or
+//!    moved by records that are replayed.
+//!
+//! Once it is durable, no record of an older epoch is ever replayed again, so what lies past the cut is
+//! void for ever, although its numbers are given out anew.
+
+pub(crate) mod lost_starts;
+pub(crate) mod replay;
+pub(crate) mod resync;
+pub(crate) mod salvage;
+
+use std::{collections::HashSet, sync::Arc};
+
+use lacuna_device::BlockDevice;
+
+use crate::{
+    Error, Options, Result, Seq,
+    addr::SegNo,
+    checkpoint,
+    checkpoint::retained::Epitaphs,
+    format::{Marks, Salt, SegmentHeader, Superblock},
+    log::footprint::Host,
+    log::summaries::Footers,
+    log::{Log, Segment, State},
+    maintenance::Background,
+    map::Map,
+    media::scan::{Headers, read_headers},
+    media::superblock,
+    paging::LeafReader,
+    recovery::lost_starts::{judge, unknown_starts},
+    recovery::replay::Replay,
+    recovery::salvage::Losses,
+    reuse::Coverage,
+    space::Space,
+    store::Store,
+    sync::{
+        Mutex, RwLock,
+        atomic::{AtomicU32, AtomicU64, AtomicUsize},
+    },
+};
+
+/// Reads the store on `device` into memory, without what `losses` lets pass.
+pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options, losses: &Losses) -> Result<Store> {
+    if !options.read_only {
+        device.sync()?;
+    }
+    let superblock = superblock::load(&*device)?;
+    let space = superblock::space(&superblock, options.reserve_percent);
+    if space.limits(0).is_none() {
+        let reason = "the store has too few segments".into();
+        return Err(Error::Geometry { device: device.name().into(), reason });
+    }
+    let salt = Salt::of(&superblock.uuid);
+    let checkpoint::Loaded { mut map, root, segments: mut root_segments, out_of_use } =
+        checkpoint::load(&*device, space, salt, &superblock)?;
+    let mut headers = read_headers(&*device, space, salt)?;
+    let mut epitaphs = Epitaphs::read(&*device, space, salt, &superblock, &headers.found, losses)?;
+    let is_known =
+        |segment: SegNo| out_of_use[segment.0 as usize] || root_segments.binary_search(&segment).is_ok();
+    let source = (&*device, space, salt);
+    let unknown = unknown_starts(source, (&root, superblock.epoch), &epitaphs, is_known, &mut headers);
+    let Headers { found: headers, unreadable: lost_starts } = headers;
+
+    let weight_loaded = map.weight(0);
+    let leaves = LeafReader { device: &*device, space };
+    let map_memory = options.map_memory;
+    let epoch = superblock.epoch;
+    let replay = Replay { device: &*device, space, salt, epoch, leaves, map_memory, losses };
+    let marks = durable(&superblock, &headers).max(epitaphs.durable);
+    let durable = marks.max(replay.marks_without_header(&root, &headers)?);
+    let sources = replay.sources(&root, &headers, &mut epitaphs);
+    let replayed = sources.and_then(|sources| Ok((replay.run(&sources, &root, durable, &mut map)?, sources)));
+    let (mut outcome, sources) = judge((&*device, space), &unknown, &map, replayed, losses)?;
+    outcome.doubt.join(epitaphs.doubt);
+    if !options.read_only {
+        outcome.doubt.settle(&*device, space)?;
+    }
+    root_segments.extend(&epitaphs.segments);
+    root_segments.sort_unstable();
+    root_segments.dedup();
+    let in_place = sources.iter().filter(|source| source.told.is_none());
+    let replayed = in_place.map(|source| source.life.segment).collect();
+    let state = States { root_segments: &root_segments, lost_starts: &lost_starts, replayed, map: &map };
+    let segments = (0..).map(SegNo).zip(&headers).map(|(no, header)| segment(state.of(no), header));
+    let seen = headers.iter().flatten();
+    let epoch_next = seen.clone().map(|header| header.epoch).max().unwrap_or(0).max(superblock.epoch) + 1;
+    let epoch = if options.read_only { superblock.epoch } else { epoch_next };
+    let mut log = Log::new(space, salt, epoch, outcome.last_seq, segments.collect());
+    (log.last_move, log.flushed_move) = (outcome.last_move, outcome.last_move);
+    log.coverage = Coverage::of(&root);
+    let generations =
+        seen.map(|header| header.generation).chain(sources.iter().map(|source| source.life.generation));
+    log.generation_next = (generations.max().unwrap_or(0) + 1).max(root.generation_next);
+    log.root_segments = root_segments;
+    log.kept_footers = Footers::new(options.footer_memory);
+    log.peak.note(weight_loaded.max(map.weight(0)));
+    log.live_cost = Space::cost(map.total());
+    log.footprint = options.footprint.or_default(device.is_sparse());
+    log.counters.replayed_batches = outcome.last_seq.0 - root.start_seq.0;
+    Ok(assemble((device, options), space, superblock, log, map, lost_starts))
+}
+
+fn assemble(
+    (device, options): (Arc<dyn BlockDevice>, Options),
+    space: Space,
+    superblock: Superblock,
+    log: Log,
+    map: Map,
+    lost_starts: Vec<SegNo>,
+) -> Store {
+    let segment_bytes = space.segment_bytes as u32;
+    let buffers = Arc::clone(&log.buffers);
+    let is_sparse = device.is_sparse();
+    Store {
+        device,
+        options,
+        opened: space,
+        segments: AtomicUsize::new(space.segments),
+        superblock: Mutex::new(superblock),
+        maintenance: Mutex::default(),
+        log: Arc::new(Mutex::new(log)),
+        map: RwLock::new(map),
+        map_faults: AtomicU64::new(0),
+        map_evictions: AtomicU64::new(0),
+        lost_starts,
+        pins: (0..space.segments).map(|_| AtomicU32::new(0)).collect(),
+        written: Arc::new((0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect()),
+        io_done: Arc::default(),
+        may_begin: Arc::default(),
+        moved: Arc::default(),
+        awaited: Arc::default(),
+        buffers,
+        background: Background::default(),
+        is_sparse,
+        host: Host::default(),
+    }
+}
+
+/// What decides about the states of segments.
+struct States<'a> {
+    /// Sorted, as the next.
+    root_segments: &'a [SegNo],
+    lost_starts: &'a [SegNo],
+    replayed: HashSet<SegNo>,
+    map: &'a Map,
+}
+
+impl States<'_> {
+    fn of(&self, segment: SegNo) -> State {
+        if segment.0 == 0 {
+            State::Superblock
+        } else if self.root_segments.binary_search(&segment).is_ok() {
+            State::Checkpoint
+        } else if self.lost_starts.binary_search(&segment).is_ok() {
+            State::Damaged
+        } else if self.map.live(segment).extents > 0 || self.replayed.contains(&segment) {
+            State::Sealed
+        } else {
+            State::Free
+        }
+    }
+}
+
+fn segment(state: State, header: &Option<SegmentHeader>) -> Segment {
+    let unused = Segment::unused(state);
+    let Some(SegmentHeader { generation, epoch, opened_seq, class, .. }) = *header else { return unused };
+    Segment { generation, epoch, opened_seq, class, ..unused }
+}
+
+/// What superblock and segment headers say to have been durable.
+fn durable(superblock: &Superblock, headers: &[Option<SegmentHeader>]) -> Marks {
+    let known = Marks { batches: superblock.flushed_seq, moves: Seq(0) };
+    // A recovery that was itself cut has left headers of a later epoch, which are void.
+    let headers = headers.iter().flatten().filter(|header| header.epoch == superblock.epoch);
+    headers.fold(known, |known, header| known.max(header.durable))
+}

@@ -1,0 +1,548 @@
+//! The open store: everything that threads share, and the public face of it.
+//!
+//! # Locks
+//!
+//! In this order; none is held across device I/O except `maintenance`, which no batch and no read needs:
+//! `maintenance` (one piece of collection or one checkpoint at a time) -> `log` -> `map`.
+//!
+//! A change of what is mapped happens with `log` held, so who holds `log` sees that stand still;
+//! leaves of the map come and go with `map` alone. Readers take only `map`, shared, and pin the
+//! segments that they are going to read before they release it: a segment to which the map does not
+//! lead can get no new pin.
+
+#[cfg(all(test, not(feature = "shuttle")))]
+pub(crate) mod test_store;
+
+use std::{
+    ops::{ControlFlow, Range},
+    sync::Arc,
+};
+
+use lacuna_device::BlockDevice;
+
+use crate::{
+    CheckDepth, Error, FormatOptions, Kept, Lba, Mapped, Op, Options, Progress, Remains, Report, Result,
+    SECTOR, Scrub, Seq, Stats, Stream, Work,
+    addr::SegNo,
+    format::Superblock,
+    gc::Turn,
+    log::fill::Awaited,
+    log::flush::Buffers,
+    log::footprint::Host,
+    log::reserve::Claim,
+    log::{AppendPoint, Log},
+    maintenance::Background,
+    map::Map,
+    media::superblock,
+    recovery,
+    recovery::salvage::Losses,
+    space::{Limits, Space},
+    sync::{
+        Condvar, Mutex, RwLock,
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        thread::JoinHandle,
+    },
+};
+
+/// Largest batch of any store in bytes, data and bookkeeping; small stores take less, see
+/// [`Ftl::batch_bytes_max`].
+pub const BATCH_BYTES_MAX: u64 = 24 << 20;
+
+/// What the threads of an open store share.
+pub(crate) struct Store {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) options: Options,
+    /// Sizes at the time when it was opened; see [`Store::space`].
+    pub(crate) opened: Space,
+    /// Segments of the store: they become more (`grow`).
+    pub(crate) segments: AtomicUsize,
+    /// The superblock as last written; only a checkpoint (under `maintenance`) changes it.
+    pub(crate) superblock: Mutex<Superblock>,
+    /// Held for a piece of collection, a checkpoint and the like; in it what such a turn leaves to the next.
+    pub(crate) maintenance: Mutex<Turn>,
+    pub(crate) log: Arc<Mutex<Log>>,
+    pub(crate) map: RwLock<Map>,
+    /// Leaves of the map that were read, and evicted, since open.
+    pub(crate) map_faults: AtomicU64,
+    pub(crate) map_evictions: AtomicU64,
+    /// Segments whose first block could not be read at open, in order.
+    pub(crate) lost_starts: Vec<SegNo>,
+    /// Readers of each segment.
+    pub(crate) pins: PerSegment,
+    /// Bytes of each segment that are on the device; the rest may still be in memory.
+    pub(crate) written: Arc<PerSegment>,
+    /// A write ended; with `log`.
+    pub(crate) io_done: Arc<Condvar>,
+    /// Another write may be begun; see `flush`.
+    pub(crate) may_begin: Arc<Condvar>,
+    /// Collection has moved something, or does something else now; with `log`.
+    pub(crate) moved: Arc<Condvar>,
+    /// Readers of what is being filled.
+    pub(crate) awaited: Arc<Awaited>,
+    pub(crate) buffers: Arc<Buffers>,
+    pub(crate) background: Background,
+    /// Others use the room of the device that the store does not.
+    pub(crate) is_sparse: bool,
+    pub(crate) host: Host,
+}
+
+/// A number for each segment, which all threads reach without a lock.
+pub(crate) type PerSegment = boxcar::Vec<AtomicU32>;
+
+impl Store {
+    /// Sizes of the store. Whoever wants the same ones twice asks once.
+    pub(crate) fn space(&self) -> Space {
+        Space { segments: self.segments.load(Ordering::Acquire), ..self.opened }
+    }
+
+    pub(crate) fn device_name(&self) -> String {
+        self.device.name().to_owned()
+    }
+
+    /// Byte on the device of `offset` in `segment`.
+    pub(crate) fn device_offset(&self, segment: SegNo, offset: usize) -> u64 {
+        u64::from(segment.0) * self.space().segment_bytes as u64 + offset as u64
+    }
+
+    pub(crate) fn pin(&self, segment: SegNo) {
+        self.pins[segment.0 as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn unpin(&self, segment: SegNo) {
+        let before = self.pins[segment.0 as usize].fetch_sub(1, Ordering::Release);
+        assert_ne!(before, 0, "segment {} unpinned twice", segment.0);
+    }
+
+    /// Whether no reader uses a segment that has no live extent any more.
+    pub(crate) fn is_unpinned(&self, segment: SegNo) -> bool {
+        self.pins[segment.0 as usize].load(Ordering::Acquire) == 0
+    }
+
+    /// Limits of live data, given the segments that are out of use.
+    pub(crate) fn limits(&self, log: &Log) -> Limits {
+        self.space().limits(log.damaged).unwrap_or(Limits { grow: 0, hard: 0 })
+    }
+
+    fn stats(&self) -> Stats {
+        let log = self.log.lock();
+        let map = self.map.read();
+        let total = map.total();
+        let segments = self.space().segments as u64;
+        let free = log.free.len() as u64;
+        let counters = log.counters;
+        let waiting = self.waiting(&log, &map);
+        let reserved = log.left_by(Claim::Fresh);
+        let residence = map.residence();
+        Stats {
+            capacity_bytes: self.superblock.lock().capacity_bytes,
+            segment_bytes: self.space().segment_bytes as u64,
+            segments,
+            free_segments: free,
+            waiting_for_flush: (waiting.flush + waiting.ready + waiting.reader) as u64,
+            waiting_for_checkpoint: waiting.checkpoint as u64,
+            reserved_segments: reserved as u64,
+            open_segments: log.positions().iter().flatten().count() as u64,
+            open_room_bytes: AppendPoint::all().map(|point| log.room(point) as u64).sum(),
+            allocated_bytes: total.bytes,
+            store_bytes: (segments - free) * self.space().segment_bytes as u64,
+            touched_bytes: log.touched() as u64 * self.space().segment_bytes as u64,
+            wished_bytes: log.wished_segments() as u64 * self.space().segment_bytes as u64,
+            live_bytes: Space::cost(total),
+            live_limit_bytes: self.limits(&log).grow,
+            extents: total.extents,
+            map_memory_bytes: map.memory_bytes(),
+            footer_memory_bytes: log.kept_footers.bytes(),
+            map_leaves: residence.leaves,
+            map_leaves_resident: residence.resident,
+            map_faults: self.map_faults.load(Ordering::Relaxed),
+            map_evictions: self.map_evictions.load(Ordering::Relaxed),
+            map_segments: log.map_segments as u64,
+            data_stream: counters.data,
+            log_stream: counters.log,
+            host_bytes: counters.data.host_bytes + counters.log.host_bytes,
+            log_bytes: counters.data.written_bytes + counters.log.written_bytes,
+            gc_bytes: counters.gc_bytes,
+            checkpoint_bytes: counters.checkpoint_bytes,
+            prepared_bytes: counters.prepared_bytes,
+            batches: counters.data.batches + counters.log.batches,
+            flushes: counters.flushes,
+            gc_segments: counters.gc_segments,
+            epitaphs: counters.epitaphs,
+            checkpoints: counters.checkpoints,
+            replayed_batches: counters.replayed_batches,
+            corrupt_chunks: counters.corrupt_chunks,
+            device: self.device.stats(),
+            io_engine: self.device.io_engine().unwrap_or("none"),
+        }
+    }
+}
+
+/// An open store. Shared by reference or `Arc` among threads.
+///
+/// Dropping it leaves the device as a power cut would, minus the loss of what is unflushed but
+/// already written; [`Ftl::close`] makes all durable and the next open fast.
+pub struct Ftl {
+    pub(crate) store: Arc<Store>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Ftl {
+    /// Makes an empty store on `device`.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`] when the device holds anything and `force` is off, [`Error::Geometry`]
+    /// when it is too small or the segment size is not a possible one.
+    pub fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
+        superblock::format(&*device, options)
+    }
+
+    /// Opens the store on `device`, recovers it, and unless it is read-only makes the recovery
+    /// permanent before it returns.
+    ///
+    /// # Errors
+    /// [`Error::NotAStore`], [`Error::Version`], [`Error::Features`] and [`Error::Geometry`] name
+    /// what keeps the device from being opened; [`Error::Corrupt`] names what is damaged.
+    pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Ftl> {
+        let store = Arc::new(recovery::open(device, options, &Losses::REFUSED)?);
+        if !store.options.read_only {
+            store.checkpoint()?;
+            store.regain()?;
+        }
+        let thread =
+            (store.options.background && !store.options.read_only).then(|| Background::spawn(&store));
+        Ok(Ftl { store, thread: Mutex::new(thread) })
+    }
+
+    /// Opens what is left of a store for reading only, also where [`Ftl::open`] refuses because of damage, and says
+    /// what that is, a line for each place; nothing where it does not refuse. If a batch that was flushed is missing,
+    /// the space is as the batches before it left it. What cannot be read is an error for who reads it.
+    ///
+    /// # Errors
+    /// As [`Ftl::open`], if the superblock or the checkpoint that it names is damaged, or it is no store.
+    pub fn salvage(device: Arc<dyn BlockDevice>, options: Options) -> Result<(Ftl, Vec<String>)> {
+        let options = Options { read_only: true, ..options };
+        let refusal = match Ftl::open(device.clone(), options.clone()) {
+            Ok(ftl) => return Ok((ftl, Vec::new())),
+            Err(refusal) => refusal,
+        };
+        let losses = Losses::noted();
+        losses.pass(Err(refusal), ())?;
+        let store = recovery::open(device, options, &losses)?;
+        Ok((Ftl { store: Arc::new(store), thread: Mutex::new(None) }, losses.into_messages()))
+    }
+
+    /// Applies `ops` in order, whole or not at all across a crash, and returns the batch's number.
+    /// They are visible to reads at once and durable after [`Ftl::flush`].
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::BatchTooLarge`], [`Error::BadRange`]: nothing was applied. A failed
+    /// device write poisons the store; the batch is then visible but may be lost.
+    pub fn write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Seq> {
+        self.store.write_batch(ops, stream)
+    }
+
+    /// As [`Ftl::write_batch`], for callers that hold locks which must not wait for reads: none, and nothing
+    /// is done, if a part of the map must be read first. Then give the locks back and [`Ftl::bring_in`] what
+    /// the batch changes. It may still wait for room.
+    ///
+    /// # Errors
+    /// As [`Ftl::write_batch`].
+    pub fn try_write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Option<Seq>> {
+        self.store.accept(ops, stream, false)
+    }
+
+    /// Every batch accepted before this call survives a power cut after it. Concurrent calls share
+    /// one flush of the device.
+    ///
+    /// # Errors
+    /// A failed device write or sync poisons the store.
+    pub fn flush(&self) -> Result<()> {
+        if self.store.options.read_only {
+            return Ok(());
+        }
+        self.store.flush()
+    }
+
+    /// Every batch up to `seq`, which was accepted, survives a power cut after this call. Nothing is done
+    /// where that is so already, and nothing but waiting where another's flush is about to make it so.
+    ///
+    /// # Errors
+    /// As [`Ftl::flush`], also where nothing had to be done.
+    pub fn flush_through(&self, seq: Seq) -> Result<()> {
+        if self.store.options.read_only {
+            return Ok(());
+        }
+        self.store.flush_through(seq)
+    }
+
+    /// Number of the last batch that was accepted.
+    pub fn last_seq(&self) -> Seq {
+        self.store.log.lock().last_seq
+    }
+
+    /// Fills `buf`, whole sectors, from `lba`; what is not mapped reads as zeros.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when stored bytes are not what was written; `buf` then holds no part of
+    /// the damaged chunk, but may be filled elsewhere.
+    pub fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<()> {
+        self.store.read(lba, buf)
+    }
+
+    /// The first run of mapped sectors in `range`, cut to it. Sectors of zeros at the end of what
+    /// was written are not mapped.
+    ///
+    /// # Errors
+    /// When a part of the map that is not in memory cannot be read.
+    pub fn mapped(&self, range: Range<Lba>) -> Result<Option<Range<Lba>>> {
+        let mut run: Option<Range<Lba>> = None;
+        self.store.visit_extents(range.start.0..range.end.0, |lba, extent| {
+            let end = Lba(lba.0 + u64::from(extent.sectors));
+            let (start, follows) = run.as_ref().map_or((lba, true), |run| (run.start, run.end == lba));
+            if follows {
+                run = Some(start..end);
+            }
+            follows
+        })?;
+        Ok(run)
+    }
+
+    /// Whether the sector is mapped; see [`Ftl::mapped`].
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn is_mapped(&self, lba: Lba) -> Result<bool> {
+        Ok(self.mapped(lba..Lba(lba.0.saturating_add(1)))?.is_some())
+    }
+
+    /// Stored bytes of `range`, at a cost that does not depend on its length.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn allocated(&self, range: Range<Lba>) -> Result<u64> {
+        Ok(self.store.with_map(|map| map.live_in(range.start.0..range.end.0))?.bytes)
+    }
+
+    /// As [`Ftl::allocated`], without a look at the device; none if that would take one. Then
+    /// [`Ftl::bring_in`] what both ends of the range lie in.
+    pub fn allocated_in_memory(&self, range: Range<Lba>) -> Option<u64> {
+        Some(self.store.in_memory(|map| map.live_in(range.start.0..range.end.0))?.bytes)
+    }
+
+    /// Extents of `range`, at a cost that does not depend on its length. A write of a single sector is one
+    /// extent, until it is overwritten or trimmed.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn extents(&self, range: Range<Lba>) -> Result<u64> {
+        Ok(self.store.with_map(|map| map.live_in(range.start.0..range.end.0))?.extents)
+    }
+
+    /// The first `sectors_max` mapped sectors in `range`, in order. Parts of the map that are not in memory
+    /// are read at the same time.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn mapped_sectors(&self, range: Range<Lba>, sectors_max: usize) -> Result<Vec<Lba>> {
+        self.store.mapped_sectors(range.start.0..range.end.0, sectors_max)
+    }
+
+    /// Those of the sectors `lbas` that are mapped, and what they hold, in order of their addresses. They
+    /// are read at the same time, wherever they lie.
+    ///
+    /// # Errors
+    /// As [`Ftl::read`].
+    pub fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
+        self.store.read_sectors(lbas)
+    }
+
+    /// Calls `visit` with those of the sectors `lbas` that are mapped, and what they hold, or why that cannot be
+    /// read, as they lie on the device: for very many, of which some lie near each other. These are read together,
+    /// with what lies between them. It takes some 70 bytes of memory for each, and keeps their segments from
+    /// being used again meanwhile.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn visit_sectors(&self, lbas: &[Lba], visit: impl FnMut(Lba, Result<&[u8; SECTOR]>)) -> Result<()> {
+        self.store.visit_sectors(lbas, visit)
+    }
+
+    /// Calls `visit` with all mapped sectors of some ranges, and what they hold, or why that cannot be read, about as
+    /// they lie on the device, each part of which is read about once: for all there is. `ranges` names the first range
+    /// that ends behind an address; they have an order, and do not overlap.
+    ///
+    /// Each sector that is mapped all the time is visited; and once, if all in the ranges was written sector by sector,
+    /// and meanwhile nothing there comes to be mapped or ceases to be. What changes meanwhile is visited as it was or
+    /// as it became. It takes 24 bytes of memory for each extent that is planned at a time, about `plan_extents` of
+    /// them, and, where there are more, up to 1.5 bytes for each.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn sweep_sectors(
+        &self,
+        ranges: impl Fn(Lba) -> Option<Range<Lba>>,
+        plan_extents: usize,
+        visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
+    ) -> Result<()> {
+        let ranges = |at| ranges(Lba(at)).map(|range| range.start.0..range.end.0);
+        self.store.sweep_sectors(&ranges, plan_extents, visit)
+    }
+
+    /// What is mapped in `range` from its start on, up to about `bytes_max` bytes but at least one extent,
+    /// read at the same time, wherever it lies.
+    ///
+    /// # Errors
+    /// As [`Ftl::read`].
+    pub fn read_mapped(&self, range: Range<Lba>, bytes_max: usize) -> Result<Mapped> {
+        self.store.read_mapped(range.start.0..range.end.0, bytes_max)
+    }
+
+    /// As [`Ftl::read_mapped`], and goes on behind what is damaged.
+    ///
+    /// # Errors
+    /// None but damage to the map that is gone when it is looked at again.
+    pub fn read_past_damage(&self, range: Range<Lba>, bytes_max: usize) -> Result<Remains> {
+        self.store.read_past_damage(range.start.0..range.end.0, bytes_max)
+    }
+
+    /// Brings the parts of the map into memory that changes of `ranges` need, and keeps them there.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<Kept> {
+        self.store.bring_in(ranges)
+    }
+
+    /// Largest batch that this store takes, in bytes: payload and 200 bytes per chunk or trim.
+    pub fn batch_bytes_max(&self) -> u64 {
+        self.store.space().batch_bytes_max()
+    }
+
+    /// Writes a checkpoint now. Everything accepted before the call is durable after it.
+    ///
+    /// # Errors
+    /// As [`Ftl::flush`]; [`Error::ReadOnly`].
+    pub fn checkpoint(&self) -> Result<()> {
+        self.store.checkpoint()
+    }
+
+    /// Does one piece of background work; false when there was none to do.
+    ///
+    /// # Errors
+    /// As [`Ftl::flush`]; [`Error::ReadOnly`].
+    pub fn step(&self, work: Work) -> Result<bool> {
+        self.store.step(work)
+    }
+
+    /// Holds the store's invariants against a recount, on the live store.
+    ///
+    /// # Errors
+    /// Only when the device cannot be read at all; whatever is wrong is in the report.
+    pub fn check(&self, depth: CheckDepth) -> Result<Report> {
+        self.check_told(depth, |_| {})
+    }
+
+    /// As [`Ftl::check`], and tells every now and then how far it has come.
+    ///
+    /// # Errors
+    /// As [`Ftl::check`].
+    pub fn check_told(&self, depth: CheckDepth, mut tell: impl FnMut(Progress)) -> Result<Report> {
+        self.store.check(depth, &mut tell)
+    }
+
+    /// Reads and verifies everything live: data, map, checkpoint and superblock, while all else goes on.
+    /// After every few reads `go_on` is called, and may wait, or stop it.
+    ///
+    /// ```
+    /// # use std::{ops::ControlFlow, sync::Arc};
+    /// # use lacuna_device::{BlockDevice, MemDevice};
+    /// # use lacuna_ftl::{FormatOptions, Ftl, Options};
+    /// # fn main() -> lacuna_ftl::Result<()> {
+    /// # let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    /// # Ftl::format(device.clone(), &FormatOptions::default())?;
+    /// # let ftl = Ftl::open(device, Options::default())?;
+    /// let scrub = ftl.scrub(|so_far| {
+    ///     println!("{} of {} bytes", so_far.verified_bytes, so_far.expected_bytes);
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert!(scrub.is_complete && scrub.damage.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Only when it could not look; damage and failed reads are in the result.
+    pub fn scrub(&self, go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
+        self.store.scrub(go_on)
+    }
+
+    /// Makes the store as large as its device, which is made `capacity_bytes` long before if it can be: a store file;
+    /// a block device is as large as it is. Returns the capacity in bytes. May be called while all else goes on.
+    ///
+    /// # Errors
+    /// [`Error::Geometry`] when the device cannot have that size, when it is larger by too little, or by more segments
+    /// than a store may have; the store is as it was.
+    pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
+        self.store.grow(capacity_bytes)
+    }
+
+    /// State and traffic.
+    pub fn stats(&self) -> Stats {
+        self.store.stats()
+    }
+
+    /// Flushes and writes a checkpoint, so that the next open replays nothing, and ends the
+    /// background thread. The handle stays usable.
+    ///
+    /// # Errors
+    /// As [`Ftl::flush`].
+    pub fn close(&self) -> Result<()> {
+        self.stop_thread();
+        if self.store.options.read_only {
+            return Ok(());
+        }
+        self.store.checkpoint()?;
+        self.store.release_all();
+        Ok(())
+    }
+
+    fn stop_thread(&self) {
+        if let Some(thread) = self.thread.lock().take() {
+            self.store.background.stop();
+            thread.join().expect("background thread panicked");
+        }
+    }
+}
+
+impl Drop for Ftl {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.lock().take() {
+            self.store.background.stop();
+            // A panic of the thread was reported by itself; a second one here would abort.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Store {
+    /// Whoever opens the device next must find it at rest.
+    fn drop(&mut self) {
+        self.wait_for_writes();
+    }
+}
+
+impl std::fmt::Debug for Ftl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ftl").field("device", &self.store.device.name()).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// `ReadOnly` for a store that must not be changed.
+    pub(crate) fn must_write(&self) -> Result<()> {
+        match self.options.read_only {
+            true => Err(Error::ReadOnly { device: self.device_name() }),
+            false => Ok(()),
+        }
+    }
+}

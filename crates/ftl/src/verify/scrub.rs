@@ -1,0 +1,148 @@
+//! Reading and verifying everything live, beside whatever else goes on: a little at a time, so that the
+//! caller sets the pace, can stop it, and no segment is pinned for longer than a few reads.
+//!
+//! It reads the superblock's slots, root, index and counters of the durable checkpoint, and then what is mapped,
+//! in windows (`sweep`): each leaf that is on the device, and each chunk. What changes meanwhile is
+//! read as it was or as it became. What is not live is not read, nor is the log since the checkpoint:
+//! what that holds is in memory too, until the next checkpoint makes it superfluous.
+
+use std::ops::{ControlFlow, Range};
+
+use lacuna_device::AlignedBuf;
+use zerocopy::FromBytes;
+
+use crate::{
+    Error, Lba, Result, SECTOR, checkpoint,
+    format::{SUPERBLOCK_SLOTS, Salt, Slot, SuperblockRaw},
+    paging::PinnedLeaves,
+    store::Store,
+    verify::sweep::{Sweep, Swept, everything, is_damage},
+};
+
+/// Bytes that are read between two calls of the caller's function, where not many extents are planned.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Something that [`crate::Ftl::scrub`] could not read, or that is not what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Sectors that it concerns; none for what the store itself needs.
+    pub sectors: Option<Range<Lba>>,
+    /// What is wrong, with the place on the device.
+    pub message: String,
+}
+
+/// How far [`crate::Ftl::scrub`] has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scrub {
+    /// What was found, at the end in the order of the sectors; empty if all is well.
+    pub damage: Vec<Damage>,
+    /// Bytes of data and map that were read and are what was written.
+    pub verified_bytes: u64,
+    /// About how many there are in all.
+    pub expected_bytes: u64,
+    /// Whether it came to the end.
+    pub is_complete: bool,
+}
+
+impl Scrub {
+    /// Takes the outcome of reading `sectors` into account. Fails when that says nothing of the device.
+    fn note(&mut self, sectors: Option<Range<Lba>>, outcome: Result<u64>) -> Result<()> {
+        match outcome {
+            Ok(bytes) => self.verified_bytes += bytes,
+            Err(error) if is_damage(&error) => {
+                self.damage.push(Damage { sectors, message: error.to_string() });
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// See [`crate::Ftl::scrub`].
+    pub(crate) fn scrub(&self, mut go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
+        self.must_be_whole()?;
+        let mut scrub = Scrub { expected_bytes: self.map.read().total().bytes, ..Scrub::default() };
+        self.scrub_checkpoint(&mut scrub)?;
+        let mut sweep = Sweep::new(self, &everything, PIECE_BYTES);
+        while go_on(&scrub).is_continue() {
+            let lost = match sweep.next_leaves() {
+                Some(leaves) => self.scrub_leaves(leaves, &mut scrub)?,
+                None => Vec::new(),
+            };
+            let mut outcome = Ok(());
+            let goes_on = sweep.step(|swept| {
+                let noted = match swept {
+                    Swept::Extent((lba, extent), verified) => {
+                        let sectors = *lba..Lba(lba.0 + u64::from(extent.sectors));
+                        scrub.note(Some(sectors), verified.map(|_| extent.bytes() as u64))
+                    }
+                    Swept::Unknown(leaf, _) if lost.contains(&leaf.start) => Ok(()),
+                    // It was evicted meanwhile, and cannot be read back.
+                    Swept::Unknown(sectors, error) => {
+                        scrub.note(Some(Lba(sectors.start)..Lba(sectors.end)), Err(error))
+                    }
+                };
+                if outcome.is_ok() {
+                    outcome = noted;
+                }
+            })?;
+            outcome?;
+            if !goes_on {
+                scrub.is_complete = true;
+                break;
+            }
+        }
+        scrub.damage.sort_by_key(|damage| damage.sectors.as_ref().map(|sectors| sectors.start));
+        Ok(scrub)
+    }
+
+    /// Both slots of the superblock, and what the durable root leads to short of the leaves.
+    fn scrub_checkpoint(&self, scrub: &mut Scrub) -> Result<()> {
+        let _turn = self.maintenance.lock();
+        for at in SUPERBLOCK_SLOTS {
+            scrub.note(None, self.read_slot(at))?;
+        }
+        let superblock = self.superblock.lock().clone();
+        let salt = Salt::of(&superblock.uuid);
+        let loaded = checkpoint::load(&*self.device, self.space(), salt, &superblock);
+        scrub.note(None, loaded.map(|_| 0))
+    }
+
+    fn read_slot(&self, at: u64) -> Result<u64> {
+        let mut block = AlignedBuf::zeroed(SECTOR.next_multiple_of(self.space().block_bytes));
+        self.device.read_at(at, &mut block)?;
+        let (raw, _) = SuperblockRaw::read_from_prefix(&block).expect("a sector is longer than a superblock");
+        match raw.verify() {
+            Slot::Valid(_) => Ok(0),
+            Slot::Invalid(reason) => Err(Error::Corrupt {
+                what: format!("{}, superblock", self.device.name()),
+                at,
+                reason: reason.into(),
+            }),
+            Slot::Newer { .. } | Slot::UnknownFeatures(_) => Err(Error::Corrupt {
+                what: format!("{}, superblock", self.device.name()),
+                at,
+                reason: "not the version that was opened".into(),
+            }),
+        }
+    }
+
+    /// The leaves of `range` that are on the device; returns where those begin that cannot be read.
+    fn scrub_leaves(&self, range: Range<u64>, scrub: &mut Scrub) -> Result<Vec<u64>> {
+        let leaves = {
+            let map = self.map.read();
+            let leaves = map.leaves_on_device(range);
+            PinnedLeaves::new(self, &map, leaves)
+        };
+        let (mut lost, mut outcome) = (Vec::new(), Ok(()));
+        leaves.verify(|leaf, error| {
+            lost.push(leaf.span.start);
+            let noted = scrub.note(Some(Lba(leaf.span.start)..Lba(leaf.span.end)), Err(error));
+            if outcome.is_ok() {
+                outcome = noted;
+            }
+        });
+        outcome.map(|()| lost)
+    }
+}
