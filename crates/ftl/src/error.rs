@@ -1,6 +1,6 @@
 use lacuna_device as device;
 
-use crate::{Lba, SECTOR};
+use crate::addr::{Lba, SECTOR};
 
 /// What can go wrong in the flash translation layer.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +101,13 @@ pub enum Error {
         /// The device.
         device: String,
     },
+}
+
+impl Error {
+    /// Whether it tells of the device, and not of the store's state.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Error::Corrupt { .. } | Error::Device(_))
+    }
 }
 
 /// Result of this crate.

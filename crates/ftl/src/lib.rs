@@ -172,6 +172,7 @@ mod mutant;
 pub mod mutant;
 mod options;
 mod paging;
+mod ranges;
 mod read;
 mod recovery;
 mod reuse;
@@ -189,7 +190,8 @@ pub use options::{
 };
 pub use paging::Kept;
 pub use read::{Lost, Mapped, Remains};
-pub use store::{BATCH_BYTES_MAX, Ftl};
+pub use space::BATCH_BYTES_MAX;
+pub use store::Ftl;
 pub use verify::scrub::{Damage, Scrub};
 
 /// The example of README.md, as a test.

@@ -1,8 +1,10 @@
 //! What callers choose when they make, open, drive and inspect a store.
 
+use std::{fmt, str::FromStr};
+
 use lacuna_device::DeviceStats;
 
-use crate::Lba;
+use crate::addr::Lba;
 
 /// One element of a batch; see [`crate::Ftl::write_batch`].
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +62,53 @@ pub enum Footprint {
         /// Bytes beside that.
         plus_bytes: u64,
     },
+}
+
+/// What a store file makes use of beside a multiple of what is live: so much must be written before collection pays.
+const PLUS_BYTES: u64 = 96 << 20;
+/// Percent of what is live that a store file makes use of.
+const PERCENT: u32 = 200;
+/// The least: with fewer than a segment of garbage to three of what is live, that would be moved over and over again.
+pub(crate) const FOOTPRINT_PERCENT_MIN: u32 = 133;
+
+impl Footprint {
+    /// What this means on a device of which the host may use what the store does not.
+    pub(crate) fn or_default(self, is_sparse: bool) -> Footprint {
+        match self {
+            Footprint::Auto if is_sparse => Footprint::Live { percent: PERCENT, plus_bytes: PLUS_BYTES },
+            Footprint::Auto => Footprint::Whole,
+            wish => wish,
+        }
+    }
+}
+
+impl fmt::Display for Footprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Footprint::Auto => f.write_str("auto"),
+            Footprint::Whole => f.write_str("whole"),
+            Footprint::Live { percent, .. } => write!(f, "{percent}"),
+        }
+    }
+}
+
+impl FromStr for Footprint {
+    type Err = &'static str;
+
+    /// `auto`, `whole`, or percent of what is live, to which 96 MiB are added.
+    fn from_str(text: &str) -> std::result::Result<Footprint, &'static str> {
+        let refused = "a footprint is auto, whole, or percent of what is live from 133 to 10000";
+        match text {
+            "auto" => Ok(Footprint::Auto),
+            "whole" => Ok(Footprint::Whole),
+            percent => match percent.parse() {
+                Ok(percent @ FOOTPRINT_PERCENT_MIN..=10_000) => {
+                    Ok(Footprint::Live { percent, plus_bytes: PLUS_BYTES })
+                }
+                _ => Err(refused),
+            },
+        }
+    }
 }
 
 /// How [`crate::Ftl::open`] runs a store. None of it is stored.

@@ -54,7 +54,6 @@ use crate::{
     mutant::{Rule, is_broken},
     reuse::Coverage,
     store::Store,
-    verify::sweep::is_damage,
 };
 
 /// Dirty leaves that are written out at once to make room in memory.
@@ -257,12 +256,12 @@ impl Store {
             })
         };
         match read(absent.clone()) {
-            Err(error) if is_damage(&error) => {}
+            Err(error) if error.is_damage() => {}
             result => return result.map(|()| found),
         }
         for absent in absent {
             match read(vec![absent]) {
-                Err(error) if !is_damage(&error) => return Err(error),
+                Err(error) if !error.is_damage() => return Err(error),
                 _ => {}
             }
         }

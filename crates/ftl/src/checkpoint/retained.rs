@@ -162,7 +162,8 @@ impl Epitaphs {
             }
             let at = scan.reader.device_offset(header.offset as usize);
             let flawed = |flaw| corrupt(device, "epitaph", at, flaw);
-            let life = epitaph_life(&body, self.epoch, space).map_err(flawed)?;
+            let life =
+                epitaph_life(&body, self.epoch, space.segments, space.segment_bytes).map_err(flawed)?;
             let records = records_of(&body, salt, life).map_err(flawed)?;
             self.records.insert((life.segment, life.generation), records);
             let round = header.durable();

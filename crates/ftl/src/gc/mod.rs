@@ -42,13 +42,13 @@ use crate::{
     addr::{PhysAddr, SegNo},
     format::{Entry, EntryKind, Extent, Life, RECORDS_START, RecordKind, Salt},
     log::batch::Item,
-    log::lifetime::{CLASSES_MAX, Classes, Expected},
+    log::lifetime::{Classes, Expected},
     log::{AppendPoint, Log, Regaining, State},
     maintenance::DIRTY_SHARE,
     map::Map,
     media::scan::{Record, Scan, SegmentReader},
     read::runs,
-    space::Space,
+    space::{CLASSES_MAX, Space},
     store::Store,
 };
 use ahead::{Ahead, Near};

@@ -24,11 +24,11 @@ use crate::{
     addr::SegNo,
     checkpoint::Rewrite,
     gc::Turn,
-    log::reserve::{Claim, GC_SEGMENTS_MIN},
+    log::reserve::Claim,
     log::{AppendPoint, Log, Regaining, State},
     map::Map,
     mutant::{Rule, is_broken},
-    space::Space,
+    space::{GC_SEGMENTS_MIN, Space},
     store::Store,
 };
 

@@ -13,6 +13,7 @@ use crate::{
         RECORD_HEADER_BYTES, RECORDS_START, is_blocks,
     },
     mutant::{Rule, is_broken},
+    ranges::merged,
     space::{MAP_EXTENT_BYTES, Space},
 };
 
@@ -157,19 +158,6 @@ impl<'a> Batch<'a> {
     pub(crate) fn touched(&self) -> Vec<Range<u64>> {
         merged(self.items.iter().map(Item::range).collect())
     }
-}
-
-/// The same sectors in ranges that are sorted and do not overlap.
-pub(crate) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        match merged.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => merged.push(range),
-        }
-    }
-    merged
 }
 
 /// Length of `chunk` without its trailing zeros, in whole grains.

@@ -13,7 +13,7 @@
 //! 3. *What is made ready, or given back, is free and on no list meanwhile*, so nobody takes it. As many are left as all
 //!    kinds of work may want at that moment.
 
-use std::{collections::VecDeque, fmt, str::FromStr};
+use std::collections::VecDeque;
 
 use lacuna_device::AlignedBuf;
 
@@ -109,62 +109,6 @@ impl FreeSegments {
         while self.len() > len {
             self.take();
         }
-    }
-}
-
-/// What a store file makes use of beside a multiple of what is live: so much must be written before collection pays.
-const PLUS_BYTES: u64 = 96 << 20;
-/// Percent of what is live that a store file makes use of.
-const PERCENT: u32 = 200;
-/// The least: with fewer than a segment of garbage to three of what is live, that would be moved over and over again.
-const PERCENT_MIN: u32 = 133;
-
-impl Footprint {
-    /// What this means on a device of which the host may use what the store does not.
-    pub(crate) fn or_default(self, is_sparse: bool) -> Footprint {
-        match self {
-            Footprint::Auto if is_sparse => Footprint::Live { percent: PERCENT, plus_bytes: PLUS_BYTES },
-            Footprint::Auto => Footprint::Whole,
-            wish => wish,
-        }
-    }
-}
-
-impl fmt::Display for Footprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Footprint::Auto => f.write_str("auto"),
-            Footprint::Whole => f.write_str("whole"),
-            Footprint::Live { percent, .. } => write!(f, "{percent}"),
-        }
-    }
-}
-
-impl FromStr for Footprint {
-    type Err = &'static str;
-
-    /// `auto`, `whole`, or percent of what is live, to which 96 MiB are added.
-    fn from_str(text: &str) -> std::result::Result<Footprint, &'static str> {
-        let refused = "a footprint is auto, whole, or percent of what is live from 133 to 10000";
-        match text {
-            "auto" => Ok(Footprint::Auto),
-            "whole" => Ok(Footprint::Whole),
-            percent => match percent.parse() {
-                Ok(percent @ PERCENT_MIN..=10_000) => Ok(Footprint::Live { percent, plus_bytes: PLUS_BYTES }),
-                _ => Err(refused),
-            },
-        }
-    }
-}
-
-impl Space {
-    /// Segments in use beyond which collection is due, if what is live costs `live_cost` bytes.
-    fn wished(&self, footprint: Footprint, live_cost: u64) -> usize {
-        let Footprint::Live { percent, plus_bytes } = footprint else { return self.segments };
-        let usable = self.usable_bytes() as u64;
-        let live = live_cost / usable * u64::from(percent.max(PERCENT_MIN)) / 100;
-        let plus = plus_bytes / self.segment_bytes as u64;
-        (live + plus.max(self.working_segments() as u64)).min(self.segments as u64) as usize
     }
 }
 

@@ -32,8 +32,8 @@
 //!
 //! Entries, headers and checkpoints come on top.
 
-/// Classes of a large store.
-pub(crate) const CLASSES_MAX: usize = 7;
+use crate::space::CLASSES_MAX;
+
 /// What has lived longest.
 pub(crate) const COLDEST: u8 = CLASSES_MAX as u8 - 1;
 

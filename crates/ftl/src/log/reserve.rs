@@ -1,7 +1,7 @@
 //! The reserve: which free segments each kind of work may take, and why a store never gets stuck.
 //!
 //! Let `W` be the largest weight of a map that a recovery could bring back ([`crate::log::Peak`]), `F` the segments that
-//! a whole checkpoint of `W` takes at most ([`Space::checkpoint_segments`]), and `M` the segments that hold leaves and
+//! a whole checkpoint of `W` takes at most ([`Space::checkpoint_segments`](crate::space::Space::checkpoint_segments)), and `M` the segments that hold leaves and
 //! checkpoints now. The free segments have three owners:
 //!
 //! | part | size | taken by | given back by |
@@ -26,7 +26,7 @@
 //!    and its victim gives back what it took.
 //! 4. *Opening restores collection's part.* A cut, a kill or a close within a collection leaves victim and
 //!    target both in use, and no append point has room. So opening ends only when collection has at least
-//!    [`GC_SEGMENTS_MIN`] segments (`regain`), and to get there it needs nothing but invariant 1.
+//!    [`GC_SEGMENTS_MIN`](crate::space::GC_SEGMENTS_MIN) segments (`regain`), and to get there it needs nothing but invariant 1.
 //! 5. *Flushes.* What keeps `W` above the weight of the map in memory is unflushed. Whoever misses segments
 //!    for that reason plans a flush before anything else, so no caller has to.
 //! 6. *Live data* is limited (`Space::limits`) so that all segments that hold it cannot be full at the same time: as
@@ -45,13 +45,8 @@
 use crate::{
     log::Log,
     mutant::{Rule, is_broken},
-    space::Space,
+    space::GC_SEGMENTS,
 };
-
-/// Segments that writers leave to collection (invariant 2).
-pub(crate) const GC_SEGMENTS: usize = 2;
-/// Segments that collection has, at least, when a store was opened (invariant 4).
-pub(crate) const GC_SEGMENTS_MIN: usize = 1;
 
 /// Who takes a free segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,31 +104,5 @@ impl Log {
         }
         let now = self.checkpoint_reserve(self.peak.weight());
         now.saturating_sub(self.checkpoint_reserve(weight))
-    }
-}
-
-impl Space {
-    /// How many more segments must be free before a batch may be applied that takes `fresh` segments, when
-    /// checkpoints own `before` and then `after` of the `free` ones (invariant 2).
-    pub(crate) fn missing(fresh: usize, free: usize, before: usize, after: usize) -> usize {
-        match fresh > 0 || after > before {
-            true => (fresh + after + GC_SEGMENTS).saturating_sub(free),
-            false => 0,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_takes_a_segment_or_grows_the_map_waits() {
-        assert_eq!(Space::missing(0, 0, 9, 9), 0, "a trim into an open segment");
-        assert_eq!(Space::missing(0, 0, 9, 8), 0);
-        assert_eq!(Space::missing(0, 6, 3, 5), 1, "one that cuts extents leaves collection its part");
-        assert_eq!(Space::missing(0, 7, 3, 5), 0);
-        assert_eq!(Space::missing(1, 7, 5, 5), 1);
-        assert_eq!(Space::missing(4, 7, 5, 5), 4);
     }
 }

@@ -18,10 +18,9 @@ use crate::{
     Error, Result,
     addr::SegNo,
     format::{RECORD_HEADER_BYTES, RECORDS_START, Superblock},
-    log::reserve::GC_SEGMENTS,
     media::superblock,
     mutant::{Rule, is_broken},
-    space::Space,
+    space::{GC_SEGMENTS, Space},
     store::Store,
     sync::atomic::{AtomicU32, Ordering},
 };

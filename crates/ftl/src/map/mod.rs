@@ -42,11 +42,8 @@ use crate::{
     Lba, SECTOR, Seq,
     addr::{CHUNK_SECTORS, PhysAddr, SegNo},
     format::{Extent, IndexEntry, LeafPlace},
+    space::LEAF_WEIGHT,
 };
-
-/// However few extents a leaf holds, room for checkpoints is kept as if they were so many: a leaf
-/// then costs no more than its extents are taken to.
-pub(crate) const LEAF_WEIGHT: u64 = 32;
 
 impl Live {
     pub(crate) fn add(&mut self, extent: &Extent) {

@@ -20,10 +20,10 @@ use lacuna_device::{AlignedBuf, BlockDevice};
 use crate::{
     Error, Lba, Result,
     format::{Extent, LEAF_BYTES_MAX, LeafPlace},
-    log::batch::merged,
     map::{Absent, Leaf, Map},
     media::scan::corrupt,
     mutant::{Rule, is_broken},
+    ranges::merged,
     space::Space,
     store::Store,
     sync::atomic::Ordering,

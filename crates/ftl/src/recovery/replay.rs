@@ -42,6 +42,7 @@ use crate::{
     media::scan::{Record, Scan, SegmentReader, claimed_lives, corrupt, read_footer},
     mutant::{Rule, is_broken},
     paging::{self, LeafReader},
+    ranges::merged,
     recovery::resync::Doubt,
     recovery::salvage::Losses,
     space::Space,
@@ -375,7 +376,7 @@ impl Replay<'_> {
                 break;
             }
         }
-        let _ = self.leaves.fault_in(map, &united(ranges));
+        let _ = self.leaves.fault_in(map, &merged(ranges));
         last
     }
 
@@ -436,19 +437,6 @@ impl<'a> Payloads<'a> {
 fn take_next(batches: &mut BTreeMap<Seq, Vec<Part>>, last: Seq) -> Option<(Seq, Vec<Part>)> {
     let next = batches.first_entry()?;
     (*next.key() == last.next() || is_broken(Rule::StopAtGap)).then(|| next.remove_entry())
-}
-
-/// The same numbers as sorted ranges without overlap.
-pub(crate) fn united(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    ranges.dedup_by(|next, before| {
-        let is_reached = next.start <= before.end;
-        if is_reached {
-            before.end = before.end.max(next.end);
-        }
-        is_reached
-    });
-    ranges
 }
 
 /// Whether the sorted `parts` are a batch: numbered from 0, the last and only the last marked so.
@@ -521,14 +509,6 @@ mod tests {
         let mut map = Map::new(4);
         map.write(Lba(0), 32, OLD, 16384, 1, Seq(5));
         map
-    }
-
-    #[test]
-    fn united_ranges_are_sorted_and_apart() {
-        let of = |ranges: &[(u64, u64)]| united(ranges.iter().map(|(start, end)| *start..*end).collect());
-        assert_eq!(of(&[]), []);
-        assert_eq!(of(&[(8, 9), (0, 4), (3, 6), (1, 2)]), [0..6, 8..9]);
-        assert_eq!(of(&[(4, 8), (0, 4), (9, 9)]), [0..8, 9..9]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::{
     media::scan::read_footer_bytes,
     media::superblock,
     mutant::{Rule, is_broken},
-    recovery::replay::united,
+    ranges::merged,
     space::Space,
 };
 
@@ -81,7 +81,7 @@ impl Doubt {
         if ranges.is_empty() {
             return Ok(());
         }
-        for range in united(ranges.into_iter().map(whole_blocks).collect()) {
+        for range in merged(ranges.into_iter().map(whole_blocks).collect()) {
             for at in range.clone().step_by(PIECE_BYTES as usize) {
                 write_again(device, block, at..range.end.min(at + PIECE_BYTES))?;
             }

@@ -4,18 +4,29 @@
 //! segment is taken to hold no more than [`Space::usable_bytes`], whatever the chunks' sizes.
 
 use crate::{
+    Footprint,
     addr::{CHUNK_BYTES, GRAIN},
     format::{
-        FOOTER_BYTES, FOOTER_RECORD_BYTES_MAX, LEAF_BYTES_MAX, LEAF_HEADER_BYTES, LEAF_PADDING,
+        FOOTER_BYTES, FOOTER_RECORD_BYTES_MAX, LEAF_BYTES_MAX, LEAF_HEADER_BYTES, LEAF_PADDING, Live,
         MAP_INDEX_BYTES, PACKED_ENTRY_BYTES_MAX, RECORD_HEADER_BYTES, RECORDS_START, ROW_BYTES_MAX, Root,
         SEGMENT_LIVE_BYTES,
     },
-    log::lifetime::CLASSES_MAX,
-    log::reserve::GC_SEGMENTS,
-    map::{LEAF_WEIGHT, Live},
-    store::BATCH_BYTES_MAX,
+    options::FOOTPRINT_PERCENT_MIN,
 };
 
+/// Largest batch of any store in bytes, data and bookkeeping; small stores take less, see
+/// [`crate::Ftl::batch_bytes_max`].
+pub const BATCH_BYTES_MAX: u64 = 24 << 20;
+
+/// Segments that writers leave to collection (invariant 2 of [`crate::log::reserve`]).
+pub(crate) const GC_SEGMENTS: usize = 2;
+/// Segments that collection has, at least, when a store was opened (invariant 4 there).
+pub(crate) const GC_SEGMENTS_MIN: usize = 1;
+/// Classes of lifetime of a large store.
+pub(crate) const CLASSES_MAX: usize = 7;
+/// However few extents a leaf of the map holds, room for checkpoints is kept as if they were so many: a leaf
+/// then costs no more than its extents are taken to.
+pub(crate) const LEAF_WEIGHT: u64 = 32;
 /// Segments of the store per class of data.
 const SEGMENTS_PER_CLASS: usize = 32;
 /// Longest body of a record of leaves, index entries or counters.
@@ -132,6 +143,24 @@ impl Space {
         whole.saturating_sub(taken).max(both.saturating_sub(in_use))
     }
 
+    /// How many more segments must be free before a batch may be applied that takes `fresh` segments, when
+    /// checkpoints own `before` and then `after` of the `free` ones (invariant 2 of [`crate::log::reserve`]).
+    pub(crate) fn missing(fresh: usize, free: usize, before: usize, after: usize) -> usize {
+        match fresh > 0 || after > before {
+            true => (fresh + after + GC_SEGMENTS).saturating_sub(free),
+            false => 0,
+        }
+    }
+
+    /// Segments in use beyond which collection is due, if what is live costs `live_cost` bytes.
+    pub(crate) fn wished(&self, footprint: Footprint, live_cost: u64) -> usize {
+        let Footprint::Live { percent, plus_bytes } = footprint else { return self.segments };
+        let usable = self.usable_bytes() as u64;
+        let live = live_cost / usable * u64::from(percent.max(FOOTPRINT_PERCENT_MIN)) / 100;
+        let plus = plus_bytes / self.segment_bytes as u64;
+        (live + plus.max(self.working_segments() as u64)).min(self.segments as u64) as usize
+    }
+
     /// Classes of data: each takes two open segments, which a small store has not to spare.
     pub(crate) fn classes(&self) -> usize {
         (self.segments / SEGMENTS_PER_CLASS).clamp(1, CLASSES_MAX)
@@ -155,7 +184,7 @@ impl Space {
     }
 
     /// The same, but for the batch.
-    pub(crate) fn working_segments(&self) -> usize {
+    fn working_segments(&self) -> usize {
         let checkpoints = self.checkpoint_segments(0) + self.map_segments_max(0) + 2;
         1 + self.open_segments() + GC_SEGMENTS + checkpoints
     }
@@ -266,6 +295,16 @@ mod tests {
                 last = segments;
             }
         }
+    }
+
+    #[test]
+    fn only_what_takes_a_segment_or_grows_the_map_waits() {
+        assert_eq!(Space::missing(0, 0, 9, 9), 0, "a trim into an open segment");
+        assert_eq!(Space::missing(0, 0, 9, 8), 0);
+        assert_eq!(Space::missing(0, 6, 3, 5), 1, "one that cuts extents leaves collection its part");
+        assert_eq!(Space::missing(0, 7, 3, 5), 0);
+        assert_eq!(Space::missing(1, 7, 5, 5), 1);
+        assert_eq!(Space::missing(4, 7, 5, 5), 4);
     }
 
     #[test]

@@ -44,10 +44,6 @@ use crate::{
     },
 };
 
-/// Largest batch of any store in bytes, data and bookkeeping; small stores take less, see
-/// [`Ftl::batch_bytes_max`].
-pub const BATCH_BYTES_MAX: u64 = 24 << 20;
-
 /// What the threads of an open store share.
 pub(crate) struct Store {
     pub(crate) device: Arc<dyn BlockDevice>,

@@ -14,7 +14,7 @@ use crate::{
     map::{Absent, Leaf, LeafRef, Map, Recount},
     media::scan::{Record, Scan, SegmentReader, read_footer, read_headers},
     store::Store,
-    verify::sweep::{Sweep, Swept, everything, is_damage},
+    verify::sweep::{Sweep, Swept, everything},
 };
 
 /// Leaves that are read at the same time.
@@ -135,7 +135,7 @@ impl Store {
         for absent in wanted {
             let start = absent.span.start;
             match reader.read(vec![absent], |_, leaf| drop(all.insert(start, Ok(leaf)))) {
-                Err(error) if is_damage(&error) => drop(all.insert(start, Err(error))),
+                Err(error) if error.is_damage() => drop(all.insert(start, Err(error))),
                 read => read?,
             }
         }
@@ -166,7 +166,7 @@ impl Store {
                 done += 1;
                 match verified {
                     Ok(_) => report.verified_bytes += u64::from(extent.stored),
-                    Err(error) if is_damage(&error) => damaged.push((lba.0, error.to_string())),
+                    Err(error) if error.is_damage() => damaged.push((lba.0, error.to_string())),
                     Err(error) => outcome = Err(error),
                 }
             })?;
@@ -187,7 +187,7 @@ impl Store {
             let (done, expected) = (segment.0.into(), self.space().segments as u64);
             tell(Progress { what: "segments", done, expected });
             match self.check_footer(segment, &headers, report) {
-                Err(error) if is_damage(&error) => {
+                Err(error) if error.is_damage() => {
                     let message = format!("segment {}: {error}", segment.0);
                     report.findings.push(Finding { message });
                 }

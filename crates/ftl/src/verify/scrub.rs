@@ -16,7 +16,7 @@ use crate::{
     format::{SUPERBLOCK_SLOTS, Salt, Slot, SuperblockRaw},
     paging::PinnedLeaves,
     store::Store,
-    verify::sweep::{Sweep, Swept, everything, is_damage},
+    verify::sweep::{Sweep, Swept, everything},
 };
 
 /// Bytes that are read between two calls of the caller's function, where not many extents are planned.
@@ -49,7 +49,7 @@ impl Scrub {
     fn note(&mut self, sectors: Option<Range<Lba>>, outcome: Result<u64>) -> Result<()> {
         match outcome {
             Ok(bytes) => self.verified_bytes += bytes,
-            Err(error) if is_damage(&error) => {
+            Err(error) if error.is_damage() => {
                 self.damage.push(Damage { sectors, message: error.to_string() });
             }
             Err(error) => return Err(error),

@@ -18,7 +18,6 @@ use super::{
 use crate::{
     addr::{SegNo, Seq},
     mutant::{Rule, is_broken},
-    space::Space,
 };
 
 /// Copies are packed.
@@ -233,12 +232,17 @@ impl FooterRaw {
 }
 
 /// The life in `epoch` to which `bytes`, a footer with its copies as an epitaph has it, belong. They are still to be
-/// verified.
-pub(crate) fn epitaph_life(bytes: &[u8], epoch: u64, space: Space) -> Result<Life, Flaw> {
+/// verified. The store has `segments` of `segment_bytes`.
+pub(crate) fn epitaph_life(
+    bytes: &[u8],
+    epoch: u64,
+    segments: usize,
+    segment_bytes: usize,
+) -> Result<Life, Flaw> {
     let (_, raw) = FooterRaw::read_from_suffix(bytes).map_err(|_| SHORT)?;
     let life = Life { segment: SegNo(raw.segment.get()), generation: raw.generation.get(), epoch };
-    let len = raw.body_bytes(life, space.segment_bytes).map(|body| body + FOOTER_BYTES);
-    match (life.segment.0 as usize) < space.segments && len == Some(bytes.len()) {
+    let len = raw.body_bytes(life, segment_bytes).map(|body| body + FOOTER_BYTES);
+    match (life.segment.0 as usize) < segments && len == Some(bytes.len()) {
         true => Ok(life),
         false => Err("epitaph without a footer of its epoch"),
     }

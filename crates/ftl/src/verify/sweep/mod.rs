@@ -255,11 +255,11 @@ impl<'a> Sweep<'a> {
         match self.store.pin_each(planned.iter().map(range_of).collect()) {
             Ok(pinned) => self.verify(&pinned, found),
             // A leaf was evicted meanwhile, and cannot be read back.
-            Err(error) if is_damage(&error) => {
+            Err(error) if error.is_damage() => {
                 for range in planned.iter().map(range_of) {
                     match self.store.pin_some(range.clone(), usize::MAX) {
                         Ok(pinned) => self.verify(&pinned, found),
-                        Err(error) if is_damage(&error) => found(Swept::Unknown(range, error)),
+                        Err(error) if error.is_damage() => found(Swept::Unknown(range, error)),
                         Err(error) => return Err(error),
                     }
                 }
@@ -273,9 +273,4 @@ impl<'a> Sweep<'a> {
         self.store
             .read_each(pinned.extents(), NEAR_BYTES, |extent, stored| found(Swept::Extent(extent, stored)));
     }
-}
-
-/// Whether it tells of the device, and not of the store's state.
-pub(crate) fn is_damage(error: &Error) -> bool {
-    matches!(error, Error::Corrupt { .. } | Error::Device(_))
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, ops::Range};
 
-use super::{Ranges, Swept, is_damage};
+use super::{Ranges, Swept};
 use crate::{Lba, Result, format::Extent, store::Store};
 
 /// Leaves of a block, which is walked under one hold of the map's lock.
@@ -93,7 +93,7 @@ impl<'a> Walk<'a> {
             let leaf = at..self.store.map.read().leaf_end(at).min(block.end);
             at = leaf.end;
             match self.meet(leaf.clone()) {
-                Err(error) if is_damage(&error) => {
+                Err(error) if error.is_damage() => {
                     if self.lost.insert(leaf.start) {
                         found(Swept::Unknown(leaf, error));
                     }
