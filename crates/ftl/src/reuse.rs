@@ -154,9 +154,12 @@ impl Store {
         if self.has_lost_start(segment) {
             return self.log.lock().put_out_of_use(segment);
         }
-        if self.options.discard && !self.is_sparse {
+        if self.options.discard && !self.volume.is_sparse() {
             // Advice: a device that refuses it loses nothing but the hint.
-            let _ = self.device.discard(self.device_offset(segment, 0), self.space().segment_bytes as u64);
+            let _ = self
+                .volume
+                .device()
+                .discard(self.volume.offset(segment, 0), self.volume.space().segment_bytes as u64);
         }
         let mut log = self.log.lock();
         assert_eq!(self.map.read().live(segment).extents, 0, "dead segment {} came to life", segment.0);

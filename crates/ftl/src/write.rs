@@ -28,10 +28,10 @@ impl Store {
 
     /// Writes a batch. Unless it `may_fault`, the answer is nothing when leaves of the map must be read.
     pub(crate) fn accept(&self, ops: &[Op<'_>], stream: Stream, may_fault: bool) -> Result<Option<Seq>> {
-        self.must_write()?;
+        self.volume.must_write()?;
         let _sentinel = self.sentinel();
         let batch = Batch::prepare(ops, self.options.elide_zero_tails)?;
-        let bytes_max = self.space().batch_bytes_max();
+        let bytes_max = self.volume.space().batch_bytes_max();
         if batch.bytes() > bytes_max {
             return Err(Error::BatchTooLarge { bytes: batch.bytes(), bytes_max });
         }
@@ -135,7 +135,7 @@ impl Store {
     /// The error for a batch that does not fit.
     pub(crate) fn full(&self, log: &Log, map: &Map) -> Error {
         Error::Full {
-            device: self.device_name(),
+            device: self.volume.name(),
             live_bytes: Space::cost(map.total()),
             limit_bytes: self.limits(log).grow,
         }

@@ -1,7 +1,6 @@
 //! From the superblock to the map of its checkpoint: root, index, counters. Leaves stay on the device
 //! until somebody needs them.
 
-use lacuna_device::BlockDevice;
 use zerocopy::FromBytes;
 
 use crate::{
@@ -9,10 +8,10 @@ use crate::{
     addr::SegNo,
     format::{
         IndexEntry, Life, Live, MAP_INDEX_BYTES, MapIndexRaw, POSITIONS, RecordKind, Root, RootRef,
-        SEGMENT_LIVE_BYTES, Salt, SegmentLiveRaw, Superblock,
+        SEGMENT_LIVE_BYTES, SegmentLiveRaw, Superblock,
     },
     map::Map,
-    media::scan::{SegmentReader, corrupt},
+    media::{Volume, scan::SegmentReader},
     space::Space,
 };
 
@@ -27,12 +26,8 @@ pub(crate) struct Loaded {
 }
 
 /// The checkpoint that `superblock` points to. An empty store has none yet.
-pub(crate) fn load(
-    device: &dyn BlockDevice,
-    space: Space,
-    salt: Salt,
-    superblock: &Superblock,
-) -> Result<Loaded> {
+pub(crate) fn load(volume: &Volume, superblock: &Superblock) -> Result<Loaded> {
+    let space = volume.space();
     let Some(at) = superblock.root else {
         let root = Root {
             start_seq: Seq(0),
@@ -46,7 +41,7 @@ pub(crate) fn load(
         let (map, out_of_use) = (Map::new(space.segments as u32), vec![false; space.segments]);
         return Ok(Loaded { map, root, segments: Vec::new(), out_of_use });
     };
-    let loader = Loader { device, space, salt, epoch: superblock.epoch };
+    let loader = Loader { volume, space, epoch: superblock.epoch };
     let root = loader.root(at)?;
     let Tables { index, counters, out_of_use } = loader.tables(&root)?;
     let mut segments = vec![at.segment];
@@ -54,9 +49,9 @@ pub(crate) fn load(
     segments.extend(index.iter().map(|entry| entry.place.segment));
     segments.sort_unstable();
     segments.dedup();
-    let place = u64::from(at.segment.0) * space.segment_bytes as u64 + u64::from(at.offset);
+    let place = volume.offset(at.segment, at.offset as usize);
     if let Err(reason) = check(&root, &index, &counters, &segments) {
-        return Err(corrupt(device, "checkpoint", place, reason));
+        return Err(volume.corrupt("checkpoint", place, reason));
     }
     Ok(Loaded { map: Map::load(index, counters), root, segments, out_of_use })
 }
@@ -69,19 +64,18 @@ struct Tables {
 }
 
 struct Loader<'a> {
-    device: &'a dyn BlockDevice,
+    volume: &'a Volume,
     space: Space,
-    salt: Salt,
     epoch: u64,
 }
 
 impl Loader<'_> {
     fn root(&self, at: RootRef) -> Result<Root> {
         let life = Life { segment: at.segment, generation: at.generation, epoch: self.epoch };
-        let mut reader = SegmentReader::new(self.device, self.space, at.segment);
+        let mut reader = SegmentReader::new(self.volume, at.segment);
         let place = reader.device_offset(at.offset as usize);
-        let flawed = |reason| corrupt(self.device, "checkpoint root", place, reason);
-        let record = reader.record(at.offset as usize, self.salt, life)?;
+        let flawed = |reason| self.volume.corrupt("checkpoint root", place, reason);
+        let record = reader.record(at.offset as usize, life)?;
         let record = record
             .filter(|record| record.header.kind == RecordKind::Root && record.header.total_bytes == at.bytes)
             .ok_or_else(|| flawed("not a valid root record"))?;
@@ -93,14 +87,14 @@ impl Loader<'_> {
         let mut reader: Option<(SegNo, SegmentReader<'_>)> = None;
         for place in &root.records {
             if reader.as_ref().is_none_or(|(segment, _)| *segment != place.segment) {
-                let open = SegmentReader::new(self.device, self.space, place.segment);
+                let open = SegmentReader::new(self.volume, place.segment);
                 reader = Some((place.segment, open));
             }
             let (_, open) = reader.as_mut().expect("just set");
             let at = open.device_offset(place.offset as usize);
-            let flawed = |reason| corrupt(self.device, "checkpoint index", at, reason);
+            let flawed = |reason| self.volume.corrupt("checkpoint index", at, reason);
             let life = Life { segment: place.segment, generation: place.generation, epoch: self.epoch };
-            let record = open.record(place.offset as usize, self.salt, life)?;
+            let record = open.record(place.offset as usize, life)?;
             let record = record.ok_or_else(|| flawed("not a valid record"))?;
             match record.header.kind {
                 RecordKind::Index if record.body.len().is_multiple_of(MAP_INDEX_BYTES) => {
@@ -123,7 +117,7 @@ impl Loader<'_> {
         }
         if counters.len() > self.space.segments {
             let reason = format!("counters of {} segments, of {}", counters.len(), self.space.segments);
-            return Err(corrupt(self.device, "checkpoint index", 0, reason));
+            return Err(self.volume.corrupt("checkpoint index", 0, reason));
         }
         // The store may have grown since.
         counters.resize(self.space.segments, Live::default());

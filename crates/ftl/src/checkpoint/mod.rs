@@ -86,7 +86,7 @@ struct Beginning {
 impl Store {
     /// See [`crate::Ftl::checkpoint`].
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        self.must_write()?;
+        self.volume.must_write()?;
         let _turn = self.turn();
         self.checkpoint_in_turn(Rewrite::Sparse)
     }
@@ -125,7 +125,7 @@ impl Store {
                 leaves: Vec::new(),
                 sparse: match rewrite {
                     Rewrite::Sparse => self.sparse_map_segments(&log, &map),
-                    Rewrite::All => vec![true; self.space().segments],
+                    Rewrite::All => vec![true; self.volume.space().segments],
                 },
                 segments: map.segments().to_vec(),
             };
@@ -145,15 +145,15 @@ impl Store {
         held.retain(|(bytes, _)| *bytes > 0);
         held.sort_unstable();
 
-        let segments_max = self.space().map_segments_max(map.weight(0));
+        let segments_max = self.volume.space().map_segments_max(map.weight(0));
         let dirty_bytes = residence.dirty_bytes + 16 * residence.dirty;
-        let cheap_bytes_max = (dirty_bytes / 4).max(self.space().segment_bytes as u64 / 4);
+        let cheap_bytes_max = (dirty_bytes / 4).max(self.volume.space().segment_bytes as u64 / 4);
         let (mut kept, mut moved_bytes) = (held.len() + usize::from(open.is_some()), 0);
-        let mut sparse = vec![false; self.space().segments];
+        let mut sparse = vec![false; self.volume.space().segments];
         for (bytes, segment) in held {
-            let needed = self.space().map_segments(dirty_bytes + moved_bytes, residence.leaves);
-            let is_cheap =
-                bytes < self.space().segment_bytes as u64 / 4 && moved_bytes + bytes <= cheap_bytes_max;
+            let needed = self.volume.space().map_segments(dirty_bytes + moved_bytes, residence.leaves);
+            let is_cheap = bytes < self.volume.space().segment_bytes as u64 / 4
+                && moved_bytes + bytes <= cheap_bytes_max;
             if kept + needed <= segments_max && !is_cheap {
                 break;
             }
@@ -303,7 +303,7 @@ impl Store {
             let now = self.superblock.lock();
             Superblock { sequence: now.sequence + 1, epoch, flushed_seq, root: Some(root), ..now.clone() }
         };
-        let switched = superblock::write(&*self.device, &next);
+        let switched = superblock::write(self.volume.device(), &next);
         let mut log = self.log.lock();
         match switched {
             Ok(bytes) => log.counters.checkpoint_bytes += bytes,

@@ -19,19 +19,21 @@
 
 use std::collections::HashMap;
 
-use lacuna_device::BlockDevice;
-
 use crate::{
     Error, Result,
     addr::SegNo,
     checkpoint::{Rewrite, Writer},
-    format::{Life, Marks, RecordKind, Salt, SegmentHeader, SegmentKind, Superblock, epitaph_life},
+    format::{Life, Marks, RecordKind, SegmentHeader, SegmentKind, Superblock, epitaph_life},
     log::reserve::Claim,
-    media::scan::{Record, Scan, SegmentReader, corrupt, read_footer_bytes, records_of},
+    media::{
+        Volume,
+        scan::{Record, Scan},
+        summaries::{read_footer_bytes, records_of},
+    },
     mutant::{Rule, is_broken},
     recovery::resync::Doubt,
     recovery::salvage::Losses,
-    space::{MAP_RECORD_BYTES, Space},
+    space::MAP_RECORD_BYTES,
     store::Store,
 };
 
@@ -55,18 +57,18 @@ impl Store {
 
     /// Writes epitaphs for as many segments as there is room for; returns how many, durable.
     fn write_epitaphs(&self) -> Result<usize> {
-        let (lives, salt, seq, durable) = {
+        let (lives, seq, durable) = {
             let log = self.log.lock();
             self.check_poison(&log)?;
             let waiting = self.without_epitaph(&log, &self.map.read());
             let lives: Vec<Life> = waiting.into_iter().map(|segment| log.life(segment)).collect();
-            (lives, log.salt, log.last_seq, log.durable())
+            (lives, log.last_seq, log.durable())
         };
         // Without a footer that can be read, a segment waits for a checkpoint.
-        let footers = read_footer_bytes(&*self.device, self.space(), &lives).unwrap_or_default();
+        let footers = read_footer_bytes(&self.volume, &lives).unwrap_or_default();
         let (mut writer, mut told) = (Writer::new(self, seq, Claim::WriteBack), Vec::new());
         for (life, footer) in lives.iter().zip(footers) {
-            let Some(footer) = footer.filter(|footer| self.fits_epitaph(*life, footer, salt)) else {
+            let Some(footer) = footer.filter(|footer| self.fits_epitaph(*life, footer)) else {
                 continue;
             };
             match writer.put_epitaph(&footer, durable) {
@@ -79,7 +81,7 @@ impl Store {
             return Ok(0);
         }
         if !is_broken(Rule::EpitaphsSynced) {
-            let synced = self.device.sync();
+            let synced = self.volume.device().sync();
             synced.map_err(|error| self.poison(&mut self.log.lock(), error))?;
         }
         let mut log = self.log.lock();
@@ -94,9 +96,9 @@ impl Store {
         Ok(told.len())
     }
 
-    fn fits_epitaph(&self, life: Life, footer: &[u8], salt: Salt) -> bool {
-        let bytes_max = (self.space().segment_bytes / SEGMENT_SHARE).min(MAP_RECORD_BYTES);
-        footer.len() <= bytes_max && records_of(footer, salt, life).is_ok()
+    fn fits_epitaph(&self, life: Life, footer: &[u8]) -> bool {
+        let bytes_max = (self.volume.space().segment_bytes / SEGMENT_SHARE).min(MAP_RECORD_BYTES);
+        footer.len() <= bytes_max && records_of(footer, self.volume.salt(), life).is_ok()
     }
 }
 
@@ -119,9 +121,7 @@ pub(crate) struct Epitaphs {
 
 impl Epitaphs {
     pub(crate) fn read(
-        device: &dyn BlockDevice,
-        space: Space,
-        salt: Salt,
+        volume: &Volume,
         superblock: &Superblock,
         headers: &[Option<SegmentHeader>],
         losses: &Losses,
@@ -136,35 +136,27 @@ impl Epitaphs {
                 && header.generation > root.generation
         };
         let later = headers.iter().flatten().filter(is_later).map(SegmentHeader::life);
-        let later = later.map(|life| (life, space.checkpoint_start(), 0));
+        let later = later.map(|life| (life, volume.space().checkpoint_start(), 0));
         let behind_root = (root.offset + root.bytes) as usize;
         for (life, offset, from) in [(own, behind_root, behind_root)].into_iter().chain(later) {
-            let reader = SegmentReader::new(device, space, life.segment);
-            let from = reader.device_offset(from);
-            let scanned = epitaphs.scan(Scan::new(reader, salt, life, offset), from, device, space, salt);
-            losses.pass(scanned, ())?;
+            let from = volume.offset(life.segment, from);
+            losses.pass(epitaphs.scan(volume, Scan::new(volume, life, offset), from), ())?;
         }
         Ok(epitaphs)
     }
 
     /// `scan`s a segment, or the rest of it, which starts at byte `from` of the device.
-    fn scan(
-        &mut self,
-        mut scan: Scan<'_>,
-        mut from: u64,
-        device: &dyn BlockDevice,
-        space: Space,
-        salt: Salt,
-    ) -> Result<()> {
+    fn scan(&mut self, volume: &Volume, mut scan: Scan<'_>, mut from: u64) -> Result<()> {
+        let space = volume.space();
         while let Some(Record { header, body }) = scan.next_record()? {
             if header.kind != RecordKind::Epitaph {
                 continue;
             }
             let at = scan.reader.device_offset(header.offset as usize);
-            let flawed = |flaw| corrupt(device, "epitaph", at, flaw);
+            let flawed = |flaw| volume.corrupt("epitaph", at, flaw);
             let life =
                 epitaph_life(&body, self.epoch, space.segments, space.segment_bytes).map_err(flawed)?;
-            let records = records_of(&body, salt, life).map_err(flawed)?;
+            let records = records_of(&body, volume.salt(), life).map_err(flawed)?;
             self.records.insert((life.segment, life.generation), records);
             let round = header.durable();
             self.durable = self.durable.max(round);

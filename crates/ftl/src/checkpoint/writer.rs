@@ -57,7 +57,7 @@ impl<'a> Writer<'a> {
 
     /// Longest body of a record at the current position.
     fn body_bytes_max(&self) -> usize {
-        let segment_bytes = self.store.space().segment_bytes;
+        let segment_bytes = self.store.volume.space().segment_bytes;
         let left = self.position.map_or(0, |position| segment_bytes - position.offset as usize);
         left.saturating_sub(RECORD_HEADER_BYTES).min(MAP_RECORD_BYTES)
     }
@@ -158,11 +158,11 @@ impl<'a> Writer<'a> {
 
     /// Writes `bytes` at the current position, padded to whole blocks.
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let mut buf = AlignedBuf::zeroed(bytes.len().next_multiple_of(self.store.space().block_bytes));
+        let mut buf = AlignedBuf::zeroed(bytes.len().next_multiple_of(self.store.volume.space().block_bytes));
         buf[..bytes.len()].copy_from_slice(bytes);
         let position = self.position.as_mut().expect("a segment is open");
-        let at = self.store.device_offset(position.segment, position.offset as usize);
-        let done = self.store.device.write_at(at, &buf);
+        let at = self.store.volume.offset(position.segment, position.offset as usize);
+        let done = self.store.volume.device().write_at(at, &buf);
         position.offset += buf.len() as u32;
         let mut log = self.store.log.lock();
         log.counters.checkpoint_bytes += buf.len() as u64;
@@ -188,7 +188,7 @@ impl<'a> Writer<'a> {
         let (kind, durable) = (SegmentKind::Checkpoint, self.store.log.lock().durable());
         let header =
             SegmentHeader { kind, segment, generation, epoch, class: 0, opened_seq: self.seq, durable };
-        let start = self.store.space().checkpoint_start();
+        let start = self.store.volume.space().checkpoint_start();
         let mut bytes = vec![0; start];
         let header = header.to_raw(self.salt);
         bytes[..header.as_bytes().len()].copy_from_slice(header.as_bytes());

@@ -73,7 +73,7 @@ impl Ahead {
 
     /// Looks at all segments. Returns the best one, and if it is sparse, remembers it and others.
     pub(super) fn choose(&mut self, store: &Store, log: &Log, map: &Map) -> Option<SegNo> {
-        let Space { segments, segment_bytes, .. } = store.space();
+        let Space { segments, segment_bytes, .. } = store.volume.space();
         let count = (segments / SEGMENTS_SHARE).clamp(SEGMENTS_MIN, SEGMENTS_MAX);
         let best = store.best_victims(log, map, count);
         let live_max = LIVE_BYTES_MAX.min(segment_bytes / LIVE_SHARE_MAX) as u64;

@@ -40,13 +40,13 @@ use lacuna_crc::crc32c;
 use crate::{
     Error, Lba, Result, SECTOR, Seq,
     addr::{PhysAddr, SegNo},
-    format::{Entry, EntryKind, Extent, Life, RECORDS_START, RecordKind, Salt},
+    format::{Entry, EntryKind, Extent, Life, RECORDS_START, RecordKind},
     log::batch::Item,
     log::lifetime::{Classes, Expected},
     log::{AppendPoint, Log, Regaining, State},
     maintenance::DIRTY_SHARE,
     map::Map,
-    media::scan::{Record, Scan, SegmentReader},
+    media::scan::{Record, Scan},
     read::runs,
     space::{CLASSES_MAX, Space},
     store::Store,
@@ -91,7 +91,7 @@ impl Store {
 
     fn has_room_to_collect(&self, log: &Log, map: &Map, victim: SegNo) -> bool {
         let moved = Space::moved_bytes(map.live(victim)) as usize;
-        let waste = self.space().segment_bytes - self.space().usable_bytes();
+        let waste = self.volume.space().segment_bytes - self.volume.space().usable_bytes();
         let fits = AppendPoint::gc().any(|point| moved + waste <= log.room(point));
         fits || log.spare_for_gc() > 0
     }
@@ -101,7 +101,7 @@ impl Store {
         let candidates = log.in_state(State::Sealed).filter(|segment| self.may_be_victim(log, map, *segment));
         let worth = |segment: SegNo| {
             let age = log.last_seq.0.saturating_sub(log.segment(segment).opened_seq.0) + 1;
-            (segment, self.space().worth(map.live(segment), age))
+            (segment, self.volume.space().worth(map.live(segment), age))
         };
         let mut candidates: Vec<_> = candidates.map(worth).collect();
         let by_worth = |left: &(SegNo, f64), right: &(SegNo, f64)| right.1.total_cmp(&left.1);
@@ -116,7 +116,7 @@ impl Store {
     /// Whether it would win room to collect a sealed segment.
     pub(crate) fn may_be_victim(&self, log: &Log, map: &Map, segment: SegNo) -> bool {
         let live = map.live(segment);
-        live.extents > 0 && log.is_written(segment) && self.space().worth_moving(live)
+        live.extents > 0 && log.is_written(segment) && self.volume.space().worth_moving(live)
     }
 
     /// Moves a piece of what is live out of `victim`; the rest is left to the next turn.
@@ -257,11 +257,11 @@ enum Source {
 
 impl Source {
     /// The records of `victim`, from its footer if there is one.
-    fn read(store: &Store, salt: Salt, victim: Life) -> Source {
+    fn read(store: &Store, victim: Life) -> Source {
         let records = match store.footers(&[victim]).map(|mut footers| footers.remove(0)) {
             Ok(Ok(records)) => Ok(records),
             // It was open when a process or the power ended, so there are few of them; or it is damaged.
-            Ok(Err(_)) | Err(_) => scan(store, salt, victim),
+            Ok(Err(_)) | Err(_) => scan(store, victim),
         };
         // What cannot be read here is a copy: where data lies, the map knows.
         records.map_or(Source::Map(0), |records| Source::Records(records.into_iter()))
@@ -299,15 +299,15 @@ struct Collection {
 impl Collection {
     fn begin(store: &Store, victim: SegNo, ahead: &mut Ahead) -> Collection {
         let live_bytes = store.map.read().total().bytes;
-        let (victim, salt, expected, classes, now) = {
+        let (victim, expected, classes, now) = {
             let mut log = store.log.lock();
             log.victim = Some(victim);
             let expected = log.expected(victim);
-            (log.life(victim), log.salt, expected, log.classes(live_bytes), log.last_seq)
+            (log.life(victim), expected, log.classes(live_bytes), log.last_seq)
         };
         let (source, gathered, chunks) = match ahead.take(store, victim) {
             Some(Near { records, live, chunks, .. }) => (Source::Ahead(records), live, chunks),
-            None => (Source::read(store, salt, victim), Vec::new(), HashMap::new()),
+            None => (Source::read(store, victim), Vec::new(), HashMap::new()),
         };
         Collection {
             victim,
@@ -430,7 +430,7 @@ impl Collection {
         let (moving, bytes) = &mut self.moving[class];
         *bytes += piece.len();
         moving.push(Moving { lba, extent, crc, bytes: Arc::new(piece), expected });
-        match *bytes >= MOVE_BYTES.min(store.space().segment_bytes / 2) {
+        match *bytes >= MOVE_BYTES.min(store.volume.space().segment_bytes / 2) {
             true => self.switch(store, class),
             false => Ok(()),
         }
@@ -446,9 +446,8 @@ impl Collection {
 }
 
 /// The records of a segment without a footer.
-fn scan(store: &Store, salt: Salt, victim: Life) -> Result<Vec<Record>> {
-    let reader = SegmentReader::new(&*store.device, store.space(), victim.segment);
-    let mut scan = Scan::new(reader, salt, victim, RECORDS_START);
+fn scan(store: &Store, victim: Life) -> Result<Vec<Record>> {
+    let mut scan = Scan::new(&store.volume, victim, RECORDS_START);
     let mut records = Vec::new();
     while let Some(record) = scan.next_record()? {
         records.push(record);

@@ -40,7 +40,7 @@ impl Store {
         }
         let mut turn = self.turn();
         // Each segment is filled once, and once more when it was the target of a step.
-        for _ in 0..2 * self.space().segments {
+        for _ in 0..2 * self.volume.space().segments {
             if !self.regain_some(&mut turn)? {
                 break;
             }
@@ -89,14 +89,14 @@ impl Store {
     }
 
     fn fits_open(&self, log: &Log, map: &Map, victim: SegNo) -> bool {
-        let waste = self.space().segment_bytes - self.space().usable_bytes();
+        let waste = self.volume.space().segment_bytes - self.volume.space().usable_bytes();
         let moved = Space::moved_bytes(map.live(victim)) as usize;
         moved + waste <= log.room(self.regain_point())
     }
 
     /// Where extents are moved to.
     pub(crate) fn regain_point(&self) -> AppendPoint {
-        AppendPoint::Gc(self.space().classes() as u8 - 1)
+        AppendPoint::Gc(self.volume.space().classes() as u8 - 1)
     }
 
     fn move_out(&self, victim: SegNo, turn: &mut Turn) -> Result<()> {

@@ -309,20 +309,20 @@ impl Store {
     /// Where a write goes, and its bytes.
     fn taken(&self, write: &mut DeviceWrite) -> (u64, Filled) {
         let bytes = write.piece.bytes.take().expect("handed out when it is filled");
-        (self.device_offset(write.segment, write.piece.start), bytes)
+        (self.volume.offset(write.segment, write.piece.start), bytes)
     }
 
     fn begin_write(&self, mut begun: Begun<[DeviceWrite; 1]>) {
         let (offset, bytes) = self.taken(&mut begun.writes()[0]);
         let done = Box::new(move |outcome, _| begun.end(outcome));
-        self.device.submit_write(offset, bytes, done);
+        self.volume.device().submit_write(offset, bytes, done);
     }
 
     /// Writes pieces and waits for all, which costs less than to be told of each.
     fn write_and_wait(&self, writes: Vec<DeviceWrite>) {
         let mut begun = self.begun(writes);
         let pieces: Vec<_> = begun.writes().iter_mut().map(|write| self.taken(write)).collect();
-        begun.end(self.device.write_many(&pieces));
+        begun.end(self.volume.device().write_many(&pieces));
     }
 
     pub(crate) fn ending(&self) -> Ending {
@@ -402,7 +402,7 @@ impl Store {
         let mut log = self.write_below(log, mark)?;
         let synced = match is_broken(Rule::FlushSyncs) {
             true => Ok(()),
-            false => MutexGuard::unlocked(&mut log, || self.device.sync()),
+            false => MutexGuard::unlocked(&mut log, || self.volume.device().sync()),
         };
         if let Err(error) = synced {
             return Err(self.poison(&mut log, error));
@@ -443,7 +443,7 @@ impl Store {
     /// Fails when an earlier write or sync did.
     pub(crate) fn check_poison(&self, log: &Log) -> Result<()> {
         match &log.poison {
-            Some(reason) => Err(Error::Poisoned { device: self.device_name(), reason: reason.clone() }),
+            Some(reason) => Err(Error::Poisoned { device: self.volume.name(), reason: reason.clone() }),
             None => Ok(()),
         }
     }
@@ -465,7 +465,7 @@ impl Store {
         self.moved.notify_all();
         log.failure
             .take()
-            .map_or_else(|| Error::Poisoned { device: self.device_name(), reason }, Error::Device)
+            .map_or_else(|| Error::Poisoned { device: self.volume.name(), reason }, Error::Device)
     }
 }
 

@@ -155,8 +155,9 @@ impl Log {
 impl Store {
     /// Untouched segments that shall be made ready now.
     pub(crate) fn to_make_ready(&self, log: &Log) -> usize {
-        let at_once = (READY_BYTES / self.space().segment_bytes).min(log.wished_segments() / 16).max(1);
-        if !self.is_sparse
+        let at_once =
+            (READY_BYTES / self.volume.space().segment_bytes).min(log.wished_segments() / 16).max(1);
+        if !self.volume.is_sparse()
             || self.host.gave_up()
             || 2 * (log.free.ready.len() + log.free.used.len()) > at_once
         {
@@ -180,7 +181,7 @@ impl Store {
     fn to_release_all(&self, log: &Log) -> usize {
         let beyond = log.touched().saturating_sub(log.wished_segments());
         let have_room = log.free.len() - log.free.untouched.len();
-        if self.is_sparse { beyond.min(have_room) } else { 0 }
+        if self.volume.is_sparse() { beyond.min(have_room) } else { 0 }
     }
 
     /// Makes untouched segments ready. `maintenance` is held.
@@ -193,18 +194,18 @@ impl Store {
             let count = self.to_make_ready(&log);
             log.free.lend_untouched(count)
         };
-        let zeros = AlignedBuf::zeroed(ZEROS_BYTES.min(self.space().segment_bytes));
-        let offsets = (0..self.space().segment_bytes).step_by(zeros.len());
+        let zeros = AlignedBuf::zeroed(ZEROS_BYTES.min(self.volume.space().segment_bytes));
+        let offsets = (0..self.volume.space().segment_bytes).step_by(zeros.len());
         let all = lent
             .iter()
-            .flat_map(|segment| offsets.clone().map(|offset| self.device_offset(*segment, offset)));
-        let written = all.into_iter().try_for_each(|at| self.device.write_at(at, &zeros));
-        let synced = self.device.sync();
+            .flat_map(|segment| offsets.clone().map(|offset| self.volume.offset(*segment, offset)));
+        let written = all.into_iter().try_for_each(|at| self.volume.device().write_at(at, &zeros));
+        let synced = self.volume.device().sync();
         let mut log = self.log.lock();
         match &written {
             Ok(()) => {
                 log.free.are_ready();
-                log.counters.prepared_bytes += (lent.len() * self.space().segment_bytes) as u64;
+                log.counters.prepared_bytes += (lent.len() * self.volume.space().segment_bytes) as u64;
             }
             Err(_) => {
                 self.host.give_up();
@@ -229,8 +230,8 @@ impl Store {
         };
         for run in lent.chunk_by(|left, right| left.0 + 1 == right.0) {
             // Advice, as ever; and what is not given back is not asked for again.
-            let bytes = (run.len() * self.space().segment_bytes) as u64;
-            let _ = self.device.discard(self.device_offset(run[0], 0), bytes);
+            let bytes = (run.len() * self.volume.space().segment_bytes) as u64;
+            let _ = self.volume.device().discard(self.volume.offset(run[0], 0), bytes);
         }
         self.log.lock().free.are_untouched();
     }

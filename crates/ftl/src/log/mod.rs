@@ -789,10 +789,10 @@ mod tests {
     fn pieces_of_a_segment(page_bytes: usize) -> u64 {
         let store = test_store::store(64 << 20, Some(1 << 20));
         let data = vec![7; page_bytes];
-        let before = store.device.stats().writes;
+        let before = store.volume.device().stats().writes;
         for page in 0.. {
             if store.log.lock().in_state(State::Sealed).next().is_some() {
-                return store.device.stats().writes - before;
+                return store.volume.device().stats().writes - before;
             }
             store.write_batch(&[Op::Write { lba: Lba(page * 32), data: &data }], Stream::Data).unwrap();
         }

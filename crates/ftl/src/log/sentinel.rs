@@ -84,7 +84,7 @@ impl Store {
     /// `Poisoned` after a panic. After a failed write reads go on.
     pub(crate) fn must_be_whole(&self) -> Result<()> {
         match self.awaited.is_lost() {
-            true => Err(Error::Poisoned { device: self.device_name(), reason: REASON.into() }),
+            true => Err(Error::Poisoned { device: self.volume.name(), reason: REASON.into() }),
             false => Ok(()),
         }
     }

@@ -16,7 +16,10 @@ use crate::{
     Result,
     addr::SegNo,
     format::{Flaw, Life},
-    media::scan::{Record, read_footers, records_of},
+    media::{
+        scan::Record,
+        summaries::{read_footers, records_of},
+    },
     store::Store,
 };
 
@@ -63,15 +66,15 @@ impl Store {
     /// The records of each of `lives`, by their footers, or why there is none that counts. Those that are not kept are
     /// read at the same time.
     pub(crate) fn footers(&self, lives: &[Life]) -> Result<Vec<Result<Vec<Record>, Flaw>>> {
-        let (salt, kept) = {
+        let kept = {
             let log = self.log.lock();
-            (log.salt, lives.iter().map(|life| log.kept_footers.of(*life)).collect::<Vec<_>>())
+            lives.iter().map(|life| log.kept_footers.of(*life)).collect::<Vec<_>>()
         };
         let others: Vec<Life> =
             lives.iter().zip(&kept).filter(|(_, kept)| kept.is_none()).map(|(life, _)| *life).collect();
-        let mut others = read_footers(&*self.device, self.space(), salt, &others)?.into_iter();
+        let mut others = read_footers(&self.volume, &others)?.into_iter();
         let records = lives.iter().zip(kept).map(|(life, kept)| match kept {
-            Some(footer) => records_of(&footer, salt, *life),
+            Some(footer) => records_of(&footer, self.volume.salt(), *life),
             None => others.next().expect("one for each that is not kept"),
         });
         Ok(records.collect())
@@ -81,7 +84,7 @@ impl Store {
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
 mod tests {
     use super::*;
-    use crate::{Lba, Op, Stream, log::State, media::scan::read_footer, store::test_store};
+    use crate::{Lba, Op, Stream, log::State, media::summaries::read_footer, store::test_store};
 
     #[test]
     fn what_is_kept_is_what_the_device_has_and_goes_with_its_segment() {
@@ -104,13 +107,12 @@ mod tests {
             "the room is for some of {}",
             lives.len()
         );
-        let reads = store.device.stats().reads;
+        let reads = store.volume.device().stats().reads;
         let found = store.footers(&lives).unwrap();
         let not_kept = lives.iter().filter(|life| !kept(life)).count() as u64;
-        assert_eq!(store.device.stats().reads - reads, not_kept);
-        let salt = store.log.lock().salt;
+        assert_eq!(store.volume.device().stats().reads - reads, not_kept);
         for (life, records) in lives.iter().zip(found) {
-            let on_device = read_footer(&*store.device, store.space(), salt, *life).unwrap();
+            let on_device = read_footer(&store.volume, *life).unwrap();
             assert!(records.unwrap() == on_device.unwrap());
         }
         let later = Life { generation: first.generation + 1000, ..*first };

@@ -4,7 +4,7 @@
 //! 1. *Nothing that lies in the new segments counts.* An older copy of the same store may have been there, with headers
 //!    that would pass for its own. So the first blocks of all of them are zeros, durably, before the superblock names the
 //!    new size; a cut before leaves the store as it was, and one after it as large as it became.
-//! 2. *Who knows of a segment finds its counters.* They exist before `Store::segments` says so, which changes with the
+//! 2. *Who knows of a segment finds its counters.* They exist before the volume says so, which changes with the
 //!    locks of log and map held. `maintenance` is held all the time: collection, checkpoints and the choice of victims
 //!    see one size from beginning to end.
 //! 3. *The counters of the checkpoint in force are fewer* than the segments, until the next one: those behind them hold
@@ -22,18 +22,21 @@ use crate::{
     mutant::{Rule, is_broken},
     space::{GC_SEGMENTS, Space},
     store::Store,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::AtomicU32,
 };
 
 impl Store {
     /// See [`crate::Ftl::grow`].
     pub(crate) fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
-        self.must_write()?;
+        self.volume.must_write()?;
         let _turn = self.turn();
-        let geometry = self.device.grow(capacity_bytes.unwrap_or(self.device.geometry().capacity_bytes))?;
+        let geometry = self
+            .volume
+            .device()
+            .grow(capacity_bytes.unwrap_or(self.volume.device().geometry().capacity_bytes))?;
         if let Some(wanted) = capacity_bytes.filter(|wanted| *wanted > geometry.capacity_bytes) {
             let reason = format!("it has {} bytes, and cannot be made {wanted}", geometry.capacity_bytes);
-            return Err(Error::Geometry { device: self.device_name(), reason });
+            return Err(Error::Geometry { device: self.volume.name(), reason });
         }
         let (now, next) = {
             let now = self.superblock.lock().clone();
@@ -41,7 +44,7 @@ impl Store {
             let next = Superblock { capacity_bytes, sequence: now.sequence + 1, ..now.clone() };
             (now, next)
         };
-        let before = self.space();
+        let before = self.volume.space();
         let after = superblock::space(&next, before.reserve_percent);
         if after.segments <= before.segments {
             return Ok(now.capacity_bytes);
@@ -49,7 +52,7 @@ impl Store {
         self.check_growth(before, after)?;
         self.wipe_starts(before, after)?;
         let bytes = {
-            let written = superblock::write(&*self.device, &next);
+            let written = superblock::write(self.volume.device(), &next);
             let mut log = self.log.lock();
             written.map_err(|error| self.poison(&mut log, error))?
         };
@@ -64,12 +67,12 @@ impl Store {
         log.counters.checkpoint_bytes += bytes;
         log.grow(after);
         map.grow(after.segments);
-        self.segments.store(after.segments, Ordering::Release);
+        self.volume.grow(after.segments);
         Ok(geometry.capacity_bytes)
     }
 
     fn check_growth(&self, before: Space, after: Space) -> Result<()> {
-        let refuse = |reason: String| Err(Error::Geometry { device: self.device_name(), reason });
+        let refuse = |reason: String| Err(Error::Geometry { device: self.volume.name(), reason });
         if after.segments > u32::MAX as usize || !after.root_fits() {
             return refuse(format!("too many segments of {} bytes", after.segment_bytes));
         }
@@ -88,14 +91,14 @@ impl Store {
         let len = (RECORDS_START + RECORD_HEADER_BYTES).next_multiple_of(after.block_bytes);
         let (mut start, zeros) = (AlignedBuf::zeroed(len), AlignedBuf::zeroed(len));
         for segment in (before.segments as u32..after.segments as u32).map(SegNo) {
-            let at = self.device_offset(segment, 0);
+            let at = self.volume.offset(segment, 0);
             // What cannot be read may be written: then it can be read.
-            let is_clean = self.device.read_at(at, &mut start).is_ok() && start[..] == zeros[..];
+            let is_clean = self.volume.device().read_at(at, &mut start).is_ok() && start[..] == zeros[..];
             if !is_clean && !is_broken(Rule::GrowthWipes) {
-                self.device.write_at(at, &zeros)?;
+                self.volume.device().write_at(at, &zeros)?;
             }
         }
-        let synced = self.device.sync();
+        let synced = self.volume.device().sync();
         let mut log = self.log.lock();
         synced.map_err(|error| self.poison(&mut log, error))
     }

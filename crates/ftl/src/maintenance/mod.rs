@@ -66,7 +66,7 @@ enum Plan {
 impl Store {
     /// See [`crate::Ftl::step`].
     pub(crate) fn step(&self, work: Work) -> Result<bool> {
-        self.must_write()?;
+        self.volume.must_write()?;
         let mut turn = self.turn();
         let plan = {
             let mut log = self.log.lock();
@@ -130,7 +130,7 @@ impl Store {
         if missing == 0 {
             return Owed::NOTHING;
         }
-        let segment_bytes = self.space().segment_bytes as u64;
+        let segment_bytes = self.volume.space().segment_bytes as u64;
         let lacking = (missing as u64 + 1) * segment_bytes - log.room(point) as u64;
         let kept = self.ahead(log) - self.unpaid(log);
         Owed::new(bytes, lacking, (kept as u64 + 1) * segment_bytes)
@@ -290,12 +290,12 @@ impl Store {
     /// most leaves changed.
     fn may_write_epitaphs(&self, log: &Log) -> bool {
         let map_bytes = log.peak.weight() * MAP_EXTENT_BYTES as u64 / 2;
-        log.epitaph_bytes < (map_bytes / 2).max(self.space().segment_bytes as u64 / 2)
+        log.epitaph_bytes < (map_bytes / 2).max(self.volume.space().segment_bytes as u64 / 2)
     }
 
     /// Segments of the map that a checkpoint now would free.
     fn checkpoint_shrinks_by(&self, log: &Log) -> usize {
-        log.map_segments.saturating_sub(self.space().map_segments_max(log.peak.weight()))
+        log.map_segments.saturating_sub(self.volume.space().map_segments_max(log.peak.weight()))
     }
 
     /// Free segments below which work is due.
@@ -372,7 +372,7 @@ impl Store {
     }
 
     fn is_worth_the_wear(&self, map: &Map, victim: SegNo) -> bool {
-        Space::moved_bytes(map.live(victim)) <= (self.space().segment_bytes / 8 * 7) as u64
+        Space::moved_bytes(map.live(victim)) <= (self.volume.space().segment_bytes / 8 * 7) as u64
     }
 }
 

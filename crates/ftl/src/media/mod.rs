@@ -1,4 +1,9 @@
 //! What lies on a device, short of the map: superblocks, segments with their records and footers.
 
 pub(crate) mod scan;
+pub(crate) mod starts;
+pub(crate) mod summaries;
 pub(crate) mod superblock;
+mod volume;
+
+pub(crate) use volume::Volume;

@@ -15,13 +15,13 @@
 use std::ops::Range;
 
 use lacuna_crc::crc32c;
-use lacuna_device::{AlignedBuf, BlockDevice};
+use lacuna_device::AlignedBuf;
 
 use crate::{
     Error, Lba, Result,
     format::{Extent, LEAF_BYTES_MAX, LeafPlace},
     map::{Absent, Leaf, Map},
-    media::scan::corrupt,
+    media::Volume,
     mutant::{Rule, is_broken},
     ranges::merged,
     space::Space,
@@ -45,13 +45,17 @@ const EVICT_VISITS: u64 = 16 << 10;
 /// Reads leaves from a device.
 #[derive(Clone, Copy)]
 pub(crate) struct LeafReader<'a> {
-    pub(crate) device: &'a dyn BlockDevice,
-    pub(crate) space: Space,
+    volume: &'a Volume,
+    space: Space,
 }
 
-impl LeafReader<'_> {
+impl<'a> LeafReader<'a> {
+    pub(crate) fn new(volume: &'a Volume) -> LeafReader<'a> {
+        LeafReader { volume, space: volume.space() }
+    }
+
     fn device_offset(&self, place: &LeafPlace) -> u64 {
-        u64::from(place.segment.0) * self.space.segment_bytes as u64 + place.offset() as u64
+        self.volume.offset(place.segment, place.offset())
     }
 
     /// Reads and verifies `absent`, and passes each leaf to `install`.
@@ -66,7 +70,7 @@ impl LeafReader<'_> {
         for runs in runs.chunks(RUNS_AT_ONCE) {
             let bytes = runs.iter().map(|run| self.blocks(run));
             let mut reads: Vec<_> = bytes.map(|(at, len)| (at, AlignedBuf::zeroed(len))).collect();
-            if self.device.read_many(&mut reads).is_ok() {
+            if self.volume.device().read_many(&mut reads).is_ok() {
                 for (run, (start, buf)) in runs.iter().zip(&reads) {
                     run.iter().try_for_each(|absent| self.take(absent, *start, buf, &mut install))?;
                 }
@@ -76,7 +80,7 @@ impl LeafReader<'_> {
             for absent in runs.iter().copied().flatten() {
                 let (start, len) = self.blocks(std::slice::from_ref(absent));
                 let mut buf = AlignedBuf::zeroed(len);
-                self.device.read_at(start, &mut buf)?;
+                self.volume.device().read_at(start, &mut buf)?;
                 self.take(absent, start, &buf, &mut install)?;
             }
         }
@@ -125,7 +129,7 @@ impl LeafReader<'_> {
             true => Leaf::verify(bytes, span, *live, self.space.segments as u32, self.space.segment_bytes),
             false => Err("checksum does not match"),
         };
-        verified.map_err(|flaw| corrupt(self.device, "map leaf", self.device_offset(place), flaw))
+        verified.map_err(|flaw| self.volume.corrupt("map leaf", self.device_offset(place), flaw))
     }
 
     /// Brings in all that changes of `ranges` (sorted, without overlap) need, where no other thread sees
@@ -238,7 +242,7 @@ impl Store {
     }
 
     pub(crate) fn leaf_reader(&self) -> LeafReader<'_> {
-        LeafReader { device: &*self.device, space: self.space() }
+        LeafReader::new(&self.volume)
     }
 
     /// Calls `visit` with the extents in `range`, cut to it, in order, until it returns false. The map is

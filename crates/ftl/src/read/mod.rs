@@ -174,17 +174,18 @@ impl Store {
             bytes += usize::from(extent.stored);
             follows
         });
-        let is_on_grid = [offset, buf.len()].iter().all(|at| at.is_multiple_of(self.space().block_bytes))
-            && buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN);
+        let is_on_grid =
+            [offset, buf.len()].iter().all(|at| at.is_multiple_of(self.volume.space().block_bytes))
+                && buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN);
         let can_be =
             is_image && bytes == buf.len() && is_on_grid && self.is_on_device(segment, offset + bytes);
-        can_be.then(|| self.device_offset(segment, offset))
+        can_be.then(|| self.volume.offset(segment, offset))
     }
 
     /// Fills `buf` with pinned `extents` from byte `start` of the device on, and verifies them. On an error bytes may
     /// be in `buf` that were not verified.
     fn read_image(&self, start: u64, extents: &[(Lba, Extent)], buf: &mut [u8]) -> Result<()> {
-        self.device.read_at(start, buf)?;
+        self.volume.device().read_at(start, buf)?;
         let mut rest = &*buf;
         extents.iter().try_for_each(|(_, extent)| {
             let (chunk, behind) = rest.split_at(extent.stored.into());
@@ -252,7 +253,7 @@ impl Store {
     pub(crate) fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
         let mut read = Vec::with_capacity(lbas.len());
         let pinned = self.pin_each(lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect())?;
-        self.read_extents(&pinned.extents, self.space().block_bytes, |lba, stored| {
+        self.read_extents(&pinned.extents, self.volume.space().block_bytes, |lba, stored| {
             read.push((lba, sector_of(stored)));
         })?;
         read.sort_unstable_by_key(|(lba, _)| *lba);
@@ -448,14 +449,14 @@ impl Store {
             if self.is_on_device(*segment, offset + len) {
                 let blocks = self.blocks(*offset, *len);
                 let buf = AlignedBuf::zeroed(blocks.len());
-                reads.push((self.device_offset(*segment, blocks.start), buf));
+                reads.push((self.volume.offset(*segment, blocks.start), buf));
                 places.push((index, offset - blocks.start));
                 all.push(Bytes::Memory(Vec::new())); // until it is read
             } else {
                 all.push(self.read_bytes(*segment, *offset, *len)?);
             }
         }
-        self.device.read_many(&mut reads)?;
+        self.volume.device().read_many(&mut reads)?;
         for ((index, from), (_, data)) in places.into_iter().zip(reads) {
             all[index] = Bytes::Device { data, from, len: runs[index].len };
         }
@@ -468,7 +469,7 @@ impl Store {
 
     /// The device's blocks around `len` bytes at `offset` of a segment.
     fn blocks(&self, offset: usize, len: usize) -> Range<usize> {
-        let block = self.space().block_bytes;
+        let block = self.volume.space().block_bytes;
         offset / block * block..(offset + len).next_multiple_of(block)
     }
 
@@ -477,7 +478,7 @@ impl Store {
         let kept = (blocks.len() <= KEPT_BYTES)
             .then(|| KEPT.take().unwrap_or_else(|| AlignedBuf::zeroed(KEPT_BYTES)));
         let mut data = kept.unwrap_or_else(|| AlignedBuf::zeroed(blocks.len()));
-        self.device.read_at(self.device_offset(segment, blocks.start), &mut data[..blocks.len()])?;
+        self.volume.device().read_at(self.volume.offset(segment, blocks.start), &mut data[..blocks.len()])?;
         Ok(Bytes::Device { data, from: offset - blocks.start, len })
     }
 
@@ -487,8 +488,8 @@ impl Store {
             return Ok(());
         }
         Err(Error::Corrupt {
-            what: format!("{}, chunk written by batch {}", self.device.name(), extent.birth.0),
-            at: self.device_offset(extent.phys.segment, extent.phys.offset()),
+            what: format!("{}, chunk written by batch {}", self.volume.device().name(), extent.birth.0),
+            at: self.volume.offset(extent.phys.segment, extent.phys.offset()),
             reason: "checksum does not match".into(),
         })
     }

@@ -20,19 +20,21 @@
 //! A known segment is out of use from then on: what lies in it is read, as far as that can be, but it is neither
 //! collected nor used again, and each checkpoint says so (case 1). `check` names it.
 
-use lacuna_device::BlockDevice;
-
 use crate::{
     Error, Result, Seq,
     addr::SegNo,
     checkpoint::retained::Epitaphs,
-    format::{Life, Marks, RecordKind, Root, Salt, SegmentHeader, SegmentKind},
+    format::{Life, Marks, RecordKind, Root, SegmentHeader, SegmentKind},
     log::lifetime::COLDEST,
     log::{Log, State},
     map::Map,
-    media::scan::{Headers, Record, corrupt, may_hold_records, read_any_footer},
+    media::{
+        Volume,
+        scan::Record,
+        starts::{Headers, may_hold_records},
+        summaries::read_any_footer,
+    },
     recovery::salvage::Losses,
-    space::Space,
     store::Store,
 };
 
@@ -46,7 +48,7 @@ pub(crate) struct Unknown {
 /// Those of the segments in `headers` whose start is lost that are not known before replay. Headers of case 3 are made
 /// up from their footers.
 pub(crate) fn unknown_starts(
-    (device, space, salt): (&dyn BlockDevice, Space, Salt),
+    volume: &Volume,
     (root, epoch): (&Root, u64),
     epitaphs: &Epitaphs,
     known: impl Fn(SegNo) -> bool,
@@ -60,7 +62,7 @@ pub(crate) fn unknown_starts(
         |life: &Life| life.epoch == epoch && (life.generation >= root.generation_next || is_open(life));
     let mut unknown = Vec::new();
     for segment in headers.unreadable.iter().copied().filter(|segment| !known(*segment)) {
-        match read_any_footer(device, space, salt, segment) {
+        match read_any_footer(volume, segment) {
             Some((life, records)) if is_replayed(&life) && !epitaphs.tell_of(life) => {
                 headers.found[segment.0 as usize] = Some(header_of(life, &records));
             }
@@ -68,7 +70,7 @@ pub(crate) fn unknown_starts(
         }
     }
     let is_own = |life: &Life| is_replayed(life) && !epitaphs.tell_of(*life);
-    let seems_free = |segment| !may_hold_records(device, space, salt, segment, is_own);
+    let seems_free = |segment| !may_hold_records(volume, segment, is_own);
     unknown.into_iter().map(|segment| Unknown { segment, seems_free: seems_free(segment) }).collect()
 }
 
@@ -89,7 +91,7 @@ fn header_of(life: Life, records: &[Record]) -> SegmentHeader {
 
 /// What came of a replay without the segments in `unknown`: an error if one of them stays so (cases 4 and 5).
 pub(crate) fn judge<T>(
-    (device, space): (&dyn BlockDevice, Space),
+    volume: &Volume,
     unknown: &[Unknown],
     map: &Map,
     replayed: Result<T>,
@@ -102,9 +104,9 @@ pub(crate) fn judge<T>(
         Err(_) => false,
     };
     for Unknown { segment, .. } in unknown.iter().filter(is_lost) {
-        let at = u64::from(segment.0) * space.segment_bytes as u64;
+        let at = volume.offset(*segment, 0);
         let reason = "it cannot be read, and nothing else tells what the segment holds";
-        losses.pass(Err(corrupt(device, "segment header", at, reason)), ())?;
+        losses.pass(Err(volume.corrupt("segment header", at, reason)), ())?;
     }
     replayed
 }

@@ -31,14 +31,17 @@ use crate::{
     addr::SegNo,
     checkpoint,
     checkpoint::retained::Epitaphs,
-    format::{Marks, Salt, SegmentHeader, Superblock},
+    format::{Marks, SegmentHeader, Superblock},
     log::footprint::Host,
     log::summaries::Footers,
     log::{Log, Segment, State},
     maintenance::Background,
     map::Map,
-    media::scan::{Headers, read_headers},
-    media::superblock,
+    media::{
+        Volume,
+        starts::{Headers, read_headers},
+        superblock,
+    },
     paging::LeafReader,
     recovery::lost_starts::{judge, unknown_starts},
     recovery::replay::Replay,
@@ -48,7 +51,7 @@ use crate::{
     store::Store,
     sync::{
         Mutex, RwLock,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize},
+        atomic::{AtomicU32, AtomicU64},
     },
 };
 
@@ -58,35 +61,34 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options, losses: &Loss
         device.sync()?;
     }
     let superblock = superblock::load(&*device)?;
-    let space = superblock::space(&superblock, options.reserve_percent);
+    let volume = Volume::new(device, &superblock, &options);
+    let space = volume.space();
     if space.limits(0).is_none() {
         let reason = "the store has too few segments".into();
-        return Err(Error::Geometry { device: device.name().into(), reason });
+        return Err(Error::Geometry { device: volume.name(), reason });
     }
-    let salt = Salt::of(&superblock.uuid);
     let checkpoint::Loaded { mut map, root, segments: mut root_segments, out_of_use } =
-        checkpoint::load(&*device, space, salt, &superblock)?;
-    let mut headers = read_headers(&*device, space, salt)?;
-    let mut epitaphs = Epitaphs::read(&*device, space, salt, &superblock, &headers.found, losses)?;
+        checkpoint::load(&volume, &superblock)?;
+    let mut headers = read_headers(&volume)?;
+    let mut epitaphs = Epitaphs::read(&volume, &superblock, &headers.found, losses)?;
     let is_known =
         |segment: SegNo| out_of_use[segment.0 as usize] || root_segments.binary_search(&segment).is_ok();
-    let source = (&*device, space, salt);
-    let unknown = unknown_starts(source, (&root, superblock.epoch), &epitaphs, is_known, &mut headers);
+    let unknown = unknown_starts(&volume, (&root, superblock.epoch), &epitaphs, is_known, &mut headers);
     let Headers { found: headers, unreadable: lost_starts } = headers;
 
     let weight_loaded = map.weight(0);
-    let leaves = LeafReader { device: &*device, space };
+    let leaves = LeafReader::new(&volume);
     let map_memory = options.map_memory;
     let epoch = superblock.epoch;
-    let replay = Replay { device: &*device, space, salt, epoch, leaves, map_memory, losses };
+    let replay = Replay { volume: &volume, epoch, leaves, map_memory, losses };
     let marks = durable(&superblock, &headers).max(epitaphs.durable);
     let durable = marks.max(replay.marks_without_header(&root, &headers)?);
     let sources = replay.sources(&root, &headers, &mut epitaphs);
     let replayed = sources.and_then(|sources| Ok((replay.run(&sources, &root, durable, &mut map)?, sources)));
-    let (mut outcome, sources) = judge((&*device, space), &unknown, &map, replayed, losses)?;
+    let (mut outcome, sources) = judge(&volume, &unknown, &map, replayed, losses)?;
     outcome.doubt.join(epitaphs.doubt);
     if !options.read_only {
-        outcome.doubt.settle(&*device, space)?;
+        outcome.doubt.settle(&volume)?;
     }
     root_segments.extend(&epitaphs.segments);
     root_segments.sort_unstable();
@@ -98,7 +100,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options, losses: &Loss
     let seen = headers.iter().flatten();
     let epoch_next = seen.clone().map(|header| header.epoch).max().unwrap_or(0).max(superblock.epoch) + 1;
     let epoch = if options.read_only { superblock.epoch } else { epoch_next };
-    let mut log = Log::new(space, salt, epoch, outcome.last_seq, segments.collect());
+    let mut log = Log::new(space, volume.salt(), epoch, outcome.last_seq, segments.collect());
     (log.last_move, log.flushed_move) = (outcome.last_move, outcome.last_move);
     log.coverage = Coverage::of(&root);
     let generations =
@@ -108,27 +110,24 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options, losses: &Loss
     log.kept_footers = Footers::new(options.footer_memory);
     log.peak.note(weight_loaded.max(map.weight(0)));
     log.live_cost = Space::cost(map.total());
-    log.footprint = options.footprint.or_default(device.is_sparse());
+    log.footprint = options.footprint.or_default(volume.is_sparse());
     log.counters.replayed_batches = outcome.last_seq.0 - root.start_seq.0;
-    Ok(assemble((device, options), space, superblock, log, map, lost_starts))
+    Ok(assemble((volume, options), superblock, log, map, lost_starts))
 }
 
 fn assemble(
-    (device, options): (Arc<dyn BlockDevice>, Options),
-    space: Space,
+    (volume, options): (Volume, Options),
     superblock: Superblock,
     log: Log,
     map: Map,
     lost_starts: Vec<SegNo>,
 ) -> Store {
+    let space = volume.space();
     let segment_bytes = space.segment_bytes as u32;
     let buffers = Arc::clone(&log.buffers);
-    let is_sparse = device.is_sparse();
     Store {
-        device,
+        volume,
         options,
-        opened: space,
-        segments: AtomicUsize::new(space.segments),
         superblock: Mutex::new(superblock),
         maintenance: Mutex::default(),
         log: Arc::new(Mutex::new(log)),
@@ -144,7 +143,6 @@ fn assemble(
         awaited: Arc::default(),
         buffers,
         background: Background::default(),
-        is_sparse,
         host: Host::default(),
     }
 }

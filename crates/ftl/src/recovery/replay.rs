@@ -28,7 +28,6 @@ use std::{
 };
 
 use lacuna_crc::crc32c;
-use lacuna_device::BlockDevice;
 
 use crate::{
     Result, Seq,
@@ -36,16 +35,20 @@ use crate::{
     checkpoint::retained::Epitaphs,
     format::{
         Entry, EntryKind, Extent, LEAF_BYTES_MAX, Life, Marks, Place, RECORDS_START, RecordHeader,
-        RecordKind, Root, Salt, SegmentHeader, SegmentKind,
+        RecordKind, Root, SegmentHeader, SegmentKind,
     },
     map::Map,
-    media::scan::{Record, Scan, SegmentReader, claimed_lives, corrupt, read_footer},
+    media::{
+        Volume,
+        scan::{Record, Scan, SegmentReader},
+        starts::claimed_lives,
+        summaries::read_footer,
+    },
     mutant::{Rule, is_broken},
     paging::{self, LeafReader},
     ranges::merged,
     recovery::resync::Doubt,
     recovery::salvage::Losses,
-    space::Space,
 };
 
 /// Threads that read a log of so many bytes or more.
@@ -58,9 +61,7 @@ const ENTRIES_AHEAD: usize = 64 << 10;
 
 /// Reads the log of one epoch.
 pub(crate) struct Replay<'a> {
-    pub(crate) device: &'a dyn BlockDevice,
-    pub(crate) space: Space,
-    pub(crate) salt: Salt,
+    pub(crate) volume: &'a Volume,
     /// Epoch under which the log was written.
     pub(crate) epoch: u64,
     pub(crate) leaves: LeafReader<'a>,
@@ -147,9 +148,9 @@ impl Replay<'_> {
             let told = epitaphs.take(life);
             let header = headers[segment.0 as usize].filter(|header| is_log(header) && header.life() == life);
             if header.is_none() && told.is_none() {
-                let at = u64::from(segment.0) * self.space.segment_bytes as u64;
+                let at = self.volume.offset(*segment, 0);
                 let reason = "not the one that the checkpoint names";
-                self.losses.pass(Err(corrupt(self.device, "segment header", at, reason)), ())?;
+                self.losses.pass(Err(self.volume.corrupt("segment header", at, reason)), ())?;
             }
             sources.push(Source { life, offset: *offset as usize, told });
         }
@@ -176,11 +177,9 @@ impl Replay<'_> {
         root: &Root,
         headers: &[Option<SegmentHeader>],
     ) -> Result<Marks> {
-        let mut marks = Marks::default();
+        let (mut marks, segment_bytes) = (Marks::default(), self.volume.space().segment_bytes);
         for life in self.headless(root, headers)? {
-            let reader = SegmentReader::new(self.device, self.space, life.segment);
-            let claimed =
-                Scan::new(reader, self.salt, life, RECORDS_START).marks_beyond(self.space.segment_bytes);
+            let claimed = Scan::new(self.volume, life, RECORDS_START).marks_beyond(segment_bytes);
             marks = marks.max(self.losses.pass(claimed, Marks::default())?);
         }
         Ok(marks)
@@ -195,7 +194,7 @@ impl Replay<'_> {
         let headless = headers.iter().enumerate().skip(1).filter(|(_, header)| header.is_none());
         let headless: Vec<_> = headless.map(|(no, _)| SegNo(no as u32)).collect();
         let (epoch, first) = (self.epoch, root.generation_next);
-        let claimed = claimed_lives(self.device, self.space, &headless)?;
+        let claimed = claimed_lives(self.volume, &headless)?;
         Ok(claimed.into_iter().flatten().filter(move |life| life.epoch == epoch && life.generation >= first))
     }
 
@@ -227,7 +226,7 @@ impl Replay<'_> {
             }
             Ok(found)
         };
-        if sources.len() * self.space.segment_bytes < READERS_FROM_BYTES {
+        if sources.len() * self.volume.space().segment_bytes < READERS_FROM_BYTES {
             return read();
         }
         std::thread::scope(|scope| {
@@ -242,23 +241,22 @@ impl Replay<'_> {
 
     fn read_source(&self, source: &Source, root: &Root, found: &mut Found) -> Result<()> {
         let Source { life, offset, ref told } = *source;
-        let reader = SegmentReader::new(self.device, self.space, life.segment);
-        let footer = || read_footer(self.device, self.space, self.salt, life).ok().and_then(Result::ok);
+        let footer = || read_footer(self.volume, life).ok().and_then(Result::ok);
         if let Some(records) = told.clone().or_else(footer) {
             for record in records.into_iter().filter(|record| record.header.offset as usize >= offset) {
-                let at = reader.device_offset(record.header.offset as usize);
+                let at = self.volume.offset(life.segment, record.header.offset as usize);
                 found.end = found.end.max(at + u64::from(record.header.total_bytes));
                 found.note(Part { record, at }, root);
             }
             return Ok(());
         }
-        let mut scan = Scan::new(reader, self.salt, life, offset);
+        let mut scan = Scan::new(self.volume, life, offset);
         while let Some(record) = self.losses.pass(scan.next_record(), None)? {
             let at = scan.reader.device_offset(record.header.offset as usize);
             found.note(Part { record, at }, root);
         }
         found.end = found.end.max(scan.device_offset());
-        let beyond = scan.marks_beyond(self.space.segment_bytes);
+        let beyond = scan.marks_beyond(self.volume.space().segment_bytes);
         found.durable = found.durable.max(self.losses.pass(beyond, Marks::default())?);
         Ok(())
     }
@@ -303,7 +301,7 @@ impl Replay<'_> {
             let (missing, flushed) = (last.0 + 1, found.durable.batches.0);
             let reason =
                 format!("batch {missing} was flushed and is not there; the log goes up to {flushed}");
-            self.losses.pass(Err(corrupt(self.device, "log", found.end, reason)), ())?;
+            self.losses.pass(Err(self.volume.corrupt("log", found.end, reason)), ())?;
         }
         Ok(last)
     }
@@ -318,7 +316,7 @@ impl Replay<'_> {
                 "relocation {} was made durable and is not there; the log goes up to {}",
                 expected.0, durable.0
             );
-            Err(corrupt(self.device, "log", found.end, reason))
+            Err(self.volume.corrupt("log", found.end, reason))
         };
         for (number, part) in &found.moves {
             if *number > ahead {
@@ -381,7 +379,7 @@ impl Replay<'_> {
     }
 
     fn entries(&self, part: &Part) -> Result<Vec<Entry>> {
-        part.record.entries().map_err(|flaw| corrupt(self.device, "log record", part.at, flaw))
+        part.record.entries().map_err(|flaw| self.volume.corrupt("log record", part.at, flaw))
     }
 
     fn payloads(&self) -> Payloads<'_> {
@@ -403,16 +401,15 @@ impl<'a> Payloads<'a> {
         if self.readers.len() >= Self::READERS_MAX && !self.readers.contains_key(&segment) {
             self.readers.clear();
         }
-        let Replay { device, space, .. } = *self.replay;
-        self.readers.entry(segment).or_insert_with(|| SegmentReader::new(device, space, segment))
+        let volume = self.replay.volume;
+        self.readers.entry(segment).or_insert_with(|| SegmentReader::new(volume, segment))
     }
 
     /// Whether the records themselves are there (argument 5).
     fn have_records(&mut self, parts: &[Part]) -> Result<bool> {
-        let salt = self.replay.salt;
         for Part { record, .. } in parts {
             let RecordHeader { life, offset, .. } = record.header;
-            let found = self.reader(life.segment).record(offset as usize, salt, life)?;
+            let found = self.reader(life.segment).record(offset as usize, life)?;
             if found.as_ref() != Some(record) && !is_broken(Rule::ReplayVerifies) {
                 return Ok(false);
             }

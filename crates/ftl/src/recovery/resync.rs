@@ -21,11 +21,9 @@ use crate::{
     Result,
     addr::SegNo,
     format::{Life, RECORDS_START, RecordHeader},
-    media::scan::read_footer_bytes,
-    media::superblock,
+    media::{Volume, summaries::read_footer_bytes, superblock},
     mutant::{Rule, is_broken},
     ranges::merged,
-    space::Space,
 };
 
 /// Bytes that are read and written again at once.
@@ -61,7 +59,8 @@ impl Doubt {
     }
 
     /// Makes it durable, and the superblock.
-    pub(crate) fn settle(self, device: &dyn BlockDevice, space: Space) -> Result<()> {
+    pub(crate) fn settle(self, volume: &Volume) -> Result<()> {
+        let (device, space) = (volume.device(), volume.space());
         if is_broken(Rule::DoubtSettled) {
             return Ok(());
         }
@@ -70,10 +69,10 @@ impl Doubt {
         let whole_blocks = |range: Range<u64>| range.start / block * block..range.end.next_multiple_of(block);
         let Doubt { mut ranges, lives } = self;
         for life in lives.into_values() {
-            let start = u64::from(life.segment.0) * space.segment_bytes as u64;
+            let start = volume.offset(life.segment, 0);
             ranges.push(start..start + RECORDS_START as u64);
             // One that cannot be read was not leaned on.
-            if let Ok([Some(footer)]) = read_footer_bytes(device, space, &[life]).as_deref() {
+            if let Ok([Some(footer)]) = read_footer_bytes(volume, &[life]).as_deref() {
                 let end = start + space.segment_bytes as u64;
                 ranges.push(end - footer.len() as u64..end);
             }

@@ -21,8 +21,8 @@ use std::{
 use lacuna_device::BlockDevice;
 
 use crate::{
-    CheckDepth, Error, FormatOptions, Kept, Lba, Mapped, Op, Options, Progress, Remains, Report, Result,
-    SECTOR, Scrub, Seq, Stats, Stream, Work,
+    CheckDepth, FormatOptions, Kept, Lba, Mapped, Op, Options, Progress, Remains, Report, Result, SECTOR,
+    Scrub, Seq, Stats, Stream, Work,
     addr::SegNo,
     format::Superblock,
     gc::Turn,
@@ -33,7 +33,7 @@ use crate::{
     log::{AppendPoint, Log},
     maintenance::Background,
     map::Map,
-    media::superblock,
+    media::{Volume, superblock},
     recovery,
     recovery::salvage::Losses,
     space::{Limits, Space},
@@ -46,12 +46,8 @@ use crate::{
 
 /// What the threads of an open store share.
 pub(crate) struct Store {
-    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) volume: Volume,
     pub(crate) options: Options,
-    /// Sizes at the time when it was opened; see [`Store::space`].
-    pub(crate) opened: Space,
-    /// Segments of the store: they become more (`grow`).
-    pub(crate) segments: AtomicUsize,
     /// The superblock as last written; only a checkpoint (under `maintenance`) changes it.
     pub(crate) superblock: Mutex<Superblock>,
     /// Held for a piece of collection, a checkpoint and the like; in it what such a turn leaves to the next.
@@ -77,8 +73,6 @@ pub(crate) struct Store {
     pub(crate) awaited: Arc<Awaited>,
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) background: Background,
-    /// Others use the room of the device that the store does not.
-    pub(crate) is_sparse: bool,
     pub(crate) host: Host,
 }
 
@@ -86,20 +80,6 @@ pub(crate) struct Store {
 pub(crate) type PerSegment = boxcar::Vec<AtomicU32>;
 
 impl Store {
-    /// Sizes of the store. Whoever wants the same ones twice asks once.
-    pub(crate) fn space(&self) -> Space {
-        Space { segments: self.segments.load(Ordering::Acquire), ..self.opened }
-    }
-
-    pub(crate) fn device_name(&self) -> String {
-        self.device.name().to_owned()
-    }
-
-    /// Byte on the device of `offset` in `segment`.
-    pub(crate) fn device_offset(&self, segment: SegNo, offset: usize) -> u64 {
-        u64::from(segment.0) * self.space().segment_bytes as u64 + offset as u64
-    }
-
     pub(crate) fn pin(&self, segment: SegNo) {
         self.pins[segment.0 as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -116,14 +96,14 @@ impl Store {
 
     /// Limits of live data, given the segments that are out of use.
     pub(crate) fn limits(&self, log: &Log) -> Limits {
-        self.space().limits(log.damaged).unwrap_or(Limits { grow: 0, hard: 0 })
+        self.volume.space().limits(log.damaged).unwrap_or(Limits { grow: 0, hard: 0 })
     }
 
     fn stats(&self) -> Stats {
         let log = self.log.lock();
         let map = self.map.read();
         let total = map.total();
-        let segments = self.space().segments as u64;
+        let segments = self.volume.space().segments as u64;
         let free = log.free.len() as u64;
         let counters = log.counters;
         let waiting = self.waiting(&log, &map);
@@ -131,7 +111,7 @@ impl Store {
         let residence = map.residence();
         Stats {
             capacity_bytes: self.superblock.lock().capacity_bytes,
-            segment_bytes: self.space().segment_bytes as u64,
+            segment_bytes: self.volume.space().segment_bytes as u64,
             segments,
             free_segments: free,
             waiting_for_flush: (waiting.flush + waiting.ready + waiting.reader) as u64,
@@ -140,9 +120,9 @@ impl Store {
             open_segments: log.positions().iter().flatten().count() as u64,
             open_room_bytes: AppendPoint::all().map(|point| log.room(point) as u64).sum(),
             allocated_bytes: total.bytes,
-            store_bytes: (segments - free) * self.space().segment_bytes as u64,
-            touched_bytes: log.touched() as u64 * self.space().segment_bytes as u64,
-            wished_bytes: log.wished_segments() as u64 * self.space().segment_bytes as u64,
+            store_bytes: (segments - free) * self.volume.space().segment_bytes as u64,
+            touched_bytes: log.touched() as u64 * self.volume.space().segment_bytes as u64,
+            wished_bytes: log.wished_segments() as u64 * self.volume.space().segment_bytes as u64,
             live_bytes: Space::cost(total),
             live_limit_bytes: self.limits(&log).grow,
             extents: total.extents,
@@ -167,8 +147,8 @@ impl Store {
             checkpoints: counters.checkpoints,
             replayed_batches: counters.replayed_batches,
             corrupt_chunks: counters.corrupt_chunks,
-            device: self.device.stats(),
-            io_engine: self.device.io_engine().unwrap_or("none"),
+            device: self.volume.device().stats(),
+            io_engine: self.volume.device().io_engine().unwrap_or("none"),
         }
     }
 }
@@ -200,12 +180,12 @@ impl Ftl {
     /// what keeps the device from being opened; [`Error::Corrupt`] names what is damaged.
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Ftl> {
         let store = Arc::new(recovery::open(device, options, &Losses::REFUSED)?);
-        if !store.options.read_only {
+        if !store.volume.is_read_only() {
             store.checkpoint()?;
             store.regain()?;
         }
         let thread =
-            (store.options.background && !store.options.read_only).then(|| Background::spawn(&store));
+            (store.options.background && !store.volume.is_read_only()).then(|| Background::spawn(&store));
         Ok(Ftl { store, thread: Mutex::new(thread) })
     }
 
@@ -253,7 +233,7 @@ impl Ftl {
     /// # Errors
     /// A failed device write or sync poisons the store.
     pub fn flush(&self) -> Result<()> {
-        if self.store.options.read_only {
+        if self.store.volume.is_read_only() {
             return Ok(());
         }
         self.store.flush()
@@ -265,7 +245,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::flush`], also where nothing had to be done.
     pub fn flush_through(&self, seq: Seq) -> Result<()> {
-        if self.store.options.read_only {
+        if self.store.volume.is_read_only() {
             return Ok(());
         }
         self.store.flush_through(seq)
@@ -411,7 +391,7 @@ impl Ftl {
 
     /// Largest batch that this store takes, in bytes: payload and 200 bytes per chunk or trim.
     pub fn batch_bytes_max(&self) -> u64 {
-        self.store.space().batch_bytes_max()
+        self.store.volume.space().batch_bytes_max()
     }
 
     /// Writes a checkpoint now. Everything accepted before the call is durable after it.
@@ -494,7 +474,7 @@ impl Ftl {
     /// As [`Ftl::flush`].
     pub fn close(&self) -> Result<()> {
         self.stop_thread();
-        if self.store.options.read_only {
+        if self.store.volume.is_read_only() {
             return Ok(());
         }
         self.store.checkpoint()?;
@@ -529,16 +509,6 @@ impl Drop for Store {
 
 impl std::fmt::Debug for Ftl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ftl").field("device", &self.store.device.name()).finish_non_exhaustive()
-    }
-}
-
-impl Store {
-    /// `ReadOnly` for a store that must not be changed.
-    pub(crate) fn must_write(&self) -> Result<()> {
-        match self.options.read_only {
-            true => Err(Error::ReadOnly { device: self.device_name() }),
-            false => Ok(()),
-        }
+        f.debug_struct("Ftl").field("device", &self.store.volume.device().name()).finish_non_exhaustive()
     }
 }

@@ -12,7 +12,11 @@ use crate::{
     log::reserve::Claim,
     log::{Log, State},
     map::{Absent, Leaf, LeafRef, Map, Recount},
-    media::scan::{Record, Scan, SegmentReader, read_footer, read_headers},
+    media::{
+        scan::{Record, Scan},
+        starts::read_headers,
+        summaries::read_footer,
+    },
     store::Store,
     verify::sweep::{Sweep, Swept, everything},
 };
@@ -49,7 +53,7 @@ impl Store {
     }
 
     fn check_segments(&self, log: &Log, map: &Map, found: &mut impl FnMut(String)) {
-        let mut listed = vec![0_u32; self.space().segments];
+        let mut listed = vec![0_u32; self.volume.space().segments];
         log.free.iter().for_each(|free| listed[free.0 as usize] += 1);
         for (no, listed) in (0..).map(SegNo).zip(listed) {
             let state = log.segment(no).state;
@@ -64,14 +68,14 @@ impl Store {
             if is_referred_to && state != State::Checkpoint {
                 found(format!("segment {}: {state:?}, but it holds a part of the map", no.0));
             }
-            let at = self.device_offset(no, 0);
+            let at = self.volume.offset(no, 0);
             if self.has_lost_start(no) {
                 found(format!("segment {} at byte {at}: its start cannot be read; it is out of use", no.0));
             } else if state == State::Damaged {
                 found(format!("segment {} at byte {at}: holds chunks that cannot be read", no.0));
             }
         }
-        if log.damaged == 0 && !self.options.read_only && !log.keeps_checkpoints() {
+        if log.damaged == 0 && !self.volume.is_read_only() && !log.keeps_checkpoints() {
             let (free, kept) = (log.free.len(), log.left_by(Claim::Collection));
             found(format!("{free} segments are free, {kept} must be for checkpoints"));
         }
@@ -93,7 +97,7 @@ impl Store {
         report: &mut Report,
         tell: Tell<'_>,
     ) -> Result<()> {
-        let mut recount = Recount::new(self.space().segments);
+        let mut recount = Recount::new(self.volume.space().segments);
         let mut is_whole = true;
         for (leaves, done) in map.leaves.chunks(LEAVES_AT_ONCE).zip((0..).step_by(LEAVES_AT_ONCE)) {
             tell(Progress { what: "leaves of the map", done, expected: map.leaves.len() as u64 });
@@ -144,7 +148,7 @@ impl Store {
 
     fn check_extent(&self, last_seq: Seq, lba: u64, extent: &Extent, found: &mut impl FnMut(String)) {
         let end = extent.phys.offset() + usize::from(extent.stored);
-        if end > self.space().segment_bytes || extent.phys.offset() < RECORDS_START {
+        if end > self.volume.space().segment_bytes || extent.phys.offset() < RECORDS_START {
             found(format!("sector {lba}: chunk lies outside its segment's records: {extent:?}"));
         }
         if extent.birth > last_seq || extent.birth.0 == 0 {
@@ -179,12 +183,11 @@ impl Store {
 
     /// Holds the footers of all segments against their records.
     fn check_footers(&self, report: &mut Report, tell: Tell<'_>) -> Result<()> {
-        let salt = self.log.lock().salt;
         // What cannot be read is no evidence; who needs it says so.
-        let headers = read_headers(&*self.device, self.space(), salt);
+        let headers = read_headers(&self.volume);
         let headers = headers.map(|headers| headers.found).unwrap_or_default();
-        for segment in (1..self.space().segments as u32).map(SegNo) {
-            let (done, expected) = (segment.0.into(), self.space().segments as u64);
+        for segment in (1..self.volume.space().segments as u32).map(SegNo) {
+            let (done, expected) = (segment.0.into(), self.volume.space().segments as u64);
             tell(Progress { what: "segments", done, expected });
             match self.check_footer(segment, &headers, report) {
                 Err(error) if error.is_damage() => {
@@ -209,31 +212,30 @@ impl Store {
         // Until it is released, nothing is freed.
         let _turn = self.maintenance.lock();
         let superblock = self.superblock.lock().clone();
-        let (life, salt, must_be_there) = {
+        let (life, must_be_there) = {
             let log = self.log.lock();
             let is_sealed = matches!(log.segment(segment).state, State::Sealed | State::Damaged);
             if !is_sealed || !log.is_written(segment) {
                 return Ok(());
             }
             let life = log.life(segment);
-            let is_own = life.epoch == log.epoch && !self.options.read_only;
-            (life, log.salt, is_own || is_footer_durable(headers, &superblock, life))
+            let is_own = life.epoch == log.epoch && !self.volume.is_read_only();
+            (life, is_own || is_footer_durable(headers, &superblock, life))
         };
         let mut found = |at: usize, what: &str| {
-            let at = self.device_offset(segment, at);
+            let at = self.volume.offset(segment, at);
             report.findings.push(Finding { message: format!("segment {} at byte {at}: {what}", segment.0) });
         };
-        let footer = match read_footer(&*self.device, self.space(), salt, life)? {
+        let footer = match read_footer(&self.volume, life)? {
             Ok(footer) => footer,
             Err(flaw) => {
                 if must_be_there {
-                    found(self.space().segment_bytes, flaw);
+                    found(self.volume.space().segment_bytes, flaw);
                 }
                 return Ok(());
             }
         };
-        let reader = SegmentReader::new(&*self.device, self.space(), segment);
-        let mut scan = Scan::new(reader, salt, life, RECORDS_START);
+        let mut scan = Scan::new(&self.volume, life, RECORDS_START);
         let mut told = footer.iter();
         while let Some(record) = scan.next_record()? {
             // A scan goes on at the next block: it may pass over a record that a cut took.

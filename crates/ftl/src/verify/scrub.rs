@@ -13,7 +13,7 @@ use zerocopy::FromBytes;
 
 use crate::{
     Error, Lba, Result, SECTOR, checkpoint,
-    format::{SUPERBLOCK_SLOTS, Salt, Slot, SuperblockRaw},
+    format::{SUPERBLOCK_SLOTS, Slot, SuperblockRaw},
     paging::PinnedLeaves,
     store::Store,
     verify::sweep::{Sweep, Swept, everything},
@@ -104,24 +104,23 @@ impl Store {
             scrub.note(None, self.read_slot(at))?;
         }
         let superblock = self.superblock.lock().clone();
-        let salt = Salt::of(&superblock.uuid);
-        let loaded = checkpoint::load(&*self.device, self.space(), salt, &superblock);
+        let loaded = checkpoint::load(&self.volume, &superblock);
         scrub.note(None, loaded.map(|_| 0))
     }
 
     fn read_slot(&self, at: u64) -> Result<u64> {
-        let mut block = AlignedBuf::zeroed(SECTOR.next_multiple_of(self.space().block_bytes));
-        self.device.read_at(at, &mut block)?;
+        let mut block = AlignedBuf::zeroed(SECTOR.next_multiple_of(self.volume.space().block_bytes));
+        self.volume.device().read_at(at, &mut block)?;
         let (raw, _) = SuperblockRaw::read_from_prefix(&block).expect("a sector is longer than a superblock");
         match raw.verify() {
             Slot::Valid(_) => Ok(0),
             Slot::Invalid(reason) => Err(Error::Corrupt {
-                what: format!("{}, superblock", self.device.name()),
+                what: format!("{}, superblock", self.volume.device().name()),
                 at,
                 reason: reason.into(),
             }),
             Slot::Newer { .. } | Slot::UnknownFeatures(_) => Err(Error::Corrupt {
-                what: format!("{}, superblock", self.device.name()),
+                what: format!("{}, superblock", self.volume.device().name()),
                 at,
                 reason: "not the version that was opened".into(),
             }),

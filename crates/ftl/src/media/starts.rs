@@ -1,0 +1,95 @@
+//! What the first bytes of segments say: headers, and the lives that records claim.
+
+use lacuna_device::{self as device, AlignedBuf};
+use zerocopy::FromBytes;
+
+use crate::{
+    Result,
+    addr::{GRAIN, SegNo},
+    format::{Life, RECORD_HEADER_BYTES, RECORDS_START, RecordHeaderRaw, SegmentHeader, SegmentHeaderRaw},
+    media::{Volume, scan::SegmentReader},
+};
+
+/// Starts of segments that are read at the same time.
+const STARTS_AT_ONCE: usize = 64;
+
+/// What the starts of all segments say.
+pub(crate) struct Headers {
+    /// The headers of this store, by segment.
+    pub(crate) found: Vec<Option<SegmentHeader>>,
+    /// Segments whose start the device does not give back.
+    pub(crate) unreadable: Vec<SegNo>,
+}
+
+/// The life that the first record of each of `segments` says it belongs to, for those without a header. What
+/// cannot be read says nothing.
+pub(crate) fn claimed_lives(volume: &Volume, segments: &[SegNo]) -> Result<Vec<Option<Life>>> {
+    let len = RECORDS_START + RECORD_HEADER_BYTES;
+    let claims = read_starts(volume, segments, len, |segment, start| {
+        let (raw, _) =
+            RecordHeaderRaw::read_from_prefix(&start[RECORDS_START..]).expect("that much was read");
+        raw.claimed_life().filter(|life| life.segment == segment)
+    });
+    Ok(claims?.into_iter().map(Option::flatten).collect())
+}
+
+/// Reads the headers of all segments.
+pub(crate) fn read_headers(volume: &Volume) -> Result<Headers> {
+    // The superblock's segment has none.
+    let segments: Vec<_> = (1..volume.space().segments as u32).map(SegNo).collect();
+    let starts = read_starts(volume, &segments, size_of::<SegmentHeaderRaw>(), |segment, start| {
+        let (raw, _) = SegmentHeaderRaw::read_from_prefix(start).expect("that much was read");
+        raw.verify(volume.salt(), segment).ok()
+    })?;
+    let unreadable = segments.iter().zip(&starts).filter(|(_, start)| start.is_none());
+    let unreadable = unreadable.map(|(segment, _)| *segment).collect();
+    let found = [None].into_iter().chain(starts.into_iter().map(Option::flatten)).collect();
+    Ok(Headers { found, unreadable })
+}
+
+/// What `parse` makes of the first `len` bytes of each of `segments`; none where the device does not give them back.
+fn read_starts<T>(
+    volume: &Volume,
+    segments: &[SegNo],
+    len: usize,
+    parse: impl Fn(SegNo, &[u8]) -> T,
+) -> Result<Vec<Option<T>>> {
+    let block_bytes = volume.space().block_bytes;
+    let mut parsed = Vec::with_capacity(segments.len());
+    for some in segments.chunks(STARTS_AT_ONCE) {
+        let read = |segment: &SegNo| {
+            (volume.offset(*segment, 0), AlignedBuf::zeroed(len.next_multiple_of(block_bytes)))
+        };
+        let mut reads: Vec<_> = some.iter().map(read).collect();
+        match volume.device().read_many(&mut reads) {
+            Ok(()) => parsed
+                .extend(some.iter().zip(&reads).map(|(segment, (_, start))| Some(parse(*segment, start)))),
+            Err(device::Error::Io { .. }) => {
+                for (segment, (at, start)) in some.iter().zip(&mut reads) {
+                    parsed.push(match volume.device().read_at(*at, start) {
+                        Ok(()) => Some(parse(*segment, start)),
+                        Err(device::Error::Io { .. }) => None,
+                        Err(error) => return Err(error.into()),
+                    });
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(parsed)
+}
+
+/// Whether `segment` holds, or may hold, a record of a life that is wanted behind its first block.
+pub(crate) fn may_hold_records(volume: &Volume, segment: SegNo, is_wanted: impl Fn(&Life) -> bool) -> bool {
+    let space = volume.space();
+    let mut rest = AlignedBuf::zeroed(space.segment_bytes - space.block_bytes);
+    if volume.device().read_at(volume.offset(segment, space.block_bytes), &mut rest).is_err() {
+        return true;
+    }
+    let mut reader = SegmentReader::new(volume, segment);
+    (0..rest.len() - RECORD_HEADER_BYTES).step_by(GRAIN).any(|at| {
+        let (raw, _) = RecordHeaderRaw::read_from_prefix(&rest[at..]).expect("that much is left");
+        let life = raw.claimed_life().filter(|life| life.segment == segment && is_wanted(life));
+        life.is_some_and(|life| !matches!(reader.record(space.block_bytes + at, life), Ok(None)))
+    })
+}

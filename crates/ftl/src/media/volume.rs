@@ -1,0 +1,92 @@
+//! The device of an open store, and how large the store is on it.
+
+use std::sync::Arc;
+
+use lacuna_device::BlockDevice;
+
+use crate::{
+    Error, Options, Result,
+    addr::SegNo,
+    format::{Salt, Superblock},
+    media::superblock,
+    space::Space,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+/// See the module documentation.
+pub(crate) struct Volume {
+    device: Arc<dyn BlockDevice>,
+    salt: Salt,
+    /// Sizes at the time when it was opened; see [`Volume::space`].
+    opened: Space,
+    /// Segments of the store: they become more (`maintenance::grow`).
+    segments: AtomicUsize,
+    is_read_only: bool,
+    /// Others use the capacity of the device that the store does not.
+    is_sparse: bool,
+}
+
+impl Volume {
+    /// The store of `superblock`, on `device`.
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, superblock: &Superblock, options: &Options) -> Volume {
+        let opened = superblock::space(superblock, options.reserve_percent);
+        Volume {
+            salt: Salt::of(&superblock.uuid),
+            opened,
+            segments: AtomicUsize::new(opened.segments),
+            is_read_only: options.read_only,
+            is_sparse: device.is_sparse(),
+            device,
+        }
+    }
+
+    pub(crate) fn device(&self) -> &dyn BlockDevice {
+        &*self.device
+    }
+
+    /// The device, for messages.
+    pub(crate) fn name(&self) -> String {
+        self.device.name().to_owned()
+    }
+
+    /// First value of all checksums of the store.
+    pub(crate) fn salt(&self) -> Salt {
+        self.salt
+    }
+
+    /// Sizes of the store. They may grow: a caller that needs the same ones twice asks once.
+    pub(crate) fn space(&self) -> Space {
+        Space { segments: self.segments.load(Ordering::Acquire), ..self.opened }
+    }
+
+    /// The store has so many segments now.
+    pub(crate) fn grow(&self, segments: usize) {
+        self.segments.store(segments, Ordering::Release);
+    }
+
+    /// Byte on the device of `offset` in `segment`.
+    pub(crate) fn offset(&self, segment: SegNo, offset: usize) -> u64 {
+        u64::from(segment.0) * self.opened.segment_bytes as u64 + offset as u64
+    }
+
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.is_sparse
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    /// `ReadOnly` for a store that must not be changed.
+    pub(crate) fn must_write(&self) -> Result<()> {
+        match self.is_read_only {
+            true => Err(Error::ReadOnly { device: self.name() }),
+            false => Ok(()),
+        }
+    }
+
+    /// The error for a `what` that is not what was written at byte `at`.
+    pub(crate) fn corrupt(&self, what: &str, at: u64, reason: impl Into<String>) -> Error {
+        Error::Corrupt { what: format!("{}, {what}", self.device.name()), at, reason: reason.into() }
+    }
+}
