@@ -20,34 +20,11 @@
 use crate::{
     Result,
     addr::SegNo,
-    format::{POSITIONS, Place, Root},
     log::{Log, State},
     map::Map,
     mutant::{Rule, is_broken},
     store::Store,
 };
-
-/// Which segments the durable checkpoint covers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Coverage {
-    /// Segments of this generation or a later one were opened after it began.
-    pub(crate) generation_next: u64,
-    /// Segments that were open when it began: what was appended behind these places is replayed.
-    pub(crate) positions: [Option<Place>; POSITIONS],
-}
-
-impl Coverage {
-    /// What `root` covers.
-    pub(crate) fn of(root: &Root) -> Coverage {
-        Coverage { generation_next: root.generation_next, positions: root.positions }
-    }
-
-    /// Whether no record of this life of `segment` is replayed.
-    fn holds(&self, segment: SegNo, generation: u64) -> bool {
-        let was_open = self.positions.iter().flatten().any(|place| place.segment == segment);
-        generation < self.generation_next && !was_open
-    }
-}
 
 /// What decides about a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,11 +60,11 @@ impl Store {
         let state = log.segment(segment);
         Needs {
             is_dead: state.state == State::Sealed && map.live(segment).extents == 0,
-            is_covered: log.coverage.holds(segment, state.generation)
+            is_covered: log.checkpoints().covers(segment, state.generation)
                 || state.has_epitaph
                 || is_broken(Rule::ReuseCovered),
             death_is_durable: state.death_is_durable || is_broken(Rule::DeathDurable),
-            is_unread: self.is_unpinned(segment) || is_broken(Rule::PinsCount),
+            is_unread: self.map.is_unpinned(segment) || is_broken(Rule::PinsCount),
         }
     }
 
@@ -97,15 +74,10 @@ impl Store {
         is_dead && is_covered
     }
 
-    /// Sealed segments without a live extent.
-    pub(crate) fn dead(&self, log: &Log, map: &Map) -> Vec<SegNo> {
-        log.in_state(State::Sealed).filter(|segment| map.live(*segment).extents == 0).collect()
-    }
-
     /// What the dead segments wait for.
     pub(crate) fn waiting(&self, log: &Log, map: &Map) -> Waiting {
         let mut waiting = Waiting::default();
-        for segment in self.dead(log, map) {
+        for segment in log.dead(map) {
             let needs = self.needs(log, map, segment);
             match needs {
                 _ if needs.is_reusable() => waiting.ready += 1,
@@ -119,7 +91,7 @@ impl Store {
 
     /// Dead segments that wait for an epitaph, their deaths being durable.
     pub(crate) fn without_epitaph(&self, log: &Log, map: &Map) -> Vec<SegNo> {
-        let mut waiting = self.dead(log, map);
+        let mut waiting = log.dead(map);
         waiting.retain(|segment| {
             let Needs { is_covered, death_is_durable, .. } = self.needs(log, map, *segment);
             !is_covered && death_is_durable
@@ -130,7 +102,7 @@ impl Store {
     /// Makes everything durable, and what is reusable then free. `maintenance` is held.
     pub(crate) fn flush_and_free(&self) -> Result<()> {
         if !is_broken(Rule::DeathDurable) {
-            self.flush_all()?;
+            self.journal.flush_all()?;
         }
         self.free_reusable();
         Ok(())
@@ -139,7 +111,7 @@ impl Store {
     /// Frees all segments that are reusable. `maintenance` is held, so nobody else does.
     pub(crate) fn free_reusable(&self) {
         let reusable: Vec<_> = {
-            let log = self.log.lock();
+            let log = self.journal.lock();
             let map = self.map.read();
             let sealed = log.in_state(State::Sealed);
             sealed.filter(|segment| self.needs(&log, &map, *segment).is_reusable()).collect()
@@ -152,7 +124,7 @@ impl Store {
     /// Puts a segment that nobody needs on the free list.
     pub(crate) fn free_segment(&self, segment: SegNo) {
         if self.has_lost_start(segment) {
-            return self.log.lock().put_out_of_use(segment);
+            return self.journal.lock().put_out_of_use(segment);
         }
         if self.options.discard && !self.volume.is_sparse() {
             // Advice: a device that refuses it loses nothing but the hint.
@@ -161,7 +133,7 @@ impl Store {
                 .device()
                 .discard(self.volume.offset(segment, 0), self.volume.space().segment_bytes as u64);
         }
-        let mut log = self.log.lock();
+        let mut log = self.journal.lock();
         assert_eq!(self.map.read().live(segment).extents, 0, "dead segment {} came to life", segment.0);
         log.give_back(segment);
     }
@@ -182,16 +154,5 @@ mod tests {
             Needs { is_unread: false, ..free },
         ];
         assert!(kept.iter().all(|needs| !needs.is_reusable()));
-    }
-
-    #[test]
-    fn a_checkpoint_covers_what_was_sealed_before_it_began() {
-        let mut positions = [None; POSITIONS];
-        positions[3] = Some(Place { segment: SegNo(5), generation: 8, offset: 512 });
-        let coverage = Coverage { generation_next: 10, positions };
-        assert!(coverage.holds(SegNo(4), 9));
-        assert!(!coverage.holds(SegNo(4), 10), "opened later");
-        assert!(!coverage.holds(SegNo(5), 8), "open then");
-        assert!(!Coverage::default().holds(SegNo(4), 0), "a new store has no checkpoint");
     }
 }

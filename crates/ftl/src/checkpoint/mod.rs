@@ -47,12 +47,12 @@ use crate::{
         IndexEntry, LeafPlace, Live, MAP_INDEX_BYTES, RecordKind, Root, RootRef, SEGMENT_LIVE_BYTES,
         Superblock,
     },
+    log::checkpoints::Coverage,
     log::reserve::Claim,
     log::{Log, State},
     map::{Absent, Leaf, LeafRef, Map},
     media::superblock,
     mutant::{Rule, is_broken},
-    reuse::Coverage,
     store::Store,
 };
 
@@ -87,14 +87,14 @@ impl Store {
     /// See [`crate::Ftl::checkpoint`].
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.volume.must_write()?;
-        let _turn = self.turn();
+        let _turn = self.journal.turn();
         self.checkpoint_in_turn(Rewrite::Sparse)
     }
 
     /// A checkpoint, with `maintenance` held.
     pub(crate) fn checkpoint_in_turn(&self, rewrite: Rewrite) -> Result<()> {
         if rewrite == Rewrite::All {
-            self.log.lock().map_position = None;
+            self.journal.lock().checkpoints_mut().set_position(None);
         }
         self.reclaim_map();
         let mut beginning = self.begin_checkpoint(rewrite)?;
@@ -102,11 +102,11 @@ impl Store {
         let (root, refers_to) = match written {
             Ok(written) => written,
             Err(error) => {
-                self.log.lock().checkpoint_taken = 0;
+                self.journal.lock().checkpoints_mut().abandon();
                 return Err(error);
             }
         };
-        self.flush_all()?;
+        self.journal.flush_all()?;
         self.switch_root(root)?;
         self.finish_checkpoint(refers_to, beginning);
         Ok(())
@@ -114,14 +114,14 @@ impl Store {
 
     fn begin_checkpoint(&self, rewrite: Rewrite) -> Result<Beginning> {
         let (snapshot, beginning) = {
-            let log = self.log.lock();
-            self.check_poison(&log)?;
+            let log = self.journal.lock();
+            self.journal.check_poison(&log)?;
             let map = self.map.read();
             let beginning = Beginning {
-                start_seq: log.last_seq,
-                start_move: log.last_move,
-                coverage: Coverage { generation_next: log.generation_next, positions: log.positions() },
-                log_bytes: log.bytes_since_checkpoint,
+                start_seq: log.last_seq(),
+                start_move: log.last().moves,
+                coverage: Coverage { generation_next: log.generation_next(), positions: log.positions() },
+                log_bytes: log.checkpoints().log_bytes(),
                 leaves: Vec::new(),
                 sparse: match rewrite {
                     Rewrite::Sparse => self.sparse_map_segments(&log, &map),
@@ -139,7 +139,7 @@ impl Store {
     /// takes, and some that are mostly garbage.
     fn sparse_map_segments(&self, log: &Log, map: &Map) -> Vec<bool> {
         let residence = map.residence();
-        let open = log.map_position.map(|position| position.segment);
+        let open = log.checkpoints().position().map(|position| position.segment);
         let held = log.in_state(State::Checkpoint).filter(|segment| Some(*segment) != open);
         let mut held: Vec<_> = held.map(|segment| (map.leaf_bytes(segment), segment)).collect();
         held.retain(|(bytes, _)| *bytes > 0);
@@ -281,9 +281,9 @@ impl Store {
     pub(crate) fn write_back_into_spare(&self) -> Result<()> {
         let mut leaves = self.map.write().dirty_leaves(WRITE_BACK_LEAVES);
         let seq = {
-            let log = self.log.lock();
-            self.check_poison(&log)?;
-            log.last_seq
+            let log = self.journal.lock();
+            self.journal.check_poison(&log)?;
+            log.last_seq()
         };
         let mut writer = Writer::new(self, seq, Claim::WriteBack);
         let result = self.write_leaves(&mut writer, &mut leaves, |_| true);
@@ -296,18 +296,18 @@ impl Store {
     /// Puts the root in force; everything it needs is durable.
     fn switch_root(&self, root: RootRef) -> Result<()> {
         let (flushed_seq, epoch) = {
-            let log = self.log.lock();
-            (log.flushed_seq, log.epoch)
+            let log = self.journal.lock();
+            (log.durable().batches, log.epoch())
         };
         let next = {
             let now = self.superblock.lock();
             Superblock { sequence: now.sequence + 1, epoch, flushed_seq, root: Some(root), ..now.clone() }
         };
         let switched = superblock::write(self.volume.device(), &next);
-        let mut log = self.log.lock();
+        let mut log = self.journal.lock();
         match switched {
-            Ok(bytes) => log.counters.checkpoint_bytes += bytes,
-            Err(error) => return Err(self.poison(&mut log, error)),
+            Ok(bytes) => log.counters_mut().checkpoint_bytes += bytes,
+            Err(error) => return Err(self.journal.poison(&mut log, error)),
         }
         drop(log);
         *self.superblock.lock() = next;
@@ -316,13 +316,9 @@ impl Store {
 
     fn finish_checkpoint(&self, refers_to: Vec<SegNo>, beginning: Beginning) {
         {
-            let mut log = self.log.lock();
-            log.coverage = beginning.coverage;
-            log.root_segments = refers_to;
-            log.checkpoint_taken = 0;
-            log.epitaph_bytes = 0;
-            log.bytes_since_checkpoint -= beginning.log_bytes;
-            log.counters.checkpoints += 1;
+            let mut log = self.journal.lock();
+            log.checkpoints_mut().finish(beginning.coverage, refers_to, beginning.log_bytes);
+            log.counters_mut().checkpoints += 1;
         }
         self.reclaim_map();
         self.free_reusable();
@@ -333,15 +329,15 @@ impl Store {
     pub(crate) fn is_map_reusable(&self, log: &Log, map: &Map, segment: SegNo) -> bool {
         log.segment(segment).state == State::Checkpoint
             && map.leaf_bytes(segment) == 0
-            && (log.root_segments.binary_search(&segment).is_err() || is_broken(Rule::MapReuseWaits))
-            && log.map_position.is_none_or(|position| position.segment != segment)
-            && self.is_unpinned(segment)
+            && (!log.checkpoints().refers_to(segment) || is_broken(Rule::MapReuseWaits))
+            && log.checkpoints().position().is_none_or(|position| position.segment != segment)
+            && self.map.is_unpinned(segment)
     }
 
     /// Frees the segments of leaves and checkpoints that nothing refers to, with `maintenance` held.
     fn reclaim_map(&self) {
         let reusable: Vec<_> = {
-            let log = self.log.lock();
+            let log = self.journal.lock();
             let map = self.map.read();
             let held = log.in_state(State::Checkpoint);
             held.filter(|segment| self.is_map_reusable(&log, &map, *segment)).collect()

@@ -45,7 +45,7 @@ impl Store {
     /// Makes dead segments free that no checkpoint covers, with `maintenance` held: by epitaphs, or if they cannot have
     /// any, by a checkpoint.
     pub(crate) fn tell_and_free(&self) -> Result<()> {
-        self.flush_all()?;
+        self.journal.flush_all()?;
         match self.write_epitaphs()? {
             0 => self.checkpoint_in_turn(Rewrite::Sparse),
             _ => {
@@ -58,11 +58,11 @@ impl Store {
     /// Writes epitaphs for as many segments as there is room for; returns how many, durable.
     fn write_epitaphs(&self) -> Result<usize> {
         let (lives, seq, durable) = {
-            let log = self.log.lock();
-            self.check_poison(&log)?;
+            let log = self.journal.lock();
+            self.journal.check_poison(&log)?;
             let waiting = self.without_epitaph(&log, &self.map.read());
             let lives: Vec<Life> = waiting.into_iter().map(|segment| log.life(segment)).collect();
-            (lives, log.last_seq, log.durable())
+            (lives, log.last_seq(), log.durable())
         };
         // Without a footer that can be read, a segment waits for a checkpoint.
         let footers = read_footer_bytes(&self.volume, &lives).unwrap_or_default();
@@ -82,16 +82,11 @@ impl Store {
         }
         if !is_broken(Rule::EpitaphsSynced) {
             let synced = self.volume.device().sync();
-            synced.map_err(|error| self.poison(&mut self.log.lock(), error))?;
+            synced.map_err(|error| self.journal.poison(&mut self.journal.lock(), error))?;
         }
-        let mut log = self.log.lock();
+        let mut log = self.journal.lock();
         for (segment, lies_in, bytes) in &told {
-            log.segments[segment.0 as usize].has_epitaph = true;
-            log.epitaph_bytes += bytes;
-            log.counters.epitaphs += 1;
-            if let Err(index) = log.root_segments.binary_search(lies_in) {
-                log.root_segments.insert(index, *lies_in);
-            }
+            log.note_epitaph(*segment, *lies_in, *bytes);
         }
         Ok(told.len())
     }

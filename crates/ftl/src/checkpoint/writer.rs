@@ -41,14 +41,14 @@ pub(crate) struct Writer<'a> {
 impl<'a> Writer<'a> {
     /// A writer of records that say that `seq` was the last batch accepted.
     pub(crate) fn new(store: &'a Store, seq: Seq, claim: Claim) -> Writer<'a> {
-        let log = store.log.lock();
+        let log = store.journal.lock();
         Writer {
             store,
-            salt: log.salt,
-            epoch: log.epoch,
+            salt: store.volume.salt(),
+            epoch: log.epoch(),
             seq,
             claim,
-            position: log.map_position,
+            position: log.checkpoints().position(),
             filling: Vec::new(),
             body: Vec::new(),
             records: 0,
@@ -164,28 +164,30 @@ impl<'a> Writer<'a> {
         let at = self.store.volume.offset(position.segment, position.offset as usize);
         let done = self.store.volume.device().write_at(at, &buf);
         position.offset += buf.len() as u32;
-        let mut log = self.store.log.lock();
-        log.counters.checkpoint_bytes += buf.len() as u64;
-        log.map_position = Some(*position);
-        done.map_err(|error| self.store.poison(&mut log, error))
+        let mut log = self.store.journal.lock();
+        log.counters_mut().checkpoint_bytes += buf.len() as u64;
+        log.checkpoints_mut().set_position(Some(*position));
+        done.map_err(|error| self.store.journal.poison(&mut log, error))
     }
 
     fn open_segment(&mut self) -> Result<()> {
         assert!(self.filling.is_empty(), "a record lies in one segment");
         let life = {
-            let mut log = self.store.log.lock();
+            let mut log = self.store.journal.lock();
             if self.claim != Claim::Checkpoint && !log.may_write_back() {
-                return Err(self.store.full(&log, &self.store.map.read()));
+                return Err(self.store.journal.full(&log, &self.store.map.read()));
             }
             let Some(life) = log.take_free(State::Checkpoint, self.claim) else {
-                return Err(self.store.full(&log, &self.store.map.read()));
+                return Err(self.store.journal.full(&log, &self.store.map.read()));
             };
-            log.checkpoint_taken += usize::from(self.claim == Claim::Checkpoint);
+            if self.claim == Claim::Checkpoint {
+                log.checkpoints_mut().note_taken();
+            }
             life
         };
         let Life { segment, generation, epoch } = life;
         self.position = Some(Place { segment, generation, offset: 0 });
-        let (kind, durable) = (SegmentKind::Checkpoint, self.store.log.lock().durable());
+        let (kind, durable) = (SegmentKind::Checkpoint, self.store.journal.lock().durable());
         let header =
             SegmentHeader { kind, segment, generation, epoch, class: 0, opened_seq: self.seq, durable };
         let start = self.store.volume.space().checkpoint_start();

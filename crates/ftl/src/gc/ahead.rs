@@ -102,7 +102,7 @@ impl Ahead {
 
 /// Footers of `lives`, then what is live in them.
 fn read(store: &Store, lives: &[Life]) -> Result<Vec<Near>> {
-    let footers = store.footers(lives)?;
+    let footers = store.journal.footers(lives)?;
     let (mut near, mut all) = (Vec::with_capacity(lives.len()), Vec::new());
     for (life, records) in lives.iter().zip(footers) {
         let Ok(records) = records else { continue };
@@ -157,19 +157,19 @@ mod tests {
         for page in (0..300).filter(|page| page % 16 > 0) {
             store.write_batch(&[Op::Trim { lba: Lba(page * 32), sectors: 32 }], Stream::Data).unwrap();
         }
-        store.flush_all().unwrap();
+        store.journal.flush_all().unwrap();
         let lives: Vec<Life> = {
-            let log = store.log.lock();
+            let log = store.journal.lock();
             log.in_state(State::Sealed).map(|segment| log.life(segment)).collect()
         };
-        let mut turn = store.maintenance.lock();
+        let mut collecting = store.collecting.lock();
         let chosen: Vec<Life> = {
-            let (log, map) = (store.log.lock(), store.map.read());
-            store.victim(&log, &map, &mut turn).unwrap();
-            turn.ahead.chosen.iter().copied().collect()
+            let (log, map) = (store.journal.lock(), store.map.read());
+            store.victim(&log, &map, &mut collecting).unwrap();
+            collecting.ahead.chosen.iter().copied().collect()
         };
         assert!(chosen.len() == lives.len() && chosen.iter().all(|life| lives.contains(life)));
-        let ahead = &mut turn.ahead;
+        let ahead = &mut collecting.ahead;
         let near = ahead.take(&store, chosen[0]).unwrap();
         assert!(near.life == chosen[0] && !near.records.is_empty());
         assert!(
@@ -182,9 +182,9 @@ mod tests {
 
         // Dead or in another life, it is passed over.
         let (next, after) = (ahead.chosen[0].segment, ahead.chosen[1].segment);
-        let (mut log, map) = (store.log.lock(), store.map.read());
+        let (mut log, map) = (store.journal.lock(), store.map.read());
         assert_eq!(ahead.chosen(&store, &log, &map), Some(next));
-        log.segments[next.0 as usize].generation += 1;
+        log.segment_mut(next).generation += 1;
         assert_eq!(ahead.chosen(&store, &log, &map), Some(after));
     }
 }

@@ -40,7 +40,7 @@ use lacuna_crc::crc32c;
 use crate::{
     Error, Lba, Result, SECTOR, Seq,
     addr::{PhysAddr, SegNo},
-    format::{Entry, EntryKind, Extent, Life, RECORDS_START, RecordKind},
+    format::{Entry, EntryKind, Extent, Life, RECORDS_START},
     log::batch::Item,
     log::lifetime::{Classes, Expected},
     log::{AppendPoint, Log, Regaining, State},
@@ -75,17 +75,18 @@ struct Moving {
 impl Store {
     /// The segment that is being collected, or else the best one to collect, if collecting one yields room
     /// and has room to work in.
-    pub(crate) fn victim(&self, log: &Log, map: &Map, turn: &mut Turn) -> Option<SegNo> {
-        if log.victim.is_some() {
-            return log.victim;
+    pub(crate) fn victim(&self, log: &Log, map: &Map, collecting: &mut Collecting) -> Option<SegNo> {
+        if log.victim().is_some() {
+            return log.victim();
         }
-        let victim = turn.ahead.chosen(self, log, map).or_else(|| turn.ahead.choose(self, log, map))?;
+        let victim =
+            collecting.ahead.chosen(self, log, map).or_else(|| collecting.ahead.choose(self, log, map))?;
         self.has_room_to_collect(log, map, victim).then_some(victim)
     }
 
     /// The next one of the victims that were chosen together, if none is being collected and one is left.
-    pub(crate) fn chosen_victim(&self, log: &Log, map: &Map, turn: &mut Turn) -> Option<SegNo> {
-        let chosen = turn.ahead.chosen(self, log, map).filter(|_| log.victim.is_none());
+    pub(crate) fn chosen_victim(&self, log: &Log, map: &Map, collecting: &mut Collecting) -> Option<SegNo> {
+        let chosen = collecting.ahead.chosen(self, log, map).filter(|_| log.victim().is_none());
         chosen.filter(|victim| self.has_room_to_collect(log, map, *victim))
     }
 
@@ -100,7 +101,7 @@ impl Store {
     fn best_victims(&self, log: &Log, map: &Map, count: usize) -> Vec<SegNo> {
         let candidates = log.in_state(State::Sealed).filter(|segment| self.may_be_victim(log, map, *segment));
         let worth = |segment: SegNo| {
-            let age = log.last_seq.0.saturating_sub(log.segment(segment).opened_seq.0) + 1;
+            let age = log.last_seq().0.saturating_sub(log.segment(segment).opened_seq.0) + 1;
             (segment, self.volume.space().worth(map.live(segment), age))
         };
         let mut candidates: Vec<_> = candidates.map(worth).collect();
@@ -120,12 +121,13 @@ impl Store {
     }
 
     /// Moves a piece of what is live out of `victim`; the rest is left to the next turn.
-    pub(crate) fn collect(&self, victim: SegNo, turn: &mut Turn) -> Result<()> {
-        let under_way = turn.under_way.take().filter(|collection| collection.goes_on(self, victim));
-        let mut collection = under_way.unwrap_or_else(|| Collection::begin(self, victim, &mut turn.ahead));
+    pub(crate) fn collect(&self, victim: SegNo, collecting: &mut Collecting) -> Result<()> {
+        let under_way = collecting.under_way.take().filter(|collection| collection.goes_on(self, victim));
+        let mut collection =
+            under_way.unwrap_or_else(|| Collection::begin(self, victim, &mut collecting.ahead));
         let corrupt = match collection.piece(self) {
             Ok(false) => {
-                turn.under_way = Some(collection);
+                collecting.under_way = Some(collection);
                 return Ok(());
             }
             Ok(true) => collection.corrupt,
@@ -134,17 +136,17 @@ impl Store {
             // A leaf of the map is damaged, and what it leads to in here must stay.
             Err(Error::Corrupt { .. }) => 1,
             // So must what the device does not give back. A failed write has poisoned the store.
-            Err(Error::Device(_)) if self.log.lock().poison.is_none() => 1,
+            Err(Error::Device(_)) if !self.journal.lock().is_poisoned() => 1,
             Err(error) => return Err(error),
         };
-        let mut log = self.log.lock();
-        log.victim = None;
-        log.counters.gc_segments += 1;
-        log.coming += usize::from(self.is_coming(&log, &self.map.read(), victim));
+        let mut log = self.journal.lock();
+        log.set_victim(None);
+        log.counters_mut().gc_segments += 1;
+        let coming = log.coming() + usize::from(self.is_coming(&log, &self.map.read(), victim));
+        log.set_coming(coming);
         if corrupt > 0 {
-            log.counters.corrupt_chunks += corrupt;
-            log.damaged += 1;
-            log.set_state(victim, State::Damaged);
+            log.counters_mut().corrupt_chunks += corrupt;
+            log.put_out_of_use(victim);
         }
         Ok(())
     }
@@ -180,8 +182,8 @@ impl Store {
         ranges.sort_unstable_by_key(|range| range.start);
         loop {
             let leaves = self.fault_in(&ranges)?;
-            let mut log = self.log.lock();
-            self.check_poison(&log)?;
+            let mut log = self.journal.lock();
+            self.journal.check_poison(&log)?;
             let mut map = self.map.write();
             if !map.absent(&ranges).is_empty() {
                 continue;
@@ -190,10 +192,9 @@ impl Store {
             let moving: Vec<_> =
                 moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
-            let point = self.gc_point(&log, class, &items).ok_or_else(|| self.full(&log, &map))?;
-            let items = self.cut(&log, &map, point, &items);
-            let kept = log.checkpoint_reserve(log.peak.weight());
-            let appended = log.append(point, RecordKind::Relocation, &items, &self.written);
+            let point = self.gc_point(&log, class, &items).ok_or_else(|| self.journal.full(&log, &map))?;
+            let items = log.cut(&map, point, &items);
+            let appended = log.append_relocations(point, &items);
             moving.iter().for_each(|moving| log.note_expected(point, moving.expected, 1));
             let mut placed = items.iter().zip(&appended.placed).peekable();
             for moving in &moving {
@@ -203,12 +204,9 @@ impl Store {
                     map.relocate(moving.lba, &moving.extent, item.range(), *phys, item.crc);
                 }
             }
-            (moving.len()..items.len()).for_each(|_| log.peak.note_cut());
-            log.peak.note(map.weight(0));
-            let grown = log.checkpoint_reserve(log.peak.weight()).saturating_sub(kept);
-            assert_eq!(grown, 0, "invariant 3 of the reserve: collection grew what checkpoints need");
+            log.note_relocated(&map, items.len().saturating_sub(moving.len()));
             drop((map, log));
-            self.fill(&items, appended)?;
+            self.journal.fill(&items, appended)?;
             break;
         }
         if self.is_write_back_due(&self.map.read(), DIRTY_SHARE) {
@@ -225,8 +223,8 @@ impl Store {
     /// that collection has, and another one has room. What is live in a victim fits into one segment, so
     /// with one to take a collection that has begun ends.
     fn gc_point(&self, log: &Log, class: u8, items: &[Item<'_>]) -> Option<AppendPoint> {
-        if log.regaining != Regaining::No {
-            let opens_max = usize::from(log.regaining == Regaining::MayOpen);
+        if log.regaining() != Regaining::No {
+            let opens_max = usize::from(log.regaining() == Regaining::MayOpen);
             return Some(self.regain_point()).filter(|point| log.segments_needed(*point, items) <= opens_max);
         }
         let own = AppendPoint::Gc(class);
@@ -258,7 +256,7 @@ enum Source {
 impl Source {
     /// The records of `victim`, from its footer if there is one.
     fn read(store: &Store, victim: Life) -> Source {
-        let records = match store.footers(&[victim]).map(|mut footers| footers.remove(0)) {
+        let records = match store.journal.footers(&[victim]).map(|mut footers| footers.remove(0)) {
             Ok(Ok(records)) => Ok(records),
             // It was open when a process or the power ended, so there are few of them; or it is damaged.
             Ok(Err(_)) | Err(_) => scan(store, victim),
@@ -270,7 +268,7 @@ impl Source {
 
 /// What is left from one turn of whoever holds `maintenance` to the next. In memory only.
 #[derive(Default)]
-pub(crate) struct Turn {
+pub(crate) struct Collecting {
     under_way: Option<Collection>,
     ahead: Ahead,
 }
@@ -300,10 +298,10 @@ impl Collection {
     fn begin(store: &Store, victim: SegNo, ahead: &mut Ahead) -> Collection {
         let live_bytes = store.map.read().total().bytes;
         let (victim, expected, classes, now) = {
-            let mut log = store.log.lock();
-            log.victim = Some(victim);
+            let mut log = store.journal.lock();
+            log.set_victim(Some(victim));
             let expected = log.expected(victim);
-            (log.life(victim), expected, log.classes(live_bytes), log.last_seq)
+            (log.life(victim), expected, log.classes(live_bytes), log.last_seq())
         };
         let (source, gathered, chunks) = match ahead.take(store, victim) {
             Some(Near { records, live, chunks, .. }) => (Source::Ahead(records), live, chunks),
@@ -326,7 +324,7 @@ impl Collection {
 
     /// Whether this is the collection of `victim` as it is now (invariant 1).
     fn goes_on(&self, store: &Store, victim: SegNo) -> bool {
-        let log = store.log.lock();
+        let log = store.journal.lock();
         log.segment(victim).state == State::Sealed && log.life(victim) == self.victim
     }
 
@@ -488,10 +486,10 @@ mod tests {
         for number in (0..150).filter(|number| number % 30 > 0) {
             store.write_batch(&[Op::Trim { lba: page(number), sectors: 32 }], Stream::Data).unwrap();
         }
-        store.flush_all().unwrap();
-        let mut turn = store.maintenance.lock();
-        let victim = store.victim(&store.log.lock(), &store.map.read(), &mut turn).unwrap();
-        let mut collection = Collection::begin(&store, victim, &mut turn.ahead);
+        store.journal.flush_all().unwrap();
+        let mut collecting = store.collecting.lock();
+        let victim = store.victim(&store.journal.lock(), &store.map.read(), &mut collecting).unwrap();
+        let mut collection = Collection::begin(&store, victim, &mut collecting.ahead);
         let (lba, _) = collection.gathered[0];
         assert!(matches!(collection.source, Source::Ahead(_)));
         store.write_batch(&[Op::Trim { lba: Lba(lba.0 + 8), sectors: 8 }], Stream::Data).unwrap();

@@ -23,7 +23,7 @@ use crate::{
     Result,
     addr::SegNo,
     checkpoint::Rewrite,
-    gc::Turn,
+    gc::Collecting,
     log::reserve::Claim,
     log::{AppendPoint, Log, Regaining, State},
     map::Map,
@@ -38,10 +38,11 @@ impl Store {
         if is_broken(Rule::OpeningRegains) {
             return Ok(());
         }
-        let mut turn = self.turn();
+        let _turn = self.journal.turn();
+        let mut collecting = self.collecting.lock();
         // Each segment is filled once, and once more when it was the target of a step.
         for _ in 0..2 * self.volume.space().segments {
-            if !self.regain_some(&mut turn)? {
+            if !self.regain_some(&mut collecting)? {
                 break;
             }
         }
@@ -49,31 +50,31 @@ impl Store {
     }
 
     /// One step; false if none is needed or possible.
-    fn regain_some(&self, turn: &mut Turn) -> Result<bool> {
+    fn regain_some(&self, collecting: &mut Collecting) -> Result<bool> {
         let lacks = |log: &Log| log.spare_for_gc() < GC_SEGMENTS_MIN;
-        if !lacks(&self.log.lock()) || self.next_to_regain().is_none() {
+        if !lacks(&self.journal.lock()) || self.next_to_regain().is_none() {
             return Ok(false);
         }
-        let has_room = |log: &Log| log.free.len() > log.left_by(Claim::Regain);
-        if !has_room(&self.log.lock()) {
+        let has_room = |log: &Log| log.free().len() > log.left_by(Claim::Regain);
+        if !has_room(&self.journal.lock()) {
             self.checkpoint_in_turn(Rewrite::All)?;
         }
         {
-            let mut log = self.log.lock();
+            let mut log = self.journal.lock();
             if !has_room(&log) {
                 return Ok(false);
             }
-            log.regaining = Regaining::MayOpen;
+            log.set_regaining(Regaining::MayOpen);
         }
         let mut victims = 0;
         let moved = loop {
             let Some(victim) = self.next_to_regain() else { break Ok(()) };
-            if let Err(error) = self.move_out(victim, turn) {
+            if let Err(error) = self.move_out(victim, collecting) {
                 break Err(error);
             }
             victims += 1;
         };
-        self.log.lock().regaining = Regaining::No;
+        self.journal.lock().set_regaining(Regaining::No);
         moved?;
         self.checkpoint_in_turn(Rewrite::Sparse)?;
         Ok(victims > 0)
@@ -81,11 +82,11 @@ impl Store {
 
     /// The sparsest segment, if what is live in it fits into what this step may fill.
     fn next_to_regain(&self) -> Option<SegNo> {
-        let log = self.log.lock();
+        let log = self.journal.lock();
         let map = self.map.read();
         let sealed = log.in_state(State::Sealed).filter(|segment| self.may_be_victim(&log, &map, *segment));
         let victim = sealed.min_by_key(|segment| Space::moved_bytes(map.live(*segment)))?;
-        (log.regaining != Regaining::HasOpened || self.fits_open(&log, &map, victim)).then_some(victim)
+        (log.regaining() != Regaining::HasOpened || self.fits_open(&log, &map, victim)).then_some(victim)
     }
 
     fn fits_open(&self, log: &Log, map: &Map, victim: SegNo) -> bool {
@@ -99,10 +100,10 @@ impl Store {
         AppendPoint::Gc(self.volume.space().classes() as u8 - 1)
     }
 
-    fn move_out(&self, victim: SegNo, turn: &mut Turn) -> Result<()> {
-        self.collect(victim, turn)?;
-        while self.log.lock().victim == Some(victim) {
-            self.collect(victim, turn)?;
+    fn move_out(&self, victim: SegNo, collecting: &mut Collecting) -> Result<()> {
+        self.collect(victim, collecting)?;
+        while self.journal.lock().victim() == Some(victim) {
+            self.collect(victim, collecting)?;
         }
         Ok(())
     }
@@ -116,12 +117,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Stream, media::superblock, recovery,
+        CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Stream, media::superblock,
         recovery::salvage::Losses,
     };
 
     fn open(device: &Arc<dyn BlockDevice>) -> Store {
-        let store = recovery::open(device.clone(), Options::default(), &Losses::REFUSED).unwrap();
+        let store = Store::open(device.clone(), Options::default(), &Losses::REFUSED).unwrap();
         store.checkpoint().unwrap();
         store
     }
@@ -132,17 +133,17 @@ mod tests {
 
     /// The state that versions came to which did not regain: each process ends within a collection.
     fn end_while_collecting(store: &Store) {
-        let mut turn = store.maintenance.lock();
+        let mut collecting = store.collecting.lock();
         let victim = {
-            let (log, map) = (store.log.lock(), store.map.read());
+            let (log, map) = (store.journal.lock(), store.map.read());
             let sealed =
                 log.in_state(State::Sealed).filter(|segment| store.may_be_victim(&log, &map, *segment));
             sealed.max_by_key(|segment| map.live(*segment).bytes).unwrap()
         };
         // The second piece is the one that moves what both have read.
-        store.collect(victim, &mut turn).unwrap();
-        store.collect(victim, &mut turn).unwrap();
-        store.flush_all().unwrap();
+        store.collect(victim, &mut collecting).unwrap();
+        store.collect(victim, &mut collecting).unwrap();
+        store.journal.flush_all().unwrap();
     }
 
     #[test]
@@ -160,11 +161,11 @@ mod tests {
         for page in (0..pages).step_by(8) {
             store.write_batch(&[Op::Trim { lba: Lba(page * 32), sectors: 32 }], Stream::Data).unwrap();
         }
-        store.flush_all().unwrap();
+        store.journal.flush_all().unwrap();
         drop(store);
         let is_stuck = (0..100).any(|_| {
             let store = open(&device);
-            let has_room = store.log.lock().spare_for_gc() > 0;
+            let has_room = store.journal.lock().spare_for_gc() > 0;
             if has_room {
                 end_while_collecting(&store);
             }
@@ -181,7 +182,7 @@ mod tests {
             sim.power_cycle();
         }
         let ftl = Ftl::open(device.clone(), Options::default()).unwrap();
-        assert!(ftl.store.log.lock().spare_for_gc() >= GC_SEGMENTS_MIN);
+        assert!(ftl.store.journal.lock().spare_for_gc() >= GC_SEGMENTS_MIN);
         for page in 0..2 * pages {
             let (lba, data) = overwrite(page % pages, 13);
             ftl.write_batch(&[Op::Write { lba, data: &data }], Stream::Data).unwrap();

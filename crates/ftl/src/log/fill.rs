@@ -19,10 +19,12 @@ use crate::{
     Result,
     addr::{BLOCK, PhysAddr, SegNo},
     format::{RecordHeader, Salt},
-    log::Log,
-    log::batch::{Item, payload_order},
-    log::tail::Reserved,
-    store::Store,
+    log::{
+        Log,
+        batch::{Item, payload_order},
+        journal::Journal,
+        tail::Reserved,
+    },
     sync::{
         Condvar, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicUsize},
@@ -91,14 +93,14 @@ impl RecordRoom {
 
 /// Those who wait, with the log locked, until room is filled.
 #[derive(Default)]
-pub(crate) struct Awaited {
+pub(super) struct PendingFills {
     waiting: AtomicUsize,
-    pub(crate) filled: Condvar,
+    filled: Condvar,
     /// Some room will never be filled: whoever had reserved it has panicked.
     is_lost: AtomicBool,
 }
 
-impl Awaited {
+impl PendingFills {
     /// Waits until `look` finds something; nothing once room is lost.
     pub(crate) fn wait<T>(
         &self,
@@ -132,7 +134,7 @@ impl Awaited {
     }
 
     /// Room was filled.
-    fn tell(&self, log: &Mutex<Log>) {
+    fn report(&self, log: &Mutex<Log>) {
         atomic::fence(SeqCst);
         if self.waiting.load(SeqCst) > 0 {
             drop(log.lock()); // who has looked before waits by now
@@ -141,7 +143,7 @@ impl Awaited {
     }
 }
 
-impl Store {
+impl Journal {
     /// Fills the room that [`Log::append`] has reserved for `items`, with no lock held, and begins the writes that
     /// are possible then.
     ///
@@ -154,14 +156,21 @@ impl Store {
             let (range, segment) = (record.items.clone(), record.header.life.segment);
             record.fill(salt, &items[range], |at| complete.push((segment, at)));
         }
-        self.awaited.tell(&self.log);
+        self.signals.fills.report(self.mutex());
         if complete.is_empty() && !has_pending {
             return Ok(());
         }
-        let mut log = self.log.lock();
+        let mut log = self.lock();
         complete.into_iter().for_each(|(segment, at)| log.filled(segment, at));
         let begun = self.begin_writes(log);
         self.buffers.stock_one();
         begun
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+impl PendingFills {
+    pub(super) fn wake_one(&self) -> bool {
+        self.filled.notify_one()
     }
 }

@@ -1,6 +1,6 @@
 //! The reserve: which free segments each kind of work may take, and why a store never gets stuck.
 //!
-//! Let `W` be the largest weight of a map that a recovery could bring back ([`crate::log::Peak`]), `F` the segments that
+//! Let `W` be the largest weight of a map that a recovery could bring back (`peak`), `F` the segments that
 //! a whole checkpoint of `W` takes at most ([`Space::checkpoint_segments`](crate::space::Space::checkpoint_segments)), and `M` the segments that hold leaves and
 //! checkpoints now. The free segments have three owners:
 //!
@@ -66,7 +66,12 @@ pub(crate) enum Claim {
 impl Log {
     /// Free segments that belong to checkpoints, should `W` be `weight`.
     pub(crate) fn checkpoint_reserve(&self, weight: u64) -> usize {
-        self.space.checkpoint_reserve(weight, self.map_segments, self.checkpoint_taken)
+        self.space.checkpoint_reserve(weight, self.map_segments(), self.checkpoints.taken())
+    }
+
+    /// Weight of the map that checkpoints must have room for.
+    pub(crate) fn peak_weight(&self) -> u64 {
+        self.peak.weight()
     }
 
     /// Free segments that `claim` must leave.
@@ -82,19 +87,19 @@ impl Log {
 
     /// Whether a segment may be taken for leaves between checkpoints, or for epitaphs; it is then one of the map's.
     pub(crate) fn may_write_back(&self) -> bool {
-        let (weight, in_use) = (self.peak.weight(), self.map_segments + 1);
-        let kept = self.space.checkpoint_reserve(weight, in_use, self.checkpoint_taken) + GC_SEGMENTS;
-        self.free.len() > kept
+        let (weight, in_use) = (self.peak.weight(), self.map_segments() + 1);
+        let kept = self.space.checkpoint_reserve(weight, in_use, self.checkpoints.taken()) + GC_SEGMENTS;
+        self.free().len() > kept
     }
 
     /// Free segments that collection may take.
     pub(crate) fn spare_for_gc(&self) -> usize {
-        self.free.len().saturating_sub(self.left_by(Claim::Collection))
+        self.free().len().saturating_sub(self.left_by(Claim::Collection))
     }
 
     /// Whether invariant 1 holds.
     pub(crate) fn keeps_checkpoints(&self) -> bool {
-        self.free.len() >= self.left_by(Claim::Collection)
+        self.free().len() >= self.left_by(Claim::Collection)
     }
 
     /// How many fewer segments checkpoints would need if all were flushed that led to a map of `weight` (invariant 5).

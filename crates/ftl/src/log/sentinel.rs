@@ -10,16 +10,12 @@
 //! 3. Whoever waits for another thread looks at that again when the store stops. So nobody waits for a thread
 //!    that is gone.
 
-use std::{
-    ops::{Deref, DerefMut},
-    thread,
-};
+use std::thread;
 
 use crate::{
     Error, Result,
-    gc::Turn,
+    log::journal::Journal,
     mutant::{Rule, is_broken},
-    store::Store,
     sync::MutexGuard,
 };
 
@@ -48,42 +44,33 @@ impl<F: Fn()> Drop for Sentinel<F> {
 }
 
 /// The right to do a piece of maintenance. A panic with it stops the store.
-pub(crate) struct TurnGuard<'a, F: Fn()> {
+pub(crate) struct Turn<'a, F: Fn()> {
     // Given back first, by invariant 1.
-    turn: MutexGuard<'a, Turn>,
+    _lock: MutexGuard<'a, ()>,
     _sentinel: Sentinel<F>,
 }
 
-impl<F: Fn()> Deref for TurnGuard<'_, F> {
-    type Target = Turn;
-
-    fn deref(&self) -> &Turn {
-        &self.turn
-    }
-}
-
-impl<F: Fn()> DerefMut for TurnGuard<'_, F> {
-    fn deref_mut(&mut self) -> &mut Turn {
-        &mut self.turn
-    }
-}
-
-impl Store {
+impl Journal {
     /// For whoever is going to change something.
     pub(crate) fn sentinel(&self) -> Sentinel<impl Fn()> {
         Sentinel::new(|| self.ending().stop(REASON))
     }
 
     /// Waits for the right to do a piece of maintenance.
-    pub(crate) fn turn(&self) -> TurnGuard<'_, impl Fn()> {
+    pub(crate) fn turn(&self) -> Turn<'_, impl Fn()> {
         let sentinel = self.sentinel();
-        TurnGuard { turn: self.maintenance.lock(), _sentinel: sentinel }
+        Turn { _lock: self.maintenance.lock(), _sentinel: sentinel }
+    }
+
+    /// Whether a thread has panicked while it changed the store.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.signals.fills.is_lost()
     }
 
     /// # Errors
     /// `Poisoned` after a panic. After a failed write reads go on.
     pub(crate) fn must_be_whole(&self) -> Result<()> {
-        match self.awaited.is_lost() {
+        match self.is_lost() {
             true => Err(Error::Poisoned { device: self.volume.name(), reason: REASON.into() }),
             false => Ok(()),
         }
@@ -100,16 +87,19 @@ mod tests {
         time::Duration,
     };
 
-    use super::*;
-    use crate::{CheckDepth, Lba, Op, Stream, log::State, store::test_store};
+    use crate::{
+        CheckDepth, Error, Lba, Op, Result, Stream,
+        log::State,
+        store::{Store, test_store},
+    };
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
     /// Whoever opens a segment from here on panics, in the middle of a batch.
     fn spoil(store: &Store) {
-        let mut log = store.log.lock();
+        let mut log = store.journal.lock();
         let free: Vec<_> = log.in_state(State::Free).collect();
-        free.into_iter().for_each(|segment| log.set_state(segment, State::Sealed));
+        free.into_iter().for_each(|segment| log.segment_mut(segment).state = State::Sealed);
     }
 
     #[test]
@@ -120,7 +110,7 @@ mod tests {
             store.write_batch(&[Op::Write { lba: Lba(number * 160), data: &data }], Stream::Data)
         };
         write(&store, 0).unwrap();
-        store.flush().unwrap();
+        store.journal.flush().unwrap();
         spoil(&store);
         let panicked =
             (1..100).any(|number| catch_unwind(AssertUnwindSafe(|| write(&store, number).unwrap())).is_err());
@@ -128,7 +118,7 @@ mod tests {
         let (ended, all_ended) = mpsc::channel::<()>();
         thread::spawn(move || {
             let is_stopped = |result: Result<()>| matches!(result, Err(Error::Poisoned { .. }));
-            assert!(is_stopped(store.flush()));
+            assert!(is_stopped(store.journal.flush()));
             assert!(is_stopped(store.write_batch(&[], Stream::Data).map(drop)));
             assert!(is_stopped(store.checkpoint()));
             // Flushed long before, but what the map says now is unknown.

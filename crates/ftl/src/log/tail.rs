@@ -25,7 +25,7 @@ use lacuna_device::{Blank, Filled};
 
 use crate::{
     addr::SegNo,
-    log::flush::Buffers,
+    log::buffers::Buffers,
     mutant::{Rule, is_broken},
     sync::{
         OnceLock,
@@ -473,10 +473,10 @@ mod tests {
         let mut lengths = |outstanding_bytes: usize, bytes: usize| {
             let mut pieces = Pieces::new(&buffers, outstanding_bytes);
             tail.append(&vec![1; bytes], &mut pieces);
-            pieces.frozen.iter().map(|piece| piece.len >> 10).collect::<Vec<_>>()
+            pieces.frozen.iter().map(|piece| piece.len >> 10).collect::<Vec<usize>>()
         };
         assert_eq!(lengths(0, 600 << 10), [256, 256]);
-        assert_eq!(lengths(PIECE_BYTES_MAX, 300 << 10), [], "more may come");
+        assert_eq!(lengths(PIECE_BYTES_MAX, 300 << 10), [0; 0], "more may come");
         assert_eq!(lengths(PIECE_BYTES_MAX - 1, 124 << 10), [512], "up to the end of its memory");
         assert_eq!(lengths(PIECE_BYTES_MAX, 2048 << 10), [1024, 1024]);
     }

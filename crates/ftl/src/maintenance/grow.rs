@@ -22,14 +22,13 @@ use crate::{
     mutant::{Rule, is_broken},
     space::{GC_SEGMENTS, Space},
     store::Store,
-    sync::atomic::AtomicU32,
 };
 
 impl Store {
     /// See [`crate::Ftl::grow`].
     pub(crate) fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
         self.volume.must_write()?;
-        let _turn = self.turn();
+        let _turn = self.journal.turn();
         let geometry = self
             .volume
             .device()
@@ -53,20 +52,16 @@ impl Store {
         self.wipe_starts(before, after)?;
         let bytes = {
             let written = superblock::write(self.volume.device(), &next);
-            let mut log = self.log.lock();
-            written.map_err(|error| self.poison(&mut log, error))?
+            let mut log = self.journal.lock();
+            written.map_err(|error| self.journal.poison(&mut log, error))?
         };
         *self.superblock.lock() = next;
 
-        for _ in before.segments..after.segments {
-            self.pins.push(AtomicU32::new(0));
-            self.written.push(AtomicU32::new(after.segment_bytes as u32));
-        }
-        let mut log = self.log.lock();
+        let mut log = self.journal.lock();
         let mut map = self.map.write();
-        log.counters.checkpoint_bytes += bytes;
+        log.counters_mut().checkpoint_bytes += bytes;
         log.grow(after);
-        map.grow(after.segments);
+        self.map.grow(&mut map, after.segments);
         self.volume.grow(after.segments);
         Ok(geometry.capacity_bytes)
     }
@@ -76,7 +71,7 @@ impl Store {
         if after.segments > u32::MAX as usize || !after.root_fits() {
             return refuse(format!("too many segments of {} bytes", after.segment_bytes));
         }
-        let weight = self.log.lock().peak.weight();
+        let weight = self.journal.lock().peak_weight();
         let more = after.checkpoint_segments(weight).saturating_sub(before.checkpoint_segments(weight));
         let needed = 2 * more + GC_SEGMENTS;
         if after.segments - before.segments < needed {
@@ -99,7 +94,7 @@ impl Store {
             }
         }
         let synced = self.volume.device().sync();
-        let mut log = self.log.lock();
-        synced.map_err(|error| self.poison(&mut log, error))
+        let mut log = self.journal.lock();
+        synced.map_err(|error| self.journal.poison(&mut log, error))
     }
 }

@@ -9,6 +9,7 @@
 //! there is no thread, a writer moves the same share itself, piece by piece.
 
 mod grow;
+pub(crate) mod host;
 pub(crate) mod throttle;
 
 use std::{sync::Arc, time::Instant};
@@ -17,7 +18,7 @@ use crate::{
     Error, Result, Work,
     addr::SegNo,
     checkpoint::Rewrite,
-    gc::Turn,
+    gc::Collecting,
     log::reserve::Claim,
     log::{AppendPoint, Log},
     maintenance::throttle::{Owed, WAIT_MAX},
@@ -67,19 +68,20 @@ impl Store {
     /// See [`crate::Ftl::step`].
     pub(crate) fn step(&self, work: Work) -> Result<bool> {
         self.volume.must_write()?;
-        let mut turn = self.turn();
+        let _turn = self.journal.turn();
+        let mut collecting = self.collecting.lock();
         let plan = {
-            let mut log = self.log.lock();
-            self.check_poison(&log)?;
+            let mut log = self.journal.lock();
+            self.journal.check_poison(&log)?;
             let map = self.map.read();
             match work {
-                Work::Due => self.due(&mut log, &map, &mut turn),
+                Work::Due => self.due(&mut log, &map, &mut collecting),
                 Work::Checkpoint => Some(Plan::Checkpoint),
-                Work::Gc => self.victim(&log, &map, &mut turn).map(Plan::Collect),
+                Work::Gc => self.victim(&log, &map, &mut collecting).map(Plan::Collect),
             }
         };
         let Some(plan) = plan else { return Ok(false) };
-        self.carry_out(plan, &mut turn)?;
+        self.carry_out(plan, &mut collecting)?;
         Ok(true)
     }
 
@@ -88,23 +90,24 @@ impl Store {
     /// # Errors
     /// `Full` when nothing can be done.
     pub(crate) fn make_room(&self, missing: impl Fn(&Log, &Map) -> usize) -> Result<()> {
-        let mut turn = self.turn();
+        let _turn = self.journal.turn();
+        let mut collecting = self.collecting.lock();
         loop {
             let plan = {
-                let mut log = self.log.lock();
-                self.check_poison(&log)?;
+                let mut log = self.journal.lock();
+                self.journal.check_poison(&log)?;
                 let map = self.map.read();
                 let missing = missing(&log, &map);
                 if missing == 0 {
                     return Ok(());
                 }
                 let target = missing + self.ahead(&log);
-                let plan = self.plan(&mut log, &map, &mut turn, target);
+                let plan = self.plan(&mut log, &map, &mut collecting, target);
                 // A reader may pin what could be freed. It waits for nobody, so it will be gone soon.
                 let plan = plan.or((self.waiting(&log, &map).reader > 0).then_some(Plan::Flush));
-                plan.ok_or_else(|| self.full(&log, &map))?
+                plan.ok_or_else(|| self.journal.full(&log, &map))?
             };
-            self.carry_out(plan, &mut turn)?;
+            self.carry_out(plan, &mut collecting)?;
         }
     }
 
@@ -113,7 +116,7 @@ impl Store {
         if !self.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
             return Ok(());
         }
-        let _turn = self.turn();
+        let _turn = self.journal.turn();
         while self.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
             match self.write_back() {
                 // Memory is exceeded rather than a batch refused.
@@ -145,12 +148,12 @@ impl Store {
         let debt = &self.background.debt;
         if owed == Owed::NOTHING && self.options.background {
             // What was owed is there, by a flush perhaps: or all writers would wait at once when the next lacks.
-            debt.store(debt.load(Ordering::Relaxed).min(log.counters.gc_bytes), Ordering::Relaxed);
+            debt.store(debt.load(Ordering::Relaxed).min(log.counters().gc_bytes), Ordering::Relaxed);
             return None;
         }
-        let target = owed.target(debt.load(Ordering::Relaxed), log.counters.gc_bytes);
+        let target = owed.target(debt.load(Ordering::Relaxed), log.counters().gc_bytes);
         debt.store(target, Ordering::Relaxed);
-        let is_paid = throttle::is_paid(target, log.counters.gc_bytes);
+        let is_paid = throttle::is_paid(target, log.counters().gc_bytes);
         (!is_paid || !self.options.background).then_some(target)
     }
 
@@ -165,16 +168,16 @@ impl Store {
     }
 
     fn owes(&self, log: &Log, target: u64) -> bool {
-        !throttle::is_paid(target, log.counters.gc_bytes) && self.lacking(log) > 0
+        !throttle::is_paid(target, log.counters().gc_bytes) && self.lacking(log) > 0
     }
 
     /// Waits until the thread has moved up to `target`, but not longer than collection goes on, not at all
     /// while it does something else, and not for long.
     fn wait_for_thread(&self, target: u64) {
-        let mut log = self.log.lock();
+        let mut log = self.journal.lock();
         let until = Instant::now() + WAIT_MAX;
-        while self.owes(&log, target) && log.poison.is_none() && self.background.is_collecting() {
-            if self.moved.wait_until(&mut log, until).timed_out() {
+        while self.owes(&log, target) && !log.is_poisoned() && self.background.is_collecting() {
+            if !self.journal.wait_for_move(&mut log, until) {
                 break;
             }
         }
@@ -183,7 +186,7 @@ impl Store {
     /// Does what is due, piece by piece, until as much is moved.
     fn work_off(&self, target: u64) {
         let goes_on = || {
-            let log = self.log.lock();
+            let log = self.journal.lock();
             self.owes(&log, target) || self.checkpoint_due(&log)
         };
         while goes_on() && matches!(self.step(Work::Due), Ok(true)) {}
@@ -193,20 +196,18 @@ impl Store {
     fn set_activity(&self, activity: Activity) {
         let before = std::mem::replace(&mut *self.background.activity.lock(), activity);
         if before == Activity::Collecting && activity != before {
-            // Who has looked at it with this lock held waits by now.
-            drop(self.log.lock());
-            self.moved.notify_all();
+            self.journal.notify_moved();
         }
     }
 
-    fn carry_out(&self, plan: Plan, left: &mut Turn) -> Result<()> {
+    fn carry_out(&self, plan: Plan, collecting: &mut Collecting) -> Result<()> {
         self.set_activity(match plan {
             Plan::Collect(_) => Activity::Collecting,
             _ => Activity::Other,
         });
         match plan {
             Plan::Checkpoint => self.checkpoint_in_turn(Rewrite::Sparse),
-            Plan::Collect(victim) => self.collect(victim, left),
+            Plan::Collect(victim) => self.collect(victim, collecting),
             Plan::WriteBack => self.write_back(),
             Plan::Flush => self.flush_and_free(),
             Plan::Epitaphs => self.tell_and_free(),
@@ -223,7 +224,7 @@ impl Store {
     }
 
     /// What brings `missing` more free segments nearer, if anything does.
-    fn plan(&self, log: &mut Log, map: &Map, turn: &mut Turn, missing: usize) -> Option<Plan> {
+    fn plan(&self, log: &mut Log, map: &Map, collecting: &mut Collecting, missing: usize) -> Option<Plan> {
         if log.freed_by_a_flush(map.weight(0)) > 0 {
             return Some(Plan::Flush);
         }
@@ -231,13 +232,13 @@ impl Store {
         // until it is there at once.
         let ahead = self.ahead(log);
         let worth_a_flush = missing.min(ahead).min(FLUSHED_TOGETHER).max(ahead / 2);
-        if log.coming < worth_a_flush
-            && let Some(victim) = self.chosen_victim(log, map, turn)
+        if log.coming() < worth_a_flush
+            && let Some(victim) = self.chosen_victim(log, map, collecting)
         {
             return Some(Plan::Collect(victim));
         }
         let waiting = self.waiting(log, map);
-        log.coming = waiting.ready + waiting.flush;
+        log.set_coming(waiting.ready + waiting.flush);
         if waiting.ready > 0 {
             return Some(Plan::Free);
         }
@@ -251,7 +252,7 @@ impl Store {
         if gain >= missing.max(self.pace(log)) {
             return Some(Plan::Checkpoint);
         }
-        if let Some(victim) = self.victim(log, map, turn) {
+        if let Some(victim) = self.victim(log, map, collecting) {
             return Some(Plan::Collect(victim));
         }
         if waiting.flush > 0 || log.sealed_tails() {
@@ -271,7 +272,7 @@ impl Store {
     /// Free segments beyond the reserves before work is due, and dead ones for which a flush is due. All
     /// of them are room that garbage cannot use.
     pub(crate) fn ahead(&self, log: &Log) -> usize {
-        log.wished_space().ahead(log.live_cost)
+        log.wished_space().ahead(log.live_cost())
     }
 
     /// Segments that a checkpoint should free, so that its own bytes are few beside theirs. More
@@ -289,13 +290,13 @@ impl Store {
     /// Whether epitaphs are cheaper than a checkpoint: until they have taken half of what one writes that finds
     /// most leaves changed.
     fn may_write_epitaphs(&self, log: &Log) -> bool {
-        let map_bytes = log.peak.weight() * MAP_EXTENT_BYTES as u64 / 2;
-        log.epitaph_bytes < (map_bytes / 2).max(self.volume.space().segment_bytes as u64 / 2)
+        let map_bytes = log.peak_weight() * MAP_EXTENT_BYTES as u64 / 2;
+        log.checkpoints().epitaph_bytes() < (map_bytes / 2).max(self.volume.space().segment_bytes as u64 / 2)
     }
 
     /// Segments of the map that a checkpoint now would free.
     fn checkpoint_shrinks_by(&self, log: &Log) -> usize {
-        log.map_segments.saturating_sub(self.volume.space().map_segments_max(log.peak.weight()))
+        log.map_segments().saturating_sub(self.volume.space().map_segments_max(log.peak_weight()))
     }
 
     /// Free segments below which work is due.
@@ -306,8 +307,8 @@ impl Store {
     /// Free segments that writers shall see to. Those that a flush brings count as free, but not as more than half
     /// of what is kept: before all is taken, a writer waits.
     fn lacking(&self, log: &Log) -> usize {
-        let coming = log.coming.min(self.ahead(log) / 2);
-        self.low_water(log).saturating_sub(log.free_within(log.limit) + coming + self.unpaid(log))
+        let coming = log.coming().min(self.ahead(log) / 2);
+        self.low_water(log).saturating_sub(log.free_within(log.limit()) + coming + self.unpaid(log))
     }
 
     /// Segments of those kept ahead that may lack before anybody waits: what is written while a flush or a checkpoint
@@ -337,11 +338,11 @@ impl Store {
     }
 
     fn checkpoint_due(&self, log: &Log) -> bool {
-        let map_bytes = log.peak.weight() * MAP_EXTENT_BYTES as u64;
-        log.bytes_since_checkpoint >= LOG_BYTES_MIN.max(map_bytes * LOG_PER_MAP)
+        let map_bytes = log.peak_weight() * MAP_EXTENT_BYTES as u64;
+        log.checkpoints().log_bytes() >= LOG_BYTES_MIN.max(map_bytes * LOG_PER_MAP)
     }
 
-    fn due(&self, log: &mut Log, map: &Map, turn: &mut Turn) -> Option<Plan> {
+    fn due(&self, log: &mut Log, map: &Map, collecting: &mut Collecting) -> Option<Plan> {
         if self.is_write_back_due(map, DIRTY_SHARE) {
             return Some(Plan::WriteBack);
         }
@@ -349,11 +350,11 @@ impl Store {
             return Some(Plan::Checkpoint);
         }
         let missing = self.low_water(log).saturating_sub(log.free_within(log.wished_segments()));
-        let plan = (missing > 0).then(|| self.plan(log, map, turn, missing)).flatten();
+        let plan = (missing > 0).then(|| self.plan(log, map, collecting, missing)).flatten();
         let Some(plan) = plan else { return self.plan_for_host(log) };
         // Nearly full segments are left to writers that really need them: moving them ahead of time
         // costs more wear than it saves waiting. Those that are slowed down do need them.
-        let lacking = self.low_water(log).saturating_sub(log.free.len());
+        let lacking = self.low_water(log).saturating_sub(log.free().len());
         let is_pressing = self.options.background && lacking * 2 > self.ahead(log);
         match plan {
             Plan::Collect(victim) if !is_pressing && !self.is_worth_the_wear(map, victim) => {
@@ -453,7 +454,7 @@ fn run(store: &Store) {
         store.set_activity(Activity::Other);
         // A poisoned store tells every later call. Other errors are met by whoever needs the room, who
         // reports them.
-        if result.is_err() && store.log.lock().poison.is_some() {
+        if result.is_err() && store.journal.lock().is_poisoned() {
             return;
         }
     }
@@ -467,22 +468,22 @@ mod tests {
     #[test]
     fn what_a_flush_brings_is_as_good_as_free_up_to_a_half() {
         let store = test_store::store(256 << 20, None);
-        let mut log = store.log.lock();
+        let mut log = store.journal.lock();
         let (low_water, ahead) = (store.low_water(&log), store.ahead(&log));
-        assert!(ahead >= 8 && log.free.len() > low_water);
+        assert!(ahead >= 8 && log.free().len() > low_water);
         let waited_from = low_water - store.unpaid(&log);
-        log.free.truncate(waited_from);
+        log.free_mut().truncate(waited_from);
         assert_eq!((store.lacking(&log), store.is_due(&log)), (0, true), "work for the thread alone");
-        log.free.truncate(waited_from - 3);
+        log.free_mut().truncate(waited_from - 3);
         let lacking = |log: &mut Log, coming| {
-            log.coming = coming;
+            log.set_coming(coming);
             (store.lacking(log), store.owed(log, AppendPoint::Log, 4096) == Owed::NOTHING)
         };
         assert_eq!(
             [0, 2, 3, 9].map(|coming| lacking(&mut log, coming)),
             [(3, false), (1, false), (0, true), (0, true)]
         );
-        log.free.truncate(low_water - ahead);
+        log.free_mut().truncate(low_water - ahead);
         assert_eq!(lacking(&mut log, 10 * ahead).0, ahead - ahead / 2 - ahead / 4);
     }
 }

@@ -22,6 +22,7 @@
 mod group;
 mod keys;
 mod leaf;
+mod shared;
 mod slot;
 mod tree;
 
@@ -32,6 +33,7 @@ use std::{array, ops::Range};
 
 pub(crate) use crate::format::Live;
 pub(crate) use leaf::Leaf;
+pub(crate) use shared::SharedMap;
 
 use group::GROUP;
 use leaf::{Row, Rows as LeafRows};

@@ -161,15 +161,15 @@ pub(crate) struct PinnedLeaves<'a> {
 impl<'a> PinnedLeaves<'a> {
     /// Pins what `map`, which is locked, says is absent, or on the device as well.
     pub(crate) fn new(store: &'a Store, _map: &Map, absent: Vec<Absent>) -> PinnedLeaves<'a> {
-        absent.iter().for_each(|absent| store.pin(absent.place.segment));
+        absent.iter().for_each(|absent| store.map.pin(absent.place.segment));
         PinnedLeaves { store, absent }
     }
 
     /// Reads the leaves and puts them into memory, where they stay as long as the result lives.
     fn install(&self) -> Result<Vec<Leaf>> {
         let (store, mut kept) = (self.store, Vec::with_capacity(self.absent.len()));
-        let _sentinel = store.sentinel();
-        store.must_be_whole()?;
+        let _sentinel = store.journal.sentinel();
+        store.journal.must_be_whole()?;
         store.leaf_reader().read(self.absent.clone(), |absent, leaf| {
             kept.push(leaf.clone());
             let is_new = store.map.write().install(absent, leaf);
@@ -195,7 +195,7 @@ impl<'a> PinnedLeaves<'a> {
 
 impl Drop for PinnedLeaves<'_> {
     fn drop(&mut self) {
-        self.absent.iter().for_each(|absent| self.store.unpin(absent.place.segment));
+        self.absent.iter().for_each(|absent| self.store.map.unpin(absent.place.segment));
     }
 }
 
@@ -214,7 +214,7 @@ impl Store {
 
     /// What `look` finds in the map; nothing if it meets an evicted leaf.
     pub(crate) fn in_memory<T>(&self, look: impl FnOnce(&Map) -> Result<T, Absent>) -> Option<T> {
-        if self.awaited.is_lost() {
+        if self.journal.is_lost() {
             return None; // The caller brings in the leaf next, and gets the error there.
         }
         look(&self.map.read()).ok()
@@ -252,7 +252,7 @@ impl Store {
         range: Range<u64>,
         mut visit: impl FnMut(Lba, Extent) -> bool,
     ) -> Result<()> {
-        self.must_be_whole()?;
+        self.journal.must_be_whole()?;
         let mut cursor = range.start;
         let mut _kept = Vec::new();
         loop {
@@ -283,7 +283,7 @@ impl Store {
         mut ranges: Vec<Range<u64>>,
         mut visit: impl FnMut(usize, Lba, Extent),
     ) -> Result<()> {
-        self.must_be_whole()?;
+        self.journal.must_be_whole()?;
         let (mut first, mut _kept) = (0, Vec::new());
         while first < ranges.len() {
             let mut absent = None;
@@ -315,7 +315,7 @@ impl Store {
 
     /// What `look` finds in the map; it is called again after each evicted leaf that it meets.
     pub(crate) fn with_map<T>(&self, mut look: impl FnMut(&Map) -> Result<T, Absent>) -> Result<T> {
-        self.must_be_whole()?;
+        self.journal.must_be_whole()?;
         let mut kept = Vec::new();
         loop {
             let pinned = {
@@ -333,7 +333,7 @@ impl Store {
     /// these ranges from eviction as long as the result lives. A leaf that changes meanwhile may be
     /// evicted all the same, so that [`Map::absent`] has the last word.
     pub(crate) fn fault_in(&self, ranges: &[Range<u64>]) -> Result<Vec<Leaf>> {
-        self.must_be_whole()?;
+        self.journal.must_be_whole()?;
         let mut kept = Vec::new();
         loop {
             let pinned = {

@@ -19,7 +19,6 @@ use crate::{
     mutant::{Rule, is_broken},
     paging::leaves_ahead,
     store::Store,
-    sync::atomic::Ordering,
     verify::sweep::{Ranges, Sweep, Swept},
 };
 
@@ -129,7 +128,7 @@ impl Pinned<'_> {
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         for (_, extent) in &self.extents {
-            self.store.unpin(extent.phys.segment);
+            self.store.map.unpin(extent.phys.segment);
         }
     }
 }
@@ -177,8 +176,10 @@ impl Store {
         let is_on_grid =
             [offset, buf.len()].iter().all(|at| at.is_multiple_of(self.volume.space().block_bytes))
                 && buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN);
-        let can_be =
-            is_image && bytes == buf.len() && is_on_grid && self.is_on_device(segment, offset + bytes);
+        let can_be = is_image
+            && bytes == buf.len()
+            && is_on_grid
+            && self.journal.is_on_device(segment, offset + bytes);
         can_be.then(|| self.volume.offset(segment, offset))
     }
 
@@ -281,7 +282,7 @@ impl Store {
         plan_extents: usize,
         mut visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
     ) -> Result<()> {
-        self.must_be_whole()?;
+        self.journal.must_be_whole()?;
         let mut sweep = Sweep::in_plans(self, ranges, READ_BYTES, plan_extents);
         let mut outcome = Ok(());
         let mut goes_on = true;
@@ -317,7 +318,7 @@ impl Store {
                 end = lba.0;
                 return false;
             }
-            self.pin(extent.phys.segment);
+            self.map.pin(extent.phys.segment);
             pinned.extents.push((lba, extent));
             true
         })?;
@@ -338,7 +339,7 @@ impl Store {
                     end = lba.0;
                     return false;
                 }
-                self.pin(extent.phys.segment);
+                self.map.pin(extent.phys.segment);
                 pinned.extents.push((lba, extent));
                 at = lba.0 + u64::from(extent.sectors);
                 true
@@ -375,7 +376,7 @@ impl Store {
         }
         let mut pinned = Pinned { store: self, extents: Vec::with_capacity(ranges.len()) };
         self.visit_extents_of_each(ranges, |_, lba, extent| {
-            self.pin(extent.phys.segment);
+            self.map.pin(extent.phys.segment);
             pinned.extents.push((lba, extent));
         })?;
         pinned.sort_by_place();
@@ -390,7 +391,7 @@ impl Store {
         extents: Vec<(Lba, Extent)>,
         generation_next: u64,
     ) -> (Pinned<'_>, Vec<(Lba, Extent)>) {
-        let log = self.log.lock();
+        let log = self.journal.lock();
         let map = self.map.read();
         let (same, others) = extents.into_iter().partition(|(_, extent)| {
             let segment = extent.phys.segment;
@@ -398,7 +399,7 @@ impl Store {
             log.segment(segment).generation < generation_next && map.live(segment).extents > 0
         });
         let pinned = Pinned { store: self, extents: same };
-        pinned.extents.iter().for_each(|(_, extent)| self.pin(extent.phys.segment));
+        pinned.extents.iter().for_each(|(_, extent)| self.map.pin(extent.phys.segment));
         (pinned, others)
     }
 
@@ -406,7 +407,7 @@ impl Store {
     pub(crate) fn pin_some(&self, range: Range<u64>, extents_max: usize) -> Result<Pinned<'_>> {
         let mut pinned = Pinned { store: self, extents: Vec::new() };
         self.visit_extents(range, |lba, extent| {
-            self.pin(extent.phys.segment);
+            self.map.pin(extent.phys.segment);
             pinned.extents.push((lba, extent));
             pinned.extents.len() < extents_max
         })?;
@@ -415,15 +416,10 @@ impl Store {
 
     /// Bytes of a segment that is pinned or cannot be freed now.
     pub(crate) fn read_bytes(&self, segment: SegNo, offset: usize, len: usize) -> Result<Bytes> {
-        if self.is_on_device(segment, offset + len) {
+        if self.journal.is_on_device(segment, offset + len) {
             return self.read_device(segment, offset, len);
         }
-        let mut log = self.log.lock();
-        let found = self.awaited.wait(&mut log, |log| log.read(segment, offset, len));
-        drop(log);
-        let Some((on_device, parts)) = found else {
-            return Err(self.must_be_whole().expect_err("room is lost by a panic"));
-        };
+        let (on_device, parts) = self.journal.read(segment, offset, len)?;
         let mut out = vec![0; len];
         let (device, mut memory) = out.split_at_mut(on_device);
         for part in parts {
@@ -446,7 +442,7 @@ impl Store {
         let mut all = Vec::with_capacity(runs.len());
         let (mut reads, mut places) = (Vec::new(), Vec::new());
         for (index, Run { segment, offset, len, .. }) in runs.iter().enumerate() {
-            if self.is_on_device(*segment, offset + len) {
+            if self.journal.is_on_device(*segment, offset + len) {
                 let blocks = self.blocks(*offset, *len);
                 let buf = AlignedBuf::zeroed(blocks.len());
                 reads.push((self.volume.offset(*segment, blocks.start), buf));
@@ -461,10 +457,6 @@ impl Store {
             all[index] = Bytes::Device { data, from, len: runs[index].len };
         }
         Ok(all)
-    }
-
-    fn is_on_device(&self, segment: SegNo, end: usize) -> bool {
-        end <= self.written[segment.0 as usize].load(Ordering::Acquire) as usize
     }
 
     /// The device's blocks around `len` bytes at `offset` of a segment.

@@ -26,7 +26,6 @@ use crate::{
     checkpoint::retained::Epitaphs,
     format::{Life, Marks, RecordKind, Root, SegmentHeader, SegmentKind},
     log::lifetime::COLDEST,
-    log::{Log, State},
     map::Map,
     media::{
         Volume,
@@ -115,14 +114,5 @@ impl Store {
     /// Whether the start of a segment was lost when the store was opened.
     pub(crate) fn has_lost_start(&self, segment: SegNo) -> bool {
         self.lost_starts.binary_search(&segment).is_ok()
-    }
-}
-
-impl Log {
-    /// Puts a segment out of use that nobody needs any more, or that may be read only.
-    pub(crate) fn put_out_of_use(&mut self, segment: SegNo) {
-        self.map_segments -= usize::from(self.segment(segment).state == State::Checkpoint);
-        self.damaged += 1;
-        self.set_state(segment, State::Damaged);
     }
 }

@@ -29,13 +29,13 @@ use lacuna_device::BlockDevice;
 use crate::{
     Error, Options, Result, Seq,
     addr::SegNo,
-    checkpoint,
-    checkpoint::retained::Epitaphs,
+    checkpoint::{self, retained::Epitaphs},
     format::{Marks, SegmentHeader, Superblock},
-    log::footprint::Host,
-    log::summaries::Footers,
-    log::{Log, Segment, State},
-    maintenance::Background,
+    log::{
+        Log, Segment, State,
+        checkpoints::{Checkpoints, Coverage},
+        state::Recovered,
+    },
     map::Map,
     media::{
         Volume,
@@ -43,25 +43,31 @@ use crate::{
         superblock,
     },
     paging::LeafReader,
-    recovery::lost_starts::{judge, unknown_starts},
-    recovery::replay::Replay,
-    recovery::salvage::Losses,
-    reuse::Coverage,
-    space::Space,
-    store::Store,
-    sync::{
-        Mutex, RwLock,
-        atomic::{AtomicU32, AtomicU64},
+    recovery::{
+        lost_starts::{judge, unknown_starts},
+        replay::Replay,
+        salvage::Losses,
     },
+    space::Space,
 };
 
+/// A store as it was read into memory.
+pub(crate) struct Opened {
+    pub(crate) volume: Volume,
+    pub(crate) superblock: Superblock,
+    pub(crate) log: Log,
+    pub(crate) map: Map,
+    /// Segments whose first block could not be read, in order.
+    pub(crate) lost_starts: Vec<SegNo>,
+}
+
 /// Reads the store on `device` into memory, without what `losses` lets pass.
-pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options, losses: &Losses) -> Result<Store> {
+pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Losses) -> Result<Opened> {
     if !options.read_only {
         device.sync()?;
     }
     let superblock = superblock::load(&*device)?;
-    let volume = Volume::new(device, &superblock, &options);
+    let volume = Volume::new(device, &superblock, options);
     let space = volume.space();
     if space.limits(0).is_none() {
         let reason = "the store has too few segments".into();
@@ -96,55 +102,28 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options, losses: &Loss
     let in_place = sources.iter().filter(|source| source.told.is_none());
     let replayed = in_place.map(|source| source.life.segment).collect();
     let state = States { root_segments: &root_segments, lost_starts: &lost_starts, replayed, map: &map };
-    let segments = (0..).map(SegNo).zip(&headers).map(|(no, header)| segment(state.of(no), header));
+    let segments: Vec<Segment> =
+        (0..).map(SegNo).zip(&headers).map(|(no, header)| segment(state.of(no), header)).collect();
     let seen = headers.iter().flatten();
     let epoch_next = seen.clone().map(|header| header.epoch).max().unwrap_or(0).max(superblock.epoch) + 1;
     let epoch = if options.read_only { superblock.epoch } else { epoch_next };
-    let mut log = Log::new(space, volume.salt(), epoch, outcome.last_seq, segments.collect());
-    (log.last_move, log.flushed_move) = (outcome.last_move, outcome.last_move);
-    log.coverage = Coverage::of(&root);
     let generations =
         seen.map(|header| header.generation).chain(sources.iter().map(|source| source.life.generation));
-    log.generation_next = (generations.max().unwrap_or(0) + 1).max(root.generation_next);
-    log.root_segments = root_segments;
-    log.kept_footers = Footers::new(options.footer_memory);
-    log.peak.note(weight_loaded.max(map.weight(0)));
-    log.live_cost = Space::cost(map.total());
-    log.footprint = options.footprint.or_default(volume.is_sparse());
-    log.counters.replayed_batches = outcome.last_seq.0 - root.start_seq.0;
-    Ok(assemble((volume, options), superblock, log, map, lost_starts))
-}
-
-fn assemble(
-    (volume, options): (Volume, Options),
-    superblock: Superblock,
-    log: Log,
-    map: Map,
-    lost_starts: Vec<SegNo>,
-) -> Store {
-    let space = volume.space();
-    let segment_bytes = space.segment_bytes as u32;
-    let buffers = Arc::clone(&log.buffers);
-    Store {
-        volume,
-        options,
-        superblock: Mutex::new(superblock),
-        maintenance: Mutex::default(),
-        log: Arc::new(Mutex::new(log)),
-        map: RwLock::new(map),
-        map_faults: AtomicU64::new(0),
-        map_evictions: AtomicU64::new(0),
-        lost_starts,
-        pins: (0..space.segments).map(|_| AtomicU32::new(0)).collect(),
-        written: Arc::new((0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect()),
-        io_done: Arc::default(),
-        may_begin: Arc::default(),
-        moved: Arc::default(),
-        awaited: Arc::default(),
-        buffers,
-        background: Background::default(),
-        host: Host::default(),
-    }
+    let log = Log::new(Recovered {
+        space,
+        salt: volume.salt(),
+        epoch,
+        generation_next: (generations.max().unwrap_or(0) + 1).max(root.generation_next),
+        last: Marks { batches: outcome.last_seq, moves: outcome.last_move },
+        segments,
+        checkpoints: Checkpoints::recovered(Coverage::of(&root), root_segments),
+        replayed_batches: outcome.last_seq.0 - root.start_seq.0,
+        weight: weight_loaded.max(map.weight(0)),
+        live_cost: Space::cost(map.total()),
+        footprint: options.footprint.or_default(volume.is_sparse()),
+        footer_memory: options.footer_memory,
+    });
+    Ok(Opened { volume, superblock, log, map, lost_starts })
 }
 
 /// What decides about the states of segments.

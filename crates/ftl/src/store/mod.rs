@@ -25,87 +25,66 @@ use crate::{
     Scrub, Seq, Stats, Stream, Work,
     addr::SegNo,
     format::Superblock,
-    gc::Turn,
-    log::fill::Awaited,
-    log::flush::Buffers,
-    log::footprint::Host,
-    log::reserve::Claim,
-    log::{AppendPoint, Log},
-    maintenance::Background,
-    map::Map,
+    gc::Collecting,
+    log::{AppendPoint, Journal, reserve::Claim},
+    maintenance::{Background, host::Host},
+    map::SharedMap,
     media::{Volume, superblock},
     recovery,
     recovery::salvage::Losses,
-    space::{Limits, Space},
+    space::Space,
     sync::{
-        Condvar, Mutex, RwLock,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        Mutex,
+        atomic::{AtomicU64, Ordering},
         thread::JoinHandle,
     },
 };
 
 /// What the threads of an open store share.
 pub(crate) struct Store {
-    pub(crate) volume: Volume,
+    pub(crate) volume: Arc<Volume>,
     pub(crate) options: Options,
     /// The superblock as last written; only a checkpoint (under `maintenance`) changes it.
     pub(crate) superblock: Mutex<Superblock>,
-    /// Held for a piece of collection, a checkpoint and the like; in it what such a turn leaves to the next.
-    pub(crate) maintenance: Mutex<Turn>,
-    pub(crate) log: Arc<Mutex<Log>>,
-    pub(crate) map: RwLock<Map>,
+    pub(crate) collecting: Mutex<Collecting>,
+    pub(crate) journal: Journal,
+    pub(crate) map: Arc<SharedMap>,
     /// Leaves of the map that were read, and evicted, since open.
     pub(crate) map_faults: AtomicU64,
     pub(crate) map_evictions: AtomicU64,
     /// Segments whose first block could not be read at open, in order.
     pub(crate) lost_starts: Vec<SegNo>,
-    /// Readers of each segment.
-    pub(crate) pins: PerSegment,
-    /// Bytes of each segment that are on the device; the rest may still be in memory.
-    pub(crate) written: Arc<PerSegment>,
-    /// A write ended; with `log`.
-    pub(crate) io_done: Arc<Condvar>,
-    /// Another write may be begun; see `flush`.
-    pub(crate) may_begin: Arc<Condvar>,
-    /// Collection has moved something, or does something else now; with `log`.
-    pub(crate) moved: Arc<Condvar>,
-    /// Readers of what is being filled.
-    pub(crate) awaited: Arc<Awaited>,
-    pub(crate) buffers: Arc<Buffers>,
     pub(crate) background: Background,
     pub(crate) host: Host,
 }
 
-/// A number for each segment, which all threads reach without a lock.
-pub(crate) type PerSegment = boxcar::Vec<AtomicU32>;
-
 impl Store {
-    pub(crate) fn pin(&self, segment: SegNo) {
-        self.pins[segment.0 as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn unpin(&self, segment: SegNo) {
-        let before = self.pins[segment.0 as usize].fetch_sub(1, Ordering::Release);
-        assert_ne!(before, 0, "segment {} unpinned twice", segment.0);
-    }
-
-    /// Whether no reader uses a segment that has no live extent any more.
-    pub(crate) fn is_unpinned(&self, segment: SegNo) -> bool {
-        self.pins[segment.0 as usize].load(Ordering::Acquire) == 0
-    }
-
-    /// Limits of live data, given the segments that are out of use.
-    pub(crate) fn limits(&self, log: &Log) -> Limits {
-        self.volume.space().limits(log.damaged).unwrap_or(Limits { grow: 0, hard: 0 })
+    pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options, losses: &Losses) -> Result<Store> {
+        let recovery::Opened { volume, superblock, log, map, lost_starts } =
+            recovery::open(device, &options, losses)?;
+        let (volume, map) = (Arc::new(volume), Arc::new(SharedMap::new(map)));
+        Ok(Store {
+            journal: Journal::new(Arc::clone(&volume), Arc::clone(&map), log),
+            volume,
+            options,
+            superblock: Mutex::new(superblock),
+            collecting: Mutex::default(),
+            map,
+            map_faults: AtomicU64::new(0),
+            map_evictions: AtomicU64::new(0),
+            lost_starts,
+            background: Background::default(),
+            host: Host::default(),
+        })
     }
 
     fn stats(&self) -> Stats {
-        let log = self.log.lock();
+        let log = self.journal.lock();
         let map = self.map.read();
         let total = map.total();
         let segments = self.volume.space().segments as u64;
-        let free = log.free.len() as u64;
-        let counters = log.counters;
+        let free = log.free().len() as u64;
+        let counters = log.counters();
         let waiting = self.waiting(&log, &map);
         let reserved = log.left_by(Claim::Fresh);
         let residence = map.residence();
@@ -124,15 +103,15 @@ impl Store {
             touched_bytes: log.touched() as u64 * self.volume.space().segment_bytes as u64,
             wished_bytes: log.wished_segments() as u64 * self.volume.space().segment_bytes as u64,
             live_bytes: Space::cost(total),
-            live_limit_bytes: self.limits(&log).grow,
+            live_limit_bytes: log.limits().grow,
             extents: total.extents,
             map_memory_bytes: map.memory_bytes(),
-            footer_memory_bytes: log.kept_footers.bytes(),
+            footer_memory_bytes: log.footer_bytes(),
             map_leaves: residence.leaves,
             map_leaves_resident: residence.resident,
             map_faults: self.map_faults.load(Ordering::Relaxed),
             map_evictions: self.map_evictions.load(Ordering::Relaxed),
-            map_segments: log.map_segments as u64,
+            map_segments: log.map_segments() as u64,
             data_stream: counters.data,
             log_stream: counters.log,
             host_bytes: counters.data.host_bytes + counters.log.host_bytes,
@@ -179,7 +158,7 @@ impl Ftl {
     /// [`Error::NotAStore`], [`Error::Version`], [`Error::Features`] and [`Error::Geometry`] name
     /// what keeps the device from being opened; [`Error::Corrupt`] names what is damaged.
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Ftl> {
-        let store = Arc::new(recovery::open(device, options, &Losses::REFUSED)?);
+        let store = Arc::new(Store::open(device, options, &Losses::REFUSED)?);
         if !store.volume.is_read_only() {
             store.checkpoint()?;
             store.regain()?;
@@ -203,7 +182,7 @@ impl Ftl {
         };
         let losses = Losses::noted();
         losses.pass(Err(refusal), ())?;
-        let store = recovery::open(device, options, &losses)?;
+        let store = Store::open(device, options, &losses)?;
         Ok((Ftl { store: Arc::new(store), thread: Mutex::new(None) }, losses.into_messages()))
     }
 
@@ -236,7 +215,7 @@ impl Ftl {
         if self.store.volume.is_read_only() {
             return Ok(());
         }
-        self.store.flush()
+        self.store.journal.flush()
     }
 
     /// Every batch up to `seq`, which was accepted, survives a power cut after this call. Nothing is done
@@ -248,12 +227,12 @@ impl Ftl {
         if self.store.volume.is_read_only() {
             return Ok(());
         }
-        self.store.flush_through(seq)
+        self.store.journal.flush_through(seq)
     }
 
     /// Number of the last batch that was accepted.
     pub fn last_seq(&self) -> Seq {
-        self.store.log.lock().last_seq
+        self.store.journal.lock().last_seq()
     }
 
     /// Fills `buf`, whole sectors, from `lba`; what is not mapped reads as zeros.
@@ -497,13 +476,6 @@ impl Drop for Ftl {
             // A panic of the thread was reported by itself; a second one here would abort.
             let _ = thread.join();
         }
-    }
-}
-
-impl Drop for Store {
-    /// Whoever opens the device next must find it at rest.
-    fn drop(&mut self) {
-        self.wait_for_writes();
     }
 }
 

@@ -9,7 +9,9 @@ mod real {
         thread,
     };
 
-    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockUpgradableReadGuard};
+    pub(crate) use parking_lot::{
+        Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
+    };
 }
 
 #[cfg(not(feature = "shuttle"))]
@@ -20,3 +22,6 @@ mod scheduled;
 
 #[cfg(feature = "shuttle")]
 pub(crate) use scheduled::*;
+
+/// A number for each segment, which all threads reach without a lock.
+pub(crate) type PerSegment = boxcar::Vec<atomic::AtomicU32>;

@@ -4,7 +4,10 @@
 use std::ops::{Deref, DerefMut};
 
 use shuttle::sync as inner;
-pub(crate) use shuttle::{sync::atomic, thread};
+pub(crate) use shuttle::{
+    sync::{RwLockReadGuard, atomic},
+    thread,
+};
 
 const ALIVE: &str = "a thread panicked with the lock held";
 const HELD: &str = "a guard gives its lock up only in calls that take it back";

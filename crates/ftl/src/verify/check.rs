@@ -32,10 +32,10 @@ type Tell<'a> = &'a mut dyn FnMut(Progress);
 impl Store {
     /// See [`crate::Ftl::check`].
     pub(crate) fn check(&self, depth: CheckDepth, tell: Tell<'_>) -> Result<Report> {
-        self.must_be_whole()?;
+        self.journal.must_be_whole()?;
         let mut report = Report::default();
         let leaves = {
-            let log = self.log.lock();
+            let log = self.journal.lock();
             let map = self.map.read();
             report.extents = map.total().extents;
             let mut found = |message: String| report.findings.push(Finding { message });
@@ -54,7 +54,7 @@ impl Store {
 
     fn check_segments(&self, log: &Log, map: &Map, found: &mut impl FnMut(String)) {
         let mut listed = vec![0_u32; self.volume.space().segments];
-        log.free.iter().for_each(|free| listed[free.0 as usize] += 1);
+        log.free().iter().for_each(|free| listed[free.0 as usize] += 1);
         for (no, listed) in (0..).map(SegNo).zip(listed) {
             let state = log.segment(no).state;
             if listed != u32::from(state == State::Free) {
@@ -64,7 +64,7 @@ impl Store {
             if !holds_data && map.live(no).extents > 0 {
                 found(format!("segment {}: {state:?}, but it has {:?}", no.0, map.live(no)));
             }
-            let is_referred_to = log.root_segments.binary_search(&no).is_ok() || map.leaf_bytes(no) > 0;
+            let is_referred_to = log.checkpoints().refers_to(no) || map.leaf_bytes(no) > 0;
             if is_referred_to && state != State::Checkpoint {
                 found(format!("segment {}: {state:?}, but it holds a part of the map", no.0));
             }
@@ -75,16 +75,20 @@ impl Store {
                 found(format!("segment {} at byte {at}: holds chunks that cannot be read", no.0));
             }
         }
-        if log.damaged == 0 && !self.volume.is_read_only() && !log.keeps_checkpoints() {
-            let (free, kept) = (log.free.len(), log.left_by(Claim::Collection));
+        if log.damaged_segments() == 0 && !self.volume.is_read_only() && !log.keeps_checkpoints() {
+            let (free, kept) = (log.free().len(), log.left_by(Claim::Collection));
             found(format!("{free} segments are free, {kept} must be for checkpoints"));
         }
         let map_segments = log.in_state(State::Checkpoint).count();
-        if map_segments != log.map_segments {
-            found(format!("{map_segments} segments hold the map, {} are counted", log.map_segments));
+        if map_segments != log.map_segments() {
+            found(format!("{map_segments} segments hold the map, {} are counted", log.map_segments()));
         }
-        if log.flushed_seq > log.last_seq {
-            found(format!("batch {} is flushed, but {} is the last", log.flushed_seq.0, log.last_seq.0));
+        if log.durable().batches > log.last_seq() {
+            found(format!(
+                "batch {} is flushed, but {} is the last",
+                log.durable().batches.0,
+                log.last_seq().0
+            ));
         }
     }
 
@@ -210,16 +214,16 @@ impl Store {
         report: &mut Report,
     ) -> Result<()> {
         // Until it is released, nothing is freed.
-        let _turn = self.maintenance.lock();
+        let _turn = self.journal.turn();
         let superblock = self.superblock.lock().clone();
         let (life, must_be_there) = {
-            let log = self.log.lock();
+            let log = self.journal.lock();
             let is_sealed = matches!(log.segment(segment).state, State::Sealed | State::Damaged);
             if !is_sealed || !log.is_written(segment) {
                 return Ok(());
             }
             let life = log.life(segment);
-            let is_own = life.epoch == log.epoch && !self.volume.is_read_only();
+            let is_own = life.epoch == log.epoch() && !self.volume.is_read_only();
             (life, is_own || is_footer_durable(headers, &superblock, life))
         };
         let mut found = |at: usize, what: &str| {
@@ -295,13 +299,13 @@ struct PinnedMap<'a> {
 impl<'a> PinnedMap<'a> {
     fn new(store: &'a Store, log: &Log, map: &Map) -> PinnedMap<'a> {
         let leaves = map.snapshot().leaves(|_| true);
-        leaves.iter().flat_map(|leaf| leaf.place).for_each(|place| store.pin(place.segment));
-        PinnedMap { store, leaves, segments: map.segments().to_vec(), last_seq: log.last_seq }
+        leaves.iter().flat_map(|leaf| leaf.place).for_each(|place| store.map.pin(place.segment));
+        PinnedMap { store, leaves, segments: map.segments().to_vec(), last_seq: log.last_seq() }
     }
 }
 
 impl Drop for PinnedMap<'_> {
     fn drop(&mut self) {
-        self.leaves.iter().flat_map(|leaf| leaf.place).for_each(|place| self.store.unpin(place.segment));
+        self.leaves.iter().flat_map(|leaf| leaf.place).for_each(|place| self.store.map.unpin(place.segment));
     }
 }

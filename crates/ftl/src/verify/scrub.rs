@@ -61,7 +61,7 @@ impl Scrub {
 impl Store {
     /// See [`crate::Ftl::scrub`].
     pub(crate) fn scrub(&self, mut go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
-        self.must_be_whole()?;
+        self.journal.must_be_whole()?;
         let mut scrub = Scrub { expected_bytes: self.map.read().total().bytes, ..Scrub::default() };
         self.scrub_checkpoint(&mut scrub)?;
         let mut sweep = Sweep::new(self, &everything, PIECE_BYTES);
@@ -99,7 +99,7 @@ impl Store {
 
     /// Both slots of the superblock, and what the durable root leads to short of the leaves.
     fn scrub_checkpoint(&self, scrub: &mut Scrub) -> Result<()> {
-        let _turn = self.maintenance.lock();
+        let _turn = self.journal.turn();
         for at in SUPERBLOCK_SLOTS {
             scrub.note(None, self.read_slot(at))?;
         }

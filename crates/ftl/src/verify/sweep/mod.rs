@@ -194,7 +194,7 @@ impl<'a> Sweep<'a> {
     fn plan_some(&mut self, found: &mut impl FnMut(Swept<'_>)) -> Result<()> {
         let Sweep { walk, survey, window, block, plan, .. } = self;
         if plan.is_empty() {
-            self.generation_next = self.store.log.lock().generation_next;
+            self.generation_next = self.store.journal.lock().generation_next();
         }
         self.is_planned = match survey {
             None => {

@@ -1,4 +1,4 @@
-//! Footers of sealed segments that are kept in memory, for collection.
+//! KeptFooters of sealed segments that are kept in memory, for collection.
 //!
 //! What is live in a segment is found by what was written to it, which its footer tells: one or two reads for each
 //! segment that is collected, behind all that writers have handed to the device. Where little is live, they were a
@@ -16,24 +16,24 @@ use crate::{
     Result,
     addr::SegNo,
     format::{Flaw, Life},
+    log::journal::Journal,
     media::{
         scan::Record,
         summaries::{read_footers, records_of},
     },
-    store::Store,
 };
 
 /// See the module documentation.
 #[derive(Default)]
-pub(crate) struct Footers {
+pub(crate) struct KeptFooters {
     bytes_max: usize,
     bytes: usize,
     kept: HashMap<SegNo, (Life, Arc<[u8]>)>,
 }
 
-impl Footers {
-    pub(crate) fn new(bytes_max: u64) -> Footers {
-        Footers { bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX), ..Footers::default() }
+impl KeptFooters {
+    pub(crate) fn new(bytes_max: u64) -> KeptFooters {
+        KeptFooters { bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX), ..KeptFooters::default() }
     }
 
     /// Keeps the footer, copies included, with which this life was sealed, if there is room for it.
@@ -62,12 +62,12 @@ impl Footers {
     }
 }
 
-impl Store {
+impl Journal {
     /// The records of each of `lives`, by their footers, or why there is none that counts. Those that are not kept are
     /// read at the same time.
     pub(crate) fn footers(&self, lives: &[Life]) -> Result<Vec<Result<Vec<Record>, Flaw>>> {
         let kept = {
-            let log = self.log.lock();
+            let log = self.lock();
             lives.iter().map(|life| log.kept_footers.of(*life)).collect::<Vec<_>>()
         };
         let others: Vec<Life> =
@@ -89,18 +89,18 @@ mod tests {
     #[test]
     fn what_is_kept_is_what_the_device_has_and_goes_with_its_segment() {
         let store = test_store::store(64 << 20, Some(1 << 20));
-        store.log.lock().kept_footers = Footers::new(4 << 10);
+        store.journal.lock().kept_footers = KeptFooters::new(4 << 10);
         let write = |page: u64| {
             let (lba, data) = (Lba(page % 500 * 32), [1 + page as u8 % 200; 16384]);
             store.write_batch(&[Op::Write { lba, data: &data }], Stream::Data).unwrap();
         };
         (0..500).for_each(write);
-        store.flush_all().unwrap();
+        store.journal.flush_all().unwrap();
         let lives: Vec<Life> = {
-            let log = store.log.lock();
+            let log = store.journal.lock();
             log.in_state(State::Sealed).map(|segment| log.life(segment)).collect()
         };
-        let kept = |life: &&Life| store.log.lock().kept_footers.of(**life).is_some();
+        let kept = |life: &&Life| store.journal.lock().kept_footers.of(**life).is_some();
         let (first, rest) = lives.split_first().unwrap();
         assert!(
             kept(&first) && !rest.iter().all(|life| kept(&life)),
@@ -108,7 +108,7 @@ mod tests {
             lives.len()
         );
         let reads = store.volume.device().stats().reads;
-        let found = store.footers(&lives).unwrap();
+        let found = store.journal.footers(&lives).unwrap();
         let not_kept = lives.iter().filter(|life| !kept(life)).count() as u64;
         assert_eq!(store.volume.device().stats().reads - reads, not_kept);
         for (life, records) in lives.iter().zip(found) {
@@ -116,13 +116,13 @@ mod tests {
             assert!(records.unwrap() == on_device.unwrap());
         }
         let later = Life { generation: first.generation + 1000, ..*first };
-        assert!(store.log.lock().kept_footers.of(later).is_none());
+        assert!(store.journal.lock().kept_footers.of(later).is_none());
 
         // Segments become free and are sealed again: what is kept stays within its room.
         (0..20_000).for_each(write);
-        let log = store.log.lock();
+        let log = store.journal.lock();
         assert!(log.segment(first.segment).generation > first.generation, "it was used again");
-        let Footers { bytes, bytes_max, kept } = &log.kept_footers;
+        let KeptFooters { bytes, bytes_max, kept } = &log.kept_footers;
         assert_eq!(*bytes, kept.values().map(|(_, footer)| footer.len()).sum::<usize>());
         assert!(*bytes <= *bytes_max && *bytes * 2 > *bytes_max);
         assert!(kept.values().all(|(life, _)| log.life(life.segment) == *life));

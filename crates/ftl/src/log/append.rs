@@ -1,0 +1,215 @@
+//! Records into open segments: batches and relocations, footers and headers.
+
+use zerocopy::IntoBytes;
+
+use crate::{
+    addr::{GRAIN, PhysAddr, SegNo},
+    format::{EntryKind, Life, Place, RECORDS_START, RecordHeader, RecordKind, SegmentHeader, pack},
+    log::{
+        Log,
+        batch::{Item, payload_order, place},
+        fill::{Appended, RecordRoom},
+        points::AppendPoint,
+        queue::DeviceWrite,
+        reserve::Claim,
+        segments::State,
+        state::Regaining,
+        tail::{Piece, Pieces, Tail},
+    },
+    sync::atomic::Ordering,
+};
+
+/// A gap before a footer of so many bytes at most is filled, so that the footer and what lies before it are one write.
+/// Whole chunks are cut to leave no more.
+const FILLED_GAP_BYTES_MAX: usize = 8 << 10;
+
+impl Log {
+    /// Appends `items` as records of `kind`. Returns where the payload of each lies, and the room that the caller
+    /// has to fill without the lock (`fill`), whatever happens. A batch is the last one
+    /// accepted; relocation records are numbered here, one by one (invariant 2). Opens segments as needed;
+    /// the caller has made sure that there are enough.
+    pub(crate) fn append(&mut self, point: AppendPoint, kind: RecordKind, items: &[Item<'_>]) -> Appended {
+        let mut appended = Appended::new(self.salt, items.len());
+        let (mut rest, mut part) = (items, 0);
+        while !rest.is_empty() {
+            let Some(found) = self.open_room(point).and_then(|room| place(rest, room)) else {
+                self.reopen(point);
+                continue;
+            };
+            let place = self.streams.position(point, &self.segments);
+            let Place { segment, offset, .. } = place.expect("a part was placed in it");
+            let (now, later) = rest.split_at(found.items);
+            rest = later;
+            let is_move = kind == RecordKind::Relocation;
+            if is_move {
+                self.last.moves = self.last.moves.next();
+            }
+            // Where the payload lies is not in there.
+            let body = pack(now.iter().map(|item| item.entry(PhysAddr { segment, grain: 0 })));
+            let header = RecordHeader {
+                kind,
+                last_part: rest.is_empty() || is_move,
+                is_packed: true,
+                life: self.life(segment),
+                seq: if is_move { self.last.moves } else { self.last.batches },
+                flushed_seq: if is_move { self.durable.moves } else { self.durable.batches },
+                part: if is_move { 0 } else { part },
+                offset,
+                body_bytes: body.len() as u32,
+                total_bytes: found.end as u32 - offset,
+            };
+            self.append_record(point, (header, body), now, found.payload, &mut appended);
+            part += 1;
+        }
+        appended.has_pending = self.queue.has_ready();
+        appended
+    }
+
+    fn append_record(
+        &mut self,
+        point: AppendPoint,
+        (header, body): (RecordHeader, Vec<u8>),
+        items: &[Item<'_>],
+        payload: usize,
+        appended: &mut Appended,
+    ) {
+        let Life { segment, .. } = header.life;
+        let first = appended.placed.len();
+        appended.placed.resize(first + items.len(), PhysAddr { segment, grain: 0 });
+        let placed = &mut appended.placed[first..];
+        let mut offset = payload;
+        for index in payload_order(items) {
+            if items[index].kind != EntryKind::Trim {
+                placed[index].grain = (offset / GRAIN) as u32;
+                offset += items[index].payload.len();
+            }
+        }
+        let end = (header.offset + header.total_bytes) as usize;
+        assert_eq!(offset, end, "payload does not end where it was placed");
+        self.streams.footer_mut(point).note(&header, &body);
+        let mut parts = Vec::with_capacity(1);
+        let len = header.total_bytes as usize;
+        self.append_bytes(segment, point, |tail, pieces| tail.reserve(len, pieces, |part| parts.push(part)));
+        appended.records.push(RecordRoom { header, body, items: first..first + items.len(), payload, parts });
+        self.checkpoints.note_appended(header.total_bytes.into());
+    }
+
+    /// Seals the segment that is open at `point`, if any, with its footer at the end, and opens a fresh one.
+    fn reopen(&mut self, point: AppendPoint) {
+        if let Some((segment, footer)) = self.streams.close(point) {
+            let footer = footer.seal(self.salt, self.life(segment));
+            let (block_bytes, start) = (self.space.block_bytes, self.space.segment_bytes - footer.len());
+            self.append_bytes(segment, point, |tail, pieces| {
+                if start - tail.append_offset() > FILLED_GAP_BYTES_MAX {
+                    tail.pad_and_freeze(pieces);
+                    tail.skip_to(start / block_bytes * block_bytes);
+                }
+                tail.append_zeros(start, pieces);
+                tail.append(&footer, pieces);
+                tail.pad_and_freeze(pieces);
+            });
+            self.kept_footers.keep(self.life(segment), &footer);
+            self.segments.seal(segment);
+        }
+        let claim = match (point.is_fresh(), self.regaining) {
+            (true, _) => Claim::Fresh,
+            (false, Regaining::No) => Claim::Collection,
+            (false, step) => {
+                assert_eq!(step, Regaining::MayOpen, "a step opens one segment");
+                self.begin_epoch();
+                Claim::Regain
+            }
+        };
+        let life = self.take_free(State::Open, claim).expect("admission left too few free segments");
+        let Life { segment, generation, epoch } = life;
+        self.written[segment.0 as usize].store(0, Ordering::Release);
+        self.segments.set_class(segment, point.class());
+        let header = SegmentHeader {
+            kind: point.kind(),
+            segment,
+            generation,
+            epoch,
+            class: point.class(),
+            opened_seq: self.last.batches,
+            durable: self.durable,
+        };
+        let mut tail = Tail::new(self.space.segment_bytes, self.space.block_bytes);
+        let mut pieces = Pieces::new(&self.buffers, self.queue.outstanding_bytes());
+        tail.append(header.to_raw(self.salt).as_bytes(), &mut pieces);
+        tail.append_zeros(RECORDS_START, &mut pieces);
+        assert!(pieces.frozen.is_empty(), "a segment header fills no piece");
+        self.streams.open(point, segment, tail);
+    }
+
+    /// What is opened from here on counts once the superblock names the new epoch (`regain`).
+    fn begin_epoch(&mut self) {
+        assert!(self.streams.is_nothing_open(), "a segment of the old epoch is open");
+        self.regaining = Regaining::HasOpened;
+        self.segments.begin_epoch();
+        self.checkpoints.set_position(None);
+    }
+
+    /// Hands all that was appended at `point` out to be written.
+    pub(super) fn freeze(&mut self, point: AppendPoint) {
+        if let Some(segment) = self.streams.open_at(point) {
+            self.append_bytes(segment, point, |tail, pieces| tail.pad_and_freeze(pieces));
+        }
+    }
+
+    /// Queues the pieces that are cut off the tail of a segment while `append` changes it.
+    fn append_bytes(
+        &mut self,
+        segment: SegNo,
+        point: AppendPoint,
+        append: impl FnOnce(&mut Tail, &mut Pieces<'_>),
+    ) {
+        let mut pieces = Pieces::new(&self.buffers, self.queue.outstanding_bytes());
+        append(self.streams.tail_mut(segment), &mut pieces);
+        let frozen: Vec<Piece> = pieces.frozen;
+        self.queue.push(segment, point, frozen);
+    }
+
+    /// The last part of a frozen piece is filled, the one at `at`: the piece can be written.
+    pub(super) fn filled(&mut self, segment: SegNo, at: usize) {
+        let (start, bytes) = self.streams.tail_mut(segment).filled(at);
+        self.queue.fill(segment, start, bytes);
+    }
+
+    /// `write`, which has ended, is on the device.
+    pub(super) fn complete(&mut self, write: &DeviceWrite) {
+        self.queue.complete(write);
+        self.counters.note_written(write.point, write.piece.len as u64);
+        let tail = self.streams.tail_mut(write.segment);
+        tail.complete(write.piece.start);
+        self.written[write.segment.0 as usize].store(tail.written() as u32, Ordering::Release);
+        if tail.is_written() && self.segment(write.segment).state != State::Open {
+            self.streams.forget(write.segment);
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use super::*;
+    use crate::{Lba, Op, Stream, store::test_store};
+
+    /// Writes until a segment is sealed; into how many pieces it was cut.
+    fn pieces_of_a_segment(page_bytes: usize) -> u64 {
+        let store = test_store::store(64 << 20, Some(1 << 20));
+        let data = vec![7; page_bytes];
+        let before = store.volume.device().stats().writes;
+        for page in 0.. {
+            if store.journal.lock().in_state(State::Sealed).next().is_some() {
+                return store.volume.device().stats().writes - before;
+            }
+            store.write_batch(&[Op::Write { lba: Lba(page * 32), data: &data }], Stream::Data).unwrap();
+        }
+        unreachable!("a segment is full some time")
+    }
+
+    #[test]
+    fn a_footer_is_written_with_what_lies_before_it() {
+        assert_eq!(pieces_of_a_segment(16 << 10), 4, "pieces of 256 KiB");
+        assert_eq!(pieces_of_a_segment(15 << 10), 5, "a gap of 12 KiB is left");
+    }
+}

@@ -1,0 +1,79 @@
+//! Memory that pieces of the log are made in.
+
+use std::sync::Arc;
+
+use lacuna_device::{AlignedBuf, Blank, Home};
+
+use crate::{
+    log::{queue::IN_FLIGHT_BYTES_MAX, tail::PIECE_BYTES_MAX},
+    space::Space,
+    sync::Mutex,
+};
+
+/// Memory that is kept for later pieces: what comes back at once when many writes end together.
+const IDLE_BYTES_MAX: usize = IN_FLIGHT_BYTES_MAX;
+
+/// Memory that pieces are made in, used again and again.
+pub(crate) struct Buffers {
+    len: usize,
+    idle: Mutex<Vec<AlignedBuf>>,
+}
+
+impl Buffers {
+    pub(crate) fn new(space: Space) -> Buffers {
+        Buffers { len: PIECE_BYTES_MAX.min(space.segment_bytes), idle: Mutex::default() }
+    }
+
+    /// Makes memory for a batch of `bytes` beforehand, so that it is not made with the log locked: that would take
+    /// longer than all else that is done there.
+    pub(crate) fn stock(&self, bytes: usize) {
+        self.keep(bytes / self.len);
+    }
+
+    /// The same for the next who needs memory, however little.
+    pub(crate) fn stock_one(&self) {
+        self.keep(1);
+    }
+
+    fn keep(&self, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let lacking = count.saturating_sub(self.idle.lock().len());
+        let mut made = Vec::new();
+        while made.len() < lacking {
+            made.extend(AlignedBuf::for_long_use(self.len));
+        }
+        if lacking > 0 {
+            self.idle.lock().extend(made);
+        }
+    }
+
+    pub(crate) fn take(self: &Arc<Self>) -> Blank {
+        let idle = self.idle.lock().pop();
+        let memory = idle.unwrap_or_else(|| {
+            let mut made = AlignedBuf::for_long_use(self.len);
+            let taken = made.pop().expect("at least one");
+            self.idle.lock().extend(made);
+            taken
+        });
+        Blank::lent(memory, Arc::clone(self) as Arc<dyn Home>)
+    }
+}
+
+impl Home for Buffers {
+    fn take_back(&self, memory: AlignedBuf) {
+        let mut idle = self.idle.lock();
+        if idle.len() * self.len < IDLE_BYTES_MAX {
+            idle.push(memory);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Buffers {
+    /// How many are idle.
+    pub(crate) fn idle(&self) -> usize {
+        self.idle.lock().len()
+    }
+}

@@ -1,0 +1,138 @@
+//! Which flushes are led, and who waits for one to end. See `flush`.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use crate::{Seq, sync::Condvar};
+
+/// Flushes that are led at a time. More would make each smaller.
+pub(super) const LED_MAX: usize = 2;
+
+/// Which flushes are led, and who waits for them to end.
+#[derive(Default)]
+pub(super) struct Flushes {
+    /// The last batch that each covers, in the order in which they began.
+    led: VecDeque<Seq>,
+    /// Flushes that have ended.
+    ended: u64,
+    waiting: Vec<Waiting>,
+    /// An older flush has ended, or failed.
+    turn: Arc<Condvar>,
+}
+
+struct Waiting {
+    /// The batch that must be durable; none for one who leads a flush of their own in any case.
+    target: Option<Seq>,
+    woken: Arc<Condvar>,
+}
+
+impl Flushes {
+    /// Whether `target` is to be waited for rather than led for.
+    pub(super) fn must_wait(&self, target: Option<Seq>) -> bool {
+        self.led.len() >= LED_MAX || self.is_led_for(target)
+    }
+
+    fn is_led_for(&self, target: Option<Seq>) -> bool {
+        target.is_some_and(|target| self.led.back().is_some_and(|covered| *covered >= target))
+    }
+
+    /// Begins a flush up to `batches`; returns its number.
+    pub(super) fn begin(&mut self, batches: Seq) -> u64 {
+        assert!(self.led.back().is_none_or(|covered| *covered <= batches), "flushes began out of order");
+        self.led.push_back(batches);
+        self.ended + self.led.len() as u64 - 1
+    }
+
+    /// Whether all flushes before `number` have ended.
+    pub(super) fn is_next(&self, number: u64) -> bool {
+        self.ended == number
+    }
+
+    /// The oldest flush has ended and all up to `flushed` is durable: wakes those whose batch is, and of
+    /// those that no flush covers the one that came first.
+    pub(super) fn end(&mut self, flushed: Seq) {
+        self.led.pop_front().expect("it was begun");
+        self.ended += 1;
+        self.turn.notify_all();
+        let mut has_leader = false;
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|waiting| {
+            let is_covered = waiting.target.is_some_and(|target| target <= flushed);
+            let leads =
+                !is_covered && !self.is_led_for(waiting.target) && !std::mem::replace(&mut has_leader, true);
+            if is_covered || leads {
+                waiting.woken.notify_one();
+            }
+            !(is_covered || leads)
+        });
+        self.waiting = waiting;
+    }
+
+    /// What wakes whoever comes when they may look again whether `target` is durable, which another is leading for, or
+    /// whether they shall lead.
+    pub(super) fn wait(&mut self, target: Option<Seq>) -> Arc<Condvar> {
+        let woken = Arc::new(Condvar::new());
+        self.waiting.push(Waiting { target, woken: Arc::clone(&woken) });
+        woken
+    }
+
+    /// What wakes those who wait for older flushes to end.
+    pub(super) fn turn(&self) -> Arc<Condvar> {
+        Arc::clone(&self.turn)
+    }
+
+    pub(super) fn wake_all(&mut self) {
+        self.turn.notify_all();
+        for waiting in self.waiting.drain(..) {
+            waiting.woken.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(targets: &[Option<u64>]) -> Flushes {
+        let mut flushes = Flushes::default();
+        for target in targets {
+            flushes.waiting.push(Waiting { target: target.map(Seq), woken: Arc::default() });
+        }
+        flushes
+    }
+
+    fn left(flushes: &mut Flushes, flushed: u64) -> Vec<Option<Seq>> {
+        flushes.end(Seq(flushed));
+        flushes.waiting.iter().map(|waiting| waiting.target).collect()
+    }
+
+    /// Invariant 3.
+    #[test]
+    fn an_ended_flush_wakes_whom_it_covers_and_one_more() {
+        let mut flushes = waiting(&[Some(5), Some(9), None, Some(3), Some(7)]);
+        for (flushed, then) in
+            [(5, vec![None, Some(Seq(7))]), (6, vec![Some(Seq(7))]), (6, vec![]), (9, vec![])]
+        {
+            flushes.begin(Seq(flushed));
+            assert_eq!(left(&mut flushes, flushed), then, "after a flush up to {flushed}");
+        }
+    }
+
+    /// Whom a flush covers that is led yet sleeps on; who has nobody leads.
+    #[test]
+    fn nobody_is_woken_for_what_another_flush_covers() {
+        let mut flushes = waiting(&[]);
+        assert!(!flushes.must_wait(Some(Seq(1))));
+        let first = flushes.begin(Seq(5));
+        assert!(
+            flushes.must_wait(Some(Seq(5))) && !flushes.must_wait(Some(Seq(6))) && !flushes.must_wait(None)
+        );
+        let second = flushes.begin(Seq(7));
+        assert!(flushes.must_wait(Some(Seq(9))) && flushes.must_wait(None));
+        assert!(flushes.is_next(first) && !flushes.is_next(second), "invariant 4");
+        flushes.waiting = waiting(&[Some(6), Some(5), Some(9), Some(8), None]).waiting;
+        assert_eq!(left(&mut flushes, 5), [Some(Seq(6)), Some(Seq(8)), None], "5 is covered, 9 leads");
+        assert!(flushes.is_next(second));
+        flushes.begin(Seq(9));
+        assert_eq!(left(&mut flushes, 7), [Some(Seq(8))], "6 is covered, 8 is led for, none leads");
+    }
+}

@@ -1,0 +1,389 @@
+//! The log as one thread at a time sees and changes it. See the documentation of the folder.
+
+use std::sync::Arc;
+
+use lacuna_device::Filled;
+
+use crate::{
+    Footprint, Seq,
+    addr::SegNo,
+    format::{Life, Marks, POSITIONS, Place, Salt},
+    log::{
+        batch::{Item, Room, segments_needed},
+        buffers::Buffers,
+        checkpoints::Checkpoints,
+        counters::Counters,
+        flushes::Flushes,
+        footers::KeptFooters,
+        free::FreeSegments,
+        lifetime::{Classes, Expected, MeanBatch},
+        peak::Peak,
+        points::AppendPoint,
+        queue::WriteQueue,
+        reserve::Claim,
+        segments::{Segment, SegmentTable, State},
+        streams::Streams,
+    },
+    map::Map,
+    space::{Limits, Space},
+    sync::{PerSegment, atomic::AtomicU32},
+};
+
+/// Whether segments are emptied at opening (`gc::regain`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Regaining {
+    No,
+    /// The step has not opened a segment.
+    MayOpen,
+    HasOpened,
+}
+
+/// The first failed write or sync.
+#[derive(Debug, Default)]
+pub(super) struct Failure {
+    /// For everybody.
+    pub(super) reason: Option<String>,
+    /// The same, until somebody has reported it.
+    pub(super) unreported: Option<lacuna_device::Error>,
+}
+
+/// What recovery tells a log to begin with.
+pub(crate) struct Recovered {
+    pub(crate) space: Space,
+    pub(crate) salt: Salt,
+    pub(crate) epoch: u64,
+    pub(crate) generation_next: u64,
+    /// The last batch and the last relocation that are there. All are durable.
+    pub(crate) last: Marks,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) replayed_batches: u64,
+    /// Weight that the map had meanwhile at most.
+    pub(crate) weight: u64,
+    /// What is live costs so much.
+    pub(crate) live_cost: u64,
+    pub(crate) footprint: Footprint,
+    pub(crate) footer_memory: u64,
+}
+
+/// State of the log.
+pub(crate) struct Log {
+    pub(super) space: Space,
+    pub(super) salt: Salt,
+    /// Last batch accepted, and last relocation record appended.
+    pub(super) last: Marks,
+    /// Every batch, and every relocation, up to these is durable.
+    pub(super) durable: Marks,
+    pub(super) segments: SegmentTable,
+    pub(super) streams: Streams,
+    pub(super) queue: WriteQueue,
+    /// Bytes of each segment that are on the device; the rest may still be in memory.
+    pub(super) written: Arc<PerSegment>,
+    /// Memory that pieces are made in.
+    pub(super) buffers: Arc<Buffers>,
+    pub(super) flushes: Flushes,
+    pub(super) failure: Failure,
+    /// Footers of sealed segments.
+    pub(super) kept_footers: KeptFooters,
+    pub(super) checkpoints: Checkpoints,
+    pub(super) peak: Peak,
+    /// What is live, bookkeeping included, in bytes; see [`Space::cost`]. As of the last batch.
+    pub(super) live_cost: u64,
+    /// How much of the device to use.
+    pub(super) footprint: Footprint,
+    /// Segments beyond which writers pay for what they add (`footprint`).
+    pub(super) limit: usize,
+    /// The segment that is being collected; only the holder of the maintenance lock changes it.
+    victim: Option<SegNo>,
+    /// About how many dead segments wait for nothing but a flush. Only a hint: they die unnoticed as well.
+    coming: usize,
+    /// Changed only with the maintenance lock held.
+    pub(super) regaining: Regaining,
+    pub(super) mean_batch: MeanBatch,
+    pub(super) counters: Counters,
+}
+
+impl Log {
+    /// A log with nothing open.
+    pub(crate) fn new(recovered: Recovered) -> Log {
+        let space = recovered.space;
+        let segment_bytes = space.segment_bytes as u32;
+        let mut log = Log {
+            space,
+            salt: recovered.salt,
+            last: recovered.last,
+            durable: recovered.last,
+            segments: SegmentTable::new(recovered.segments, recovered.epoch, recovered.generation_next),
+            streams: Streams::new(space.segments),
+            queue: WriteQueue::default(),
+            written: Arc::new((0..space.segments).map(|_| AtomicU32::new(segment_bytes)).collect()),
+            buffers: Arc::new(Buffers::new(space)),
+            flushes: Flushes::default(),
+            failure: Failure::default(),
+            kept_footers: KeptFooters::new(recovered.footer_memory),
+            checkpoints: recovered.checkpoints,
+            peak: Peak::default(),
+            live_cost: recovered.live_cost,
+            footprint: recovered.footprint,
+            limit: space.segments,
+            victim: None,
+            coming: 0,
+            regaining: Regaining::No,
+            mean_batch: MeanBatch::default(),
+            counters: Counters { replayed_batches: recovered.replayed_batches, ..Counters::default() },
+        };
+        log.peak.note(recovered.weight);
+        log
+    }
+
+    /// Last batch accepted.
+    pub(crate) fn last_seq(&self) -> Seq {
+        self.last.batches
+    }
+
+    /// Last batch accepted, and last relocation record appended.
+    pub(crate) fn last(&self) -> Marks {
+        self.last
+    }
+
+    /// What is durable.
+    pub(crate) fn durable(&self) -> Marks {
+        self.durable
+    }
+
+    /// Epoch of what is opened now.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.segments.epoch()
+    }
+
+    /// Generation of the segment that is opened next.
+    pub(crate) fn generation_next(&self) -> u64 {
+        self.segments.generation_next()
+    }
+
+    pub(crate) fn segment(&self, segment: SegNo) -> &Segment {
+        self.segments.get(segment)
+    }
+
+    /// Life of a segment that is not free.
+    pub(crate) fn life(&self, segment: SegNo) -> Life {
+        self.segments.life(segment)
+    }
+
+    /// Segments in `state`.
+    pub(crate) fn in_state(&self, state: State) -> impl Iterator<Item = SegNo> + '_ {
+        self.segments.in_state(state)
+    }
+
+    /// Sealed segments without a live extent.
+    pub(crate) fn dead(&self, map: &Map) -> Vec<SegNo> {
+        self.in_state(State::Sealed).filter(|segment| map.live(*segment).extents == 0).collect()
+    }
+
+    pub(crate) fn free(&self) -> &FreeSegments {
+        self.segments.free()
+    }
+
+    pub(crate) fn free_mut(&mut self) -> &mut FreeSegments {
+        self.segments.free_mut()
+    }
+
+    /// Segments that hold leaves or records of checkpoints.
+    pub(crate) fn map_segments(&self) -> usize {
+        self.segments.map_segments()
+    }
+
+    pub(crate) fn damaged_segments(&self) -> usize {
+        self.segments.damaged()
+    }
+
+    /// Limits of live data, given the segments that are out of use.
+    pub(crate) fn limits(&self) -> Limits {
+        self.space.limits(self.segments.damaged()).unwrap_or(Limits { grow: 0, hard: 0 })
+    }
+
+    /// What is live, bookkeeping included, in bytes, as of the last batch.
+    pub(crate) fn live_cost(&self) -> u64 {
+        self.live_cost
+    }
+
+    /// There are as many segments as `space` says now, the new ones free (`maintenance::grow`).
+    pub(crate) fn grow(&mut self, space: Space) {
+        for _ in self.space.segments..space.segments {
+            self.written.push(AtomicU32::new(space.segment_bytes as u32));
+        }
+        self.segments.grow(space.segments);
+        self.streams.grow(space.segments);
+        self.space = space;
+        self.move_limit();
+    }
+
+    /// Takes a free segment into a new life. The caller has made sure that there is one to take (`reserve`).
+    pub(crate) fn take_free(&mut self, state: State, claim: Claim) -> Option<Life> {
+        let life = self.segments.take(state, self.last.batches)?;
+        let (left, kept) = (self.free().len(), self.left_by(claim));
+        assert!(left >= kept, "the reserve: {claim:?} leaves {left} free segments, and must leave {kept}");
+        Some(life)
+    }
+
+    /// Puts a segment back on the free list (invariant 2 of `segments` is the caller's to show).
+    pub(crate) fn give_back(&mut self, segment: SegNo) {
+        assert!(
+            self.streams.tail(segment).is_none(),
+            "a free segment: writes to segment {} on their way",
+            segment.0
+        );
+        self.segments.give_back(segment);
+        self.victim = self.victim.filter(|victim| *victim != segment);
+        self.coming = self.coming.saturating_sub(1);
+        self.kept_footers.forget(segment);
+    }
+
+    /// Puts a segment out of use that nobody needs any more, or that may be read only.
+    pub(crate) fn put_out_of_use(&mut self, segment: SegNo) {
+        self.segments.put_out_of_use(segment);
+    }
+
+    /// The segment that is being collected.
+    pub(crate) fn victim(&self) -> Option<SegNo> {
+        self.victim
+    }
+
+    pub(crate) fn set_victim(&mut self, victim: Option<SegNo>) {
+        self.victim = victim;
+    }
+
+    /// About how many dead segments wait for nothing but a flush.
+    pub(crate) fn coming(&self) -> usize {
+        self.coming
+    }
+
+    pub(crate) fn set_coming(&mut self, coming: usize) {
+        self.coming = coming;
+    }
+
+    pub(crate) fn regaining(&self) -> Regaining {
+        self.regaining
+    }
+
+    pub(crate) fn set_regaining(&mut self, regaining: Regaining) {
+        self.regaining = regaining;
+    }
+
+    pub(crate) fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
+    }
+
+    pub(crate) fn checkpoints_mut(&mut self) -> &mut Checkpoints {
+        &mut self.checkpoints
+    }
+
+    /// There is a durable epitaph of `segment`, of `bytes`, in the segment `lies_in`.
+    pub(crate) fn note_epitaph(&mut self, segment: SegNo, lies_in: SegNo, bytes: u64) {
+        self.segments.note_epitaph(segment);
+        self.checkpoints.note_epitaph(lies_in, bytes);
+        self.counters.epitaphs += 1;
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn counters_mut(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+
+    /// Bytes of the footers that are kept.
+    pub(crate) fn footer_bytes(&self) -> u64 {
+        self.kept_footers.bytes()
+    }
+
+    /// The classes of data, with `live_bytes` in the store.
+    pub(crate) fn classes(&self, live_bytes: u64) -> Classes {
+        Classes::new(self.space.classes(), self.mean_batch.turnover(live_bytes))
+    }
+
+    /// What is expected of the data in a segment.
+    pub(crate) fn expected(&self, segment: SegNo) -> Expected {
+        let Segment { class, expected, .. } = self.segment(segment);
+        expected.or_of(*class)
+    }
+
+    /// That much is expected of `items` items that were appended at `point` just now.
+    pub(crate) fn note_expected(&mut self, point: AppendPoint, expected: Expected, items: usize) {
+        if let Some(segment) = self.streams.open_at(point) {
+            self.segments.note_expected(segment, expected, items);
+        }
+    }
+
+    /// What is left of the segment that is open at `point`.
+    pub(crate) fn open_room(&self, point: AppendPoint) -> Option<Room> {
+        self.streams.room(point, self.space)
+    }
+
+    /// Bytes that still fit behind the append offset of `point`.
+    pub(crate) fn room(&self, point: AppendPoint) -> usize {
+        self.open_room(point).map_or(0, |room| room.bytes())
+    }
+
+    /// Where the next record of each append point would go.
+    pub(crate) fn positions(&self) -> [Option<Place>; POSITIONS] {
+        self.streams.positions(&self.segments)
+    }
+
+    /// Free segments that `items` need at `point`.
+    pub(crate) fn segments_needed(&self, point: AppendPoint, items: &[Item<'_>]) -> usize {
+        segments_needed(items, self.open_room(point), self.space)
+    }
+
+    /// Whether sealed segments have bytes on their way to the device.
+    pub(crate) fn sealed_tails(&self) -> bool {
+        self.in_state(State::Sealed).any(|segment| !self.is_written(segment))
+    }
+
+    /// Whether all of a segment's bytes are on the device.
+    pub(crate) fn is_written(&self, segment: SegNo) -> bool {
+        self.streams.tail(segment).is_none()
+    }
+
+    /// What of the `len` bytes at `offset` of a segment is in memory; see
+    /// [`Tail::read`](crate::log::tail::Tail::read).
+    pub(super) fn read(&self, segment: SegNo, offset: usize, len: usize) -> Option<(usize, Vec<Filled>)> {
+        self.streams.tail(segment).map_or(Some((len, Vec::new())), |tail| tail.read(offset, len))
+    }
+
+    /// Everything up to `durable` is durable, and so are the deaths of `dead`.
+    pub(super) fn note_flushed(&mut self, durable: Marks, dead: &[SegNo]) {
+        self.durable = durable;
+        self.peak.flushed();
+        dead.iter().for_each(|segment| self.segments.note_durable_death(*segment));
+    }
+
+    /// Whether a write or a sync has failed, or a thread has panicked.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.failure.reason.is_some()
+    }
+
+    /// Nothing is begun any more, for a `reason` that is no error of the device.
+    pub(super) fn stop(&mut self, reason: &str) {
+        self.failure.reason.get_or_insert_with(|| reason.to_owned());
+        self.flushes.wake_all();
+    }
+
+    /// A sync, or a write that was handed out, has failed: what is on the device is unknown from here
+    /// on. The write stays outstanding for ever.
+    pub(super) fn fail(&mut self, error: lacuna_device::Error) {
+        if self.failure.reason.is_none() {
+            self.failure = Failure { reason: Some(error.to_string()), unreported: Some(error) };
+        }
+        self.flushes.wake_all();
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+impl Log {
+    /// A segment, to be changed at will.
+    pub(crate) fn segment_mut(&mut self, segment: SegNo) -> &mut Segment {
+        self.segments.at_in_test(segment)
+    }
+}

@@ -1,0 +1,96 @@
+//! What is open for appends: a segment for each append point, its footer as it grows, and the tails of all segments
+//! whose bytes are not all on the device.
+
+use crate::{
+    addr::SegNo,
+    format::{Footer, POSITIONS, Place},
+    log::{
+        batch::Room,
+        points::{APPEND_POINTS, AppendPoint},
+        segments::SegmentTable,
+        tail::{Tail, Tails},
+    },
+    space::Space,
+};
+
+/// See the module documentation.
+pub(super) struct Streams {
+    open: [Option<SegNo>; APPEND_POINTS],
+    /// Of the open segments.
+    footers: [Footer; APPEND_POINTS],
+    tails: Tails,
+}
+
+impl Streams {
+    /// Nothing is open, in a store of `segments` segments.
+    pub(super) fn new(segments: usize) -> Streams {
+        Streams { open: [None; APPEND_POINTS], footers: Default::default(), tails: Tails::new(segments) }
+    }
+
+    /// The store has so many segments now.
+    pub(super) fn grow(&mut self, segments: usize) {
+        self.tails.grow(segments);
+    }
+
+    pub(super) fn open_at(&self, point: AppendPoint) -> Option<SegNo> {
+        self.open[point.index()]
+    }
+
+    pub(super) fn is_nothing_open(&self) -> bool {
+        self.open.iter().all(Option::is_none)
+    }
+
+    /// The tail of a segment that has one: it is open, or not all of it is on the device.
+    pub(super) fn tail(&self, segment: SegNo) -> Option<&Tail> {
+        self.tails.get(segment)
+    }
+
+    /// The same, to be changed.
+    pub(super) fn tail_mut(&mut self, segment: SegNo) -> &mut Tail {
+        self.tails.of(segment)
+    }
+
+    /// All of a segment that is not open is on the device.
+    pub(super) fn forget(&mut self, segment: SegNo) {
+        self.tails.remove(segment);
+    }
+
+    /// The footer of what is open at `point`.
+    pub(super) fn footer_mut(&mut self, point: AppendPoint) -> &mut Footer {
+        &mut self.footers[point.index()]
+    }
+
+    /// A segment is open at `point` from now on.
+    pub(super) fn open(&mut self, point: AppendPoint, segment: SegNo, tail: Tail) {
+        self.tails.insert(segment, tail);
+        self.open[point.index()] = Some(segment);
+    }
+
+    /// Nothing is open at `point` any more. Returns the segment that was, and its footer.
+    pub(super) fn close(&mut self, point: AppendPoint) -> Option<(SegNo, Footer)> {
+        let segment = self.open[point.index()].take()?;
+        Some((segment, std::mem::take(&mut self.footers[point.index()])))
+    }
+
+    /// What is left of the segment that is open at `point`.
+    pub(super) fn room(&self, point: AppendPoint, space: Space) -> Option<Room> {
+        let tail = self.tails.get(self.open_at(point)?)?;
+        Some(Room::new(space, tail.append_offset(), self.footers[point.index()].body_bytes()))
+    }
+
+    /// Where the next record of `point` would go.
+    pub(super) fn position(&self, point: AppendPoint, segments: &SegmentTable) -> Option<Place> {
+        let segment = self.open_at(point)?;
+        let offset = self.tails.get(segment)?.append_offset() as u32;
+        Some(Place { segment, generation: segments.get(segment).generation, offset })
+    }
+
+    /// Where the next record of each append point would go.
+    pub(super) fn positions(&self, segments: &SegmentTable) -> [Option<Place>; POSITIONS] {
+        let mut positions = [None; POSITIONS];
+        for point in AppendPoint::all() {
+            positions[point.index()] = self.position(point, segments);
+        }
+        positions
+    }
+}

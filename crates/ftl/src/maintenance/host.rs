@@ -1,0 +1,112 @@
+//! The capacity that the host of a store file has for it: made ready before it is used, given back when it is not.
+
+use lacuna_device::AlignedBuf;
+
+use crate::{
+    Result,
+    log::{Log, reserve::Claim},
+    store::Store,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Bytes of untouched segments that are made ready together, and kept ready, if they are as many as a segment has.
+const READY_BYTES: usize = 32 << 20;
+/// Bytes written at a time while a segment is made ready.
+const ZEROS_BYTES: usize = 1 << 20;
+
+impl Store {
+    /// Untouched segments that shall be made ready now.
+    pub(crate) fn to_make_ready(&self, log: &Log) -> usize {
+        let at_once =
+            (READY_BYTES / self.volume.space().segment_bytes).min(log.wished_segments() / 16).max(1);
+        if !self.volume.is_sparse() || self.host.gave_up() || 2 * log.free().touched() > at_once {
+            return 0;
+        }
+        let spare = log.free().len().saturating_sub(log.left_by(Claim::Fresh) + self.ahead(log));
+        let wished = log.wished_segments().saturating_sub(log.touched());
+        at_once.min(spare).min(wished).min(log.free().untouched())
+    }
+
+    /// Free segments that shall be given back to the host now.
+    pub(crate) fn to_release(&self, log: &Log) -> usize {
+        let wished = log.wished_segments();
+        match log.touched() > wished + wished / 8 + log.swing() {
+            true => self.to_release_all(log),
+            false => 0,
+        }
+    }
+
+    /// The same, if the store is not used soon.
+    fn to_release_all(&self, log: &Log) -> usize {
+        let beyond = log.touched().saturating_sub(log.wished_segments());
+        let have_room = log.free().touched();
+        if self.volume.is_sparse() { beyond.min(have_room) } else { 0 }
+    }
+
+    /// Makes untouched segments ready. `maintenance` is held.
+    ///
+    /// # Errors
+    /// When the sync fails, which poisons the store. What the host has no room for stays untouched.
+    pub(crate) fn make_ready(&self) -> Result<()> {
+        let lent = {
+            let mut log = self.journal.lock();
+            let count = self.to_make_ready(&log);
+            log.free_mut().lend_untouched(count)
+        };
+        let zeros = AlignedBuf::zeroed(ZEROS_BYTES.min(self.volume.space().segment_bytes));
+        let offsets = (0..self.volume.space().segment_bytes).step_by(zeros.len());
+        let all = lent
+            .iter()
+            .flat_map(|segment| offsets.clone().map(|offset| self.volume.offset(*segment, offset)));
+        let written = all.into_iter().try_for_each(|at| self.volume.device().write_at(at, &zeros));
+        let synced = self.volume.device().sync();
+        let mut log = self.journal.lock();
+        match &written {
+            Ok(()) => {
+                log.free_mut().are_ready();
+                log.counters_mut().prepared_bytes += (lent.len() * self.volume.space().segment_bytes) as u64;
+            }
+            Err(_) => {
+                self.host.give_up();
+                log.free_mut().are_untouched();
+            }
+        }
+        synced.map_err(|error| self.journal.poison(&mut log, error))
+    }
+
+    /// Gives back all that is beyond the wish, because the store is closed.
+    pub(crate) fn release_all(&self) {
+        let _turn = self.journal.turn();
+        self.release(Store::to_release_all);
+    }
+
+    /// Gives as many segments back to the host as `count` says. `maintenance` is held.
+    pub(crate) fn release(&self, count: impl Fn(&Store, &Log) -> usize) {
+        let lent = {
+            let mut log = self.journal.lock();
+            let count = count(self, &log);
+            log.free_mut().lend_touched(count)
+        };
+        for run in lent.chunk_by(|left, right| left.0 + 1 == right.0) {
+            // Advice, as ever; and what is not given back is not asked for again.
+            let bytes = (run.len() * self.volume.space().segment_bytes) as u64;
+            let _ = self.volume.device().discard(self.volume.offset(run[0], 0), bytes);
+        }
+        self.journal.lock().free_mut().are_untouched();
+    }
+}
+
+/// What is remembered of the host.
+#[derive(Debug, Default)]
+pub(crate) struct Host(AtomicBool);
+
+impl Host {
+    /// It had no room.
+    fn give_up(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn gave_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
