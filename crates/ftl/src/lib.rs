@@ -140,6 +140,11 @@
 //! be durable is then written again in its place before anything else is. (`doubt`) A panic stops reads as well: the
 //! map may be between two states. (`sentinel`)
 //!
+//! ```text
+//! layers: addr, mutant, ranges, sync < error, options < format < space < media < map < log < paging
+//! layers: < read, reuse < checkpoint < gc < maintenance < write < recovery < verify < store < bench, fuzz
+//! ```
+//!
 //! # Reading the source
 //!
 //! `format` is every byte on the device; `batch`, `space` and `map` are pure; `fault` brings leaves of the
@@ -192,7 +197,7 @@ pub use paging::Kept;
 pub use read::{Lost, Mapped, Remains};
 pub use space::BATCH_BYTES_MAX;
 pub use store::Ftl;
-pub use verify::scrub::{Damage, Scrub};
+pub use verify::{Damage, Scrub};
 
 /// The example of README.md, as a test.
 #[cfg(doctest)]

@@ -17,13 +17,16 @@
 //! A victim of collection that is older than the checkpoint thus becomes free by a flush. One that is
 //! younger waits for its epitaph, or for the next checkpoint.
 
+use std::sync::Arc;
+
 use crate::{
     Result,
     addr::SegNo,
-    log::{Log, State},
-    map::Map,
+    log::{Journal, Log, State},
+    map::{Map, SharedMap},
+    media::Volume,
     mutant::{Rule, is_broken},
-    store::Store,
+    paging::Base,
 };
 
 /// What decides about a segment.
@@ -55,7 +58,28 @@ pub(crate) struct Waiting {
     pub(crate) ready: usize,
 }
 
-impl Store {
+/// Tells which segments may be used again, and frees them.
+pub(crate) struct Reuse {
+    volume: Arc<Volume>,
+    map: Arc<SharedMap>,
+    journal: Arc<Journal>,
+    /// See [`crate::Options::discard`].
+    discards: bool,
+    /// Segments whose first block could not be read at open, in order.
+    lost_starts: Vec<SegNo>,
+}
+
+impl Reuse {
+    pub(crate) fn new(base: Base, discards: bool, lost_starts: Vec<SegNo>) -> Reuse {
+        let Base { volume, map, journal, .. } = base;
+        Reuse { volume, map, journal, discards, lost_starts }
+    }
+
+    /// Whether the start of a segment was lost when the store was opened (`recovery::lost_starts`).
+    pub(crate) fn has_lost_start(&self, segment: SegNo) -> bool {
+        self.lost_starts.binary_search(&segment).is_ok()
+    }
+
     fn needs(&self, log: &Log, map: &Map, segment: SegNo) -> Needs {
         let state = log.segment(segment);
         Needs {
@@ -126,7 +150,7 @@ impl Store {
         if self.has_lost_start(segment) {
             return self.journal.lock().put_out_of_use(segment);
         }
-        if self.options.discard && !self.volume.is_sparse() {
+        if self.discards && !self.volume.is_sparse() {
             // Advice: a device that refuses it loses nothing but the hint.
             let _ = self
                 .volume

@@ -1,23 +1,40 @@
 //! Batches into the log and the map.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use crate::{
     Error, Op, Result, Seq, Stream,
     format::EntryKind,
     log::batch::{Batch, Item},
     log::lifetime::{Expected, MeanExpected},
-    log::{AppendPoint, Log},
-    maintenance::DIRTY_SHARE,
-    map::Map,
-    store::Store,
+    log::{AppendPoint, Journal, Log},
+    maintenance::Maintenance,
+    map::{Map, SharedMap},
+    media::Volume,
+    paging::{Base, DIRTY_SHARE, PagedMap},
     sync::RwLockUpgradableReadGuard,
 };
 
 /// Items of a batch that are looked at for its class.
 const LOOKED_AT_MAX: usize = 8;
 
-impl Store {
+/// Accepts batches.
+pub(crate) struct Writer {
+    volume: Arc<Volume>,
+    map: Arc<SharedMap>,
+    journal: Arc<Journal>,
+    pages: Arc<PagedMap>,
+    maintenance: Arc<Maintenance>,
+    /// See [`crate::Options::elide_zero_tails`].
+    elides: bool,
+}
+
+impl Writer {
+    pub(crate) fn new(base: Base, maintenance: Arc<Maintenance>, elides: bool) -> Writer {
+        let Base { volume, map, journal, pages } = base;
+        Writer { volume, map, journal, pages, maintenance, elides }
+    }
+
     /// See [`crate::Ftl::write_batch`].
     pub(crate) fn write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Seq> {
         Ok(self.accept(ops, stream, true)?.expect("leaves are brought in"))
@@ -27,14 +44,14 @@ impl Store {
     pub(crate) fn accept(&self, ops: &[Op<'_>], stream: Stream, may_fault: bool) -> Result<Option<Seq>> {
         self.volume.must_write()?;
         let _sentinel = self.journal.sentinel();
-        let batch = Batch::prepare(ops, self.options.elide_zero_tails)?;
+        let batch = Batch::prepare(ops, self.elides)?;
         let bytes_max = self.volume.space().batch_bytes_max();
         if batch.bytes() > bytes_max {
             return Err(Error::BatchTooLarge { bytes: batch.bytes(), bytes_max });
         }
         self.journal.stock(batch.payload_bytes as usize);
-        if self.options.map_memory.is_some() {
-            self.limit_dirty_leaves()?;
+        if self.pages.is_limited() {
+            self.maintenance.limit_dirty_leaves()?;
         }
         if batch.items.len() > 1 {
             self.map.read().load_ahead(batch.items.iter().map(Item::range)); // before the log is locked
@@ -50,7 +67,7 @@ impl Store {
                 if !may_fault {
                     return Ok(None);
                 }
-                leaves = self.fault_in(&batch.touched())?;
+                leaves = self.pages.fault_in(&batch.touched())?;
                 continue;
             }
             if !log.admits(&map, &batch) {
@@ -70,19 +87,25 @@ impl Store {
                 let mut map = RwLockUpgradableReadGuard::upgrade(map);
                 let (seq, appended) = log.accept(&mut map, point, &batch, &items);
                 log.note_expected(point, expected, items.len());
-                let is_due = self.is_due(&log) || self.is_write_back_due(&map, DIRTY_SHARE);
-                break (seq, items, appended, is_due, self.owe(&mut log, point, batch.log_bytes()));
+                let is_due = self.maintenance.is_due(&log) || self.pages.is_write_back_due(&map, DIRTY_SHARE);
+                break (
+                    seq,
+                    items,
+                    appended,
+                    is_due,
+                    self.maintenance.owe(&mut log, point, batch.log_bytes()),
+                );
             }
             drop((map, log));
-            self.make_room(|log, map| log.missing_segments(map, point, &batch.items))?;
+            self.maintenance.make_room(|log, map| log.missing_segments(map, point, &batch.items))?;
         };
         self.journal.fill(&items, appended)?;
-        self.relieve();
+        self.pages.relieve();
         if is_due {
-            self.background.kick();
+            self.maintenance.kick();
         }
         if let Some(target) = owed {
-            self.pay(target);
+            self.maintenance.pay(target);
         }
         Ok(Some(seq))
     }
@@ -135,16 +158,20 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::{Lba, log::fill::Appended, store::test_store};
+    use crate::{
+        Lba,
+        log::fill::Appended,
+        store::test_store::{self, Parts},
+    };
 
     const LBA: Lba = Lba(32);
 
-    fn store() -> Store {
+    fn store() -> Parts {
         test_store::store(64 << 20, None)
     }
 
     /// Accepts `batch`, whose room is not filled yet.
-    fn reserve(store: &Store, batch: &Batch<'_>) -> (Seq, Appended) {
+    fn reserve(store: &Parts, batch: &Batch<'_>) -> (Seq, Appended) {
         store.journal.lock().accept(&mut store.map.write(), AppendPoint::Data(0), batch, &batch.items)
     }
 
@@ -156,7 +183,7 @@ mod tests {
         thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let mut back = vec![0; data.len()];
-                store.read(LBA, &mut back).unwrap();
+                store.reader.read(LBA, &mut back).unwrap();
                 back
             });
             // Woken in vain, it waits again.

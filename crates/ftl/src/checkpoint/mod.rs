@@ -15,7 +15,7 @@
 //! 1. Leaves have places only where they have been written to. The write need not be durable; the
 //!    sync before a root makes it so.
 //! 2. A segment of leaves is reusable when neither the durable root nor the map in memory refers to
-//!    it, nothing is appended to it, and no reader of a leaf pins it ([`Store::is_map_reusable`]).
+//!    it, nothing is appended to it, and no reader of a leaf pins it ([`Checkpointer::is_map_reusable`]).
 //! 3. When a checkpoint is done, no more segments than `Space::map_segments_max` are in use: leaves
 //!    in sparse segments are written anew until that holds.
 //!
@@ -33,7 +33,7 @@ mod load;
 pub(crate) mod retained;
 mod writer;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use zerocopy::IntoBytes;
 
@@ -49,11 +49,13 @@ use crate::{
     },
     log::checkpoints::Coverage,
     log::reserve::Claim,
-    log::{Log, State},
-    map::{Absent, Leaf, LeafRef, Map},
-    media::superblock,
+    log::{Journal, Log, State},
+    map::{Absent, Leaf, LeafRef, Map, SharedMap},
+    media::{Volume, superblock},
     mutant::{Rule, is_broken},
-    store::Store,
+    paging::{Base, PagedMap},
+    reuse::Reuse,
+    sync::Mutex,
 };
 
 /// Dirty leaves that are written out at once to make room in memory.
@@ -83,7 +85,42 @@ struct Beginning {
     segments: Vec<Live>,
 }
 
-impl Store {
+/// Writes checkpoints, and leaves of the map between them.
+pub(crate) struct Checkpointer {
+    volume: Arc<Volume>,
+    map: Arc<SharedMap>,
+    journal: Arc<Journal>,
+    pages: Arc<PagedMap>,
+    reuse: Arc<Reuse>,
+    /// As last written; only the holder of the maintenance lock changes it.
+    superblock: Mutex<Superblock>,
+}
+
+impl Checkpointer {
+    pub(crate) fn new(base: Base, reuse: Arc<Reuse>, superblock: Superblock) -> Checkpointer {
+        let Base { volume, map, journal, pages } = base;
+        Checkpointer { volume, map, journal, pages, reuse, superblock: Mutex::new(superblock) }
+    }
+
+    /// The superblock as last written.
+    pub(crate) fn superblock(&self) -> Superblock {
+        self.superblock.lock().clone()
+    }
+
+    /// Makes `next` the superblock, durably. The maintenance lock is held.
+    pub(crate) fn put_superblock(&self, next: Superblock) -> Result<()> {
+        let written = superblock::write(self.volume.device(), &next);
+        {
+            let mut log = self.journal.lock();
+            match written {
+                Ok(bytes) => log.counters_mut().checkpoint_bytes += bytes,
+                Err(error) => return Err(self.journal.poison(&mut log, error)),
+            }
+        }
+        *self.superblock.lock() = next;
+        Ok(())
+    }
+
     /// See [`crate::Ftl::checkpoint`].
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.volume.must_write()?;
@@ -180,7 +217,7 @@ impl Store {
             refers_to.push(place.segment);
         }
         let counters = beginning.segments.iter().zip(0..).flat_map(|(live, no)| {
-            let is_out_of_use = self.has_lost_start(SegNo(no));
+            let is_out_of_use = self.reuse.has_lost_start(SegNo(no));
             live.to_raw(is_out_of_use).as_bytes().to_vec()
         });
         let counters: Vec<u8> = counters.collect();
@@ -251,7 +288,7 @@ impl Store {
             .collect();
         let mut found = HashMap::with_capacity(absent.len());
         let mut read = |absent: Vec<Absent>| {
-            self.leaf_reader().read(absent, |absent, leaf| {
+            self.pages.leaf_reader().read(absent, |absent, leaf| {
                 found.insert(absent.span.start, leaf);
             })
         };
@@ -277,7 +314,7 @@ impl Store {
         }
     }
 
-    /// As [`Store::write_back`], but where there is no room it is an error.
+    /// As [`Checkpointer::write_back`], but where there is no room it is an error.
     pub(crate) fn write_back_into_spare(&self) -> Result<()> {
         let mut leaves = self.map.write().dirty_leaves(WRITE_BACK_LEAVES);
         let seq = {
@@ -288,7 +325,7 @@ impl Store {
         let mut writer = Writer::new(self, seq, Claim::WriteBack);
         let result = self.write_leaves(&mut writer, &mut leaves, |_| true);
         drop(leaves);
-        self.relieve();
+        self.pages.relieve();
         self.reclaim_map();
         result
     }
@@ -299,19 +336,9 @@ impl Store {
             let log = self.journal.lock();
             (log.durable().batches, log.epoch())
         };
-        let next = {
-            let now = self.superblock.lock();
-            Superblock { sequence: now.sequence + 1, epoch, flushed_seq, root: Some(root), ..now.clone() }
-        };
-        let switched = superblock::write(self.volume.device(), &next);
-        let mut log = self.journal.lock();
-        match switched {
-            Ok(bytes) => log.counters_mut().checkpoint_bytes += bytes,
-            Err(error) => return Err(self.journal.poison(&mut log, error)),
-        }
-        drop(log);
-        *self.superblock.lock() = next;
-        Ok(())
+        let now = self.superblock();
+        let sequence = now.sequence + 1;
+        self.put_superblock(Superblock { sequence, epoch, flushed_seq, root: Some(root), ..now })
     }
 
     fn finish_checkpoint(&self, refers_to: Vec<SegNo>, beginning: Beginning) {
@@ -321,8 +348,8 @@ impl Store {
             log.counters_mut().checkpoints += 1;
         }
         self.reclaim_map();
-        self.free_reusable();
-        self.relieve();
+        self.reuse.free_reusable();
+        self.pages.relieve();
     }
 
     /// Whether a segment of leaves and checkpoints may be used anew (invariant 2).
@@ -344,7 +371,7 @@ impl Store {
         };
         // Only who holds `maintenance` gives leaves places, and none is read that has none.
         for segment in reusable {
-            self.free_segment(segment);
+            self.reuse.free_segment(segment);
         }
     }
 }

@@ -17,31 +17,21 @@
 //! replayed. With one, replay sees the very records that the segment held, so it comes to the same map; that leads to
 //! none of their places, because what overwrote or moved them is durable too (`reuse`).
 
-use std::collections::HashMap;
-
 use crate::{
     Error, Result,
-    addr::SegNo,
-    checkpoint::{Rewrite, Writer},
-    format::{Life, Marks, RecordKind, SegmentHeader, SegmentKind, Superblock, epitaph_life},
+    checkpoint::{Checkpointer, Rewrite, Writer},
+    format::Life,
     log::reserve::Claim,
-    media::{
-        Volume,
-        scan::{Record, Scan},
-        summaries::{read_footer_bytes, records_of},
-    },
+    media::summaries::{read_footer_bytes, records_of},
     mutant::{Rule, is_broken},
-    recovery::resync::Doubt,
-    recovery::salvage::Losses,
     space::MAP_RECORD_BYTES,
-    store::Store,
 };
 
 /// Share of a segment that its footer may take to get an epitaph: with more, its writes are so small that a
 /// checkpoint is cheaper.
 const SEGMENT_SHARE: usize = 8;
 
-impl Store {
+impl Checkpointer {
     /// Makes dead segments free that no checkpoint covers, with `maintenance` held: by epitaphs, or if they cannot have
     /// any, by a checkpoint.
     pub(crate) fn tell_and_free(&self) -> Result<()> {
@@ -49,7 +39,7 @@ impl Store {
         match self.write_epitaphs()? {
             0 => self.checkpoint_in_turn(Rewrite::Sparse),
             _ => {
-                self.free_reusable();
+                self.reuse.free_reusable();
                 Ok(())
             }
         }
@@ -60,7 +50,7 @@ impl Store {
         let (lives, seq, durable) = {
             let log = self.journal.lock();
             self.journal.check_poison(&log)?;
-            let waiting = self.without_epitaph(&log, &self.map.read());
+            let waiting = self.reuse.without_epitaph(&log, &self.map.read());
             let lives: Vec<Life> = waiting.into_iter().map(|segment| log.life(segment)).collect();
             (lives, log.last_seq(), log.durable())
         };
@@ -94,101 +84,5 @@ impl Store {
     fn fits_epitaph(&self, life: Life, footer: &[u8]) -> bool {
         let bytes_max = (self.volume.space().segment_bytes / SEGMENT_SHARE).min(MAP_RECORD_BYTES);
         footer.len() <= bytes_max && records_of(footer, self.volume.salt(), life).is_ok()
-    }
-}
-
-/// The epitaphs behind the root.
-#[derive(Default)]
-pub(crate) struct Epitaphs {
-    /// By segment and generation, all of the root's epoch.
-    records: HashMap<(SegNo, u64), Vec<Record>>,
-    epoch: u64,
-    /// What they say to have been durable.
-    pub(crate) durable: Marks,
-    /// Where they lie.
-    pub(crate) segments: Vec<SegNo>,
-    /// Those that were written together last, and what recovery must read to find them: those before them were
-    /// synced before these were begun.
-    pub(crate) doubt: Doubt,
-    /// What was durable when these were written.
-    last_round: Marks,
-}
-
-impl Epitaphs {
-    pub(crate) fn read(
-        volume: &Volume,
-        superblock: &Superblock,
-        headers: &[Option<SegmentHeader>],
-        losses: &Losses,
-    ) -> Result<Epitaphs> {
-        let epoch = superblock.epoch;
-        let mut epitaphs = Epitaphs { epoch, ..Epitaphs::default() };
-        let Some(root) = superblock.root else { return Ok(epitaphs) };
-        let own = Life { segment: root.segment, generation: root.generation, epoch };
-        let is_later = |header: &&SegmentHeader| {
-            header.kind == SegmentKind::Checkpoint
-                && header.epoch == epoch
-                && header.generation > root.generation
-        };
-        let later = headers.iter().flatten().filter(is_later).map(SegmentHeader::life);
-        let later = later.map(|life| (life, volume.space().checkpoint_start(), 0));
-        let behind_root = (root.offset + root.bytes) as usize;
-        for (life, offset, from) in [(own, behind_root, behind_root)].into_iter().chain(later) {
-            let from = volume.offset(life.segment, from);
-            losses.pass(epitaphs.scan(volume, Scan::new(volume, life, offset), from), ())?;
-        }
-        Ok(epitaphs)
-    }
-
-    /// `scan`s a segment, or the rest of it, which starts at byte `from` of the device.
-    fn scan(&mut self, volume: &Volume, mut scan: Scan<'_>, mut from: u64) -> Result<()> {
-        let space = volume.space();
-        while let Some(Record { header, body }) = scan.next_record()? {
-            if header.kind != RecordKind::Epitaph {
-                continue;
-            }
-            let at = scan.reader.device_offset(header.offset as usize);
-            let flawed = |flaw| volume.corrupt("epitaph", at, flaw);
-            let life =
-                epitaph_life(&body, self.epoch, space.segments, space.segment_bytes).map_err(flawed)?;
-            let records = records_of(&body, volume.salt(), life).map_err(flawed)?;
-            self.records.insert((life.segment, life.generation), records);
-            let round = header.durable();
-            self.durable = self.durable.max(round);
-            // Of one process: both marks only grow.
-            if round != self.last_round && round.max(self.last_round) == round {
-                self.doubt.clear();
-                self.last_round = round;
-            }
-            let behind = scan.device_offset();
-            if round == self.last_round {
-                self.doubt.add(from..behind);
-            }
-            from = behind;
-            if self.segments.last() != Some(&header.life.segment) {
-                self.segments.push(header.life.segment);
-            }
-        }
-        // One that is damaged hides those behind it: what the next one says to have been durable will be missed.
-        let beyond = scan.marks_beyond(2 * MAP_RECORD_BYTES)?;
-        self.durable = self.durable.max(beyond);
-        Ok(())
-    }
-
-    /// Whether there is one of `life`.
-    pub(crate) fn tell_of(&self, life: Life) -> bool {
-        life.epoch == self.epoch && self.records.contains_key(&(life.segment, life.generation))
-    }
-
-    /// Takes out the records of `life`, if there is an epitaph of it.
-    pub(crate) fn take(&mut self, life: Life) -> Option<Vec<Record>> {
-        self.records.remove(&(life.segment, life.generation))
-    }
-
-    /// Takes out all.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (Life, Vec<Record>)> {
-        let epoch = self.epoch;
-        let lives = std::mem::take(&mut self.records).into_iter();
-        lives.map(move |((segment, generation), records)| (Life { segment, generation, epoch }, records))
     }
 }

@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 use crate::{
     Result, Seq,
     addr::{GRAIN, SegNo},
+    checkpoint::Checkpointer,
     format::{
         LeafPlace, Life, Marks, Place, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RootRef, Salt,
         SegmentHeader, SegmentKind,
@@ -18,12 +19,11 @@ use crate::{
     log::reserve::Claim,
     map::Leaf,
     space::MAP_RECORD_BYTES,
-    store::Store,
 };
 
 /// See the module documentation.
 pub(crate) struct Writer<'a> {
-    store: &'a Store,
+    checkpointer: &'a Checkpointer,
     salt: Salt,
     epoch: u64,
     seq: Seq,
@@ -40,11 +40,11 @@ pub(crate) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// A writer of records that say that `seq` was the last batch accepted.
-    pub(crate) fn new(store: &'a Store, seq: Seq, claim: Claim) -> Writer<'a> {
-        let log = store.journal.lock();
+    pub(crate) fn new(checkpointer: &'a Checkpointer, seq: Seq, claim: Claim) -> Writer<'a> {
+        let log = checkpointer.journal.lock();
         Writer {
-            store,
-            salt: store.volume.salt(),
+            checkpointer,
+            salt: checkpointer.volume.salt(),
             epoch: log.epoch(),
             seq,
             claim,
@@ -57,7 +57,7 @@ impl<'a> Writer<'a> {
 
     /// Longest body of a record at the current position.
     fn body_bytes_max(&self) -> usize {
-        let segment_bytes = self.store.volume.space().segment_bytes;
+        let segment_bytes = self.checkpointer.volume.space().segment_bytes;
         let left = self.position.map_or(0, |position| segment_bytes - position.offset as usize);
         left.saturating_sub(RECORD_HEADER_BYTES).min(MAP_RECORD_BYTES)
     }
@@ -158,27 +158,28 @@ impl<'a> Writer<'a> {
 
     /// Writes `bytes` at the current position, padded to whole blocks.
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let mut buf = AlignedBuf::zeroed(bytes.len().next_multiple_of(self.store.volume.space().block_bytes));
+        let mut buf =
+            AlignedBuf::zeroed(bytes.len().next_multiple_of(self.checkpointer.volume.space().block_bytes));
         buf[..bytes.len()].copy_from_slice(bytes);
         let position = self.position.as_mut().expect("a segment is open");
-        let at = self.store.volume.offset(position.segment, position.offset as usize);
-        let done = self.store.volume.device().write_at(at, &buf);
+        let at = self.checkpointer.volume.offset(position.segment, position.offset as usize);
+        let done = self.checkpointer.volume.device().write_at(at, &buf);
         position.offset += buf.len() as u32;
-        let mut log = self.store.journal.lock();
+        let mut log = self.checkpointer.journal.lock();
         log.counters_mut().checkpoint_bytes += buf.len() as u64;
         log.checkpoints_mut().set_position(Some(*position));
-        done.map_err(|error| self.store.journal.poison(&mut log, error))
+        done.map_err(|error| self.checkpointer.journal.poison(&mut log, error))
     }
 
     fn open_segment(&mut self) -> Result<()> {
         assert!(self.filling.is_empty(), "a record lies in one segment");
         let life = {
-            let mut log = self.store.journal.lock();
+            let mut log = self.checkpointer.journal.lock();
             if self.claim != Claim::Checkpoint && !log.may_write_back() {
-                return Err(self.store.journal.full(&log, &self.store.map.read()));
+                return Err(self.checkpointer.journal.full(&log, &self.checkpointer.map.read()));
             }
             let Some(life) = log.take_free(State::Checkpoint, self.claim) else {
-                return Err(self.store.journal.full(&log, &self.store.map.read()));
+                return Err(self.checkpointer.journal.full(&log, &self.checkpointer.map.read()));
             };
             if self.claim == Claim::Checkpoint {
                 log.checkpoints_mut().note_taken();
@@ -187,10 +188,10 @@ impl<'a> Writer<'a> {
         };
         let Life { segment, generation, epoch } = life;
         self.position = Some(Place { segment, generation, offset: 0 });
-        let (kind, durable) = (SegmentKind::Checkpoint, self.store.journal.lock().durable());
+        let (kind, durable) = (SegmentKind::Checkpoint, self.checkpointer.journal.lock().durable());
         let header =
             SegmentHeader { kind, segment, generation, epoch, class: 0, opened_seq: self.seq, durable };
-        let start = self.store.volume.space().checkpoint_start();
+        let start = self.checkpointer.volume.space().checkpoint_start();
         let mut bytes = vec![0; start];
         let header = header.to_raw(self.salt);
         bytes[..header.as_bytes().len()].copy_from_slice(header.as_bytes());

@@ -16,7 +16,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{RECORDS_AT_ONCE, entries_of};
+use super::{Collector, RECORDS_AT_ONCE, entries_of};
 use crate::{
     Lba, Result,
     addr::{PhysAddr, SegNo},
@@ -26,10 +26,9 @@ use crate::{
     media::scan::Record,
     read::runs,
     space::Space,
-    store::Store,
 };
 
-/// Segments that are chosen together, in a small store and in the largest. They are a share of its segments that
+/// Segments that are chosen together, in a small collector and in the largest. They are a share of its segments that
 /// does not matter.
 const SEGMENTS_MIN: usize = 8;
 const SEGMENTS_MAX: usize = 32;
@@ -59,11 +58,11 @@ pub(crate) struct Ahead {
 
 impl Ahead {
     /// The best one of those that were chosen together and are left (invariant 1).
-    pub(super) fn chosen(&mut self, store: &Store, log: &Log, map: &Map) -> Option<SegNo> {
+    pub(super) fn chosen(&mut self, collector: &Collector, log: &Log, map: &Map) -> Option<SegNo> {
         while let Some(Life { segment, .. }) = self.chosen.front().copied() {
             let is_in_this_life = log.segment(segment).state == State::Sealed
                 && self.chosen.front() == Some(&log.life(segment));
-            if is_in_this_life && store.may_be_victim(log, map, segment) {
+            if is_in_this_life && collector.may_be_victim(log, map, segment) {
                 return Some(segment);
             }
             self.chosen.pop_front();
@@ -72,10 +71,10 @@ impl Ahead {
     }
 
     /// Looks at all segments. Returns the best one, and if it is sparse, remembers it and others.
-    pub(super) fn choose(&mut self, store: &Store, log: &Log, map: &Map) -> Option<SegNo> {
-        let Space { segments, segment_bytes, .. } = store.volume.space();
+    pub(super) fn choose(&mut self, collector: &Collector, log: &Log, map: &Map) -> Option<SegNo> {
+        let Space { segments, segment_bytes, .. } = collector.volume.space();
         let count = (segments / SEGMENTS_SHARE).clamp(SEGMENTS_MIN, SEGMENTS_MAX);
-        let best = store.best_victims(log, map, count);
+        let best = collector.best_victims(log, map, count);
         let live_max = LIVE_BYTES_MAX.min(segment_bytes / LIVE_SHARE_MAX) as u64;
         let is_sparse = |segment: &SegNo| Space::moved_bytes(map.live(*segment)) <= live_max;
         let victim = *best.first()?;
@@ -87,11 +86,11 @@ impl Ahead {
 
     /// What was read of `victim`, for its collection, which now begins. If nothing was, it and those chosen with it
     /// are read first. `maintenance` is held, so none of them is freed meanwhile.
-    pub(super) fn take(&mut self, store: &Store, victim: Life) -> Option<Near> {
+    pub(super) fn take(&mut self, collector: &Collector, victim: Life) -> Option<Near> {
         if self.chosen.front() == Some(&victim) {
             if !self.near.iter().any(|near| near.life == victim) {
                 // What cannot be read together is read alone, by who needs it.
-                self.near = read(store, self.chosen.make_contiguous()).unwrap_or_default();
+                self.near = read(collector, self.chosen.make_contiguous()).unwrap_or_default();
             }
             self.chosen.pop_front();
         }
@@ -101,12 +100,12 @@ impl Ahead {
 }
 
 /// Footers of `lives`, then what is live in them.
-fn read(store: &Store, lives: &[Life]) -> Result<Vec<Near>> {
-    let footers = store.journal.footers(lives)?;
+fn read(collector: &Collector, lives: &[Life]) -> Result<Vec<Near>> {
+    let footers = collector.journal.footers(lives)?;
     let (mut near, mut all) = (Vec::with_capacity(lives.len()), Vec::new());
     for (life, records) in lives.iter().zip(footers) {
         let Ok(records) = records else { continue };
-        let mut live = live_of(store, *life, &records)?;
+        let mut live = live_of(collector, *life, &records)?;
         live.sort_unstable_by_key(|(lba, extent)| (extent.phys.grain, *lba));
         all.extend_from_slice(&live);
         near.push(Near { life: *life, records, live, chunks: HashMap::new() });
@@ -115,7 +114,7 @@ fn read(store: &Store, lives: &[Life]) -> Result<Vec<Near>> {
     let mut rest = &all[..];
     while !rest.is_empty() {
         let runs = runs(&mut rest, 0);
-        for (run, bytes) in runs.iter().zip(store.read_runs(&runs)?) {
+        for (run, bytes) in runs.iter().zip(collector.reader.read_runs(&runs)?) {
             for (_, extent) in run.extents {
                 let chunk = &bytes[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
                 let near = near.iter_mut().find(|near| near.life.segment == extent.phys.segment);
@@ -128,11 +127,11 @@ fn read(store: &Store, lives: &[Life]) -> Result<Vec<Near>> {
 
 /// What of `records`, all those of a sealed segment's life, the map still holds. Looks no further once that is as much
 /// as was live before: data in there only dies, so nothing else is left.
-fn live_of(store: &Store, life: Life, records: &[Record]) -> Result<Vec<(Lba, Extent)>> {
-    let live_bytes = store.map.read().live(life.segment).bytes;
+fn live_of(collector: &Collector, life: Life, records: &[Record]) -> Result<Vec<(Lba, Extent)>> {
+    let live_bytes = collector.map.read().live(life.segment).bytes;
     let (mut found, mut found_bytes) = (Vec::new(), 0);
     for records in records.chunks(RECORDS_AT_ONCE) {
-        let more = store.live_among(&entries_of(records))?;
+        let more = collector.live_among(&entries_of(records))?;
         found_bytes += more.iter().map(|(_, extent)| extent.bytes() as u64).sum::<u64>();
         found.extend(more);
         if found_bytes == live_bytes {
@@ -152,39 +151,39 @@ mod tests {
         let store = test_store::store(64 << 20, Some(1 << 20));
         for page in 0..300 {
             let (lba, data) = (Lba(page * 32), [1 + page as u8 % 200; 16384]);
-            store.write_batch(&[Op::Write { lba, data: &data }], Stream::Data).unwrap();
+            store.writer.write_batch(&[Op::Write { lba, data: &data }], Stream::Data).unwrap();
         }
         for page in (0..300).filter(|page| page % 16 > 0) {
-            store.write_batch(&[Op::Trim { lba: Lba(page * 32), sectors: 32 }], Stream::Data).unwrap();
+            store.writer.write_batch(&[Op::Trim { lba: Lba(page * 32), sectors: 32 }], Stream::Data).unwrap();
         }
         store.journal.flush_all().unwrap();
         let lives: Vec<Life> = {
             let log = store.journal.lock();
             log.in_state(State::Sealed).map(|segment| log.life(segment)).collect()
         };
-        let mut collecting = store.collecting.lock();
+        let mut collecting = store.collector.collecting();
         let chosen: Vec<Life> = {
             let (log, map) = (store.journal.lock(), store.map.read());
-            store.victim(&log, &map, &mut collecting).unwrap();
+            store.collector.victim(&log, &map, &mut collecting).unwrap();
             collecting.ahead.chosen.iter().copied().collect()
         };
         assert!(chosen.len() == lives.len() && chosen.iter().all(|life| lives.contains(life)));
         let ahead = &mut collecting.ahead;
-        let near = ahead.take(&store, chosen[0]).unwrap();
+        let near = ahead.take(&store.collector, chosen[0]).unwrap();
         assert!(near.life == chosen[0] && !near.records.is_empty());
         assert!(
             near.chunks.iter().all(|(phys, chunk)| phys.segment == near.life.segment && chunk.len() == 16384)
         );
         assert_eq!((near.chunks.len(), near.live.len(), ahead.near.len()), (4, 4, chosen.len() - 1));
         let later = Life { generation: chosen[1].generation + 1, ..chosen[1] };
-        assert!(ahead.take(&store, later).is_none());
-        assert!(ahead.take(&store, chosen[1]).is_some_and(|near| near.life == chosen[1]));
+        assert!(ahead.take(&store.collector, later).is_none());
+        assert!(ahead.take(&store.collector, chosen[1]).is_some_and(|near| near.life == chosen[1]));
 
         // Dead or in another life, it is passed over.
         let (next, after) = (ahead.chosen[0].segment, ahead.chosen[1].segment);
         let (mut log, map) = (store.journal.lock(), store.map.read());
-        assert_eq!(ahead.chosen(&store, &log, &map), Some(next));
+        assert_eq!(ahead.chosen(&store.collector, &log, &map), Some(next));
         log.segment_mut(next).generation += 1;
-        assert_eq!(ahead.chosen(&store, &log, &map), Some(after));
+        assert_eq!(ahead.chosen(&store.collector, &log, &map), Some(after));
     }
 }

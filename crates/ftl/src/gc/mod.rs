@@ -27,7 +27,7 @@
 //! again before both are durable (`reuse`). The extent more that recovery then comes to is counted (`log::Peak`).
 //!
 //! A live chunk whose checksum does not match, or that the device does not give back, is left where it is. Its
-//! segment is counted as damaged and neither collected again nor reused until the store is opened anew, so that
+//! segment is counted as damaged and neither collected again nor reused until the collector is opened anew, so that
 //! the error stays an error and collection goes on.
 
 mod ahead;
@@ -40,16 +40,21 @@ use lacuna_crc::crc32c;
 use crate::{
     Error, Lba, Result, SECTOR, Seq,
     addr::{PhysAddr, SegNo},
+    checkpoint::Checkpointer,
     format::{Entry, EntryKind, Extent, Life, RECORDS_START},
     log::batch::Item,
     log::lifetime::{Classes, Expected},
-    log::{AppendPoint, Log, Regaining, State},
-    maintenance::DIRTY_SHARE,
-    map::Map,
-    media::scan::{Record, Scan},
-    read::runs,
+    log::{AppendPoint, Journal, Log, Regaining, State},
+    map::{Map, SharedMap},
+    media::{
+        Volume,
+        scan::{Record, Scan},
+    },
+    paging::{Base, DIRTY_SHARE, PagedMap},
+    read::{Reader, runs},
+    reuse::Reuse,
     space::{CLASSES_MAX, Space},
-    store::Store,
+    sync::{Mutex, MutexGuard},
 };
 use ahead::{Ahead, Near};
 
@@ -72,7 +77,35 @@ struct Moving {
     expected: Expected,
 }
 
-impl Store {
+/// Collects segments.
+pub(crate) struct Collector {
+    volume: Arc<Volume>,
+    map: Arc<SharedMap>,
+    journal: Arc<Journal>,
+    pages: Arc<PagedMap>,
+    reader: Arc<Reader>,
+    reuse: Arc<Reuse>,
+    checkpointer: Arc<Checkpointer>,
+    /// Locked after the maintenance lock.
+    collecting: Mutex<Collecting>,
+}
+
+impl Collector {
+    pub(crate) fn new(
+        base: Base,
+        reader: Arc<Reader>,
+        reuse: Arc<Reuse>,
+        checkpointer: Arc<Checkpointer>,
+    ) -> Collector {
+        let Base { volume, map, journal, pages } = base;
+        Collector { volume, map, journal, pages, reader, reuse, checkpointer, collecting: Mutex::default() }
+    }
+
+    /// What the last piece of maintenance has left to the next one. The maintenance lock is held.
+    pub(crate) fn collecting(&self) -> MutexGuard<'_, Collecting> {
+        self.collecting.lock()
+    }
+
     /// The segment that is being collected, or else the best one to collect, if collecting one yields room
     /// and has room to work in.
     pub(crate) fn victim(&self, log: &Log, map: &Map, collecting: &mut Collecting) -> Option<SegNo> {
@@ -135,14 +168,14 @@ impl Store {
             Err(Error::Full { .. }) => 0,
             // A leaf of the map is damaged, and what it leads to in here must stay.
             Err(Error::Corrupt { .. }) => 1,
-            // So must what the device does not give back. A failed write has poisoned the store.
+            // So must what the device does not give back. A failed write has poisoned the collector.
             Err(Error::Device(_)) if !self.journal.lock().is_poisoned() => 1,
             Err(error) => return Err(error),
         };
         let mut log = self.journal.lock();
         log.set_victim(None);
         log.counters_mut().gc_segments += 1;
-        let coming = log.coming() + usize::from(self.is_coming(&log, &self.map.read(), victim));
+        let coming = log.coming() + usize::from(self.reuse.is_coming(&log, &self.map.read(), victim));
         log.set_coming(coming);
         if corrupt > 0 {
             log.counters_mut().corrupt_chunks += corrupt;
@@ -156,7 +189,7 @@ impl Store {
         let mut found = Vec::new();
         let entries: Vec<_> = entries.iter().filter(|entry| entry.kind != EntryKind::Trim).collect();
         let ranges = entries.iter().map(|entry| entry.range()).collect();
-        self.visit_extents_of_each(ranges, |index, lba, extent| {
+        self.pages.visit_extents_of_each(ranges, |index, lba, extent| {
             if extent.phys == entries[index].phys {
                 found.push((lba, extent));
             }
@@ -167,7 +200,7 @@ impl Store {
     /// Extents in `segment` that the map holds in `range`.
     fn live_in(&self, segment: SegNo, range: Range<u64>) -> Result<Vec<(Lba, Extent)>> {
         let mut found = Vec::new();
-        self.visit_extents(range, |lba, extent| {
+        self.pages.visit_extents(range, |lba, extent| {
             if extent.phys.segment == segment {
                 found.push((lba, extent));
             }
@@ -181,7 +214,7 @@ impl Store {
         let mut ranges: Vec<_> = moving.iter().map(Moving::range).collect();
         ranges.sort_unstable_by_key(|range| range.start);
         loop {
-            let leaves = self.fault_in(&ranges)?;
+            let leaves = self.pages.fault_in(&ranges)?;
             let mut log = self.journal.lock();
             self.journal.check_poison(&log)?;
             let mut map = self.map.write();
@@ -209,8 +242,8 @@ impl Store {
             self.journal.fill(&items, appended)?;
             break;
         }
-        if self.is_write_back_due(&self.map.read(), DIRTY_SHARE) {
-            match self.write_back_into_spare() {
+        if self.pages.is_write_back_due(&self.map.read(), DIRTY_SHARE) {
+            match self.checkpointer.write_back_into_spare() {
                 // A checkpoint must wait until this victim is done; so must memory.
                 Err(Error::Full { .. }) => {}
                 result => result?,
@@ -255,11 +288,11 @@ enum Source {
 
 impl Source {
     /// The records of `victim`, from its footer if there is one.
-    fn read(store: &Store, victim: Life) -> Source {
-        let records = match store.journal.footers(&[victim]).map(|mut footers| footers.remove(0)) {
+    fn read(collector: &Collector, victim: Life) -> Source {
+        let records = match collector.journal.footers(&[victim]).map(|mut footers| footers.remove(0)) {
             Ok(Ok(records)) => Ok(records),
             // It was open when a process or the power ended, so there are few of them; or it is damaged.
-            Ok(Err(_)) | Err(_) => scan(store, victim),
+            Ok(Err(_)) | Err(_) => scan(collector, victim),
         };
         // What cannot be read here is a copy: where data lies, the map knows.
         records.map_or(Source::Map(0), |records| Source::Records(records.into_iter()))
@@ -295,17 +328,17 @@ struct Collection {
 }
 
 impl Collection {
-    fn begin(store: &Store, victim: SegNo, ahead: &mut Ahead) -> Collection {
-        let live_bytes = store.map.read().total().bytes;
+    fn begin(collector: &Collector, victim: SegNo, ahead: &mut Ahead) -> Collection {
+        let live_bytes = collector.map.read().total().bytes;
         let (victim, expected, classes, now) = {
-            let mut log = store.journal.lock();
+            let mut log = collector.journal.lock();
             log.set_victim(Some(victim));
             let expected = log.expected(victim);
             (log.life(victim), expected, log.classes(live_bytes), log.last_seq())
         };
-        let (source, gathered, chunks) = match ahead.take(store, victim) {
+        let (source, gathered, chunks) = match ahead.take(collector, victim) {
             Some(Near { records, live, chunks, .. }) => (Source::Ahead(records), live, chunks),
-            None => (Source::read(store, victim), Vec::new(), HashMap::new()),
+            None => (Source::read(collector, victim), Vec::new(), HashMap::new()),
         };
         Collection {
             victim,
@@ -323,18 +356,18 @@ impl Collection {
     }
 
     /// Whether this is the collection of `victim` as it is now (invariant 1).
-    fn goes_on(&self, store: &Store, victim: SegNo) -> bool {
-        let log = store.journal.lock();
+    fn goes_on(&self, collector: &Collector, victim: SegNo) -> bool {
+        let log = collector.journal.lock();
         log.segment(victim).state == State::Sealed && log.life(victim) == self.victim
     }
 
     /// Moves some of what is live; true when nothing is left.
-    fn piece(&mut self, store: &Store) -> Result<bool> {
+    fn piece(&mut self, collector: &Collector) -> Result<bool> {
         let mut bytes = 0;
         while bytes < PIECE_BYTES {
             if self.read < self.gathered.len() {
-                bytes += self.read_some(store)?;
-            } else if !self.gather(store)? && self.ends(store)? {
+                bytes += self.read_some(collector)?;
+            } else if !self.gather(collector)? && self.ends(collector)? {
                 return Ok(true);
             }
         }
@@ -342,22 +375,22 @@ impl Collection {
     }
 
     /// Looks for more that is live; false when there is nothing.
-    fn gather(&mut self, store: &Store) -> Result<bool> {
+    fn gather(&mut self, collector: &Collector) -> Result<bool> {
         (self.gathered, self.read) = (Vec::new(), 0);
         while self.gathered.len() < GATHER_EXTENTS {
             let found = match &mut self.source {
                 Source::Ahead(_) | Source::Map(u64::MAX) => break,
                 Source::Map(start) => {
-                    let leaf = *start..store.map.read().leaf_end(*start);
+                    let leaf = *start..collector.map.read().leaf_end(*start);
                     *start = leaf.end;
-                    store.live_in(self.victim.segment, leaf)?
+                    collector.live_in(self.victim.segment, leaf)?
                 }
                 Source::Records(records) => {
                     let some: Vec<_> = records.take(RECORDS_AT_ONCE).collect();
                     if some.is_empty() {
                         break;
                     }
-                    store.live_among(&entries_of(&some))?
+                    collector.live_among(&entries_of(&some))?
                 }
             };
             self.gathered.extend(found);
@@ -367,11 +400,11 @@ impl Collection {
     }
 
     /// Moves what is left, and tells whether that was all: else more is looked at, in the end the whole map.
-    fn ends(&mut self, store: &Store) -> Result<bool> {
+    fn ends(&mut self, collector: &Collector) -> Result<bool> {
         for class in 0..CLASSES_MAX {
-            self.switch(store, class)?;
+            self.switch(collector, class)?;
         }
-        let left = store.map.read().live(self.victim.segment).extents;
+        let left = collector.map.read().live(self.victim.segment).extents;
         if left <= self.corrupt || matches!(self.source, Source::Map(_)) {
             return Ok(true);
         }
@@ -384,7 +417,7 @@ impl Collection {
     }
 
     /// Reads some of what was gathered, neighbours at once. Returns how many bytes.
-    fn read_some(&mut self, store: &Store) -> Result<usize> {
+    fn read_some(&mut self, collector: &Collector) -> Result<usize> {
         let gathered = std::mem::take(&mut self.gathered);
         let (from, mut bytes) = (self.read, 0);
         while self.read < gathered.len() && bytes < PIECE_BYTES {
@@ -395,7 +428,7 @@ impl Collection {
         let mut others = Vec::new();
         for (lba, extent) in &gathered[from..self.read] {
             match chunks.get(&extent.phys) {
-                Some(chunk) => self.take(store, *lba, *extent, chunk)?,
+                Some(chunk) => self.take(collector, *lba, *extent, chunk)?,
                 None => others.push((*lba, *extent)),
             }
         }
@@ -403,10 +436,10 @@ impl Collection {
         let mut rest = &others[..];
         while !rest.is_empty() {
             let runs = runs(&mut rest, 0);
-            for (run, chunks) in runs.iter().zip(store.read_runs(&runs)?) {
+            for (run, chunks) in runs.iter().zip(collector.reader.read_runs(&runs)?) {
                 for (lba, extent) in run.extents {
                     let offset = extent.phys.offset() - run.offset;
-                    self.take(store, *lba, *extent, &chunks[offset..][..usize::from(extent.stored)])?;
+                    self.take(collector, *lba, *extent, &chunks[offset..][..usize::from(extent.stored)])?;
                 }
             }
         }
@@ -415,7 +448,7 @@ impl Collection {
     }
 
     /// Moves an extent, whose chunk was read.
-    fn take(&mut self, store: &Store, lba: Lba, extent: Extent, chunk: &[u8]) -> Result<()> {
+    fn take(&mut self, collector: &Collector, lba: Lba, extent: Extent, chunk: &[u8]) -> Result<()> {
         if !*self.verified.entry(extent.phys).or_insert_with(|| crc32c(chunk) == extent.crc) {
             self.corrupt += 1;
             return Ok(());
@@ -428,24 +461,24 @@ impl Collection {
         let (moving, bytes) = &mut self.moving[class];
         *bytes += piece.len();
         moving.push(Moving { lba, extent, crc, bytes: Arc::new(piece), expected });
-        match *bytes >= MOVE_BYTES.min(store.volume.space().segment_bytes / 2) {
-            true => self.switch(store, class),
+        match *bytes >= MOVE_BYTES.min(collector.volume.space().segment_bytes / 2) {
+            true => self.switch(collector, class),
             false => Ok(()),
         }
     }
 
-    fn switch(&mut self, store: &Store, class: usize) -> Result<()> {
+    fn switch(&mut self, collector: &Collector, class: usize) -> Result<()> {
         let (moving, _) = std::mem::take(&mut self.moving[class]);
         match moving.is_empty() {
             true => Ok(()),
-            false => store.switch(class as u8, &moving),
+            false => collector.switch(class as u8, &moving),
         }
     }
 }
 
 /// The records of a segment without a footer.
-fn scan(store: &Store, victim: Life) -> Result<Vec<Record>> {
-    let mut scan = Scan::new(&store.volume, victim, RECORDS_START);
+fn scan(collector: &Collector, victim: Life) -> Result<Vec<Record>> {
+    let mut scan = Scan::new(&collector.volume, victim, RECORDS_START);
     let mut records = Vec::new();
     while let Some(record) = scan.next_record()? {
         records.push(record);
@@ -481,23 +514,27 @@ mod tests {
         let store = test_store::store(64 << 20, Some(1 << 20));
         let page = |page: u64| Lba(page * 32);
         for number in 0..150 {
-            store.write_batch(&[Op::Write { lba: page(number), data: &[7; 16384] }], Stream::Data).unwrap();
+            store
+                .writer
+                .write_batch(&[Op::Write { lba: page(number), data: &[7; 16384] }], Stream::Data)
+                .unwrap();
         }
         for number in (0..150).filter(|number| number % 30 > 0) {
-            store.write_batch(&[Op::Trim { lba: page(number), sectors: 32 }], Stream::Data).unwrap();
+            store.writer.write_batch(&[Op::Trim { lba: page(number), sectors: 32 }], Stream::Data).unwrap();
         }
         store.journal.flush_all().unwrap();
-        let mut collecting = store.collecting.lock();
-        let victim = store.victim(&store.journal.lock(), &store.map.read(), &mut collecting).unwrap();
-        let mut collection = Collection::begin(&store, victim, &mut collecting.ahead);
+        let mut collecting = store.collector.collecting();
+        let victim =
+            store.collector.victim(&store.journal.lock(), &store.map.read(), &mut collecting).unwrap();
+        let mut collection = Collection::begin(&store.collector, victim, &mut collecting.ahead);
         let (lba, _) = collection.gathered[0];
         assert!(matches!(collection.source, Source::Ahead(_)));
-        store.write_batch(&[Op::Trim { lba: Lba(lba.0 + 8), sectors: 8 }], Stream::Data).unwrap();
-        while !collection.piece(&store).unwrap() {}
+        store.writer.write_batch(&[Op::Trim { lba: Lba(lba.0 + 8), sectors: 8 }], Stream::Data).unwrap();
+        while !collection.piece(&store.collector).unwrap() {}
         assert_eq!(store.map.read().live(victim).extents, 0);
         assert!(matches!(collection.source, Source::Records(_)), "without a look at the whole map");
         let mut back = [0; 16384];
-        store.read(lba, &mut back).unwrap();
+        store.reader.read(lba, &mut back).unwrap();
         assert!(back[..4096] == [7; 4096] && back[4096..8192] == [0; 4096] && back[8192..] == [7; 8192]);
     }
 }

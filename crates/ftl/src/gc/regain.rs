@@ -1,6 +1,6 @@
-//! Opening a store in which collection has no room left.
+//! Opening a collector in which collection has no room left.
 //!
-//! Whatever ended the last use of the store, a collection may have been under way: what it had opened is sealed
+//! Whatever ended the last use of the collector, a collection may have been under way: what it had opened is sealed
 //! by opening, part of its victim lies in there, and neither is free. Often enough repeated, no segment is left
 //! beyond those for checkpoints, and no append point has room. Then segments are emptied in *steps*, each of which
 //! counts whole or not at all, so that no number of cuts can make it worse:
@@ -13,7 +13,7 @@
 //! 3. A checkpoint under that epoch ends the step. Its map leads to the new places, and the victims become free,
 //!    at least one: as many segments as were taken, or more.
 //!
-//! Nobody else uses the store meanwhile. No segment that is open when the epoch changes is appended to
+//! Nobody else uses the collector meanwhile. No segment that is open when the epoch changes is appended to
 //! afterwards: only one is ever open, and it was filled up by then.
 //!
 //! It ends, because each step fills the open segment, so that garbage comes together; by invariant 6 of `reserve` it comes
@@ -23,23 +23,22 @@ use crate::{
     Result,
     addr::SegNo,
     checkpoint::Rewrite,
-    gc::Collecting,
+    gc::{Collecting, Collector},
     log::reserve::Claim,
     log::{AppendPoint, Log, Regaining, State},
     map::Map,
     mutant::{Rule, is_broken},
     space::{GC_SEGMENTS_MIN, Space},
-    store::Store,
 };
 
-impl Store {
-    /// Sees to it that collection can begin, before the store is used.
+impl Collector {
+    /// Sees to it that collection can begin, before the collector is used.
     pub(crate) fn regain(&self) -> Result<()> {
         if is_broken(Rule::OpeningRegains) {
             return Ok(());
         }
         let _turn = self.journal.turn();
-        let mut collecting = self.collecting.lock();
+        let mut collecting = self.collecting();
         // Each segment is filled once, and once more when it was the target of a step.
         for _ in 0..2 * self.volume.space().segments {
             if !self.regain_some(&mut collecting)? {
@@ -57,7 +56,7 @@ impl Store {
         }
         let has_room = |log: &Log| log.free().len() > log.left_by(Claim::Regain);
         if !has_room(&self.journal.lock()) {
-            self.checkpoint_in_turn(Rewrite::All)?;
+            self.checkpointer.checkpoint_in_turn(Rewrite::All)?;
         }
         {
             let mut log = self.journal.lock();
@@ -76,7 +75,7 @@ impl Store {
         };
         self.journal.lock().set_regaining(Regaining::No);
         moved?;
-        self.checkpoint_in_turn(Rewrite::Sparse)?;
+        self.checkpointer.checkpoint_in_turn(Rewrite::Sparse)?;
         Ok(victims > 0)
     }
 
@@ -117,32 +116,28 @@ mod tests {
 
     use super::*;
     use crate::{
-        CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Stream, media::superblock,
-        recovery::salvage::Losses,
+        CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Stream,
+        media::superblock,
+        store::test_store::{self, Parts},
     };
-
-    fn open(device: &Arc<dyn BlockDevice>) -> Store {
-        let store = Store::open(device.clone(), Options::default(), &Losses::REFUSED).unwrap();
-        store.checkpoint().unwrap();
-        store
-    }
 
     fn overwrite(page: u64, byte: u8) -> (Lba, Vec<u8>) {
         (Lba(page * 32), vec![byte | 1; 16384])
     }
 
     /// The state that versions came to which did not regain: each process ends within a collection.
-    fn end_while_collecting(store: &Store) {
-        let mut collecting = store.collecting.lock();
+    fn end_while_collecting(store: &Parts) {
+        let mut collecting = store.collector.collecting();
         let victim = {
             let (log, map) = (store.journal.lock(), store.map.read());
-            let sealed =
-                log.in_state(State::Sealed).filter(|segment| store.may_be_victim(&log, &map, *segment));
+            let sealed = log
+                .in_state(State::Sealed)
+                .filter(|segment| store.collector.may_be_victim(&log, &map, *segment));
             sealed.max_by_key(|segment| map.live(*segment).bytes).unwrap()
         };
         // The second piece is the one that moves what both have read.
-        store.collect(victim, &mut collecting).unwrap();
-        store.collect(victim, &mut collecting).unwrap();
+        store.collector.collect(victim, &mut collecting).unwrap();
+        store.collector.collect(victim, &mut collecting).unwrap();
         store.journal.flush_all().unwrap();
     }
 
@@ -152,19 +147,19 @@ mod tests {
         let device: Arc<dyn BlockDevice> = sim.clone();
         let options = FormatOptions { segment_bytes: Some(1 << 20), ..FormatOptions::default() };
         superblock::format(&*device, &options).unwrap();
-        let store = open(&device);
-        let write = |store: &Store, page, byte| {
+        let store = test_store::open(&device);
+        let write = |store: &Parts, page, byte| {
             let (lba, data) = overwrite(page, byte);
-            store.write_batch(&[Op::Write { lba, data: &data }], Stream::Data)
+            store.writer.write_batch(&[Op::Write { lba, data: &data }], Stream::Data)
         };
         let pages = (0..).find(|page| matches!(write(&store, *page, 7), Err(Error::Full { .. }))).unwrap();
         for page in (0..pages).step_by(8) {
-            store.write_batch(&[Op::Trim { lba: Lba(page * 32), sectors: 32 }], Stream::Data).unwrap();
+            store.writer.write_batch(&[Op::Trim { lba: Lba(page * 32), sectors: 32 }], Stream::Data).unwrap();
         }
         store.journal.flush_all().unwrap();
         drop(store);
         let is_stuck = (0..100).any(|_| {
-            let store = open(&device);
+            let store = test_store::open(&device);
             let has_room = store.journal.lock().spare_for_gc() > 0;
             if has_room {
                 end_while_collecting(&store);
@@ -172,7 +167,7 @@ mod tests {
             !has_room
         });
         assert!(is_stuck);
-        let stuck = open(&device);
+        let stuck = test_store::open(&device);
         assert!(matches!(write(&stuck, 1, 11), Err(Error::Full { .. })));
         drop(stuck);
 
@@ -182,7 +177,7 @@ mod tests {
             sim.power_cycle();
         }
         let ftl = Ftl::open(device.clone(), Options::default()).unwrap();
-        assert!(ftl.store.journal.lock().spare_for_gc() >= GC_SEGMENTS_MIN);
+        assert!(test_store::journal(&ftl).lock().spare_for_gc() >= GC_SEGMENTS_MIN);
         for page in 0..2 * pages {
             let (lba, data) = overwrite(page % pages, 13);
             ftl.write_batch(&[Op::Write { lba, data: &data }], Stream::Data).unwrap();

@@ -202,7 +202,10 @@ mod tests {
             if store.journal.lock().in_state(State::Sealed).next().is_some() {
                 return store.volume.device().stats().writes - before;
             }
-            store.write_batch(&[Op::Write { lba: Lba(page * 32), data: &data }], Stream::Data).unwrap();
+            store
+                .writer
+                .write_batch(&[Op::Write { lba: Lba(page * 32), data: &data }], Stream::Data)
+                .unwrap();
         }
         unreachable!("a segment is full some time")
     }

@@ -92,7 +92,7 @@ mod tests {
         store.journal.lock().kept_footers = KeptFooters::new(4 << 10);
         let write = |page: u64| {
             let (lba, data) = (Lba(page % 500 * 32), [1 + page as u8 % 200; 16384]);
-            store.write_batch(&[Op::Write { lba, data: &data }], Stream::Data).unwrap();
+            store.writer.write_batch(&[Op::Write { lba, data: &data }], Stream::Data).unwrap();
         };
         (0..500).for_each(write);
         store.journal.flush_all().unwrap();

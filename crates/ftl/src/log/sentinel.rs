@@ -90,13 +90,13 @@ mod tests {
     use crate::{
         CheckDepth, Error, Lba, Op, Result, Stream,
         log::State,
-        store::{Store, test_store},
+        store::test_store::{self, Parts},
     };
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
     /// Whoever opens a segment from here on panics, in the middle of a batch.
-    fn spoil(store: &Store) {
+    fn spoil(store: &Parts) {
         let mut log = store.journal.lock();
         let free: Vec<_> = log.in_state(State::Free).collect();
         free.into_iter().for_each(|segment| log.segment_mut(segment).state = State::Sealed);
@@ -106,8 +106,8 @@ mod tests {
     fn a_panic_within_a_batch_lets_nobody_wait() {
         let store = Arc::new(test_store::store(64 << 20, Some(1 << 20)));
         let data = vec![7; 5 * 16384];
-        let write = |store: &Store, number: u64| {
-            store.write_batch(&[Op::Write { lba: Lba(number * 160), data: &data }], Stream::Data)
+        let write = |store: &Parts, number: u64| {
+            store.writer.write_batch(&[Op::Write { lba: Lba(number * 160), data: &data }], Stream::Data)
         };
         write(&store, 0).unwrap();
         store.journal.flush().unwrap();
@@ -119,14 +119,14 @@ mod tests {
         thread::spawn(move || {
             let is_stopped = |result: Result<()>| matches!(result, Err(Error::Poisoned { .. }));
             assert!(is_stopped(store.journal.flush()));
-            assert!(is_stopped(store.write_batch(&[], Stream::Data).map(drop)));
-            assert!(is_stopped(store.checkpoint()));
+            assert!(is_stopped(store.writer.write_batch(&[], Stream::Data).map(drop)));
+            assert!(is_stopped(store.checkpointer.checkpoint()));
             // Flushed long before, but what the map says now is unknown.
-            assert!(is_stopped(store.read(Lba(0), &mut [0; 512])));
+            assert!(is_stopped(store.reader.read(Lba(0), &mut [0; 512])));
             let all = |at| (at == 0).then_some(0..1 << 40);
-            assert!(is_stopped(store.sweep_sectors(&all, 1 << 20, |_, _| {})));
-            assert!(is_stopped(store.check(CheckDepth::Structure, &mut |_| {}).map(drop)));
-            assert!(is_stopped(store.scrub(|_| ControlFlow::Continue(())).map(drop)));
+            assert!(is_stopped(store.verifier.sweep_sectors(&all, 1 << 20, |_, _| {})));
+            assert!(is_stopped(store.verifier.check(CheckDepth::Structure, &mut |_| {}).map(drop)));
+            assert!(is_stopped(store.verifier.scrub(|_| ControlFlow::Continue(())).map(drop)));
             drop(store);
             ended.send(()).unwrap();
         });

@@ -1,9 +1,9 @@
-//! A store takes in what its device has become larger by, while it is in use.
+//! A maintenance takes in what its device has become larger by, while it is in use.
 //!
 //! Invariants:
-//! 1. *Nothing that lies in the new segments counts.* An older copy of the same store may have been there, with headers
+//! 1. *Nothing that lies in the new segments counts.* An older copy of the same maintenance may have been there, with headers
 //!    that would pass for its own. So the first blocks of all of them are zeros, durably, before the superblock names the
-//!    new size; a cut before leaves the store as it was, and one after it as large as it became.
+//!    new size; a cut before leaves the maintenance as it was, and one after it as large as it became.
 //! 2. *Who knows of a segment finds its counters.* They exist before the volume says so, which changes with the
 //!    locks of log and map held. `maintenance` is held all the time: collection, checkpoints and the choice of victims
 //!    see one size from beginning to end.
@@ -18,13 +18,13 @@ use crate::{
     Error, Result,
     addr::SegNo,
     format::{RECORD_HEADER_BYTES, RECORDS_START, Superblock},
+    maintenance::Maintenance,
     media::superblock,
     mutant::{Rule, is_broken},
     space::{GC_SEGMENTS, Space},
-    store::Store,
 };
 
-impl Store {
+impl Maintenance {
     /// See [`crate::Ftl::grow`].
     pub(crate) fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
         self.volume.must_write()?;
@@ -37,12 +37,9 @@ impl Store {
             let reason = format!("it has {} bytes, and cannot be made {wanted}", geometry.capacity_bytes);
             return Err(Error::Geometry { device: self.volume.name(), reason });
         }
-        let (now, next) = {
-            let now = self.superblock.lock().clone();
-            let capacity_bytes = geometry.capacity_bytes;
-            let next = Superblock { capacity_bytes, sequence: now.sequence + 1, ..now.clone() };
-            (now, next)
-        };
+        let now = self.checkpointer.superblock();
+        let (capacity_bytes, sequence) = (geometry.capacity_bytes, now.sequence + 1);
+        let next = Superblock { capacity_bytes, sequence, ..now.clone() };
         let before = self.volume.space();
         let after = superblock::space(&next, before.reserve_percent);
         if after.segments <= before.segments {
@@ -50,16 +47,10 @@ impl Store {
         }
         self.check_growth(before, after)?;
         self.wipe_starts(before, after)?;
-        let bytes = {
-            let written = superblock::write(self.volume.device(), &next);
-            let mut log = self.journal.lock();
-            written.map_err(|error| self.journal.poison(&mut log, error))?
-        };
-        *self.superblock.lock() = next;
+        self.checkpointer.put_superblock(next)?;
 
         let mut log = self.journal.lock();
         let mut map = self.map.write();
-        log.counters_mut().checkpoint_bytes += bytes;
         log.grow(after);
         self.map.grow(&mut map, after.segments);
         self.volume.grow(after.segments);

@@ -1,11 +1,11 @@
-//! The capacity that the host of a store file has for it: made ready before it is used, given back when it is not.
+//! The capacity that the host of a maintenance file has for it: made ready before it is used, given back when it is not.
 
 use lacuna_device::AlignedBuf;
 
 use crate::{
     Result,
     log::{Log, reserve::Claim},
-    store::Store,
+    maintenance::Maintenance,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -14,7 +14,7 @@ const READY_BYTES: usize = 32 << 20;
 /// Bytes written at a time while a segment is made ready.
 const ZEROS_BYTES: usize = 1 << 20;
 
-impl Store {
+impl Maintenance {
     /// Untouched segments that shall be made ready now.
     pub(crate) fn to_make_ready(&self, log: &Log) -> usize {
         let at_once =
@@ -36,7 +36,7 @@ impl Store {
         }
     }
 
-    /// The same, if the store is not used soon.
+    /// The same, if the maintenance is not used soon.
     fn to_release_all(&self, log: &Log) -> usize {
         let beyond = log.touched().saturating_sub(log.wished_segments());
         let have_room = log.free().touched();
@@ -46,7 +46,7 @@ impl Store {
     /// Makes untouched segments ready. `maintenance` is held.
     ///
     /// # Errors
-    /// When the sync fails, which poisons the store. What the host has no room for stays untouched.
+    /// When the sync fails, which poisons the maintenance. What the host has no room for stays untouched.
     pub(crate) fn make_ready(&self) -> Result<()> {
         let lent = {
             let mut log = self.journal.lock();
@@ -74,14 +74,14 @@ impl Store {
         synced.map_err(|error| self.journal.poison(&mut log, error))
     }
 
-    /// Gives back all that is beyond the wish, because the store is closed.
+    /// Gives back all that is beyond the wish, because the maintenance is closed.
     pub(crate) fn release_all(&self) {
         let _turn = self.journal.turn();
-        self.release(Store::to_release_all);
+        self.release(Maintenance::to_release_all);
     }
 
     /// Gives as many segments back to the host as `count` says. `maintenance` is held.
-    pub(crate) fn release(&self, count: impl Fn(&Store, &Log) -> usize) {
+    pub(crate) fn release(&self, count: impl Fn(&Maintenance, &Log) -> usize) {
         let lent = {
             let mut log = self.journal.lock();
             let count = count(self, &log);

@@ -17,14 +17,19 @@ use std::{sync::Arc, time::Instant};
 use crate::{
     Error, Result, Work,
     addr::SegNo,
-    checkpoint::Rewrite,
-    gc::Collecting,
+    checkpoint::{Checkpointer, Rewrite},
+    gc::{Collecting, Collector},
     log::reserve::Claim,
-    log::{AppendPoint, Log},
-    maintenance::throttle::{Owed, WAIT_MAX},
-    map::Map,
+    log::{AppendPoint, Journal, Log},
+    maintenance::{
+        host::Host,
+        throttle::{Owed, WAIT_MAX},
+    },
+    map::{Map, SharedMap},
+    media::Volume,
+    paging::{Base, DIRTY_SHARE, DIRTY_SHARE_MAX, PagedMap},
+    reuse::Reuse,
     space::{MAP_EXTENT_BYTES, Space},
-    store::Store,
     sync::{
         Condvar, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -38,11 +43,6 @@ const LOG_PER_MAP: u64 = 32;
 
 /// Dead segments for which a flush is worth it even where fewer are kept ahead than twice as many.
 const FLUSHED_TOGETHER: usize = 8;
-
-/// Eighths of the memory for the map that changed leaves may take before they are written out, and
-/// before writers do that themselves.
-pub(crate) const DIRTY_SHARE: u64 = 4;
-pub(crate) const DIRTY_SHARE_MAX: u64 = 6;
 
 /// One piece of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +64,56 @@ enum Plan {
     Flush,
 }
 
-impl Store {
+/// Does what is due: collection, checkpoints and the like.
+pub(crate) struct Maintenance {
+    volume: Arc<Volume>,
+    map: Arc<SharedMap>,
+    journal: Arc<Journal>,
+    pages: Arc<PagedMap>,
+    reuse: Arc<Reuse>,
+    checkpointer: Arc<Checkpointer>,
+    collector: Arc<Collector>,
+    host: Host,
+    /// A thread does it; see [`crate::Options::background`].
+    is_threaded: bool,
+    signal: Mutex<Signal>,
+    changed: Condvar,
+    activity: Mutex<Activity>,
+    /// Bytes that collection shall have moved since open; see `throttle`.
+    debt: AtomicU64,
+}
+
+impl Maintenance {
+    pub(crate) fn new(
+        base: Base,
+        reuse: Arc<Reuse>,
+        checkpointer: Arc<Checkpointer>,
+        collector: Arc<Collector>,
+        is_threaded: bool,
+    ) -> Maintenance {
+        let Base { volume, map, journal, pages } = base;
+        Maintenance {
+            volume,
+            map,
+            journal,
+            pages,
+            reuse,
+            checkpointer,
+            collector,
+            host: Host::default(),
+            is_threaded,
+            signal: Mutex::default(),
+            changed: Condvar::default(),
+            activity: Mutex::default(),
+            debt: AtomicU64::new(0),
+        }
+    }
+
     /// See [`crate::Ftl::step`].
     pub(crate) fn step(&self, work: Work) -> Result<bool> {
         self.volume.must_write()?;
         let _turn = self.journal.turn();
-        let mut collecting = self.collecting.lock();
+        let mut collecting = self.collector.collecting();
         let plan = {
             let mut log = self.journal.lock();
             self.journal.check_poison(&log)?;
@@ -77,7 +121,7 @@ impl Store {
             match work {
                 Work::Due => self.due(&mut log, &map, &mut collecting),
                 Work::Checkpoint => Some(Plan::Checkpoint),
-                Work::Gc => self.victim(&log, &map, &mut collecting).map(Plan::Collect),
+                Work::Gc => self.collector.victim(&log, &map, &mut collecting).map(Plan::Collect),
             }
         };
         let Some(plan) = plan else { return Ok(false) };
@@ -91,7 +135,7 @@ impl Store {
     /// `Full` when nothing can be done.
     pub(crate) fn make_room(&self, missing: impl Fn(&Log, &Map) -> usize) -> Result<()> {
         let _turn = self.journal.turn();
-        let mut collecting = self.collecting.lock();
+        let mut collecting = self.collector.collecting();
         loop {
             let plan = {
                 let mut log = self.journal.lock();
@@ -104,7 +148,7 @@ impl Store {
                 let target = missing + self.ahead(&log);
                 let plan = self.plan(&mut log, &map, &mut collecting, target);
                 // A reader may pin what could be freed. It waits for nobody, so it will be gone soon.
-                let plan = plan.or((self.waiting(&log, &map).reader > 0).then_some(Plan::Flush));
+                let plan = plan.or((self.reuse.waiting(&log, &map).reader > 0).then_some(Plan::Flush));
                 plan.ok_or_else(|| self.journal.full(&log, &map))?
             };
             self.carry_out(plan, &mut collecting)?;
@@ -113,12 +157,12 @@ impl Store {
 
     /// Brings changed leaves of the map below what they may take of the memory, if they are above.
     pub(crate) fn limit_dirty_leaves(&self) -> Result<()> {
-        if !self.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
+        if !self.pages.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
             return Ok(());
         }
         let _turn = self.journal.turn();
-        while self.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
-            match self.write_back() {
+        while self.pages.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
+            match self.checkpointer.write_back() {
                 // Memory is exceeded rather than a batch refused.
                 Err(Error::Full { .. }) => break,
                 result => result?,
@@ -140,13 +184,13 @@ impl Store {
     }
 
     /// Notes what a batch of `bytes` at `point`, which is in the log, owes. Returns what is to be paid up to
-    /// ([`Store::pay`]), if that is not near yet.
+    /// ([`Maintenance::pay`]), if that is not near yet.
     pub(crate) fn owe(&self, log: &mut Log, point: AppendPoint, bytes: u64) -> Option<u64> {
         log.move_limit();
         let owed = self.owed(log, point, bytes);
         // Changed only with `log` held.
-        let debt = &self.background.debt;
-        if owed == Owed::NOTHING && self.options.background {
+        let debt = &self.debt;
+        if owed == Owed::NOTHING && self.is_threaded {
             // What was owed is there, by a flush perhaps: or all writers would wait at once when the next lacks.
             debt.store(debt.load(Ordering::Relaxed).min(log.counters().gc_bytes), Ordering::Relaxed);
             return None;
@@ -154,14 +198,14 @@ impl Store {
         let target = owed.target(debt.load(Ordering::Relaxed), log.counters().gc_bytes);
         debt.store(target, Ordering::Relaxed);
         let is_paid = throttle::is_paid(target, log.counters().gc_bytes);
-        (!is_paid || !self.options.background).then_some(target)
+        (!is_paid || !self.is_threaded).then_some(target)
     }
 
     /// Sees to it that as much is moved as `target`, or near it. What is not paid is left to the next writer.
     /// The batch is accepted, so what fails here is not its error: whoever needs the room meets it, and a
-    /// poisoned store tells every later call.
+    /// poisoned maintenance tells every later call.
     pub(crate) fn pay(&self, target: u64) {
-        match self.options.background {
+        match self.is_threaded {
             true => self.wait_for_thread(target),
             false => self.work_off(target),
         }
@@ -176,7 +220,7 @@ impl Store {
     fn wait_for_thread(&self, target: u64) {
         let mut log = self.journal.lock();
         let until = Instant::now() + WAIT_MAX;
-        while self.owes(&log, target) && !log.is_poisoned() && self.background.is_collecting() {
+        while self.owes(&log, target) && !log.is_poisoned() && self.is_collecting() {
             if !self.journal.wait_for_move(&mut log, until) {
                 break;
             }
@@ -194,7 +238,7 @@ impl Store {
 
     /// Says what is going on, and wakes those who wait for collection when it is something else.
     fn set_activity(&self, activity: Activity) {
-        let before = std::mem::replace(&mut *self.background.activity.lock(), activity);
+        let before = std::mem::replace(&mut *self.activity.lock(), activity);
         if before == Activity::Collecting && activity != before {
             self.journal.notify_moved();
         }
@@ -206,18 +250,18 @@ impl Store {
             _ => Activity::Other,
         });
         match plan {
-            Plan::Checkpoint => self.checkpoint_in_turn(Rewrite::Sparse),
-            Plan::Collect(victim) => self.collect(victim, collecting),
-            Plan::WriteBack => self.write_back(),
-            Plan::Flush => self.flush_and_free(),
-            Plan::Epitaphs => self.tell_and_free(),
+            Plan::Checkpoint => self.checkpointer.checkpoint_in_turn(Rewrite::Sparse),
+            Plan::Collect(victim) => self.collector.collect(victim, collecting),
+            Plan::WriteBack => self.checkpointer.write_back(),
+            Plan::Flush => self.reuse.flush_and_free(),
+            Plan::Epitaphs => self.checkpointer.tell_and_free(),
             Plan::Free => {
-                self.free_reusable();
+                self.reuse.free_reusable();
                 Ok(())
             }
             Plan::MakeReady => self.make_ready(),
             Plan::Release => {
-                self.release(Store::to_release);
+                self.release(Maintenance::to_release);
                 Ok(())
             }
         }
@@ -233,11 +277,11 @@ impl Store {
         let ahead = self.ahead(log);
         let worth_a_flush = missing.min(ahead).min(FLUSHED_TOGETHER).max(ahead / 2);
         if log.coming() < worth_a_flush
-            && let Some(victim) = self.chosen_victim(log, map, collecting)
+            && let Some(victim) = self.collector.chosen_victim(log, map, collecting)
         {
             return Some(Plan::Collect(victim));
         }
-        let waiting = self.waiting(log, map);
+        let waiting = self.reuse.waiting(log, map);
         log.set_coming(waiting.ready + waiting.flush);
         if waiting.ready > 0 {
             return Some(Plan::Free);
@@ -252,7 +296,7 @@ impl Store {
         if gain >= missing.max(self.pace(log)) {
             return Some(Plan::Checkpoint);
         }
-        if let Some(victim) = self.victim(log, map, collecting) {
+        if let Some(victim) = self.collector.victim(log, map, collecting) {
             return Some(Plan::Collect(victim));
         }
         if waiting.flush > 0 || log.sealed_tails() {
@@ -317,7 +361,7 @@ impl Store {
         self.ahead(log) / 4
     }
 
-    /// Whether [`Store::due`] may find something; cheap.
+    /// Whether [`Maintenance::due`] may find something; cheap.
     pub(crate) fn is_due(&self, log: &Log) -> bool {
         self.is_short(log)
             || self.checkpoint_due(log)
@@ -329,7 +373,7 @@ impl Store {
         log.free_within(log.wished_segments()) < self.low_water(log)
     }
 
-    /// What there is to do about the room that the host has for the store.
+    /// What there is to do about the room that the host has for the maintenance.
     fn plan_for_host(&self, log: &Log) -> Option<Plan> {
         if self.to_release(log) > 0 {
             return Some(Plan::Release);
@@ -343,7 +387,7 @@ impl Store {
     }
 
     fn due(&self, log: &mut Log, map: &Map, collecting: &mut Collecting) -> Option<Plan> {
-        if self.is_write_back_due(map, DIRTY_SHARE) {
+        if self.pages.is_write_back_due(map, DIRTY_SHARE) {
             return Some(Plan::WriteBack);
         }
         if self.checkpoint_due(log) {
@@ -355,7 +399,7 @@ impl Store {
         // Nearly full segments are left to writers that really need them: moving them ahead of time
         // costs more wear than it saves waiting. Those that are slowed down do need them.
         let lacking = self.low_water(log).saturating_sub(log.free().len());
-        let is_pressing = self.options.background && lacking * 2 > self.ahead(log);
+        let is_pressing = self.is_threaded && lacking * 2 > self.ahead(log);
         match plan {
             Plan::Collect(victim) if !is_pressing && !self.is_worth_the_wear(map, victim) => {
                 self.plan_without_moving(log, map).or_else(|| self.plan_for_host(log))
@@ -365,7 +409,7 @@ impl Store {
     }
 
     fn plan_without_moving(&self, log: &Log, map: &Map) -> Option<Plan> {
-        let waiting = self.waiting(log, map);
+        let waiting = self.reuse.waiting(log, map);
         match waiting.flush {
             0 => self.plan_for_young(log, waiting.checkpoint),
             _ => Some(Plan::Flush),
@@ -385,29 +429,19 @@ enum Activity {
     Collecting,
 }
 
-/// Wakes and ends the background thread, and has the debts that writers leave to each other.
-#[derive(Default)]
-pub(crate) struct Background {
-    signal: Mutex<Signal>,
-    changed: Condvar,
-    activity: Mutex<Activity>,
-    /// Bytes that collection shall have moved since open; see `throttle`.
-    debt: AtomicU64,
-}
-
 #[derive(Default)]
 struct Signal {
     kicked: bool,
     stopped: bool,
 }
 
-impl Background {
-    /// Starts the thread; [`Background::stop`] ends it.
-    pub(crate) fn spawn(store: &Arc<Store>) -> JoinHandle<()> {
-        let store = store.clone();
+impl Maintenance {
+    /// Starts the thread; [`Maintenance::stop`] ends it.
+    pub(crate) fn spawn(self: &Arc<Self>) -> JoinHandle<()> {
+        let maintenance = Arc::clone(self);
         thread::Builder::new()
             .name("ftl-background".into())
-            .spawn(move || run(&store))
+            .spawn(move || run(&maintenance))
             .expect("the system has no thread left")
     }
 
@@ -442,19 +476,19 @@ impl Background {
     }
 }
 
-fn run(store: &Store) {
-    while store.background.wait() {
+fn run(maintenance: &Maintenance) {
+    while maintenance.wait() {
         let result = loop {
-            match store.step(Work::Due) {
-                Ok(true) if !store.background.is_stopped() => {}
+            match maintenance.step(Work::Due) {
+                Ok(true) if !maintenance.is_stopped() => {}
                 result => break result,
             }
         };
         // Nobody shall wait for a thread that has nothing to do, or cannot do it.
-        store.set_activity(Activity::Other);
-        // A poisoned store tells every later call. Other errors are met by whoever needs the room, who
+        maintenance.set_activity(Activity::Other);
+        // A poisoned maintenance tells every later call. Other errors are met by whoever needs the room, who
         // reports them.
-        if result.is_err() && store.journal.lock().is_poisoned() {
+        if result.is_err() && maintenance.journal.lock().is_poisoned() {
             return;
         }
     }
@@ -469,15 +503,22 @@ mod tests {
     fn what_a_flush_brings_is_as_good_as_free_up_to_a_half() {
         let store = test_store::store(256 << 20, None);
         let mut log = store.journal.lock();
-        let (low_water, ahead) = (store.low_water(&log), store.ahead(&log));
+        let (low_water, ahead) = (store.maintenance.low_water(&log), store.maintenance.ahead(&log));
         assert!(ahead >= 8 && log.free().len() > low_water);
-        let waited_from = low_water - store.unpaid(&log);
+        let waited_from = low_water - store.maintenance.unpaid(&log);
         log.free_mut().truncate(waited_from);
-        assert_eq!((store.lacking(&log), store.is_due(&log)), (0, true), "work for the thread alone");
+        assert_eq!(
+            (store.maintenance.lacking(&log), store.maintenance.is_due(&log)),
+            (0, true),
+            "work for the thread alone"
+        );
         log.free_mut().truncate(waited_from - 3);
         let lacking = |log: &mut Log, coming| {
             log.set_coming(coming);
-            (store.lacking(log), store.owed(log, AppendPoint::Log, 4096) == Owed::NOTHING)
+            (
+                store.maintenance.lacking(log),
+                store.maintenance.owed(log, AppendPoint::Log, 4096) == Owed::NOTHING,
+            )
         };
         assert_eq!(
             [0, 2, 3, 9].map(|coming| lacking(&mut log, coming)),

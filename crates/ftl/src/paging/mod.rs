@@ -5,14 +5,14 @@
 //! has changed there meanwhile, and looks again.
 //!
 //! Who holds locks of its own and must not wait for the device under them asks for what memory alone can
-//! tell ([`Store::in_memory`], `Ftl::try_write_batch`). When that is nothing, it gives its locks back, has
+//! tell ([`PagedMap::in_memory`], `Ftl::try_write_batch`). When that is nothing, it gives its locks back, has
 //! the leaves brought in and [`Kept`], and begins anew.
 //!
 //! The budget (`Options::map_memory`) holds for what is in memory between operations. A batch needs
 //! all leaves that it changes at once, a trim those that lie in its range; recovery's replay writes
 //! nothing out, so what it changes stays too.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use lacuna_crc::crc32c;
 use lacuna_device::AlignedBuf;
@@ -20,13 +20,13 @@ use lacuna_device::AlignedBuf;
 use crate::{
     Error, Lba, Result,
     format::{Extent, LEAF_BYTES_MAX, LeafPlace},
-    map::{Absent, Leaf, Map},
+    log::{Journal, Log},
+    map::{Absent, Leaf, Map, SharedMap},
     media::Volume,
     mutant::{Rule, is_broken},
     ranges::merged,
     space::Space,
-    store::Store,
-    sync::atomic::Ordering,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 /// Leaves that lie in one run of at most so many bytes are read at once.
@@ -154,34 +154,34 @@ pub(crate) fn leaves_ahead(extents: usize) -> usize {
 
 /// Absent leaves whose segments are pinned until it is dropped.
 pub(crate) struct PinnedLeaves<'a> {
-    store: &'a Store,
+    pages: &'a PagedMap,
     absent: Vec<Absent>,
 }
 
 impl<'a> PinnedLeaves<'a> {
     /// Pins what `map`, which is locked, says is absent, or on the device as well.
-    pub(crate) fn new(store: &'a Store, _map: &Map, absent: Vec<Absent>) -> PinnedLeaves<'a> {
-        absent.iter().for_each(|absent| store.map.pin(absent.place.segment));
-        PinnedLeaves { store, absent }
+    pub(crate) fn new(pages: &'a PagedMap, _map: &Map, absent: Vec<Absent>) -> PinnedLeaves<'a> {
+        absent.iter().for_each(|absent| pages.map.pin(absent.place.segment));
+        PinnedLeaves { pages, absent }
     }
 
     /// Reads the leaves and puts them into memory, where they stay as long as the result lives.
     fn install(&self) -> Result<Vec<Leaf>> {
-        let (store, mut kept) = (self.store, Vec::with_capacity(self.absent.len()));
-        let _sentinel = store.journal.sentinel();
-        store.journal.must_be_whole()?;
-        store.leaf_reader().read(self.absent.clone(), |absent, leaf| {
+        let (pages, mut kept) = (self.pages, Vec::with_capacity(self.absent.len()));
+        let _sentinel = pages.journal.sentinel();
+        pages.journal.must_be_whole()?;
+        pages.leaf_reader().read(self.absent.clone(), |absent, leaf| {
             kept.push(leaf.clone());
-            let is_new = store.map.write().install(absent, leaf);
-            store.map_faults.fetch_add(u64::from(is_new), Ordering::Relaxed);
+            let is_new = pages.map.write().install(absent, leaf);
+            pages.faults.fetch_add(u64::from(is_new), Ordering::Relaxed);
         })?;
-        store.relieve();
+        pages.relieve();
         Ok(kept)
     }
 
     /// Reads the leaves, and passes to `damaged` those that are not what was written, or cannot be read.
     pub(crate) fn verify(&self, mut damaged: impl FnMut(&Absent, Error)) {
-        let reader = self.store.leaf_reader();
+        let reader = self.pages.leaf_reader();
         if reader.read(self.absent.clone(), |_, _| {}).is_ok() {
             return;
         }
@@ -195,7 +195,7 @@ impl<'a> PinnedLeaves<'a> {
 
 impl Drop for PinnedLeaves<'_> {
     fn drop(&mut self) {
-        self.absent.iter().for_each(|absent| self.store.map.unpin(absent.place.segment));
+        self.absent.iter().for_each(|absent| self.pages.map.unpin(absent.place.segment));
     }
 }
 
@@ -205,7 +205,60 @@ pub struct Kept {
     _leaves: Vec<Leaf>,
 }
 
-impl Store {
+/// Eighths of the memory for the map that changed leaves may take before they are written out, and
+/// before writers do that themselves.
+pub(crate) const DIRTY_SHARE: u64 = 4;
+pub(crate) const DIRTY_SHARE_MAX: u64 = 6;
+
+/// What the parts of a store are built on.
+#[derive(Clone)]
+pub(crate) struct Base {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) map: Arc<SharedMap>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) pages: Arc<PagedMap>,
+}
+
+impl Base {
+    /// Of a store that was read into memory; see [`crate::Options::map_memory`].
+    pub(crate) fn new(volume: Volume, map: Map, log: Log, map_memory: Option<u64>) -> Base {
+        let (volume, map) = (Arc::new(volume), Arc::new(SharedMap::new(map)));
+        let journal = Arc::new(Journal::new(Arc::clone(&volume), Arc::clone(&map), log));
+        let pages = PagedMap {
+            volume: Arc::clone(&volume),
+            map: Arc::clone(&map),
+            journal: Arc::clone(&journal),
+            memory_max: map_memory,
+            faults: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+        };
+        Base { volume, map, journal, pages: Arc::new(pages) }
+    }
+}
+
+/// The map, of which a part may be on the device only.
+pub(crate) struct PagedMap {
+    volume: Arc<Volume>,
+    map: Arc<SharedMap>,
+    journal: Arc<Journal>,
+    /// See [`crate::Options::map_memory`].
+    memory_max: Option<u64>,
+    /// Leaves of the map that were read, and evicted, since open.
+    faults: AtomicU64,
+    evictions: AtomicU64,
+}
+
+impl PagedMap {
+    /// Whether the memory for the map has a limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.memory_max.is_some()
+    }
+
+    /// Leaves that were read, and evicted, since open.
+    pub(crate) fn faults_and_evictions(&self) -> (u64, u64) {
+        (self.faults.load(Ordering::Relaxed), self.evictions.load(Ordering::Relaxed))
+    }
+
     /// See [`crate::Ftl::bring_in`].
     pub(crate) fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<Kept> {
         let ranges = merged(ranges.iter().map(|range| range.start.0..range.end.0).collect());
@@ -340,7 +393,7 @@ impl Store {
                 let map = self.map.read();
                 let absent = map.absent(ranges);
                 if absent.is_empty() {
-                    if self.options.map_memory.is_some() {
+                    if self.memory_max.is_some() {
                         kept.extend(map.share(ranges));
                     }
                     map.load_ahead(ranges.iter().cloned());
@@ -355,7 +408,7 @@ impl Store {
     /// Whether changed leaves, which cannot be evicted before they are written, take so much of the
     /// budget that some should be. `share` of it, in eighths, is left to them.
     pub(crate) fn is_write_back_due(&self, map: &Map, share: u64) -> bool {
-        resident_bytes_max(self.options.map_memory, map).is_some_and(|bytes_max| {
+        resident_bytes_max(self.memory_max, map).is_some_and(|bytes_max| {
             // However small the budget is, a leaf of middling size may be dirty.
             map.residence().dirty_memory > bytes_max / 8 * share + (LEAF_BYTES_MAX / 4) as u64
         })
@@ -364,15 +417,15 @@ impl Store {
     /// Evicts clean leaves while the map is larger than the budget.
     pub(crate) fn relieve(&self) {
         let is_over = |map: &Map| {
-            resident_bytes_max(self.options.map_memory, map)
+            resident_bytes_max(self.memory_max, map)
                 .is_some_and(|bytes_max| map.residence().resident_memory > bytes_max)
         };
-        if self.options.map_memory.is_none() || !is_over(&self.map.read()) {
+        if self.memory_max.is_none() || !is_over(&self.map.read()) {
             return;
         }
         let mut map = self.map.write();
-        let evicted = evict(&mut map, self.options.map_memory);
-        self.map_evictions.fetch_add(evicted, Ordering::Relaxed);
+        let evicted = evict(&mut map, self.memory_max);
+        self.evictions.fetch_add(evicted, Ordering::Relaxed);
     }
 }
 

@@ -7,7 +7,7 @@
 //! What lies on the device just as it was asked for, as large batches of whole pages do, is read to where it is
 //! wanted and verified there. Where that fails, the memory is cleared: bytes that were not verified are never seen.
 
-use std::{cell::Cell, ops::Range};
+use std::{cell::Cell, ops::Range, sync::Arc};
 
 use lacuna_crc::crc32c;
 use lacuna_device::AlignedBuf;
@@ -16,17 +16,18 @@ use crate::{
     Error, Lba, Result, SECTOR,
     addr::SegNo,
     format::Extent,
+    log::Journal,
+    map::SharedMap,
+    media::Volume,
     mutant::{Rule, is_broken},
-    paging::leaves_ahead,
-    store::Store,
-    verify::sweep::{Ranges, Sweep, Swept},
+    paging::{Base, PagedMap, leaves_ahead},
 };
 
 /// Chunks that lie in one run of at most so many bytes are read at once.
 const RUN_BYTES: usize = 256 << 10;
 
 /// Runs of about so many bytes are read at the same time.
-const READ_BYTES: usize = 4 << 20;
+pub(crate) const READ_BYTES: usize = 4 << 20;
 
 /// So many bytes between two chunks that are wanted anyway do not end a run: they are read sooner than a run
 /// more is.
@@ -110,7 +111,7 @@ pub struct Lost {
 
 /// Extents whose segments are pinned until it is dropped.
 pub(crate) struct Pinned<'a> {
-    store: &'a Store,
+    reader: &'a Reader,
     extents: Vec<(Lba, Extent)>,
 }
 
@@ -128,12 +129,38 @@ impl Pinned<'_> {
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         for (_, extent) in &self.extents {
-            self.store.map.unpin(extent.phys.segment);
+            self.reader.map.unpin(extent.phys.segment);
         }
     }
 }
 
-impl Store {
+/// Reads what is mapped.
+pub(crate) struct Reader {
+    volume: Arc<Volume>,
+    map: Arc<SharedMap>,
+    journal: Arc<Journal>,
+    pages: Arc<PagedMap>,
+}
+
+impl Reader {
+    pub(crate) fn new(base: Base) -> Reader {
+        let Base { volume, map, journal, pages } = base;
+        Reader { volume, map, journal, pages }
+    }
+
+    pub(crate) fn map(&self) -> &SharedMap {
+        &self.map
+    }
+
+    pub(crate) fn pages(&self) -> &PagedMap {
+        &self.pages
+    }
+
+    /// Generation of the segment that is opened next; see [`Reader::pin_unchanged`].
+    pub(crate) fn generation_next(&self) -> u64 {
+        self.journal.lock().generation_next()
+    }
+
     /// See [`crate::Ftl::read`].
     pub(crate) fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<()> {
         let sectors = (buf.len() / SECTOR) as u64;
@@ -213,7 +240,7 @@ impl Store {
         outcome
     }
 
-    /// As [`Store::read_extents`], and goes on behind damage: `take` gets what belongs to each extent, or why
+    /// As [`Reader::read_extents`], and goes on behind damage: `take` gets what belongs to each extent, or why
     /// not. What cannot be read together is read alone, as it may be another's, or lie between them.
     pub(crate) fn read_each(
         &self,
@@ -275,44 +302,14 @@ impl Store {
         Ok(())
     }
 
-    /// See [`crate::Ftl::sweep_sectors`].
-    pub(crate) fn sweep_sectors(
-        &self,
-        ranges: Ranges<'_>,
-        plan_extents: usize,
-        mut visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
-    ) -> Result<()> {
-        self.journal.must_be_whole()?;
-        let mut sweep = Sweep::in_plans(self, ranges, READ_BYTES, plan_extents);
-        let mut outcome = Ok(());
-        let mut goes_on = true;
-        while goes_on && outcome.is_ok() {
-            goes_on = sweep.step(|swept| match swept {
-                Swept::Extent((lba, _), Ok(stored)) => {
-                    for (index, stored) in (0..).zip(stored.chunks(SECTOR)) {
-                        visit(Lba(lba.0 + index), Ok(&sector_of(stored)));
-                    }
-                }
-                Swept::Extent((lba, extent), Err(_)) if extent.sectors > 1 => {
-                    // Each sector with an error of its own.
-                    let lbas: Vec<_> = (lba.0..lba.0 + u64::from(extent.sectors)).map(Lba).collect();
-                    let visited = self.visit_sectors(&lbas, &mut visit);
-                    outcome = std::mem::replace(&mut outcome, Ok(())).and(visited);
-                }
-                Swept::Extent((lba, _), Err(error)) => visit(*lba, Err(error)),
-                Swept::Unknown(_, error) => outcome = Err(error),
-            })?;
-        }
-        outcome
-    }
-
     /// See [`crate::Ftl::read_mapped`].
     pub(crate) fn read_mapped(&self, range: Range<u64>, bytes_max: usize) -> Result<Mapped> {
-        let mut pinned = Pinned { store: self, extents: Vec::new() };
-        let _kept =
-            self.fault_ahead(|map| map.absent_ahead(range.clone(), leaves_ahead(bytes_max / EXTENT_BYTES)))?;
+        let mut pinned = Pinned { reader: self, extents: Vec::new() };
+        let _kept = self
+            .pages
+            .fault_ahead(|map| map.absent_ahead(range.clone(), leaves_ahead(bytes_max / EXTENT_BYTES)))?;
         let (mut bytes, mut end) = (0, range.end);
-        self.visit_extents(range, |lba, extent| {
+        self.pages.visit_extents(range, |lba, extent| {
             bytes += usize::from(extent.sectors) * SECTOR;
             if bytes > bytes_max && !pinned.extents.is_empty() {
                 end = lba.0;
@@ -330,10 +327,10 @@ impl Store {
 
     /// See [`crate::Ftl::read_past_damage`].
     pub(crate) fn read_past_damage(&self, range: Range<u64>, bytes_max: usize) -> Result<Remains> {
-        let mut pinned = Pinned { store: self, extents: Vec::new() };
+        let mut pinned = Pinned { reader: self, extents: Vec::new() };
         let (mut lost, mut bytes, mut at, mut end) = (Vec::new(), 0, range.start, range.end);
         while at < end {
-            let visited = self.visit_extents(at..range.end, |lba, extent| {
+            let visited = self.pages.visit_extents(at..range.end, |lba, extent| {
                 bytes += usize::from(extent.sectors) * SECTOR;
                 if bytes > bytes_max && !pinned.extents.is_empty() {
                     end = lba.0;
@@ -372,10 +369,10 @@ impl Store {
     pub(crate) fn pin_each(&self, ranges: Vec<Range<u64>>) -> Result<Pinned<'_>> {
         let mut kept = Vec::new();
         for ranges in ranges.chunks(LOOKS_MAX) {
-            kept.extend(self.fault_ahead(|map| map.absent_of(ranges.iter().map(|range| range.start)))?);
+            kept.extend(self.pages.fault_ahead(|map| map.absent_of(ranges.iter().map(|range| range.start)))?);
         }
-        let mut pinned = Pinned { store: self, extents: Vec::with_capacity(ranges.len()) };
-        self.visit_extents_of_each(ranges, |_, lba, extent| {
+        let mut pinned = Pinned { reader: self, extents: Vec::with_capacity(ranges.len()) };
+        self.pages.visit_extents_of_each(ranges, |_, lba, extent| {
             self.map.pin(extent.phys.segment);
             pinned.extents.push((lba, extent));
         })?;
@@ -398,15 +395,15 @@ impl Store {
             // With something live in it, it is not about to be used again.
             log.segment(segment).generation < generation_next && map.live(segment).extents > 0
         });
-        let pinned = Pinned { store: self, extents: same };
+        let pinned = Pinned { reader: self, extents: same };
         pinned.extents.iter().for_each(|(_, extent)| self.map.pin(extent.phys.segment));
         (pinned, others)
     }
 
     /// Pins the first `extents_max` extents in `range`.
     pub(crate) fn pin_some(&self, range: Range<u64>, extents_max: usize) -> Result<Pinned<'_>> {
-        let mut pinned = Pinned { store: self, extents: Vec::new() };
-        self.visit_extents(range, |lba, extent| {
+        let mut pinned = Pinned { reader: self, extents: Vec::new() };
+        self.pages.visit_extents(range, |lba, extent| {
             self.map.pin(extent.phys.segment);
             pinned.extents.push((lba, extent));
             pinned.extents.len() < extents_max
@@ -488,7 +485,7 @@ impl Store {
 }
 
 /// A sector with its trailing zeros, of which `stored` is stored.
-fn sector_of(stored: &[u8]) -> [u8; SECTOR] {
+pub(crate) fn sector_of(stored: &[u8]) -> [u8; SECTOR] {
     let mut sector = [0; SECTOR];
     sector[..stored.len()].copy_from_slice(stored);
     sector

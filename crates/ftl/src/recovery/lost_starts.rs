@@ -23,7 +23,6 @@
 use crate::{
     Error, Result, Seq,
     addr::SegNo,
-    checkpoint::retained::Epitaphs,
     format::{Life, Marks, RecordKind, Root, SegmentHeader, SegmentKind},
     log::lifetime::COLDEST,
     map::Map,
@@ -33,8 +32,8 @@ use crate::{
         starts::{Headers, may_hold_records},
         summaries::read_any_footer,
     },
+    recovery::retained::Epitaphs,
     recovery::salvage::Losses,
-    store::Store,
 };
 
 /// A segment that is not known before replay.
@@ -108,11 +107,4 @@ pub(crate) fn judge<T>(
         losses.pass(Err(volume.corrupt("segment header", at, reason)), ())?;
     }
     replayed
-}
-
-impl Store {
-    /// Whether the start of a segment was lost when the store was opened.
-    pub(crate) fn has_lost_start(&self, segment: SegNo) -> bool {
-        self.lost_starts.binary_search(&segment).is_ok()
-    }
 }

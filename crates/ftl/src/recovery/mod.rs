@@ -20,6 +20,7 @@
 pub(crate) mod lost_starts;
 pub(crate) mod replay;
 pub(crate) mod resync;
+pub(crate) mod retained;
 pub(crate) mod salvage;
 
 use std::{collections::HashSet, sync::Arc};
@@ -29,7 +30,7 @@ use lacuna_device::BlockDevice;
 use crate::{
     Error, Options, Result, Seq,
     addr::SegNo,
-    checkpoint::{self, retained::Epitaphs},
+    checkpoint,
     format::{Marks, SegmentHeader, Superblock},
     log::{
         Log, Segment, State,
@@ -46,6 +47,7 @@ use crate::{
     recovery::{
         lost_starts::{judge, unknown_starts},
         replay::Replay,
+        retained::Epitaphs,
         salvage::Losses,
     },
     space::Space,

@@ -32,7 +32,6 @@ use lacuna_crc::crc32c;
 use crate::{
     Result, Seq,
     addr::SegNo,
-    checkpoint::retained::Epitaphs,
     format::{
         Entry, EntryKind, Extent, LEAF_BYTES_MAX, Life, Marks, Place, RECORDS_START, RecordHeader,
         RecordKind, Root, SegmentHeader, SegmentKind,
@@ -48,6 +47,7 @@ use crate::{
     paging::{self, LeafReader},
     ranges::merged,
     recovery::resync::Doubt,
+    recovery::retained::Epitaphs,
     recovery::salvage::Losses,
 };
 

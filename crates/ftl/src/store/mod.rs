@@ -23,74 +23,85 @@ use lacuna_device::BlockDevice;
 use crate::{
     CheckDepth, FormatOptions, Kept, Lba, Mapped, Op, Options, Progress, Remains, Report, Result, SECTOR,
     Scrub, Seq, Stats, Stream, Work,
-    addr::SegNo,
-    format::Superblock,
-    gc::Collecting,
-    log::{AppendPoint, Journal, reserve::Claim},
-    maintenance::{Background, host::Host},
-    map::SharedMap,
-    media::{Volume, superblock},
-    recovery,
-    recovery::salvage::Losses,
+    checkpoint::Checkpointer,
+    gc::Collector,
+    log::{AppendPoint, reserve::Claim},
+    maintenance::Maintenance,
+    media::superblock,
+    paging::Base,
+    read::Reader,
+    recovery::{self, salvage::Losses},
+    reuse::Reuse,
     space::Space,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-        thread::JoinHandle,
-    },
+    sync::{Mutex, thread::JoinHandle},
+    verify::Verifier,
+    write::Writer,
 };
 
-/// What the threads of an open store share.
+/// The parts of an open store, each of which knows those above it only.
 pub(crate) struct Store {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) options: Options,
-    /// The superblock as last written; only a checkpoint (under `maintenance`) changes it.
-    pub(crate) superblock: Mutex<Superblock>,
-    pub(crate) collecting: Mutex<Collecting>,
-    pub(crate) journal: Journal,
-    pub(crate) map: Arc<SharedMap>,
-    /// Leaves of the map that were read, and evicted, since open.
-    pub(crate) map_faults: AtomicU64,
-    pub(crate) map_evictions: AtomicU64,
-    /// Segments whose first block could not be read at open, in order.
-    pub(crate) lost_starts: Vec<SegNo>,
-    pub(crate) background: Background,
-    pub(crate) host: Host,
+    base: Base,
+    reader: Arc<Reader>,
+    reuse: Arc<Reuse>,
+    checkpointer: Arc<Checkpointer>,
+    collector: Arc<Collector>,
+    maintenance: Arc<Maintenance>,
+    writer: Writer,
+    verifier: Verifier,
 }
 
 impl Store {
-    pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options, losses: &Losses) -> Result<Store> {
+    /// Recovers the store on `device`, without what `losses` lets pass. Nothing of that is permanent yet.
+    fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Losses) -> Result<Store> {
         let recovery::Opened { volume, superblock, log, map, lost_starts } =
-            recovery::open(device, &options, losses)?;
-        let (volume, map) = (Arc::new(volume), Arc::new(SharedMap::new(map)));
-        Ok(Store {
-            journal: Journal::new(Arc::clone(&volume), Arc::clone(&map), log),
-            volume,
-            options,
-            superblock: Mutex::new(superblock),
-            collecting: Mutex::default(),
-            map,
-            map_faults: AtomicU64::new(0),
-            map_evictions: AtomicU64::new(0),
-            lost_starts,
-            background: Background::default(),
-            host: Host::default(),
-        })
+            recovery::open(device, options, losses)?;
+        let base = Base::new(volume, map, log, options.map_memory);
+        let reader = Arc::new(Reader::new(base.clone()));
+        let reuse = Arc::new(Reuse::new(base.clone(), options.discard, lost_starts));
+        let checkpointer = Arc::new(Checkpointer::new(base.clone(), reuse.clone(), superblock));
+        let collector =
+            Arc::new(Collector::new(base.clone(), reader.clone(), reuse.clone(), checkpointer.clone()));
+        let maintenance = Arc::new(Maintenance::new(
+            base.clone(),
+            reuse.clone(),
+            checkpointer.clone(),
+            collector.clone(),
+            options.background,
+        ));
+        let writer = Writer::new(base.clone(), maintenance.clone(), options.elide_zero_tails);
+        let verifier = Verifier::new(base.clone(), reader.clone(), reuse.clone(), checkpointer.clone());
+        Ok(Store { base, reader, reuse, checkpointer, collector, maintenance, writer, verifier })
+    }
+
+    /// Makes the recovery permanent.
+    fn settle(&self) -> Result<()> {
+        self.checkpointer.checkpoint()?;
+        self.collector.regain()
+    }
+
+    /// Flushes and writes a checkpoint, and gives back what is not used soon.
+    fn close(&self) -> Result<()> {
+        self.checkpointer.checkpoint()?;
+        self.maintenance.release_all();
+        Ok(())
     }
 
     fn stats(&self) -> Stats {
-        let log = self.journal.lock();
-        let map = self.map.read();
+        let Base { volume, map, journal, pages } = &self.base;
+        let log = journal.lock();
+        let map = map.read();
         let total = map.total();
-        let segments = self.volume.space().segments as u64;
+        let segments = volume.space().segments as u64;
         let free = log.free().len() as u64;
         let counters = log.counters();
-        let waiting = self.waiting(&log, &map);
+        let waiting = self.reuse.waiting(&log, &map);
         let reserved = log.left_by(Claim::Fresh);
         let residence = map.residence();
+        let (map_faults, map_evictions) = pages.faults_and_evictions();
+        let segment_bytes = volume.space().segment_bytes as u64;
         Stats {
-            capacity_bytes: self.superblock.lock().capacity_bytes,
-            segment_bytes: self.volume.space().segment_bytes as u64,
+            capacity_bytes: self.checkpointer.superblock().capacity_bytes,
+            segment_bytes,
             segments,
             free_segments: free,
             waiting_for_flush: (waiting.flush + waiting.ready + waiting.reader) as u64,
@@ -99,9 +110,9 @@ impl Store {
             open_segments: log.positions().iter().flatten().count() as u64,
             open_room_bytes: AppendPoint::all().map(|point| log.room(point) as u64).sum(),
             allocated_bytes: total.bytes,
-            store_bytes: (segments - free) * self.volume.space().segment_bytes as u64,
-            touched_bytes: log.touched() as u64 * self.volume.space().segment_bytes as u64,
-            wished_bytes: log.wished_segments() as u64 * self.volume.space().segment_bytes as u64,
+            store_bytes: (segments - free) * segment_bytes,
+            touched_bytes: log.touched() as u64 * segment_bytes,
+            wished_bytes: log.wished_segments() as u64 * segment_bytes,
             live_bytes: Space::cost(total),
             live_limit_bytes: log.limits().grow,
             extents: total.extents,
@@ -109,8 +120,8 @@ impl Store {
             footer_memory_bytes: log.footer_bytes(),
             map_leaves: residence.leaves,
             map_leaves_resident: residence.resident,
-            map_faults: self.map_faults.load(Ordering::Relaxed),
-            map_evictions: self.map_evictions.load(Ordering::Relaxed),
+            map_faults,
+            map_evictions,
             map_segments: log.map_segments() as u64,
             data_stream: counters.data,
             log_stream: counters.log,
@@ -126,8 +137,8 @@ impl Store {
             checkpoints: counters.checkpoints,
             replayed_batches: counters.replayed_batches,
             corrupt_chunks: counters.corrupt_chunks,
-            device: self.volume.device().stats(),
-            io_engine: self.volume.device().io_engine().unwrap_or("none"),
+            device: volume.device().stats(),
+            io_engine: volume.device().io_engine().unwrap_or("none"),
         }
     }
 }
@@ -137,7 +148,7 @@ impl Store {
 /// Dropping it leaves the device as a power cut would, minus the loss of what is unflushed but
 /// already written; [`Ftl::close`] makes all durable and the next open fast.
 pub struct Ftl {
-    pub(crate) store: Arc<Store>,
+    store: Store,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -158,13 +169,12 @@ impl Ftl {
     /// [`Error::NotAStore`], [`Error::Version`], [`Error::Features`] and [`Error::Geometry`] name
     /// what keeps the device from being opened; [`Error::Corrupt`] names what is damaged.
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Ftl> {
-        let store = Arc::new(Store::open(device, options, &Losses::REFUSED)?);
-        if !store.volume.is_read_only() {
-            store.checkpoint()?;
-            store.regain()?;
+        let store = Store::open(device, &options, &Losses::REFUSED)?;
+        if options.read_only {
+            return Ok(Ftl { store, thread: Mutex::new(None) });
         }
-        let thread =
-            (store.options.background && !store.volume.is_read_only()).then(|| Background::spawn(&store));
+        store.settle()?;
+        let thread = options.background.then(|| store.maintenance.spawn());
         Ok(Ftl { store, thread: Mutex::new(thread) })
     }
 
@@ -182,8 +192,8 @@ impl Ftl {
         };
         let losses = Losses::noted();
         losses.pass(Err(refusal), ())?;
-        let store = Store::open(device, options, &losses)?;
-        Ok((Ftl { store: Arc::new(store), thread: Mutex::new(None) }, losses.into_messages()))
+        let store = Store::open(device, &options, &losses)?;
+        Ok((Ftl { store, thread: Mutex::new(None) }, losses.into_messages()))
     }
 
     /// Applies `ops` in order, whole or not at all across a crash, and returns the batch's number.
@@ -193,7 +203,7 @@ impl Ftl {
     /// [`Error::Full`], [`Error::BatchTooLarge`], [`Error::BadRange`]: nothing was applied. A failed
     /// device write poisons the store; the batch is then visible but may be lost.
     pub fn write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Seq> {
-        self.store.write_batch(ops, stream)
+        self.store.writer.write_batch(ops, stream)
     }
 
     /// As [`Ftl::write_batch`], for callers that hold locks which must not wait for reads: none, and nothing
@@ -203,7 +213,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::write_batch`].
     pub fn try_write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Option<Seq>> {
-        self.store.accept(ops, stream, false)
+        self.store.writer.accept(ops, stream, false)
     }
 
     /// Every batch accepted before this call survives a power cut after it. Concurrent calls share
@@ -212,10 +222,10 @@ impl Ftl {
     /// # Errors
     /// A failed device write or sync poisons the store.
     pub fn flush(&self) -> Result<()> {
-        if self.store.volume.is_read_only() {
+        if self.store.base.volume.is_read_only() {
             return Ok(());
         }
-        self.store.journal.flush()
+        self.store.base.journal.flush()
     }
 
     /// Every batch up to `seq`, which was accepted, survives a power cut after this call. Nothing is done
@@ -224,15 +234,15 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::flush`], also where nothing had to be done.
     pub fn flush_through(&self, seq: Seq) -> Result<()> {
-        if self.store.volume.is_read_only() {
+        if self.store.base.volume.is_read_only() {
             return Ok(());
         }
-        self.store.journal.flush_through(seq)
+        self.store.base.journal.flush_through(seq)
     }
 
     /// Number of the last batch that was accepted.
     pub fn last_seq(&self) -> Seq {
-        self.store.journal.lock().last_seq()
+        self.store.base.journal.lock().last_seq()
     }
 
     /// Fills `buf`, whole sectors, from `lba`; what is not mapped reads as zeros.
@@ -241,7 +251,7 @@ impl Ftl {
     /// [`Error::Corrupt`] when stored bytes are not what was written; `buf` then holds no part of
     /// the damaged chunk, but may be filled elsewhere.
     pub fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<()> {
-        self.store.read(lba, buf)
+        self.store.reader.read(lba, buf)
     }
 
     /// The first run of mapped sectors in `range`, cut to it. Sectors of zeros at the end of what
@@ -251,7 +261,7 @@ impl Ftl {
     /// When a part of the map that is not in memory cannot be read.
     pub fn mapped(&self, range: Range<Lba>) -> Result<Option<Range<Lba>>> {
         let mut run: Option<Range<Lba>> = None;
-        self.store.visit_extents(range.start.0..range.end.0, |lba, extent| {
+        self.store.base.pages.visit_extents(range.start.0..range.end.0, |lba, extent| {
             let end = Lba(lba.0 + u64::from(extent.sectors));
             let (start, follows) = run.as_ref().map_or((lba, true), |run| (run.start, run.end == lba));
             if follows {
@@ -275,13 +285,13 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::mapped`].
     pub fn allocated(&self, range: Range<Lba>) -> Result<u64> {
-        Ok(self.store.with_map(|map| map.live_in(range.start.0..range.end.0))?.bytes)
+        Ok(self.store.base.pages.with_map(|map| map.live_in(range.start.0..range.end.0))?.bytes)
     }
 
     /// As [`Ftl::allocated`], without a look at the device; none if that would take one. Then
     /// [`Ftl::bring_in`] what both ends of the range lie in.
     pub fn allocated_in_memory(&self, range: Range<Lba>) -> Option<u64> {
-        Some(self.store.in_memory(|map| map.live_in(range.start.0..range.end.0))?.bytes)
+        Some(self.store.base.pages.in_memory(|map| map.live_in(range.start.0..range.end.0))?.bytes)
     }
 
     /// Extents of `range`, at a cost that does not depend on its length. A write of a single sector is one
@@ -290,7 +300,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::mapped`].
     pub fn extents(&self, range: Range<Lba>) -> Result<u64> {
-        Ok(self.store.with_map(|map| map.live_in(range.start.0..range.end.0))?.extents)
+        Ok(self.store.base.pages.with_map(|map| map.live_in(range.start.0..range.end.0))?.extents)
     }
 
     /// The first `sectors_max` mapped sectors in `range`, in order. Parts of the map that are not in memory
@@ -299,7 +309,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::mapped`].
     pub fn mapped_sectors(&self, range: Range<Lba>, sectors_max: usize) -> Result<Vec<Lba>> {
-        self.store.mapped_sectors(range.start.0..range.end.0, sectors_max)
+        self.store.base.pages.mapped_sectors(range.start.0..range.end.0, sectors_max)
     }
 
     /// Those of the sectors `lbas` that are mapped, and what they hold, in order of their addresses. They
@@ -308,7 +318,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::read`].
     pub fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
-        self.store.read_sectors(lbas)
+        self.store.reader.read_sectors(lbas)
     }
 
     /// Calls `visit` with those of the sectors `lbas` that are mapped, and what they hold, or why that cannot be
@@ -319,7 +329,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::mapped`].
     pub fn visit_sectors(&self, lbas: &[Lba], visit: impl FnMut(Lba, Result<&[u8; SECTOR]>)) -> Result<()> {
-        self.store.visit_sectors(lbas, visit)
+        self.store.reader.visit_sectors(lbas, visit)
     }
 
     /// Calls `visit` with all mapped sectors of some ranges, and what they hold, or why that cannot be read, about as
@@ -340,7 +350,7 @@ impl Ftl {
         visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
     ) -> Result<()> {
         let ranges = |at| ranges(Lba(at)).map(|range| range.start.0..range.end.0);
-        self.store.sweep_sectors(&ranges, plan_extents, visit)
+        self.store.verifier.sweep_sectors(&ranges, plan_extents, visit)
     }
 
     /// What is mapped in `range` from its start on, up to about `bytes_max` bytes but at least one extent,
@@ -349,7 +359,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::read`].
     pub fn read_mapped(&self, range: Range<Lba>, bytes_max: usize) -> Result<Mapped> {
-        self.store.read_mapped(range.start.0..range.end.0, bytes_max)
+        self.store.reader.read_mapped(range.start.0..range.end.0, bytes_max)
     }
 
     /// As [`Ftl::read_mapped`], and goes on behind what is damaged.
@@ -357,7 +367,7 @@ impl Ftl {
     /// # Errors
     /// None but damage to the map that is gone when it is looked at again.
     pub fn read_past_damage(&self, range: Range<Lba>, bytes_max: usize) -> Result<Remains> {
-        self.store.read_past_damage(range.start.0..range.end.0, bytes_max)
+        self.store.reader.read_past_damage(range.start.0..range.end.0, bytes_max)
     }
 
     /// Brings the parts of the map into memory that changes of `ranges` need, and keeps them there.
@@ -365,12 +375,12 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::mapped`].
     pub fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<Kept> {
-        self.store.bring_in(ranges)
+        self.store.base.pages.bring_in(ranges)
     }
 
     /// Largest batch that this store takes, in bytes: payload and 200 bytes per chunk or trim.
     pub fn batch_bytes_max(&self) -> u64 {
-        self.store.volume.space().batch_bytes_max()
+        self.store.base.volume.space().batch_bytes_max()
     }
 
     /// Writes a checkpoint now. Everything accepted before the call is durable after it.
@@ -378,7 +388,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::flush`]; [`Error::ReadOnly`].
     pub fn checkpoint(&self) -> Result<()> {
-        self.store.checkpoint()
+        self.store.checkpointer.checkpoint()
     }
 
     /// Does one piece of background work; false when there was none to do.
@@ -386,7 +396,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::flush`]; [`Error::ReadOnly`].
     pub fn step(&self, work: Work) -> Result<bool> {
-        self.store.step(work)
+        self.store.maintenance.step(work)
     }
 
     /// Holds the store's invariants against a recount, on the live store.
@@ -402,7 +412,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::check`].
     pub fn check_told(&self, depth: CheckDepth, mut tell: impl FnMut(Progress)) -> Result<Report> {
-        self.store.check(depth, &mut tell)
+        self.store.verifier.check(depth, &mut tell)
     }
 
     /// Reads and verifies everything live: data, map, checkpoint and superblock, while all else goes on.
@@ -428,7 +438,7 @@ impl Ftl {
     /// # Errors
     /// Only when it could not look; damage and failed reads are in the result.
     pub fn scrub(&self, go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
-        self.store.scrub(go_on)
+        self.store.verifier.scrub(go_on)
     }
 
     /// Makes the store as large as its device, which is made `capacity_bytes` long before if it can be: a store file;
@@ -438,7 +448,7 @@ impl Ftl {
     /// [`Error::Geometry`] when the device cannot have that size, when it is larger by too little, or by more segments
     /// than a store may have; the store is as it was.
     pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
-        self.store.grow(capacity_bytes)
+        self.store.maintenance.grow(capacity_bytes)
     }
 
     /// State and traffic.
@@ -453,17 +463,15 @@ impl Ftl {
     /// As [`Ftl::flush`].
     pub fn close(&self) -> Result<()> {
         self.stop_thread();
-        if self.store.volume.is_read_only() {
+        if self.store.base.volume.is_read_only() {
             return Ok(());
         }
-        self.store.checkpoint()?;
-        self.store.release_all();
-        Ok(())
+        self.store.close()
     }
 
     fn stop_thread(&self) {
         if let Some(thread) = self.thread.lock().take() {
-            self.store.background.stop();
+            self.store.maintenance.stop();
             thread.join().expect("background thread panicked");
         }
     }
@@ -472,7 +480,7 @@ impl Ftl {
 impl Drop for Ftl {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.lock().take() {
-            self.store.background.stop();
+            self.store.maintenance.stop();
             // A panic of the thread was reported by itself; a second one here would abort.
             let _ = thread.join();
         }
@@ -481,6 +489,6 @@ impl Drop for Ftl {
 
 impl std::fmt::Debug for Ftl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ftl").field("device", &self.store.volume.device().name()).finish_non_exhaustive()
+        f.debug_struct("Ftl").field("device", &self.store.base.volume.device().name()).finish_non_exhaustive()
     }
 }

@@ -1,17 +1,56 @@
-//! A store for tests of this crate's units.
+//! A store for tests of this crate's units, and what they want to see of it.
 
 use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, MemDevice};
 
-use crate::{FormatOptions, Options, media::superblock, recovery::salvage::Losses, store::Store};
+use crate::{
+    FormatOptions, Ftl, Options,
+    checkpoint::Checkpointer,
+    gc::Collector,
+    log::Journal,
+    maintenance::Maintenance,
+    map::SharedMap,
+    media::{Volume, superblock},
+    paging::Base,
+    read::Reader,
+    recovery::salvage::Losses,
+    store::Store,
+    verify::Verifier,
+    write::Writer,
+};
 
 /// An empty store on a device in memory, behind a checkpoint.
-pub(crate) fn store(capacity_bytes: u64, segment_bytes: Option<u32>) -> Store {
+pub(crate) fn store(capacity_bytes: u64, segment_bytes: Option<u32>) -> Parts {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(capacity_bytes));
     let options = FormatOptions { segment_bytes, ..FormatOptions::default() };
     superblock::format(&*device, &options).unwrap();
-    let store = Store::open(device, Options::default(), &Losses::REFUSED).unwrap();
-    store.checkpoint().unwrap();
-    store
+    open(&device)
+}
+
+/// The store on `device`, behind a checkpoint.
+pub(crate) fn open(device: &Arc<dyn BlockDevice>) -> Parts {
+    let store = Store::open(device.clone(), &Options::default(), &Losses::REFUSED).unwrap();
+    store.checkpointer.checkpoint().unwrap();
+    let Store { base: Base { volume, map, journal, .. }, reader, checkpointer, collector, .. } = store;
+    let Store { maintenance, writer, verifier, .. } = store;
+    Parts { volume, map, journal, reader, checkpointer, collector, maintenance, writer, verifier }
+}
+
+/// See [`Store`].
+pub(crate) struct Parts {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) map: Arc<SharedMap>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) checkpointer: Arc<Checkpointer>,
+    pub(crate) collector: Arc<Collector>,
+    pub(crate) maintenance: Arc<Maintenance>,
+    pub(crate) writer: Writer,
+    pub(crate) verifier: Verifier,
+}
+
+/// The log of an open store.
+pub(crate) fn journal(ftl: &Ftl) -> &Journal {
+    &ftl.store.base.journal
 }

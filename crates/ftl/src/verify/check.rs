@@ -1,4 +1,4 @@
-//! Proving the invariants of an open store.
+//! Proving the invariants of an open verifier.
 //!
 //! Memory: some 100 bytes for each leaf of the map, so about one for each extent; what the verification of all
 //! chunks takes (`sweep`); and the findings.
@@ -17,8 +17,10 @@ use crate::{
         starts::read_headers,
         summaries::read_footer,
     },
-    store::Store,
-    verify::sweep::{Sweep, Swept, everything},
+    verify::{
+        Verifier,
+        sweep::{Sweep, Swept, everything},
+    },
 };
 
 /// Leaves that are read at the same time.
@@ -29,7 +31,7 @@ const PIECE_BYTES: usize = 4 << 20;
 /// Who is told how far it has come.
 type Tell<'a> = &'a mut dyn FnMut(Progress);
 
-impl Store {
+impl Verifier {
     /// See [`crate::Ftl::check`].
     pub(crate) fn check(&self, depth: CheckDepth, tell: Tell<'_>) -> Result<Report> {
         self.journal.must_be_whole()?;
@@ -69,7 +71,7 @@ impl Store {
                 found(format!("segment {}: {state:?}, but it holds a part of the map", no.0));
             }
             let at = self.volume.offset(no, 0);
-            if self.has_lost_start(no) {
+            if self.reuse.has_lost_start(no) {
                 found(format!("segment {} at byte {at}: its start cannot be read; it is out of use", no.0));
             } else if state == State::Damaged {
                 found(format!("segment {} at byte {at}: holds chunks that cannot be read", no.0));
@@ -133,7 +135,7 @@ impl Store {
             |leaf: &LeafRef| Some(Absent { span: leaf.span.clone(), live: leaf.live, place: leaf.place? });
         let wanted: Vec<Absent> = wanted.filter_map(absent).collect();
         let mut all = BTreeMap::new();
-        let reader = self.leaf_reader();
+        let reader = self.pages.leaf_reader();
         let read_all =
             reader.read(wanted.clone(), |absent, leaf| drop(all.insert(absent.span.start, Ok(leaf))));
         if read_all.is_ok() {
@@ -165,7 +167,7 @@ impl Store {
     fn check_payload(&self, report: &mut Report, tell: Tell<'_>) -> Result<()> {
         let expected = self.map.read().total().extents;
         let (mut done, mut damaged, mut outcome) = (0, Vec::new(), Ok(()));
-        let mut sweep = Sweep::new(self, &everything, PIECE_BYTES);
+        let mut sweep = Sweep::new(&self.reader, &everything, PIECE_BYTES);
         let mut goes_on = true;
         while goes_on {
             tell(Progress { what: "extents", done, expected });
@@ -215,7 +217,7 @@ impl Store {
     ) -> Result<()> {
         // Until it is released, nothing is freed.
         let _turn = self.journal.turn();
-        let superblock = self.superblock.lock().clone();
+        let superblock = self.checkpointer.superblock();
         let (life, must_be_there) = {
             let log = self.journal.lock();
             let is_sealed = matches!(log.segment(segment).state, State::Sealed | State::Damaged);
@@ -290,22 +292,25 @@ fn is_footer_durable(headers: &[Option<SegmentHeader>], superblock: &Superblock,
 
 /// All leaves of the map at one moment; their segments are pinned until it is dropped.
 struct PinnedMap<'a> {
-    store: &'a Store,
+    verifier: &'a Verifier,
     leaves: Vec<LeafRef>,
     segments: Vec<Live>,
     last_seq: Seq,
 }
 
 impl<'a> PinnedMap<'a> {
-    fn new(store: &'a Store, log: &Log, map: &Map) -> PinnedMap<'a> {
+    fn new(verifier: &'a Verifier, log: &Log, map: &Map) -> PinnedMap<'a> {
         let leaves = map.snapshot().leaves(|_| true);
-        leaves.iter().flat_map(|leaf| leaf.place).for_each(|place| store.map.pin(place.segment));
-        PinnedMap { store, leaves, segments: map.segments().to_vec(), last_seq: log.last_seq() }
+        leaves.iter().flat_map(|leaf| leaf.place).for_each(|place| verifier.map.pin(place.segment));
+        PinnedMap { verifier, leaves, segments: map.segments().to_vec(), last_seq: log.last_seq() }
     }
 }
 
 impl Drop for PinnedMap<'_> {
     fn drop(&mut self) {
-        self.leaves.iter().flat_map(|leaf| leaf.place).for_each(|place| self.store.map.unpin(place.segment));
+        self.leaves
+            .iter()
+            .flat_map(|leaf| leaf.place)
+            .for_each(|place| self.verifier.map.unpin(place.segment));
     }
 }

@@ -15,8 +15,10 @@ use crate::{
     Error, Lba, Result, SECTOR, checkpoint,
     format::{SUPERBLOCK_SLOTS, Slot, SuperblockRaw},
     paging::PinnedLeaves,
-    store::Store,
-    verify::sweep::{Sweep, Swept, everything},
+    verify::{
+        Verifier,
+        sweep::{Sweep, Swept, everything},
+    },
 };
 
 /// Bytes that are read between two calls of the caller's function, where not many extents are planned.
@@ -25,7 +27,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Something that [`crate::Ftl::scrub`] could not read, or that is not what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Sectors that it concerns; none for what the store itself needs.
+    /// Sectors that it concerns; none for what the verifier itself needs.
     pub sectors: Option<Range<Lba>>,
     /// What is wrong, with the place on the device.
     pub message: String,
@@ -58,13 +60,13 @@ impl Scrub {
     }
 }
 
-impl Store {
+impl Verifier {
     /// See [`crate::Ftl::scrub`].
     pub(crate) fn scrub(&self, mut go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
         self.journal.must_be_whole()?;
         let mut scrub = Scrub { expected_bytes: self.map.read().total().bytes, ..Scrub::default() };
         self.scrub_checkpoint(&mut scrub)?;
-        let mut sweep = Sweep::new(self, &everything, PIECE_BYTES);
+        let mut sweep = Sweep::new(&self.reader, &everything, PIECE_BYTES);
         while go_on(&scrub).is_continue() {
             let lost = match sweep.next_leaves() {
                 Some(leaves) => self.scrub_leaves(leaves, &mut scrub)?,
@@ -103,7 +105,7 @@ impl Store {
         for at in SUPERBLOCK_SLOTS {
             scrub.note(None, self.read_slot(at))?;
         }
-        let superblock = self.superblock.lock().clone();
+        let superblock = self.checkpointer.superblock();
         let loaded = checkpoint::load(&self.volume, &superblock);
         scrub.note(None, loaded.map(|_| 0))
     }
@@ -132,7 +134,7 @@ impl Store {
         let leaves = {
             let map = self.map.read();
             let leaves = map.leaves_on_device(range);
-            PinnedLeaves::new(self, &map, leaves)
+            PinnedLeaves::new(&self.pages, &map, leaves)
         };
         let (mut lost, mut outcome) = (Vec::new(), Ok(()));
         leaves.verify(|leaf, error| {

@@ -33,8 +33,7 @@ use crate::{
     Error, Lba, Result, Seq,
     addr::PhysAddr,
     format::Extent,
-    read::{NEAR_BYTES, Pinned},
-    store::Store,
+    read::{NEAR_BYTES, Pinned, Reader},
 };
 
 /// Extents of a plan, about.
@@ -99,7 +98,7 @@ enum Phase {
 
 /// See the module.
 pub(crate) struct Sweep<'a> {
-    store: &'a Store,
+    reader: &'a Reader,
     walk: Walk<'a>,
     /// About how much a piece reads.
     piece_bytes: usize,
@@ -121,22 +120,22 @@ pub(crate) struct Sweep<'a> {
 
 impl<'a> Sweep<'a> {
     /// Begins one over `ranges` that reads about `piece_bytes` with each step.
-    pub(crate) fn new(store: &'a Store, ranges: Ranges<'a>, piece_bytes: usize) -> Sweep<'a> {
-        Sweep::in_plans(store, ranges, piece_bytes, PLAN_EXTENTS)
+    pub(crate) fn new(reader: &'a Reader, ranges: Ranges<'a>, piece_bytes: usize) -> Sweep<'a> {
+        Sweep::in_plans(reader, ranges, piece_bytes, PLAN_EXTENTS)
     }
 
     /// As [`Sweep::new`], with so many extents in a plan.
     pub(crate) fn in_plans(
-        store: &'a Store,
+        reader: &'a Reader,
         ranges: Ranges<'a>,
         piece_bytes: usize,
         plan_extents: usize,
     ) -> Sweep<'a> {
-        let map = store.map.read();
+        let map = reader.map().read();
         let is_one_plan = map.total().extents <= plan_extents as u64;
         Sweep {
-            store,
-            walk: Walk::new(store, ranges),
+            reader,
+            walk: Walk::new(reader, ranges),
             piece_bytes,
             plan_extents,
             phase: if is_one_plan { Phase::Plan } else { Phase::Survey },
@@ -156,7 +155,7 @@ impl<'a> Sweep<'a> {
         let is_first_walk =
             self.phase == Phase::Survey || (self.phase == Phase::Plan && self.survey.is_none());
         let at = self.walk.cursor;
-        (is_first_walk && at < u64::MAX).then(|| at..self.store.map.read().leaves_end(at, LEAVES_AT_ONCE))
+        (is_first_walk && at < u64::MAX).then(|| at..self.reader.map().read().leaves_end(at, LEAVES_AT_ONCE))
     }
 
     /// Plans or reads some more, and passes what it comes upon to `found`; false at the end.
@@ -194,7 +193,7 @@ impl<'a> Sweep<'a> {
     fn plan_some(&mut self, found: &mut impl FnMut(Swept<'_>)) -> Result<()> {
         let Sweep { walk, survey, window, block, plan, .. } = self;
         if plan.is_empty() {
-            self.generation_next = self.store.journal.lock().generation_next();
+            self.generation_next = self.reader.generation_next();
         }
         self.is_planned = match survey {
             None => {
@@ -231,8 +230,8 @@ impl<'a> Sweep<'a> {
         let piece = &self.plan[self.read..];
         let len = piece.iter().take(PIECE_EXTENTS).take_while(fits).count().max(1).min(piece.len());
         let extents = piece[..len].iter().map(Planned::extent).collect();
-        let (pinned, mut anew) = self.store.pin_unchanged(extents, self.generation_next);
-        self.store.read_each(pinned.extents(), NEAR_BYTES, |extent, stored| match stored {
+        let (pinned, mut anew) = self.reader.pin_unchanged(extents, self.generation_next);
+        self.reader.read_each(pinned.extents(), NEAR_BYTES, |extent, stored| match stored {
             Ok(stored) => found(Swept::Extent(extent, Ok(stored))),
             Err(_) => anew.push(*extent),
         });
@@ -252,12 +251,12 @@ impl<'a> Sweep<'a> {
 
     /// Reads what is mapped now where `planned` was.
     fn read_anew(&self, planned: &[(Lba, Extent)], found: &mut impl FnMut(Swept<'_>)) -> Result<()> {
-        match self.store.pin_each(planned.iter().map(range_of).collect()) {
+        match self.reader.pin_each(planned.iter().map(range_of).collect()) {
             Ok(pinned) => self.verify(&pinned, found),
             // A leaf was evicted meanwhile, and cannot be read back.
             Err(error) if error.is_damage() => {
                 for range in planned.iter().map(range_of) {
-                    match self.store.pin_some(range.clone(), usize::MAX) {
+                    match self.reader.pin_some(range.clone(), usize::MAX) {
                         Ok(pinned) => self.verify(&pinned, found),
                         Err(error) if error.is_damage() => found(Swept::Unknown(range, error)),
                         Err(error) => return Err(error),
@@ -270,7 +269,7 @@ impl<'a> Sweep<'a> {
     }
 
     fn verify(&self, pinned: &Pinned<'_>, found: &mut impl FnMut(Swept<'_>)) {
-        self.store
+        self.reader
             .read_each(pinned.extents(), NEAR_BYTES, |extent, stored| found(Swept::Extent(extent, stored)));
     }
 }

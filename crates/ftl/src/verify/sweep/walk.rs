@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, ops::Range};
 
 use super::{Ranges, Swept};
-use crate::{Lba, Result, format::Extent, store::Store};
+use crate::{Lba, Result, format::Extent, read::Reader};
 
 /// Leaves of a block, which is walked under one hold of the map's lock.
 const LEAVES_IN_BLOCK: usize = 16;
@@ -14,7 +14,7 @@ pub(super) const LEAVES_AT_ONCE: usize = LEAVES_IN_BLOCK * BLOCKS_AT_ONCE;
 
 /// A first walk, and others over the blocks that it found.
 pub(super) struct Walk<'a> {
-    store: &'a Store,
+    reader: &'a Reader,
     ranges: Ranges<'a>,
     /// How far the first walk has come.
     pub(super) cursor: u64,
@@ -25,8 +25,8 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(store: &'a Store, ranges: Ranges<'a>) -> Walk<'a> {
-        Walk { store, ranges, cursor: 0, met: Vec::new(), lost: BTreeSet::new() }
+    pub(super) fn new(reader: &'a Reader, ranges: Ranges<'a>) -> Walk<'a> {
+        Walk { reader, ranges, cursor: 0, met: Vec::new(), lost: BTreeSet::new() }
     }
 
     /// Whether the first walk is at its end.
@@ -36,7 +36,7 @@ impl<'a> Walk<'a> {
 
     /// The next blocks of the first walk. Each lies in one of the ranges.
     pub(super) fn next_blocks(&mut self) -> Vec<Range<u64>> {
-        let map = self.store.map.read();
+        let map = self.reader.map().read();
         let mut blocks = Vec::with_capacity(BLOCKS_AT_ONCE);
         while blocks.len() < BLOCKS_AT_ONCE
             && let Some(range) = (self.ranges)(self.cursor)
@@ -56,7 +56,7 @@ impl<'a> Walk<'a> {
         mut take: impl FnMut(usize, &[(Lba, Extent)]),
     ) -> Result<()> {
         // What cannot be read is found one by one below.
-        let _kept = self.store.fault_ahead(|map| {
+        let _kept = self.reader.pages().fault_ahead(|map| {
             let absent = blocks.iter().flat_map(|block| map.absent_ahead(block.clone(), LEAVES_IN_BLOCK));
             let mut absent: Vec<_> = absent.collect();
             absent.dedup_by_key(|absent| absent.span.start);
@@ -76,7 +76,7 @@ impl<'a> Walk<'a> {
     fn meet(&mut self, range: Range<u64>) -> Result<()> {
         let before = self.met.len();
         let met = &mut self.met;
-        let visited = self.store.visit_extents(range, |lba, extent| {
+        let visited = self.reader.pages().visit_extents(range, |lba, extent| {
             met.push((lba, extent));
             true
         });
@@ -90,7 +90,7 @@ impl<'a> Walk<'a> {
     fn meet_by_leaves(&mut self, block: Range<u64>, found: &mut impl FnMut(Swept<'_>)) -> Result<()> {
         let mut at = block.start;
         while at < block.end {
-            let leaf = at..self.store.map.read().leaf_end(at).min(block.end);
+            let leaf = at..self.reader.map().read().leaf_end(at).min(block.end);
             at = leaf.end;
             match self.meet(leaf.clone()) {
                 Err(error) if error.is_damage() => {

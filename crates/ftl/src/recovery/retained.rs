@@ -1,0 +1,112 @@
+//! The epitaphs that recovery finds behind the root: see `checkpoint::retained`.
+
+use std::collections::HashMap;
+
+use crate::{
+    Result,
+    addr::SegNo,
+    format::{Life, Marks, RecordKind, SegmentHeader, SegmentKind, Superblock, epitaph_life},
+    media::{
+        Volume,
+        scan::{Record, Scan},
+        summaries::records_of,
+    },
+    recovery::{resync::Doubt, salvage::Losses},
+    space::MAP_RECORD_BYTES,
+};
+
+/// The epitaphs behind the root.
+#[derive(Default)]
+pub(crate) struct Epitaphs {
+    /// By segment and generation, all of the root's epoch.
+    records: HashMap<(SegNo, u64), Vec<Record>>,
+    epoch: u64,
+    /// What they say to have been durable.
+    pub(crate) durable: Marks,
+    /// Where they lie.
+    pub(crate) segments: Vec<SegNo>,
+    /// Those that were written together last, and what recovery must read to find them: those before them were
+    /// synced before these were begun.
+    pub(crate) doubt: Doubt,
+    /// What was durable when these were written.
+    last_round: Marks,
+}
+
+impl Epitaphs {
+    pub(crate) fn read(
+        volume: &Volume,
+        superblock: &Superblock,
+        headers: &[Option<SegmentHeader>],
+        losses: &Losses,
+    ) -> Result<Epitaphs> {
+        let epoch = superblock.epoch;
+        let mut epitaphs = Epitaphs { epoch, ..Epitaphs::default() };
+        let Some(root) = superblock.root else { return Ok(epitaphs) };
+        let own = Life { segment: root.segment, generation: root.generation, epoch };
+        let is_later = |header: &&SegmentHeader| {
+            header.kind == SegmentKind::Checkpoint
+                && header.epoch == epoch
+                && header.generation > root.generation
+        };
+        let later = headers.iter().flatten().filter(is_later).map(SegmentHeader::life);
+        let later = later.map(|life| (life, volume.space().checkpoint_start(), 0));
+        let behind_root = (root.offset + root.bytes) as usize;
+        for (life, offset, from) in [(own, behind_root, behind_root)].into_iter().chain(later) {
+            let from = volume.offset(life.segment, from);
+            losses.pass(epitaphs.scan(volume, Scan::new(volume, life, offset), from), ())?;
+        }
+        Ok(epitaphs)
+    }
+
+    /// `scan`s a segment, or the rest of it, which starts at byte `from` of the device.
+    fn scan(&mut self, volume: &Volume, mut scan: Scan<'_>, mut from: u64) -> Result<()> {
+        let space = volume.space();
+        while let Some(Record { header, body }) = scan.next_record()? {
+            if header.kind != RecordKind::Epitaph {
+                continue;
+            }
+            let at = scan.reader.device_offset(header.offset as usize);
+            let flawed = |flaw| volume.corrupt("epitaph", at, flaw);
+            let life =
+                epitaph_life(&body, self.epoch, space.segments, space.segment_bytes).map_err(flawed)?;
+            let records = records_of(&body, volume.salt(), life).map_err(flawed)?;
+            self.records.insert((life.segment, life.generation), records);
+            let round = header.durable();
+            self.durable = self.durable.max(round);
+            // Of one process: both marks only grow.
+            if round != self.last_round && round.max(self.last_round) == round {
+                self.doubt.clear();
+                self.last_round = round;
+            }
+            let behind = scan.device_offset();
+            if round == self.last_round {
+                self.doubt.add(from..behind);
+            }
+            from = behind;
+            if self.segments.last() != Some(&header.life.segment) {
+                self.segments.push(header.life.segment);
+            }
+        }
+        // One that is damaged hides those behind it: what the next one says to have been durable will be missed.
+        let beyond = scan.marks_beyond(2 * MAP_RECORD_BYTES)?;
+        self.durable = self.durable.max(beyond);
+        Ok(())
+    }
+
+    /// Whether there is one of `life`.
+    pub(crate) fn tell_of(&self, life: Life) -> bool {
+        life.epoch == self.epoch && self.records.contains_key(&(life.segment, life.generation))
+    }
+
+    /// Takes out the records of `life`, if there is an epitaph of it.
+    pub(crate) fn take(&mut self, life: Life) -> Option<Vec<Record>> {
+        self.records.remove(&(life.segment, life.generation))
+    }
+
+    /// Takes out all.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (Life, Vec<Record>)> {
+        let epoch = self.epoch;
+        let lives = std::mem::take(&mut self.records).into_iter();
+        lives.map(move |((segment, generation), records)| (Life { segment, generation, epoch }, records))
+    }
+}
