@@ -1,11 +1,16 @@
+use std::mem::size_of;
+
 use proptest::{collection::vec, prelude::*};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     entries::{ENTRY_BYTES, EntryRaw},
     footer::unpacked::{FooterEntryRaw, FooterRecordRaw},
+    root::{PlaceRaw, RootRaw},
+    superblock::SUPERBLOCK_CRC_AT,
     *,
 };
-use crate::addr::{Lba, PhysAddr};
+use crate::addr::{Lba, PhysAddr, SegNo, Seq};
 
 const SALT: Salt = Salt(7);
 const LIFE: Life = Life { segment: SegNo(3), generation: 9, epoch: 2 };

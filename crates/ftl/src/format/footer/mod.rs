@@ -12,7 +12,7 @@ use zerocopy::{
 };
 
 use super::{
-    FLAG_LAST_PART, Flaw, Life, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader, RecordKind, Salt, seal,
+    Flaw, Life, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader, RecordKind, Salt, seal,
     varint::{self, VARINT_BYTES_MAX},
 };
 use crate::{

@@ -7,7 +7,9 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use super::{FLAG_LAST_PART, Flaw, Life, RECORD_HEADER_BYTES, RecordHeader, RecordKind, SHORT};
+use super::{
+    super::record::FLAG_LAST_PART, Flaw, Life, RECORD_HEADER_BYTES, RecordHeader, RecordKind, SHORT,
+};
 use crate::{
     addr::Seq,
     format::entries::{ENTRY_BYTES, EntryKind, EntryRaw},

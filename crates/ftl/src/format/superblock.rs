@@ -1,0 +1,181 @@
+//! The root of a store.
+
+use std::mem::size_of;
+
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U32, U64},
+};
+
+use super::{Flaw, seal};
+use crate::{
+    SECTOR,
+    addr::{SegNo, Seq},
+};
+
+/// The format that this code writes, and the newest that it reads.
+pub(crate) const VERSION: u32 = 1;
+/// Feature bits that this code knows and sets. Bit 0: epitaphs, and segments marked as out of use. Bit 1: packed
+/// entries and footers.
+pub(crate) const FEATURES: u64 = 3;
+/// Start of the two superblock slots on the device, in bytes.
+pub(crate) const SUPERBLOCK_SLOTS: [u64; 2] = [0, 32 << 10];
+/// Smallest and largest segment size.
+pub(crate) const SEGMENT_BYTES_MIN: u32 = 64 << 10;
+pub(crate) const SEGMENT_BYTES_MAX: u32 = 256 << 20;
+/// Largest device block.
+pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 10;
+// Segment 0 holds both slots, whatever the sizes of segment and block are.
+const _: () = assert!(SUPERBLOCK_SLOTS[1] + BLOCK_BYTES_MAX as u64 <= SEGMENT_BYTES_MIN as u64);
+const _: () = assert!(BLOCK_BYTES_MAX as u64 <= SUPERBLOCK_SLOTS[1]);
+
+pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"LACUNAFT";
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct SuperblockRaw {
+    pub(super) magic: [u8; 8],
+    pub(super) version: U32,
+    pub(super) crc: U32,
+    pub(super) features: U64,
+    pub(super) uuid: [u8; 16],
+    pub(super) capacity_bytes: U64,
+    pub(super) segment_bytes: U32,
+    pub(super) block_bytes: U32,
+    pub(super) sequence: U64,
+    pub(super) epoch: U64,
+    pub(super) flushed_seq: U64,
+    pub(super) root_generation: U64,
+    pub(super) root_segment: U32,
+    pub(super) root_offset: U32,
+    pub(super) root_bytes: U32,
+    pub(super) reserved: [u8; 156],
+}
+const _: () = assert!(size_of::<SuperblockRaw>() == 256);
+pub(super) const SUPERBLOCK_CRC_AT: usize = 12;
+
+/// The root of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) capacity_bytes: u64,
+    pub(crate) segment_bytes: u32,
+    pub(crate) block_bytes: u32,
+    /// Rises by one with each superblock; the highest counts.
+    pub(crate) sequence: u64,
+    /// Epoch under which everything after the root was written.
+    pub(crate) epoch: u64,
+    /// Every batch up to this one was durable before the superblock was.
+    pub(crate) flushed_seq: Seq,
+    /// The checkpoint; none in a new store.
+    pub(crate) root: Option<RootRef>,
+}
+
+/// Where a checkpoint's root record lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RootRef {
+    pub(crate) segment: SegNo,
+    pub(crate) generation: u64,
+    pub(crate) offset: u32,
+    pub(crate) bytes: u32,
+}
+
+/// What a superblock slot holds.
+pub(crate) enum Slot {
+    Valid(Superblock),
+    /// A superblock of a version that this code does not know; or damage, if it is not sealed as all known ones.
+    Newer {
+        version: u32,
+        is_sealed: bool,
+    },
+    /// A superblock that uses features that this code does not know.
+    UnknownFeatures(u64),
+    Invalid(Flaw),
+}
+
+impl SuperblockRaw {
+    pub(crate) fn verify(&self) -> Slot {
+        if self.magic != SUPERBLOCK_MAGIC {
+            return Slot::Invalid("no superblock");
+        }
+        let (version, is_sealed) =
+            (self.version.get(), seal(0, self.as_bytes(), SUPERBLOCK_CRC_AT) == self.crc.get());
+        if version > VERSION {
+            return Slot::Newer { version, is_sealed };
+        }
+        if !is_sealed {
+            return Slot::Invalid("superblock checksum does not match");
+        }
+        if self.features.get() & !FEATURES != 0 {
+            return Slot::UnknownFeatures(self.features.get() & !FEATURES);
+        }
+        match self.verified() {
+            Ok(superblock) => Slot::Valid(superblock),
+            Err(flaw) => Slot::Invalid(flaw),
+        }
+    }
+
+    fn verified(&self) -> Result<Superblock, Flaw> {
+        let segment = self.segment_bytes.get();
+        let block = self.block_bytes.get();
+        if self.version.get() == 0 || self.reserved.iter().any(|byte| *byte != 0) {
+            return Err("reserved bytes are not zero");
+        }
+        if !segment.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment) {
+            return Err("bad segment size");
+        }
+        if !block.is_power_of_two() || (block as usize) < SECTOR || block > BLOCK_BYTES_MAX {
+            return Err("bad block size");
+        }
+        let segments = self.capacity_bytes.get() / u64::from(segment);
+        if segments > u64::from(u32::MAX) {
+            return Err("more segments than there are numbers for");
+        }
+        let root = RootRef {
+            segment: SegNo(self.root_segment.get()),
+            generation: self.root_generation.get(),
+            offset: self.root_offset.get(),
+            bytes: self.root_bytes.get(),
+        };
+        let end = u64::from(root.offset) + u64::from(root.bytes);
+        if u64::from(root.segment.0) >= segments || end > u64::from(segment) {
+            return Err("checkpoint root lies outside the store");
+        }
+        Ok(Superblock {
+            uuid: self.uuid,
+            capacity_bytes: self.capacity_bytes.get(),
+            segment_bytes: segment,
+            block_bytes: block,
+            sequence: self.sequence.get(),
+            epoch: self.epoch.get(),
+            flushed_seq: Seq(self.flushed_seq.get()),
+            root: (root.segment.0 != 0).then_some(root),
+        })
+    }
+}
+
+impl Superblock {
+    pub(crate) fn to_raw(&self) -> SuperblockRaw {
+        let root = self.root.unwrap_or(RootRef { segment: SegNo(0), generation: 0, offset: 0, bytes: 0 });
+        let mut raw = SuperblockRaw {
+            magic: SUPERBLOCK_MAGIC,
+            version: VERSION.into(),
+            crc: 0.into(),
+            features: FEATURES.into(),
+            uuid: self.uuid,
+            capacity_bytes: self.capacity_bytes.into(),
+            segment_bytes: self.segment_bytes.into(),
+            block_bytes: self.block_bytes.into(),
+            sequence: self.sequence.into(),
+            epoch: self.epoch.into(),
+            flushed_seq: self.flushed_seq.0.into(),
+            root_generation: root.generation.into(),
+            root_segment: root.segment.0.into(),
+            root_offset: root.offset.into(),
+            root_bytes: root.bytes.into(),
+            reserved: [0; 156],
+        };
+        raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
+        raw
+    }
+}
