@@ -19,7 +19,7 @@
 
 use crate::{
     Error, Result,
-    checkpoint::{Checkpointer, Rewrite, Writer},
+    checkpoint::{Checkpointer, Rewrite, writer::Writer},
     format::Life,
     log::reserve::Claim,
     media::summaries::{read_footer_bytes, records_of},

@@ -16,7 +16,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{Collector, RECORDS_AT_ONCE, entries_of};
+use super::{
+    Collector,
+    live::{RECORDS_AT_ONCE, entries_of},
+};
 use crate::{
     Lba, Result,
     addr::{PhysAddr, SegNo},

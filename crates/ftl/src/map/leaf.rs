@@ -20,7 +20,7 @@ use std::{array, hint::select_unpredictable, ops::Range};
 use lacuna_device::{DenseBytes, prefetch};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::clip;
+use super::extents::clip;
 use crate::{
     Seq,
     addr::{CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},

@@ -1,9 +1,17 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use lacuna_device::sim::{SeededRng, for_each_seed};
 
-use super::*;
-use crate::addr::{CHUNK_SECTORS, GRAIN};
+use super::{
+    extents::{SPACE, Snapshot},
+    *,
+};
+use crate::{
+    Lba, SECTOR, Seq,
+    addr::{CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},
+    format::{Extent, IndexEntry, LeafPlace},
+    space::LEAF_WEIGHT,
+};
 
 /// Holds a map whose leaves are all in memory against a recount.
 fn check_map(map: &Map) {

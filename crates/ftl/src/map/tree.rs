@@ -23,7 +23,8 @@
 use std::{ops::Range, sync::Arc};
 
 use super::{
-    Absent, Live, clip,
+    Absent, Live,
+    extents::clip,
     keys::{KEYS_MAX, Keys},
     leaf::{self, Leaf, Row},
     slot::{Slot, Tally},
@@ -96,7 +97,7 @@ pub(super) struct Way<'a> {
 
 impl<'a> Way<'a> {
     pub(super) fn from(root: &'a Node) -> Way<'a> {
-        Way { node: root, span: super::SPACE, rows: 0 }
+        Way { node: root, span: super::extents::SPACE, rows: 0 }
     }
 
     /// Goes to the child with `lba` in its span; false if this is a leaf.
@@ -167,7 +168,7 @@ impl Node {
     /// What is needed to read the leaf with `lba` in its span, which was evicted; `live` is the sum of
     /// all rows.
     pub(super) fn absent_at(&self, lba: u64, live: Live) -> Absent {
-        let (mut node, mut span, mut live) = (self, super::SPACE, live);
+        let (mut node, mut span, mut live) = (self, super::extents::SPACE, live);
         loop {
             match node {
                 Node::Leaf(slot) => return absent(slot, span, live),
@@ -398,7 +399,7 @@ impl Node {
         live: Live,
         found: &mut impl FnMut(String),
     ) -> (usize, Live) {
-        if self.is_large(live) || (self.len(live) == 0 && span != super::SPACE) {
+        if self.is_large(live) || (self.len(live) == 0 && span != super::extents::SPACE) {
             found(format!("map node of sectors {span:?} has {} rows or children", self.len(live)));
         }
         let Node::Inner(inner) = self else { return (0, live) };

@@ -32,8 +32,8 @@ use crate::{
         starts::{Headers, may_hold_records},
         summaries::read_any_footer,
     },
+    recovery::Losses,
     recovery::retained::Epitaphs,
-    recovery::salvage::Losses,
 };
 
 /// A segment that is not known before replay.

@@ -46,9 +46,9 @@ use crate::{
     mutant::{Rule, is_broken},
     paging::{self, LeafReader},
     ranges::merged,
+    recovery::Losses,
     recovery::resync::Doubt,
     recovery::retained::Epitaphs,
-    recovery::salvage::Losses,
 };
 
 /// Threads that read a log of so many bytes or more.

@@ -11,7 +11,7 @@ use crate::{
         scan::{Record, Scan},
         summaries::records_of,
     },
-    recovery::{resync::Doubt, salvage::Losses},
+    recovery::{Losses, resync::Doubt},
     space::MAP_RECORD_BYTES,
 };
 

@@ -14,8 +14,8 @@ use crate::{
     media::{Volume, superblock},
     paging::Base,
     read::Reader,
-    recovery::salvage::Losses,
-    store::Store,
+    recovery::Losses,
+    store::parts::Store,
     verify::Verifier,
     write::Writer,
 };

@@ -1,0 +1,110 @@
+//! Writing leaves of the map: all that a checkpoint needs, or some to make room in memory.
+
+use std::collections::HashMap;
+
+use super::checkpointer::{Checkpointer, Rewrite};
+use super::writer::Writer;
+use crate::{
+    Error, Result,
+    format::LeafPlace,
+    log::reserve::Claim,
+    map::{Absent, Leaf, LeafRef},
+};
+
+/// Leaves that are read together to be written elsewhere.
+const LEAVES_AT_ONCE: usize = 1024;
+
+/// Dirty leaves that are written out at once to make room in memory.
+const WRITE_BACK_LEAVES: usize = 128;
+
+impl Checkpointer {
+    /// Writes those of `leaves` that are due, and notes their places there and in the map.
+    pub(super) fn write_leaves(
+        &self,
+        writer: &mut Writer<'_>,
+        leaves: &mut [LeafRef],
+        is_due: impl Fn(&LeafRef) -> bool,
+    ) -> Result<()> {
+        let due: Vec<_> = (0..leaves.len()).filter(|number| is_due(&leaves[*number])).collect();
+        for numbers in due.chunks(LEAVES_AT_ONCE) {
+            let mut moved = self.leaves_to_move(numbers.iter().map(|number| &leaves[*number]))?;
+            for number in numbers {
+                let LeafRef { span, leaf, .. } = &leaves[*number];
+                let Some(leaf) = leaf.clone().or_else(|| moved.remove(&span.start)) else { continue };
+                let written = writer.push_leaf(*number, &leaf)?;
+                self.note_places(leaves, written);
+            }
+        }
+        let written = writer.finish_leaves()?;
+        self.note_places(leaves, written);
+        Ok(())
+    }
+
+    fn note_places(&self, leaves: &mut [LeafRef], written: Vec<(usize, LeafPlace)>) {
+        if written.is_empty() {
+            return;
+        }
+        let mut map = self.map.write();
+        for (number, place) in written {
+            let leaf = &mut leaves[number];
+            map.put_at(leaf.span.start, leaf, place);
+            leaf.place = Some(place);
+            leaf.leaf = None;
+        }
+    }
+
+    /// Those of `leaves` that are on the device only, by start. One that is damaged, or that the device does not give
+    /// back, is not among them: then it stays where it is, and the damage is reported to those who need what it maps.
+    fn leaves_to_move<'l>(&self, leaves: impl Iterator<Item = &'l LeafRef>) -> Result<HashMap<u64, Leaf>> {
+        // Their segments are not reused now: that takes `maintenance`.
+        let absent: Vec<_> = leaves
+            .filter(|leaf| leaf.leaf.is_none())
+            .map(|LeafRef { span, live, place, .. }| {
+                let place = place.expect("a leaf is in memory or has a place");
+                Absent { span: span.clone(), live: *live, place }
+            })
+            .collect();
+        let mut found = HashMap::with_capacity(absent.len());
+        let mut read = |absent: Vec<Absent>| {
+            self.pages.leaf_reader().read(absent, |absent, leaf| {
+                found.insert(absent.span.start, leaf);
+            })
+        };
+        match read(absent.clone()) {
+            Err(error) if error.is_damage() => {}
+            result => return result.map(|()| found),
+        }
+        for absent in absent {
+            match read(vec![absent]) {
+                Err(error) if !error.is_damage() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes some dirty leaves out, so that they can be evicted, with `maintenance` held. Where
+    /// there is no room for that, a checkpoint makes it.
+    pub(crate) fn write_back(&self) -> Result<()> {
+        match self.write_back_into_spare() {
+            Err(Error::Full { .. }) => self.checkpoint_in_turn(Rewrite::Sparse),
+            result => result,
+        }
+    }
+
+    /// As [`Checkpointer::write_back`], but where there is no room it is an error.
+    pub(crate) fn write_back_into_spare(&self) -> Result<()> {
+        let mut leaves = self.map.write().dirty_leaves(WRITE_BACK_LEAVES);
+        let seq = {
+            let log = self.journal.lock();
+            self.journal.check_poison(&log)?;
+            log.last_seq()
+        };
+        let mut writer = Writer::new(self, seq, Claim::WriteBack);
+        let result = self.write_leaves(&mut writer, &mut leaves, |_| true);
+        drop(leaves);
+        self.pages.relieve();
+        self.reclaim_map();
+        result
+    }
+}

@@ -1,0 +1,268 @@
+//! The collection of one segment.
+
+use std::{collections::HashMap, sync::Arc, vec};
+
+use lacuna_crc::crc32c;
+
+use super::ahead::{Ahead, Near};
+use super::collector::Collector;
+use super::live::{RECORDS_AT_ONCE, entries_of};
+use super::moving::Moving;
+use crate::{
+    Lba, Result, SECTOR, Seq,
+    addr::{PhysAddr, SegNo},
+    format::{Extent, Life, RECORDS_START},
+    log::State,
+    log::lifetime::{Classes, Expected},
+    media::scan::{Record, Scan},
+    read::runs,
+    space::CLASSES_MAX,
+};
+
+/// Live bytes that are moved under one hold of the log's lock.
+const MOVE_BYTES: usize = 512 << 10;
+
+/// Live extents that are gathered, at least, before they are read in the order in which they lie.
+const GATHER_EXTENTS: usize = 4096;
+
+/// Live bytes after which a piece of collection ends.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Where a collection looks next for what is live.
+enum Source {
+    /// Nowhere: it was found ahead. The records are those of the segment, should there be more.
+    Ahead(Vec<Record>),
+    /// The segment's records, of which only headers and entries are kept.
+    Records(vec::IntoIter<Record>),
+    /// Leaves of the whole map from this sector on: some record cannot be read any more.
+    Map(u64),
+}
+
+impl Source {
+    /// The records of `victim`, from its footer if there is one.
+    fn read(collector: &Collector, victim: Life) -> Source {
+        let records = match collector.journal.footers(&[victim]).map(|mut footers| footers.remove(0)) {
+            Ok(Ok(records)) => Ok(records),
+            // It was open when a process or the power ended, so there are few of them; or it is damaged.
+            Ok(Err(_)) | Err(_) => scan(collector, victim),
+        };
+        // What cannot be read here is a copy: where data lies, the map knows.
+        records.map_or(Source::Map(0), |records| Source::Records(records.into_iter()))
+    }
+}
+
+/// The collection of one segment.
+pub(super) struct Collection {
+    victim: Life,
+    classes: Classes,
+    /// How long what is in the victim was expected to live.
+    expected: Expected,
+    now: Seq,
+    source: Source,
+    /// Live extents that were not read yet, in the order in which they lie.
+    gathered: Vec<(Lba, Extent)>,
+    /// How many of them were.
+    read: usize,
+    /// Chunks that were read ahead.
+    chunks: HashMap<PhysAddr, Vec<u8>>,
+    /// What waits to be moved, and its bytes, by class.
+    moving: [(Vec<Moving>, usize); CLASSES_MAX],
+    verified: HashMap<PhysAddr, bool>,
+    /// Extents left in place because their chunk is corrupt.
+    pub(super) corrupt: u64,
+}
+
+impl Collection {
+    pub(super) fn begin(collector: &Collector, victim: SegNo, ahead: &mut Ahead) -> Collection {
+        let live_bytes = collector.map.read().total().bytes;
+        let (victim, expected, classes, now) = {
+            let mut log = collector.journal.lock();
+            log.set_victim(Some(victim));
+            let expected = log.expected(victim);
+            (log.life(victim), expected, log.classes(live_bytes), log.last_seq())
+        };
+        let (source, gathered, chunks) = match ahead.take(collector, victim) {
+            Some(Near { records, live, chunks, .. }) => (Source::Ahead(records), live, chunks),
+            None => (Source::read(collector, victim), Vec::new(), HashMap::new()),
+        };
+        Collection {
+            victim,
+            expected,
+            classes,
+            now,
+            source,
+            gathered,
+            read: 0,
+            chunks,
+            moving: Default::default(),
+            verified: HashMap::new(),
+            corrupt: 0,
+        }
+    }
+
+    /// Whether this is the collection of `victim` as it is now (invariant 1).
+    pub(super) fn goes_on(&self, collector: &Collector, victim: SegNo) -> bool {
+        let log = collector.journal.lock();
+        log.segment(victim).state == State::Sealed && log.life(victim) == self.victim
+    }
+
+    /// Moves some of what is live; true when nothing is left.
+    pub(super) fn piece(&mut self, collector: &Collector) -> Result<bool> {
+        let mut bytes = 0;
+        while bytes < PIECE_BYTES {
+            if self.read < self.gathered.len() {
+                bytes += self.read_some(collector)?;
+            } else if !self.gather(collector)? && self.ends(collector)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Looks for more that is live; false when there is nothing.
+    fn gather(&mut self, collector: &Collector) -> Result<bool> {
+        (self.gathered, self.read) = (Vec::new(), 0);
+        while self.gathered.len() < GATHER_EXTENTS {
+            let found = match &mut self.source {
+                Source::Ahead(_) | Source::Map(u64::MAX) => break,
+                Source::Map(start) => {
+                    let leaf = *start..collector.map.read().leaf_end(*start);
+                    *start = leaf.end;
+                    collector.live_in(self.victim.segment, leaf)?
+                }
+                Source::Records(records) => {
+                    let some: Vec<_> = records.take(RECORDS_AT_ONCE).collect();
+                    if some.is_empty() {
+                        break;
+                    }
+                    collector.live_among(&entries_of(&some))?
+                }
+            };
+            self.gathered.extend(found);
+        }
+        self.gathered.sort_unstable_by_key(|(lba, extent)| (extent.phys.grain, *lba));
+        Ok(!self.gathered.is_empty())
+    }
+
+    /// Moves what is left, and tells whether that was all: else more is looked at, in the end the whole map.
+    fn ends(&mut self, collector: &Collector) -> Result<bool> {
+        for class in 0..CLASSES_MAX {
+            self.switch(collector, class)?;
+        }
+        let left = collector.map.read().live(self.victim.segment).extents;
+        if left <= self.corrupt || matches!(self.source, Source::Map(_)) {
+            return Ok(true);
+        }
+        self.corrupt = 0;
+        self.source = match std::mem::replace(&mut self.source, Source::Map(0)) {
+            Source::Ahead(records) => Source::Records(records.into_iter()),
+            Source::Records(_) | Source::Map(_) => Source::Map(0),
+        };
+        Ok(false)
+    }
+
+    /// Reads some of what was gathered, neighbours at once. Returns how many bytes.
+    fn read_some(&mut self, collector: &Collector) -> Result<usize> {
+        let gathered = std::mem::take(&mut self.gathered);
+        let (from, mut bytes) = (self.read, 0);
+        while self.read < gathered.len() && bytes < PIECE_BYTES {
+            bytes += usize::from(gathered[self.read].1.stored);
+            self.read += 1;
+        }
+        let chunks = std::mem::take(&mut self.chunks);
+        let mut others = Vec::new();
+        for (lba, extent) in &gathered[from..self.read] {
+            match chunks.get(&extent.phys) {
+                Some(chunk) => self.take(collector, *lba, *extent, chunk)?,
+                None => others.push((*lba, *extent)),
+            }
+        }
+        self.chunks = chunks;
+        let mut rest = &others[..];
+        while !rest.is_empty() {
+            let runs = runs(&mut rest, 0);
+            for (run, chunks) in runs.iter().zip(collector.reader.read_runs(&runs)?) {
+                for (lba, extent) in run.extents {
+                    let offset = extent.phys.offset() - run.offset;
+                    self.take(collector, *lba, *extent, &chunks[offset..][..usize::from(extent.stored)])?;
+                }
+            }
+        }
+        self.gathered = gathered;
+        Ok(bytes)
+    }
+
+    /// Moves an extent, whose chunk was read.
+    fn take(&mut self, collector: &Collector, lba: Lba, extent: Extent, chunk: &[u8]) -> Result<()> {
+        if !*self.verified.entry(extent.phys).or_insert_with(|| crc32c(chunk) == extent.crc) {
+            self.corrupt += 1;
+            return Ok(());
+        }
+        let piece = chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()].to_vec();
+        let crc = if piece.len() == chunk.len() { extent.crc } else { crc32c(&piece) };
+        let age = self.now.0.saturating_sub(extent.birth.0);
+        let expected = self.classes.moved(self.expected, age);
+        let class = usize::from(self.classes.class(expected));
+        let (moving, bytes) = &mut self.moving[class];
+        *bytes += piece.len();
+        moving.push(Moving { lba, extent, crc, bytes: Arc::new(piece), expected });
+        match *bytes >= MOVE_BYTES.min(collector.volume.space().segment_bytes / 2) {
+            true => self.switch(collector, class),
+            false => Ok(()),
+        }
+    }
+
+    fn switch(&mut self, collector: &Collector, class: usize) -> Result<()> {
+        let (moving, _) = std::mem::take(&mut self.moving[class]);
+        match moving.is_empty() {
+            true => Ok(()),
+            false => collector.switch(class as u8, &moving),
+        }
+    }
+}
+
+/// The records of a segment without a footer.
+fn scan(collector: &Collector, victim: Life) -> Result<Vec<Record>> {
+    let mut scan = Scan::new(&collector.volume, victim, RECORDS_START);
+    let mut records = Vec::new();
+    while let Some(record) = scan.next_record()? {
+        records.push(record);
+    }
+    Ok(records)
+}
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use super::*;
+    use crate::{Op, Stream, store::test_store};
+
+    /// What was found ahead is a hint: an extent that was cut since is found in the records.
+    #[test]
+    fn what_was_cut_since_it_was_found_ahead_is_moved() {
+        let store = test_store::store(64 << 20, Some(1 << 20));
+        let page = |page: u64| Lba(page * 32);
+        for number in 0..150 {
+            store
+                .writer
+                .write_batch(&[Op::Write { lba: page(number), data: &[7; 16384] }], Stream::Data)
+                .unwrap();
+        }
+        for number in (0..150).filter(|number| number % 30 > 0) {
+            store.writer.write_batch(&[Op::Trim { lba: page(number), sectors: 32 }], Stream::Data).unwrap();
+        }
+        store.journal.flush_all().unwrap();
+        let mut collecting = store.collector.collecting();
+        let victim =
+            store.collector.victim(&store.journal.lock(), &store.map.read(), &mut collecting).unwrap();
+        let mut collection = Collection::begin(&store.collector, victim, &mut collecting.ahead);
+        let (lba, _) = collection.gathered[0];
+        assert!(matches!(collection.source, Source::Ahead(_)));
+        store.writer.write_batch(&[Op::Trim { lba: Lba(lba.0 + 8), sectors: 8 }], Stream::Data).unwrap();
+        while !collection.piece(&store.collector).unwrap() {}
+        assert_eq!(store.map.read().live(victim).extents, 0);
+        assert!(matches!(collection.source, Source::Records(_)), "without a look at the whole map");
+        let mut back = [0; 16384];
+        store.reader.read(lba, &mut back).unwrap();
+        assert!(back[..4096] == [7; 4096] && back[4096..8192] == [0; 4096] && back[8192..] == [7; 8192]);
+    }
+}

@@ -1,0 +1,47 @@
+//! What is live in a segment.
+
+use std::ops::Range;
+
+use super::collector::Collector;
+use crate::{
+    Lba, Result,
+    addr::SegNo,
+    format::{Entry, EntryKind, Extent},
+    media::scan::Record,
+};
+
+/// Records of which the entries are looked up together: most have one, and look-ups that need not wait for each other
+/// take half the time.
+pub(super) const RECORDS_AT_ONCE: usize = 16;
+
+/// Entries of all `records`. What does not parse was never mapped.
+pub(super) fn entries_of(records: &[Record]) -> Vec<Entry> {
+    records.iter().flat_map(|record| record.entries().unwrap_or_default()).collect()
+}
+
+impl Collector {
+    /// What of `entries` the map still holds at the place that each names.
+    pub(super) fn live_among(&self, entries: &[Entry]) -> Result<Vec<(Lba, Extent)>> {
+        let mut found = Vec::new();
+        let entries: Vec<_> = entries.iter().filter(|entry| entry.kind != EntryKind::Trim).collect();
+        let ranges = entries.iter().map(|entry| entry.range()).collect();
+        self.pages.visit_extents_of_each(ranges, |index, lba, extent| {
+            if extent.phys == entries[index].phys {
+                found.push((lba, extent));
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Extents in `segment` that the map holds in `range`.
+    pub(super) fn live_in(&self, segment: SegNo, range: Range<u64>) -> Result<Vec<(Lba, Extent)>> {
+        let mut found = Vec::new();
+        self.pages.visit_extents(range, |lba, extent| {
+            if extent.phys.segment == segment {
+                found.push((lba, extent));
+            }
+            true
+        })?;
+        Ok(found)
+    }
+}

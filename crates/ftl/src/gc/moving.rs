@@ -1,0 +1,102 @@
+//! Moving live extents to other segments.
+
+use std::{ops::Range, sync::Arc};
+
+use super::collector::Collector;
+use crate::{
+    Error, Lba, Result,
+    format::{EntryKind, Extent},
+    log::batch::Item,
+    log::lifetime::Expected,
+    log::{AppendPoint, Log, Regaining},
+    paging::DIRTY_SHARE,
+};
+
+/// An extent and its bytes, on their way.
+pub(super) struct Moving {
+    pub(super) lba: Lba,
+    pub(super) extent: Extent,
+    pub(super) bytes: Arc<Vec<u8>>,
+    pub(super) crc: u32,
+    pub(super) expected: Expected,
+}
+
+impl Moving {
+    pub(super) fn range(&self) -> Range<u64> {
+        self.lba.0..self.lba.0 + u64::from(self.extent.sectors)
+    }
+
+    pub(super) fn item(&self) -> Item<'_> {
+        Item {
+            kind: EntryKind::Relocate,
+            lba: self.lba,
+            sectors: u64::from(self.extent.sectors),
+            payload: &self.bytes,
+            crc: self.crc,
+            birth: self.extent.birth,
+        }
+    }
+}
+
+impl Collector {
+    /// Appends those of `moving` that the map still holds, and points the map to them.
+    pub(super) fn switch(&self, class: u8, moving: &[Moving]) -> Result<()> {
+        let mut ranges: Vec<_> = moving.iter().map(Moving::range).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        loop {
+            let leaves = self.pages.fault_in(&ranges)?;
+            let mut log = self.journal.lock();
+            self.journal.check_poison(&log)?;
+            let mut map = self.map.write();
+            if !map.absent(&ranges).is_empty() {
+                continue;
+            }
+            drop(leaves);
+            let moving: Vec<_> =
+                moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
+            let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
+            let point = self.gc_point(&log, class, &items).ok_or_else(|| self.journal.full(&log, &map))?;
+            let items = log.cut(&map, point, &items);
+            let appended = log.append_relocations(point, &items);
+            moving.iter().for_each(|moving| log.note_expected(point, moving.expected, 1));
+            let mut placed = items.iter().zip(&appended.placed).peekable();
+            for moving in &moving {
+                while let Some((item, phys)) =
+                    placed.next_if(|(item, _)| moving.range().contains(&item.lba.0))
+                {
+                    map.relocate(moving.lba, &moving.extent, item.range(), *phys, item.crc);
+                }
+            }
+            log.note_relocated(&map, items.len().saturating_sub(moving.len()));
+            drop((map, log));
+            self.journal.fill(&items, appended)?;
+            break;
+        }
+        if self.pages.is_write_back_due(&self.map.read(), DIRTY_SHARE) {
+            match self.checkpointer.write_back_into_spare() {
+                // A checkpoint must wait until this victim is done; so must memory.
+                Err(Error::Full { .. }) => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Where to append `items` of `class`: at its own append point, unless that takes the last segment
+    /// that collection has, and another one has room. What is live in a victim fits into one segment, so
+    /// with one to take a collection that has begun ends.
+    fn gc_point(&self, log: &Log, class: u8, items: &[Item<'_>]) -> Option<AppendPoint> {
+        if log.regaining() != Regaining::No {
+            let opens_max = usize::from(log.regaining() == Regaining::MayOpen);
+            return Some(self.regain_point()).filter(|point| log.segments_needed(*point, items) <= opens_max);
+        }
+        let own = AppendPoint::Gc(class);
+        let spare = log.spare_for_gc();
+        let fresh = log.segments_needed(own, items);
+        if fresh == 0 || spare > fresh {
+            return Some(own);
+        }
+        let with_room = AppendPoint::gc().find(|point| log.segments_needed(*point, items) == 0);
+        with_room.or((fresh <= 1 && spare >= fresh).then_some(own))
+    }
+}

@@ -1,0 +1,236 @@
+//! Deciding what is due.
+
+use super::work::Maintenance;
+use crate::{
+    addr::SegNo,
+    gc::Collecting,
+    log::Log,
+    log::reserve::Claim,
+    map::Map,
+    paging::DIRTY_SHARE,
+    space::{MAP_EXTENT_BYTES, Space},
+};
+
+/// A checkpoint is due after so many bytes of log, or [`LOG_PER_MAP`] times the map, if that is more.
+const LOG_BYTES_MIN: u64 = 1 << 30;
+
+const LOG_PER_MAP: u64 = 32;
+
+/// Dead segments for which a flush is worth it even where fewer are kept ahead than twice as many.
+const FLUSHED_TOGETHER: usize = 8;
+
+/// One piece of background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    Checkpoint,
+    Collect(SegNo),
+    /// Write changed leaves of the map out, so that they can be evicted.
+    WriteBack,
+    /// Put reusable segments on the free list.
+    Free,
+    /// Write epitaphs for dead segments, so that they need not wait for a checkpoint.
+    Epitaphs,
+    /// Have untouched segments ready for use.
+    MakeReady,
+    /// Give used segments back to the host.
+    Release,
+    /// Make the deaths of segments durable, and let the writes of sealed ones reach the device, so
+    /// that they can be collected.
+    Flush,
+}
+
+impl Maintenance {
+    /// What brings `missing` more free segments nearer, if anything does.
+    pub(super) fn plan(
+        &self,
+        log: &mut Log,
+        map: &Map,
+        collecting: &mut Collecting,
+        missing: usize,
+    ) -> Option<Plan> {
+        if log.freed_by_a_flush(map.weight(0)) > 0 {
+            return Some(Plan::Flush);
+        }
+        // A flush waits for all that is on its way, so it shall be worth it; but who needs much shall not wait
+        // until it is there at once.
+        let ahead = self.ahead(log);
+        let worth_a_flush = missing.min(ahead).min(FLUSHED_TOGETHER).max(ahead / 2);
+        if log.coming() < worth_a_flush
+            && let Some(victim) = self.collector.chosen_victim(log, map, collecting)
+        {
+            return Some(Plan::Collect(victim));
+        }
+        let waiting = self.reuse.waiting(log, map);
+        log.set_coming(waiting.ready + waiting.flush);
+        if waiting.ready > 0 {
+            return Some(Plan::Free);
+        }
+        if waiting.flush >= worth_a_flush {
+            return Some(Plan::Flush);
+        }
+        if waiting.checkpoint >= self.worth_epitaphs(log) && self.may_write_epitaphs(log) {
+            return Some(Plan::Epitaphs);
+        }
+        let gain = waiting.checkpoint + self.checkpoint_shrinks_by(log);
+        if gain >= missing.max(self.pace(log)) {
+            return Some(Plan::Checkpoint);
+        }
+        if let Some(victim) = self.collector.victim(log, map, collecting) {
+            return Some(Plan::Collect(victim));
+        }
+        if waiting.flush > 0 || log.sealed_tails() {
+            return Some(Plan::Flush);
+        }
+        self.plan_for_young(log, waiting.checkpoint)
+    }
+
+    /// What makes `waiting` dead segments free that no checkpoint covers, or those of the map that are too many.
+    fn plan_for_young(&self, log: &Log, waiting: usize) -> Option<Plan> {
+        if waiting > 0 && self.may_write_epitaphs(log) {
+            return Some(Plan::Epitaphs);
+        }
+        (waiting + self.checkpoint_shrinks_by(log) > 0).then_some(Plan::Checkpoint)
+    }
+
+    /// Free segments beyond the reserves before work is due, and dead ones for which a flush is due. All
+    /// of them are room that garbage cannot use.
+    pub(crate) fn ahead(&self, log: &Log) -> usize {
+        log.wished_space().ahead(log.live_cost())
+    }
+
+    /// Segments that a checkpoint should free, so that its own bytes are few beside theirs. More
+    /// would leave so much less room for garbage that collection costs more than it saves.
+    fn pace(&self, log: &Log) -> usize {
+        (log.wished_segments() / 128).max(2)
+    }
+
+    /// Dead segments for which epitaphs are written: their bytes are few however many there are, so it is only for
+    /// the two syncs that some are waited for.
+    fn worth_epitaphs(&self, log: &Log) -> usize {
+        (log.wished_segments() / 512).max(2)
+    }
+
+    /// Whether epitaphs are cheaper than a checkpoint: until they have taken half of what one writes that finds
+    /// most leaves changed.
+    fn may_write_epitaphs(&self, log: &Log) -> bool {
+        let map_bytes = log.peak_weight() * MAP_EXTENT_BYTES as u64 / 2;
+        log.checkpoints().epitaph_bytes() < (map_bytes / 2).max(self.volume.space().segment_bytes as u64 / 2)
+    }
+
+    /// Segments of the map that a checkpoint now would free.
+    fn checkpoint_shrinks_by(&self, log: &Log) -> usize {
+        log.map_segments().saturating_sub(self.volume.space().map_segments_max(log.peak_weight()))
+    }
+
+    /// Free segments below which work is due.
+    fn low_water(&self, log: &Log) -> usize {
+        log.left_by(Claim::Fresh) + self.ahead(log)
+    }
+
+    /// Free segments that writers shall see to. Those that a flush brings count as free, but not as more than half
+    /// of what is kept: before all is taken, a writer waits.
+    pub(super) fn lacking(&self, log: &Log) -> usize {
+        let coming = log.coming().min(self.ahead(log) / 2);
+        self.low_water(log).saturating_sub(log.free_within(log.limit()) + coming + self.unpaid(log))
+    }
+
+    /// Segments of those kept ahead that may lack before anybody waits: what is written while a flush or a checkpoint
+    /// keeps the thread from collecting, which wins it back.
+    pub(super) fn unpaid(&self, log: &Log) -> usize {
+        self.ahead(log) / 4
+    }
+
+    /// Whether [`Maintenance::due`] may find something; cheap.
+    pub(crate) fn is_due(&self, log: &Log) -> bool {
+        self.is_short(log)
+            || self.checkpoint_due(log)
+            || self.to_make_ready(log) > 0
+            || self.to_release(log) > 0
+    }
+
+    fn is_short(&self, log: &Log) -> bool {
+        log.free_within(log.wished_segments()) < self.low_water(log)
+    }
+
+    /// What there is to do about the room that the host has for the maintenance.
+    fn plan_for_host(&self, log: &Log) -> Option<Plan> {
+        if self.to_release(log) > 0 {
+            return Some(Plan::Release);
+        }
+        (self.to_make_ready(log) > 0).then_some(Plan::MakeReady)
+    }
+
+    pub(super) fn checkpoint_due(&self, log: &Log) -> bool {
+        let map_bytes = log.peak_weight() * MAP_EXTENT_BYTES as u64;
+        log.checkpoints().log_bytes() >= LOG_BYTES_MIN.max(map_bytes * LOG_PER_MAP)
+    }
+
+    pub(super) fn due(&self, log: &mut Log, map: &Map, collecting: &mut Collecting) -> Option<Plan> {
+        if self.pages.is_write_back_due(map, DIRTY_SHARE) {
+            return Some(Plan::WriteBack);
+        }
+        if self.checkpoint_due(log) {
+            return Some(Plan::Checkpoint);
+        }
+        let missing = self.low_water(log).saturating_sub(log.free_within(log.wished_segments()));
+        let plan = (missing > 0).then(|| self.plan(log, map, collecting, missing)).flatten();
+        let Some(plan) = plan else { return self.plan_for_host(log) };
+        // Nearly full segments are left to writers that really need them: moving them ahead of time
+        // costs more wear than it saves waiting. Those that are slowed down do need them.
+        let lacking = self.low_water(log).saturating_sub(log.free().len());
+        let is_pressing = self.is_threaded && lacking * 2 > self.ahead(log);
+        match plan {
+            Plan::Collect(victim) if !is_pressing && !self.is_worth_the_wear(map, victim) => {
+                self.plan_without_moving(log, map).or_else(|| self.plan_for_host(log))
+            }
+            plan => Some(plan),
+        }
+    }
+
+    fn plan_without_moving(&self, log: &Log, map: &Map) -> Option<Plan> {
+        let waiting = self.reuse.waiting(log, map);
+        match waiting.flush {
+            0 => self.plan_for_young(log, waiting.checkpoint),
+            _ => Some(Plan::Flush),
+        }
+    }
+
+    fn is_worth_the_wear(&self, map: &Map, victim: SegNo) -> bool {
+        Space::moved_bytes(map.live(victim)) <= (self.volume.space().segment_bytes / 8 * 7) as u64
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use super::*;
+    use crate::{log::AppendPoint, maintenance::throttle::Owed, store::test_store};
+
+    #[test]
+    fn what_a_flush_brings_is_as_good_as_free_up_to_a_half() {
+        let store = test_store::store(256 << 20, None);
+        let mut log = store.journal.lock();
+        let (low_water, ahead) = (store.maintenance.low_water(&log), store.maintenance.ahead(&log));
+        assert!(ahead >= 8 && log.free().len() > low_water);
+        let waited_from = low_water - store.maintenance.unpaid(&log);
+        log.free_mut().truncate(waited_from);
+        assert_eq!(
+            (store.maintenance.lacking(&log), store.maintenance.is_due(&log)),
+            (0, true),
+            "work for the thread alone"
+        );
+        log.free_mut().truncate(waited_from - 3);
+        let lacking = |log: &mut Log, coming| {
+            log.set_coming(coming);
+            (
+                store.maintenance.lacking(log),
+                store.maintenance.owed(log, AppendPoint::Log, 4096) == Owed::NOTHING,
+            )
+        };
+        assert_eq!(
+            [0, 2, 3, 9].map(|coming| lacking(&mut log, coming)),
+            [(3, false), (1, false), (0, true), (0, true)]
+        );
+        log.free_mut().truncate(low_water - ahead);
+        assert_eq!(lacking(&mut log, 10 * ahead).0, ahead - ahead / 2 - ahead / 4);
+    }
+}

@@ -1,0 +1,92 @@
+//! The thread that does what is due.
+
+use std::sync::Arc;
+
+use super::work::Maintenance;
+use crate::{
+    Work,
+    sync::thread::{self, JoinHandle},
+};
+
+/// What whoever holds `maintenance` is doing, or did last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Activity {
+    #[default]
+    Other,
+    Collecting,
+}
+
+#[derive(Default)]
+pub(super) struct Signal {
+    pub(super) kicked: bool,
+    pub(super) stopped: bool,
+}
+
+impl Maintenance {
+    /// Says what is going on, and wakes those who wait for collection when it is something else.
+    pub(super) fn set_activity(&self, activity: Activity) {
+        let before = std::mem::replace(&mut *self.activity.lock(), activity);
+        if before == Activity::Collecting && activity != before {
+            self.journal.notify_moved();
+        }
+    }
+}
+
+impl Maintenance {
+    /// Starts the thread; [`Maintenance::stop`] ends it.
+    pub(crate) fn spawn(self: &Arc<Self>) -> JoinHandle<()> {
+        let maintenance = Arc::clone(self);
+        thread::Builder::new()
+            .name("ftl-background".into())
+            .spawn(move || run(&maintenance))
+            .expect("the system has no thread left")
+    }
+
+    /// Work may be due.
+    pub(crate) fn kick(&self) {
+        self.signal.lock().kicked = true;
+        self.changed.notify_one();
+    }
+
+    /// Ends the thread after its current piece of work.
+    pub(crate) fn stop(&self) {
+        self.signal.lock().stopped = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits for a kick; false when it is time to end.
+    fn wait(&self) -> bool {
+        let mut signal = self.signal.lock();
+        while !signal.kicked && !signal.stopped {
+            self.changed.wait(&mut signal);
+        }
+        signal.kicked = false;
+        !signal.stopped
+    }
+
+    pub(super) fn is_collecting(&self) -> bool {
+        *self.activity.lock() == Activity::Collecting
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.signal.lock().stopped
+    }
+}
+
+fn run(maintenance: &Maintenance) {
+    while maintenance.wait() {
+        let result = loop {
+            match maintenance.step(Work::Due) {
+                Ok(true) if !maintenance.is_stopped() => {}
+                result => break result,
+            }
+        };
+        // Nobody shall wait for a thread that has nothing to do, or cannot do it.
+        maintenance.set_activity(Activity::Other);
+        // A poisoned maintenance tells every later call. Other errors are met by whoever needs the room, who
+        // reports them.
+        if result.is_err() && maintenance.journal.lock().is_poisoned() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Reads by address.
+
+use std::{ops::Range, sync::Arc};
+
+use lacuna_device::AlignedBuf;
+
+use super::found::{Lost, Mapped, Remains};
+use super::pinned::Pinned;
+use super::runs::runs;
+use crate::{
+    Error, Lba, Result, SECTOR,
+    format::Extent,
+    log::Journal,
+    map::SharedMap,
+    media::Volume,
+    mutant::{Rule, is_broken},
+    paging::{Base, PagedMap, leaves_ahead},
+};
+
+/// So many bytes between two chunks that are wanted anyway do not end a run: they are read sooner than a run
+/// more is.
+const GAP_BYTES: usize = 4 << 10;
+
+/// As much for scattered sectors of which many are wanted: to read it takes a device about as long as a
+/// read more.
+pub(crate) const NEAR_BYTES: usize = 16 << 10;
+
+/// About what an extent holds, where there are many: how many to look for ahead.
+const EXTENT_BYTES: usize = 4 << 10;
+
+/// Reads what is mapped.
+pub(crate) struct Reader {
+    pub(super) volume: Arc<Volume>,
+    pub(super) map: Arc<SharedMap>,
+    pub(super) journal: Arc<Journal>,
+    pub(super) pages: Arc<PagedMap>,
+}
+
+impl Reader {
+    pub(crate) fn new(base: Base) -> Reader {
+        let Base { volume, map, journal, pages } = base;
+        Reader { volume, map, journal, pages }
+    }
+
+    pub(crate) fn map(&self) -> &SharedMap {
+        &self.map
+    }
+
+    pub(crate) fn pages(&self) -> &PagedMap {
+        &self.pages
+    }
+
+    /// Generation of the segment that is opened next; see [`Reader::pin_unchanged`].
+    pub(crate) fn generation_next(&self) -> u64 {
+        self.journal.lock().generation_next()
+    }
+
+    /// See [`crate::Ftl::read`].
+    pub(crate) fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<()> {
+        let sectors = (buf.len() / SECTOR) as u64;
+        let Some(end) = lba.0.checked_add(sectors).filter(|_| buf.len().is_multiple_of(SECTOR)) else {
+            return Err(Error::BadRange { lba, len: buf.len() as u64 });
+        };
+        let pinned = self.pin_some(lba.0..end, usize::MAX)?;
+        if let Some(start) = self.start_of_image(lba, &pinned.extents, buf) {
+            let read = self.read_image(start, &pinned.extents, buf);
+            if read.is_err() && !is_broken(Rule::FailedReadCleared) {
+                buf.fill(0);
+            }
+            return read;
+        }
+        let mut filled = 0;
+        self.read_extents(&pinned.extents, 0, |at, stored| {
+            let start = (at.0 - lba.0) as usize * SECTOR;
+            buf[filled..start].fill(0);
+            buf[start..start + stored.len()].copy_from_slice(stored);
+            filled = start + stored.len();
+        })?;
+        buf[filled..].fill(0);
+        Ok(())
+    }
+
+    /// Where `extents`, read from `lba` on, begin on the device, if it holds them just as they belong into `buf`,
+    /// and can put them there.
+    fn start_of_image(&self, lba: Lba, extents: &[(Lba, Extent)], buf: &[u8]) -> Option<u64> {
+        let first = extents.first()?.1.phys;
+        let (segment, offset) = (first.segment, first.offset());
+        let mut bytes = 0;
+        let is_image = extents.iter().all(|(at, extent)| {
+            let follows = at.0 == lba.0 + (bytes / SECTOR) as u64
+                && extent.phys.segment == segment
+                && extent.phys.offset() == offset + bytes
+                && extent.is_whole_chunk();
+            bytes += usize::from(extent.stored);
+            follows
+        });
+        let is_on_grid =
+            [offset, buf.len()].iter().all(|at| at.is_multiple_of(self.volume.space().block_bytes))
+                && buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN);
+        let can_be = is_image
+            && bytes == buf.len()
+            && is_on_grid
+            && self.journal.is_on_device(segment, offset + bytes);
+        can_be.then(|| self.volume.offset(segment, offset))
+    }
+
+    /// Fills `buf` with pinned `extents` from byte `start` of the device on, and verifies them. On an error bytes may
+    /// be in `buf` that were not verified.
+    fn read_image(&self, start: u64, extents: &[(Lba, Extent)], buf: &mut [u8]) -> Result<()> {
+        self.volume.device().read_at(start, buf)?;
+        let mut rest = &*buf;
+        extents.iter().try_for_each(|(_, extent)| {
+            let (chunk, behind) = rest.split_at(extent.stored.into());
+            rest = behind;
+            self.verify(extent, chunk)
+        })
+    }
+
+    /// Reads the chunks of pinned `extents`, verifies each, and passes what of it belongs to its extent to
+    /// `take`. Between chunks that are read at once lie at most `gap` bytes. Fails with the first of them that is
+    /// damaged, in their order.
+    fn read_extents(
+        &self,
+        extents: &[(Lba, Extent)],
+        gap: usize,
+        mut take: impl FnMut(Lba, &[u8]),
+    ) -> Result<()> {
+        let mut outcome = Ok(());
+        self.read_each(extents, gap, |(lba, _), stored| match stored {
+            Ok(stored) => take(*lba, stored),
+            Err(error) if outcome.is_ok() => outcome = Err(error),
+            Err(_) => {}
+        });
+        outcome
+    }
+
+    /// As [`Reader::read_extents`], and goes on behind damage: `take` gets what belongs to each extent, or why
+    /// not. What cannot be read together is read alone, as it may be another's, or lie between them.
+    pub(crate) fn read_each(
+        &self,
+        extents: &[(Lba, Extent)],
+        gap: usize,
+        mut take: impl FnMut(&(Lba, Extent), Result<&[u8]>),
+    ) {
+        let mut rest = extents;
+        while !rest.is_empty() {
+            let runs = runs(&mut rest, gap);
+            let Ok(read) = self.read_runs(&runs) else {
+                for found in runs.iter().flat_map(|run| run.extents) {
+                    let (_, Extent { phys, stored, .. }) = found;
+                    match self.read_bytes(phys.segment, phys.offset(), usize::from(*stored)) {
+                        Ok(chunk) => take(found, self.part_of(&found.1, &chunk)),
+                        Err(error) => take(found, Err(error)),
+                    }
+                }
+                continue;
+            };
+            for (run, chunks) in runs.iter().zip(read) {
+                for found in run.extents {
+                    let (_, extent) = found;
+                    let chunk = &chunks[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
+                    take(found, self.part_of(extent, chunk));
+                }
+            }
+        }
+    }
+
+    /// What of `chunk`, as read, belongs to `extent`, if it is what was written.
+    fn part_of<'a>(&self, extent: &Extent, chunk: &'a [u8]) -> Result<&'a [u8]> {
+        self.verify(extent, chunk)?;
+        Ok(&chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()])
+    }
+
+    /// See [`crate::Ftl::read_sectors`].
+    pub(crate) fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
+        let mut read = Vec::with_capacity(lbas.len());
+        let pinned = self.pin_each(lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect())?;
+        self.read_extents(&pinned.extents, self.volume.space().block_bytes, |lba, stored| {
+            read.push((lba, sector_of(stored)));
+        })?;
+        read.sort_unstable_by_key(|(lba, _)| *lba);
+        Ok(read)
+    }
+
+    /// See [`crate::Ftl::visit_sectors`].
+    pub(crate) fn visit_sectors(
+        &self,
+        lbas: &[Lba],
+        mut visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
+    ) -> Result<()> {
+        let pinned = self.pin_each(lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect())?;
+        self.read_each(&pinned.extents, NEAR_BYTES, |(lba, _), stored| match stored {
+            Ok(stored) => visit(*lba, Ok(&sector_of(stored))),
+            Err(error) => visit(*lba, Err(error)),
+        });
+        Ok(())
+    }
+
+    /// See [`crate::Ftl::read_mapped`].
+    pub(crate) fn read_mapped(&self, range: Range<u64>, bytes_max: usize) -> Result<Mapped> {
+        let mut pinned = Pinned { reader: self, extents: Vec::new() };
+        let _kept = self
+            .pages
+            .fault_ahead(|map| map.absent_ahead(range.clone(), leaves_ahead(bytes_max / EXTENT_BYTES)))?;
+        let (mut bytes, mut end) = (0, range.end);
+        self.pages.visit_extents(range, |lba, extent| {
+            bytes += usize::from(extent.sectors) * SECTOR;
+            if bytes > bytes_max && !pinned.extents.is_empty() {
+                end = lba.0;
+                return false;
+            }
+            self.map.pin(extent.phys.segment);
+            pinned.extents.push((lba, extent));
+            true
+        })?;
+        let mut mapped = Mapped::zeroed(&pinned.extents, Lba(end));
+        pinned.sort_by_place();
+        self.read_extents(&pinned.extents, GAP_BYTES, |lba, stored| mapped.put(lba, stored))?;
+        Ok(mapped)
+    }
+
+    /// See [`crate::Ftl::read_past_damage`].
+    pub(crate) fn read_past_damage(&self, range: Range<u64>, bytes_max: usize) -> Result<Remains> {
+        let mut pinned = Pinned { reader: self, extents: Vec::new() };
+        let (mut lost, mut bytes, mut at, mut end) = (Vec::new(), 0, range.start, range.end);
+        while at < end {
+            let visited = self.pages.visit_extents(at..range.end, |lba, extent| {
+                bytes += usize::from(extent.sectors) * SECTOR;
+                if bytes > bytes_max && !pinned.extents.is_empty() {
+                    end = lba.0;
+                    return false;
+                }
+                self.map.pin(extent.phys.segment);
+                pinned.extents.push((lba, extent));
+                at = lba.0 + u64::from(extent.sectors);
+                true
+            });
+            let Err(error) = visited else { break };
+            // Behind what was visited lies the leaf that cannot be read.
+            let Some(Err(absent)) = self.map.read().extents(at..range.end).next() else { return Err(error) };
+            let span = absent.span.start.max(at)..absent.span.end.min(range.end);
+            at = span.end;
+            lost.push(Lost { range: Lba(span.start)..Lba(span.end), error });
+        }
+        pinned.sort_by_place();
+        let mut read = Vec::with_capacity(pinned.extents.len());
+        self.read_each(&pinned.extents, GAP_BYTES, |found, stored| match stored {
+            Ok(stored) => read.push((*found, stored.to_vec())),
+            Err(error) => {
+                let (lba, extent) = found;
+                lost.push(Lost { range: *lba..Lba(lba.0 + u64::from(extent.sectors)), error });
+            }
+        });
+        read.sort_unstable_by_key(|((lba, _), _)| *lba);
+        lost.sort_unstable_by_key(|lost| lost.range.start);
+        let extents: Vec<_> = read.iter().map(|(found, _)| *found).collect();
+        let mut mapped = Mapped::zeroed(&extents, Lba(end));
+        read.iter().for_each(|((lba, _), stored)| mapped.put(*lba, stored));
+        Ok(Remains { mapped, lost })
+    }
+}
+
+/// A sector with its trailing zeros, of which `stored` is stored.
+pub(crate) fn sector_of(stored: &[u8]) -> [u8; SECTOR] {
+    let mut sector = [0; SECTOR];
+    sector[..stored.len()].copy_from_slice(stored);
+    sector
+}

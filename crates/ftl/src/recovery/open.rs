@@ -1,0 +1,145 @@
+//! From superblock to map and log.
+
+use std::{collections::HashSet, sync::Arc};
+
+use lacuna_device::BlockDevice;
+
+use crate::{
+    Error, Options, Result, Seq,
+    addr::SegNo,
+    checkpoint,
+    format::{Marks, SegmentHeader, Superblock},
+    log::{
+        Log, Segment, State,
+        checkpoints::{Checkpoints, Coverage},
+        state::Recovered,
+    },
+    map::Map,
+    media::{
+        Volume,
+        starts::{Headers, read_headers},
+        superblock,
+    },
+    paging::LeafReader,
+    recovery::{
+        lost_starts::{judge, unknown_starts},
+        replay::Replay,
+        retained::Epitaphs,
+        salvage::Losses,
+    },
+    space::Space,
+};
+
+/// A store as it was read into memory.
+pub(crate) struct Opened {
+    pub(crate) volume: Volume,
+    pub(crate) superblock: Superblock,
+    pub(crate) log: Log,
+    pub(crate) map: Map,
+    /// Segments whose first block could not be read, in order.
+    pub(crate) lost_starts: Vec<SegNo>,
+}
+
+/// Reads the store on `device` into memory, without what `losses` lets pass.
+pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Losses) -> Result<Opened> {
+    if !options.read_only {
+        device.sync()?;
+    }
+    let superblock = superblock::load(&*device)?;
+    let volume = Volume::new(device, &superblock, options);
+    let space = volume.space();
+    if space.limits(0).is_none() {
+        let reason = "the store has too few segments".into();
+        return Err(Error::Geometry { device: volume.name(), reason });
+    }
+    let checkpoint::Loaded { mut map, root, segments: mut root_segments, out_of_use } =
+        checkpoint::load(&volume, &superblock)?;
+    let mut headers = read_headers(&volume)?;
+    let mut epitaphs = Epitaphs::read(&volume, &superblock, &headers.found, losses)?;
+    let is_known =
+        |segment: SegNo| out_of_use[segment.0 as usize] || root_segments.binary_search(&segment).is_ok();
+    let unknown = unknown_starts(&volume, (&root, superblock.epoch), &epitaphs, is_known, &mut headers);
+    let Headers { found: headers, unreadable: lost_starts } = headers;
+
+    let weight_loaded = map.weight(0);
+    let leaves = LeafReader::new(&volume);
+    let map_memory = options.map_memory;
+    let epoch = superblock.epoch;
+    let replay = Replay { volume: &volume, epoch, leaves, map_memory, losses };
+    let marks = durable(&superblock, &headers).max(epitaphs.durable);
+    let durable = marks.max(replay.marks_without_header(&root, &headers)?);
+    let sources = replay.sources(&root, &headers, &mut epitaphs);
+    let replayed = sources.and_then(|sources| Ok((replay.run(&sources, &root, durable, &mut map)?, sources)));
+    let (mut outcome, sources) = judge(&volume, &unknown, &map, replayed, losses)?;
+    outcome.doubt.join(epitaphs.doubt);
+    if !options.read_only {
+        outcome.doubt.settle(&volume)?;
+    }
+    root_segments.extend(&epitaphs.segments);
+    root_segments.sort_unstable();
+    root_segments.dedup();
+    let in_place = sources.iter().filter(|source| source.told.is_none());
+    let replayed = in_place.map(|source| source.life.segment).collect();
+    let state = States { root_segments: &root_segments, lost_starts: &lost_starts, replayed, map: &map };
+    let segments: Vec<Segment> =
+        (0..).map(SegNo).zip(&headers).map(|(no, header)| segment(state.of(no), header)).collect();
+    let seen = headers.iter().flatten();
+    let epoch_next = seen.clone().map(|header| header.epoch).max().unwrap_or(0).max(superblock.epoch) + 1;
+    let epoch = if options.read_only { superblock.epoch } else { epoch_next };
+    let generations =
+        seen.map(|header| header.generation).chain(sources.iter().map(|source| source.life.generation));
+    let log = Log::new(Recovered {
+        space,
+        salt: volume.salt(),
+        epoch,
+        generation_next: (generations.max().unwrap_or(0) + 1).max(root.generation_next),
+        last: Marks { batches: outcome.last_seq, moves: outcome.last_move },
+        segments,
+        checkpoints: Checkpoints::recovered(Coverage::of(&root), root_segments),
+        replayed_batches: outcome.last_seq.0 - root.start_seq.0,
+        weight: weight_loaded.max(map.weight(0)),
+        live_cost: Space::cost(map.total()),
+        footprint: options.footprint.or_default(volume.is_sparse()),
+        footer_memory: options.footer_memory,
+    });
+    Ok(Opened { volume, superblock, log, map, lost_starts })
+}
+
+/// What decides about the states of segments.
+struct States<'a> {
+    /// Sorted, as the next.
+    root_segments: &'a [SegNo],
+    lost_starts: &'a [SegNo],
+    replayed: HashSet<SegNo>,
+    map: &'a Map,
+}
+
+impl States<'_> {
+    fn of(&self, segment: SegNo) -> State {
+        if segment.0 == 0 {
+            State::Superblock
+        } else if self.root_segments.binary_search(&segment).is_ok() {
+            State::Checkpoint
+        } else if self.lost_starts.binary_search(&segment).is_ok() {
+            State::Damaged
+        } else if self.map.live(segment).extents > 0 || self.replayed.contains(&segment) {
+            State::Sealed
+        } else {
+            State::Free
+        }
+    }
+}
+
+fn segment(state: State, header: &Option<SegmentHeader>) -> Segment {
+    let unused = Segment::unused(state);
+    let Some(SegmentHeader { generation, epoch, opened_seq, class, .. }) = *header else { return unused };
+    Segment { generation, epoch, opened_seq, class, ..unused }
+}
+
+/// What superblock and segment headers say to have been durable.
+fn durable(superblock: &Superblock, headers: &[Option<SegmentHeader>]) -> Marks {
+    let known = Marks { batches: superblock.flushed_seq, moves: Seq(0) };
+    // A recovery that was itself cut has left headers of a later epoch, which are void.
+    let headers = headers.iter().flatten().filter(|header| header.epoch == superblock.epoch);
+    headers.fold(known, |known, header| known.max(header.durable))
+}

@@ -1,0 +1,367 @@
+//! The public handle of an open store.
+
+use std::{
+    ops::{ControlFlow, Range},
+    sync::Arc,
+};
+
+use lacuna_device::BlockDevice;
+
+use super::parts::Store;
+use crate::{
+    CheckDepth, FormatOptions, Kept, Lba, Mapped, Op, Options, Progress, Remains, Report, Result, SECTOR,
+    Scrub, Seq, Stats, Stream, Work,
+    media::superblock,
+    recovery::Losses,
+    sync::{Mutex, thread::JoinHandle},
+};
+
+/// An open store. Shared by reference or `Arc` among threads.
+///
+/// Dropping it leaves the device as a power cut would, minus the loss of what is unflushed but
+/// already written; [`Ftl::close`] makes all durable and the next open fast.
+pub struct Ftl {
+    pub(super) store: Store,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Ftl {
+    /// Makes an empty store on `device`.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`] when the device holds anything and `force` is off, [`Error::Geometry`]
+    /// when it is too small or the segment size is not a possible one.
+    pub fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
+        superblock::format(&*device, options)
+    }
+
+    /// Opens the store on `device`, recovers it, and unless it is read-only makes the recovery
+    /// permanent before it returns.
+    ///
+    /// # Errors
+    /// [`Error::NotAStore`], [`Error::Version`], [`Error::Features`] and [`Error::Geometry`] name
+    /// what keeps the device from being opened; [`Error::Corrupt`] names what is damaged.
+    pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Ftl> {
+        let store = Store::open(device, &options, &Losses::REFUSED)?;
+        if options.read_only {
+            return Ok(Ftl { store, thread: Mutex::new(None) });
+        }
+        store.settle()?;
+        let thread = options.background.then(|| store.maintenance.spawn());
+        Ok(Ftl { store, thread: Mutex::new(thread) })
+    }
+
+    /// Opens what is left of a store for reading only, also where [`Ftl::open`] refuses because of damage, and says
+    /// what that is, a line for each place; nothing where it does not refuse. If a batch that was flushed is missing,
+    /// the space is as the batches before it left it. What cannot be read is an error for who reads it.
+    ///
+    /// # Errors
+    /// As [`Ftl::open`], if the superblock or the checkpoint that it names is damaged, or it is no store.
+    pub fn salvage(device: Arc<dyn BlockDevice>, options: Options) -> Result<(Ftl, Vec<String>)> {
+        let options = Options { read_only: true, ..options };
+        let refusal = match Ftl::open(device.clone(), options.clone()) {
+            Ok(ftl) => return Ok((ftl, Vec::new())),
+            Err(refusal) => refusal,
+        };
+        let losses = Losses::noted();
+        losses.pass(Err(refusal), ())?;
+        let store = Store::open(device, &options, &losses)?;
+        Ok((Ftl { store, thread: Mutex::new(None) }, losses.into_messages()))
+    }
+
+    /// Applies `ops` in order, whole or not at all across a crash, and returns the batch's number.
+    /// They are visible to reads at once and durable after [`Ftl::flush`].
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::BatchTooLarge`], [`Error::BadRange`]: nothing was applied. A failed
+    /// device write poisons the store; the batch is then visible but may be lost.
+    pub fn write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Seq> {
+        self.store.writer.write_batch(ops, stream)
+    }
+
+    /// As [`Ftl::write_batch`], for callers that hold locks which must not wait for reads: none, and nothing
+    /// is done, if a part of the map must be read first. Then give the locks back and [`Ftl::bring_in`] what
+    /// the batch changes. It may still wait for room.
+    ///
+    /// # Errors
+    /// As [`Ftl::write_batch`].
+    pub fn try_write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Option<Seq>> {
+        self.store.writer.accept(ops, stream, false)
+    }
+
+    /// Every batch accepted before this call survives a power cut after it. Concurrent calls share
+    /// one flush of the device.
+    ///
+    /// # Errors
+    /// A failed device write or sync poisons the store.
+    pub fn flush(&self) -> Result<()> {
+        if self.store.base.volume.is_read_only() {
+            return Ok(());
+        }
+        self.store.base.journal.flush()
+    }
+
+    /// Every batch up to `seq`, which was accepted, survives a power cut after this call. Nothing is done
+    /// where that is so already, and nothing but waiting where another's flush is about to make it so.
+    ///
+    /// # Errors
+    /// As [`Ftl::flush`], also where nothing had to be done.
+    pub fn flush_through(&self, seq: Seq) -> Result<()> {
+        if self.store.base.volume.is_read_only() {
+            return Ok(());
+        }
+        self.store.base.journal.flush_through(seq)
+    }
+
+    /// Number of the last batch that was accepted.
+    pub fn last_seq(&self) -> Seq {
+        self.store.base.journal.lock().last_seq()
+    }
+
+    /// Fills `buf`, whole sectors, from `lba`; what is not mapped reads as zeros.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when stored bytes are not what was written; `buf` then holds no part of
+    /// the damaged chunk, but may be filled elsewhere.
+    pub fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<()> {
+        self.store.reader.read(lba, buf)
+    }
+
+    /// The first run of mapped sectors in `range`, cut to it. Sectors of zeros at the end of what
+    /// was written are not mapped.
+    ///
+    /// # Errors
+    /// When a part of the map that is not in memory cannot be read.
+    pub fn mapped(&self, range: Range<Lba>) -> Result<Option<Range<Lba>>> {
+        let mut run: Option<Range<Lba>> = None;
+        self.store.base.pages.visit_extents(range.start.0..range.end.0, |lba, extent| {
+            let end = Lba(lba.0 + u64::from(extent.sectors));
+            let (start, follows) = run.as_ref().map_or((lba, true), |run| (run.start, run.end == lba));
+            if follows {
+                run = Some(start..end);
+            }
+            follows
+        })?;
+        Ok(run)
+    }
+
+    /// Whether the sector is mapped; see [`Ftl::mapped`].
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn is_mapped(&self, lba: Lba) -> Result<bool> {
+        Ok(self.mapped(lba..Lba(lba.0.saturating_add(1)))?.is_some())
+    }
+
+    /// Stored bytes of `range`, at a cost that does not depend on its length.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn allocated(&self, range: Range<Lba>) -> Result<u64> {
+        Ok(self.store.base.pages.with_map(|map| map.live_in(range.start.0..range.end.0))?.bytes)
+    }
+
+    /// As [`Ftl::allocated`], without a look at the device; none if that would take one. Then
+    /// [`Ftl::bring_in`] what both ends of the range lie in.
+    pub fn allocated_in_memory(&self, range: Range<Lba>) -> Option<u64> {
+        Some(self.store.base.pages.in_memory(|map| map.live_in(range.start.0..range.end.0))?.bytes)
+    }
+
+    /// Extents of `range`, at a cost that does not depend on its length. A write of a single sector is one
+    /// extent, until it is overwritten or trimmed.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn extents(&self, range: Range<Lba>) -> Result<u64> {
+        Ok(self.store.base.pages.with_map(|map| map.live_in(range.start.0..range.end.0))?.extents)
+    }
+
+    /// The first `sectors_max` mapped sectors in `range`, in order. Parts of the map that are not in memory
+    /// are read at the same time.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn mapped_sectors(&self, range: Range<Lba>, sectors_max: usize) -> Result<Vec<Lba>> {
+        self.store.base.pages.mapped_sectors(range.start.0..range.end.0, sectors_max)
+    }
+
+    /// Those of the sectors `lbas` that are mapped, and what they hold, in order of their addresses. They
+    /// are read at the same time, wherever they lie.
+    ///
+    /// # Errors
+    /// As [`Ftl::read`].
+    pub fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
+        self.store.reader.read_sectors(lbas)
+    }
+
+    /// Calls `visit` with those of the sectors `lbas` that are mapped, and what they hold, or why that cannot be
+    /// read, as they lie on the device: for very many, of which some lie near each other. These are read together,
+    /// with what lies between them. It takes some 70 bytes of memory for each, and keeps their segments from
+    /// being used again meanwhile.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn visit_sectors(&self, lbas: &[Lba], visit: impl FnMut(Lba, Result<&[u8; SECTOR]>)) -> Result<()> {
+        self.store.reader.visit_sectors(lbas, visit)
+    }
+
+    /// Calls `visit` with all mapped sectors of some ranges, and what they hold, or why that cannot be read, about as
+    /// they lie on the device, each part of which is read about once: for all there is. `ranges` names the first range
+    /// that ends behind an address; they have an order, and do not overlap.
+    ///
+    /// Each sector that is mapped all the time is visited; and once, if all in the ranges was written sector by sector,
+    /// and meanwhile nothing there comes to be mapped or ceases to be. What changes meanwhile is visited as it was or
+    /// as it became. It takes 24 bytes of memory for each extent that is planned at a time, about `plan_extents` of
+    /// them, and, where there are more, up to 1.5 bytes for each.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn sweep_sectors(
+        &self,
+        ranges: impl Fn(Lba) -> Option<Range<Lba>>,
+        plan_extents: usize,
+        visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
+    ) -> Result<()> {
+        let ranges = |at| ranges(Lba(at)).map(|range| range.start.0..range.end.0);
+        self.store.verifier.sweep_sectors(&ranges, plan_extents, visit)
+    }
+
+    /// What is mapped in `range` from its start on, up to about `bytes_max` bytes but at least one extent,
+    /// read at the same time, wherever it lies.
+    ///
+    /// # Errors
+    /// As [`Ftl::read`].
+    pub fn read_mapped(&self, range: Range<Lba>, bytes_max: usize) -> Result<Mapped> {
+        self.store.reader.read_mapped(range.start.0..range.end.0, bytes_max)
+    }
+
+    /// As [`Ftl::read_mapped`], and goes on behind what is damaged.
+    ///
+    /// # Errors
+    /// None but damage to the map that is gone when it is looked at again.
+    pub fn read_past_damage(&self, range: Range<Lba>, bytes_max: usize) -> Result<Remains> {
+        self.store.reader.read_past_damage(range.start.0..range.end.0, bytes_max)
+    }
+
+    /// Brings the parts of the map into memory that changes of `ranges` need, and keeps them there.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<Kept> {
+        self.store.base.pages.bring_in(ranges)
+    }
+
+    /// Largest batch that this store takes, in bytes: payload and 200 bytes per chunk or trim.
+    pub fn batch_bytes_max(&self) -> u64 {
+        self.store.base.volume.space().batch_bytes_max()
+    }
+
+    /// Writes a checkpoint now. Everything accepted before the call is durable after it.
+    ///
+    /// # Errors
+    /// As [`Ftl::flush`]; [`Error::ReadOnly`].
+    pub fn checkpoint(&self) -> Result<()> {
+        self.store.checkpointer.checkpoint()
+    }
+
+    /// Does one piece of background work; false when there was none to do.
+    ///
+    /// # Errors
+    /// As [`Ftl::flush`]; [`Error::ReadOnly`].
+    pub fn step(&self, work: Work) -> Result<bool> {
+        self.store.maintenance.step(work)
+    }
+
+    /// Holds the store's invariants against a recount, on the live store.
+    ///
+    /// # Errors
+    /// Only when the device cannot be read at all; whatever is wrong is in the report.
+    pub fn check(&self, depth: CheckDepth) -> Result<Report> {
+        self.check_told(depth, |_| {})
+    }
+
+    /// As [`Ftl::check`], and tells every now and then how far it has come.
+    ///
+    /// # Errors
+    /// As [`Ftl::check`].
+    pub fn check_told(&self, depth: CheckDepth, mut tell: impl FnMut(Progress)) -> Result<Report> {
+        self.store.verifier.check(depth, &mut tell)
+    }
+
+    /// Reads and verifies everything live: data, map, checkpoint and superblock, while all else goes on.
+    /// After every few reads `go_on` is called, and may wait, or stop it.
+    ///
+    /// ```
+    /// # use std::{ops::ControlFlow, sync::Arc};
+    /// # use lacuna_device::{BlockDevice, MemDevice};
+    /// # use lacuna_ftl::{FormatOptions, Ftl, Options};
+    /// # fn main() -> lacuna_ftl::Result<()> {
+    /// # let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    /// # Ftl::format(device.clone(), &FormatOptions::default())?;
+    /// # let ftl = Ftl::open(device, Options::default())?;
+    /// let scrub = ftl.scrub(|so_far| {
+    ///     println!("{} of {} bytes", so_far.verified_bytes, so_far.expected_bytes);
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert!(scrub.is_complete && scrub.damage.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Only when it could not look; damage and failed reads are in the result.
+    pub fn scrub(&self, go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
+        self.store.verifier.scrub(go_on)
+    }
+
+    /// Makes the store as large as its device, which is made `capacity_bytes` long before if it can be: a store file;
+    /// a block device is as large as it is. Returns the capacity in bytes. May be called while all else goes on.
+    ///
+    /// # Errors
+    /// [`Error::Geometry`] when the device cannot have that size, when it is larger by too little, or by more segments
+    /// than a store may have; the store is as it was.
+    pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
+        self.store.maintenance.grow(capacity_bytes)
+    }
+
+    /// State and traffic.
+    pub fn stats(&self) -> Stats {
+        self.store.stats()
+    }
+
+    /// Flushes and writes a checkpoint, so that the next open replays nothing, and ends the
+    /// background thread. The handle stays usable.
+    ///
+    /// # Errors
+    /// As [`Ftl::flush`].
+    pub fn close(&self) -> Result<()> {
+        self.stop_thread();
+        if self.store.base.volume.is_read_only() {
+            return Ok(());
+        }
+        self.store.close()
+    }
+
+    fn stop_thread(&self) {
+        if let Some(thread) = self.thread.lock().take() {
+            self.store.maintenance.stop();
+            thread.join().expect("background thread panicked");
+        }
+    }
+}
+
+impl Drop for Ftl {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.lock().take() {
+            self.store.maintenance.stop();
+            // A panic of the thread was reported by itself; a second one here would abort.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Ftl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ftl").field("device", &self.store.base.volume.device().name()).finish_non_exhaustive()
+    }
+}

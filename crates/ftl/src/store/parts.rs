@@ -1,0 +1,67 @@
+//! The parts of an open store.
+
+use std::sync::Arc;
+
+use lacuna_device::BlockDevice;
+
+use crate::{
+    Options, Result,
+    checkpoint::Checkpointer,
+    gc::Collector,
+    maintenance::Maintenance,
+    paging::Base,
+    read::Reader,
+    recovery::{self, Losses},
+    reuse::Reuse,
+    verify::Verifier,
+    write::Writer,
+};
+
+/// The parts of an open store, each of which knows those above it only.
+pub(crate) struct Store {
+    pub(super) base: Base,
+    pub(super) reader: Arc<Reader>,
+    pub(super) reuse: Arc<Reuse>,
+    pub(super) checkpointer: Arc<Checkpointer>,
+    pub(super) collector: Arc<Collector>,
+    pub(super) maintenance: Arc<Maintenance>,
+    pub(super) writer: Writer,
+    pub(super) verifier: Verifier,
+}
+
+impl Store {
+    /// Recovers the store on `device`, without what `losses` lets pass. Nothing of that is permanent yet.
+    pub(super) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Losses) -> Result<Store> {
+        let recovery::Opened { volume, superblock, log, map, lost_starts } =
+            recovery::open(device, options, losses)?;
+        let base = Base::new(volume, map, log, options.map_memory);
+        let reader = Arc::new(Reader::new(base.clone()));
+        let reuse = Arc::new(Reuse::new(base.clone(), options.discard, lost_starts));
+        let checkpointer = Arc::new(Checkpointer::new(base.clone(), reuse.clone(), superblock));
+        let collector =
+            Arc::new(Collector::new(base.clone(), reader.clone(), reuse.clone(), checkpointer.clone()));
+        let maintenance = Arc::new(Maintenance::new(
+            base.clone(),
+            reuse.clone(),
+            checkpointer.clone(),
+            collector.clone(),
+            options.background,
+        ));
+        let writer = Writer::new(base.clone(), maintenance.clone(), options.elide_zero_tails);
+        let verifier = Verifier::new(base.clone(), reader.clone(), reuse.clone(), checkpointer.clone());
+        Ok(Store { base, reader, reuse, checkpointer, collector, maintenance, writer, verifier })
+    }
+
+    /// Makes the recovery permanent.
+    pub(super) fn settle(&self) -> Result<()> {
+        self.checkpointer.checkpoint()?;
+        self.collector.regain()
+    }
+
+    /// Flushes and writes a checkpoint, and gives back what is not used soon.
+    pub(super) fn close(&self) -> Result<()> {
+        self.checkpointer.checkpoint()?;
+        self.maintenance.release_all();
+        Ok(())
+    }
+}
