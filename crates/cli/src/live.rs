@@ -121,7 +121,7 @@ fn metrics(service: &Service) -> String {
         ("free_segments", "Segments that hold nothing", stats.free_segments),
         ("extents", "Extents in the map", stats.extents),
         ("map_memory_bytes", "Memory of the map", stats.map_memory_bytes),
-        ("footer_memory_bytes", "Memory of footers kept for collection", stats.footer_memory_bytes),
+        ("footer_memory_bytes", "Memory of footers kept for collection", stats.summary_memory_bytes),
     ] {
         put("gauge", name, help, value);
     }

@@ -113,7 +113,7 @@ impl Idle {
         self.kept += stats.reserved_segments.min(stats.free_segments);
         self.free += stats.free_segments.saturating_sub(stats.reserved_segments);
         self.map += stats.map_segments;
-        self.open += stats.open_room_bytes as f64 / stats.segment_bytes as f64;
+        self.open += stats.open_free_bytes as f64 / stats.segment_bytes as f64;
         self.waiting_for_flush += stats.waiting_for_flush;
         self.waiting_for_checkpoint += stats.waiting_for_checkpoint;
     }

@@ -6,8 +6,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::{
     addr::SegNo,
     format::{
-        FOOTER_BYTES, FooterRaw, Life, Live, MAP_INDEX_BYTES, MapIndexRaw, RECORD_HEADER_BYTES, RecordHeader,
-        RecordHeaderRaw, Root, SEGMENT_LIVE_BYTES, Salt, SegmentHeaderRaw, SegmentLiveRaw, Slot,
+        Life, Live, MAP_INDEX_BYTES, MapIndexRaw, RECORD_HEADER_BYTES, RecordHeader, RecordHeaderRaw, Root,
+        SEGMENT_LIVE_BYTES, SUMMARY_BYTES, Salt, SegmentHeaderRaw, SegmentLiveRaw, SlotContent, SummaryRaw,
         SuperblockRaw, pack, seal,
     },
     map::Leaf,
@@ -29,15 +29,15 @@ fn sealed<T: FromBytes + IntoBytes + Immutable>(raw: &T, first: u32, crc_at: usi
 pub fn superblock(bytes: &[u8]) {
     let Ok((raw, _)) = SuperblockRaw::read_from_prefix(bytes) else { return };
     let _ = raw.verify();
-    if let Slot::Valid(superblock) = sealed(&raw, 0, 12).verify() {
-        assert!(matches!(superblock.to_raw().verify(), Slot::Valid(again) if again == superblock));
+    if let SlotContent::Valid(superblock) = sealed(&raw, 0, 12).verify() {
+        assert!(matches!(superblock.to_raw().verify(), SlotContent::Valid(again) if again == superblock));
     }
 }
 
-/// The header of a segment; and a footer, given a valid place and length.
+/// The header of a segment; and a summary, given a valid place and length.
 pub fn segment_header(bytes: &[u8]) {
-    footer(bytes, b"LFOT");
-    footer(bytes, b"LFOP");
+    summary(bytes, b"LFOT");
+    summary(bytes, b"LFOP");
     let Ok((raw, _)) = SegmentHeaderRaw::read_from_prefix(bytes) else { return };
     let (salt, segment) = (Salt::of(&UUID), SegNo(1));
     let _ = raw.verify(salt, segment);
@@ -46,8 +46,8 @@ pub fn segment_header(bytes: &[u8]) {
     }
 }
 
-fn footer(bytes: &[u8], magic: &[u8; 4]) {
-    let Some(body_bytes) = bytes.len().checked_sub(FOOTER_BYTES).filter(|len| *len < SEGMENT_BYTES / 2)
+fn summary(bytes: &[u8], magic: &[u8; 4]) {
+    let Some(body_bytes) = bytes.len().checked_sub(SUMMARY_BYTES).filter(|len| *len < SEGMENT_BYTES / 2)
     else {
         return;
     };
@@ -65,7 +65,7 @@ fn footer(bytes: &[u8], magic: &[u8; 4]) {
     put(0, magic);
     let crc = seal(crc32c(&UUID), &bytes, body_bytes + 4);
     bytes[body_bytes + 4..body_bytes + 8].copy_from_slice(&crc.to_le_bytes());
-    let (_, raw) = FooterRaw::read_from_suffix(&bytes).expect("longer than a footer");
+    let (_, raw) = SummaryRaw::read_from_suffix(&bytes).expect("longer than a summary");
     assert_eq!(raw.body_bytes(life, SEGMENT_BYTES), Some(body_bytes));
     let Ok(records) = raw.verify(salt, life, &bytes) else { return };
     for (header, body) in records {

@@ -86,7 +86,7 @@
 //! are filled from front to back with *records*: a header, entries, payload. A batch is one record,
 //! or one per segment that it spans. Batches of data and moved extents have an append point each for
 //! every class of lifetime, logs have one; a record is never changed once it is written. A sealed segment
-//! ends in a *footer*, a copy of its headers and entries that saves reading all of it. The *map* says which
+//! ends in a *summary*, a copy of its headers and entries that saves reading all of it. The *map* says which
 //! record holds the bytes of each sector; its *leaves* are in memory, or on the device, or both. A
 //! *checkpoint* is the map after one batch, on the device: the leaves that changed since the one before,
 //! and an index of all. The superblock points to its root. What the map does not point to is garbage, and
@@ -124,8 +124,8 @@
 //!    after it was dead has ended. Then none of its records is replayed, and whichever prefix recovery
 //!    comes to, it holds the batches that overwrote and finds the relocations that moved what was
 //!    there, even if the checkpoint's map still points into it. The records of a segment that is younger than the
-//!    checkpoint lead from that to later places: it waits for the next one, or until an *epitaph*, a copy
-//!    of its footer among the leaves of the map, is durable, and is replayed in its stead. (`reuse`, `epitaph`)
+//!    checkpoint lead from that to later places: it waits for the next one, or until an *retained summary*, a copy
+//!    of its summary among the leaves of the map, is durable, and is replayed in its stead. (`reuse`, `retained summary`)
 //! 9. **Moving is invisible.** Collection changes where bytes are and not what they are. A relocation
 //!    names sectors and the *birth* of their bytes, the batch that wrote them; it counts wherever the
 //!    map holds just that birth, whichever batches the cut took. One that the cut took is not missed:
@@ -149,7 +149,7 @@
 //!
 //! `format` is every byte on the device; `batch`, `space` and `map` are pure; `fault` brings leaves of the
 //! map in and out; `tail` and `log` are the state of the append points; `write`, `read`, `gc`,
-//! `checkpoint`, `epitaph`, `replay`, `doubt` and `recovery` do what they say; `lifetime` says what lies together and
+//! `checkpoint`, `retained summary`, `replay`, `doubt` and `recovery` do what they say; `lifetime` says what lies together and
 //! `reuse` when a segment is free; `reserve` says who may take it, and why nothing gets stuck, `regain` what opening
 //! does for that; `footprint` says how much of a store file is used, `grow` how a store becomes larger; `store` has the
 //! locks and the public face, `sync` has them under a scheduler for tests; `background` decides what is due, and
@@ -193,7 +193,7 @@ pub use options::{
     CheckDepth, Finding, Footprint, FormatOptions, Op, Options, Progress, Report, Stats, Stream, StreamStats,
     Work,
 };
-pub use paging::Kept;
+pub use paging::ResidentLeaves;
 pub use read::{Lost, Mapped, Remains};
 pub use space::BATCH_BYTES_MAX;
 pub use store::Ftl;

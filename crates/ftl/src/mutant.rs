@@ -10,7 +10,7 @@ lacuna_device::breakable_rules! {
     /// So is one whose payload does not match, unless it was flushed.
     ReplayVerifies = "replay-verifies",
     /// What recovery leans on is made durable, whatever earlier syncs have said.
-    DoubtSettled = "doubt-settled",
+    ResyncDone = "resync-done",
     /// A record of an older epoch is void.
     EpochCounts = "epoch-counts",
     /// Damage below the last flush mark is not taken for a cut.
@@ -27,8 +27,8 @@ lacuna_device::breakable_rules! {
     ReuseCovered = "reuse-covered",
     /// Nor is one whose extents a cut could bring back: what overwrote and what moved them is durable.
     DeathDurable = "death-durable",
-    /// Nor is one on the word of an epitaph that is not durable.
-    EpitaphsSynced = "epitaphs-synced",
+    /// Nor is one on the word of a retained summary that is not durable.
+    SummariesRetained = "summaries-retained",
     /// A segment of the map is not reused while the durable root refers to it.
     MapReuseWaits = "map-reuse-waits",
     /// A leaf of the map is verified when it is read.
@@ -37,16 +37,16 @@ lacuna_device::breakable_rules! {
     BirthCounts = "birth-counts",
     /// A relocation that is missing below the last mark is damage.
     MoveMarksCount = "move-marks-count",
-    /// A footer is verified before anything in it is believed.
-    FooterVerified = "footer-verified",
+    /// A summary is verified before anything in it is believed.
+    SummaryVerified = "summary-verified",
     /// One that an earlier life of its segment has left says nothing of this one.
-    FooterOfThisLife = "footer-of-this-life",
+    SummaryOfThisLife = "summary-of-this-life",
     /// A part of a piece is filled before it counts as filled.
     FilledThenCounted = "filled-then-counted",
     /// What lies in segments that a store grows by is wiped.
     GrowthWipes = "growth-wipes",
     /// Opening restores collection's segments.
-    OpeningRegains = "opening-regains",
+    OpeningRestores = "opening-restores",
     /// Whoever misses segments because of what is unflushed plans a flush.
     FlushPlanned = "flush-planned",
     /// Whoever panics in the middle of a change stops the store.

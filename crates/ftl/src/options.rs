@@ -133,9 +133,9 @@ pub struct Options {
     /// batch that changes more than fits, such as a trim of very many extents, and the replay of a log
     /// take more while they run.
     pub map_memory: Option<u64>,
-    /// Bytes of memory for footers of sealed segments, so that collection need not read them: about 20 for each write
+    /// Bytes of memory for summaries of sealed segments, so that collection need not read them: about 20 for each write
     /// of up to 16 KiB.
-    pub footer_memory: u64,
+    pub summary_memory: u64,
 }
 
 impl Default for Options {
@@ -148,7 +148,7 @@ impl Default for Options {
             elide_zero_tails: true,
             discard: true,
             map_memory: None,
-            footer_memory: 8 << 20,
+            summary_memory: 8 << 20,
         }
     }
 }
@@ -233,14 +233,14 @@ pub struct Stats {
     pub free_segments: u64,
     /// Segments without live data that wait: for a flush, or for a reader to leave.
     pub waiting_for_flush: u64,
-    /// Segments without live data that wait for an epitaph, or the next checkpoint.
+    /// Segments without live data that wait for a retained summary, or the next checkpoint.
     pub waiting_for_checkpoint: u64,
     /// Free segments that only checkpoints and collection may take.
     pub reserved_segments: u64,
     /// Segments that are open for appends.
     pub open_segments: u64,
     /// Bytes of those that nothing was appended to yet.
-    pub open_room_bytes: u64,
+    pub open_free_bytes: u64,
     /// Bytes stored for what is mapped: sum of the stored bytes of all extents.
     pub allocated_bytes: u64,
     /// All segments in use in bytes: live data, garbage, log, checkpoint.
@@ -264,8 +264,8 @@ pub struct Stats {
     pub map_leaves_resident: u64,
     /// Leaves read because they were needed.
     pub map_faults: u64,
-    /// Memory of the footers that are kept, in bytes; see [`Options::footer_memory`].
-    pub footer_memory_bytes: u64,
+    /// Memory of the summaries that are kept, in bytes; see [`Options::summary_memory`].
+    pub summary_memory_bytes: u64,
     /// Leaves dropped from memory, see [`Options::map_memory`].
     pub map_evictions: u64,
     /// Segments that hold leaves of the map and checkpoints.
@@ -281,7 +281,7 @@ pub struct Stats {
     /// Bytes written to the device by garbage collection.
     pub gc_bytes: u64,
     /// Bytes written to the device for the map: by checkpoints, superblocks included, for leaves evicted, for
-    /// epitaphs.
+    /// retained summaries.
     pub checkpoint_bytes: u64,
     /// Bytes of zeros written so that the host has room for a segment before it is used.
     pub prepared_bytes: u64,
@@ -291,8 +291,8 @@ pub struct Stats {
     pub flushes: u64,
     /// Segments collected.
     pub gc_segments: u64,
-    /// Segments that became free before a checkpoint, because an epitaph tells of their records.
-    pub epitaphs: u64,
+    /// Segments that became free before a checkpoint, because a retained summary tells of their records.
+    pub retained: u64,
     /// Checkpoints written, that of open included.
     pub checkpoints: u64,
     /// Batches replayed by open.

@@ -8,14 +8,14 @@
 //! 1. *Dead.* No extent of the map lies in it. It is sealed, so none ever will again.
 //! 2. *Covered, or told of.* The durable checkpoint began after the segment was sealed, so none of its records is
 //!    replayed. Until then its records may be all that leads from the checkpoint to a later place; or there is a
-//!    durable copy of them elsewhere (`epitaph`).
+//!    durable copy of them elsewhere (`retained summary`).
 //! 3. *Its death is durable.* A flush of everything that began after it was dead has ended. So every
 //!    state that recovery can come to has the batches that overwrote its extents and the relocations
 //!    that moved them, although the checkpoint's map may still point into it.
 //! 4. *Unread.* No reader pins it.
 //!
 //! A victim of collection that is older than the checkpoint thus becomes free by a flush. One that is
-//! younger waits for its epitaph, or for the next checkpoint.
+//! younger waits for its retained summary, or for the next checkpoint.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Needs {
 pub(crate) struct Waiting {
     /// For a reader, whatever else.
     pub(crate) reader: usize,
-    /// For an epitaph or a checkpoint, and perhaps a flush.
+    /// For a retained summary or a checkpoint, and perhaps a flush.
     pub(crate) checkpoint: usize,
     /// Only for a flush.
     pub(crate) flush: usize,
@@ -66,18 +66,18 @@ pub(crate) struct Reuse {
     /// See [`crate::Options::discard`].
     discards: bool,
     /// Segments whose first block could not be read at open, in order.
-    lost_starts: Vec<SegNo>,
+    lost_headers: Vec<SegNo>,
 }
 
 impl Reuse {
-    pub(crate) fn new(base: Base, discards: bool, lost_starts: Vec<SegNo>) -> Reuse {
+    pub(crate) fn new(base: Base, discards: bool, lost_headers: Vec<SegNo>) -> Reuse {
         let Base { volume, map, journal, .. } = base;
-        Reuse { volume, map, journal, discards, lost_starts }
+        Reuse { volume, map, journal, discards, lost_headers }
     }
 
-    /// Whether the start of a segment was lost when the store was opened (`recovery::lost_starts`).
-    pub(crate) fn has_lost_start(&self, segment: SegNo) -> bool {
-        self.lost_starts.binary_search(&segment).is_ok()
+    /// Whether the start of a segment was lost when the store was opened (`recovery::lost_headers`).
+    pub(crate) fn has_lost_header(&self, segment: SegNo) -> bool {
+        self.lost_headers.binary_search(&segment).is_ok()
     }
 
     fn needs(&self, log: &Log, map: &Map, segment: SegNo) -> Needs {
@@ -85,7 +85,7 @@ impl Reuse {
         Needs {
             is_dead: state.state == State::Sealed && map.live(segment).extents == 0,
             is_covered: log.checkpoints().covers(segment, state.generation)
-                || state.has_epitaph
+                || state.has_retained_summary
                 || is_broken(Rule::ReuseCovered),
             death_is_durable: state.death_is_durable || is_broken(Rule::DeathDurable),
             is_unread: self.map.is_unpinned(segment) || is_broken(Rule::PinsCount),
@@ -93,7 +93,7 @@ impl Reuse {
     }
 
     /// Whether only a flush, or a reader, keeps a segment from being free.
-    pub(crate) fn is_coming(&self, log: &Log, map: &Map, segment: SegNo) -> bool {
+    pub(crate) fn is_pending_free(&self, log: &Log, map: &Map, segment: SegNo) -> bool {
         let Needs { is_dead, is_covered, .. } = self.needs(log, map, segment);
         is_dead && is_covered
     }
@@ -113,8 +113,8 @@ impl Reuse {
         waiting
     }
 
-    /// Dead segments that wait for an epitaph, their deaths being durable.
-    pub(crate) fn without_epitaph(&self, log: &Log, map: &Map) -> Vec<SegNo> {
+    /// Dead segments that wait for a retained summary, their deaths being durable.
+    pub(crate) fn to_retain(&self, log: &Log, map: &Map) -> Vec<SegNo> {
         let mut waiting = log.dead(map);
         waiting.retain(|segment| {
             let Needs { is_covered, death_is_durable, .. } = self.needs(log, map, *segment);
@@ -147,7 +147,7 @@ impl Reuse {
 
     /// Puts a segment that nobody needs on the free list.
     pub(crate) fn free_segment(&self, segment: SegNo) {
-        if self.has_lost_start(segment) {
+        if self.has_lost_header(segment) {
             return self.journal.lock().put_out_of_use(segment);
         }
         if self.discards && !self.volume.is_sparse() {

@@ -7,9 +7,9 @@ use crate::{
     Footprint,
     addr::{CHUNK_BYTES, GRAIN},
     format::{
-        FOOTER_BYTES, FOOTER_RECORD_BYTES_MAX, LEAF_BYTES_MAX, LEAF_HEADER_BYTES, LEAF_PADDING, Live,
-        MAP_INDEX_BYTES, PACKED_ENTRY_BYTES_MAX, RECORD_HEADER_BYTES, RECORDS_START, ROW_BYTES_MAX, Root,
-        SEGMENT_LIVE_BYTES,
+        LEAF_BYTES_MAX, LEAF_HEADER_BYTES, LEAF_PADDING, Live, MAP_INDEX_BYTES, PACKED_ENTRY_BYTES_MAX,
+        RECORD_HEADER_BYTES, RECORDS_START, ROW_BYTES_MAX, Root, SEGMENT_LIVE_BYTES, SUMMARY_BYTES,
+        SUMMARY_RECORD_BYTES_MAX,
     },
     options::FOOTPRINT_PERCENT_MIN,
 };
@@ -35,7 +35,7 @@ pub(crate) const MAP_RECORD_BYTES: usize = 256 << 10;
 const LEAF_EXTRA_BYTES: usize = LEAF_HEADER_BYTES + LEAF_PADDING + GRAIN + MAP_INDEX_BYTES;
 /// What an extent costs in a checkpoint at most.
 pub(crate) const MAP_EXTENT_BYTES: usize = ROW_BYTES_MAX + LEAF_EXTRA_BYTES.div_ceil(LEAF_WEIGHT as usize);
-/// What an extent takes in the log at most beside its bytes once it is moved: in the record, and in the footer.
+/// What an extent takes in the log at most beside its bytes once it is moved: in the record, and in the summary.
 const MOVED_ENTRY_BYTES: usize = 2 * PACKED_ENTRY_BYTES_MAX;
 /// What an extent costs besides its bytes: when it is moved, and two checkpoints'.
 pub(crate) const EXTENT_BYTES: u64 = (MOVED_ENTRY_BYTES + 2 * MAP_EXTENT_BYTES) as u64 + 8;
@@ -60,12 +60,12 @@ pub(crate) struct Limits {
 
 impl Space {
     /// Bytes of a segment that payload and entries can fill whatever their sizes are: a record is
-    /// cut when the next chunk does not fit, and its start may be aligned to 4 KiB. The footer starts
+    /// cut when the next chunk does not fit, and its start may be aligned to 4 KiB. The summary starts
     /// on a block; the entries' copies in it count as part of them.
     pub(crate) fn usable_bytes(&self) -> usize {
-        let records = 2 * (RECORD_HEADER_BYTES + FOOTER_RECORD_BYTES_MAX);
+        let records = 2 * (RECORD_HEADER_BYTES + SUMMARY_RECORD_BYTES_MAX);
         let cut = CHUNK_BYTES + MOVED_ENTRY_BYTES + 4096;
-        self.segment_bytes - RECORDS_START - records - cut - FOOTER_BYTES - self.block_bytes
+        self.segment_bytes - RECORDS_START - records - cut - SUMMARY_BYTES - self.block_bytes
     }
 
     /// Largest batch in bytes: small stores could not hold old and new side by side.
@@ -223,7 +223,7 @@ impl Space {
     /// by [`Space::usable_bytes`], which some chunk always finds too small, nearly full ones would be left for later.
     pub(crate) fn worth(&self, live: Live, age: u64) -> f64 {
         let moved = Space::moved_bytes(live) as f64;
-        let won = (self.segment_bytes - RECORDS_START - FOOTER_BYTES) as f64 - moved;
+        let won = (self.segment_bytes - RECORDS_START - SUMMARY_BYTES) as f64 - moved;
         won / moved.max(1.0) * age as f64
     }
 

@@ -97,10 +97,10 @@ impl Writer {
                 );
             }
             drop((map, log));
-            self.maintenance.make_room(|log, map| log.missing_segments(map, point, &batch.items))?;
+            self.maintenance.make_space(|log, map| log.missing_segments(map, point, &batch.items))?;
         };
         self.journal.fill(&items, appended)?;
-        self.pages.relieve();
+        self.pages.evict_excess();
         if is_due {
             self.maintenance.kick();
         }

@@ -41,7 +41,7 @@ fn any_cut_leaves_a_prefix_that_holds_all_flushed_batches() {
     use Place::*;
     matrix(
         Load::Mixed,
-        &[Batch, Collection, Checkpoint, WriteBack, Epitaph, Reuse, Discard, Sync, Recovery, Open],
+        &[Batch, Collection, Checkpoint, WriteBack, RetainedSummary, Reuse, Discard, Sync, Recovery, Open],
     );
 }
 

@@ -33,7 +33,7 @@ fn a_flipped_bit_anywhere_is_harmless_or_reported() {
     {
         assert!(reported(kind) > 0, "damage to a {kind} was never reported");
     }
-    for kind in ["relocation header", "relocation entries", "moved payload", "footer"] {
+    for kind in ["relocation header", "relocation entries", "moved payload", "summary"] {
         reported(kind);
     }
     assert_eq!(reported("superblock"), 0, "the other slot is whole");

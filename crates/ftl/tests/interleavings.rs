@@ -46,8 +46,8 @@ impl GatedDevice {
         let shared: Arc<dyn BlockDevice> = device.clone();
         let options = FormatOptions { segment_bytes: Some(segment_bytes), ..FormatOptions::default() };
         Ftl::format(shared.clone(), &options).unwrap();
-        // What collection reads can be counted: footers too.
-        let options = Options { footer_memory: 0, ..Options::default() };
+        // What collection reads can be counted: summaries too.
+        let options = Options { summary_memory: 0, ..Options::default() };
         (device, Ftl::open(shared, options).unwrap())
     }
 

@@ -1,5 +1,5 @@
-//! A store as this crate left it before entries were packed (feature bit 1): batches, relocations and footers
-//! of the older kind, epitaphs among them, behind a checkpoint and not closed.
+//! A store as this crate left it before entries were packed (feature bit 1): batches, relocations and summaries
+//! of the older kind, retained summaries among them, behind a checkpoint and not closed.
 //!
 //! `images/unpacked` is the device after [`history`], written by that older code, without runs of zeros: at each place
 //! where there is something else, how many zeros are left out and how many bytes follow (u32 each), then these.
@@ -110,7 +110,7 @@ fn an_older_store_is_read_and_changed() {
     let ftl = Ftl::open(device.clone(), options(false)).unwrap();
     assert_eq!(features(&*device), 3, "before anything is packed");
     model.assert_same(&ftl);
-    // Old records are collected by their footers, beside new ones.
+    // Old records are collected by their summaries, beside new ones.
     let mut number = 0;
     while count(&*device, b"LFOP") < 8 || number < 100 {
         let change = Change::Write(number % HOT * PAGE, data(PAGE, number + 99));

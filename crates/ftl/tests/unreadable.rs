@@ -256,10 +256,10 @@ fn a_lost_first_block_is_missed_once_anything_follows_its_flush() {
     assert!(findings.iter().any(|found| found.message.contains("its start cannot be read")), "{findings:?}");
 }
 
-/// What replay misses for want of an epitaph lies elsewhere, and is sound: here a segment that was open at the
-/// checkpoint and used again since. It is the segment of the epitaph that is named.
+/// What replay misses for want of a retained summary lies elsewhere, and is sound: here a segment that was open at the
+/// checkpoint and used again since. It is the segment of the retained summary that is named.
 #[test]
-fn a_lost_segment_of_epitaphs_is_named_itself() {
+fn a_lost_segment_of_retained_is_named_itself() {
     case(1002, &mut Outcome::default());
 }
 

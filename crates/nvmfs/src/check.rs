@@ -83,7 +83,7 @@ impl Nvmfs {
     /// # Errors
     /// As [`Nvmfs::check`].
     pub fn check_told(&self, depth: CheckDepth, mut tell: impl FnMut(Progress)) -> Result<Report> {
-        let below = self.shared.ftl.check_told(depth, &mut tell)?;
+        let below = self.shared.ftl.check_with_progress(depth, &mut tell)?;
         let mut report = Report {
             findings: below.findings,
             extents: below.extents,

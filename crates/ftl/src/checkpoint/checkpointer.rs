@@ -173,7 +173,7 @@ impl Checkpointer {
             refers_to.push(place.segment);
         }
         let counters = beginning.segments.iter().zip(0..).flat_map(|(live, no)| {
-            let is_out_of_use = self.reuse.has_lost_start(SegNo(no));
+            let is_out_of_use = self.reuse.has_lost_header(SegNo(no));
             live.to_raw(is_out_of_use).as_bytes().to_vec()
         });
         let counters: Vec<u8> = counters.collect();
@@ -215,7 +215,7 @@ impl Checkpointer {
         }
         self.reclaim_map();
         self.reuse.free_reusable();
-        self.pages.relieve();
+        self.pages.evict_excess();
     }
 
     /// Whether a segment of leaves and checkpoints may be used anew (invariant 2).

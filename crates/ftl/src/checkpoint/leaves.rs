@@ -6,7 +6,7 @@ use super::checkpointer::{Checkpointer, Rewrite};
 use super::writer::Writer;
 use crate::{
     Error, Result,
-    format::LeafPlace,
+    format::LeafAddr,
     log::reserve::Claim,
     map::{Absent, Leaf, LeafRef},
 };
@@ -40,7 +40,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    fn note_places(&self, leaves: &mut [LeafRef], written: Vec<(usize, LeafPlace)>) {
+    fn note_places(&self, leaves: &mut [LeafRef], written: Vec<(usize, LeafAddr)>) {
         if written.is_empty() {
             return;
         }
@@ -103,7 +103,7 @@ impl Checkpointer {
         let mut writer = Writer::new(self, seq, Claim::WriteBack);
         let result = self.write_leaves(&mut writer, &mut leaves, |_| true);
         drop(leaves);
-        self.pages.relieve();
+        self.pages.evict_excess();
         self.reclaim_map();
         result
     }

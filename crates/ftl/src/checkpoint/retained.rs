@@ -1,19 +1,19 @@
-//! Epitaphs: what segments told that were used again before a checkpoint covers them.
+//! RetainedSummaries: what segments kept that were used again before a checkpoint covers them.
 //!
 //! Data that is overwritten soon dies within segments that are younger than the checkpoint. Their payload is
-//! garbage, but recovery replays their records: numbers without a gap, and what leads on to later places. An epitaph
-//! is the footer of such a segment, byte for byte, in a segment of the map: a few thousandths of it, where
+//! garbage, but recovery replays their records: numbers without a gap, and what leads on to later places. A retained summary
+//! is the summary of such a segment, byte for byte, in a segment of the map: a few thousandths of it, where
 //! a checkpoint under scattered overwrites is most of the map.
 //!
 //! Invariants:
-//! 1. An epitaph is written only after the death of its segment is durable. It carries the marks of that
+//! 1. A retained summary is written only after the death of its segment is durable. It carries the marks of that
 //!    flush, so recovery knows that all it tells of was durable, and that what came after is not to be missed.
-//! 2. A segment is reused on the word of its epitaph only after that was synced.
-//! 3. A segment that holds epitaphs is not reused before the root changes (`log.root_segments`).
-//! 4. Epitaphs that count lie behind the root, in its segment, and in segments of the map opened later. Both are in the
+//! 2. A segment is reused on the word of its retained summary only after that was synced.
+//! 3. A segment that holds retained summaries is not reused before the root changes (`log.root_segments`).
+//! 4. RetainedSummaries that count lie behind the root, in its segment, and in segments of the map opened later. Both are in the
 //!    order in which they were written, under `maintenance`.
 //!
-//! Crash argument: an epitaph that a cut took or tore leaves its segment as it was, by invariant 2, and that is
+//! Crash argument: a retained summary that a cut took or tore leaves its segment as it was, by invariant 2, and that is
 //! replayed. With one, replay sees the very records that the segment held, so it comes to the same map; that leads to
 //! none of their places, because what overwrote or moved them is durable too (`reuse`).
 
@@ -22,21 +22,21 @@ use crate::{
     checkpoint::{Checkpointer, Rewrite, writer::Writer},
     format::Life,
     log::reserve::Claim,
-    media::summaries::{read_footer_bytes, records_of},
+    media::summaries::{read_summary_bytes, records_of},
     mutant::{Rule, is_broken},
     space::MAP_RECORD_BYTES,
 };
 
-/// Share of a segment that its footer may take to get an epitaph: with more, its writes are so small that a
+/// Share of a segment that its summary may take to get a retained summary: with more, its writes are so small that a
 /// checkpoint is cheaper.
 const SEGMENT_SHARE: usize = 8;
 
 impl Checkpointer {
-    /// Makes dead segments free that no checkpoint covers, with `maintenance` held: by epitaphs, or if they cannot have
+    /// Makes dead segments free that no checkpoint covers, with `maintenance` held: by retained summaries, or if they cannot have
     /// any, by a checkpoint.
-    pub(crate) fn tell_and_free(&self) -> Result<()> {
+    pub(crate) fn retain_and_free(&self) -> Result<()> {
         self.journal.flush_all()?;
-        match self.write_epitaphs()? {
+        match self.retain_summaries()? {
             0 => self.checkpoint_in_turn(Rewrite::Sparse),
             _ => {
                 self.reuse.free_reusable();
@@ -45,44 +45,44 @@ impl Checkpointer {
         }
     }
 
-    /// Writes epitaphs for as many segments as there is room for; returns how many, durable.
-    fn write_epitaphs(&self) -> Result<usize> {
+    /// Writes retained summaries for as many segments as there is room for; returns how many, durable.
+    fn retain_summaries(&self) -> Result<usize> {
         let (lives, seq, durable) = {
             let log = self.journal.lock();
             self.journal.check_poison(&log)?;
-            let waiting = self.reuse.without_epitaph(&log, &self.map.read());
+            let waiting = self.reuse.to_retain(&log, &self.map.read());
             let lives: Vec<Life> = waiting.into_iter().map(|segment| log.life(segment)).collect();
             (lives, log.last_seq(), log.durable())
         };
-        // Without a footer that can be read, a segment waits for a checkpoint.
-        let footers = read_footer_bytes(&self.volume, &lives).unwrap_or_default();
-        let (mut writer, mut told) = (Writer::new(self, seq, Claim::WriteBack), Vec::new());
-        for (life, footer) in lives.iter().zip(footers) {
-            let Some(footer) = footer.filter(|footer| self.fits_epitaph(*life, footer)) else {
+        // Without a summary that can be read, a segment waits for a checkpoint.
+        let summaries = read_summary_bytes(&self.volume, &lives).unwrap_or_default();
+        let (mut writer, mut kept) = (Writer::new(self, seq, Claim::WriteBack), Vec::new());
+        for (life, summary) in lives.iter().zip(summaries) {
+            let Some(summary) = summary.filter(|summary| self.may_be_retained(*life, summary)) else {
                 continue;
             };
-            match writer.put_epitaph(&footer, durable) {
-                Ok(lies_in) => told.push((life.segment, lies_in, footer.len() as u64)),
+            match writer.put_retained(&summary, durable) {
+                Ok(lies_in) => kept.push((life.segment, lies_in, summary.len() as u64)),
                 Err(Error::Full { .. }) => break,
                 Err(error) => return Err(error),
             }
         }
-        if told.is_empty() {
+        if kept.is_empty() {
             return Ok(0);
         }
-        if !is_broken(Rule::EpitaphsSynced) {
+        if !is_broken(Rule::SummariesRetained) {
             let synced = self.volume.device().sync();
             synced.map_err(|error| self.journal.poison(&mut self.journal.lock(), error))?;
         }
         let mut log = self.journal.lock();
-        for (segment, lies_in, bytes) in &told {
-            log.note_epitaph(*segment, *lies_in, *bytes);
+        for (segment, lies_in, bytes) in &kept {
+            log.note_retained(*segment, *lies_in, *bytes);
         }
-        Ok(told.len())
+        Ok(kept.len())
     }
 
-    fn fits_epitaph(&self, life: Life, footer: &[u8]) -> bool {
+    fn may_be_retained(&self, life: Life, summary: &[u8]) -> bool {
         let bytes_max = (self.volume.space().segment_bytes / SEGMENT_SHARE).min(MAP_RECORD_BYTES);
-        footer.len() <= bytes_max && records_of(footer, self.volume.salt(), life).is_ok()
+        summary.len() <= bytes_max && records_of(summary, self.volume.salt(), life).is_ok()
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     addr::{GRAIN, SegNo},
     checkpoint::Checkpointer,
     format::{
-        LeafPlace, Life, Marks, Place, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RootRef, Salt,
+        LeafAddr, Life, Marks, Position, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RootRef, Salt,
         SegmentHeader, SegmentKind,
     },
     log::State,
@@ -30,9 +30,9 @@ pub(crate) struct Writer<'a> {
     /// For what it takes segments.
     claim: Claim,
     /// Where the next record goes.
-    position: Option<Place>,
+    position: Option<Position>,
     /// Leaves of the record that is being filled, by the caller's number, and where they will lie.
-    filling: Vec<(usize, LeafPlace)>,
+    filling: Vec<(usize, LeafAddr)>,
     body: Vec<u8>,
     /// Records of leaves that were written for a checkpoint.
     records: u32,
@@ -64,7 +64,7 @@ impl<'a> Writer<'a> {
 
     /// Adds leaf `number` to the record that is being filled. Returns the leaves of the one before,
     /// if that was full; they are on the device now.
-    pub(crate) fn push_leaf(&mut self, number: usize, leaf: &Leaf) -> Result<Vec<(usize, LeafPlace)>> {
+    pub(crate) fn push_leaf(&mut self, number: usize, leaf: &Leaf) -> Result<Vec<(usize, LeafAddr)>> {
         let bytes = leaf.bytes();
         let mut written = Vec::new();
         if self.body.len() + bytes.len() > self.body_bytes_max() {
@@ -75,14 +75,14 @@ impl<'a> Writer<'a> {
         }
         let position = self.position.expect("a segment is open");
         let offset = position.offset as usize + RECORD_HEADER_BYTES + self.body.len();
-        self.filling.push((number, LeafPlace::of(bytes, position.segment, offset)));
+        self.filling.push((number, LeafAddr::of(bytes, position.segment, offset)));
         self.body.extend_from_slice(bytes);
         self.body.resize(self.body.len().next_multiple_of(GRAIN), 0);
         Ok(written)
     }
 
     /// Writes the record that is being filled; returns its leaves.
-    pub(crate) fn finish_leaves(&mut self) -> Result<Vec<(usize, LeafPlace)>> {
+    pub(crate) fn finish_leaves(&mut self) -> Result<Vec<(usize, LeafAddr)>> {
         let body = std::mem::take(&mut self.body);
         if !body.is_empty() {
             self.records += u32::from(self.claim == Claim::Checkpoint);
@@ -92,7 +92,12 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes `rows` of `row_bytes` each as records of `kind`; returns where they lie.
-    pub(crate) fn put_rows(&mut self, kind: RecordKind, rows: &[u8], row_bytes: usize) -> Result<Vec<Place>> {
+    pub(crate) fn put_rows(
+        &mut self,
+        kind: RecordKind,
+        rows: &[u8],
+        row_bytes: usize,
+    ) -> Result<Vec<Position>> {
         let (mut rest, mut places) = (rows, Vec::new());
         while !rest.is_empty() {
             let fits = self.body_bytes_max() / row_bytes * row_bytes;
@@ -113,18 +118,18 @@ impl<'a> Writer<'a> {
         if body.len() > self.body_bytes_max() {
             self.open_segment()?;
         }
-        let Place { segment, generation, offset } = self.position.expect("a segment is open");
+        let Position { segment, generation, offset } = self.position.expect("a segment is open");
         self.put(RecordKind::Root, body, 0, true)?;
         Ok(RootRef { segment, generation, offset, bytes: (RECORD_HEADER_BYTES + body.len()) as u32 })
     }
 
-    /// Writes the footer `body` as an epitaph; returns the segment that it lies in.
-    pub(crate) fn put_epitaph(&mut self, body: &[u8], durable: Marks) -> Result<SegNo> {
+    /// Writes the summary `body` as a retained summary; returns the segment that it lies in.
+    pub(crate) fn put_retained(&mut self, body: &[u8], durable: Marks) -> Result<SegNo> {
         if body.len() > self.body_bytes_max() {
             self.open_segment()?;
         }
-        let Place { segment, .. } = self.position.expect("a segment is open");
-        self.put_numbered(RecordKind::Epitaph, body, (0, true), durable.moves, durable.batches)?;
+        let Position { segment, .. } = self.position.expect("a segment is open");
+        self.put_numbered(RecordKind::RetainedSummary, body, (0, true), durable.moves, durable.batches)?;
         Ok(segment)
     }
 
@@ -140,7 +145,7 @@ impl<'a> Writer<'a> {
         seq: Seq,
         flushed_seq: Seq,
     ) -> Result<()> {
-        let Place { segment, generation, offset } = self.position.expect("a segment is open");
+        let Position { segment, generation, offset } = self.position.expect("a segment is open");
         let header = RecordHeader {
             kind,
             last_part,
@@ -187,7 +192,7 @@ impl<'a> Writer<'a> {
             life
         };
         let Life { segment, generation, epoch } = life;
-        self.position = Some(Place { segment, generation, offset: 0 });
+        self.position = Some(Position { segment, generation, offset: 0 });
         let (kind, durable) = (SegmentKind::Checkpoint, self.checkpointer.journal.lock().durable());
         let header =
             SegmentHeader { kind, segment, generation, epoch, class: 0, opened_seq: self.seq, durable };

@@ -1,4 +1,4 @@
-//! What records of batches and of relocations tell of each change. In the record itself and in the footer of its
+//! What records of batches and of relocations tell of each change. In the record itself and in the summary of its
 //! segment these are the same bytes, *packed*: numbers take what they need, those that are alike in neighbours only
 //! what they differ by, and where the payload lies follows from the lengths of all before it. A whole page takes 8 to
 //! 16 bytes. Records without [`RecordHeader::is_packed`], from before there was that, have [`EntryRaw`] instead.

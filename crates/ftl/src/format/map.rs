@@ -110,7 +110,7 @@ const _: () = assert!(LEAF_BYTES_MAX <= u16::MAX as usize);
 
 /// Where a leaf lies on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LeafPlace {
+pub(crate) struct LeafAddr {
     pub(crate) segment: SegNo,
     /// Offset in the segment / [`GRAIN`].
     pub(crate) grain: u32,
@@ -119,12 +119,12 @@ pub(crate) struct LeafPlace {
     pub(crate) bytes: u16,
 }
 
-impl LeafPlace {
+impl LeafAddr {
     /// The place of `leaf` when it lies at `offset` of `segment`, a multiple of [`GRAIN`].
-    pub(crate) fn of(leaf: &[u8], segment: SegNo, offset: usize) -> LeafPlace {
+    pub(crate) fn of(leaf: &[u8], segment: SegNo, offset: usize) -> LeafAddr {
         assert!(offset.is_multiple_of(GRAIN), "leaf at offset {offset}");
         let bytes = u16::try_from(leaf.len()).expect("a leaf has at most LEAF_BYTES_MAX bytes");
-        LeafPlace { segment, grain: (offset / GRAIN) as u32, crc: crc32c(leaf), bytes }
+        LeafAddr { segment, grain: (offset / GRAIN) as u32, crc: crc32c(leaf), bytes }
     }
 
     /// Offset in the segment in bytes.
@@ -157,7 +157,7 @@ pub(crate) struct IndexEntry {
     pub(crate) start: u64,
     /// Sums of its rows.
     pub(crate) live: Live,
-    pub(crate) place: LeafPlace,
+    pub(crate) place: LeafAddr,
 }
 
 impl IndexEntry {
@@ -178,7 +178,7 @@ impl MapIndexRaw {
     /// Checks an entry that lies in a verified record, of a store with `segments` segments.
     pub(crate) fn verify(&self, segments: u32, segment_bytes: usize) -> Result<IndexEntry, Flaw> {
         let live = Live { bytes: self.bytes.get(), extents: self.extents.get().into() };
-        let place = LeafPlace {
+        let place = LeafAddr {
             segment: SegNo(self.segment.get()),
             grain: self.grain.get(),
             crc: self.crc.get(),

@@ -5,22 +5,22 @@
 //! of the same name without `Raw` out of it, and that one may be used.
 
 mod entries;
-mod footer;
 mod map;
 mod record;
 mod root;
 mod seal;
 mod segment;
+mod summary;
 mod superblock;
 #[cfg(test)]
 mod tests;
 mod varint;
 
 pub(crate) use entries::*;
-pub(crate) use footer::*;
 pub(crate) use map::*;
 pub(crate) use record::*;
 pub(crate) use root::*;
 pub(crate) use seal::*;
 pub(crate) use segment::*;
+pub(crate) use summary::*;
 pub(crate) use superblock::*;

@@ -54,8 +54,8 @@ pub(crate) enum RecordKind {
     Index,
     /// Part of a checkpoint's list of what each segment holds.
     Segments,
-    /// The footer of a segment that may have been used again since; see [`crate::checkpoint::retained`].
-    Epitaph,
+    /// The summary of a segment that may have been used again since; see [`crate::checkpoint::retained`].
+    RetainedSummary,
 }
 
 impl RecordKind {
@@ -67,14 +67,14 @@ impl RecordKind {
             RecordKind::Root => 4,
             RecordKind::Index => 5,
             RecordKind::Segments => 6,
-            RecordKind::Epitaph => 7,
+            RecordKind::RetainedSummary => 7,
         }
     }
 
     pub(super) fn from_raw(raw: u8) -> Option<RecordKind> {
         let batches = [RecordKind::Batch, RecordKind::Relocation];
         let checkpoints = [RecordKind::Root, RecordKind::Index, RecordKind::Segments];
-        let others = [RecordKind::Map, RecordKind::Epitaph].into_iter().chain(checkpoints);
+        let others = [RecordKind::Map, RecordKind::RetainedSummary].into_iter().chain(checkpoints);
         batches.into_iter().chain(others).find(|kind| kind.to_raw() == raw)
     }
 
@@ -93,11 +93,11 @@ pub(crate) struct RecordHeader {
     /// The entries are packed; only those of batches and relocations are.
     pub(crate) is_packed: bool,
     pub(crate) life: Life,
-    /// The batch's number; of relocations the record's own, in a sequence of theirs; of epitaphs the relocation up
+    /// The batch's number; of relocations the record's own, in a sequence of theirs; of retained summaries the relocation up
     /// to which all were durable; of other records of the map the last batch accepted.
     pub(crate) seq: Seq,
     /// Every batch, of relocations every relocation, up to this one was durable when the record was
-    /// made; 0 in records of the map but epitaphs. See [`RecordHeader::durable`].
+    /// made; 0 in records of the map but retained summaries. See [`RecordHeader::durable`].
     pub(crate) flushed_seq: Seq,
     /// Index of the part in its batch or checkpoint.
     pub(crate) part: u32,
@@ -115,7 +115,7 @@ impl RecordHeader {
         match self.kind {
             RecordKind::Batch => Marks { batches: self.flushed_seq, moves: Seq(0) },
             RecordKind::Relocation => Marks { batches: Seq(0), moves: self.flushed_seq },
-            RecordKind::Epitaph => Marks { batches: self.flushed_seq, moves: self.seq },
+            RecordKind::RetainedSummary => Marks { batches: self.flushed_seq, moves: self.seq },
             _ => Marks::default(),
         }
     }

@@ -19,7 +19,7 @@ pub(super) struct RootRaw {
     pub(super) extents: U64,
     pub(super) leaves: U32,
     pub(super) records: U32,
-    pub(super) positions: [PlaceRaw; POSITIONS],
+    pub(super) positions: [PositionRaw; POSITIONS],
     pub(super) reserved: [u8; 24],
 }
 const _: () = assert!(size_of::<RootRaw>() == 320);
@@ -29,16 +29,16 @@ pub(crate) const POSITIONS: usize = 16;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(super) struct PlaceRaw {
+pub(super) struct PositionRaw {
     pub(super) segment: U32,
     pub(super) offset: U32,
     pub(super) generation: U64,
 }
-const _: () = assert!(size_of::<PlaceRaw>() == 16);
+const _: () = assert!(size_of::<PositionRaw>() == 16);
 
 /// A byte of a certain life of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     pub(crate) segment: SegNo,
     pub(crate) generation: u64,
     pub(crate) offset: u32,
@@ -58,22 +58,22 @@ pub(crate) struct Root {
     /// Entries of the index.
     pub(crate) leaves: u32,
     /// Append offsets of the append points at `start_seq`, where a segment was open.
-    pub(crate) positions: [Option<Place>; POSITIONS],
+    pub(crate) positions: [Option<Position>; POSITIONS],
     /// The index's records in order, then those of the segments' counters.
-    pub(crate) records: Vec<Place>,
+    pub(crate) records: Vec<Position>,
 }
 
-impl Place {
-    fn to_raw(self) -> PlaceRaw {
-        PlaceRaw {
+impl Position {
+    fn to_raw(self) -> PositionRaw {
+        PositionRaw {
             segment: self.segment.0.into(),
             offset: self.offset.into(),
             generation: self.generation.into(),
         }
     }
 
-    fn verify(raw: &PlaceRaw, segments: u32, segment_bytes: usize) -> Result<Place, Flaw> {
-        let place = Place {
+    fn verify(raw: &PositionRaw, segments: u32, segment_bytes: usize) -> Result<Position, Flaw> {
+        let place = Position {
             segment: SegNo(raw.segment.get()),
             generation: raw.generation.get(),
             offset: raw.offset.get(),
@@ -88,7 +88,7 @@ impl Place {
 impl Root {
     /// Body of the root record.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let none = Place { segment: SegNo(0), generation: 0, offset: 0 };
+        let none = Position { segment: SegNo(0), generation: 0, offset: 0 };
         let raw = RootRaw {
             start_seq: self.start_seq.0.into(),
             start_move: self.start_move.0.into(),
@@ -108,24 +108,24 @@ impl Root {
 
     /// Bytes of the body of a root that names `records` records.
     pub(crate) fn bytes_for(records: usize) -> usize {
-        size_of::<RootRaw>() + records * size_of::<PlaceRaw>()
+        size_of::<RootRaw>() + records * size_of::<PositionRaw>()
     }
 
     /// Reads the body of a verified root record.
     pub(crate) fn parse(bytes: &[u8], segments: u32, segment_bytes: usize) -> Result<Root, Flaw> {
         let (raw, rest) = RootRaw::read_from_prefix(bytes).map_err(|_| "root is too short")?;
-        if rest.len() != raw.records.get() as usize * size_of::<PlaceRaw>() || raw.reserved != [0; 24] {
+        if rest.len() != raw.records.get() as usize * size_of::<PositionRaw>() || raw.reserved != [0; 24] {
             return Err("root of a bad length");
         }
         let mut positions = [None; POSITIONS];
         for (position, raw) in positions.iter_mut().zip(&raw.positions) {
             if raw.segment.get() != 0 {
-                *position = Some(Place::verify(raw, segments, segment_bytes)?);
+                *position = Some(Position::verify(raw, segments, segment_bytes)?);
             }
         }
-        let list = rest.chunks_exact(size_of::<PlaceRaw>()).map(|bytes| {
-            let raw = PlaceRaw::read_from_bytes(bytes).expect("chunk of that size");
-            Place::verify(&raw, segments, segment_bytes)
+        let list = rest.chunks_exact(size_of::<PositionRaw>()).map(|bytes| {
+            let raw = PositionRaw::read_from_bytes(bytes).expect("chunk of that size");
+            Position::verify(&raw, segments, segment_bytes)
         });
         Ok(Root {
             start_seq: Seq(raw.start_seq.get()),

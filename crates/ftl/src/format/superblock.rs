@@ -15,8 +15,8 @@ use crate::{
 
 /// The format that this code writes, and the newest that it reads.
 pub(crate) const VERSION: u32 = 1;
-/// Feature bits that this code knows and sets. Bit 0: epitaphs, and segments marked as out of use. Bit 1: packed
-/// entries and footers.
+/// Feature bits that this code knows and sets. Bit 0: retained summaries, and segments marked as out of use. Bit 1: packed
+/// entries and summaries.
 pub(crate) const FEATURES: u64 = 3;
 /// Start of the two superblock slots on the device, in bytes.
 pub(crate) const SUPERBLOCK_SLOTS: [u64; 2] = [0, 32 << 10];
@@ -81,7 +81,7 @@ pub(crate) struct RootRef {
 }
 
 /// What a superblock slot holds.
-pub(crate) enum Slot {
+pub(crate) enum SlotContent {
     Valid(Superblock),
     /// A superblock of a version that this code does not know; or damage, if it is not sealed as all known ones.
     Newer {
@@ -94,24 +94,24 @@ pub(crate) enum Slot {
 }
 
 impl SuperblockRaw {
-    pub(crate) fn verify(&self) -> Slot {
+    pub(crate) fn verify(&self) -> SlotContent {
         if self.magic != SUPERBLOCK_MAGIC {
-            return Slot::Invalid("no superblock");
+            return SlotContent::Invalid("no superblock");
         }
         let (version, is_sealed) =
             (self.version.get(), seal(0, self.as_bytes(), SUPERBLOCK_CRC_AT) == self.crc.get());
         if version > VERSION {
-            return Slot::Newer { version, is_sealed };
+            return SlotContent::Newer { version, is_sealed };
         }
         if !is_sealed {
-            return Slot::Invalid("superblock checksum does not match");
+            return SlotContent::Invalid("superblock checksum does not match");
         }
         if self.features.get() & !FEATURES != 0 {
-            return Slot::UnknownFeatures(self.features.get() & !FEATURES);
+            return SlotContent::UnknownFeatures(self.features.get() & !FEATURES);
         }
         match self.verified() {
-            Ok(superblock) => Slot::Valid(superblock),
-            Err(flaw) => Slot::Invalid(flaw),
+            Ok(superblock) => SlotContent::Valid(superblock),
+            Err(flaw) => SlotContent::Invalid(flaw),
         }
     }
 

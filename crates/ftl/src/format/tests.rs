@@ -5,8 +5,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     entries::{ENTRY_BYTES, EntryRaw},
-    footer::unpacked::{FooterEntryRaw, FooterRecordRaw},
-    root::{PlaceRaw, RootRaw},
+    root::{PositionRaw, RootRaw},
+    summary::unpacked::{SummaryEntryRaw, SummaryRecordRaw},
     superblock::SUPERBLOCK_CRC_AT,
     *,
 };
@@ -63,7 +63,7 @@ fn bits(bytes: usize) -> impl Iterator<Item = usize> {
 
 #[test]
 fn superblock_round_trip() {
-    let Slot::Valid(back) = superblock().to_raw().verify() else { panic!("refused") };
+    let SlotContent::Valid(back) = superblock().to_raw().verify() else { panic!("refused") };
     assert_eq!(back, superblock());
 }
 
@@ -73,7 +73,7 @@ fn every_flipped_bit_of_a_superblock_is_noticed() {
     for bit in bits(size_of::<SuperblockRaw>()) {
         let mut raw = good;
         raw.as_mut_bytes()[bit / 8] ^= 1 << (bit % 8);
-        assert!(!matches!(raw.verify(), Slot::Valid(_)), "bit {bit}");
+        assert!(!matches!(raw.verify(), SlotContent::Valid(_)), "bit {bit}");
     }
 }
 
@@ -81,13 +81,17 @@ fn every_flipped_bit_of_a_superblock_is_noticed() {
 fn newer_superblocks_are_named() {
     let mut raw = superblock().to_raw();
     raw.version = (VERSION + 1).into();
-    assert!(matches!(raw.verify(), Slot::Newer { version, is_sealed: false } if version == VERSION + 1));
+    assert!(
+        matches!(raw.verify(), SlotContent::Newer { version, is_sealed: false } if version == VERSION + 1)
+    );
     raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
-    assert!(matches!(raw.verify(), Slot::Newer { version, is_sealed: true } if version == VERSION + 1));
+    assert!(
+        matches!(raw.verify(), SlotContent::Newer { version, is_sealed: true } if version == VERSION + 1)
+    );
     let mut raw = superblock().to_raw();
     raw.features = 0x10.into();
     raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
-    assert!(matches!(raw.verify(), Slot::UnknownFeatures(0x10)));
+    assert!(matches!(raw.verify(), SlotContent::UnknownFeatures(0x10)));
 }
 
 #[test]
@@ -160,23 +164,23 @@ fn packed_records() -> Records {
     vec![with(batch, &[entry(), trim()]), with(part, &[entry()]), with(relocation, &[moved()])]
 }
 
-fn footer_of(records: &Records) -> Vec<u8> {
-    let mut footer = Footer::default();
+fn summary_of(records: &Records) -> Vec<u8> {
+    let mut summary = Summary::default();
     for (header, body) in records {
-        let before = footer.body_bytes();
-        footer.note(header, body);
-        assert!(footer.body_bytes() - before <= FOOTER_RECORD_BYTES_MAX + body.len());
+        let before = summary.body_bytes();
+        summary.note(header, body);
+        assert!(summary.body_bytes() - before <= SUMMARY_RECORD_BYTES_MAX + body.len());
     }
-    footer.seal(SALT, LIFE)
+    summary.seal(SALT, LIFE)
 }
 
-/// A footer as it was before entries were packed, of a batch with a write and a trim, and a relocation.
-fn unpacked_footer() -> (Vec<u8>, Records) {
+/// A summary as it was before entries were packed, of a batch with a write and a trim, and a relocation.
+fn unpacked_summary() -> (Vec<u8>, Records) {
     let batch = RecordHeader { body_bytes: 2 * ENTRY_BYTES as u32, ..record() };
     let relocation = RecordHeader { kind: RecordKind::Relocation, offset: 8192, ..record() };
     let (mut bytes, mut expected) = (Vec::new(), Vec::new());
     for (header, entries) in [(batch, vec![entry(), trim()]), (relocation, vec![moved()])] {
-        let record = FooterRecordRaw {
+        let record = SummaryRecordRaw {
             seq: header.seq.0.into(),
             flushed_seq: header.flushed_seq.0.into(),
             offset: header.offset.into(),
@@ -190,7 +194,7 @@ fn unpacked_footer() -> (Vec<u8>, Records) {
         for entry in &entries {
             let is_trim = entry.kind == EntryKind::Trim;
             let placed = u64::from(entry.crc) << 32 | u64::from(entry.phys.grain);
-            let copy = FooterEntryRaw {
+            let copy = SummaryEntryRaw {
                 lba: entry.lba.0.into(),
                 value: if is_trim { entry.sectors } else { placed }.into(),
                 stored: entry.stored.into(),
@@ -206,7 +210,7 @@ fn unpacked_footer() -> (Vec<u8>, Records) {
         expected.push((header, body));
     }
     let trailer = bytes.len();
-    bytes.extend_from_slice(&Footer::default().seal(SALT, LIFE));
+    bytes.extend_from_slice(&Summary::default().seal(SALT, LIFE));
     bytes[trailer..trailer + 4].copy_from_slice(b"LFOT");
     bytes[trailer + 12..trailer + 16].copy_from_slice(&(trailer as u32).to_le_bytes());
     bytes[trailer + 32] = 2;
@@ -214,67 +218,67 @@ fn unpacked_footer() -> (Vec<u8>, Records) {
     (bytes, expected)
 }
 
-/// Puts the seal of a footer right.
+/// Puts the seal of a summary right.
 fn reseal(bytes: &mut [u8]) {
-    let crc_at = bytes.len() - FOOTER_BYTES + 4;
+    let crc_at = bytes.len() - SUMMARY_BYTES + 4;
     let crc = seal(SALT.0, bytes, crc_at);
     bytes[crc_at..crc_at + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-fn parse_footer(life: Life, bytes: &[u8]) -> Result<Records, Flaw> {
-    let (_, raw) = FooterRaw::read_from_suffix(bytes).unwrap();
-    let body = raw.body_bytes(life, 1 << 16).ok_or("no footer")?;
-    let start = bytes.len().checked_sub(body + FOOTER_BYTES).ok_or("too long")?;
+fn parse_summary(life: Life, bytes: &[u8]) -> Result<Records, Flaw> {
+    let (_, raw) = SummaryRaw::read_from_suffix(bytes).unwrap();
+    let body = raw.body_bytes(life, 1 << 16).ok_or("no summary")?;
+    let start = bytes.len().checked_sub(body + SUMMARY_BYTES).ok_or("too long")?;
     raw.verify(SALT, life, &bytes[start..])
 }
 
 #[test]
-fn footers_tell_what_the_records_say() {
-    for (good, expected) in [(footer_of(&packed_records()), packed_records()), unpacked_footer()] {
-        assert_eq!(parse_footer(LIFE, &good), Ok(expected));
+fn summaries_tell_what_the_records_say() {
+    for (good, expected) in [(summary_of(&packed_records()), packed_records()), unpacked_summary()] {
+        assert_eq!(parse_summary(LIFE, &good), Ok(expected));
         for life in
             [Life { segment: SegNo(4), ..LIFE }, Life { generation: 8, ..LIFE }, Life { epoch: 1, ..LIFE }]
         {
-            assert!(parse_footer(life, &good).is_err(), "{life:?}");
+            assert!(parse_summary(life, &good).is_err(), "{life:?}");
         }
         for bit in bits(good.len()) {
             let mut bytes = good.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(parse_footer(LIFE, &bytes).is_err(), "bit {bit}");
+            assert!(parse_summary(LIFE, &bytes).is_err(), "bit {bit}");
         }
     }
 }
 
 #[test]
-fn footers_are_checked_behind_a_valid_seal() {
+fn summaries_are_checked_behind_a_valid_seal() {
     let check = |good: &[u8], bad: &[(usize, u8)]| {
         for (at, value) in bad {
             let mut bytes = good.to_vec();
             assert_ne!(bytes[*at], *value);
             bytes[*at] = *value;
             reseal(&mut bytes);
-            assert!(parse_footer(LIFE, &bytes).is_err(), "byte {at}");
+            assert!(parse_summary(LIFE, &bytes).is_err(), "byte {at}");
         }
     };
-    let (good, _) = unpacked_footer();
-    let trailer = good.len() - FOOTER_BYTES;
+    let (good, _) = unpacked_summary();
+    let trailer = good.len() - SUMMARY_BYTES;
     // Entries of the first record, its flags, its kind; sectors of the trim; number of records, reserved bytes.
     check(
         &good,
         &[(24, 200), (24, 3), (31, 4), (30, 9), (32 + 20 + 18, 1), (trailer + 32, 3), (trailer + 40, 1)],
     );
-    let good = footer_of(&packed_records());
-    let trailer = good.len() - FOOTER_BYTES;
+    let good = summary_of(&packed_records());
+    let trailer = good.len() - SUMMARY_BYTES;
     // Flags of the first record, length of its body; number of records, reserved bytes.
     check(&good, &[(0, 0x80), (2, 200), (trailer + 32, 4), (trailer + 40, 1)]);
 }
 
-/// What makes footers worth their room: batches of a page one after the other, and moved pages.
+/// What makes summaries worth their room: batches of a page one after the other, and moved pages.
 #[test]
-fn a_page_takes_few_bytes_in_a_footer() {
+fn a_page_takes_few_bytes_in_a_summary() {
     let page = |lba: u64| Entry { lba: Lba(lba * 32), sectors: 32, stored: 16384, crc: u32::MAX, ..entry() };
     let scattered = |number: u64| number.wrapping_mul(2_654_435_769) % 250_000;
-    let mut footer = Footer::default();
+    let mut summary = Summary::default();
     for number in 0..60 {
         let body = pack([page(scattered(number))].into_iter());
         let total_bytes = 16384 + 80;
@@ -286,9 +290,9 @@ fn a_page_takes_few_bytes_in_a_footer() {
             total_bytes,
             ..record()
         };
-        footer.note(&header, &body);
+        summary.note(&header, &body);
     }
-    assert!(footer.body_bytes() < 60 * 12, "{} bytes", footer.body_bytes());
+    assert!(summary.body_bytes() < 60 * 12, "{} bytes", summary.body_bytes());
     let moved = |number: u64| {
         let birth = Seq(10_000_000 + scattered(number));
         Entry { kind: EntryKind::Relocate, birth, ..page(scattered(number)) }
@@ -393,7 +397,7 @@ fn packed_entries_have_the_bytes_of_the_format() {
     assert_eq!(pack(relocation.into_iter()), bytes.concat());
 }
 
-/// The same of copies in a footer.
+/// The same of copies in a summary.
 #[test]
 fn packed_copies_have_the_bytes_of_the_format() {
     let header = RecordHeader { is_packed: true, offset: 512, total_bytes: 4096, body_bytes: 3, ..record() };
@@ -401,15 +405,15 @@ fn packed_copies_have_the_bytes_of_the_format() {
     let relocation =
         RecordHeader { kind: RecordKind::Relocation, seq: Seq(9), offset: 9216, total_bytes: 4080, ..header };
     let records = [header, part, relocation].map(|header| (header, b"abc".to_vec()));
-    let footer = footer_of(&records.to_vec());
+    let summary = summary_of(&records.to_vec());
     let copies = [
         &[1 | 4 | 32, 20, 3, 16, 0x80, 0x40][..], // a batch of its own, flushed mark, length
         &[8, 1, 3, 0x82, 1],
         &[1 | 2 | 16 | 32, 0, 3, 0x80, 8, 31], // at the next block
     ];
     let copies: Vec<u8> = copies.map(|copy| [copy, b"abc"].concat()).concat();
-    assert_eq!(footer[..footer.len() - FOOTER_BYTES], copies);
-    let trailer = &footer[copies.len()..];
+    assert_eq!(summary[..summary.len() - SUMMARY_BYTES], copies);
+    let trailer = &summary[copies.len()..];
     let number = |at: usize| u32::from_le_bytes(trailer[at..at + 4].try_into().unwrap()) as usize;
     assert_eq!((&trailer[..4], number(12), number(32)), (&b"LFOP"[..], copies.len(), 3));
 }
@@ -521,7 +525,7 @@ fn extents_are_checked() {
 
 #[test]
 fn index_entries_are_checked() {
-    let place = LeafPlace { segment: SegNo(3), grain: 80, crc: 9, bytes: 1500 };
+    let place = LeafAddr { segment: SegNo(3), grain: 80, crc: 9, bytes: 1500 };
     let live = Live { bytes: 70_000, extents: 9 };
     let good = IndexEntry { start: 64, live, place };
     let verify = |entry: IndexEntry| entry.to_raw().verify(8, 1 << 16);
@@ -531,12 +535,12 @@ fn index_entries_are_checked() {
         IndexEntry { live: Live { extents: 0, bytes: 0 }, ..good },
         IndexEntry { live: Live { extents: 129, ..live }, ..good },
         IndexEntry { live: Live { extents: 2, ..live }, ..good },
-        IndexEntry { place: LeafPlace { segment: SegNo(0), ..place }, ..good },
-        IndexEntry { place: LeafPlace { segment: SegNo(8), ..place }, ..good },
-        IndexEntry { place: LeafPlace { grain: 4050, ..place }, ..good },
-        IndexEntry { place: LeafPlace { grain: 20, ..place }, ..good },
-        IndexEntry { place: LeafPlace { bytes: 63, ..place }, ..good },
-        IndexEntry { place: LeafPlace { bytes: 5000, ..place }, ..good },
+        IndexEntry { place: LeafAddr { segment: SegNo(0), ..place }, ..good },
+        IndexEntry { place: LeafAddr { segment: SegNo(8), ..place }, ..good },
+        IndexEntry { place: LeafAddr { grain: 4050, ..place }, ..good },
+        IndexEntry { place: LeafAddr { grain: 20, ..place }, ..good },
+        IndexEntry { place: LeafAddr { bytes: 63, ..place }, ..good },
+        IndexEntry { place: LeafAddr { bytes: 5000, ..place }, ..good },
     ];
     for entry in bad {
         assert!(verify(entry).is_err(), "{entry:?}");
@@ -548,7 +552,7 @@ fn index_entries_are_checked() {
 
 #[test]
 fn root_round_trip() {
-    let place = Place { segment: SegNo(2), generation: 3, offset: 512 };
+    let place = Position { segment: SegNo(2), generation: 3, offset: 512 };
     let mut positions = [None; POSITIONS];
     (positions[1], positions[15]) = (Some(place), Some(place));
     let root = Root {
@@ -558,7 +562,7 @@ fn root_round_trip() {
         extents: 1000,
         leaves: 12,
         positions,
-        records: vec![place, Place { segment: SegNo(4), ..place }],
+        records: vec![place, Position { segment: SegNo(4), ..place }],
     };
     let bytes = root.to_bytes();
     assert_eq!(bytes.len(), Root::bytes_for(2));
@@ -591,14 +595,14 @@ fn the_prose_agrees_with_the_code() {
         rows!(RecordHeaderRaw: magic crc kind flags space segment generation epoch seq flushed_seq part offset
             body_bytes total_bytes),
         rows!(EntryRaw: lba sectors birth grain crc stored kind reserved),
-        rows!(FooterRaw: magic crc segment body_bytes generation epoch records reserved),
-        rows!(FooterRecordRaw: seq flushed_seq offset total_bytes entries part kind flags),
-        rows!(FooterEntryRaw: lba value stored sectors kind),
+        rows!(SummaryRaw: magic crc segment body_bytes generation epoch records reserved),
+        rows!(SummaryRecordRaw: seq flushed_seq offset total_bytes entries part kind flags),
+        rows!(SummaryEntryRaw: lba value stored sectors kind),
         rows!(MapLeafRaw: base span len width),
         rows!(MapIndexRaw: start bytes segment grain crc leaf_bytes extents),
         rows!(SegmentLiveRaw: bytes extents),
         rows!(RootRaw: start_seq start_move generation_next extents leaves records positions reserved),
-        rows!(PlaceRaw: segment offset generation),
+        rows!(PositionRaw: segment offset generation),
     ];
     for (title, rows) in tables {
         let (_, section) = prose.split_once(&title).unwrap_or_else(|| panic!("no section {title}"));

@@ -1,9 +1,9 @@
 //! Choosing victims of collection, and reading ahead of it.
 //!
 //! A segment of which little is live is collected in no time but for the choice, which looks at all segments
-//! with the log locked, and for its reads: of its footer, then of what is live. One segment after the other, the
+//! with the log locked, and for its reads: of its summary, then of what is live. One segment after the other, the
 //! thread waits for the device at each, behind whatever writers have handed it, and they wait for the thread. So
-//! several segments are chosen in one look, and if they are sparse, their footers are read at the same time,
+//! several segments are chosen in one look, and if they are sparse, their summaries are read at the same time,
 //! and so is what is live in them.
 //!
 //! Invariants:
@@ -102,11 +102,11 @@ impl Ahead {
     }
 }
 
-/// Footers of `lives`, then what is live in them.
+/// Summaries of `lives`, then what is live in them.
 fn read(collector: &Collector, lives: &[Life]) -> Result<Vec<Near>> {
-    let footers = collector.journal.footers(lives)?;
+    let summaries = collector.journal.summaries(lives)?;
     let (mut near, mut all) = (Vec::with_capacity(lives.len()), Vec::new());
-    for (life, records) in lives.iter().zip(footers) {
+    for (life, records) in lives.iter().zip(summaries) {
         let Ok(records) = records else { continue };
         let mut live = live_of(collector, *life, &records)?;
         live.sort_unstable_by_key(|(lba, extent)| (extent.phys.grain, *lba));

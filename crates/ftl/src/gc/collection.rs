@@ -29,7 +29,7 @@ const GATHER_EXTENTS: usize = 4096;
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Where a collection looks next for what is live.
-enum Source {
+enum LiveSource {
     /// Nowhere: it was found ahead. The records are those of the segment, should there be more.
     Ahead(Vec<Record>),
     /// The segment's records, of which only headers and entries are kept.
@@ -38,16 +38,16 @@ enum Source {
     Map(u64),
 }
 
-impl Source {
-    /// The records of `victim`, from its footer if there is one.
-    fn read(collector: &Collector, victim: Life) -> Source {
-        let records = match collector.journal.footers(&[victim]).map(|mut footers| footers.remove(0)) {
+impl LiveSource {
+    /// The records of `victim`, from its summary if there is one.
+    fn read(collector: &Collector, victim: Life) -> LiveSource {
+        let records = match collector.journal.summaries(&[victim]).map(|mut summaries| summaries.remove(0)) {
             Ok(Ok(records)) => Ok(records),
             // It was open when a process or the power ended, so there are few of them; or it is damaged.
             Ok(Err(_)) | Err(_) => scan(collector, victim),
         };
         // What cannot be read here is a copy: where data lies, the map knows.
-        records.map_or(Source::Map(0), |records| Source::Records(records.into_iter()))
+        records.map_or(LiveSource::Map(0), |records| LiveSource::Records(records.into_iter()))
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Collection {
     /// How long what is in the victim was expected to live.
     expected: Expected,
     now: Seq,
-    source: Source,
+    source: LiveSource,
     /// Live extents that were not read yet, in the order in which they lie.
     gathered: Vec<(Lba, Extent)>,
     /// How many of them were.
@@ -82,8 +82,8 @@ impl Collection {
             (log.life(victim), expected, log.classes(live_bytes), log.last_seq())
         };
         let (source, gathered, chunks) = match ahead.take(collector, victim) {
-            Some(Near { records, live, chunks, .. }) => (Source::Ahead(records), live, chunks),
-            None => (Source::read(collector, victim), Vec::new(), HashMap::new()),
+            Some(Near { records, live, chunks, .. }) => (LiveSource::Ahead(records), live, chunks),
+            None => (LiveSource::read(collector, victim), Vec::new(), HashMap::new()),
         };
         Collection {
             victim,
@@ -124,13 +124,13 @@ impl Collection {
         (self.gathered, self.read) = (Vec::new(), 0);
         while self.gathered.len() < GATHER_EXTENTS {
             let found = match &mut self.source {
-                Source::Ahead(_) | Source::Map(u64::MAX) => break,
-                Source::Map(start) => {
+                LiveSource::Ahead(_) | LiveSource::Map(u64::MAX) => break,
+                LiveSource::Map(start) => {
                     let leaf = *start..collector.map.read().leaf_end(*start);
                     *start = leaf.end;
                     collector.live_in(self.victim.segment, leaf)?
                 }
-                Source::Records(records) => {
+                LiveSource::Records(records) => {
                     let some: Vec<_> = records.take(RECORDS_AT_ONCE).collect();
                     if some.is_empty() {
                         break;
@@ -150,13 +150,13 @@ impl Collection {
             self.switch(collector, class)?;
         }
         let left = collector.map.read().live(self.victim.segment).extents;
-        if left <= self.corrupt || matches!(self.source, Source::Map(_)) {
+        if left <= self.corrupt || matches!(self.source, LiveSource::Map(_)) {
             return Ok(true);
         }
         self.corrupt = 0;
-        self.source = match std::mem::replace(&mut self.source, Source::Map(0)) {
-            Source::Ahead(records) => Source::Records(records.into_iter()),
-            Source::Records(_) | Source::Map(_) => Source::Map(0),
+        self.source = match std::mem::replace(&mut self.source, LiveSource::Map(0)) {
+            LiveSource::Ahead(records) => LiveSource::Records(records.into_iter()),
+            LiveSource::Records(_) | LiveSource::Map(_) => LiveSource::Map(0),
         };
         Ok(false)
     }
@@ -221,7 +221,7 @@ impl Collection {
     }
 }
 
-/// The records of a segment without a footer.
+/// The records of a segment without a summary.
 fn scan(collector: &Collector, victim: Life) -> Result<Vec<Record>> {
     let mut scan = Scan::new(&collector.volume, victim, RECORDS_START);
     let mut records = Vec::new();
@@ -256,11 +256,11 @@ mod tests {
             store.collector.victim(&store.journal.lock(), &store.map.read(), &mut collecting).unwrap();
         let mut collection = Collection::begin(&store.collector, victim, &mut collecting.ahead);
         let (lba, _) = collection.gathered[0];
-        assert!(matches!(collection.source, Source::Ahead(_)));
+        assert!(matches!(collection.source, LiveSource::Ahead(_)));
         store.writer.write_batch(&[Op::Trim { lba: Lba(lba.0 + 8), sectors: 8 }], Stream::Data).unwrap();
         while !collection.piece(&store.collector).unwrap() {}
         assert_eq!(store.map.read().live(victim).extents, 0);
-        assert!(matches!(collection.source, Source::Records(_)), "without a look at the whole map");
+        assert!(matches!(collection.source, LiveSource::Records(_)), "without a look at the whole map");
         let mut back = [0; 16384];
         store.reader.read(lba, &mut back).unwrap();
         assert!(back[..4096] == [7; 4096] && back[4096..8192] == [0; 4096] && back[8192..] == [7; 8192]);

@@ -55,19 +55,19 @@ impl Collector {
         }
         let victim =
             collecting.ahead.chosen(self, log, map).or_else(|| collecting.ahead.choose(self, log, map))?;
-        self.has_room_to_collect(log, map, victim).then_some(victim)
+        self.has_space_to_collect(log, map, victim).then_some(victim)
     }
 
     /// The next one of the victims that were chosen together, if none is being collected and one is left.
     pub(crate) fn chosen_victim(&self, log: &Log, map: &Map, collecting: &mut Collecting) -> Option<SegNo> {
         let chosen = collecting.ahead.chosen(self, log, map).filter(|_| log.victim().is_none());
-        chosen.filter(|victim| self.has_room_to_collect(log, map, *victim))
+        chosen.filter(|victim| self.has_space_to_collect(log, map, *victim))
     }
 
-    fn has_room_to_collect(&self, log: &Log, map: &Map, victim: SegNo) -> bool {
+    fn has_space_to_collect(&self, log: &Log, map: &Map, victim: SegNo) -> bool {
         let moved = Space::moved_bytes(map.live(victim)) as usize;
         let waste = self.volume.space().segment_bytes - self.volume.space().usable_bytes();
-        let fits = AppendPoint::gc().any(|point| moved + waste <= log.room(point));
+        let fits = AppendPoint::gc().any(|point| moved + waste <= log.bytes_left(point));
         fits || log.spare_for_gc() > 0
     }
 
@@ -116,8 +116,9 @@ impl Collector {
         let mut log = self.journal.lock();
         log.set_victim(None);
         log.counters_mut().gc_segments += 1;
-        let coming = log.coming() + usize::from(self.reuse.is_coming(&log, &self.map.read(), victim));
-        log.set_coming(coming);
+        let pending_free =
+            log.pending_free() + usize::from(self.reuse.is_pending_free(&log, &self.map.read(), victim));
+        log.set_pending_free(pending_free);
         if corrupt > 0 {
             log.counters_mut().corrupt_chunks += corrupt;
             log.put_out_of_use(victim);

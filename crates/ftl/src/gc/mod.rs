@@ -1,7 +1,7 @@
 //! Garbage collection: moving what is live out of a segment, so that all of it becomes garbage.
 //!
 //! The victim is the sealed segment that pays best: much room won for few bytes moved, and old. Its
-//! footer, or else its records, tell which sectors were written to it, the map tells what of that is live.
+//! summary, or else its records, tell which sectors were written to it, the map tells what of that is live.
 //! Each live extent is read, verified, cut down to what is left of it, and appended as a chunk of its own to the
 //! collection's append point for extents of its age; the map is switched to the new place if it still
 //! holds exactly that extent.
@@ -35,6 +35,6 @@ mod collection;
 mod collector;
 mod live;
 mod moving;
-mod regain;
+mod restore;
 
 pub(crate) use collector::{Collecting, Collector};

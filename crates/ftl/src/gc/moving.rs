@@ -8,7 +8,7 @@ use crate::{
     format::{EntryKind, Extent},
     log::batch::Item,
     log::lifetime::Expected,
-    log::{AppendPoint, Log, Regaining},
+    log::{AppendPoint, Log, Restoring},
     paging::DIRTY_SHARE,
 };
 
@@ -86,9 +86,10 @@ impl Collector {
     /// that collection has, and another one has room. What is live in a victim fits into one segment, so
     /// with one to take a collection that has begun ends.
     fn gc_point(&self, log: &Log, class: u8, items: &[Item<'_>]) -> Option<AppendPoint> {
-        if log.regaining() != Regaining::No {
-            let opens_max = usize::from(log.regaining() == Regaining::MayOpen);
-            return Some(self.regain_point()).filter(|point| log.segments_needed(*point, items) <= opens_max);
+        if log.restoring() != Restoring::No {
+            let opens_max = usize::from(log.restoring() == Restoring::MayOpen);
+            return Some(self.restore_target())
+                .filter(|point| log.segments_needed(*point, items) <= opens_max);
         }
         let own = AppendPoint::Gc(class);
         let spare = log.spare_for_gc();

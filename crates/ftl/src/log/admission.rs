@@ -44,7 +44,7 @@ impl Log {
         point: AppendPoint,
         items: &'i [Item<'a>],
     ) -> Cow<'i, [Item<'a>]> {
-        let room = match self.open_room(point) {
+        let room = match self.space_left(point) {
             Some(room) if self.segments_needed(point, items) > 0 => room,
             _ => return Cow::Borrowed(items),
         };

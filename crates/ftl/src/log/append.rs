@@ -1,25 +1,25 @@
-//! Records into open segments: batches and relocations, footers and headers.
+//! Records into open segments: batches and relocations, summaries and headers.
 
 use zerocopy::IntoBytes;
 
 use crate::{
     addr::{GRAIN, PhysAddr, SegNo},
-    format::{EntryKind, Life, Place, RECORDS_START, RecordHeader, RecordKind, SegmentHeader, pack},
+    format::{EntryKind, Life, Position, RECORDS_START, RecordHeader, RecordKind, SegmentHeader, pack},
     log::{
         Log,
         batch::{Item, payload_order, place},
-        fill::{Appended, RecordRoom},
+        fill::{Appended, RecordSpace},
         points::AppendPoint,
         queue::DeviceWrite,
         reserve::Claim,
         segments::State,
-        state::Regaining,
+        state::Restoring,
         tail::{Piece, Pieces, Tail},
     },
     sync::atomic::Ordering,
 };
 
-/// A gap before a footer of so many bytes at most is filled, so that the footer and what lies before it are one write.
+/// A gap before a summary of so many bytes at most is filled, so that the summary and what lies before it are one write.
 /// Whole chunks are cut to leave no more.
 const FILLED_GAP_BYTES_MAX: usize = 8 << 10;
 
@@ -32,12 +32,12 @@ impl Log {
         let mut appended = Appended::new(self.salt, items.len());
         let (mut rest, mut part) = (items, 0);
         while !rest.is_empty() {
-            let Some(found) = self.open_room(point).and_then(|room| place(rest, room)) else {
+            let Some(found) = self.space_left(point).and_then(|room| place(rest, room)) else {
                 self.reopen(point);
                 continue;
             };
             let place = self.streams.position(point, &self.segments);
-            let Place { segment, offset, .. } = place.expect("a part was placed in it");
+            let Position { segment, offset, .. } = place.expect("a part was placed in it");
             let (now, later) = rest.split_at(found.items);
             rest = later;
             let is_move = kind == RecordKind::Relocation;
@@ -86,36 +86,42 @@ impl Log {
         }
         let end = (header.offset + header.total_bytes) as usize;
         assert_eq!(offset, end, "payload does not end where it was placed");
-        self.streams.footer_mut(point).note(&header, &body);
+        self.streams.summary_mut(point).note(&header, &body);
         let mut parts = Vec::with_capacity(1);
         let len = header.total_bytes as usize;
         self.append_bytes(segment, point, |tail, pieces| tail.reserve(len, pieces, |part| parts.push(part)));
-        appended.records.push(RecordRoom { header, body, items: first..first + items.len(), payload, parts });
+        appended.records.push(RecordSpace {
+            header,
+            body,
+            items: first..first + items.len(),
+            payload,
+            parts,
+        });
         self.checkpoints.note_appended(header.total_bytes.into());
     }
 
-    /// Seals the segment that is open at `point`, if any, with its footer at the end, and opens a fresh one.
+    /// Seals the segment that is open at `point`, if any, with its summary at the end, and opens a fresh one.
     fn reopen(&mut self, point: AppendPoint) {
-        if let Some((segment, footer)) = self.streams.close(point) {
-            let footer = footer.seal(self.salt, self.life(segment));
-            let (block_bytes, start) = (self.space.block_bytes, self.space.segment_bytes - footer.len());
+        if let Some((segment, summary)) = self.streams.close(point) {
+            let summary = summary.seal(self.salt, self.life(segment));
+            let (block_bytes, start) = (self.space.block_bytes, self.space.segment_bytes - summary.len());
             self.append_bytes(segment, point, |tail, pieces| {
                 if start - tail.append_offset() > FILLED_GAP_BYTES_MAX {
                     tail.pad_and_freeze(pieces);
                     tail.skip_to(start / block_bytes * block_bytes);
                 }
                 tail.append_zeros(start, pieces);
-                tail.append(&footer, pieces);
+                tail.append(&summary, pieces);
                 tail.pad_and_freeze(pieces);
             });
-            self.kept_footers.keep(self.life(segment), &footer);
+            self.summary_cache.keep(self.life(segment), &summary);
             self.segments.seal(segment);
         }
-        let claim = match (point.is_fresh(), self.regaining) {
+        let claim = match (point.is_fresh(), self.restoring) {
             (true, _) => Claim::Fresh,
-            (false, Regaining::No) => Claim::Collection,
+            (false, Restoring::No) => Claim::Collection,
             (false, step) => {
-                assert_eq!(step, Regaining::MayOpen, "a step opens one segment");
+                assert_eq!(step, Restoring::MayOpen, "a step opens one segment");
                 self.begin_epoch();
                 Claim::Regain
             }
@@ -144,7 +150,7 @@ impl Log {
     /// What is opened from here on counts once the superblock names the new epoch (`regain`).
     fn begin_epoch(&mut self) {
         assert!(self.streams.is_nothing_open(), "a segment of the old epoch is open");
-        self.regaining = Regaining::HasOpened;
+        self.restoring = Restoring::HasOpened;
         self.segments.begin_epoch();
         self.checkpoints.set_position(None);
     }
@@ -211,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_footer_is_written_with_what_lies_before_it() {
+    fn a_summary_is_written_with_what_lies_before_it() {
         assert_eq!(pieces_of_a_segment(16 << 10), 4, "pieces of 256 KiB");
         assert_eq!(pieces_of_a_segment(15 << 10), 5, "a gap of 12 KiB is left");
     }

@@ -9,8 +9,8 @@ use crate::{
     Error, Lba, Op, Result, SECTOR, Seq,
     addr::{BLOCK, CHUNK_BYTES, CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},
     format::{
-        Entry, EntryKind, FOOTER_BYTES, FOOTER_RECORD_BYTES_MAX, PACKED_ENTRY_BYTES_MAX, Packing,
-        RECORD_HEADER_BYTES, RECORDS_START, is_blocks,
+        Entry, EntryKind, PACKED_ENTRY_BYTES_MAX, Packing, RECORD_HEADER_BYTES, RECORDS_START, SUMMARY_BYTES,
+        SUMMARY_RECORD_BYTES_MAX, is_blocks,
     },
     mutant::{Rule, is_broken},
     ranges::merged,
@@ -147,9 +147,9 @@ impl<'a> Batch<'a> {
         self.log_bytes() + self.items.len() as u64 * 2 * 2 * MAP_EXTENT_BYTES as u64
     }
 
-    /// Bytes that the batch takes in the log at most, footers included and alignment aside.
+    /// Bytes that the batch takes in the log at most, summaries included and alignment aside.
     pub(crate) fn log_bytes(&self) -> u64 {
-        let record = (RECORD_HEADER_BYTES + FOOTER_RECORD_BYTES_MAX) as u64;
+        let record = (RECORD_HEADER_BYTES + SUMMARY_RECORD_BYTES_MAX) as u64;
         let entry = 2 * PACKED_ENTRY_BYTES_MAX as u64;
         record + self.items.len() as u64 * entry + self.payload_bytes
     }
@@ -174,7 +174,7 @@ const BLOCK_ALIGNED_FROM: usize = 16 * BLOCK;
 
 /// Where the first items of a list go in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct Placement {
     /// How many items the part takes.
     pub(crate) items: usize,
     /// Offset of the first payload in the segment; the others follow without gaps, in
@@ -186,32 +186,32 @@ pub(crate) struct Part {
 
 /// What is left of a segment for records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct SpaceLeft {
     space: Space,
     /// Where the next record starts.
     at: usize,
-    /// What the records before it take in the footer.
-    footer_bytes: usize,
+    /// What the records before it take in the summary.
+    summary_bytes: usize,
 }
 
-impl Room {
-    pub(crate) fn new(space: Space, at: usize, footer_bytes: usize) -> Room {
-        Room { space, at, footer_bytes }
+impl SpaceLeft {
+    pub(crate) fn new(space: Space, at: usize, summary_bytes: usize) -> SpaceLeft {
+        SpaceLeft { space, at, summary_bytes }
     }
 
     /// Of a segment without a record.
-    fn of_empty(space: Space) -> Room {
-        Room::new(space, RECORDS_START, 0)
+    fn of_empty(space: Space) -> SpaceLeft {
+        SpaceLeft::new(space, RECORDS_START, 0)
     }
 
-    /// Where records must have ended when the next ones take `more_bytes` in the footer. A block's
+    /// Where records must have ended when the next ones take `more_bytes` in the summary. A block's
     /// boundary, so a flush may pad up to it.
     fn end(&self, more_bytes: usize) -> usize {
-        let footer = FOOTER_BYTES + self.footer_bytes + more_bytes;
-        self.space.segment_bytes.saturating_sub(footer) / self.space.block_bytes * self.space.block_bytes
+        let summary = SUMMARY_BYTES + self.summary_bytes + more_bytes;
+        self.space.segment_bytes.saturating_sub(summary) / self.space.block_bytes * self.space.block_bytes
     }
 
-    /// Bytes for records, were they to take nothing in the footer.
+    /// Bytes for records, were they to take nothing in the summary.
     pub(crate) fn bytes(&self) -> usize {
         self.end(0).saturating_sub(self.at)
     }
@@ -223,7 +223,7 @@ impl Room {
 /// they are many and fresh. A few lie back to back like the others: to align a 16 KiB page even to a sector
 /// would cost 3% of the log, and of the store's room, where a read saves one sector of 33. So do moved
 /// ones, whose alignment would take half a percent of the room that collection works for.
-pub(crate) fn place(items: &[Item<'_>], room: Room) -> Option<Part> {
+pub(crate) fn place(items: &[Item<'_>], room: SpaceLeft) -> Option<Placement> {
     let mut best = None;
     let (mut blocks, mut packed, mut body_bytes) = (0, 0, 0);
     let mut packing = Packing::default();
@@ -241,10 +241,10 @@ pub(crate) fn place(items: &[Item<'_>], room: Room) -> Option<Part> {
         };
         let payload = (room.at + RECORD_HEADER_BYTES + body_bytes).next_multiple_of(align);
         let end = payload + blocks + packed;
-        if end > room.end(FOOTER_RECORD_BYTES_MAX + body_bytes) {
+        if end > room.end(SUMMARY_RECORD_BYTES_MAX + body_bytes) {
             break;
         }
-        best = Some(Part { items: index + 1, payload, end });
+        best = Some(Placement { items: index + 1, payload, end });
     }
     best
 }
@@ -253,7 +253,7 @@ pub(crate) fn place(items: &[Item<'_>], room: Room) -> Option<Part> {
 /// so that the first part does. Else half a chunk would be lost at the end of each segment. A part has
 /// [`PART_BYTES_MIN`], and is not cut again: a chunk lies in two segments at most. Of what goes elsewhere only
 /// the first chunk became shorter, so it takes no segment more; collection counts on that.
-pub(crate) fn cut_to_fit<'i, 'a>(items: &'i [Item<'a>], room: Room) -> Cow<'i, [Item<'a>]> {
+pub(crate) fn cut_to_fit<'i, 'a>(items: &'i [Item<'a>], room: SpaceLeft) -> Cow<'i, [Item<'a>]> {
     let fits = place(items, room).map_or(0, |part| part.items);
     let Some(next) = items.get(fits).filter(|next| next.payload.len() == CHUNK_BYTES) else {
         return Cow::Borrowed(items);
@@ -280,18 +280,18 @@ pub(crate) fn payload_order<'a>(items: &'a [Item<'_>]) -> impl Iterator<Item = u
 }
 
 /// Fresh segments of `space` that `items` need beside what fits into `open`.
-pub(crate) fn segments_needed(items: &[Item<'_>], open: Option<Room>, space: Space) -> usize {
+pub(crate) fn segments_needed(items: &[Item<'_>], open: Option<SpaceLeft>, space: Space) -> usize {
     let placed = open.and_then(|room| place(items, room)).map_or(0, |part| part.items);
     let (mut rest, mut fresh) = (&items[placed..], 0);
     while !rest.is_empty() {
-        let part = place(rest, Room::of_empty(space)).expect("an item fits into an empty segment");
+        let part = place(rest, SpaceLeft::of_empty(space)).expect("an item fits into an empty segment");
         rest = &rest[part.items..];
         fresh += 1;
     }
     fresh
 }
 
-// Beside the footer's block, which is at most 16 KiB.
+// Beside the summary's block, which is at most 16 KiB.
 const _: () =
     assert!(RECORDS_START + CHUNK_BYTES + BLOCK + RECORD_HEADER_BYTES + PACKED_ENTRY_BYTES_MAX < 32 << 10);
 
@@ -302,9 +302,9 @@ mod tests {
     const SPACE: Space =
         Space { segments: 64, segment_bytes: 64 << 10, block_bytes: 512, reserve_percent: 7 };
 
-    /// Behind `at`, nothing in the footer yet.
-    fn room(at: usize) -> Room {
-        Room::new(SPACE, at, 0)
+    /// Behind `at`, nothing in the summary yet.
+    fn room(at: usize) -> SpaceLeft {
+        SpaceLeft::new(SPACE, at, 0)
     }
 
     fn prepare<'a>(ops: &[Op<'a>]) -> Batch<'a> {
@@ -357,7 +357,7 @@ mod tests {
         let data = vec![1; 4096];
         let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }]);
         let part = place(&batch.items, room(512)).unwrap();
-        assert_eq!(part, Part { items: 1, payload: 592, end: 592 + 4096 });
+        assert_eq!(part, Placement { items: 1, payload: 592, end: 592 + 4096 });
     }
 
     #[test]
@@ -368,10 +368,10 @@ mod tests {
         let many: Vec<_> = (0..4).map(|chunk| Op::Write { lba: Lba(chunk * 32), data: &data }).collect();
         let part = place(
             &prepare(&many).items,
-            Room { space: Space { segment_bytes: 1 << 20, ..SPACE }, ..room(512) },
+            SpaceLeft { space: Space { segment_bytes: 1 << 20, ..SPACE }, ..room(512) },
         );
         let part = part.unwrap();
-        assert_eq!(part, Part { items: 4, payload: 4096, end: 4096 + 4 * 16384 });
+        assert_eq!(part, Placement { items: 4, payload: 4096, end: 4096 + 4 * 16384 });
 
         let mixed = [
             Op::Write { lba: Lba(0), data: &odd },
@@ -380,7 +380,7 @@ mod tests {
         ];
         let batch = prepare(&mixed);
         let part = place(&batch.items, room(512)).unwrap();
-        assert_eq!(part, Part { items: 3, payload: 608, end: 608 + 16384 + 2 * 5008 });
+        assert_eq!(part, Placement { items: 3, payload: 608, end: 608 + 16384 + 2 * 5008 });
         assert_eq!(payload_order(&batch.items).collect::<Vec<_>>(), [1, 0, 2]);
     }
 
@@ -398,7 +398,7 @@ mod tests {
     /// What `items` are cut into when there is room for so many bytes of payload, and the entry of a part.
     fn cut<'a>(items: &[Item<'a>], bytes: usize) -> Vec<Item<'a>> {
         const ENTRY_BYTES: usize = 10;
-        let end = (SPACE.segment_bytes - FOOTER_BYTES - FOOTER_RECORD_BYTES_MAX - ENTRY_BYTES) / 512 * 512;
+        let end = (SPACE.segment_bytes - SUMMARY_BYTES - SUMMARY_RECORD_BYTES_MAX - ENTRY_BYTES) / 512 * 512;
         let room = room(end - bytes - RECORD_HEADER_BYTES - ENTRY_BYTES);
         let cut = cut_to_fit(items, room);
         let fit = place(&cut, room).map_or(0, |part| part.items);
@@ -434,7 +434,7 @@ mod tests {
             .iter()
             .map(|item| Item { kind: EntryKind::Relocate, birth: Seq(1), ..*item })
             .collect();
-        let payload = |items| place(items, Room::new(space, 512, 0)).unwrap().payload;
+        let payload = |items| place(items, SpaceLeft::new(space, 512, 0)).unwrap().payload;
         assert_eq!((payload(&batch.items), payload(&moved)), (4096, 640));
     }
 
@@ -443,15 +443,15 @@ mod tests {
         let data = vec![1; 1024];
         let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }, Op::Trim { lba: Lba(9), sectors: 9 }]);
         // The entries take 8 and 3 bytes.
-        let copies = FOOTER_RECORD_BYTES_MAX + 11;
+        let copies = SUMMARY_RECORD_BYTES_MAX + 11;
         let end = SPACE.segment_bytes - 512;
-        let exact = Room::new(SPACE, end - 1024 - 80, 512 - FOOTER_BYTES - copies);
+        let exact = SpaceLeft::new(SPACE, end - 1024 - 80, 512 - SUMMARY_BYTES - copies);
         let part = place(&batch.items, exact).unwrap();
         assert_eq!((part.items, part.end), (2, end));
-        let less = Room { footer_bytes: exact.footer_bytes + 1, ..exact };
+        let less = SpaceLeft { summary_bytes: exact.summary_bytes + 1, ..exact };
         assert_eq!(place(&batch.items, less).unwrap().items, 1, "the trim's copy takes another block");
-        let full = Room { footer_bytes: exact.footer_bytes + 4, ..exact };
+        let full = SpaceLeft { summary_bytes: exact.summary_bytes + 4, ..exact };
         assert_eq!(place(&batch.items, full), None);
-        assert_eq!(Room::new(SPACE, end, 512).bytes(), 0);
+        assert_eq!(SpaceLeft::new(SPACE, end, 512).bytes(), 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     addr::SegNo,
-    format::{POSITIONS, Place, Root},
+    format::{POSITIONS, Position, Root},
 };
 
 /// Which segments the durable checkpoint covers.
@@ -11,7 +11,7 @@ pub(crate) struct Coverage {
     /// Segments of this generation or a later one were opened after it began.
     pub(crate) generation_next: u64,
     /// Segments that were open when it began: what was appended behind these places is replayed.
-    pub(crate) positions: [Option<Place>; POSITIONS],
+    pub(crate) positions: [Option<Position>; POSITIONS],
 }
 
 impl Coverage {
@@ -32,16 +32,16 @@ impl Coverage {
 pub(crate) struct Checkpoints {
     /// What the durable checkpoint covers.
     coverage: Coverage,
-    /// Segments that the durable checkpoint refers to for its map, or that hold epitaphs since, sorted.
+    /// Segments that the durable checkpoint refers to for its map, or that hold retained summaries since, sorted.
     root_segments: Vec<SegNo>,
     /// Segments that the checkpoint being written has taken.
     taken: usize,
     /// Where the next record of the map goes.
-    position: Option<Place>,
+    position: Option<Position>,
     /// Bytes appended to the log since the durable checkpoint began.
     log_bytes: u64,
-    /// Bytes of epitaphs since the durable checkpoint.
-    epitaph_bytes: u64,
+    /// Bytes of retained summaries since the durable checkpoint.
+    retained_bytes: u64,
 }
 
 impl Checkpoints {
@@ -61,11 +61,11 @@ impl Checkpoints {
     }
 
     /// Where the next record of the map goes.
-    pub(crate) fn position(&self) -> Option<Place> {
+    pub(crate) fn position(&self) -> Option<Position> {
         self.position
     }
 
-    pub(crate) fn set_position(&mut self, position: Option<Place>) {
+    pub(crate) fn set_position(&mut self, position: Option<Position>) {
         self.position = position;
     }
 
@@ -93,14 +93,14 @@ impl Checkpoints {
         self.log_bytes += bytes;
     }
 
-    /// Bytes of epitaphs since the durable checkpoint.
-    pub(crate) fn epitaph_bytes(&self) -> u64 {
-        self.epitaph_bytes
+    /// Bytes of retained summaries since the durable checkpoint.
+    pub(crate) fn retained_bytes(&self) -> u64 {
+        self.retained_bytes
     }
 
-    /// A durable epitaph of `bytes` lies in `segment`.
-    pub(super) fn note_epitaph(&mut self, segment: SegNo, bytes: u64) {
-        self.epitaph_bytes += bytes;
+    /// A durable retained summary of `bytes` lies in `segment`.
+    pub(super) fn note_retained(&mut self, segment: SegNo, bytes: u64) {
+        self.retained_bytes += bytes;
         if let Err(index) = self.root_segments.binary_search(&segment) {
             self.root_segments.insert(index, segment);
         }
@@ -110,7 +110,7 @@ impl Checkpoints {
     /// before it began.
     pub(crate) fn finish(&mut self, coverage: Coverage, root_segments: Vec<SegNo>, log_bytes: u64) {
         (self.coverage, self.root_segments) = (coverage, root_segments);
-        (self.taken, self.epitaph_bytes) = (0, 0);
+        (self.taken, self.retained_bytes) = (0, 0);
         self.log_bytes -= log_bytes;
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_checkpoint_covers_what_was_sealed_before_it_began() {
         let mut positions = [None; POSITIONS];
-        positions[3] = Some(Place { segment: SegNo(5), generation: 8, offset: 512 });
+        positions[3] = Some(Position { segment: SegNo(5), generation: 8, offset: 512 });
         let coverage = Coverage { generation_next: 10, positions };
         assert!(coverage.holds(SegNo(4), 9));
         assert!(!coverage.holds(SegNo(4), 10), "opened later");

@@ -12,7 +12,7 @@ pub(crate) struct Counters {
     pub(crate) prepared_bytes: u64,
     pub(crate) flushes: u64,
     pub(crate) gc_segments: u64,
-    pub(crate) epitaphs: u64,
+    pub(crate) retained: u64,
     pub(crate) checkpoints: u64,
     pub(crate) replayed_batches: u64,
     pub(crate) corrupt_chunks: u64,

@@ -35,14 +35,14 @@ use crate::{
 pub(crate) struct Appended {
     /// Where the payload of each item lies.
     pub(crate) placed: Vec<PhysAddr>,
-    pub(crate) records: Vec<RecordRoom>,
+    pub(crate) records: Vec<RecordSpace>,
     /// Pieces wait to be written.
     pub(crate) has_pending: bool,
     salt: Salt,
 }
 
 /// Room for a record.
-pub(crate) struct RecordRoom {
+pub(crate) struct RecordSpace {
     pub(crate) header: RecordHeader,
     /// The entries, packed.
     pub(crate) body: Vec<u8>,
@@ -66,7 +66,7 @@ impl Appended {
     }
 }
 
-impl RecordRoom {
+impl RecordSpace {
     /// Puts the record of `items` into its room. Calls `complete` with the offset of each part that was the last
     /// one of its piece.
     fn fill(self, salt: Salt, items: &[Item<'_>], mut complete: impl FnMut(usize)) {

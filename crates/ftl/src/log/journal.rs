@@ -168,7 +168,7 @@ impl Journal {
         let mut log = self.log.lock();
         let found = self.signals.fills.wait(&mut log, |log| log.read(segment, offset, len));
         drop(log);
-        found.ok_or_else(|| self.must_be_whole().expect_err("bytes are lost by a panic"))
+        found.ok_or_else(|| self.must_not_be_stopped().expect_err("bytes are lost by a panic"))
     }
 
     /// Begins all writes that wait for it.

@@ -165,8 +165,8 @@ impl MeanBatch {
 mod tests {
     use super::*;
 
-    /// What lives so many thousandths of a turnover, as `seen` intervals told.
-    fn told(thousandths: u64, seen: f32) -> Expected {
+    /// What lives so many thousandths of a turnover, after `seen` intervals.
+    fn seen_for(thousandths: u64, seen: f32) -> Expected {
         Expected { log: (thousandths as f32 / 1000.0).ln() - EULER, seen }
     }
 
@@ -174,11 +174,11 @@ mod tests {
     fn intervals_have_classes() {
         let classes = Classes::new(7, 1000);
         let of = [1, 9, 11, 29, 31, 89, 91, 269, 271, 809, 811, 2429, 2431, u64::MAX]
-            .map(|interval| classes.class(told(interval, 1.0)));
+            .map(|interval| classes.class(seen_for(interval, 1.0)));
         assert_eq!(of, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]);
         let two = Classes::new(2, 1000);
-        assert_eq!([0, 2429, 2431].map(|interval| two.class(told(interval, 1.0))), [0, 0, 1]);
-        assert_eq!(Classes::new(1, 1000).class(told(0, 1.0)), 0);
+        assert_eq!([0, 2429, 2431].map(|interval| two.class(seen_for(interval, 1.0))), [0, 0, 1]);
+        assert_eq!(Classes::new(1, 1000).class(seen_for(0, 1.0)), 0);
         assert!([0, 1, 3, 5, 6].iter().all(|class| classes.class(Expected::of(*class)) == *class));
         assert_eq!(classes.class(Expected::UNKNOWN), 5);
     }
@@ -188,8 +188,8 @@ mod tests {
         let classes = Classes::new(7, 1000);
         let after_one = |before| classes.class(classes.overwritten(before, 2));
         assert_eq!(after_one(Expected::UNKNOWN), 1);
-        assert_eq!([0.5, 1.0, 3.0, 7.0, 100.0].map(|seen| after_one(told(1000, seen))), [1, 2, 3, 4, 4]);
-        let (mut expected, mut seen) = (told(1000, 100.0), Vec::new());
+        assert_eq!([0.5, 1.0, 3.0, 7.0, 100.0].map(|seen| after_one(seen_for(1000, seen))), [1, 2, 3, 4, 4]);
+        let (mut expected, mut seen) = (seen_for(1000, 100.0), Vec::new());
         for _ in 0..60 {
             expected = classes.overwritten(expected, 2);
             seen.push(classes.class(expected));
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn moving_never_makes_hotter() {
         let classes = Classes::new(7, 1000);
-        let class = |before, age| classes.class(classes.moved(told(before, 1.0), age));
+        let class = |before, age| classes.class(classes.moved(seen_for(before, 1.0), age));
         assert_eq!([5, 50, 150, 3000].map(|before| class(before, 0)), [0, 2, 3, 6]);
         assert_eq!([5, 50, 500, 3000].map(|before| class(before, 100)), [3, 3, 4, 6]);
     }

@@ -31,7 +31,7 @@
 //!    for that reason plans a flush before anything else, so no caller has to.
 //! 6. *Live data* is limited (`Space::limits`) so that all segments that hold it cannot be full at the same time: as
 //!    long as a batch misses segments, some victim yields more than it costs, or a dead segment waits only for a
-//!    flush, an epitaph or a checkpoint.
+//!    flush, a retained summary or a checkpoint.
 //!
 //! Never stuck: take any state with the store open. By 6 something can be collected, by 4 and 2 collection has a segment
 //! to begin with, by 3 it keeps it, by 1 the checkpoint that it waits for has room. So free segments grow until
@@ -53,7 +53,7 @@ use crate::{
 pub(crate) enum Claim {
     /// A batch.
     Fresh,
-    /// Leaves of the map, between checkpoints; and epitaphs.
+    /// Leaves of the map, between checkpoints; and retained summaries.
     WriteBack,
     /// Moved extents.
     Collection,
@@ -85,7 +85,7 @@ impl Log {
         }
     }
 
-    /// Whether a segment may be taken for leaves between checkpoints, or for epitaphs; it is then one of the map's.
+    /// Whether a segment may be taken for leaves between checkpoints, or for retained summaries; it is then one of the map's.
     pub(crate) fn may_write_back(&self) -> bool {
         let (weight, in_use) = (self.peak.weight(), self.map_segments() + 1);
         let kept = self.space.checkpoint_reserve(weight, in_use, self.checkpoints.taken()) + GC_SEGMENTS;

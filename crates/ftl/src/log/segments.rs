@@ -46,8 +46,8 @@ pub(crate) struct Segment {
     pub(crate) expected: MeanExpected,
     /// A flush of everything that began when it was dead has ended.
     pub(crate) death_is_durable: bool,
-    /// A durable epitaph tells of all its records.
-    pub(crate) has_epitaph: bool,
+    /// A durable retained summary tells of all its records.
+    pub(crate) has_retained_summary: bool,
 }
 
 impl Segment {
@@ -61,7 +61,7 @@ impl Segment {
             class: COLDEST,
             expected: MeanExpected::default(),
             death_is_durable: false,
-            has_epitaph: false,
+            has_retained_summary: false,
         }
     }
 }
@@ -194,8 +194,8 @@ impl SegmentTable {
         self.at(segment).death_is_durable = true;
     }
 
-    pub(super) fn note_epitaph(&mut self, segment: SegNo) {
-        self.at(segment).has_epitaph = true;
+    pub(super) fn note_retained(&mut self, segment: SegNo) {
+        self.at(segment).has_retained_summary = true;
     }
 
     #[cfg(all(test, not(feature = "shuttle")))]

@@ -69,7 +69,7 @@ impl Journal {
 
     /// # Errors
     /// `Poisoned` after a panic. After a failed write reads go on.
-    pub(crate) fn must_be_whole(&self) -> Result<()> {
+    pub(crate) fn must_not_be_stopped(&self) -> Result<()> {
         match self.is_lost() {
             true => Err(Error::Poisoned { device: self.volume.name(), reason: REASON.into() }),
             false => Ok(()),
@@ -130,6 +130,6 @@ mod tests {
             drop(store);
             ended.send(()).unwrap();
         });
-        assert_eq!(all_ended.recv_timeout(PATIENCE), Ok(()), "somebody waits, or was not told");
+        assert_eq!(all_ended.recv_timeout(PATIENCE), Ok(()), "somebody waits, or got no error");
     }
 }

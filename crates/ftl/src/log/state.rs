@@ -7,14 +7,13 @@ use lacuna_device::Filled;
 use crate::{
     Footprint, Seq,
     addr::SegNo,
-    format::{Life, Marks, POSITIONS, Place, Salt},
+    format::{Life, Marks, POSITIONS, Position, Salt},
     log::{
-        batch::{Item, Room, segments_needed},
+        batch::{Item, SpaceLeft, segments_needed},
         buffers::Buffers,
         checkpoints::Checkpoints,
         counters::Counters,
         flushes::Flushes,
-        footers::KeptFooters,
         free::FreeSegments,
         lifetime::{Classes, Expected, MeanBatch},
         peak::Peak,
@@ -23,6 +22,7 @@ use crate::{
         reserve::Claim,
         segments::{Segment, SegmentTable, State},
         streams::Streams,
+        summary_cache::SummaryCache,
     },
     map::Map,
     space::{Limits, Space},
@@ -31,7 +31,7 @@ use crate::{
 
 /// Whether segments are emptied at opening (`gc::regain`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Regaining {
+pub(crate) enum Restoring {
     No,
     /// The step has not opened a segment.
     MayOpen,
@@ -63,7 +63,7 @@ pub(crate) struct Recovered {
     /// What is live costs so much.
     pub(crate) live_cost: u64,
     pub(crate) footprint: Footprint,
-    pub(crate) footer_memory: u64,
+    pub(crate) summary_memory: u64,
 }
 
 /// State of the log.
@@ -83,8 +83,8 @@ pub(crate) struct Log {
     pub(super) buffers: Arc<Buffers>,
     pub(super) flushes: Flushes,
     pub(super) failure: Failure,
-    /// Footers of sealed segments.
-    pub(super) kept_footers: KeptFooters,
+    /// Summaries of sealed segments.
+    pub(super) summary_cache: SummaryCache,
     pub(super) checkpoints: Checkpoints,
     pub(super) peak: Peak,
     /// What is live, bookkeeping included, in bytes; see [`Space::cost`]. As of the last batch.
@@ -96,9 +96,9 @@ pub(crate) struct Log {
     /// The segment that is being collected; only the holder of the maintenance lock changes it.
     victim: Option<SegNo>,
     /// About how many dead segments wait for nothing but a flush. Only a hint: they die unnoticed as well.
-    coming: usize,
+    pending_free: usize,
     /// Changed only with the maintenance lock held.
-    pub(super) regaining: Regaining,
+    pub(super) restoring: Restoring,
     pub(super) mean_batch: MeanBatch,
     pub(super) counters: Counters,
 }
@@ -120,15 +120,15 @@ impl Log {
             buffers: Arc::new(Buffers::new(space)),
             flushes: Flushes::default(),
             failure: Failure::default(),
-            kept_footers: KeptFooters::new(recovered.footer_memory),
+            summary_cache: SummaryCache::new(recovered.summary_memory),
             checkpoints: recovered.checkpoints,
             peak: Peak::default(),
             live_cost: recovered.live_cost,
             footprint: recovered.footprint,
             limit: space.segments,
             victim: None,
-            coming: 0,
-            regaining: Regaining::No,
+            pending_free: 0,
+            restoring: Restoring::No,
             mean_batch: MeanBatch::default(),
             counters: Counters { replayed_batches: recovered.replayed_batches, ..Counters::default() },
         };
@@ -235,8 +235,8 @@ impl Log {
         );
         self.segments.give_back(segment);
         self.victim = self.victim.filter(|victim| *victim != segment);
-        self.coming = self.coming.saturating_sub(1);
-        self.kept_footers.forget(segment);
+        self.pending_free = self.pending_free.saturating_sub(1);
+        self.summary_cache.forget(segment);
     }
 
     /// Puts a segment out of use that nobody needs any more, or that may be read only.
@@ -254,20 +254,20 @@ impl Log {
     }
 
     /// About how many dead segments wait for nothing but a flush.
-    pub(crate) fn coming(&self) -> usize {
-        self.coming
+    pub(crate) fn pending_free(&self) -> usize {
+        self.pending_free
     }
 
-    pub(crate) fn set_coming(&mut self, coming: usize) {
-        self.coming = coming;
+    pub(crate) fn set_pending_free(&mut self, pending_free: usize) {
+        self.pending_free = pending_free;
     }
 
-    pub(crate) fn regaining(&self) -> Regaining {
-        self.regaining
+    pub(crate) fn restoring(&self) -> Restoring {
+        self.restoring
     }
 
-    pub(crate) fn set_regaining(&mut self, regaining: Regaining) {
-        self.regaining = regaining;
+    pub(crate) fn set_restoring(&mut self, restoring: Restoring) {
+        self.restoring = restoring;
     }
 
     pub(crate) fn checkpoints(&self) -> &Checkpoints {
@@ -278,11 +278,11 @@ impl Log {
         &mut self.checkpoints
     }
 
-    /// There is a durable epitaph of `segment`, of `bytes`, in the segment `lies_in`.
-    pub(crate) fn note_epitaph(&mut self, segment: SegNo, lies_in: SegNo, bytes: u64) {
-        self.segments.note_epitaph(segment);
-        self.checkpoints.note_epitaph(lies_in, bytes);
-        self.counters.epitaphs += 1;
+    /// There is a durable retained summary of `segment`, of `bytes`, in the segment `lies_in`.
+    pub(crate) fn note_retained(&mut self, segment: SegNo, lies_in: SegNo, bytes: u64) {
+        self.segments.note_retained(segment);
+        self.checkpoints.note_retained(lies_in, bytes);
+        self.counters.retained += 1;
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -293,9 +293,9 @@ impl Log {
         &mut self.counters
     }
 
-    /// Bytes of the footers that are kept.
-    pub(crate) fn footer_bytes(&self) -> u64 {
-        self.kept_footers.bytes()
+    /// Bytes of the summaries that are kept.
+    pub(crate) fn summary_bytes(&self) -> u64 {
+        self.summary_cache.bytes()
     }
 
     /// The classes of data, with `live_bytes` in the store.
@@ -317,23 +317,23 @@ impl Log {
     }
 
     /// What is left of the segment that is open at `point`.
-    pub(crate) fn open_room(&self, point: AppendPoint) -> Option<Room> {
-        self.streams.room(point, self.space)
+    pub(crate) fn space_left(&self, point: AppendPoint) -> Option<SpaceLeft> {
+        self.streams.space_left(point, self.space)
     }
 
     /// Bytes that still fit behind the append offset of `point`.
-    pub(crate) fn room(&self, point: AppendPoint) -> usize {
-        self.open_room(point).map_or(0, |room| room.bytes())
+    pub(crate) fn bytes_left(&self, point: AppendPoint) -> usize {
+        self.space_left(point).map_or(0, |left| left.bytes())
     }
 
     /// Where the next record of each append point would go.
-    pub(crate) fn positions(&self) -> [Option<Place>; POSITIONS] {
+    pub(crate) fn positions(&self) -> [Option<Position>; POSITIONS] {
         self.streams.positions(&self.segments)
     }
 
     /// Free segments that `items` need at `point`.
     pub(crate) fn segments_needed(&self, point: AppendPoint, items: &[Item<'_>]) -> usize {
-        segments_needed(items, self.open_room(point), self.space)
+        segments_needed(items, self.space_left(point), self.space)
     }
 
     /// Whether sealed segments have bytes on their way to the device.

@@ -1,11 +1,11 @@
-//! What is open for appends: a segment for each append point, its footer as it grows, and the tails of all segments
+//! What is open for appends: a segment for each append point, its summary as it grows, and the tails of all segments
 //! whose bytes are not all on the device.
 
 use crate::{
     addr::SegNo,
-    format::{Footer, POSITIONS, Place},
+    format::{POSITIONS, Position, Summary},
     log::{
-        batch::Room,
+        batch::SpaceLeft,
         points::{APPEND_POINTS, AppendPoint},
         segments::SegmentTable,
         tail::{Tail, Tails},
@@ -17,14 +17,14 @@ use crate::{
 pub(super) struct Streams {
     open: [Option<SegNo>; APPEND_POINTS],
     /// Of the open segments.
-    footers: [Footer; APPEND_POINTS],
+    summaries: [Summary; APPEND_POINTS],
     tails: Tails,
 }
 
 impl Streams {
     /// Nothing is open, in a store of `segments` segments.
     pub(super) fn new(segments: usize) -> Streams {
-        Streams { open: [None; APPEND_POINTS], footers: Default::default(), tails: Tails::new(segments) }
+        Streams { open: [None; APPEND_POINTS], summaries: Default::default(), tails: Tails::new(segments) }
     }
 
     /// The store has so many segments now.
@@ -55,9 +55,9 @@ impl Streams {
         self.tails.remove(segment);
     }
 
-    /// The footer of what is open at `point`.
-    pub(super) fn footer_mut(&mut self, point: AppendPoint) -> &mut Footer {
-        &mut self.footers[point.index()]
+    /// The summary of what is open at `point`.
+    pub(super) fn summary_mut(&mut self, point: AppendPoint) -> &mut Summary {
+        &mut self.summaries[point.index()]
     }
 
     /// A segment is open at `point` from now on.
@@ -66,27 +66,27 @@ impl Streams {
         self.open[point.index()] = Some(segment);
     }
 
-    /// Nothing is open at `point` any more. Returns the segment that was, and its footer.
-    pub(super) fn close(&mut self, point: AppendPoint) -> Option<(SegNo, Footer)> {
+    /// Nothing is open at `point` any more. Returns the segment that was, and its summary.
+    pub(super) fn close(&mut self, point: AppendPoint) -> Option<(SegNo, Summary)> {
         let segment = self.open[point.index()].take()?;
-        Some((segment, std::mem::take(&mut self.footers[point.index()])))
+        Some((segment, std::mem::take(&mut self.summaries[point.index()])))
     }
 
     /// What is left of the segment that is open at `point`.
-    pub(super) fn room(&self, point: AppendPoint, space: Space) -> Option<Room> {
+    pub(super) fn space_left(&self, point: AppendPoint, space: Space) -> Option<SpaceLeft> {
         let tail = self.tails.get(self.open_at(point)?)?;
-        Some(Room::new(space, tail.append_offset(), self.footers[point.index()].body_bytes()))
+        Some(SpaceLeft::new(space, tail.append_offset(), self.summaries[point.index()].body_bytes()))
     }
 
     /// Where the next record of `point` would go.
-    pub(super) fn position(&self, point: AppendPoint, segments: &SegmentTable) -> Option<Place> {
+    pub(super) fn position(&self, point: AppendPoint, segments: &SegmentTable) -> Option<Position> {
         let segment = self.open_at(point)?;
         let offset = self.tails.get(segment)?.append_offset() as u32;
-        Some(Place { segment, generation: segments.get(segment).generation, offset })
+        Some(Position { segment, generation: segments.get(segment).generation, offset })
     }
 
     /// Where the next record of each append point would go.
-    pub(super) fn positions(&self, segments: &SegmentTable) -> [Option<Place>; POSITIONS] {
+    pub(super) fn positions(&self, segments: &SegmentTable) -> [Option<Position>; POSITIONS] {
         let mut positions = [None; POSITIONS];
         for point in AppendPoint::all() {
             positions[point.index()] = self.position(point, segments);

@@ -145,7 +145,7 @@ impl Cell {
     }
 }
 
-struct Part {
+struct TailPart {
     range: Range<usize>,
     cell: Cell,
 }
@@ -159,7 +159,7 @@ pub(crate) struct Tail {
     end: usize,
     /// Where the next bytes go.
     blank: Option<Blank>,
-    parts: VecDeque<Part>,
+    parts: VecDeque<TailPart>,
     /// The one before that of the next part, if that belongs to the same piece.
     cell: Option<Cell>,
     /// In order, without gaps, from `written` to `frozen`.
@@ -218,7 +218,7 @@ impl Tail {
         self.end = range.end;
         let at = range.start;
         let cell = self.next_cell();
-        self.parts.push_back(Part { range, cell: cell.clone() });
+        self.parts.push_back(TailPart { range, cell: cell.clone() });
         if is_used_up {
             self.blank = None;
         }
@@ -347,7 +347,7 @@ impl Tail {
     fn parts_of(&self, range: Range<usize>) -> Option<Vec<Filled>> {
         let first = self.parts.partition_point(|part| part.range.end <= range.start);
         let overlapping = self.parts.range(first..).take_while(|part| part.range.start < range.end);
-        let cut = |part: &Part| {
+        let cut = |part: &TailPart| {
             let at = part.range.start;
             let within = range.start.max(at) - at..range.end.min(part.range.end) - at;
             part.cell.get().map(|bytes| bytes.slice(within))

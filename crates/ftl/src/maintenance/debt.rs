@@ -19,7 +19,7 @@ impl Maintenance {
             return Owed::NOTHING;
         }
         let segment_bytes = self.volume.space().segment_bytes as u64;
-        let lacking = (missing as u64 + 1) * segment_bytes - log.room(point) as u64;
+        let lacking = (missing as u64 + 1) * segment_bytes - log.bytes_left(point) as u64;
         let kept = self.ahead(log) - self.unpaid(log);
         Owed::new(bytes, lacking, (kept as u64 + 1) * segment_bytes)
     }

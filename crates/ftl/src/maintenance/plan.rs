@@ -28,8 +28,8 @@ pub(super) enum Plan {
     WriteBack,
     /// Put reusable segments on the free list.
     Free,
-    /// Write epitaphs for dead segments, so that they need not wait for a checkpoint.
-    Epitaphs,
+    /// Write retained summaries for dead segments, so that they need not wait for a checkpoint.
+    RetainedSummaries,
     /// Have untouched segments ready for use.
     MakeReady,
     /// Give used segments back to the host.
@@ -55,21 +55,21 @@ impl Maintenance {
         // until it is there at once.
         let ahead = self.ahead(log);
         let worth_a_flush = missing.min(ahead).min(FLUSHED_TOGETHER).max(ahead / 2);
-        if log.coming() < worth_a_flush
+        if log.pending_free() < worth_a_flush
             && let Some(victim) = self.collector.chosen_victim(log, map, collecting)
         {
             return Some(Plan::Collect(victim));
         }
         let waiting = self.reuse.waiting(log, map);
-        log.set_coming(waiting.ready + waiting.flush);
+        log.set_pending_free(waiting.ready + waiting.flush);
         if waiting.ready > 0 {
             return Some(Plan::Free);
         }
         if waiting.flush >= worth_a_flush {
             return Some(Plan::Flush);
         }
-        if waiting.checkpoint >= self.worth_epitaphs(log) && self.may_write_epitaphs(log) {
-            return Some(Plan::Epitaphs);
+        if waiting.checkpoint >= self.worth_retaining(log) && self.may_retain(log) {
+            return Some(Plan::RetainedSummaries);
         }
         let gain = waiting.checkpoint + self.checkpoint_shrinks_by(log);
         if gain >= missing.max(self.pace(log)) {
@@ -86,8 +86,8 @@ impl Maintenance {
 
     /// What makes `waiting` dead segments free that no checkpoint covers, or those of the map that are too many.
     fn plan_for_young(&self, log: &Log, waiting: usize) -> Option<Plan> {
-        if waiting > 0 && self.may_write_epitaphs(log) {
-            return Some(Plan::Epitaphs);
+        if waiting > 0 && self.may_retain(log) {
+            return Some(Plan::RetainedSummaries);
         }
         (waiting + self.checkpoint_shrinks_by(log) > 0).then_some(Plan::Checkpoint)
     }
@@ -104,17 +104,17 @@ impl Maintenance {
         (log.wished_segments() / 128).max(2)
     }
 
-    /// Dead segments for which epitaphs are written: their bytes are few however many there are, so it is only for
+    /// Dead segments for which retained summaries are written: their bytes are few however many there are, so it is only for
     /// the two syncs that some are waited for.
-    fn worth_epitaphs(&self, log: &Log) -> usize {
+    fn worth_retaining(&self, log: &Log) -> usize {
         (log.wished_segments() / 512).max(2)
     }
 
-    /// Whether epitaphs are cheaper than a checkpoint: until they have taken half of what one writes that finds
+    /// Whether retained summaries are cheaper than a checkpoint: until they have taken half of what one writes that finds
     /// most leaves changed.
-    fn may_write_epitaphs(&self, log: &Log) -> bool {
+    fn may_retain(&self, log: &Log) -> bool {
         let map_bytes = log.peak_weight() * MAP_EXTENT_BYTES as u64 / 2;
-        log.checkpoints().epitaph_bytes() < (map_bytes / 2).max(self.volume.space().segment_bytes as u64 / 2)
+        log.checkpoints().retained_bytes() < (map_bytes / 2).max(self.volume.space().segment_bytes as u64 / 2)
     }
 
     /// Segments of the map that a checkpoint now would free.
@@ -130,8 +130,8 @@ impl Maintenance {
     /// Free segments that writers shall see to. Those that a flush brings count as free, but not as more than half
     /// of what is kept: before all is taken, a writer waits.
     pub(super) fn lacking(&self, log: &Log) -> usize {
-        let coming = log.coming().min(self.ahead(log) / 2);
-        self.low_water(log).saturating_sub(log.free_within(log.limit()) + coming + self.unpaid(log))
+        let pending_free = log.pending_free().min(self.ahead(log) / 2);
+        self.low_water(log).saturating_sub(log.free_within(log.limit()) + pending_free + self.unpaid(log))
     }
 
     /// Segments of those kept ahead that may lack before anybody waits: what is written while a flush or a checkpoint
@@ -219,15 +219,15 @@ mod tests {
             "work for the thread alone"
         );
         log.free_mut().truncate(waited_from - 3);
-        let lacking = |log: &mut Log, coming| {
-            log.set_coming(coming);
+        let lacking = |log: &mut Log, pending_free| {
+            log.set_pending_free(pending_free);
             (
                 store.maintenance.lacking(log),
                 store.maintenance.owed(log, AppendPoint::Log, 4096) == Owed::NOTHING,
             )
         };
         assert_eq!(
-            [0, 2, 3, 9].map(|coming| lacking(&mut log, coming)),
+            [0, 2, 3, 9].map(|pending_free| lacking(&mut log, pending_free)),
             [(3, false), (1, false), (0, true), (0, true)]
         );
         log.free_mut().truncate(low_water - ahead);

@@ -86,7 +86,7 @@ impl Maintenance {
     ///
     /// # Errors
     /// `Full` when nothing can be done.
-    pub(crate) fn make_room(&self, missing: impl Fn(&Log, &Map) -> usize) -> Result<()> {
+    pub(crate) fn make_space(&self, missing: impl Fn(&Log, &Map) -> usize) -> Result<()> {
         let _turn = self.journal.turn();
         let mut collecting = self.collector.collecting();
         loop {
@@ -134,7 +134,7 @@ impl Maintenance {
             Plan::Collect(victim) => self.collector.collect(victim, collecting),
             Plan::WriteBack => self.checkpointer.write_back(),
             Plan::Flush => self.reuse.flush_and_free(),
-            Plan::Epitaphs => self.checkpointer.tell_and_free(),
+            Plan::RetainedSummaries => self.checkpointer.retain_and_free(),
             Plan::Free => {
                 self.reuse.free_reusable();
                 Ok(())

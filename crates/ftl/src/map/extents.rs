@@ -11,7 +11,7 @@ use super::{Leaf, Live};
 use crate::{
     Lba, SECTOR, Seq,
     addr::{CHUNK_SECTORS, PhysAddr, SegNo},
-    format::{Extent, IndexEntry, LeafPlace},
+    format::{Extent, IndexEntry, LeafAddr},
     space::LEAF_WEIGHT,
 };
 
@@ -36,7 +36,7 @@ pub(crate) struct Absent {
     pub(crate) span: Range<u64>,
     /// Sum of its rows.
     pub(crate) live: Live,
-    pub(crate) place: LeafPlace,
+    pub(crate) place: LeafAddr,
 }
 
 /// A leaf as it was at one moment.
@@ -45,7 +45,7 @@ pub(crate) struct LeafRef {
     pub(crate) live: Live,
     /// Present if it had no place, or if it was asked for and in memory.
     pub(crate) leaf: Option<Leaf>,
-    pub(crate) place: Option<LeafPlace>,
+    pub(crate) place: Option<LeafAddr>,
 }
 
 /// How many leaves a map has, and what they take.
@@ -267,7 +267,7 @@ impl Map {
     }
 
     /// The leaf at `start` was written to `place`, unless the map has changed there since.
-    pub(crate) fn put_at(&mut self, start: u64, was: &LeafRef, place: LeafPlace) {
+    pub(crate) fn put_at(&mut self, start: u64, was: &LeafRef, place: LeafAddr) {
         let slot = self.root.slot_at_mut(start);
         let is_it = match (&was.place, &was.leaf) {
             (Some(place), _) => slot.place() == Some(*place),
@@ -507,7 +507,7 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// All leaves that are not empty, in order. Leaves without a place come along, of the others
     /// those of which `wants` says so, if they are in memory.
-    pub(crate) fn leaves(&self, wants: impl Fn(&LeafPlace) -> bool) -> Vec<LeafRef> {
+    pub(crate) fn leaves(&self, wants: impl Fn(&LeafAddr) -> bool) -> Vec<LeafRef> {
         let mut leaves = Vec::with_capacity(self.leaves as usize);
         self.root.for_each(SPACE, self.total, &mut |span, live, slot| {
             if live.extents > 0 {

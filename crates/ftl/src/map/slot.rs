@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Live, Residence, leaf::Leaf};
 use crate::{
     addr::GRAIN,
-    format::{Extent, LeafPlace},
+    format::{Extent, LeafAddr},
 };
 
 /// See the module documentation.
 pub(super) struct Slot {
     leaf: Option<Leaf>,
-    place: Option<LeafPlace>,
+    place: Option<LeafAddr>,
     /// Looked at since eviction last came by.
     used: AtomicBool,
 }
@@ -34,7 +34,7 @@ impl Slot {
         Slot { leaf: Some(leaf), place: None, used: AtomicBool::new(true) }
     }
 
-    pub(super) fn evicted(place: LeafPlace) -> Slot {
+    pub(super) fn evicted(place: LeafAddr) -> Slot {
         Slot { leaf: None, place: Some(place), used: AtomicBool::new(false) }
     }
 
@@ -56,7 +56,7 @@ impl Slot {
         self.leaf.as_ref().expect("invariant 4: a leaf is in memory when it is changed")
     }
 
-    pub(super) fn place(&self) -> Option<LeafPlace> {
+    pub(super) fn place(&self) -> Option<LeafAddr> {
         self.place
     }
 
@@ -89,7 +89,7 @@ impl Slot {
     }
 
     /// The leaf as it is lies at `place` from now on.
-    pub(super) fn put_at(&mut self, tally: &mut Tally, place: LeafPlace) {
+    pub(super) fn put_at(&mut self, tally: &mut Tally, place: LeafAddr) {
         tally.leave(self);
         self.place = Some(place);
         tally.enter(self);
@@ -105,7 +105,7 @@ impl Slot {
 }
 
 /// Bytes that a leaf takes in its segment.
-fn room(place: LeafPlace) -> u64 {
+fn stored_bytes(place: LeafAddr) -> u64 {
     usize::from(place.bytes).next_multiple_of(GRAIN) as u64
 }
 
@@ -151,7 +151,7 @@ impl Tally {
             }
         }
         if let Some(place) = slot.place {
-            self.leaf_bytes[place.segment.0 as usize] += room(place);
+            self.leaf_bytes[place.segment.0 as usize] += stored_bytes(place);
         }
     }
 
@@ -169,7 +169,7 @@ impl Tally {
         }
         if let Some(place) = slot.place {
             let live = &mut self.leaf_bytes[place.segment.0 as usize];
-            *live = live.checked_sub(room(place)).expect("invariant 5: bytes of leaves below zero");
+            *live = live.checked_sub(stored_bytes(place)).expect("invariant 5: bytes of leaves below zero");
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Lba, SECTOR, Seq,
     addr::{CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},
-    format::{Extent, IndexEntry, LeafPlace},
+    format::{Extent, IndexEntry, LeafAddr},
     space::LEAF_WEIGHT,
 };
 
@@ -108,7 +108,7 @@ fn agrees_with_a_map_of_sectors() {
 }
 
 /// All that a snapshot tells, as a copy.
-fn told(snapshot: &Snapshot) -> Vec<(Range<u64>, Live, Vec<u8>)> {
+fn contents(snapshot: &Snapshot) -> Vec<(Range<u64>, Live, Vec<u8>)> {
     let leaves = snapshot.leaves(|_| true).into_iter();
     leaves.map(|leaf| (leaf.span, leaf.live, leaf.leaf.unwrap().bytes().to_vec())).collect()
 }
@@ -128,7 +128,7 @@ fn grow_and_shrink(rng: &mut SeededRng, key: impl Fn(u64) -> u64) {
         check_map(&map);
         check_groups(rng, &map, CHUNKS * 33);
         let snapshot = rng.chance(50).then(|| map.snapshot());
-        let before = snapshot.as_ref().map(told);
+        let before = snapshot.as_ref().map(contents);
         for _ in 0..50 {
             let range = rng.below(CHUNKS) * 32..rng.below(CHUNKS) * 32;
             let sum: u64 = match range.is_empty() {
@@ -153,7 +153,7 @@ fn grow_and_shrink(rng: &mut SeededRng, key: impl Fn(u64) -> u64) {
         }
         let left = all(&map, 0..u64::MAX).into_iter().map(|(lba, extent)| (lba.0, extent.bytes() as u64));
         assert!(left.eq(model.iter().map(|(lba, stored)| (*lba, *stored))));
-        assert!(snapshot.as_ref().map(told) == before, "a snapshot has changed");
+        assert!(snapshot.as_ref().map(contents) == before, "a snapshot has changed");
     }
     check_map(&map);
     assert_eq!(map.total(), Live::default());
@@ -235,7 +235,7 @@ impl Shelf {
     fn write_back(&mut self, map: &mut Map, leaves_max: usize) {
         for leaf in map.dirty_leaves(leaves_max) {
             let bytes = leaf.leaf.as_ref().unwrap().bytes();
-            let place = LeafPlace::of(bytes, SegNo(7), self.0.len() * GRAIN);
+            let place = LeafAddr::of(bytes, SegNo(7), self.0.len() * GRAIN);
             self.0.push(bytes.to_vec());
             map.put_at(leaf.span.start, &leaf, place);
         }
@@ -399,7 +399,7 @@ fn a_leaf_that_changes_while_it_is_written_stays_dirty() {
     map.write(Lba(32), 32, phys, 16384, 1, Seq(2));
     let leaf = before.leaf.as_ref().unwrap();
     assert_eq!(leaf.rows().count(), 1, "the reference is to the leaf as it was");
-    map.put_at(0, &before, LeafPlace::of(leaf.bytes(), SegNo(7), 0));
+    map.put_at(0, &before, LeafAddr::of(leaf.bytes(), SegNo(7), 0));
     assert_eq!(map.residence().dirty, 1);
     assert_eq!(map.evict(0, 100), 0, "what is dirty is not evicted");
 }

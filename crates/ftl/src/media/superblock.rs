@@ -13,8 +13,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::{
     Error, FormatOptions, Result, SECTOR, Seq,
     format::{
-        BLOCK_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS, Slot,
-        Superblock, SuperblockRaw, VERSION,
+        BLOCK_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS,
+        SlotContent, Superblock, SuperblockRaw, VERSION,
     },
     space::Space,
 };
@@ -115,28 +115,28 @@ pub(crate) fn load(device: &dyn BlockDevice) -> Result<Superblock> {
     let mut newest: Option<Superblock> = None;
     let mut flaw = "no superblock";
     // Why a slot does not count that may be damaged: an answer only if the other does not count either.
-    let mut doubt: Option<Error> = None;
+    let mut resync: Option<Error> = None;
     for slot in SUPERBLOCK_SLOTS {
         let bytes = match read(device, slot, slot_bytes) {
             Ok(bytes) => bytes,
             Err(error) => {
-                doubt = Some(error);
+                resync = Some(error);
                 continue;
             }
         };
         let (raw, _) = SuperblockRaw::read_from_prefix(&bytes).expect("a sector is longer than a superblock");
         match raw.verify() {
-            Slot::Newer { version, is_sealed } => {
+            SlotContent::Newer { version, is_sealed } => {
                 let refused = Error::Version { device: name(), found: version, supported: VERSION };
                 if is_sealed {
                     return Err(refused);
                 }
-                doubt = Some(refused);
+                resync = Some(refused);
             }
-            Slot::UnknownFeatures(flags) => return Err(Error::Features { device: name(), flags }),
-            Slot::Invalid(reason) if reason == flaw => {}
-            Slot::Invalid(reason) => flaw = reason,
-            Slot::Valid(superblock) => {
+            SlotContent::UnknownFeatures(flags) => return Err(Error::Features { device: name(), flags }),
+            SlotContent::Invalid(reason) if reason == flaw => {}
+            SlotContent::Invalid(reason) => flaw = reason,
+            SlotContent::Valid(superblock) => {
                 if newest.as_ref().is_none_or(|newest| newest.sequence < superblock.sequence) {
                     newest = Some(superblock);
                 }
@@ -144,7 +144,7 @@ pub(crate) fn load(device: &dyn BlockDevice) -> Result<Superblock> {
         }
     }
     let Some(superblock) = newest else {
-        return Err(doubt.unwrap_or(Error::NotAStore { device: name(), reason: flaw }));
+        return Err(resync.unwrap_or(Error::NotAStore { device: name(), reason: flaw }));
     };
     let misfit = |reason: String| Err(Error::Geometry { device: name(), reason });
     if superblock.capacity_bytes > geometry.capacity_bytes {
@@ -188,7 +188,7 @@ pub(crate) fn settle(device: &dyn BlockDevice) -> Result<()> {
     let sequence = |block: &AlignedBuf| {
         let (raw, _) = SuperblockRaw::read_from_prefix(block).expect("a sector is longer than a superblock");
         match raw.verify() {
-            Slot::Valid(superblock) => Some(superblock.sequence),
+            SlotContent::Valid(superblock) => Some(superblock.sequence),
             _ => None,
         }
     };

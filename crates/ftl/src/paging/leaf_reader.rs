@@ -7,7 +7,7 @@ use lacuna_device::AlignedBuf;
 
 use crate::{
     Result,
-    format::LeafPlace,
+    format::LeafAddr,
     map::{Absent, Leaf, Map},
     media::Volume,
     mutant::{Rule, is_broken},
@@ -35,7 +35,7 @@ impl<'a> LeafReader<'a> {
         LeafReader { volume, space: volume.space() }
     }
 
-    fn device_offset(&self, place: &LeafPlace) -> u64 {
+    fn device_offset(&self, place: &LeafAddr) -> u64 {
         self.volume.offset(place.segment, place.offset())
     }
 

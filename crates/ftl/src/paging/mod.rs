@@ -16,7 +16,7 @@ mod base;
 mod leaf_reader;
 mod pages;
 
-pub use pages::Kept;
+pub use pages::ResidentLeaves;
 
 pub(crate) use base::Base;
 pub(crate) use leaf_reader::LeafReader;

@@ -52,9 +52,9 @@ impl PagedMap {
     }
 
     /// See [`crate::Ftl::bring_in`].
-    pub(crate) fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<Kept> {
+    pub(crate) fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<ResidentLeaves> {
         let ranges = merged(ranges.iter().map(|range| range.start.0..range.end.0).collect());
-        Ok(Kept { _leaves: self.fault_in(&ranges)? })
+        Ok(ResidentLeaves { _leaves: self.fault_in(&ranges)? })
     }
 
     /// What `look` finds in the map; nothing if it meets an evicted leaf.
@@ -97,7 +97,7 @@ impl PagedMap {
         range: Range<u64>,
         mut visit: impl FnMut(Lba, Extent) -> bool,
     ) -> Result<()> {
-        self.journal.must_be_whole()?;
+        self.journal.must_not_be_stopped()?;
         let mut cursor = range.start;
         let mut _kept = Vec::new();
         loop {
@@ -128,7 +128,7 @@ impl PagedMap {
         mut ranges: Vec<Range<u64>>,
         mut visit: impl FnMut(usize, Lba, Extent),
     ) -> Result<()> {
-        self.journal.must_be_whole()?;
+        self.journal.must_not_be_stopped()?;
         let (mut first, mut _kept) = (0, Vec::new());
         while first < ranges.len() {
             let mut absent = None;
@@ -160,7 +160,7 @@ impl PagedMap {
 
     /// What `look` finds in the map; it is called again after each evicted leaf that it meets.
     pub(crate) fn with_map<T>(&self, mut look: impl FnMut(&Map) -> Result<T, Absent>) -> Result<T> {
-        self.journal.must_be_whole()?;
+        self.journal.must_not_be_stopped()?;
         let mut kept = Vec::new();
         loop {
             let pinned = {
@@ -178,7 +178,7 @@ impl PagedMap {
     /// these ranges from eviction as long as the result lives. A leaf that changes meanwhile may be
     /// evicted all the same, so that [`Map::absent`] has the last word.
     pub(crate) fn fault_in(&self, ranges: &[Range<u64>]) -> Result<Vec<Leaf>> {
-        self.journal.must_be_whole()?;
+        self.journal.must_not_be_stopped()?;
         let mut kept = Vec::new();
         loop {
             let pinned = {
@@ -207,7 +207,7 @@ impl PagedMap {
     }
 
     /// Evicts clean leaves while the map is larger than the budget.
-    pub(crate) fn relieve(&self) {
+    pub(crate) fn evict_excess(&self) {
         let is_over = |map: &Map| {
             resident_bytes_max(self.memory_max, map)
                 .is_some_and(|bytes_max| map.residence().resident_memory > bytes_max)
@@ -223,7 +223,7 @@ impl PagedMap {
 
 /// Leaves of the map that stay in memory as long as it lives, but for those that are changed meanwhile.
 #[must_use]
-pub struct Kept {
+pub struct ResidentLeaves {
     _leaves: Vec<Leaf>,
 }
 
@@ -244,13 +244,13 @@ impl<'a> PinnedLeaves<'a> {
     fn install(&self) -> Result<Vec<Leaf>> {
         let (pages, mut kept) = (self.pages, Vec::with_capacity(self.absent.len()));
         let _sentinel = pages.journal.sentinel();
-        pages.journal.must_be_whole()?;
+        pages.journal.must_not_be_stopped()?;
         pages.leaf_reader().read(self.absent.clone(), |absent, leaf| {
             kept.push(leaf.clone());
             let is_new = pages.map.write().install(absent, leaf);
             pages.faults.fetch_add(u64::from(is_new), Ordering::Relaxed);
         })?;
-        pages.relieve();
+        pages.evict_excess();
         Ok(kept)
     }
 

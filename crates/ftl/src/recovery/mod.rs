@@ -17,7 +17,7 @@
 //! Once it is durable, no record of an older epoch is ever replayed again, so what lies past the cut is
 //! void for ever, although its numbers are given out anew.
 
-mod lost_starts;
+mod lost_headers;
 mod open;
 mod replay;
 mod resync;

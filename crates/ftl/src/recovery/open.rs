@@ -22,9 +22,9 @@ use crate::{
     },
     paging::LeafReader,
     recovery::{
-        lost_starts::{judge, unknown_starts},
+        lost_headers::{judge, unknown_headers},
         replay::Replay,
-        retained::Epitaphs,
+        retained::RetainedSummaries,
         salvage::Losses,
     },
     space::Space,
@@ -37,7 +37,7 @@ pub(crate) struct Opened {
     pub(crate) log: Log,
     pub(crate) map: Map,
     /// Segments whose first block could not be read, in order.
-    pub(crate) lost_starts: Vec<SegNo>,
+    pub(crate) lost_headers: Vec<SegNo>,
 }
 
 /// Reads the store on `device` into memory, without what `losses` lets pass.
@@ -55,32 +55,32 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let checkpoint::Loaded { mut map, root, segments: mut root_segments, out_of_use } =
         checkpoint::load(&volume, &superblock)?;
     let mut headers = read_headers(&volume)?;
-    let mut epitaphs = Epitaphs::read(&volume, &superblock, &headers.found, losses)?;
+    let mut retained = RetainedSummaries::read(&volume, &superblock, &headers.found, losses)?;
     let is_known =
         |segment: SegNo| out_of_use[segment.0 as usize] || root_segments.binary_search(&segment).is_ok();
-    let unknown = unknown_starts(&volume, (&root, superblock.epoch), &epitaphs, is_known, &mut headers);
-    let Headers { found: headers, unreadable: lost_starts } = headers;
+    let unknown = unknown_headers(&volume, (&root, superblock.epoch), &retained, is_known, &mut headers);
+    let Headers { found: headers, unreadable: lost_headers } = headers;
 
     let weight_loaded = map.weight(0);
     let leaves = LeafReader::new(&volume);
     let map_memory = options.map_memory;
     let epoch = superblock.epoch;
     let replay = Replay { volume: &volume, epoch, leaves, map_memory, losses };
-    let marks = durable(&superblock, &headers).max(epitaphs.durable);
+    let marks = durable(&superblock, &headers).max(retained.durable);
     let durable = marks.max(replay.marks_without_header(&root, &headers)?);
-    let sources = replay.sources(&root, &headers, &mut epitaphs);
+    let sources = replay.sources(&root, &headers, &mut retained);
     let replayed = sources.and_then(|sources| Ok((replay.run(&sources, &root, durable, &mut map)?, sources)));
     let (mut outcome, sources) = judge(&volume, &unknown, &map, replayed, losses)?;
-    outcome.doubt.join(epitaphs.doubt);
+    outcome.resync.join(retained.resync);
     if !options.read_only {
-        outcome.doubt.settle(&volume)?;
+        outcome.resync.settle(&volume)?;
     }
-    root_segments.extend(&epitaphs.segments);
+    root_segments.extend(&retained.segments);
     root_segments.sort_unstable();
     root_segments.dedup();
-    let in_place = sources.iter().filter(|source| source.told.is_none());
+    let in_place = sources.iter().filter(|source| source.retained_records.is_none());
     let replayed = in_place.map(|source| source.life.segment).collect();
-    let state = States { root_segments: &root_segments, lost_starts: &lost_starts, replayed, map: &map };
+    let state = States { root_segments: &root_segments, lost_headers: &lost_headers, replayed, map: &map };
     let segments: Vec<Segment> =
         (0..).map(SegNo).zip(&headers).map(|(no, header)| segment(state.of(no), header)).collect();
     let seen = headers.iter().flatten();
@@ -100,16 +100,16 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
         weight: weight_loaded.max(map.weight(0)),
         live_cost: Space::cost(map.total()),
         footprint: options.footprint.or_default(volume.is_sparse()),
-        footer_memory: options.footer_memory,
+        summary_memory: options.summary_memory,
     });
-    Ok(Opened { volume, superblock, log, map, lost_starts })
+    Ok(Opened { volume, superblock, log, map, lost_headers })
 }
 
 /// What decides about the states of segments.
 struct States<'a> {
     /// Sorted, as the next.
     root_segments: &'a [SegNo],
-    lost_starts: &'a [SegNo],
+    lost_headers: &'a [SegNo],
     replayed: HashSet<SegNo>,
     map: &'a Map,
 }
@@ -120,7 +120,7 @@ impl States<'_> {
             State::Superblock
         } else if self.root_segments.binary_search(&segment).is_ok() {
             State::Checkpoint
-        } else if self.lost_starts.binary_search(&segment).is_ok() {
+        } else if self.lost_headers.binary_search(&segment).is_ok() {
             State::Damaged
         } else if self.map.live(segment).extents > 0 || self.replayed.contains(&segment) {
             State::Sealed

@@ -13,10 +13,10 @@
 //!    and what is durable is there (`reuse`).
 //! 4. Relocations are independent of each other, so a power cut may take any that are not durable. Of
 //!    those that may be cut the payload is verified, as of batches.
-//! 5. A footer (`scan`) may tell of records that a cut took. So of those that may be cut the record itself
-//!    is verified too, and with a footer replay comes to the same map as without.
-//! 6. What an epitaph tells of was durable when it was written, and it says so itself: none of that is verified,
-//!    nor is it there any more. So a segment with an epitaph is replayed as if it had not been used again.
+//! 5. A summary (`scan`) may tell of records that a cut took. So of those that may be cut the record itself
+//!    is verified too, and with a summary replay comes to the same map as without.
+//! 6. What a retained summary tells of was durable when it was written, and it says so itself: none of that is verified,
+//!    nor is it there any more. So a segment with a retained summary is replayed as if it had not been used again.
 //!
 //! Marks of what was durable are in records and in segments' headers. So what was reused after a flush
 //! carries the mark of that flush, and a relocation that is missing below it is damage with a place.
@@ -33,7 +33,7 @@ use crate::{
     Result, Seq,
     addr::SegNo,
     format::{
-        Entry, EntryKind, Extent, LEAF_BYTES_MAX, Life, Marks, Place, RECORDS_START, RecordHeader,
+        Entry, EntryKind, Extent, LEAF_BYTES_MAX, Life, Marks, Position, RECORDS_START, RecordHeader,
         RecordKind, Root, SegmentHeader, SegmentKind,
     },
     map::Map,
@@ -41,14 +41,14 @@ use crate::{
         Volume,
         scan::{Record, Scan, SegmentReader},
         starts::claimed_lives,
-        summaries::read_footer,
+        summaries::read_summary,
     },
     mutant::{Rule, is_broken},
     paging::{self, LeafReader},
     ranges::merged,
     recovery::Losses,
-    recovery::resync::Doubt,
-    recovery::retained::Epitaphs,
+    recovery::resync::Resync,
+    recovery::retained::RetainedSummaries,
 };
 
 /// Threads that read a log of so many bytes or more.
@@ -72,12 +72,12 @@ pub(crate) struct Replay<'a> {
 }
 
 /// What is replayed of a segment.
-pub(crate) struct Source {
+pub(crate) struct ReplaySource {
     pub(crate) life: Life,
     /// Records from here on.
     pub(crate) offset: usize,
     /// All its records, if the segment may have been used again since.
-    pub(crate) told: Option<Vec<Record>>,
+    pub(crate) retained_records: Option<Vec<Record>>,
 }
 
 /// Where a replay ended.
@@ -87,28 +87,28 @@ pub(crate) struct Outcome {
     /// The last relocation that is there; some before it may not be.
     pub(crate) last_move: Seq,
     /// What was applied and is not known to be durable.
-    pub(crate) doubt: Doubt,
+    pub(crate) resync: Resync,
 }
 
 /// A record, as found.
-struct Part {
+struct FoundRecord {
     record: Record,
     at: u64,
 }
 
 /// What the log holds.
 #[derive(Default)]
-struct Found {
-    batches: BTreeMap<Seq, Vec<Part>>,
-    moves: BTreeMap<Seq, Part>,
+struct LogContents {
+    batches: BTreeMap<Seq, Vec<FoundRecord>>,
+    moves: BTreeMap<Seq, FoundRecord>,
     durable: Marks,
     /// The last byte on the device at which a scan ended.
     end: u64,
 }
 
-impl Found {
+impl LogContents {
     /// Takes up a record that was read.
-    fn note(&mut self, part: Part, root: &Root) {
+    fn note(&mut self, part: FoundRecord, root: &Root) {
         let header = part.record.header;
         self.durable = self.durable.max(header.durable());
         match header.kind {
@@ -122,7 +122,7 @@ impl Found {
         }
     }
 
-    fn join(&mut self, other: Found) {
+    fn join(&mut self, other: LogContents) {
         for (seq, parts) in other.batches {
             self.batches.entry(seq).or_default().extend(parts);
         }
@@ -134,39 +134,43 @@ impl Found {
 
 impl Replay<'_> {
     /// What to replay: the segments that were open when the checkpoint began, from there on, and
-    /// those that were opened later. Those that have an epitaph are replayed from that.
+    /// those that were opened later. Those that have a retained summary are replayed from that.
     pub(crate) fn sources(
         &self,
         root: &Root,
         headers: &[Option<SegmentHeader>],
-        epitaphs: &mut Epitaphs,
-    ) -> Result<Vec<Source>> {
+        retained: &mut RetainedSummaries,
+    ) -> Result<Vec<ReplaySource>> {
         let is_log = |header: &SegmentHeader| header.kind != SegmentKind::Checkpoint;
         let mut sources = Vec::new();
-        for Place { segment, generation, offset } in root.positions.iter().flatten() {
+        for Position { segment, generation, offset } in root.positions.iter().flatten() {
             let life = Life { segment: *segment, generation: *generation, epoch: self.epoch };
-            let told = epitaphs.take(life);
+            let retained_records = retained.take(life);
             let header = headers[segment.0 as usize].filter(|header| is_log(header) && header.life() == life);
-            if header.is_none() && told.is_none() {
+            if header.is_none() && retained_records.is_none() {
                 let at = self.volume.offset(*segment, 0);
                 let reason = "not the one that the checkpoint names";
                 self.losses.pass(Err(self.volume.corrupt("segment header", at, reason)), ())?;
             }
-            sources.push(Source { life, offset: *offset as usize, told });
+            sources.push(ReplaySource { life, offset: *offset as usize, retained_records });
         }
         let is_wanted = |life: &Life| life.epoch == self.epoch && life.generation >= root.generation_next;
         let offset = RECORDS_START;
         for life in headers.iter().flatten().filter(|header| is_log(header)).map(SegmentHeader::life) {
-            if is_wanted(&life) && !epitaphs.tell_of(life) {
-                sources.push(Source { life, offset, told: None });
+            if is_wanted(&life) && !retained.has(life) {
+                sources.push(ReplaySource { life, offset, retained_records: None });
             }
         }
         if self.losses.are_noted() {
-            let headless = self.headless(root, headers)?.filter(|life| !epitaphs.tell_of(*life));
-            sources.extend(headless.map(|life| Source { life, offset, told: None }));
+            let headless = self.headless(root, headers)?.filter(|life| !retained.has(*life));
+            sources.extend(headless.map(|life| ReplaySource { life, offset, retained_records: None }));
         }
-        let told = epitaphs.take_all().filter(|(life, _)| is_wanted(life));
-        sources.extend(told.map(|(life, records)| Source { life, offset, told: Some(records) }));
+        let retained_records = retained.take_all().filter(|(life, _)| is_wanted(life));
+        sources.extend(retained_records.map(|(life, records)| ReplaySource {
+            life,
+            offset,
+            retained_records: Some(records),
+        }));
         Ok(sources)
     }
 
@@ -202,25 +206,25 @@ impl Replay<'_> {
     /// known to have been so from elsewhere.
     pub(crate) fn run(
         &self,
-        sources: &[Source],
+        sources: &[ReplaySource],
         root: &Root,
         durable: Marks,
         map: &mut Map,
     ) -> Result<Outcome> {
         let mut found = self.read_sources(sources, root)?;
         found.durable = found.durable.max(durable);
-        let mut doubt = Doubt::default();
-        let last_seq = self.apply_batches(&mut found, root, map, &mut doubt)?;
-        let last_move = self.apply_moves(&found, root, map, &mut doubt)?;
-        Ok(Outcome { last_seq, last_move, doubt })
+        let mut resync = Resync::default();
+        let last_seq = self.apply_batches(&mut found, root, map, &mut resync)?;
+        let last_move = self.apply_moves(&found, root, map, &mut resync)?;
+        Ok(Outcome { last_seq, last_move, resync })
     }
 
     /// Reads all sources, large ones at the same time: one reader does not fill a fast device.
-    fn read_sources(&self, sources: &[Source], root: &Root) -> Result<Found> {
-        // One with a footer takes a moment, one without takes long: who is done takes the next.
+    fn read_sources(&self, sources: &[ReplaySource], root: &Root) -> Result<LogContents> {
+        // One with a summary takes a moment, one without takes long: who is done takes the next.
         let next = AtomicUsize::new(0);
         let read = || {
-            let mut found = Found::default();
+            let mut found = LogContents::default();
             while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
                 self.read_source(source, root, &mut found)?;
             }
@@ -231,7 +235,7 @@ impl Replay<'_> {
         }
         std::thread::scope(|scope| {
             let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
-            let mut found = Found::default();
+            let mut found = LogContents::default();
             for reader in readers {
                 found.join(reader.join().expect("a reader panicked")?);
             }
@@ -239,21 +243,21 @@ impl Replay<'_> {
         })
     }
 
-    fn read_source(&self, source: &Source, root: &Root, found: &mut Found) -> Result<()> {
-        let Source { life, offset, ref told } = *source;
-        let footer = || read_footer(self.volume, life).ok().and_then(Result::ok);
-        if let Some(records) = told.clone().or_else(footer) {
+    fn read_source(&self, source: &ReplaySource, root: &Root, found: &mut LogContents) -> Result<()> {
+        let ReplaySource { life, offset, ref retained_records } = *source;
+        let summary = || read_summary(self.volume, life).ok().and_then(Result::ok);
+        if let Some(records) = retained_records.clone().or_else(summary) {
             for record in records.into_iter().filter(|record| record.header.offset as usize >= offset) {
                 let at = self.volume.offset(life.segment, record.header.offset as usize);
                 found.end = found.end.max(at + u64::from(record.header.total_bytes));
-                found.note(Part { record, at }, root);
+                found.note(FoundRecord { record, at }, root);
             }
             return Ok(());
         }
         let mut scan = Scan::new(self.volume, life, offset);
         while let Some(record) = self.losses.pass(scan.next_record(), None)? {
             let at = scan.reader.device_offset(record.header.offset as usize);
-            found.note(Part { record, at }, root);
+            found.note(FoundRecord { record, at }, root);
         }
         found.end = found.end.max(scan.device_offset());
         let beyond = scan.marks_beyond(self.volume.space().segment_bytes);
@@ -262,7 +266,13 @@ impl Replay<'_> {
     }
 
     /// The first pass; returns the last batch that is there.
-    fn apply_batches(&self, found: &mut Found, root: &Root, map: &mut Map, doubt: &mut Doubt) -> Result<Seq> {
+    fn apply_batches(
+        &self,
+        found: &mut LogContents,
+        root: &Root,
+        map: &mut Map,
+        resync: &mut Resync,
+    ) -> Result<Seq> {
         let (mut last, mut payloads) = (root.start_seq, self.payloads());
         let mut ahead = last;
         while let Some((seq, mut parts)) = take_next(&mut found.batches, last) {
@@ -280,7 +290,7 @@ impl Replay<'_> {
                 if !self.losses.pass(is_there, false)? {
                     break;
                 }
-                parts.iter().for_each(|part| doubt.add_record(&part.record.header, part.at));
+                parts.iter().for_each(|part| resync.add_record(&part.record.header, part.at));
             }
             last = seq;
             if last > ahead {
@@ -307,7 +317,13 @@ impl Replay<'_> {
     }
 
     /// The second pass; returns the last relocation that is there.
-    fn apply_moves(&self, found: &Found, root: &Root, map: &mut Map, doubt: &mut Doubt) -> Result<Seq> {
+    fn apply_moves(
+        &self,
+        found: &LogContents,
+        root: &Root,
+        map: &mut Map,
+        resync: &mut Resync,
+    ) -> Result<Seq> {
         let durable = found.durable.moves;
         let (mut expected, mut payloads) = (root.start_move.next(), self.payloads());
         let mut ahead = root.start_move;
@@ -335,7 +351,7 @@ impl Replay<'_> {
                 if !self.losses.pass(is_there, false)? {
                     continue;
                 }
-                doubt.add_record(&part.record.header, part.at);
+                resync.add_record(&part.record.header, part.at);
             }
             expected = number.next();
             let entries = self.entries(part)?;
@@ -362,7 +378,7 @@ impl Replay<'_> {
     /// Brings in the leaves in which the first of `records`, in order, lie, and returns the last of these.
     /// They are read many at a time and in the order of the device, those of one record would be read one
     /// by one. What cannot be read is left to who applies the record: a cut may make it void.
-    fn read_ahead<'p>(&self, map: &mut Map, records: impl Iterator<Item = (Seq, &'p [Part])>) -> Seq {
+    fn read_ahead<'p>(&self, map: &mut Map, records: impl Iterator<Item = (Seq, &'p [FoundRecord])>) -> Seq {
         let fit = |bytes: u64| (bytes / 4 / LEAF_BYTES_MAX as u64).max(1) as usize;
         let entries_max = self.map_memory.map_or(ENTRIES_AHEAD, fit).min(ENTRIES_AHEAD);
         let (mut last, mut ranges) = (Seq(0), Vec::new());
@@ -378,7 +394,7 @@ impl Replay<'_> {
         last
     }
 
-    fn entries(&self, part: &Part) -> Result<Vec<Entry>> {
+    fn entries(&self, part: &FoundRecord) -> Result<Vec<Entry>> {
         part.record.entries().map_err(|flaw| self.volume.corrupt("log record", part.at, flaw))
     }
 
@@ -387,7 +403,7 @@ impl Replay<'_> {
     }
 }
 
-/// Verifies what the power may have cut, although a footer told of it. It comes in the order of the log,
+/// Verifies what the power may have cut, although a summary retained_records of it. It comes in the order of the log,
 /// from as many segments at a time as there are append points.
 struct Payloads<'a> {
     replay: &'a Replay<'a>,
@@ -406,8 +422,8 @@ impl<'a> Payloads<'a> {
     }
 
     /// Whether the records themselves are there (argument 5).
-    fn have_records(&mut self, parts: &[Part]) -> Result<bool> {
-        for Part { record, .. } in parts {
+    fn have_records(&mut self, parts: &[FoundRecord]) -> Result<bool> {
+        for FoundRecord { record, .. } in parts {
             let RecordHeader { life, offset, .. } = record.header;
             let found = self.reader(life.segment).record(offset as usize, life)?;
             if found.as_ref() != Some(record) && !is_broken(Rule::ReplayVerifies) {
@@ -431,14 +447,14 @@ impl<'a> Payloads<'a> {
 }
 
 /// Takes out the batch after `last`. None when it is missing: what follows a gap is void.
-fn take_next(batches: &mut BTreeMap<Seq, Vec<Part>>, last: Seq) -> Option<(Seq, Vec<Part>)> {
+fn take_next(batches: &mut BTreeMap<Seq, Vec<FoundRecord>>, last: Seq) -> Option<(Seq, Vec<FoundRecord>)> {
     let next = batches.first_entry()?;
     (*next.key() == last.next() || is_broken(Rule::StopAtGap)).then(|| next.remove_entry())
 }
 
 /// Whether the sorted `parts` are a batch: numbered from 0, the last and only the last marked so.
-fn is_whole(parts: &[Part]) -> bool {
-    let numbered = |(index, part): (usize, &Part)| {
+fn is_whole(parts: &[FoundRecord]) -> bool {
+    let numbered = |(index, part): (usize, &FoundRecord)| {
         let header = &part.record.header;
         header.part as usize == index && header.last_part == (index + 1 == parts.len())
     };

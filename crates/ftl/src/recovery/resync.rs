@@ -6,7 +6,7 @@
 //! word of that, nor overwrite it.
 //!
 //! 1. In doubt is whatever recovery leans on and was written behind the last mark of what was durable: records of
-//!    batches and of relocations, headers and footers of their segments, the last epitaphs, a superblock of which
+//!    batches and of relocations, headers and summaries of their segments, the last retained summaries, a superblock of which
 //!    the slots differ. The root and all that it leads to are not: they were synced before the superblock was
 //!    written.
 //! 2. All of that is written again, as it was read, and synced, before recovery writes anything else. A cut on the way
@@ -21,7 +21,7 @@ use crate::{
     Result,
     addr::SegNo,
     format::{Life, RECORDS_START, RecordHeader},
-    media::{Volume, summaries::read_footer_bytes, superblock},
+    media::{Volume, summaries::read_summary_bytes, superblock},
     mutant::{Rule, is_broken},
     ranges::merged,
 };
@@ -31,13 +31,13 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// Bytes on the device that are in doubt.
 #[derive(Default)]
-pub(crate) struct Doubt {
+pub(crate) struct Resync {
     ranges: Vec<Range<u64>>,
     /// Segments in which records are.
     lives: BTreeMap<SegNo, Life>,
 }
 
-impl Doubt {
+impl Resync {
     /// Takes up the bytes of the log record with this header, which starts at `at`.
     pub(crate) fn add_record(&mut self, header: &RecordHeader, at: u64) {
         self.ranges.push(at..at + u64::from(header.total_bytes));
@@ -50,10 +50,10 @@ impl Doubt {
 
     /// Forgets all that was added.
     pub(crate) fn clear(&mut self) {
-        *self = Doubt::default();
+        *self = Resync::default();
     }
 
-    pub(crate) fn join(&mut self, other: Doubt) {
+    pub(crate) fn join(&mut self, other: Resync) {
         self.ranges.extend(other.ranges);
         self.lives.extend(other.lives);
     }
@@ -61,20 +61,20 @@ impl Doubt {
     /// Makes it durable, and the superblock.
     pub(crate) fn settle(self, volume: &Volume) -> Result<()> {
         let (device, space) = (volume.device(), volume.space());
-        if is_broken(Rule::DoubtSettled) {
+        if is_broken(Rule::ResyncDone) {
             return Ok(());
         }
         superblock::settle(device)?;
         let block = space.block_bytes as u64;
         let whole_blocks = |range: Range<u64>| range.start / block * block..range.end.next_multiple_of(block);
-        let Doubt { mut ranges, lives } = self;
+        let Resync { mut ranges, lives } = self;
         for life in lives.into_values() {
             let start = volume.offset(life.segment, 0);
             ranges.push(start..start + RECORDS_START as u64);
             // One that cannot be read was not leaned on.
-            if let Ok([Some(footer)]) = read_footer_bytes(volume, &[life]).as_deref() {
+            if let Ok([Some(summary)]) = read_summary_bytes(volume, &[life]).as_deref() {
                 let end = start + space.segment_bytes as u64;
-                ranges.push(end - footer.len() as u64..end);
+                ranges.push(end - summary.len() as u64..end);
             }
         }
         if ranges.is_empty() {

@@ -1,23 +1,23 @@
-//! The epitaphs that recovery finds behind the root: see `checkpoint::retained`.
+//! The retained summaries that recovery finds behind the root: see `checkpoint::retained`.
 
 use std::collections::HashMap;
 
 use crate::{
     Result,
     addr::SegNo,
-    format::{Life, Marks, RecordKind, SegmentHeader, SegmentKind, Superblock, epitaph_life},
+    format::{Life, Marks, RecordKind, SegmentHeader, SegmentKind, Superblock, retained_life},
     media::{
         Volume,
         scan::{Record, Scan},
         summaries::records_of,
     },
-    recovery::{Losses, resync::Doubt},
+    recovery::{Losses, resync::Resync},
     space::MAP_RECORD_BYTES,
 };
 
-/// The epitaphs behind the root.
+/// The retained summaries behind the root.
 #[derive(Default)]
-pub(crate) struct Epitaphs {
+pub(crate) struct RetainedSummaries {
     /// By segment and generation, all of the root's epoch.
     records: HashMap<(SegNo, u64), Vec<Record>>,
     epoch: u64,
@@ -27,21 +27,21 @@ pub(crate) struct Epitaphs {
     pub(crate) segments: Vec<SegNo>,
     /// Those that were written together last, and what recovery must read to find them: those before them were
     /// synced before these were begun.
-    pub(crate) doubt: Doubt,
+    pub(crate) resync: Resync,
     /// What was durable when these were written.
     last_round: Marks,
 }
 
-impl Epitaphs {
+impl RetainedSummaries {
     pub(crate) fn read(
         volume: &Volume,
         superblock: &Superblock,
         headers: &[Option<SegmentHeader>],
         losses: &Losses,
-    ) -> Result<Epitaphs> {
+    ) -> Result<RetainedSummaries> {
         let epoch = superblock.epoch;
-        let mut epitaphs = Epitaphs { epoch, ..Epitaphs::default() };
-        let Some(root) = superblock.root else { return Ok(epitaphs) };
+        let mut retained = RetainedSummaries { epoch, ..RetainedSummaries::default() };
+        let Some(root) = superblock.root else { return Ok(retained) };
         let own = Life { segment: root.segment, generation: root.generation, epoch };
         let is_later = |header: &&SegmentHeader| {
             header.kind == SegmentKind::Checkpoint
@@ -53,34 +53,34 @@ impl Epitaphs {
         let behind_root = (root.offset + root.bytes) as usize;
         for (life, offset, from) in [(own, behind_root, behind_root)].into_iter().chain(later) {
             let from = volume.offset(life.segment, from);
-            losses.pass(epitaphs.scan(volume, Scan::new(volume, life, offset), from), ())?;
+            losses.pass(retained.scan(volume, Scan::new(volume, life, offset), from), ())?;
         }
-        Ok(epitaphs)
+        Ok(retained)
     }
 
     /// `scan`s a segment, or the rest of it, which starts at byte `from` of the device.
     fn scan(&mut self, volume: &Volume, mut scan: Scan<'_>, mut from: u64) -> Result<()> {
         let space = volume.space();
         while let Some(Record { header, body }) = scan.next_record()? {
-            if header.kind != RecordKind::Epitaph {
+            if header.kind != RecordKind::RetainedSummary {
                 continue;
             }
             let at = scan.reader.device_offset(header.offset as usize);
-            let flawed = |flaw| volume.corrupt("epitaph", at, flaw);
+            let flawed = |flaw| volume.corrupt("retained summary", at, flaw);
             let life =
-                epitaph_life(&body, self.epoch, space.segments, space.segment_bytes).map_err(flawed)?;
+                retained_life(&body, self.epoch, space.segments, space.segment_bytes).map_err(flawed)?;
             let records = records_of(&body, volume.salt(), life).map_err(flawed)?;
             self.records.insert((life.segment, life.generation), records);
             let round = header.durable();
             self.durable = self.durable.max(round);
             // Of one process: both marks only grow.
             if round != self.last_round && round.max(self.last_round) == round {
-                self.doubt.clear();
+                self.resync.clear();
                 self.last_round = round;
             }
             let behind = scan.device_offset();
             if round == self.last_round {
-                self.doubt.add(from..behind);
+                self.resync.add(from..behind);
             }
             from = behind;
             if self.segments.last() != Some(&header.life.segment) {
@@ -94,11 +94,11 @@ impl Epitaphs {
     }
 
     /// Whether there is one of `life`.
-    pub(crate) fn tell_of(&self, life: Life) -> bool {
+    pub(crate) fn has(&self, life: Life) -> bool {
         life.epoch == self.epoch && self.records.contains_key(&(life.segment, life.generation))
     }
 
-    /// Takes out the records of `life`, if there is an epitaph of it.
+    /// Takes out the records of `life`, if there is a retained summary of it.
     pub(crate) fn take(&mut self, life: Life) -> Option<Vec<Record>> {
         self.records.remove(&(life.segment, life.generation))
     }

@@ -9,8 +9,8 @@ use lacuna_device::BlockDevice;
 
 use super::parts::Store;
 use crate::{
-    CheckDepth, FormatOptions, Kept, Lba, Mapped, Op, Options, Progress, Remains, Report, Result, SECTOR,
-    Scrub, Seq, Stats, Stream, Work,
+    CheckDepth, FormatOptions, Lba, Mapped, Op, Options, Progress, Remains, Report, ResidentLeaves, Result,
+    SECTOR, Scrub, Seq, Stats, Stream, Work,
     media::superblock,
     recovery::Losses,
     sync::{Mutex, thread::JoinHandle},
@@ -247,7 +247,7 @@ impl Ftl {
     ///
     /// # Errors
     /// As [`Ftl::mapped`].
-    pub fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<Kept> {
+    pub fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<ResidentLeaves> {
         self.store.base.pages.bring_in(ranges)
     }
 
@@ -277,15 +277,15 @@ impl Ftl {
     /// # Errors
     /// Only when the device cannot be read at all; whatever is wrong is in the report.
     pub fn check(&self, depth: CheckDepth) -> Result<Report> {
-        self.check_told(depth, |_| {})
+        self.check_with_progress(depth, |_| {})
     }
 
     /// As [`Ftl::check`], and tells every now and then how far it has come.
     ///
     /// # Errors
     /// As [`Ftl::check`].
-    pub fn check_told(&self, depth: CheckDepth, mut tell: impl FnMut(Progress)) -> Result<Report> {
-        self.store.verifier.check(depth, &mut tell)
+    pub fn check_with_progress(&self, depth: CheckDepth, mut report: impl FnMut(Progress)) -> Result<Report> {
+        self.store.verifier.check(depth, &mut report)
     }
 
     /// Reads and verifies everything live: data, map, checkpoint and superblock, while all else goes on.

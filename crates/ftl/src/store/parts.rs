@@ -32,11 +32,11 @@ pub(crate) struct Store {
 impl Store {
     /// Recovers the store on `device`, without what `losses` lets pass. Nothing of that is permanent yet.
     pub(super) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Losses) -> Result<Store> {
-        let recovery::Opened { volume, superblock, log, map, lost_starts } =
+        let recovery::Opened { volume, superblock, log, map, lost_headers } =
             recovery::open(device, options, losses)?;
         let base = Base::new(volume, map, log, options.map_memory);
         let reader = Arc::new(Reader::new(base.clone()));
-        let reuse = Arc::new(Reuse::new(base.clone(), options.discard, lost_starts));
+        let reuse = Arc::new(Reuse::new(base.clone(), options.discard, lost_headers));
         let checkpointer = Arc::new(Checkpointer::new(base.clone(), reuse.clone(), superblock));
         let collector =
             Arc::new(Collector::new(base.clone(), reader.clone(), reuse.clone(), checkpointer.clone()));
@@ -55,7 +55,7 @@ impl Store {
     /// Makes the recovery permanent.
     pub(super) fn settle(&self) -> Result<()> {
         self.checkpointer.checkpoint()?;
-        self.collector.regain()
+        self.collector.restore()
     }
 
     /// Flushes and writes a checkpoint, and gives back what is not used soon.

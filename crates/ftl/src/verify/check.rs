@@ -15,7 +15,7 @@ use crate::{
     media::{
         scan::{Record, Scan},
         starts::read_headers,
-        summaries::read_footer,
+        summaries::read_summary,
     },
     verify::{
         Verifier,
@@ -28,13 +28,13 @@ const LEAVES_AT_ONCE: usize = 1 << 10;
 /// Chunks that are read at the same time.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Who is told how far it has come.
-type Tell<'a> = &'a mut dyn FnMut(Progress);
+/// Takes how far a check has come.
+type ReportProgress<'a> = &'a mut dyn FnMut(Progress);
 
 impl Verifier {
     /// See [`crate::Ftl::check`].
-    pub(crate) fn check(&self, depth: CheckDepth, tell: Tell<'_>) -> Result<Report> {
-        self.journal.must_be_whole()?;
+    pub(crate) fn check(&self, depth: CheckDepth, progress: ReportProgress<'_>) -> Result<Report> {
+        self.journal.must_not_be_stopped()?;
         let mut report = Report::default();
         let leaves = {
             let log = self.journal.lock();
@@ -45,11 +45,11 @@ impl Verifier {
             self.check_segments(&log, &map, &mut found);
             PinnedMap::new(self, &log, &map)
         };
-        self.check_leaves(&leaves, depth, &mut report, tell)?;
+        self.check_leaves(&leaves, depth, &mut report, progress)?;
         drop(leaves);
         if depth == CheckDepth::Payload {
-            self.check_payload(&mut report, tell)?;
-            self.check_footers(&mut report, tell)?;
+            self.check_payload(&mut report, progress)?;
+            self.check_summaries(&mut report, progress)?;
         }
         Ok(report)
     }
@@ -71,7 +71,7 @@ impl Verifier {
                 found(format!("segment {}: {state:?}, but it holds a part of the map", no.0));
             }
             let at = self.volume.offset(no, 0);
-            if self.reuse.has_lost_start(no) {
+            if self.reuse.has_lost_header(no) {
                 found(format!("segment {} at byte {at}: its start cannot be read; it is out of use", no.0));
             } else if state == State::Damaged {
                 found(format!("segment {} at byte {at}: holds chunks that cannot be read", no.0));
@@ -101,12 +101,12 @@ impl Verifier {
         map: &PinnedMap<'_>,
         depth: CheckDepth,
         report: &mut Report,
-        tell: Tell<'_>,
+        progress: ReportProgress<'_>,
     ) -> Result<()> {
         let mut recount = Recount::new(self.volume.space().segments);
         let mut is_whole = true;
         for (leaves, done) in map.leaves.chunks(LEAVES_AT_ONCE).zip((0..).step_by(LEAVES_AT_ONCE)) {
-            tell(Progress { what: "leaves of the map", done, expected: map.leaves.len() as u64 });
+            progress(Progress { what: "leaves of the map", done, expected: map.leaves.len() as u64 });
             let mut read = self.read_leaves(leaves, depth)?;
             for leaf in leaves {
                 let read = read.remove(&leaf.span.start).and_then(|read| sound_leaf(leaf, read, report));
@@ -164,13 +164,13 @@ impl Verifier {
 
     /// Reads and verifies every mapped chunk. What a leaf that cannot be read maps is not known; that leaf was
     /// found before.
-    fn check_payload(&self, report: &mut Report, tell: Tell<'_>) -> Result<()> {
+    fn check_payload(&self, report: &mut Report, progress: ReportProgress<'_>) -> Result<()> {
         let expected = self.map.read().total().extents;
         let (mut done, mut damaged, mut outcome) = (0, Vec::new(), Ok(()));
         let mut sweep = Sweep::new(&self.reader, &everything, PIECE_BYTES);
         let mut goes_on = true;
         while goes_on {
-            tell(Progress { what: "extents", done, expected });
+            progress(Progress { what: "extents", done, expected });
             goes_on = sweep.step(|swept| {
                 let Swept::Extent((lba, extent), verified) = swept else { return };
                 done += 1;
@@ -187,15 +187,15 @@ impl Verifier {
         outcome
     }
 
-    /// Holds the footers of all segments against their records.
-    fn check_footers(&self, report: &mut Report, tell: Tell<'_>) -> Result<()> {
+    /// Holds the summaries of all segments against their records.
+    fn check_summaries(&self, report: &mut Report, progress: ReportProgress<'_>) -> Result<()> {
         // What cannot be read is no evidence; who needs it says so.
         let headers = read_headers(&self.volume);
         let headers = headers.map(|headers| headers.found).unwrap_or_default();
         for segment in (1..self.volume.space().segments as u32).map(SegNo) {
             let (done, expected) = (segment.0.into(), self.volume.space().segments as u64);
-            tell(Progress { what: "segments", done, expected });
-            match self.check_footer(segment, &headers, report) {
+            progress(Progress { what: "segments", done, expected });
+            match self.check_summary(segment, &headers, report) {
                 Err(error) if error.is_damage() => {
                     let message = format!("segment {}: {error}", segment.0);
                     report.findings.push(Finding { message });
@@ -206,10 +206,10 @@ impl Verifier {
         Ok(())
     }
 
-    /// Holds the footer of `segment`, if that is sealed, against its records. A segment that was sealed
-    /// since open must have one, and so must one whose footer is known to be durable; in others a cut may
+    /// Holds the summary of `segment`, if that is sealed, against its records. A segment that was sealed
+    /// since open must have one, and so must one whose summary is known to be durable; in others a cut may
     /// have taken it, or records that it tells of. `headers` may be of some time ago.
-    fn check_footer(
+    fn check_summary(
         &self,
         segment: SegNo,
         headers: &[Option<SegmentHeader>],
@@ -226,14 +226,14 @@ impl Verifier {
             }
             let life = log.life(segment);
             let is_own = life.epoch == log.epoch() && !self.volume.is_read_only();
-            (life, is_own || is_footer_durable(headers, &superblock, life))
+            (life, is_own || is_summary_durable(headers, &superblock, life))
         };
         let mut found = |at: usize, what: &str| {
             let at = self.volume.offset(segment, at);
             report.findings.push(Finding { message: format!("segment {} at byte {at}: {what}", segment.0) });
         };
-        let footer = match read_footer(&self.volume, life)? {
-            Ok(footer) => footer,
+        let summary = match read_summary(&self.volume, life)? {
+            Ok(summary) => summary,
             Err(flaw) => {
                 if must_be_there {
                     found(self.volume.space().segment_bytes, flaw);
@@ -242,18 +242,19 @@ impl Verifier {
             }
         };
         let mut scan = Scan::new(&self.volume, life, RECORDS_START);
-        let mut told = footer.iter();
+        let mut listed = summary.iter();
         while let Some(record) = scan.next_record()? {
             // A scan goes on at the next block: it may pass over a record that a cut took.
-            let is_told = |other: &Record| *other == record;
-            let is_there = if must_be_there { told.next().is_some_and(is_told) } else { told.any(is_told) };
+            let is_listed = |other: &Record| *other == record;
+            let is_there =
+                if must_be_there { listed.next().is_some_and(is_listed) } else { listed.any(is_listed) };
             if !is_there {
-                found(record.header.offset as usize, "the footer tells of another record");
+                found(record.header.offset as usize, "the summary tells of another record");
                 return Ok(());
             }
         }
-        if let Some(record) = told.next().filter(|_| must_be_there) {
-            found(record.header.offset as usize, "a record that the footer tells of is not there");
+        if let Some(record) = listed.next().filter(|_| must_be_there) {
+            found(record.header.offset as usize, "a record that the summary tells of is not there");
         }
         Ok(())
     }
@@ -274,10 +275,10 @@ fn sound_leaf(leaf: &LeafRef, read: Result<Leaf>, report: &mut Report) -> Option
     Some(read)
 }
 
-/// Whether the footer of `life`, and all records that it tells of, were made durable: the next segment was
+/// Whether the summary of `life`, and all records that it tells of, were made durable: the next segment was
 /// opened at its append point, and a flush that covers a batch after that has ended. Segments are sealed
 /// before the next is opened, and a flush waits for all that is on its way.
-fn is_footer_durable(headers: &[Option<SegmentHeader>], superblock: &Superblock, life: Life) -> bool {
+fn is_summary_durable(headers: &[Option<SegmentHeader>], superblock: &Superblock, life: Life) -> bool {
     let of_epoch = || headers.iter().flatten().filter(|header| header.epoch == life.epoch);
     let known = (superblock.epoch == life.epoch).then_some(superblock.flushed_seq);
     let flushed = of_epoch().map(|header| header.durable.batches).chain(known).max();

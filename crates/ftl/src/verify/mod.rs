@@ -49,7 +49,7 @@ impl Verifier {
         plan_extents: usize,
         mut visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
     ) -> Result<()> {
-        self.journal.must_be_whole()?;
+        self.journal.must_not_be_stopped()?;
         let mut sweep = Sweep::in_plans(&self.reader, ranges, READ_BYTES, plan_extents);
         let mut outcome = Ok(());
         let mut goes_on = true;

@@ -13,7 +13,7 @@ use zerocopy::FromBytes;
 
 use crate::{
     Error, Lba, Result, SECTOR, checkpoint,
-    format::{SUPERBLOCK_SLOTS, Slot, SuperblockRaw},
+    format::{SUPERBLOCK_SLOTS, SlotContent, SuperblockRaw},
     paging::PinnedLeaves,
     verify::{
         Verifier,
@@ -63,7 +63,7 @@ impl Scrub {
 impl Verifier {
     /// See [`crate::Ftl::scrub`].
     pub(crate) fn scrub(&self, mut go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
-        self.journal.must_be_whole()?;
+        self.journal.must_not_be_stopped()?;
         let mut scrub = Scrub { expected_bytes: self.map.read().total().bytes, ..Scrub::default() };
         self.scrub_checkpoint(&mut scrub)?;
         let mut sweep = Sweep::new(&self.reader, &everything, PIECE_BYTES);
@@ -115,13 +115,13 @@ impl Verifier {
         self.volume.device().read_at(at, &mut block)?;
         let (raw, _) = SuperblockRaw::read_from_prefix(&block).expect("a sector is longer than a superblock");
         match raw.verify() {
-            Slot::Valid(_) => Ok(0),
-            Slot::Invalid(reason) => Err(Error::Corrupt {
+            SlotContent::Valid(_) => Ok(0),
+            SlotContent::Invalid(reason) => Err(Error::Corrupt {
                 what: format!("{}, superblock", self.volume.device().name()),
                 at,
                 reason: reason.into(),
             }),
-            Slot::Newer { .. } | Slot::UnknownFeatures(_) => Err(Error::Corrupt {
+            SlotContent::Newer { .. } | SlotContent::UnknownFeatures(_) => Err(Error::Corrupt {
                 what: format!("{}, superblock", self.volume.device().name()),
                 at,
                 reason: "not the version that was opened".into(),

@@ -53,7 +53,7 @@ fn structures(image: &[u8]) -> Structures {
                     1 => ["batch header", "batch entries", "payload"],
                     2 => ["relocation header", "relocation entries", "moved payload"],
                     3 => ["map header", "map leaves", "map padding"],
-                    7 => ["epitaph header", "epitaph body", "epitaph padding"],
+                    7 => ["retained summary header", "retained summary body", "retained summary padding"],
                     _ => ["checkpoint header", "checkpoint body", "checkpoint padding"],
                 };
                 add(kind[0], at, 64);
@@ -62,7 +62,7 @@ fn structures(image: &[u8]) -> Structures {
             }
             b"LFOP" => {
                 let body = number(at + 12);
-                add("footer", at - body, body + 64);
+                add("summary", at - body, body + 64);
             }
             _ => {}
         }

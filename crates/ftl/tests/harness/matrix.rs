@@ -45,8 +45,8 @@ pub(crate) struct Run {
     load: Load,
     /// Memory for the map: all, half of it or nothing.
     map_memory: Option<u64>,
-    /// Memory for footers of sealed segments: for none, some or all.
-    footer_memory: u64,
+    /// Memory for summaries of sealed segments: for none, some or all.
+    summary_memory: u64,
     footprint: Footprint,
 }
 
@@ -64,7 +64,7 @@ impl Run {
             since: Vec::new(),
             load,
             map_memory: [None, Some(0), Some(6 << 10)][(seed / 3 % 3) as usize],
-            footer_memory: [0, 1 << 10, 8 << 20][(seed / 9 % 3) as usize],
+            summary_memory: [0, 1 << 10, 8 << 20][(seed / 9 % 3) as usize],
             footprint: Footprint::Live { percent: [133, 200][(seed / 2 % 2) as usize], plus_bytes: 0 },
         };
         let limit = run.open().expect("a new store").stats().live_limit_bytes;
@@ -84,16 +84,16 @@ impl Run {
             since: self.since.clone(),
             load: self.load,
             map_memory: self.map_memory,
-            footer_memory: self.footer_memory,
+            summary_memory: self.summary_memory,
             footprint: self.footprint,
         }
     }
 
     pub(crate) fn open(&self) -> Result<Ftl, Error> {
         let discard = self.load != Load::Uniform;
-        let Run { map_memory, footer_memory, .. } = *self;
+        let Run { map_memory, summary_memory, .. } = *self;
         let footprint = if self.device.is_sparse() { self.footprint } else { Footprint::Whole };
-        let options = Options { discard, map_memory, footer_memory, footprint, ..Options::default() };
+        let options = Options { discard, map_memory, summary_memory, footprint, ..Options::default() };
         let ftl = Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options);
         self.device.enter(Phase::Work);
         ftl
@@ -176,7 +176,7 @@ impl Run {
             true => device.sim().fail_syncs_after(1 + self.rng.below(6)),
             false => device.sim().fail_writes_after(1 + self.rng.below(20)),
         }
-        // Of all syncs, those of checkpoints and epitaphs are few.
+        // Of all syncs, those of checkpoints and retained summaries are few.
         let mut result = match self.rng.chance(40) {
             true => ftl.checkpoint().map(|()| self.all_flushed()),
             false => Ok(()),

@@ -18,7 +18,7 @@ pub(crate) enum Place {
     Checkpoint,
     /// Leaves of the map that are written so that they can be evicted.
     WriteBack,
-    Epitaph,
+    RetainedSummary,
     /// The first write to a segment that was used before.
     Reuse,
     Discard,
@@ -36,7 +36,7 @@ const PLACES: [Place; 11] = [
     Place::Collection,
     Place::Checkpoint,
     Place::WriteBack,
-    Place::Epitaph,
+    Place::RetainedSummary,
     Place::Reuse,
     Place::Discard,
     Place::MakeReady,
@@ -168,7 +168,7 @@ impl Watch {
         let record = (&data[..4] == b"LREC").then(|| (data[8], data[48..52] == [0; 4]));
         let place = match (number, segment.0) {
             (_, 4..) if record == Some((3, true)) => Place::WriteBack,
-            (_, 4..) if record.is_some_and(|(kind, _)| kind == 7) => Place::Epitaph,
+            (_, 4..) if record.is_some_and(|(kind, _)| kind == 7) => Place::RetainedSummary,
             (0, _) | (_, 4..) => Place::Checkpoint,
             (_, 3) => Place::Collection,
             _ => Place::Batch,
@@ -203,7 +203,7 @@ impl BlockDevice for Watch {
 
     fn sync(&self) -> Result<()> {
         let last = self.seen.lock().last;
-        let of_map = last.filter(|last| matches!(last, Place::Checkpoint | Place::Epitaph));
+        let of_map = last.filter(|last| matches!(last, Place::Checkpoint | Place::RetainedSummary));
         let places = [Place::Sync, of_map.unwrap_or(Place::Sync)];
         self.observe(&places[..1 + usize::from(of_map.is_some())], || self.device.sync())
     }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use lacuna_device::SECTOR;
-use lacuna_ftl::{Kept, Lba, Op, Stream};
+use lacuna_ftl::{ResidentLeaves, Lba, Op, Stream};
 use parking_lot::RwLockWriteGuard;
 
 use super::ahead::Listed;
@@ -355,7 +355,7 @@ impl Shared {
 
     /// Sees to it that what was not done can be. Called with no lock held but sectors of files and `moves`; what is
     /// returned is to be kept until it is done.
-    pub(crate) fn prepare(&self, applied: Applied) -> Result<Option<Kept>> {
+    pub(crate) fn prepare(&self, applied: Applied) -> Result<Option<ResidentLeaves>> {
         match applied {
             Applied::Done => {}
             Applied::Absent(ranges) => return Ok(Some(self.ftl.bring_in(&ranges)?)),

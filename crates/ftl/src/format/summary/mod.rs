@@ -1,4 +1,4 @@
-//! The footer of a sealed segment: what the headers and entries of all its records say, once more and
+//! The summary of a sealed segment: what the headers and entries of all its records say, once more and
 //! in one place. It is a copy: what it cannot give is found by a scan. Copies are packed: of each record what it does
 //! not share with the one before, then its body as it is.
 
@@ -21,14 +21,14 @@ use crate::{
 };
 
 /// Copies are packed.
-const PACKED_FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"LFOP");
+const PACKED_SUMMARY_MAGIC: u32 = u32::from_le_bytes(*b"LFOP");
 /// They are not: from before there was that.
-const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"LFOT");
+const SUMMARY_MAGIC: u32 = u32::from_le_bytes(*b"LFOT");
 
-/// Last bytes of a segment that has a footer; the copies lie right before it.
+/// Last bytes of a segment that has a summary; the copies lie right before it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct FooterRaw {
+pub(crate) struct SummaryRaw {
     pub(super) magic: U32,
     pub(super) crc: U32,
     pub(super) segment: U32,
@@ -38,11 +38,11 @@ pub(crate) struct FooterRaw {
     pub(super) records: U32,
     pub(super) reserved: [u8; 28],
 }
-pub(crate) const FOOTER_BYTES: usize = size_of::<FooterRaw>();
-const _: () = assert!(FOOTER_BYTES == 64);
-const FOOTER_CRC_AT: usize = 4;
+pub(crate) const SUMMARY_BYTES: usize = size_of::<SummaryRaw>();
+const _: () = assert!(SUMMARY_BYTES == 64);
+const SUMMARY_CRC_AT: usize = 4;
 
-const SHORT: Flaw = "footer ends within a record";
+const SHORT: Flaw = "summary ends within a record";
 
 /// Of a packed copy: what it has beside the batch or relocation number and the length of its body. What is not there
 /// is as in the record before; the part is 0, and the record lies where the one before ended.
@@ -57,7 +57,7 @@ mod flag {
 }
 
 /// Longest packed copy of a record, its body aside: flags, two numbers of batches, four of less than 33 bits.
-pub(crate) const FOOTER_RECORD_BYTES_MAX: usize = 1 + 2 * VARINT_BYTES_MAX + 4 * 5;
+pub(crate) const SUMMARY_RECORD_BYTES_MAX: usize = 1 + 2 * VARINT_BYTES_MAX + 4 * 5;
 
 /// What a packed copy is told apart from.
 struct Before {
@@ -83,7 +83,7 @@ impl Before {
 
     /// Appends the copy of a record.
     fn put(&mut self, header: &RecordHeader, body: &[u8], out: &mut Vec<u8>) {
-        assert!(header.is_packed, "a footer of packed records");
+        assert!(header.is_packed, "a summary of packed records");
         let optional = [
             (flag::FLUSHED, varint::step(self.flushed_seq, header.flushed_seq.0)),
             (flag::PART, header.part.into()),
@@ -136,20 +136,20 @@ impl Before {
     }
 }
 
-/// The footer of an open segment, as it grows.
-pub(crate) struct Footer {
+/// The summary of an open segment, as it grows.
+pub(crate) struct Summary {
     body: Vec<u8>,
     records: u32,
     before: Before,
 }
 
-impl Default for Footer {
-    fn default() -> Footer {
-        Footer { body: Vec::new(), records: 0, before: Before::first() }
+impl Default for Summary {
+    fn default() -> Summary {
+        Summary { body: Vec::new(), records: 0, before: Before::first() }
     }
 }
 
-impl Footer {
+impl Summary {
     /// Bytes of all copies so far.
     pub(crate) fn body_bytes(&self) -> usize {
         self.body.len()
@@ -163,8 +163,8 @@ impl Footer {
 
     /// The last bytes of the segment.
     pub(crate) fn seal(self, salt: Salt, life: Life) -> Vec<u8> {
-        let raw = FooterRaw {
-            magic: PACKED_FOOTER_MAGIC.into(),
+        let raw = SummaryRaw {
+            magic: PACKED_SUMMARY_MAGIC.into(),
             crc: 0.into(),
             segment: life.segment.0.into(),
             body_bytes: (self.body.len() as u32).into(),
@@ -174,7 +174,7 @@ impl Footer {
             reserved: [0; 28],
         };
         let mut bytes = self.body;
-        let crc_at = bytes.len() + FOOTER_CRC_AT;
+        let crc_at = bytes.len() + SUMMARY_CRC_AT;
         bytes.extend_from_slice(raw.as_bytes());
         let crc = seal(salt.0, &bytes, crc_at);
         bytes[crc_at..crc_at + 4].copy_from_slice(&crc.to_le_bytes());
@@ -182,26 +182,26 @@ impl Footer {
     }
 }
 
-impl FooterRaw {
-    /// Length of the copies, if this looks like a footer of `life` at all. The checksum is still to be
+impl SummaryRaw {
+    /// Length of the copies, if this looks like a summary of `life` at all. The checksum is still to be
     /// verified over them and this.
     pub(crate) fn body_bytes(&self, life: Life, segment_bytes: usize) -> Option<usize> {
         let body = self.body_bytes.get() as usize;
         let claimed = self.claimed_life()?;
-        let is_its_own = claimed == life || is_broken(Rule::FooterOfThisLife);
-        (is_its_own && body <= segment_bytes - FOOTER_BYTES).then_some(body)
+        let is_its_own = claimed == life || is_broken(Rule::SummaryOfThisLife);
+        (is_its_own && body <= segment_bytes - SUMMARY_BYTES).then_some(body)
     }
 
-    /// The life that this says it belongs to, if it looks like a footer at all.
+    /// The life that this says it belongs to, if it looks like a summary at all.
     pub(crate) fn claimed_life(&self) -> Option<Life> {
-        [FOOTER_MAGIC, PACKED_FOOTER_MAGIC].contains(&self.magic.get()).then(|| Life {
+        [SUMMARY_MAGIC, PACKED_SUMMARY_MAGIC].contains(&self.magic.get()).then(|| Life {
             segment: SegNo(self.segment.get()),
             generation: self.generation.get(),
             epoch: self.epoch.get(),
         })
     }
 
-    /// Verifies the seal over `bytes`, which are the copies and the footer, and returns headers and
+    /// Verifies the seal over `bytes`, which are the copies and the summary, and returns headers and
     /// bodies of all records as they are in the segment.
     pub(crate) fn verify(
         &self,
@@ -209,10 +209,10 @@ impl FooterRaw {
         life: Life,
         bytes: &[u8],
     ) -> Result<Vec<(RecordHeader, Vec<u8>)>, Flaw> {
-        let (mut rest, _) = bytes.split_at(bytes.len() - FOOTER_BYTES);
-        let is_sealed = seal(salt.0, bytes, rest.len() + FOOTER_CRC_AT) == self.crc.get();
-        if !is_sealed && !is_broken(Rule::FooterVerified) {
-            return Err("footer checksum does not match");
+        let (mut rest, _) = bytes.split_at(bytes.len() - SUMMARY_BYTES);
+        let is_sealed = seal(salt.0, bytes, rest.len() + SUMMARY_CRC_AT) == self.crc.get();
+        if !is_sealed && !is_broken(Rule::SummaryVerified) {
+            return Err("summary checksum does not match");
         }
         if self.reserved != [0; 28] {
             return Err("reserved bytes are not zero");
@@ -220,30 +220,30 @@ impl FooterRaw {
         let (mut records, mut before) = (Vec::new(), Before::first());
         while !rest.is_empty() {
             records.push(match self.magic.get() {
-                PACKED_FOOTER_MAGIC => before.take(life, &mut rest)?,
+                PACKED_SUMMARY_MAGIC => before.take(life, &mut rest)?,
                 _ => unpacked::take_record(life, &mut rest)?,
             });
         }
         if records.len() != self.records.get() as usize {
-            return Err("footer of another number of records");
+            return Err("summary of another number of records");
         }
         Ok(records)
     }
 }
 
-/// The life in `epoch` to which `bytes`, a footer with its copies as an epitaph has it, belong. They are still to be
+/// The life in `epoch` to which `bytes`, a summary with its copies as a retained summary has it, belong. They are still to be
 /// verified. The store has `segments` of `segment_bytes`.
-pub(crate) fn epitaph_life(
+pub(crate) fn retained_life(
     bytes: &[u8],
     epoch: u64,
     segments: usize,
     segment_bytes: usize,
 ) -> Result<Life, Flaw> {
-    let (_, raw) = FooterRaw::read_from_suffix(bytes).map_err(|_| SHORT)?;
+    let (_, raw) = SummaryRaw::read_from_suffix(bytes).map_err(|_| SHORT)?;
     let life = Life { segment: SegNo(raw.segment.get()), generation: raw.generation.get(), epoch };
-    let len = raw.body_bytes(life, segment_bytes).map(|body| body + FOOTER_BYTES);
+    let len = raw.body_bytes(life, segment_bytes).map(|body| body + SUMMARY_BYTES);
     match (life.segment.0 as usize) < segments && len == Some(bytes.len()) {
         true => Ok(life),
-        false => Err("epitaph without a footer of its epoch"),
+        false => Err("retained summary without a summary of its epoch"),
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     checkpoint::Rewrite,
     gc::{Collecting, Collector},
     log::reserve::Claim,
-    log::{AppendPoint, Log, Regaining, State},
+    log::{AppendPoint, Log, Restoring, State},
     map::Map,
     mutant::{Rule, is_broken},
     space::{GC_SEGMENTS_MIN, Space},
@@ -33,15 +33,15 @@ use crate::{
 
 impl Collector {
     /// Sees to it that collection can begin, before the collector is used.
-    pub(crate) fn regain(&self) -> Result<()> {
-        if is_broken(Rule::OpeningRegains) {
+    pub(crate) fn restore(&self) -> Result<()> {
+        if is_broken(Rule::OpeningRestores) {
             return Ok(());
         }
         let _turn = self.journal.turn();
         let mut collecting = self.collecting();
         // Each segment is filled once, and once more when it was the target of a step.
         for _ in 0..2 * self.volume.space().segments {
-            if !self.regain_some(&mut collecting)? {
+            if !self.restore_some(&mut collecting)? {
                 break;
             }
         }
@@ -49,9 +49,9 @@ impl Collector {
     }
 
     /// One step; false if none is needed or possible.
-    fn regain_some(&self, collecting: &mut Collecting) -> Result<bool> {
+    fn restore_some(&self, collecting: &mut Collecting) -> Result<bool> {
         let lacks = |log: &Log| log.spare_for_gc() < GC_SEGMENTS_MIN;
-        if !lacks(&self.journal.lock()) || self.next_to_regain().is_none() {
+        if !lacks(&self.journal.lock()) || self.next_to_restore().is_none() {
             return Ok(false);
         }
         let has_room = |log: &Log| log.free().len() > log.left_by(Claim::Regain);
@@ -63,39 +63,39 @@ impl Collector {
             if !has_room(&log) {
                 return Ok(false);
             }
-            log.set_regaining(Regaining::MayOpen);
+            log.set_restoring(Restoring::MayOpen);
         }
         let mut victims = 0;
         let moved = loop {
-            let Some(victim) = self.next_to_regain() else { break Ok(()) };
+            let Some(victim) = self.next_to_restore() else { break Ok(()) };
             if let Err(error) = self.move_out(victim, collecting) {
                 break Err(error);
             }
             victims += 1;
         };
-        self.journal.lock().set_regaining(Regaining::No);
+        self.journal.lock().set_restoring(Restoring::No);
         moved?;
         self.checkpointer.checkpoint_in_turn(Rewrite::Sparse)?;
         Ok(victims > 0)
     }
 
     /// The sparsest segment, if what is live in it fits into what this step may fill.
-    fn next_to_regain(&self) -> Option<SegNo> {
+    fn next_to_restore(&self) -> Option<SegNo> {
         let log = self.journal.lock();
         let map = self.map.read();
         let sealed = log.in_state(State::Sealed).filter(|segment| self.may_be_victim(&log, &map, *segment));
         let victim = sealed.min_by_key(|segment| Space::moved_bytes(map.live(*segment)))?;
-        (log.regaining() != Regaining::HasOpened || self.fits_open(&log, &map, victim)).then_some(victim)
+        (log.restoring() != Restoring::HasOpened || self.fits_open(&log, &map, victim)).then_some(victim)
     }
 
     fn fits_open(&self, log: &Log, map: &Map, victim: SegNo) -> bool {
         let waste = self.volume.space().segment_bytes - self.volume.space().usable_bytes();
         let moved = Space::moved_bytes(map.live(victim)) as usize;
-        moved + waste <= log.room(self.regain_point())
+        moved + waste <= log.bytes_left(self.restore_target())
     }
 
     /// Where extents are moved to.
-    pub(crate) fn regain_point(&self) -> AppendPoint {
+    pub(crate) fn restore_target(&self) -> AppendPoint {
         AppendPoint::Gc(self.volume.space().classes() as u8 - 1)
     }
 

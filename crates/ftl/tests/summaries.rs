@@ -1,4 +1,4 @@
-//! Footers of sealed segments: what they spare, that what a cut or damage did to them harms nothing, and
+//! Summaries of sealed segments: what they spare, that what a cut or damage did to them harms nothing, and
 //! that check finds it. And what else recovery reads.
 
 mod harness;
@@ -36,10 +36,10 @@ fn large() -> (Arc<dyn BlockDevice>, Ftl) {
     (device, ftl)
 }
 
-fn large_on(device: &Arc<dyn BlockDevice>, footer_memory: u64) -> Ftl {
+fn large_on(device: &Arc<dyn BlockDevice>, summary_memory: u64) -> Ftl {
     let options = FormatOptions { segment_bytes: Some(1 << 20), force: true, uuid: None };
     Ftl::format(device.clone(), &options).unwrap();
-    Ftl::open(device.clone(), Options { footer_memory, ..Options::default() }).unwrap()
+    Ftl::open(device.clone(), Options { summary_memory, ..Options::default() }).unwrap()
 }
 
 /// Collection reads what it moves, and little else.
@@ -58,7 +58,7 @@ fn collection_reads_what_is_live() {
     }
     let moved = ftl.stats().gc_bytes - before.gc_bytes;
     let read = read_bytes(&device) - read_before;
-    // Blocks around each page, and a footer of a block or two for each segment.
+    // Blocks around each page, and a summary of a block or two for each segment.
     assert!(moved > 1 << 20 && read < moved + moved / 4, "{read} bytes read to move {moved}");
     for page in 0..1000 {
         let mut buf = [9; 16384];
@@ -71,17 +71,17 @@ fn collection_reads_what_is_live() {
 /// What is sparse is read several segments at a time, and once.
 #[test]
 fn collection_reads_sparse_segments_together() {
-    assert_eq!(rounds_of_reads(0), 2, "footers, then what is live");
+    assert_eq!(rounds_of_reads(0), 2, "summaries, then what is live");
 }
 
-/// Nothing is read to know what is live where the footers are in memory.
+/// Nothing is read to know what is live where the summaries are in memory.
 #[test]
-fn collection_reads_no_footers_that_are_kept() {
+fn collection_reads_no_summaries_that_are_kept() {
     assert_eq!(rounds_of_reads(1 << 20), 1, "what is live");
 }
 
 /// How often collection of sparse segments waits for reads.
-fn rounds_of_reads(footer_memory: u64) -> u64 {
+fn rounds_of_reads(summary_memory: u64) -> u64 {
     let rounds = Arc::new(AtomicU64::new(0));
     let count = {
         let rounds = rounds.clone();
@@ -91,7 +91,7 @@ fn rounds_of_reads(footer_memory: u64) -> u64 {
         }
     };
     let device: Arc<dyn BlockDevice> = BeforeReads::new(Arc::new(MemDevice::new(64 << 20)), count);
-    let ftl = large_on(&device, footer_memory);
+    let ftl = large_on(&device, summary_memory);
     (0..1000).for_each(|page| write_page(&ftl, page, 1));
     for page in (0..1000).filter(|page| page % 16 != 0) {
         ftl.write_batch(&[Op::Trim { lba: Lba(page * PAGE), sectors: PAGE }], Stream::Data).unwrap();
@@ -115,9 +115,9 @@ fn rounds_of_reads(footer_memory: u64) -> u64 {
     rounds
 }
 
-/// Recovery reads footers of what was flushed, not the log.
+/// Recovery reads summaries of what was flushed, not the log.
 #[test]
-fn recovery_reads_footers() {
+fn recovery_reads_summaries() {
     let (device, ftl) = large();
     ftl.checkpoint().unwrap();
     (0..1000).for_each(|page| write_page(&ftl, page, 1));
@@ -159,19 +159,19 @@ fn recovery_reads_leaves_together() {
     assert_sound(&ftl);
 }
 
-/// The last blocks of segments of 1 MiB that have a footer.
-fn footers(device: &dyn BlockDevice) -> Vec<Range<u64>> {
+/// The last blocks of segments of 1 MiB that have a summary.
+fn summaries(device: &dyn BlockDevice) -> Vec<Range<u64>> {
     let mut last = AlignedBuf::zeroed(512);
-    let mut is_footer = |end: &u64| {
+    let mut is_summary = |end: &u64| {
         device.read_at(end - 512, &mut last).unwrap();
         &last[448..452] == b"LFOP"
     };
-    (2..=64).map(|number| number << 20).filter(&mut is_footer).map(|end| end - 512..end).collect()
+    (2..=64).map(|number| number << 20).filter(&mut is_summary).map(|end| end - 512..end).collect()
 }
 
-/// After a crash: a footer that was durable before cannot be one that the crash tore.
+/// After a crash: a summary that was durable before cannot be one that the crash tore.
 #[test]
-fn damage_to_a_durable_footer_is_told_from_a_cut() {
+fn damage_to_a_durable_summary_is_told_from_a_cut() {
     let read_only = || Options { read_only: true, ..Options::default() };
     let (device, ftl) = large();
     ftl.checkpoint().unwrap();
@@ -182,10 +182,10 @@ fn damage_to_a_durable_footer_is_told_from_a_cut() {
         }
     }
     drop(ftl);
-    let footers = footers(&*device);
-    assert!(footers.len() > 10, "{} footers", footers.len());
+    let summaries = summaries(&*device);
+    assert!(summaries.len() > 10, "{} summaries", summaries.len());
     assert_sound(&Ftl::open(device.clone(), read_only()).unwrap());
-    for (number, bytes) in footers.iter().enumerate() {
+    for (number, bytes) in summaries.iter().enumerate() {
         let mut block = AlignedBuf::zeroed(512);
         device.read_at(bytes.start, &mut block).unwrap();
         let sound = block.to_vec();
@@ -196,13 +196,13 @@ fn damage_to_a_durable_footer_is_told_from_a_cut() {
         let findings = ftl.check(CheckDepth::Payload).unwrap().findings;
         let place = format!("at byte {}: ", bytes.end);
         // Of the last ones only the last flush tells, and that nobody noted.
-        assert!(findings.len() == 1 || number + 8 > footers.len(), "footer {number}: {findings:?}");
+        assert!(findings.len() == 1 || number + 8 > summaries.len(), "summary {number}: {findings:?}");
         assert!(findings.iter().all(|found| found.message.contains(&place)), "{findings:?}");
         device.write_at(bytes.start, &sound).unwrap();
     }
 }
 
-/// A cut took the block that one record lies in, and spared the one behind it and the footer that tells of
+/// A cut took the block that one record lies in, and spared the one behind it and the summary that tells of
 /// both. Nothing of that is damage, wherever in its block a record ends.
 #[test]
 fn records_that_a_cut_took_from_between_others_are_no_damage() {
@@ -240,16 +240,16 @@ fn records_that_a_cut_took_from_between_others_are_no_damage() {
     }
 }
 
-/// A footer that cannot be read is as good as none: recovery scans for the records that it tells of.
+/// A summary that cannot be read is as good as none: recovery scans for the records that it tells of.
 #[test]
-fn an_unreadable_footer_does_no_harm() {
+fn an_unreadable_summary_does_no_harm() {
     let (device, ftl) = large();
     ftl.checkpoint().unwrap();
     (0..1000).for_each(|page| write_page(&ftl, page, (page % 251) as u8));
     ftl.flush().unwrap();
     drop(ftl);
-    let bytes = footers(&*device);
-    assert!(bytes.len() > 10, "{} footers", bytes.len());
+    let bytes = summaries(&*device);
+    assert!(bytes.len() > 10, "{} summaries", bytes.len());
     let device = unreadable(device, bytes);
     let ftl = Ftl::open(device, Options { read_only: true, ..Options::default() }).unwrap();
     assert_eq!(ftl.stats().replayed_batches, 1000);
@@ -262,12 +262,12 @@ fn an_unreadable_footer_does_no_harm() {
 
 /// Nor does collection need one: what it cannot learn from records, it looks up in the map.
 #[test]
-fn a_victim_with_an_unreadable_footer_is_collected() {
+fn a_victim_with_an_unreadable_summary_is_collected() {
     let (device, ftl) = large();
     (0..1000).for_each(|page| write_page(&ftl, page, (page % 251) as u8));
     ftl.flush().unwrap();
     ftl.close().unwrap();
-    let bytes = footers(&*device);
+    let bytes = summaries(&*device);
     let device = unreadable(device, bytes);
     let ftl = Ftl::open(device, Options { background: false, ..Options::default() }).unwrap();
     (0..1000).step_by(2).for_each(|page| write_page(&ftl, page, 7));
@@ -284,8 +284,8 @@ fn small(seed: u64) -> (Arc<SimDevice>, Arc<dyn BlockDevice>, Ftl, Model, Seeded
     let device = SimDevice::new(4 << 20, seed);
     let shared: Arc<dyn BlockDevice> = device.clone();
     format(&shared);
-    // Collection reads footers, as of segments that were sealed before the store was opened.
-    let ftl = Ftl::open(shared.clone(), Options { footer_memory: 0, ..Options::default() }).unwrap();
+    // Collection reads summaries, as of segments that were sealed before the store was opened.
+    let ftl = Ftl::open(shared.clone(), Options { summary_memory: 0, ..Options::default() }).unwrap();
     (device, shared, ftl, Model::new(1600), SeededRng::new(seed))
 }
 
@@ -297,16 +297,16 @@ fn write_some(ftl: &Ftl, model: &mut Model, rng: &mut SeededRng, batches: u64) {
     }
 }
 
-/// Any bit of any footer: check finds it while the store is open; collection and recovery come to the same
+/// Any bit of any summary: check finds it while the store is open; collection and recovery come to the same
 /// without it.
 #[test]
-fn a_damaged_footer_is_found_and_does_no_harm() {
+fn a_damaged_summary_is_found_and_does_no_harm() {
     for_each_seed(30, |seed| {
         let (device, shared, ftl, mut model, mut rng) = small(seed);
         write_some(&ftl, &mut model, &mut rng, 60);
         ftl.flush().unwrap();
         assert_sound(&ftl);
-        let mut footers = 0;
+        let mut summaries = 0;
         for segment in 1..shared.geometry().capacity_bytes / u64::from(SEGMENT_BYTES) {
             let trailer = (segment + 1) * u64::from(SEGMENT_BYTES) - 64;
             let mut block = AlignedBuf::zeroed(512);
@@ -314,14 +314,14 @@ fn a_damaged_footer_is_found_and_does_no_harm() {
             if &block[448..452] == b"LFOP" {
                 let back = if seed % 2 == 0 { 0 } else { rng.below(64) };
                 device.flip_bit(trailer + rng.below(36) - back, rng.below(8) as u8);
-                footers += 1;
+                summaries += 1;
             }
         }
-        assert!(footers > 4, "{footers} footers");
+        assert!(summaries > 4, "{summaries} summaries");
         let findings = ftl.check(CheckDepth::Payload).unwrap().findings;
-        let named = findings.iter().filter(|finding| finding.message.contains("footer"));
+        let named = findings.iter().filter(|finding| finding.message.contains("summary"));
         assert!(named.count() > 0, "{findings:?}");
-        assert!(findings.len() <= footers);
+        assert!(findings.len() <= summaries);
 
         if seed % 3 == 0 {
             // Collection falls back to a scan.

@@ -5,8 +5,8 @@
 //!
 //! 1. The checkpoint says that it is out of use: so it was when that began, and so it stays.
 //! 2. The checkpoint leads to it for its map. It is not used again before the root changes (`checkpoint`).
-//! 3. Its footer is of a life that is replayed, and has no epitaph: so it was not used again since (`reuse`), and the
-//!    footer tells of all its records.
+//! 3. Its summary is of a life that is replayed, and has no retained summary: so it was not used again since (`reuse`), and the
+//!    summary tells of all its records.
 //! 4. After replay the map still leads to it: so it was never dead, and not used again since the checkpoint. It was
 //!    not open when that began, or its place would have been asked for. So none of its records is replayed.
 //! 5. It *seems free*: all behind its first block can be read, and no record begins there that is replayed. So it is
@@ -30,10 +30,10 @@ use crate::{
         Volume,
         scan::Record,
         starts::{Headers, may_hold_records},
-        summaries::read_any_footer,
+        summaries::read_any_summary,
     },
     recovery::Losses,
-    recovery::retained::Epitaphs,
+    recovery::retained::RetainedSummaries,
 };
 
 /// A segment that is not known before replay.
@@ -44,11 +44,11 @@ pub(crate) struct Unknown {
 }
 
 /// Those of the segments in `headers` whose start is lost that are not known before replay. Headers of case 3 are made
-/// up from their footers.
-pub(crate) fn unknown_starts(
+/// up from their summaries.
+pub(crate) fn unknown_headers(
     volume: &Volume,
     (root, epoch): (&Root, u64),
-    epitaphs: &Epitaphs,
+    retained: &RetainedSummaries,
     known: impl Fn(SegNo) -> bool,
     headers: &mut Headers,
 ) -> Vec<Unknown> {
@@ -60,19 +60,19 @@ pub(crate) fn unknown_starts(
         |life: &Life| life.epoch == epoch && (life.generation >= root.generation_next || is_open(life));
     let mut unknown = Vec::new();
     for segment in headers.unreadable.iter().copied().filter(|segment| !known(*segment)) {
-        match read_any_footer(volume, segment) {
-            Some((life, records)) if is_replayed(&life) && !epitaphs.tell_of(life) => {
+        match read_any_summary(volume, segment) {
+            Some((life, records)) if is_replayed(&life) && !retained.has(life) => {
                 headers.found[segment.0 as usize] = Some(header_of(life, &records));
             }
             _ => unknown.push(segment),
         }
     }
-    let is_own = |life: &Life| is_replayed(life) && !epitaphs.tell_of(*life);
+    let is_own = |life: &Life| is_replayed(life) && !retained.has(*life);
     let seems_free = |segment| !may_hold_records(volume, segment, is_own);
     unknown.into_iter().map(|segment| Unknown { segment, seems_free: seems_free(segment) }).collect()
 }
 
-/// As much of the header as the records of a footer tell.
+/// As much of the header as the records of a summary tell.
 fn header_of(life: Life, records: &[Record]) -> SegmentHeader {
     let batches = records.iter().filter(|record| record.header.kind == RecordKind::Batch);
     let first = batches.map(|record| record.header.seq.0).min();
@@ -97,7 +97,7 @@ pub(crate) fn judge<T>(
 ) -> Result<T> {
     let is_lost = |unknown: &&Unknown| match replayed {
         Ok(_) => map.live(unknown.segment).extents == 0 && !unknown.seems_free,
-        // What is missing may be there, be it an epitaph.
+        // What is missing may be there, be it a retained summary.
         Err(Error::Corrupt { .. }) => true,
         Err(_) => false,
     };

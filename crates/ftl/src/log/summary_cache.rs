@@ -1,12 +1,12 @@
-//! KeptFooters of sealed segments that are kept in memory, for collection.
+//! SummaryCache of sealed segments that are kept in memory, for collection.
 //!
-//! What is live in a segment is found by what was written to it, which its footer tells: one or two reads for each
+//! What is live in a segment is found by what was written to it, which its summary tells: one or two reads for each
 //! segment that is collected, behind all that writers have handed to the device. Where little is live, they were a
-//! quarter of all reads of collection. So footers are kept when segments are sealed, until their memory is used up
-//! ([`crate::Options::footer_memory`]); then as many more as segments that have one become free. Those kept longest are
+//! quarter of all reads of collection. So summaries are kept when segments are sealed, until their memory is used up
+//! ([`crate::Options::summary_memory`]); then as many more as segments that have one become free. Those kept longest are
 //! not dropped for new ones: it is old segments that are collected. What is not kept is read.
 //!
-//! Invariant: what is kept of a segment's life are the bytes that its footer has on the device, or will have: a
+//! Invariant: what is kept of a segment's life are the bytes that its summary has on the device, or will have: a
 //! sealed segment does not change, and what is kept is dropped when its segment becomes free. Who trusts the
 //! device (`check`, `scrub`, recovery) reads the device.
 
@@ -19,41 +19,44 @@ use crate::{
     log::journal::Journal,
     media::{
         scan::Record,
-        summaries::{read_footers, records_of},
+        summaries::{read_summaries, records_of},
     },
 };
 
 /// See the module documentation.
 #[derive(Default)]
-pub(crate) struct KeptFooters {
+pub(crate) struct SummaryCache {
     bytes_max: usize,
     bytes: usize,
     kept: HashMap<SegNo, (Life, Arc<[u8]>)>,
 }
 
-impl KeptFooters {
-    pub(crate) fn new(bytes_max: u64) -> KeptFooters {
-        KeptFooters { bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX), ..KeptFooters::default() }
+impl SummaryCache {
+    pub(crate) fn new(bytes_max: u64) -> SummaryCache {
+        SummaryCache {
+            bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
+            ..SummaryCache::default()
+        }
     }
 
-    /// Keeps the footer, copies included, with which this life was sealed, if there is room for it.
-    pub(crate) fn keep(&mut self, life: Life, footer: &[u8]) {
-        if self.bytes + footer.len() <= self.bytes_max {
-            self.bytes += footer.len();
-            let before = self.kept.insert(life.segment, (life, footer.into()));
+    /// Keeps the summary, copies included, with which this life was sealed, if there is room for it.
+    pub(crate) fn keep(&mut self, life: Life, summary: &[u8]) {
+        if self.bytes + summary.len() <= self.bytes_max {
+            self.bytes += summary.len();
+            let before = self.kept.insert(life.segment, (life, summary.into()));
             assert!(before.is_none(), "segment {} was sealed twice in one life", life.segment.0);
         }
     }
 
     /// The segment becomes free.
     pub(crate) fn forget(&mut self, segment: SegNo) {
-        if let Some((_, footer)) = self.kept.remove(&segment) {
-            self.bytes -= footer.len();
+        if let Some((_, summary)) = self.kept.remove(&segment) {
+            self.bytes -= summary.len();
         }
     }
 
     fn of(&self, life: Life) -> Option<Arc<[u8]>> {
-        self.kept.get(&life.segment).filter(|(kept, _)| *kept == life).map(|(_, footer)| footer.clone())
+        self.kept.get(&life.segment).filter(|(kept, _)| *kept == life).map(|(_, summary)| summary.clone())
     }
 
     /// Bytes of all that are kept.
@@ -63,18 +66,18 @@ impl KeptFooters {
 }
 
 impl Journal {
-    /// The records of each of `lives`, by their footers, or why there is none that counts. Those that are not kept are
+    /// The records of each of `lives`, by their summaries, or why there is none that counts. Those that are not kept are
     /// read at the same time.
-    pub(crate) fn footers(&self, lives: &[Life]) -> Result<Vec<Result<Vec<Record>, Flaw>>> {
+    pub(crate) fn summaries(&self, lives: &[Life]) -> Result<Vec<Result<Vec<Record>, Flaw>>> {
         let kept = {
             let log = self.lock();
-            lives.iter().map(|life| log.kept_footers.of(*life)).collect::<Vec<_>>()
+            lives.iter().map(|life| log.summary_cache.of(*life)).collect::<Vec<_>>()
         };
         let others: Vec<Life> =
             lives.iter().zip(&kept).filter(|(_, kept)| kept.is_none()).map(|(life, _)| *life).collect();
-        let mut others = read_footers(&self.volume, &others)?.into_iter();
+        let mut others = read_summaries(&self.volume, &others)?.into_iter();
         let records = lives.iter().zip(kept).map(|(life, kept)| match kept {
-            Some(footer) => records_of(&footer, self.volume.salt(), *life),
+            Some(summary) => records_of(&summary, self.volume.salt(), *life),
             None => others.next().expect("one for each that is not kept"),
         });
         Ok(records.collect())
@@ -84,12 +87,12 @@ impl Journal {
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
 mod tests {
     use super::*;
-    use crate::{Lba, Op, Stream, log::State, media::summaries::read_footer, store::test_store};
+    use crate::{Lba, Op, Stream, log::State, media::summaries::read_summary, store::test_store};
 
     #[test]
     fn what_is_kept_is_what_the_device_has_and_goes_with_its_segment() {
         let store = test_store::store(64 << 20, Some(1 << 20));
-        store.journal.lock().kept_footers = KeptFooters::new(4 << 10);
+        store.journal.lock().summary_cache = SummaryCache::new(4 << 10);
         let write = |page: u64| {
             let (lba, data) = (Lba(page % 500 * 32), [1 + page as u8 % 200; 16384]);
             store.writer.write_batch(&[Op::Write { lba, data: &data }], Stream::Data).unwrap();
@@ -100,7 +103,7 @@ mod tests {
             let log = store.journal.lock();
             log.in_state(State::Sealed).map(|segment| log.life(segment)).collect()
         };
-        let kept = |life: &&Life| store.journal.lock().kept_footers.of(**life).is_some();
+        let kept = |life: &&Life| store.journal.lock().summary_cache.of(**life).is_some();
         let (first, rest) = lives.split_first().unwrap();
         assert!(
             kept(&first) && !rest.iter().all(|life| kept(&life)),
@@ -108,22 +111,22 @@ mod tests {
             lives.len()
         );
         let reads = store.volume.device().stats().reads;
-        let found = store.journal.footers(&lives).unwrap();
+        let found = store.journal.summaries(&lives).unwrap();
         let not_kept = lives.iter().filter(|life| !kept(life)).count() as u64;
         assert_eq!(store.volume.device().stats().reads - reads, not_kept);
         for (life, records) in lives.iter().zip(found) {
-            let on_device = read_footer(&store.volume, *life).unwrap();
+            let on_device = read_summary(&store.volume, *life).unwrap();
             assert!(records.unwrap() == on_device.unwrap());
         }
         let later = Life { generation: first.generation + 1000, ..*first };
-        assert!(store.journal.lock().kept_footers.of(later).is_none());
+        assert!(store.journal.lock().summary_cache.of(later).is_none());
 
         // Segments become free and are sealed again: what is kept stays within its room.
         (0..20_000).for_each(write);
         let log = store.journal.lock();
         assert!(log.segment(first.segment).generation > first.generation, "it was used again");
-        let KeptFooters { bytes, bytes_max, kept } = &log.kept_footers;
-        assert_eq!(*bytes, kept.values().map(|(_, footer)| footer.len()).sum::<usize>());
+        let SummaryCache { bytes, bytes_max, kept } = &log.summary_cache;
+        assert_eq!(*bytes, kept.values().map(|(_, summary)| summary.len()).sum::<usize>());
         assert!(*bytes <= *bytes_max && *bytes * 2 > *bytes_max);
         assert!(kept.values().all(|(life, _)| log.life(life.segment) == *life));
     }

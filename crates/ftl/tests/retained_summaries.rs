@@ -1,4 +1,4 @@
-//! Segments that are used again before a checkpoint covers them: replay knows them by their epitaphs.
+//! Segments that are used again before a checkpoint covers them: replay knows them by their retained summaries.
 
 mod harness;
 
@@ -43,7 +43,7 @@ fn worn(count: u64) -> (Arc<SimDevice>, Ftl) {
 fn what_died_young_is_replayed_after_its_segment_was_used_again() {
     let (device, ftl) = worn(400);
     let stats = ftl.stats();
-    assert!(stats.epitaphs > 20, "{stats:?}");
+    assert!(stats.retained > 20, "{stats:?}");
     drop(ftl);
     device.power_cycle();
     let shared: Arc<dyn BlockDevice> = device.clone();
@@ -57,19 +57,19 @@ fn what_died_young_is_replayed_after_its_segment_was_used_again() {
 }
 
 #[test]
-fn an_epitaph_that_is_damaged_is_missed() {
+fn an_retained_summary_that_is_damaged_is_missed() {
     let (device, ftl) = worn(400);
     drop(ftl);
     device.power_cycle();
     let mut image = vec![0; BYTES as usize];
     device.read_at(0, &mut image).unwrap();
-    let epitaphs: Vec<_> = (512..image.len())
+    let retained: Vec<_> = (512..image.len())
         .step_by(512)
         .filter(|at| image[*at..].starts_with(b"LREC") && image[at + 8] == 7)
         .collect();
-    assert!(epitaphs.len() > 10);
+    assert!(retained.len() > 10);
     let mut missed = 0;
-    for at in epitaphs {
+    for at in retained {
         let damaged = device.fork(at as u64);
         damaged.flip_bit(at as u64 + 80, 1);
         match Ftl::open(damaged as Arc<dyn BlockDevice>, Options::default()) {

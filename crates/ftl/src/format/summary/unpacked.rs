@@ -1,4 +1,4 @@
-//! Copies in footers from before entries were packed.
+//! Copies in summaries from before entries were packed.
 
 use std::mem::size_of;
 
@@ -17,7 +17,7 @@ use crate::{
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct FooterRecordRaw {
+pub(crate) struct SummaryRecordRaw {
     pub(crate) seq: U64,
     pub(crate) flushed_seq: U64,
     pub(crate) offset: U32,
@@ -27,13 +27,13 @@ pub(crate) struct FooterRecordRaw {
     pub(crate) kind: u8,
     pub(crate) flags: u8,
 }
-pub(crate) const FOOTER_RECORD_BYTES: usize = size_of::<FooterRecordRaw>();
-const _: () = assert!(FOOTER_RECORD_BYTES == 32);
+pub(crate) const SUMMARY_RECORD_BYTES: usize = size_of::<SummaryRecordRaw>();
+const _: () = assert!(SUMMARY_RECORD_BYTES == 32);
 
 /// Of relocations followed by their birth.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct FooterEntryRaw {
+pub(crate) struct SummaryEntryRaw {
     pub(crate) lba: U64,
     /// Trims: sectors; others: grain and above it the checksum.
     pub(crate) value: U64,
@@ -51,9 +51,9 @@ fn take<T: FromBytes + KnownLayout + Immutable>(rest: &mut &[u8]) -> Result<T, F
 
 /// Takes the copy of a record off the front of `rest`: its header, and its body as it is in the segment.
 pub(super) fn take_record(life: Life, rest: &mut &[u8]) -> Result<(RecordHeader, Vec<u8>), Flaw> {
-    let raw: FooterRecordRaw = take(rest)?;
+    let raw: SummaryRecordRaw = take(rest)?;
     let entries = raw.entries.get() as usize;
-    if entries > rest.len() / size_of::<FooterEntryRaw>() {
+    if entries > rest.len() / size_of::<SummaryEntryRaw>() {
         return Err(SHORT);
     }
     let mut body = Vec::with_capacity(entries * ENTRY_BYTES);
@@ -80,7 +80,7 @@ pub(super) fn take_record(life: Life, rest: &mut &[u8]) -> Result<(RecordHeader,
 
 /// The entry as it is in its record, not verified yet.
 fn take_entry(rest: &mut &[u8]) -> Result<EntryRaw, Flaw> {
-    let raw: FooterEntryRaw = take(rest)?;
+    let raw: SummaryEntryRaw = take(rest)?;
     let is_trim = raw.kind == EntryKind::Trim.to_raw();
     if is_trim && raw.sectors != 0 {
         return Err("trim with two lengths");
