@@ -36,8 +36,7 @@ pub fn superblock(bytes: &[u8]) {
 
 /// The header of a segment; and a summary, given a valid place and length.
 pub fn segment_header(bytes: &[u8]) {
-    summary(bytes, b"LFOT");
-    summary(bytes, b"LFOP");
+    summary(bytes);
     let Ok((raw, _)) = SegmentHeaderRaw::read_from_prefix(bytes) else { return };
     let (salt, segment) = (Salt::of(&UUID), SegNo(1));
     let _ = raw.verify(salt, segment);
@@ -46,7 +45,7 @@ pub fn segment_header(bytes: &[u8]) {
     }
 }
 
-fn summary(bytes: &[u8], magic: &[u8; 4]) {
+fn summary(bytes: &[u8]) {
     let Some(body_bytes) = bytes.len().checked_sub(SUMMARY_BYTES).filter(|len| *len < SEGMENT_BYTES / 2)
     else {
         return;
@@ -62,7 +61,7 @@ fn summary(bytes: &[u8], magic: &[u8; 4]) {
     put(16, &life.generation.to_le_bytes());
     put(24, &life.epoch.to_le_bytes());
     put(36, &[0; 28]);
-    put(0, magic);
+    put(0, b"LFOP");
     let crc = seal(crc32c(&UUID), &bytes, body_bytes + 4);
     bytes[body_bytes + 4..body_bytes + 8].copy_from_slice(&crc.to_le_bytes());
     let (_, raw) = SummaryRaw::read_from_suffix(&bytes).expect("longer than a summary");
@@ -90,6 +89,9 @@ pub fn record(bytes: &[u8]) {
     put(24, &life.epoch.to_le_bytes());
     put(52, &(OFFSET as u32).to_le_bytes());
     put(56, &(body_bytes as u32).to_le_bytes());
+    if let 1 | 2 = bytes[8] {
+        bytes[9] |= 2; // packed, as all are that have entries
+    }
     let crc = seal(crc32c(&UUID), &bytes, 4);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     let (raw, body) = RecordHeaderRaw::read_from_prefix(&bytes).expect("longer than a header");
@@ -103,7 +105,7 @@ pub fn record(bytes: &[u8]) {
 /// anywhere in the record.
 fn entries(header: RecordHeader, body: &[u8]) {
     let Ok(entries) = header.entries(body) else { return };
-    if header.is_packed && !entries.is_empty() {
+    if !entries.is_empty() {
         let body = pack(entries.iter().copied());
         let header = RecordHeader { body_bytes: body.len() as u32, ..header };
         assert_eq!(header.entries(&body), Ok(entries));

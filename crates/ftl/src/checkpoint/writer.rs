@@ -149,7 +149,6 @@ impl<'a> Writer<'a> {
         let header = RecordHeader {
             kind,
             last_part,
-            is_packed: false,
             life: Life { segment, generation, epoch: self.epoch },
             seq,
             flushed_seq,

@@ -1,14 +1,9 @@
 //! What records of batches and of relocations tell of each change. In the record itself and in the summary of its
 //! segment these are the same bytes, *packed*: numbers take what they need, those that are alike in neighbours only
 //! what they differ by, and where the payload lies follows from the lengths of all before it. A whole page takes 8 to
-//! 16 bytes. Records without [`RecordHeader::is_packed`], from before there was that, have [`EntryRaw`] instead.
+//! 16 bytes.
 
-use std::{mem::size_of, ops::Range};
-
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
-};
+use std::ops::Range;
 
 use super::{
     Flaw, Life, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
@@ -18,22 +13,6 @@ use crate::{
     SECTOR,
     addr::{BLOCK, CHUNK_BYTES, CHUNK_SECTORS, GRAIN, Lba, PhysAddr, Seq},
 };
-
-/// An entry that is not packed.
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(super) struct EntryRaw {
-    pub(super) lba: U64,
-    pub(super) sectors: U64,
-    pub(super) birth: U64,
-    pub(super) grain: U32,
-    pub(super) crc: U32,
-    pub(super) stored: U16,
-    pub(super) kind: u8,
-    pub(super) reserved: [u8; 5],
-}
-pub(super) const ENTRY_BYTES: usize = size_of::<EntryRaw>();
-const _: () = assert!(ENTRY_BYTES == 40);
 
 /// What an entry of a record does to the space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +24,7 @@ pub(crate) enum EntryKind {
 }
 
 impl EntryKind {
-    pub(super) fn to_raw(self) -> u8 {
+    fn to_raw(self) -> u8 {
         match self {
             EntryKind::Write => 1,
             EntryKind::Trim => 2,
@@ -110,38 +89,6 @@ impl Entry {
             return Err("relocation of sectors without payload");
         }
         Ok(())
-    }
-
-    /// As records held it that were not packed.
-    #[cfg(test)]
-    pub(super) fn to_raw(self) -> EntryRaw {
-        EntryRaw {
-            lba: self.lba.0.into(),
-            sectors: self.sectors.into(),
-            birth: self.birth.0.into(),
-            grain: self.phys.grain.into(),
-            crc: self.crc.into(),
-            stored: self.stored.into(),
-            kind: self.kind.to_raw(),
-            reserved: [0; 5],
-        }
-    }
-}
-
-impl EntryRaw {
-    fn parse(&self, life: Life) -> Result<Entry, Flaw> {
-        if self.reserved != [0; 5] {
-            return Err("reserved bytes are not zero");
-        }
-        Ok(Entry {
-            kind: EntryKind::from_raw(self.kind).ok_or("unknown kind of entry")?,
-            lba: Lba(self.lba.get()),
-            sectors: self.sectors.get(),
-            birth: Seq(self.birth.get()),
-            phys: PhysAddr { segment: life.segment, grain: self.grain.get() },
-            stored: self.stored.get(),
-            crc: self.crc.get(),
-        })
     }
 }
 
@@ -285,20 +232,11 @@ fn place(record: &RecordHeader, entries: &mut [Entry]) -> Result<(), Flaw> {
 impl RecordHeader {
     /// The entries in the body of a batch or relocation record.
     pub(crate) fn entries(&self, body: &[u8]) -> Result<Vec<Entry>, Flaw> {
-        let mut entries = Vec::new();
-        if self.is_packed {
-            let (mut packing, mut rest) = (Packing::default(), body);
-            while !rest.is_empty() {
-                entries.push(packing.take(self.life, &mut rest)?);
-            }
-            place(self, &mut entries)?;
-        } else if body.len().is_multiple_of(ENTRY_BYTES) {
-            let raws = body.chunks_exact(ENTRY_BYTES);
-            let raws = raws.map(|bytes| EntryRaw::read_from_bytes(bytes).expect("chunk of that size"));
-            entries = raws.map(|raw| raw.parse(self.life)).collect::<Result<_, _>>()?;
-        } else {
-            return Err("body is not whole entries");
+        let (mut entries, mut packing, mut rest) = (Vec::new(), Packing::default(), body);
+        while !rest.is_empty() {
+            entries.push(packing.take(self.life, &mut rest)?);
         }
+        place(self, &mut entries)?;
         entries.iter().try_for_each(|entry| entry.check(self))?;
         Ok(entries)
     }

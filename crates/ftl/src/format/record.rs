@@ -36,7 +36,7 @@ pub(crate) struct RecordHeaderRaw {
 pub(crate) const RECORD_HEADER_BYTES: usize = size_of::<RecordHeaderRaw>();
 const _: () = assert!(RECORD_HEADER_BYTES == 64);
 
-pub(super) const FLAG_LAST_PART: u8 = 1;
+const FLAG_LAST_PART: u8 = 1;
 const FLAG_PACKED: u8 = 2;
 
 /// What a record's body is.
@@ -59,7 +59,7 @@ pub(crate) enum RecordKind {
 }
 
 impl RecordKind {
-    pub(super) fn to_raw(self) -> u8 {
+    fn to_raw(self) -> u8 {
         match self {
             RecordKind::Batch => 1,
             RecordKind::Relocation => 2,
@@ -71,16 +71,19 @@ impl RecordKind {
         }
     }
 
-    pub(super) fn from_raw(raw: u8) -> Option<RecordKind> {
+    fn from_raw(raw: u8) -> Option<RecordKind> {
         let batches = [RecordKind::Batch, RecordKind::Relocation];
         let checkpoints = [RecordKind::Root, RecordKind::Index, RecordKind::Segments];
         let others = [RecordKind::Map, RecordKind::RetainedSummary].into_iter().chain(checkpoints);
         batches.into_iter().chain(others).find(|kind| kind.to_raw() == raw)
     }
 
-    /// Whether the body is entries.
-    fn has_entries(self) -> bool {
-        matches!(self, RecordKind::Batch | RecordKind::Relocation)
+    /// Flags of all records of this kind: packed entries are marked.
+    fn flags(self) -> u8 {
+        match self {
+            RecordKind::Batch | RecordKind::Relocation => FLAG_PACKED,
+            _ => 0,
+        }
     }
 }
 
@@ -90,8 +93,6 @@ pub(crate) struct RecordHeader {
     pub(crate) kind: RecordKind,
     /// No further part of this batch follows.
     pub(crate) last_part: bool,
-    /// The entries are packed; only those of batches and relocations are.
-    pub(crate) is_packed: bool,
     pub(crate) life: Life,
     /// The batch's number; of relocations the record's own, in a sequence of theirs; of retained summaries the relocation up
     /// to which all were durable; of other records of the map the last batch accepted.
@@ -120,10 +121,9 @@ impl RecordHeader {
         }
     }
 
-    pub(super) fn flags(&self) -> u8 {
+    fn flags(&self) -> u8 {
         let last_part = if self.last_part { FLAG_LAST_PART } else { 0 };
-        let is_packed = if self.is_packed { FLAG_PACKED } else { 0 };
-        last_part | is_packed
+        last_part | self.kind.flags()
     }
 
     /// Header and body as written, sealed. `body` is `body_bytes` long.
@@ -190,14 +190,12 @@ impl RecordHeaderRaw {
             return Err("record checksum does not match");
         }
         let kind = RecordKind::from_raw(self.kind).ok_or("unknown kind of record")?;
-        let flags = FLAG_LAST_PART | if kind.has_entries() { FLAG_PACKED } else { 0 };
-        if self.space.get() != 0 || self.flags & !flags != 0 {
+        if self.space.get() != 0 || self.flags & !FLAG_LAST_PART != kind.flags() {
             return Err("record of an unknown space or with unknown flags");
         }
         Ok(RecordHeader {
             kind,
             last_part: self.flags & FLAG_LAST_PART != 0,
-            is_packed: self.flags & FLAG_PACKED != 0,
             life,
             seq: Seq(self.seq.get()),
             flushed_seq: Seq(self.flushed_seq.get()),

@@ -15,8 +15,7 @@ use crate::{
 
 /// The format that this code writes, and the newest that it reads.
 pub(crate) const VERSION: u32 = 1;
-/// Feature bits that this code knows and sets. Bit 0: retained summaries, and segments marked as out of use. Bit 1: packed
-/// entries and summaries.
+/// Feature bits of version 1: retained summaries and segments marked as out of use; packed entries and summaries.
 pub(crate) const FEATURES: u64 = 3;
 /// Start of the two superblock slots on the device, in bytes.
 pub(crate) const SUPERBLOCK_SLOTS: [u64; 2] = [0, 32 << 10];
@@ -108,6 +107,9 @@ impl SuperblockRaw {
         }
         if self.features.get() & !FEATURES != 0 {
             return SlotContent::UnknownFeatures(self.features.get() & !FEATURES);
+        }
+        if self.features.get() != FEATURES {
+            return SlotContent::Invalid("superblock lacks features of version 1");
         }
         match self.verified() {
             Ok(superblock) => SlotContent::Valid(superblock),

@@ -4,9 +4,7 @@ use proptest::{collection::vec, prelude::*};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
-    entries::{ENTRY_BYTES, EntryRaw},
     root::{PositionRaw, RootRaw},
-    summary::unpacked::{SummaryEntryRaw, SummaryRecordRaw},
     superblock::SUPERBLOCK_CRC_AT,
     *,
 };
@@ -28,18 +26,17 @@ fn superblock() -> Superblock {
     }
 }
 
-/// One that is not packed.
+/// One without entries.
 fn record() -> RecordHeader {
     RecordHeader {
         kind: RecordKind::Batch,
         last_part: true,
-        is_packed: false,
         life: LIFE,
         seq: Seq(10),
         flushed_seq: Seq(8),
         part: 0,
         offset: 1024,
-        body_bytes: ENTRY_BYTES as u32,
+        body_bytes: 0,
         total_bytes: 4096,
     }
 }
@@ -92,6 +89,11 @@ fn newer_superblocks_are_named() {
     raw.features = 0x10.into();
     raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
     assert!(matches!(raw.verify(), SlotContent::UnknownFeatures(0x10)));
+    for features in 0..3_u64 {
+        raw.features = features.into();
+        raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
+        assert!(matches!(raw.verify(), SlotContent::Invalid(_)), "features {features}");
+    }
 }
 
 #[test]
@@ -118,14 +120,8 @@ fn segment_header_round_trip_and_flips() {
 
 #[test]
 fn record_round_trip_and_flips() {
-    let (packed, body) = packed_records().remove(0);
-    for (header, body) in [(record(), entry().to_raw().as_bytes()), (packed, &body)] {
-        record_comes_back(header, body);
-    }
-}
-
-fn record_comes_back(header: RecordHeader, body: &[u8]) {
-    let bytes = header.seal(SALT, body);
+    let (header, body) = packed_records().remove(0);
+    let bytes = header.seal(SALT, &body);
     let parse = |bytes: &[u8]| {
         let (raw, _) = RecordHeaderRaw::read_from_prefix(bytes).unwrap();
         let sealed = raw.sealed_bytes(LIFE, 1024, 1 << 16).ok_or("no record")?;
@@ -153,7 +149,7 @@ type Records = Vec<(RecordHeader, Vec<u8>)>;
 
 /// A batch with a write and a trim, one part of another, and a relocation, packed.
 fn packed_records() -> Records {
-    let batch = RecordHeader { is_packed: true, ..record() };
+    let batch = RecordHeader { ..record() };
     let part = RecordHeader { part: 1, last_part: false, seq: Seq(11), offset: 5120, ..batch };
     let relocation =
         RecordHeader { kind: RecordKind::Relocation, offset: 9728, flushed_seq: Seq(9), ..batch };
@@ -174,50 +170,6 @@ fn summary_of(records: &Records) -> Vec<u8> {
     summary.seal(SALT, LIFE)
 }
 
-/// A summary as it was before entries were packed, of a batch with a write and a trim, and a relocation.
-fn unpacked_summary() -> (Vec<u8>, Records) {
-    let batch = RecordHeader { body_bytes: 2 * ENTRY_BYTES as u32, ..record() };
-    let relocation = RecordHeader { kind: RecordKind::Relocation, offset: 8192, ..record() };
-    let (mut bytes, mut expected) = (Vec::new(), Vec::new());
-    for (header, entries) in [(batch, vec![entry(), trim()]), (relocation, vec![moved()])] {
-        let record = SummaryRecordRaw {
-            seq: header.seq.0.into(),
-            flushed_seq: header.flushed_seq.0.into(),
-            offset: header.offset.into(),
-            total_bytes: header.total_bytes.into(),
-            entries: (entries.len() as u32).into(),
-            part: 0.into(),
-            kind: header.kind.to_raw(),
-            flags: header.flags(),
-        };
-        bytes.extend_from_slice(record.as_bytes());
-        for entry in &entries {
-            let is_trim = entry.kind == EntryKind::Trim;
-            let placed = u64::from(entry.crc) << 32 | u64::from(entry.phys.grain);
-            let copy = SummaryEntryRaw {
-                lba: entry.lba.0.into(),
-                value: if is_trim { entry.sectors } else { placed }.into(),
-                stored: entry.stored.into(),
-                sectors: if is_trim { 0 } else { entry.sectors as u8 },
-                kind: entry.kind.to_raw(),
-            };
-            bytes.extend_from_slice(copy.as_bytes());
-            if entry.kind == EntryKind::Relocate {
-                bytes.extend_from_slice(&entry.birth.0.to_le_bytes());
-            }
-        }
-        let body = entries.iter().flat_map(|entry| entry.to_raw().as_bytes().to_vec()).collect();
-        expected.push((header, body));
-    }
-    let trailer = bytes.len();
-    bytes.extend_from_slice(&Summary::default().seal(SALT, LIFE));
-    bytes[trailer..trailer + 4].copy_from_slice(b"LFOT");
-    bytes[trailer + 12..trailer + 16].copy_from_slice(&(trailer as u32).to_le_bytes());
-    bytes[trailer + 32] = 2;
-    reseal(&mut bytes);
-    (bytes, expected)
-}
-
 /// Puts the seal of a summary right.
 fn reseal(bytes: &mut [u8]) {
     let crc_at = bytes.len() - SUMMARY_BYTES + 4;
@@ -234,18 +186,17 @@ fn parse_summary(life: Life, bytes: &[u8]) -> Result<Records, Flaw> {
 
 #[test]
 fn summaries_tell_what_the_records_say() {
-    for (good, expected) in [(summary_of(&packed_records()), packed_records()), unpacked_summary()] {
-        assert_eq!(parse_summary(LIFE, &good), Ok(expected));
-        for life in
-            [Life { segment: SegNo(4), ..LIFE }, Life { generation: 8, ..LIFE }, Life { epoch: 1, ..LIFE }]
-        {
-            assert!(parse_summary(life, &good).is_err(), "{life:?}");
-        }
-        for bit in bits(good.len()) {
-            let mut bytes = good.clone();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(parse_summary(LIFE, &bytes).is_err(), "bit {bit}");
-        }
+    let good = summary_of(&packed_records());
+    assert_eq!(parse_summary(LIFE, &good), Ok(packed_records()));
+    for life in
+        [Life { segment: SegNo(4), ..LIFE }, Life { generation: 8, ..LIFE }, Life { epoch: 1, ..LIFE }]
+    {
+        assert!(parse_summary(life, &good).is_err(), "{life:?}");
+    }
+    for bit in bits(good.len()) {
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(parse_summary(LIFE, &bytes).is_err(), "bit {bit}");
     }
 }
 
@@ -260,13 +211,6 @@ fn summaries_are_checked_behind_a_valid_seal() {
             assert!(parse_summary(LIFE, &bytes).is_err(), "byte {at}");
         }
     };
-    let (good, _) = unpacked_summary();
-    let trailer = good.len() - SUMMARY_BYTES;
-    // Entries of the first record, its flags, its kind; sectors of the trim; number of records, reserved bytes.
-    check(
-        &good,
-        &[(24, 200), (24, 3), (31, 4), (30, 9), (32 + 20 + 18, 1), (trailer + 32, 3), (trailer + 40, 1)],
-    );
     let good = summary_of(&packed_records());
     let trailer = good.len() - SUMMARY_BYTES;
     // Flags of the first record, length of its body; number of records, reserved bytes.
@@ -283,7 +227,6 @@ fn a_page_takes_few_bytes_in_a_summary() {
         let body = pack([page(scattered(number))].into_iter());
         let total_bytes = 16384 + 80;
         let header = RecordHeader {
-            is_packed: true,
             seq: Seq(10_000_000 + number * 7),
             offset: 512 + number as u32 * total_bytes,
             body_bytes: body.len() as u32,
@@ -303,7 +246,7 @@ fn a_page_takes_few_bytes_in_a_summary() {
 
 #[test]
 fn records_of_other_lives_are_not_plausible() {
-    let bytes = record().seal(SALT, entry().to_raw().as_bytes());
+    let bytes = record().seal(SALT, &[]);
     let (raw, _) = RecordHeaderRaw::read_from_prefix(&bytes).unwrap();
     assert!(raw.sealed_bytes(LIFE, 1024, 1 << 16).is_some());
     assert!(raw.sealed_bytes(Life { generation: 8, ..LIFE }, 1024, 1 << 16).is_none());
@@ -311,29 +254,6 @@ fn records_of_other_lives_are_not_plausible() {
     assert!(raw.sealed_bytes(Life { segment: SegNo(4), ..LIFE }, 1024, 1 << 16).is_none());
     assert!(raw.sealed_bytes(LIFE, 512, 1 << 16).is_none());
     assert!(raw.sealed_bytes(LIFE, 1024, 4096).is_none(), "runs over the end of the segment");
-}
-
-#[test]
-fn entries_are_checked() {
-    let verify = |entry: Entry| record().entries(entry.to_raw().as_bytes());
-    assert_eq!(verify(entry()), Ok(vec![entry()]));
-    assert_eq!(verify(trim()), Ok(vec![trim()]));
-    let bad = [
-        Entry { sectors: 0, ..entry() },
-        Entry { lba: Lba(u64::MAX), ..entry() },
-        Entry { lba: Lba(28), ..entry() },
-        Entry { stored: 2065, ..entry() },
-        Entry { stored: 8 * 512 + 16, ..entry() },
-        Entry { stored: 0, ..entry() },
-        Entry { phys: PhysAddr { segment: SegNo(3), grain: 65 }, ..entry() },
-        Entry { phys: PhysAddr { segment: SegNo(3), grain: 5120 / 16 - 128 }, ..entry() },
-        Entry { kind: EntryKind::Relocate, birth: Seq(3), ..entry() },
-        Entry { birth: Seq(3), ..entry() },
-        Entry { stored: 16, ..trim() },
-    ];
-    for entry in bad {
-        assert!(verify(entry).is_err(), "{entry:?}");
-    }
 }
 
 /// A record of `entries` without a gap before their payload, packed, and the entries with the places that follow.
@@ -350,7 +270,7 @@ fn packed(kind: RecordKind, entries: &[Entry]) -> (RecordHeader, Vec<u8>, Vec<En
         }
     }
     let (body_bytes, total_bytes) = (body.len() as u32, (at - offset) as u32);
-    (RecordHeader { kind, is_packed: true, body_bytes, total_bytes, ..record() }, body, placed)
+    (RecordHeader { kind, body_bytes, total_bytes, ..record() }, body, placed)
 }
 
 #[test]
@@ -400,7 +320,7 @@ fn packed_entries_have_the_bytes_of_the_format() {
 /// The same of copies in a summary.
 #[test]
 fn packed_copies_have_the_bytes_of_the_format() {
-    let header = RecordHeader { is_packed: true, offset: 512, total_bytes: 4096, body_bytes: 3, ..record() };
+    let header = RecordHeader { offset: 512, total_bytes: 4096, body_bytes: 3, ..record() };
     let part = RecordHeader { part: 130, last_part: false, seq: Seq(9), offset: 4608, ..header };
     let relocation =
         RecordHeader { kind: RecordKind::Relocation, seq: Seq(9), offset: 9216, total_bytes: 4080, ..header };
@@ -494,7 +414,7 @@ proptest! {
     fn no_noise_panics(body in vec(any::<u8>(), 0..60), total_bytes: u32, offset: u32, kind in 0..2_usize) {
         let kind = [RecordKind::Batch, RecordKind::Relocation][kind];
         let body_bytes = body.len() as u32;
-        let header = RecordHeader { kind, is_packed: true, offset, body_bytes, total_bytes, ..record() };
+        let header = RecordHeader { kind, offset, body_bytes, total_bytes, ..record() };
         let _ = header.entries(&body);
     }
 }
@@ -594,10 +514,7 @@ fn the_prose_agrees_with_the_code() {
             flushed_move reserved_b),
         rows!(RecordHeaderRaw: magic crc kind flags space segment generation epoch seq flushed_seq part offset
             body_bytes total_bytes),
-        rows!(EntryRaw: lba sectors birth grain crc stored kind reserved),
         rows!(SummaryRaw: magic crc segment body_bytes generation epoch records reserved),
-        rows!(SummaryRecordRaw: seq flushed_seq offset total_bytes entries part kind flags),
-        rows!(SummaryEntryRaw: lba value stored sectors kind),
         rows!(MapLeafRaw: base span len width),
         rows!(MapIndexRaw: start bytes segment grain crc leaf_bytes extents),
         rows!(SegmentLiveRaw: bytes extents),

@@ -49,7 +49,6 @@ impl Log {
             let header = RecordHeader {
                 kind,
                 last_part: rest.is_empty() || is_move,
-                is_packed: true,
                 life: self.life(segment),
                 seq: if is_move { self.last.moves } else { self.last.batches },
                 flushed_seq: if is_move { self.durable.moves } else { self.durable.batches },

@@ -2,8 +2,6 @@
 //! in one place. It is a copy: what it cannot give is found by a scan. Copies are packed: of each record what it does
 //! not share with the one before, then its body as it is.
 
-pub(super) mod unpacked;
-
 use std::mem::size_of;
 
 use zerocopy::{
@@ -20,10 +18,7 @@ use crate::{
     mutant::{Rule, is_broken},
 };
 
-/// Copies are packed.
-const PACKED_SUMMARY_MAGIC: u32 = u32::from_le_bytes(*b"LFOP");
-/// They are not: from before there was that.
-const SUMMARY_MAGIC: u32 = u32::from_le_bytes(*b"LFOT");
+const SUMMARY_MAGIC: u32 = u32::from_le_bytes(*b"LFOP");
 
 /// Last bytes of a segment that has a summary; the copies lie right before it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -83,7 +78,6 @@ impl Before {
 
     /// Appends the copy of a record.
     fn put(&mut self, header: &RecordHeader, body: &[u8], out: &mut Vec<u8>) {
-        assert!(header.is_packed, "a summary of packed records");
         let optional = [
             (flag::FLUSHED, varint::step(self.flushed_seq, header.flushed_seq.0)),
             (flag::PART, header.part.into()),
@@ -119,7 +113,6 @@ impl Before {
         let header = RecordHeader {
             kind: if flags & flag::RELOCATION != 0 { RecordKind::Relocation } else { RecordKind::Batch },
             last_part: flags & flag::LAST_PART != 0,
-            is_packed: true,
             life,
             seq: Seq(seq),
             flushed_seq: Seq(flushed_seq),
@@ -164,7 +157,7 @@ impl Summary {
     /// The last bytes of the segment.
     pub(crate) fn seal(self, salt: Salt, life: Life) -> Vec<u8> {
         let raw = SummaryRaw {
-            magic: PACKED_SUMMARY_MAGIC.into(),
+            magic: SUMMARY_MAGIC.into(),
             crc: 0.into(),
             segment: life.segment.0.into(),
             body_bytes: (self.body.len() as u32).into(),
@@ -194,7 +187,7 @@ impl SummaryRaw {
 
     /// The life that this says it belongs to, if it looks like a summary at all.
     pub(crate) fn claimed_life(&self) -> Option<Life> {
-        [SUMMARY_MAGIC, PACKED_SUMMARY_MAGIC].contains(&self.magic.get()).then(|| Life {
+        (self.magic.get() == SUMMARY_MAGIC).then(|| Life {
             segment: SegNo(self.segment.get()),
             generation: self.generation.get(),
             epoch: self.epoch.get(),
@@ -219,10 +212,7 @@ impl SummaryRaw {
         }
         let (mut records, mut before) = (Vec::new(), Before::first());
         while !rest.is_empty() {
-            records.push(match self.magic.get() {
-                PACKED_SUMMARY_MAGIC => before.take(life, &mut rest)?,
-                _ => unpacked::take_record(life, &mut rest)?,
-            });
+            records.push(before.take(life, &mut rest)?);
         }
         if records.len() != self.records.get() as usize {
             return Err("summary of another number of records");
