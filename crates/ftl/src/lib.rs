@@ -30,7 +30,7 @@
 //!
 //! # What it is good for
 //!
-//! Whoever stores something finds their own log, allocator, journal and recovery replaced by four
+//! It replaces the log, allocator, journal and recovery of a storage program by four
 //! primitives: a space in which every address is free, batches, trim, and the question what is mapped.
 //!
 //! - **Key-value stores**: a key's hash is its address, so there is no index to keep and no compaction;
@@ -95,65 +95,78 @@
 //! # Why a power cut at any instant is harmless
 //!
 //! The device may keep or lose each sector written since the last sync, in any order (see
-//! [`lacuna_device`]). Recovery reads superblock, checkpoint, then the records after it. It applies
-//! batches by number until the first that is not there whole, and then, also by number, relocations:
+//! [`lacuna_device`]). Recovery reads superblock and checkpoint, then the records after the checkpoint. It applies
+//! batches by number until the first that is not there whole; then, also by number, relocations:
 //! what collection has moved. Nine facts make that enough:
 //!
 //! 1. **A batch is whole or void.** Its parts are counted, and the last one is marked. Headers and
 //!    entries are under one CRC. Payload has a CRC per chunk; recovery verifies it for every batch
-//!    that is not known to be durable. (`recovery`)
+//!    that is not known to be durable. (`recovery::replay`)
 //! 2. **Flushed means in the prefix.** A flush writes the tails of all append points for batches,
-//!    waits for every earlier write, then syncs; so it makes all batches up to its own durable, on
-//!    whichever append point, and no gap lies below a flushed batch. (`write`)
+//!    waits for every earlier write, then syncs. So it makes all batches up to its own durable, on
+//!    whichever append point, and no gap lies below a flushed batch. (`log::flush`)
 //! 3. **Flushed sectors are never changed.** A flush pads to the next device block, and appends go
-//!    on behind it. A tail is never appended to after a reopen: recovery opens fresh segments. (`tail`)
-//! 4. **Damage is not taken for a cut.** Records say up to which batch all was durable when they were
-//!    made. If recovery ends below the highest such mark, it reports corruption. (`recovery`)
+//!    on behind it. A tail is never appended to after a reopen: recovery opens fresh segments. (`log::tail`)
+//! 4. **Corruption is distinguished from a torn log tail.** Records say up to which batch all was durable when they
+//!    were made. If recovery ends below the highest such mark, it reports corruption. (`recovery::replay`)
 //! 5. **Stale bytes are not taken for records.** A record names its segment, offset, epoch and
 //!    generation under a CRC that is salted with the store's identity. A generation is given out twice
-//!    only if the cut took all headers that had it; the epochs then differ. (`scan`)
-//! 6. **A batch past the cut is void for ever.** Its number will be given out again, so before the
-//!    first batch is accepted, open makes a checkpoint durable that begins behind all older segments,
+//!    only if the power cut took all headers that had it; the epochs then differ. (`media::scan`)
+//! 6. **A batch past the power cut is void for ever.** Its number will be given out again. So before the
+//!    first batch is accepted, opening makes a checkpoint durable that begins behind all older segments,
 //!    under a new epoch. (`recovery`)
 //! 7. **Changing the root is atomic.** Everything that a new root leads to is synced before the first
 //!    slot is written, and what only the old root needs is freed after both slots are. Leaves that are
-//!    written between two checkpoints are reached through the next one only; no segment with a leaf is
-//!    reused while the durable root or the map in memory leads to it. (`checkpoint`, `superblock`)
+//!    written between two checkpoints are reached through the next one only. No segment with a leaf is
+//!    reused while the durable root or the map in memory leads to it. (`checkpoint`, `media::superblock`)
 //! 8. **Nothing is overwritten that a recovery could need.** A segment is reused only when no extent
 //!    is in it, the durable checkpoint began after it was sealed, and a flush of everything that began
-//!    after it was dead has ended. Then none of its records is replayed, and whichever prefix recovery
+//!    after it was dead has ended. Then none of its records is replayed. Whichever prefix recovery
 //!    comes to, it holds the batches that overwrote and finds the relocations that moved what was
 //!    there, even if the checkpoint's map still points into it. The records of a segment that is younger than the
-//!    checkpoint lead from that to later places: it waits for the next one, or until an *retained summary*, a copy
-//!    of its summary among the leaves of the map, is durable, and is replayed in its stead. (`reuse`, `retained summary`)
+//!    checkpoint lead from that to later places: it waits for the next checkpoint, or until its *retained summary*, a
+//!    copy of its summary among the leaves of the map, is durable and is replayed in its stead. (`reuse`,
+//!    `checkpoint::retained`)
 //! 9. **Moving is invisible.** Collection changes where bytes are and not what they are. A relocation
-//!    names sectors and the *birth* of their bytes, the batch that wrote them; it counts wherever the
-//!    map holds just that birth, whichever batches the cut took. One that the cut took is not missed:
-//!    the old place is intact, by 8. One below the flush mark that is missing is corruption. (`replay`)
+//!    names sectors and the *birth* of their bytes, the batch that wrote them. It counts wherever the
+//!    map holds just that birth, whichever batches the power cut took. One that the power cut took is not missed:
+//!    the old place is intact, by 8. One below the flush mark that is missing is corruption. (`recovery::replay`)
 //!
-//! A second cut during recovery meets the same bytes, because recovery first makes durable what it leans
-//! on, and writes its checkpoint only where neither its map nor its replay lead; and an empty
-//! log once that is in force, by 6. (`recovery`)
+//! A second power cut, during recovery, meets the same bytes: recovery first makes durable what it has read and what
+//! may never have been synced (`recovery::resync`), and writes its checkpoint only where neither its map nor its replay
+//! lead. Once that checkpoint is in force, it meets an empty log, by 6.
 //!
 //! A failed write or sync leaves it unknown what the device holds, so it *poisons* the store: reads go
 //! on, all else fails until the store is opened anew. A sync that works later proves nothing, so what was not known to
-//! be durable is then written again in its place before anything else is. (`doubt`) A panic stops reads as well: the
-//! map may be between two states. (`sentinel`)
-//!
-//! ```text
-//! layers: addr, mutant, ranges, sync < error, options < format < space < media < map < log < paging
-//! layers: < read, reuse < checkpoint < gc < maintenance < write < recovery < verify < store < bench, fuzz
-//! ```
+//! be durable is then written again in its place before anything else is. A panic stops reads as well: the
+//! map may be between two states. (`log::sentinel`)
 //!
 //! # Reading the source
 //!
-//! `format` is every byte on the device; `batch`, `space` and `map` are pure; `fault` brings leaves of the
-//! map in and out; `tail` and `log` are the state of the append points; `write`, `read`, `gc`,
-//! `checkpoint`, `retained summary`, `replay`, `doubt` and `recovery` do what they say; `lifetime` says what lies together and
-//! `reuse` when a segment is free; `reserve` says who may take it, and why nothing gets stuck, `regain` what opening
-//! does for that; `footprint` says how much of a store file is used, `grow` how a store becomes larger; `store` has the
-//! locks and the public face, `sync` has them under a scheduler for tests; `background` decides what is due, and
-//! `throttle` how long writers wait for it.
+//! A folder imports only what stands above it in this picture; `.ci/layers` checks that against the lines below it.
+//! Each folder's `mod.rs` says what it owns and which invariants it holds.
+//!
+//! ```text
+//!  addr, ranges, sync, mutant    units, locks (under a scheduler for tests), rules that tests break
+//!  error, options                what callers see
+//!  format                        every byte on the device
+//!  space                         sizes and limits: pure arithmetic
+//!  media                         the device, and what lies there: superblock slots, records, summaries
+//!  map                           which sectors are stored where; no I/O
+//!  log                           segments, append points, tails, writes on their way, flushes, the reserve
+//!  paging                        leaves of the map into memory and out of it
+//!  read   reuse                  reads; when a segment may be used again, and why that is safe
+//!  checkpoint                    the map to the device, and the switch of the root
+//!  gc                            choosing victims, and moving what is live out of them
+//!  maintenance                   what is due, and how long writers wait for it
+//!  write                         batches into log and map
+//!  recovery                      from the device to map and log: replay, resync, salvage
+//!  verify                        check, scrub
+//!  store                         the parts put together; the public face
+//!
+//! layers: addr, mutant, ranges, sync < error, options < format < space < media < map < log < paging
+//! layers: < read, reuse < checkpoint < gc < maintenance < write < recovery < verify < store < bench, fuzz
+//! ```
 
 mod addr;
 #[cfg(feature = "bench")]

@@ -123,7 +123,7 @@ impl Reuse {
         waiting
     }
 
-    /// Makes everything durable, and what is reusable then free. `maintenance` is held.
+    /// Makes everything durable, and what is reusable then free. The maintenance lock is held.
     pub(crate) fn flush_and_free(&self) -> Result<()> {
         if !is_broken(Rule::DeathDurable) {
             self.journal.flush_all()?;
@@ -132,7 +132,7 @@ impl Reuse {
         Ok(())
     }
 
-    /// Frees all segments that are reusable. `maintenance` is held, so nobody else does.
+    /// Frees all segments that are reusable. The maintenance lock is held, so nobody else does.
     pub(crate) fn free_reusable(&self) {
         let reusable: Vec<_> = {
             let log = self.journal.lock();

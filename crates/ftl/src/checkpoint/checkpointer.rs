@@ -84,7 +84,7 @@ impl Checkpointer {
         self.checkpoint_in_turn(Rewrite::Sparse)
     }
 
-    /// A checkpoint, with `maintenance` held.
+    /// A checkpoint, with the maintenance lock held.
     pub(crate) fn checkpoint_in_turn(&self, rewrite: Rewrite) -> Result<()> {
         if rewrite == Rewrite::All {
             self.journal.lock().checkpoints_mut().set_position(None);
@@ -227,7 +227,7 @@ impl Checkpointer {
             && self.map.is_unpinned(segment)
     }
 
-    /// Frees the segments of leaves and checkpoints that nothing refers to, with `maintenance` held.
+    /// Frees the segments of leaves and checkpoints that nothing refers to, with the maintenance lock held.
     pub(super) fn reclaim_map(&self) {
         let reusable: Vec<_> = {
             let log = self.journal.lock();
@@ -235,7 +235,7 @@ impl Checkpointer {
             let held = log.in_state(State::Checkpoint);
             held.filter(|segment| self.is_map_reusable(&log, &map, *segment)).collect()
         };
-        // Only who holds `maintenance` gives leaves places, and none is read that has none.
+        // Only who holds the maintenance lock gives leaves places, and none is read that has none.
         for segment in reusable {
             self.reuse.free_segment(segment);
         }

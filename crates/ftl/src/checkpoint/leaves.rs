@@ -56,7 +56,7 @@ impl Checkpointer {
     /// Those of `leaves` that are on the device only, by start. One that is damaged, or that the device does not give
     /// back, is not among them: then it stays where it is, and the damage is reported to those who need what it maps.
     fn leaves_to_move<'l>(&self, leaves: impl Iterator<Item = &'l LeafRef>) -> Result<HashMap<u64, Leaf>> {
-        // Their segments are not reused now: that takes `maintenance`.
+        // Their segments are not reused now: that takes the maintenance lock.
         let absent: Vec<_> = leaves
             .filter(|leaf| leaf.leaf.is_none())
             .map(|LeafRef { span, live, place, .. }| {
@@ -64,26 +64,16 @@ impl Checkpointer {
                 Absent { span: span.clone(), live: *live, place }
             })
             .collect();
-        let mut found = HashMap::with_capacity(absent.len());
-        let mut read = |absent: Vec<Absent>| {
-            self.pages.leaf_reader().read(absent, |absent, leaf| {
-                found.insert(absent.span.start, leaf);
-            })
-        };
-        match read(absent.clone()) {
+        let (mut found, mut outcome) = (HashMap::with_capacity(absent.len()), Ok(()));
+        self.pages.leaf_reader().read_each(&absent, |absent, leaf| match leaf {
+            Ok(leaf) => drop(found.insert(absent.span.start, leaf)),
             Err(error) if error.is_damage() => {}
-            result => return result.map(|()| found),
-        }
-        for absent in absent {
-            match read(vec![absent]) {
-                Err(error) if !error.is_damage() => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(found)
+            Err(error) => outcome = Err(error),
+        });
+        outcome.map(|()| found)
     }
 
-    /// Writes some dirty leaves out, so that they can be evicted, with `maintenance` held. Where
+    /// Writes some dirty leaves out, so that they can be evicted, with the maintenance lock held. Where
     /// there is no room for that, a checkpoint makes it.
     pub(crate) fn write_back(&self) -> Result<()> {
         match self.write_back_into_spare() {

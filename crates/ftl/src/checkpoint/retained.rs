@@ -11,7 +11,7 @@
 //! 2. A segment is reused on the word of its retained summary only after that was synced.
 //! 3. A segment that holds retained summaries is not reused before the root changes (`log.root_segments`).
 //! 4. RetainedSummaries that count lie behind the root, in its segment, and in segments of the map opened later. Both are in the
-//!    order in which they were written, under `maintenance`.
+//!    order in which they were written, under the maintenance lock.
 //!
 //! Crash argument: a retained summary that a cut took or tore leaves its segment as it was, by invariant 2, and that is
 //! replayed. With one, replay sees the very records that the segment held, so it comes to the same map; that leads to
@@ -32,7 +32,7 @@ use crate::{
 const SEGMENT_SHARE: usize = 8;
 
 impl Checkpointer {
-    /// Makes dead segments free that no checkpoint covers, with `maintenance` held: by retained summaries, or if they cannot have
+    /// Makes dead segments free that no checkpoint covers, with the maintenance lock held: by retained summaries, or if they cannot have
     /// any, by a checkpoint.
     pub(crate) fn retain_and_free(&self) -> Result<()> {
         self.journal.flush_all()?;

@@ -1,7 +1,7 @@
 //! Records of the map, one after the other, into segments of their own.
 //!
 //! A segment takes leaves, indexes and roots of many checkpoints in turn; each record starts on a
-//! block, so nothing that is durable is written again. All of it happens under `maintenance`, and a
+//! block, so nothing that is durable is written again. All of it happens under the maintenance lock, and a
 //! record is on the device before anything refers to it.
 
 use lacuna_device::AlignedBuf;

@@ -88,7 +88,7 @@ impl Ahead {
     }
 
     /// What was read of `victim`, for its collection, which now begins. If nothing was, it and those chosen with it
-    /// are read first. `maintenance` is held, so none of them is freed meanwhile.
+    /// are read first. The maintenance lock is held, so none of them is freed meanwhile.
     pub(super) fn take(&mut self, collector: &Collector, victim: Life) -> Option<Near> {
         if self.chosen.front() == Some(&victim) {
             if !self.near.iter().any(|near| near.life == victim) {

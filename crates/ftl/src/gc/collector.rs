@@ -127,7 +127,7 @@ impl Collector {
     }
 }
 
-/// What is left from one turn of whoever holds `maintenance` to the next. In memory only.
+/// What is left from one turn of whoever holds the maintenance lock to the next. In memory only.
 #[derive(Default)]
 pub(crate) struct Collecting {
     pub(super) under_way: Option<Collection>,

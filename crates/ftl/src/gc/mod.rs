@@ -6,11 +6,11 @@
 //! collection's append point for extents of its age; the map is switched to the new place if it still
 //! holds exactly that extent.
 //!
-//! Extents are moved to the append point of their class (`lifetime`). Where segments are scarce, classes
+//! Extents are moved to the append point of their class (`log::lifetime`). Where segments are scarce, classes
 //! share one.
 //!
 //! A segment is collected in pieces ([`PIECE_BYTES`]), so that who does a piece in passing is not held up by the
-//! rest. What is left of a victim waits in a [`Collection`] under `maintenance`; between two pieces all else may
+//! rest. What is left of a victim waits in a [`Collection`] under the maintenance lock; between two pieces all else may
 //! happen. Invariants:
 //! 1. The victim of a collection is sealed and in the life in which it was chosen, or the collection is
 //!    dropped before it does another piece. So what it reads is what was there when it was chosen.
@@ -19,7 +19,7 @@
 //!    because neither writers nor leaves written back take the segments kept for collection.
 //!
 //! Crash argument: a moved extent is the same bytes at another place. Recovery replays relocations
-//! after the batches, where the map still holds what they moved (`replay`). One that a power cut took
+//! after the batches, where the map still holds what they moved (`recovery::replay`). One that a power cut took
 //! is missed by nobody: the old place stays intact until the relocation is durable (`reuse`).
 //!
 //! A chunk that does not fit into the rest of a segment may be moved in two parts. They are two relocations like

@@ -9,7 +9,7 @@
 //!    checkpoint writes all of it anew, by invariant 1 of `reserve`.
 //! 2. A step moves what is live in the sparsest segments into the room that the step before has left, and then into at
 //!    most one segment more. That is opened under a *new epoch*, so its records are void until
-//!    the superblock names that epoch (`scan`): a cut leaves it free, and all else as it was.
+//!    the superblock names that epoch (`media::scan`): a cut leaves it free, and all else as it was.
 //! 3. A checkpoint under that epoch ends the step. Its map leads to the new places, and the victims become free,
 //!    at least one: as many segments as were taken, or more.
 //!

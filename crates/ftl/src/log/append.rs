@@ -146,7 +146,7 @@ impl Log {
         self.streams.open(point, segment, tail);
     }
 
-    /// What is opened from here on counts once the superblock names the new epoch (`regain`).
+    /// What is opened from here on counts once the superblock names the new epoch (`gc::restore`).
     fn begin_epoch(&mut self) {
         assert!(self.streams.is_nothing_open(), "a segment of the old epoch is open");
         self.restoring = Restoring::HasOpened;

@@ -16,7 +16,7 @@
 //! 4. Flushes end in the order in which they began, and none ends well after one has failed. So what was
 //!    flushed only grows, and an error that the device told another is nobody's success.
 //! 5. A store is dropped only once no write is on its way. One that a device forgets, or panics over, counts as failed
-//!    (`Begun`).
+//!    (`journal::Begun`).
 //! 6. Each write that ends wakes one of those that wait to begin one, and who has waited wakes the next when
 //!    it goes: so nobody waits when nothing is in flight, and few are woken in vain.
 

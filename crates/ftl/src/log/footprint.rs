@@ -8,7 +8,7 @@
 //! 1. *It is a wish.* What is refused, and what each kind of work may take, is for `reserve` alone to say, which
 //!    counts all segments. So nothing gets stuck for the sake of the footprint, and no batch waits for room for it.
 //! 2. *Writers pay* what they add: the fewer of the segments up to the *limit* are free, the more collection must have
-//!    moved before a write returns (`throttle`). When what is live shrinks at once, so does the wish, but the limit
+//!    moved before a write returns (`maintenance::throttle`). When what is live shrinks at once, so does the wish, but the limit
 //!    comes down only as fast as segments become free: who deletes much does not make the next writer pay for all of it.
 //! 3. *What is made ready, or given back, is free and on no list meanwhile*, so nobody takes it. As many are left as all
 //!    kinds of work may want at that moment.

@@ -26,7 +26,7 @@
 //!    and its victim gives back what it took.
 //! 4. *Opening restores collection's part.* A cut, a kill or a close within a collection leaves victim and
 //!    target both in use, and no append point has room. So opening ends only when collection has at least
-//!    [`GC_SEGMENTS_MIN`](crate::space::GC_SEGMENTS_MIN) segments (`regain`), and to get there it needs nothing but invariant 1.
+//!    [`GC_SEGMENTS_MIN`](crate::space::GC_SEGMENTS_MIN) segments (`gc::restore`), and to get there it needs nothing but invariant 1.
 //! 5. *Flushes.* What keeps `W` above the weight of the map in memory is unflushed. Whoever misses segments
 //!    for that reason plans a flush before anything else, so no caller has to.
 //! 6. *Live data* is limited (`Space::limits`) so that all segments that hold it cannot be full at the same time: as

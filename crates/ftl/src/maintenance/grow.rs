@@ -5,7 +5,7 @@
 //!    that would pass for its own. So the first blocks of all of them are zeros, durably, before the superblock names the
 //!    new size; a cut before leaves the maintenance as it was, and one after it as large as it became.
 //! 2. *Who knows of a segment finds its counters.* They exist before the volume says so, which changes with the
-//!    locks of log and map held. `maintenance` is held all the time: collection, checkpoints and the choice of victims
+//!    locks of log and map held. The maintenance lock is held all the time: collection, checkpoints and the choice of victims
 //!    see one size from beginning to end.
 //! 3. *The counters of the checkpoint in force are fewer* than the segments, until the next one: those behind them hold
 //!    nothing (`checkpoint::load`).

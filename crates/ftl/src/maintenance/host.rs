@@ -43,7 +43,7 @@ impl Maintenance {
         if self.volume.is_sparse() { beyond.min(have_room) } else { 0 }
     }
 
-    /// Makes untouched segments ready. `maintenance` is held.
+    /// Makes untouched segments ready. The maintenance lock is held.
     ///
     /// # Errors
     /// When the sync fails, which poisons the maintenance. What the host has no room for stays untouched.
@@ -80,7 +80,7 @@ impl Maintenance {
         self.release(Maintenance::to_release_all);
     }
 
-    /// Gives as many segments back to the host as `count` says. `maintenance` is held.
+    /// Gives as many segments back to the host as `count` says. The maintenance lock is held.
     pub(crate) fn release(&self, count: impl Fn(&Maintenance, &Log) -> usize) {
         let lent = {
             let mut log = self.journal.lock();

@@ -8,7 +8,7 @@ use crate::{
     sync::thread::{self, JoinHandle},
 };
 
-/// What whoever holds `maintenance` is doing, or did last.
+/// What whoever holds the maintenance lock is doing, or did last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Activity {
     #[default]

@@ -4,7 +4,7 @@
 //! (`leaf`) and sums in its inner nodes (`tree`). Inner nodes are always in memory, and so are the
 //! counters of the segments. A leaf may be in memory, on the device, or both (`slot`): checkpoints and
 //! the memory budget write leaves out, the budget evicts them, and whoever needs an evicted one reads
-//! it and [`Map::install`]s it (`fault`). Nothing here does I/O: a look that meets an evicted leaf
+//! it and [`Map::install`]s it (`paging`). Nothing here does I/O: a look that meets an evicted leaf
 //! returns what is [`Absent`].
 //!
 //! Invariants:

@@ -68,6 +68,19 @@ impl<'a> LeafReader<'a> {
         Ok(())
     }
 
+    /// As [`LeafReader::read`], and goes on behind damage: `take` gets each leaf, or why it cannot be read. What cannot
+    /// be read together is read one by one; then it may get a leaf twice.
+    pub(crate) fn read_each(&self, absent: &[Absent], mut take: impl FnMut(&Absent, Result<Leaf>)) {
+        if self.read(absent.to_vec(), |absent, leaf| take(absent, Ok(leaf))).is_ok() {
+            return;
+        }
+        for absent in absent {
+            if let Err(error) = self.read(vec![absent.clone()], |absent, leaf| take(absent, Ok(leaf))) {
+                take(absent, Err(error));
+            }
+        }
+    }
+
     /// Byte on the device and length of the blocks that `run` lies in.
     fn blocks(&self, run: &[Absent]) -> (u64, usize) {
         let (first, last) = (run[0].place, run[run.len() - 1].place);

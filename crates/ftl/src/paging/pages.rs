@@ -256,15 +256,11 @@ impl<'a> PinnedLeaves<'a> {
 
     /// Reads the leaves, and passes to `damaged` those that are not what was written, or cannot be read.
     pub(crate) fn verify(&self, mut damaged: impl FnMut(&Absent, Error)) {
-        let reader = self.pages.leaf_reader();
-        if reader.read(self.absent.clone(), |_, _| {}).is_ok() {
-            return;
-        }
-        for absent in &self.absent {
-            if let Err(error) = reader.read(vec![absent.clone()], |_, _| {}) {
+        self.pages.leaf_reader().read_each(&self.absent, |absent, leaf| {
+            if let Err(error) = leaf {
                 damaged(absent, error);
             }
-        }
+        });
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! 1. Before anything is read, the device is synced: what an ended process left in the device's cache is then durable.
 //!    Where a sync had failed before, and the power stayed on, that proves nothing. So all that came of the log without
-//!    being known to be durable is written again in its place and synced (`doubt`). A second recovery then finds what
+//!    being known to be durable is written again in its place and synced (`resync`). A second recovery then finds what
 //!    this one has found, and comes to the same map.
 //! 2. The checkpoint goes only into segments that this recovery did not replay and to which its map does
 //!    not lead. The old checkpoint's map may lead there: what it had there has been overwritten or

@@ -13,7 +13,7 @@
 //!    and what is durable is there (`reuse`).
 //! 4. Relocations are independent of each other, so a power cut may take any that are not durable. Of
 //!    those that may be cut the payload is verified, as of batches.
-//! 5. A summary (`scan`) may tell of records that a cut took. So of those that may be cut the record itself
+//! 5. A summary (`media::summaries`) may tell of records that a cut took. So of those that may be cut the record itself
 //!    is verified too, and with a summary replay comes to the same map as without.
 //! 6. What a retained summary tells of was durable when it was written, and it says so itself: none of that is verified,
 //!    nor is it there any more. So a segment with a retained summary is replayed as if it had not been used again.

@@ -8,6 +8,8 @@ use std::{
 use lacuna_device::BlockDevice;
 
 use super::parts::Store;
+#[cfg(doc)]
+use crate::Error;
 use crate::{
     CheckDepth, FormatOptions, Lba, Mapped, Op, Options, Progress, Remains, Report, ResidentLeaves, Result,
     SECTOR, Scrub, Seq, Stats, Stream, Work,

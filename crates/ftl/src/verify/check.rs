@@ -134,22 +134,12 @@ impl Verifier {
         let absent =
             |leaf: &LeafRef| Some(Absent { span: leaf.span.clone(), live: leaf.live, place: leaf.place? });
         let wanted: Vec<Absent> = wanted.filter_map(absent).collect();
-        let mut all = BTreeMap::new();
-        let reader = self.pages.leaf_reader();
-        let read_all =
-            reader.read(wanted.clone(), |absent, leaf| drop(all.insert(absent.span.start, Ok(leaf))));
-        if read_all.is_ok() {
-            return Ok(all);
-        }
-        // One of them is damaged: it is found one by one.
-        for absent in wanted {
-            let start = absent.span.start;
-            match reader.read(vec![absent], |_, leaf| drop(all.insert(start, Ok(leaf)))) {
-                Err(error) if error.is_damage() => drop(all.insert(start, Err(error))),
-                read => read?,
-            }
-        }
-        Ok(all)
+        let (mut all, mut outcome) = (BTreeMap::new(), Ok(()));
+        self.pages.leaf_reader().read_each(&wanted, |absent, leaf| match leaf {
+            Err(error) if !error.is_damage() => outcome = Err(error),
+            leaf => drop(all.insert(absent.span.start, leaf)),
+        });
+        outcome.map(|()| all)
     }
 
     fn check_extent(&self, last_seq: Seq, lba: u64, extent: &Extent, found: &mut impl FnMut(String)) {
