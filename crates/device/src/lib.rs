@@ -21,34 +21,25 @@
 
 mod block;
 mod breakable;
-mod buf;
-mod dense;
 mod dir;
 mod error;
-mod fill;
 pub mod flash;
-mod huge;
 mod mem;
-mod past_cache;
 mod place;
 mod positional;
-mod prefetch;
 mod prompt;
 mod raw;
 pub mod sim;
-mod slots;
 mod sparse;
 pub mod trace;
 
 pub use block::{BlockDevice, DeviceStats, Geometry, SECTOR, WriteDone};
-pub use buf::AlignedBuf;
-pub use dense::DenseBytes;
 pub use dir::{DirOptions, DirPlace};
 pub use error::{Error, Result};
-pub use fill::{Blank, Filled, Home};
 pub use mem::{MemDevice, MemPlace};
-pub use past_cache::copy_past_cache;
 pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint, check_file_name};
-pub use prefetch::prefetch;
 pub use raw::{BlockIo, RawDevice, RawOptions};
 pub use sim::{SimDevice, SimPlace};
+
+// The interfaces take and return these buffers.
+pub use lacuna_memory::{AlignedBuf, Blank, Filled, Home};

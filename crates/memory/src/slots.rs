@@ -131,11 +131,10 @@ impl Arena {
 
 #[cfg(test)]
 mod tests {
+    use lacuna_device::sim::{SeededRng, for_each_seed};
+
     use super::*;
-    use crate::{
-        AlignedBuf,
-        sim::{SeededRng, for_each_seed},
-    };
+    use crate::AlignedBuf;
 
     impl Arena {
         /// Holds what is kept of the pages against their bits; returns how many slots are taken.
