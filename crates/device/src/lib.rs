@@ -23,7 +23,6 @@ mod block;
 mod breakable;
 mod dir;
 mod error;
-pub mod flash;
 mod mem;
 mod place;
 mod positional;
@@ -31,7 +30,6 @@ mod prompt;
 mod raw;
 pub mod sim;
 mod sparse;
-pub mod trace;
 
 pub use block::{BlockDevice, DeviceStats, Geometry, SECTOR, WriteDone};
 pub use dir::{DirOptions, DirPlace};

@@ -4,13 +4,13 @@
 use std::mem::size_of;
 
 use lacuna_crc::{crc32c, crc32c_append};
+use lacuna_device::SECTOR;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64},
 };
 
 use super::{TraceOp, TraceSource};
-use crate::SECTOR;
 
 /// The format that this code writes and reads.
 pub(super) const VERSION: u32 = 1;

@@ -4,13 +4,13 @@ use std::{
     path::Path,
 };
 
+use lacuna_device::{Error, Result};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::{
     TraceOp, TraceSource,
     format::{ENTRY_BYTES, Flaw, TraceEntryRaw, TraceFrameRaw, TraceHeaderRaw},
 };
-use crate::{Error, Result};
 
 /// Reads a trace file from front to back. Nothing comes out of it before its checksum was verified.
 ///

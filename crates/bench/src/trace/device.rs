@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
+use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Filled, Geometry, Result, WriteDone};
+
 use super::{TraceOp, TraceSource, TraceWriter};
-use crate::{AlignedBuf, BlockDevice, DeviceStats, Filled, Geometry, Result, WriteDone};
 
 /// A [`BlockDevice`] that passes everything on to another one and records what changes it.
 pub struct TraceDevice {

@@ -24,7 +24,9 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
-use crate::{Error, Result, trace::TraceOp};
+use lacuna_device::{Error, Result};
+
+use crate::trace::TraceOp;
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 use std::{fs, io::Write, path::Path, sync::Arc};
 
+use lacuna_device::{Error, Result};
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
@@ -7,7 +8,6 @@ use super::{
     TraceOp, TraceSource,
     format::{ENTRY_BYTES, FRAME_ENTRIES_MAX, TraceEntryRaw, TraceFrameRaw, TraceHeaderRaw},
 };
-use crate::{Error, Result};
 
 /// Makes a trace file. Shared by all that are traced into it.
 ///

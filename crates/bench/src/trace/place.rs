@@ -6,10 +6,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use lacuna_device::{BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, StreamHint};
 use parking_lot::Mutex;
 
 use super::{FILE_SPAN_BYTES, TraceOp, TraceWriter};
-use crate::{BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, StreamHint};
 
 /// A [`Place`] that passes everything on to another one and records what changes its files.
 pub struct TracePlace {

@@ -1,11 +1,11 @@
 use std::{fs, path::Path, sync::Arc};
 
-use super::*;
-use crate::{
-    BatchOp, BlockDevice, Error, MemDevice, MemPlace, Place, Result, StreamHint,
-    flash::{FlashModel, FlashOptions},
-    sim::SeededRng,
+use lacuna_device::{
+    BatchOp, BlockDevice, Error, MemDevice, MemPlace, Place, Result, StreamHint, sim::SeededRng,
 };
+
+use super::*;
+use crate::flash::{FlashModel, FlashOptions};
 
 fn read(path: &Path) -> Result<Vec<TraceOp>> {
     TraceReader::open(path)?.collect()
