@@ -32,29 +32,30 @@ impl Geometry {
 
 /// A geometry whose capacity may grow while the device is in use.
 #[derive(Debug)]
-pub(crate) struct Growing {
+pub struct GrowingGeometry {
     first: Geometry,
     capacity_bytes: AtomicU64,
 }
 
-impl Growing {
-    pub(crate) fn new(first: Geometry) -> Growing {
-        Growing { first, capacity_bytes: AtomicU64::new(first.capacity_bytes) }
+impl GrowingGeometry {
+    /// A geometry that begins as `first`.
+    pub fn new(first: Geometry) -> GrowingGeometry {
+        GrowingGeometry { first, capacity_bytes: AtomicU64::new(first.capacity_bytes) }
     }
 
     /// As it is now.
-    pub(crate) fn get(&self) -> Geometry {
+    pub fn get(&self) -> Geometry {
         Geometry { capacity_bytes: self.capacity_bytes.load(Ordering::Acquire), ..self.first }
     }
 
     /// The device has so many bytes now, of which those of whole blocks count.
-    pub(crate) fn set_capacity(&self, bytes: u64) {
+    pub fn set_capacity(&self, bytes: u64) {
         let block = u64::from(self.first.block_bytes);
         self.capacity_bytes.store(bytes / block * block, Ordering::Release);
     }
 
-    /// As [`Growing::set_capacity`], for the device `what`, which knows no size but this.
-    pub(crate) fn grow(&self, what: &str, bytes: u64) -> Result<Geometry> {
+    /// As [`GrowingGeometry::set_capacity`], for the device `what`, which knows no size but this.
+    pub fn grow(&self, what: &str, bytes: u64) -> Result<Geometry> {
         if bytes < self.get().capacity_bytes {
             return Err(shrinks(what));
         }

@@ -1,13 +1,12 @@
-//! Storage devices and files: the only crate of Lacuna that makes storage system calls.
+//! Storage devices and files: two interfaces, and the system calls below them.
 //!
-//! Two interfaces, each with real, in-memory and simulated implementations:
+//! - [`BlockDevice`]: raw space addressed in bytes, sector-aligned. The flash translation layer lives on it.
+//!   [`RawDevice`] is a store file or block device, [`MemDevice`] is in memory.
+//! - [`File`] and [`Place`]: positional files with holes, and a named set of them. The database engine lives on it,
+//!   unchanged on a file system of ours, on a directory of ext4 or XFS ([`DirPlace`]) and in memory ([`MemPlace`]).
 //!
-//! - [`BlockDevice`]: raw space addressed in bytes, sector-aligned. The flash translation layer
-//!   lives on it. [`RawDevice`] is a store file or block device, [`MemDevice`] is in memory,
-//!   [`SimDevice`] is in memory and its power can be cut.
-//! - [`File`] and [`Place`]: positional files with holes, and a named set of them. The database
-//!   engine lives on it, unchanged on a file system of ours, on a directory of ext4 or XFS
-//!   ([`DirPlace`]), in memory ([`MemPlace`]) and on the simulator ([`SimPlace`]).
+//! This is the only crate of Lacuna that makes storage system calls. The simulators of both interfaces, whose power can
+//! be cut, are in `lacuna-sim`; buffers and arenas in `lacuna-memory`.
 //!
 //! # What a power cut may do (the contract that every layer above is proven against)
 //!
@@ -20,24 +19,20 @@
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 mod block;
-mod breakable;
 mod dir;
 mod error;
-mod mem;
+pub mod mem;
 mod place;
 mod positional;
 mod prompt;
 mod raw;
-pub mod sim;
-mod sparse;
 
-pub use block::{BlockDevice, DeviceStats, Geometry, SECTOR, WriteDone};
+pub use block::{BlockDevice, DeviceStats, Geometry, GrowingGeometry, SECTOR, WriteDone};
 pub use dir::{DirOptions, DirPlace};
 pub use error::{Error, Result};
 pub use mem::{MemDevice, MemPlace};
 pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint, check_file_name};
 pub use raw::{BlockIo, RawDevice, RawOptions};
-pub use sim::{SimDevice, SimPlace};
 
 // The interfaces take and return these buffers.
 pub use lacuna_memory::{AlignedBuf, Blank, Filled, Home};

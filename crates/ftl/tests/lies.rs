@@ -14,11 +14,9 @@ use harness::{
     history::{History, assert_names_the_place, first_wrong, has_errors, read_all},
     open, ops,
 };
-use lacuna_device::{
-    BlockDevice,
-    sim::{FaultRates, SeededRng, SimDevice, for_each_seed},
-};
+use lacuna_device::BlockDevice;
 use lacuna_ftl::{CheckDepth, Error, Ftl, Options, Stream, Work};
+use lacuna_sim::{FaultRates, SeededRng, SimDevice, for_each_seed};
 
 const BYTES: u64 = 4 << 20;
 const SECTORS: u64 = 2048;

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use lacuna_device::sim::{SeededRng, for_each_seed};
+use lacuna_sim::{SeededRng, for_each_seed};
 
 const PAGE: u64 = 4096;
 

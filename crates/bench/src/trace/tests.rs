@@ -1,8 +1,7 @@
 use std::{fs, path::Path, sync::Arc};
 
-use lacuna_device::{
-    BatchOp, BlockDevice, Error, MemDevice, MemPlace, Place, Result, StreamHint, sim::SeededRng,
-};
+use lacuna_device::{BatchOp, BlockDevice, Error, MemDevice, MemPlace, Place, Result, StreamHint};
+use lacuna_sim::SeededRng;
 
 use super::*;
 use crate::flash::{FlashModel, FlashOptions};

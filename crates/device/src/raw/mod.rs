@@ -2,8 +2,6 @@
 
 mod discard;
 mod engine;
-#[cfg(test)]
-mod engine_tests;
 mod threads;
 mod together;
 mod uring;
@@ -31,9 +29,8 @@ use self::{
     together::Transfer,
 };
 use crate::{
-    AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, Result, WriteDone,
-    block::{Growing, shrinks},
-    positional::PositionalFile,
+    AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, GrowingGeometry, Result, WriteDone,
+    block::shrinks, positional::PositionalFile,
 };
 
 /// Sizes of new store files are multiples of this, in bytes, so that they suit any device.
@@ -69,7 +66,7 @@ pub struct RawDevice {
     /// Started by the first request that is not waited for.
     engine: OnceLock<Engine>,
     file: Arc<PositionalFile>,
-    geometry: Growing,
+    geometry: GrowingGeometry,
     options: RawOptions,
     is_block_device: bool,
     /// Set once the system refused a discard: they are advice, so that is no error.
@@ -149,7 +146,7 @@ impl RawDevice {
         let size_bytes = measure(&file)?;
         let block = u64::from(file.io_align);
         let device = RawDevice {
-            geometry: Growing::new(Geometry {
+            geometry: GrowingGeometry::new(Geometry {
                 capacity_bytes: size_bytes / block * block,
                 block_bytes: file.io_align,
                 erase_bytes: 0,

@@ -1,7 +1,7 @@
 use std::thread;
 
 use super::*;
-use lacuna_device::sim::{SeededRng, for_each_seed};
+use lacuna_sim::{SeededRng, for_each_seed};
 
 impl Arena {
     /// Holds what is kept of the pages against their bits; returns how many units are taken.

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::{BatchOp, File, FileId, FileProps, Place, PlaceStats, Result, StreamHint};
+use lacuna_device::{BatchOp, File, FileId, FileProps, Place, PlaceStats, Result, StreamHint};
 
 /// What a test has to say to the calls of a [`HookedPlace`], in the caller's thread.
 pub trait Hooks: Send + Sync {

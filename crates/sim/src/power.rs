@@ -2,13 +2,13 @@
 
 use std::io;
 
-use crate::{Error, Result};
+use lacuna_device::{Error, Result};
 
 /// Counts operations that change the medium and decides which of them fail.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Power {
+pub(crate) struct Power {
     /// Operations so far: writes, syncs, discards and whatever else changes the medium.
-    pub(super) ops: u64,
+    pub(crate) ops: u64,
     /// Operations left until the one in which the power goes.
     cut_in: Option<u64>,
     off: bool,
@@ -16,39 +16,39 @@ pub(super) struct Power {
     write_failure_in: Option<u64>,
     /// The same of syncs.
     sync_failure_in: Option<u64>,
-    pub(super) full: bool,
+    pub(crate) full: bool,
 }
 
 /// How an operation goes that was let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     Go,
     /// The power goes while it is under way: it may be done in part, and fails.
     CutInFlight,
 }
 
 impl Power {
-    pub(super) fn set_cut_after(&mut self, ops: u64) {
+    pub(crate) fn set_cut_after(&mut self, ops: u64) {
         self.cut_in = Some(ops);
         self.off |= ops == 0;
     }
 
-    pub(super) fn switch_on(&mut self) {
+    pub(crate) fn switch_on(&mut self) {
         self.cut_in = None;
         self.off = false;
     }
 
-    pub(super) fn is_off(&self) -> bool {
+    pub(crate) fn is_off(&self) -> bool {
         self.off
     }
 
     /// Called first by everything that does not change the medium.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.off { Err(Error::PowerCut) } else { Ok(()) }
     }
 
     /// Called first by everything that changes the medium.
-    pub(super) fn tick(&mut self) -> Result<Verdict> {
+    pub(crate) fn tick(&mut self) -> Result<Verdict> {
         self.check()?;
         self.ops += 1;
         if let Some(left) = &mut self.cut_in {
@@ -61,34 +61,34 @@ impl Power {
         Ok(Verdict::Go)
     }
 
-    pub(super) fn set_write_failure_after(&mut self, writes: u64) {
+    pub(crate) fn set_write_failure_after(&mut self, writes: u64) {
         assert!(writes > 0, "the next write is number 1");
         self.write_failure_in = Some(writes);
     }
 
-    pub(super) fn set_sync_failure_after(&mut self, syncs: u64) {
+    pub(crate) fn set_sync_failure_after(&mut self, syncs: u64) {
         assert!(syncs > 0, "the next sync is number 1");
         self.sync_failure_in = Some(syncs);
     }
 
     /// Called by syncs after `tick`: whether this one fails.
-    pub(super) fn fails_sync(&mut self) -> bool {
+    pub(crate) fn fails_sync(&mut self) -> bool {
         is_due(&mut self.sync_failure_in)
     }
 
     /// Called by writes after `tick`.
-    pub(super) fn check_write(&mut self, what: &str) -> Result<()> {
+    pub(crate) fn check_write(&mut self, what: &str) -> Result<()> {
         if self.full {
             return Err(Error::Full { what: what.to_owned() });
         }
         if is_due(&mut self.write_failure_in) { Err(injected(what)) } else { Ok(()) }
     }
 
-    pub(super) fn is_failing(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.write_failure_in.is_some() || self.sync_failure_in.is_some() || self.full
     }
 
-    pub(super) fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         self.write_failure_in = None;
         self.sync_failure_in = None;
         self.full = false;
@@ -108,6 +108,6 @@ fn is_due(left: &mut Option<u64>) -> bool {
 }
 
 /// The error of an injected failure.
-pub(super) fn injected(what: &str) -> Error {
+pub(crate) fn injected(what: &str) -> Error {
     Error::io(what, io::Error::other("injected failure"))
 }

@@ -15,22 +15,24 @@
 
 use std::sync::Arc;
 
+use lacuna_device::{
+    BlockDevice, DeviceStats, Error, Geometry, GrowingGeometry, Result, SECTOR, mem::SparseBytes,
+};
 use parking_lot::Mutex;
 
-use super::{
+use crate::{
     Fault, FaultRates, SeededRng,
     crash::{Kept, plan_crash},
     faults::{DiscardFate, Faults, WriteFate},
     power::{Power, Verdict, injected},
 };
-use crate::{BlockDevice, DeviceStats, Error, Geometry, Result, SECTOR, block::Growing, sparse::SparseBytes};
 
 const NAME: &str = "simulated device";
 
 /// A seeded in-memory [`BlockDevice`] whose power can be cut. See the module documentation of the
 /// simulator for what may happen then.
 pub struct SimDevice {
-    geometry: Growing,
+    geometry: GrowingGeometry,
     state: Mutex<State>,
 }
 
@@ -201,7 +203,7 @@ impl SimDevice {
         assert!(block_bytes.is_power_of_two() && block_bytes as usize >= SECTOR, "bad block size");
         assert!(capacity_bytes.is_multiple_of(u64::from(block_bytes)), "capacity is not whole blocks");
         Arc::new(SimDevice {
-            geometry: Growing::new(Geometry { capacity_bytes, block_bytes, erase_bytes: 0 }),
+            geometry: GrowingGeometry::new(Geometry { capacity_bytes, block_bytes, erase_bytes: 0 }),
             state: Mutex::new(State {
                 medium: SparseBytes::default(),
                 cache: SparseBytes::default(),
@@ -220,7 +222,7 @@ impl SimDevice {
     pub fn fork(&self, seed: u64) -> Arc<SimDevice> {
         let mut state = self.state.lock().clone();
         state.rng = SeededRng::new(seed);
-        Arc::new(SimDevice { geometry: Growing::new(self.geometry.get()), state: Mutex::new(state) })
+        Arc::new(SimDevice { geometry: GrowingGeometry::new(self.geometry.get()), state: Mutex::new(state) })
     }
 
     /// Writes, syncs and discards so far.
@@ -429,5 +431,4 @@ impl BlockDevice for SimDevice {
 }
 
 #[cfg(test)]
-#[path = "device_tests.rs"]
 mod tests;

@@ -9,17 +9,13 @@ use std::{
     },
 };
 
+use lacuna_sim::{SeededRng, for_each_seed};
 use rustix::fs::OFlags;
 
-use super::{
-    BlockIo, RawDevice, RawOptions,
-    engine::{Engine, Memory, Request, wanted},
-    together::{TRANSFERS_MAX, Transfer, carry_out},
-};
+use super::*;
 use crate::{
-    AlignedBuf, BlockDevice, Error, Filled, Result,
-    positional::PositionalFile,
-    sim::{SeededRng, for_each_seed},
+    BlockDevice, RawDevice, RawOptions,
+    raw::together::{TRANSFERS_MAX, Transfer, carry_out},
 };
 
 const BLOCK: usize = 4096;

@@ -1,6 +1,6 @@
 use std::{ops::Range, sync::Arc};
 
-use crate::{AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, Result, WriteDone};
+use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, Result, WriteDone};
 
 /// A device of whose reads a test hears before they are done, in the reader's thread: to count them, to do
 /// something first, or to have them fail. Requests that are in flight together are heard of together.

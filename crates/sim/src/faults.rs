@@ -1,7 +1,7 @@
 //! Devices that lie: what goes wrong without an error, decided by a seed. Pure decisions and the
 //! memory that they need; the simulated device acts on them.
 
-use super::SeededRng;
+use crate::SeededRng;
 
 /// How often a simulated device lies, in 1000 operations of each kind. All of it is done and
 /// acknowledged as if nothing were wrong.
@@ -71,11 +71,11 @@ pub enum Fault {
 const LATE_OPS_MAX: u64 = 256;
 
 /// A part of the device, in bytes.
-pub(super) type Range = std::ops::Range<u64>;
+pub(crate) type Range = std::ops::Range<u64>;
 
 /// What becomes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WriteFate {
+pub(crate) enum WriteFate {
     Honest,
     Lost,
     LandsAt(u64),
@@ -83,14 +83,14 @@ pub(super) enum WriteFate {
 
 /// What becomes of a discard: the part that happens now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum DiscardFate {
+pub(crate) enum DiscardFate {
     Now(Range),
     Later,
 }
 
 /// The lies of one device.
 #[derive(Clone, Debug)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     rates: FaultRates,
     rng: SeededRng,
     log: Vec<Fault>,
@@ -99,16 +99,16 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    pub(super) fn new(rates: FaultRates, seed: u64) -> Faults {
+    pub(crate) fn new(rates: FaultRates, seed: u64) -> Faults {
         Faults { rates, rng: SeededRng::new(seed), log: Vec::new(), late: Vec::new() }
     }
 
     /// Whether the device must remember what was overwritten.
-    pub(super) fn needs_history(&self) -> bool {
+    pub(crate) fn needs_history(&self) -> bool {
         self.rates.stale_reads > 0
     }
 
-    pub(super) fn log(&self) -> &[Fault] {
+    pub(crate) fn log(&self) -> &[Fault] {
         &self.log
     }
 
@@ -118,7 +118,7 @@ impl Faults {
     }
 
     /// Decides about a write of whole blocks on a device of `capacity` bytes.
-    pub(super) fn on_write(&mut self, offset: u64, len: u64, block: u64, capacity: u64) -> WriteFate {
+    pub(crate) fn on_write(&mut self, offset: u64, len: u64, block: u64, capacity: u64) -> WriteFate {
         if self.strikes(self.rates.lost_writes) {
             self.log.push(Fault::LostWrite { offset, len });
             return WriteFate::Lost;
@@ -134,7 +134,7 @@ impl Faults {
     }
 
     /// The part of a read that is to be stale, in whole sectors.
-    pub(super) fn on_read(&mut self, offset: u64, len: u64, sector: u64) -> Option<Range> {
+    pub(crate) fn on_read(&mut self, offset: u64, len: u64, sector: u64) -> Option<Range> {
         if len == 0 || !self.strikes(self.rates.stale_reads) {
             return None;
         }
@@ -143,7 +143,7 @@ impl Faults {
         Some(part)
     }
 
-    pub(super) fn on_discard(&mut self, offset: u64, len: u64, sector: u64) -> DiscardFate {
+    pub(crate) fn on_discard(&mut self, offset: u64, len: u64, sector: u64) -> DiscardFate {
         if len > 0 && self.strikes(self.rates.late_discards) {
             self.log.push(Fault::LateDiscard { offset, len });
             // Often soon, sometimes much later.
@@ -169,7 +169,7 @@ impl Faults {
     }
 
     /// Spares what was just written from late discards, unless they overtake.
-    pub(super) fn written(&mut self, written: &Range) {
+    pub(crate) fn written(&mut self, written: &Range) {
         if self.rates.discards_overtake {
             return;
         }
@@ -183,7 +183,7 @@ impl Faults {
     }
 
     /// Counts one operation; the discards that happen now.
-    pub(super) fn tick(&mut self) -> Vec<Range> {
+    pub(crate) fn tick(&mut self) -> Vec<Range> {
         self.late.iter_mut().for_each(|(left, _)| *left -= 1);
         let due = self.late.extract_if(.., |(left, _)| *left == 0);
         due.map(|(_, range)| range).collect()

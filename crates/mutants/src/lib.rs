@@ -1,9 +1,15 @@
+//! Rules that a crate's tests may break, to verify that each broken rule is caught (mutation tests).
+//!
+//! A crate lists its rules once with [`breakable_rules!`] and asks `is_broken(Rule::...)` where it keeps each of them.
+//!
+//! Invariant: in a build without the feature `mutants` of that crate, `is_broken` is the constant `false`, and the
+//! compiler removes every question.
+
 /// Declares the rules of a crate that its tests may break, to see that they would notice.
 ///
 /// In a build of that crate with the feature `mutants`, the rule that the environment variable
 /// `LACUNA_MUTANT` names is not followed. In any other build `is_broken` is the constant `false`, and
 /// nothing is left of it.
-#[doc(hidden)]
 #[macro_export]
 macro_rules! breakable_rules {
     ($($(#[$doc:meta])* $rule:ident = $name:literal,)*) => {

@@ -16,7 +16,7 @@ struct Page {
 
 /// A sparse byte space, addressed in whole sectors. What was never written reads as zeros.
 #[derive(Clone, Default)]
-pub(crate) struct SparseBytes {
+pub struct SparseBytes {
     pages: BTreeMap<u64, Box<Page>>,
 }
 
@@ -57,7 +57,7 @@ fn parts(offset: u64, len: u64) -> impl Iterator<Item = Part> {
 
 impl SparseBytes {
     /// Fills `buf` from `offset`.
-    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) {
+    pub fn read(&self, offset: u64, buf: &mut [u8]) {
         let mut done = 0;
         for part in parts(offset, buf.len() as u64) {
             let into = &mut buf[done..done + part.len];
@@ -70,7 +70,7 @@ impl SparseBytes {
     }
 
     /// Stores `data` at `offset`.
-    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
         let mut done = 0;
         for part in parts(offset, data.len() as u64) {
             let page = self
@@ -84,7 +84,7 @@ impl SparseBytes {
     }
 
     /// Makes a range read as zeros and take no room.
-    pub(crate) fn zero(&mut self, offset: u64, len: u64) {
+    pub fn zero(&mut self, offset: u64, len: u64) {
         let end = offset.checked_add(len).expect("range overflows");
         let pages: Vec<u64> = self.pages_within(offset, end).collect();
         for number in pages {
@@ -103,7 +103,7 @@ impl SparseBytes {
     }
 
     /// Bytes of the range that take room.
-    pub(crate) fn allocated(&self, offset: u64, len: u64) -> u64 {
+    pub fn allocated(&self, offset: u64, len: u64) -> u64 {
         let end = offset.saturating_add(len);
         self.pages_within(offset, end)
             .map(|number| {

@@ -1,10 +1,10 @@
 //! What a power cut does to writes that were not synced: pure decisions, no state.
 
-use super::SeededRng;
+use crate::SeededRng;
 
 /// The sectors of one write that reach the medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(crate) enum Kept {
     All,
     None,
     /// One flag for each sector.
@@ -13,9 +13,9 @@ pub(super) enum Kept {
 
 /// One step of a crash: the `index`-th pending write reaches the medium as far as `kept` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CrashStep {
-    pub(super) index: usize,
-    pub(super) kept: Kept,
+pub(crate) struct CrashStep {
+    pub(crate) index: usize,
+    pub(crate) kept: Kept,
 }
 
 /// How a whole crash goes. Independent dice for each sector alone would hardly ever produce the
@@ -34,7 +34,7 @@ enum Mood {
 
 /// Decides the fate of pending writes, given the sectors of each, oldest first. The steps are to be
 /// applied in the order returned; what has no step is lost.
-pub(super) fn plan_crash(rng: &mut SeededRng, pending_sectors: &[u64]) -> Vec<CrashStep> {
+pub(crate) fn plan_crash(rng: &mut SeededRng, pending_sectors: &[u64]) -> Vec<CrashStep> {
     let count = pending_sectors.len();
     if count == 0 {
         return Vec::new();
@@ -84,7 +84,7 @@ fn torn(rng: &mut SeededRng, sectors: u64) -> Kept {
 
 impl Kept {
     /// The runs of kept sectors as (first sector, sectors).
-    pub(super) fn runs(&self, sectors: u64) -> Vec<(u64, u64)> {
+    pub(crate) fn runs(&self, sectors: u64) -> Vec<(u64, u64)> {
         match self {
             Kept::All => vec![(0, sectors)],
             Kept::None => Vec::new(),

@@ -14,16 +14,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use lacuna_device::{
+    BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, SECTOR, StreamHint, check_file_name,
+    mem::FileImage,
+};
 use parking_lot::Mutex;
 
-use super::{
+use crate::{
     SeededRng,
     crash::{Kept, plan_crash},
     power::{Power, Verdict, injected},
-};
-use crate::{
-    BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, SECTOR, StreamHint, check_file_name,
-    mem::FileImage,
 };
 
 const NAME: &str = "simulated directory";
@@ -542,5 +542,4 @@ impl File for SimFile {
 }
 
 #[cfg(test)]
-#[path = "place_tests.rs"]
 mod tests;
