@@ -2,9 +2,9 @@
 
 mod discard;
 mod engine;
-mod threads;
+mod request;
+mod ring;
 mod together;
-mod uring;
 
 use std::{
     env, fs, io,
@@ -24,8 +24,10 @@ use rustix::{
     io::Errno,
 };
 
+pub use self::engine::BlockIo;
 use self::{
-    engine::{Done, Engine, Memory, Request},
+    engine::Engine,
+    request::{Done, Memory, Request},
     together::Transfer,
 };
 use crate::{
@@ -35,19 +37,6 @@ use crate::{
 
 /// Sizes of new store files are multiples of this, in bytes, so that they suit any device.
 const SIZE_UNIT: u64 = 4096;
-
-/// Who carries out requests that are not waited for one by one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BlockIo {
-    /// What the environment variable `LACUNA_IO` says (`uring`, `threads`), else an io_uring, or
-    /// threads where the system refuses one.
-    #[default]
-    Auto,
-    /// An io_uring, or an error.
-    Uring,
-    /// A pool of threads that make ordinary calls.
-    Threads,
-}
 
 /// How to open a [`RawDevice`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

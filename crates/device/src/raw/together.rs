@@ -16,8 +16,8 @@ use std::{cell::RefCell, os::fd::AsRawFd};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use super::{
-    engine::AbortOnPanic,
-    uring::{Outcome, TRANSFER_BYTES_MAX, enter, make_ring, outcome},
+    request::AbortOnPanic,
+    ring::{Outcome, TRANSFER_BYTES_MAX, enter, make_ring, outcome},
 };
 use crate::{Result, positional::PositionalFile};
 

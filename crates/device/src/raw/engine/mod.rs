@@ -1,92 +1,28 @@
-//! Requests that go on while their caller does something else, and who carries them out.
+//! What carries out requests in flight: an io_uring, or a pool of threads that make ordinary calls.
 //!
-//! A [`Request`] owns its memory until it has ended, so nobody has to wait for it lest the memory goes
-//! away. Two engines carry requests out, an io_uring and a pool of threads that make ordinary calls;
-//! both end every request exactly once, also when they are dropped. Neither is started before the
-//! first request. Single reads and writes that are waited for need no engine: an ordinary call is
-//! faster.
+//! Both end every [`Request`] exactly once, also when they are dropped. Neither is started before the first request.
+//! Single reads and writes that are waited for need no engine: an ordinary call is faster.
+
+mod threads;
+mod uring;
 
 use std::sync::Arc;
 
-use super::{threads::Threads, uring::Uring};
-use crate::{AlignedBuf, BlockIo, Error, Filled, Result, positional::PositionalFile};
+use self::{threads::Threads, uring::Uring};
+use super::request::Request;
+use crate::{Error, Result, positional::PositionalFile};
 
-/// Called once when a request has ended, with its outcome and its memory. It runs in the engine's
-/// thread: it must neither wait for requests nor drop the device.
-pub(super) type Done = Box<dyn FnOnce(Result<()>, Memory) + Send>;
-
-/// What is read into, or written.
-pub(super) enum Memory {
-    Read(AlignedBuf),
-    Write(Filled),
-}
-
-impl Memory {
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Memory::Read(buf) => buf.len(),
-            Memory::Write(data) => data.len(),
-        }
-    }
-
-    pub(super) fn into_read(self) -> AlignedBuf {
-        match self {
-            Memory::Read(buf) => buf,
-            Memory::Write(_) => unreachable!("a request ends with its own memory"),
-        }
-    }
-
-    pub(super) fn into_write(self) -> Filled {
-        match self {
-            Memory::Write(data) => data,
-            Memory::Read(_) => unreachable!("a request ends with its own memory"),
-        }
-    }
-}
-
-/// A read or write of all of `memory`, at byte `offset`.
-pub(super) struct Request {
-    pub(super) offset: u64,
-    pub(super) memory: Memory,
-    pub(super) done: Done,
-}
-
-impl Request {
-    /// None of a read.
-    pub(super) fn written_bytes(&self) -> usize {
-        match &self.memory {
-            Memory::Read(_) => 0,
-            Memory::Write(data) => data.len(),
-        }
-    }
-
-    /// Does by ordinary calls what is left when the first `bytes_done` bytes are done, and ends it.
-    pub(super) fn finish(mut self, file: &PositionalFile, bytes_done: usize) {
-        // Direct I/O cannot go on in the middle of a block.
-        let from = bytes_done / file.io_align as usize * file.io_align as usize;
-        let at = self.offset + from as u64;
-        let outcome = match &mut self.memory {
-            Memory::Read(buf) => file.read_exact_at(at, &mut buf[from..]),
-            Memory::Write(data) => file.write_at(at, &data[from..]),
-        };
-        self.end(outcome);
-    }
-
-    pub(super) fn end(self, outcome: Result<()>) {
-        (self.done)(outcome, self.memory);
-    }
-}
-
-/// Ends the process when it is dropped by a panic. A panic in an engine's thread is a broken invariant
-/// of ours; without that thread, all who wait for requests would wait for ever.
-pub(super) struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
-    }
+/// Who carries out requests that are not waited for one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockIo {
+    /// What the environment variable `LACUNA_IO` says (`uring`, `threads`), else an io_uring, or
+    /// threads where the system refuses one.
+    #[default]
+    Auto,
+    /// An io_uring, or an error.
+    Uring,
+    /// A pool of threads that make ordinary calls.
+    Threads,
 }
 
 /// See the module documentation.
@@ -141,3 +77,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,8 +14,11 @@ use rustix::fs::OFlags;
 
 use super::*;
 use crate::{
-    BlockDevice, RawDevice, RawOptions,
-    raw::together::{TRANSFERS_MAX, Transfer, carry_out},
+    AlignedBuf, BlockDevice, Filled, RawDevice, RawOptions,
+    raw::{
+        request::Memory,
+        together::{TRANSFERS_MAX, Transfer, carry_out},
+    },
 };
 
 const BLOCK: usize = 4096;

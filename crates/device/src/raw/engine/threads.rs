@@ -4,14 +4,17 @@ use std::{collections::VecDeque, sync::Arc, thread::JoinHandle};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::engine::{AbortOnPanic, Request};
-use crate::{positional::PositionalFile, prompt::run_promptly};
+use crate::{
+    positional::PositionalFile,
+    prompt::run_promptly,
+    raw::request::{AbortOnPanic, Request},
+};
 
 /// Requests that are carried out at a time.
 const THREADS: usize = 8;
 
 /// See the module documentation. Dropping it waits for all requests.
-pub(super) struct Threads {
+pub(crate) struct Threads {
     inbox: Arc<Inbox>,
     threads: Vec<JoinHandle<()>>,
 }

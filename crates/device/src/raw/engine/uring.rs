@@ -29,15 +29,19 @@ use std::{
     thread::JoinHandle,
 };
 
-use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
-use rustix::{
-    event::{EventfdFlags, eventfd},
-    io::Errno,
-};
+use rustix::event::{EventfdFlags, eventfd};
 
-use super::engine::{AbortOnPanic, Memory, Request};
-use crate::{AlignedBuf, positional::PositionalFile, prompt::run_promptly};
+use crate::{
+    AlignedBuf,
+    positional::PositionalFile,
+    prompt::run_promptly,
+    raw::{
+        request::{AbortOnPanic, Memory, Request},
+        ring::{Outcome, TRANSFER_BYTES_MAX, enter, make_ring, outcome},
+    },
+};
 
 /// Entries of the ring.
 const ENTRIES: u32 = 128;
@@ -48,11 +52,9 @@ const SLOTS: usize = ENTRIES as usize - 1;
 const WRITING_BYTES_MAX: usize = 8 << 20;
 /// Marks the bell's entry; others carry the number of their slot.
 const BELL: u64 = u64::MAX;
-/// Longest transfer that one entry asks for, in bytes. The kernel's own limit is a little below 2 GiB.
-pub(super) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
 /// See the module documentation. Dropping it waits for all requests.
-pub(super) struct Uring {
+pub(crate) struct Uring {
     inbox: Arc<Inbox>,
     thread: Option<JoinHandle<()>>,
 }
@@ -287,54 +289,6 @@ impl Ring {
     }
 }
 
-/// A ring for reads and writes, to be used by the calling thread alone.
-pub(super) fn make_ring(entries: u32) -> io::Result<IoUring> {
-    // Completions are worked off when this thread asks for them, instead of interrupting it.
-    let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
-    let ring = match modern {
-        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => IoUring::new(entries)?,
-        made => made?,
-    };
-    let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe)?;
-    if ![opcode::Read::CODE, opcode::Write::CODE].into_iter().all(|code| probe.is_supported(code)) {
-        return Err(Errno::NOSYS.into());
-    }
-    Ok(ring)
-}
-
-/// Submits what was pushed and waits for so many completions, or for fewer.
-pub(super) fn enter(ring: &IoUring, completions: usize) {
-    if let Err(error) = ring.submit_and_wait(completions) {
-        match Errno::from_io_error(&error) {
-            Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => std::thread::yield_now(),
-            // The ring is of no use any more, and what it holds cannot be given back.
-            _ => panic!("io_uring_enter: {error}"),
-        }
-    }
-}
-
-/// What a completion says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Done,
-    /// So many bytes are done; the rest has to be asked for again.
-    Rest(usize),
-    Failed(Errno),
-}
-
-/// Reads the result of a request for `asked` bytes.
-pub(super) fn outcome(result: i32, asked: usize) -> Outcome {
-    match usize::try_from(result) {
-        Ok(bytes) if bytes >= asked => Outcome::Done,
-        Ok(bytes) => Outcome::Rest(bytes),
-        Err(_) => match Errno::from_raw_os_error(result.saturating_neg()) {
-            Errno::INTR | Errno::AGAIN | Errno::CANCELED => Outcome::Rest(0),
-            errno => Outcome::Failed(errno),
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -360,23 +314,5 @@ mod tests {
             assert_eq!(next(&mut waiting).0, Some(expected), "what was passed goes first");
         }
         assert_eq!(waiting.writing_bytes, 3 * 4096);
-    }
-
-    #[test]
-    fn results_are_read_as_the_kernel_means_them() {
-        let errno = |errno: Errno| -errno.raw_os_error();
-        for (result, expected) in [
-            (4096, Outcome::Done),
-            (512, Outcome::Rest(512)),
-            (0, Outcome::Rest(0)),
-            (errno(Errno::INTR), Outcome::Rest(0)),
-            (errno(Errno::AGAIN), Outcome::Rest(0)),
-            (errno(Errno::CANCELED), Outcome::Rest(0)),
-            (errno(Errno::IO), Outcome::Failed(Errno::IO)),
-            (errno(Errno::NOSPC), Outcome::Failed(Errno::NOSPC)),
-            (errno(Errno::INVAL), Outcome::Failed(Errno::INVAL)),
-        ] {
-            assert_eq!(outcome(result, 4096), expected);
-        }
     }
 }
