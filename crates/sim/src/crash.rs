@@ -21,7 +21,7 @@ pub(crate) struct CrashStep {
 /// How a whole crash goes. Independent dice for each sector alone would hardly ever produce the
 /// crashes that matter most: nothing lost, everything lost, only the newest write lost.
 #[derive(Clone, Copy)]
-enum Mood {
+enum CrashKind {
     KeepAll,
     DropAll,
     /// The first writes are kept, the next is torn, the rest dropped: a device without cache.
@@ -39,33 +39,33 @@ pub(crate) fn plan_crash(rng: &mut SeededRng, pending_sectors: &[u64]) -> Vec<Cr
     if count == 0 {
         return Vec::new();
     }
-    let mood = match rng.below(10) {
-        0 => Mood::KeepAll,
-        1 => Mood::DropAll,
-        2..=3 => Mood::Prefix,
-        4..=5 => Mood::AllButOne,
-        _ => Mood::Scramble,
+    let kind = match rng.below(10) {
+        0 => CrashKind::KeepAll,
+        1 => CrashKind::DropAll,
+        2..=3 => CrashKind::Prefix,
+        4..=5 => CrashKind::AllButOne,
+        _ => CrashKind::Scramble,
     };
     let pivot = rng.below(count as u64) as usize;
     let kept_percent = 20 + rng.below(70);
     let mut steps: Vec<CrashStep> = (0..count)
         .map(|index| {
-            let kept = match mood {
-                Mood::KeepAll => Kept::All,
-                Mood::DropAll => Kept::None,
-                Mood::Prefix if index < pivot => Kept::All,
-                Mood::Prefix if index > pivot => Kept::None,
-                Mood::AllButOne if index != pivot => Kept::All,
-                Mood::AllButOne if rng.chance(50) => Kept::None,
-                Mood::Prefix | Mood::AllButOne => torn(rng, pending_sectors[index]),
-                Mood::Scramble if rng.chance(kept_percent) => Kept::All,
-                Mood::Scramble if rng.chance(50) => Kept::None,
-                Mood::Scramble => torn(rng, pending_sectors[index]),
+            let kept = match kind {
+                CrashKind::KeepAll => Kept::All,
+                CrashKind::DropAll => Kept::None,
+                CrashKind::Prefix if index < pivot => Kept::All,
+                CrashKind::Prefix if index > pivot => Kept::None,
+                CrashKind::AllButOne if index != pivot => Kept::All,
+                CrashKind::AllButOne if rng.chance(50) => Kept::None,
+                CrashKind::Prefix | CrashKind::AllButOne => torn(rng, pending_sectors[index]),
+                CrashKind::Scramble if rng.chance(kept_percent) => Kept::All,
+                CrashKind::Scramble if rng.chance(50) => Kept::None,
+                CrashKind::Scramble => torn(rng, pending_sectors[index]),
             };
             CrashStep { index, kept }
         })
         .collect();
-    if matches!(mood, Mood::Scramble) && rng.chance(50) {
+    if matches!(kind, CrashKind::Scramble) && rng.chance(50) {
         rng.shuffle(&mut steps);
     }
     steps.retain(|step| step.kept != Kept::None);

@@ -35,12 +35,12 @@ pub enum Fault {
         /// Its length.
         len: u64,
     },
-    /// A write landed elsewhere.
+    /// A write actual elsewhere.
     MisdirectedWrite {
         /// Where it should be.
         offset: u64,
         /// Where it is.
-        landed: u64,
+        actual: u64,
         /// Its length.
         len: u64,
     },
@@ -76,9 +76,9 @@ pub(crate) type Range = std::ops::Range<u64>;
 /// What becomes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteFate {
-    Honest,
+    AsAsked,
     Lost,
-    LandsAt(u64),
+    Misdirected(u64),
 }
 
 /// What becomes of a discard: the part that happens now.
@@ -124,13 +124,13 @@ impl Faults {
             return WriteFate::Lost;
         }
         if self.strikes(self.rates.misdirected_writes) {
-            let landed = self.rng.below((capacity - len) / block + 1) * block;
-            if landed != offset {
-                self.log.push(Fault::MisdirectedWrite { offset, landed, len });
-                return WriteFate::LandsAt(landed);
+            let actual = self.rng.below((capacity - len) / block + 1) * block;
+            if actual != offset {
+                self.log.push(Fault::MisdirectedWrite { offset, actual, len });
+                return WriteFate::Misdirected(actual);
             }
         }
-        WriteFate::Honest
+        WriteFate::AsAsked
     }
 
     /// The part of a read that is to be stale, in whole sectors.
@@ -211,11 +211,11 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_ends_the_lies() {
+    fn a_limit_ends_the_faults() {
         let rates = FaultRates { lost_writes: 1000, limit: 2, ..FaultRates::default() };
         let mut faults = Faults::new(rates, 1);
         let fates: Vec<_> = (0..4).map(|_| faults.on_write(0, 512, 512, 4096)).collect();
-        assert_eq!(fates, [WriteFate::Lost, WriteFate::Lost, WriteFate::Honest, WriteFate::Honest]);
+        assert_eq!(fates, [WriteFate::Lost, WriteFate::Lost, WriteFate::AsAsked, WriteFate::AsAsked]);
         assert_eq!(faults.log().len(), 2);
     }
 }

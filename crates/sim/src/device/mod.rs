@@ -134,7 +134,7 @@ fn write_garbage(image: &mut SparseBytes, seed: u64, offset: u64, len: u64) {
 
 impl State {
     /// Lets the dice decide what of `pending` reaches the medium.
-    fn settle(&mut self) {
+    fn resolve_pending(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         let sectors: Vec<u64> = pending.iter().map(Pending::sectors).collect();
         for step in plan_crash(&mut self.rng, &sectors) {
@@ -161,17 +161,17 @@ impl State {
     /// Takes a write, which may be lost or land elsewhere when the device lies.
     fn accept_write(&mut self, offset: u64, data: &[u8], geometry: &Geometry) {
         let len = data.len() as u64;
-        let mut landed = offset;
+        let mut actual = offset;
         if let Some(faults) = &mut self.faults {
             let block = u64::from(geometry.block_bytes);
             match faults.on_write(offset, len, block, geometry.capacity_bytes) {
-                WriteFate::Honest => {}
+                WriteFate::AsAsked => {}
                 WriteFate::Lost => return,
-                WriteFate::LandsAt(elsewhere) => landed = elsewhere,
+                WriteFate::Misdirected(elsewhere) => actual = elsewhere,
             }
-            faults.written(&(landed..landed + len));
+            faults.written(&(actual..actual + len));
         }
-        self.accept(Pending { offset: landed, len, change: Change::Write(data.to_vec()) });
+        self.accept(Pending { offset: actual, len, change: Change::Write(data.to_vec()) });
     }
 
     fn accept_discard(&mut self, offset: u64, len: u64) {
@@ -180,7 +180,7 @@ impl State {
     }
 
     /// Does what was put off until now. Called by every operation that changes something.
-    fn do_late_discards(&mut self) {
+    fn apply_late_discards(&mut self) {
         let due = self.faults.as_mut().map_or_else(Vec::new, Faults::tick);
         due.into_iter().for_each(|range| self.accept_discard(range.start, range.end - range.start));
     }
@@ -245,7 +245,7 @@ impl SimDevice {
     /// was set and did not happen is cancelled. Injected failures stay.
     pub fn power_cycle(&self) {
         let mut state = self.state.lock();
-        state.settle();
+        state.resolve_pending();
         state.cache = state.medium.clone();
         state.power.switch_on();
     }
@@ -296,9 +296,9 @@ impl SimDevice {
     }
 
     /// From now on the device lies at these rates, its chance driven by `seed`, until
-    /// [`SimDevice::stop_lying`]; lies so far are forgotten. Stale reads show nothing from before the
+    /// [`SimDevice::stop_silent_faults`]; lies so far are forgotten. Stale reads show nothing from before the
     /// device began to lie.
-    pub fn lie(&self, rates: FaultRates, seed: u64) {
+    pub fn start_silent_faults(&self, rates: FaultRates, seed: u64) {
         let mut state = self.state.lock();
         if state.faults.is_none() {
             state.history = state.cache.clone();
@@ -308,12 +308,12 @@ impl SimDevice {
 
     /// Ends the lies; what was done wrong stays so. All that was, in order. Discards that were still
     /// put off are forgotten, as they may be.
-    pub fn stop_lying(&self) -> Vec<Fault> {
+    pub fn stop_silent_faults(&self) -> Vec<Fault> {
         self.state.lock().faults.take().map_or_else(Vec::new, |faults| faults.log().to_vec())
     }
 
     /// What was done wrong so far.
-    pub fn lies(&self) -> Vec<Fault> {
+    pub fn silent_faults(&self) -> Vec<Fault> {
         self.state.lock().faults.as_ref().map_or_else(Vec::new, |faults| faults.log().to_vec())
     }
 
@@ -361,8 +361,8 @@ impl BlockDevice for SimDevice {
         let mut state = self.state.lock();
         state.power.check()?;
         state.cache.read(offset, buf);
-        let lie = |faults: &mut Faults| faults.on_read(offset, buf.len() as u64, SECTOR as u64);
-        if let Some(stale) = state.faults.as_mut().and_then(lie) {
+        let fault = |faults: &mut Faults| faults.on_read(offset, buf.len() as u64, SECTOR as u64);
+        if let Some(stale) = state.faults.as_mut().and_then(fault) {
             let within = (stale.start - offset) as usize..(stale.end - offset) as usize;
             state.history.read(stale.start, &mut buf[within]);
         }
@@ -375,7 +375,7 @@ impl BlockDevice for SimDevice {
         self.geometry().check_range(NAME, offset, data.len() as u64)?;
         let mut state = self.state.lock();
         let verdict = state.power.tick()?;
-        state.do_late_discards();
+        state.apply_late_discards();
         let outcome = state.power.check_write(NAME);
         if matches!(outcome, Err(Error::Full { .. })) {
             return outcome;
@@ -397,10 +397,10 @@ impl BlockDevice for SimDevice {
             return Err(Error::PowerCut);
         }
         if state.power.fails_sync() {
-            state.settle();
+            state.resolve_pending();
             return Err(injected(NAME));
         }
-        state.do_late_discards();
+        state.apply_late_discards();
         for change in state.pending.drain(..) {
             change.apply(&mut state.medium, &Kept::All);
         }
@@ -412,7 +412,7 @@ impl BlockDevice for SimDevice {
         self.geometry().check_range(NAME, offset, len)?;
         let mut state = self.state.lock();
         let verdict = state.power.tick()?;
-        state.do_late_discards();
+        state.apply_late_discards();
         let fate = state.faults.as_mut().map(|faults| faults.on_discard(offset, len, SECTOR as u64));
         match fate.unwrap_or(DiscardFate::Now(offset..offset + len)) {
             DiscardFate::Now(part) => state.accept_discard(part.start, part.end - part.start),

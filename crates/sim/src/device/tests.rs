@@ -165,12 +165,12 @@ fn forks_are_independent() {
     assert_eq!(read(&fork, 0, SECTOR)[0], 2);
 }
 
-/// A device of sectors that hold 1, synced, and then 2 in its first half, with lies at `rates`.
-fn liar(rates: FaultRates, seed: u64) -> Arc<SimDevice> {
+/// A device of sectors that hold 1, synced, and then 2 in its first half, with faults at `rates`.
+fn faulty(rates: FaultRates, seed: u64) -> Arc<SimDevice> {
     let device = SimDevice::new(CAPACITY, seed);
     device.write_at(0, &vec![1; CAPACITY as usize]).unwrap();
     device.sync().unwrap();
-    device.lie(rates, seed);
+    device.start_silent_faults(rates, seed);
     for sector in 0..64 {
         device.write_at(sector * 512, &[2; SECTOR]).unwrap();
     }
@@ -180,38 +180,38 @@ fn liar(rates: FaultRates, seed: u64) -> Arc<SimDevice> {
 
 #[test]
 fn lost_writes_are_acknowledged_synced_and_gone() {
-    let device = liar(FaultRates { lost_writes: 200, ..FaultRates::default() }, 1);
+    let device = faulty(FaultRates { lost_writes: 200, ..FaultRates::default() }, 1);
     assert_eq!(device.stats().writes, 65, "all are acknowledged");
-    let lies = device.stop_lying();
-    assert!((4..30).contains(&lies.len()), "{}", lies.len());
+    let faults = device.stop_silent_faults();
+    assert!((4..30).contains(&faults.len()), "{}", faults.len());
     device.power_cycle();
     let sectors = read(&device, 0, 64 * SECTOR);
     for (sector, bytes) in sectors.chunks(SECTOR).enumerate() {
-        let lost = lies.contains(&Fault::LostWrite { offset: sector as u64 * 512, len: 512 });
+        let lost = faults.contains(&Fault::LostWrite { offset: sector as u64 * 512, len: 512 });
         assert!(bytes.iter().all(|byte| *byte == if lost { 1 } else { 2 }), "sector {sector}");
     }
 }
 
 #[test]
 fn misdirected_writes_hit_another_place() {
-    let device = liar(FaultRates { misdirected_writes: 1000, limit: 1, ..FaultRates::default() }, 1);
-    let lies = device.stop_lying();
-    let [Fault::MisdirectedWrite { offset, landed, len: 512 }] = lies[..] else { panic!("{lies:?}") };
-    assert!(offset < 64 * 512 && landed >= 64 * 512, "by this seed");
+    let device = faulty(FaultRates { misdirected_writes: 1000, limit: 1, ..FaultRates::default() }, 1);
+    let faults = device.stop_silent_faults();
+    let [Fault::MisdirectedWrite { offset, actual, len: 512 }] = faults[..] else { panic!("{faults:?}") };
+    assert!(offset < 64 * 512 && actual >= 64 * 512, "by this seed");
     device.power_cycle();
-    assert_eq!((read(&device, offset, 512)[0], read(&device, landed, 512)[0]), (1, 2));
+    assert_eq!((read(&device, offset, 512)[0], read(&device, actual, 512)[0]), (1, 2));
 }
 
 #[test]
 fn stale_reads_show_what_was_there_before() {
-    let device = liar(FaultRates { stale_reads: 500, ..FaultRates::default() }, 3);
+    let device = faulty(FaultRates { stale_reads: 500, ..FaultRates::default() }, 3);
     let mut stale = 0;
     for _ in 0..100 {
         let bytes = read(&device, 0, 64 * SECTOR);
         assert!(bytes.iter().all(|byte| [1, 2].contains(byte)));
         stale += usize::from(bytes.contains(&1));
     }
-    assert_eq!(stale, device.stop_lying().len());
+    assert_eq!(stale, device.stop_silent_faults().len());
     assert!((20..80).contains(&stale), "{stale}");
     assert!(!read(&device, 0, 64 * SECTOR).contains(&1), "the medium is right");
 }
@@ -225,16 +225,16 @@ fn discards_land_late_or_in_part() {
             (FaultRates { late_discards: 1000, limit: 1, ..FaultRates::default() }, true),
             (FaultRates { partial_discards: 1000, limit: 1, ..FaultRates::default() }, false),
         ] {
-            let device = liar(FaultRates { discards_overtake: overtake, ..rates }, seed);
+            let device = faulty(FaultRates { discards_overtake: overtake, ..rates }, seed);
             device.discard(0, 8 * 512).unwrap();
             device.write_at(0, &[3; SECTOR]).unwrap();
             (0..256).for_each(|_| device.sync().unwrap());
             let hit = read(&device, 0, SECTOR) != [3; SECTOR];
             assert!(!hit || overtake, "seed {seed}");
-            let [lie] = device.stop_lying()[..] else { panic!("seed {seed}: one lie") };
+            let [fault] = device.stop_silent_faults()[..] else { panic!("seed {seed}: one fault") };
             let gone = read(&device, 512, 63 * SECTOR).chunks(SECTOR).filter(|s| **s != [2; SECTOR]).count();
             assert!(gone <= 7, "seed {seed}");
-            outcomes.insert((matches!(lie, Fault::LateDiscard { .. }), hit, gone > 0));
+            outcomes.insert((matches!(fault, Fault::LateDiscard { .. }), hit, gone > 0));
         }
     }
     for outcome in [(true, true, true), (true, false, true), (false, false, true), (false, false, false)] {
@@ -243,11 +243,11 @@ fn discards_land_late_or_in_part() {
 }
 
 #[test]
-fn the_same_lies_for_the_same_seed() {
-    let lies = |seed| {
+fn the_same_faults_for_the_same_seed() {
+    let faults = |seed| {
         let rates = FaultRates { lost_writes: 100, misdirected_writes: 100, ..FaultRates::default() };
-        liar(rates, seed).stop_lying()
+        faulty(rates, seed).stop_silent_faults()
     };
-    assert_eq!(lies(1), lies(1));
-    assert_ne!(lies(1), lies(2));
+    assert_eq!(faults(1), faults(1));
+    assert_ne!(faults(1), faults(2));
 }

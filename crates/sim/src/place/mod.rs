@@ -120,7 +120,7 @@ impl Pending {
 
 impl Content {
     /// Makes everything durable, given that all pending changes were applied to the medium.
-    fn harden_len(&mut self) {
+    fn sync_len(&mut self) {
         if let Some(len) = self.pending_lens.pop() {
             self.pending_lens.clear();
             self.medium.set_len(len);
@@ -128,7 +128,7 @@ impl Content {
     }
 
     /// Gives the medium one of the lengths that the file had since it was synced.
-    fn settle_len(&mut self, rng: &mut SeededRng) {
+    fn resolve_len(&mut self, rng: &mut SeededRng) {
         let lens = std::mem::take(&mut self.pending_lens);
         let chosen = match rng.below(3) {
             0 => None,
@@ -215,7 +215,7 @@ impl State {
             change.apply(&mut content.medium, &Kept::All);
         }
         for (_, content) in self.files.iter_mut().filter(|(id, _)| chosen(**id)) {
-            content.harden_len();
+            content.sync_len();
         }
     }
 
@@ -224,7 +224,7 @@ impl State {
             return Err(Error::PowerCut);
         }
         if self.power.fails_sync() {
-            self.settle_files();
+            self.resolve_contents();
             return Err(injected(NAME));
         }
         self.sync_files(only);
@@ -239,7 +239,7 @@ impl State {
     }
 
     /// Lets the dice decide what of the pending contents and lengths reaches the medium.
-    fn settle_files(&mut self) {
+    fn resolve_contents(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         let sectors: Vec<u64> = pending.iter().map(|change| change.len / SECTOR as u64).collect();
         for step in plan_crash(&mut self.rng, &sectors) {
@@ -248,11 +248,11 @@ impl State {
             change.apply(&mut content.medium, &step.kept);
         }
         for content in self.files.values_mut() {
-            content.settle_len(&mut self.rng);
+            content.resolve_len(&mut self.rng);
         }
     }
 
-    fn settle_names(&mut self) {
+    fn resolve_names(&mut self) {
         let kept = self.rng.below(self.pending_names.len() as u64 + 1) as usize;
         for change in self.pending_names.drain(..).take(kept) {
             change.apply(&mut self.medium_names);
@@ -312,8 +312,8 @@ impl SimPlace {
     /// are dead. A cut that was set and did not happen is cancelled. Injected failures stay.
     pub fn power_cycle(&self) {
         let mut state = self.state.lock();
-        state.settle_files();
-        state.settle_names();
+        state.resolve_contents();
+        state.resolve_names();
         let named: Vec<FileId> = state.medium_names.values().copied().collect();
         state.files.retain(|id, _| named.contains(id));
         for content in state.files.values_mut() {
