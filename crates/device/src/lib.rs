@@ -10,11 +10,20 @@
 //!
 //! # What a power cut may do (the contract that every layer above is proven against)
 //!
-//! 1. A write that returned (or whose end was told) before a `sync` was *called* survives once that `sync`
+//! 1. A write that returned (or whose end was reported) before a `sync` was *called* survives once that `sync`
 //!    returned `Ok`.
 //! 2. Every other write may, sector by sector (512 bytes), be kept or be lost, in any order.
 //! 3. A sector is never half old and half new.
 //! 4. After a failed `sync` nothing is known about any write since the last good one.
+//!
+//! # Modules
+//!
+//! ```text
+//! error <- block, place  <- mem         both interfaces in memory
+//!                        <- positional  files with direct I/O, shared by
+//!                             <- dir    directories
+//!                             <- raw    store files and disks; prompt: their threads' scheduling
+//! ```
 
 #![forbid(unsafe_op_in_unsafe_fn)]
 

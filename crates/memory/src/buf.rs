@@ -13,14 +13,14 @@ use crate::{
     slots,
 };
 
-/// A byte buffer of fixed length, aligned to 4096 bytes, and zeroed unless it is said otherwise.
+/// A byte buffer of fixed length, aligned to 4096 bytes, and zeroed unless a constructor says otherwise.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
     memory: Memory,
 }
 
-/// Where a buffer's memory is from.
+/// Where a buffer's memory comes from.
 enum Memory {
     /// An allocation of its own; none when it is empty.
     Own,
@@ -46,8 +46,8 @@ impl AlignedBuf {
         AlignedBuf { ptr, len, memory: Memory::Own }
     }
 
-    /// A buffer of `len` bytes, one of many of that length: they lie close together, in huge pages, if the length
-    /// allows it (multiples of 4 KiB up to 128). It holds zeros, or what another one held.
+    /// A buffer of `len` bytes, one of many of that length. They share huge pages if the length allows it (multiples of
+    /// 4 KiB up to 128 KiB). It holds zeros, or what an earlier buffer held.
     pub fn dense(len: usize) -> AlignedBuf {
         match slots::take(len) {
             Some((ptr, page)) => AlignedBuf { ptr, len, memory: Memory::Slot(page) },
@@ -55,8 +55,8 @@ impl AlignedBuf {
         }
     }
 
-    /// Buffers of `len` zero bytes for long use with a device: as many as fill a huge page of the system, if those
-    /// are a few, else a single one.
+    /// Buffers of `len` zero bytes for long use with a device: as many as fill a huge page if that is at most 8, else a
+    /// single one.
     pub fn for_long_use(len: usize) -> Vec<AlignedBuf> {
         if !(HUGE_PAGE / 8..=HUGE_PAGE).contains(&len) || !HUGE_PAGE.is_multiple_of(len) {
             return vec![AlignedBuf::zeroed(len)];
@@ -67,7 +67,7 @@ impl AlignedBuf {
         (0..HUGE_PAGE).step_by(len).map(part).collect()
     }
 
-    /// Where the memory begins. It is borrowed by nobody: who uses it must know who else does.
+    /// Where the memory begins. The pointer borrows nothing: its user must exclude conflicting access.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.ptr
     }

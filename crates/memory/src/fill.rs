@@ -1,17 +1,17 @@
-//! Memory that many fill, each a part of its own, and that is shared once it is filled.
+//! Memory that several threads fill, each its own part, and that is shared once it is filled.
 //!
-//! Whoever gives out parts of a [`Blank`] splits it; each part goes to the thread that fills it, which
-//! turns it into a [`Filled`]. Those are read-only: they may be cloned, cut, and, where they touch, joined
-//! into what one request writes. The memory goes back to its [`Home`] with the last of them, whoever has that:
-//! requests end in any order, and what they have written may be read a while yet.
+//! Splitting a [`Blank`] gives each thread a part of its own, which filling turns into a [`Filled`]. Filled parts are
+//! read-only: they can be cloned, sliced, and, if adjacent, joined into what one request writes. The last handle
+//! returns the memory to its [`Home`], from whatever thread: requests end in any order, and readers may hold what was
+//! written for a while.
 //!
 //! Invariants:
-//! 1. Each byte of a memory belongs to one blank at most, and then to nothing filled. Only who has the
-//!    blank writes to it, and nobody reads it.
+//! 1. Each byte of a memory belongs to at most one blank, and then to no filled part. Only the holder of the blank
+//!    writes to it, and nobody reads it.
 //! 2. A byte that was filled is not written again until all handles of its memory are gone.
 //!
-//! A new memory is one blank; splitting divides its range, and filling consumes the blank. That is all
-//! that the unsafe code below stands on.
+//! A new memory is one blank; splitting divides its range, and filling consumes the blank. The unsafe code below relies
+//! on nothing else.
 
 #![allow(unsafe_code)] // Disjoint parts of one allocation, written by several threads.
 
@@ -23,7 +23,7 @@ use std::{
 
 use crate::AlignedBuf;
 
-/// Where memory goes when nobody uses it any more.
+/// Takes memory back when its last handle is dropped.
 pub trait Home: Send + Sync {
     /// Takes `memory` back. It is called wherever the last handle is dropped, so it must not wait for anything.
     fn take_back(&self, memory: AlignedBuf);
@@ -43,13 +43,13 @@ impl Drop for Memory {
     }
 }
 
-/// Exclusive memory that was not filled yet.
+/// Exclusive memory that is not filled yet.
 pub struct Blank {
     memory: Arc<Memory>,
     range: Range<usize>,
 }
 
-/// Shared memory that does not change any more.
+/// Shared memory that no longer changes.
 #[derive(Clone)]
 pub struct Filled {
     memory: Arc<Memory>,
@@ -69,22 +69,25 @@ impl From<AlignedBuf> for Filled {
 }
 
 impl Blank {
-    /// All of `buf`, which goes to `home` in the end.
+    /// All of `buf`, which returns to `home` with its last handle.
     pub fn lent(buf: AlignedBuf, home: Arc<dyn Home>) -> Blank {
         Blank { range: 0..buf.len(), memory: Arc::new(Memory { buf, home: Some(home) }) }
     }
 
-    /// Bytes that it has.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// Whether it has no byte.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// Takes the first `len` bytes off, of which it must have as many.
+    /// Splits off the first `len` bytes.
+    ///
+    /// # Panics
+    /// When it is shorter.
     pub fn split_to(&mut self, len: usize) -> Blank {
         assert!(len <= self.len(), "{len} bytes of a blank of {}", self.len());
         let middle = self.range.start + len;
@@ -93,7 +96,7 @@ impl Blank {
         first
     }
 
-    /// What becomes of it by `fill`, which sees whatever the memory held before.
+    /// Calls `fill` on the memory, whose content is unspecified, and makes it read-only.
     pub fn fill(self, fill: impl FnOnce(&mut [u8])) -> Filled {
         let Blank { memory, range } = self;
         let start = memory.buf.base().as_ptr().wrapping_add(range.start);
@@ -112,7 +115,10 @@ impl Filled {
         Filled { memory: Arc::clone(&self.memory), range }
     }
 
-    /// Grows by `next`, which must lie right behind in the same memory.
+    /// Extends the range by `next`.
+    ///
+    /// # Panics
+    /// When `next` does not follow directly in the same memory.
     pub fn join(&mut self, next: &Filled) {
         let touches = Arc::ptr_eq(&self.memory, &next.memory) && self.range.end == next.range.start;
         assert!(touches, "joined what does not touch");

@@ -1,4 +1,4 @@
-//! Memory in huge pages of the system.
+//! Memory in huge pages of the operating system.
 #![allow(unsafe_code)] // Allocations with a chosen alignment, and advice to the system about them.
 
 use std::{
@@ -8,11 +8,11 @@ use std::{
 
 use rustix::mm::{Advice, madvise};
 
-/// A huge page of the system, on most machines: what lies in one takes the processor, and a kernel that sends it to
-/// a device, one look at its tables instead of hundreds.
+/// Size of a huge page on most machines, in bytes. Memory in one costs the processor, and the kernel that sends it to a
+/// device, one look-up in the page tables instead of hundreds.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// Exclusive memory of that length and alignment.
+/// Exclusive memory of [`HUGE_PAGE`] bytes, aligned to as many.
 pub(crate) struct HugePage(NonNull<u8>);
 
 impl HugePage {
@@ -21,7 +21,7 @@ impl HugePage {
         Err(_) => unreachable!(),
     };
 
-    /// Memory that holds nothing yet.
+    /// Uninitialised memory.
     pub(crate) fn new() -> HugePage {
         // SAFETY: the layout's size is not zero.
         let raw = unsafe { alloc(Self::LAYOUT) };
@@ -34,7 +34,7 @@ impl HugePage {
         HugePage(ptr)
     }
 
-    /// Zeros.
+    /// Memory of zeros.
     pub(crate) fn zeroed() -> HugePage {
         let page = HugePage::new();
         // SAFETY: all of it is in the allocation, which nobody else knows.
@@ -42,7 +42,7 @@ impl HugePage {
         page
     }
 
-    /// Its byte `offset`. The memory lives as long as the page.
+    /// The address of byte `offset`, valid as long as the page lives.
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
         assert!(offset < HUGE_PAGE, "byte {offset} of a huge page");
         // SAFETY: it is in the allocation.
@@ -57,7 +57,7 @@ impl Drop for HugePage {
     }
 }
 
-// SAFETY: it gives addresses but no access to the memory; who has parts of it answers for each.
+// SAFETY: it gives addresses but no access to the memory; each holder of a part answers for that part.
 unsafe impl Send for HugePage {}
 // SAFETY: as above.
 unsafe impl Sync for HugePage {}

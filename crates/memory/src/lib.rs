@@ -5,7 +5,7 @@
 //! | what | for |
 //! |---|---|
 //! | [`AlignedBuf`] | a buffer that direct I/O accepts |
-//! | [`Blank`], [`Filled`], [`Home`] | one buffer that several threads fill, each a part, and that is shared afterwards |
+//! | [`Blank`], [`Filled`], [`Home`] | one buffer that several threads fill, each a part, and then share |
 //! | [`DenseBytes`] | thousands of small, reference-counted byte strings, packed into huge pages |
 //! | [`prefetch`], [`copy_past_cache`] | instructions that control the processor's cache |
 //!

@@ -1,12 +1,12 @@
-//! Copies into memory that the processor is not going to look at again.
+//! Copies into memory that the processor does not read again.
 //!
-//! An ordinary store brings the line that it changes into the processor's cache first, and drives another one out of
-//! it. What is copied only to be sent to a device is paid for twice so: it waits for old bytes that nobody wants, and
-//! others find theirs gone. Streaming stores gather whole lines and send them to memory past the cache.
+//! An ordinary store first loads the line that it changes into the cache, and evicts another one. A copy that is only
+//! sent to a device pays for that twice: it waits for old bytes that nobody needs, and evicts lines that others do.
+//! Streaming stores gather whole lines and send them to memory past the cache.
 
 #![allow(unsafe_code)] // Streaming stores are intrinsics of the processor.
 
-/// Bytes below which it does not pay: that the last lines are waited for takes some 100 ns.
+/// Bytes below which streaming does not pay, because the wait for the last lines takes some 100 ns.
 #[cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code, reason = "tests know it"))]
 const STREAMED_MIN: usize = 8192;
 

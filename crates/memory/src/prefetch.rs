@@ -1,9 +1,9 @@
-//! Memory that is going to be looked at.
+//! Prefetching memory into the processor's cache.
 
-#![allow(unsafe_code)] // An instruction of the processor that has no other name.
+#![allow(unsafe_code)] // A prefetch is an intrinsic of the processor.
 
-/// Asks the processor for the line of its cache that `byte` is in, without waiting for it. A hint: what is not
-/// asked for is waited for when it is looked at. Processors other than x86-64 are made to look at it.
+/// Asks the processor to load the cache line of `byte`, without waiting for it. A hint. On processors other than x86-64
+/// this reads the byte.
 #[inline]
 pub fn prefetch(byte: &u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,22 +1,22 @@
-//! Memory for buffers of a few lengths, many of which lie together in a huge page.
+//! Memory for buffers of a few lengths, many of which share a huge page.
 //!
-//! A general allocator gives a buffer of 16 KiB on a border of 4 KiB 20 KiB: what it writes down for itself is in the
-//! way of the next one. And who looks into many buffers at random waits for the processor's tables of addresses, unless
-//! they lie in huge pages. So here each length has pages of its own, cut into slots of that length.
+//! A general allocator spends 20 KiB on a buffer of 16 KiB that is aligned to 4 KiB, because its own header is in the
+//! way of the next buffer. And random access to many buffers waits for page-table look-ups (TLB misses), unless they
+//! lie in huge pages. So each length has huge pages of its own here, cut into slots of that length.
 //!
 //! ```text
 //! huge page, 2 MiB:  slot | slot | slot | ... | rest
 //! ```
 //!
-//! A buffer goes into the first free slot. So pages that lie behind run empty, and an empty one goes back to the
-//! system if another one of that length is empty too.
+//! A buffer takes the first free slot, so later pages run empty. An empty page goes back to the system if another page
+//! of that length is empty too.
 //!
 //! Invariants:
 //! 1. A slot is taken exactly as long as its buffer lives. Nobody else looks at it.
 //! 2. All bytes of a page are initialised when it is added.
 //! 3. No page before `first` has a free slot.
 //!
-//! An arena's lock is innermost: who holds it calls nothing but the allocator.
+//! An arena's lock is innermost: a thread that holds it calls nothing but the allocator.
 
 use std::ptr::NonNull;
 
@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 
 use crate::huge::{HUGE_PAGE, HugePage};
 
-/// Lengths are multiples of this; so slots are on its borders.
+/// Lengths are multiples of this, so slots are aligned to it.
 const UNIT: usize = 4096;
 /// The longest slot.
 const SLOT_BYTES_MAX: usize = 128 << 10;

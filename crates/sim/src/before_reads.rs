@@ -2,21 +2,21 @@ use std::{ops::Range, sync::Arc};
 
 use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, Result, WriteDone};
 
-/// A device of whose reads a test hears before they are done, in the reader's thread: to count them, to do
-/// something first, or to have them fail. Requests that are in flight together are heard of together.
+/// A device that calls a test's hook before each read, in the reader's thread. The hook may count reads, do something
+/// first, or make them fail. Reads that are in flight together are one call of the hook.
 pub struct BeforeReads<F> {
     inner: Arc<dyn BlockDevice>,
     before: F,
 }
 
 impl<F: Fn(&[Range<u64>]) -> Result<()> + Send + Sync> BeforeReads<F> {
-    /// `before` is given the byte ranges that are about to be read; where it fails, so do they.
+    /// Wraps `inner`. `before` gets the byte ranges that are about to be read; if it fails, so do the reads.
     pub fn new(inner: Arc<dyn BlockDevice>, before: F) -> Arc<BeforeReads<F>> {
         Arc::new(BeforeReads { inner, before })
     }
 }
 
-/// `device`, with `bytes` in places that it cannot read any more.
+/// `device`, on which reads that touch any of `bytes` fail with an I/O error.
 pub fn unreadable(device: Arc<dyn BlockDevice>, bytes: Vec<Range<u64>>) -> Arc<dyn BlockDevice> {
     let name = device.name().to_owned();
     BeforeReads::new(device, move |reads| {

@@ -1,30 +1,30 @@
-//! Devices that lie: what goes wrong without an error, decided by a seed. Pure decisions and the
-//! memory that they need; the simulated device acts on them.
+//! Silent faults: what goes wrong without an error, decided by a seed. This module decides and records; the simulated
+//! device carries out.
 
 use crate::SeededRng;
 
-/// How often a simulated device lies, in 1000 operations of each kind. All of it is done and
-/// acknowledged as if nothing were wrong.
+/// Rates of silent faults, in 1000 operations of each kind. The device acknowledges all of these operations as if
+/// nothing were wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultRates {
     /// Writes that are dropped, synced or not.
     pub lost_writes: u32,
-    /// Writes that land elsewhere, over whatever is there.
+    /// Writes that go to another address, over whatever is there.
     pub misdirected_writes: u32,
-    /// Reads of which some sectors show what they held before they were last written.
+    /// Reads of which some sectors return what they held before they were last written.
     pub stale_reads: u32,
-    /// Discards that happen some operations later. Sectors that were written in between are spared
-    /// unless [`FaultRates::discards_overtake`] is set.
+    /// Discards that happen some operations later. They spare sectors written in between, unless
+    /// [`FaultRates::discards_overtake`] is set.
     pub late_discards: u32,
     /// Discards that happen in part.
     pub partial_discards: u32,
     /// Late discards hit what was written after them: what some drives did with queued trims.
     pub discards_overtake: bool,
-    /// Lies in all, after which the device is honest; 0 for no limit.
+    /// Faults in all, after which none happens; 0 for no limit.
     pub limit: u64,
 }
 
-/// Something that a simulated device did wrong. Offsets and lengths are in bytes.
+/// A silent fault that happened. Offsets and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -35,7 +35,7 @@ pub enum Fault {
         /// Its length.
         len: u64,
     },
-    /// A write actual elsewhere.
+    /// A write went to another address.
     MisdirectedWrite {
         /// Where it should be.
         offset: u64,
@@ -44,21 +44,21 @@ pub enum Fault {
         /// Its length.
         len: u64,
     },
-    /// A read showed something older, for sectors where there is something older.
+    /// A read returned older data for these sectors, where there is any.
     StaleRead {
         /// First of these sectors.
         offset: u64,
         /// Their length.
         len: u64,
     },
-    /// A discard was put off.
+    /// A discard was delayed.
     LateDiscard {
         /// Its beginning.
         offset: u64,
         /// Its length.
         len: u64,
     },
-    /// Of a discard, only this part was done.
+    /// Only this part of a discard was done.
     PartialDiscard {
         /// Beginning of the part.
         offset: u64,
@@ -67,7 +67,7 @@ pub enum Fault {
     },
 }
 
-/// Most operations for which a discard is put off.
+/// Most operations by which a discard is delayed.
 const LATE_OPS_MAX: u64 = 256;
 
 /// A part of the device, in bytes.
@@ -81,20 +81,20 @@ pub(crate) enum WriteFate {
     Misdirected(u64),
 }
 
-/// What becomes of a discard: the part that happens now.
+/// What becomes of a discard: the part that happens now, or a delay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiscardFate {
     Now(Range),
     Later,
 }
 
-/// The lies of one device.
+/// The silent faults of one device.
 #[derive(Clone, Debug)]
 pub(crate) struct Faults {
     rates: FaultRates,
     rng: SeededRng,
     log: Vec<Fault>,
-    /// Discards put off, with the operations that they still wait for.
+    /// Delayed discards, each with the number of operations left.
     late: Vec<(u64, Range)>,
 }
 
@@ -182,7 +182,7 @@ impl Faults {
         }
     }
 
-    /// Counts one operation; the discards that happen now.
+    /// Counts one operation and returns the discards that happen now.
     pub(crate) fn tick(&mut self) -> Vec<Range> {
         self.late.iter_mut().for_each(|(left, _)| *left -= 1);
         let due = self.late.extract_if(.., |(left, _)| *left == 0);

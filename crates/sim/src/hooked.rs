@@ -2,35 +2,35 @@ use std::sync::Arc;
 
 use lacuna_device::{BatchOp, File, FileId, FileProps, Place, PlaceStats, Result, StreamHint};
 
-/// What a test has to say to the calls of a [`HookedPlace`], in the caller's thread.
+/// What a test does around the calls of a [`HookedPlace`], in the caller's thread.
 pub trait Hooks: Send + Sync {
-    /// What the place and its files say that they can do, of what they can.
+    /// The properties that the place and its files report, given the real ones.
     fn props(&self, props: FileProps) -> FileProps {
         props
     }
 
-    /// Before a batch; where it fails, so does the batch, and nothing of it is done.
+    /// Called before a batch. If it fails, the batch fails and nothing of it is done.
     fn before_batch(&self, _ops: &[BatchOp<'_>]) -> Result<()> {
         Ok(())
     }
 
-    /// After a batch that was done; where it fails, the batch seems to.
+    /// Called after a batch that was done. If it fails, the batch returns that error although it was done.
     fn after_batch(&self, _ops: &[BatchOp<'_>]) -> Result<()> {
         Ok(())
     }
 
-    /// Before a hole in one file; where it fails, there is none.
+    /// Called before a hole is punched in one file. If it fails, no hole is made.
     fn before_punch(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Before a sync of a file or the place; where it fails, nothing is synced.
+    /// Called before a sync of a file or the place. If it fails, nothing is synced.
     fn before_sync(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// A place of whose calls a test hears; all else is as in the place within.
+/// A place that calls [`Hooks`] and passes everything on to the place within.
 pub struct HookedPlace<H> {
     place: Arc<dyn Place>,
     hooks: Arc<H>,
@@ -42,7 +42,7 @@ struct HookedFile<H> {
 }
 
 impl<H: Hooks + 'static> HookedPlace<H> {
-    /// The place with these hooks.
+    /// Wraps `place` with `hooks`.
     pub fn new(place: Arc<dyn Place>, hooks: Arc<H>) -> Arc<HookedPlace<H>> {
         Arc::new(HookedPlace { place, hooks })
     }

@@ -1,4 +1,4 @@
-//! The plug and the injected faults, shared by the simulated device and the simulated place.
+//! Power cuts and injected failures, shared by the simulated device and the simulated place.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use lacuna_device::{Error, Result};
 pub(crate) struct Power {
     /// Operations so far: writes, syncs, discards and whatever else changes the medium.
     pub(crate) ops: u64,
-    /// Operations left until the one in which the power goes.
+    /// Operations left until the one during which the power is cut.
     cut_in: Option<u64>,
     off: bool,
     /// Writes left until they fail with EIO.
@@ -19,11 +19,11 @@ pub(crate) struct Power {
     pub(crate) full: bool,
 }
 
-/// How an operation goes that was let through.
+/// How an admitted operation proceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Go,
-    /// The power goes while it is under way: it may be done in part, and fails.
+    /// The power is cut during the operation: it may be done in part, and fails.
     CutInFlight,
 }
 
@@ -42,12 +42,12 @@ impl Power {
         self.off
     }
 
-    /// Called first by everything that does not change the medium.
+    /// Operations that do not change the medium call this first.
     pub(crate) fn check(&self) -> Result<()> {
         if self.off { Err(Error::PowerCut) } else { Ok(()) }
     }
 
-    /// Called first by everything that changes the medium.
+    /// Operations that change the medium call this first.
     pub(crate) fn tick(&mut self) -> Result<Verdict> {
         self.check()?;
         self.ops += 1;
@@ -71,12 +71,12 @@ impl Power {
         self.sync_failure_in = Some(syncs);
     }
 
-    /// Called by syncs after `tick`: whether this one fails.
+    /// Whether this sync fails. Syncs call it after `tick`.
     pub(crate) fn fails_sync(&mut self) -> bool {
         is_due(&mut self.sync_failure_in)
     }
 
-    /// Called by writes after `tick`.
+    /// The injected failure of this write, if any. Writes call it after `tick`.
     pub(crate) fn check_write(&mut self, what: &str) -> Result<()> {
         if self.full {
             return Err(Error::Full { what: what.to_owned() });
@@ -95,7 +95,7 @@ impl Power {
     }
 }
 
-/// Whether this is the operation that was counted down to, or a later one.
+/// Whether the countdown has reached its operation, or passed it.
 fn is_due(left: &mut Option<u64>) -> bool {
     match left {
         Some(left @ 2..) => {

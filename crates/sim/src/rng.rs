@@ -1,5 +1,5 @@
-/// A small seeded generator (SplitMix64, Steele, Lea and Flood 2014): the only source of chance in
-/// simulations, so that a seed replays a run exactly.
+/// A small seeded generator (SplitMix64, Steele, Lea and Flood 2014). It is the only source of chance in simulations,
+/// so a seed replays a run exactly.
 #[derive(Clone, Debug)]
 pub struct SeededRng(u64);
 

@@ -5,7 +5,7 @@ use parking_lot::{Mutex, RwLock};
 use super::SparseBytes;
 use crate::{BlockDevice, DeviceStats, Geometry, GrowingGeometry, Result, SECTOR};
 
-/// A [`BlockDevice`] in memory. It forgets everything when it is dropped.
+/// A [`BlockDevice`] in memory. Its content is gone when it is dropped.
 pub struct MemDevice {
     geometry: GrowingGeometry,
     bytes: RwLock<SparseBytes>,

@@ -1,4 +1,4 @@
-//! Storage in memory, for tests and for stores that may be forgotten.
+//! Storage in memory, for tests and for stores that need not survive the process.
 //!
 //! [`SparseBytes`] and [`FileImage`] hold the content; simulators build on them too.
 

@@ -1,4 +1,4 @@
-//! Bytes in memory that take room only where they were written.
+//! Bytes in memory that take space only where they were written.
 
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ impl SparseBytes {
         }
     }
 
-    /// Makes a range read as zeros and take no room.
+    /// Makes a range read as zeros and frees its space.
     pub fn zero(&mut self, offset: u64, len: u64) {
         let end = offset.checked_add(len).expect("range overflows");
         let pages: Vec<u64> = self.pages_within(offset, end).collect();
@@ -102,7 +102,7 @@ impl SparseBytes {
         }
     }
 
-    /// Bytes of the range that take room.
+    /// Bytes of the range that take space.
     pub fn allocated(&self, offset: u64, len: u64) -> u64 {
         let end = offset.saturating_add(len);
         self.pages_within(offset, end)

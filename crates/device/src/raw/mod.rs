@@ -43,7 +43,7 @@ const SIZE_UNIT: u64 = 4096;
 pub struct RawOptions {
     /// Refuse writes, syncs and discards.
     pub read_only: bool,
-    /// Who carries out [`BlockDevice::submit_write`] and [`BlockDevice::read_many`].
+    /// What carries out [`BlockDevice::submit_write`] and [`BlockDevice::read_many`].
     pub io: BlockIo,
 }
 
@@ -52,7 +52,7 @@ pub struct RawOptions {
 /// It bypasses the page cache unless the file system below has no direct I/O (see
 /// [`RawDevice::is_direct`]).
 pub struct RawDevice {
-    /// Started by the first request that is not waited for.
+    /// Started by the first request in flight.
     engine: OnceLock<Engine>,
     file: Arc<PositionalFile>,
     geometry: GrowingGeometry,
@@ -86,7 +86,7 @@ impl Counters {
 }
 
 impl RawDevice {
-    /// Creates a store file of `size_bytes` zeros that take no room yet, and opens it.
+    /// Creates a store file of `size_bytes` zeros that take no space yet, and opens it.
     ///
     /// # Errors
     /// [`Error::Exists`] when there is anything of that name, [`Error::Unsupported`] for a size that is
@@ -153,7 +153,7 @@ impl RawDevice {
         Ok(device)
     }
 
-    /// Makes a store file anew, with `size_bytes` zeros that take no room yet.
+    /// Replaces the content of a store file by `size_bytes` zeros that take no space yet.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a block device, and for sizes as in [`RawDevice::create`].
@@ -199,7 +199,7 @@ impl RawDevice {
         Ok(self.engine.get_or_init(|| started))
     }
 
-    /// Does all `transfers` and waits for them; none where that is for the engine to do.
+    /// Carries out all `transfers` and waits for them; `None` if the engine has to do it instead.
     fn carry_out<'a>(&self, transfers: impl ExactSizeIterator<Item = Transfer<'a>>) -> Option<Result<()>> {
         if self.options.io == BlockIo::Threads || transfers.len() > together::TRANSFERS_MAX {
             return None;
@@ -216,12 +216,12 @@ impl RawDevice {
     }
 }
 
-/// How long an opener waits for another to let go. A process that was killed holds its store until the
-/// kernel has ended its requests in flight, and must: they could still land behind the next opener's back.
+/// How long an opener waits for another owner to release the store. A killed process holds its store until the kernel
+/// has ended its requests in flight, which could otherwise still be written after the next opener has read.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
 const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Opens and locks `path`, of which there is one owner at a time.
+/// Opens and locks `path`, which has one owner at a time.
 fn claim(path: &Path, flags: OFlags) -> Result<PositionalFile> {
     let deadline = Instant::now() + CLAIM_PATIENCE;
     loop {
@@ -235,7 +235,7 @@ fn claim(path: &Path, flags: OFlags) -> Result<PositionalFile> {
     }
 }
 
-/// Nothing while another has it.
+/// `None` while another owner holds it.
 fn try_claim(path: &Path, flags: OFlags) -> Result<Option<PositionalFile>> {
     let file = match PositionalFile::open(path, flags) {
         Ok(file) => file,

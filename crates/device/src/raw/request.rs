@@ -8,7 +8,7 @@ use crate::{AlignedBuf, Filled, Result, positional::PositionalFile};
 /// thread: it must neither wait for requests nor drop the device.
 pub(super) type Done = Box<dyn FnOnce(Result<()>, Memory) + Send>;
 
-/// What is read into, or written.
+/// The memory of a request: read into, or written.
 pub(super) enum Memory {
     Read(AlignedBuf),
     Write(Filled),
@@ -45,7 +45,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// None of a read.
+    /// Bytes of a write; 0 of a read.
     pub(super) fn written_bytes(&self) -> usize {
         match &self.memory {
             Memory::Read(_) => 0,
@@ -53,9 +53,9 @@ impl Request {
         }
     }
 
-    /// Does by ordinary calls what is left when the first `bytes_done` bytes are done, and ends it.
+    /// Does the rest after the first `bytes_done` bytes by ordinary calls, and ends the request.
     pub(super) fn finish(mut self, file: &PositionalFile, bytes_done: usize) {
-        // Direct I/O cannot go on in the middle of a block.
+        // Direct I/O cannot resume in the middle of a block.
         let from = bytes_done / file.io_align as usize * file.io_align as usize;
         let at = self.offset + from as u64;
         let outcome = match &mut self.memory {
@@ -70,8 +70,8 @@ impl Request {
     }
 }
 
-/// Ends the process when it is dropped by a panic. A panic in an engine's thread is a broken invariant
-/// of ours; without that thread, all who wait for requests would wait for ever.
+/// Aborts the process when a panic drops it. A panic in an engine's thread is a broken invariant of ours, and without
+/// that thread every waiter would wait for ever.
 pub(super) struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

@@ -10,7 +10,7 @@ pub(super) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
 /// A ring for reads and writes, to be used by the calling thread alone.
 pub(super) fn make_ring(entries: u32) -> io::Result<IoUring> {
-    // Completions are worked off when this thread asks for them, instead of interrupting it.
+    // The kernel processes completions when this thread asks for them, instead of interrupting it.
     let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
     let ring = match modern {
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => IoUring::new(entries)?,
@@ -24,27 +24,27 @@ pub(super) fn make_ring(entries: u32) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// Submits what was pushed and waits for so many completions, or for fewer.
+/// Submits what was pushed and waits for up to `completions` completions.
 pub(super) fn enter(ring: &IoUring, completions: usize) {
     if let Err(error) = ring.submit_and_wait(completions) {
         match Errno::from_io_error(&error) {
             Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => std::thread::yield_now(),
-            // The ring is of no use any more, and what it holds cannot be given back.
+            // The ring is unusable, and the memory that it holds cannot be recovered.
             _ => panic!("io_uring_enter: {error}"),
         }
     }
 }
 
-/// What a completion says.
+/// The result of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done,
-    /// So many bytes are done; the rest has to be asked for again.
+    /// This many bytes are done; the rest must be requested again.
     Rest(usize),
     Failed(Errno),
 }
 
-/// Reads the result of a request for `asked` bytes.
+/// Decodes the result of a request for `asked` bytes.
 pub(super) fn outcome(result: i32, asked: usize) -> Outcome {
     match usize::try_from(result) {
         Ok(bytes) if bytes >= asked => Outcome::Done,

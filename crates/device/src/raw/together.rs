@@ -1,7 +1,7 @@
 //! A few reads or writes that are waited for together, on a ring of the calling thread's own.
 //!
-//! One system call begins all of them and returns when all have ended. So whoever waits sleeps once, and no other
-//! thread is woken, where the engine's thread costs both of them a wake-up for each request.
+//! One system call begins all of them and returns when all have ended. So the caller sleeps once and no other thread
+//! is woken, whereas the engine's thread costs two wake-ups for each request.
 //!
 //! Invariants:
 //! 1. [`carry_out`] returns only when all that it has pushed has completed; a panic before that aborts the

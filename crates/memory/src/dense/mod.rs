@@ -1,8 +1,8 @@
-//! Shared bytes, thousands of which lie together in huge pages.
+//! An allocator that packs small, reference-counted byte strings into huge pages.
 //!
-//! Who looks at random into many small pieces of memory waits for the processor's tables of addresses about as long
-//! as for the bytes, unless the pieces lie in huge pages; and that no allocator promises. So this is one, for
-//! pieces of up to [`DenseBytes::LEN_MAX`] bytes that come and go, grow and shrink at random.
+//! Random access to many small pieces of memory waits for page-table look-ups (TLB misses) about as long as for the
+//! bytes themselves, unless the pieces lie in huge pages, which no general allocator promises. This allocator does,
+//! for pieces of up to [`DenseBytes::LEN_MAX`] bytes that come and go, grow and shrink at random.
 //!
 //! ```text
 //! huge page, 2 MiB:  piece | free | piece | piece ...    each of whole units of 256 bytes
@@ -10,11 +10,11 @@
 //! ```
 //!
 //! A piece goes into the first free units, by page and place, that suffice; it shrinks where it is, and grows there
-//! if what follows is free. So pages that lie behind run empty, and an empty one goes back to the system if another
-//! one is empty too. (Units of a line of the processor's cache took 2% less memory, but four times the changes of
-//! place, each of which searched four times the bits.) Sizes of their own for slabs, as other
-//! allocators have them, would cost more here: leaves of the map all grow by a byte per row when numbers do, and a
-//! slab is free only when all its pieces have gone (1.6 times the memory; so it is 1.1 times).
+//! if what follows is free. So later pages run empty, and an empty page goes back to the system if another page is
+//! empty too. Units of one cache line took 2% less memory, but pieces moved four times as often, and each move
+//! searched four times the bits. Slabs by size, as in other allocators, would cost more: the leaves of the ftl's map
+//! all grow by a byte per row when their numbers do, and a slab is free only when all its pieces are gone. Slabs took
+//! 1.6 times the memory, this takes 1.1 times.
 //!
 //! Invariants:
 //! 1. The units of a piece are taken exactly as long as it has handles, and their number is its count. Nobody else
@@ -23,7 +23,7 @@
 //! 3. Before page `from[n]` there are no `n` free units in a row, and in no page more than its `run_max`, unless
 //!    that is as much as a piece may need.
 //!
-//! The lock is the innermost of all: who holds it calls nothing but the allocator.
+//! The lock is innermost: a thread that holds it calls nothing but the allocator.
 
 #![allow(unsafe_code)] // Counted references to memory that is divided here.
 

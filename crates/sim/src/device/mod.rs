@@ -7,11 +7,11 @@
 //!    have reached it in whole, in part or not at all;
 //! 3. `cache` is what reads see: the medium with all of `pending` applied in order.
 //!
-//! A device that lies (see [`FaultRates`]) also has `history`: what each sector held before it was last
+//! While silent faults are injected (see [`FaultRates`]), `history` holds what each sector held before it was last
 //! changed. Stale reads come from there.
 //!
-//! A failed sync settles `pending` by the dice at once: reads go on showing the cache, but a later
-//! good sync brings back nothing of it (the page cache of Linux behaves so).
+//! A failed sync decides by chance at once what of `pending` reaches the medium. Reads still return the cache, but no
+//! later successful sync brings back what was lost; the page cache of Linux behaves the same way.
 
 use std::sync::Arc;
 
@@ -133,7 +133,7 @@ fn write_garbage(image: &mut SparseBytes, seed: u64, offset: u64, len: u64) {
 }
 
 impl State {
-    /// Lets the dice decide what of `pending` reaches the medium.
+    /// Decides by chance what of `pending` reaches the medium, and applies it.
     fn resolve_pending(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         let sectors: Vec<u64> = pending.iter().map(Pending::sectors).collect();
@@ -147,7 +147,7 @@ impl State {
         }
     }
 
-    /// Makes a change visible to reads and leaves it to the next sync or crash.
+    /// Makes a change visible to reads; the next sync or crash decides whether the medium gets it.
     fn accept(&mut self, change: Pending) {
         if self.faults.as_ref().is_some_and(Faults::needs_history) {
             let mut old = vec![0; change.len as usize];
@@ -158,7 +158,7 @@ impl State {
         self.pending.push(change);
     }
 
-    /// Takes a write, which may be lost or land elsewhere when the device lies.
+    /// Takes a write, which a silent fault may drop or misdirect.
     fn accept_write(&mut self, offset: u64, data: &[u8], geometry: &Geometry) {
         let len = data.len() as u64;
         let mut actual = offset;
@@ -179,7 +179,7 @@ impl State {
         self.accept(Pending { offset, len, change: Change::Discard(outcome) });
     }
 
-    /// Does what was put off until now. Called by every operation that changes something.
+    /// Applies the discards whose delay is over. Every operation that changes something calls it first.
     fn apply_late_discards(&mut self) {
         let due = self.faults.as_mut().map_or_else(Vec::new, Faults::tick);
         due.into_iter().for_each(|range| self.accept_discard(range.start, range.end - range.start));
@@ -187,7 +187,7 @@ impl State {
 }
 
 impl SimDevice {
-    /// A device of `capacity_bytes` zeros with blocks of one sector, its chance driven by `seed`.
+    /// A device of `capacity_bytes` zeros with blocks of one sector; `seed` drives all chance.
     ///
     /// # Panics
     /// When the capacity is not a multiple of [`SECTOR`].
@@ -217,8 +217,8 @@ impl SimDevice {
         })
     }
 
-    /// An independent device in the same state, its chance driven by `seed` from here on: one run can
-    /// so be crashed in many ways.
+    /// An independent device in the same state, driven by `seed` from here on, so that one run can be crashed in many
+    /// ways.
     pub fn fork(&self, seed: u64) -> Arc<SimDevice> {
         let mut state = self.state.lock().clone();
         state.rng = SeededRng::new(seed);
@@ -241,8 +241,8 @@ impl SimDevice {
         self.state.lock().power.is_off()
     }
 
-    /// Does to all unsynced writes what a power cut may do, then switches the power on. A cut that
-    /// was set and did not happen is cancelled. Injected failures stay.
+    /// Decides what unsynced writes survive, as a power cut may, then switches the power on. Cancels a cut that was set
+    /// and did not happen. Injected failures stay.
     pub fn power_cycle(&self) {
         let mut state = self.state.lock();
         state.resolve_pending();
@@ -250,9 +250,8 @@ impl SimDevice {
         state.power.switch_on();
     }
 
-    /// Ends the process that used the device, not the power, or switches that on as if only the process had ended:
-    /// what is not synced stays in the cache, for a later cut to take. A cut that was set and did not happen is
-    /// cancelled. Injected failures stay.
+    /// Simulates the end of the process alone: unsynced writes stay in the cache, where a later power cut may drop
+    /// them. Switches the power on if it is off. Cancels a cut that was set and did not happen. Injected failures stay.
     pub fn kill(&self) {
         self.state.lock().power.switch_on();
     }
@@ -271,8 +270,8 @@ impl SimDevice {
         self.state.lock().power.set_write_failure_after(writes);
     }
 
-    /// Syncs fail with an I/O error until [`SimDevice::heal`]. What was written before is then kept
-    /// or lost for good, whatever later syncs say.
+    /// Syncs fail with an I/O error until [`SimDevice::heal`]. Each failed sync keeps or loses what was written before
+    /// it for good, whatever later syncs return.
     pub fn fail_sync(&self) {
         self.fail_syncs_after(1);
     }
@@ -295,9 +294,8 @@ impl SimDevice {
         self.state.lock().power.heal();
     }
 
-    /// From now on the device lies at these rates, its chance driven by `seed`, until
-    /// [`SimDevice::stop_silent_faults`]; lies so far are forgotten. Stale reads show nothing from before the
-    /// device began to lie.
+    /// Injects silent faults at these rates, with `seed`, until [`SimDevice::stop_silent_faults`], and forgets the
+    /// record of earlier ones. Stale reads return nothing older than this call.
     pub fn start_silent_faults(&self, rates: FaultRates, seed: u64) {
         let mut state = self.state.lock();
         if state.faults.is_none() {
@@ -306,13 +304,13 @@ impl SimDevice {
         state.faults = Some(Faults::new(rates, seed));
     }
 
-    /// Ends the lies; what was done wrong stays so. All that was, in order. Discards that were still
-    /// put off are forgotten, as they may be.
+    /// Stops injecting silent faults and returns all that happened, in order. Their effects stay. Discards that are
+    /// still delayed never happen, which the contract of discards allows.
     pub fn stop_silent_faults(&self) -> Vec<Fault> {
         self.state.lock().faults.take().map_or_else(Vec::new, |faults| faults.log().to_vec())
     }
 
-    /// What was done wrong so far.
+    /// The silent faults so far, in order.
     pub fn silent_faults(&self) -> Vec<Fault> {
         self.state.lock().faults.as_ref().map_or_else(Vec::new, |faults| faults.log().to_vec())
     }

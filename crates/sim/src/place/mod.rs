@@ -238,7 +238,7 @@ impl State {
         Ok(())
     }
 
-    /// Lets the dice decide what of the pending contents and lengths reaches the medium.
+    /// Decides by chance what of the pending contents and lengths reaches the medium, and applies it.
     fn resolve_contents(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         let sectors: Vec<u64> = pending.iter().map(|change| change.len / SECTOR as u64).collect();
@@ -268,7 +268,7 @@ fn finish(verdict: Verdict) -> Result<()> {
 }
 
 impl SimPlace {
-    /// An empty place, its chance driven by `seed`.
+    /// An empty place; `seed` drives all chance.
     pub fn new(seed: u64) -> Arc<SimPlace> {
         let state = State {
             names: BTreeMap::new(),
@@ -285,7 +285,7 @@ impl SimPlace {
         Arc::new(SimPlace { state: Arc::new(Mutex::new(state)) })
     }
 
-    /// An independent place in the same state, its chance driven by `seed` from here on.
+    /// An independent place in the same state, driven by `seed` from here on.
     pub fn fork(&self, seed: u64) -> Arc<SimPlace> {
         let mut state = self.state.lock().clone();
         state.rng = SeededRng::new(seed);

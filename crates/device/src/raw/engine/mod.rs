@@ -12,11 +12,11 @@ use self::{threads::Threads, uring::Uring};
 use super::request::Request;
 use crate::{Error, Result, positional::PositionalFile};
 
-/// Who carries out requests that are not waited for one by one.
+/// What carries out requests that are in flight together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockIo {
-    /// What the environment variable `LACUNA_IO` says (`uring`, `threads`), else an io_uring, or
-    /// threads where the system refuses one.
+    /// What the environment variable `LACUNA_IO` names (`uring`, `threads`); without it an io_uring, or threads where
+    /// the system refuses one.
     #[default]
     Auto,
     /// An io_uring, or an error.
@@ -25,13 +25,13 @@ pub enum BlockIo {
     Threads,
 }
 
-/// See the module documentation.
+/// A running engine.
 pub(super) enum Engine {
     Uring(Uring),
     Threads(Threads),
 }
 
-/// What is wanted, given the options and the environment variable `LACUNA_IO`.
+/// The engine to start, given the options and the environment variable `LACUNA_IO`.
 pub(super) fn wanted(options: BlockIo, variable: Option<&str>) -> Result<BlockIo> {
     match (options, variable) {
         (BlockIo::Auto, Some("uring")) => Ok(BlockIo::Uring),
@@ -45,7 +45,7 @@ pub(super) fn wanted(options: BlockIo, variable: Option<&str>) -> Result<BlockIo
 }
 
 impl Engine {
-    /// Starts what is wanted.
+    /// Starts the engine `wanted`.
     ///
     /// # Errors
     /// When an io_uring is asked for by name and the system refuses it.
@@ -53,7 +53,7 @@ impl Engine {
         let threads = || Engine::Threads(Threads::start(file));
         match wanted {
             BlockIo::Threads => Ok(threads()),
-            // Old kernels lack it, containers forbid it.
+            // Old kernels lack io_uring and containers forbid it.
             BlockIo::Auto => Ok(Uring::start(file).map_or_else(|_| threads(), Engine::Uring)),
             BlockIo::Uring => {
                 let uring = Uring::start(file);

@@ -16,8 +16,8 @@
 //! The file is not registered with the ring: the kernel takes rings apart some time after their end,
 //! and would keep the file open, and its lock, until then.
 //!
-//! What completes short, or was interrupted, cancelled or put off, is finished by ordinary calls:
-//! it is rare, and they know how to.
+//! Requests that complete short, or that were interrupted, cancelled or deferred, are finished by ordinary calls. They
+//! are rare.
 
 #![allow(unsafe_code)] // Entries of the ring carry addresses; the kernel writes behind our back.
 
@@ -47,8 +47,8 @@ use crate::{
 const ENTRIES: u32 = 128;
 /// Requests on their way at a time: one entry is the bell's.
 const SLOTS: usize = ENTRIES as usize - 1;
-/// No write more is on its way while those on their way have so many bytes: reads would wait behind it. Virtual disks
-/// tell the end of all that they were handed together, and then have nothing to do: those that wait follow at once.
+/// Bytes of writes in flight beyond which no further write starts, because reads would wait behind it. Virtual disks
+/// complete together what they were handed together, and then are idle: waiting writes follow at once.
 const WRITING_BYTES_MAX: usize = 8 << 20;
 /// Marks the bell's entry; others carry the number of their slot.
 const BELL: u64 = u64::MAX;
@@ -67,7 +67,7 @@ struct Inbox {
 #[derive(Default)]
 struct State {
     requests: Vec<Request>,
-    /// The bell was rung and nobody has looked since.
+    /// The bell was rung, and the thread has not looked since.
     rung: bool,
     stopped: bool,
 }
@@ -114,7 +114,7 @@ impl Drop for Uring {
 }
 
 impl Inbox {
-    /// Changes what is in the inbox and tells the thread.
+    /// Changes what is in the inbox and notifies the thread.
     fn leave(&self, change: impl FnOnce(&mut State)) {
         let was_rung = {
             let mut state = self.state.lock();
@@ -266,7 +266,7 @@ impl Ring {
             self.waiting.has_ended(&request);
             ended.push((request, entry.result()));
         }
-        // Those who are told take locks; the device shall not wait for that.
+        // Callbacks take locks; the device must not wait for them.
         self.push_waiting();
         if !self.ring.submission().is_empty() {
             enter(&self.ring, 0);
