@@ -1,6 +1,6 @@
 //! Rules that tests may break, to see that it would be noticed: tests/mutants.rs.
 
-lacuna_device::breakable_rules! {
+lacuna_mutants::breakable_rules! {
     /// A flush syncs the device.
     FlushSyncs = "flush-syncs",
     /// Recovery stops at the first batch that is missing.

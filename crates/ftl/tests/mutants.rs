@@ -32,8 +32,8 @@ use std::{
 };
 
 use harness::matrix::{self, Load};
-use lacuna_device::sim::for_each_seed;
 use lacuna_ftl::mutant;
+use lacuna_sim::for_each_seed;
 
 /// Each rule, and the test of this file that must fail without it.
 const RULES: &[(&str, &str)] = &[
