@@ -44,6 +44,7 @@
 
 mod algorithm;
 mod block;
+mod codecs;
 mod decode;
 mod encode;
 mod error;
