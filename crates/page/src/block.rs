@@ -211,7 +211,7 @@ pub fn open_block(block: &mut [u8], expect: (u32, u64), page_bytes: usize) -> Re
     Ok(Meta { kind: header.kind, table, page_no, lsn: header.lsn.get() })
 }
 
-/// Compresses pages into blocks and restores them. Holds contexts, so keep one per thread.
+/// Compresses pages into blocks, by zlib where it is built in, and restores them. Holds contexts, so keep one per thread.
 #[derive(Default)]
 pub struct BlockCodec {
     transforms: Transforms,
@@ -263,7 +263,7 @@ impl BlockCodec {
     /// Restores the page that the image holds, as it was before what the log says, under `meta`.
     ///
     /// # Errors
-    /// [`Error::Length`] when the image does not have the bytes it claims.
+    /// [`Error::Length`] when the image does not have the bytes it claims, [`Error::NotBuiltIn`] without zlib.
     pub fn restore(&mut self, block: &[u8], meta: &Meta, page: &mut [u8]) -> Result<()> {
         let header = header(block);
         let (head, tail) = (header.head_bytes.get() as usize, header.tail_bytes.get() as usize);
@@ -278,7 +278,7 @@ impl BlockCodec {
             image
         } else {
             self.packed.resize(head + tail, 0);
-            let zlib = self.transforms.of(Algorithm::Zlib).expect("an algorithm");
+            let zlib = self.transforms.of(Algorithm::Zlib).ok_or(Error::NotBuiltIn(Algorithm::Zlib))?;
             if zlib.decompress(image, &mut self.packed) != Some(head + tail) {
                 return Err(Error::Length);
             }

@@ -38,7 +38,7 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Error::Blank`] when all of `image` is zero, [`Error::Misplaced`] when it is a sound image
-    /// of another page, else the reason why it is not an image of a page of this length.
+    /// of another page, [`Error::NotBuiltIn`] when it is a sound image that cannot be decompressed here, else the reason why it is not an image of a page of this length.
     pub fn decode(&mut self, image: &[u8], expect: (u32, u64), page: &mut [u8]) -> Result<Meta> {
         let header = parse(image)?;
         let stored_bytes = header.stored_bytes.get() as usize;
@@ -86,14 +86,15 @@ impl Decoder {
 
     /// Decompresses into `body`, and says how many bytes that gave.
     fn restore(&mut self, algorithm: Algorithm, stored: &[u8], body: &mut [u8]) -> Result<usize> {
-        let Some(transform) = self.transforms.of(algorithm) else {
+        if algorithm == Algorithm::None {
             let (plain, trailer) = stored.split_at_checked(body.len()).ok_or(Error::Length)?;
             if trailer != TRAILER {
                 return Err(Error::Stray);
             }
             body.copy_from_slice(plain);
             return Ok(body.len());
-        };
+        }
+        let transform = self.transforms.of(algorithm).ok_or(Error::NotBuiltIn(algorithm))?;
         transform.decompress(stored, body).ok_or(Error::Undecodable(algorithm))
     }
 }

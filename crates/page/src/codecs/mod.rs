@@ -1,14 +1,21 @@
-//! The compression algorithms, a file for each.
+//! The compression algorithms, a file for each, built in by the cargo feature of its name.
 //!
-//! To add one: a number and a name in [`Algorithm`], a file here that implements [`Transform`] and a line in
-//! [`transform`], a golden image in `tests/images.rs`, and its stream's format in docs/FORMAT.md.
+//! To add one: a number and a name in [`Algorithm`], a feature in `Cargo.toml` of this crate and those above it, a
+//! file here that implements [`Transform`] and a line in [`transform`], a golden image in `tests/images.rs`, and its stream's format in docs/FORMAT.md.
 
+#[cfg(feature = "bzip2")]
 mod bzip2;
+#[cfg(feature = "lz4")]
 mod lz4;
+#[cfg(feature = "lzma")]
 mod lzma;
+#[cfg(feature = "lzo")]
 mod lzo;
+#[cfg(feature = "snappy")]
 mod snappy;
+#[cfg(feature = "zlib")]
 mod zlib;
+#[cfg(feature = "zstd")]
 mod zstd;
 
 use crate::Algorithm;
@@ -24,17 +31,25 @@ pub(crate) trait Transform: Send {
     fn decompress(&mut self, stored: &[u8], body: &mut [u8]) -> Option<usize>;
 }
 
-/// The transform of `algorithm`; none for [`Algorithm::None`].
+/// The transform of `algorithm`; none for [`Algorithm::None`] and for what is not built in.
 pub(crate) fn transform(algorithm: Algorithm) -> Option<Box<dyn Transform>> {
     match algorithm {
-        Algorithm::None => None,
+        #[cfg(feature = "lz4")]
         Algorithm::Lz4 => Some(Box::new(lz4::Lz4)),
+        #[cfg(feature = "zstd")]
         Algorithm::Zstd => Some(Box::<zstd::Zstd>::default()),
+        #[cfg(feature = "zlib")]
         Algorithm::Zlib => Some(Box::<zlib::Zlib>::default()),
+        #[cfg(feature = "lzo")]
         Algorithm::Lzo => Some(Box::<lzo::Lzo>::default()),
+        #[cfg(feature = "snappy")]
         Algorithm::Snappy => Some(Box::<snappy::Snappy>::default()),
+        #[cfg(feature = "bzip2")]
         Algorithm::Bzip2 => Some(Box::new(bzip2::Bzip2)),
+        #[cfg(feature = "lzma")]
         Algorithm::Lzma => Some(Box::new(lzma::Lzma)),
+        #[allow(unreachable_patterns, reason = "without one of the features it is reached")]
+        _ => None,
     }
 }
 
@@ -57,6 +72,7 @@ impl Transforms {
 
 /// Compresses by way of `whole`, which is given the `bytes_max` that may come out: for libraries that demand space
 /// for the worst case.
+#[cfg(any(feature = "zlib", feature = "lzo", feature = "snappy"))]
 fn by_way_of(
     whole: &mut Vec<u8>,
     bytes_max: usize,
