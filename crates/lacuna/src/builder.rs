@@ -95,8 +95,8 @@ impl Builder {
         self
     }
 
-    /// Space for what open snapshots still see of records that were changed since, in bytes; beyond it the oldest snapshot
-    /// is given up ([`crate::Error::SnapshotTooOld`]). At least 1 KiB. Default 1 GiB, less in a small store.
+    /// Space for what open snapshots still see of records that were changed since, in bytes; beyond it the oldest
+    /// snapshot is given up ([`crate::Error::SnapshotTooOld`]). At least 1 KiB. Default 1 GiB, less in a small store.
     pub fn history_bytes(mut self, bytes: u64) -> Builder {
         self.engine.history_bytes = bytes;
         self
@@ -114,7 +114,7 @@ impl Builder {
     /// # Errors
     /// Each names `path`, but [`Error::BadOption`].
     /// - [`Error::Busy`]: it is open in this process already, be it by a table or transaction of a closed store.
-    /// - [`Error::Device`] with [`DeviceError::Busy`]: another process has it open. With another: the system refuses it.
+    /// - [`Error::Device`] with [`DeviceError::Busy`]: another process has it open. With others: the system refuses.
     /// - [`Error::BadStore`]: it holds something else, which is left as it is, or a store of a newer version.
     /// - [`Error::Corrupt`]: what is needed to open it is damaged.
     /// - [`Error::NotClosed`]: it was to be opened for reading only, and has to be recovered first.

@@ -18,8 +18,8 @@
 //!
 //! - In a *store file*, which is made where there is nothing yet, or on a *block device* that `lacuna format` has
 //!   prepared: there Lacuna's own file system writes pages atomically and in order.
-//! - In a *directory* of any file system, where tables are plain files; holes give space back as far as that file system
-//!   has them, and pages are written twice where it cannot write one atomically.
+//! - In a *directory* of any file system, where tables are plain files; holes give space back as far as that file
+//!   system has them, and pages are written twice where it cannot write one atomically.
 //! - In *memory*, for tests: [`Store::in_memory`].
 //!
 //! [`Store::builder`] has the options. The program `lacuna` looks into stores, checks and mounts them.

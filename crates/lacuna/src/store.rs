@@ -51,8 +51,8 @@ impl Store {
     /// size in bytes from then on; a store never becomes smaller.
     ///
     /// # Errors
-    /// [`Error::BadOption`] for a store without a size of its own, in a directory or in memory; [`Error::BadStore`] where
-    /// the device has not that much; [`Error::ReadOnly`].
+    /// [`Error::BadOption`] for a store without a size of its own, in a directory or in memory; [`Error::BadStore`]
+    /// where the device has not that much; [`Error::ReadOnly`].
     pub fn grow(&self, bytes: u64) -> Result<u64> {
         match &self.storage {
             Some(storage) => storage.grow(bytes),

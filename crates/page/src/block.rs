@@ -211,7 +211,8 @@ pub fn open_block(block: &mut [u8], expect: (u32, u64), page_bytes: usize) -> Re
     Ok(Meta { kind: header.kind, table, page_no, lsn: header.lsn.get() })
 }
 
-/// Compresses pages into blocks, by zlib where it is built in, and restores them. Holds contexts, so keep one per thread.
+/// Compresses pages into blocks, by zlib where it is built in, and restores them. Holds contexts, so keep one per
+/// thread.
 #[derive(Default)]
 pub struct BlockCodec {
     transforms: Transforms,

@@ -37,8 +37,9 @@ impl Decoder {
     /// the content of `page` is undefined.
     ///
     /// # Errors
-    /// [`Error::Blank`] when all of `image` is zero, [`Error::Misplaced`] when it is a sound image
-    /// of another page, [`Error::NotBuiltIn`] when it is a sound image that cannot be decompressed here, else the reason why it is not an image of a page of this length.
+    /// [`Error::Blank`] when all of `image` is zero, [`Error::Misplaced`] when it is a sound image of another page,
+    /// [`Error::NotBuiltIn`] when it is a sound image that cannot be decompressed here, else the reason why it is not
+    /// an image of a page of this length.
     pub fn decode(&mut self, image: &[u8], expect: (u32, u64), page: &mut [u8]) -> Result<Meta> {
         let header = parse(image)?;
         let stored_bytes = header.stored_bytes.get() as usize;

@@ -53,9 +53,9 @@ impl Encoder {
         Encoder::default()
     }
 
-    /// Writes the image of `page` to the start of `out`, filled with zeros up to the next multiple
-    /// of `sector`. An image that would not take at least one sector less than the page is made
-    /// plain instead, and so is one of an algorithm that is not built in. The header of `page` must come from [`crate::write_meta`].
+    /// Writes the image of `page` to the start of `out`, filled with zeros up to the next multiple of `sector`. An
+    /// image that would not take at least one sector less than the page is made plain instead, and so is one of an
+    /// algorithm that is not built in. The header of `page` must come from [`crate::write_meta`].
     ///
     /// # Panics
     /// When `page` has no header of a page, its length is not a page size and a multiple of

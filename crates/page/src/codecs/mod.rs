@@ -1,7 +1,8 @@
 //! The compression algorithms, a file for each, built in by the cargo feature of its name.
 //!
-//! To add one: a number and a name in [`Algorithm`], a feature in `Cargo.toml` of this crate and those above it, a
-//! file here that implements [`Transform`] and a line in [`transform`], a golden image in `tests/images.rs`, and its stream's format in docs/FORMAT.md.
+//! To add one: its number, name and levels in [`Algorithm`]; a feature in `Cargo.toml` of this crate and of engine and
+//! lacuna above it; a file here that implements [`Transform`], and its line in [`transform`]; a golden image in
+//! `tests/images.rs`; and its stream's format in docs/FORMAT.md.
 
 #[cfg(feature = "bzip2")]
 mod bzip2;
