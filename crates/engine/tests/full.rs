@@ -9,12 +9,10 @@ use std::{
     sync::Arc,
 };
 
-use lacuna_device::{
-    BlockDevice, MemDevice, Place,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{BlockDevice, MemDevice, Place};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableOptions};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
+use lacuna_sim::{SeededRng, for_each_seed};
 use rigs::{Flash, Rig, recover};
 
 fn device() -> Arc<dyn BlockDevice> {
