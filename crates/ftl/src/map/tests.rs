@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, ops::Range};
 
-use lacuna_device::sim::{SeededRng, for_each_seed};
+use lacuna_sim::{SeededRng, for_each_seed};
 
 use super::{
     extents::{SPACE, Snapshot},
