@@ -104,7 +104,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether it tells of the device, and not of the store's state.
+    /// Whether it is about the device, and not about the state of the store.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Error::Corrupt { .. } | Error::Device(_))
     }

@@ -13,7 +13,7 @@ lacuna_mutants::breakable_rules! {
     ResyncDone = "resync-done",
     /// A record of an older epoch is void.
     EpochCounts = "epoch-counts",
-    /// Damage below the last flush mark is not taken for a cut.
+    /// Damage below the last flush mark is not taken for a power cut.
     MarksCount = "marks-count",
     /// A trim is part of its batch's record.
     TrimsLogged = "trims-logged",
@@ -25,7 +25,7 @@ lacuna_mutants::breakable_rules! {
     PinsCount = "pins-count",
     /// Nor is one whose records may be replayed.
     ReuseCovered = "reuse-covered",
-    /// Nor is one whose extents a cut could bring back: what overwrote and what moved them is durable.
+    /// Nor is one whose extents a power cut could bring back: what overwrote and what moved them is durable.
     DeathDurable = "death-durable",
     /// Nor is one on the word of a retained summary that is not durable.
     SummariesRetained = "summaries-retained",

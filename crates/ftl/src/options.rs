@@ -16,7 +16,7 @@ pub enum Op<'a> {
         /// The bytes; a multiple of 512.
         data: &'a [u8],
     },
-    /// Make `sectors` sectors at `lba` read as zeros and give their room back.
+    /// Make `sectors` sectors at `lba` read as zeros and give their space back.
     Trim {
         /// First sector.
         lba: Lba,
@@ -245,7 +245,7 @@ pub struct Stats {
     pub allocated_bytes: u64,
     /// All segments in use in bytes: live data, garbage, log, checkpoint.
     pub store_bytes: u64,
-    /// Segments that hold something or did since the device had no room for them, in bytes: what a store file takes of
+    /// Segments that hold something or did since the device had no space for them, in bytes: what a store file takes of
     /// the file system that it lies in. After opening, those that never were used count as such.
     pub touched_bytes: u64,
     /// The segments that the store makes use of before it collects others, in bytes; see [`Footprint`].
@@ -283,7 +283,7 @@ pub struct Stats {
     /// Bytes written to the device for the map: by checkpoints, superblocks included, for leaves evicted, for
     /// retained summaries.
     pub checkpoint_bytes: u64,
-    /// Bytes of zeros written so that the host has room for a segment before it is used.
+    /// Bytes of zeros written so that the host has space for a segment before it is used.
     pub prepared_bytes: u64,
     /// Batches accepted.
     pub batches: u64,
@@ -291,7 +291,7 @@ pub struct Stats {
     pub flushes: u64,
     /// Segments collected.
     pub gc_segments: u64,
-    /// Segments that became free before a checkpoint, because a retained summary tells of their records.
+    /// Segments that became free before a checkpoint, because a retained summary lists their records.
     pub retained: u64,
     /// Checkpoints written, that of open included.
     pub checkpoints: u64,

@@ -6,7 +6,7 @@
 //! somebody while one of them does not:
 //!
 //! 1. *Dead.* No extent of the map lies in it. It is sealed, so none ever will again.
-//! 2. *Covered, or told of.* The durable checkpoint began after the segment was sealed, so none of its records is
+//! 2. *Covered, or retained.* The durable checkpoint began after the segment was sealed, so none of its records is
 //!    replayed. Until then its records may be all that leads from the checkpoint to a later place; or there is a
 //!    durable copy of them elsewhere (`retained summary`).
 //! 3. *Its death is durable.* A flush of everything that began after it was dead has ended. So every

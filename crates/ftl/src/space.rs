@@ -25,7 +25,7 @@ pub(crate) const GC_SEGMENTS: usize = 2;
 pub(crate) const GC_SEGMENTS_MIN: usize = 1;
 /// Classes of lifetime of a large store.
 pub(crate) const CLASSES_MAX: usize = 7;
-/// However few extents a leaf of the map holds, room for checkpoints is kept as if they were so many: a leaf
+/// However few extents a leaf of the map holds, space for checkpoints is kept as if they were so many: a leaf
 /// then costs no more than its extents are taken to.
 pub(crate) const LEAF_WEIGHT: u64 = 32;
 /// Segments of the store per class of data.
@@ -103,7 +103,7 @@ impl Space {
     pub(crate) fn map_segments(&self, leaf_bytes: u64, leaves: u64) -> usize {
         let leaves = leaves as usize;
         let index = leaves * MAP_INDEX_BYTES + self.segments * SEGMENT_LIVE_BYTES;
-        // A root that does not fit leaves as much room unused before it.
+        // A root that does not fit leaves as much space unused before it.
         let root = 2 * Root::bytes_for(self.index_records(leaves));
         let ends = 4 * (RECORD_HEADER_BYTES + self.block_bytes);
         (leaf_bytes as usize + index + root + ends).div_ceil(self.map_usable_bytes())
@@ -136,8 +136,8 @@ impl Space {
         self.checkpoint_start() + root <= self.segment_bytes
     }
 
-    /// Segments that must stay free for checkpoints (invariant 1 of [`crate::log::reserve`]), when `in_use` hold leaves and checkpoints,
-    /// of which the one being written has taken `taken`.
+    /// Segments that must stay free for checkpoints (invariant 1 of [`crate::log::reserve`]), when `in_use` hold leaves
+    /// and checkpoints, of which the one being written has taken `taken`.
     pub(crate) fn checkpoint_reserve(&self, weight: u64, in_use: usize, taken: usize) -> usize {
         let whole = self.checkpoint_segments(weight);
         let both = whole + Space::map_segments_beside(whole);
@@ -219,7 +219,7 @@ impl Space {
         (plenty * plenty / self.segments / 4).clamp(self.segments / 512, self.segments / 16).max(2)
     }
 
-    /// How well collecting a segment with `live` pays: room won per byte moved, times its age,
+    /// How well collecting a segment with `live` pays: space won per byte moved, times its age,
     /// because what is old will hardly be overwritten soon (cost-benefit, Rosenblum and Ousterhout,
     /// "The design and implementation of a log-structured file system", 1992). What is won is all of the segment;
     /// by [`Space::usable_bytes`], which some chunk always finds too small, nearly full ones would be left for later.
@@ -229,7 +229,7 @@ impl Space {
         won / moved.max(1.0) * age as f64
     }
 
-    /// Whether moving a segment with `live` yields more room than it costs.
+    /// Whether moving a segment with `live` yields more space than it costs.
     pub(crate) fn worth_moving(&self, live: Live) -> bool {
         Space::moved_bytes(live) < self.usable_bytes() as u64
     }

@@ -111,7 +111,7 @@ impl Writer {
     }
 
     /// Where the batch goes: with data of its lifetime where that pays, unless that takes a segment that is not
-    /// to spare and others have room.
+    /// to spare and others have space.
     fn append_point(
         &self,
         log: &Log,
@@ -170,7 +170,7 @@ mod tests {
         test_store::store(64 << 20, None)
     }
 
-    /// Accepts `batch`, whose room is not filled yet.
+    /// Accepts `batch`, whose space is not filled yet.
     fn reserve(store: &Parts, batch: &Batch<'_>) -> (Seq, Appended) {
         store.journal.lock().accept(&mut store.map.write(), AppendPoint::Data(0), batch, &batch.items)
     }

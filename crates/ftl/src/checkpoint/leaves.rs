@@ -1,4 +1,4 @@
-//! Writing leaves of the map: all that a checkpoint needs, or some to make room in memory.
+//! Writing leaves of the map: all that a checkpoint needs, or some to make space in memory.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::{
 /// Leaves that are read together to be written elsewhere.
 const LEAVES_AT_ONCE: usize = 1024;
 
-/// Dirty leaves that are written out at once to make room in memory.
+/// Dirty leaves that are written out at once to make space in memory.
 const WRITE_BACK_LEAVES: usize = 128;
 
 impl Checkpointer {
@@ -74,7 +74,7 @@ impl Checkpointer {
     }
 
     /// Writes some dirty leaves out, so that they can be evicted, with the maintenance lock held. Where
-    /// there is no room for that, a checkpoint makes it.
+    /// there is no space for that, a checkpoint makes it.
     pub(crate) fn write_back(&self) -> Result<()> {
         match self.write_back_into_spare() {
             Err(Error::Full { .. }) => self.checkpoint_in_turn(Rewrite::Sparse),
@@ -82,7 +82,7 @@ impl Checkpointer {
         }
     }
 
-    /// As [`Checkpointer::write_back`], but where there is no room it is an error.
+    /// As [`Checkpointer::write_back`], but where there is no space it is an error.
     pub(crate) fn write_back_into_spare(&self) -> Result<()> {
         let mut leaves = self.map.write().dirty_leaves(WRITE_BACK_LEAVES);
         let seq = {

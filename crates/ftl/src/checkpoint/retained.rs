@@ -1,21 +1,21 @@
-//! RetainedSummaries: what segments kept that were used again before a checkpoint covers them.
+//! Retained summaries: what segments kept that were used again before a checkpoint covers them.
 //!
 //! Data that is overwritten soon dies within segments that are younger than the checkpoint. Their payload is
-//! garbage, but recovery replays their records: numbers without a gap, and what leads on to later places. A retained summary
-//! is the summary of such a segment, byte for byte, in a segment of the map: a few thousandths of it, where
-//! a checkpoint under scattered overwrites is most of the map.
+//! garbage, but recovery replays their records: numbers without a gap, and what leads on to later places. A retained
+//! summary is the summary of such a segment, byte for byte, in a segment of the map: a few thousandths of it, where a
+//! checkpoint under scattered overwrites is most of the map.
 //!
 //! Invariants:
 //! 1. A retained summary is written only after the death of its segment is durable. It carries the marks of that
 //!    flush, so recovery knows that all it tells of was durable, and that what came after is not to be missed.
 //! 2. A segment is reused on the word of its retained summary only after that was synced.
 //! 3. A segment that holds retained summaries is not reused before the root changes (`log.root_segments`).
-//! 4. RetainedSummaries that count lie behind the root, in its segment, and in segments of the map opened later. Both are in the
-//!    order in which they were written, under the maintenance lock.
+//! 4. Retained summaries that count lie behind the root, in its segment, and in segments of the map opened later. Both
+//!    are in the order in which they were written, under the maintenance lock.
 //!
-//! Crash argument: a retained summary that a cut took or tore leaves its segment as it was, by invariant 2, and that is
-//! replayed. With one, replay sees the very records that the segment held, so it comes to the same map; that leads to
-//! none of their places, because what overwrote or moved them is durable too (`reuse`).
+//! Crash argument: a retained summary that a power cut took or tore leaves its segment as it was, by invariant 2, and
+//! that is replayed. With one, replay sees the very records that the segment held, so it comes to the same map; that
+//! leads to none of their places, because what overwrote or moved them is durable too (`reuse`).
 
 use crate::{
     Error, Result,
@@ -32,8 +32,8 @@ use crate::{
 const SEGMENT_SHARE: usize = 8;
 
 impl Checkpointer {
-    /// Makes dead segments free that no checkpoint covers, with the maintenance lock held: by retained summaries, or if they cannot have
-    /// any, by a checkpoint.
+    /// Makes dead segments free that no checkpoint covers, with the maintenance lock held: by retained summaries, or if
+    /// they cannot have any, by a checkpoint.
     pub(crate) fn retain_and_free(&self) -> Result<()> {
         self.journal.flush_all()?;
         match self.retain_summaries()? {
@@ -45,7 +45,7 @@ impl Checkpointer {
         }
     }
 
-    /// Writes retained summaries for as many segments as there is room for; returns how many, durable.
+    /// Writes retained summaries for as many segments as there is space for; returns how many, durable.
     fn retain_summaries(&self) -> Result<usize> {
         let (lives, seq, durable) = {
             let log = self.journal.lock();

@@ -94,8 +94,8 @@ pub(crate) struct RecordHeader {
     /// No further part of this batch follows.
     pub(crate) last_part: bool,
     pub(crate) life: Life,
-    /// The batch's number; of relocations the record's own, in a sequence of theirs; of retained summaries the relocation up
-    /// to which all were durable; of other records of the map the last batch accepted.
+    /// The batch's number; of relocations the record's own, in a sequence of theirs; of retained summaries the
+    /// relocation up to which all were durable; of other records of the map the last batch accepted.
     pub(crate) seq: Seq,
     /// Every batch, of relocations every relocation, up to this one was durable when the record was
     /// made; 0 in records of the map but retained summaries. See [`RecordHeader::durable`].

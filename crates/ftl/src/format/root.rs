@@ -24,7 +24,7 @@ pub(super) struct RootRaw {
 }
 const _: () = assert!(size_of::<RootRaw>() == 320);
 
-/// Append points for which a root has room.
+/// Append points for which a root has space.
 pub(crate) const POSITIONS: usize = 16;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

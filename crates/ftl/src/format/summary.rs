@@ -221,8 +221,8 @@ impl SummaryRaw {
     }
 }
 
-/// The life in `epoch` to which `bytes`, a summary with its copies as a retained summary has it, belong. They are still to be
-/// verified. The store has `segments` of `segment_bytes`.
+/// The life in `epoch` to which `bytes`, a summary with its copies as a retained summary has it, belong. They are still
+/// to be verified. The store has `segments` of `segment_bytes`.
 pub(crate) fn retained_life(
     bytes: &[u8],
     epoch: u64,

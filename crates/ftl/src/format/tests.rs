@@ -217,7 +217,7 @@ fn summaries_are_checked_behind_a_valid_seal() {
     check(&good, &[(0, 0x80), (2, 200), (trailer + 32, 4), (trailer + 40, 1)]);
 }
 
-/// What makes summaries worth their room: batches of a page one after the other, and moved pages.
+/// What makes summaries worth their space: batches of a page one after the other, and moved pages.
 #[test]
 fn a_page_takes_few_bytes_in_a_summary() {
     let page = |lba: u64| Entry { lba: Lba(lba * 32), sectors: 32, stored: 16384, crc: u32::MAX, ..entry() };

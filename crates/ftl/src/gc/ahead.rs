@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! 1. What was chosen counts only as long as the segment is in the life in which it was chosen, and would still win
-//!    room. That others pay better by now costs little: it was one of the best, and its live data only shrinks.
+//!    space. That others pay better by now costs little: it was one of the best, and its live data only shrinks.
 //! 2. What is kept here of a segment's life is what its bytes on the device are, because a sealed segment does
 //!    not change. So it may be used as long as the segment is in that life, however late; and it is only a hint of
 //!    what is live: the collection looks at the map itself. What cannot be read is not kept: the collection meets
@@ -31,7 +31,7 @@ use crate::{
     space::Space,
 };
 
-/// Segments that are chosen together, in a small collector and in the largest. They are a share of its segments that
+/// Segments that are chosen together, in a small store and in the largest. They are a share of its segments that
 /// does not matter.
 const SEGMENTS_MIN: usize = 8;
 const SEGMENTS_MAX: usize = 32;

@@ -47,8 +47,8 @@ impl Collector {
         self.collecting.lock()
     }
 
-    /// The segment that is being collected, or else the best one to collect, if collecting one yields room
-    /// and has room to work in.
+    /// The segment that is being collected, or else the best one to collect, if collecting one yields space
+    /// and has space to work in.
     pub(crate) fn victim(&self, log: &Log, map: &Map, collecting: &mut Collecting) -> Option<SegNo> {
         if log.victim().is_some() {
             return log.victim();
@@ -88,7 +88,7 @@ impl Collector {
         candidates.into_iter().map(|(segment, _)| segment).collect()
     }
 
-    /// Whether it would win room to collect a sealed segment.
+    /// Whether it would win space to collect a sealed segment.
     pub(crate) fn may_be_victim(&self, log: &Log, map: &Map, segment: SegNo) -> bool {
         let live = map.live(segment);
         live.extents > 0 && log.is_written(segment) && self.volume.space().worth_moving(live)
@@ -105,11 +105,11 @@ impl Collector {
                 return Ok(());
             }
             Ok(true) => collection.corrupt,
-            // The map grew meanwhile and its checkpoint needs the room; the rest stays in place.
+            // The map grew meanwhile and its checkpoint needs the space; the rest stays in place.
             Err(Error::Full { .. }) => 0,
             // A leaf of the map is damaged, and what it leads to in here must stay.
             Err(Error::Corrupt { .. }) => 1,
-            // So must what the device does not give back. A failed write has poisoned the collector.
+            // So must what the device does not give back. A failed write has poisoned the store.
             Err(Error::Device(_)) if !self.journal.lock().is_poisoned() => 1,
             Err(error) => return Err(error),
         };

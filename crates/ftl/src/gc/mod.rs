@@ -1,6 +1,6 @@
 //! Garbage collection: moving what is live out of a segment, so that all of it becomes garbage.
 //!
-//! The victim is the sealed segment that pays best: much room won for few bytes moved, and old. Its
+//! The victim is the sealed segment that pays best: much space won for few bytes moved, and old. Its
 //! summary, or else its records, tell which sectors were written to it, the map tells what of that is live.
 //! Each live extent is read, verified, cut down to what is left of it, and appended as a chunk of its own to the
 //! collection's append point for extents of its age; the map is switched to the new place if it still
@@ -15,7 +15,7 @@
 //! 1. The victim of a collection is sealed and in the life in which it was chosen, or the collection is
 //!    dropped before it does another piece. So what it reads is what was there when it was chosen.
 //! 2. Nothing that a collection remembers counts unless the map still holds it when it is moved.
-//! 3. Until a collection has ended no other begins: the room that it was found to fit into stays its own,
+//! 3. Until a collection has ended no other begins: the space that it was found to fit into stays its own,
 //!    because neither writers nor leaves written back take the segments kept for collection.
 //!
 //! Crash argument: a moved extent is the same bytes at another place. Recovery replays relocations
@@ -24,10 +24,10 @@
 //!
 //! A chunk that does not fit into the rest of a segment may be moved in two parts. They are two relocations like
 //! any others: where a power cut leaves one of them, the other part is found at its old place, which nobody uses
-//! again before both are durable (`reuse`). The extent more that recovery then comes to is counted (`log::Peak`).
+//! again before both are durable (`reuse`). The extent more that recovery then comes to is counted (`log::peak`).
 //!
 //! A live chunk whose checksum does not match, or that the device does not give back, is left where it is. Its
-//! segment is counted as damaged and neither collected again nor reused until the collector is opened anew, so that
+//! segment is counted as damaged and neither collected again nor reused until the store is opened anew, so that
 //! the error stays an error and collection goes on.
 
 mod ahead;

@@ -83,7 +83,7 @@ impl Collector {
     }
 
     /// Where to append `items` of `class`: at its own append point, unless that takes the last segment
-    /// that collection has, and another one has room. What is live in a victim fits into one segment, so
+    /// that collection has, and another one has space. What is live in a victim fits into one segment, so
     /// with one to take a collection that has begun ends.
     fn gc_point(&self, log: &Log, class: u8, items: &[Item<'_>]) -> Option<AppendPoint> {
         if log.restoring() != Restoring::No {

@@ -1,23 +1,23 @@
-//! Opening a collector in which collection has no room left.
+//! Opening a store in which collection has no space left.
 //!
-//! Whatever ended the last use of the collector, a collection may have been under way: what it had opened is sealed
+//! Whatever ended the last use of the store, a collection may have been under way: what it had opened is sealed
 //! by opening, part of its victim lies in there, and neither is free. Often enough repeated, no segment is left
-//! beyond those for checkpoints, and no append point has room. Then segments are emptied in *steps*, each of which
+//! beyond those for checkpoints, and no append point has space. Then segments are emptied in *steps*, each of which
 //! counts whole or not at all, so that no number of cuts can make it worse:
 //!
 //! 1. Before a step at least `F + 1` segments are free (`reserve`): where the map is spread over more than `F`, a
 //!    checkpoint writes all of it anew, by invariant 1 of `reserve`.
-//! 2. A step moves what is live in the sparsest segments into the room that the step before has left, and then into at
+//! 2. A step moves what is live in the sparsest segments into the space that the step before has left, and then into at
 //!    most one segment more. That is opened under a *new epoch*, so its records are void until
-//!    the superblock names that epoch (`media::scan`): a cut leaves it free, and all else as it was.
+//!    the superblock names that epoch (`media::scan`): a power cut leaves it free, and all else as it was.
 //! 3. A checkpoint under that epoch ends the step. Its map leads to the new places, and the victims become free,
 //!    at least one: as many segments as were taken, or more.
 //!
-//! Nobody else uses the collector meanwhile. No segment that is open when the epoch changes is appended to
+//! Nobody else uses the store meanwhile. No segment that is open when the epoch changes is appended to
 //! afterwards: only one is ever open, and it was filled up by then.
 //!
-//! It ends, because each step fills the open segment, so that garbage comes together; by invariant 6 of `reserve` it comes
-//! to a whole segment.
+//! It ends, because each step fills the open segment, so that garbage comes together; by invariant 6 of `reserve` it
+//! comes to a whole segment.
 
 use crate::{
     Result,
@@ -32,7 +32,7 @@ use crate::{
 };
 
 impl Collector {
-    /// Sees to it that collection can begin, before the collector is used.
+    /// Sees to it that collection can begin, before the store is used.
     pub(crate) fn restore(&self) -> Result<()> {
         if is_broken(Rule::OpeningRestores) {
             return Ok(());

@@ -36,7 +36,7 @@ impl Log {
     }
 
     /// `items` that go to `point`, one of them perhaps cut in two, so that the segment open there is filled. An
-    /// extent more is worth that only where it takes no room that others count on: neither what may be live
+    /// extent more is worth that only where it takes no space that others count on: neither what may be live
     /// is exceeded, nor must a segment more be kept for checkpoints.
     pub(crate) fn cut<'i, 'a>(
         &self,
@@ -70,7 +70,7 @@ impl Log {
         Space::missing(fresh, self.free().len(), before, after)
     }
 
-    /// Numbers the batch and puts it, as `items`, into log and map, where its room is to be filled next. No I/O,
+    /// Numbers the batch and puts it, as `items`, into log and map, where its space is to be filled next. No I/O,
     /// no failure.
     pub(crate) fn accept(
         &mut self,

@@ -19,12 +19,12 @@ use crate::{
     sync::atomic::Ordering,
 };
 
-/// A gap before a summary of so many bytes at most is filled, so that the summary and what lies before it are one write.
-/// Whole chunks are cut to leave no more.
+/// A gap before a summary of so many bytes at most is filled, so that the summary and what lies before it are one
+/// write. Whole chunks are cut to leave no more.
 const FILLED_GAP_BYTES_MAX: usize = 8 << 10;
 
 impl Log {
-    /// Appends `items` as records of `kind`. Returns where the payload of each lies, and the room that the caller
+    /// Appends `items` as records of `kind`. Returns where the payload of each lies, and the space that the caller
     /// has to fill without the lock (`fill`), whatever happens. A batch is the last one
     /// accepted; relocation records are numbered here, one by one (invariant 2). Opens segments as needed;
     /// the caller has made sure that there are enough.

@@ -221,8 +221,8 @@ impl SpaceLeft {
 ///
 /// Payloads of whole 4 KiB multiples come first, so that one alignment to 4 KiB serves them all, if
 /// they are many and fresh. A few lie back to back like the others: to align a 16 KiB page even to a sector
-/// would cost 3% of the log, and of the store's room, where a read saves one sector of 33. So do moved
-/// ones, whose alignment would take half a percent of the room that collection works for.
+/// would cost 3% of the log, and of the store's space, where a read saves one sector of 33. So do moved
+/// ones, whose alignment would take half a percent of the space that collection works for.
 pub(crate) fn place(items: &[Item<'_>], room: SpaceLeft) -> Option<Placement> {
     let mut best = None;
     let (mut blocks, mut packed, mut body_bytes) = (0, 0, 0);
@@ -395,7 +395,7 @@ mod tests {
         assert!(place(&batch.items, room(48 << 10)).is_none());
     }
 
-    /// What `items` are cut into when there is room for so many bytes of payload, and the entry of a part.
+    /// What `items` are cut into when there is space for so many bytes of payload, and the entry of a part.
     fn cut<'a>(items: &[Item<'a>], bytes: usize) -> Vec<Item<'a>> {
         const ENTRY_BYTES: usize = 10;
         let end = (SPACE.segment_bytes - SUMMARY_BYTES - SUMMARY_RECORD_BYTES_MAX - ENTRY_BYTES) / 512 * 512;

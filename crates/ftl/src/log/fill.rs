@@ -1,11 +1,11 @@
-//! Records on their way into the room that was reserved for them in the log.
+//! Records on their way into the space that was reserved for them in the log.
 //!
-//! Room is reserved under the log's lock, in the order of the batches. It is filled without the lock, with header,
+//! Space is reserved under the log's lock, in the order of the batches. It is filled without the lock, with header,
 //! entries and payload, so a batch of megabytes does not hold up small ones, by the thread that reserved, before
 //! its call returns and whatever else fails meanwhile: readers of the new extents and flushes wait for nothing
 //! but that. One that panics instead stops the store (`sentinel`).
 //!
-//! Most who have filled their room are done: they lock the log again only where a piece is to be written
+//! Most threads that have filled their space are done: they lock the log again only where a piece is to be written
 //! (invariant 4 of `tail`), or others wait to be, or somebody waits for what they have filled.
 
 use std::{
@@ -41,7 +41,7 @@ pub(crate) struct Appended {
     salt: Salt,
 }
 
-/// Room for a record.
+/// Space for a record.
 pub(crate) struct RecordSpace {
     pub(crate) header: RecordHeader,
     /// The entries, packed.
@@ -50,7 +50,7 @@ pub(crate) struct RecordSpace {
     pub(crate) items: Range<usize>,
     /// Where in the segment their payload begins.
     pub(crate) payload: usize,
-    /// The room, front to back.
+    /// The space, front to back.
     pub(crate) parts: Vec<Reserved>,
 }
 
@@ -67,7 +67,7 @@ impl Appended {
 }
 
 impl RecordSpace {
-    /// Puts the record of `items` into its room. Calls `complete` with the offset of each part that was the last
+    /// Puts the record of `items` into its space. Calls `complete` with the offset of each part that was the last
     /// one of its piece.
     fn fill(self, salt: Salt, items: &[Item<'_>], mut complete: impl FnMut(usize)) {
         let sealed = self.header.seal(salt, &self.body);
@@ -91,17 +91,17 @@ impl RecordSpace {
     }
 }
 
-/// Those who wait, with the log locked, until room is filled.
+/// Those who wait, with the log locked, until space is filled.
 #[derive(Default)]
 pub(super) struct PendingFills {
     waiting: AtomicUsize,
     filled: Condvar,
-    /// Some room will never be filled: whoever had reserved it has panicked.
+    /// Some space will never be filled: whoever had reserved it has panicked.
     is_lost: AtomicBool,
 }
 
 impl PendingFills {
-    /// Waits until `look` finds something; nothing once room is lost.
+    /// Waits until `look` finds something; nothing once space is lost.
     pub(crate) fn wait<T>(
         &self,
         log: &mut MutexGuard<'_, Log>,
@@ -133,7 +133,7 @@ impl PendingFills {
         self.filled.notify_all();
     }
 
-    /// Room was filled.
+    /// Space was filled.
     fn report(&self, log: &Mutex<Log>) {
         atomic::fence(SeqCst);
         if self.waiting.load(SeqCst) > 0 {
@@ -144,11 +144,11 @@ impl PendingFills {
 }
 
 impl Journal {
-    /// Fills the room that [`Log::append`] has reserved for `items`, with no lock held, and begins the writes that
+    /// Fills the space that [`Log::append`] has reserved for `items`, with no lock held, and begins the writes that
     /// are possible then.
     ///
     /// # Errors
-    /// When a write has failed; all room is filled nevertheless.
+    /// When a write has failed; all space is filled nevertheless.
     pub(crate) fn fill(&self, items: &[Item<'_>], appended: Appended) -> Result<()> {
         let Appended { records, has_pending, salt, .. } = appended;
         let mut complete: Vec<(SegNo, usize)> = Vec::new();

@@ -2,10 +2,10 @@
 //!
 //! Whoever has filled a piece begins its write and goes on, unless too much is on its way.
 //! A flush is led by one thread for all that wait: it hands out the tails, writes them together, waits for all
-//! writes begun before, and syncs. A piece that is being filled yet is written by who fills it; the flush waits
-//! for that too. Up to [`LED_MAX`](crate::log::flushes::LED_MAX) are led at a time, so that a database's log need not wait for the sync of its
-//! tables to end before its own begins. Others that come meanwhile wait; whom an ended flush covers
-//! returns, and one of those that no flush covers yet leads the next. Nobody else is woken.
+//! writes begun before, and syncs. A piece that is being filled yet is written by the thread that fills it; the flush
+//! waits for that too. Up to [`LED_MAX`](crate::log::flushes::LED_MAX) are led at a time, so that a database's log need
+//! not wait for the sync of its tables to end before its own begins. Others that come meanwhile wait; whom an ended
+//! flush covers returns, and one of those that no flush covers yet leads the next. Nobody else is woken.
 //!
 //! Invariants:
 //! 1. No lock is held while the device is called, which may call back before it returns.
@@ -14,10 +14,10 @@
 //! 3. When a flush ends, one of those that no flush covers is woken, or all if it failed: so somebody
 //!    leads as long as somebody waits.
 //! 4. Flushes end in the order in which they began, and none ends well after one has failed. So what was
-//!    flushed only grows, and an error that the device told another is nobody's success.
+//!    flushed only grows, and an error that the device reported to another is nobody's success.
 //! 5. A store is dropped only once no write is on its way. One that a device forgets, or panics over, counts as failed
 //!    (`journal::Begun`).
-//! 6. Each write that ends wakes one of those that wait to begin one, and who has waited wakes the next when
+//! 6. Each write that ends wakes one of those that wait to begin one, and a thread that has waited wakes the next when
 //!    it goes: so nobody waits when nothing is in flight, and few are woken in vain.
 
 use crate::{

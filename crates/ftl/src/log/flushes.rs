@@ -1,4 +1,4 @@
-//! Which flushes are led, and who waits for one to end. See `flush`.
+//! Which flushes are led, and which threads wait for one to end. See `flush`.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -7,7 +7,7 @@ use crate::{Seq, sync::Condvar};
 /// Flushes that are led at a time. More would make each smaller.
 pub(super) const LED_MAX: usize = 2;
 
-/// Which flushes are led, and who waits for them to end.
+/// Which flushes are led, and which threads wait for them to end.
 #[derive(Default)]
 pub(super) struct Flushes {
     /// The last batch that each covers, in the order in which they began.

@@ -1,17 +1,19 @@
 //! How many segments a store makes use of, where the rest of its device is of use to others.
 //!
-//! A store file takes room of the file system that it lies in, segment by segment, and the first use of each costs that
-//! file system a commit of its journal, which a flush waits for unless zeros were written there ahead
-//! (`examples/untouched`: half as many flushes without). So segments that were used before are used again before untouched
-//! ones, and collection begins when as many are in use as [`Footprint`] says, though others are free. Invariants:
+//! A store file takes space of the file system that it lies in, segment by segment, and the first use of each costs
+//! that file system a commit of its journal, which a flush waits for unless zeros were written there ahead
+//! (`examples/untouched`: half as many flushes without). So segments that were used before are used again before
+//! untouched ones, and collection begins when as many are in use as [`Footprint`] says, though others are free.
+//! Invariants:
 //!
 //! 1. *It is a wish.* What is refused, and what each kind of work may take, is for `reserve` alone to say, which
-//!    counts all segments. So nothing gets stuck for the sake of the footprint, and no batch waits for room for it.
+//!    counts all segments. So nothing gets stuck for the sake of the footprint, and no batch waits for space for it.
 //! 2. *Writers pay* what they add: the fewer of the segments up to the *limit* are free, the more collection must have
-//!    moved before a write returns (`maintenance::throttle`). When what is live shrinks at once, so does the wish, but the limit
-//!    comes down only as fast as segments become free: who deletes much does not make the next writer pay for all of it.
-//! 3. *What is made ready, or given back, is free and on no list meanwhile*, so nobody takes it. As many are left as all
-//!    kinds of work may want at that moment.
+//!    moved before a write returns (`maintenance::throttle`). When what is live shrinks at once, so does the wish, but
+//!    the limit comes down only as fast as segments become free: who deletes much does not make the next writer pay for
+//!    all of it.
+//! 3. *What is made ready, or given back, is free and on no list meanwhile*, so nobody takes it. As many are left as
+//!    all kinds of work may want at that moment.
 
 use crate::{
     Footprint,
@@ -58,7 +60,7 @@ impl Log {
         }
     }
 
-    /// Segments for which the host has room.
+    /// Segments for which the host has space.
     pub(crate) fn touched(&self) -> usize {
         self.space.segments - self.free().untouched()
     }

@@ -9,9 +9,9 @@ use crate::addr::SegNo;
 pub(crate) struct FreeSegments {
     /// They held something since the store was opened, or when it was; oldest first, so that wear spreads.
     used: VecDeque<SegNo>,
-    /// Filled with zeros, so that writing there needs no more room.
+    /// Filled with zeros, so that writing there needs no more space.
     ready: VecDeque<SegNo>,
-    /// The host may have no room for them yet; in order.
+    /// The host may have no space for them yet; in order.
     untouched: VecDeque<SegNo>,
     /// Being made ready, or given back (invariant 3 of `footprint`).
     away: Vec<SegNo>,
@@ -65,7 +65,7 @@ impl FreeSegments {
         self.away.clone()
     }
 
-    /// Takes up to `count` of those for which there is room off the lists, which lie last on the device.
+    /// Takes up to `count` of those for which there is space off the lists, which lie last on the device.
     pub(crate) fn lend_touched(&mut self, count: usize) -> Vec<SegNo> {
         let mut last: Vec<_> = self.used.iter().chain(&self.ready).copied().collect();
         last.sort_unstable();

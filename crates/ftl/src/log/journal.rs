@@ -299,7 +299,7 @@ impl Journal {
         self.signals.io_done.notify_all()
     }
 
-    /// Wakes one of those who wait for room to be filled; whether somebody did.
+    /// Wakes one of those who wait for space to be filled; whether somebody did.
     pub(crate) fn wake_reader(&self) -> bool {
         self.signals.fills.wake_one()
     }

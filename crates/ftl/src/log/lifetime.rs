@@ -17,7 +17,7 @@
 //! classes fit any store; those of each class are three times as long as those of the one before. Means are of
 //! logarithms: else a single long interval would drown a hundred short ones.
 //!
-//! Pages written per page, from a simulation of 209,715 pages in segments of 63, 81.7% of the room live (as 80% of 4
+//! Pages written per page, from a simulation of 209,715 pages in segments of 63, 81.7% of the space live (as 80% of 4
 //! GiB are), overwritten with Zipf 0.99 three times to settle and three times more:
 //!
 //! | | |

@@ -1,8 +1,8 @@
 //! The reserve: which free segments each kind of work may take, and why a store never gets stuck.
 //!
 //! Let `W` be the largest weight of a map that a recovery could bring back (`peak`), `F` the segments that
-//! a whole checkpoint of `W` takes at most ([`Space::checkpoint_segments`](crate::space::Space::checkpoint_segments)), and `M` the segments that hold leaves and
-//! checkpoints now. The free segments have three owners:
+//! a whole checkpoint of `W` takes at most ([`Space::checkpoint_segments`](crate::space::Space::checkpoint_segments)),
+//! and `M` the segments that hold leaves and checkpoints now. The free segments have three owners:
 //!
 //! | part | size | taken by | given back by |
 //! |---|---|---|---|
@@ -14,30 +14,31 @@
 //! 1. *Checkpoints.* Free segments, with those that a checkpoint under way has taken, are at least `F`; free
 //!    segments and `M` together are at least `2F + 1`. A checkpoint leaves at most `F + 1` segments of the map behind,
 //!    because it writes the leaves of as many sparse ones anew as that takes; so `F` are free afterwards.
-//!    This holds across every cut: what the cut voids of the map, and what was free, is free for recovery, and `W`
-//!    is at least the weight that recovery comes to.
+//!    This holds across every power cut: what the cut voids of the map, and what was free, is free for recovery, and
+//!    `W` is at least the weight that recovery comes to.
 //! 2. *Collection.* After a batch that takes a segment, or that makes `F` grow, at least [`GC_SEGMENTS`] are free
 //!    beyond the checkpoints' part. A batch that does neither takes nothing of it, so it is let through whatever is
 //!    free. Leaves that are written back leave as many.
 //! 3. *Collection takes what it returns.* It opens a segment only while one is left beyond the checkpoints' part, and
 //!    makes `F` no larger: what a recovery may find of the fragments that it moves was charged to the batches
 //!    that cut them, and it cuts no extent where that makes `F` grow. What is live in a victim fits into one
-//!    segment. So with one segment of its own, or room in an open one, a collection that has begun ends,
+//!    segment. So with one segment of its own, or space in an open one, a collection that has begun ends,
 //!    and its victim gives back what it took.
-//! 4. *Opening restores collection's part.* A cut, a kill or a close within a collection leaves victim and
-//!    target both in use, and no append point has room. So opening ends only when collection has at least
-//!    [`GC_SEGMENTS_MIN`](crate::space::GC_SEGMENTS_MIN) segments (`gc::restore`), and to get there it needs nothing but invariant 1.
+//! 4. *Opening restores collection's part.* A power cut, a kill or a close within a collection leaves victim and
+//!    target both in use, and no append point has space. So opening ends only when collection has at least
+//!    [`GC_SEGMENTS_MIN`](crate::space::GC_SEGMENTS_MIN) segments (`gc::restore`), and to get there it needs nothing
+//!    but invariant 1.
 //! 5. *Flushes.* What keeps `W` above the weight of the map in memory is unflushed. Whoever misses segments
 //!    for that reason plans a flush before anything else, so no caller has to.
 //! 6. *Live data* is limited (`Space::limits`) so that all segments that hold it cannot be full at the same time: as
 //!    long as a batch misses segments, some victim yields more than it costs, or a dead segment waits only for a
 //!    flush, a retained summary or a checkpoint.
 //!
-//! Never stuck: take any state with the store open. By 6 something can be collected, by 4 and 2 collection has a segment
-//! to begin with, by 3 it keeps it, by 1 the checkpoint that it waits for has room. So free segments grow until
-//! a batch has what it needs; and one that adds nothing to what is live is refused for no other reason. A
-//! chunk that cannot be read keeps its segment out of use, and what collection took for it is gone until the
-//! store is opened anew.
+//! Never stuck: take any state with the store open. By 6 something can be collected, by 4 and 2 collection has a
+//! segment to begin with, by 3 it keeps it, by 1 the checkpoint that it waits for has space. So free segments grow
+//! until a batch has what it needs; and one that adds nothing to what is live is refused for no other reason. A chunk
+//! that cannot be read keeps its segment out of use, and what collection took for it is gone until the store is opened
+//! anew.
 //!
 //! [`Log::take_free`](crate::log::Log::take_free) asserts after every segment taken that as many are left as the claim
 //! must leave.
@@ -69,7 +70,7 @@ impl Log {
         self.space.checkpoint_reserve(weight, self.map_segments(), self.checkpoints.taken())
     }
 
-    /// Weight of the map that checkpoints must have room for.
+    /// Weight of the map that checkpoints must have space for.
     pub(crate) fn peak_weight(&self) -> u64 {
         self.peak.weight()
     }
@@ -85,7 +86,8 @@ impl Log {
         }
     }
 
-    /// Whether a segment may be taken for leaves between checkpoints, or for retained summaries; it is then one of the map's.
+    /// Whether a segment may be taken for leaves between checkpoints, or for retained summaries; it is then one of the
+    /// map's.
     pub(crate) fn may_write_back(&self) -> bool {
         let (weight, in_use) = (self.peak.weight(), self.map_segments() + 1);
         let kept = self.space.checkpoint_reserve(weight, in_use, self.checkpoints.taken()) + GC_SEGMENTS;

@@ -46,7 +46,7 @@ pub(crate) struct Segment {
     pub(crate) expected: MeanExpected,
     /// A flush of everything that began when it was dead has ended.
     pub(crate) death_is_durable: bool,
-    /// A durable retained summary tells of all its records.
+    /// A durable retained summary lists all its records.
     pub(crate) has_retained_summary: bool,
 }
 

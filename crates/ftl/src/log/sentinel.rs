@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. A sentinel is made before the locks are taken under which something changes, and so dropped after them.
-//! 2. A store that was stopped begins no write, and every call that would read or change it fails: room that was
+//! 2. A store that was stopped begins no write, and every call that would read or change it fails: space that was
 //!    reserved may never be filled, and the map may be between two states.
 //! 3. Whoever waits for another thread looks at that again when the store stops. So nobody waits for a thread
 //!    that is gone.

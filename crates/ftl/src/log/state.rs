@@ -47,7 +47,7 @@ pub(super) struct Failure {
     pub(super) unreported: Option<lacuna_device::Error>,
 }
 
-/// What recovery tells a log to begin with.
+/// What a log begins with after recovery.
 pub(crate) struct Recovered {
     pub(crate) space: Space,
     pub(crate) salt: Salt,

@@ -1,10 +1,10 @@
 //! SummaryCache of sealed segments that are kept in memory, for collection.
 //!
-//! What is live in a segment is found by what was written to it, which its summary tells: one or two reads for each
+//! What is live in a segment is found by what was written to it, which its summary lists: one or two reads for each
 //! segment that is collected, behind all that writers have handed to the device. Where little is live, they were a
 //! quarter of all reads of collection. So summaries are kept when segments are sealed, until their memory is used up
-//! ([`crate::Options::summary_memory`]); then as many more as segments that have one become free. Those kept longest are
-//! not dropped for new ones: it is old segments that are collected. What is not kept is read.
+//! ([`crate::Options::summary_memory`]); then as many more as segments that have one become free. Those kept longest
+//! are not dropped for new ones: it is old segments that are collected. What is not kept is read.
 //!
 //! Invariant: what is kept of a segment's life are the bytes that its summary has on the device, or will have: a
 //! sealed segment does not change, and what is kept is dropped when its segment becomes free. Who trusts the
@@ -39,7 +39,7 @@ impl SummaryCache {
         }
     }
 
-    /// Keeps the summary, copies included, with which this life was sealed, if there is room for it.
+    /// Keeps the summary, copies included, with which this life was sealed, if there is space for it.
     pub(crate) fn keep(&mut self, life: Life, summary: &[u8]) {
         if self.bytes + summary.len() <= self.bytes_max {
             self.bytes += summary.len();
@@ -66,8 +66,8 @@ impl SummaryCache {
 }
 
 impl Journal {
-    /// The records of each of `lives`, by their summaries, or why there is none that counts. Those that are not kept are
-    /// read at the same time.
+    /// The records of each of `lives`, by their summaries, or why there is none that counts. Those that are not kept
+    /// are read at the same time.
     pub(crate) fn summaries(&self, lives: &[Life]) -> Result<Vec<Result<Vec<Record>, Flaw>>> {
         let kept = {
             let log = self.lock();
@@ -121,7 +121,7 @@ mod tests {
         let later = Life { generation: first.generation + 1000, ..*first };
         assert!(store.journal.lock().summary_cache.of(later).is_none());
 
-        // Segments become free and are sealed again: what is kept stays within its room.
+        // Segments become free and are sealed again: what is kept stays within its space.
         (0..20_000).for_each(write);
         let log = store.journal.lock();
         assert!(log.segment(first.segment).generation > first.generation, "it was used again");

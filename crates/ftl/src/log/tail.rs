@@ -1,7 +1,7 @@
 //! The end of an open segment: bytes that were appended and are not all on the device yet.
 //!
-//! Room is reserved under the log's lock and filled without it, by whoever reserved it. So bytes are copied
-//! once, into the memory that the device writes from; and only who fills the last part of a piece needs the
+//! Space is reserved under the log's lock and filled without it, by whoever reserved it. So bytes are copied
+//! once, into the memory that the device writes from; and only the thread that fills the last part of a piece needs the
 //! lock again.
 //!
 //! Invariants:
@@ -12,8 +12,8 @@
 //!    added to it.
 //! 3. The parts of a piece lie one behind the other in one memory, from a block's boundary on. So a piece
 //!    ends where its memory does, if not before.
-//! 4. A part is filled once and for good, before it is taken off the count of its piece. So whoever brings that
-//!    to zero, who freezes the piece or who fills its last part, finds all of its bytes; and that is one of them.
+//! 4. A part is filled once and for good, before it is taken off the count of its piece. So the thread that brings that
+//!    to zero, by freezing the piece or by filling its last part, finds all of its bytes; and that is one of them.
 //!
 //! Pieces are short as long as the device has little to do, so that it begins early, and longer when it is
 //! busy anyway: then each request less saves time of the processor. What is not frozen yet waits for more, or
@@ -62,7 +62,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Room that was reserved, to be filled by who reserved it.
+/// Space that was reserved, to be filled by who reserved it.
 pub(crate) struct Reserved {
     /// Offset in the segment.
     at: usize,
@@ -127,7 +127,7 @@ struct Cells {
 
 const CELLS: usize = 16;
 
-/// One of them, shared by the tail and by who fills the part.
+/// One of them, shared by the tail and by the thread that fills the part.
 #[derive(Clone)]
 struct Cell {
     cells: Arc<Cells>,

@@ -43,8 +43,8 @@ impl Maintenance {
     }
 
     /// Sees to it that as much is moved as `target`, or near it. What is not paid is left to the next writer.
-    /// The batch is accepted, so what fails here is not its error: whoever needs the room meets it, and a
-    /// poisoned maintenance tells every later call.
+    /// The batch is accepted, so what fails here is not its error: whoever needs the space meets it, and a
+    /// poisoned store reports it to every later call.
     pub(crate) fn pay(&self, target: u64) {
         match self.is_threaded {
             true => self.wait_for_thread(target),

@@ -1,12 +1,12 @@
-//! A maintenance takes in what its device has become larger by, while it is in use.
+//! A store takes in what its device has become larger by, while it is in use.
 //!
 //! Invariants:
-//! 1. *Nothing that lies in the new segments counts.* An older copy of the same maintenance may have been there, with headers
-//!    that would pass for its own. So the first blocks of all of them are zeros, durably, before the superblock names the
-//!    new size; a cut before leaves the maintenance as it was, and one after it as large as it became.
-//! 2. *Who knows of a segment finds its counters.* They exist before the volume says so, which changes with the
-//!    locks of log and map held. The maintenance lock is held all the time: collection, checkpoints and the choice of victims
-//!    see one size from beginning to end.
+//! 1. *Nothing that lies in the new segments counts.* An older copy of the same store may have been there, with headers
+//!    that would pass for its own. So the first blocks of all of them are zeros, durably, before the superblock names
+//!    the new size; a power cut before leaves the store as it was, and one after it as large as it became.
+//! 2. *Whoever knows of a segment finds its counters.* They exist before the volume says so, which changes with the
+//!    locks of log and map held. The maintenance lock is held all the time: collection, checkpoints and the choice of
+//!    victims see one size from beginning to end.
 //! 3. *The counters of the checkpoint in force are fewer* than the segments, until the next one: those behind them hold
 //!    nothing (`checkpoint::load`).
 //! 4. *The reserve holds.* A checkpoint becomes longer by the counters of the new segments, but by far fewer segments

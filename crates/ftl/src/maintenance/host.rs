@@ -1,4 +1,4 @@
-//! The capacity that the host of a maintenance file has for it: made ready before it is used, given back when it is not.
+//! The capacity that the host of a store file has for it: made ready before it is used, given back when it is not.
 
 use lacuna_device::AlignedBuf;
 
@@ -36,7 +36,7 @@ impl Maintenance {
         }
     }
 
-    /// The same, if the maintenance is not used soon.
+    /// The same, if the store is not used soon.
     fn to_release_all(&self, log: &Log) -> usize {
         let beyond = log.touched().saturating_sub(log.wished_segments());
         let have_room = log.free().touched();
@@ -46,7 +46,7 @@ impl Maintenance {
     /// Makes untouched segments ready. The maintenance lock is held.
     ///
     /// # Errors
-    /// When the sync fails, which poisons the maintenance. What the host has no room for stays untouched.
+    /// When the sync fails, which poisons the store. What the host has no space for stays untouched.
     pub(crate) fn make_ready(&self) -> Result<()> {
         let lent = {
             let mut log = self.journal.lock();
@@ -74,7 +74,7 @@ impl Maintenance {
         synced.map_err(|error| self.journal.poison(&mut log, error))
     }
 
-    /// Gives back all that is beyond the wish, because the maintenance is closed.
+    /// Gives back all that is beyond the wish, because the store is closed.
     pub(crate) fn release_all(&self) {
         let _turn = self.journal.turn();
         self.release(Maintenance::to_release_all);
@@ -101,7 +101,7 @@ impl Maintenance {
 pub(crate) struct Host(AtomicBool);
 
 impl Host {
-    /// It had no room.
+    /// It had no space.
     fn give_up(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -93,25 +93,25 @@ impl Maintenance {
     }
 
     /// Free segments beyond the reserves before work is due, and dead ones for which a flush is due. All
-    /// of them are room that garbage cannot use.
+    /// of them are space that garbage cannot use.
     pub(crate) fn ahead(&self, log: &Log) -> usize {
         log.wished_space().ahead(log.live_cost())
     }
 
     /// Segments that a checkpoint should free, so that its own bytes are few beside theirs. More
-    /// would leave so much less room for garbage that collection costs more than it saves.
+    /// would leave so much less space for garbage that collection costs more than it saves.
     fn pace(&self, log: &Log) -> usize {
         (log.wished_segments() / 128).max(2)
     }
 
-    /// Dead segments for which retained summaries are written: their bytes are few however many there are, so it is only for
-    /// the two syncs that some are waited for.
+    /// Dead segments for which retained summaries are written: their bytes are few however many there are, so it is
+    /// only for the two syncs that some are waited for.
     fn worth_retaining(&self, log: &Log) -> usize {
         (log.wished_segments() / 512).max(2)
     }
 
-    /// Whether retained summaries are cheaper than a checkpoint: until they have taken half of what one writes that finds
-    /// most leaves changed.
+    /// Whether retained summaries are cheaper than a checkpoint: until they have taken half of what one writes that
+    /// finds most leaves changed.
     fn may_retain(&self, log: &Log) -> bool {
         let map_bytes = log.peak_weight() * MAP_EXTENT_BYTES as u64 / 2;
         log.checkpoints().retained_bytes() < (map_bytes / 2).max(self.volume.space().segment_bytes as u64 / 2)
@@ -152,7 +152,7 @@ impl Maintenance {
         log.free_within(log.wished_segments()) < self.low_water(log)
     }
 
-    /// What there is to do about the room that the host has for the maintenance.
+    /// What there is to do about the space that the host has for the store.
     fn plan_for_host(&self, log: &Log) -> Option<Plan> {
         if self.to_release(log) > 0 {
             return Some(Plan::Release);

@@ -83,7 +83,7 @@ fn run(maintenance: &Maintenance) {
         };
         // Nobody shall wait for a thread that has nothing to do, or cannot do it.
         maintenance.set_activity(Activity::Other);
-        // A poisoned maintenance tells every later call. Other errors are met by whoever needs the room, who
+        // A poisoned store reports it to every later call. Other errors are met by whoever needs the space, who
         // reports them.
         if result.is_err() && maintenance.journal.lock().is_poisoned() {
             return;

@@ -44,7 +44,7 @@ impl Owed {
     }
 }
 
-/// Whether who waits for `target` may go on.
+/// Whether a writer that waits for `target` may go on.
 pub(crate) fn is_paid(target: u64, moved: u64) -> bool {
     target <= moved + CREDIT_BYTES
 }

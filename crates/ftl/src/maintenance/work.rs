@@ -82,7 +82,7 @@ impl Maintenance {
         Ok(true)
     }
 
-    /// Makes room for a batch that misses free segments.
+    /// Makes space for a batch that misses free segments.
     ///
     /// # Errors
     /// `Full` when nothing can be done.

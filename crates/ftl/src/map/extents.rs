@@ -456,7 +456,7 @@ impl Map {
         self.total
     }
 
-    /// Extents as room for checkpoints is counted, after `items` more changes.
+    /// Extents as space for checkpoints is counted, after `items` more changes.
     pub(crate) fn weight(&self, items: u64) -> u64 {
         // An item adds at most two extents: its own and the right part of a split one. It takes 33 of
         // them, or a leaf that is full, to make a leaf more.

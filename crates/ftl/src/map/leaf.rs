@@ -38,7 +38,7 @@ pub(super) const ROWS_MAX: usize = LEAF_ROWS_MAX;
 /// An edit leaves that many, before the leaf is split.
 const _: () =
     assert!(LEAF_HEADER_BYTES + (ROWS_MAX + 2) * ROW_BYTES_MAX + LEAF_PADDING <= DenseBytes::LEN_MAX);
-/// A leaf with fewer rows is merged, if a neighbour has the room.
+/// A leaf with fewer rows is merged, if a neighbour has the space.
 pub(super) const ROWS_MIN: usize = ROWS_MAX / 3;
 
 /// Bytes that come into the processor's cache at once.

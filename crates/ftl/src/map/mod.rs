@@ -11,7 +11,7 @@
 //! 1. Extents do not overlap, and none crosses a chunk boundary of the space.
 //! 2. Every extent has payload in each of its sectors; zero tails are not in the map.
 //! 3. The counters of each segment, and the totals, are the sums over the extents.
-//! 4. Who changes a range holds the map from finding nothing [`Map::absent`] of it to the change.
+//! 4. A thread that changes a range holds the map from finding nothing [`Map::absent`] of it to the change.
 //! 5. A leaf that has a place is there byte for byte. `leaf_bytes` of a segment are the sum over
 //!    those places.
 //!

@@ -1,4 +1,4 @@
-//! The map that threads share, and who reads segments to which it leads.
+//! The map that threads share, and the readers of segments to which it leads.
 //!
 //! Readers lock the map, shared, and pin the segments that they are going to read before they release it. A segment to
 //! which the map does not lead can get no new pin.

@@ -1,7 +1,7 @@
 //! Summaries of sealed segments, as they lie on the device.
 //!
-//! A summary that counts tells of all records of the life that was sealed. It may have survived a power
-//! cut that took some of them. A segment that was open at a cut, or at the end of a process, has none. One
+//! A summary that counts lists all records of the life that was sealed. It may have survived a power
+//! cut that took some of them. A segment that was open at a power cut, or at the end of a process, has none. One
 //! that cannot be read is as good as none: it is a copy, and a scan finds the records (`scan`).
 
 use lacuna_device::AlignedBuf;
@@ -33,7 +33,7 @@ pub(crate) fn read_summaries(volume: &Volume, lives: &[Life]) -> Result<Vec<Resu
     Ok(verified.collect())
 }
 
-/// The records that the summary `bytes`, copies included, tells of, once it is verified.
+/// The records that the summary `bytes`, copies included, lists, once it is verified.
 pub(crate) fn records_of(bytes: &[u8], salt: Salt, life: Life) -> Result<Vec<Record>, Flaw> {
     let (_, raw) = SummaryRaw::read_from_suffix(bytes).expect("as long as a summary");
     let records = raw.verify(salt, life, bytes)?;
@@ -67,7 +67,7 @@ pub(crate) fn read_summary_bytes(volume: &Volume, lives: &[Life]) -> Result<Vec<
     Ok(bytes.collect())
 }
 
-/// The life and the records of which the summary of `segment` tells, whatever life it is.
+/// The life and the records that the summary of `segment` lists, whatever life it is.
 pub(crate) fn read_any_summary(volume: &Volume, segment: SegNo) -> Option<(Life, Vec<Record>)> {
     let space = volume.space();
     let mut last = AlignedBuf::zeroed(SUMMARY_BYTES.next_multiple_of(space.block_bytes));

@@ -1,10 +1,10 @@
 //! Bringing evicted leaves of the map back into memory, and others out of it.
 //!
-//! Who meets an evicted leaf pins its segment while the map is still locked, so that the segment
+//! A thread that meets an evicted leaf pins its segment while the map is still locked, so that the segment
 //! stays what it is, and releases all locks before it reads. Then it installs the leaf, unless the map
 //! has changed there meanwhile, and looks again.
 //!
-//! Who holds locks of its own and must not wait for the device under them asks for what memory alone can
+//! A caller that holds locks of its own and must not wait for the device under them asks for what memory alone can
 //! tell ([`PagedMap::in_memory`], `Ftl::try_write_batch`). When that is nothing, it gives its locks back, has
 //! the leaves brought in and [`Kept`], and begins anew.
 //!

@@ -14,7 +14,7 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Room for what `extents` hold, in order of their addresses.
+    /// Space for what `extents` hold, in order of their addresses.
     pub(super) fn zeroed(extents: &[(Lba, Extent)], end: Lba) -> Mapped {
         let mut runs: Vec<(Lba, Vec<u8>)> = Vec::with_capacity(extents.len());
         let mut lengths: Vec<usize> = Vec::with_capacity(extents.len());

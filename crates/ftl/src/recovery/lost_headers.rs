@@ -5,8 +5,8 @@
 //!
 //! 1. The checkpoint says that it is out of use: so it was when that began, and so it stays.
 //! 2. The checkpoint leads to it for its map. It is not used again before the root changes (`checkpoint`).
-//! 3. Its summary is of a life that is replayed, and has no retained summary: so it was not used again since (`reuse`), and the
-//!    summary tells of all its records.
+//! 3. Its summary is of a life that is replayed, and has no retained summary: so it was not used again since (`reuse`),
+//!    and the summary lists all its records.
 //! 4. After replay the map still leads to it: so it was never dead, and not used again since the checkpoint. It was
 //!    not open when that began, or its place would have been asked for. So none of its records is replayed.
 //! 5. It *seems free*: all behind its first block can be read, and no record begins there that is replayed. So it is

@@ -13,9 +13,9 @@
 //!    and what is durable is there (`reuse`).
 //! 4. Relocations are independent of each other, so a power cut may take any that are not durable. Of
 //!    those that may be cut the payload is verified, as of batches.
-//! 5. A summary (`media::summaries`) may tell of records that a cut took. So of those that may be cut the record itself
-//!    is verified too, and with a summary replay comes to the same map as without.
-//! 6. What a retained summary tells of was durable when it was written, and it says so itself: none of that is verified,
+//! 5. A summary (`media::summaries`) may list records that a power cut took. So of those that may be cut the record
+//!    itself is verified too, and with a summary replay comes to the same map as without.
+//! 6. What a retained summary lists was durable when it was written, and it says so itself: none of that is verified,
 //!    nor is it there any more. So a segment with a retained summary is replayed as if it had not been used again.
 //!
 //! Marks of what was durable are in records and in segments' headers. So what was reused after a flush
@@ -377,7 +377,7 @@ impl Replay<'_> {
 
     /// Brings in the leaves in which the first of `records`, in order, lie, and returns the last of these.
     /// They are read many at a time and in the order of the device, those of one record would be read one
-    /// by one. What cannot be read is left to who applies the record: a cut may make it void.
+    /// by one. What cannot be read is left to who applies the record: a power cut may make it void.
     fn read_ahead<'p>(&self, map: &mut Map, records: impl Iterator<Item = (Seq, &'p [FoundRecord])>) -> Seq {
         let fit = |bytes: u64| (bytes / 4 / LEAF_BYTES_MAX as u64).max(1) as usize;
         let entries_max = self.map_memory.map_or(ENTRIES_AHEAD, fit).min(ENTRIES_AHEAD);
@@ -403,7 +403,7 @@ impl Replay<'_> {
     }
 }
 
-/// Verifies what the power may have cut, although a summary retained_records of it. It comes in the order of the log,
+/// Verifies what the power may have cut, although a summary lists it. It comes in the order of the log,
 /// from as many segments at a time as there are append points.
 struct Payloads<'a> {
     replay: &'a Replay<'a>,
@@ -551,7 +551,7 @@ mod tests {
         assert_eq!(shape(&map), [(0, 8, 2, 0), (8, 4, 3, 0), (12, 8, 2, 12), (24, 8, 2, 24)]);
     }
 
-    /// The relocation of a fragment survived a cut, the batches that made the fragment did not.
+    /// The relocation of a fragment survived a power cut, the batches that made the fragment did not.
     #[test]
     fn a_moved_fragment_splits_what_the_cut_made_whole_again() {
         let mut map = map();

@@ -6,11 +6,11 @@
 //! word of that, nor overwrite it.
 //!
 //! 1. In doubt is whatever recovery leans on and was written behind the last mark of what was durable: records of
-//!    batches and of relocations, headers and summaries of their segments, the last retained summaries, a superblock of which
-//!    the slots differ. The root and all that it leads to are not: they were synced before the superblock was
+//!    batches and of relocations, headers and summaries of their segments, the last retained summaries, a superblock of
+//!    which the slots differ. The root and all that it leads to are not: they were synced before the superblock was
 //!    written.
-//! 2. All of that is written again, as it was read, and synced, before recovery writes anything else. A cut on the way
-//!    leaves of each sector what it held or what was read from it, so it is as if it came before.
+//! 2. All of that is written again, as it was read, and synced, before recovery writes anything else. A power cut on
+//!    the way leaves of each sector what it held or what was read from it, so it is as if it came before.
 //! 3. So whatever a second recovery misses of what the first one read, the first one did not lean on.
 
 use std::{collections::BTreeMap, ops::Range};

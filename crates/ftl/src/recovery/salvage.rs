@@ -5,8 +5,8 @@
 //! 1. A batch that was flushed and is missing ends the log. The map is then what the batches before it made. What
 //!    came later may have taken the place of what this map leads to; a chunk's checksum tells.
 //! 2. A relocation that is missing is passed over. What it moved is looked for in its old place, as in 1.
-//! 3. A place in the log, or a retained summary, that cannot be read is as if it were not there: case 1 or 2. Records of a
-//!    segment without a header say themselves which life of it they are of.
+//! 3. A place in the log, or a retained summary, that cannot be read is as if it were not there: case 1 or 2. Records
+//!    of a segment without a header say themselves which life of it they are of.
 //! 4. A leaf of the map that cannot be read is changed by no record. Whoever needs it meets the error again.
 //!
 //! Without a superblock, or the root that it names with the index of the map, there is nothing to begin with.

@@ -55,7 +55,7 @@ impl Ftl {
 
     /// Opens what is left of a store for reading only, also where [`Ftl::open`] refuses because of damage, and says
     /// what that is, a line for each place; nothing where it does not refuse. If a batch that was flushed is missing,
-    /// the space is as the batches before it left it. What cannot be read is an error for who reads it.
+    /// the space is as the batches before it left it. What cannot be read is an error for whoever reads it.
     ///
     /// # Errors
     /// As [`Ftl::open`], if the superblock or the checkpoint that it names is damaged, or it is no store.
@@ -83,7 +83,7 @@ impl Ftl {
 
     /// As [`Ftl::write_batch`], for callers that hold locks which must not wait for reads: none, and nothing
     /// is done, if a part of the map must be read first. Then give the locks back and [`Ftl::bring_in`] what
-    /// the batch changes. It may still wait for room.
+    /// the batch changes. It may still wait for space.
     ///
     /// # Errors
     /// As [`Ftl::write_batch`].
@@ -282,7 +282,7 @@ impl Ftl {
         self.check_with_progress(depth, |_| {})
     }
 
-    /// As [`Ftl::check`], and tells every now and then how far it has come.
+    /// As [`Ftl::check`], and reports every now and then how far it has come.
     ///
     /// # Errors
     /// As [`Ftl::check`].

@@ -1,4 +1,4 @@
-//! Proving the invariants of an open verifier.
+//! Proving the invariants of an open store.
 //!
 //! Memory: some 100 bytes for each leaf of the map, so about one for each extent; what the verification of all
 //! chunks takes (`sweep`); and the findings.
@@ -197,8 +197,8 @@ impl Verifier {
     }
 
     /// Holds the summary of `segment`, if that is sealed, against its records. A segment that was sealed
-    /// since open must have one, and so must one whose summary is known to be durable; in others a cut may
-    /// have taken it, or records that it tells of. `headers` may be of some time ago.
+    /// since open must have one, and so must one whose summary is known to be durable; in others a power cut may
+    /// have taken it, or records that it lists. `headers` may be of some time ago.
     fn check_summary(
         &self,
         segment: SegNo,
@@ -234,7 +234,7 @@ impl Verifier {
         let mut scan = Scan::new(&self.volume, life, RECORDS_START);
         let mut listed = summary.iter();
         while let Some(record) = scan.next_record()? {
-            // A scan goes on at the next block: it may pass over a record that a cut took.
+            // A scan goes on at the next block: it may pass over a record that a power cut took.
             let is_listed = |other: &Record| *other == record;
             let is_there =
                 if must_be_there { listed.next().is_some_and(is_listed) } else { listed.any(is_listed) };
@@ -265,7 +265,7 @@ fn sound_leaf(leaf: &LeafRef, read: Result<Leaf>, report: &mut Report) -> Option
     Some(read)
 }
 
-/// Whether the summary of `life`, and all records that it tells of, were made durable: the next segment was
+/// Whether the summary of `life`, and all records that it lists, were made durable: the next segment was
 /// opened at its append point, and a flush that covers a batch after that has ended. Segments are sealed
 /// before the next is opened, and a flush waits for all that is on its way.
 fn is_summary_durable(headers: &[Option<SegmentHeader>], superblock: &Superblock, life: Life) -> bool {

@@ -27,7 +27,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Something that [`crate::Ftl::scrub`] could not read, or that is not what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Sectors that it concerns; none for what the verifier itself needs.
+    /// Sectors that it concerns; none for what the store itself needs.
     pub sectors: Option<Range<Lba>>,
     /// What is wrong, with the place on the device.
     pub message: String,

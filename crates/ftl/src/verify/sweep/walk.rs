@@ -20,7 +20,7 @@ pub(super) struct Walk<'a> {
     pub(super) cursor: u64,
     /// What is mapped in the block it is at.
     met: Vec<(Lba, Extent)>,
-    /// Where leaves begin that could not be read: each is told of once.
+    /// Where leaves begin that could not be read: each is reported once.
     lost: BTreeSet<u64>,
 }
 
