@@ -5,9 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use crate::{
     Error, Op, Result, Seq, Stream,
     format::EntryKind,
-    log::batch::{Batch, Item},
-    log::lifetime::{Expected, MeanExpected},
-    log::{AppendPoint, Journal, Log},
+    log::{AppendPoint, Batch, Expected, Item, Journal, Log, MeanExpected},
     maintenance::Maintenance,
     map::{Map, SharedMap},
     media::Volume,
@@ -160,7 +158,7 @@ mod tests {
     use super::*;
     use crate::{
         Lba,
-        log::fill::Appended,
+        log::Appended,
         store::test_store::{self, Parts},
     };
 

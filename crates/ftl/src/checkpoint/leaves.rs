@@ -7,7 +7,7 @@ use super::writer::Writer;
 use crate::{
     Error, Result,
     format::LeafAddr,
-    log::reserve::Claim,
+    log::Claim,
     map::{Absent, Leaf, LeafRef},
 };
 

@@ -1,4 +1,4 @@
-//! Retained summaries: what segments kept that were used again before a checkpoint covers them.
+//! Retained summaries: the records of segments that are used again before a checkpoint covers them.
 //!
 //! Data that is overwritten soon dies within segments that are younger than the checkpoint. Their payload is
 //! garbage, but recovery replays their records: numbers without a gap, and what leads on to later places. A retained
@@ -21,7 +21,7 @@ use crate::{
     Error, Result,
     checkpoint::{Checkpointer, Rewrite, writer::Writer},
     format::Life,
-    log::reserve::Claim,
+    log::Claim,
     media::summaries::{read_summary_bytes, records_of},
     mutant::{Rule, is_broken},
     space::MAP_RECORD_BYTES,

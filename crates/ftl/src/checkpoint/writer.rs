@@ -15,8 +15,7 @@ use crate::{
         LeafAddr, Life, Marks, Position, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RootRef, Salt,
         SegmentHeader, SegmentKind,
     },
-    log::State,
-    log::reserve::Claim,
+    log::{Claim, State},
     map::Leaf,
     space::MAP_RECORD_BYTES,
 };

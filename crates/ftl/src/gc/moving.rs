@@ -6,9 +6,7 @@ use super::collector::Collector;
 use crate::{
     Error, Lba, Result,
     format::{EntryKind, Extent},
-    log::batch::Item,
-    log::lifetime::Expected,
-    log::{AppendPoint, Log, Restoring},
+    log::{AppendPoint, Expected, Item, Log, Restoring},
     paging::DIRTY_SHARE,
 };
 

@@ -7,31 +7,37 @@
 //! 1. Batches are numbered without gaps, in the order in which they enter the log and the map.
 //! 2. Relocation records are numbered without gaps, in the order in which they enter log and map.
 
-pub(crate) mod admission;
-pub(crate) mod append;
-pub(crate) mod batch;
-pub(crate) mod buffers;
-pub(crate) mod checkpoints;
-pub(crate) mod counters;
-pub(crate) mod fill;
-pub(crate) mod flush;
-pub(crate) mod flushes;
-pub(crate) mod footprint;
-pub(crate) mod free;
-pub(crate) mod journal;
-pub(crate) mod lifetime;
-pub(crate) mod peak;
-pub(crate) mod points;
-pub(crate) mod queue;
-pub(crate) mod reserve;
-pub(crate) mod segments;
-pub(crate) mod sentinel;
-pub(crate) mod state;
-pub(crate) mod streams;
-pub(crate) mod summary_cache;
-pub(crate) mod tail;
+mod admission;
+mod append;
+mod batch;
+mod buffers;
+mod checkpoints;
+mod counters;
+mod fill;
+mod flush;
+mod flushes;
+mod footprint;
+mod free;
+mod journal;
+mod lifetime;
+mod peak;
+mod points;
+mod queue;
+mod reserve;
+mod segments;
+mod sentinel;
+mod state;
+mod streams;
+mod summary_cache;
+mod tail;
 
+pub(crate) use batch::{Batch, Item};
+pub(crate) use checkpoints::{Checkpoints, Coverage};
+#[cfg(all(test, not(feature = "shuttle")))]
+pub(crate) use fill::Appended;
 pub(crate) use journal::Journal;
+pub(crate) use lifetime::{COLDEST, Classes, Expected, MeanExpected};
 pub(crate) use points::AppendPoint;
+pub(crate) use reserve::Claim;
 pub(crate) use segments::{Segment, State};
-pub(crate) use state::{Log, Restoring};
+pub(crate) use state::{Log, Recovered, Restoring};

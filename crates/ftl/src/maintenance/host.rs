@@ -4,7 +4,7 @@ use lacuna_device::AlignedBuf;
 
 use crate::{
     Result,
-    log::{Log, reserve::Claim},
+    log::{Claim, Log},
     maintenance::Maintenance,
     sync::atomic::{AtomicBool, Ordering},
 };

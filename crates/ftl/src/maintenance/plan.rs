@@ -4,8 +4,7 @@ use super::work::Maintenance;
 use crate::{
     addr::SegNo,
     gc::Collecting,
-    log::Log,
-    log::reserve::Claim,
+    log::{Claim, Log},
     map::Map,
     paging::DIRTY_SHARE,
     space::{MAP_EXTENT_BYTES, Space},

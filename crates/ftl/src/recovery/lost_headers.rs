@@ -24,7 +24,7 @@ use crate::{
     Error, Result, Seq,
     addr::SegNo,
     format::{Life, Marks, RecordKind, Root, SegmentHeader, SegmentKind},
-    log::lifetime::COLDEST,
+    log::COLDEST,
     map::Map,
     media::{
         Volume,
@@ -32,8 +32,7 @@ use crate::{
         starts::{Headers, may_hold_records},
         summaries::read_any_summary,
     },
-    recovery::Losses,
-    recovery::retained::RetainedSummaries,
+    recovery::{Losses, retained::RetainedSummaries},
 };
 
 /// A segment that is not known before replay.

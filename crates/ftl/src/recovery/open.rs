@@ -9,11 +9,7 @@ use crate::{
     addr::SegNo,
     checkpoint,
     format::{Marks, SegmentHeader, Superblock},
-    log::{
-        Log, Segment, State,
-        checkpoints::{Checkpoints, Coverage},
-        state::Recovered,
-    },
+    log::{Checkpoints, Coverage, Log, Recovered, Segment, State},
     map::Map,
     media::{
         Volume,

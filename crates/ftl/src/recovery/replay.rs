@@ -46,9 +46,7 @@ use crate::{
     mutant::{Rule, is_broken},
     paging::{self, LeafReader},
     ranges::merged,
-    recovery::Losses,
-    recovery::resync::Resync,
-    recovery::retained::RetainedSummaries,
+    recovery::{Losses, resync::Resync, retained::RetainedSummaries},
 };
 
 /// Threads that read a log of so many bytes or more.

@@ -3,7 +3,7 @@
 use super::parts::Store;
 use crate::{
     Stats,
-    log::{AppendPoint, reserve::Claim},
+    log::{AppendPoint, Claim},
     paging::Base,
     space::Space,
 };

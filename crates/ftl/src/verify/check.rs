@@ -9,8 +9,7 @@ use crate::{
     CheckDepth, Finding, Progress, Report, Result, Seq,
     addr::SegNo,
     format::{Extent, Life, Live, RECORDS_START, SegmentHeader, Superblock},
-    log::reserve::Claim,
-    log::{Log, State},
+    log::{Claim, Log, State},
     map::{Absent, Leaf, LeafRef, Map, Recount},
     media::{
         scan::{Record, Scan},
