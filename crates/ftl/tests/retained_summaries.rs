@@ -58,7 +58,7 @@ fn what_died_young_is_replayed_after_its_segment_was_used_again() {
 }
 
 #[test]
-fn an_retained_summary_that_is_damaged_is_missed() {
+fn a_retained_summary_that_is_damaged_is_missed() {
     let (device, ftl) = worn(400);
     drop(ftl);
     device.power_cycle();

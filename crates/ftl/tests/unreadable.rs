@@ -257,7 +257,7 @@ fn a_lost_first_block_is_missed_once_anything_follows_its_flush() {
 /// What replay misses for want of a retained summary lies elsewhere, and is sound: here a segment that was open at the
 /// checkpoint and used again since. It is the segment of the retained summary that is named.
 #[test]
-fn a_lost_segment_of_retained_is_named_itself() {
+fn a_lost_segment_of_retained_summaries_is_named_itself() {
     case(1002, &mut Outcome::default());
 }
 

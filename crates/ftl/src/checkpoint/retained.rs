@@ -7,9 +7,9 @@
 //!
 //! Invariants:
 //! 1. A retained summary is written only after the death of its segment is durable. It carries the marks of that
-//!    flush, so recovery knows that all it tells of was durable, and that what came after is not to be missed.
+//!    flush, so recovery knows that all that it lists was durable, and that what came after is not to be missed.
 //! 2. A segment is reused on the word of its retained summary only after that was synced.
-//! 3. A segment that holds retained summaries is not reused before the root changes (`log.root_segments`).
+//! 3. A segment that holds retained summaries is not reused before the root changes (`log::checkpoints`).
 //! 4. Retained summaries that count lie behind the root, in its segment, and in segments of the map opened later. Both
 //!    are in the order in which they were written, under the maintenance lock.
 //!
