@@ -1,7 +1,7 @@
 # `just` lists the recipes. Each calls a script that works without just.
 
 _list:
-    @just --list --unsorted
+    @{{ just_executable() }} --list --unsorted
 
 # Format, references, layers, clippy and fast units: less than two minutes once everything has been built
 check:
