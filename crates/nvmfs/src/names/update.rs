@@ -17,7 +17,7 @@ use std::{
 };
 
 use lacuna_device::SECTOR;
-use lacuna_ftl::{ResidentLeaves, Lba, Op, Stream};
+use lacuna_ftl::{Lba, Op, ResidentLeaves, Stream};
 use parking_lot::RwLockWriteGuard;
 
 use super::ahead::Listed;
