@@ -34,39 +34,25 @@
 //! # }
 //! ```
 
-mod addr;
-mod attr;
 mod check;
 mod data;
-mod directory;
 mod error;
-mod file;
 mod format;
-mod fs;
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub mod fuzz;
-mod last_change;
-#[cfg(test)]
-mod lock_tests;
-mod lookups;
+mod inodes;
 mod names;
-mod node;
-mod open;
-mod place;
 pub mod posix;
-mod ranges;
-mod runs;
 mod salvage;
-mod siphash;
-mod xattr;
+mod vfs;
 
-pub use addr::{FILE_BYTES_MAX, Ino};
 pub use check::Report;
 pub use error::{Error, Refusal, Result};
-pub use format::Timestamp;
-pub use fs::{FormatOptions, Nvmfs, Options, system_time};
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use format::fuzz;
+pub use format::{FILE_BYTES_MAX, Ino, Timestamp};
 pub use lacuna_ftl::{CheckDepth, Finding, Progress};
-pub use open::{OpenedPlace, PlaceOptions, format_path, open_place, salvage_store};
-pub use place::Directory;
 pub use salvage::{RemainingEntry, RemainingInode, Remains};
+pub use vfs::{
+    Directory, FormatOptions, Nvmfs, OpenedPlace, Options, PlaceOptions, format_path, open_place,
+    salvage_store, system_time,
+};

@@ -9,11 +9,11 @@ use lacuna_device::{BlockDevice, SECTOR};
 use lacuna_ftl::{self as ftl, Ftl, Lba};
 
 use crate::{
-    Error, Nvmfs, Options, Result,
-    addr::{Ino, REGION_SECTORS},
-    directory::{self, Bucket, Held},
-    format::SectorBytes,
+    error::{Error, Result},
+    format::{Ino, REGION_SECTORS, SectorBytes},
+    names::hash_table::{self, Bucket, Held},
     posix::{FileKind, Runs},
+    vfs::{Nvmfs, Options},
 };
 
 /// Bytes that are read at a time.
@@ -72,7 +72,8 @@ impl Nvmfs {
         let mut found = Vec::new();
         let lost = self.visit_past_damage(directory.region(), |lba, bytes| {
             let bucket = Bucket(Ino::of(lba).1);
-            if let Held::Entry(entry) = directory::parse_bucket(&self.shared.store, directory, bucket, bytes)?
+            if let Held::Entry(entry) =
+                hash_table::parse_bucket(&self.shared.store, directory, bucket, bytes)?
             {
                 found.push(RemainingEntry {
                     name: entry.name().to_vec(),

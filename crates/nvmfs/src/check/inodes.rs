@@ -10,12 +10,11 @@ use super::{
     seen::{Damaged, Seen, SeenInodes},
 };
 use crate::{
-    Error, Result,
-    addr::{Ino, XATTR_SECTORS},
-    format::{Inode, SectorBytes},
-    fs::Shared,
+    data::xattr::{self, Stored, Xattrs},
+    error::{Error, Result},
+    format::{Ino, Inode, SectorBytes, XATTR_SECTORS},
     posix::FileKind,
-    xattr::{self, Stored, Xattrs},
+    vfs::Shared,
 };
 
 /// Sectors outside of the table, of attributes and targets, that are kept at a time.

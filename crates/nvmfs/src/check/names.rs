@@ -7,12 +7,11 @@ use lacuna_ftl::{self as ftl, Lba, Progress};
 
 use super::{Report, Tell, seen::SeenInodes};
 use crate::{
-    Result,
-    addr::Ino,
-    directory::{self, Bucket, Buckets, Held, Search},
-    format::Dirent,
-    fs::Shared,
+    error::Result,
+    format::{Dirent, Ino},
+    names::hash_table::{self, Bucket, Buckets, Held, Search},
     posix::FileKind,
+    vfs::Shared,
 };
 
 /// Mapped sectors that are looked for at a time.
@@ -103,7 +102,7 @@ impl Shared {
     ) -> Result<()> {
         let (directory, sector) = Ino::of(lba);
         let bucket = Bucket(sector);
-        let entry = match directory::parse_bucket(&self.store, directory, bucket, bytes?)? {
+        let entry = match hash_table::parse_bucket(&self.store, directory, bucket, bytes?)? {
             Held::Entry(entry) => entry,
             Held::Tombstone => {
                 let next = Lba(lba.0 + 1);
@@ -144,10 +143,10 @@ impl Shared {
         if entry.hash() != hash {
             return Ok(None);
         }
-        if directory::home(hash) == bucket {
+        if hash_table::home(hash) == bucket {
             return Ok(Some(bucket));
         }
-        Ok(match directory::search(&StoredBuckets { shared: self, directory }, entry.name(), hash)? {
+        Ok(match hash_table::search(&StoredBuckets { shared: self, directory }, entry.name(), hash)? {
             Search::Found { bucket, .. } => Some(bucket),
             Search::Absent { .. } => None,
         })

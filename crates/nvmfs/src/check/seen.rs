@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 use lacuna_ftl::Lba;
 
-use crate::{Error, addr::Ino, format::Inode, posix::FileKind};
+use crate::{
+    error::Error,
+    format::{Ino, Inode},
+    posix::FileKind,
+};
 
 /// What is remembered of an inode.
 pub(super) struct Seen {

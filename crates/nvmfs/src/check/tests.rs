@@ -12,10 +12,10 @@ use zerocopy::IntoBytes;
 
 use super::*;
 use crate::{
-    FormatOptions, Options,
-    directory::{self, Bucket, Held},
     format::{self, Dirent, Inode, Orphan},
+    names::hash_table::{self, Bucket, Held},
     posix::{Caller, Posix, WriteOptions, XattrMode},
+    vfs::{FormatOptions, Options},
 };
 
 /// A file system with something of everything in it, and what can be broken there.
@@ -133,7 +133,7 @@ impl World {
     /// Where an entry lies, and the entry.
     fn entry(&self, of: &Named) -> (Lba, Dirent) {
         let hash = self.shared().hash_name(of.name.as_bytes());
-        let bucket = directory::home(hash);
+        let bucket = hash_table::home(hash);
         let Held::Entry(entry) = self.shared().read_bucket(of.parent, bucket).unwrap() else {
             panic!("{} is not at home", of.name)
         };

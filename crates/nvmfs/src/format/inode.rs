@@ -7,7 +7,7 @@ use zerocopy::{
 
 use super::{Body, DiskTime, Header, SECTOR, SectorBytes, Timestamp, is_zero, seal};
 use crate::{
-    addr::{FILE_BYTES_MAX, Ino, XATTR_BYTES_MAX},
+    format::{FILE_BYTES_MAX, Ino, XATTR_BYTES_MAX},
     posix::FileKind,
 };
 

@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U32};
 
 use super::{Body, Header, SECTOR, is_zero};
-use crate::addr::Ino;
+use crate::format::Ino;
 
 /// Bytes of attributes in one sector.
 pub(crate) const XATTR_SECTOR_BYTES: usize = 472;

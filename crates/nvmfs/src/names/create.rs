@@ -10,14 +10,12 @@ use super::{
     update::{DirReader, Update},
 };
 use crate::{
-    Refusal, Result,
-    addr::Ino,
-    directory::{Bucket, Search},
-    error::is_stale,
-    format::{Dirent, Inode, LINKS_MAX, TARGET_BYTES_MAX, Timestamp},
-    fs::Shared,
-    node::{Node, Record, Touch},
+    error::{Refusal, Result, is_stale},
+    format::{Dirent, Ino, Inode, LINKS_MAX, TARGET_BYTES_MAX, Timestamp},
+    inodes::{Node, Record, Touch},
+    names::hash_table::{Bucket, Search},
     posix::{Caller, FileKind},
+    vfs::Shared,
 };
 
 /// Where new inodes get their numbers from.

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::ahead::{Entries, Found, Listed, Window};
+use super::read_ahead::{Entries, Found, Listed, Window};
 use crate::{
-    Error, Result,
-    addr::{Ino, REGION_SECTORS},
-    directory::{self, Bucket, Held},
-    fs::Shared,
-    node::Node,
+    error::{Error, Result},
+    format::{Ino, REGION_SECTORS},
+    inodes::Node,
+    names::hash_table::{self, Bucket, Held},
     posix::{DirEntry, FileKind},
+    vfs::Shared,
 };
 
 /// Cursors of `.`, `..` and the first bucket.
@@ -69,7 +69,7 @@ impl Shared {
         let mut outcome = Ok(());
         self.ftl.visit_sectors(&lbas, |lba, bytes| {
             let bucket = Bucket(Ino::of(lba).1);
-            let parse = |bytes| directory::parse_bucket(&self.store, directory, bucket, bytes);
+            let parse = |bytes| hash_table::parse_bucket(&self.store, directory, bucket, bytes);
             match bytes.map_err(Error::from).and_then(parse) {
                 Ok(Held::Entry(entry)) => drop(entries.insert(bucket.0, Listed::new(&entry))),
                 Ok(_) => {}

@@ -1,7 +1,7 @@
 //! Names: looking them up, making, moving and removing them. Invariants, crash argument and lock order
-//! are those of `fs.rs`; how a change is planned and committed is in `update.rs`.
+//! are those of `vfs/mod.rs`; how a change is planned and committed is in `update.rs`.
 //!
-//! **Look-ups beside changes** (invariant 5 of `fs.rs`). A search takes no lock, nor does the step from the entry to
+//! **Look-ups beside changes** (invariant 5 of `vfs/mod.rs`). A search takes no lock, nor does the step from the entry to
 //! the inode: the name may go in between, and its inode with it.
 //! 1. Who takes a name away notes its bucket among the directory's changes before giving the directory's `record` back.
 //!    The inode is freed with its last name, or later.
@@ -9,9 +9,10 @@
 //!    has met with damage. Else the search starts over, and finds what the name stands for by then. Each such turn is
 //!    another's change that was completed.
 
-mod ahead;
 mod create;
+pub(crate) mod hash_table;
 mod list;
+mod read_ahead;
 mod remove;
 mod rename;
 mod update;
@@ -20,21 +21,19 @@ use std::sync::Arc;
 
 use lacuna_ftl::Lba;
 
-pub(crate) use ahead::Ahead;
 pub(crate) use create::{NewInode, Numbers};
+pub(crate) use read_ahead::Ahead;
 pub(crate) use rename::RenameEnd;
 pub(crate) use update::{Applied, Update, range_of};
 
 use self::update::DirReader;
 use crate::{
-    Refusal, Result,
-    addr::Ino,
-    directory::{Bucket, Search},
-    error::is_stale,
-    format::{self, Dirent, NAME_BYTES_MAX, SectorBytes},
-    fs::Shared,
-    node::{Node, Record},
+    error::{Refusal, Result, is_stale},
+    format::{self, Dirent, Ino, NAME_BYTES_MAX, SectorBytes},
+    inodes::{Node, Record},
+    names::hash_table::{Bucket, Search},
     posix::FileKind,
+    vfs::Shared,
 };
 
 /// Directories from the root down to any other, at most. More are taken for a damaged chain.

@@ -2,7 +2,7 @@
 //!
 //! **Damage.** Where the inode of a file cannot be read, or is not the one that its name stands for, the name
 //! can be removed, and it goes alone: how many others there are, and what the last one takes along, only the
-//! inode knew. So the inode stays, its number is not given to another (invariant 2 of `fs.rs`: its sector is
+//! inode knew. So the inode stays, its number is not given to another (invariant 2 of `vfs/mod.rs`: its sector is
 //! mapped), and what the file takes is kept for a repair; `check` names it. The name of a damaged directory
 //! stays: it is the only way to what is in there. So does a name that another is to replace.
 //!
@@ -18,15 +18,12 @@ use super::{
     update::{DirReader, Locked, Update, is_named_by},
 };
 use crate::{
-    Error, Refusal, Result,
-    addr::Ino,
-    attr::attr_of,
-    directory::{self, Removal, Search},
-    error::is_stale,
-    format::{self, Dirent, Inode, Orphan, SectorBytes},
-    fs::Shared,
-    node::Node,
+    error::{Error, Refusal, Result, is_stale},
+    format::{self, Dirent, Ino, Inode, Orphan, SectorBytes},
+    inodes::{Node, attr_of},
+    names::hash_table::{self, Removal, Search},
     posix::{Attr, FileKind},
+    vfs::Shared,
 };
 
 /// Orphans of an earlier use that are read together.
@@ -91,7 +88,7 @@ impl Shared {
     ) -> Result<Option<Attr>> {
         let last = Attr { nlink: 0, changed: update.now, ..attr_of(&inode, 0) };
         match inode.kind() {
-            // By invariant 3 of `directory.rs` an empty directory has no sector.
+            // By invariant 3 of `names/hash_table.rs` an empty directory has no sector.
             FileKind::Directory if update.allocated(self, node.ino.region()) > 0 => {
                 return Err(Refusal::NotEmpty.into());
             }
@@ -155,7 +152,7 @@ impl Shared {
         freed.fold(Ok(()), Result::and)
     }
 
-    /// Frees what nobody knows any more, unless something else keeps it (invariant 2 of `lookups.rs`).
+    /// Frees what nobody knows any more, unless something else keeps it (invariant 2 of `inodes/lookups.rs`).
     fn free_forgotten(&self, ino: Ino) -> Result<()> {
         let freed = self.node(ino).and_then(|node| {
             self.change_nodes(std::slice::from_ref(&node), |locked| {
@@ -296,6 +293,6 @@ fn plan_removal(reader: &DirReader<'_>, name: &[u8]) -> Result<(Doomed, Vec<Arc<
         }
         node => (node?, false),
     };
-    let removal = directory::plan_removal(reader, bucket, None)?;
+    let removal = hash_table::plan_removal(reader, bucket, None)?;
     Ok((Doomed { entry, removal, node: Arc::clone(&node), is_damaged }, vec![node]))
 }

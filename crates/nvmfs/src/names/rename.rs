@@ -7,12 +7,12 @@ use super::{
     update::{DirReader, Locked, Update},
 };
 use crate::{
-    Refusal, Result,
-    addr::Ino,
-    directory::{self, Bucket, Removal, Search},
-    fs::Shared,
-    node::{Node, Touch},
+    error::{Refusal, Result},
+    format::Ino,
+    inodes::{Node, Touch},
+    names::hash_table::{self, Bucket, Removal, Search},
     posix::{Attr, FileKind, Rename},
+    vfs::Shared,
 };
 
 /// One end of a rename.
@@ -147,7 +147,7 @@ impl Shared {
             }
             _ => {}
         }
-        let removal = directory::plan_removal(old, bucket, is_local.then_some(into))?;
+        let removal = hash_table::plan_removal(old, bucket, is_local.then_some(into))?;
         Ok(Plan::Move { node, removal, into, replaced: other })
     }
 }

@@ -20,15 +20,15 @@ use lacuna_device::SECTOR;
 use lacuna_ftl::{Kept, Lba, Op, Stream};
 use parking_lot::RwLockWriteGuard;
 
-use super::ahead::Listed;
+use super::read_ahead::Listed;
 use crate::{
-    Refusal, Result,
-    addr::{Ino, REGION_SECTORS, XATTR_SECTORS},
-    directory::{self, Bucket, Buckets, Held, Removal, Search},
-    error::is_stale,
-    format::{self, Dirent, Inode, Orphan, SectorBytes, Timestamp, Tombstone},
-    fs::Shared,
-    node::{Node, Record, Touch},
+    error::{Refusal, Result, is_stale},
+    format::{
+        self, Dirent, Ino, Inode, Orphan, REGION_SECTORS, SectorBytes, Timestamp, Tombstone, XATTR_SECTORS,
+    },
+    inodes::{Node, Record, Touch},
+    names::hash_table::{self, Bucket, Buckets, Held, Removal, Search},
+    vfs::Shared,
 };
 
 /// A directory as a plan sees it. It remembers which buckets were looked at.
@@ -53,7 +53,7 @@ impl<'a> DirReader<'a> {
     }
 
     pub(super) fn search(&self, name: &[u8]) -> Result<Search> {
-        directory::search(self, name, self.shared.hash_name(name))
+        hash_table::search(self, name, self.shared.hash_name(name))
     }
 
     /// The node of an entry that was found here, loaded.
@@ -282,12 +282,12 @@ impl Update {
 
 impl Shared {
     pub(crate) fn hash_name(&self, name: &[u8]) -> u64 {
-        directory::hash_name(&self.uuid, name)
+        hash_table::hash_name(&self.uuid, name)
     }
 
     pub(crate) fn read_bucket(&self, directory: Ino, bucket: Bucket) -> Result<Held> {
         match self.ftl.read_sectors(&[bucket.lba(directory)])?.first() {
-            Some((_, bytes)) => directory::parse_bucket(&self.store, directory, bucket, bytes),
+            Some((_, bytes)) => hash_table::parse_bucket(&self.store, directory, bucket, bytes),
             None => Ok(Held::Nothing),
         }
     }
@@ -374,7 +374,10 @@ impl Shared {
         }
         for ino in &update.freed {
             let opens = locked.guard(*ino).0.opens.load(SeqCst);
-            assert!(opens == 0 && !self.lookups.knows(*ino), "an inode in use is not freed (`lookups.rs`)");
+            assert!(
+                opens == 0 && !self.lookups.knows(*ino),
+                "an inode in use is not freed (`inodes/lookups.rs`)"
+            );
         }
         let structure = self.structure.try_read();
         if structure.is_none() && !update.is_of_times {

@@ -23,9 +23,10 @@ pub use types::{
 };
 
 use crate::{
-    Ino, Nvmfs, Refusal, Result,
-    fs::Shared,
+    error::{Refusal, Result},
+    format::Ino,
     names::{NewInode, RenameEnd},
+    vfs::{Nvmfs, Shared},
 };
 
 /// Inode operations on an open file system. Cheap to clone, to be used from many threads; it keeps the

@@ -1,6 +1,6 @@
 //! What the operations of [`Posix`](super::Posix) take and return.
 
-use crate::{Ino, Timestamp};
+use crate::format::{Ino, Timestamp};
 
 /// Types of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

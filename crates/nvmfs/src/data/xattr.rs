@@ -6,13 +6,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use lacuna_device::SECTOR;
 
 use crate::{
-    Error, Refusal, Result,
-    addr::{Ino, XATTR_BYTES_MAX},
-    format::{self, Inode, SectorBytes, XATTR_SECTOR_BYTES, XattrSector},
-    fs::Shared,
+    error::{Error, Refusal, Result},
+    format::{self, Ino, Inode, SectorBytes, XATTR_BYTES_MAX, XATTR_SECTOR_BYTES, XattrSector},
+    inodes::{Node, Record},
     names::Update,
-    node::{Node, Record},
     posix::XattrMode,
+    vfs::Shared,
 };
 
 const NAME_BYTES_MAX: usize = 255;

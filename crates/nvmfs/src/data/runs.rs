@@ -11,12 +11,12 @@ use lacuna_device::SECTOR;
 use lacuna_ftl::{Lba, Mapped, Op};
 
 use crate::{
-    Refusal, Result,
-    addr::Ino,
     data::{Target, end_of, is_aligned, must_be_file, sector, sectors},
-    fs::Shared,
-    node::Node,
+    error::{Refusal, Result},
+    format::Ino,
+    inodes::Node,
     posix::{Runs, WriteOptions},
+    vfs::Shared,
 };
 
 /// Most bytes that [`Shared::copy_range`] copies at once where it must put sectors together.

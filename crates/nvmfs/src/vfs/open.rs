@@ -5,7 +5,10 @@ use std::{fs, io, path::Path, sync::Arc};
 use lacuna_device::{BlockDevice, DirOptions, DirPlace, Place, RawDevice, RawOptions};
 use lacuna_ftl as ftl;
 
-use crate::{FormatOptions, Nvmfs, Options, Result};
+use crate::{
+    error::Result,
+    vfs::{FormatOptions, Nvmfs, Options},
+};
 
 /// How [`open_place`] opens or makes a place.
 #[derive(Clone, Debug)]

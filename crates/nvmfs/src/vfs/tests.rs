@@ -1,4 +1,4 @@
-//! What operations wait for: never for a read with a lock held (`fs.rs`), and for few reads in turn where
+//! What operations wait for: never for a read with a lock held (`vfs/mod.rs`), and for few reads in turn where
 //! many are needed.
 
 use std::{
@@ -12,9 +12,9 @@ use std::{
 use lacuna_device::{BlockDevice, MemDevice, sim::BeforeReads};
 
 use crate::{
-    FormatOptions, Ino, Nvmfs, Options,
-    fs::Shared,
+    format::Ino,
     posix::{Allocate, Caller, Posix, Rename, SetAttr, WriteOptions, XattrMode},
+    vfs::{FormatOptions, Nvmfs, Options, Shared},
 };
 
 /// Looks at the locks of a file system whose device is about to be read.

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use lacuna_device::SECTOR;
 
 use crate::{
-    Refusal, Result,
-    addr::{FILE_BYTES_MAX, Ino},
     data::OwnedOp,
-    format::{Inode, NAME_BYTES_MAX, TARGET_BYTES_MAX},
-    fs::Shared,
+    error::{Refusal, Result},
+    format::{FILE_BYTES_MAX, Ino, Inode, NAME_BYTES_MAX, TARGET_BYTES_MAX},
+    inodes::Node,
     names::Update,
-    node::Node,
     posix::{Attr, FileKind, SetAttr, SetTime, StatFs},
+    vfs::Shared,
 };
 
 impl Shared {

@@ -12,9 +12,10 @@ use lacuna_device::{
 
 use super::WINDOWS_MAX;
 use crate::{
-    FormatOptions, Ino, Nvmfs, Options,
-    directory::Bucket,
+    format::Ino,
+    names::hash_table::Bucket,
     posix::{Caller, Posix, Rename},
+    vfs::{FormatOptions, Nvmfs, Options},
 };
 
 type Hook = Box<dyn FnOnce() + Send>;

@@ -13,7 +13,7 @@
 //! 4. Times in memory are newer than those in `record` or the same. A node with times to store is in
 //!    the list of them, which keeps it.
 //!
-//! Locks, behind those of `fs.rs`: a node's `times`, then the list; the table; all held for moments.
+//! Locks, behind those of `vfs/mod.rs`: a node's `times`, then the list; the table; all held for moments.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -28,12 +28,10 @@ use lacuna_device::{FileId, StreamHint};
 use lacuna_ftl::Seq;
 use parking_lot::{Mutex, RwLock};
 
+use super::{last_change::LastChange, ranges::Ranges};
 use crate::{
-    addr::Ino,
-    format::{Inode, Timestamp},
-    last_change::LastChange,
+    format::{Ino, Inode, Timestamp},
     posix::FileKind,
-    ranges::Ranges,
 };
 
 /// State of an inode in memory.

@@ -9,12 +9,19 @@ use zerocopy::{
     little_endian::{I64, U16, U32, U64},
 };
 
-use crate::{addr::Ino, posix::FileKind};
+use crate::posix::FileKind;
 
+mod addr;
+#[cfg(feature = "fuzzing")]
+pub mod fuzz;
 mod inode;
+mod siphash;
 mod xattr;
 
+pub use addr::{FILE_BYTES_MAX, Ino};
+pub(crate) use addr::{REGION_SECTORS, XATTR_BYTES_MAX, XATTR_SECTORS};
 pub(crate) use inode::{Inode, LINKS_MAX, TARGET_BYTES_MAX};
+pub(crate) use siphash::siphash24;
 pub(crate) use xattr::{Orphan, XATTR_SECTOR_BYTES, XattrSector};
 
 /// Version of the file system's format.

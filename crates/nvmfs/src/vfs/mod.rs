@@ -11,7 +11,7 @@
 //!    without inode. So a free number is one whose sector of the inode table is not mapped, and no
 //!    allocator keeps a second truth.
 //! 3. An inode without name has no links and is in the region of orphans, and nothing else is in there. A
-//!    directory without name has no entries. It is there for who has it open, or knows it (`lookups.rs`); with
+//!    directory without name has no entries. It is there for who has it open, or knows it (`inodes/lookups.rs`); with
 //!    the last of them it goes.
 //! 4. What the ftl holds is at any time the result of whole operations: each is one batch.
 //! 5. An operation answers as if it had happened at one moment. Who finds a name and then, at its inode, that it has
@@ -25,9 +25,9 @@
 //! to free orphans, which nobody can have open any more; each is a batch of its own, so a crash in
 //! between leaves the rest for the open after that.
 //!
-//! **Locks**, in this order: `moves`; sectors of files (`ranges.rs`), files by ascending number; `record`s
-//! of nodes by ascending number; `structure`; then, each for moments, `numbers`, that of `names/ahead.rs`, what is in
-//! `node.rs`, and that of `lookups.rs`.
+//! **Locks**, in this order: `moves`; sectors of files (`inodes/ranges.rs`), files by ascending number; `record`s
+//! of nodes by ascending number; `structure`; then, each for moments, `numbers`, that of `names/read_ahead`, what is in
+//! `inodes/node.rs`, and that of `inodes/lookups.rs`.
 //! Searches in directories read the ftl without a lock; what they found holds if the buckets that they
 //! looked at did not change until the directory's `record` is held (`names/update.rs`). `record`s are held
 //! while the ftl accepts a batch, which may wait for free segments, but not while anything is read, be it
@@ -36,8 +36,17 @@
 //! reads, where only those wait that need the very same thing: sectors, while their old content is read,
 //! and `moves`, which orders renames from one directory to another, while these search. And while
 //! [`Nvmfs::check`] reads names and inodes it holds `structure`, so that these stand still but for their times; who
-//! would change more gives his `record`s back and waits with these two at most. `lock_tests.rs` holds every operation
+//! would change more gives his `record`s back and waits with these two at most. `vfs/tests.rs` holds every operation
 //! against this.
+
+mod directory;
+mod file;
+mod open;
+#[cfg(test)]
+mod tests;
+
+pub use directory::Directory;
+pub use open::{OpenedPlace, PlaceOptions, format_path, open_place, salvage_store};
 
 use std::{
     io::Read,
@@ -50,13 +59,10 @@ use lacuna_ftl::{self as ftl, Ftl, Op, Stream};
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
-    Error, Result,
-    addr::Ino,
-    format::{self, FORMAT_VERSION, Inode, KNOWN_FEATURES, SectorBytes, Superblock, Timestamp},
-    lookups::Lookups,
+    error::{Error, Result},
+    format::{self, FORMAT_VERSION, Ino, Inode, KNOWN_FEATURES, SectorBytes, Superblock, Timestamp},
+    inodes::{Lookups, Node, Nodes, Touch},
     names::{Ahead, Numbers},
-    node::{Node, Nodes, Touch},
-    place::Directory,
     posix::{Caller, FileKind},
 };
 

@@ -3,11 +3,10 @@
 use lacuna_ftl::{Lba, SECTOR};
 
 use crate::{
-    addr::Ino,
+    data::xattr,
     format::{
-        Body, Dirent, Inode, Orphan, Superblock, Tombstone, XattrSector, claims_tombstone, seal, verify,
+        Body, Dirent, Ino, Inode, Orphan, Superblock, Tombstone, XattrSector, claims_tombstone, seal, verify,
     },
-    xattr,
 };
 
 /// A sector of the file system, as each of its kinds.

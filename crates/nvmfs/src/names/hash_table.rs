@@ -20,10 +20,8 @@ use std::ops::Range;
 use lacuna_ftl::Lba;
 
 use crate::{
-    Error, Refusal, Result,
-    addr::{Ino, REGION_SECTORS},
-    format::{self, Dirent, SectorBytes, Tombstone},
-    siphash::siphash24,
+    error::{Error, Refusal, Result},
+    format::{self, Dirent, Ino, REGION_SECTORS, SectorBytes, Tombstone, siphash24},
 };
 
 /// Buckets behind the last one that a hash names, so that a search never wraps around. More names than

@@ -1,4 +1,4 @@
-//! Proof of the file system's invariants (numbers as in `fs.rs`).
+//! Proof of the file system's invariants (numbers as in `vfs/mod.rs`).
 //!
 //! It reads the inode table from front to back, with what belongs to each inode outside of it; then the entries
 //! of each directory; and compares. Damage to an inode is one finding, whatever else follows from it; so is a leak
@@ -28,10 +28,10 @@ use lacuna_ftl::{CheckDepth, Finding, Lba, Progress};
 
 use self::seen::{Damaged, SeenInodes};
 use crate::{
-    Nvmfs, Result,
-    addr::{Ino, XATTR_SECTORS},
-    fs::Shared,
+    error::Result,
+    format::{Ino, XATTR_SECTORS},
     posix::FileKind,
+    vfs::{Nvmfs, Shared},
 };
 
 /// Inodes that are read together, and names that are planned together.

@@ -31,7 +31,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::addr::Ino;
+use crate::format::Ino;
 
 /// See the module.
 #[derive(Default)]

@@ -8,12 +8,14 @@ use lacuna_device::{
 };
 
 use crate::{
-    Error, Nvmfs, Refusal,
-    addr::Ino,
-    file::{NvmFile, named},
-    fs::Shared,
+    error::{Error, Refusal},
+    format::Ino,
     names::{NewInode, RenameEnd},
     posix::{FileKind, Rename},
+    vfs::{
+        Nvmfs, Shared,
+        file::{NvmFile, named},
+    },
 };
 
 /// A directory as a [`Place`]; see [`Nvmfs::directory`].

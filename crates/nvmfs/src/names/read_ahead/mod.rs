@@ -24,7 +24,12 @@ use std::{collections::BTreeMap, ops::Range};
 use lacuna_device::FileId;
 use parking_lot::Mutex;
 
-use crate::{addr::Ino, directory::Bucket, format::Dirent, node::Node, posix::FileKind};
+use crate::{
+    format::{Dirent, Ino},
+    inodes::Node,
+    names::hash_table::Bucket,
+    posix::FileKind,
+};
 
 /// Listings that may go on beside each other without reading anew; each costs up to some megabytes.
 const WINDOWS_MAX: usize = 4;
@@ -148,5 +153,4 @@ impl Window {
 }
 
 #[cfg(test)]
-#[path = "ahead_tests.rs"]
 mod tests;

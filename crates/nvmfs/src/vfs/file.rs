@@ -6,12 +6,11 @@ use lacuna_device::{BatchOp, File, FileId, FileProps, Result as DeviceResult, SE
 use lacuna_ftl::{Lba, Op};
 
 use crate::{
-    Error, Refusal, Result,
-    addr::{FILE_BYTES_MAX, Ino},
     data::{Target, live, sector},
-    format::Inode,
-    fs::Shared,
-    node::Node,
+    error::{Error, Refusal, Result},
+    format::{FILE_BYTES_MAX, Ino, Inode},
+    inodes::Node,
+    vfs::Shared,
 };
 
 /// An open file.

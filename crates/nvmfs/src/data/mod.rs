@@ -1,9 +1,12 @@
 //! The data of files: one way for all writes, whoever calls.
 //!
-//! A write holds its sectors (see `ranges.rs`), then the file's `record`: shared if it stays within the
+//! A write holds its sectors (see `inodes/ranges.rs`), then the file's `record`: shared if it stays within the
 //! length, so that writes go in parallel; alone if it changes the inode, which then goes along in the
 //! batch. The bytes of a file's last sector behind its end are zeros, always: so a file may grow over
 //! them, and whoever shortens a file clears them.
+
+mod runs;
+pub(crate) mod xattr;
 
 use std::{ops::Range, sync::Arc};
 
@@ -12,15 +15,12 @@ use lacuna_ftl::{Lba, Op, Stream};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{
-    Refusal, Result,
-    addr::{FILE_BYTES_MAX, Ino, REGION_SECTORS},
-    format::{Inode, SectorBytes},
-    fs::Shared,
-    last_change::UnderWay,
+    error::{Refusal, Result},
+    format::{FILE_BYTES_MAX, Ino, Inode, REGION_SECTORS, SectorBytes},
+    inodes::{HeldRanges, Node, Record, Touch, UnderWay},
     names::{Applied, range_of},
-    node::{Node, Record, Touch},
     posix::{Allocate, FileKind, WriteOptions},
-    ranges::HeldRanges,
+    vfs::Shared,
 };
 
 /// What a batch does to one file.
