@@ -49,10 +49,10 @@ pub use error::{Error, Refusal, Result};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use format::fuzz;
-pub use format::{FILE_BYTES_MAX, Ino, Timestamp};
+pub use format::{FILE_BYTES_MAX, Ino, Timestamp, system_time};
 pub use lacuna_ftl::{CheckDepth, Finding, Progress};
 pub use salvage::{RemainingEntry, RemainingInode, Remains};
 pub use vfs::{
     Directory, FormatOptions, Nvmfs, OpenedPlace, Options, PlaceOptions, format_path, open_place,
-    salvage_store, system_time,
+    salvage_store,
 };

@@ -9,10 +9,9 @@ use lacuna_device::{BlockDevice, SECTOR};
 use lacuna_ftl::{self as ftl, Ftl, Lba};
 
 use crate::{
+    data::Runs,
     error::{Error, Result},
-    format::{Ino, REGION_SECTORS, SectorBytes},
-    names::hash_table::{self, Bucket, Held},
-    posix::{FileKind, Runs},
+    format::{Bucket, FileKind, Ino, REGION_SECTORS, SectorBytes, Slot},
     vfs::{Nvmfs, Options},
 };
 
@@ -72,9 +71,7 @@ impl Nvmfs {
         let mut found = Vec::new();
         let lost = self.visit_past_damage(directory.region(), |lba, bytes| {
             let bucket = Bucket(Ino::of(lba).1);
-            if let Held::Entry(entry) =
-                hash_table::parse_bucket(&self.shared.store, directory, bucket, bytes)?
-            {
+            if let Slot::Entry(entry) = self.shared.parse_bucket(directory, bucket, bytes)? {
                 found.push(RemainingEntry {
                     name: entry.name().to_vec(),
                     ino: entry.ino(),

@@ -10,10 +10,9 @@ use super::{
     seen::{Damaged, Seen, SeenInodes},
 };
 use crate::{
-    data::xattr::{self, Stored, Xattrs},
+    data::xattr::Stored,
     error::{Error, Result},
-    format::{Ino, Inode, SectorBytes, XATTR_SECTORS},
-    posix::FileKind,
+    format::{CAPABILITY, FileKind, Ino, Inode, SectorBytes, XATTR_SECTORS, Xattrs},
     vfs::Shared,
 };
 
@@ -239,7 +238,7 @@ impl Shared {
     /// What is wrong with attributes; the inode says whether one is there that a write must take away.
     fn flaw_of_xattrs(&self, stored: &Stored, xattrs: Result<Xattrs>) -> Option<Error> {
         match xattrs {
-            Ok(xattrs) if xattrs.contains_key(xattr::CAPABILITY) == stored.has_capability => None,
+            Ok(xattrs) if xattrs.contains_key(CAPABILITY) == stored.has_capability => None,
             Ok(_) => {
                 let what = "attributes of inode";
                 Some(self.corrupt(what, stored.ino.number(), "a capability, or the mark of one, is missing"))

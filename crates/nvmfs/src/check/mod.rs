@@ -29,8 +29,7 @@ use lacuna_ftl::{CheckDepth, Finding, Lba, Progress};
 use self::seen::{Damaged, SeenInodes};
 use crate::{
     error::Result,
-    format::{Ino, XATTR_SECTORS},
-    posix::FileKind,
+    format::{FileKind, Ino, XATTR_SECTORS},
     vfs::{Nvmfs, Shared},
 };
 

@@ -8,9 +8,8 @@ use lacuna_ftl::{self as ftl, Lba, Progress};
 use super::{Report, Tell, seen::SeenInodes};
 use crate::{
     error::Result,
-    format::{Dirent, Ino},
-    names::hash_table::{self, Bucket, Buckets, Held, Search},
-    posix::FileKind,
+    format::{Bucket, Dirent, FileKind, Ino, Slot},
+    names::hash_table::{self, Buckets, Search},
     vfs::Shared,
 };
 
@@ -30,7 +29,7 @@ struct StoredBuckets<'a> {
 }
 
 impl Buckets for StoredBuckets<'_> {
-    fn get(&self, bucket: Bucket) -> Result<Held> {
+    fn get(&self, bucket: Bucket) -> Result<Slot> {
         self.shared.read_bucket(self.directory, bucket)
     }
 }
@@ -102,9 +101,9 @@ impl Shared {
     ) -> Result<()> {
         let (directory, sector) = Ino::of(lba);
         let bucket = Bucket(sector);
-        let entry = match hash_table::parse_bucket(&self.store, directory, bucket, bytes?)? {
-            Held::Entry(entry) => entry,
-            Held::Tombstone => {
+        let entry = match self.parse_bucket(directory, bucket, bytes?)? {
+            Slot::Entry(entry) => entry,
+            Slot::Tombstone => {
                 let next = Lba(lba.0 + 1);
                 if next == directory.region().end || !self.ftl.is_mapped(next)? {
                     let whose = directory.0;
@@ -114,7 +113,7 @@ impl Shared {
                 }
                 return Ok(());
             }
-            Held::Nothing => return Ok(()),
+            Slot::Empty => return Ok(()),
         };
         let name = String::from_utf8_lossy(entry.name());
         match self.found_by_name(directory, bucket, &entry) {

@@ -6,8 +6,7 @@ use lacuna_ftl::Lba;
 
 use crate::{
     error::Error,
-    format::{Ino, Inode},
-    posix::FileKind,
+    format::{FileKind, Ino, Inode},
 };
 
 /// What is remembered of an inode.

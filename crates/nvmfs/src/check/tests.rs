@@ -12,9 +12,10 @@ use zerocopy::IntoBytes;
 
 use super::*;
 use crate::{
-    format::{self, Dirent, Inode, Orphan},
-    names::hash_table::{self, Bucket, Held},
-    posix::{Caller, Posix, WriteOptions, XattrMode},
+    data::{WriteOptions, XattrMode},
+    format::{self, Bucket, Caller, Dirent, Inode, Orphan, Slot},
+    names::hash_table,
+    posix::Posix,
     vfs::{FormatOptions, Options},
 };
 
@@ -134,7 +135,7 @@ impl World {
     fn entry(&self, of: &Named) -> (Lba, Dirent) {
         let hash = self.shared().hash_name(of.name.as_bytes());
         let bucket = hash_table::home(hash);
-        let Held::Entry(entry) = self.shared().read_bucket(of.parent, bucket).unwrap() else {
+        let Slot::Entry(entry) = self.shared().read_bucket(of.parent, bucket).unwrap() else {
             panic!("{} is not at home", of.name)
         };
         (bucket.lba(of.parent), entry)

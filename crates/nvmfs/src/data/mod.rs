@@ -8,6 +8,9 @@
 mod runs;
 pub(crate) mod xattr;
 
+pub use runs::Runs;
+pub use xattr::XattrMode;
+
 use std::{ops::Range, sync::Arc};
 
 use lacuna_device::SECTOR;
@@ -16,12 +19,40 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{
     error::{Refusal, Result},
-    format::{FILE_BYTES_MAX, Ino, Inode, REGION_SECTORS, SectorBytes},
+    format::{FILE_BYTES_MAX, FileKind, Ino, Inode, REGION_SECTORS, SectorBytes},
     inodes::{HeldRanges, Node, Record, Touch, UnderWay},
     names::{Applied, range_of},
-    posix::{Allocate, FileKind, WriteOptions},
     vfs::Shared,
 };
+
+/// How to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// What lies between the written bytes and this offset becomes a hole, in the same batch. Whole
+    /// sectors only; the file does not grow by it.
+    pub trim_to: Option<u64>,
+    /// Take set-user-id and set-group-id away (`FUSE_WRITE_KILL_SUIDGID`).
+    pub kill_privileges: bool,
+    /// A mapped page is written back (`FUSE_WRITE_CACHE`), some time after it was changed: what the file has got
+    /// since, it keeps. All other writes take capabilities (`security.capability`) away, as Linux does.
+    pub from_cache: bool,
+}
+
+/// What [`fallocate`](crate::posix::Posix::fallocate) does. No mode reserves room: provisioning is thin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocate {
+    /// Mode 0: the file reaches at least to the end of the range.
+    Extend,
+    /// `FALLOC_FL_KEEP_SIZE`: nothing but times.
+    KeepSize,
+    /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`: the range reads as zeros and takes no room.
+    PunchHole,
+    /// `FALLOC_FL_ZERO_RANGE`: as a hole; the file reaches at least to its end, unless `keep_size`.
+    ZeroRange {
+        /// With `FALLOC_FL_KEEP_SIZE`.
+        keep_size: bool,
+    },
+}
 
 /// What a batch does to one file.
 pub(crate) struct Target {

@@ -11,13 +11,21 @@ use lacuna_device::SECTOR;
 use lacuna_ftl::{Lba, Mapped, Op};
 
 use crate::{
-    data::{Target, end_of, is_aligned, must_be_file, sector, sectors},
+    data::{Target, WriteOptions, end_of, is_aligned, must_be_file, sector, sectors},
     error::{Refusal, Result},
     format::Ino,
     inodes::Node,
-    posix::{Runs, WriteOptions},
     vfs::Shared,
 };
+
+/// What [`Posix::read_runs`](crate::posix::Posix::read_runs) found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// Data and the bytes that it starts at, in order; between two of them lies a hole.
+    pub runs: Vec<(u64, Vec<u8>)>,
+    /// Up to here was looked; the length of the file if there is no more.
+    pub end: u64,
+}
 
 /// Most bytes that [`Shared::copy_range`] copies at once where it must put sectors together.
 const UNALIGNED_BYTES_MAX: u64 = 1 << 20;

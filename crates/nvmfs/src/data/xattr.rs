@@ -7,66 +7,32 @@ use lacuna_device::SECTOR;
 
 use crate::{
     error::{Error, Refusal, Result},
-    format::{self, Ino, Inode, SectorBytes, XATTR_BYTES_MAX, XATTR_SECTOR_BYTES, XattrSector},
+    format::{
+        self, CAPABILITY, Ino, Inode, SectorBytes, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_SECTOR_BYTES,
+        XATTR_VALUE_BYTES_MAX, XattrSector, Xattrs, encode_xattrs, xattr_sectors,
+    },
     inodes::{Node, Record},
     names::Update,
-    posix::XattrMode,
     vfs::Shared,
 };
 
-const NAME_BYTES_MAX: usize = 255;
-const VALUE_BYTES_MAX: usize = 64 << 10;
-pub(crate) const CAPABILITY: &[u8] = b"security.capability";
-const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-
-/// Attributes by name.
-pub(crate) type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
+/// What [`setxattr`](crate::posix::Posix::setxattr) expects of the attribute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Nothing.
+    #[default]
+    Set,
+    /// That it does not exist (`XATTR_CREATE`).
+    Create,
+    /// That it exists (`XATTR_REPLACE`).
+    Replace,
+}
 
 fn check_name(name: &[u8]) -> Result<()> {
-    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
         return Err(Refusal::AttributeName.into());
     }
-    let is_known = NAME_SPACES.iter().any(|space| name.starts_with(space) && name.len() > space.len());
-    if is_known && !name.contains(&0) { Ok(()) } else { Err(Refusal::NotSupported.into()) }
-}
-
-/// The bytes of a list: for each attribute, in order of their names, the length of the name (1 byte),
-/// that of the value (4 bytes), the name, the value.
-pub(crate) fn to_bytes(xattrs: &Xattrs) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (name, value) in xattrs {
-        bytes.push(name.len() as u8);
-        bytes.extend((value.len() as u32).to_le_bytes());
-        bytes.extend(name);
-        bytes.extend(value);
-    }
-    bytes
-}
-
-pub(crate) fn parse(mut bytes: &[u8]) -> Result<Xattrs, &'static str> {
-    fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Result<&'a [u8], &'static str> {
-        let (taken, rest) = bytes.split_at_checked(len).ok_or("its attributes end early")?;
-        *bytes = rest;
-        Ok(taken)
-    }
-    let mut xattrs = Xattrs::new();
-    while !bytes.is_empty() {
-        let name_len = take(&mut bytes, 1)?[0];
-        let value_len = take(&mut bytes, 4)?.try_into().map(u32::from_le_bytes).expect("four bytes");
-        let name = take(&mut bytes, name_len.into())?;
-        let value = take(&mut bytes, value_len as usize)?;
-        let is_next = xattrs.last_key_value().is_none_or(|(last, _)| last.as_slice() < name);
-        if check_name(name).is_err() || !is_next || value.len() > VALUE_BYTES_MAX {
-            return Err("impossible attribute");
-        }
-        xattrs.insert(name.to_vec(), value.to_vec());
-    }
-    Ok(xattrs)
-}
-
-/// Sectors for so many bytes of attributes outside the inode.
-pub(crate) fn sectors(bytes: usize) -> u64 {
-    bytes.div_ceil(XATTR_SECTOR_BYTES) as u64
+    if format::is_xattr_name(name) { Ok(()) } else { Err(Refusal::NotSupported.into()) }
 }
 
 /// What an inode tells of its attributes.
@@ -89,7 +55,7 @@ impl Stored {
 
     /// How many they take if they lie outside of the inode.
     pub(crate) fn sectors(&self) -> u64 {
-        sectors(self.len)
+        xattr_sectors(self.len)
     }
 }
 
@@ -106,7 +72,7 @@ impl Shared {
     }
 
     pub(crate) fn parse_xattrs(&self, stored: &Stored, bytes: &[u8]) -> Result<Xattrs> {
-        parse(bytes).map_err(|reason| self.corrupt_xattrs(stored, reason))
+        format::parse_xattrs(bytes).map_err(|reason| self.corrupt_xattrs(stored, reason))
     }
 
     /// The attributes in the sectors that belong to an inode in their region.
@@ -149,7 +115,7 @@ impl Shared {
         loop {
             let (before, mut xattrs) = self.xattrs(node)?;
             change(&mut xattrs)?;
-            let bytes = to_bytes(&xattrs);
+            let bytes = encode_xattrs(&xattrs);
             if bytes.len() > XATTR_BYTES_MAX {
                 return Err(Refusal::NoRoom.into());
             }
@@ -201,7 +167,7 @@ impl Shared {
 
     pub(crate) fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         check_name(name)?;
-        if value.len() > VALUE_BYTES_MAX {
+        if value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(Refusal::AttributeTooLarge.into());
         }
         let node = self.node(ino)?;
@@ -228,48 +194,17 @@ impl Shared {
 /// Writes attributes to their region, where those of `before` may lie.
 fn put_outside(update: &mut Update, before: &Inode, bytes: &[u8]) {
     let (ino, start) = (before.ino(), before.ino().xattr_lba());
-    let mut stored = Vec::with_capacity(sectors(bytes.len()) as usize * SECTOR);
+    let mut stored = Vec::with_capacity(xattr_sectors(bytes.len()) as usize * SECTOR);
     for (index, part) in bytes.chunks(XATTR_SECTOR_BYTES).enumerate() {
         let lba = lacuna_ftl::Lba(start.0 + index as u64);
         stored.extend(format::seal(&XattrSector::new(ino, before.generation(), part), lba));
     }
-    let written = sectors(bytes.len());
-    let old = if before.has_xattrs_outside() { sectors(before.xattr_bytes()) } else { 0 };
+    let written = xattr_sectors(bytes.len());
+    let old = if before.has_xattrs_outside() { xattr_sectors(before.xattr_bytes()) } else { 0 };
     if written > 0 {
         update.write(start, stored);
     }
     if old > written {
         update.trim(lacuna_ftl::Lba(start.0 + written), old - written);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use lacuna_device::sim::{SeededRng, for_each_seed};
-
-    use super::*;
-
-    #[test]
-    fn lists_read_back_and_damage_is_refused() {
-        for_each_seed(500, |seed| {
-            let mut rng = SeededRng::new(seed);
-            let mut xattrs = Xattrs::new();
-            for _ in 0..rng.below(6) {
-                let mut value = vec![0; rng.below(300) as usize];
-                rng.fill(&mut value);
-                xattrs.insert(format!("user.{}", rng.below(100)).into_bytes(), value);
-            }
-            let mut bytes = to_bytes(&xattrs);
-            assert_eq!(parse(&bytes).unwrap(), xattrs);
-            if bytes.is_empty() {
-                return;
-            }
-            assert!(parse(&bytes[..bytes.len() - 1]).is_err());
-            let at = rng.below(bytes.len() as u64) as usize;
-            bytes[at] ^= 1 << rng.below(8);
-            if let Ok(other) = parse(&bytes) {
-                assert_eq!(to_bytes(&other), bytes, "there is one way to write a list");
-            }
-        });
     }
 }

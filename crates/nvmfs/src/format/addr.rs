@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use lacuna_ftl::{Lba, SECTOR};
 
-use crate::format::XATTR_SECTOR_BYTES;
+use super::XATTR_SECTOR_BYTES;
 
 const SECTOR_BITS: u32 = 36;
 

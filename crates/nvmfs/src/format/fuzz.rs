@@ -2,11 +2,9 @@
 
 use lacuna_ftl::{Lba, SECTOR};
 
-use crate::{
-    data::xattr,
-    format::{
-        Body, Dirent, Ino, Inode, Orphan, Superblock, Tombstone, XattrSector, claims_tombstone, seal, verify,
-    },
+use super::{
+    Body, Dirent, Ino, Inode, Orphan, Superblock, Tombstone, XattrSector, claims_tombstone, encode_xattrs,
+    parse_xattrs, seal, verify,
 };
 
 /// A sector of the file system, as each of its kinds.
@@ -33,8 +31,8 @@ pub fn sector(bytes: &[u8]) {
 
 /// A list of attributes; one that is accepted is the only way to write what it says.
 pub fn attributes(bytes: &[u8]) {
-    if let Ok(xattrs) = xattr::parse(bytes) {
-        assert_eq!(xattr::to_bytes(&xattrs), bytes);
+    if let Ok(xattrs) = parse_xattrs(bytes) {
+        assert_eq!(encode_xattrs(&xattrs), bytes);
     }
 }
 

@@ -6,10 +6,7 @@ use zerocopy::{
 };
 
 use super::{Body, DiskTime, Header, SECTOR, SectorBytes, Timestamp, is_zero, seal};
-use crate::{
-    format::{FILE_BYTES_MAX, Ino, XATTR_BYTES_MAX},
-    posix::FileKind,
-};
+use super::{FILE_BYTES_MAX, FileKind, Ino, XATTR_BYTES_MAX};
 
 /// Bytes at the end of an inode for the target of a short symbolic link and for few attributes.
 pub(crate) const INLINE_BYTES: usize = 368;

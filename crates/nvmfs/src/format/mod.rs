@@ -6,23 +6,34 @@
 use lacuna_ftl::{Lba, SECTOR};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
-    little_endian::{I64, U16, U32, U64},
+    little_endian::{U16, U32, U64},
 };
 
-use crate::posix::FileKind;
-
 mod addr;
+mod dirent;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 mod inode;
+mod kind;
 mod siphash;
+mod time;
 mod xattr;
 
 pub use addr::{FILE_BYTES_MAX, Ino};
 pub(crate) use addr::{REGION_SECTORS, XATTR_BYTES_MAX, XATTR_SECTORS};
+#[cfg(any(test, feature = "fuzzing"))]
+use dirent::claims_tombstone;
+pub(crate) use dirent::{Bucket, Dirent, NAME_BYTES_MAX, Slot, Tombstone, is_name};
 pub(crate) use inode::{Inode, LINKS_MAX, TARGET_BYTES_MAX};
+pub use kind::{Caller, FileKind};
 pub(crate) use siphash::siphash24;
-pub(crate) use xattr::{Orphan, XATTR_SECTOR_BYTES, XattrSector};
+use time::DiskTime;
+pub use time::{Timestamp, system_time};
+
+pub(crate) use xattr::{
+    CAPABILITY, Orphan, XATTR_NAME_BYTES_MAX, XATTR_SECTOR_BYTES, XATTR_VALUE_BYTES_MAX, XattrSector, Xattrs,
+    encode_xattrs, is_xattr_name, parse_xattrs, xattr_sectors,
+};
 
 /// Version of the file system's format.
 pub(crate) const FORMAT_VERSION: u32 = 1;
@@ -31,8 +42,6 @@ pub(crate) const KNOWN_FEATURES: u64 = 0;
 
 const MAGIC: [u8; 4] = *b"LNfs";
 const SECTOR_VERSION: u8 = 1;
-/// Longest file name in bytes.
-pub(crate) const NAME_BYTES_MAX: usize = 255;
 
 /// The bytes of one sector.
 pub(crate) type SectorBytes = [u8; SECTOR];
@@ -61,34 +70,6 @@ pub(crate) trait Body: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
     fn flaw(&self) -> Option<&'static str>;
 }
 
-/// Time since the epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Timestamp {
-    /// Whole seconds.
-    pub seconds: i64,
-    /// Nanoseconds of the second, below 10^9.
-    pub nanoseconds: u32,
-}
-
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub(crate) struct DiskTime {
-    seconds: I64,
-    nanoseconds: U32,
-}
-
-impl From<Timestamp> for DiskTime {
-    fn from(time: Timestamp) -> DiskTime {
-        DiskTime { seconds: time.seconds.into(), nanoseconds: time.nanoseconds.into() }
-    }
-}
-
-impl From<DiskTime> for Timestamp {
-    fn from(time: DiskTime) -> Timestamp {
-        Timestamp { seconds: time.seconds.get(), nanoseconds: time.nanoseconds.get() }
-    }
-}
-
 /// Sector 0 of inode 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -102,44 +83,13 @@ pub(crate) struct Superblock {
     zero2: [u8; 444],
 }
 
-/// A sector of a directory that holds a name.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub(crate) struct Dirent {
-    ino: U32,
-    generation: U32,
-    /// Type bits of the inode's mode, shifted right by 12.
-    file_type: u8,
-    name_len: u8,
-    zero: U16,
-    zero2: U32,
-    hash: U64,
-    name: [u8; NAME_BYTES_MAX],
-    zero3: [u8; 209],
-}
-
-/// A sector of a directory that held a name, with names behind it that need it to be found.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub(crate) struct Tombstone {
-    zero: [u8; 488],
-}
-
 const _: () = {
     assert!(size_of::<Header>() == 24 && CRC_AT == 8);
     assert!(size_of::<Header>() + size_of::<Superblock>() == SECTOR);
-    assert!(size_of::<Header>() + size_of::<Dirent>() == SECTOR);
-    assert!(size_of::<Header>() + size_of::<Tombstone>() == SECTOR);
 };
 
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
-}
-
-impl DiskTime {
-    fn is_sound(self) -> bool {
-        self.nanoseconds.get() < 1_000_000_000
-    }
 }
 
 impl Body for Superblock {
@@ -162,86 +112,6 @@ impl Superblock {
             created: created.into(),
             zero2: [0; 444],
         }
-    }
-}
-
-impl Body for Dirent {
-    const KIND: u8 = 3;
-
-    fn flaw(&self) -> Option<&'static str> {
-        let (name, rest) = self.name.split_at(self.name_len.into());
-        if self.zero.get() != 0 || self.zero2.get() != 0 || !is_zero(&self.zero3) || !is_zero(rest) {
-            return Some("reserved bytes are not zero");
-        }
-        if !(Ino::FIRST..=Ino::LAST).contains(&self.ino()) {
-            return Some("impossible inode number");
-        }
-        if !is_name(name) {
-            return Some("impossible name");
-        }
-        if FileKind::of_type_bits(self.file_type.into()).is_none() {
-            return Some("unknown file type");
-        }
-        None
-    }
-}
-
-/// Whether these bytes can name an entry.
-pub(crate) fn is_name(name: &[u8]) -> bool {
-    let is_reserved = matches!(name, b"" | b"." | b"..");
-    !is_reserved && name.len() <= NAME_BYTES_MAX && !name.contains(&b'/') && !name.contains(&0)
-}
-
-impl Dirent {
-    /// The entry of `inode` under a name that was checked.
-    pub(crate) fn new(name: &[u8], hash: u64, inode: &Inode) -> Dirent {
-        let mut padded = [0; NAME_BYTES_MAX];
-        padded[..name.len()].copy_from_slice(name);
-        Dirent {
-            ino: inode.ino().0.into(),
-            generation: inode.generation().into(),
-            file_type: (inode.kind().mode_bits() >> 12) as u8,
-            name_len: name.len() as u8,
-            zero: 0.into(),
-            zero2: 0.into(),
-            hash: hash.into(),
-            name: padded,
-            zero3: [0; 209],
-        }
-    }
-
-    pub(crate) fn ino(&self) -> Ino {
-        Ino(self.ino.get())
-    }
-
-    pub(crate) fn generation(&self) -> u32 {
-        self.generation.get()
-    }
-
-    pub(crate) fn hash(&self) -> u64 {
-        self.hash.get()
-    }
-
-    pub(crate) fn kind(&self) -> FileKind {
-        FileKind::of_type_bits(self.file_type.into()).expect("checked when it was made or verified")
-    }
-
-    pub(crate) fn name(&self) -> &[u8] {
-        &self.name[..usize::from(self.name_len)]
-    }
-}
-
-impl Body for Tombstone {
-    const KIND: u8 = 4;
-
-    fn flaw(&self) -> Option<&'static str> {
-        (!is_zero(&self.zero)).then_some("reserved bytes are not zero")
-    }
-}
-
-impl Tombstone {
-    pub(crate) fn new() -> Tombstone {
-        Tombstone { zero: [0; 488] }
     }
 }
 
@@ -269,11 +139,6 @@ pub(crate) fn seal<B: Body>(body: &B, lba: Lba) -> SectorBytes {
     let crc = checksum(&bytes);
     bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     bytes
-}
-
-/// The kind of a sector, not verified; for choosing what to verify it as.
-pub(crate) fn claims_tombstone(bytes: &SectorBytes) -> bool {
-    bytes[std::mem::offset_of!(Header, kind)] == Tombstone::KIND
 }
 
 /// What the sector read from `lba` holds, or why it cannot be what was written there.

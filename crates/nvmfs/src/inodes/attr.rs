@@ -7,12 +7,101 @@ use lacuna_device::SECTOR;
 use crate::{
     data::OwnedOp,
     error::{Refusal, Result},
-    format::{FILE_BYTES_MAX, Ino, Inode, NAME_BYTES_MAX, TARGET_BYTES_MAX},
+    format::{FILE_BYTES_MAX, FileKind, Ino, Inode, NAME_BYTES_MAX, TARGET_BYTES_MAX, Timestamp},
     inodes::Node,
     names::Update,
-    posix::{Attr, FileKind, SetAttr, SetTime, StatFs},
     vfs::Shared,
 };
+
+/// What `stat` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Number.
+    pub ino: Ino,
+    /// Differs between files that had this number one after the other.
+    pub generation: u32,
+    /// Type.
+    pub kind: FileKind,
+    /// Permissions, the lower 12 bits of the mode.
+    pub perm: u16,
+    /// Names; of a directory 2 and its subdirectories. 0 once it has none.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of device files.
+    pub rdev: u64,
+    /// Length in bytes; of a directory the room that its entries take.
+    pub size: u64,
+    /// Room taken on flash in bytes.
+    pub allocated_bytes: u64,
+    /// Last read; kept as `relatime` has it.
+    pub accessed: Timestamp,
+    /// Last change of the data.
+    pub modified: Timestamp,
+    /// Last change of anything.
+    pub changed: Timestamp,
+    /// Creation.
+    pub created: Timestamp,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// That of the file system's clock.
+    Now,
+    /// This one.
+    At(Timestamp),
+}
+
+impl SetTime {
+    /// What is set at `now`.
+    pub fn at(self, now: Timestamp) -> Timestamp {
+        match self {
+            SetTime::Now => now,
+            SetTime::At(time) => time,
+        }
+    }
+}
+
+/// What to change of an inode; nothing by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permissions; only the lower 12 bits count.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length in bytes.
+    pub size: Option<u64>,
+    /// Time of last access.
+    pub accessed: Option<SetTime>,
+    /// Time of last modification.
+    pub modified: Option<SetTime>,
+    /// Time of last change; by default the clock's.
+    pub changed: Option<Timestamp>,
+    /// A change of length takes set-user-id and set-group-id away (`FATTR_KILL_SUIDGID`). A change of owner always
+    /// does, and both take capabilities (`security.capability`) away.
+    pub kill_privileges: bool,
+}
+
+/// What `statfs` tells. Room is in bytes and without the store's reserve; provisioning is thin, so that
+/// sizes of files do not count, but what is stored of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    /// Room there is.
+    pub total_bytes: u64,
+    /// Room left.
+    pub free_bytes: u64,
+    /// Inodes there can be.
+    pub inodes: u64,
+    /// Of these, how many are free.
+    pub free_inodes: u64,
+    /// Longest name in bytes.
+    pub name_bytes_max: u32,
+}
 
 impl Shared {
     /// What is known about a loaded inode.

@@ -7,6 +7,7 @@ mod node;
 mod ranges;
 
 pub(crate) use attr::attr_of;
+pub use attr::{Attr, SetAttr, SetTime, StatFs};
 pub(crate) use last_change::UnderWay;
 pub(crate) use lookups::Lookups;
 pub(crate) use node::{Node, Nodes, Record, Touch};

@@ -29,10 +29,7 @@ use lacuna_ftl::Seq;
 use parking_lot::{Mutex, RwLock};
 
 use super::{last_change::LastChange, ranges::Ranges};
-use crate::{
-    format::{Ino, Inode, Timestamp},
-    posix::FileKind,
-};
+use crate::format::{FileKind, Ino, Inode, Timestamp};
 
 /// State of an inode in memory.
 #[derive(Clone, Copy)]

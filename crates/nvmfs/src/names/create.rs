@@ -11,10 +11,9 @@ use super::{
 };
 use crate::{
     error::{Refusal, Result, is_stale},
-    format::{Dirent, Ino, Inode, LINKS_MAX, TARGET_BYTES_MAX, Timestamp},
+    format::{Bucket, Caller, Dirent, FileKind, Ino, Inode, LINKS_MAX, TARGET_BYTES_MAX, Timestamp},
     inodes::{Node, Record, Touch},
-    names::hash_table::{Bucket, Search},
-    posix::{Caller, FileKind},
+    names::hash_table::Search,
     vfs::Shared,
 };
 

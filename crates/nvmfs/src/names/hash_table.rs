@@ -20,8 +20,8 @@ use std::ops::Range;
 use lacuna_ftl::Lba;
 
 use crate::{
-    error::{Error, Refusal, Result},
-    format::{self, Dirent, Ino, REGION_SECTORS, SectorBytes, Tombstone, siphash24},
+    error::{Refusal, Result},
+    format::{Bucket, Dirent, Ino, REGION_SECTORS, Slot, siphash24},
 };
 
 /// Buckets behind the last one that a hash names, so that a search never wraps around. More names than
@@ -31,23 +31,10 @@ const OVERFLOW_BUCKETS: u64 = 1 << 16;
 /// Buckets that a hash can name.
 const HOME_BUCKETS: u64 = REGION_SECTORS - OVERFLOW_BUCKETS;
 
-/// A sector of a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Bucket(pub(crate) u64);
-
-/// What a bucket holds.
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::large_enum_variant, reason = "it lives on the stack, for a moment")]
-pub(crate) enum Held {
-    Nothing,
-    Tombstone,
-    Entry(Dirent),
-}
-
 /// Where the buckets of one directory come from: the ftl, or a map in tests.
 pub(crate) trait Buckets {
     /// What `bucket` holds.
-    fn get(&self, bucket: Bucket) -> Result<Held>;
+    fn get(&self, bucket: Bucket) -> Result<Slot>;
 }
 
 /// Result of a search.
@@ -89,12 +76,12 @@ pub(crate) fn search(buckets: &impl Buckets, name: &[u8], hash: u64) -> Result<S
     let mut free = None;
     for bucket in (first..first + OVERFLOW_BUCKETS).map(Bucket) {
         match buckets.get(bucket)? {
-            Held::Nothing => return Ok(Search::Absent { free: free.unwrap_or(bucket) }),
-            Held::Tombstone => free = free.or(Some(bucket)),
-            Held::Entry(entry) if entry.hash() == hash && entry.name() == name => {
+            Slot::Empty => return Ok(Search::Absent { free: free.unwrap_or(bucket) }),
+            Slot::Tombstone => free = free.or(Some(bucket)),
+            Slot::Entry(entry) if entry.hash() == hash && entry.name() == name => {
                 return Ok(Search::Found { bucket, entry });
             }
-            Held::Entry(_) => {}
+            Slot::Entry(_) => {}
         }
     }
     free.map(|free| Search::Absent { free }).ok_or(Refusal::NoRoom.into())
@@ -108,26 +95,19 @@ pub(crate) fn plan_removal(
 ) -> Result<Removal> {
     let next = Bucket(bucket.0 + 1);
     let entries_follow =
-        next.0 < REGION_SECTORS && (filled == Some(next) || !matches!(buckets.get(next)?, Held::Nothing));
+        next.0 < REGION_SECTORS && (filled == Some(next) || !matches!(buckets.get(next)?, Slot::Empty));
     if entries_follow {
         return Ok(Removal::Bury(bucket));
     }
     let mut first = bucket;
     while first.0 > 0 {
         let before = Bucket(first.0 - 1);
-        if filled == Some(before) || !matches!(buckets.get(before)?, Held::Tombstone) {
+        if filled == Some(before) || !matches!(buckets.get(before)?, Slot::Tombstone) {
             break;
         }
         first = before;
     }
     Ok(Removal::Clear { first, count: bucket.0 - first.0 + 1 })
-}
-
-impl Bucket {
-    /// Its address in `directory`.
-    pub(crate) fn lba(self, directory: Ino) -> Lba {
-        directory.lba(self.0)
-    }
 }
 
 impl Removal {
@@ -140,22 +120,6 @@ impl Removal {
     }
 }
 
-/// Parses the sector of a bucket that is in use.
-pub(crate) fn parse_bucket(store: &str, directory: Ino, bucket: Bucket, bytes: &SectorBytes) -> Result<Held> {
-    let lba = bucket.lba(directory);
-    let held = if format::claims_tombstone(bytes) {
-        format::verify::<Tombstone>(bytes, lba).map(|_| Held::Tombstone)
-    } else {
-        format::verify::<Dirent>(bytes, lba).map(Held::Entry)
-    };
-    held.map_err(|reason| Error::Corrupt {
-        store: store.to_owned(),
-        what: format!("directory {}", directory.0),
-        sector: bucket.0,
-        reason,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
@@ -166,24 +130,24 @@ mod tests {
     use crate::format::{Inode, Timestamp};
 
     #[derive(Default)]
-    struct MapBuckets(BTreeMap<u64, Held>);
+    struct MapBuckets(BTreeMap<u64, Slot>);
 
     impl Buckets for MapBuckets {
-        fn get(&self, bucket: Bucket) -> Result<Held> {
-            Ok(self.0.get(&bucket.0).copied().unwrap_or(Held::Nothing))
+        fn get(&self, bucket: Bucket) -> Result<Slot> {
+            Ok(self.0.get(&bucket.0).copied().unwrap_or(Slot::Empty))
         }
     }
 
     impl MapBuckets {
         fn insert(&mut self, bucket: Bucket, name: &str, hash: u64) {
             let inode = Inode::new(Ino::FIRST, 1, 0o100_644, Timestamp::default());
-            self.0.insert(bucket.0, Held::Entry(Dirent::new(name.as_bytes(), hash, &inode)));
+            self.0.insert(bucket.0, Slot::Entry(Dirent::new(name.as_bytes(), hash, &inode)));
         }
 
         fn remove(&mut self, removal: Removal) {
             match removal {
                 Removal::Bury(bucket) => {
-                    self.0.insert(bucket.0, Held::Tombstone);
+                    self.0.insert(bucket.0, Slot::Tombstone);
                 }
                 Removal::Clear { first, count } => {
                     (first.0..first.0 + count).for_each(|bucket| assert!(self.0.remove(&bucket).is_some()));
@@ -198,9 +162,9 @@ mod tests {
             }
             for (bucket, held) in &self.0 {
                 let last = !self.0.contains_key(&(bucket + 1));
-                assert!(!(last && matches!(held, Held::Tombstone)), "invariant 3: bucket {bucket}");
+                assert!(!(last && matches!(held, Slot::Tombstone)), "invariant 3: bucket {bucket}");
             }
-            let entries = self.0.values().filter(|held| matches!(held, Held::Entry(_))).count();
+            let entries = self.0.values().filter(|held| matches!(held, Slot::Entry(_))).count();
             assert_eq!(entries, names.len());
         }
     }

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use super::read_ahead::{Entries, Found, Listed, Window};
 use crate::{
     error::{Error, Result},
-    format::{Ino, REGION_SECTORS},
+    format::{Bucket, FileKind, Ino, REGION_SECTORS, Slot},
     inodes::Node,
-    names::hash_table::{self, Bucket, Held},
-    posix::{DirEntry, FileKind},
     vfs::Shared,
 };
 
@@ -23,6 +21,19 @@ const BUCKETS_FIRST: usize = 32;
 const BUCKETS_OF_CALL: usize = 1024;
 /// For a listing that goes on from call to call. Of a million entries in a row on flash every 16th then.
 const BUCKETS_AHEAD: usize = 1 << 16;
+
+/// An entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// What it names.
+    pub ino: Ino,
+    /// The type of that.
+    pub kind: FileKind,
+    /// The name: 1 to 255 bytes without `/` and NUL.
+    pub name: &'a [u8],
+    /// Cursor of what follows; valid for ever, whatever comes and goes in the directory.
+    pub next: u64,
+}
 
 impl Shared {
     /// Some entries from the bucket `first` on; none if there are no more. At least `buckets_max` buckets in
@@ -69,9 +80,9 @@ impl Shared {
         let mut outcome = Ok(());
         self.ftl.visit_sectors(&lbas, |lba, bytes| {
             let bucket = Bucket(Ino::of(lba).1);
-            let parse = |bytes| hash_table::parse_bucket(&self.store, directory, bucket, bytes);
+            let parse = |bytes| self.parse_bucket(directory, bucket, bytes);
             match bytes.map_err(Error::from).and_then(parse) {
-                Ok(Held::Entry(entry)) => drop(entries.insert(bucket.0, Listed::new(&entry))),
+                Ok(Slot::Entry(entry)) => drop(entries.insert(bucket.0, Listed::new(&entry))),
                 Ok(_) => {}
                 Err(error) => outcome = Err(error),
             }

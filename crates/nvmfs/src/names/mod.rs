@@ -22,17 +22,18 @@ use std::sync::Arc;
 use lacuna_ftl::Lba;
 
 pub(crate) use create::{NewInode, Numbers};
+pub use list::DirEntry;
 pub(crate) use read_ahead::Ahead;
+pub use rename::Rename;
 pub(crate) use rename::RenameEnd;
 pub(crate) use update::{Applied, Update, range_of};
 
 use self::update::DirReader;
 use crate::{
     error::{Refusal, Result, is_stale},
-    format::{self, Dirent, Ino, NAME_BYTES_MAX, SectorBytes},
+    format::{self, Bucket, Dirent, FileKind, Ino, NAME_BYTES_MAX, SectorBytes},
     inodes::{Node, Record},
-    names::hash_table::{Bucket, Search},
-    posix::FileKind,
+    names::hash_table::Search,
     vfs::Shared,
 };
 

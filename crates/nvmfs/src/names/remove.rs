@@ -19,10 +19,9 @@ use super::{
 };
 use crate::{
     error::{Error, Refusal, Result, is_stale},
-    format::{self, Dirent, Ino, Inode, Orphan, SectorBytes},
-    inodes::{Node, attr_of},
+    format::{self, Dirent, FileKind, Ino, Inode, Orphan, SectorBytes},
+    inodes::{Attr, Node, attr_of},
     names::hash_table::{self, Removal, Search},
-    posix::{Attr, FileKind},
     vfs::Shared,
 };
 

@@ -8,12 +8,23 @@ use super::{
 };
 use crate::{
     error::{Refusal, Result},
-    format::Ino,
-    inodes::{Node, Touch},
-    names::hash_table::{self, Bucket, Removal, Search},
-    posix::{Attr, FileKind, Rename},
+    format::{Bucket, FileKind, Ino},
+    inodes::{Attr, Node, Touch},
+    names::hash_table::{self, Removal, Search},
     vfs::Shared,
 };
+
+/// What [`rename`](crate::posix::Posix::rename) does about the new name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rename {
+    /// Replaces what has it.
+    #[default]
+    Replace,
+    /// Refuses if anything has it (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// Both change places (`RENAME_EXCHANGE`).
+    Exchange,
+}
 
 /// One end of a rename.
 #[derive(Clone, Copy)]

@@ -24,10 +24,11 @@ use super::read_ahead::Listed;
 use crate::{
     error::{Refusal, Result, is_stale},
     format::{
-        self, Dirent, Ino, Inode, Orphan, REGION_SECTORS, SectorBytes, Timestamp, Tombstone, XATTR_SECTORS,
+        self, Bucket, Dirent, Ino, Inode, Orphan, REGION_SECTORS, SectorBytes, Slot, Timestamp, Tombstone,
+        XATTR_SECTORS,
     },
     inodes::{Node, Record, Touch},
-    names::hash_table::{self, Bucket, Buckets, Held, Removal, Search},
+    names::hash_table::{self, Buckets, Removal, Search},
     vfs::Shared,
 };
 
@@ -40,7 +41,7 @@ pub(super) struct DirReader<'a> {
 }
 
 impl Buckets for DirReader<'_> {
-    fn get(&self, bucket: Bucket) -> Result<Held> {
+    fn get(&self, bucket: Bucket) -> Result<Slot> {
         self.buckets.borrow_mut().push(bucket.0);
         self.shared.read_bucket(self.dir.ino, bucket)
     }
@@ -285,11 +286,17 @@ impl Shared {
         hash_table::hash_name(&self.uuid, name)
     }
 
-    pub(crate) fn read_bucket(&self, directory: Ino, bucket: Bucket) -> Result<Held> {
+    pub(crate) fn read_bucket(&self, directory: Ino, bucket: Bucket) -> Result<Slot> {
         match self.ftl.read_sectors(&[bucket.lba(directory)])?.first() {
-            Some((_, bytes)) => hash_table::parse_bucket(&self.store, directory, bucket, bytes),
-            None => Ok(Held::Nothing),
+            Some((_, bytes)) => self.parse_bucket(directory, bucket, bytes),
+            None => Ok(Slot::Empty),
         }
+    }
+
+    /// Parses the sector of a bucket that is in use.
+    pub(crate) fn parse_bucket(&self, directory: Ino, bucket: Bucket, bytes: &SectorBytes) -> Result<Slot> {
+        Slot::parse(directory, bucket, bytes)
+            .map_err(|reason| self.corrupt(&format!("directory {}", directory.0), bucket.0, reason))
     }
 
     /// Plans on `dirs` and commits on the nodes that the plan names besides: `commit` makes the update, or

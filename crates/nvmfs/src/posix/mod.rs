@@ -13,13 +13,13 @@
 //! [`fsync`](Posix::fsync), the last [`release`](Posix::release), [`sync`](Posix::sync) and the next
 //! change of the inode store them. A crash may lose such times, and nothing else.
 
-mod types;
-
 use std::{sync::Arc, time::Duration};
 
-pub use types::{
-    Allocate, Attr, Caller, DirEntry, FileKind, Rename, Runs, SetAttr, SetTime, StatFs, WriteOptions,
-    XattrMode,
+pub use crate::{
+    data::{Allocate, Runs, WriteOptions, XattrMode},
+    format::{Caller, FileKind},
+    inodes::{Attr, SetAttr, SetTime, StatFs},
+    names::{DirEntry, Rename},
 };
 
 use crate::{

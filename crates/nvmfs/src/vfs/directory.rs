@@ -9,9 +9,8 @@ use lacuna_device::{
 
 use crate::{
     error::{Error, Refusal},
-    format::Ino,
-    names::{NewInode, RenameEnd},
-    posix::{FileKind, Rename},
+    format::{FileKind, Ino},
+    names::{NewInode, Rename, RenameEnd},
     vfs::{
         Nvmfs, Shared,
         file::{NvmFile, named},

@@ -60,10 +60,12 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{
     error::{Error, Result},
-    format::{self, FORMAT_VERSION, Ino, Inode, KNOWN_FEATURES, SectorBytes, Superblock, Timestamp},
+    format::{
+        self, Caller, FORMAT_VERSION, FileKind, Ino, Inode, KNOWN_FEATURES, SectorBytes, Superblock,
+        Timestamp, system_time,
+    },
     inodes::{Lookups, Node, Nodes, Touch},
     names::{Ahead, Numbers},
-    posix::{Caller, FileKind},
 };
 
 /// Largest atomic write in bytes, where the store is large enough for it.
@@ -106,13 +108,6 @@ impl Default for Options {
         let ftl = ftl::Options::default();
         Options { ftl, clock: system_time, access_times: true, inodes_kept: 1 << 14 }
     }
-}
-
-/// The system's clock.
-pub fn system_time() -> Timestamp {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX);
-    Timestamp { seconds, nanoseconds: since_epoch.subsec_nanos() }
 }
 
 /// An open file system. Its files outlive it: they share what it owns.

@@ -12,8 +12,11 @@ use std::{
 use lacuna_device::{BlockDevice, MemDevice, sim::BeforeReads};
 
 use crate::{
-    format::Ino,
-    posix::{Allocate, Caller, Posix, Rename, SetAttr, WriteOptions, XattrMode},
+    data::{Allocate, WriteOptions, XattrMode},
+    format::{Caller, Ino},
+    inodes::SetAttr,
+    names::Rename,
+    posix::Posix,
     vfs::{FormatOptions, Nvmfs, Options, Shared},
 };
 

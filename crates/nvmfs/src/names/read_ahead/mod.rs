@@ -25,10 +25,8 @@ use lacuna_device::FileId;
 use parking_lot::Mutex;
 
 use crate::{
-    format::{Dirent, Ino},
+    format::{Bucket, Dirent, FileKind, Ino},
     inodes::Node,
-    names::hash_table::Bucket,
-    posix::FileKind,
 };
 
 /// Listings that may go on beside each other without reading anew; each costs up to some megabytes.

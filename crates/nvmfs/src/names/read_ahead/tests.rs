@@ -12,9 +12,9 @@ use lacuna_device::{
 
 use super::WINDOWS_MAX;
 use crate::{
-    format::Ino,
-    names::hash_table::Bucket,
-    posix::{Caller, Posix, Rename},
+    format::{Bucket, Caller, Ino},
+    names::Rename,
+    posix::Posix,
     vfs::{FormatOptions, Nvmfs, Options},
 };
 
