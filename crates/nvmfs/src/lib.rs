@@ -43,6 +43,7 @@ mod names;
 pub mod posix;
 mod salvage;
 mod vfs;
+mod volume;
 
 pub use check::Report;
 pub use error::{Error, Refusal, Result};
@@ -52,7 +53,5 @@ pub use format::fuzz;
 pub use format::{FILE_BYTES_MAX, Ino, Timestamp, system_time};
 pub use lacuna_ftl::{CheckDepth, Finding, Progress};
 pub use salvage::{RemainingEntry, RemainingInode, Remains};
-pub use vfs::{
-    Directory, FormatOptions, Nvmfs, OpenedPlace, Options, PlaceOptions, format_path, open_place,
-    salvage_store,
-};
+pub use vfs::{Directory, Nvmfs, OpenedPlace, Options, PlaceOptions, format_path, open_place, salvage_store};
+pub use volume::FormatOptions;

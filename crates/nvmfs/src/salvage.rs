@@ -71,7 +71,7 @@ impl Nvmfs {
         let mut found = Vec::new();
         let lost = self.visit_past_damage(directory.region(), |lba, bytes| {
             let bucket = Bucket(Ino::of(lba).1);
-            if let Slot::Entry(entry) = self.shared.parse_bucket(directory, bucket, bytes)? {
+            if let Slot::Entry(entry) = self.shared.volume.parse_bucket(directory, bucket, bytes)? {
                 found.push(RemainingEntry {
                     name: entry.name().to_vec(),
                     ino: entry.ino(),
@@ -92,7 +92,7 @@ impl Nvmfs {
         let lost = self.visit_past_damage(Ino::TABLE.region(), |lba, bytes| {
             let (_, number) = Ino::of(lba);
             let Some(ino) = Ino::new(number) else { return Ok(()) };
-            let inode = self.shared.verify_inode(ino, bytes)?;
+            let inode = self.shared.volume.verify_inode(ino, bytes)?;
             if inode.nlink() > 0 {
                 let parent = inode.is_directory().then(|| inode.parent());
                 found.push(RemainingInode { ino, kind: inode.kind(), parent });
@@ -109,7 +109,7 @@ impl Nvmfs {
     /// Only what is no damage.
     pub fn remaining_data(&self, ino: Ino, offset: u64) -> Result<Remains<Runs>> {
         let range = ino.lba(offset / SECTOR as u64)..ino.region().end;
-        let remains = self.shared.ftl.read_past_damage(range, READ_BYTES)?;
+        let remains = self.shared.volume.ftl().read_past_damage(range, READ_BYTES)?;
         let byte = |lba: Lba| (lba.0 - ino.lba(0).0) * SECTOR as u64;
         let runs = remains.mapped.runs.into_iter().map(|(lba, data)| (byte(lba), data)).collect();
         let found = Runs { runs, end: byte(remains.mapped.end) };
@@ -127,7 +127,7 @@ impl Nvmfs {
         let byte = |lba: Lba| (lba.0 - range.start.0) * SECTOR as u64;
         let (mut at, mut lost) = (range.start, Vec::new());
         while at < range.end {
-            let remains = self.shared.ftl.read_past_damage(at..range.end, READ_BYTES)?;
+            let remains = self.shared.volume.ftl().read_past_damage(at..range.end, READ_BYTES)?;
             let of_damage =
                 |lost: ftl::Lost| (byte(lost.range.start)..byte(lost.range.end), lost.error.into());
             lost.extend(remains.lost.into_iter().map(of_damage));

@@ -82,7 +82,7 @@ impl Nvmfs {
     /// # Errors
     /// As [`Nvmfs::check`].
     pub fn check_told(&self, depth: CheckDepth, mut tell: impl FnMut(Progress)) -> Result<Report> {
-        let below = self.shared.ftl.check_told(depth, &mut tell)?;
+        let below = self.shared.volume.ftl().check_told(depth, &mut tell)?;
         let mut report = Report {
             findings: below.findings,
             extents: below.extents,
@@ -131,7 +131,7 @@ impl Shared {
                 continue;
             }
             let xattrs = ino.xattr_lba()..Lba(ino.xattr_lba().0 + XATTR_SECTORS);
-            let bytes = self.ftl.allocated(ino.region())? + self.ftl.allocated(xattrs)?;
+            let bytes = self.volume.ftl().allocated(ino.region())? + self.volume.ftl().allocated(xattrs)?;
             let kept = format!("nothing frees the {bytes} bytes that it keeps");
             report.add(format!("inode {number} is damaged and has no name, {kept}: {error}"));
         }

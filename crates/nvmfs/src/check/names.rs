@@ -30,7 +30,7 @@ struct StoredBuckets<'a> {
 
 impl Buckets for StoredBuckets<'_> {
     fn get(&self, bucket: Bucket) -> Result<Slot> {
-        self.shared.read_bucket(self.directory, bucket)
+        self.shared.volume.read_bucket(self.directory, bucket)
     }
 }
 
@@ -40,7 +40,7 @@ impl Shared {
         let mut all = Vec::new();
         while all.len() < at_once {
             let wanted = (at_once - all.len()).min(LOOKS_AT_ONCE);
-            let some = self.ftl.mapped_sectors(rest.clone(), wanted)?;
+            let some = self.volume.ftl().mapped_sectors(rest.clone(), wanted)?;
             let last = some.last().filter(|_| some.len() == wanted);
             rest.start = last.map_or(rest.end, |last| Lba(last.0 + 1));
             all.extend(some);
@@ -70,7 +70,7 @@ impl Shared {
                 directories.get(next).map(|directory| directory.region())
             };
             let (mut found, mut outcome) = (Vec::new(), Ok(()));
-            let swept = self.ftl.sweep_sectors(region, at_once, |lba, bytes| {
+            let swept = self.volume.ftl().sweep_sectors(region, at_once, |lba, bytes| {
                 let checked = self.check_bucket(lba, bytes, seen, &mut |message| found.push((lba, message)));
                 match checked {
                     Err(error) if error.is_damage() => found.push((lba, error.to_string())),
@@ -101,11 +101,11 @@ impl Shared {
     ) -> Result<()> {
         let (directory, sector) = Ino::of(lba);
         let bucket = Bucket(sector);
-        let entry = match self.parse_bucket(directory, bucket, bytes?)? {
+        let entry = match self.volume.parse_bucket(directory, bucket, bytes?)? {
             Slot::Entry(entry) => entry,
             Slot::Tombstone => {
                 let next = Lba(lba.0 + 1);
-                if next == directory.region().end || !self.ftl.is_mapped(next)? {
+                if next == directory.region().end || !self.volume.ftl().is_mapped(next)? {
                     let whose = directory.0;
                     found(format!(
                         "directory invariant 3: tombstone in bucket {sector} of directory {whose}"
@@ -138,7 +138,7 @@ impl Shared {
 
     /// The bucket that a search for the name of an entry comes to. Most lie where their hash says.
     fn found_by_name(&self, directory: Ino, bucket: Bucket, entry: &Dirent) -> Result<Option<Bucket>> {
-        let hash = self.hash_name(entry.name());
+        let hash = self.volume.hash_name(entry.name());
         if entry.hash() != hash {
             return Ok(None);
         }
@@ -162,11 +162,13 @@ impl Shared {
         while rest.start < rest.end {
             let lbas = self.next_sectors(&mut rest, at_once)?;
             let (mut found, mut outcome) = (Vec::new(), Ok(()));
-            self.ftl.visit_sectors(&lbas, |lba, bytes| match self.check_orphan(lba, bytes, seen) {
-                Err(error) if error.is_damage() => found.push((lba, error.to_string())),
-                Err(error) => outcome = Err(error),
-                Ok(None) => {}
-                Ok(Some(message)) => found.push((lba, message)),
+            self.volume.ftl().visit_sectors(&lbas, |lba, bytes| {
+                match self.check_orphan(lba, bytes, seen) {
+                    Err(error) if error.is_damage() => found.push((lba, error.to_string())),
+                    Err(error) => outcome = Err(error),
+                    Ok(None) => {}
+                    Ok(Some(message)) => found.push((lba, message)),
+                }
             })?;
             outcome?;
             found.sort_unstable();
@@ -182,7 +184,7 @@ impl Shared {
         if seen.damaged.contains_key(&ino) {
             return Ok(None); // reported
         }
-        let orphan = self.verify_orphan(ino, bytes?)?;
+        let orphan = self.volume.verify_orphan(ino, bytes?)?;
         match seen.get_mut(ino).filter(|seen| orphan.is_of(ino, seen.generation)) {
             Some(seen) => seen.is_orphan = true,
             None => return Ok(Some(has_none)),

@@ -153,7 +153,7 @@ impl Shared {
         if changes_inodes && structure.is_none() {
             return Ok(Applied::Checking);
         }
-        let Some(seq) = self.ftl.try_write_batch(&batch, Shared::stream(targets))? else {
+        let Some(seq) = self.volume.ftl().try_write_batch(&batch, Shared::stream(targets))? else {
             let inode = |target: &Target| {
                 let lba = target.node.ino.inode_lba();
                 lba..Lba(lba.0 + 1)
@@ -223,10 +223,10 @@ impl Shared {
         let end = start + data.len();
         let last = bytes.len() - SECTOR;
         if start > 0 || (last == 0 && end < bytes.len()) {
-            self.ftl.read(ino.lba(range.start), &mut bytes[..SECTOR])?;
+            self.volume.ftl().read(ino.lba(range.start), &mut bytes[..SECTOR])?;
         }
         if last > 0 && end < bytes.len() {
-            self.ftl.read(ino.lba(range.end - 1), &mut bytes[last..])?;
+            self.volume.ftl().read(ino.lba(range.end - 1), &mut bytes[last..])?;
         }
         bytes[start..end].copy_from_slice(data);
         Ok(bytes)
@@ -248,7 +248,7 @@ impl Shared {
         };
         for part in parts.into_iter().flatten() {
             let lba = ino.lba(sector(part.start));
-            if self.ftl.is_mapped(lba)? {
+            if self.volume.ftl().is_mapped(lba)? {
                 let zeros = vec![0; (part.end - part.start) as usize];
                 ops.push(OwnedOp::Write(lba, self.merge(ino, part.start, &zeros)?));
             }
@@ -268,10 +268,10 @@ impl Shared {
         let range = sectors(offset, len as u64);
         let whole = (range.end - range.start) as usize * SECTOR;
         if is_aligned(offset) && whole <= buf.len() {
-            self.ftl.read(ino.lba(range.start), &mut buf[..whole])?;
+            self.volume.ftl().read(ino.lba(range.start), &mut buf[..whole])?;
         } else {
             let mut bytes = vec![0; whole];
-            self.ftl.read(ino.lba(range.start), &mut bytes)?;
+            self.volume.ftl().read(ino.lba(range.start), &mut bytes)?;
             let start = (offset % SECTOR as u64) as usize;
             buf[..len].copy_from_slice(&bytes[start..start + len]);
         }
@@ -425,7 +425,7 @@ impl Shared {
         let region = ino.region();
         let from = ino.lba(sector(offset));
         let byte = |lba: Lba| ((lba.0 - region.start.0) * SECTOR as u64).max(offset);
-        let run = self.ftl.mapped(from..region.end)?;
+        let run = self.volume.ftl().mapped(from..region.end)?;
         if data {
             // It may have been shortened meanwhile.
             let first = run.map(|run| byte(run.start)).filter(|byte| *byte < size);

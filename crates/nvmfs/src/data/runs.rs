@@ -35,7 +35,7 @@ impl Shared {
     fn mapped_runs(&self, node: &Node, sectors: Range<u64>) -> Result<Mapped> {
         let first = node.ino.lba(sectors.start);
         let range = first..Lba(first.0 + (sectors.end - sectors.start));
-        let mapped = self.ftl.read_mapped(range, self.piece_bytes() as usize)?;
+        let mapped = self.volume.ftl().read_mapped(range, self.piece_bytes() as usize)?;
         // Looked at afterwards: the number may have become another file's while this was read.
         if node.is_removed() { Err(Refusal::Stale.into()) } else { Ok(mapped) }
     }

@@ -1,14 +1,14 @@
 //! Extended attributes: one list of names and values for an inode, in the inode if it fits, else in the
 //! inode's part of the region of attributes. It is read and written whole.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use lacuna_device::SECTOR;
 
 use crate::{
-    error::{Error, Refusal, Result},
+    error::{Refusal, Result},
     format::{
-        self, CAPABILITY, Ino, Inode, SectorBytes, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_SECTOR_BYTES,
+        self, CAPABILITY, Ino, Inode, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_SECTOR_BYTES,
         XATTR_VALUE_BYTES_MAX, XattrSector, Xattrs, encode_xattrs, xattr_sectors,
     },
     inodes::{Node, Record},
@@ -35,74 +35,13 @@ fn check_name(name: &[u8]) -> Result<()> {
     if format::is_xattr_name(name) { Ok(()) } else { Err(Refusal::NotSupported.into()) }
 }
 
-/// What an inode tells of its attributes.
-pub(crate) struct Stored {
-    pub(crate) ino: Ino,
-    generation: u32,
-    len: usize,
-    pub(crate) has_capability: bool,
-}
-
-impl Stored {
-    pub(crate) fn of(inode: &Inode) -> Stored {
-        Stored {
-            ino: inode.ino(),
-            generation: inode.generation(),
-            len: inode.xattr_bytes(),
-            has_capability: inode.has_capability(),
-        }
-    }
-
-    /// How many they take if they lie outside of the inode.
-    pub(crate) fn sectors(&self) -> u64 {
-        xattr_sectors(self.len)
-    }
-}
-
 impl Shared {
-    /// The attributes of this version of an inode; nothing if it is not the newest any more.
-    pub(crate) fn read_xattrs(&self, inode: &Inode) -> Result<Xattrs> {
-        let stored = Stored::of(inode);
-        if let Some(bytes) = inode.inline_xattrs() {
-            return self.parse_xattrs(&stored, bytes);
-        }
-        let mut bytes = vec![0; stored.sectors() as usize * SECTOR];
-        self.ftl.read(inode.ino().xattr_lba(), &mut bytes)?;
-        self.parse_xattr_sectors(&stored, &bytes)
-    }
-
-    pub(crate) fn parse_xattrs(&self, stored: &Stored, bytes: &[u8]) -> Result<Xattrs> {
-        format::parse_xattrs(bytes).map_err(|reason| self.corrupt_xattrs(stored, reason))
-    }
-
-    /// The attributes in the sectors that belong to an inode in their region.
-    pub(crate) fn parse_xattr_sectors(&self, stored: &Stored, sectors: &[u8]) -> Result<Xattrs> {
-        let corrupt = |reason| self.corrupt_xattrs(stored, reason);
-        let start = stored.ino.xattr_lba();
-        let mut bytes = Vec::with_capacity(stored.len);
-        for (index, sector) in sectors.chunks_exact(SECTOR).enumerate() {
-            let sector: &SectorBytes = sector.try_into().expect("whole sectors");
-            let lba = lacuna_ftl::Lba(start.0 + index as u64);
-            let sector = format::verify::<XattrSector>(sector, lba).map_err(corrupt)?;
-            let part = sector.bytes_of(stored.ino, stored.generation).ok_or("they are another inode's");
-            bytes.extend(part.map_err(corrupt)?);
-        }
-        if bytes.len() != stored.len {
-            return Err(corrupt("they have another length than the inode says"));
-        }
-        self.parse_xattrs(stored, &bytes)
-    }
-
-    fn corrupt_xattrs(&self, stored: &Stored, reason: &'static str) -> Error {
-        self.corrupt("attributes of inode", stored.ino.number(), reason)
-    }
-
     /// The attributes of a node, with the version of the inode that they belong to.
     fn xattrs(&self, node: &Node) -> Result<(Inode, Xattrs)> {
         let inode = || node.with_times(&node.record.read()).ok_or(Refusal::Stale);
         loop {
             let before = inode()?;
-            let read = self.read_xattrs(&before);
+            let read = self.volume.read_xattrs(&before);
             // They are read without a lock: what is in between two versions may look like damage.
             if inode()?.changes() == before.changes() {
                 return Ok((before, read?));

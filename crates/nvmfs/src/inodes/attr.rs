@@ -133,7 +133,7 @@ impl Shared {
     }
 
     fn attr_with_room(&self, inode: &Inode) -> Result<Attr> {
-        let mut allocated_bytes = self.ftl.allocated(inode.ino().region())?;
+        let mut allocated_bytes = self.volume.ftl().allocated(inode.ino().region())?;
         if inode.has_xattrs_outside() {
             allocated_bytes += inode.xattr_bytes() as u64;
         }
@@ -211,27 +211,27 @@ impl Shared {
         let len = inode.size() as usize;
         assert!(len <= TARGET_BYTES_MAX, "checked when the inode was verified");
         let mut bytes = vec![0; len.next_multiple_of(SECTOR)];
-        self.ftl.read(ino.lba(0), &mut bytes)?; // it never changes
+        self.volume.ftl().read(ino.lba(0), &mut bytes)?; // it never changes
         if node.is_removed() {
             return Err(Refusal::Stale.into());
         }
         bytes.truncate(len);
         if bytes.contains(&0) {
-            return Err(self.corrupt(&format!("symbolic link {}", ino.0), 0, "its target has a NUL"));
+            return Err(self.volume.corrupt(&format!("symbolic link {}", ino.0), 0, "its target has a NUL"));
         }
         Ok(bytes)
     }
 
     /// See [`crate::posix::Posix::statfs`].
     pub(crate) fn statfs(&self) -> Result<StatFs> {
-        let stats = self.ftl.stats();
+        let stats = self.volume.ftl().stats();
         // An inode is written as a sector of its own, so it is an extent of its own.
         let inodes = u64::from(Ino::LAST.0 - Ino::FIRST.0) + 2; // and the root
         Ok(StatFs {
             total_bytes: stats.live_limit_bytes,
             free_bytes: stats.live_limit_bytes.saturating_sub(stats.live_bytes),
             inodes,
-            free_inodes: inodes.saturating_sub(self.ftl.extents(Ino::TABLE.region())?),
+            free_inodes: inodes.saturating_sub(self.volume.ftl().extents(Ino::TABLE.region())?),
             name_bytes_max: NAME_BYTES_MAX as u32,
         })
     }

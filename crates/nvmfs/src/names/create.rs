@@ -206,7 +206,7 @@ impl Shared {
                 let len = step.min(numbers.end - first);
                 let range = Ino::TABLE.lba(first.into())..Ino::TABLE.lba((first + len).into());
                 // Each inode is an extent: the map's sums tell whether one is missing.
-                if self.ftl.extents(range)? == u64::from(len) {
+                if self.volume.ftl().extents(range)? == u64::from(len) {
                     (first, step) = (first + len, len * 2);
                 } else if len == 1 {
                     return Ok(Ino(first));
@@ -248,7 +248,7 @@ impl Update {
         name: &[u8],
         inode: &Inode,
     ) {
-        self.put_entry(directory, bucket, &Dirent::new(name, shared.hash_name(name), inode));
+        self.put_entry(directory, bucket, &Dirent::new(name, shared.volume.hash_name(name), inode));
     }
 
     /// An inode that changed in nothing but names. Returns it with its new time.

@@ -17,11 +17,9 @@
 
 use std::ops::Range;
 
-use lacuna_ftl::Lba;
-
 use crate::{
     error::{Refusal, Result},
-    format::{Bucket, Dirent, Ino, REGION_SECTORS, Slot, siphash24},
+    format::{Bucket, Dirent, REGION_SECTORS, Slot},
 };
 
 /// Buckets behind the last one that a hash names, so that a search never wraps around. More names than
@@ -58,11 +56,6 @@ pub(crate) enum Removal {
     Bury(Bucket),
     /// Nothing follows: this bucket and the tombstones before it go.
     Clear { first: Bucket, count: u64 },
-}
-
-/// The hash of a name under the key of the file system.
-pub(crate) fn hash_name(key: &[u8; 16], name: &[u8]) -> u64 {
-    siphash24(key, name)
 }
 
 /// The bucket that a hash names.
@@ -127,7 +120,7 @@ mod tests {
     use lacuna_device::sim::{SeededRng, for_each_seed};
 
     use super::*;
-    use crate::format::{Inode, Timestamp};
+    use crate::format::{Ino, Inode, Timestamp, siphash24};
 
     #[derive(Default)]
     struct MapBuckets(BTreeMap<u64, Slot>);

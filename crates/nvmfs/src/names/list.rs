@@ -74,13 +74,13 @@ impl Shared {
             return Ok(None);
         }
         let range = first.lba(directory)..directory.region().end;
-        let lbas = self.ftl.mapped_sectors(range, buckets_max)?;
+        let lbas = self.volume.ftl().mapped_sectors(range, buckets_max)?;
         let Some(last) = lbas.last() else { return Ok(None) };
         let mut entries = BTreeMap::new();
         let mut outcome = Ok(());
-        self.ftl.visit_sectors(&lbas, |lba, bytes| {
+        self.volume.ftl().visit_sectors(&lbas, |lba, bytes| {
             let bucket = Bucket(Ino::of(lba).1);
-            let parse = |bytes| self.parse_bucket(directory, bucket, bytes);
+            let parse = |bytes| self.volume.parse_bucket(directory, bucket, bytes);
             match bytes.map_err(Error::from).and_then(parse) {
                 Ok(Slot::Entry(entry)) => drop(entries.insert(bucket.0, Listed::new(&entry))),
                 Ok(_) => {}

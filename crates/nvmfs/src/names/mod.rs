@@ -53,7 +53,7 @@ impl Shared {
     pub(crate) fn node(&self, ino: Ino) -> Result<Arc<Node>> {
         let node = self.nodes.get_or_insert(ino);
         if !node.is_loaded() {
-            let stored = self.ftl.read_sectors(&[ino.inode_lba()])?;
+            let stored = self.volume.ftl().read_sectors(&[ino.inode_lba()])?;
             self.load(&node, stored.first().map(|(_, bytes)| bytes))?;
         }
         if node.is_removed() { Err(Refusal::Stale.into()) } else { Ok(node) }
@@ -65,8 +65,8 @@ impl Shared {
     fn load(&self, node: &Arc<Node>, stored: Option<&SectorBytes>) -> Result<()> {
         let mut record = node.record.write();
         if matches!(*record, Record::Unloaded) {
-            let inode = self.verify_inode(node.ino, stored.ok_or(Refusal::Stale)?)?;
-            node.load(&mut record, inode, self.ftl.last_seq());
+            let inode = self.volume.verify_inode(node.ino, stored.ok_or(Refusal::Stale)?)?;
+            node.load(&mut record, inode, self.volume.ftl().last_seq());
         }
         Ok(())
     }
@@ -76,13 +76,13 @@ impl Shared {
         let nodes = inos.iter().map(|ino| self.nodes.get_or_insert(*ino));
         let nodes: Vec<_> = nodes.filter(|node| !node.is_loaded()).collect();
         let lbas: Vec<_> = nodes.iter().map(|node| node.ino.inode_lba()).collect();
-        let Ok(stored) = self.ftl.read_sectors(&lbas) else { return };
+        let Ok(stored) = self.volume.ftl().read_sectors(&lbas) else { return };
         // What their files take is asked for next: the map's sums, but for the leaves at both ends.
         let ends = nodes
             .iter()
             .map(|node| node.ino.region())
             .flat_map(|region| [region.start..Lba(region.start.0 + 1), Lba(region.end.0 - 1)..region.end]);
-        let _ = self.ftl.bring_in(&ends.collect::<Vec<_>>());
+        let _ = self.volume.ftl().bring_in(&ends.collect::<Vec<_>>());
         for node in &nodes {
             if let Ok(index) = stored.binary_search_by_key(&node.ino.inode_lba(), |(lba, _)| *lba) {
                 // What is damaged is reported to who needs it.
@@ -181,6 +181,6 @@ impl Shared {
             }
             ino = self.parent_of(&*self.directory(ino)?)?;
         }
-        Err(self.corrupt("inode table", ino.number(), "its parents lead nowhere"))
+        Err(self.volume.corrupt("inode table", ino.number(), "its parents lead nowhere"))
     }
 }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     error::{Error, Refusal, Result, is_stale},
-    format::{self, Dirent, FileKind, Ino, Inode, Orphan, SectorBytes},
+    format::{Dirent, FileKind, Ino, Inode, Orphan},
     inodes::{Attr, Node, attr_of},
     names::hash_table::{self, Removal, Search},
     vfs::Shared,
@@ -179,7 +179,7 @@ impl Shared {
     pub(crate) fn free_orphans(&self) -> Result<()> {
         let mut rest = Ino::ORPHANS.region();
         loop {
-            let lbas = self.ftl.mapped_sectors(rest.clone(), ORPHANS_AT_ONCE)?;
+            let lbas = self.volume.ftl().mapped_sectors(rest.clone(), ORPHANS_AT_ONCE)?;
             let Some(last) = lbas.last() else { return Ok(()) };
             rest.start = Lba(last.0 + 1);
             let orphans = self.read_orphans(&lbas)?;
@@ -198,9 +198,9 @@ impl Shared {
     /// Those of the orphans in these sectors that can be read, by their numbers.
     fn read_orphans(&self, lbas: &[Lba]) -> Result<Vec<(Ino, Orphan)>> {
         let (mut orphans, mut outcome) = (Vec::new(), Ok(()));
-        self.ftl.visit_sectors(lbas, |lba, bytes| {
+        self.volume.ftl().visit_sectors(lbas, |lba, bytes| {
             let Some(ino) = Ino::new(Ino::of(lba).1) else { return };
-            match bytes.map_err(Error::from).and_then(|bytes| self.verify_orphan(ino, bytes)) {
+            match bytes.map_err(Error::from).and_then(|bytes| self.volume.verify_orphan(ino, bytes)) {
                 Ok(orphan) => orphans.push((ino, orphan)),
                 Err(error) if error.is_damage() => {}
                 Err(error) => outcome = Err(error),
@@ -215,15 +215,10 @@ impl Shared {
         self.change_nodes(std::slice::from_ref(&node), |locked| {
             let inode = locked.inode(&node)?;
             if !orphan.is_of(ino, inode.generation()) || inode.nlink() > 0 {
-                return Err(self.corrupt("orphans", ino.number(), "the inode has a name"));
+                return Err(self.volume.corrupt("orphans", ino.number(), "the inode has a name"));
             }
             Ok(Some(self.end_of_orphan(&inode)))
         })
-    }
-
-    pub(crate) fn verify_orphan(&self, ino: Ino, bytes: &SectorBytes) -> Result<Orphan> {
-        let orphan = format::verify::<Orphan>(bytes, ino.orphan_lba());
-        orphan.map_err(|reason| self.corrupt("orphans", ino.number(), reason))
     }
 
     /// The update that stores the times of these nodes, which are locked; none if none wait for it.

@@ -43,7 +43,7 @@ pub(super) struct DirReader<'a> {
 impl Buckets for DirReader<'_> {
     fn get(&self, bucket: Bucket) -> Result<Slot> {
         self.buckets.borrow_mut().push(bucket.0);
-        self.shared.read_bucket(self.dir.ino, bucket)
+        self.shared.volume.read_bucket(self.dir.ino, bucket)
     }
 }
 
@@ -54,7 +54,7 @@ impl<'a> DirReader<'a> {
     }
 
     pub(super) fn search(&self, name: &[u8]) -> Result<Search> {
-        hash_table::search(self, name, self.shared.hash_name(name))
+        hash_table::search(self, name, self.shared.volume.hash_name(name))
     }
 
     /// The node of an entry that was found here, loaded.
@@ -65,7 +65,7 @@ impl<'a> DirReader<'a> {
         };
         node.filter(|node| is_named_by(node, entry)).ok_or_else(|| {
             let what = format!("directory {}", self.dir.ino.0);
-            self.shared.corrupt(&what, bucket.0, "the inode is not the one that its name stands for")
+            self.shared.volume.corrupt(&what, bucket.0, "the inode is not the one that its name stands for")
         })
     }
 
@@ -178,7 +178,7 @@ impl Update {
 
     /// Stored bytes of `range`. Where memory does not tell, 0, and the update will not be made.
     pub(super) fn allocated(&mut self, shared: &Shared, range: Range<Lba>) -> u64 {
-        shared.ftl.allocated_in_memory(range.clone()).unwrap_or_else(|| {
+        shared.volume.ftl().allocated_in_memory(range.clone()).unwrap_or_else(|| {
             let ends = [range.start..Lba(range.start.0 + 1), Lba(range.end.0 - 1)..range.end];
             self.absent.extend(ends);
             0
@@ -282,23 +282,6 @@ impl Update {
 }
 
 impl Shared {
-    pub(crate) fn hash_name(&self, name: &[u8]) -> u64 {
-        hash_table::hash_name(&self.uuid, name)
-    }
-
-    pub(crate) fn read_bucket(&self, directory: Ino, bucket: Bucket) -> Result<Slot> {
-        match self.ftl.read_sectors(&[bucket.lba(directory)])?.first() {
-            Some((_, bytes)) => self.parse_bucket(directory, bucket, bytes),
-            None => Ok(Slot::Empty),
-        }
-    }
-
-    /// Parses the sector of a bucket that is in use.
-    pub(crate) fn parse_bucket(&self, directory: Ino, bucket: Bucket, bytes: &SectorBytes) -> Result<Slot> {
-        Slot::parse(directory, bucket, bytes)
-            .map_err(|reason| self.corrupt(&format!("directory {}", directory.0), bucket.0, reason))
-    }
-
     /// Plans on `dirs` and commits on the nodes that the plan names besides: `commit` makes the update, or
     /// asks for another try by returning nothing.
     pub(super) fn change_names<P, T>(
@@ -365,7 +348,7 @@ impl Shared {
     pub(crate) fn prepare(&self, applied: Applied) -> Result<Option<Kept>> {
         match applied {
             Applied::Done => {}
-            Applied::Absent(ranges) => return Ok(Some(self.ftl.bring_in(&ranges)?)),
+            Applied::Absent(ranges) => return Ok(Some(self.volume.ftl().bring_in(&ranges)?)),
             Applied::Checking => drop(self.structure.read()),
         }
         Ok(None)
@@ -392,7 +375,7 @@ impl Shared {
         }
         let ops = update.ops();
         let under_way: Vec<_> = locked.nodes().map(|node| node.last_change.begin()).collect();
-        let Some(seq) = self.ftl.try_write_batch(&ops, Stream::Data)? else {
+        let Some(seq) = self.volume.ftl().try_write_batch(&ops, Stream::Data)? else {
             return Ok(Applied::Absent(ops.iter().map(range_of).collect()));
         };
         for inode in &update.inodes {

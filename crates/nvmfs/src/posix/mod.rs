@@ -366,12 +366,12 @@ impl Posix {
     /// all that was done before the last of that, to whatever else.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
         let Some(node) = self.shared.nodes.get(ino).filter(|node| node.is_loaded()) else {
-            return Ok(self.shared.ftl.flush()?); // nobody remembers what was done to it
+            return Ok(self.shared.volume.ftl().flush()?); // nobody remembers what was done to it
         };
         let stored = if data_only { Ok(()) } else { self.shared.store_times(std::slice::from_ref(&node)) };
         match node.last_change.seq() {
-            Some(seq) => self.shared.ftl.flush_through(seq)?,
-            None => self.shared.ftl.flush()?,
+            Some(seq) => self.shared.volume.ftl().flush_through(seq)?,
+            None => self.shared.volume.ftl().flush()?,
         }
         stored
     }
@@ -380,7 +380,7 @@ impl Posix {
     /// keep nothing else from it.
     pub fn sync(&self) -> Result<()> {
         let stored = self.shared.store_all_times();
-        self.shared.ftl.flush()?;
+        self.shared.volume.ftl().flush()?;
         stored
     }
 

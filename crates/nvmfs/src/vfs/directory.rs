@@ -31,7 +31,7 @@ pub struct Directory {
 impl Directory {
     /// That of the root, which nobody can remove.
     pub(crate) fn root(shared: Arc<Shared>) -> Directory {
-        Directory { name: shared.store.clone(), shared, ino: Ino::ROOT }
+        Directory { name: shared.volume.name().to_owned(), shared, ino: Ino::ROOT }
     }
 
     /// The directory `name` in this one, made if it is not there and `create` says so.
@@ -149,19 +149,19 @@ impl Place for Directory {
     fn write_batch(&self, ops: &[BatchOp<'_>]) -> DeviceResult<()> {
         let open = |op: &BatchOp<'_>| {
             let node = self.shared.nodes.get_by_id(op.file()).ok_or(Refusal::Stale.into());
-            named(&format!("{}: open file {}", self.shared.store, op.file().0), node)
+            named(&format!("{}: open file {}", self.shared.volume.name(), op.file().0), node)
         };
         let opened: DeviceResult<Vec<_>> = ops.iter().map(|op| Ok((open(op)?, *op))).collect();
         self.shared.write_files(&opened?)
     }
 
     fn sync(&self) -> DeviceResult<()> {
-        Ok(self.shared.ftl.flush()?)
+        Ok(self.shared.volume.ftl().flush()?)
     }
 
     /// Those of the whole store.
     fn stats(&self) -> DeviceResult<PlaceStats> {
-        let stats = self.shared.ftl.stats();
+        let stats = self.shared.volume.ftl().stats();
         Ok(PlaceStats {
             device_written_bytes: stats.device.written_bytes,
             device_read_bytes: stats.device.read_bytes,
@@ -172,7 +172,7 @@ impl Place for Directory {
     }
 
     fn free_bytes(&self) -> DeviceResult<Option<u64>> {
-        let stats = self.shared.ftl.stats();
+        let stats = self.shared.volume.ftl().stats();
         Ok(Some(stats.live_limit_bytes.saturating_sub(stats.live_bytes)))
     }
 }

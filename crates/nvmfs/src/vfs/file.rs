@@ -42,12 +42,12 @@ pub(crate) fn named<T>(name: &str, result: Result<T>) -> DeviceResult<T> {
 
 impl Shared {
     fn file_name(&self, node: &Node) -> String {
-        format!("{}: file number {}", self.store, node.ino.0)
+        format!("{}: file number {}", self.volume.name(), node.ino.0)
     }
 
     fn check_range(&self, node: &Node, offset: u64, len: u64) -> DeviceResult<()> {
         let fits = offset.checked_add(len).is_some_and(|end| end <= FILE_BYTES_MAX);
-        if fits && self.props.check_range(&self.store, offset, len).is_ok() {
+        if fits && self.props.check_range(self.volume.name(), offset, len).is_ok() {
             return Ok(());
         }
         Err(lacuna_device::Error::BadRange { what: self.file_name(node), offset, len })
@@ -131,7 +131,7 @@ impl File for NvmFile {
         self.shared.check_range(&self.node, offset, buf.len() as u64)?;
         if !buf.is_empty() {
             let lba = self.node.ino.lba(sector(offset));
-            self.shared.ftl.read(lba, buf).map_err(Error::from)?;
+            self.shared.volume.ftl().read(lba, buf).map_err(Error::from)?;
         }
         self.shared.check_alive(&self.node)
     }
@@ -153,12 +153,12 @@ impl File for NvmFile {
         }
         let region_start = self.node.ino.lba(0).0;
         let range = Lba(region_start + sector(offset))..Lba(region_start + end.div_ceil(SECTOR as u64));
-        let bytes = self.shared.ftl.allocated(range)?;
+        let bytes = self.shared.volume.ftl().allocated(range)?;
         self.shared.check_alive(&self.node)?;
         Ok(bytes)
     }
 
     fn sync(&self) -> DeviceResult<()> {
-        Ok(self.shared.ftl.flush()?)
+        Ok(self.shared.volume.ftl().flush()?)
     }
 }

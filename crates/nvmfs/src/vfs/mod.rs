@@ -48,47 +48,22 @@ mod tests;
 pub use directory::Directory;
 pub use open::{OpenedPlace, PlaceOptions, format_path, open_place, salvage_store};
 
-use std::{
-    io::Read,
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, FileProps, SECTOR};
-use lacuna_ftl::{self as ftl, Ftl, Op, Stream};
+use lacuna_ftl::{self as ftl, Ftl};
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
-    error::{Error, Result},
-    format::{
-        self, Caller, FORMAT_VERSION, FileKind, Ino, Inode, KNOWN_FEATURES, SectorBytes, Superblock,
-        Timestamp, system_time,
-    },
+    error::Result,
+    format::{Ino, Timestamp, system_time},
     inodes::{Lookups, Node, Nodes, Touch},
     names::{Ahead, Numbers},
+    volume::{self, FormatOptions, Volume},
 };
 
 /// Largest atomic write in bytes, where the store is large enough for it.
 const ATOMIC_BYTES_MAX: u64 = 8 << 20;
-
-/// How to make a file system.
-#[derive(Clone, Debug)]
-pub struct FormatOptions {
-    /// The store below it. Without its `force` a device that holds anything is refused.
-    pub ftl: ftl::FormatOptions,
-    /// Identity of the file system and key of its directories' hashes; by default random.
-    pub uuid: Option<[u8; 16]>,
-    /// Whom the root directory belongs to; by default the effective user and group of this process.
-    pub owner: Option<Caller>,
-    /// Where time comes from.
-    pub clock: fn() -> Timestamp,
-}
-
-impl Default for FormatOptions {
-    fn default() -> FormatOptions {
-        FormatOptions { ftl: ftl::FormatOptions::default(), uuid: None, owner: None, clock: system_time }
-    }
-}
 
 /// How to run a file system. None of it is stored.
 #[derive(Clone, Debug)]
@@ -118,15 +93,12 @@ pub struct Nvmfs {
 
 /// What handles and the file system share.
 pub(crate) struct Shared {
-    pub(crate) ftl: Ftl,
-    /// Name of the store, for errors.
-    pub(crate) store: String,
+    pub(crate) volume: Volume,
     pub(crate) props: FileProps,
     /// Reads move times of last access.
     pub(crate) keeps_access_times: bool,
     pub(crate) nodes: Nodes,
     pub(crate) clock: fn() -> Timestamp,
-    pub(crate) uuid: [u8; 16],
     pub(crate) numbers: Mutex<Numbers>,
     /// Inodes that a kernel knows.
     pub(crate) lookups: Lookups,
@@ -144,27 +116,7 @@ impl Nvmfs {
     /// # Errors
     /// [`ftl::Error::NotEmpty`] when the device holds anything and the options do not force it.
     pub fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
-        let uuid = match options.uuid {
-            Some(uuid) => uuid,
-            None => random_uuid()?,
-        };
-        Ftl::format(Arc::clone(&device), &options.ftl)?;
-        let ftl = Ftl::open(device, ftl::Options::default())?;
-        let now = (options.clock)();
-        let superblock_lba = Ino::SUPERBLOCK.lba(0);
-        let superblock = format::seal(&Superblock::new(uuid, now), superblock_lba);
-        let owner = options.owner.unwrap_or_else(|| Caller {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-        });
-        let mut root = Inode::new(Ino::ROOT, 0, FileKind::Directory.mode_bits() | 0o755, now);
-        root.set_owner(owner.uid, owner.gid);
-        let ops = [
-            Op::Write { lba: superblock_lba, data: &superblock },
-            Op::Write { lba: Ino::ROOT.inode_lba(), data: &root.seal() },
-        ];
-        ftl.write_batch(&ops, Stream::Data)?;
-        Ok(ftl.close()?)
+        volume::format(device, options)
     }
 
     /// Opens the file system on `device`.
@@ -177,7 +129,7 @@ impl Nvmfs {
         let ftl = Ftl::open(device, options.ftl.clone())?;
         let is_read_only = options.ftl.read_only;
         let fs = Nvmfs::over(ftl, store, options)?;
-        fs.shared.read_inode(Ino::ROOT)?;
+        fs.shared.volume.read_inode(Ino::ROOT)?;
         if !is_read_only {
             fs.shared.free_orphans()?;
         }
@@ -186,13 +138,12 @@ impl Nvmfs {
 
     /// The file system in the store `ftl`, of which no more than the superblock was looked at.
     pub(crate) fn over(ftl: Ftl, store: String, options: Options) -> Result<Nvmfs> {
-        let superblock = read_superblock(&ftl, &store)?;
-        let batch_bytes_max = ftl.batch_bytes_max();
+        let volume = Volume::open(ftl, store)?;
+        let batch_bytes_max = volume.ftl().batch_bytes_max();
         // The rest is for bookkeeping: a batch of single sectors, and a changed inode with each.
         let atomic_bytes_max = ATOMIC_BYTES_MAX.min(batch_bytes_max / 3 / SECTOR as u64 * SECTOR as u64);
         let shared = Shared {
-            ftl,
-            store,
+            volume,
             props: FileProps {
                 atomic_bytes_max,
                 atomic_align: SECTOR as u32,
@@ -203,7 +154,6 @@ impl Nvmfs {
             keeps_access_times: options.access_times && !options.ftl.read_only,
             nodes: Nodes::new(options.inodes_kept),
             clock: options.clock,
-            uuid: superblock.uuid,
             numbers: Mutex::new(Numbers::new((options.clock)())),
             lookups: Lookups::default(),
             ahead: Ahead::default(),
@@ -218,7 +168,7 @@ impl Nvmfs {
     /// that from being done keeps nothing else from it.
     pub fn close(&self) -> Result<()> {
         let synced = self.posix().sync();
-        self.shared.ftl.close()?;
+        self.shared.volume.ftl().close()?;
         synced
     }
 
@@ -227,49 +177,18 @@ impl Nvmfs {
     /// # Errors
     /// As there.
     pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
-        Ok(self.shared.ftl.grow(capacity_bytes)?)
+        Ok(self.shared.volume.ftl().grow(capacity_bytes)?)
     }
 
     /// The store below, for its statistics and background work.
     pub fn ftl(&self) -> &Ftl {
-        &self.shared.ftl
+        self.shared.volume.ftl()
     }
 
     /// Identity of the file system.
     pub fn uuid(&self) -> [u8; 16] {
-        self.shared.uuid
+        self.shared.volume.uuid()
     }
-}
-
-/// Random bytes for an identity.
-fn random_uuid() -> Result<[u8; 16]> {
-    const SOURCE: &str = "/dev/urandom";
-    let mut uuid = [0; 16];
-    std::fs::File::open(SOURCE)
-        .and_then(|mut source| source.read_exact(&mut uuid))
-        .map_err(|error| lacuna_device::Error::io(SOURCE, error))?;
-    Ok(uuid)
-}
-
-fn read_superblock(ftl: &Ftl, store: &str) -> Result<Superblock> {
-    let lba = Ino::SUPERBLOCK.lba(0);
-    if !ftl.is_mapped(lba)? {
-        let reason = "the store is empty (formatting it was not finished?)";
-        return Err(Error::NotAFileSystem { store: store.to_owned(), reason });
-    }
-    let mut bytes = [0; SECTOR];
-    ftl.read(lba, &mut bytes)?;
-    let superblock = format::verify::<Superblock>(&bytes, lba)
-        .map_err(|reason| Error::NotAFileSystem { store: store.to_owned(), reason })?;
-    let found = superblock.format_version.get();
-    if found != FORMAT_VERSION {
-        return Err(Error::Version { store: store.to_owned(), found, supported: FORMAT_VERSION });
-    }
-    let flags = superblock.features.get() & !KNOWN_FEATURES;
-    if flags != 0 {
-        return Err(Error::Features { store: store.to_owned(), flags });
-    }
-    Ok(superblock)
 }
 
 impl Shared {
@@ -278,23 +197,5 @@ impl Shared {
         if self.keeps_access_times {
             self.nodes.touch(node, Touch::Read, (self.clock)());
         }
-    }
-
-    /// Reads an inode and checks that it is one.
-    pub(crate) fn read_inode(&self, ino: Ino) -> Result<Inode> {
-        let lba = ino.inode_lba();
-        let mut bytes = [0; SECTOR];
-        self.ftl.read(lba, &mut bytes)?;
-        self.verify_inode(ino, &bytes)
-    }
-
-    pub(crate) fn verify_inode(&self, ino: Ino, bytes: &SectorBytes) -> Result<Inode> {
-        let inode = format::verify::<Inode>(bytes, ino.inode_lba())
-            .and_then(|inode| if inode.ino() == ino { Ok(inode) } else { Err("it has another number") });
-        inode.map_err(|reason| self.corrupt("inode table", u64::from(ino.0), reason))
-    }
-
-    pub(crate) fn corrupt(&self, what: &str, sector: u64, reason: &'static str) -> Error {
-        Error::Corrupt { store: self.store.clone(), what: what.to_owned(), sector, reason }
     }
 }

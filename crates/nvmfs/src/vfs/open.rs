@@ -7,7 +7,8 @@ use lacuna_ftl as ftl;
 
 use crate::{
     error::Result,
-    vfs::{FormatOptions, Nvmfs, Options},
+    vfs::{Nvmfs, Options},
+    volume::FormatOptions,
 };
 
 /// How [`open_place`] opens or makes a place.

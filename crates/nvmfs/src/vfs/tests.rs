@@ -17,7 +17,8 @@ use crate::{
     inodes::SetAttr,
     names::Rename,
     posix::Posix,
-    vfs::{FormatOptions, Nvmfs, Options, Shared},
+    vfs::{Nvmfs, Options, Shared},
+    volume::FormatOptions,
 };
 
 /// Looks at the locks of a file system whose device is about to be read.

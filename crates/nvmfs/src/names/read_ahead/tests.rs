@@ -15,7 +15,8 @@ use crate::{
     format::{Bucket, Caller, Ino},
     names::Rename,
     posix::Posix,
-    vfs::{FormatOptions, Nvmfs, Options},
+    vfs::{Nvmfs, Options},
+    volume::FormatOptions,
 };
 
 type Hook = Box<dyn FnOnce() + Send>;
