@@ -6,13 +6,12 @@ use lacuna_device::SECTOR;
 use lacuna_ftl::{CheckDepth, Lba, Progress};
 
 use super::{
-    Report, Tell,
+    Checker, Report, Tell,
     seen::{Damaged, Seen, SeenInodes},
 };
 use crate::{
     error::{Error, Result},
     format::{CAPABILITY, FileKind, Ino, Inode, SectorBytes, XATTR_SECTORS, Xattrs},
-    vfs::Shared,
     volume::StoredXattrs,
 };
 
@@ -95,7 +94,7 @@ impl Window {
     }
 }
 
-impl Shared {
+impl Checker<'_> {
     /// Reads every inode, and all that belongs to one but its names. Returns with the inodes what belongs to none.
     pub(super) fn check_inodes(
         &self,

@@ -1,4 +1,4 @@
-//! Proof of the file system's invariants (numbers as in `vfs/mod.rs`).
+//! Proof of the file system's invariants (numbers as in `lib.rs`).
 //!
 //! It reads the inode table from front to back, with what belongs to each inode outside of it; then the entries
 //! of each directory; and compares. Damage to an inode is one finding, whatever else follows from it; so is a leak
@@ -21,16 +21,14 @@ mod inodes;
 mod names;
 mod seen;
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use lacuna_device::{Place, SECTOR, StreamHint};
 use lacuna_ftl::{CheckDepth, Finding, Lba, Progress};
 
 use self::seen::{Damaged, SeenInodes};
 use crate::{
     error::Result,
     format::{FileKind, Ino, XATTR_SECTORS},
-    vfs::{Nvmfs, Shared},
+    inodes::Inodes,
+    volume::Volume,
 };
 
 /// Inodes that are read together, and names that are planned together.
@@ -39,7 +37,7 @@ const SECTORS_AT_ONCE: usize = 1 << 20;
 /// Who is told how far it has come.
 type Tell<'a> = &'a mut dyn FnMut(Progress);
 
-/// Result of [`Nvmfs::check`].
+/// Result of [`Nvmfs::check`](crate::Nvmfs::check).
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// What is wrong, in the store below and in the file system; empty when all is sound.
@@ -65,46 +63,45 @@ impl Report {
     }
 }
 
-impl Nvmfs {
-    /// Proves that names, inodes, attributes and data fit each other, and checks the store below. It may
-    /// be called on a file system in use: the store below is checked as it changes, and then what changes
-    /// names or inodes (lengths, attributes) waits while these are read. Reads, and writes within the
-    /// lengths of files, go on.
-    ///
-    /// # Errors
-    /// Only what kept it from looking. What it saw is in the report.
-    pub fn check(&self, depth: CheckDepth) -> Result<Report> {
-        self.check_told(depth, |_| {})
-    }
-
-    /// As [`Nvmfs::check`], and tells every now and then how far it has come. `tell` must not use the file system.
-    ///
-    /// # Errors
-    /// As [`Nvmfs::check`].
-    pub fn check_told(&self, depth: CheckDepth, mut tell: impl FnMut(Progress)) -> Result<Report> {
-        let below = self.shared.volume.ftl().check_told(depth, &mut tell)?;
-        let mut report = Report {
-            findings: below.findings,
-            extents: below.extents,
-            verified_bytes: below.verified_bytes,
-            ..Report::default()
-        };
-        match self.shared.check(depth, SECTORS_AT_ONCE, &mut report, &mut tell) {
-            // A part of the map, which is among the findings. What it leads to is not known, so neither is what
-            // belongs together.
-            Err(error) if error.is_damage() => {
-                report.add(format!("not all names and inodes could be looked at: {error}"));
-            }
-            checked => checked?,
+/// See [`crate::Nvmfs::check_told`].
+pub(crate) fn check(inodes: &Inodes, depth: CheckDepth, tell: Tell<'_>) -> Result<Report> {
+    let below = inodes.volume().ftl().check_told(depth, &mut *tell)?;
+    let mut report = Report {
+        findings: below.findings,
+        extents: below.extents,
+        verified_bytes: below.verified_bytes,
+        ..Report::default()
+    };
+    match check_files(inodes, depth, SECTORS_AT_ONCE, &mut report, tell) {
+        // A part of the map, which is among the findings. What it leads to is not known, so neither is what
+        // belongs together.
+        Err(error) if error.is_damage() => {
+            report.add(format!("not all names and inodes could be looked at: {error}"));
         }
-        Ok(report)
+        checked => checked?,
     }
+    Ok(report)
 }
 
-impl Shared {
-    /// Checks names and inodes, `at_once` sectors at a time.
+/// Checks names and inodes, `at_once` sectors at a time.
+fn check_files(
+    inodes: &Inodes,
+    depth: CheckDepth,
+    at_once: usize,
+    report: &mut Report,
+    tell: Tell<'_>,
+) -> Result<()> {
+    let _quiesced = inodes.quiesce();
+    Checker { volume: inodes.volume() }.check(depth, at_once, report, tell)
+}
+
+/// Reads the volume, whose names and inodes stand still.
+struct Checker<'a> {
+    volume: &'a Volume,
+}
+
+impl Checker<'_> {
     fn check(&self, depth: CheckDepth, at_once: usize, report: &mut Report, tell: Tell<'_>) -> Result<()> {
-        let _structure = self.structure.write();
         let (mut seen, strays) = self.check_inodes(depth, at_once, report, tell)?;
         let count = |kind| seen.sound.iter().filter(|seen| seen.kind == kind).count() as u64;
         report.files = count(FileKind::File);
@@ -136,42 +133,6 @@ impl Shared {
             report.add(format!("inode {number} is damaged and has no name, {kept}: {error}"));
         }
         Ok(())
-    }
-}
-
-impl Nvmfs {
-    /// What each of the sectors `lbas` of the store below belongs to, for people: a file by name, if it is in the root
-    /// directory, or one of the file system's own tables. That directory is read once, if at all.
-    pub fn owners_of(&self, lbas: &[Lba]) -> Vec<String> {
-        let is_file = |ino: &Ino| !matches!(*ino, Ino::SUPERBLOCK | Ino::TABLE | Ino::ROOT);
-        let names = self.names_of(lbas.iter().map(|lba| Ino::of(*lba).0).filter(is_file).collect());
-        let owner = |lba: &Lba| {
-            let (ino, sector) = Ino::of(*lba);
-            match ino {
-                Ino::SUPERBLOCK => "the file system's superblock".into(),
-                Ino::TABLE => "the inode table".into(),
-                Ino::ROOT => "the directory".into(),
-                _ => {
-                    let file = names.get(&ino);
-                    let file =
-                        file.map_or_else(|| format!("file {}", ino.0), |name| format!("file {name:?}"));
-                    format!("{file} at byte {}", sector * SECTOR as u64)
-                }
-            }
-        };
-        lbas.iter().map(owner).collect()
-    }
-
-    /// Those of `files` that are found in the root directory.
-    fn names_of(&self, files: BTreeSet<Ino>) -> BTreeMap<Ino, String> {
-        if files.is_empty() {
-            return BTreeMap::new();
-        }
-        let wanted = |name: String| {
-            let ino = Ino(self.open(&name, StreamHint::Data).ok()?.id().0 as u32);
-            files.contains(&ino).then_some((ino, name))
-        };
-        self.list().unwrap_or_default().into_iter().filter_map(wanted).collect()
     }
 }
 

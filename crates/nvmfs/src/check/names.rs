@@ -5,12 +5,12 @@ use std::ops::Range;
 use lacuna_device::SECTOR;
 use lacuna_ftl::{self as ftl, Lba, Progress};
 
-use super::{Report, Tell, seen::SeenInodes};
+use super::{Checker, Report, Tell, seen::SeenInodes};
 use crate::{
     error::Result,
     format::{Bucket, Dirent, FileKind, Ino, Slot},
     names::hash_table::{self, Buckets, Search},
-    vfs::Shared,
+    volume::Volume,
 };
 
 /// Mapped sectors that are looked for at a time.
@@ -24,17 +24,17 @@ type Read<'a> = ftl::Result<&'a [u8; SECTOR]>;
 
 /// The buckets of a directory as they are stored.
 struct StoredBuckets<'a> {
-    shared: &'a Shared,
+    volume: &'a Volume,
     directory: Ino,
 }
 
 impl Buckets for StoredBuckets<'_> {
     fn get(&self, bucket: Bucket) -> Result<Slot> {
-        self.shared.volume.read_bucket(self.directory, bucket)
+        self.volume.read_bucket(self.directory, bucket)
     }
 }
 
-impl Shared {
+impl Checker<'_> {
     /// The next mapped sectors of `rest`, `at_once` of them if there are so many; `rest` is what follows.
     pub(super) fn next_sectors(&self, rest: &mut Range<Lba>, at_once: usize) -> Result<Vec<Lba>> {
         let mut all = Vec::new();
@@ -145,7 +145,7 @@ impl Shared {
         if hash_table::home(hash) == bucket {
             return Ok(Some(bucket));
         }
-        Ok(match hash_table::search(&StoredBuckets { shared: self, directory }, entry.name(), hash)? {
+        Ok(match hash_table::search(&StoredBuckets { volume: self.volume, directory }, entry.name(), hash)? {
             Search::Found { bucket, .. } => Some(bucket),
             Search::Absent { .. } => None,
         })

@@ -5,24 +5,22 @@
 //! batch. The bytes of a file's last sector behind its end are zeros, always: so a file may grow over
 //! them, and whoever shortens a file clears them.
 
+mod attr;
 mod runs;
-pub(crate) mod xattr;
+mod xattr;
 
 pub use runs::Runs;
 pub use xattr::XattrMode;
 
 use std::{ops::Range, sync::Arc};
 
-use lacuna_device::SECTOR;
-use lacuna_ftl::{Lba, Op, Stream};
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use lacuna_device::{FileProps, SECTOR};
+use lacuna_ftl::{Lba, Op};
 
 use crate::{
     error::{Refusal, Result},
-    format::{FILE_BYTES_MAX, FileKind, Ino, Inode, REGION_SECTORS, SectorBytes},
-    inodes::{HeldRanges, Node, Record, Touch, UnderWay},
-    names::{Applied, range_of},
-    vfs::Shared,
+    format::{FILE_BYTES_MAX, FileKind, Ino, REGION_SECTORS},
+    inodes::{HeldRanges, Inodes, Node, Target},
 };
 
 /// How to write.
@@ -54,43 +52,6 @@ pub enum Allocate {
     },
 }
 
-/// What a batch does to one file.
-pub(crate) struct Target {
-    pub(crate) node: Arc<Node>,
-    /// The file reaches at least to this byte afterwards.
-    pub(crate) end: u64,
-    /// Take set-user-id and set-group-id away.
-    pub(crate) kill_privileges: bool,
-}
-
-/// A file of a batch while the batch is under way.
-enum Held<'a> {
-    /// Its inode stays as it is.
-    Within { node: &'a Arc<Node>, _record: RwLockReadGuard<'a, Record>, under_way: UnderWay<'a> },
-    /// Its next inode goes along in the batch.
-    Changing(Box<Changing<'a>>),
-}
-
-struct Changing<'a> {
-    node: &'a Arc<Node>,
-    record: RwLockWriteGuard<'a, Record>,
-    next: Inode,
-    bytes: SectorBytes,
-    under_way: UnderWay<'a>,
-}
-
-impl Held<'_> {
-    /// What goes along in the batch.
-    fn inode_op(&self) -> Option<Op<'_>> {
-        match self {
-            Held::Within { .. } => None,
-            Held::Changing(changing) => {
-                Some(Op::Write { lba: changing.node.ino.inode_lba(), data: &changing.bytes })
-            }
-        }
-    }
-}
-
 /// The sector that a byte lies in.
 pub(crate) fn sector(byte: u64) -> u64 {
     byte / SECTOR as u64
@@ -119,88 +80,33 @@ pub(crate) fn must_be_file(node: &Node) -> Result<()> {
     }
 }
 
-impl Shared {
-    /// A batch goes to the log's append point if all its files are logs.
-    fn stream(targets: &[Target]) -> Stream {
-        if targets.iter().all(|target| target.node.is_log()) { Stream::Log } else { Stream::Data }
-    }
+/// Largest atomic write in bytes, where the store is large enough for it.
+const ATOMIC_BYTES_MAX: u64 = 8 << 20;
 
-    /// Applies `ops`, which change the data of `targets`, in one batch. The sectors of the ops are held;
-    /// targets come in order of their numbers.
-    pub(crate) fn apply_data(&self, ops: &[Op<'_>], targets: &[Target]) -> Result<()> {
-        let mut kept = Vec::new();
-        loop {
-            match self.try_apply_data(ops, targets)? {
-                Applied::Done => return Ok(()),
-                // No `record` is held here.
-                applied => kept.extend(self.prepare(applied)?),
-            }
-        }
-    }
+/// What inodes have: bytes, lengths, attributes.
+pub(crate) struct Data {
+    inodes: Arc<Inodes>,
+    props: FileProps,
+}
 
-    /// As [`Shared::apply_data`], unless that takes what must be waited for.
-    fn try_apply_data(&self, ops: &[Op<'_>], targets: &[Target]) -> Result<Applied> {
-        let mut held = Vec::with_capacity(targets.len());
-        for target in targets {
-            held.push(self.hold(target)?);
-        }
-        let batch: Vec<Op<'_>> = ops.iter().copied().chain(held.iter().filter_map(Held::inode_op)).collect();
-        if batch.is_empty() {
-            return Ok(Applied::Done);
-        }
-        let changes_inodes = held.iter().any(|held| matches!(held, Held::Changing(_)));
-        let structure = if changes_inodes { self.structure.try_read() } else { None };
-        if changes_inodes && structure.is_none() {
-            return Ok(Applied::Checking);
-        }
-        let Some(seq) = self.volume.ftl().try_write_batch(&batch, Shared::stream(targets))? else {
-            let inode = |target: &Target| {
-                let lba = target.node.ino.inode_lba();
-                lba..Lba(lba.0 + 1)
-            };
-            return Ok(Applied::Absent(ops.iter().map(range_of).chain(targets.iter().map(inode)).collect()));
+impl Data {
+    pub(crate) fn new(inodes: Arc<Inodes>) -> Data {
+        // The rest is for bookkeeping: a batch of single sectors, and a changed inode with each.
+        let batch_bytes_max = inodes.volume().ftl().batch_bytes_max();
+        let atomic_bytes_max = ATOMIC_BYTES_MAX.min(batch_bytes_max / 3 / SECTOR as u64 * SECTOR as u64);
+        let props = FileProps {
+            atomic_bytes_max,
+            atomic_align: SECTOR as u32,
+            hole_unit: SECTOR as u32,
+            io_align: SECTOR as u32,
+            ordered: true,
         };
-        drop((structure, batch));
-        let now = (self.clock)();
-        for held in held {
-            match held {
-                Held::Within { node, under_way, .. } => {
-                    self.nodes.touch(node, Touch::Modified, now);
-                    under_way.end(seq);
-                }
-                Held::Changing(mut changing) => {
-                    self.nodes.store(changing.node, &mut changing.record, changing.next);
-                    changing.under_way.end(seq);
-                }
-            }
-        }
-        Ok(Applied::Done)
+        Data { inodes, props }
     }
 
-    /// Keeps the inode of a file as it is while a batch writes, or lets the batch alone change it.
-    fn hold<'a>(&self, target: &'a Target) -> Result<Held<'a>> {
-        let Target { node, end, kill_privileges } = target;
-        let stays = |inode: &Inode| *end <= inode.size() && !(*kill_privileges && inode.has_privileges());
-        let record = node.record.read();
-        if stays(live(&record)?) {
-            return Ok(Held::Within { node, _record: record, under_way: node.last_change.begin() });
-        }
-        drop(record);
-        let record = node.record.write();
-        let under_way = node.last_change.begin();
-        if stays(live(&record)?) {
-            return Ok(Held::Within { node, _record: RwLockWriteGuard::downgrade(record), under_way });
-        }
-        let mut next = node.with_times(&record).ok_or(Refusal::Stale)?;
-        next.set_size(next.size().max(*end));
-        if *kill_privileges {
-            next.drop_privileges();
-        }
-        let now = (self.clock)();
-        next.set_times((next.times().0, now, now));
-        next.count_change();
-        let bytes = next.seal();
-        Ok(Held::Changing(Box::new(Changing { node, record, next, bytes, under_way })))
+    /// What files promise.
+    pub(crate) fn props(&self) -> FileProps {
+        self.props
     }
 
     /// Holds all sectors from the one on that byte `len`, or the file's end if that comes first, lies in.
@@ -208,7 +114,7 @@ impl Shared {
     pub(crate) fn hold_tail<'a>(&self, node: &'a Node, len: u64) -> HeldRanges<'a> {
         loop {
             let first = sector(node.size().min(len));
-            let held = node.ranges.lock(first..REGION_SECTORS + 1);
+            let held = node.lock_sectors(first..REGION_SECTORS + 1);
             if sector(node.size().min(len)) >= first {
                 return held;
             }
@@ -223,10 +129,10 @@ impl Shared {
         let end = start + data.len();
         let last = bytes.len() - SECTOR;
         if start > 0 || (last == 0 && end < bytes.len()) {
-            self.volume.ftl().read(ino.lba(range.start), &mut bytes[..SECTOR])?;
+            self.inodes.volume().ftl().read(ino.lba(range.start), &mut bytes[..SECTOR])?;
         }
         if last > 0 && end < bytes.len() {
-            self.volume.ftl().read(ino.lba(range.end - 1), &mut bytes[last..])?;
+            self.inodes.volume().ftl().read(ino.lba(range.end - 1), &mut bytes[last..])?;
         }
         bytes[start..end].copy_from_slice(data);
         Ok(bytes)
@@ -248,7 +154,7 @@ impl Shared {
         };
         for part in parts.into_iter().flatten() {
             let lba = ino.lba(sector(part.start));
-            if self.volume.ftl().is_mapped(lba)? {
+            if self.inodes.volume().ftl().is_mapped(lba)? {
                 let zeros = vec![0; (part.end - part.start) as usize];
                 ops.push(OwnedOp::Write(lba, self.merge(ino, part.start, &zeros)?));
             }
@@ -258,7 +164,7 @@ impl Shared {
 
     /// See [`crate::posix::Posix::read`].
     pub(crate) fn read_bytes(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let node = self.node(ino)?;
+        let node = self.inodes.node(ino)?;
         must_be_file(&node)?;
         let size = node.size();
         let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
@@ -268,10 +174,10 @@ impl Shared {
         let range = sectors(offset, len as u64);
         let whole = (range.end - range.start) as usize * SECTOR;
         if is_aligned(offset) && whole <= buf.len() {
-            self.volume.ftl().read(ino.lba(range.start), &mut buf[..whole])?;
+            self.inodes.volume().ftl().read(ino.lba(range.start), &mut buf[..whole])?;
         } else {
             let mut bytes = vec![0; whole];
-            self.volume.ftl().read(ino.lba(range.start), &mut bytes)?;
+            self.inodes.volume().ftl().read(ino.lba(range.start), &mut bytes)?;
             let start = (offset % SECTOR as u64) as usize;
             buf[..len].copy_from_slice(&bytes[start..start + len]);
         }
@@ -279,7 +185,7 @@ impl Shared {
         if node.is_removed() {
             return Err(Refusal::Stale.into());
         }
-        self.touch_accessed(&node);
+        self.inodes.touch_accessed(&node);
         Ok(len)
     }
 
@@ -291,7 +197,7 @@ impl Shared {
         data: &[u8],
         options: WriteOptions,
     ) -> Result<usize> {
-        let node = self.node(ino)?;
+        let node = self.inodes.node(ino)?;
         must_be_file(&node)?;
         let end = end_of(offset, data.len() as u64)?;
         if !options.from_cache {
@@ -303,7 +209,7 @@ impl Shared {
             let piece = &data[(at - offset) as usize..(piece_end - offset) as usize];
             let trim_to = options.trim_to.filter(|_| piece_end == end);
             let range = sector(at)..sectors(at, piece.len() as u64).end.max(sector(trim_to.unwrap_or(0)));
-            let held = node.ranges.lock(range);
+            let held = node.lock_sectors(range);
             match self.write_piece(&node, at, piece, trim_to, options.kill_privileges) {
                 Ok(()) => at = piece_end,
                 Err(error) if at == offset => return Err(error),
@@ -333,21 +239,21 @@ impl Shared {
         let bytes = match is_aligned(offset) && is_aligned(end) {
             true => data,
             false => {
-                merged = self.merge(node.ino, offset, data)?;
+                merged = self.merge(node.ino(), offset, data)?;
                 &merged
             }
         };
-        let mut ops = vec![Op::Write { lba: node.ino.lba(sector(offset)), data: bytes }];
+        let mut ops = vec![Op::Write { lba: node.ino().lba(sector(offset)), data: bytes }];
         let hole = end.div_ceil(SECTOR as u64)..sector(trim_to.unwrap_or(0)).min(REGION_SECTORS);
         if hole.start < hole.end {
-            ops.push(Op::Trim { lba: node.ino.lba(hole.start), sectors: hole.end - hole.start });
+            ops.push(Op::Trim { lba: node.ino().lba(hole.start), sectors: hole.end - hole.start });
         }
-        self.apply_data(&ops, &[Target { node: Arc::clone(node), end, kill_privileges }])
+        self.inodes.write_data(&ops, &[Target { node: Arc::clone(node), end, kill_privileges }])
     }
 
     /// See [`crate::posix::Posix::append`].
     pub(crate) fn append_bytes(&self, ino: Ino, data: &[u8], options: WriteOptions) -> Result<u64> {
-        let node = self.node(ino)?;
+        let node = self.inodes.node(ino)?;
         must_be_file(&node)?;
         if data.len() as u64 + SECTOR as u64 > self.piece_bytes() || options.trim_to.is_some() {
             return Err(Refusal::Invalid.into());
@@ -367,10 +273,10 @@ impl Shared {
         if len >= node.size() {
             return Ok(Vec::new());
         }
-        let mut ops = self.clear(node.ino, len, len.next_multiple_of(SECTOR as u64))?;
+        let mut ops = self.clear(node.ino(), len, len.next_multiple_of(SECTOR as u64))?;
         let first = len.div_ceil(SECTOR as u64);
         if first < REGION_SECTORS {
-            ops.push(OwnedOp::Trim(node.ino.lba(first), REGION_SECTORS - first));
+            ops.push(OwnedOp::Trim(node.ino().lba(first), REGION_SECTORS - first));
         }
         Ok(ops)
     }
@@ -384,7 +290,7 @@ impl Shared {
         what: Allocate,
         kill_privileges: bool,
     ) -> Result<()> {
-        let node = self.node(ino)?;
+        let node = self.inodes.node(ino)?;
         must_be_file(&node)?;
         if len == 0 {
             return Err(Refusal::Invalid.into());
@@ -397,7 +303,7 @@ impl Shared {
             Allocate::PunchHole => (true, false),
             Allocate::ZeroRange { keep_size } => (true, !keep_size),
         };
-        let _held = node.ranges.lock(sectors(offset, len));
+        let _held = node.lock_sectors(sectors(offset, len));
         let ops = if is_hole { self.clear(ino, offset, end)? } else { Vec::new() };
         let end = if grows { end } else { 0 };
         if ops.is_empty() && end <= node.size() {
@@ -406,17 +312,17 @@ impl Shared {
                 if kill_privileges {
                     inode.drop_privileges();
                 }
-                inode.set_times((inode.times().0, update.now, update.now));
+                inode.set_times((inode.times().0, update.now(), update.now()));
             });
             return changed.map(drop);
         }
         let target = Target { node: Arc::clone(&node), end, kill_privileges };
-        self.apply_data(&ops.iter().map(OwnedOp::as_op).collect::<Vec<_>>(), &[target])
+        self.inodes.write_data(&ops.iter().map(OwnedOp::as_op).collect::<Vec<_>>(), &[target])
     }
 
     /// The first byte of data, or of a hole, at or behind `offset`.
     pub(crate) fn seek(&self, ino: Ino, offset: u64, data: bool) -> Result<u64> {
-        let node = self.node(ino)?;
+        let node = self.inodes.node(ino)?;
         must_be_file(&node)?;
         let size = node.size();
         if offset >= size {
@@ -425,7 +331,7 @@ impl Shared {
         let region = ino.region();
         let from = ino.lba(sector(offset));
         let byte = |lba: Lba| ((lba.0 - region.start.0) * SECTOR as u64).max(offset);
-        let run = self.volume.ftl().mapped(from..region.end)?;
+        let run = self.inodes.volume().ftl().mapped(from..region.end)?;
         if data {
             // It may have been shortened meanwhile.
             let first = run.map(|run| byte(run.start)).filter(|byte| *byte < size);
@@ -435,15 +341,6 @@ impl Shared {
             Some(run) if run.start == from => Ok(byte(run.end).min(size)),
             _ => Ok(offset),
         }
-    }
-}
-
-/// The inode of a file that is there.
-pub(crate) fn live(record: &Record) -> Result<&Inode> {
-    match record {
-        Record::Live(inode) => Ok(inode),
-        // Not loaded: named by the id of a handle that is closed, while another is being opened.
-        Record::Removed | Record::Unloaded => Err(Refusal::Stale.into()),
     }
 }
 

@@ -11,11 +11,10 @@ use lacuna_device::SECTOR;
 use lacuna_ftl::{Lba, Mapped, Op};
 
 use crate::{
-    data::{Target, WriteOptions, end_of, is_aligned, must_be_file, sector, sectors},
+    data::{Data, WriteOptions, end_of, is_aligned, must_be_file, sector, sectors},
     error::{Refusal, Result},
     format::Ino,
-    inodes::Node,
-    vfs::Shared,
+    inodes::{Node, Target},
 };
 
 /// What [`Posix::read_runs`](crate::posix::Posix::read_runs) found.
@@ -27,22 +26,22 @@ pub struct Runs {
     pub end: u64,
 }
 
-/// Most bytes that [`Shared::copy_range`] copies at once where it must put sectors together.
+/// Most bytes that [`Data::copy_range`] copies at once where it must put sectors together.
 const UNALIGNED_BYTES_MAX: u64 = 1 << 20;
 
-impl Shared {
+impl Data {
     /// What is mapped in these sectors of a file, from their start on, as much as one batch takes.
     fn mapped_runs(&self, node: &Node, sectors: Range<u64>) -> Result<Mapped> {
-        let first = node.ino.lba(sectors.start);
+        let first = node.ino().lba(sectors.start);
         let range = first..Lba(first.0 + (sectors.end - sectors.start));
-        let mapped = self.volume.ftl().read_mapped(range, self.piece_bytes() as usize)?;
+        let mapped = self.inodes.volume().ftl().read_mapped(range, self.piece_bytes() as usize)?;
         // Looked at afterwards: the number may have become another file's while this was read.
         if node.is_removed() { Err(Refusal::Stale.into()) } else { Ok(mapped) }
     }
 
     /// See [`crate::posix::Posix::read_runs`].
     pub(crate) fn read_runs(&self, ino: Ino, offset: u64) -> Result<Runs> {
-        let node = self.node(ino)?;
+        let node = self.inodes.node(ino)?;
         must_be_file(&node)?;
         if !is_aligned(offset) {
             return Err(Refusal::Invalid.into());
@@ -59,13 +58,13 @@ impl Shared {
             (byte(lba), data)
         });
         let runs = runs.collect();
-        self.touch_accessed(&node);
+        self.inodes.touch_accessed(&node);
         Ok(Runs { runs, end: byte(mapped.end).min(size) })
     }
 
     /// See [`crate::posix::Posix::write_runs`].
     pub(crate) fn write_runs(&self, ino: Ino, runs: &[(u64, &[u8])]) -> Result<()> {
-        let node = self.node(ino)?;
+        let node = self.inodes.node(ino)?;
         must_be_file(&node)?;
         let mut behind = 0;
         for (offset, data) in runs {
@@ -96,15 +95,16 @@ impl Shared {
     fn write_run_batch(&self, node: &Arc<Node>, runs: &[(u64, &[u8])]) -> Result<()> {
         let (Some((first, _)), Some((last, last_data))) = (runs.first(), runs.last()) else { return Ok(()) };
         let end = last + last_data.len() as u64;
-        let _held = node.ranges.lock(sectors(*first, end - first));
+        let _held = node.lock_sectors(sectors(*first, end - first));
         let mut whole = Vec::with_capacity(runs.len());
         for (offset, data) in runs {
             let is_whole = is_aligned(*offset) && is_aligned(data.len() as u64);
-            let data = if is_whole { Cow::from(*data) } else { self.merge(node.ino, *offset, data)?.into() };
-            whole.push((node.ino.lba(sector(*offset)), data));
+            let data =
+                if is_whole { Cow::from(*data) } else { self.merge(node.ino(), *offset, data)?.into() };
+            whole.push((node.ino().lba(sector(*offset)), data));
         }
         let ops: Vec<_> = whole.iter().map(|(lba, data)| Op::Write { lba: *lba, data }).collect();
-        self.apply_data(&ops, &[Target { node: Arc::clone(node), end, kill_privileges: false }])
+        self.inodes.write_data(&ops, &[Target { node: Arc::clone(node), end, kill_privileges: false }])
     }
 
     /// See [`crate::posix::Posix::copy_range`].
@@ -115,7 +115,7 @@ impl Shared {
         len: u64,
         kill_privileges: bool,
     ) -> Result<u64> {
-        let (source, target) = (self.node(from)?, self.node(to)?);
+        let (source, target) = (self.inodes.node(from)?, self.inodes.node(to)?);
         must_be_file(&source)?;
         must_be_file(&target)?;
         let len = len.min(source.size().saturating_sub(from_offset));
@@ -147,15 +147,15 @@ impl Shared {
         to: u64,
         kill_privileges: bool,
     ) -> Result<u64> {
-        let from = source.ino.lba(range.start);
+        let from = source.ino().lba(range.start);
         let mapped = self.mapped_runs(source, range)?;
         let count = mapped.end.0 - from.0;
-        let mut ops = vec![Op::Trim { lba: target.ino.lba(to), sectors: count }];
-        let moved = |lba: Lba| target.ino.lba(to + (lba.0 - from.0));
+        let mut ops = vec![Op::Trim { lba: target.ino().lba(to), sectors: count }];
+        let moved = |lba: Lba| target.ino().lba(to + (lba.0 - from.0));
         ops.extend(mapped.runs.iter().map(|(lba, data)| Op::Write { lba: moved(*lba), data }));
-        let _held = target.ranges.lock(to..to + count);
+        let _held = target.lock_sectors(to..to + count);
         let end = (to + count) * SECTOR as u64;
-        self.apply_data(&ops, &[Target { node: Arc::clone(target), end, kill_privileges }])?;
+        self.inodes.write_data(&ops, &[Target { node: Arc::clone(target), end, kill_privileges }])?;
         Ok(count)
     }
 }

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use lacuna_device::SECTOR;
 
 use crate::{
+    data::Data,
     error::{Refusal, Result},
     format::{
         self, CAPABILITY, Ino, Inode, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_SECTOR_BYTES,
         XATTR_VALUE_BYTES_MAX, XattrSector, Xattrs, encode_xattrs, xattr_sectors,
     },
-    inodes::{Node, Record},
-    names::Update,
-    vfs::Shared,
+    inodes::{Node, Update},
 };
 
 /// What [`setxattr`](crate::posix::Posix::setxattr) expects of the attribute.
@@ -35,13 +34,13 @@ fn check_name(name: &[u8]) -> Result<()> {
     if format::is_xattr_name(name) { Ok(()) } else { Err(Refusal::NotSupported.into()) }
 }
 
-impl Shared {
+impl Data {
     /// The attributes of a node, with the version of the inode that they belong to.
     fn xattrs(&self, node: &Node) -> Result<(Inode, Xattrs)> {
-        let inode = || node.with_times(&node.record.read()).ok_or(Refusal::Stale);
+        let inode = || node.inode();
         loop {
             let before = inode()?;
-            let read = self.volume.read_xattrs(&before);
+            let read = self.inodes.volume().read_xattrs(&before);
             // They are read without a lock: what is in between two versions may look like damage.
             if inode()?.changes() == before.changes() {
                 return Ok((before, read?));
@@ -59,13 +58,13 @@ impl Shared {
                 return Err(Refusal::NoRoom.into());
             }
             let mut is_newest = false;
-            self.change_nodes(std::slice::from_ref(node), |locked| {
+            self.inodes.change_nodes(std::slice::from_ref(node), |locked| {
                 let mut inode = locked.inode(node)?;
                 is_newest = inode.changes() == before.changes();
                 if !is_newest {
                     return Ok(None);
                 }
-                let mut update = Update::new((self.clock)());
+                let mut update = Update::new(self.inodes.now());
                 let is_outside = inode.set_xattrs(&bytes, xattrs.contains_key(CAPABILITY));
                 put_outside(&mut update, &before, if is_outside { &bytes } else { &[] });
                 update.put_changed(inode);
@@ -79,7 +78,7 @@ impl Shared {
 
     /// Takes `security.capability` away, as a change of the data or the owner does, whoever asks for it.
     pub(crate) fn drop_capability(&self, node: &Arc<Node>) -> Result<()> {
-        if !matches!(&*node.record.read(), Record::Live(inode) if inode.has_capability()) {
+        if !node.live(Inode::has_capability).unwrap_or(false) {
             return Ok(());
         }
         self.change_xattrs(node, |xattrs| {
@@ -90,12 +89,12 @@ impl Shared {
 
     pub(crate) fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
-        let (_, mut xattrs) = self.xattrs(&*self.node(ino)?)?;
+        let (_, mut xattrs) = self.xattrs(&*self.inodes.node(ino)?)?;
         xattrs.remove(name).ok_or(Refusal::NoAttribute.into())
     }
 
     pub(crate) fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
-        let (_, xattrs) = self.xattrs(&*self.node(ino)?)?;
+        let (_, xattrs) = self.xattrs(&*self.inodes.node(ino)?)?;
         let mut names = Vec::new();
         for name in xattrs.keys() {
             names.extend(name);
@@ -109,7 +108,7 @@ impl Shared {
         if value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(Refusal::AttributeTooLarge.into());
         }
-        let node = self.node(ino)?;
+        let node = self.inodes.node(ino)?;
         self.change_xattrs(&node, |xattrs| {
             let is_there = xattrs.insert(name.to_vec(), value.to_vec()).is_some();
             match mode {
@@ -122,7 +121,7 @@ impl Shared {
 
     pub(crate) fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        let node = self.node(ino)?;
+        let node = self.inodes.node(ino)?;
         self.change_xattrs(&node, |xattrs| match xattrs.remove(name) {
             Some(_) => Ok(()),
             None => Err(Refusal::NoAttribute.into()),

@@ -5,8 +5,10 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use super::{Body, DiskTime, Header, SECTOR, SectorBytes, Timestamp, is_zero, seal};
-use super::{FILE_BYTES_MAX, FileKind, Ino, XATTR_BYTES_MAX};
+use super::{
+    Body, DiskTime, FILE_BYTES_MAX, FileKind, Header, Ino, SECTOR, SectorBytes, Timestamp, XATTR_BYTES_MAX,
+    is_zero, seal,
+};
 
 /// Bytes at the end of an inode for the target of a short symbolic link and for few attributes.
 pub(crate) const INLINE_BYTES: usize = 368;

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U32};
 
-use super::Ino;
-use super::{Body, Header, SECTOR, is_zero};
+use super::{Body, Header, Ino, SECTOR, is_zero};
 
 /// Bytes of attributes in one sector.
 pub(crate) const XATTR_SECTOR_BYTES: usize = 472;

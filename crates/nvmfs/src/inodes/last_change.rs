@@ -24,35 +24,35 @@ use lacuna_ftl::Seq;
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct LastChange {
+pub(super) struct LastChange {
     under_way: AtomicU32,
     seq: AtomicU64,
 }
 
 /// A change that is under way until it is dropped.
-pub(crate) struct UnderWay<'a>(&'a LastChange);
+pub(super) struct UnderWay<'a>(&'a LastChange);
 
 impl LastChange {
     /// To be called before the batch is given to the ftl.
-    pub(crate) fn begin(&self) -> UnderWay<'_> {
+    pub(super) fn begin(&self) -> UnderWay<'_> {
         self.under_way.fetch_add(1, SeqCst);
         UnderWay(self)
     }
 
     /// Takes batches up to `seq` for changes.
-    pub(crate) fn note(&self, seq: Seq) {
+    pub(super) fn note(&self, seq: Seq) {
         self.seq.fetch_max(seq.0, SeqCst);
     }
 
     /// Up to where a sync has to reach; none if a change is under way, whose number nobody knows yet.
-    pub(crate) fn seq(&self) -> Option<Seq> {
+    pub(super) fn seq(&self) -> Option<Seq> {
         (self.under_way.load(SeqCst) == 0).then(|| Seq(self.seq.load(SeqCst)))
     }
 }
 
 impl UnderWay<'_> {
     /// The batch was accepted.
-    pub(crate) fn end(self, seq: Seq) {
+    pub(super) fn end(self, seq: Seq) {
         self.0.note(seq);
     }
 }

@@ -35,7 +35,7 @@ use crate::format::Ino;
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Lookups {
+pub(super) struct Lookups {
     table: Mutex<Table>,
     /// An orphan was freed.
     freed: Condvar,
@@ -57,14 +57,14 @@ struct Count {
 
 impl Lookups {
     /// Counts a look-up. See invariant 1.
-    pub(crate) fn add(&self, ino: Ino) {
+    pub(super) fn add(&self, ino: Ino) {
         let mut table = self.table.lock();
         let count = table.counts.entry(ino).or_insert(Count { lookups: 0, is_marked: false });
         count.lookups += 1;
     }
 
     /// Whether the inode must stay for who knows it; marks it if so (invariant 2).
-    pub(crate) fn mark(&self, ino: Ino) -> bool {
+    pub(super) fn mark(&self, ino: Ino) -> bool {
         let mut table = self.table.lock();
         let Some(count) = table.counts.get_mut(&ino) else { return false };
         count.is_marked = true;
@@ -74,7 +74,7 @@ impl Lookups {
 
     /// Takes look-ups away. True if the inode was marked and nobody knows it any more: the caller frees it. What
     /// was never counted is not forgotten.
-    pub(crate) fn forget(&self, ino: Ino, lookups: u64) -> bool {
+    pub(super) fn forget(&self, ino: Ino, lookups: u64) -> bool {
         let mut table = self.table.lock();
         let Some(count) = table.counts.get_mut(&ino) else { return false };
         count.lookups = count.lookups.saturating_sub(lookups);
@@ -85,19 +85,19 @@ impl Lookups {
     }
 
     /// Takes all look-ups away. Returns the inodes that the caller is to free.
-    pub(crate) fn forget_all(&self) -> Vec<Ino> {
+    pub(super) fn forget_all(&self) -> Vec<Ino> {
         let counts = std::mem::take(&mut self.table.lock().counts);
         counts.into_iter().filter(|(_, count)| count.is_marked).map(|(ino, _)| ino).collect()
     }
 
     /// An orphan was freed, as its mark called for.
-    pub(crate) fn note_freed(&self) {
+    pub(super) fn note_freed(&self) {
         self.table.lock().freed += 1;
         self.freed.notify_all();
     }
 
     /// Waits, for so long at most, until an orphan is freed that lost its name as recently. False if none is.
-    pub(crate) fn wait_for_freed(&self, timeout: Duration) -> bool {
+    pub(super) fn wait_for_freed(&self, timeout: Duration) -> bool {
         let mut table = self.table.lock();
         let Some(deadline) = table.last_marked.map(|last| last + timeout) else { return false };
         let before = table.freed;
@@ -111,7 +111,7 @@ impl Lookups {
     }
 
     /// Whether anybody knows the inode.
-    pub(crate) fn knows(&self, ino: Ino) -> bool {
+    pub(super) fn knows(&self, ino: Ino) -> bool {
         self.table.lock().counts.contains_key(&ino)
     }
 }

@@ -13,7 +13,7 @@
 //! 4. Times in memory are newer than those in `record` or the same. A node with times to store is in
 //!    the list of them, which keeps it.
 //!
-//! Locks, behind those of `vfs/mod.rs`: a node's `times`, then the list; the table; all held for moments.
+//! Locks, behind those that `lib.rs` lists first: a node's `times`, then the list; the table; all held for moments.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -29,12 +29,16 @@ use lacuna_ftl::Seq;
 use parking_lot::{Mutex, RwLock};
 
 use super::{last_change::LastChange, ranges::Ranges};
-use crate::format::{FileKind, Ino, Inode, Timestamp};
+use crate::{
+    error::{Refusal, Result},
+    format::{FileKind, Ino, Inode, Timestamp},
+    inodes::HeldRanges,
+};
 
 /// State of an inode in memory.
 #[derive(Clone, Copy)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are of the large kind")]
-pub(crate) enum Record {
+pub(super) enum Record {
     /// Not read yet.
     Unloaded,
     Live(Inode),
@@ -43,8 +47,8 @@ pub(crate) enum Record {
 }
 
 pub(crate) struct Node {
-    pub(crate) ino: Ino,
-    pub(crate) record: RwLock<Record>,
+    pub(super) ino: Ino,
+    pub(super) record: RwLock<Record>,
     identity: OnceLock<Identity>,
     /// Length in bytes, for readers, who take no lock.
     size: AtomicU64,
@@ -52,13 +56,13 @@ pub(crate) struct Node {
     removed: AtomicBool,
     is_log: AtomicBool,
     /// Calls of `open` without `release`.
-    pub(crate) opens: AtomicU32,
+    pub(super) opens: AtomicU32,
     times: Mutex<Times>,
     /// Sectors of the file that are being changed.
-    pub(crate) ranges: Ranges,
+    ranges: Ranges,
     /// Of a directory.
-    pub(crate) changes: Mutex<Changes>,
-    pub(crate) last_change: LastChange,
+    changes: Mutex<Changes>,
+    pub(super) last_change: LastChange,
     /// Asked for since the table last looked for one to drop.
     is_used: AtomicBool,
 }
@@ -109,7 +113,7 @@ const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 
 /// The newest changes of a directory's buckets.
 #[derive(Default)]
-pub(crate) struct Changes {
+struct Changes {
     count: u64,
     recent: VecDeque<Range<u64>>,
 }
@@ -119,11 +123,11 @@ const RECENT_CHANGES: usize = 128;
 
 impl Changes {
     /// Number of changes so far.
-    pub(crate) fn count(&self) -> u64 {
+    fn count(&self) -> u64 {
         self.count
     }
 
-    pub(crate) fn note(&mut self, buckets: Range<u64>) {
+    fn note(&mut self, buckets: Range<u64>) {
         if self.recent.len() == RECENT_CHANGES {
             self.recent.pop_front();
         }
@@ -132,7 +136,7 @@ impl Changes {
     }
 
     /// Whether none of these buckets changed since there were `since` changes.
-    pub(crate) fn spared(&self, since: u64, buckets: &[u64]) -> bool {
+    fn spared(&self, since: u64, buckets: &[u64]) -> bool {
         let newer = (self.count - since) as usize;
         let mut recent = self.recent.iter().rev();
         newer <= self.recent.len()
@@ -160,7 +164,7 @@ impl Node {
 
     /// Takes an inode that was read or created, by the batch `seq` at the latest. Called with `record` held
     /// alone, once.
-    pub(crate) fn load(&self, record: &mut Record, inode: Inode, seq: Seq) {
+    pub(super) fn load(&self, record: &mut Record, inode: Inode, seq: Seq) {
         self.last_change.note(seq);
         let identity = Identity { generation: inode.generation(), kind: inode.kind() };
         self.is_log.store(inode.is_log(), SeqCst);
@@ -168,6 +172,56 @@ impl Node {
         *self.times.lock() = Times::stored(&inode);
         *record = Record::Live(inode);
         assert!(self.identity.set(identity).is_ok(), "an inode is loaded once");
+    }
+
+    /// Number of the inode.
+    pub(crate) fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// The inode as it is now, with the times that wait to be stored.
+    pub(crate) fn inode(&self) -> Result<Inode> {
+        self.with_times(&self.record.read()).ok_or(Refusal::Stale.into())
+    }
+
+    /// What `see` makes of the inode as it is stored.
+    pub(crate) fn live<T>(&self, see: impl FnOnce(&Inode) -> T) -> Result<T> {
+        match &*self.record.read() {
+            Record::Live(inode) => Ok(see(inode)),
+            // Not loaded: named by the id of a handle that is closed, while another is being opened.
+            Record::Removed | Record::Unloaded => Err(Refusal::Stale.into()),
+        }
+    }
+
+    /// Calls `see` while the inode cannot change.
+    pub(crate) fn with_record<T>(&self, see: impl FnOnce() -> T) -> T {
+        let _record = self.record.read();
+        see()
+    }
+
+    /// Waits until nobody holds a sector of this range of the file, and holds them.
+    pub(crate) fn lock_sectors(&self, wanted: Range<u64>) -> HeldRanges<'_> {
+        self.ranges.lock(wanted)
+    }
+
+    /// As [`Node::lock_sectors`] for several ranges at once.
+    pub(crate) fn lock_all_sectors(&self, wanted: Vec<Range<u64>>) -> HeldRanges<'_> {
+        self.ranges.lock_all(wanted)
+    }
+
+    /// How often buckets of this directory changed.
+    pub(crate) fn bucket_changes(&self) -> u64 {
+        self.changes.lock().count()
+    }
+
+    /// Notes a change of buckets of this directory. Called with `record` held alone.
+    pub(crate) fn note_buckets(&self, buckets: Range<u64>) {
+        self.changes.lock().note(buckets);
+    }
+
+    /// Whether none of these buckets of this directory changed since there were `since` changes.
+    pub(crate) fn spared(&self, since: u64, buckets: &[u64]) -> bool {
+        self.changes.lock().spared(since, buckets)
     }
 
     /// Whether it was `Live` and may still be. Takes no lock.
@@ -209,7 +263,7 @@ impl Node {
     }
 
     /// The inode with the times that wait to be stored. `record` is its own.
-    pub(crate) fn with_times(&self, record: &Record) -> Option<Inode> {
+    pub(super) fn with_times(&self, record: &Record) -> Option<Inode> {
         let Record::Live(mut inode) = *record else { return None };
         let times = *self.times.lock();
         inode.set_times((times.accessed, times.modified, times.changed));
@@ -217,13 +271,13 @@ impl Node {
     }
 
     /// Whether times in memory are newer than those on the device.
-    pub(crate) fn has_times_to_store(&self) -> bool {
+    pub(super) fn has_times_to_store(&self) -> bool {
         self.times.lock().is_dirty
     }
 }
 
 /// All nodes by number.
-pub(crate) struct Nodes {
+pub(super) struct Nodes {
     table: Mutex<Table>,
     /// Nodes with times to store.
     dirty: Mutex<BTreeMap<Ino, Arc<Node>>>,
@@ -243,13 +297,13 @@ struct Table {
 }
 
 impl Nodes {
-    pub(crate) fn new(kept_max: usize) -> Nodes {
+    pub(super) fn new(kept_max: usize) -> Nodes {
         let (dirty_count, store_above) = (AtomicUsize::new(0), AtomicUsize::new(UNSTORED_TIMES_MAX));
         Nodes { table: Mutex::default(), dirty: Mutex::default(), dirty_count, store_above, kept_max }
     }
 
     /// The node of this number, if there is one.
-    pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Node>> {
+    pub(super) fn get(&self, ino: Ino) -> Option<Arc<Node>> {
         let table = self.table.lock();
         let node = table.by_ino.get(&ino)?;
         node.is_used.store(true, SeqCst);
@@ -257,13 +311,13 @@ impl Nodes {
     }
 
     /// The node behind a file id.
-    pub(crate) fn get_by_id(&self, id: FileId) -> Option<Arc<Node>> {
+    pub(super) fn get_by_id(&self, id: FileId) -> Option<Arc<Node>> {
         let node = self.get(Ino(id.0 as u32))?;
         (node.is_loaded() && node.file_id() == id).then_some(node)
     }
 
     /// The node of this number, a new one if there is none.
-    pub(crate) fn get_or_insert(&self, ino: Ino) -> Arc<Node> {
+    pub(super) fn get_or_insert(&self, ino: Ino) -> Arc<Node> {
         let mut table = self.table.lock();
         if let Some(node) = table.by_ino.get(&ino) {
             node.is_used.store(true, SeqCst);
@@ -276,7 +330,7 @@ impl Nodes {
     }
 
     /// Takes a version of the inode that is in the ftl by now. Called with `record`, its own, held alone.
-    pub(crate) fn store(&self, node: &Node, record: &mut Record, inode: Inode) {
+    pub(super) fn store(&self, node: &Node, record: &mut Record, inode: Inode) {
         let mut times = node.times.lock();
         if std::mem::replace(&mut *times, Times::stored(&inode)).is_dirty {
             self.forget_times(node.ino);
@@ -287,7 +341,7 @@ impl Nodes {
     }
 
     /// Called with `record`, its own, held alone, once the removal is in the ftl.
-    pub(crate) fn remove(&self, node: &Node, record: &mut Record) {
+    pub(super) fn remove(&self, node: &Node, record: &mut Record) {
         *record = Record::Removed;
         let mut times = node.times.lock();
         node.removed.store(true, SeqCst);
@@ -299,7 +353,7 @@ impl Nodes {
     }
 
     /// Moves times in memory. Called with `record` of `node` held, or by readers without.
-    pub(crate) fn touch(&self, node: &Arc<Node>, what: Touch, now: Timestamp) {
+    pub(super) fn touch(&self, node: &Arc<Node>, what: Touch, now: Timestamp) {
         let mut times = node.times.lock();
         match what {
             Touch::Read => {
@@ -332,31 +386,31 @@ impl Nodes {
 
     /// All nodes that are in memory.
     #[cfg(test)]
-    pub(crate) fn all(&self) -> Vec<Arc<Node>> {
+    pub(super) fn all(&self) -> Vec<Arc<Node>> {
         let table = self.table.try_lock().expect("read with the table of nodes held");
         table.by_ino.values().cloned().collect()
     }
 
     /// Number of nodes with times to store.
-    pub(crate) fn dirty_count(&self) -> usize {
+    pub(super) fn dirty_count(&self) -> usize {
         self.dirty_count.load(SeqCst)
     }
 
     /// Whether there are so many of them that the caller is to store all, and then to say
     /// [`Nodes::end_storing_many`]. One does that at a time.
-    pub(crate) fn begin_storing_many(&self) -> bool {
+    pub(super) fn begin_storing_many(&self) -> bool {
         let above = self.store_above.load(SeqCst);
         self.dirty_count() > above
             && self.store_above.compare_exchange(above, usize::MAX, SeqCst, SeqCst).is_ok()
     }
 
     /// What is left could not be stored: nobody tries again with each call.
-    pub(crate) fn end_storing_many(&self) {
+    pub(super) fn end_storing_many(&self) {
         self.store_above.store(self.dirty_count() + UNSTORED_TIMES_MAX, SeqCst);
     }
 
     /// The nodes with times to store, by number.
-    pub(crate) fn dirty(&self) -> Vec<Arc<Node>> {
+    pub(super) fn dirty(&self) -> Vec<Arc<Node>> {
         self.dirty.lock().values().cloned().collect()
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     error::{Error, Result},
     format::{Bucket, FileKind, Ino, REGION_SECTORS, Slot},
     inodes::Node,
-    vfs::Shared,
+    names::Names,
 };
 
 /// Cursors of `.`, `..` and the first bucket.
@@ -35,7 +35,7 @@ pub struct DirEntry<'a> {
     pub next: u64,
 }
 
-impl Shared {
+impl Names {
     /// Some entries from the bucket `first` on; none if there are no more. At least `buckets_max` buckets in
     /// use are read if any are.
     fn entries_from(&self, dir: &Node, first: Bucket, buckets_max: usize) -> Result<Option<Entries>> {
@@ -45,8 +45,8 @@ impl Shared {
             Found::Nothing => buckets_max,
         };
         loop {
-            let since = dir.changes.lock().count();
-            match self.read_window(dir.ino, first, buckets_max) {
+            let since = dir.bucket_changes();
+            match self.read_window(dir.ino(), first, buckets_max) {
                 // What comes before the damage is listed.
                 Err(_) if buckets_max > 1 => buckets_max = 1,
                 Err(error) => return Err(error),
@@ -74,13 +74,13 @@ impl Shared {
             return Ok(None);
         }
         let range = first.lba(directory)..directory.region().end;
-        let lbas = self.volume.ftl().mapped_sectors(range, buckets_max)?;
+        let lbas = self.inodes.volume().ftl().mapped_sectors(range, buckets_max)?;
         let Some(last) = lbas.last() else { return Ok(None) };
         let mut entries = BTreeMap::new();
         let mut outcome = Ok(());
-        self.volume.ftl().visit_sectors(&lbas, |lba, bytes| {
+        self.inodes.volume().ftl().visit_sectors(&lbas, |lba, bytes| {
             let bucket = Bucket(Ino::of(lba).1);
-            let parse = |bytes| self.volume.parse_bucket(directory, bucket, bytes);
+            let parse = |bytes| self.inodes.volume().parse_bucket(directory, bucket, bytes);
             match bytes.map_err(Error::from).and_then(parse) {
                 Ok(Slot::Entry(entry)) => drop(entries.insert(bucket.0, Listed::new(&entry))),
                 Ok(_) => {}
@@ -99,7 +99,7 @@ impl Shared {
         entry: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let dir = self.directory(ino)?;
-        self.touch_accessed(&dir);
+        self.inodes.touch_accessed(&dir);
         let kind = FileKind::Directory;
         if cursor == CURSOR_SELF {
             if !entry(DirEntry { ino, kind, name: b".", next: CURSOR_PARENT }) {

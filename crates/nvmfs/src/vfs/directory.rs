@@ -1,5 +1,6 @@
 //! Directories as [`Place`]s: the files in one by name. The file system itself is the place of its root.
 
+use super::file::write_files;
 use std::sync::Arc;
 
 use lacuna_device::{
@@ -12,7 +13,7 @@ use crate::{
     format::{FileKind, Ino},
     names::{NewInode, Rename, RenameEnd},
     vfs::{
-        Nvmfs, Shared,
+        Layers, Nvmfs,
         file::{NvmFile, named},
     },
 };
@@ -23,15 +24,15 @@ use crate::{
 /// changes nothing, and in one that was removed there is nothing, nor can anything be made. What is made here
 /// belongs to whom the directory belongs, so that who mounts a store of their own can write to it.
 pub struct Directory {
-    shared: Arc<Shared>,
+    layers: Arc<Layers>,
     name: String,
     ino: Ino,
 }
 
 impl Directory {
     /// That of the root, which nobody can remove.
-    pub(crate) fn root(shared: Arc<Shared>) -> Directory {
-        Directory { name: shared.volume.name().to_owned(), shared, ino: Ino::ROOT }
+    pub(crate) fn root(layers: Arc<Layers>) -> Directory {
+        Directory { name: layers.inodes().volume().name().to_owned(), layers, ino: Ino::ROOT }
     }
 
     /// The directory `name` in this one, made if it is not there and `create` says so.
@@ -41,9 +42,12 @@ impl Directory {
         let path = format!("{}/{name}", self.name);
         let node = loop {
             // Found and opened at once: it may be replaced by another at any time.
-            let opened = self.shared.lookup_with(self.ino, name.as_bytes(), |node| {
-                let opened =
-                    if node.kind() == FileKind::Directory { self.shared.open_loaded(node) } else { Ok(()) };
+            let opened = self.layers.names().lookup_with(self.ino, name.as_bytes(), |node| {
+                let opened = if node.kind() == FileKind::Directory {
+                    self.layers.inodes().open_loaded(node)
+                } else {
+                    Ok(())
+                };
                 opened.map(|()| Arc::clone(node))
             });
             match opened {
@@ -51,7 +55,7 @@ impl Directory {
                 opened => break named(&path, opened)?,
             }
             let new = NewInode { mode, open: true, ..NewInode::default() };
-            match self.shared.create(self.ino, name.as_bytes(), &new) {
+            match self.layers.names().create(self.ino, name.as_bytes(), &new) {
                 // Somebody was faster; what it is will be seen.
                 Err(Error::Refused(Refusal::Exists)) => {}
                 made => break named(&path, made)?.0,
@@ -61,7 +65,7 @@ impl Directory {
             let operation = "this, on what is not a directory";
             return Err(DeviceError::Unsupported { what: path, operation });
         }
-        Ok(Directory { shared: Arc::clone(&self.shared), name: path, ino: node.ino })
+        Ok(Directory { layers: Arc::clone(&self.layers), name: path, ino: node.ino() })
     }
 }
 
@@ -69,7 +73,7 @@ impl Drop for Directory {
     fn drop(&mut self) {
         if self.ino != Ino::ROOT {
             // What cannot be freed now is freed by the next open.
-            let _ = self.shared.release(self.ino);
+            let _ = self.layers.inodes().release(self.ino);
         }
     }
 }
@@ -83,7 +87,7 @@ impl Nvmfs {
     /// [`DeviceError::NotFound`]; [`DeviceError::Unsupported`] for what is no directory;
     /// [`DeviceError::BadName`].
     pub fn directory(&self, path: &str, create: bool) -> DeviceResult<Arc<Directory>> {
-        let root = Directory::root(Arc::clone(&self.shared));
+        let root = Directory::root(Arc::clone(&self.layers));
         let names = path.split('/').filter(|name| !name.is_empty());
         let found = names.into_iter().try_fold(root, |directory, name| directory.enter(name, create))?;
         Ok(Arc::new(found))
@@ -96,48 +100,49 @@ impl Place for Directory {
     }
 
     fn identity(&self) -> (usize, u64) {
-        (Arc::as_ptr(&self.shared).addr(), self.ino.0.into())
+        (Arc::as_ptr(&self.layers).addr(), self.ino.0.into())
     }
 
     fn props(&self) -> FileProps {
-        self.shared.props
+        self.layers.data().props()
     }
 
     fn open(&self, name: &str, hint: StreamHint) -> DeviceResult<Arc<dyn File>> {
         check_file_name(name)?;
-        let node = named(name, self.shared.lookup(self.ino, name.as_bytes()))?;
+        let node = named(name, self.layers.names().lookup(self.ino, name.as_bytes()))?;
         if node.kind() != FileKind::File {
             return named(name, Err(Refusal::Invalid.into()));
         }
         node.set_hint(hint);
-        Ok(Arc::new(NvmFile::new(Arc::clone(&self.shared), node)))
+        Ok(Arc::new(NvmFile::new(Arc::clone(&self.layers), node)))
     }
 
     fn create(&self, name: &str, hint: StreamHint) -> DeviceResult<Arc<dyn File>> {
         check_file_name(name)?;
         let mode = FileKind::File.mode_bits() | 0o644;
         let new = NewInode { mode, is_log: hint == StreamHint::Log, ..NewInode::default() };
-        let (node, _) = named(name, self.shared.create(self.ino, name.as_bytes(), &new))?;
+        let (node, _) = named(name, self.layers.names().create(self.ino, name.as_bytes(), &new))?;
         node.set_hint(hint);
-        Ok(Arc::new(NvmFile::new(Arc::clone(&self.shared), node)))
+        Ok(Arc::new(NvmFile::new(Arc::clone(&self.layers), node)))
     }
 
     fn remove(&self, name: &str) -> DeviceResult<()> {
         check_file_name(name)?;
-        named(name, self.shared.unlink(self.ino, name.as_bytes())).map(drop)
+        named(name, self.layers.names().unlink(self.ino, name.as_bytes())).map(drop)
     }
 
     fn rename(&self, from: &str, to: &str) -> DeviceResult<()> {
         check_file_name(from)?;
         check_file_name(to)?;
         let end = |name| RenameEnd { parent: self.ino, name };
-        named(from, self.shared.rename(end(from.as_bytes()), end(to.as_bytes()), Rename::Replace)).map(drop)
+        named(from, self.layers.names().rename(end(from.as_bytes()), end(to.as_bytes()), Rename::Replace))
+            .map(drop)
     }
 
     /// The regular files of the directory whose names are UTF-8.
     fn list(&self) -> DeviceResult<Vec<String>> {
         let mut names = Vec::new();
-        self.shared.readdir(self.ino, 0, &mut |entry| {
+        self.layers.names().readdir(self.ino, 0, &mut |entry| {
             if entry.kind == FileKind::File {
                 names.extend(std::str::from_utf8(entry.name).map(str::to_owned));
             }
@@ -148,20 +153,20 @@ impl Place for Directory {
 
     fn write_batch(&self, ops: &[BatchOp<'_>]) -> DeviceResult<()> {
         let open = |op: &BatchOp<'_>| {
-            let node = self.shared.nodes.get_by_id(op.file()).ok_or(Refusal::Stale.into());
-            named(&format!("{}: open file {}", self.shared.volume.name(), op.file().0), node)
+            let node = self.layers.inodes().node_by_id(op.file()).ok_or(Refusal::Stale.into());
+            named(&format!("{}: open file {}", self.layers.inodes().volume().name(), op.file().0), node)
         };
         let opened: DeviceResult<Vec<_>> = ops.iter().map(|op| Ok((open(op)?, *op))).collect();
-        self.shared.write_files(&opened?)
+        write_files(&self.layers, &opened?)
     }
 
     fn sync(&self) -> DeviceResult<()> {
-        Ok(self.shared.volume.ftl().flush()?)
+        Ok(self.layers.inodes().volume().ftl().flush()?)
     }
 
     /// Those of the whole store.
     fn stats(&self) -> DeviceResult<PlaceStats> {
-        let stats = self.shared.volume.ftl().stats();
+        let stats = self.layers.inodes().volume().ftl().stats();
         Ok(PlaceStats {
             device_written_bytes: stats.device.written_bytes,
             device_read_bytes: stats.device.read_bytes,
@@ -172,7 +177,7 @@ impl Place for Directory {
     }
 
     fn free_bytes(&self) -> DeviceResult<Option<u64>> {
-        let stats = self.shared.volume.ftl().stats();
+        let stats = self.layers.inodes().volume().ftl().stats();
         Ok(Some(stats.live_limit_bytes.saturating_sub(stats.live_bytes)))
     }
 }

@@ -6,22 +6,22 @@ use lacuna_device::{BatchOp, File, FileId, FileProps, Result as DeviceResult, SE
 use lacuna_ftl::{Lba, Op};
 
 use crate::{
-    data::{Target, live, sector},
+    data::sector,
     error::{Error, Refusal, Result},
     format::{FILE_BYTES_MAX, Ino, Inode},
-    inodes::Node,
-    vfs::Shared,
+    inodes::{Node, Target},
+    posix::Layers,
 };
 
 /// An open file.
 pub(crate) struct NvmFile {
-    shared: Arc<Shared>,
+    layers: Arc<Layers>,
     node: Arc<Node>,
 }
 
 impl NvmFile {
-    pub(crate) fn new(shared: Arc<Shared>, node: Arc<Node>) -> NvmFile {
-        NvmFile { shared, node }
+    pub(crate) fn new(layers: Arc<Layers>, node: Arc<Node>) -> NvmFile {
+        NvmFile { layers, node }
     }
 }
 
@@ -40,52 +40,50 @@ pub(crate) fn named<T>(name: &str, result: Result<T>) -> DeviceResult<T> {
     })
 }
 
-impl Shared {
-    fn file_name(&self, node: &Node) -> String {
-        format!("{}: file number {}", self.volume.name(), node.ino.0)
-    }
+fn file_name(layers: &Layers, node: &Node) -> String {
+    format!("{}: file number {}", layers.inodes().volume().name(), node.ino().0)
+}
 
-    fn check_range(&self, node: &Node, offset: u64, len: u64) -> DeviceResult<()> {
-        let fits = offset.checked_add(len).is_some_and(|end| end <= FILE_BYTES_MAX);
-        if fits && self.props.check_range(self.volume.name(), offset, len).is_ok() {
-            return Ok(());
-        }
-        Err(lacuna_device::Error::BadRange { what: self.file_name(node), offset, len })
+fn check_range(layers: &Layers, node: &Node, offset: u64, len: u64) -> DeviceResult<()> {
+    let fits = offset.checked_add(len).is_some_and(|end| end <= FILE_BYTES_MAX);
+    if fits && layers.data().props().check_range(layers.inodes().volume().name(), offset, len).is_ok() {
+        return Ok(());
     }
+    Err(lacuna_device::Error::BadRange { what: file_name(layers, node), offset, len })
+}
 
-    /// Refuses what was removed: its number may have become another file's.
-    fn check_alive(&self, node: &Node) -> DeviceResult<()> {
-        let alive = if node.is_removed() { Err(Refusal::Stale.into()) } else { Ok(()) };
-        named(&self.file_name(node), alive)
-    }
+/// Refuses what was removed: its number may have become another file's.
+fn check_alive(layers: &Layers, node: &Node) -> DeviceResult<()> {
+    let alive = if node.is_removed() { Err(Refusal::Stale.into()) } else { Ok(()) };
+    named(&file_name(layers, node), alive)
+}
 
-    /// Applies `ops`, each with its file, as one batch of the ftl.
-    pub(crate) fn write_files(&self, ops: &[(Arc<Node>, BatchOp<'_>)]) -> DeviceResult<()> {
-        let bytes: u64 = ops.iter().map(|(_, op)| op.data_bytes()).sum();
-        let bytes_max = self.props.atomic_bytes_max;
-        if bytes > bytes_max {
-            return Err(lacuna_device::Error::BatchTooLarge { bytes, bytes_max });
-        }
-        let mut files: BTreeMap<Ino, (Target, Vec<Range<u64>>)> = BTreeMap::new();
-        for (node, op) in ops {
-            let (offset, len) = op.range();
-            self.check_range(node, offset, len)?;
-            let new = || (Target { node: Arc::clone(node), end: 0, kill_privileges: false }, Vec::new());
-            let (target, ranges) = files.entry(node.ino).or_insert_with(new);
-            ranges.push(sector(offset)..sector(offset + len));
-            if matches!(op, BatchOp::Write { data, .. } if !data.is_empty()) {
-                target.end = target.end.max(offset + len);
-            }
-        }
-        let (targets, ranges): (Vec<Target>, Vec<_>) = files.into_values().unzip();
-        let held = targets.iter().zip(ranges).map(|(target, ranges)| target.node.ranges.lock_all(ranges));
-        let _held: Vec<_> = held.collect(); // files in order of their numbers
-        let data_ops: Vec<_> = ops.iter().filter_map(|(node, op)| data_op(node.ino, op)).collect();
-        self.apply_data(&data_ops, &targets).or_else(|error| {
-            let what = targets.first().map_or_else(String::new, |target| self.file_name(&target.node));
-            named(&what, Err(error))
-        })
+/// Applies `ops`, each with its file, as one batch of the ftl.
+pub(super) fn write_files(layers: &Layers, ops: &[(Arc<Node>, BatchOp<'_>)]) -> DeviceResult<()> {
+    let bytes: u64 = ops.iter().map(|(_, op)| op.data_bytes()).sum();
+    let bytes_max = layers.data().props().atomic_bytes_max;
+    if bytes > bytes_max {
+        return Err(lacuna_device::Error::BatchTooLarge { bytes, bytes_max });
     }
+    let mut files: BTreeMap<Ino, (Target, Vec<Range<u64>>)> = BTreeMap::new();
+    for (node, op) in ops {
+        let (offset, len) = op.range();
+        check_range(layers, node, offset, len)?;
+        let new = || (Target { node: Arc::clone(node), end: 0, kill_privileges: false }, Vec::new());
+        let (target, ranges) = files.entry(node.ino()).or_insert_with(new);
+        ranges.push(sector(offset)..sector(offset + len));
+        if matches!(op, BatchOp::Write { data, .. } if !data.is_empty()) {
+            target.end = target.end.max(offset + len);
+        }
+    }
+    let (targets, ranges): (Vec<Target>, Vec<_>) = files.into_values().unzip();
+    let held = targets.iter().zip(ranges).map(|(target, ranges)| target.node.lock_all_sectors(ranges));
+    let _held: Vec<_> = held.collect(); // files in order of their numbers
+    let data_ops: Vec<_> = ops.iter().filter_map(|(node, op)| data_op(node.ino(), op)).collect();
+    layers.inodes().write_data(&data_ops, &targets).or_else(|error| {
+        let what = targets.first().map_or_else(String::new, |target| file_name(layers, &target.node));
+        named(&what, Err(error))
+    })
 }
 
 /// The change that an element of a batch makes in the space; none if it is empty.
@@ -107,43 +105,43 @@ impl File for NvmFile {
     }
 
     fn props(&self) -> FileProps {
-        self.shared.props
+        self.layers.data().props()
     }
 
     fn len(&self) -> DeviceResult<u64> {
-        let size = live(&self.node.record.read()).map(Inode::size);
-        named(&self.shared.file_name(&self.node), size)
+        let size = self.node.live(Inode::size);
+        named(&file_name(&self.layers, &self.node), size)
     }
 
     fn set_len(&self, len: u64) -> DeviceResult<()> {
-        self.shared.check_range(&self.node, 0, len)?;
-        self.shared.check_alive(&self.node)?;
+        check_range(&self.layers, &self.node, 0, len)?;
+        check_alive(&self.layers, &self.node)?;
         if self.node.size() == len {
             return Ok(());
         }
-        let set = self.shared.change_inode(&self.node, Some(len), |inode, update| {
-            inode.set_times((inode.times().0, update.now, update.now));
+        let set = self.layers.data().change_inode(&self.node, Some(len), |inode, update| {
+            inode.set_times((inode.times().0, update.now(), update.now()));
         });
-        named(&self.shared.file_name(&self.node), set.map(drop))
+        named(&file_name(&self.layers, &self.node), set.map(drop))
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> DeviceResult<()> {
-        self.shared.check_range(&self.node, offset, buf.len() as u64)?;
+        check_range(&self.layers, &self.node, offset, buf.len() as u64)?;
         if !buf.is_empty() {
-            let lba = self.node.ino.lba(sector(offset));
-            self.shared.volume.ftl().read(lba, buf).map_err(Error::from)?;
+            let lba = self.node.ino().lba(sector(offset));
+            self.layers.inodes().volume().ftl().read(lba, buf).map_err(Error::from)?;
         }
-        self.shared.check_alive(&self.node)
+        check_alive(&self.layers, &self.node)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> DeviceResult<()> {
         let op = BatchOp::Write { file: self.id(), offset, data };
-        self.shared.write_files(&[(Arc::clone(&self.node), op)])
+        write_files(&self.layers, &[(Arc::clone(&self.node), op)])
     }
 
     fn punch(&self, offset: u64, len: u64) -> DeviceResult<()> {
         let op = BatchOp::Punch { file: self.id(), offset, len };
-        self.shared.write_files(&[(Arc::clone(&self.node), op)])
+        write_files(&self.layers, &[(Arc::clone(&self.node), op)])
     }
 
     fn allocated(&self, offset: u64, len: u64) -> DeviceResult<u64> {
@@ -151,14 +149,14 @@ impl File for NvmFile {
         if offset >= end {
             return Ok(0);
         }
-        let region_start = self.node.ino.lba(0).0;
+        let region_start = self.node.ino().lba(0).0;
         let range = Lba(region_start + sector(offset))..Lba(region_start + end.div_ceil(SECTOR as u64));
-        let bytes = self.shared.volume.ftl().allocated(range)?;
-        self.shared.check_alive(&self.node)?;
+        let bytes = self.layers.inodes().volume().ftl().allocated(range)?;
+        check_alive(&self.layers, &self.node)?;
         Ok(bytes)
     }
 
     fn sync(&self) -> DeviceResult<()> {
-        Ok(self.shared.volume.ftl().flush()?)
+        Ok(self.layers.inodes().volume().ftl().flush()?)
     }
 }

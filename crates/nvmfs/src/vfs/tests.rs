@@ -1,4 +1,4 @@
-//! What operations wait for: never for a read with a lock held (`vfs/mod.rs`), and for few reads in turn where
+//! What operations wait for: never for a read with a lock held (`lib.rs`), and for few reads in turn where
 //! many are needed.
 
 use std::{
@@ -16,19 +16,10 @@ use crate::{
     format::{Caller, Ino},
     inodes::SetAttr,
     names::Rename,
-    posix::Posix,
-    vfs::{Nvmfs, Options, Shared},
+    posix::{Layers, Posix},
+    vfs::{Nvmfs, Options},
     volume::FormatOptions,
 };
-
-/// Looks at the locks of a file system whose device is about to be read.
-fn look(shared: &Shared) {
-    for node in shared.nodes.all() {
-        assert!(node.record.try_write().is_some(), "read with the record of {:?} held", node.ino);
-    }
-    assert!(shared.structure.try_write().is_some(), "read with `structure` held");
-    assert!(shared.numbers.try_lock().is_some(), "read with `numbers` held");
-}
 
 /// A store that can be opened again and again, each time with nothing of it in memory.
 struct Cold {
@@ -73,13 +64,17 @@ impl Cold {
 
     /// Only one thread can be watched: another's locks would be taken for its own.
     fn opened<T>(&self, is_watched: bool, body: impl FnOnce(&Posix, &dyn Fn() -> u64) -> T) -> T {
-        let above = Arc::new(OnceLock::<Weak<Shared>>::new());
+        let above = Arc::new(OnceLock::<Weak<Layers>>::new());
         let waits = Arc::new(AtomicU64::new(0)); // how often somebody waited for the device
         let before = {
             let (above, waits) = (Arc::clone(&above), Arc::clone(&waits));
             move |_: &[Range<u64>]| {
                 waits.fetch_add(1, SeqCst);
-                above.get().and_then(Weak::upgrade).iter().for_each(|shared| look(shared));
+                above
+                    .get()
+                    .and_then(Weak::upgrade)
+                    .iter()
+                    .for_each(|layers| layers.inodes().assert_unlocked());
                 Ok(())
             }
         };
@@ -89,7 +84,7 @@ impl Cold {
         options.ftl.map_memory = self.map_memory;
         let place = Nvmfs::open(watched, options).unwrap();
         if is_watched {
-            above.set(Arc::downgrade(&place.shared)).expect("set once");
+            above.set(Arc::downgrade(&place.layers)).expect("set once");
         }
         let result = body(&place.posix(), &|| waits.load(SeqCst));
         place.close().unwrap();

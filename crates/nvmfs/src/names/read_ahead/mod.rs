@@ -73,12 +73,12 @@ pub(super) enum Found {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct ReadAhead {
     /// The one that was asked for last comes last.
     windows: Mutex<Vec<(FileId, Window)>>,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// What there is of a directory from the bucket `first` on.
     pub(super) fn find(&self, directory: FileId, first: Bucket) -> Found {
         let mut windows = self.windows.lock();
@@ -95,7 +95,7 @@ impl Ahead {
     pub(super) fn put(&self, directory: &Node, since: u64, window: Window) -> Option<Window> {
         let mut windows = self.windows.lock();
         windows.retain(|(of, _)| *of != directory.file_id());
-        if directory.changes.lock().count() != since {
+        if directory.bucket_changes() != since {
             return Some(window);
         }
         if windows.len() == WINDOWS_MAX {

@@ -66,7 +66,7 @@ fn listed(fs: &Posix, directory: Ino, cursor: u64, count: usize) -> Vec<Entry> {
 
 /// The same as it is in the store.
 fn stored(place: &Nvmfs, directory: Ino, cursor: u64, count: usize) -> Vec<Entry> {
-    let window = place.shared.read_window(directory, Bucket(cursor - 2), 1 << 20).unwrap();
+    let window = place.layers().names().read_window(directory, Bucket(cursor - 2), 1 << 20).unwrap();
     let entries = window.map_or(Vec::new(), |window| window.into_entries().0);
     let entry = |(bucket, entry): (Bucket, super::Listed)| (entry.ino, entry.name.into(), bucket.0 + 3);
     entries.into_iter().take(count).map(entry).collect()
