@@ -25,7 +25,20 @@ pub(crate) const FIRST_TABLE: TableId = TableId(16);
 /// Longest name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 /// Catalog and undo pages are always compressed: they are the store's, not the user's to choose.
-pub(crate) const SYSTEM_CODEC: Codec = Codec { algorithm: Algorithm::Lz4, level: 0 };
+pub(crate) const SYSTEM_CODEC: Codec = system_codec();
+
+/// LZ4, or where that is not built in the first algorithm that is.
+const fn system_codec() -> Codec {
+    let mut number = 1;
+    while number < Algorithm::ALL.len() {
+        let algorithm = Algorithm::ALL[number];
+        if algorithm.is_built_in() {
+            return Codec { algorithm, level: 0 };
+        }
+        number += 1;
+    }
+    Codec::PLAIN
+}
 
 const VERSION: u8 = 1;
 const ROW_BYTES: usize = 16;
@@ -144,7 +157,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use lacuna_device::SimPlace;
+    use lacuna_sim::SimPlace;
 
     use super::*;
     use crate::{Store, StoreOptions};

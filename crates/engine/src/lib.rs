@@ -39,11 +39,6 @@
 //!
 //! Each module opens with its own invariants; `recovery` tells the order of events.
 
-/// The example in the README compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
 mod ahead;
 mod alloc;
 mod btree;

@@ -171,7 +171,8 @@ pub enum TableKind {
     Plain,
     /// Compressed when they are flushed; the room saved is given back as a hole.
     PageCompressed {
-        /// The algorithm; [`Algorithm::None`] writes pages as they are.
+        /// The algorithm; [`Algorithm::None`] writes pages as they are. It must be built in
+        /// ([`Algorithm::is_built_in`]).
         algorithm: Algorithm,
         /// The algorithm's level, one of [`Algorithm::levels`]; 0 is its default.
         level: i32,
@@ -179,7 +180,7 @@ pub enum TableKind {
     /// Compressed row by row into blocks of a fixed length, as InnoDB's `ROW_FORMAT=COMPRESSED` does: each
     /// block holds a page compressed by zlib and a log of changes to it; when that is full the page is
     /// compressed anew by whoever changes it, and split when it does not fit. Kept as the baseline that
-    /// page compression is measured against.
+    /// page compression is measured against; it needs the cargo feature `zlib`.
     RowCompressed {
         /// Length of a block in KiB: a half or a quarter of the page, at least 4. It cannot be altered.
         key_block_size: u32,
@@ -234,6 +235,13 @@ impl TableOptions {
 
     /// Whether they may be given to a table now.
     pub(crate) fn check(&self) -> Result<()> {
+        let algorithm = match self.kind {
+            TableKind::RowCompressed { .. } => Algorithm::Zlib,
+            kind => kind.codec().algorithm,
+        };
+        if !algorithm.is_built_in() {
+            return Err(Error::NotBuiltIn { what: "table options".into(), algorithm });
+        }
         if let TableKind::PageCompressed { algorithm, level } = self.kind
             && !algorithm.levels().contains(&level)
         {

@@ -7,11 +7,11 @@
 use std::{collections::HashMap, sync::Arc};
 
 use lacuna_device::File;
-use lacuna_page::{Algorithm, Codec};
+use lacuna_page::{Algorithm, Codec, Error as PageError};
 
 use crate::{
     catalog::SYSTEM_CODEC,
-    error::Result,
+    error::{Error, Result},
     ids::{PageNo, TableId},
     node,
     options::TableKind,
@@ -65,7 +65,12 @@ pub(crate) struct Flushed {
 }
 
 impl Space {
+    /// # Errors
+    /// [`Error::NotBuiltIn`] for blocks without zlib: replay could not go on in the middle of one.
     pub(crate) fn new(id: TableId, file: Arc<dyn File>, layout: Layout) -> Result<Space> {
+        if layout.block_bytes.is_some() && !Algorithm::Zlib.is_built_in() {
+            return Err(Error::NotBuiltIn { what: file_name(id, layout), algorithm: Algorithm::Zlib });
+        }
         let file_bytes = Mutex::new(file.len()?);
         Ok(Space {
             id,
@@ -91,6 +96,15 @@ impl Space {
     /// The file's name.
     pub(crate) fn name(&self) -> String {
         file_name(self.id, self.layout())
+    }
+
+    /// Why the image of a page could not be decoded.
+    pub(crate) fn bad_image(&self, page: PageNo, error: &PageError) -> Error {
+        let PageError::NotBuiltIn(algorithm) = *error else {
+            let at = format!("page {}", page.0);
+            return Error::Corrupt { what: self.name(), at, reason: error.to_string() };
+        };
+        Error::NotBuiltIn { what: format!("{}: page {}", self.name(), page.0), algorithm }
     }
 
     /// Bytes that a page takes in the file.

@@ -5,14 +5,15 @@
 //! up to its limit, and as many dirty pages as there may be, written anew at their full size. Deletes,
 //! which need log before they give room back, are refused only when what is dirty now, and a little
 //! log, would no longer fit even after everything was flushed and the log given back. Before a new record is refused
-//! all is flushed as well, now and then: pages that were freed become holes thereby, and count as room again. In a small place log and
-//! dirty pages are limited to a share of it.
+//! what was deleted is purged and all is flushed as well, now and then: pages that were freed become holes thereby, and
+//! count as room again. In a small place log and dirty pages are limited to a share of it.
 //!
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 
 use crate::{
     core::Core,
     error::{Error, Result},
+    mutant::{Rule, is_broken},
     options::StoreOptions,
     replay,
     sync::atomic::{AtomicU8, AtomicU64, Ordering},
@@ -142,6 +143,10 @@ impl Core {
         let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
         if self.room_level() > allowed as u8 {
             if is_delete || self.may_flush_for_room() {
+                if !is_delete && !is_broken(Rule::RefusedAfterPurge) {
+                    // Records that were deleted take their room until they are purged.
+                    self.settle_purge()?;
+                }
                 // The log, stale images of dirty pages and freed ones, which are no holes yet, may hold what is missing.
                 self.flush_all()?;
             }

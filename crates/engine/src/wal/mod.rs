@@ -418,7 +418,8 @@ mod turns_tests;
 mod tests {
     use std::thread;
 
-    use lacuna_device::{MemPlace, SimPlace, sim::for_each_seed};
+    use lacuna_device::MemPlace;
+    use lacuna_sim::{SimPlace, for_each_seed};
 
     use super::*;
 

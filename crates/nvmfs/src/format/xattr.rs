@@ -145,7 +145,7 @@ pub(crate) fn xattr_sectors(bytes: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use lacuna_device::sim::{SeededRng, for_each_seed};
+    use lacuna_sim::{SeededRng, for_each_seed};
 
     use super::*;
 

@@ -117,7 +117,7 @@ impl Removal {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use lacuna_device::sim::{SeededRng, for_each_seed};
+    use lacuna_sim::{SeededRng, for_each_seed};
 
     use super::*;
     use crate::format::{Ino, Inode, Timestamp, siphash24};

@@ -209,7 +209,8 @@ impl Posix {
     }
 
     /// Takes a name away, and with the last one the inode; an open one stays until its last release. Of a
-    /// damaged file only the name goes: nobody knows whether it was the last, and [`Nvmfs::check`](crate::Nvmfs::check) tells of it.
+    /// damaged file only the name goes: it is unknown whether it was the last, and
+    /// [`Nvmfs::check`](crate::Nvmfs::check) reports it.
     /// Returns what lost its last name, as it was in the end.
     ///
     /// # Errors

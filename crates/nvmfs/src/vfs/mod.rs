@@ -65,8 +65,9 @@ impl Nvmfs {
     /// Opens the file system on `device`.
     ///
     /// # Errors
-    /// [`ftl::Error::NotAStore`] and [`Error::NotAFileSystem`](crate::Error::NotAFileSystem) for foreign bytes, which are left as they
-    /// are; [`Error::Version`](crate::Error::Version) and [`Error::Features`](crate::Error::Features) for what a newer program wrote.
+    /// [`ftl::Error::NotAStore`] and [`Error::NotAFileSystem`](crate::Error::NotAFileSystem) for foreign bytes, which
+    /// are left as they are; [`Error::Version`](crate::Error::Version) and
+    /// [`Error::Features`](crate::Error::Features) for what a newer program wrote.
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Nvmfs> {
         let store = device.name().to_owned();
         let ftl = Ftl::open(device, options.ftl.clone())?;
