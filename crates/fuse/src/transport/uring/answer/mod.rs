@@ -155,5 +155,4 @@ impl Answer<'_, '_> {
 }
 
 #[cfg(test)]
-#[path = "answer_tests.rs"]
 mod tests;

@@ -251,5 +251,4 @@ fn timestamp(seconds: i64, nanoseconds: u32) -> Timestamp {
 }
 
 #[cfg(test)]
-#[path = "request_tests.rs"]
 mod tests;
