@@ -1,7 +1,7 @@
-//! What is left of a damaged file system, for who copies it elsewhere.
+//! What is left of a damaged file system, to be copied elsewhere.
 //!
 //! Names, inodes and data are looked for apart from each other, each where its address says that it lies: so data can
-//! be read without an inode, and an inode without a name. What cannot be read is passed over and told.
+//! be read without an inode, and an inode without a name. What cannot be read is passed over and reported.
 
 use std::ops::Range;
 

@@ -6,7 +6,7 @@ use lacuna_device::SECTOR;
 use lacuna_ftl::{CheckDepth, Lba, Progress};
 
 use super::{
-    Checker, Report, Tell,
+    Checker, OnProgress, Report,
     seen::{Damaged, Seen, SeenInodes},
 };
 use crate::{
@@ -101,7 +101,7 @@ impl Checker<'_> {
         depth: CheckDepth,
         at_once: usize,
         report: &mut Report,
-        tell: Tell<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<(SeenInodes, Vec<String>)> {
         let mut seen = SeenInodes::default();
         let mut strays = Vec::new();
@@ -110,7 +110,7 @@ impl Checker<'_> {
         let mut first = 0;
         let expected = self.volume.ftl().extents(rest.clone())?;
         loop {
-            tell(Progress { what: "inodes", done: seen.sound.len() as u64, expected });
+            progress(Progress { what: "inodes", done: seen.sound.len() as u64, expected });
             let lbas = self.next_sectors(&mut rest, at_once)?;
             let is_last = lbas.len() < at_once;
             let until = lbas.last().filter(|_| !is_last).map_or(u64::MAX, |last| Ino::of(*last).1 + 1);
@@ -160,7 +160,7 @@ impl Checker<'_> {
         outcome.map(|()| window)
     }
 
-    /// Looks at what an inode itself tells.
+    /// Checks what an inode itself says.
     fn check_inode(&self, inode: &Inode, window: &mut Window) {
         let sector = inode.ino().number();
         let stored = StoredXattrs::of(inode);

@@ -10,7 +10,7 @@
 //! 2. *The order of findings* is that of what they are about, not that of the device: what comes of sectors that
 //!    were read together is sorted by their addresses. So it does not depend on how many these are.
 //! 3. *Memory.* What is remembered is in `seen`: 20 bytes for an inode, 16 more for a directory, some hundred
-//!    for a damaged one. What else an inode tells is forgotten with its window: [`SECTORS_AT_ONCE`] times some 130
+//!    for a damaged one. What else an inode says is forgotten with its window: [`SECTORS_AT_ONCE`] times some 130
 //!    bytes at most. Names take less than half of that, and up to a byte and a half each. 10,000,000 files take 200 MB
 //!    and, while they are read, up to 140 MB. Findings come on top.
 //!
@@ -34,8 +34,8 @@ use crate::{
 /// Inodes that are read together, and names that are planned together.
 const SECTORS_AT_ONCE: usize = 1 << 20;
 
-/// Who is told how far it has come.
-type Tell<'a> = &'a mut dyn FnMut(Progress);
+/// Receives reports of progress.
+type OnProgress<'a> = &'a mut dyn FnMut(Progress);
 
 /// Result of [`Nvmfs::check`](crate::Nvmfs::check).
 #[derive(Clone, Debug, Default)]
@@ -64,15 +64,15 @@ impl Report {
 }
 
 /// See [`crate::Nvmfs::check_told`].
-pub(crate) fn check(inodes: &Inodes, depth: CheckDepth, tell: Tell<'_>) -> Result<Report> {
-    let below = inodes.volume().ftl().check_told(depth, &mut *tell)?;
+pub(crate) fn check(inodes: &Inodes, depth: CheckDepth, progress: OnProgress<'_>) -> Result<Report> {
+    let below = inodes.volume().ftl().check_told(depth, &mut *progress)?;
     let mut report = Report {
         findings: below.findings,
         extents: below.extents,
         verified_bytes: below.verified_bytes,
         ..Report::default()
     };
-    match check_files(inodes, depth, SECTORS_AT_ONCE, &mut report, tell) {
+    match check_files(inodes, depth, SECTORS_AT_ONCE, &mut report, progress) {
         // A part of the map, which is among the findings. What it leads to is not known, so neither is what
         // belongs together.
         Err(error) if error.is_damage() => {
@@ -89,10 +89,10 @@ fn check_files(
     depth: CheckDepth,
     at_once: usize,
     report: &mut Report,
-    tell: Tell<'_>,
+    progress: OnProgress<'_>,
 ) -> Result<()> {
     let _quiesced = inodes.quiesce();
-    Checker { volume: inodes.volume() }.check(depth, at_once, report, tell)
+    Checker { volume: inodes.volume() }.check(depth, at_once, report, progress)
 }
 
 /// Reads the volume, whose names and inodes stand still.
@@ -101,12 +101,18 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn check(&self, depth: CheckDepth, at_once: usize, report: &mut Report, tell: Tell<'_>) -> Result<()> {
-        let (mut seen, strays) = self.check_inodes(depth, at_once, report, tell)?;
+    fn check(
+        &self,
+        depth: CheckDepth,
+        at_once: usize,
+        report: &mut Report,
+        progress: OnProgress<'_>,
+    ) -> Result<()> {
+        let (mut seen, strays) = self.check_inodes(depth, at_once, report, progress)?;
         let count = |kind| seen.sound.iter().filter(|seen| seen.kind == kind).count() as u64;
         report.files = count(FileKind::File);
         report.directories = count(FileKind::Directory);
-        self.check_names(at_once, &mut seen, report, tell)?;
+        self.check_names(at_once, &mut seen, report, progress)?;
         self.report_damaged(&seen, report)?;
         self.check_orphans(at_once, &mut seen, report)?;
         seen.link_flaws().for_each(|flaw| report.add(flaw));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use lacuna_device::SECTOR;
 use lacuna_ftl::{self as ftl, Lba, Progress};
 
-use super::{Checker, Report, Tell, seen::SeenInodes};
+use super::{Checker, OnProgress, Report, seen::SeenInodes};
 use crate::{
     error::Result,
     format::{Bucket, Dirent, FileKind, Ino, Slot},
@@ -16,8 +16,8 @@ use crate::{
 /// Mapped sectors that are looked for at a time.
 const LOOKS_AT_ONCE: usize = 1 << 16;
 
-/// Entries after which it is told how far the check has come.
-const TOLD_AFTER: u64 = 1 << 16;
+/// Entries between two reports of progress.
+const REPORTED_AFTER: u64 = 1 << 16;
 
 /// A sector as the ftl passes it.
 type Read<'a> = ftl::Result<&'a [u8; SECTOR]>;
@@ -51,19 +51,19 @@ impl Checker<'_> {
         Ok(all)
     }
 
-    /// Reads the entries of all directories, also of damaged ones if a name tells of them; counts those of each inode
+    /// Reads the entries of all directories, also of damaged ones if a name leads to them; counts those of each inode
     /// (invariant 1). Each is met once: what comes and goes waits, and collection does not matter (`sweep_sectors`).
     pub(super) fn check_names(
         &self,
         at_once: usize,
         seen: &mut SeenInodes,
         report: &mut Report,
-        tell: Tell<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<()> {
         let mut directories: Vec<Ino> = seen.directories.iter().map(|directory| directory.ino).collect();
         let mut done = 0;
         let expected = seen.names_expected();
-        tell(Progress { what: "names", done, expected });
+        progress(Progress { what: "names", done, expected });
         while !directories.is_empty() {
             let region = |at: Lba| {
                 let next = directories.partition_point(|directory| directory.region().end <= at);
@@ -78,8 +78,8 @@ impl Checker<'_> {
                     Ok(()) => {}
                 }
                 done += 1;
-                if done % TOLD_AFTER == 0 {
-                    tell(Progress { what: "names", done: done.min(expected), expected });
+                if done % REPORTED_AFTER == 0 {
+                    progress(Progress { what: "names", done: done.min(expected), expected });
                 }
             });
             // They came as they lie on the device.

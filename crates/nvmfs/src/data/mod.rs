@@ -36,14 +36,14 @@ pub struct WriteOptions {
     pub from_cache: bool,
 }
 
-/// What [`fallocate`](crate::posix::Posix::fallocate) does. No mode reserves room: provisioning is thin.
+/// What [`fallocate`](crate::posix::Posix::fallocate) does. No mode reserves space: provisioning is thin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
     /// Mode 0: the file reaches at least to the end of the range.
     Extend,
     /// `FALLOC_FL_KEEP_SIZE`: nothing but times.
     KeepSize,
-    /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`: the range reads as zeros and takes no room.
+    /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`: the range reads as zeros and takes no space.
     PunchHole,
     /// `FALLOC_FL_ZERO_RANGE`: as a hole; the file reaches at least to its end, unless `keep_size`.
     ZeroRange {

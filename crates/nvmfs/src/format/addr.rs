@@ -15,7 +15,7 @@ pub(crate) const REGION_SECTORS: u64 = 1 << SECTOR_BITS;
 /// Sectors for the attributes of one inode in the region of attributes.
 pub(crate) const XATTR_SECTORS: u64 = 1 << 8;
 
-/// Room for them in bytes.
+/// Capacity for them in bytes.
 pub(crate) const XATTR_BYTES_MAX: usize = XATTR_SECTORS as usize * XATTR_SECTOR_BYTES;
 
 /// Largest file in bytes: 32 TiB.

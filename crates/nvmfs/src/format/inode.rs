@@ -294,11 +294,11 @@ impl Inode {
     /// Sets the attributes; true if they are to be written outside.
     pub(crate) fn set_xattrs(&mut self, bytes: &[u8], has_capability: bool) -> bool {
         let start = self.inline_target_len();
-        let room = &mut self.inline[start..];
-        room.fill(0);
-        let is_outside = bytes.len() > room.len();
+        let space = &mut self.inline[start..];
+        space.fill(0);
+        let is_outside = bytes.len() > space.len();
         if !is_outside {
-            room[..bytes.len()].copy_from_slice(bytes);
+            space[..bytes.len()].copy_from_slice(bytes);
         }
         self.xattr_bytes = (bytes.len() as u32).into();
         let outside = if is_outside { FLAG_XATTRS_OUTSIDE } else { 0 };

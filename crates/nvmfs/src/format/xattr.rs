@@ -15,7 +15,7 @@ pub(crate) const XATTR_SECTOR_BYTES: usize = 472;
 pub(crate) struct XattrSector {
     pub(super) ino: U32,
     pub(super) generation: U32,
-    /// Bytes in this sector: all it has room for, except in the last one.
+    /// Bytes in this sector: as many as fit, except in the last one.
     pub(super) len: U32,
     pub(super) zero: U32,
     pub(super) bytes: [u8; XATTR_SECTOR_BYTES],

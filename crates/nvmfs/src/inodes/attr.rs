@@ -6,7 +6,7 @@ use crate::{
     inodes::{Inodes, Node},
 };
 
-/// What `stat` tells.
+/// What `stat` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Number.
@@ -25,9 +25,9 @@ pub struct Attr {
     pub gid: u32,
     /// Device number of device files.
     pub rdev: u64,
-    /// Length in bytes; of a directory the room that its entries take.
+    /// Length in bytes; of a directory the space that its entries take.
     pub size: u64,
-    /// Room taken on flash in bytes.
+    /// Space taken on flash in bytes.
     pub allocated_bytes: u64,
     /// Last read; kept as `relatime` has it.
     pub accessed: Timestamp,
@@ -80,13 +80,13 @@ pub struct SetAttr {
     pub kill_privileges: bool,
 }
 
-/// What `statfs` tells. Room is in bytes and without the store's reserve; provisioning is thin, so that
+/// What `statfs` returns. Space is in bytes and without the store's reserve; provisioning is thin, so that
 /// sizes of files do not count, but what is stored of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatFs {
-    /// Room there is.
+    /// Total space.
     pub total_bytes: u64,
-    /// Room left.
+    /// Free space.
     pub free_bytes: u64,
     /// Inodes there can be.
     pub inodes: u64,
@@ -100,7 +100,7 @@ impl Inodes {
     /// What is known about a loaded inode.
     pub(crate) fn attr(&self, node: &Node) -> Result<Attr> {
         let inode = node.inode()?;
-        self.attr_with_room(&inode)
+        self.attr_with_space(&inode)
     }
 
     /// As [`Inodes::attr`], and counts a look-up of what it returns.
@@ -111,21 +111,21 @@ impl Inodes {
             self.lookups.add(node.ino);
             inode
         };
-        let attr = self.attr_with_room(&inode);
+        let attr = self.attr_with_space(&inode);
         if attr.is_err() {
-            // Nobody hears of it. What keeps it from being freed now is told already.
+            // The caller gets the first error; one of freeing the inode would follow from it.
             let _ = self.forget(node.ino, 1);
         }
         attr
     }
 
-    /// What there is to tell of an inode after the change that made it what it is in `changed`. It may be gone, or
-    /// the device may not tell what it takes: that is no error of the change, which is done.
+    /// Attributes of an inode after the change that made it what it is in `changed`. It may be gone, or what it takes
+    /// may be unreadable: that is no error of the change, which is done.
     pub(crate) fn attr_after(&self, node: &Node, changed: &Inode) -> Attr {
         self.attr(node).unwrap_or_else(|_| attr_of(changed, 0))
     }
 
-    fn attr_with_room(&self, inode: &Inode) -> Result<Attr> {
+    fn attr_with_space(&self, inode: &Inode) -> Result<Attr> {
         let mut allocated_bytes = self.volume.ftl().allocated(inode.ino().region())?;
         if inode.has_xattrs_outside() {
             allocated_bytes += inode.xattr_bytes() as u64;
@@ -148,7 +148,7 @@ impl Inodes {
     }
 }
 
-/// What there is to tell of an inode that takes so much room.
+/// Attributes of an inode that takes so much space.
 pub(crate) fn attr_of(inode: &Inode, allocated_bytes: u64) -> Attr {
     let (accessed, modified, changed) = inode.times();
     let (uid, gid) = inode.owner();

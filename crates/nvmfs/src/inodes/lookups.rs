@@ -8,13 +8,13 @@
 //! The price is that a removal through a kernel is two batches: one takes the name, and one, when the kernel has
 //! forgotten the inode, what it takes.
 //!
-//! **Who owns an inode.** Three things keep it: its names (`nlink`), who has it open (`opens` of its node), and its
-//! count here. Who takes the last of them away frees it.
-//! 1. A count rises only with the `record` of the inode's node held, shared or alone, and the inode live. So who
-//!    holds `record` alone and finds no count may free the inode: none comes back.
-//! 2. Who holds `record` alone and finds a count leaves the inode as an orphan, and marks the count, both while
-//!    looking: who takes away a marked count comes to free what is left. He holds no lock in between, so he looks
-//!    at names, opens and counts again, with `record` held alone: another may have opened it, or freed it.
+//! **What keeps an inode.** Its names (`nlink`), its openings (`opens` of its node), and its count here. The operation
+//! that takes the last of them away frees the inode.
+//! 1. A count rises only with the `record` of the inode's node held, shared or alone, and the inode live. So a
+//!    thread that holds `record` alone and finds no count may free the inode: no count comes back.
+//! 2. An operation that holds `record` alone and finds a count leaves the inode as an orphan and marks the count, both
+//!    at once: the operation that takes a marked count away frees what is left. It holds no lock in between, so it
+//!    looks at names, openings and counts again, with `record` held alone: another may have opened or freed the inode.
 //! 3. A count that is not marked belongs to an inode with a name, or to one that is open: to forget it reads nothing,
 //!    be there a million of them. A mark that is not needed, because a batch was refused, costs a look.
 //! 4. A count that is too high does no harm but this: its inode is freed by [`Lookups::forget_all`], or when the

@@ -138,7 +138,7 @@ impl Inodes {
         let _ = self.volume.ftl().bring_in(&ends.collect::<Vec<_>>());
         for node in &nodes {
             if let Ok(index) = stored.binary_search_by_key(&node.ino.inode_lba(), |(lba, _)| *lba) {
-                // What is damaged is reported to who needs it.
+                // Damage is reported to the operation that needs the inode.
                 let _ = self.load(node, Some(&stored[index].1));
             }
         }

@@ -9,7 +9,7 @@
 //!    took a node from the table, then read the sector, and finds the node still `Unloaded`, has read what is
 //!    there.
 //! 2. A node goes from `Unloaded` to `Live` to `Removed` and never back.
-//! 3. `opens` changes with `record` held, shared or alone: who holds it alone sees it stand still.
+//! 3. `opens` changes with `record` held, shared or alone: a thread that holds it alone sees it stand still.
 //! 4. Times in memory are newer than those in `record` or the same. A node with times to store is in
 //!    the list of them, which keeps it.
 //!

@@ -54,7 +54,7 @@ impl Inodes {
             while first < numbers.end {
                 let len = step.min(numbers.end - first);
                 let range = Ino::TABLE.lba(first.into())..Ino::TABLE.lba((first + len).into());
-                // Each inode is an extent: the map's sums tell whether one is missing.
+                // Each inode is an extent: the map's sums show whether one is missing.
                 if self.volume.ftl().extents(range)? == u64::from(len) {
                     (first, step) = (first + len, len * 2);
                 } else if len == 1 {

@@ -7,7 +7,7 @@
 //! Whoever wants a sector gets it in turn: a change of the length, which wants very many, comes after who asked
 //! before, and before who asks after it.
 //!
-//! Who waits here holds no other lock but, in a batch, ranges of files with smaller numbers.
+//! An operation that waits here holds no other lock but, in a batch, ranges of files with smaller numbers.
 
 use std::ops::Range;
 

@@ -97,7 +97,7 @@ impl Update {
         Update { is_of_times: true, ..Update::new(now) }
     }
 
-    /// Stored bytes of `range`. Where memory does not tell, 0, and the update will not be made.
+    /// Stored bytes of `range`. 0 if the map in memory does not show it; then the update will not be made.
     pub(crate) fn allocated(&mut self, inodes: &Inodes, range: Range<Lba>) -> u64 {
         inodes.volume.ftl().allocated_in_memory(range.clone()).unwrap_or_else(|| {
             let ends = [range.start..Lba(range.start.0 + 1), Lba(range.end.0 - 1)..range.end];

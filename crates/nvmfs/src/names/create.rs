@@ -22,7 +22,7 @@ pub(crate) struct NewInode<'a> {
     /// Type and permissions.
     pub(crate) mode: u32,
     pub(crate) rdev: u64,
-    /// None for who has no user: it belongs to whom the directory belongs.
+    /// None for a caller without a user: the inode gets the owner of its directory.
     pub(crate) caller: Option<Caller>,
     /// Of a symbolic link.
     pub(crate) target: &'a [u8],

@@ -2,7 +2,7 @@
 //!
 //! The sectors of a directory's region are its buckets, one entry each. A name belongs into the bucket
 //! that its hash names, or into the first free one behind it. With 2^36 buckets and at most 2^28 files
-//! two names hardly ever meet, an empty bucket takes no room, and the table never grows or moves.
+//! two names hardly ever meet, an empty bucket takes no space, and the table never grows or moves.
 //!
 //! 1. Every bucket from a name's own up to the one that holds it is in use (by an entry or a
 //!    tombstone), so a search ends at the first empty bucket.

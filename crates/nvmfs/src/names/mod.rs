@@ -3,11 +3,11 @@
 //!
 //! **Look-ups beside changes** (invariant 5 of `lib.rs`). A search takes no lock, nor does the step from the entry to
 //! the inode: the name may go in between, and its inode with it.
-//! 1. Who takes a name away notes its bucket among the directory's changes before giving the directory's `record` back.
-//!    The inode is freed with its last name, or later.
-//! 2. So who finds an inode gone, then waits for that `record`, and sees no change of the buckets that were looked at,
-//!    has met with damage. Else the search starts over, and finds what the name stands for by then. Each such turn is
-//!    another's change that was completed.
+//! 1. An operation that takes a name away notes its bucket among the directory's changes before giving the
+//!    directory's `record` back. The inode is freed with its last name, or later.
+//! 2. So a search that finds an inode gone, then waits for that `record`, and sees no change of the buckets that it
+//!    looked at, has met with damage. Else the search starts over, and finds what the name stands for by then. Each
+//!    such turn is a completed change of another operation.
 
 mod create;
 pub(crate) mod hash_table;
@@ -103,7 +103,7 @@ impl Names {
         }
     }
 
-    /// What a name itself tells: the number and type of what it stands for, even if that is damaged.
+    /// What a name itself says: the number and type of what it stands for, even if that is damaged.
     pub(crate) fn entry(&self, parent: Ino, name: &[u8]) -> Result<(Ino, FileKind)> {
         let dir = self.directory(parent)?;
         check_name(name)?;

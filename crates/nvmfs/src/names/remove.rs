@@ -6,8 +6,8 @@
 //! mapped), and what the file takes is kept for a repair; `check` names it. The name of a damaged directory
 //! stays: it is the only way to what is in there. So does a name that another is to replace.
 //!
-//! Who removes such a name holds the `record` of its number's node, and finds it not loaded, or another's:
-//! nobody has come to read the inode meanwhile.
+//! An operation that removes such a name holds the `record` of its number's node, and finds it not loaded, or
+//! another's: no other operation has read the inode meanwhile.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ impl Names {
         )
     }
 
-    /// One name less for an inode, and its end if that was the last: then what there is to tell of it.
+    /// One name less for an inode, and its end if that was the last: then its last attributes.
     pub(super) fn drop_name(
         &self,
         update: &mut NameUpdate,

@@ -34,8 +34,8 @@ use crate::{
 /// file system open.
 ///
 /// All methods fail with the errors of the store below; [`Refusal`]s are named with each.
-/// [`Refusal::Stale`] is any inode number that has no inode, be it that somebody removed it since the caller was told
-/// of it: who minds keeps it by [`Posix::open`], or by [`Posix::counting_lookups`].
+/// [`Refusal::Stale`] is any inode number that has no inode, even if it was removed after the caller
+/// learnt the number: a caller keeps it by [`Posix::open`], or by [`Posix::counting_lookups`].
 #[derive(Clone)]
 pub struct Posix {
     layers: Arc<Layers>,
@@ -95,13 +95,13 @@ impl Posix {
         self.layers.inodes.forget_all()
     }
 
-    /// As [`Posix::getattr`], but counts as [`Posix::lookup`] does: for what a listing told the number of.
+    /// As [`Posix::getattr`], but counts as [`Posix::lookup`] does: for a number that came from a listing.
     pub fn lookup_number(&self, ino: Ino) -> Result<Attr> {
         self.layers.inodes.attr_looked_up(&*self.layers.inodes.node(ino)?)
     }
 
     /// Waits, for so long at most, until an inode is freed because it was forgotten; only if one lost its last name
-    /// as recently. So somebody who finds no room can wait for what a kernel is about to forget. False if there
+    /// as recently. So a caller that finds no space can wait for what a kernel is about to forget. False if there
     /// was nothing to wait for.
     pub fn wait_for_forgotten(&self, timeout: Duration) -> bool {
         self.layers.inodes.wait_for_freed(timeout)
@@ -122,7 +122,7 @@ impl Posix {
         }
     }
 
-    /// What `name` itself tells: the number and type of what it stands for, even if that is damaged.
+    /// What `name` itself says: the number and type of what it stands for, even if that is damaged.
     ///
     /// # Errors
     /// As [`Posix::lookup`]; [`Refusal::Invalid`] for `.` and `..`.
@@ -401,7 +401,7 @@ impl Posix {
         self.layers.inodes.sync()
     }
 
-    /// Room and inodes.
+    /// Space and inodes.
     pub fn statfs(&self) -> Result<StatFs> {
         self.layers.inodes.statfs()
     }

@@ -24,12 +24,12 @@ impl Nvmfs {
         self.check_told(depth, |_| {})
     }
 
-    /// As [`Nvmfs::check`], and tells every now and then how far it has come. `tell` must not use the file system.
+    /// As [`Nvmfs::check`], and reports progress every now and then. `report` must not use the file system.
     ///
     /// # Errors
     /// As [`Nvmfs::check`].
-    pub fn check_told(&self, depth: CheckDepth, mut tell: impl FnMut(Progress)) -> Result<Report> {
-        check::check(self.layers.inodes(), depth, &mut tell)
+    pub fn check_told(&self, depth: CheckDepth, mut report: impl FnMut(Progress)) -> Result<Report> {
+        check::check(self.layers.inodes(), depth, &mut report)
     }
 }
 

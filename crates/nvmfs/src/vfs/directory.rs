@@ -22,7 +22,7 @@ use crate::{
 ///
 /// It keeps the directory's inode, with or without a name, as long as it lives: so renaming the directory
 /// changes nothing, and in one that was removed there is nothing, nor can anything be made. What is made here
-/// belongs to whom the directory belongs, so that who mounts a store of their own can write to it.
+/// gets the owner of the directory, so that users who mount a store of their own can write to it.
 pub struct Directory {
     layers: Arc<Layers>,
     name: String,

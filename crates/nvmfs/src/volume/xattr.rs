@@ -9,7 +9,7 @@ use crate::{
     format::{self, Ino, Inode, SectorBytes, XattrSector, Xattrs, xattr_sectors},
 };
 
-/// What an inode tells of its attributes.
+/// What an inode says of its attributes.
 pub(crate) struct StoredXattrs {
     pub(crate) ino: Ino,
     generation: u32,
