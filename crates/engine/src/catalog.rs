@@ -10,10 +10,12 @@ use lacuna_page::{Algorithm, Codec};
 
 use crate::{
     core::Core,
-    error::{Error, Result},
-    ids::TableId,
-    options::{TableKind, TableOptions},
     space::Space,
+    types::{
+        error::{Error, Result},
+        ids::TableId,
+        options::{TableKind, TableOptions},
+    },
 };
 
 /// The catalog's own file.

@@ -5,16 +5,14 @@ use std::sync::{Arc, OnceLock};
 use lacuna_device::Place;
 
 use crate::{
-    ahead::Ahead,
-    control::Control,
     flush::Flush,
-    options::StoreOptions,
     overflow::Readers,
     poison::Poison,
-    pool::Pool,
+    pool::{Pool, read_ahead::Ahead},
     space::{Space, Spaces},
     txn::{Purge, Txns},
-    wal::Log,
+    types::options::StoreOptions,
+    wal::{Log, control::Control},
 };
 
 /// The parts of an open store. Each documents its own invariants; their lock order, outermost first:

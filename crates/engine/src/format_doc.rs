@@ -1,6 +1,11 @@
 //! Holds docs/FORMAT.md against the code.
 
-use crate::{alloc, control, flush, node, overflow, undo, wal};
+use crate::{
+    alloc, flush, overflow,
+    page::node,
+    undo,
+    wal::{self, control},
+};
 
 #[test]
 fn format_md_is_true() {

@@ -4,13 +4,18 @@ use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
 use crate::{
     catalog::Row,
-    control, flush,
-    ids::{Lsn, TxnId, UndoPtr},
-    landed::Landed,
-    node::{self, LeafCell, Node},
-    ops::{OpReader, PageKind, PageOp},
+    flush,
+    page::{
+        node::{self, LeafCell, Node},
+        ops::{OpReader, PageKind, PageOp},
+    },
+    types::ids::{Lsn, TxnId, UndoPtr},
     undo::UndoRecord,
-    wal::format::{GroupBuilder, Salt, open_group},
+    wal::{
+        control,
+        format::{GroupBuilder, Salt, open_group},
+        page_writes::Landed,
+    },
 };
 
 /// A group of the log, and its operations on a leaf of two records.
@@ -39,7 +44,7 @@ pub fn log(bytes: &[u8]) {
             if !matches!(op, PageOp::Insert { .. } | PageOp::Replace { .. } | PageOp::Stamp { .. }) {
                 let _ = op.apply(page);
             }
-            let is_leaf = crate::ops::kind(page) == Some(PageKind::Node) && Node::new(page).is_leaf();
+            let is_leaf = crate::page::ops::kind(page) == Some(PageKind::Node) && Node::new(page).is_leaf();
             assert!(!is_leaf || node::validate(page).is_ok());
         }
     }
@@ -50,7 +55,7 @@ pub fn page(bytes: &[u8]) {
     let mut page = vec![0; 4096];
     let len = bytes.len().min(page.len() - TRAILER_BYTES);
     page[..len].copy_from_slice(&bytes[..len]);
-    let _ = crate::ops::validate(&page);
+    let _ = crate::page::ops::validate(&page);
     for at in 0..64 {
         let _ = UndoRecord::parse(&page, at * 64);
     }

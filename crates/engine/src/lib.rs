@@ -44,61 +44,49 @@
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-mod ahead;
 mod alloc;
 mod btree;
 mod catalog;
-mod control;
 mod core;
-mod delta;
-mod error;
 mod flush;
 #[cfg(test)]
 mod format_doc;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzz;
-mod ids;
-mod landed;
 mod mtr;
 #[cfg(not(feature = "mutants"))]
 mod mutant;
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
 pub mod mutant;
-mod node;
-mod ops;
-mod options;
 mod overflow;
+mod page;
 mod poison;
 mod pool;
-mod read_only;
 mod recovery;
-mod replay;
 mod row;
-mod scratch;
-mod signal;
 mod space;
 mod store;
 mod sync;
 mod txn;
+mod types;
 mod undo;
-mod uses;
-mod varint;
 mod wal;
 
 pub use btree::Direction;
-pub use error::{Error, Result};
 pub use flush::FlushStats;
-pub use ids::TableId;
 pub use lacuna_page::Algorithm;
-pub use options::{
-    Doublewrite, Durability, Isolation, StoreOptions, TableKind, TableOptions, TransactionOptions,
-};
 pub use pool::PoolStats;
-pub use recovery::RecoveryStats;
-pub use replay::ReplayEstimate;
+pub use recovery::{RecoveryStats, replay::ReplayEstimate};
 pub use row::RowStats;
 pub use store::{OptimizeProgress, Store, StoreStats, Table, TableCheck, TableImages, TableInfo};
 pub use txn::{Cursor, HistoryStats, Insertion, KeyRange, Record, Records, Savepoint, Swap, Txn};
+pub use types::{
+    error::{Error, Result},
+    ids::TableId,
+    options::{
+        Doublewrite, Durability, Isolation, StoreOptions, TableKind, TableOptions, TransactionOptions,
+    },
+};
 pub use wal::LogStats;

@@ -9,12 +9,13 @@ use smallvec::SmallVec;
 
 use crate::{
     core::Core,
-    error::Result,
-    ids::{Lsn, PageId},
-    ops::PageOp,
+    page::{ops::PageOp, scratch::Scratch},
     pool::WriteGuard,
     row,
-    scratch::Scratch,
+    types::{
+        error::Result,
+        ids::{Lsn, PageId},
+    },
 };
 
 /// A mini-transaction in the making. Dropping it uncommitted after an operation is a bug: the

@@ -19,8 +19,8 @@ use std::{
 };
 
 use crate::{
-    error::{Error, Result},
     mutant::{Rule, is_broken},
+    types::error::{Error, Result},
 };
 
 /// Calls from outside are refused, while the store writes what it has in memory.

@@ -30,14 +30,18 @@ use lacuna_page::{BlockCodec, HEADER_BYTES, PAGE_BYTES_MIN, TRAILER_BYTES, block
 use crate::{
     alloc::corrupt,
     core::Core,
-    error::Result,
-    ids::{Lsn, PageNo},
     mtr::Mtr,
-    node::{self, Node},
-    ops::{self, BadOp, BlockOps, PageKind, PageOp},
+    page::{
+        node::{self, Node},
+        ops::{self, BadOp, BlockOps, PageKind, PageOp},
+    },
     pool::WriteGuard,
     space::Space,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    types::{
+        error::Result,
+        ids::{Lsn, PageNo},
+    },
 };
 
 /// Bytes of a block's log that only truncations may use.

@@ -14,13 +14,14 @@
 
 use super::Tree;
 use crate::{
-    error::Result,
-    ids::PageNo,
     mutant::{Rule, is_broken},
-    node::Node,
-    ops::{self, PageKind},
+    page::{
+        node::Node,
+        ops::{self, PageKind},
+    },
     pool::WriteGuard,
     sync::atomic::Ordering,
+    types::{error::Result, ids::PageNo},
 };
 
 /// A leaf that was latched exclusively.

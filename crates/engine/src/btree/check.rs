@@ -3,10 +3,12 @@
 use super::{ROOT, Tree};
 use crate::{
     alloc::{Allocator, corrupt},
-    error::Result,
-    ids::{PageNo, TableId},
-    node::Node,
     overflow::{self, Reference},
+    page::node::Node,
+    types::{
+        error::Result,
+        ids::{PageNo, TableId},
+    },
     undo::UndoChains,
 };
 

@@ -1,7 +1,7 @@
 //! How many records a tree has, by a few of its paths.
 
 use super::{ROOT, Tree};
-use crate::{error::Result, node::Node};
+use crate::{page::node::Node, types::error::Result};
 
 /// Paths that are looked at, spread over the root.
 const PATHS: usize = 8;

@@ -28,13 +28,15 @@ use super::{
 };
 use crate::{
     alloc::Allocator,
-    error::Result,
     mtr::Mtr,
     mutant::{Rule, is_broken},
-    node::{self, INNER_CELL_HEADER, Node, SLOT},
-    ops::PageOp,
+    page::{
+        node::{self, INNER_CELL_HEADER, Node, SLOT},
+        ops::PageOp,
+    },
     pool::WriteGuard,
     row,
+    types::error::Result,
 };
 
 /// A leaf asks each time its use falls below another sixteenth of the page, once less than this many are used.

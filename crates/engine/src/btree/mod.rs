@@ -28,14 +28,15 @@ pub(crate) use scan::Start;
 use crate::{
     alloc::{Allocator, corrupt},
     core::Core,
-    error::Result,
-    ids::PageNo,
     mtr::Mtr,
     mutant::{Rule, is_broken},
-    node::Node,
-    ops::{self, PageKind, PageOp},
+    page::{
+        node::Node,
+        ops::{self, PageKind, PageOp},
+    },
     pool::{ReadGuard, WriteGuard},
     space::Space,
+    types::{error::Result, ids::PageNo},
 };
 
 /// Where every tree starts.

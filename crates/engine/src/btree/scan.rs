@@ -3,7 +3,11 @@
 use std::ops::Range;
 
 use super::{ROOT, Tree};
-use crate::{error::Result, ids::PageNo, node::Node, pool::ReadGuard};
+use crate::{
+    page::node::Node,
+    pool::ReadGuard,
+    types::{error::Result, ids::PageNo},
+};
 
 /// Order of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

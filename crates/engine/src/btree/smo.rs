@@ -3,13 +3,14 @@
 use super::{ROOT, Tree};
 use crate::{
     alloc::Allocator,
-    error::Result,
-    ids::PageNo,
     mtr::Mtr,
-    node::{self, Node, SLOT},
-    ops::PageOp,
+    page::{
+        node::{self, Node, SLOT},
+        ops::PageOp,
+    },
     pool::WriteGuard,
     row,
+    types::{error::Result, ids::PageNo},
 };
 
 /// A leaf filled by ascending inserts is left with one sixteenth free for later growth; not so for records longer than

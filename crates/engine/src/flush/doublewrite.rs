@@ -28,13 +28,15 @@ use zerocopy::{
 
 use super::{JOB_PAGES, write::Image};
 use crate::{
-    error::Result,
-    ids::{Lsn, PageId, PageNo, TableId},
-    landed::Landed,
-    node,
+    page::node,
     poison::Poison,
     space::Spaces,
     sync::{Condvar, Mutex},
+    types::{
+        error::Result,
+        ids::{Lsn, PageId, PageNo, TableId},
+    },
+    wal::page_writes::Landed,
 };
 
 const NAME: &str = "doublewrite";

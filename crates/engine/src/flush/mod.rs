@@ -53,21 +53,21 @@ pub use stats::FlushStats;
 use write::Writer;
 
 use crate::{
-    ahead,
-    control::Root,
     core::Core,
-    error::Result,
-    ids::Lsn,
     mutant::{Rule, is_broken},
-    options::{Doublewrite, StoreOptions},
-    pool::Frame,
-    replay::ReplayEstimate,
+    pool::{Frame, read_ahead},
+    recovery::replay::ReplayEstimate,
     sync::{
         Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
         mpsc, thread,
     },
-    wal::Until,
+    types::{
+        error::Result,
+        ids::Lsn,
+        options::{Doublewrite, StoreOptions},
+    },
+    wal::{Until, control::Root},
 };
 use doublewrite::DoublewriteFile;
 use room::Room;
@@ -220,7 +220,7 @@ impl Core {
         };
         threads.push(spawn("lacuna-flush", Core::produce)?);
         threads.push(spawn("lacuna-purge", Core::purge_loop)?);
-        for _ in 0..ahead::THREADS {
+        for _ in 0..read_ahead::THREADS {
             threads.push(spawn("lacuna-ahead", Core::read_ahead_loop)?);
         }
         for _ in 0..self.options.flush_threads {
@@ -499,8 +499,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        ids::TableId,
         space::{Layout, Space},
+        types::ids::TableId,
     };
 
     #[test]

@@ -16,14 +16,18 @@ use lacuna_page::HEADER_BYTES;
 use super::{Due, JOB_PAGES, stats::Cause, write::Writer};
 use crate::{
     core::Core,
-    error::Result,
-    ids::{Lsn, PageNo},
     mtr::Mtr,
-    node::Node,
-    ops::{self, PageKind, PageOp},
+    page::{
+        node::Node,
+        ops::{self, PageKind, PageOp},
+    },
     pool::Frame,
     row,
     space::Space,
+    types::{
+        error::Result,
+        ids::{Lsn, PageNo},
+    },
 };
 
 /// Pages of a table that are to be written anew if they would come out otherwise. Who calls for that uses the

@@ -12,10 +12,12 @@
 
 use crate::{
     core::Core,
-    error::{Error, Result},
-    options::StoreOptions,
-    replay,
+    recovery::replay,
     sync::atomic::{AtomicU8, AtomicU64, Ordering},
+    types::{
+        error::{Error, Result},
+        options::StoreOptions,
+    },
 };
 
 /// The log may take one in this many bytes of a place, and dirty pages as many.

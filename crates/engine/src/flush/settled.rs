@@ -11,10 +11,12 @@
 
 use crate::{
     core::Core,
-    error::Result,
-    ids::{Lsn, TxnId},
     mutant::{Rule, is_broken},
     sync::Mutex,
+    types::{
+        error::Result,
+        ids::{Lsn, TxnId},
+    },
     wal::Until,
 };
 
@@ -66,7 +68,7 @@ mod tests {
     use lacuna_device::MemPlace;
 
     use super::*;
-    use crate::{Durability, Store, StoreOptions, TableOptions, btree::Tree, node::Node};
+    use crate::{Durability, Store, StoreOptions, TableOptions, btree::Tree, page::node::Node};
 
     #[test]
     fn a_transaction_is_settled_when_all_see_it_and_its_end_is_logged() {

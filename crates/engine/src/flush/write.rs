@@ -9,20 +9,22 @@ use super::{Due, JOB_PAGES, stats::Cause};
 use crate::{
     catalog::SYSTEM_CODEC,
     core::Core,
-    error::{Error, Result},
-    ids::{Lsn, PageNo, TxnId},
-    landed,
     mutant::{Rule, is_broken},
-    node,
-    ops::{self, PageKind, PageOp},
     overflow,
+    page::{
+        node,
+        ops::{self, PageKind, PageOp},
+        scratch::Scratch,
+    },
     pool::{Frame, ReadGuard},
-    scratch::Scratch,
-    space::Space,
+    space::{Space, pins::Use},
     sync::atomic::Ordering,
+    types::{
+        error::{Error, Result},
+        ids::{Lsn, PageNo, TxnId},
+    },
     undo,
-    uses::Use,
-    wal::Until,
+    wal::{Until, page_writes},
 };
 
 /// Images are cut to this unit, the finest that any place knows.
@@ -319,7 +321,7 @@ impl Writer {
 fn note_landed(core: &Core, images: &[Image]) -> Result<()> {
     let mut notes = Scratch::new();
     for image in images {
-        landed::note(image.frame.id, image.lsn, &mut notes);
+        page_writes::note(image.frame.id, image.lsn, &mut notes);
     }
     core.log.note(&notes)
 }

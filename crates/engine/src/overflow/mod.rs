@@ -27,14 +27,13 @@
 //! Latches: a page of the chain before the next one, both before the allocation page, that before undo
 //! pages.
 
-mod format;
 mod readers;
 
 use std::sync::Arc;
 
 #[cfg(test)]
-pub(crate) use format::LAYOUT;
-pub(crate) use format::{Link, Reference, VALUE_BYTES_MAX, part_bytes_max};
+pub(crate) use crate::page::overflow::LAYOUT;
+pub(crate) use crate::page::overflow::{Link, Reference, VALUE_BYTES_MAX, part_bytes_max};
 pub(crate) use readers::{Readers, Ticket};
 
 use lacuna_page::HEADER_BYTES;
@@ -42,12 +41,11 @@ use lacuna_page::HEADER_BYTES;
 use crate::{
     alloc::{Allocator, corrupt},
     core::Core,
-    error::Result,
-    ids::PageNo,
     mtr::Mtr,
-    ops::{self, PageKind, PageOp},
+    page::ops::{self, PageKind, PageOp},
     pool::{ReadGuard, WriteGuard},
     space::Space,
+    types::{error::Result, ids::PageNo},
 };
 
 /// A page that a mini-transaction adds to a chain; both are to be committed with it.
@@ -92,7 +90,10 @@ fn fill(mtr: &mut Mtr, page: &mut WriteGuard, first: PageNo, index: u32, part: &
 }
 
 fn put_next(mtr: &mut Mtr, page: &mut WriteGuard, next: PageNo) {
-    mtr.apply(page, PageOp::Bytes { offset: format::NEXT as u16, data: &next.0.to_le_bytes() });
+    mtr.apply(
+        page,
+        PageOp::Bytes { offset: crate::page::overflow::NEXT as u16, data: &next.0.to_le_bytes() },
+    );
 }
 
 /// The page as a link of the chain that starts at `first`.
@@ -217,7 +218,7 @@ mod tests {
     use lacuna_device::MemPlace;
 
     use super::*;
-    use crate::{Store, StoreOptions, TableOptions, btree::Tree, node::Node};
+    use crate::{Store, StoreOptions, TableOptions, btree::Tree, page::node::Node};
 
     #[test]
     fn a_chain_stays_while_someone_who_saw_it_reads() {

@@ -13,13 +13,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::frame::{Frame, ReadGuard};
 use crate::{
-    ids::{Lsn, PageId, TableId},
     mutant::{Rule, is_broken},
-    replay,
+    recovery::replay,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    types::ids::{Lsn, PageId, TableId},
 };
 
 /// The list. Its lock is a leaf: nothing is locked under it.

@@ -23,8 +23,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::frame::Frame;
 use crate::{
-    ids::{PageId, TableId},
     sync::atomic::Ordering,
+    types::ids::{PageId, TableId},
 };
 
 /// Share of the budget that the small queue may take, one in this many.

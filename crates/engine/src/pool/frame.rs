@@ -9,7 +9,6 @@ use lacuna_device::AlignedBuf;
 use lacuna_page::Meta;
 
 use crate::{
-    ids::{Lsn, PageId, PageNo},
     poison::{IN_A_CALL, Poison, Sentinel},
     row::RowSpace,
     space::Space,
@@ -17,6 +16,7 @@ use crate::{
         Latch, LatchRead, LatchWrite,
         atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
+    types::ids::{Lsn, PageId, PageNo},
 };
 
 /// Stands for the uses of a page that was brought in ahead of its first.

@@ -23,6 +23,7 @@
 mod dirty;
 mod evict;
 mod frame;
+pub(crate) mod read_ahead;
 
 use std::{cell::RefCell, hash::BuildHasher, sync::Arc};
 
@@ -34,16 +35,18 @@ pub(crate) use dirty::DirtyList;
 pub(crate) use frame::{Frame, ReadGuard, WriteGuard};
 
 use crate::{
-    error::{Error, Result},
-    ids::{Lsn, PageId, PageNo, TableId},
-    node, ops,
+    page::{node, ops},
     poison::Poison,
     row,
-    signal::Signal,
     space::Space,
     sync::{
         Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
+        signal::Signal,
+    },
+    types::{
+        error::{Error, Result},
+        ids::{Lsn, PageId, PageNo, TableId},
     },
 };
 use evict::Shard;

@@ -2,7 +2,7 @@ use lacuna_device::{MemPlace, Place, StreamHint};
 use lacuna_page::{Codec, Encoder};
 
 use super::*;
-use crate::{ids::TableId, ops::PageOp, space::Layout};
+use crate::{page::ops::PageOp, space::Layout, types::ids::TableId};
 
 const PAGE: usize = 4096;
 
@@ -55,7 +55,7 @@ fn dirty_pages_are_not_evicted_but_wanted() {
     let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     for page in 0..100 {
         let guard = pool.write(&space, PageNo(page)).expect("write");
-        pool.dirty.enter(&guard.frame, crate::ids::Lsn(100 + page));
+        pool.dirty.enter(&guard.frame, crate::types::ids::Lsn(100 + page));
     }
     assert_eq!(pool.bytes(), 100 * PAGE);
     let wanted = pool.take_wanted();
@@ -83,7 +83,7 @@ fn nothing_is_left_of_a_forgotten_table_not_even_what_was_wanted() {
     let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     for page in 0..100 {
         let guard = pool.write(&space, PageNo(page)).expect("write");
-        pool.dirty.enter(&guard.frame, crate::ids::Lsn(100 + page));
+        pool.dirty.enter(&guard.frame, crate::types::ids::Lsn(100 + page));
     }
     let wanted = pool.take_wanted();
     assert!(!wanted.is_empty());

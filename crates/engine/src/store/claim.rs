@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use lacuna_device::Place;
 use parking_lot::Mutex;
 
-use crate::error::{Error, Result};
+use crate::types::error::{Error, Result};
 
 /// Identities of the places that have an open store. That store keeps its place, so no other one comes to have the
 /// same meanwhile.

@@ -8,8 +8,10 @@ use lacuna_page::{Algorithm, Error as PageError, image_form};
 use super::Store;
 use crate::{
     alloc::{Allocator, corrupt},
-    error::{Error, Result},
-    ids::PageNo,
+    types::{
+        error::{Error, Result},
+        ids::PageNo,
+    },
 };
 
 /// Bytes of a file that are read at a time; holes cost nothing.

@@ -5,8 +5,8 @@ use std::{ops::ControlFlow, sync::Arc};
 use super::Store;
 use crate::{
     alloc::Allocator,
-    error::{Error, Result},
     flush::{Rewrite, Work},
+    types::error::{Error, Result},
 };
 
 /// How far [`Store::optimize`] has come.

@@ -26,14 +26,16 @@ use crate::{
     alloc::{Allocator, corrupt},
     btree::Tree,
     catalog::{self, CATALOG_TABLE, FIRST_TABLE, Row},
-    error::{Error, Result},
-    ids::{PageNo, TableId},
     mtr::Mtr,
     mutant::{Rule, is_broken},
-    options::{TableKind, TableOptions},
     recovery,
     space::{self, Space},
     sync::atomic::Ordering,
+    types::{
+        error::{Error, Result},
+        ids::{PageNo, TableId},
+        options::{TableKind, TableOptions},
+    },
     wal::Until,
 };
 

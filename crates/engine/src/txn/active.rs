@@ -13,13 +13,15 @@ use super::{
     view::{self, View, Views},
 };
 use crate::{
-    error::{Error, Result},
-    ids::{TableId, TxnId},
     mutant::{Rule, is_broken},
     poison::Poison,
     sync::{
         Condvar, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
+    },
+    types::{
+        error::{Error, Result},
+        ids::{TableId, TxnId},
     },
 };
 

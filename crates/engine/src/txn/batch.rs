@@ -7,14 +7,16 @@ use std::{ops::Bound, sync::Arc};
 
 use super::read::{Found, Kept, Reader, visible};
 use crate::{
-    ahead,
     btree::{Direction, Start, Tree},
     core::Core,
-    error::Result,
     mutant::{Rule, is_broken},
-    node::{LeafCell, Node},
-    scratch::Scratch,
+    page::{
+        node::{LeafCell, Node},
+        scratch::Scratch,
+    },
+    pool::read_ahead,
     space::Space,
+    types::error::Result,
 };
 
 /// Most records in a batch.
@@ -90,7 +92,7 @@ pub(super) struct Walk<K> {
     start: Option<Start>,
     /// The bound in whose direction it goes.
     end: Bound<K>,
-    run: ahead::Run,
+    run: read_ahead::Run,
 }
 
 impl<K: AsRef<[u8]>> Walk<K> {
@@ -104,7 +106,7 @@ impl<K: AsRef<[u8]>> Walk<K> {
             Bound::Included(key) => Start::At(key.as_ref().to_vec()),
             Bound::Excluded(key) => Start::Behind(key.as_ref().to_vec()),
         };
-        Walk { direction, start: Some(start), end, run: ahead::Run::default() }
+        Walk { direction, start: Some(start), end, run: read_ahead::Run::default() }
     }
 
     /// Whether nothing is left.

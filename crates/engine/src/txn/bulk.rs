@@ -13,15 +13,17 @@ use smallvec::SmallVec;
 
 use super::{Txn, check_key, check_value, is_long, roll_back, spot_of};
 use crate::{
-    error::{Error, Result},
     mtr::Mtr,
     mutant::{Rule, is_broken},
-    node::{LEAF_CELL_HEADER, LeafCell, Node, SLOT},
-    ops::PageOp,
+    page::{
+        node::{LEAF_CELL_HEADER, LeafCell, Node, SLOT},
+        ops::PageOp,
+        scratch::Scratch,
+    },
     pool::WriteGuard,
-    scratch::Scratch,
     space::Space,
     store::Table,
+    types::error::{Error, Result},
     undo::RECORD_HEADER as UNDO_RECORD_BYTES,
 };
 

@@ -3,10 +3,10 @@
 use super::{Txn, read};
 use crate::{
     btree::Tree,
-    error::Result,
     mutant::{Rule, is_broken},
-    node::Node,
+    page::node::Node,
     store::Table,
+    types::error::Result,
 };
 
 /// What became of [`Txn::insert_if_absent`].

@@ -13,9 +13,9 @@ use super::{
 };
 use crate::{
     btree::Direction,
-    error::Result,
     mutant::{Rule, is_broken},
     store::Table,
+    types::error::Result,
 };
 
 /// Records of a batch behind a write: the next one likely ends it.

@@ -19,12 +19,12 @@ use super::{
 };
 use crate::{
     core::Core,
-    error::Result,
     flush::INTERVAL,
     sync::{
         Condvar, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    types::error::Result,
     undo::{self, UndoLog},
 };
 

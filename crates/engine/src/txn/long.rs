@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use super::{Txn, Write, roll_back};
 use crate::{
-    error::Result,
-    ids::{TxnId, UndoPtr},
     mtr::Mtr,
-    node::{Node, OVERFLOW},
     overflow::{self, Reference},
+    page::node::{Node, OVERFLOW},
     pool::WriteGuard,
     space::Space,
+    types::{
+        error::Result,
+        ids::{TxnId, UndoPtr},
+    },
     undo::{Change, UndoRecord},
 };
 

@@ -17,13 +17,14 @@ use crate::{
     alloc::corrupt,
     btree::Direction,
     core::Core,
-    delta,
-    error::Result,
-    ids::TxnId,
     mutant::{Rule, is_broken},
-    node::{DELETED, LeafCell, OVERFLOW},
     overflow::{self, Reference, Ticket},
+    page::{
+        delta,
+        node::{DELETED, LeafCell, OVERFLOW},
+    },
     space::Space,
+    types::{error::Result, ids::TxnId},
     undo::{self, Change},
 };
 

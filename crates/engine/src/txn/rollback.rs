@@ -14,17 +14,21 @@ use crate::{
     alloc::corrupt,
     btree::{Tree, asks_to_merge},
     core::Core,
-    delta,
-    error::{Error, Result},
-    ids::UndoPtr,
     mtr::Mtr,
     mutant::{Rule, is_broken},
-    node::{DELETED, LEAF_CELL_HEADER, LeafCell, Node},
-    ops::PageOp,
     overflow,
+    page::{
+        delta,
+        node::{DELETED, LEAF_CELL_HEADER, LeafCell, Node},
+        ops::PageOp,
+    },
     pool::WriteGuard,
     row,
     space::Space,
+    types::{
+        error::{Error, Result},
+        ids::UndoPtr,
+    },
     undo::{self, Change, UndoLog, UndoRecord},
 };
 

@@ -24,13 +24,15 @@ use std::{
 
 use super::active::{POISON_CHECK, deadline};
 use crate::{
-    error::{Error, Result},
-    ids::{PageNo, UndoPtr},
     mutant::{Rule, is_broken},
     poison::Poison,
     sync::{
         Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
+    },
+    types::{
+        error::{Error, Result},
+        ids::{PageNo, UndoPtr},
     },
     undo::{SLOTS, UndoLog},
 };
@@ -294,7 +296,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::TxnId;
+    use crate::types::ids::TxnId;
 
     fn log(slot: u32, moment: u64) -> KeptLog {
         let log = UndoLog::new(slot, TxnId(moment), false);

@@ -7,10 +7,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    error::{Error, Result},
-    ids::TxnId,
     mutant::{Rule, is_broken},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    types::{
+        error::{Error, Result},
+        ids::TxnId,
+    },
 };
 
 /// The moment of no view: later than any.

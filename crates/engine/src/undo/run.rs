@@ -8,11 +8,12 @@ use super::{
 use crate::{
     alloc::u64_at,
     core::Core,
-    error::Result,
-    ids::{PageNo, TableId, TxnId, UndoPtr},
     mtr::Mtr,
-    ops::PageOp,
-    scratch::Scratch,
+    page::{ops::PageOp, scratch::Scratch},
+    types::{
+        error::Result,
+        ids::{PageNo, TableId, TxnId, UndoPtr},
+    },
 };
 use lacuna_page::TRAILER_BYTES;
 

@@ -11,10 +11,9 @@ use lacuna_device::{File, Place, StreamHint};
 
 use super::format::Salt;
 use crate::{
-    error::Result,
-    ids::Lsn,
     mutant::{Rule, is_broken},
     sync::Mutex,
+    types::{error::Result, ids::Lsn},
 };
 
 /// Bytes of log in a file.

@@ -8,7 +8,7 @@ use super::{
     LogFiles,
     format::{self, Records, SECTOR, Salt},
 };
-use crate::{error::Result, ids::Lsn};
+use crate::types::{error::Result, ids::Lsn};
 
 /// What is read at a time, at least.
 const READ_BYTES: usize = 1 << 20;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Until;
-use crate::{ids::Lsn, signal::Signal};
+use crate::{sync::signal::Signal, types::ids::Lsn};
 
 /// One who waits.
 struct Waiter {

@@ -21,6 +21,9 @@
 //! `ordered` place that is the place's to deal with. Elsewhere nothing that was only read is built on: names are synced
 //! before they are listed, what the control file said is written anew with the epoch, groups and pages as above.
 
+pub(crate) mod read_only;
+pub(crate) mod replay;
+
 use std::{
     collections::VecDeque,
     ops::{Bound, ControlFlow},
@@ -32,25 +35,29 @@ use lacuna_device::{Place, StreamHint};
 use lacuna_page::Algorithm;
 
 use crate::{
-    ahead::Ahead,
     alloc::corrupt,
     btree::{Direction, Tree},
     catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, Row, SYSTEM_CODEC},
-    control::{self, Control, Root},
     core::Core,
-    error::{Error, Result},
     flush::{self, Flush},
-    ids::{Lsn, PageId, PageNo, UndoPtr},
-    landed::Landed,
-    options::{StoreOptions, TableKind},
     overflow::Readers,
     poison::Poison,
-    pool::Pool,
-    replay::replay,
+    pool::{Pool, read_ahead::Ahead},
+    recovery::replay::replay,
     space::{self, Layout, Space, Spaces},
     txn::{self, Purge, Txns},
+    types::{
+        error::{Error, Result},
+        ids::{Lsn, PageId, PageNo, UndoPtr},
+        options::{StoreOptions, TableKind},
+    },
     undo::{self, State, UNDO_PAGE_BYTES, UNDO_TABLE},
-    wal::{Log, LogFiles, Reader, STRETCH_BYTES, Salt, is_log_file},
+    wal::{
+        Log, LogFiles, Reader, STRETCH_BYTES, Salt,
+        control::{self, Control, Root},
+        is_log_file,
+        page_writes::Landed,
+    },
 };
 
 /// What opening a store had to do.

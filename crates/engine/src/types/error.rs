@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::{TableOptions, ids::TableId};
+use crate::{TableOptions, types::ids::TableId};
 
 /// What an engine call can fail with.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -45,17 +45,21 @@ use smallvec::SmallVec;
 use crate::{
     alloc::{Allocator, corrupt, u64_at},
     core::Core,
-    error::Result,
-    ids::{PageNo, TableId, TxnId, UndoPtr},
     mtr::Mtr,
     mutant::{Rule, is_broken},
-    node::{OVERFLOW, key_bytes_max, value_bytes_max},
-    ops::{self, PageKind, PageOp},
     overflow::Reference,
+    page::{
+        node::{OVERFLOW, key_bytes_max, value_bytes_max},
+        ops::{self, PageKind, PageOp},
+        scratch::Scratch,
+    },
     pool::WriteGuard,
-    scratch::Scratch,
     space::Space,
     txn::Clearance,
+    types::{
+        error::Result,
+        ids::{PageNo, TableId, TxnId, UndoPtr},
+    },
 };
 
 /// The undo file.
@@ -462,7 +466,7 @@ impl UndoLog {
     }
 
     /// Marks the transaction committed; the record's end is the commit's LSN.
-    pub(crate) fn commit(self, core: &Core) -> Result<crate::ids::Lsn> {
+    pub(crate) fn commit(self, core: &Core) -> Result<crate::types::ids::Lsn> {
         let mut mtr = Mtr::new();
         let mut first = core.pool.write(core.undo_space(), self.first())?;
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");

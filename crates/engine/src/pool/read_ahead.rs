@@ -21,8 +21,8 @@ use std::{collections::VecDeque, ops::Range};
 
 use crate::{
     core::Core,
-    ids::{PageId, PageNo, TableId},
     sync::{Condvar, Mutex},
+    types::ids::{PageId, PageNo, TableId},
 };
 
 /// Threads that read. A single one is slower than none: the scan catches up with it at each page.

@@ -19,9 +19,9 @@
 use std::{ops::Deref, sync::Arc};
 
 use crate::{
-    error::{Error, Result},
     space::Space,
     sync::{Condvar, Mutex},
+    types::error::{Error, Result},
 };
 
 /// The uses of one table.
@@ -147,7 +147,7 @@ mod tests {
     use lacuna_device::{MemPlace, Place, StreamHint};
 
     use super::*;
-    use crate::{ids::TableId, space::Layout};
+    use crate::{space::Layout, types::ids::TableId};
 
     #[test]
     fn a_drop_refuses_transactions_and_waits_for_operations() {

@@ -3,9 +3,9 @@ use std::{num::NonZeroU64, str::FromStr, time::Duration};
 use lacuna_page::{Algorithm, Codec, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 
 use crate::{
-    error::{Error, Result},
     row,
     space::Layout,
+    types::error::{Error, Result},
 };
 
 /// When a commit returns.

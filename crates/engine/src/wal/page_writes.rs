@@ -18,9 +18,8 @@
 use rustc_hash::FxHashMap;
 
 use crate::{
-    ids::{Lsn, PageId, PageNo, TableId},
-    ops::BadOp,
-    varint,
+    page::{ops::BadOp, varint},
+    types::ids::{Lsn, PageId, PageNo, TableId},
     wal::Record,
 };
 
@@ -76,7 +75,7 @@ impl Landed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::PageOp;
+    use crate::page::ops::PageOp;
 
     fn page(page: u64) -> PageId {
         PageId { table: TableId(300), page: PageNo(page) }

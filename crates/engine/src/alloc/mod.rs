@@ -16,7 +16,7 @@
 //! Latches: the header after those of all pages that a mini-transaction already holds; then pages of the list; then the
 //! page that is allocated, which nobody else can be waiting for.
 
-mod cut;
+mod truncate;
 
 use std::sync::Arc;
 
@@ -24,13 +24,15 @@ use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
 use crate::{
     core::Core,
-    error::{Error, Result},
-    ids::{PageId, PageNo},
     mtr::Mtr,
-    ops::{self, PageKind, PageOp},
+    page::ops::{self, PageKind, PageOp},
     pool::WriteGuard,
     space::Space,
     sync::atomic::Ordering,
+    types::{
+        error::{Error, Result},
+        ids::{PageId, PageNo},
+    },
 };
 
 /// The page that holds a file's allocation state.

@@ -5,9 +5,13 @@
 //! made for; the page's LSN decides that.
 
 use crate::{
-    ids::{PageId, PageNo, TableId, TxnId, UndoPtr},
-    node::{self, NodeMut},
-    overflow, undo, varint,
+    overflow,
+    page::{
+        node::{self, NodeMut},
+        varint,
+    },
+    types::ids::{PageId, PageNo, TableId, TxnId, UndoPtr},
+    undo,
 };
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
@@ -214,8 +218,8 @@ fn set_kind(page: &mut [u8], kind: PageKind) {
 }
 
 /// LSN of a page, by its header.
-pub(crate) fn lsn(page: &[u8]) -> crate::ids::Lsn {
-    crate::ids::Lsn(lacuna_page::read_meta(page).lsn)
+pub(crate) fn lsn(page: &[u8]) -> crate::types::ids::Lsn {
+    crate::types::ids::Lsn(lacuna_page::read_meta(page).lsn)
 }
 
 /// Checks a page just read from a device against what its kind promises.

@@ -4,6 +4,8 @@
 //! apply the log before it can read the catalog. Page `n` lies at byte `n * page_bytes`, as an image of
 //! the `page` crate followed by a hole; in a row-compressed table at byte `n * block_bytes`, as a block.
 
+pub(crate) mod pins;
+
 use std::{collections::HashMap, sync::Arc};
 
 use lacuna_device::File;
@@ -11,17 +13,19 @@ use lacuna_page::{Algorithm, Codec};
 
 use crate::{
     catalog::SYSTEM_CODEC,
-    error::Result,
-    ids::{PageNo, TableId},
-    node,
-    options::TableKind,
     overflow,
+    page::node,
     row::{self, RowSpace},
+    space::pins::{Use, Uses},
     sync::{
         Mutex, RwLock,
         atomic::{AtomicU64, Ordering},
     },
-    uses::{Use, Uses},
+    types::{
+        error::Result,
+        ids::{PageNo, TableId},
+        options::TableKind,
+    },
 };
 
 /// No codec: what the catalog says of the table was not read yet.

@@ -10,14 +10,16 @@ use super::{
 };
 use crate::{
     core::Core,
-    error::Result,
-    ids::{Lsn, PageNo},
     mtr::Mtr,
     mutant::{Rule, is_broken},
-    ops::{PageKind, PageOp},
+    page::ops::{PageKind, PageOp},
     pool::WriteGuard,
     space::Space,
     sync::{atomic::Ordering, thread},
+    types::{
+        error::Result,
+        ids::{Lsn, PageNo},
+    },
     wal::Until,
 };
 

@@ -8,21 +8,21 @@ use std::sync::{Arc, OnceLock};
 use lacuna_device::Place;
 
 use crate::{
-    ahead::Ahead,
     catalog::CATALOG_TABLE,
-    control::Control,
     core::Core,
-    error::{Error, Result},
     flush::Flush,
-    ids::PageNo,
-    options::{Doublewrite, StoreOptions},
     overflow::Readers,
     poison::Poison,
-    pool::Pool,
+    pool::{Pool, read_ahead::Ahead},
     recovery::{fit_options, load_catalog, open_spaces},
     txn::{Purge, Txns},
+    types::{
+        error::{Error, Result},
+        ids::PageNo,
+        options::{Doublewrite, StoreOptions},
+    },
     undo::{self, State, UNDO_TABLE},
-    wal::{Log, LogFiles, Reader, STRETCH_BYTES},
+    wal::{Log, LogFiles, Reader, STRETCH_BYTES, control::Control},
 };
 
 /// Opens the store in `place`, which was closed.

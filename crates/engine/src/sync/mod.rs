@@ -55,6 +55,8 @@ mod real {
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use real::*;
 
+pub(crate) mod signal;
+
 #[cfg(feature = "shuttle")]
 mod scheduled;
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::varint;
+use crate::page::varint;
 
 /// Equal bytes between two hunks that are worth a hunk of its own: it takes two bytes, or a few more.
 const GAP_MIN: usize = 4;

@@ -31,14 +31,18 @@ use std::{
 use crate::{
     alloc::corrupt,
     core::Core,
-    error::{Error, Result},
-    ids::{Lsn, PageId},
-    landed::{self, Landed},
     mutant::{Rule, is_broken},
-    ops::{self, OpReader, PageOp},
+    page::ops::{self, OpReader, PageOp},
     recovery::{RecoveryStats, bad_log},
     sync::Mutex,
-    wal::{Reader, Record},
+    types::{
+        error::{Error, Result},
+        ids::{Lsn, PageId},
+    },
+    wal::{
+        Reader, Record,
+        page_writes::{self, Landed},
+    },
 };
 
 /// Threads, each of which has one page at a time in hand: what devices answer best at a time.
@@ -243,7 +247,7 @@ impl Stretch {
             page.set_lsn(end);
         }
         if !page.frame.is_dirty() {
-            landed::note(id, ops::lsn(&page), &mut applied.notes);
+            page_writes::note(id, ops::lsn(&page), &mut applied.notes);
         }
         Ok(())
     }
@@ -274,7 +278,7 @@ pub(crate) fn replay(
         let Some(group) = reader.next_group()? else {
             return Err(bad_log(reader.position(), "a group that was whole a moment ago is not any more"));
         };
-        for record in group.records().filter(|record| !landed::is_notes(record.ops)) {
+        for record in group.records().filter(|record| !page_writes::is_notes(record.ops)) {
             stats.records += 1;
             stats.landed += stretch.keep(landed, &record)?;
             if stretch.bytes() > bytes_max {

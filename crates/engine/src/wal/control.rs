@@ -13,9 +13,11 @@ use zerocopy::{
 };
 
 use crate::{
-    error::{Error, Result},
-    ids::Lsn,
     sync::Mutex,
+    types::{
+        error::{Error, Result},
+        ids::Lsn,
+    },
     wal::Salt,
 };
 

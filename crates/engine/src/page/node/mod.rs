@@ -25,9 +25,9 @@ use std::cmp::Ordering;
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
 use crate::{
-    delta,
-    ids::{PageNo, TxnId, UndoPtr},
     overflow::Reference,
+    page::delta,
+    types::ids::{PageNo, TxnId, UndoPtr},
 };
 
 #[cfg(test)]

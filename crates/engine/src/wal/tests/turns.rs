@@ -7,7 +7,7 @@ use lacuna_device::{
     sim::{HookedPlace, Hooks},
 };
 
-use super::*;
+use super::super::*;
 use crate::sync::Condvar;
 
 /// Only a log that leaves somebody asleep comes near it.
