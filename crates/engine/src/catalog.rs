@@ -26,8 +26,6 @@ pub(crate) const CATALOG_PAGE_BYTES: usize = 16 << 10;
 pub(crate) const FIRST_TABLE: TableId = TableId(16);
 /// Longest name in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// Catalog and undo pages are always compressed: they are the store's, not the user's to choose.
-pub(crate) const SYSTEM_CODEC: Codec = Codec { algorithm: Algorithm::Lz4, level: 0 };
 
 const VERSION: u8 = 1;
 const ROW_BYTES: usize = 16;

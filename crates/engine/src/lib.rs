@@ -77,11 +77,11 @@ mod wal;
 pub use btree::Direction;
 pub use flush::FlushStats;
 pub use lacuna_page::Algorithm;
-pub use pool::PoolStats;
-pub use recovery::{RecoveryStats, replay::ReplayEstimate};
+pub use pool::{PoolStats, replay_cost::ReplayEstimate};
+pub use recovery::RecoveryStats;
 pub use row::RowStats;
-pub use store::{OptimizeProgress, Store, StoreStats, Table, TableCheck, TableImages, TableInfo};
-pub use txn::{Cursor, HistoryStats, Insertion, KeyRange, Record, Records, Savepoint, Swap, Txn};
+pub use store::{OptimizeProgress, Store, StoreStats, TableCheck, TableImages, TableInfo};
+pub use txn::{Cursor, HistoryStats, Insertion, KeyRange, Record, Records, Savepoint, Swap, Table, Txn};
 pub use types::{
     error::{Error, Result},
     ids::TableId,

@@ -16,6 +16,7 @@ use std::{
         atomic::{AtomicU8, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use crate::{
@@ -28,6 +29,8 @@ const CLOSING: u8 = 1;
 /// Nothing reaches the place any more.
 const CLOSED: u8 = 2;
 
+/// How often a waiter looks whether the store has been stopped.
+pub(crate) const POISON_CHECK: Duration = Duration::from_millis(100);
 /// Set once, by the first failure that leaves the medium in doubt.
 #[derive(Default)]
 pub(crate) struct Poison {

@@ -28,7 +28,6 @@ use lacuna_device::AlignedBuf;
 use lacuna_page::{BlockCodec, HEADER_BYTES, PAGE_BYTES_MIN, TRAILER_BYTES, block_capacity};
 
 use crate::{
-    alloc::corrupt,
     core::Core,
     mtr::Mtr,
     page::{
@@ -36,11 +35,12 @@ use crate::{
         ops::{self, BadOp, BlockOps, PageKind, PageOp},
     },
     pool::WriteGuard,
-    space::Space,
+    space::{Space, corrupt},
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
     types::{
         error::Result,
         ids::{Lsn, PageNo},
+        options::is_block_bytes,
     },
 };
 
@@ -122,11 +122,6 @@ pub(crate) struct RowSpace {
     splits: AtomicU64,
     decompressions: AtomicU64,
     pub(crate) decompressions_without_read: AtomicU64,
-}
-
-/// Whether a table with pages of `page_bytes` may have blocks of `bytes`.
-pub(crate) fn is_block_bytes(bytes: usize, page_bytes: usize) -> bool {
-    bytes >= PAGE_BYTES_MIN && (bytes * 2 == page_bytes || bytes * 4 == page_bytes)
 }
 
 impl RowSpace {

@@ -25,12 +25,15 @@ use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 use crate::{
     core::Core,
     mtr::Mtr,
-    page::ops::{self, PageKind, PageOp},
+    page::{
+        ops::{self, PageKind, PageOp},
+        u32_at, u64_at,
+    },
     pool::WriteGuard,
-    space::Space,
+    space::{Space, corrupt},
     sync::atomic::Ordering,
     types::{
-        error::{Error, Result},
+        error::Result,
         ids::{PageId, PageNo},
     },
 };
@@ -52,14 +55,6 @@ const LISTED: usize = HEADER_BYTES + 8;
 /// Their numbers.
 const ENTRIES: usize = HEADER_BYTES + 16;
 const ENTRY_BYTES: usize = 8;
-
-pub(crate) fn u64_at(page: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"))
-}
-
-fn u32_at(page: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"))
-}
 
 /// The latched allocation state of a file.
 pub(crate) struct Allocator<'a> {
@@ -241,11 +236,6 @@ fn listed_max(space: &Space) -> usize {
 
 fn put_listed(mtr: &mut Mtr, list: &mut WriteGuard, listed: usize) {
     mtr.apply(list, PageOp::Bytes { offset: LISTED as u16, data: &(listed as u32).to_le_bytes() });
-}
-
-/// An error that names a page.
-pub(crate) fn corrupt(space: &Space, page: PageNo, reason: impl Into<String>) -> Error {
-    Error::Corrupt { what: space.name(), at: format!("page {}", page.0), reason: reason.into() }
 }
 
 /// Rows of FORMAT.md: structure, offset, bytes, field.

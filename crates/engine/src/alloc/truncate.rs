@@ -5,9 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    Allocator, ENTRIES, ENTRY_BYTES, FREE_COUNT, FREE_HEAD, NEXT_FREE, USED, corrupt, listed_max, u64_at,
-};
+use super::{Allocator, ENTRIES, ENTRY_BYTES, FREE_COUNT, FREE_HEAD, NEXT_FREE, USED, listed_max};
 use crate::{
     core::Core,
     mtr::Mtr,
@@ -22,6 +20,7 @@ use crate::{
     },
     wal::Until,
 };
+use crate::{page::u64_at, space::corrupt};
 
 /// The log takes one in this many bytes for a list that is written anew, at most; of a longer list the first part.
 const LOG_SHARE: u64 = 16;

@@ -2,14 +2,14 @@
 
 use super::{ROOT, Tree};
 use crate::{
-    alloc::{Allocator, corrupt},
-    overflow::{self, Reference},
+    alloc::Allocator,
+    overflow::{self, Reference, UndoChains},
     page::node::Node,
+    space::corrupt,
     types::{
         error::Result,
         ids::{PageNo, TableId},
     },
-    undo::UndoChains,
 };
 
 /// What a check counted.

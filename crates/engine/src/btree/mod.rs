@@ -26,7 +26,7 @@ pub use scan::Direction;
 pub(crate) use scan::Start;
 
 use crate::{
-    alloc::{Allocator, corrupt},
+    alloc::Allocator,
     core::Core,
     mtr::Mtr,
     mutant::{Rule, is_broken},
@@ -35,7 +35,7 @@ use crate::{
         ops::{self, PageKind, PageOp},
     },
     pool::{ReadGuard, WriteGuard},
-    space::Space,
+    space::{Space, corrupt},
     types::{error::Result, ids::PageNo},
 };
 

@@ -55,8 +55,7 @@ use write::Writer;
 use crate::{
     core::Core,
     mutant::{Rule, is_broken},
-    pool::{Frame, read_ahead},
-    recovery::replay::ReplayEstimate,
+    pool::{Frame, read_ahead, replay_cost::ReplayEstimate},
     sync::{
         Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -406,7 +405,7 @@ impl Core {
 
     fn checkpoint_is_due(&self) -> bool {
         // Another thread may be ahead.
-        let start = self.log.start_needed(&self.pool.dirty).0;
+        let start = self.log.start_needed(|| self.pool.dirty.oldest()).0;
         start.saturating_sub(self.control.root().checkpoint.0) > self.options.log_bytes / 16
     }
 
@@ -414,7 +413,7 @@ impl Core {
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _one = self.flush.checkpointing.lock();
         let before = self.control.root();
-        let start = self.log.start_needed(&self.pool.dirty);
+        let start = self.log.start_needed(|| self.pool.dirty.oldest());
         if start == before.checkpoint {
             return Ok(());
         }
@@ -499,8 +498,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        space::{Layout, Space},
-        types::ids::TableId,
+        space::Space,
+        types::{ids::TableId, options::Layout},
     };
 
     #[test]

@@ -12,7 +12,7 @@
 
 use crate::{
     core::Core,
-    recovery::replay,
+    pool::replay_cost,
     sync::atomic::{AtomicU8, AtomicU64, Ordering},
     types::{
         error::{Error, Result},
@@ -61,7 +61,7 @@ impl Room {
             level: AtomicU8::new(Level::Plenty as u8),
             looked_at: AtomicU64::new(0),
             dirty_bytes_max,
-            reads_max: replay::reads_max(options.replay_time, options.log_bytes),
+            reads_max: replay_cost::reads_max(options.replay_time, options.log_bytes),
             flushed_at: AtomicU64::new(0),
         }
     }

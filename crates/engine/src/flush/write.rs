@@ -7,7 +7,6 @@ use lacuna_page::{Algorithm, Codec, Encoder, Meta, PAGE_BYTES_MAX};
 
 use super::{Due, JOB_PAGES, stats::Cause};
 use crate::{
-    catalog::SYSTEM_CODEC,
     core::Core,
     mutant::{Rule, is_broken},
     overflow,
@@ -17,7 +16,7 @@ use crate::{
         scratch::Scratch,
     },
     pool::{Frame, ReadGuard},
-    space::{Space, pins::Use},
+    space::{SYSTEM_CODEC, Space, pins::Use},
     sync::atomic::Ordering,
     types::{
         error::{Error, Result},

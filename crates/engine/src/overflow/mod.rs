@@ -39,14 +39,26 @@ pub(crate) use readers::{Readers, Ticket};
 use lacuna_page::HEADER_BYTES;
 
 use crate::{
-    alloc::{Allocator, corrupt},
+    alloc::Allocator,
     core::Core,
     mtr::Mtr,
     page::ops::{self, PageKind, PageOp},
     pool::{ReadGuard, WriteGuard},
-    space::Space,
-    types::{error::Result, ids::PageNo},
+    space::{Space, corrupt},
+    types::{
+        error::Result,
+        ids::{PageNo, TableId},
+    },
 };
+
+/// Chains that undo records speak of.
+#[derive(Default)]
+pub(crate) struct UndoChains {
+    /// Of values that were replaced: no leaf names them.
+    pub(crate) replaced: Vec<(TableId, Reference)>,
+    /// Of values that running transactions wrote.
+    pub(crate) announced: Vec<(TableId, Reference)>,
+}
 
 /// A page that a mini-transaction adds to a chain; both are to be committed with it.
 pub(crate) struct NewPage {

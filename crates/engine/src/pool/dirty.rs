@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::frame::{Frame, ReadGuard};
 use crate::{
     mutant::{Rule, is_broken},
-    recovery::replay,
+    pool::replay_cost,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -28,7 +28,7 @@ pub(crate) struct DirtyList {
     inner: Mutex<Inner>,
     /// Bytes of pages dirty and in flight; a page that is both counts twice.
     unsettled_bytes: AtomicUsize,
-    /// Reads that replay has to make for these ([`replay::reads`]).
+    /// Reads that replay has to make for these ([`replay_cost::reads`]).
     unsettled_reads: AtomicUsize,
 }
 
@@ -55,9 +55,9 @@ impl DirtyList {
         frame.dirty_since.store(start.0, Ordering::Release);
         inner.dirty.insert((start, frame.id), frame.clone());
         inner.dirty_bytes += frame.page_bytes;
-        inner.dirty_reads += replay::reads(frame.page_bytes);
+        inner.dirty_reads += replay_cost::reads(frame.page_bytes);
         self.unsettled_bytes.fetch_add(frame.page_bytes, Ordering::Relaxed);
-        self.unsettled_reads.fetch_add(replay::reads(frame.page_bytes), Ordering::Relaxed);
+        self.unsettled_reads.fetch_add(replay_cost::reads(frame.page_bytes), Ordering::Relaxed);
     }
 
     /// Moves a page that is dirty since before `before`, and that the caller has latched shared, into flight;
@@ -71,7 +71,7 @@ impl DirtyList {
         }
         let entry = inner.dirty.remove(&(since, frame.id)).expect("invariant 1");
         inner.dirty_bytes -= frame.page_bytes;
-        inner.dirty_reads -= replay::reads(frame.page_bytes);
+        inner.dirty_reads -= replay_cost::reads(frame.page_bytes);
         inner.in_flight.insert((since, frame.id), entry);
         frame.in_flight_since.store(since.0, Ordering::Release);
         frame.dirty_since.store(0, Ordering::Release);
@@ -105,7 +105,7 @@ impl DirtyList {
 
     fn settle(&self, frame: &Frame) {
         self.unsettled_bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
-        self.unsettled_reads.fetch_sub(replay::reads(frame.page_bytes), Ordering::Relaxed);
+        self.unsettled_reads.fetch_sub(replay_cost::reads(frame.page_bytes), Ordering::Relaxed);
     }
 
     /// Bytes of pages that have changes no image holds yet.
@@ -149,7 +149,7 @@ impl DirtyList {
         for key in gone {
             let frame = inner.dirty.remove(&key).expect("just listed");
             inner.dirty_bytes -= frame.page_bytes;
-            inner.dirty_reads -= replay::reads(frame.page_bytes);
+            inner.dirty_reads -= replay_cost::reads(frame.page_bytes);
             self.settle(&frame);
             frame.dirty_since.store(0, Ordering::Release);
         }

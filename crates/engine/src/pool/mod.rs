@@ -24,6 +24,7 @@ mod dirty;
 mod evict;
 mod frame;
 pub(crate) mod read_ahead;
+pub(crate) mod replay_cost;
 
 use std::{cell::RefCell, hash::BuildHasher, sync::Arc};
 

@@ -2,7 +2,10 @@ use lacuna_device::{MemPlace, Place, StreamHint};
 use lacuna_page::{Codec, Encoder};
 
 use super::*;
-use crate::{page::ops::PageOp, space::Layout, types::ids::TableId};
+use crate::{
+    page::ops::PageOp,
+    types::{ids::TableId, options::Layout},
+};
 
 const PAGE: usize = 4096;
 

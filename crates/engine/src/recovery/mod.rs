@@ -35,21 +35,20 @@ use lacuna_device::{Place, StreamHint};
 use lacuna_page::Algorithm;
 
 use crate::{
-    alloc::corrupt,
     btree::{Direction, Tree},
-    catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, Row, SYSTEM_CODEC},
+    catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, Row},
     core::Core,
     flush::{self, Flush},
     overflow::Readers,
     poison::Poison,
     pool::{Pool, read_ahead::Ahead},
     recovery::replay::replay,
-    space::{self, Layout, Space, Spaces},
+    space::{self, SYSTEM_CODEC, Space, Spaces, corrupt},
     txn::{self, Purge, Txns},
     types::{
         error::{Error, Result},
         ids::{Lsn, PageId, PageNo, UndoPtr},
-        options::{StoreOptions, TableKind},
+        options::{Layout, StoreOptions, TableKind},
     },
     undo::{self, State, UNDO_PAGE_BYTES, UNDO_TABLE},
     wal::{

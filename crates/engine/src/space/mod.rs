@@ -12,21 +12,23 @@ use lacuna_device::File;
 use lacuna_page::{Algorithm, Codec};
 
 use crate::{
-    catalog::SYSTEM_CODEC,
     overflow,
     page::node,
-    row::{self, RowSpace},
+    row::RowSpace,
     space::pins::{Use, Uses},
     sync::{
         Mutex, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     types::{
-        error::Result,
+        error::{Error, Result},
         ids::{PageNo, TableId},
-        options::TableKind,
+        options::{Layout, TableKind, is_block_bytes},
     },
 };
+
+/// Catalog and undo pages are always compressed: they are the store's, not the user's to choose.
+pub(crate) const SYSTEM_CODEC: Codec = Codec { algorithm: Algorithm::Lz4, level: 0 };
 
 /// No codec: what the catalog says of the table was not read yet.
 const UNKNOWN: u64 = u64::MAX;
@@ -188,6 +190,11 @@ impl Space {
     }
 }
 
+/// An error that names a page.
+pub(crate) fn corrupt(space: &Space, page: PageNo, reason: impl Into<String>) -> Error {
+    Error::Corrupt { what: space.name(), at: format!("page {}", page.0), reason: reason.into() }
+}
+
 /// All open table files.
 #[derive(Default)]
 pub(crate) struct Spaces {
@@ -219,25 +226,6 @@ impl Spaces {
     }
 }
 
-/// Sizes that a table keeps for life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
-    pub(crate) page_bytes: usize,
-    /// Of a row-compressed table.
-    pub(crate) block_bytes: Option<usize>,
-}
-
-impl Layout {
-    /// Of a table whose pages lie in the file as they are, or compressed when they are flushed.
-    pub(crate) fn of_pages(page_bytes: usize) -> Layout {
-        Layout { page_bytes, block_bytes: None }
-    }
-
-    fn slot_bytes(self) -> usize {
-        self.block_bytes.unwrap_or(self.page_bytes)
-    }
-}
-
 /// Name of a table's file.
 pub(crate) fn file_name(id: TableId, layout: Layout) -> String {
     let pages = format!("t{:08}.{}k", id.0, layout.page_bytes / 1024);
@@ -259,7 +247,7 @@ pub(crate) fn parse_file_name(name: &str) -> Option<(TableId, Layout)> {
     };
     let layout = Layout { page_bytes, block_bytes };
     let known = [4, 8, 16, 32, 64].contains(&(page_bytes / 1024))
-        && block_bytes.is_none_or(|bytes| row::is_block_bytes(bytes, page_bytes))
+        && block_bytes.is_none_or(|bytes| is_block_bytes(bytes, page_bytes))
         && file_name(id, layout) == name;
     known.then_some((id, layout))
 }

@@ -147,7 +147,7 @@ mod tests {
     use lacuna_device::{MemPlace, Place, StreamHint};
 
     use super::*;
-    use crate::{space::Layout, types::ids::TableId};
+    use crate::types::{ids::TableId, options::Layout};
 
     #[test]
     fn a_drop_refuses_transactions_and_waits_for_operations() {

@@ -7,7 +7,8 @@ use lacuna_page::{Algorithm, Error as PageError, image_form};
 
 use super::Store;
 use crate::{
-    alloc::{Allocator, corrupt},
+    alloc::Allocator,
+    space::corrupt,
     types::{
         error::{Error, Result},
         ids::PageNo,
@@ -40,7 +41,7 @@ impl Store {
         let core = self.core()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
         // Like a transaction: the table is not dropped under it.
-        let space = table.space.enter()?;
+        let space = table.space().enter()?;
         let mut found = TableImages::default();
         if space.row.is_some() {
             return Ok(found);

@@ -20,15 +20,13 @@ use crate::{
     catalog::CATALOG_TABLE,
     core::Core,
     flush::FlushStats,
-    pool::PoolStats,
-    recovery::{self, RecoveryStats, read_only, replay::ReplayEstimate},
+    pool::{PoolStats, replay_cost::ReplayEstimate},
+    recovery::{self, RecoveryStats, read_only},
     row::RowStats,
-    space::Space,
     sync::{Mutex, thread::JoinHandle},
     txn::{HistoryStats, Txn},
     types::{
         error::{Error, Result},
-        ids::TableId,
         options::{StoreOptions, TransactionOptions},
     },
     undo,
@@ -53,42 +51,6 @@ struct Inner {
     recovery: RecoveryStats,
     /// Until it is closed.
     claim: Mutex<Option<Claim>>,
-}
-
-/// A table of an open store.
-#[derive(Clone)]
-pub struct Table {
-    core: Arc<Core>,
-    space: Arc<Space>,
-}
-
-impl Table {
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
-    }
-
-    pub(crate) fn space(&self) -> &Arc<Space> {
-        &self.space
-    }
-
-    /// Its number.
-    pub fn id(&self) -> TableId {
-        self.space.id
-    }
-
-    /// About how many records the table has, uncommitted ones included, from a few paths through its tree: as long as
-    /// a few look-ups. Where records of all lengths are mixed well it is within a few percent.
-    /// [`Txn::count`] counts.
-    ///
-    /// # Errors
-    /// [`Error::TableDropped`], [`Error::Closed`].
-    pub fn estimated_count(&self) -> Result<u64> {
-        self.core.poison.check_open()?;
-        let _call = self.core.poison.call();
-        // Like a transaction: the table is not dropped under it.
-        let space = self.space.enter()?;
-        Tree::new(&self.core, &space).estimate()
-    }
 }
 
 /// What a store counts.

@@ -41,7 +41,7 @@ impl Store {
         core.poison.check()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
         // Like a transaction: the table is not dropped under it.
-        let space = table.space.enter()?;
+        let space = table.space().enter()?;
         // Pages that are made from now on are written as the settings ask anyway.
         let pages = Allocator::latch(core, &space)?.used();
         let mut progress = OptimizeProgress { pages, ..OptimizeProgress::default() };

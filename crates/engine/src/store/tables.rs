@@ -21,15 +21,16 @@ use std::sync::Arc;
 
 use lacuna_device::StreamHint;
 
-use super::{Store, Table};
+use super::Store;
+use crate::txn::Table;
 use crate::{
-    alloc::{Allocator, corrupt},
+    alloc::Allocator,
     btree::Tree,
     catalog::{self, CATALOG_TABLE, FIRST_TABLE, Row},
     mtr::Mtr,
     mutant::{Rule, is_broken},
     recovery,
-    space::{self, Space},
+    space::{self, Space, corrupt},
     sync::atomic::Ordering,
     types::{
         error::{Error, Result},
@@ -115,7 +116,7 @@ impl Store {
             space.close_for_good();
             catalog::remove_file(core, &space).map_err(|e| core.poison.set(e))?;
         }
-        made.map(|()| Table { core: core.clone(), space })
+        made.map(|()| Table::new(core.clone(), space))
     }
 
     /// Makes a new table's tree, and its row in the catalog. On failure there is no row, or the store is stopped.
@@ -138,12 +139,12 @@ impl Store {
     fn number_table(&self) -> Result<TableId> {
         let core = &self.inner.core;
         let catalog = self.catalog();
-        let mut allocator = Allocator::latch(core, &catalog.space)?;
+        let mut allocator = Allocator::latch(core, catalog.space())?;
         // A store of an older version does not count; its tables were never dropped.
         let newest = core.spaces.all().last().map_or(0, |space| u64::from(space.id.0));
         let next = allocator.extra().max(newest + 1).max(FIRST_TABLE.0.into());
         let id = u32::try_from(next)
-            .map_err(|_| corrupt(&catalog.space, PageNo(0), "the numbers of tables are used up"))?;
+            .map_err(|_| corrupt(catalog.space(), PageNo(0), "the numbers of tables are used up"))?;
         let mut mtr = Mtr::new();
         allocator.set_extra(&mut mtr, next + 1);
         mtr.commit(core, &mut [&mut allocator.header])?;
@@ -168,7 +169,7 @@ impl Store {
     fn catalog(&self) -> Table {
         let core = self.inner.core.clone();
         let space = core.spaces.get(CATALOG_TABLE).expect("opened with the store");
-        Table { core, space }
+        Table::new(core, space)
     }
 
     /// The row of a table, or of [`catalog::DEFAULTS`].
@@ -195,7 +196,7 @@ impl Store {
         let Some(row) = self.row(name)?.filter(|_| name != catalog::DEFAULTS) else { return Ok(None) };
         // Without a space it was dropped since its row was read.
         let space = core.spaces.get(row.id);
-        Ok(space.map(|space| (row, Table { core: core.clone(), space })))
+        Ok(space.map(|space| (row, Table::new(core.clone(), space))))
     }
 
     /// The table of that name, made with `options` when there is none. [`Store::table`] opens one as it is.

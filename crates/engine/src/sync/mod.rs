@@ -55,7 +55,10 @@ mod real {
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use real::*;
 
+mod deadline;
 pub(crate) mod signal;
+
+pub(crate) use deadline::deadline;
 
 #[cfg(feature = "shuttle")]
 mod scheduled;

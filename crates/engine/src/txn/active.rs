@@ -8,13 +8,10 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-use super::{
-    slots::Slots,
-    view::{self, View, Views},
-};
+use super::view::{self, View, Views};
 use crate::{
     mutant::{Rule, is_broken},
-    poison::Poison,
+    poison::{POISON_CHECK, Poison},
     sync::{
         Condvar, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -23,12 +20,8 @@ use crate::{
         error::{Error, Result},
         ids::{TableId, TxnId},
     },
+    undo::slots::Slots,
 };
-
-/// How often a waiter looks whether the store has been stopped.
-pub(super) const POISON_CHECK: Duration = Duration::from_millis(100);
-/// Longest wait: a year.
-const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A key locked whether it is written or not.
 pub(crate) type LockedKey = (TableId, Arc<[u8]>);
@@ -277,15 +270,12 @@ impl Txns {
 }
 
 /// When a wait that starts now ends. Any timeout will do, [`Duration::MAX`] too.
-pub(super) fn deadline(timeout: Duration) -> Instant {
-    Instant::now() + timeout.min(WAIT_MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use std::{iter, thread};
 
     use super::*;
+    use crate::sync::deadline;
 
     #[test]
     fn the_one_who_closes_the_circle_is_refused() {

@@ -22,7 +22,7 @@ use crate::{
     },
     pool::WriteGuard,
     space::Space,
-    store::Table,
+    txn::Table,
     types::error::{Error, Result},
     undo::RECORD_HEADER as UNDO_RECORD_BYTES,
 };

@@ -5,7 +5,7 @@ use crate::{
     btree::Tree,
     mutant::{Rule, is_broken},
     page::node::Node,
-    store::Table,
+    txn::Table,
     types::error::Result,
 };
 

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     btree::Direction,
     mutant::{Rule, is_broken},
-    store::Table,
+    txn::Table,
     types::error::Result,
 };
 

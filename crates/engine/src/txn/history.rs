@@ -13,10 +13,8 @@
 
 use std::collections::VecDeque;
 
-use super::{
-    purge,
-    slots::{Clearance, Drained, KeptLog},
-};
+use super::purge;
+use crate::undo::slots::{Clearance, Drained, KeptLog};
 use crate::{
     core::Core,
     flush::INTERVAL,

@@ -39,7 +39,7 @@ mod long;
 mod read;
 mod records;
 mod rollback;
-mod slots;
+mod table;
 mod view;
 
 use std::{
@@ -59,8 +59,8 @@ pub(crate) use read::{Reader, scan};
 pub use records::{Record, Records};
 use rollback::holds;
 pub(crate) use rollback::{purge, roll_back};
-pub(crate) use slots::Clearance;
 use smallvec::SmallVec;
+pub use table::Table;
 
 use crate::{
     btree::{Direction, Spot, Tree, asks_to_merge},
@@ -78,8 +78,7 @@ use crate::{
     pool::WriteGuard,
     row,
     space::{Space, pins::Use},
-    store::Table,
-    sync::{Mutex, atomic::Ordering},
+    sync::{Mutex, atomic::Ordering, deadline},
     types::{
         error::{Error, Result},
         ids::{TableId, TxnId, UndoPtr},
@@ -417,7 +416,7 @@ impl Txn {
         let me = self.id_for_locks();
         // The snapshot is of the moment before the first wait.
         self.view();
-        let mut deadline = None;
+        let mut until = None;
         loop {
             self.core.throttle()?;
             let tree = Tree::new(&self.core, space);
@@ -434,8 +433,8 @@ impl Txn {
             };
             let releases = owner.releases();
             drop(leaf);
-            let deadline = *deadline.get_or_insert_with(|| active::deadline(self.core.options.lock_timeout));
-            self.core.txns.wait(me, (&owner, releases), deadline, &self.core.poison)?;
+            let until = *until.get_or_insert_with(|| deadline(self.core.options.lock_timeout));
+            self.core.txns.wait(me, (&owner, releases), until, &self.core.poison)?;
         }
     }
 

@@ -14,7 +14,6 @@ use super::{
     view::View,
 };
 use crate::{
-    alloc::corrupt,
     btree::Direction,
     core::Core,
     mutant::{Rule, is_broken},
@@ -23,7 +22,7 @@ use crate::{
         delta,
         node::{DELETED, LeafCell, OVERFLOW},
     },
-    space::Space,
+    space::{Space, corrupt},
     types::{error::Result, ids::TxnId},
     undo::{self, Change},
 };

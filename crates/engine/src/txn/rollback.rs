@@ -11,7 +11,6 @@ use std::{borrow::Cow, sync::Arc};
 use smallvec::SmallVec;
 
 use crate::{
-    alloc::corrupt,
     btree::{Tree, asks_to_merge},
     core::Core,
     mtr::Mtr,
@@ -24,7 +23,7 @@ use crate::{
     },
     pool::WriteGuard,
     row,
-    space::Space,
+    space::{Space, corrupt},
     types::{
         error::{Error, Result},
         ids::UndoPtr,

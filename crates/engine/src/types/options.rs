@@ -2,11 +2,7 @@ use std::{num::NonZeroU64, str::FromStr, time::Duration};
 
 use lacuna_page::{Algorithm, Codec, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 
-use crate::{
-    row,
-    space::Layout,
-    types::error::{Error, Result},
-};
+use crate::types::error::{Error, Result};
 
 /// When a commit returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -252,7 +248,7 @@ impl TableOptions {
             return Err(Error::BadOption { what: "page_bytes", reason });
         }
         if let TableKind::RowCompressed { key_block_size, level } = self.kind {
-            if !row::is_block_bytes(key_block_size as usize * 1024, self.page_bytes) {
+            if !is_block_bytes(key_block_size as usize * 1024, self.page_bytes) {
                 let reason =
                     format!("{key_block_size} KiB is not a half or a quarter of the page, or less than 4");
                 return Err(Error::BadOption { what: "key_block_size", reason });
@@ -297,4 +293,29 @@ impl FromStr for Doublewrite {
             _ => Err(Error::BadOption { what: "doublewrite", reason: format!("{s} is not auto, on or off") }),
         }
     }
+}
+
+/// Sizes that a table keeps for life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) page_bytes: usize,
+    /// Of a row-compressed table.
+    pub(crate) block_bytes: Option<usize>,
+}
+
+impl Layout {
+    /// Of a table whose pages lie in the file as they are, or compressed when they are flushed.
+    pub(crate) fn of_pages(page_bytes: usize) -> Layout {
+        Layout { page_bytes, block_bytes: None }
+    }
+
+    /// Bytes that a page takes in the file.
+    pub(crate) fn slot_bytes(self) -> usize {
+        self.block_bytes.unwrap_or(self.page_bytes)
+    }
+}
+
+/// Whether a table with pages of `page_bytes` may have blocks of `bytes`.
+pub(crate) fn is_block_bytes(bytes: usize, page_bytes: usize) -> bool {
+    bytes >= PAGE_BYTES_MIN && (bytes * 2 == page_bytes || bytes * 4 == page_bytes)
 }

@@ -36,6 +36,7 @@
 //! page.
 
 mod run;
+pub(crate) mod slots;
 
 use std::borrow::Cow;
 
@@ -43,23 +44,24 @@ use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 use smallvec::SmallVec;
 
 use crate::{
-    alloc::{Allocator, corrupt, u64_at},
+    alloc::Allocator,
     core::Core,
     mtr::Mtr,
     mutant::{Rule, is_broken},
-    overflow::Reference,
+    overflow::{Reference, UndoChains},
     page::{
         node::{OVERFLOW, key_bytes_max, value_bytes_max},
         ops::{self, PageKind, PageOp},
         scratch::Scratch,
+        u32_at, u64_at,
     },
     pool::WriteGuard,
-    space::Space,
-    txn::Clearance,
+    space::{Space, corrupt},
     types::{
         error::Result,
         ids::{PageNo, TableId, TxnId, UndoPtr},
     },
+    undo::slots::Clearance,
 };
 
 /// The undo file.
@@ -214,10 +216,6 @@ impl UndoRecord<'_> {
         };
         is_sound.then_some(record)
     }
-}
-
-fn u32_at(page: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"))
 }
 
 fn used(page: &[u8]) -> usize {
@@ -638,15 +636,6 @@ pub(crate) fn committed_logs(core: &Core, log: UndoLog, state: State) -> Result<
         link = record.previous;
     }
     Ok(logs)
-}
-
-/// Chains that undo records speak of.
-#[derive(Default)]
-pub(crate) struct UndoChains {
-    /// Of values that were replaced: no leaf names them.
-    pub(crate) replaced: Vec<(TableId, Reference)>,
-    /// Of values that running transactions wrote.
-    pub(crate) announced: Vec<(TableId, Reference)>,
 }
 
 /// Collects the chains of undo records, for checks. Nothing may write meanwhile.

@@ -6,10 +6,9 @@ use super::{
     Change, LAST, Latched, RECORD, RECORD_HEADER, TXN, UNDO_PAGE_BYTES, UndoLog, UndoRecord, put, used,
 };
 use crate::{
-    alloc::u64_at,
     core::Core,
     mtr::Mtr,
-    page::{ops::PageOp, scratch::Scratch},
+    page::{ops::PageOp, scratch::Scratch, u64_at},
     types::{
         error::Result,
         ids::{PageNo, TableId, TxnId, UndoPtr},

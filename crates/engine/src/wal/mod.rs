@@ -50,7 +50,6 @@ use lacuna_device::AlignedBuf;
 
 use crate::{
     poison::{IN_A_CALL, Poison, Sentinel},
-    pool::DirtyList,
     sync::{
         Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -223,10 +222,10 @@ impl Log {
     }
 
     /// Where recovery would have to start reading now: the start of a group, at or before the oldest
-    /// change that is missing on the device.
-    pub(crate) fn start_needed(&self, dirty: &DirtyList) -> Lsn {
+    /// change that is missing on the device, which `oldest_dirty` returns. It is called with the log locked (invariant 4).
+    pub(crate) fn start_needed(&self, oldest_dirty: impl FnOnce() -> Option<Lsn>) -> Lsn {
         let state = self.state.lock();
-        let oldest = dirty.oldest().unwrap_or_else(|| state.open.end());
+        let oldest = oldest_dirty().unwrap_or_else(|| state.open.end());
         if oldest >= state.open.start() {
             return state.open.start();
         }

@@ -5,6 +5,7 @@ use std::thread;
 use lacuna_device::{MemPlace, SimPlace, sim::for_each_seed};
 
 use super::*;
+use crate::pool::DirtyList;
 
 const SALT: Salt = Salt(0x5a17);
 
@@ -93,7 +94,7 @@ fn truncation_keeps_what_comes_after() {
         let lsn = log.append(&records[i as usize], |_, _| {}).expect("append");
         log.reach(lsn, Until::Flushed).expect("flush");
         if i % 7 == 0 {
-            let start = log.start_needed(&dirty);
+            let start = log.start_needed(|| dirty.oldest());
             log.truncate(start).expect("truncate");
             records.iter_mut().for_each(Vec::clear);
             assert!(files.len() <= 1, "whole files behind the checkpoint are removed");

@@ -22,13 +22,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::active::{POISON_CHECK, deadline};
 use crate::{
     mutant::{Rule, is_broken},
-    poison::Poison,
+    poison::{POISON_CHECK, Poison},
     sync::{
         Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
+        deadline,
     },
     types::{
         error::{Error, Result},
@@ -135,7 +135,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new() -> Slots {
+    pub(crate) fn new() -> Slots {
         let table = Table {
             free: (0..SLOTS).rev().collect(),
             is_held: vec![false; SLOTS as usize],

@@ -1,0 +1,50 @@
+//! Handles of tables.
+
+use std::sync::Arc;
+
+use crate::{
+    btree::Tree,
+    core::Core,
+    space::Space,
+    types::{error::Result, ids::TableId},
+};
+
+/// A table of an open store.
+#[derive(Clone)]
+pub struct Table {
+    core: Arc<Core>,
+    space: Arc<Space>,
+}
+
+impl Table {
+    pub(crate) fn new(core: Arc<Core>, space: Arc<Space>) -> Table {
+        Table { core, space }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    /// Its number.
+    pub fn id(&self) -> TableId {
+        self.space.id
+    }
+
+    /// About how many records the table has, uncommitted ones included, from a few paths through its tree: as long as
+    /// a few look-ups. Where records of all lengths are mixed well it is within a few percent.
+    /// [`crate::Txn::count`] counts.
+    ///
+    /// # Errors
+    /// [`Error::TableDropped`], [`Error::Closed`].
+    pub fn estimated_count(&self) -> Result<u64> {
+        self.core.poison.check_open()?;
+        let _call = self.core.poison.call();
+        // Like a transaction: the table is not dropped under it.
+        let space = self.space.enter()?;
+        Tree::new(&self.core, &space).estimate()
+    }
+}
