@@ -9,8 +9,8 @@
 use lacuna_page::{Algorithm, Codec};
 
 use crate::{
-    core::Core,
     space::Space,
+    txn::TxnEngine,
     types::{
         error::{Error, Result},
         ids::TableId,
@@ -118,14 +118,14 @@ impl Row {
 }
 
 /// Gives back the file of a table that has no row, durably, and forgets its pages. Nobody uses it any more.
-pub(crate) fn remove_file(core: &Core, space: &Space) -> Result<()> {
-    core.spaces.remove(space.id);
-    core.place.remove(&space.name())?;
-    if !core.place.props().ordered {
-        core.place.sync()?;
+pub(crate) fn remove_file(engine: &TxnEngine, space: &Space) -> Result<()> {
+    engine.spaces().remove(space.id);
+    engine.flusher().place().remove(&space.name())?;
+    if !engine.flusher().place().props().ordered {
+        engine.flusher().place().sync()?;
     }
     // From here on the checkpoint may pass what the log says of it.
-    core.pool.forget_table(space.id);
+    engine.pager().pool().forget_table(space.id);
     // Handles of the table keep the file open, and with it, on most places, its room. Others know it no more.
     let _ = space.file.set_len(0);
     Ok(())
@@ -197,17 +197,17 @@ mod tests {
             let options = StoreOptions { background: false, ..StoreOptions::default() };
             let store = Store::open(place.clone(), options).expect("open");
             let table = store.create_table("t", TableOptions::default()).expect("create");
-            let core = table.core();
+            let engine = table.engine();
             store.checkpoint().expect("checkpoint");
             let mut txn = store.begin();
             txn.put(&table, b"k", b"v").expect("put");
             txn.commit().expect("commit");
-            let before = core.pool.dirty.dirty_bytes();
+            let before = engine.pager().pool().dirty().dirty_bytes();
             // In the removal, in the sync, and in what gives the room of an open file back.
             place.set_cut_after(cut);
-            let outcome = remove_file(core, table.space());
+            let outcome = remove_file(engine, table.space());
             assert_eq!(outcome.is_ok(), cut == 3);
-            assert_eq!(core.pool.dirty.dirty_bytes() < before, cut == 3, "cut {cut}");
+            assert_eq!(engine.pager().pool().dirty().dirty_bytes() < before, cut == 3, "cut {cut}");
         }
     }
 

@@ -47,7 +47,6 @@ struct Readme;
 mod alloc;
 mod btree;
 mod catalog;
-mod core;
 mod flush;
 #[cfg(test)]
 mod format_doc;

@@ -51,6 +51,11 @@ impl Poison {
         Poison { stop: OnceLock::from(Stop::ReadOnly), closed: AtomicU8::new(0) }
     }
 
+    /// Whether the store was opened for reading only.
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self.stop.get(), Some(Stop::ReadOnly))
+    }
+
     /// Fails when nothing may be written: the store is stopped, closed or for reading only.
     pub(crate) fn check(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) == CLOSED {

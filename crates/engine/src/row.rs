@@ -25,11 +25,10 @@
 use std::cell::RefCell;
 
 use lacuna_device::AlignedBuf;
-use lacuna_page::{BlockCodec, HEADER_BYTES, PAGE_BYTES_MIN, TRAILER_BYTES, block_capacity};
+use lacuna_page::{BlockCodec, HEADER_BYTES, TRAILER_BYTES, block_capacity};
 
 use crate::{
-    core::Core,
-    mtr::Mtr,
+    mtr::{Mtr, Pager},
     page::{
         node::{self, Node},
         ops::{self, BadOp, BlockOps, PageKind, PageOp},
@@ -310,7 +309,7 @@ impl WriteGuard {
 
 /// Sees to it that operations of `bytes` fit into the log of the page's block, compressing it anew if need
 /// be. False when the page does not fit then: it has to be split. The caller has changed nothing yet.
-pub(crate) fn make_room(core: &Core, page: &mut WriteGuard, bytes: usize) -> Result<bool> {
+pub(crate) fn make_room(pager: &Pager, page: &mut WriteGuard, bytes: usize) -> Result<bool> {
     if page.frame.row.is_none() || lacuna_page::block_log_room(page.block()) >= bytes + RESERVE {
         return Ok(true);
     }
@@ -319,18 +318,18 @@ pub(crate) fn make_room(core: &Core, page: &mut WriteGuard, bytes: usize) -> Res
         page.frame.unfit_lsn.store(ops::lsn(page).0, Ordering::Relaxed);
         return Ok(false);
     }
-    mtr.commit(core, &mut [page])?;
+    mtr.commit(pager, &mut [page])?;
     Ok(true)
 }
 
 /// Like [`make_room`], but does not try again what failed before on the same page.
-pub(crate) fn makes_room(core: &Core, page: &mut WriteGuard, bytes: usize) -> Result<bool> {
+pub(crate) fn makes_room(pager: &Pager, page: &mut WriteGuard, bytes: usize) -> Result<bool> {
     let is_unfit = page.frame.unfit_lsn.load(Ordering::Relaxed) == ops::lsn(page).0;
     let has_room = page.frame.row.is_none() || lacuna_page::block_log_room(page.block()) >= bytes + RESERVE;
     if is_unfit && !has_room && Node::new(page).count() > 2 {
         return Ok(false);
     }
-    make_room(core, page, bytes)
+    make_room(pager, page, bytes)
 }
 
 /// The sealed block of an evicted page: all that is kept of it.

@@ -18,13 +18,14 @@
 
 mod truncate;
 
+pub(crate) use truncate::{truncate, truncate_all};
+
 use std::sync::Arc;
 
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
 use crate::{
-    core::Core,
-    mtr::Mtr,
+    mtr::{Mtr, Pager},
     page::{
         ops::{self, PageKind, PageOp},
         u32_at, u64_at,
@@ -58,7 +59,7 @@ const ENTRY_BYTES: usize = 8;
 
 /// The latched allocation state of a file.
 pub(crate) struct Allocator<'a> {
-    core: &'a Core,
+    pager: &'a Pager,
     space: &'a Arc<Space>,
     pub(crate) header: WriteGuard,
     /// The first page of the list, until a mini-transaction takes it: reading it later could fail behind a change.
@@ -68,28 +69,28 @@ pub(crate) struct Allocator<'a> {
 impl<'a> Allocator<'a> {
     /// Makes page 0 of a new file, of which the first `reserved` pages are in use by agreement.
     pub(crate) fn format(
-        core: &'a Core,
+        pager: &'a Pager,
         space: &'a Arc<Space>,
         mtr: &mut Mtr,
         reserved: u64,
     ) -> Result<Self> {
         space.reserve(PageNo(reserved - 1))?;
-        let mut header = core.pool.create(space, HEADER_PAGE);
+        let mut header = pager.create(space, HEADER_PAGE);
         mtr.apply(&mut header, PageOp::Blank { kind: PageKind::Space });
-        let mut allocator = Allocator { core, space, header, list: None };
+        let mut allocator = Allocator { pager, space, header, list: None };
         allocator.put(mtr, USED, reserved);
         Ok(allocator)
     }
 
     /// Latches the allocation state.
-    pub(crate) fn latch(core: &'a Core, space: &'a Arc<Space>) -> Result<Self> {
-        let header = core.pool.write(space, HEADER_PAGE)?;
+    pub(crate) fn latch(pager: &'a Pager, space: &'a Arc<Space>) -> Result<Self> {
+        let header = pager.write(space, HEADER_PAGE)?;
         if ops::kind(&header) != Some(PageKind::Space) {
             return Err(corrupt(space, HEADER_PAGE, "not an allocation page"));
         }
         let head = PageNo(u64_at(&header, FREE_HEAD));
-        let list = if head.0 == 0 { None } else { Some(core.pool.write(space, head)?) };
-        Ok(Allocator { core, space, header, list })
+        let list = if head.0 == 0 { None } else { Some(pager.write(space, head)?) };
+        Ok(Allocator { pager, space, header, list })
     }
 
     fn put(&mut self, mtr: &mut Mtr, at: usize, value: u64) {
@@ -117,11 +118,11 @@ impl<'a> Allocator<'a> {
             let page = PageNo(u64_at(&self.header, USED));
             self.space.reserve(page)?;
             self.put(mtr, USED, page.0 + 1);
-            return Ok(self.core.pool.create(self.space, page));
+            return Ok(self.pager.create(self.space, page));
         }
         let mut list = match self.take_list(mtr) {
             Some(list) => list,
-            None => self.core.pool.write(self.space, head)?,
+            None => self.pager.write(self.space, head)?,
         };
         let listed = self.listed(&list)?;
         let count = u64_at(&self.header, FREE_COUNT);
@@ -134,7 +135,7 @@ impl<'a> Allocator<'a> {
         put_listed(mtr, &mut list, listed - 1);
         mtr.hold(list);
         self.put(mtr, FREE_COUNT, count.saturating_sub(1));
-        Ok(self.core.pool.create(self.space, page))
+        Ok(self.pager.create(self.space, page))
     }
 
     /// Gives `page` back.
@@ -193,7 +194,7 @@ impl<'a> Allocator<'a> {
             free.push(next);
             let page: &[u8] = match &self.list {
                 Some(list) if list.id().page == next => list,
-                _ => &self.core.pool.read(self.space, next)?,
+                _ => &self.pager.read(self.space, next)?,
             };
             for at in 0..listed(self.space, next, page)? {
                 free.push(entry(self.space, used, page, at)?);

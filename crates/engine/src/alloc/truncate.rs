@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use super::{Allocator, ENTRIES, ENTRY_BYTES, FREE_COUNT, FREE_HEAD, NEXT_FREE, USED, listed_max};
 use crate::{
-    core::Core,
-    mtr::Mtr,
+    mtr::{Mtr, Pager},
     mutant::{Rule, is_broken},
-    page::ops::{PageKind, PageOp},
+    page::{
+        ops::{PageKind, PageOp},
+        u64_at,
+    },
     pool::WriteGuard,
-    space::Space,
+    space::{Space, Spaces, corrupt},
     sync::{atomic::Ordering, thread},
     types::{
         error::Result,
@@ -20,7 +22,6 @@ use crate::{
     },
     wal::Until,
 };
-use crate::{page::u64_at, space::corrupt};
 
 /// The log takes one in this many bytes for a list that is written anew, at most; of a longer list the first part.
 const LOG_SHARE: u64 = 16;
@@ -33,63 +34,61 @@ struct Part {
     rest: PageNo,
 }
 
-impl Core {
-    /// Cuts those files of which much was freed lately. The caller holds no latch.
-    pub(crate) fn cut_files(&self) -> Result<()> {
-        for space in self.spaces.all().into_iter().filter(|space| space.wants_cut()) {
-            if let Some(space) = space.operate() {
-                self.cut_file(&space, false)?;
-            }
+/// Cuts those files of which much was freed lately. The caller holds no latch.
+pub(crate) fn truncate_all(pager: &Pager, spaces: &Spaces, log_bytes: u64) -> Result<()> {
+    for space in spaces.all().into_iter().filter(|space| space.wants_cut()) {
+        if let Some(space) = space.operate() {
+            truncate(pager, &space, false, log_bytes)?;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Cuts the file's end as far as its pages are free; if it `is_asked`, also what a crash has left of that to do. The
-    /// caller holds no latch, and uses the table.
-    pub(crate) fn cut_file(&self, space: &Arc<Space>, is_asked: bool) -> Result<()> {
-        let _one = space.cutting.lock();
-        space.freed_pages.store(0, Ordering::Relaxed);
-        let end = match self.drop_last(space)? {
-            Some(end) => end,
-            None if is_asked => self.log.next(),
-            None => return Ok(()),
-        };
-        if !is_broken(Rule::CutsFollowLog) {
-            self.log.reach(end, Until::Flushed)?;
-        }
-        // Meanwhile it may have grown again, but it was not cut.
-        let allocator = Allocator::latch(self, space)?;
-        let used = allocator.used();
-        let _latched = (!is_broken(Rule::CutsLatchHeader)).then_some(allocator);
-        if is_broken(Rule::CutsLatchHeader) {
-            // So long that others may allocate a page and flush it.
-            (0..500).for_each(|_| thread::yield_now());
-        }
-        space.cut(used).map_err(|e| self.poison.set(e))
+/// Cuts the file's end as far as its pages are free; if it `is_asked`, also what a crash has left of that to do. The
+/// caller holds no latch, and uses the table.
+pub(crate) fn truncate(pager: &Pager, space: &Arc<Space>, is_asked: bool, log_bytes: u64) -> Result<()> {
+    let _one = space.cutting.lock();
+    space.freed_pages.store(0, Ordering::Relaxed);
+    let end = match drop_last(pager, space, log_bytes)? {
+        Some(end) => end,
+        None if is_asked => pager.log().next(),
+        None => return Ok(()),
+    };
+    if !is_broken(Rule::CutsFollowLog) {
+        pager.log().reach(end, Until::Flushed)?;
     }
+    // Meanwhile it may have grown again, but it was not cut.
+    let allocator = Allocator::latch(pager, space)?;
+    let used = allocator.used();
+    let _latched = (!is_broken(Rule::CutsLatchHeader)).then_some(allocator);
+    if is_broken(Rule::CutsLatchHeader) {
+        // So long that others may allocate a page and flush it.
+        (0..500).for_each(|_| thread::yield_now());
+    }
+    space.cut(used).map_err(|e| pager.poison().set(e))
+}
 
-    /// Takes the free pages at the file's end out of the list; returns where the log says so, if there are any.
-    fn drop_last(&self, space: &Arc<Space>) -> Result<Option<Lsn>> {
-        let mut allocator = Allocator::latch(self, space)?;
-        let used = allocator.used();
-        let entries_max = (self.options.log_bytes / LOG_SHARE) as usize / ENTRY_BYTES;
-        let mut part = allocator.first_part(entries_max)?;
-        part.free.sort_unstable();
-        let last = part.free.iter().rev().zip((0..used).rev()).take_while(|(page, last)| page.0 == *last);
-        let dropped = last.count();
-        if dropped == 0 {
-            return Ok(None);
-        }
-        part.free.truncate(part.free.len() - dropped);
-        let mut mtr = Mtr::new();
-        let mut pages = allocator.write_list(&mut mtr, part);
-        let count = u64_at(&allocator.header, FREE_COUNT).saturating_sub(dropped as u64);
-        allocator.put(&mut mtr, FREE_COUNT, count);
-        allocator.put(&mut mtr, USED, used - dropped as u64);
-        let mut pages: Vec<_> = pages.iter_mut().collect();
-        pages.push(&mut allocator.header);
-        mtr.commit(self, &mut pages).map(Some)
+/// Takes the free pages at the file's end out of the list; returns where the log says so, if there are any.
+fn drop_last(pager: &Pager, space: &Arc<Space>, log_bytes: u64) -> Result<Option<Lsn>> {
+    let mut allocator = Allocator::latch(pager, space)?;
+    let used = allocator.used();
+    let entries_max = (log_bytes / LOG_SHARE) as usize / ENTRY_BYTES;
+    let mut part = allocator.first_part(entries_max)?;
+    part.free.sort_unstable();
+    let last = part.free.iter().rev().zip((0..used).rev()).take_while(|(page, last)| page.0 == *last);
+    let dropped = last.count();
+    if dropped == 0 {
+        return Ok(None);
     }
+    part.free.truncate(part.free.len() - dropped);
+    let mut mtr = Mtr::new();
+    let mut pages = allocator.write_list(&mut mtr, part);
+    let count = u64_at(&allocator.header, FREE_COUNT).saturating_sub(dropped as u64);
+    allocator.put(&mut mtr, FREE_COUNT, count);
+    allocator.put(&mut mtr, USED, used - dropped as u64);
+    let mut pages: Vec<_> = pages.iter_mut().collect();
+    pages.push(&mut allocator.header);
+    mtr.commit(pager, &mut pages).map(Some)
 }
 
 impl Allocator<'_> {
@@ -105,7 +104,7 @@ impl Allocator<'_> {
             }
             let list = match self.list.take() {
                 Some(list) => list,
-                None => self.core.pool.write(self.space, part.rest)?,
+                None => self.pager.write(self.space, part.rest)?,
             };
             part.free.push(part.rest);
             for at in 0..self.listed(&list)? {
@@ -131,7 +130,7 @@ impl Allocator<'_> {
             let page = entries.pop().expect("more pages than lists");
             lists.push(match others.iter().position(|other| other.id().page == page) {
                 Some(at) => others.swap_remove(at),
-                None => self.core.pool.create(self.space, page),
+                None => self.pager.create(self.space, page),
             });
         }
         for page in &mut others {

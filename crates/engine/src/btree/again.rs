@@ -64,7 +64,7 @@ impl Tree<'_> {
         if !is_before_bound && !self.is_restructured(spot) {
             return None;
         }
-        let page = self.core.pool.write_in_memory(self.space, spot.page?)?;
+        let page = self.pager.write_in_memory(self.space, spot.page?)?;
         if ops::kind(&page) != Some(PageKind::Node) || !Node::new(&page).is_leaf() {
             return None;
         }

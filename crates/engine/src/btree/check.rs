@@ -29,14 +29,14 @@ impl Tree<'_> {
     /// not change meanwhile.
     pub(crate) fn check(self, undo: &UndoChains) -> Result<TreeReport> {
         let mut report = TreeReport::default();
-        let (used, free) = Allocator::latch(self.core, self.space)?.survey()?;
+        let (used, free) = Allocator::latch(self.pager, self.space)?.survey()?;
         let mut seen = vec![false; used as usize];
         seen[0] = true;
         for page in &free {
             mark(self.space, &mut seen, *page)?;
         }
         report.free_pages = free.len() as u64;
-        let root = self.core.pool.read(self.space, ROOT)?;
+        let root = self.pager.read(self.space, ROOT)?;
         self.check_node(&root, ROOT, None)?;
         report.height = u64::from(Node::new(&root).level()) + 1;
         drop(root);
@@ -66,7 +66,7 @@ impl Tree<'_> {
         report: &mut TreeReport,
     ) -> Result<()> {
         mark(self.space, seen, page)?;
-        let guard = self.core.pool.read(self.space, page)?;
+        let guard = self.pager.read(self.space, page)?;
         let node = Node::new(&guard);
         for slot in 0..node.count() {
             let key = node.key(slot);
@@ -99,7 +99,7 @@ impl Tree<'_> {
 
 impl Tree<'_> {
     fn check_chain(self, chain: Reference, seen: &mut [bool], report: &mut TreeReport) -> Result<()> {
-        overflow::check(self.core, self.space, chain, |page| {
+        overflow::check(self.pager, self.space, chain, |page| {
             report.overflow_pages += 1;
             mark(self.space, seen, page)
         })

@@ -85,13 +85,13 @@ impl Tree<'_> {
     /// The parent of the leaf of `key`, latched exclusively; `None` when the root is that leaf.
     fn leaf_parent(self, key: &[u8]) -> Result<Option<WriteGuard>> {
         loop {
-            let mut page = self.core.pool.read(self.space, ROOT)?;
+            let mut page = self.pager.read(self.space, ROOT)?;
             self.check_node(&page, ROOT, None)?;
             match Node::new(&page).level() {
                 0 => return Ok(None),
                 1 => {
                     drop(page);
-                    let root = self.core.pool.write(self.space, ROOT)?;
+                    let root = self.pager.write(self.space, ROOT)?;
                     if Node::new(&root).level() == 1 {
                         return Ok(Some(root));
                     }
@@ -133,7 +133,7 @@ impl Tree<'_> {
     /// Merges inner nodes on the way to `key` that are underfull, or hold an empty leaf only, and lowers the root.
     /// Whether anything changed.
     fn merge_inner(self, key: &[u8]) -> Result<bool> {
-        let mut parent = self.core.pool.write(self.space, ROOT)?;
+        let mut parent = self.pager.write(self.space, ROOT)?;
         self.check_node(&parent, ROOT, None)?;
         let mut is_changed = false;
         loop {
@@ -187,10 +187,10 @@ impl Tree<'_> {
             let child = self.write_child(node, 0)?;
             chain.push(child);
         }
-        if !row::makes_room(self.core, parent, 2 * row::LOGGED_OP_BYTES)? {
+        if !row::makes_room(self.pager, parent, 2 * row::LOGGED_OP_BYTES)? {
             return Ok(false);
         }
-        let mut allocator = Allocator::latch(self.core, self.space)?;
+        let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut mtr = Mtr::new();
         mtr.apply(parent, PageOp::Remove { slot: slot as u16 });
         if slot == 0 {
@@ -205,7 +205,7 @@ impl Tree<'_> {
         self.note_restructured();
         let mut pages: Vec<_> = chain.iter_mut().collect();
         pages.extend([&mut allocator.header, parent]);
-        mtr.commit(self.core, &mut pages)?;
+        mtr.commit(self.pager, &mut pages)?;
         Ok(true)
     }
 
@@ -227,14 +227,14 @@ impl Tree<'_> {
                 let merged = merged_page(l, r, &separator, self.space.page_bytes);
                 let fits = |block: &Vec<u8>| block.len() <= row.block_bytes / 4 * 3;
                 let Some(block) = row::block_of(row, &merged).filter(fits) else { return Ok(false) };
-                if !row::makes_room(self.core, parent, row::LOGGED_OP_BYTES)? {
+                if !row::makes_room(self.pager, parent, row::LOGGED_OP_BYTES)? {
                     return Ok(false);
                 }
                 Some(block)
             }
         };
         // Before the first change: what fails behind one would leave it without a log record.
-        let mut allocator = Allocator::latch(self.core, self.space)?;
+        let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut mtr = Mtr::new();
         if let Some(block) = block {
             mtr.apply(&mut left, PageOp::Block { data: &block });
@@ -248,7 +248,7 @@ impl Tree<'_> {
         mtr.apply(parent, PageOp::Remove { slot: left_slot as u16 + 1 });
         allocator.free(&mut mtr, &mut right);
         self.note_restructured();
-        mtr.commit(self.core, &mut [&mut allocator.header, &mut left, &mut right, parent])?;
+        mtr.commit(self.pager, &mut [&mut allocator.header, &mut left, &mut right, parent])?;
         Ok(true)
     }
 
@@ -271,7 +271,7 @@ impl Tree<'_> {
         if INNER_CELL_HEADER + separator.len() + SLOT > Node::new(parent).free() + removed {
             return Ok(false);
         }
-        let mut allocator = Allocator::latch(self.core, self.space)?;
+        let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut mtr = Mtr::new();
         let base = l.count();
         for slot in 0..at {
@@ -288,13 +288,13 @@ impl Tree<'_> {
         allocator.free(&mut mtr, &mut middle);
         self.note_restructured();
         let pages = &mut [&mut allocator.header, &mut left, &mut middle, &mut right, parent];
-        mtr.commit(self.core, pages)?;
+        mtr.commit(self.pager, pages)?;
         Ok(true)
     }
 
     /// Takes the place of the root's only child.
     fn shrink_root(self, root: &mut WriteGuard, child: &mut WriteGuard) -> Result<()> {
-        let mut allocator = Allocator::latch(self.core, self.space)?;
+        let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut mtr = Mtr::new();
         if self.space.row.is_some() {
             mtr.apply(root, PageOp::Block { data: &child.export_block() });
@@ -304,7 +304,7 @@ impl Tree<'_> {
         }
         allocator.free(&mut mtr, child);
         self.note_restructured();
-        mtr.commit(self.core, &mut [&mut allocator.header, child, root])?;
+        mtr.commit(self.pager, &mut [&mut allocator.header, child, root])?;
         Ok(())
     }
 }

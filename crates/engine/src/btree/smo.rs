@@ -33,7 +33,7 @@ impl Tree<'_> {
         let slot = node.search(key).unwrap_or_else(|slot| slot);
         let in_page = self.accepts(node, slot, bytes) && node.free() >= bytes;
         let is_padded = !in_page && accepts_beside(node, slot, bytes, 0) && node.free() >= bytes;
-        let fits = in_page && row::makes_room(self.core, leaf, logged)?;
+        let fits = in_page && row::makes_room(self.pager, leaf, logged)?;
         if let Some(row) = &self.space.row
             && (is_padded || in_page && !fits)
         {
@@ -48,7 +48,7 @@ impl Tree<'_> {
     pub(crate) fn split(self, key: &[u8], bytes: usize, logged: usize) -> Result<()> {
         let separator_bytes = node::inner_cell_bytes_max(self.space.slot_bytes());
         let separator_logged = separator_bytes + row::LOGGED_OP_BYTES;
-        let mut parent = self.core.pool.write(self.space, ROOT)?;
+        let mut parent = self.pager.write(self.space, ROOT)?;
         self.check_node(&parent, ROOT, None)?;
         if Node::new(&parent).is_leaf() {
             if self.takes(&mut parent, key, bytes, logged)? {
@@ -56,7 +56,7 @@ impl Tree<'_> {
             }
             self.grow_root(&mut parent)?;
         } else if Node::new(&parent).free() < separator_bytes
-            || !row::makes_room(self.core, &mut parent, separator_logged)?
+            || !row::makes_room(self.pager, &mut parent, separator_logged)?
         {
             self.grow_root(&mut parent)?;
         }
@@ -70,7 +70,7 @@ impl Tree<'_> {
                 }
                 return Ok(());
             }
-            if node.free() < separator_bytes || !row::makes_room(self.core, &mut child, separator_logged)? {
+            if node.free() < separator_bytes || !row::makes_room(self.pager, &mut child, separator_logged)? {
                 let node = Node::new(&child);
                 let (at, block) = self.right_part(node, middle(node));
                 let separator = node.key(at).to_vec();
@@ -88,7 +88,7 @@ impl Tree<'_> {
     /// Moves all that the root holds into a new child, its only one.
     fn grow_root(self, root: &mut WriteGuard) -> Result<()> {
         let mut mtr = Mtr::new();
-        let mut allocator = Allocator::latch(self.core, self.space)?;
+        let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut child = allocator.allocate(&mut mtr)?;
         let level = Node::new(root).level();
         if self.space.row.is_some() {
@@ -101,7 +101,7 @@ impl Tree<'_> {
         mtr.apply(root, PageOp::Init { level: level + 1 });
         insert_child(&mut mtr, root, 0, b"", child.id().page);
         self.note_restructured();
-        mtr.commit(self.core, &mut [&mut allocator.header, &mut child, root])?;
+        mtr.commit(self.pager, &mut [&mut allocator.header, &mut child, root])?;
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl Tree<'_> {
         separator: &[u8],
     ) -> Result<()> {
         let mut mtr = Mtr::new();
-        let mut allocator = Allocator::latch(self.core, self.space)?;
+        let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut right = allocator.allocate(&mut mtr)?;
         let node = Node::new(child);
         if let Some(block) = block {
@@ -182,7 +182,7 @@ impl Tree<'_> {
         }
         insert_child(&mut mtr, parent, slot + 1, separator, right.id().page);
         self.note_restructured();
-        mtr.commit(self.core, &mut [&mut allocator.header, &mut right, child, parent])?;
+        mtr.commit(self.pager, &mut [&mut allocator.header, &mut right, child, parent])?;
         Ok(())
     }
 }

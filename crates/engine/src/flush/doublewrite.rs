@@ -295,10 +295,12 @@ mod tests {
         sim::{HookedPlace, Hooks, for_each_seed},
     };
 
-    use super::{super::into_work, *};
+    use super::{
+        super::{Flusher, into_work},
+        *,
+    };
     use crate::{
-        Durability, Error, Store, StoreOptions, Table, TableOptions, core::Core, flush::stats::Cause,
-        wal::Until,
+        Durability, Error, Store, StoreOptions, Table, TableOptions, flush::stats::Cause, wal::Until,
     };
 
     /// A directory in which a batch waits when it is told to, and fails then.
@@ -343,7 +345,7 @@ mod tests {
             put(&first, 1);
             store.checkpoint().expect("checkpoint");
             put(&first, 2);
-            let doublewrite = first.core().flush.doublewrite.as_ref().expect("a directory tears pages");
+            let doublewrite = first.engine().flusher().doublewrite.as_ref().expect("a directory tears pages");
             doublewrite.free.lock().truncate(1);
             failing.is_next.store(true, Ordering::SeqCst);
             thread::scope(|scope| {
@@ -365,12 +367,13 @@ mod tests {
     }
 
     /// Writes what is dirty, in the region of the two that was not used last, and no checkpoint.
-    fn land(core: &Core) {
-        core.flush.doublewrite.as_ref().expect("a directory tears pages").free.lock().reverse();
-        let until = core.log.next();
-        core.carry_out(into_work(core.pool.dirty.oldest_pages(until, 512), until, Cause::Asked))
+    fn land(flusher: &Flusher) {
+        flusher.doublewrite.as_ref().expect("a directory tears pages").free.lock().reverse();
+        let until = flusher.pager.log().next();
+        flusher
+            .carry_out(into_work(flusher.pager.pool().dirty().oldest_pages(until, 512), until, Cause::Asked))
             .expect("flush");
-        core.log.reach(core.log.next(), Until::Flushed).expect("log");
+        flusher.pager.log().reach(flusher.pager.log().next(), Until::Flushed).expect("log");
     }
 
     fn put(store: &Store, table: &Table, value: u8) {
@@ -385,13 +388,21 @@ mod tests {
         let store = Store::open(place.clone(), options.clone()).expect("open");
         let table = store.create_table("t", TableOptions::default()).expect("table");
         store.checkpoint().expect("checkpoint");
-        table.core().flush.doublewrite.as_ref().expect("a directory tears pages").free.lock().truncate(2);
+        table
+            .engine()
+            .flusher()
+            .doublewrite
+            .as_ref()
+            .expect("a directory tears pages")
+            .free
+            .lock()
+            .truncate(2);
         put(&store, &table, 1);
-        land(table.core());
+        land(table.engine().flusher());
         let mut older = AlignedBuf::zeroed(16 << 10);
         table.space().file.read_at(16 << 10, &mut older).expect("read");
         put(&store, &table, 2);
-        land(table.core());
+        land(table.engine().flusher());
         (place, store, table, older)
     }
 

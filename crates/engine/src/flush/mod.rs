@@ -53,9 +53,12 @@ pub use stats::FlushStats;
 use write::Writer;
 
 use crate::{
-    core::Core,
+    alloc::{truncate, truncate_all},
+    mtr::Pager,
     mutant::{Rule, is_broken},
-    pool::{Frame, read_ahead, replay_cost::ReplayEstimate},
+    poison::Poison,
+    pool::{Frame, replay_cost::ReplayEstimate},
+    space::{Space, Spaces},
     sync::{
         Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -66,11 +69,15 @@ use crate::{
         ids::Lsn,
         options::{Doublewrite, StoreOptions},
     },
-    wal::{Until, control::Root},
+    wal::{
+        Until,
+        control::{Control, Root},
+    },
 };
 use doublewrite::DoublewriteFile;
 use room::Room;
 use settled::Settled;
+pub(crate) use settled::Transactions;
 use stats::{Cause, Counters};
 
 /// Pages in a job, at most.
@@ -85,8 +92,15 @@ const FLUSHES_IN_A_ROW: usize = 8;
 /// How often the producer looks around when nobody wakes it.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(20);
 
-/// State of flushing and checkpoints.
-pub(crate) struct Flush {
+/// What brings pages to the device, and moves the checkpoint.
+pub(crate) struct Flusher {
+    place: Arc<dyn Place>,
+    spaces: Arc<Spaces>,
+    pager: Arc<Pager>,
+    control: Control,
+    transactions: Arc<dyn Transactions>,
+    options: StoreOptions,
+    poison: Arc<Poison>,
     queue: Mutex<Queue>,
     /// Jobs were queued, or it is time to stop.
     work: Condvar,
@@ -100,7 +114,7 @@ pub(crate) struct Flush {
     log_synced: Mutex<Instant>,
     room: Room,
     settled: Settled,
-    pub(crate) counters: Counters,
+    counters: Counters,
 }
 
 #[derive(Default)]
@@ -154,14 +168,14 @@ pub(crate) enum Work {
 
 impl Work {
     /// The pages that were written anew. A failure has poisoned the store.
-    fn carry_out(self, core: &Core, writer: &mut Writer) -> Result<u64> {
+    fn carry_out(self, flusher: &Flusher, writer: &mut Writer) -> Result<u64> {
         match self {
             Work::Flush(due) => {
-                let written = writer.write(core, &due);
-                core.pool.take_back(due.frames);
+                let written = writer.write(flusher, &due);
+                flusher.pager.pool().take_back(due.frames);
                 written.map(|()| 0)
             }
-            Work::Rewrite(rewrite) => writer.rewrite(core, rewrite),
+            Work::Rewrite(rewrite) => writer.rewrite(flusher, rewrite),
         }
     }
 }
@@ -173,8 +187,16 @@ struct Job {
     ended: Option<mpsc::Sender<Result<u64>>>,
 }
 
-impl Flush {
-    pub(crate) fn new(place: &dyn Place, place_bytes: u64, options: &StoreOptions) -> Result<Flush> {
+impl Flusher {
+    pub(crate) fn new(
+        (place, place_bytes): (Arc<dyn Place>, u64),
+        options: &StoreOptions,
+        spaces: Arc<Spaces>,
+        pager: Arc<Pager>,
+        control: Control,
+        transactions: Arc<dyn Transactions>,
+        poison: Arc<Poison>,
+    ) -> Result<Flusher> {
         let props = place.props();
         let page = lacuna_page::PAGE_BYTES_MAX as u64;
         let is_atomic = props.atomic_bytes_max >= page && u64::from(props.atomic_align) <= 512;
@@ -183,8 +205,15 @@ impl Flush {
             Doublewrite::On => true,
             Doublewrite::Off => false,
         };
-        let doublewrite = if twice { Some(DoublewriteFile::open(place)?) } else { None };
-        Ok(Flush {
+        let doublewrite = if twice { Some(DoublewriteFile::open(&*place)?) } else { None };
+        Ok(Flusher {
+            place,
+            spaces,
+            pager,
+            control,
+            transactions,
+            options: options.clone(),
+            poison,
             queue: Mutex::default(),
             work: Condvar::new(),
             done: Condvar::new(),
@@ -207,48 +236,32 @@ impl Flush {
     }
 }
 
-impl Core {
-    /// Starts the threads; they run until [`Core::stop_threads`].
-    pub(crate) fn start_threads(self: &Arc<Core>) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
-        let mut threads = Vec::new();
-        self.flush.queue.lock().stop = false;
-        self.flush.is_running.store(true, Ordering::Release);
-        let spawn = |name: &str, body: fn(&Core)| {
-            let core = self.clone();
-            thread::Builder::new().name(name.into()).spawn(move || body(&core))
-        };
-        threads.push(spawn("lacuna-flush", Core::produce)?);
-        threads.push(spawn("lacuna-purge", Core::purge_loop)?);
-        for _ in 0..read_ahead::THREADS {
-            threads.push(spawn("lacuna-ahead", Core::read_ahead_loop)?);
-        }
-        for _ in 0..self.options.flush_threads {
-            threads.push(spawn("lacuna-write", Core::consume)?);
-        }
-        Ok(threads)
+impl Flusher {
+    /// From now on threads run [`Flusher::produce`] and [`Flusher::consume`], until [`Flusher::stop`].
+    pub(crate) fn start(&self) {
+        self.queue.lock().stop = false;
+        self.is_running.store(true, Ordering::Release);
     }
 
     /// Asks the threads to end once they are done with what they are doing.
-    pub(crate) fn stop_threads(&self) {
-        self.flush.is_running.store(false, Ordering::Release);
-        self.flush.queue.lock().stop = true;
-        self.flush.work.notify_all();
-        self.flush.done.notify_all();
-        self.wake_purge();
-        self.stop_read_ahead();
-        self.pool.needs_flush.raise();
+    pub(crate) fn stop(&self) {
+        self.is_running.store(false, Ordering::Release);
+        self.queue.lock().stop = true;
+        self.work.notify_all();
+        self.done.notify_all();
+        self.pager.pool().ask_for_flush();
     }
 
     pub(crate) fn has_threads(&self) -> bool {
-        self.flush.is_running.load(Ordering::Acquire)
+        self.is_running.load(Ordering::Acquire)
     }
 
-    fn produce(&self) {
+    pub(crate) fn produce(&self) {
         while self.has_threads() {
-            self.pool.needs_flush.wait_for(INTERVAL);
+            self.pager.pool().wait_until_asked(INTERVAL);
             if self.poison.check().is_err() {
                 // Nothing will be written any more, but writers must be let go.
-                self.flush.done.notify_all();
+                self.done.notify_all();
                 thread::sleep(INTERVAL);
                 continue;
             }
@@ -262,65 +275,84 @@ impl Core {
         for work in self.due_work() {
             let refused = self.submit(Job { work, ended: None });
             if let Err(Job { work: Work::Flush(due), .. }) = refused {
-                self.pool.take_back(due.frames); // it is time to stop
+                self.pager.pool().take_back(due.frames); // it is time to stop
             }
         }
         if self.checkpoint_is_due() && self.checkpoint().is_ok() {
             self.note_progress();
-            let _ = self.cut_files().map_err(|e| self.poison.set(e));
+            let _ = truncate_all(&self.pager, &self.spaces, self.options.log_bytes)
+                .map_err(|e| self.poison.set(e));
         }
         let _ = self.sync_relaxed();
     }
 
     /// Syncs the log when [`StoreOptions::relaxed_interval`] is over; for stores with relaxed durability.
     pub(crate) fn sync_relaxed(&self) -> Result<()> {
-        let mut synced = self.flush.log_synced.lock();
+        let mut synced = self.log_synced.lock();
         if synced.elapsed() < self.options.relaxed_interval {
             return Ok(());
         }
         *synced = Instant::now();
         drop(synced);
-        self.log.reach(self.log.next(), Until::Flushed)
+        self.pager.log().reach(self.pager.log().next(), Until::Flushed)
+    }
+
+    /// Gives back what is free at the end of a table's file, also what a crash has left of that to do.
+    pub(crate) fn truncate(&self, space: &Arc<Space>) -> Result<()> {
+        truncate(&self.pager, space, true, self.options.log_bytes)
+    }
+
+    /// Where recovery would start now.
+    pub(crate) fn checkpoint_lsn(&self) -> Lsn {
+        self.control.root().checkpoint
+    }
+
+    pub(crate) fn place(&self) -> &dyn Place {
+        &*self.place
     }
 
     /// Lets those look who wait for room in the log or the pool.
     fn note_progress(&self) {
-        self.flush.queue.lock().progress += 1;
-        self.flush.done.notify_all();
+        self.queue.lock().progress += 1;
+        self.done.notify_all();
     }
 
     /// What should be flushed now: pages that eviction wants, pages whose changes keep too much log,
     /// and the oldest ones when too many are dirty.
     fn due_work(&self) -> Vec<Work> {
-        let next = self.log.next();
-        let mut all = into_work(self.pool.take_wanted(), next, Cause::Eviction);
+        let next = self.pager.log().next();
+        let mut all = into_work(self.pager.pool().take_wanted(), next, Cause::Eviction);
         let log_kept = self.options.log_bytes / LOG_SHARE.1 * LOG_SHARE.0;
-        if self.log.used_bytes() > log_kept {
+        if self.pager.log().used_bytes() > log_kept {
             let before = Lsn(next.0.saturating_sub(log_kept));
-            all.extend(into_work(self.pool.dirty.oldest_pages(before, ROUND_PAGES), before, Cause::Log));
+            all.extend(into_work(
+                self.pager.pool().dirty().oldest_pages(before, ROUND_PAGES),
+                before,
+                Cause::Log,
+            ));
         }
-        let (bytes, reads) = self.pool.dirty.dirty_bytes_and_reads();
-        let too_many_bytes = bytes.saturating_sub(self.flush.room.dirty_bytes_max as usize);
-        let too_many_reads = reads.saturating_sub(self.flush.room.dirty_reads_max() as usize);
+        let (bytes, reads) = self.pager.pool().dirty().dirty_bytes_and_reads();
+        let too_many_bytes = bytes.saturating_sub(self.room.dirty_bytes_max as usize);
+        let too_many_reads = reads.saturating_sub(self.room.dirty_reads_max() as usize);
         if too_many_bytes > 0 || too_many_reads > 0 {
             let pages = (too_many_bytes / (16 << 10) + 1).max(too_many_reads).min(ROUND_PAGES);
-            all.extend(into_work(self.pool.dirty.oldest_pages(next, pages), next, Cause::Dirty));
+            all.extend(into_work(self.pager.pool().dirty().oldest_pages(next, pages), next, Cause::Dirty));
         }
         all
     }
 
     /// Queues a job; gives it back when nobody is going to do it.
     fn submit(&self, job: Job) -> Result<(), Job> {
-        let mut queue = self.flush.queue.lock();
+        let mut queue = self.queue.lock();
         // Two jobs for each consumer keep all busy; more would only grow stale.
         while queue.of(&job.work).len() >= 2 * self.options.flush_threads && !queue.stop {
-            self.flush.done.wait_for(&mut queue, INTERVAL);
+            self.done.wait_for(&mut queue, INTERVAL);
         }
         if queue.stop || !self.has_threads() {
             return Err(job);
         }
         queue.of(&job.work).push_back(job);
-        self.flush.work.notify_one();
+        self.work.notify_one();
         Ok(())
     }
 
@@ -347,11 +379,11 @@ impl Core {
         sum
     }
 
-    fn consume(&self) {
+    pub(crate) fn consume(&self) {
         let mut writer = Writer::default();
         loop {
             let Job { work, ended } = {
-                let mut queue = self.flush.queue.lock();
+                let mut queue = self.queue.lock();
                 loop {
                     if let Some(job) = queue.next() {
                         break job;
@@ -359,7 +391,7 @@ impl Core {
                     if queue.stop {
                         return;
                     }
-                    self.flush.work.wait(&mut queue);
+                    self.work.wait(&mut queue);
                 }
             };
             let outcome = self.poison.guard(|| work.carry_out(self, &mut writer));
@@ -374,27 +406,27 @@ impl Core {
     /// One round of flushing in this thread. Whether pages were written: what is due may be on its way already.
     pub(crate) fn flush_step(&self) -> Result<bool> {
         let all = self.due_work();
-        let written_before = self.flush.stats().pages;
+        let written_before = self.stats().pages;
         let mut writer = Writer::default();
         all.into_iter().try_for_each(|work| work.carry_out(self, &mut writer).map(drop))?;
         if self.checkpoint_is_due() {
             self.checkpoint()?;
-            self.cut_files()?;
+            truncate_all(&self.pager, &self.spaces, self.options.log_bytes)?;
         }
-        Ok(self.flush.stats().pages != written_before)
+        Ok(self.stats().pages != written_before)
     }
 
     /// Writes every page that is dirty now, and moves the checkpoint to the log's end. With nobody
     /// writing, the next recovery has nothing to replay.
     pub(crate) fn flush_all(&self) -> Result<()> {
-        self.cut_files()?;
-        let until = self.log.next();
-        self.log.reach(until, Until::Flushed)?;
+        truncate_all(&self.pager, &self.spaces, self.options.log_bytes)?;
+        let until = self.pager.log().next();
+        self.pager.log().reach(until, Until::Flushed)?;
         loop {
             self.poison.check()?;
-            let frames = self.pool.dirty.oldest_pages(until, ROUND_PAGES);
+            let frames = self.pager.pool().dirty().oldest_pages(until, ROUND_PAGES);
             self.carry_out(into_work(frames, until, Cause::Asked))?;
-            if self.pool.dirty.oldest().is_none_or(|oldest| oldest >= until) {
+            if self.pager.pool().dirty().oldest().is_none_or(|oldest| oldest >= until) {
                 break;
             }
             // What is left is latched by a writer or on its way in another thread.
@@ -405,42 +437,43 @@ impl Core {
 
     fn checkpoint_is_due(&self) -> bool {
         // Another thread may be ahead.
-        let start = self.log.start_needed(|| self.pool.dirty.oldest()).0;
+        let start = self.pager.log().start_needed(|| self.pager.pool().dirty().oldest()).0;
         start.saturating_sub(self.control.root().checkpoint.0) > self.options.log_bytes / 16
     }
 
     /// Moves the checkpoint as far as the pages on the device allow (invariant 4).
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        let _one = self.flush.checkpointing.lock();
+        let _one = self.checkpointing.lock();
         let before = self.control.root();
-        let start = self.log.start_needed(|| self.pool.dirty.oldest());
+        let start = self.pager.log().start_needed(|| self.pager.pool().dirty().oldest());
         if start == before.checkpoint {
             return Ok(());
         }
         let root = Root { checkpoint: start, ..before };
         let sync = !self.place.props().ordered && !is_broken(Rule::CheckpointsSynced);
         self.control.write(root, sync).map_err(|e| self.poison.set(e))?;
-        self.log.truncate(start)?;
-        self.flush.counters.checkpointed();
+        self.pager.log().truncate(start)?;
+        self.counters.checkpointed();
         Ok(())
     }
 
     /// Slows a writer down while log or memory are nearly used up.
     /// The caller holds no latch.
     pub(crate) fn throttle(&self) -> Result<()> {
-        let is_tight = || self.log.used_bytes() > self.options.log_bytes / 8 * 7 || self.is_memory_tight();
+        let is_tight =
+            || self.pager.log().used_bytes() > self.options.log_bytes / 8 * 7 || self.is_memory_tight();
         if !is_tight() {
             return Ok(());
         }
-        self.flush.counters.throttled();
-        let mut seen = self.flush.queue.lock().progress;
+        self.counters.throttled();
+        let mut seen = self.queue.lock().progress;
         while is_tight() {
             self.poison.check()?;
             if self.has_threads() {
-                self.pool.needs_flush.raise();
-                let mut queue = self.flush.queue.lock();
+                self.pager.pool().ask_for_flush();
+                let mut queue = self.queue.lock();
                 if queue.progress == seen {
-                    self.flush.done.wait_for(&mut queue, INTERVAL);
+                    self.done.wait_for(&mut queue, INTERVAL);
                 }
                 seen = queue.progress;
             } else if !self.flush_step()? {
@@ -448,37 +481,41 @@ impl Core {
                 self.checkpoint()?;
                 return Ok(());
             }
-            self.pool.shrink();
+            self.pager.pool().shrink();
         }
         Ok(())
     }
 
     /// Whether the pool is nearly used up, or too much of it is dirty: for the pool, the place, or a recovery.
     fn is_memory_tight(&self) -> bool {
-        self.pool.dirty.unsettled_bytes() as u64 > self.flush.room.unsettled_bytes_max()
-            || self.pool.dirty.unsettled_reads() as u64 > self.flush.room.reads_max
-            || self.pool.bytes() > self.pool.budget_bytes() / 8 * 9
+        self.pager.pool().dirty().unsettled_bytes() as u64 > self.room.unsettled_bytes_max()
+            || self.pager.pool().dirty().unsettled_reads() as u64 > self.room.reads_max
+            || self.pager.pool().bytes() > self.pager.pool().budget_bytes() / 8 * 9
     }
 
     /// Flushes in this thread while memory is nearly used up: recovery does, before there are others. The caller
     /// holds no latch.
     pub(crate) fn relieve_memory(&self) -> Result<()> {
         while self.is_memory_tight() && self.flush_step()? {
-            self.pool.shrink();
+            self.pager.pool().shrink();
         }
         Ok(())
     }
 
     /// What a recovery would have to do if the store ended now.
     pub(crate) fn replay_estimate(&self) -> ReplayEstimate {
-        let reads = self.pool.dirty.unsettled_reads() as u64;
-        ReplayEstimate::new(self.log.used_bytes(), reads, self.flush.room.reads_max)
+        let reads = self.pager.pool().dirty().unsettled_reads() as u64;
+        ReplayEstimate::new(self.pager.log().used_bytes(), reads, self.room.reads_max)
     }
 
     /// Slows a reader down while far more than the pool's budget is in memory, which only happens
     /// when nearly all of it is dirty. The caller holds no latch.
     pub(crate) fn throttle_memory(&self) -> Result<()> {
-        if self.pool.bytes() > self.pool.budget_bytes() / 4 * 5 { self.throttle() } else { Ok(()) }
+        if self.pager.pool().bytes() > self.pager.pool().budget_bytes() / 4 * 5 {
+            self.throttle()
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -551,13 +588,14 @@ mod tests {
         };
         let store = open();
         let table = store.create_table("t", crate::TableOptions::default()).expect("table");
-        let core = table.core().clone();
-        let until = core.log.next();
-        let due = into_work(core.pool.dirty.oldest_pages(until, ROUND_PAGES), until, Cause::Asked);
-        core.carry_out(due).expect("flush");
+        let flusher = table.engine().flusher().clone();
+        let until = flusher.pager.log().next();
+        let due =
+            into_work(flusher.pager.pool().dirty().oldest_pages(until, ROUND_PAGES), until, Cause::Asked);
+        flusher.carry_out(due).expect("flush");
         // The notes are still in memory, and end there.
-        core.poison.close();
-        drop((table, store, core));
+        flusher.poison.close();
+        drop((table, store, flusher));
         let recovered = [0; 3].map(|_| open().stats().expect("stats").recovery);
         assert!(recovered[0].pages > 3 && recovered[0].applied == 0, "{recovered:?}");
         // Opening changes a page of its own.

@@ -11,7 +11,7 @@
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 
 use crate::{
-    core::Core,
+    flush::Flusher,
     pool::replay_cost,
     sync::atomic::{AtomicU8, AtomicU64, Ordering},
     types::{
@@ -105,31 +105,31 @@ fn level(free_bytes: u64, need: &Need) -> Level {
     }
 }
 
-impl Core {
+impl Flusher {
     /// Looks at the room left. The producer does so at each round, and writers when the log has grown
     /// much since.
     pub(super) fn look_at_room(&self) -> Result<()> {
-        self.flush.room.looked_at.store(self.log.end_hint(), Ordering::Relaxed);
+        self.room.looked_at.store(self.pager.log().end_hint(), Ordering::Relaxed);
         let Some(free_bytes) = self.place.free_bytes()? else { return Ok(()) };
         let log_max = self.options.log_bytes;
         let need = Need {
-            log_left: log_max.saturating_sub(self.log.used_bytes()),
+            log_left: log_max.saturating_sub(self.pager.log().used_bytes()),
             log_max,
-            dirty: self.pool.dirty.unsettled_bytes() as u64,
+            dirty: self.pager.pool().dirty().unsettled_bytes() as u64,
             // Operations that passed the throttle together may go a little beyond it.
-            dirty_max: self.flush.room.unsettled_bytes_max() / 4 * 5,
+            dirty_max: self.room.unsettled_bytes_max() / 4 * 5,
         };
-        self.flush.room.level.store(level(free_bytes, &need) as u8, Ordering::Relaxed);
+        self.room.level.store(level(free_bytes, &need) as u8, Ordering::Relaxed);
         Ok(())
     }
 
     fn room_level(&self) -> u8 {
-        self.flush.room.level.load(Ordering::Relaxed)
+        self.room.level.load(Ordering::Relaxed)
     }
 
     /// Whether so much was logged since all was last flushed for room that another time may bring some.
     fn may_flush_for_room(&self) -> bool {
-        let (end, last) = (self.log.end_hint(), &self.flush.room.flushed_at);
+        let (end, last) = (self.pager.log().end_hint(), &self.room.flushed_at);
         let before = last.load(Ordering::Relaxed);
         let is_due = end.saturating_sub(before) > LOOK_BYTES;
         is_due && last.compare_exchange(before, end, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -137,7 +137,8 @@ impl Core {
 
     /// Refuses a write that the place has no room for.
     pub(crate) fn admit(&self, is_delete: bool) -> Result<()> {
-        if self.log.end_hint().saturating_sub(self.flush.room.looked_at.load(Ordering::Relaxed)) > LOOK_BYTES
+        if self.pager.log().end_hint().saturating_sub(self.room.looked_at.load(Ordering::Relaxed))
+            > LOOK_BYTES
         {
             self.look_at_room()?;
         }

@@ -10,7 +10,7 @@
 //! Records that are deleted or hold a reference keep what they name: purge looks for it.
 
 use crate::{
-    core::Core,
+    flush::Flusher,
     mutant::{Rule, is_broken},
     sync::Mutex,
     types::{
@@ -19,6 +19,12 @@ use crate::{
     },
     wal::Until,
 };
+
+/// What the flush asks of transactions, which lie above it.
+pub(crate) trait Transactions: Send + Sync {
+    /// Whatever has a lesser number is finished, and all views see it. Only grows.
+    fn seen_by_all(&self) -> TxnId;
+}
 
 /// What is less is settled.
 pub(super) struct Settled(Mutex<State>);
@@ -36,27 +42,27 @@ impl Default for Settled {
     }
 }
 
-impl Core {
+impl Flusher {
     /// Settles what is finished by now and all views see, unless others write meanwhile.
     pub(crate) fn settle(&self) -> Result<()> {
-        self.log.reach(self.log.next(), Until::Written)?;
+        self.pager.log().reach(self.pager.log().next(), Until::Written)?;
         self.settled();
         Ok(())
     }
 
     /// Whatever transaction has a lesser number is settled. Calls make that grow.
     pub(super) fn settled(&self) -> TxnId {
-        let mut state = self.flush.settled.0.lock();
+        let mut state = self.settled.0.lock();
         if is_broken(Rule::EndsLogged) {
-            return self.txns.seen_by_all();
+            return self.transactions.seen_by_all();
         }
         // Twice: while nobody writes, all that is finished is settled at once.
         for _ in 0..2 {
-            if self.log.has_reached(state.end, Until::Written) {
+            if self.pager.log().has_reached(state.end, Until::Written) {
                 state.settled = state.finished;
-                state.finished = self.txns.seen_by_all();
+                state.finished = self.transactions.seen_by_all();
                 // Their ends were logged before they were finished.
-                state.end = self.log.next();
+                state.end = self.pager.log().next();
             }
         }
         state.settled
@@ -76,18 +82,19 @@ mod tests {
             StoreOptions { background: false, durability: Durability::Relaxed, ..StoreOptions::default() };
         let store = Store::open(MemPlace::new(), options).expect("open");
         let table = store.create_table("t", TableOptions::default()).expect("create");
-        let core = table.core();
+        let engine = table.engine();
+        let (pager, flusher) = (engine.pager(), engine.flusher());
         let put = |value: &[u8]| {
             let mut txn = store.begin();
             txn.put(&table, b"k", value).expect("put");
             txn.commit().expect("commit");
         };
         let is_settled = || {
-            let leaf = Tree::new(core, table.space()).leaf_read(b"k").expect("leaf");
-            let settled = [core.settled(), core.settled()];
+            let leaf = Tree::new(pager, table.space()).leaf_read(b"k").expect("leaf");
+            let settled = [flusher.settled(), flusher.settled()];
             Node::new(&leaf).leaf_cell(0).txn < settled[1]
         };
-        let log_all = || core.log.reach(core.log.next(), Until::Flushed).expect("log");
+        let log_all = || pager.log().reach(pager.log().next(), Until::Flushed).expect("log");
         put(b"1");
         assert!(!is_settled(), "its end is not in the log");
         log_all();

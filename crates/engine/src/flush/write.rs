@@ -7,7 +7,7 @@ use lacuna_page::{Algorithm, Codec, Encoder, Meta, PAGE_BYTES_MAX};
 
 use super::{Due, JOB_PAGES, stats::Cause};
 use crate::{
-    core::Core,
+    flush::Flusher,
     mutant::{Rule, is_broken},
     overflow,
     page::{
@@ -96,42 +96,42 @@ impl Image {
 
 impl Writer {
     /// Writes those pages that still are due and that nobody is changing. A failure poisons the store.
-    pub(super) fn write(&mut self, core: &Core, due: &Due) -> Result<()> {
+    pub(super) fn write(&mut self, flusher: &Flusher, due: &Due) -> Result<()> {
         assert!(due.frames.len() <= JOB_PAGES);
         let mut images = Vec::with_capacity(due.frames.len());
         let mut used = 0;
         let mut newest = Lsn(0);
-        self.settled = core.settled();
+        self.settled = flusher.settled();
         for frame in &due.frames {
             // Pages of a table that is gone are never written.
-            let Some(space) = core.spaces.get(frame.id.table).and_then(|space| space.flush()) else {
+            let Some(space) = flusher.spaces.get(frame.id.table).and_then(|space| space.flush()) else {
                 continue;
             };
-            let Some(image) = self.take(core, due, frame, space, used) else { continue };
+            let Some(image) = self.take(flusher, due, frame, space, used) else { continue };
             used += image.bytes;
             newest = newest.max(image.lsn);
             images.push(image);
             if used > BATCH_BYTES {
-                self.write_images(core, &std::mem::take(&mut images), newest, due.cause)?;
+                self.write_images(flusher, &std::mem::take(&mut images), newest, due.cause)?;
                 used = 0;
             }
         }
-        self.write_images(core, &images, newest, due.cause)
+        self.write_images(flusher, &images, newest, due.cause)
     }
 
     /// Takes a page off the list of dirty ones and makes its image at `start` of the buffer.
     fn take(
         &mut self,
-        core: &Core,
+        flusher: &Flusher,
         due: &Due,
         frame: &Arc<Frame>,
         space: Use,
         start: usize,
     ) -> Option<Image> {
         let page = frame.try_read()?;
-        if is_hole(core, &space, &page) {
+        if is_hole(flusher, &space, &page) {
             let (frame, lsn) = (frame.clone(), ops::lsn(&page));
-            let is_due = core.pool.dirty.take_off(&page, due.before);
+            let is_due = flusher.pager.pool().dirty().take_off(&page, due.before);
             return is_due.then_some(Image {
                 frame,
                 space,
@@ -144,7 +144,7 @@ impl Writer {
         }
         if let Some(row) = &space.row {
             let out = &mut self.images[start..start + row.block_bytes];
-            if !core.pool.dirty.take_off(&page, due.before) {
+            if !flusher.pager.pool().dirty().take_off(&page, due.before) {
                 return None;
             }
             out.copy_from_slice(page.block());
@@ -164,7 +164,7 @@ impl Writer {
             }
         };
         let codec = codec_of(&space, &page, codec);
-        if !core.pool.dirty.take_off(&page, due.before) {
+        if !flusher.pager.pool().dirty().take_off(&page, due.before) {
             return None;
         }
         self.copy(&page, codec);
@@ -204,8 +204,13 @@ impl Writer {
 
     /// Whether the image of a page without changes would come out other than it is on the device. Nobody
     /// writes it meanwhile.
-    pub(super) fn would_change(&mut self, core: &Core, page: &ReadGuard, space: &Space) -> Result<bool> {
-        self.settled = core.settled();
+    pub(super) fn would_change(
+        &mut self,
+        flusher: &Flusher,
+        page: &ReadGuard,
+        space: &Space,
+    ) -> Result<bool> {
+        self.settled = flusher.settled();
         let on_disk = page.frame.disk_bytes.load(Ordering::Relaxed) as usize;
         let codec = codec_of(space, page, space.codec(on_disk));
         self.copy(page, codec);
@@ -218,19 +223,19 @@ impl Writer {
         Ok(*old != self.images[..bytes])
     }
 
-    fn write_images(&self, core: &Core, images: &[Image], newest: Lsn, cause: Cause) -> Result<()> {
+    fn write_images(&self, flusher: &Flusher, images: &[Image], newest: Lsn, cause: Cause) -> Result<()> {
         if images.is_empty() {
             return Ok(());
         }
         if !is_broken(Rule::LogBeforePages) {
-            core.log.reach(newest, Until::Written)?;
+            flusher.pager.log().reach(newest, Until::Written)?;
         }
-        core.pool.note_written(newest);
+        flusher.pager.pool().note_written(newest);
         if is_broken(Rule::NotesFollowImages) {
-            note_landed(core, images)?;
+            note_landed(flusher, images)?;
         }
-        self.write_out(core, images)?;
-        note_landed(core, images)?;
+        self.write_out(flusher, images)?;
+        note_landed(flusher, images)?;
         let (mut written, mut again, mut bytes) = (0, 0, 0);
         for image in images {
             image.frame.disk_bytes.store(image.bytes as u32, Ordering::Relaxed);
@@ -245,32 +250,32 @@ impl Writer {
             flushed.image_bytes.fetch_add(image.bytes as u64, Ordering::Relaxed);
             flushed.plain_pages.fetch_add(u64::from(image.is_plain), Ordering::Relaxed);
         }
-        core.flush.counters.wrote(cause, written, again, bytes);
+        flusher.counters.wrote(cause, written, again, bytes);
         let frames: Vec<_> = images.iter().map(|image| image.frame.clone()).collect();
-        core.pool.dirty.land(&frames);
+        flusher.pager.pool().dirty().land(&frames);
         Ok(())
     }
 
     /// Writes images and holes; on return the pages may leave the list of dirty ones (flush
     /// invariant 2). A failure poisons the store before the region with their images is free.
-    fn write_out(&self, core: &Core, images: &[Image]) -> Result<(), Error> {
-        let poisoned = |e| core.poison.set(e);
+    fn write_out(&self, flusher: &Flusher, images: &[Image]) -> Result<(), Error> {
+        let poisoned = |e| flusher.poison.set(e);
         let mut region = None;
         let has_data = images.iter().any(|image| !image.is_hole);
-        if let Some(file) = core.flush.doublewrite.as_ref().filter(|_| has_data) {
-            let (held, bytes) = file.write(images, &self.images, &core.poison).map_err(poisoned)?;
-            core.flush.counters.wrote_twice(bytes);
+        if let Some(file) = flusher.doublewrite.as_ref().filter(|_| has_data) {
+            let (held, bytes) = file.write(images, &self.images, &flusher.poison).map_err(poisoned)?;
+            flusher.counters.wrote_twice(bytes);
             region = Some(held);
         }
-        let written = self.write_in_place(core, images).map_err(poisoned);
+        let written = self.write_in_place(flusher, images).map_err(poisoned);
         drop(region);
         written
     }
 
-    fn write_in_place(&self, core: &Core, images: &[Image]) -> Result<(), Error> {
-        let props = core.place.props();
+    fn write_in_place(&self, flusher: &Flusher, images: &[Image]) -> Result<(), Error> {
+        let props = flusher.place.props();
         let is_atomic = props.atomic_bytes_max > 0;
-        let may_punch = core.flush.counters.may_punch();
+        let may_punch = flusher.counters.may_punch();
         let mut batch = Vec::with_capacity(2 * images.len());
         let mut holes = Vec::new();
         for image in images {
@@ -280,7 +285,7 @@ impl Writer {
                 let hole = BatchOp::Punch { file, offset, len };
                 if is_atomic {
                     batch.push(hole);
-                    punched(core, image);
+                    punched(flusher, image);
                 } else {
                     holes.push((image, hole));
                 }
@@ -292,15 +297,15 @@ impl Writer {
                 let hole = BatchOp::Punch { file, offset, len };
                 if is_atomic {
                     batch.push(hole);
-                    punched(core, image);
+                    punched(flusher, image);
                 } else {
                     holes.push((image, hole));
                 }
             }
         }
-        core.place.write_batch(&batch)?;
+        flusher.place.write_batch(&batch)?;
         for (image, hole) in holes {
-            if !punch(core, image, hole)? && image.is_hole {
+            if !punch(flusher, image, hole)? && image.is_hole {
                 write_hole(image)?;
             }
         }
@@ -317,12 +322,12 @@ impl Writer {
 }
 
 /// Notes in the log that these images are on the device (`landed`).
-fn note_landed(core: &Core, images: &[Image]) -> Result<()> {
+fn note_landed(flusher: &Flusher, images: &[Image]) -> Result<()> {
     let mut notes = Scratch::new();
     for image in images {
         page_writes::note(image.frame.id, image.lsn, &mut notes);
     }
-    core.log.note(&notes)
+    flusher.pager.log().note(&notes)
 }
 
 /// How to make the image of a page that is otherwise made by `codec`: a long value's last page, where it can be stored
@@ -346,18 +351,18 @@ fn is_compressed_node(page: &[u8], codec: Codec) -> bool {
 /// Gives back what an older, longer image left behind, on a place that makes holes apart from writes. One that refuses
 /// costs room and nothing else: readers go by the image's own length.
 /// Whether it did.
-fn punch(core: &Core, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
-    if !core.flush.counters.may_punch() {
+fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
+    if !flusher.counters.may_punch() {
         return Ok(false);
     }
-    match core.place.write_batch(&[hole]) {
+    match flusher.place.write_batch(&[hole]) {
         Ok(()) => {
-            punched(core, image);
+            punched(flusher, image);
             Ok(true)
         }
         Err(error @ (DeviceError::Unsupported { .. } | DeviceError::Full { .. })) => {
             image.space.flushed.refused_punches.fetch_add(1, Ordering::Relaxed);
-            if core.flush.counters.refused_punch() {
+            if flusher.counters.refused_punch() {
                 log::warn!("{error}; no more holes are asked for until the store is reopened");
             }
             Ok(false)
@@ -367,8 +372,8 @@ fn punch(core: &Core, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
 }
 
 /// Whether the page is to be a hole in its file (`alloc`, invariant 2).
-fn is_hole(core: &Core, space: &Space, page: &[u8]) -> bool {
-    let has_holes = space.file.props().hole_unit != 0 && core.flush.counters.may_punch();
+fn is_hole(flusher: &Flusher, space: &Space, page: &[u8]) -> bool {
+    let has_holes = space.file.props().hole_unit != 0 && flusher.counters.may_punch();
     has_holes && ops::kind(page) == Some(PageKind::Hole)
 }
 
@@ -392,9 +397,9 @@ fn write_hole(image: &Image) -> Result<()> {
     Ok(space.file.write_at(space.offset(image.page()), &out)?)
 }
 
-fn punched(core: &Core, image: &Image) {
+fn punched(flusher: &Flusher, image: &Image) {
     image.space.flushed.punches.fetch_add(1, Ordering::Relaxed);
-    core.flush.counters.punched();
+    flusher.counters.punched();
 }
 
 /// Copies a page with zeros for what no reader looks at, so that its image compresses well.

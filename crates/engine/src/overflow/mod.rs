@@ -34,14 +34,15 @@ use std::sync::Arc;
 #[cfg(test)]
 pub(crate) use crate::page::overflow::LAYOUT;
 pub(crate) use crate::page::overflow::{Link, Reference, VALUE_BYTES_MAX, part_bytes_max};
-pub(crate) use readers::{Readers, Ticket};
+use readers::Readers;
+pub(crate) use readers::Ticket;
 
 use lacuna_page::HEADER_BYTES;
 
 use crate::{
     alloc::Allocator,
-    core::Core,
-    mtr::Mtr,
+    flush::Flusher,
+    mtr::{Mtr, Pager},
     page::ops::{self, PageKind, PageOp},
     pool::{ReadGuard, WriteGuard},
     space::{Space, corrupt},
@@ -67,8 +68,8 @@ pub(crate) struct NewPage {
 }
 
 /// Makes the first page of a chain.
-pub(crate) fn start(core: &Core, space: &Arc<Space>, mtr: &mut Mtr, part: &[u8]) -> Result<NewPage> {
-    let mut allocator = Allocator::latch(core, space)?;
+pub(crate) fn start(pager: &Pager, space: &Arc<Space>, mtr: &mut Mtr, part: &[u8]) -> Result<NewPage> {
+    let mut allocator = Allocator::latch(pager, space)?;
     let mut page = allocator.allocate(mtr)?;
     let first = page.id().page;
     fill(mtr, &mut page, first, 0, part);
@@ -77,21 +78,21 @@ pub(crate) fn start(core: &Core, space: &Arc<Space>, mtr: &mut Mtr, part: &[u8])
 
 /// Adds a page behind `last`, the last one of the chain so far; returns its number.
 pub(crate) fn extend(
-    core: &Core,
+    pager: &Pager,
     space: &Arc<Space>,
     first: PageNo,
     last: PageNo,
     index: u32,
     part: &[u8],
 ) -> Result<PageNo> {
-    let mut before = core.pool.write(space, last)?;
-    let mut allocator = Allocator::latch(core, space)?;
+    let mut before = pager.write(space, last)?;
+    let mut allocator = Allocator::latch(pager, space)?;
     let mut mtr = Mtr::new();
     let mut page = allocator.allocate(&mut mtr)?;
     let number = page.id().page;
     fill(&mut mtr, &mut page, first, index, part);
     put_next(&mut mtr, &mut before, number);
-    mtr.commit(core, &mut [&mut before, &mut allocator.header, &mut page])?;
+    mtr.commit(pager, &mut [&mut before, &mut allocator.header, &mut page])?;
     Ok(number)
 }
 
@@ -122,7 +123,7 @@ fn link<'a>(space: &Space, page: &'a [u8], number: PageNo, first: PageNo) -> Res
 
 /// Calls `each` with the number and the part of every page of a chain that nobody is giving back.
 fn walk(
-    core: &Core,
+    pager: &Pager,
     space: &Arc<Space>,
     reference: Reference,
     mut each: impl FnMut(PageNo, &[u8]) -> Result<()>,
@@ -130,7 +131,7 @@ fn walk(
     let mut next = reference.first;
     let mut bytes = 0;
     for index in 0.. {
-        let page: ReadGuard = core.pool.read(space, next)?;
+        let page: ReadGuard = pager.read(space, next)?;
         let link = link(space, &page, next, reference.first)?;
         bytes += link.part.len();
         if link.index != index || bytes > reference.bytes as usize {
@@ -149,10 +150,15 @@ fn walk(
 }
 
 /// Reads a long value; the caller holds a ticket and no latch (invariant 3).
-pub(crate) fn read(core: &Core, space: &Arc<Space>, reference: Reference, _: &Ticket<'_>) -> Result<Vec<u8>> {
+pub(crate) fn read(
+    pager: &Pager,
+    space: &Arc<Space>,
+    reference: Reference,
+    _: &Ticket<'_>,
+) -> Result<Vec<u8>> {
     // The length is not proven yet: a file has no more pages than its bytes allow.
     let mut value = Vec::new();
-    walk(core, space, reference, |_, part| {
+    walk(pager, space, reference, |_, part| {
         value.extend_from_slice(part);
         Ok(())
     })?;
@@ -164,13 +170,13 @@ pub(crate) fn read(core: &Core, space: &Arc<Space>, reference: Reference, _: &Ti
 
 /// Calls `mark` with the number of every page of the chain, after proving it whole. For checks.
 pub(crate) fn check(
-    core: &Core,
+    pager: &Pager,
     space: &Arc<Space>,
     reference: Reference,
     mut mark: impl FnMut(PageNo) -> Result<()>,
 ) -> Result<()> {
     let mut checksum = 0;
-    walk(core, space, reference, |page, part| {
+    walk(pager, space, reference, |page, part| {
         checksum = lacuna_crc::crc32c_append(checksum, part);
         mark(page)
     })?;
@@ -180,24 +186,43 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Gives all pages of the chain at `first` back but the first one, once its readers have left. May be
-/// interrupted and repeated. The caller holds no latch; nobody can find the chain any more.
-pub(crate) fn shorten(core: &Core, space: &Arc<Space>, first: PageNo) -> Result<()> {
-    core.chain_readers.wait_for_earlier();
-    loop {
-        core.throttle()?;
-        let mut head = core.pool.write(space, first)?;
-        let next = link(space, &head, first, first)?.next;
-        if next.0 == 0 {
-            return Ok(());
+/// What the long values of all tables share: who reads one without the latch of its leaf (invariant 3).
+pub(crate) struct Chains {
+    pager: Arc<Pager>,
+    flusher: Arc<Flusher>,
+    readers: Readers,
+}
+
+impl Chains {
+    pub(crate) fn new(pager: Arc<Pager>, flusher: Arc<Flusher>) -> Chains {
+        Chains { pager, flusher, readers: Readers::default() }
+    }
+
+    /// Enters a reader, who still holds the latch of the leaf that led to the chain.
+    pub(crate) fn enter(&self) -> Ticket<'_> {
+        self.readers.enter()
+    }
+
+    /// Gives all pages of the chain at `first` back but the first one, once its readers have left. May be
+    /// interrupted and repeated. The caller holds no latch; nobody can find the chain any more.
+    pub(crate) fn shorten(&self, space: &Arc<Space>, first: PageNo) -> Result<()> {
+        self.readers.wait_for_earlier();
+        let pager = &*self.pager;
+        loop {
+            self.flusher.throttle()?;
+            let mut head = pager.write(space, first)?;
+            let next = link(space, &head, first, first)?.next;
+            if next.0 == 0 {
+                return Ok(());
+            }
+            let mut second = pager.write(space, next)?;
+            let behind = link(space, &second, next, first)?.next;
+            let mut allocator = Allocator::latch(pager, space)?;
+            let mut mtr = Mtr::new();
+            put_next(&mut mtr, &mut head, behind);
+            allocator.free(&mut mtr, &mut second);
+            mtr.commit(pager, &mut [&mut head, &mut second, &mut allocator.header])?;
         }
-        let mut second = core.pool.write(space, next)?;
-        let behind = link(space, &second, next, first)?.next;
-        let mut allocator = Allocator::latch(core, space)?;
-        let mut mtr = Mtr::new();
-        put_next(&mut mtr, &mut head, behind);
-        allocator.free(&mut mtr, &mut second);
-        mtr.commit(core, &mut [&mut head, &mut second, &mut allocator.header])?;
     }
 }
 
@@ -208,11 +233,11 @@ pub(crate) struct First<'a> {
 }
 
 /// Latches the first page of a shortened chain.
-pub(crate) fn latch_first<'a>(core: &'a Core, space: &'a Arc<Space>, first: PageNo) -> Result<First<'a>> {
-    let page = core.pool.write(space, first)?;
+pub(crate) fn latch_first<'a>(pager: &'a Pager, space: &'a Arc<Space>, first: PageNo) -> Result<First<'a>> {
+    let page = pager.write(space, first)?;
     let next = link(space, &page, first, first)?.next;
     assert!(next.0 == 0, "a chain is shortened before its first page is given back");
-    Ok(First { page, allocator: Allocator::latch(core, space)? })
+    Ok(First { page, allocator: Allocator::latch(pager, space)? })
 }
 
 impl First<'_> {
@@ -241,10 +266,10 @@ mod tests {
         let mut txn = store.begin();
         txn.put(&table, b"k", &value).expect("put");
         txn.commit().expect("commit");
-        let (core, space) = (table.core(), table.space());
-        let leaf = Tree::new(core, space).leaf_read(b"k").expect("leaf");
+        let (pager, space) = (table.engine().pager(), table.space());
+        let leaf = Tree::new(pager, space).leaf_read(b"k").expect("leaf");
         let reference = Node::new(&leaf).leaf_cell(0).reference().expect("long");
-        let ticket = core.chain_readers.enter();
+        let ticket = table.engine().chains().enter();
         drop(leaf);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -253,12 +278,12 @@ mod tests {
                 assert!(txn.delete(&table, b"k").expect("delete"));
                 txn.commit().expect("commit");
             });
-            while Node::new(&Tree::new(core, space).leaf_read(b"k").expect("leaf")).count() > 0 {
+            while Node::new(&Tree::new(pager, space).leaf_read(b"k").expect("leaf")).count() > 0 {
                 thread::yield_now();
             }
             // Time for a purge that does not wait to do its harm.
             thread::sleep(Duration::from_millis(50));
-            assert!(read(core, space, reference, &ticket).expect("whole") == value);
+            assert!(read(pager, space, reference, &ticket).expect("whole") == value);
             drop(ticket);
         });
         assert_eq!(store.check().expect("check")[1].overflow_pages, 0);

@@ -26,7 +26,7 @@ mod frame;
 pub(crate) mod read_ahead;
 pub(crate) mod replay_cost;
 
-use std::{cell::RefCell, hash::BuildHasher, sync::Arc};
+use std::{cell::RefCell, hash::BuildHasher, sync::Arc, time::Duration};
 
 use lacuna_device::AlignedBuf;
 use lacuna_page::{Decoder, Meta, TRAILER_BYTES};
@@ -92,13 +92,13 @@ pub(crate) struct Pool {
     /// Misses between which uses of a page count as one.
     moment_misses: u64,
     bytes: AtomicUsize,
-    pub(crate) dirty: DirtyList,
+    dirty: DirtyList,
     /// No image on the device has a greater LSN: the log's end when it was opened, or the newest written.
     newest_lsn: AtomicU64,
     /// Dirty pages that eviction met and the flush has not taken yet.
     wanted: Mutex<Vec<Arc<Frame>>>,
     /// Raised when there are enough of them for a job, or a page that was brought in found no room.
-    pub(crate) needs_flush: Signal,
+    needs_flush: Signal,
     poison: Arc<Poison>,
     misses: AtomicU64,
     read_ahead: AtomicU64,
@@ -160,6 +160,21 @@ impl Pool {
             bytes: self.bytes() as u64,
             dirty_bytes: self.dirty.dirty_bytes() as u64,
         }
+    }
+
+    /// The pages that have changes which are not on the device.
+    pub(crate) fn dirty(&self) -> &DirtyList {
+        &self.dirty
+    }
+
+    /// Asks whoever flushes to look around now.
+    pub(crate) fn ask_for_flush(&self) {
+        self.needs_flush.raise();
+    }
+
+    /// Waits until somebody asks for a flush, or for `timeout`.
+    pub(crate) fn wait_until_asked(&self, timeout: Duration) {
+        self.needs_flush.wait_for(timeout);
     }
 
     /// Bytes of pages in memory.

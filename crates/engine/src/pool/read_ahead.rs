@@ -17,10 +17,13 @@
 //!
 //! The queue's lock is a leaf. No latch but that of the page being read is held.
 
-use std::{collections::VecDeque, ops::Range};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
+
+use super::Pool;
 
 use crate::{
-    core::Core,
+    poison::Poison,
+    space::Spaces,
     sync::{Condvar, Mutex},
     types::ids::{PageId, PageNo, TableId},
 };
@@ -33,8 +36,10 @@ const QUEUE_MAX: usize = 64;
 const LEAVES_MAX: usize = 8;
 
 /// What is to be read.
-#[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct ReadAhead {
+    pool: Arc<Pool>,
+    spaces: Arc<Spaces>,
+    poison: Arc<Poison>,
     queue: Mutex<Queue>,
     /// Something was named, or it is time to stop.
     named: Condvar,
@@ -76,41 +81,45 @@ impl Run {
     }
 }
 
-impl Core {
+impl ReadAhead {
+    pub(crate) fn new(pool: Arc<Pool>, spaces: Arc<Spaces>, poison: Arc<Poison>) -> ReadAhead {
+        ReadAhead { pool, spaces, poison, queue: Mutex::default(), named: Condvar::new() }
+    }
+
     /// Names leaves that the scan `run` is going to visit.
-    pub(crate) fn name_ahead(&self, run: &mut Run, table: TableId, leaves: &[PageNo]) {
+    pub(crate) fn name(&self, run: &mut Run, table: TableId, leaves: &[PageNo]) {
         if leaves.is_empty() {
             return;
         }
         run.named += leaves.len();
-        let mut queue = self.ahead.queue.lock();
+        let mut queue = self.queue.lock();
         queue.pages.extend(leaves.iter().map(|page| PageId { table, page: *page }));
         let excess = queue.pages.len().saturating_sub(QUEUE_MAX);
         queue.pages.drain(..excess);
         drop(queue);
         for _ in 0..leaves.len().min(THREADS) {
-            self.ahead.named.notify_one();
+            self.named.notify_one();
         }
     }
 
     /// Reads one page that was named. Whether there was one.
-    pub(crate) fn read_ahead_step(&self) -> bool {
-        let Some(id) = self.ahead.queue.lock().pages.pop_front() else { return false };
-        self.read_ahead(id);
+    pub(crate) fn step(&self) -> bool {
+        let Some(id) = self.queue.lock().pages.pop_front() else { return false };
+        self.read(id);
         true
     }
 
-    fn read_ahead(&self, id: PageId) {
+    fn read(&self, id: PageId) {
         if let Some(space) = self.spaces.operate(id.table) {
             // Invariant 1: the error is the scan's.
             let _ = self.pool.read_ahead(&space, id.page);
         }
     }
 
-    pub(crate) fn read_ahead_loop(&self) {
+    pub(crate) fn run(&self) {
         loop {
             let id = {
-                let mut queue = self.ahead.queue.lock();
+                let mut queue = self.queue.lock();
                 loop {
                     if queue.stop {
                         return;
@@ -118,16 +127,16 @@ impl Core {
                     if let Some(id) = queue.pages.pop_front() {
                         break id;
                     }
-                    self.ahead.named.wait(&mut queue);
+                    self.named.wait(&mut queue);
                 }
             };
-            self.poison.guard(|| self.read_ahead(id));
+            self.poison.guard(|| self.read(id));
         }
     }
 
-    pub(crate) fn stop_read_ahead(&self) {
-        self.ahead.queue.lock().stop = true;
-        self.ahead.named.notify_all();
+    pub(crate) fn stop(&self) {
+        self.queue.lock().stop = true;
+        self.named.notify_all();
     }
 }
 

@@ -22,12 +22,12 @@
 //! before they are listed, what the control file said is written anew with the epoch, groups and pages as above.
 
 pub(crate) mod read_only;
-pub(crate) mod replay;
+mod replay;
 
 use std::{
     collections::VecDeque,
     ops::{Bound, ControlFlow},
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -37,14 +37,13 @@ use lacuna_page::Algorithm;
 use crate::{
     btree::{Direction, Tree},
     catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, Row},
-    core::Core,
-    flush::{self, Flush},
-    overflow::Readers,
+    flush::{self, Flusher},
+    mtr::Pager,
     poison::Poison,
-    pool::{Pool, read_ahead::Ahead},
+    pool::{Pool, read_ahead::ReadAhead},
     recovery::replay::replay,
     space::{self, SYSTEM_CODEC, Space, Spaces, corrupt},
-    txn::{self, Purge, Txns},
+    txn::{self, TxnEngine, Txns},
     types::{
         error::{Error, Result},
         ids::{Lsn, PageId, PageNo, UndoPtr},
@@ -81,7 +80,10 @@ pub struct RecoveryStats {
 }
 
 /// Opens the store in `place`, making a new one when the place is empty.
-pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(Arc<Core>, RecoveryStats)> {
+pub(crate) fn open(
+    place: Arc<dyn Place>,
+    mut options: StoreOptions,
+) -> Result<(Arc<TxnEngine>, RecoveryStats)> {
     let place_bytes = fit_options(&*place, &mut options)?;
     let (control, root) = match Control::open(&*place)? {
         Some(found) => found,
@@ -116,28 +118,66 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<(
         options.log_bytes,
         poison.clone(),
     )?;
-    let core = Arc::new(Core {
-        flush: Flush::new(&*place, place_bytes, &options)?,
-        pool: Pool::new(options.pool_bytes, end, Arc::clone(&poison)),
-        place,
-        options,
-        poison,
-        is_read_only: false,
-        spaces,
-        log,
-        control,
-        txns: Txns::new(),
-        purge: Purge::default(),
-        chain_readers: Readers::default(),
-        ahead: Ahead::default(),
-        undo_space: OnceLock::new(),
-    });
-    replay(&core, Reader::new(wal, root.checkpoint), end, &landed, &mut stats)?;
+    let parts = Parts::new((place, place_bytes), options, spaces, log, control, poison, end)?;
+    replay(&parts, Reader::new(wal, root.checkpoint), end, &landed, &mut stats)?;
     stats.replay_time = started.elapsed();
-    bootstrap(&core, &landed)?;
-    finish_transactions(&core, &mut stats)?;
-    load_catalog(&core)?;
-    Ok((core, stats))
+    let undo_space = bootstrap(&parts, &landed)?;
+    let engine = parts.into_engine(undo_space);
+    finish_transactions(&engine, &mut stats)?;
+    load_catalog(&engine)?;
+    Ok((engine, stats))
+}
+
+/// The layers below transactions, as they are put together while a store is opened.
+struct Parts {
+    pager: Arc<Pager>,
+    spaces: Arc<Spaces>,
+    flusher: Arc<Flusher>,
+    txns: Arc<Txns>,
+    read_ahead: Arc<ReadAhead>,
+    options: StoreOptions,
+    poison: Arc<Poison>,
+}
+
+impl Parts {
+    /// Of a store whose log ends at `end`.
+    fn new(
+        (place, place_bytes): (Arc<dyn Place>, u64),
+        options: StoreOptions,
+        spaces: Spaces,
+        log: Log,
+        control: Control,
+        poison: Arc<Poison>,
+        end: Lsn,
+    ) -> Result<Parts> {
+        let spaces = Arc::new(spaces);
+        let pool = Arc::new(Pool::new(options.pool_bytes, end, poison.clone()));
+        let pager = Arc::new(Pager::new(pool.clone(), log, poison.clone()));
+        let txns = Arc::new(Txns::new());
+        let flusher = Flusher::new(
+            (place, place_bytes),
+            &options,
+            spaces.clone(),
+            pager.clone(),
+            control,
+            txns.clone(),
+            poison.clone(),
+        )?;
+        let read_ahead = Arc::new(ReadAhead::new(pool, spaces.clone(), poison.clone()));
+        Ok(Parts { pager, spaces, flusher: Arc::new(flusher), txns, read_ahead, options, poison })
+    }
+
+    fn into_engine(self, undo_space: Arc<Space>) -> Arc<TxnEngine> {
+        Arc::new(TxnEngine::new(
+            self.txns,
+            undo_space,
+            self.pager,
+            self.spaces,
+            self.flusher,
+            self.read_ahead,
+            (self.options, self.poison),
+        ))
+    }
 }
 
 /// Checks options and place, and cuts options down to what the place allows. Returns the place's size in bytes.
@@ -231,67 +271,66 @@ pub(crate) fn bad_log(at: Lsn, reason: &str) -> Error {
 /// Makes the catalog and the undo file of a store that was just made. While its log begins at 0 all of
 /// its history was replayed, and what is blank then was never made, unless it has landed; later it was lost. A
 /// catalog must not be made anew then: all tables would be removed.
-fn bootstrap(core: &Core, landed: &Landed) -> Result<()> {
-    let missing =
-        |name: &str| Error::BadStore { what: core.place.name().into(), reason: format!("{name} is missing") };
-    let catalog = core.spaces.get(CATALOG_TABLE).ok_or_else(|| missing("the catalog"))?;
-    let undo_space = core.spaces.get(UNDO_TABLE).ok_or_else(|| missing("the undo file"))?;
-    if core.undo_space.set(undo_space.clone()).is_err() {
-        panic!("a store is opened once");
-    }
-    let is_new = core.control.root().checkpoint == Lsn(0);
+fn bootstrap(parts: &Parts, landed: &Landed) -> Result<Arc<Space>> {
+    let missing = |name: &str| Error::BadStore {
+        what: parts.flusher.place().name().into(),
+        reason: format!("{name} is missing"),
+    };
+    let catalog = parts.spaces.get(CATALOG_TABLE).ok_or_else(|| missing("the catalog"))?;
+    let undo_space = parts.spaces.get(UNDO_TABLE).ok_or_else(|| missing("the undo file"))?;
+    let is_new = parts.flusher.checkpoint_lsn() == Lsn(0);
     for space in [&catalog, &undo_space] {
         let is_made = !is_new || landed.lsn(PageId { table: space.id, page: PageNo(0) }).is_some();
-        if is_made && core.pool.read_if_written(space, PageNo(0))?.is_none() {
+        if is_made && parts.pager.read_if_written(space, PageNo(0))?.is_none() {
             return Err(corrupt(space, PageNo(0), "blank in a store that has been used"));
         }
     }
-    if core.pool.read_if_written(&catalog, PageNo(0))?.is_none() {
-        Tree::format(core, &catalog)?;
+    if parts.pager.read_if_written(&catalog, PageNo(0))?.is_none() {
+        Tree::format(&parts.pager, &catalog)?;
     }
-    if core.pool.read_if_written(&undo_space, PageNo(0))?.is_none() {
-        undo::format(core, &undo_space)?;
+    if parts.pager.read_if_written(&undo_space, PageNo(0))?.is_none() {
+        undo::format(&parts.pager, &undo_space)?;
     }
-    Ok(())
+    Ok(undo_space)
 }
 
-fn finish_transactions(core: &Core, stats: &mut RecoveryStats) -> Result<()> {
-    let (found, newest) = undo::survey(core)?;
+fn finish_transactions(engine: &TxnEngine, stats: &mut RecoveryStats) -> Result<()> {
+    let (found, newest) = undo::survey(engine.undo())?;
     for (log, state) in &found {
         if *state == State::Active {
-            core.txns.resume(log.txn());
+            engine.txns().resume(log.txn());
         }
-        core.txns.slots.take_this(log.slot());
+        engine.undo().slots().take_this(log.slot());
     }
     // Not before: what is less than all running ones counts as finished.
-    core.txns.skip_past(newest);
+    engine.txns().skip_past(newest);
     for (log, state) in found {
         if state == State::Active {
-            txn::roll_back(core, log, UndoPtr::NONE)?;
-            if let Some(running) = core.txns.get(log.txn()) {
-                core.txns.finish(&running, std::iter::empty());
+            txn::roll_back(engine, log, UndoPtr::NONE)?;
+            if let Some(running) = engine.txns().get(log.txn()) {
+                engine.txns().finish(&running, std::iter::empty());
             }
             stats.rolled_back += 1;
         }
         // Nobody has a view: all that was committed can be purged.
-        for (committed, newest) in undo::committed_logs(core, log, state)? {
-            txn::purge(core, committed, newest)?;
+        for (committed, newest) in undo::committed_logs(engine.undo(), log, state)? {
+            txn::purge(engine, committed, newest)?;
         }
-        if state != State::Idle || !log.is_clear(core)? {
-            core.clear_slot(log.slot())?;
+        if state != State::Idle || !log.is_clear(engine.undo())? {
+            engine.clear_slot(log.slot())?;
         } else {
-            core.txns.slots.give_back(log.slot());
+            engine.undo().slots().give_back(log.slot());
         }
     }
     Ok(())
 }
 
 /// The catalog's rows of tables, by name.
-pub(crate) fn read_catalog(core: &Core) -> Result<Vec<(String, Row)>> {
-    let catalog = core.spaces.get(CATALOG_TABLE).expect("opened with the store");
+pub(crate) fn read_catalog(engine: &TxnEngine) -> Result<Vec<(String, Row)>> {
+    let catalog = engine.spaces().get(CATALOG_TABLE).expect("opened with the store");
     let mut rows = Vec::new();
     let all = (Bound::Unbounded, Bound::Unbounded);
-    txn::scan(core, &catalog, txn::Reader::COMMITTED, all, Direction::Forward, |key, value| {
+    txn::scan(engine, &catalog, txn::Reader::COMMITTED, all, Direction::Forward, |key, value| {
         let name = String::from_utf8_lossy(key).into_owned();
         if name == catalog::DEFAULTS {
             return ControlFlow::Continue(());
@@ -303,25 +342,25 @@ pub(crate) fn read_catalog(core: &Core) -> Result<Vec<(String, Row)>> {
 }
 
 /// Takes in what the catalog says of the tables' files.
-pub(crate) fn load_catalog(core: &Core) -> Result<()> {
-    let rows = read_catalog(core)?;
+pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
+    let rows = read_catalog(engine)?;
     for (name, row) in &rows {
-        let Some(space) = core.spaces.get(row.id) else {
+        let Some(space) = engine.spaces().get(row.id) else {
             let reason = format!(
                 "the file of table {name} ({}) is missing",
                 space::file_name(row.id, row.options.layout())
             );
-            return Err(Error::BadStore { what: core.place.name().into(), reason });
+            return Err(Error::BadStore { what: engine.flusher().place().name().into(), reason });
         };
         space.set_kind(row.options.kind);
     }
     if rows.iter().any(|(_, row)| wants_holes(row.options.kind)) {
-        warn_without_holes(core);
+        warn_without_holes(engine);
     }
-    for space in core.spaces.all() {
+    for space in engine.spaces().all() {
         let is_system = space.id == CATALOG_TABLE || space.id == UNDO_TABLE;
-        if !core.is_read_only && !is_system && rows.iter().all(|(_, row)| row.id != space.id) {
-            catalog::remove_file(core, &space)?;
+        if !engine.poison().is_read_only() && !is_system && rows.iter().all(|(_, row)| row.id != space.id) {
+            catalog::remove_file(engine, &space)?;
         }
     }
     Ok(())
@@ -332,11 +371,11 @@ pub(crate) fn wants_holes(kind: TableKind) -> bool {
 }
 
 /// Compressed pages take no less room than others on a place without holes; nothing else would say so.
-pub(crate) fn warn_without_holes(core: &Core) {
-    if core.place.props().hole_unit == 0 {
+pub(crate) fn warn_without_holes(engine: &TxnEngine) {
+    if engine.flusher().place().props().hole_unit == 0 {
         log::warn!(
             "{}: makes no holes, so compressed pages take as much room as plain ones",
-            core.place.name()
+            engine.flusher().place().name()
         );
     }
 }

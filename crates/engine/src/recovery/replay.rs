@@ -25,14 +25,12 @@ use std::{
     ops::Range,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
-    time::Duration,
 };
 
 use crate::{
-    core::Core,
     mutant::{Rule, is_broken},
     page::ops::{self, OpReader, PageOp},
-    recovery::{RecoveryStats, bad_log},
+    recovery::{Parts, RecoveryStats, bad_log},
     space::corrupt,
     sync::Mutex,
     types::{
@@ -97,7 +95,7 @@ impl Stretch {
     }
 
     /// Applies what was kept, and forgets it.
-    fn apply(&mut self, core: &Core, landed: &Landed, stats: &mut RecoveryStats) -> Result<()> {
+    fn apply(&mut self, parts: &Parts, landed: &Landed, stats: &mut RecoveryStats) -> Result<()> {
         // Stable: a record may come back to a page.
         self.steps.sort_by_key(|step| (step.page, step.start));
         let pages: Vec<&[Step]> = self.steps.chunk_by(|a, b| a.page == b.page).collect();
@@ -105,17 +103,17 @@ impl Stretch {
         let work = || -> Result<Applied> {
             let mut applied = Applied::default();
             while let Some(steps) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.apply_to_page(core, landed, steps, &mut applied)
-                    .and_then(|()| core.relieve_memory())
+                self.apply_to_page(parts, landed, steps, &mut applied)
+                    .and_then(|()| parts.flusher.relieve_memory())
                     .inspect_err(|_| next.store(pages.len(), Ordering::Relaxed))?;
             }
             if !applied.notes.is_empty() {
-                core.log.note(&applied.notes)?;
+                parts.pager.log().note(&applied.notes)?;
             }
             Ok(applied)
         };
         // A scheduler of threads does not know them.
-        let may_help = core.options.background && !cfg!(feature = "shuttle");
+        let may_help = parts.options.background && !cfg!(feature = "shuttle");
         let helpers = if may_help { THREADS.min(pages.len()).saturating_sub(1) } else { 0 };
         let outcomes = thread::scope(|scope| {
             // One that cannot be had is done without.
@@ -144,16 +142,16 @@ impl Stretch {
     /// Applies the steps of one page (invariants 1 and 2).
     fn apply_to_page(
         &self,
-        core: &Core,
+        parts: &Parts,
         landed: &Landed,
         steps: &[Step],
         applied: &mut Applied,
     ) -> Result<()> {
         let id = steps[0].page;
         // A table that is not there never became whole, or was dropped.
-        let Some(space) = core.spaces.get(id.table) else { return Ok(()) };
-        let is_ordered = core.place.props().ordered;
-        let read = core.pool.write(&space, id.page);
+        let Some(space) = parts.spaces.get(id.table) else { return Ok(()) };
+        let is_ordered = parts.flusher.place().props().ordered;
+        let read = parts.pager.write(&space, id.page);
         applied.pages += 1;
         let is_made = read.is_err();
         let mut page = match read {
@@ -167,7 +165,7 @@ impl Stretch {
                     return Ok(());
                 }
                 self.unread.lock().remove(&id);
-                core.pool.create(&space, id.page)
+                parts.pager.create(&space, id.page)
             }
             Err(e) => return Err(e),
         };
@@ -178,7 +176,7 @@ impl Stretch {
             // After a failed sync a page that reads as current may be in a cache only: it is written again before
             // the checkpoint passes.
             if is_older || !is_ordered {
-                core.pool.dirty.enter(&page.frame, start);
+                parts.pager.pool().dirty().enter(&page.frame, start);
             }
             if !is_older {
                 continue;
@@ -215,17 +213,17 @@ struct Applied {
 }
 
 /// Replays the log from where `reader` is to `end`, but for what has landed.
-pub(crate) fn replay(
-    core: &Core,
+pub(super) fn replay(
+    parts: &Parts,
     mut reader: Reader,
     end: Lsn,
     landed: &Landed,
     stats: &mut RecoveryStats,
 ) -> Result<()> {
     let from = reader.position();
-    let bytes_max = (core.options.pool_bytes / STRETCH_SHARE).clamp(STRETCH_BYTES.start, STRETCH_BYTES.end);
+    let bytes_max = (parts.options.pool_bytes / STRETCH_SHARE).clamp(STRETCH_BYTES.start, STRETCH_BYTES.end);
     let mut stretch = Stretch::default();
-    core.pool.dirty.set_replayed(Some(from));
+    parts.pager.pool().dirty().set_replayed(Some(from));
     while reader.position() < end {
         let Some(group) = reader.next_group()? else {
             return Err(bad_log(reader.position(), "a group that was whole a moment ago is not any more"));
@@ -234,18 +232,18 @@ pub(crate) fn replay(
             stats.records += 1;
             stats.landed += stretch.keep(landed, &record)?;
             if stretch.bytes() > bytes_max {
-                stretch.apply(core, landed, stats)?;
+                stretch.apply(parts, landed, stats)?;
                 if stretch.unread.lock().is_empty() {
-                    core.pool.dirty.set_replayed(Some(record.end));
+                    parts.pager.pool().dirty().set_replayed(Some(record.end));
                 }
             }
         }
     }
-    stretch.apply(core, landed, stats)?;
+    stretch.apply(parts, landed, stats)?;
     if let Some((_, error)) = stretch.unread.lock().pop_first() {
         return Err(error);
     }
-    core.pool.dirty.set_replayed(None);
+    parts.pager.pool().dirty().set_replayed(None);
     stats.log_bytes = end.0 - from.0;
     Ok(())
 }

@@ -38,7 +38,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::Corrupt`] for a page that begins with no image.
     pub fn images(&self, name: &str) -> Result<TableImages> {
-        let core = self.core()?;
+        let engine = self.engine()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
         // Like a transaction: the table is not dropped under it.
         let space = table.space().enter()?;
@@ -46,7 +46,7 @@ impl Store {
         if space.row.is_some() {
             return Ok(found);
         }
-        let pages = Allocator::latch(core, &space)?.used();
+        let pages = Allocator::latch(engine.pager(), &space)?.used();
         let mut buffer = AlignedBuf::zeroed(STRETCH_BYTES);
         let step = (STRETCH_BYTES / space.page_bytes) as u64;
         for first in (0..pages).step_by(step as usize) {

@@ -4,6 +4,7 @@ mod claim;
 mod images;
 mod optimize;
 mod tables;
+mod threads;
 
 pub use images::TableImages;
 pub use optimize::OptimizeProgress;
@@ -18,12 +19,12 @@ use claim::Claim;
 use crate::{
     btree::Tree,
     catalog::CATALOG_TABLE,
-    core::Core,
     flush::FlushStats,
     pool::{PoolStats, replay_cost::ReplayEstimate},
     recovery::{self, RecoveryStats, read_only},
     row::RowStats,
     sync::{Mutex, thread::JoinHandle},
+    txn::TxnEngine,
     txn::{HistoryStats, Txn},
     types::{
         error::{Error, Result},
@@ -44,7 +45,7 @@ pub struct Store {
 }
 
 struct Inner {
-    core: Arc<Core>,
+    engine: Arc<TxnEngine>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Tables are made, altered, dropped and checked one at a time.
     ddl: Mutex<()>,
@@ -106,18 +107,18 @@ impl Store {
     pub fn open(place: Arc<dyn Place>, options: StoreOptions) -> Result<Store> {
         let background = options.background;
         let claim = Mutex::new(Some(Claim::new(&place)?));
-        let (core, recovery) = recovery::open(place, options)?;
+        let (engine, recovery) = recovery::open(place, options)?;
         let threads = if background {
             let spawn_error = |e| Error::BadOption { what: "background threads", reason: format!("{e}") };
-            core.start_threads().map_err(|e| {
+            threads::start(&engine).map_err(|e| {
                 // Those that were started must not run for ever.
-                core.stop_threads();
+                threads::stop(&engine);
                 spawn_error(e)
             })?
         } else {
             Vec::new()
         };
-        let inner = Inner { core, threads: Mutex::new(threads), ddl: Mutex::new(()), recovery, claim };
+        let inner = Inner { engine, threads: Mutex::new(threads), ddl: Mutex::new(()), recovery, claim };
         Ok(Store { inner: Arc::new(inner) })
     }
 
@@ -145,9 +146,9 @@ impl Store {
     /// ```
     pub fn open_read_only(place: Arc<dyn Place>, options: StoreOptions) -> Result<Store> {
         let claim = Mutex::new(Some(Claim::new(&place)?));
-        let core = read_only::open(place, StoreOptions { background: false, ..options })?;
+        let engine = read_only::open(place, StoreOptions { background: false, ..options })?;
         let (threads, recovery) = (Mutex::default(), RecoveryStats::default());
-        Ok(Store { inner: Arc::new(Inner { core, threads, ddl: Mutex::new(()), recovery, claim }) })
+        Ok(Store { inner: Arc::new(Inner { engine, threads, ddl: Mutex::new(()), recovery, claim }) })
     }
 
     /// Begins a transaction that reads a snapshot.
@@ -157,7 +158,7 @@ impl Store {
 
     /// Begins a transaction.
     pub fn begin_with(&self, options: TransactionOptions) -> Txn {
-        Txn::new(self.inner.core.clone(), options)
+        Txn::new(self.inner.engine.clone(), options)
     }
 
     fn begin_internal(&self) -> Txn {
@@ -166,41 +167,41 @@ impl Store {
 
     /// Counters since the store was opened.
     pub fn stats(&self) -> Result<StoreStats> {
-        let core = self.core()?;
+        let engine = self.engine()?;
         Ok(StoreStats {
-            pool: core.pool.stats(),
-            log: core.log.stats(),
-            flush: core.flush.stats(),
-            row: RowStats::sum(core.spaces.all().iter().filter_map(|space| space.row.as_deref())),
-            place: core.place.stats()?,
-            history: core.history_stats(),
+            pool: engine.pager().pool().stats(),
+            log: engine.pager().log().stats(),
+            flush: engine.flusher().stats(),
+            row: RowStats::sum(engine.spaces().all().iter().filter_map(|space| space.row.as_deref())),
+            place: engine.flusher().place().stats()?,
+            history: engine.history_stats(),
             recovery: self.inner.recovery,
-            replay: core.replay_estimate(),
+            replay: engine.flusher().replay_estimate(),
         })
     }
 
     /// Whether pages are written twice because the place could tear them.
     pub fn writes_twice(&self) -> bool {
-        self.inner.core.flush.writes_twice()
+        self.inner.engine.flusher().writes_twice()
     }
 
     /// Writes all changed pages and gives the log up to now back. Others may go on meanwhile.
     pub fn checkpoint(&self) -> Result<()> {
-        let core = self.core()?;
-        let _call = core.poison.call();
-        core.flush_all()
+        let engine = self.engine()?;
+        let _call = engine.poison().call();
+        engine.flusher().flush_all()
     }
 
     /// One round of reading ahead, purging, flushing and checkpointing in this thread, for stores opened without
     /// [`StoreOptions::background`]. Whether pages were written.
     pub fn step(&self) -> Result<bool> {
-        let core = self.core()?;
-        core.poison.check()?;
-        let _call = core.poison.call();
-        while core.read_ahead_step() {}
-        core.purge_history().map_err(|e| core.poison.set(e))?;
-        core.sync_relaxed()?;
-        core.flush_step()
+        let engine = self.engine()?;
+        engine.poison().check()?;
+        let _call = engine.poison().call();
+        while engine.read_ahead().step() {}
+        engine.purge_history().map_err(|e| engine.poison().set(e))?;
+        engine.flusher().sync_relaxed()?;
+        engine.flusher().flush_step()
     }
 
     /// Reads every page of every table and proves the trees' invariants, and that no page is lost. No
@@ -209,18 +210,18 @@ impl Store {
     /// # Errors
     /// [`Error::Corrupt`] with the first damage found.
     pub fn check(&self) -> Result<Vec<TableCheck>> {
-        let core = self.core()?;
-        let _call = core.poison.call();
+        let engine = self.engine()?;
+        let _call = engine.poison().call();
         let _one = self.inner.ddl.lock();
         let mut named = vec![("(catalog)".to_string(), CATALOG_TABLE)];
-        named.extend(recovery::read_catalog(core)?.into_iter().map(|(name, row)| (name, row.id)));
-        core.settle_purge()?;
-        undo::check(core)?;
-        let chains = undo::chains(core)?;
+        named.extend(recovery::read_catalog(engine)?.into_iter().map(|(name, row)| (name, row.id)));
+        engine.settle_purge()?;
+        undo::check(engine.undo())?;
+        let chains = undo::chains(engine.undo())?;
         let mut checks = Vec::new();
         for (name, id) in named {
-            let space = core.spaces.get(id).expect("recovery found each table's file");
-            let r = Tree::new(core, &space).check(&chains)?;
+            let space = engine.spaces().get(id).expect("recovery found each table's file");
+            let r = Tree::new(engine.pager(), &space).check(&chains)?;
             checks.push(TableCheck {
                 name,
                 records: r.records,
@@ -241,40 +242,40 @@ impl Store {
     /// # Errors
     /// [`Error::Closed`] when it was closed by another handle. Any other: the next opening has something to replay.
     pub fn close(self) -> Result<()> {
-        let core = &self.inner.core;
-        core.poison.begin_to_close()?;
+        let engine = &self.inner.engine;
+        engine.poison().begin_to_close()?;
         self.inner.stop();
-        let call = core.poison.call();
+        let call = engine.poison().call();
         let outcome = self.write_all();
         drop(call);
         // Transactions that are dropped later must not roll back: the place may have a new owner by then.
-        core.poison.close();
+        engine.poison().close();
         *self.inner.claim.lock() = None;
         outcome
     }
 
     /// Leaves nothing to do for the next opening, as far as nobody has a transaction open.
     fn write_all(&self) -> Result<()> {
-        let core = &self.inner.core;
-        while core.txns.revoke_oldest_view() {}
-        if core.is_read_only {
+        let engine = &self.inner.engine;
+        while engine.txns().revoke_oldest_view() {}
+        if engine.poison().is_read_only() {
             return Ok(());
         }
-        core.purge_waiting()?;
-        core.flush_all()?;
-        Ok(core.place.sync()?)
+        engine.purge_waiting()?;
+        engine.flusher().flush_all()?;
+        Ok(engine.flusher().place().sync()?)
     }
 
     /// The parts of the store, while it is open.
-    fn core(&self) -> Result<&Arc<Core>> {
-        self.inner.core.poison.check_open()?;
-        Ok(&self.inner.core)
+    fn engine(&self) -> Result<&Arc<TxnEngine>> {
+        self.inner.engine.poison().check_open()?;
+        Ok(&self.inner.engine)
     }
 }
 
 impl Inner {
     fn stop(&self) {
-        self.core.stop_threads();
+        threads::stop(&self.engine);
         for thread in self.threads.lock().drain(..) {
             // What may panic in it is caught, and stops the store.
             thread.join().expect("a store's thread does not panic");
@@ -286,8 +287,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.stop();
         // With relaxed durability the last commits are still in memory.
-        let _ = self.core.log.reach(self.core.log.next(), Until::Flushed);
+        let _ = self.engine.pager().log().reach(self.engine.pager().log().next(), Until::Flushed);
         // Before the claim ends: what is left of its transactions must not meet the place's next owner.
-        self.core.poison.close();
+        self.engine.poison().close();
     }
 }

@@ -37,21 +37,21 @@ impl Store {
         name: &str,
         mut each: impl FnMut(OptimizeProgress) -> ControlFlow<()>,
     ) -> Result<OptimizeProgress> {
-        let core = self.core()?;
-        core.poison.check()?;
+        let engine = self.engine()?;
+        engine.poison().check()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
         // Like a transaction: the table is not dropped under it.
         let space = table.space().enter()?;
         // Pages that are made from now on are written as the settings ask anyway.
-        let pages = Allocator::latch(core, &space)?.used();
+        let pages = Allocator::latch(engine.pager(), &space)?.used();
         let mut progress = OptimizeProgress { pages, ..OptimizeProgress::default() };
         // So that the next call finds no more to forget than this one.
-        core.settle()?;
+        engine.flusher().settle()?;
         while progress.done < pages {
-            core.throttle()?;
-            let end = pages.min(progress.done + Rewrite::PAGES_MAX * core.options.flush_threads as u64);
+            engine.flusher().throttle()?;
+            let end = pages.min(progress.done + Rewrite::PAGES_MAX * engine.flush_threads() as u64);
             let starts = (progress.done..end).step_by(Rewrite::PAGES_MAX as usize);
-            progress.rewritten += core.carry_out(starts.map(|start| {
+            progress.rewritten += engine.flusher().carry_out(starts.map(|start| {
                 let pages = start..end.min(start + Rewrite::PAGES_MAX);
                 Work::Rewrite(Rewrite { space: Arc::clone(&space), pages })
             }))?;
@@ -60,8 +60,8 @@ impl Store {
                 return Ok(progress);
             }
         }
-        core.cut_file(&space, true)?;
-        core.flush_all()?;
+        engine.flusher().truncate(&space)?;
+        engine.flusher().flush_all()?;
         Ok(progress)
     }
 }

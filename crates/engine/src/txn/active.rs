@@ -3,13 +3,14 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use rustc_hash::FxHashMap;
 
 use super::view::{self, View, Views};
 use crate::{
+    flush::Transactions,
     mutant::{Rule, is_broken},
     poison::{POISON_CHECK, Poison},
     sync::{
@@ -20,7 +21,6 @@ use crate::{
         error::{Error, Result},
         ids::{TableId, TxnId},
     },
-    undo::slots::Slots,
 };
 
 /// A key locked whether it is written or not.
@@ -74,7 +74,6 @@ pub(crate) struct Txns {
     waits: Mutex<HashMap<TxnId, TxnId>>,
     /// Keys locked whether they are written or not, by table. A table's map stays when it is empty.
     locks: Mutex<FxHashMap<TableId, Locks>>,
-    pub(crate) slots: Slots,
 }
 
 struct Numbers {
@@ -91,7 +90,6 @@ impl Txns {
             oldest_view: view::no_view(),
             waits: Mutex::default(),
             locks: Mutex::default(),
-            slots: Slots::new(),
         }
     }
 
@@ -183,13 +181,6 @@ impl Txns {
         self.running.lock().views.oldest().is_none_or(|view| view.sees(txn))
     }
 
-    /// Whatever has a lesser number is finished, and all views see it. Only grows.
-    pub(crate) fn seen_by_all(&self) -> TxnId {
-        let numbers = self.running.lock();
-        let oldest = numbers.running.keys().next().map_or(numbers.next, |id| id.0);
-        TxnId(numbers.views.oldest().map_or(oldest, |view| oldest.min(view.oldest())))
-    }
-
     /// The transaction of that number, if it runs.
     pub(crate) fn get(&self, id: TxnId) -> Option<Arc<Running>> {
         if id.0 < self.oldest.load(Ordering::Acquire) {
@@ -269,10 +260,17 @@ impl Txns {
     }
 }
 
-/// When a wait that starts now ends. Any timeout will do, [`Duration::MAX`] too.
+impl Transactions for Txns {
+    fn seen_by_all(&self) -> TxnId {
+        let numbers = self.running.lock();
+        let oldest = numbers.running.keys().next().map_or(numbers.next, |id| id.0);
+        TxnId(numbers.views.oldest().map_or(oldest, |view| oldest.min(view.oldest())))
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{iter, thread};
+    use std::{iter, thread, time::Duration};
 
     use super::*;
     use crate::sync::deadline;

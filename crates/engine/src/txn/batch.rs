@@ -8,7 +8,6 @@ use std::{ops::Bound, sync::Arc};
 use super::read::{Found, Kept, Reader, visible};
 use crate::{
     btree::{Direction, Start, Tree},
-    core::Core,
     mutant::{Rule, is_broken},
     page::{
         node::{LeafCell, Node},
@@ -16,6 +15,7 @@ use crate::{
     },
     pool::read_ahead,
     space::Space,
+    txn::TxnEngine,
     types::error::Result,
 };
 
@@ -128,18 +128,18 @@ impl<K: AsRef<[u8]>> Walk<K> {
     /// must not go on. The caller holds no latch.
     pub(super) fn fill(
         &mut self,
-        core: &Core,
+        engine: &TxnEngine,
         space: &Arc<Space>,
         reader: Reader<'_>,
         records_max: usize,
         batch: &mut Batch,
     ) -> Result<()> {
-        let _call = core.poison.call();
+        let _call = engine.poison.call();
         loop {
             batch.clear();
             let mut long = Vec::new();
             let mut long_bytes = 0;
-            self.leaf(core, space, reader, |cell, kept| {
+            self.leaf(engine, space, reader, |cell, kept| {
                 batch.push(cell.key, &kept.found);
                 if let Found::Long(reference) = &kept.found {
                     long_bytes += u64::from(reference.bytes);
@@ -149,7 +149,7 @@ impl<K: AsRef<[u8]>> Walk<K> {
             })?;
             // All are read before anybody is given one: who has it may wait for what waits for tickets.
             for (at, kept) in long {
-                batch.records[at].value = Value::Long(kept.read(core, space)?);
+                batch.records[at].value = Value::Long(kept.read(engine, space)?);
             }
             if batch.len() > 0 || self.is_over() {
                 return Ok(());
@@ -158,12 +158,12 @@ impl<K: AsRef<[u8]>> Walk<K> {
     }
 
     /// Counts the records that are left.
-    pub(super) fn count(mut self, core: &Core, space: &Arc<Space>, reader: Reader<'_>) -> Result<u64> {
-        let _call = core.poison.call();
+    pub(super) fn count(mut self, engine: &TxnEngine, space: &Arc<Space>, reader: Reader<'_>) -> Result<u64> {
+        let _call = engine.poison.call();
         let mut records = 0;
         while !self.is_over() {
-            core.throttle_memory()?;
-            self.leaf(core, space, reader, |_, _| {
+            engine.flusher.throttle_memory()?;
+            self.leaf(engine, space, reader, |_, _| {
                 records += 1;
                 true
             })?;
@@ -175,14 +175,14 @@ impl<K: AsRef<[u8]>> Walk<K> {
     /// an error what `each` has seen does not count.
     fn leaf<'a>(
         &mut self,
-        core: &'a Core,
+        engine: &'a TxnEngine,
         space: &Arc<Space>,
         reader: Reader<'_>,
         mut each: impl FnMut(LeafCell<'_>, Kept<'a, '_>) -> bool,
     ) -> Result<()> {
         let Some(at) = &self.start else { return Ok(()) };
-        let leaf = Tree::new(core, space).scan_leaf(at, self.direction, self.run.wish())?;
-        core.name_ahead(&mut self.run, space.id, &leaf.following);
+        let leaf = Tree::new(&engine.pager, space).scan_leaf(at, self.direction, self.run.wish())?;
+        engine.read_ahead.name(&mut self.run, space.id, &leaf.following);
         let node = Node::new(&leaf.page);
         let slots = leaf.slots;
         let mut next = leaf.next;
@@ -197,7 +197,7 @@ impl<K: AsRef<[u8]>> Walk<K> {
                 next = None;
                 break;
             }
-            let Some(kept) = visible(core, reader, cell)? else { continue };
+            let Some(kept) = visible(engine, reader, cell)? else { continue };
             if !each(cell, kept) && i + 1 < slots.len() {
                 next = Some(Start::Behind(cell.key.to_vec()));
                 is_same_leaf = true;

@@ -103,14 +103,14 @@ impl Txn {
         records: impl IntoIterator<Item = (K, V)>,
     ) -> Result<u64> {
         let space = self.space(table)?;
-        self.core.poison.check()?;
+        self.engine.poison.check()?;
         let before = self.savepoint()?.newest;
         let outcome = self.load(table, space, &mut records.into_iter());
         if let (Err(_), Some(log)) = (&outcome, self.undo)
             && !is_broken(Rule::LoadsWhole)
         {
             self.changes += 1;
-            self.busy(|txn| roll_back(&txn.core, log, before).map_err(|e| txn.core.poison.set(e)))?;
+            self.busy(|txn| roll_back(&txn.engine, log, before).map_err(|e| txn.engine.poison.set(e)))?;
             self.running.iter().for_each(|running| running.note_release());
         }
         outcome
@@ -149,7 +149,7 @@ impl Txn {
         space: &Arc<Space>,
         records: &[(K, V)],
     ) -> Result<usize> {
-        self.core.admit(false)?;
+        self.engine.flusher.admit(false)?;
         self.changes += 1;
         let (mut leaf, found) = self.lock_leaf(space, records[0].0.as_ref())?;
         let Err(slot) = found else { return Ok(0) };
@@ -161,8 +161,8 @@ impl Txn {
         let mut mtr = Mtr::new();
         let keys = records[..count].iter().map(|(key, _)| key.as_ref());
         // As in `log_undo`: on failure nothing may build on pages that may be half changed.
-        let appended = log.append_inserts(&self.core, &mut mtr, space.id, keys);
-        let (undo, mut undo_pages) = appended.map_err(|e| self.core.poison.set(e))?;
+        let appended = log.append_inserts(&self.engine.undo, &mut mtr, space.id, keys);
+        let (undo, mut undo_pages) = appended.map_err(|e| self.engine.poison.set(e))?;
         let mut cell = Scratch::new();
         for (at, (undo, (key, value))) in undo.iter().zip(records).enumerate() {
             let (key, value) = (key.as_ref(), value.as_ref());
@@ -173,7 +173,7 @@ impl Txn {
         }
         let mut pages: SmallVec<[&mut WriteGuard; 5]> = undo_pages.pages().collect();
         pages.push(&mut leaf);
-        mtr.commit(&self.core, &mut pages)?;
+        mtr.commit(&self.engine.pager, &mut pages)?;
         Ok(undo.len())
     }
 
@@ -186,9 +186,9 @@ impl Txn {
         records: &[(K, V)],
     ) -> usize {
         let me = self.id();
-        let core = &self.core;
+        let engine = &self.engine;
         // Locks are taken under the latch of the key's leaf, which is this one for all keys that count.
-        let has_locks = core.txns.has_locks(space.id);
+        let has_locks = engine.txns.has_locks(space.id);
         let next = (slot < leaf.count()).then(|| leaf.key(slot));
         let spot = spot_of(&mut self.spots, space.id);
         let kept = if next.is_none() { (leaf.used() + leaf.free()) / SPARE } else { 0 };
@@ -199,7 +199,7 @@ impl Txn {
             let is_before_bound = spot.is_before_bound(key) || is_broken(Rule::LoadsStayInLeaf);
             let is_here = *at == 0 || is_before_bound && next.is_none_or(|next| key < next);
             let has_locks = has_locks && !is_broken(Rule::LoadsAskForLocks);
-            let is_free = *at == 0 || !has_locks || core.txns.lock_owner(me, space.id, key).is_none();
+            let is_free = *at == 0 || !has_locks || engine.txns.lock_owner(me, space.id, key).is_none();
             let fits = bytes <= free && is_here && is_free && !is_long(space, key, value);
             free = free.saturating_sub(bytes);
             fits

@@ -54,22 +54,22 @@ impl Txn {
     /// Those of [`Txn::get`]; `value` may hold anything then.
     pub fn get_into(&self, table: &Table, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         value.clear();
-        let _call = self.core.poison.call();
+        let _call = self.engine.poison.call();
         let space = self.space(table)?;
-        self.core.throttle_memory()?;
+        self.engine.flusher.throttle_memory()?;
         let reader = self.reader();
-        let leaf = Tree::new(&self.core, space).leaf_read(key)?;
+        let leaf = Tree::new(&self.engine.pager, space).leaf_read(key)?;
         let node = Node::new(&leaf);
         let Ok(slot) = node.search(key) else {
             reader.check()?;
             return Ok(false);
         };
-        let Some(kept) = read::visible(&self.core, reader, node.leaf_cell(slot))? else { return Ok(false) };
+        let Some(kept) = read::visible(&self.engine, reader, node.leaf_cell(slot))? else { return Ok(false) };
         match kept.into_short(value) {
             None => Ok(true),
             Some(long) => {
                 drop(leaf);
-                *value = long.read(&self.core, space)?;
+                *value = long.read(&self.engine, space)?;
                 Ok(true)
             }
         }

@@ -170,7 +170,7 @@ impl Cursor {
     }
 
     fn step(&mut self, txn: &Txn, direction: Direction) -> Result<Option<Record>> {
-        txn.core.poison.check_open()?;
+        txn.engine.poison.check_open()?;
         let stamp = (txn.serial, txn.changes);
         let was_changed = self.copied.as_ref().is_some_and(|copied| copied.stamp != stamp);
         let is_good = |copied: &Copied| {

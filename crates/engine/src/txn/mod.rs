@@ -34,6 +34,7 @@ mod bounds;
 mod bulk;
 mod conditional;
 mod cursor;
+mod engine;
 mod history;
 mod long;
 mod read;
@@ -52,6 +53,7 @@ pub(crate) use active::{Running, Txns};
 pub use bounds::KeyRange;
 pub use conditional::{Insertion, Swap};
 pub use cursor::Cursor;
+pub(crate) use engine::TxnEngine;
 pub use history::HistoryStats;
 pub(crate) use history::Purge;
 use read::Kept;
@@ -64,7 +66,6 @@ pub use table::Table;
 
 use crate::{
     btree::{Direction, Spot, Tree, asks_to_merge},
-    core::Core,
     mtr::Mtr,
     mutant::{Rule, is_broken},
     overflow,
@@ -94,7 +95,7 @@ use view::View;
 /// Reads see what [`Isolation`] says, and the transaction's own changes. Written and locked keys stay locked
 /// until the end.
 pub struct Txn {
-    core: Arc<Core>,
+    engine: Arc<TxnEngine>,
     options: TransactionOptions,
     /// Tells it from all others of this process, also while it has no number.
     serial: u64,
@@ -137,11 +138,11 @@ enum Write<'a> {
 }
 
 impl Txn {
-    pub(crate) fn new(core: Arc<Core>, options: TransactionOptions) -> Txn {
+    pub(crate) fn new(engine: Arc<TxnEngine>, options: TransactionOptions) -> Txn {
         // No scheduler need know of it.
         static BEGUN: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Txn {
-            core,
+            engine,
             options,
             serial: BEGUN.fetch_add(1, Ordering::Relaxed),
             view: OnceLock::new(),
@@ -164,14 +165,14 @@ impl Txn {
     }
 
     fn id_for_locks(&mut self) -> TxnId {
-        self.running.get_or_insert_with(|| self.core.txns.start()).id
+        self.running.get_or_insert_with(|| self.engine.txns.start()).id
     }
 
     fn space<'t>(&self, table: &'t Table) -> Result<&'t Arc<Space>> {
-        if !Arc::ptr_eq(&self.core, table.core()) {
+        if !Arc::ptr_eq(&self.engine, table.engine()) {
             return Err(Error::WrongStore);
         }
-        self.core.poison.check_open()?;
+        self.engine.poison.check_open()?;
         let space = table.space();
         let mut used = self.used.lock();
         if !used.iter().any(|one| Arc::ptr_eq(one, space)) {
@@ -198,7 +199,7 @@ impl Txn {
     }
 
     fn any_view(&self) -> &View {
-        self.view.get_or_init(|| self.core.txns.open_view())
+        self.view.get_or_init(|| self.engine.txns.open_view())
     }
 
     /// The value of `key`, if there is one. Never waits for a lock.
@@ -206,17 +207,17 @@ impl Txn {
     /// # Errors
     /// [`Error::SnapshotTooOld`].
     pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let _call = self.core.poison.call();
+        let _call = self.engine.poison.call();
         let space = self.space(table)?;
-        self.core.throttle_memory()?;
+        self.engine.flusher.throttle_memory()?;
         let reader = self.reader();
-        let leaf = Tree::new(&self.core, space).leaf_read(key)?;
+        let leaf = Tree::new(&self.engine.pager, space).leaf_read(key)?;
         let node = Node::new(&leaf);
         match node.search(key) {
             Ok(slot) => {
-                let kept = read::visible(&self.core, reader, node.leaf_cell(slot))?.map(Kept::detached);
+                let kept = read::visible(&self.engine, reader, node.leaf_cell(slot))?.map(Kept::detached);
                 drop(leaf);
-                kept.map(|kept| kept.read(&self.core, space)).transpose()
+                kept.map(|kept| kept.read(&self.engine, space)).transpose()
             }
             Err(_) => reader.check().map(|()| None),
         }
@@ -234,19 +235,19 @@ impl Txn {
 
     fn lock_and_read(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let space = self.space(table)?;
-        self.core.poison.check()?;
+        self.engine.poison.check()?;
         check_key(space, key)?;
         let (leaf, found) = self.lock_leaf(space, key)?;
         let me = self.id();
         let node = Node::new(&leaf);
         let kept = match found {
-            Ok(slot) => read::visible(&self.core, self.reader(), node.leaf_cell(slot))?.map(Kept::detached),
+            Ok(slot) => read::visible(&self.engine, self.reader(), node.leaf_cell(slot))?.map(Kept::detached),
             Err(_) => None,
         };
         // Also if it has written the key: that may be taken back.
-        self.locked.extend(self.core.txns.lock(me, space.id, key));
+        self.locked.extend(self.engine.txns.lock(me, space.id, key));
         drop(leaf);
-        kept.map(|kept| kept.read(&self.core, space)).transpose()
+        kept.map(|kept| kept.read(&self.engine, space)).transpose()
     }
 
     /// Sets the value of `key`, whether it exists or not. A key may take an eighth of the table's page, of a
@@ -294,14 +295,14 @@ impl Txn {
         each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         let space = self.space(table)?;
-        self.core.throttle_memory()?;
-        read::scan(&self.core, space, self.reader(), (lower, upper), direction, each)
+        self.engine.flusher.throttle_memory()?;
+        read::scan(&self.engine, space, self.reader(), (lower, upper), direction, each)
     }
 
     /// A point to which [`Txn::rollback_to`] can go back.
     pub fn savepoint(&self) -> Result<Savepoint> {
-        let _call = self.core.poison.call();
-        let newest = self.undo.map_or(Ok(UndoPtr::NONE), |log| log.newest(&self.core))?;
+        let _call = self.engine.poison.call();
+        let newest = self.undo.map_or(Ok(UndoPtr::NONE), |log| log.newest(&self.engine.undo))?;
         Ok(Savepoint { of: self.serial, newest })
     }
 
@@ -321,13 +322,13 @@ impl Txn {
             return Err(bad());
         }
         let Some(log) = self.undo else { return Ok(()) };
-        self.core.poison.check_open()?;
-        self.core.poison.check()?;
-        if !holds(&self.core, log, savepoint.newest)? {
+        self.engine.poison.check_open()?;
+        self.engine.poison.check()?;
+        if !holds(&self.engine, log, savepoint.newest)? {
             return Err(bad());
         }
         self.changes += 1;
-        roll_back(&self.core, log, savepoint.newest).map_err(|e| self.core.poison.set(e))?;
+        roll_back(&self.engine, log, savepoint.newest).map_err(|e| self.engine.poison.set(e))?;
         self.running.iter().for_each(|running| running.note_release());
         Ok(())
     }
@@ -348,19 +349,19 @@ impl Txn {
             self.end();
             return Ok(());
         };
-        self.core.poison.check_open()?;
-        let committed = self.core.poison.check().and_then(|()| log.commit(&self.core));
-        let lsn = committed.map_err(|e| self.core.poison.set(e))?;
+        self.engine.poison.check_open()?;
+        let committed = self.engine.poison.check().and_then(|()| log.commit(&self.engine.undo));
+        let lsn = committed.map_err(|e| self.engine.poison.set(e))?;
         self.slot = None;
         let moment = self.end();
-        self.core
+        self.engine
             .retire(log, moment, self.needs_purge, self.history_bytes)
-            .map_err(|e| self.core.poison.set(e))?;
-        match self.core.options.durability {
-            Durability::Relaxed if self.core.has_threads() => Ok(()),
-            Durability::Relaxed => self.core.sync_relaxed(),
+            .map_err(|e| self.engine.poison.set(e))?;
+        match self.engine.options.durability {
+            Durability::Relaxed if self.engine.flusher.has_threads() => Ok(()),
+            Durability::Relaxed => self.engine.flusher.sync_relaxed(),
             Durability::Sync if is_broken(Rule::CommitSyncs) => Ok(()),
-            Durability::Sync => self.core.log.reach(lsn, Until::Flushed),
+            Durability::Sync => self.engine.pager.log().reach(lsn, Until::Flushed),
         }
     }
 
@@ -379,13 +380,13 @@ impl Txn {
 
     fn abort(&mut self) -> Result<()> {
         self.finished = true;
-        let core = self.core.clone();
+        let engine = self.engine.clone();
         if let Some(log) = self.undo {
-            core.poison.check()?;
+            engine.poison.check()?;
             // A transaction that cannot be taken back must not let go of its locks: stop the store.
-            roll_back(&core, log, UndoPtr::NONE)
-                .and_then(|()| core.leave_slot(log))
-                .map_err(|e| core.poison.set(e))?;
+            roll_back(&engine, log, UndoPtr::NONE)
+                .and_then(|()| engine.leave_slot(log))
+                .map_err(|e| engine.poison.set(e))?;
             self.slot = None;
         }
         self.end();
@@ -395,16 +396,16 @@ impl Txn {
     /// Gives up all that the transaction holds. Returns the moment, where it had a number.
     fn end(&mut self) -> u64 {
         if let Some((slot, holds_history)) = self.slot.take() {
-            self.core.give_slot_back(slot, holds_history);
+            self.engine.give_slot_back(slot, holds_history);
         }
         let mut moment = 0;
         if let Some(running) = self.running.take() {
-            moment = self.core.txns.finish(&running, self.locked.drain(..));
+            moment = self.engine.txns.finish(&running, self.locked.drain(..));
         }
         if let Some(view) = self.view.take()
-            && self.core.txns.close_view(&view)
+            && self.engine.txns.close_view(&view)
         {
-            self.core.wake_purge_if_due();
+            self.engine.wake_purge_if_due();
         }
         self.used.get_mut().clear();
         moment
@@ -418,23 +419,23 @@ impl Txn {
         self.view();
         let mut until = None;
         loop {
-            self.core.throttle()?;
-            let tree = Tree::new(&self.core, space);
+            self.engine.flusher.throttle()?;
+            let tree = Tree::new(&self.engine.pager, space);
             let leaf = tree.leaf_at(spot_of(&mut self.spots, space.id), key)?;
             let node = Node::new(&leaf);
             let found = node.search(key);
             let writer = found.ok().map(|slot| node.leaf_cell(slot).txn);
             let owner = writer
                 .filter(|txn| *txn != me && !is_broken(Rule::WritersLock))
-                .and_then(|txn| self.core.txns.get(txn));
-            let Some(owner) = owner.or_else(|| self.core.txns.lock_owner(me, space.id, key)) else {
+                .and_then(|txn| self.engine.txns.get(txn));
+            let Some(owner) = owner.or_else(|| self.engine.txns.lock_owner(me, space.id, key)) else {
                 self.check_conflict(writer)?;
                 return Ok((leaf, found));
             };
             let releases = owner.releases();
             drop(leaf);
-            let until = *until.get_or_insert_with(|| deadline(self.core.options.lock_timeout));
-            self.core.txns.wait(me, (&owner, releases), until, &self.core.poison)?;
+            let until = *until.get_or_insert_with(|| deadline(self.engine.options.lock_timeout));
+            self.engine.txns.wait(me, (&owner, releases), until, &self.engine.poison)?;
         }
     }
 
@@ -457,15 +458,15 @@ impl Txn {
 
     fn write_any(&mut self, table: &Table, key: &[u8], write: Write<'_>) -> Result<bool> {
         let space = self.space(table)?;
-        self.core.poison.check()?;
+        self.engine.poison.check()?;
         check_key(space, key)?;
         if let Write::Put(value) | Write::Insert(value) = write {
             check_value(value)?;
         }
-        self.core.admit(matches!(write, Write::Delete))?;
+        self.engine.flusher.admit(matches!(write, Write::Delete))?;
         self.changes += 1;
         if self.slot.is_none() {
-            self.slot = Some(self.core.take_undo_slot()?);
+            self.slot = Some(self.engine.take_undo_slot()?);
         }
         match write {
             Write::Put(value) if is_long(space, key, value) => self.write_long(space, key, value, false),
@@ -479,8 +480,8 @@ impl Txn {
     fn write_short(&mut self, space: &Arc<Space>, key: &[u8], write: Write<'_>, flags: u8) -> Result<bool> {
         let mut has_split = false;
         let outcome = self.write_to_leaf(space, key, write, flags, &mut has_split);
-        if has_split && outcome.is_err() && self.core.poison.check().is_ok() {
-            Tree::new(&self.core, space).merge_if_empty(key)?;
+        if has_split && outcome.is_err() && self.engine.poison.check().is_ok() {
+            Tree::new(&self.engine.pager, space).merge_if_empty(key)?;
         }
         outcome
     }
@@ -512,18 +513,18 @@ impl Txn {
             };
             let slot = found.unwrap_or_else(|slot| slot);
             let is_new = old.is_none();
-            let tree = Tree::new(&self.core, space);
+            let tree = Tree::new(&self.engine.pager, space);
             let logged = row::LOGGED_OP_BYTES
                 + value.map_or(0, |value| node::LEAF_CELL_HEADER + key.len() + value.len());
             let fits = more_bytes <= node.free() && (!is_new || tree.accepts(node, slot, more_bytes));
-            if !fits || !row::make_room(&self.core, &mut leaf, logged)? {
+            if !fits || !row::make_room(&self.engine.pager, &mut leaf, logged)? {
                 drop(leaf);
                 tree.split(key, more_bytes, logged)?;
                 *has_split = true;
                 continue;
             }
             if self.change(space, leaf, slot, is_new, key, value.map(|value| (flags, value)))? {
-                Tree::new(&self.core, space).merge(key)?;
+                Tree::new(&self.engine.pager, space).merge(key)?;
             }
             return Ok(existed);
         }
@@ -577,7 +578,7 @@ impl Txn {
         let asks = asks_to_merge(Node::new(&leaf), used);
         let mut pages: SmallVec<[&mut WriteGuard; 5]> = undo_pages.pages().collect();
         pages.push(&mut leaf);
-        mtr.commit(&self.core, &mut pages)?;
+        mtr.commit(&self.engine.pager, &mut pages)?;
         Ok(asks)
     }
 
@@ -586,11 +587,11 @@ impl Txn {
         let (slot, holds_history) = self.slot.expect("taken before the leaf was latched");
         let log = self.undo.unwrap_or_else(|| UndoLog::new(slot, self.id(), holds_history));
         self.history_bytes += record.bytes();
-        let outcome = log.append(&self.core, mtr, record, is_first);
+        let outcome = log.append(&self.engine.undo, mtr, record, is_first);
         match &outcome {
             Ok(_) => self.undo = Some(log),
             // Pages may be half changed, without a log record: nothing may build on them.
-            Err(e) => drop(self.core.poison.set(e.clone())),
+            Err(e) => drop(self.engine.poison.set(e.clone())),
         }
         outcome
     }
@@ -646,7 +647,7 @@ fn undo_of<'a>(
 impl Drop for Txn {
     fn drop(&mut self) {
         if self.is_busy {
-            self.core.poison.panicked(IN_A_CALL);
+            self.engine.poison.panicked(IN_A_CALL);
         } else if !self.finished {
             // On failure the store is poisoned, and the next call on it says why.
             let _ = self.busy(Txn::abort);

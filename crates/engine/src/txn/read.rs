@@ -15,7 +15,6 @@ use super::{
 };
 use crate::{
     btree::Direction,
-    core::Core,
     mutant::{Rule, is_broken},
     overflow::{self, Reference, Ticket},
     page::{
@@ -23,6 +22,7 @@ use crate::{
         node::{DELETED, LeafCell, OVERFLOW},
     },
     space::{Space, corrupt},
+    txn::TxnEngine,
     types::{error::Result, ids::TxnId},
     undo::{self, Change},
 };
@@ -39,11 +39,11 @@ impl Reader<'_> {
     /// Nobody's transaction.
     pub(crate) const COMMITTED: Reader<'static> = Reader { me: TxnId::NONE, view: None };
 
-    fn sees(&self, core: &Core, txn: TxnId) -> bool {
+    fn sees(&self, engine: &TxnEngine, txn: TxnId) -> bool {
         (txn == self.me && !is_broken(Rule::OwnChangesSeen))
             || match self.view {
                 Some(view) => view.sees(txn),
-                None => core.txns.get(txn).is_none(),
+                None => engine.txns.get(txn).is_none(),
             }
     }
 
@@ -77,8 +77,8 @@ pub(crate) struct Kept<'a, 'c> {
 
 impl<'a, 'c> Kept<'a, 'c> {
     /// The caller still holds the leaf's latch.
-    fn new(core: &'a Core, found: Found<'c>) -> Kept<'a, 'c> {
-        let ticket = matches!(found, Found::Long(_)).then(|| core.chain_readers.enter());
+    fn new(engine: &'a TxnEngine, found: Found<'c>) -> Kept<'a, 'c> {
+        let ticket = matches!(found, Found::Long(_)).then(|| engine.chains.enter());
         Kept { found, ticket }
     }
 
@@ -103,10 +103,12 @@ impl<'a, 'c> Kept<'a, 'c> {
     }
 
     /// The value; the caller holds no latch any more.
-    pub(crate) fn read(self, core: &Core, space: &Arc<Space>) -> Result<Vec<u8>> {
+    pub(crate) fn read(self, engine: &TxnEngine, space: &Arc<Space>) -> Result<Vec<u8>> {
         match (self.found, self.ticket) {
             (Found::Short(value), _) => Ok(value.into_owned()),
-            (Found::Long(reference), Some(ticket)) => overflow::read(core, space, reference, &ticket),
+            (Found::Long(reference), Some(ticket)) => {
+                overflow::read(&engine.pager, space, reference, &ticket)
+            }
             (Found::Long(_), None) => unreachable!("made with a ticket"),
         }
     }
@@ -116,29 +118,29 @@ impl<'a, 'c> Kept<'a, 'c> {
 /// leaf's latch, so the record's writer can neither change it nor take it back meanwhile; if the
 /// writer finishes, it has committed. Like [`Kept::new`] it is made good by [`Reader::check`] behind it.
 pub(crate) fn visible<'a, 'c>(
-    core: &'a Core,
+    engine: &'a TxnEngine,
     reader: Reader<'_>,
     cell: LeafCell<'c>,
 ) -> Result<Option<Kept<'a, 'c>>> {
-    let found = find_visible(core, reader, cell);
-    let kept = found.map(|found| found.map(|found| Kept::new(core, found)));
+    let found = find_visible(engine, reader, cell);
+    let kept = found.map(|found| found.map(|found| Kept::new(engine, found)));
     // What a view that was given up leads to may be anything, damage too. Who was told that it is good has
     // a ticket, for which purge waits.
     reader.check()?;
     kept
 }
 
-fn find_visible<'c>(core: &Core, reader: Reader<'_>, cell: LeafCell<'c>) -> Result<Option<Found<'c>>> {
+fn find_visible<'c>(engine: &TxnEngine, reader: Reader<'_>, cell: LeafCell<'c>) -> Result<Option<Found<'c>>> {
     let current = || (!cell.is_deleted()).then(|| Found::new(cell.flags, Cow::Borrowed(cell.value)));
-    if reader.sees(core, cell.txn) || is_broken(Rule::VersionsFollowed) {
+    if reader.sees(engine, cell.txn) || is_broken(Rule::VersionsFollowed) {
         return Ok(current());
     }
     let mut value = cell.value.to_vec();
     let (mut txn, mut ptr) = (cell.txn, cell.undo);
     loop {
         let record = match reader.view {
-            Some(_) => undo::read_kept(core, ptr)?,
-            None => match undo::read(core, ptr, txn)? {
+            Some(_) => undo::read_kept(&engine.undo, ptr)?,
+            None => match undo::read(&engine.undo, ptr, txn)? {
                 Some(record) => record,
                 None => return Ok(current()),
             },
@@ -148,26 +150,26 @@ fn find_visible<'c>(core: &Core, reader: Reader<'_>, cell: LeafCell<'c>) -> Resu
             reader.check()?;
         }
         if record.key != cell.key {
-            return Err(corrupt(core.undo_space(), ptr.page(), "a record names another one's undo record"));
+            return Err(corrupt(engine.undo.space(), ptr.page(), "a record names another one's undo record"));
         }
         match record.change {
             Change::Insert => return Ok(None),
             Change::Update => value = record.old_value.into_owned(),
             Change::Edit => {
-                let no_such = || corrupt(core.undo_space(), ptr.page(), "an edit of another value");
+                let no_such = || corrupt(engine.undo.space(), ptr.page(), "an edit of another value");
                 delta::apply(&record.old_value, &mut value).ok_or_else(no_such)?;
             }
             // The value stayed in the leaf.
             Change::Delete => {}
             Change::Chain | Change::Orphan | Change::Spent | Change::Link => {
                 return Err(corrupt(
-                    core.undo_space(),
+                    engine.undo.space(),
                     ptr.page(),
                     "a leaf names no undo record of a change",
                 ));
             }
         }
-        if record.old_txn != txn && reader.sees(core, record.old_txn) {
+        if record.old_txn != txn && reader.sees(engine, record.old_txn) {
             let is_deleted = record.old_flags & DELETED != 0;
             return Ok((!is_deleted).then(|| Found::new(record.old_flags, Cow::Owned(value))));
         }
@@ -178,7 +180,7 @@ fn find_visible<'c>(core: &Core, reader: Reader<'_>, cell: LeafCell<'c>) -> Resu
 /// Calls `each` with the records between the bounds that `reader` sees, in order, until it breaks. No
 /// latch is held during the calls.
 pub(crate) fn scan(
-    core: &Core,
+    engine: &TxnEngine,
     space: &Arc<Space>,
     reader: Reader<'_>,
     bounds: (Bound<&[u8]>, Bound<&[u8]>),
@@ -188,7 +190,7 @@ pub(crate) fn scan(
     let mut walk = Walk::new(bounds, direction);
     let mut batch = Batch::default();
     while !walk.is_over() {
-        walk.fill(core, space, reader, BATCH_RECORDS, &mut batch)?;
+        walk.fill(engine, space, reader, BATCH_RECORDS, &mut batch)?;
         for at in 0..batch.len() {
             if each(batch.key(at), batch.value(at)).is_break() {
                 return Ok(());

@@ -4,25 +4,25 @@ use std::sync::Arc;
 
 use crate::{
     btree::Tree,
-    core::Core,
     space::Space,
+    txn::TxnEngine,
     types::{error::Result, ids::TableId},
 };
 
 /// A table of an open store.
 #[derive(Clone)]
 pub struct Table {
-    core: Arc<Core>,
+    engine: Arc<TxnEngine>,
     space: Arc<Space>,
 }
 
 impl Table {
-    pub(crate) fn new(core: Arc<Core>, space: Arc<Space>) -> Table {
-        Table { core, space }
+    pub(crate) fn new(engine: Arc<TxnEngine>, space: Arc<Space>) -> Table {
+        Table { engine, space }
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+    pub(crate) fn engine(&self) -> &Arc<TxnEngine> {
+        &self.engine
     }
 
     pub(crate) fn space(&self) -> &Arc<Space> {
@@ -41,10 +41,10 @@ impl Table {
     /// # Errors
     /// [`Error::TableDropped`], [`Error::Closed`].
     pub fn estimated_count(&self) -> Result<u64> {
-        self.core.poison.check_open()?;
-        let _call = self.core.poison.call();
+        self.engine.poison.check_open()?;
+        let _call = self.engine.poison.call();
         // Like a transaction: the table is not dropped under it.
         let space = self.space.enter()?;
-        Tree::new(&self.core, &space).estimate()
+        Tree::new(&self.engine.pager, &space).estimate()
     }
 }

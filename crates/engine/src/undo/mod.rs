@@ -38,15 +38,15 @@
 mod run;
 pub(crate) mod slots;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 use smallvec::SmallVec;
 
 use crate::{
     alloc::Allocator,
-    core::Core,
-    mtr::Mtr,
+    flush::Flusher,
+    mtr::{Mtr, Pager},
     mutant::{Rule, is_broken},
     overflow::{Reference, UndoChains},
     page::{
@@ -61,7 +61,7 @@ use crate::{
         error::Result,
         ids::{PageNo, TableId, TxnId, UndoPtr},
     },
-    undo::slots::Clearance,
+    undo::slots::{Clearance, Slots},
 };
 
 /// The undo file.
@@ -253,11 +253,33 @@ pub(crate) fn append(page: &mut [u8], is_newest: bool, records: &[u8]) -> bool {
 }
 
 /// Makes the undo file.
-pub(crate) fn format(core: &Core, space: &std::sync::Arc<Space>) -> Result<()> {
+pub(crate) fn format(pager: &Pager, space: &Arc<Space>) -> Result<()> {
     let mut mtr = Mtr::new();
-    let mut allocator = Allocator::format(core, space, &mut mtr, 1 + u64::from(SLOTS))?;
-    mtr.commit(core, &mut [&mut allocator.header])?;
+    let mut allocator = Allocator::format(pager, space, &mut mtr, 1 + u64::from(SLOTS))?;
+    mtr.commit(pager, &mut [&mut allocator.header])?;
     Ok(())
+}
+
+/// The open undo file: its pages, and its slots.
+pub(crate) struct UndoFile {
+    pager: Arc<Pager>,
+    flusher: Arc<Flusher>,
+    space: Arc<Space>,
+    slots: Slots,
+}
+
+impl UndoFile {
+    pub(crate) fn new(pager: Arc<Pager>, flusher: Arc<Flusher>, space: Arc<Space>) -> UndoFile {
+        UndoFile { pager, flusher, space, slots: Slots::new() }
+    }
+
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    pub(crate) fn slots(&self) -> &Slots {
+        &self.slots
+    }
 }
 
 /// A transaction's undo log.
@@ -274,13 +296,13 @@ type Pages = SmallVec<[WriteGuard; 4]>;
 
 /// Chains another page behind the last one, which it becomes.
 fn add_page(
-    core: &Core,
+    file: &UndoFile,
     mtr: &mut Mtr,
     pages: &mut Pages,
     first: &mut WriteGuard,
     last: &mut Option<WriteGuard>,
 ) -> Result<()> {
-    let mut allocator = Allocator::latch(core, core.undo_space())?;
+    let mut allocator = Allocator::latch(&file.pager, file.space())?;
     let mut page = allocator.allocate(mtr)?;
     pages.push(allocator.header);
     mtr.apply(&mut page, PageOp::Blank { kind: PageKind::Undo });
@@ -331,17 +353,17 @@ impl UndoLog {
     /// record of a transaction claims the slot.
     pub(crate) fn append(
         self,
-        core: &Core,
+        file: &UndoFile,
         mtr: &mut Mtr,
         mut record: UndoRecord<'_>,
         is_first: bool,
     ) -> Result<(UndoPtr, Latched)> {
-        let space = core.undo_space();
+        let space = file.space();
         let mut pages = SmallVec::new();
         let (mut first, link) = if is_first {
-            self.claim(core, mtr, &mut pages)?
+            self.claim(file, mtr, &mut pages)?
         } else {
-            (core.pool.write(space, self.first())?, None)
+            (file.pager.write(space, self.first())?, None)
         };
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         record.previous = UndoPtr(u64_at(&first, RECORD));
@@ -352,10 +374,10 @@ impl UndoLog {
         let link_bytes = bytes.len();
         record.encode(&mut bytes);
         let last = PageNo(u64_at(&first, LAST));
-        let mut last = if last == self.first() { None } else { Some(core.pool.write(space, last)?) };
+        let mut last = if last == self.first() { None } else { Some(file.pager.write(space, last)?) };
         let room = UNDO_PAGE_BYTES - TRAILER_BYTES;
         if used(last.as_ref().unwrap_or(&first)) + bytes.len() > room {
-            add_page(core, mtr, &mut pages, &mut first, &mut last)?;
+            add_page(file, mtr, &mut pages, &mut first, &mut last)?;
         }
         let target = last.as_mut().unwrap_or(&mut first);
         if u64_at(target, TXN) != self.txn.0 {
@@ -380,26 +402,26 @@ impl UndoLog {
     /// Makes the first page this transaction's. Returns the link to write in front of its first record.
     fn claim(
         self,
-        core: &Core,
+        file: &UndoFile,
         mtr: &mut Mtr,
         pages: &mut Pages,
     ) -> Result<(WriteGuard, Option<UndoRecord<'static>>)> {
-        let space = core.undo_space();
+        let space = file.space();
         let mut first;
-        if !core.txns.slots.is_made(self.slot) {
-            let mut allocator = Allocator::latch(core, space)?;
+        if !file.slots.is_made(self.slot) {
+            let mut allocator = Allocator::latch(&file.pager, space)?;
             let bound = allocator.extra().max(u64::from(self.slot) + 1);
             allocator.set_extra(mtr, bound);
-            core.txns.slots.set_made(self.slot);
-            first = core.pool.create(space, self.first());
+            file.slots.set_made(self.slot);
+            first = file.pager.create(space, self.first());
             mtr.apply(&mut first, PageOp::Blank { kind: PageKind::Undo });
             pages.push(allocator.header);
         } else {
-            first = core.pool.write(space, self.first())?;
+            first = file.pager.write(space, self.first())?;
         }
         let newest = self.txn.0.max(u64_at(&first, TXN)).max(u64_at(&first, NEWEST));
         if self.appends {
-            return Ok(self.claim_kept(core, mtr, first, newest));
+            return Ok(self.claim_kept(file, mtr, first, newest));
         }
         let mut header = [0; RECORDS - TXN];
         header[..8].copy_from_slice(&self.txn.0.to_le_bytes());
@@ -415,12 +437,12 @@ impl UndoLog {
     /// decided under the page's latch, see [`UndoLog::forget`].
     fn claim_kept(
         self,
-        core: &Core,
+        file: &UndoFile,
         mtr: &mut Mtr,
         mut first: WriteGuard,
         newest: u64,
     ) -> (WriteGuard, Option<UndoRecord<'static>>) {
-        core.txns.slots.start_log(self.slot, PageNo(u64_at(&first, LAST)));
+        file.slots.start_log(self.slot, PageNo(u64_at(&first, LAST)));
         let link = (first[STATE] == State::Committed as u8).then(|| UndoRecord {
             change: Change::Link,
             table: UNDO_TABLE,
@@ -443,56 +465,62 @@ impl UndoLog {
     }
 
     /// The newest record that counts.
-    pub(crate) fn newest(self, core: &Core) -> Result<UndoPtr> {
-        Ok(UndoPtr(u64_at(&core.pool.read(core.undo_space(), self.first())?, RECORD)))
+    pub(crate) fn newest(self, file: &UndoFile) -> Result<UndoPtr> {
+        Ok(UndoPtr(u64_at(&file.pager.read(file.space(), self.first())?, RECORD)))
     }
 
     /// Notes that the newest record was undone and the one before it counts now.
-    pub(crate) fn retract(self, core: &Core, mtr: &mut Mtr, previous: UndoPtr) -> Result<WriteGuard> {
-        let mut first = core.pool.write(core.undo_space(), self.first())?;
+    pub(crate) fn retract(self, file: &UndoFile, mtr: &mut Mtr, previous: UndoPtr) -> Result<WriteGuard> {
+        let mut first = file.pager.write(file.space(), self.first())?;
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         put(mtr, &mut first, RECORD, &previous.0.to_le_bytes());
         Ok(first)
     }
 
     /// Overwrites what the record at `ptr`, one of this log's, says was done.
-    pub(crate) fn mark(self, core: &Core, mtr: &mut Mtr, ptr: UndoPtr, change: Change) -> Result<WriteGuard> {
-        let mut page = core.pool.write(core.undo_space(), ptr.page())?;
-        parse(core, &page, ptr)?;
+    pub(crate) fn mark(
+        self,
+        file: &UndoFile,
+        mtr: &mut Mtr,
+        ptr: UndoPtr,
+        change: Change,
+    ) -> Result<WriteGuard> {
+        let mut page = file.pager.write(file.space(), ptr.page())?;
+        parse(file, &page, ptr)?;
         put(mtr, &mut page, ptr.offset(), &[change as u8]);
         Ok(page)
     }
 
     /// Marks the transaction committed; the record's end is the commit's LSN.
-    pub(crate) fn commit(self, core: &Core) -> Result<crate::types::ids::Lsn> {
+    pub(crate) fn commit(self, file: &UndoFile) -> Result<crate::types::ids::Lsn> {
         let mut mtr = Mtr::new();
-        let mut first = core.pool.write(core.undo_space(), self.first())?;
+        let mut first = file.pager.write(file.space(), self.first())?;
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         put(&mut mtr, &mut first, STATE, &[State::Committed as u8]);
-        mtr.commit(core, &mut [&mut first])
+        mtr.commit(&file.pager, &mut [&mut first])
     }
 
     /// Whether the log has more than its first page.
-    pub(crate) fn is_chained(self, core: &Core) -> Result<bool> {
-        Ok(u64_at(&core.pool.read(core.undo_space(), self.first())?, NEXT) != 0)
+    pub(crate) fn is_chained(self, file: &UndoFile) -> Result<bool> {
+        Ok(u64_at(&file.pager.read(file.space(), self.first())?, NEXT) != 0)
     }
 
     /// Notes that nothing of the transaction, all of whose changes were taken back, is left in a slot
     /// that holds logs of others.
-    pub(crate) fn leave(self, core: &Core) -> Result<()> {
+    pub(crate) fn leave(self, file: &UndoFile) -> Result<()> {
         let mut mtr = Mtr::new();
-        let mut first = core.pool.write(core.undo_space(), self.first())?;
+        let mut first = file.pager.write(file.space(), self.first())?;
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
-        mtr.commit(core, &mut [&mut first])?;
+        mtr.commit(&file.pager, &mut [&mut first])?;
         Ok(())
     }
 
     /// Notes that this log and the `older` ones before it in the slot, its oldest, are purged. While nobody
     /// claimed the slot since, its log is that of the first page, and without a link.
-    pub(crate) fn forget(self, core: &Core, older: usize) -> Result<()> {
+    pub(crate) fn forget(self, file: &UndoFile, older: usize) -> Result<()> {
         let mut mtr = Mtr::new();
-        let mut first = core.pool.write(core.undo_space(), self.first())?;
+        let mut first = file.pager.write(file.space(), self.first())?;
         let mut links = older as u32;
         if u64_at(&first, TXN) == self.txn.0 {
             put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
@@ -501,15 +529,15 @@ impl UndoLog {
             links += 1;
         }
         let left = u32_at(&first, LINKS).checked_sub(links);
-        let miscounted = || corrupt(core.undo_space(), self.first(), "fewer undo logs than were kept");
+        let miscounted = || corrupt(file.space(), self.first(), "fewer undo logs than were kept");
         put(&mut mtr, &mut first, LINKS, &left.ok_or_else(miscounted)?.to_le_bytes());
-        mtr.commit(core, &mut [&mut first])?;
+        mtr.commit(&file.pager, &mut [&mut first])?;
         Ok(())
     }
 
     /// Whether an idle slot has neither links nor pages but the first.
-    pub(crate) fn is_clear(self, core: &Core) -> Result<bool> {
-        let first = core.pool.read(core.undo_space(), self.first())?;
+    pub(crate) fn is_clear(self, file: &UndoFile) -> Result<bool> {
+        let first = file.pager.read(file.space(), self.first())?;
         Ok(u64_at(&first, NEXT) == 0 && u32_at(&first, LINKS) == 0)
     }
 }
@@ -521,30 +549,30 @@ fn first_page(slot: u32) -> PageNo {
 }
 
 /// Marks a slot idle, giving all but the first page back. All records in it were dealt with.
-pub(crate) fn clear(core: &Core, clearance: &Clearance) -> Result<()> {
+pub(crate) fn clear(file: &UndoFile, clearance: &Clearance) -> Result<()> {
     assert!(clearance.keep().is_none(), "invariant 5");
     let mut mtr = Mtr::new();
-    let mut first = core.pool.write(core.undo_space(), first_page(clearance.slot()))?;
+    let mut first = file.pager.write(file.space(), first_page(clearance.slot()))?;
     put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
     put(&mut mtr, &mut first, RECORD, &0u64.to_le_bytes());
     if u32_at(&first, LINKS) != 0 {
         put(&mut mtr, &mut first, LINKS, &0u32.to_le_bytes());
     }
-    mtr.commit(core, &mut [&mut first])?;
+    mtr.commit(&file.pager, &mut [&mut first])?;
     drop(first);
     // A crash in between leaves pages that recovery finds, see `is_clear`.
-    trim(core, clearance)
+    trim(file, clearance)
 }
 
 /// Gives back those pages of a slot of which the clearance says so. No record in them counts.
-pub(crate) fn trim(core: &Core, clearance: &Clearance) -> Result<()> {
-    let space = core.undo_space();
+pub(crate) fn trim(file: &UndoFile, clearance: &Clearance) -> Result<()> {
+    let space = file.space();
     let (first_no, keep) = (first_page(clearance.slot()), clearance.keep());
     // Unhook one page at a time: a log may be far longer than memory, a mini-transaction not.
     while keep != Some(first_no) {
-        core.throttle()?;
+        file.flusher.throttle()?;
         let mut mtr = Mtr::new();
-        let mut first = core.pool.write(space, first_no)?;
+        let mut first = file.pager.write(space, first_no)?;
         let next = PageNo(u64_at(&first, NEXT));
         if keep == Some(next) {
             break;
@@ -556,52 +584,52 @@ pub(crate) fn trim(core: &Core, clearance: &Clearance) -> Result<()> {
             );
             break;
         }
-        let mut page = core.pool.write(space, next)?;
+        let mut page = file.pager.write(space, next)?;
         let behind = u64_at(&page, NEXT);
         put(&mut mtr, &mut first, NEXT, &behind.to_le_bytes());
-        let mut allocator = Allocator::latch(core, space)?;
+        let mut allocator = Allocator::latch(&file.pager, space)?;
         allocator.free(&mut mtr, &mut page);
-        mtr.commit(core, &mut [&mut first, &mut page, &mut allocator.header])?;
+        mtr.commit(&file.pager, &mut [&mut first, &mut page, &mut allocator.header])?;
     }
     Ok(())
 }
 
-fn parse(core: &Core, page: &[u8], ptr: UndoPtr) -> Result<UndoRecord<'static>> {
+fn parse(file: &UndoFile, page: &[u8], ptr: UndoPtr) -> Result<UndoRecord<'static>> {
     let record =
         if ops::kind(page) == Some(PageKind::Undo) { UndoRecord::parse(page, ptr.offset()) } else { None };
-    let missing = || corrupt(core.undo_space(), ptr.page(), format!("no undo record at {}", ptr.offset()));
+    let missing = || corrupt(file.space(), ptr.page(), format!("no undo record at {}", ptr.offset()));
     record.ok_or_else(missing)
 }
 
 /// Reads the record at `ptr` of `txn`; `None` when that transaction is finished (invariant 3).
-pub(crate) fn read(core: &Core, ptr: UndoPtr, txn: TxnId) -> Result<Option<UndoRecord<'static>>> {
+pub(crate) fn read(file: &UndoFile, ptr: UndoPtr, txn: TxnId) -> Result<Option<UndoRecord<'static>>> {
     // A page that was given back may be a hole.
-    let Some(page) = core.pool.read_if_written(core.undo_space(), ptr.page())? else { return Ok(None) };
+    let Some(page) = file.pager.read_if_written(file.space(), ptr.page())? else { return Ok(None) };
     if ops::kind(&page) != Some(PageKind::Undo) || u64_at(&page, TXN) != txn.0 {
         return Ok(None);
     }
-    parse(core, &page, ptr).map(Some)
+    parse(file, &page, ptr).map(Some)
 }
 
 /// Reads a record that is there by invariant 4.
-pub(crate) fn read_kept(core: &Core, ptr: UndoPtr) -> Result<UndoRecord<'static>> {
-    parse(core, &core.pool.read(core.undo_space(), ptr.page())?, ptr)
+pub(crate) fn read_kept(file: &UndoFile, ptr: UndoPtr) -> Result<UndoRecord<'static>> {
+    parse(file, &file.pager.read(file.space(), ptr.page())?, ptr)
 }
 
 /// State and log of every slot ever used, and the greatest transaction number ever, for recovery.
 /// Slots are handed out in any order, so the page of one may not have been made yet although that of a
 /// later one has.
-pub(crate) fn survey(core: &Core) -> Result<(Vec<(UndoLog, State)>, TxnId)> {
-    let space = core.undo_space();
-    let bound = Allocator::latch(core, space)?.extra();
+pub(crate) fn survey(file: &UndoFile) -> Result<(Vec<(UndoLog, State)>, TxnId)> {
+    let space = file.space();
+    let bound = Allocator::latch(&file.pager, space)?.extra();
     if bound > u64::from(SLOTS) {
         return Err(corrupt(space, PageNo(0), "more undo slots than there are"));
     }
     let mut found = Vec::new();
     let mut newest = TxnId::NONE;
     for slot in 0..bound as u32 {
-        let Some(page) = core.pool.read_if_written(space, PageNo(1 + u64::from(slot)))? else { continue };
-        core.txns.slots.set_made(slot);
+        let Some(page) = file.pager.read_if_written(space, PageNo(1 + u64::from(slot)))? else { continue };
+        file.slots.set_made(slot);
         let state = match page[STATE] {
             0 => State::Idle,
             1 => State::Active,
@@ -616,8 +644,8 @@ pub(crate) fn survey(core: &Core) -> Result<(Vec<(UndoLog, State)>, TxnId)> {
 
 /// Committed logs of the slot that may not be purged yet, and the newest record of each. Nobody may write
 /// meanwhile.
-pub(crate) fn committed_logs(core: &Core, log: UndoLog, state: State) -> Result<Vec<(UndoLog, UndoPtr)>> {
-    let first = core.pool.read(core.undo_space(), log.first())?;
+pub(crate) fn committed_logs(file: &UndoFile, log: UndoLog, state: State) -> Result<Vec<(UndoLog, UndoPtr)>> {
+    let first = file.pager.read(file.space(), log.first())?;
     let mut logs = Vec::new();
     if state == State::Committed {
         logs.push((log, UndoPtr(u64_at(&first, RECORD))));
@@ -628,9 +656,9 @@ pub(crate) fn committed_logs(core: &Core, log: UndoLog, state: State) -> Result<
         links = 0;
     }
     for _ in 0..links {
-        let record = read_kept(core, link)?;
+        let record = read_kept(file, link)?;
         if record.change != Change::Link {
-            return Err(corrupt(core.undo_space(), link.page(), "an undo record in place of a link"));
+            return Err(corrupt(file.space(), link.page(), "an undo record in place of a link"));
         }
         logs.push((UndoLog { txn: record.old_txn, ..log }, record.old_undo));
         link = record.previous;
@@ -639,17 +667,17 @@ pub(crate) fn committed_logs(core: &Core, log: UndoLog, state: State) -> Result<
 }
 
 /// Collects the chains of undo records, for checks. Nothing may write meanwhile.
-pub(crate) fn chains(core: &Core) -> Result<UndoChains> {
+pub(crate) fn chains(file: &UndoFile) -> Result<UndoChains> {
     let mut chains = UndoChains::default();
-    for (log, state) in survey(core)?.0 {
+    for (log, state) in survey(file)?.0 {
         let is_active = state == State::Active;
-        let mut logs = committed_logs(core, log, state)?;
+        let mut logs = committed_logs(file, log, state)?;
         if is_active {
-            logs.push((log, log.newest(core)?));
+            logs.push((log, log.newest(file)?));
         }
         for (log_of, mut ptr) in logs {
             while !ptr.is_none() {
-                let record = read_kept(core, ptr)?;
+                let record = read_kept(file, ptr)?;
                 let is_running = is_active && log_of == log;
                 match (record.change, record.old_reference()) {
                     (Change::Update | Change::Orphan, Some(chain)) => {
@@ -669,9 +697,9 @@ pub(crate) fn chains(core: &Core) -> Result<UndoChains> {
 
 /// Proves that every page of the undo file is a slot's first one, in the chain of one slot, or free.
 /// Nothing may write meanwhile.
-pub(crate) fn check(core: &Core) -> Result<()> {
-    let space = core.undo_space();
-    let (used, free) = Allocator::latch(core, space)?.survey()?;
+pub(crate) fn check(file: &UndoFile) -> Result<()> {
+    let space = file.space();
+    let (used, free) = Allocator::latch(&file.pager, space)?.survey()?;
     let mut seen = vec![false; used as usize];
     let mut mark = |page: PageNo| match seen.get_mut(page.0 as usize) {
         Some(seen) if !*seen => {
@@ -681,11 +709,11 @@ pub(crate) fn check(core: &Core) -> Result<()> {
         _ => Err(corrupt(space, page, "reached twice, or beyond the file's pages")),
     };
     (0..=u64::from(SLOTS)).map(PageNo).chain(free).try_for_each(&mut mark)?;
-    for (log, _) in survey(core)?.0 {
-        let mut next = PageNo(u64_at(&core.pool.read(space, log.first())?, NEXT));
+    for (log, _) in survey(file)?.0 {
+        let mut next = PageNo(u64_at(&file.pager.read(space, log.first())?, NEXT));
         while next.0 != 0 {
             mark(next)?;
-            let page = core.pool.read(space, next)?;
+            let page = file.pager.read(space, next)?;
             if ops::kind(&page) != Some(PageKind::Undo) {
                 return Err(corrupt(space, next, "not an undo page"));
             }

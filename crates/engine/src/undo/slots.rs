@@ -135,7 +135,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    pub(crate) fn new() -> Slots {
+    pub(super) fn new() -> Slots {
         let table = Table {
             free: (0..SLOTS).rev().collect(),
             is_held: vec![false; SLOTS as usize],

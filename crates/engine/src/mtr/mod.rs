@@ -5,10 +5,13 @@
 //! up, so a page's changes appear in the log in the order in which they were made (invariant of
 //! replay by page LSN). Pages that the caller cannot hold it holds itself.
 
+mod pager;
+
 use smallvec::SmallVec;
 
+pub(crate) use pager::Pager;
+
 use crate::{
-    core::Core,
     page::{ops::PageOp, scratch::Scratch},
     pool::WriteGuard,
     row,
@@ -64,7 +67,7 @@ impl Mtr {
     ///
     /// When the log fails the store is poisoned: the pages hold changes that will never be logged,
     /// and because of the poison they will never be written either.
-    pub(crate) fn commit(mut self, core: &Core, pages: &mut [&mut WriteGuard]) -> Result<Lsn> {
+    pub(crate) fn commit(mut self, pager: &Pager, pages: &mut [&mut WriteGuard]) -> Result<Lsn> {
         assert!(!self.ops.is_empty(), "a mini-transaction changes something");
         let mut held = std::mem::take(&mut self.held);
         let mut pages: SmallVec<[&mut WriteGuard; 8]> =
@@ -72,9 +75,9 @@ impl Mtr {
         for page in pages.iter_mut().filter(|page| page.is_stale()) {
             assert!(self.recompress(page, row::RESERVE), "{}: room was made for it before", page.id());
         }
-        core.log.append(&self.ops, |start, end| {
+        pager.log().append(&self.ops, |start, end| {
             for page in pages.iter_mut().filter(|page| page.is_modified()) {
-                core.pool.dirty.enter(&page.frame, start);
+                pager.pool().dirty().enter(&page.frame, start);
                 page.set_lsn(end);
             }
         })
