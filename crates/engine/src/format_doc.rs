@@ -1,9 +1,8 @@
 //! Holds docs/FORMAT.md against the code.
 
 use crate::{
-    alloc, flush, overflow,
-    page::node,
-    undo,
+    alloc, flush,
+    page::{node, overflow, undo},
     wal::{self, control},
 };
 

@@ -8,9 +8,9 @@ use crate::{
     page::{
         node::{self, LeafCell, Node},
         ops::{OpReader, PageKind, PageOp},
+        undo::UndoRecord,
     },
     types::ids::{Lsn, TxnId, UndoPtr},
-    undo::UndoRecord,
     wal::{
         control,
         format::{GroupBuilder, Salt, open_group},

@@ -38,6 +38,9 @@
 //! - The log is given up only behind the oldest change that is not on the device.
 //!
 //! Each module opens with its own invariants; `recovery` tells the order of events.
+//!
+//! layers: mutant < types < sync, poison < page < row < space < wal < pool < mtr < alloc < flush < overflow < btree
+//! layers:   < undo < txn < catalog < recovery < store < fuzz
 
 /// The example in the README compiles.
 #[cfg(doctest)]

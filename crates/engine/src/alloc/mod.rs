@@ -232,7 +232,7 @@ fn entry(space: &Space, used: u64, page: &[u8], at: usize) -> Result<PageNo> {
 /// Pages that a page can list. What it lists fits into a block uncompressed.
 fn listed_max(space: &Space) -> usize {
     let of_page = space.page_bytes - TRAILER_BYTES - ENTRIES;
-    space.row.as_ref().map_or(of_page, |row| of_page.min(row.part_bytes_max())) / ENTRY_BYTES
+    space.blocks().map_or(of_page, |blocks| of_page.min(blocks.part_bytes_max())) / ENTRY_BYTES
 }
 
 fn put_listed(mtr: &mut Mtr, list: &mut WriteGuard, listed: usize) {

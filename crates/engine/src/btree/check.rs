@@ -3,8 +3,8 @@
 use super::{ROOT, Tree};
 use crate::{
     alloc::Allocator,
-    overflow::{self, Reference, UndoChains},
-    page::node::Node,
+    overflow::{self, UndoChains},
+    page::{node::Node, overflow::Reference},
     space::corrupt,
     types::{
         error::Result,

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     alloc::Allocator,
-    mtr::Mtr,
+    mtr::{self, LOGGED_OP_BYTES, Mtr},
     mutant::{Rule, is_broken},
     page::{
         node::{self, INNER_CELL_HEADER, Node, SLOT},
@@ -126,7 +126,7 @@ impl Tree<'_> {
         {
             return Ok(true);
         }
-        let is_triple = count > 2 && self.space.row.is_none();
+        let is_triple = count > 2 && self.space.blocks().is_none();
         Ok(is_triple && self.merge_triple(parent, left_slot.min(count - 3))?)
     }
 
@@ -187,7 +187,7 @@ impl Tree<'_> {
             let child = self.write_child(node, 0)?;
             chain.push(child);
         }
-        if !row::makes_room(self.pager, parent, 2 * row::LOGGED_OP_BYTES)? {
+        if !mtr::try_make_space(self.pager, parent, 2 * LOGGED_OP_BYTES)? {
             return Ok(false);
         }
         let mut allocator = Allocator::latch(self.pager, self.space)?;
@@ -216,18 +216,18 @@ impl Tree<'_> {
         let (l, r) = (Node::new(&left), Node::new(&right));
         let separator = Node::new(parent).key(left_slot + 1).to_vec();
         let pulled = if l.is_leaf() { 0 } else { separator.len() };
-        let is_full_leaf = l.is_leaf() && self.space.row.is_none();
+        let is_full_leaf = l.is_leaf() && self.space.blocks().is_none();
         let fill = if is_full_leaf { FILL } else { PAIR_FILL };
         if l.used() + r.used() + pulled > capacity(l) * fill.0 / fill.1 {
             return Ok(false);
         }
-        let block = match &self.space.row {
+        let block = match self.space.blocks() {
             None => None,
-            Some(row) => {
+            Some(blocks) => {
                 let merged = merged_page(l, r, &separator, self.space.page_bytes);
-                let fits = |block: &Vec<u8>| block.len() <= row.block_bytes / 4 * 3;
-                let Some(block) = row::block_of(row, &merged).filter(fits) else { return Ok(false) };
-                if !row::makes_room(self.pager, parent, row::LOGGED_OP_BYTES)? {
+                let fits = |block: &Vec<u8>| block.len() <= blocks.block_bytes() / 4 * 3;
+                let Some(block) = row::block_of(blocks, &merged).filter(fits) else { return Ok(false) };
+                if !mtr::try_make_space(self.pager, parent, LOGGED_OP_BYTES)? {
                     return Ok(false);
                 }
                 Some(block)
@@ -296,7 +296,7 @@ impl Tree<'_> {
     fn shrink_root(self, root: &mut WriteGuard, child: &mut WriteGuard) -> Result<()> {
         let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut mtr = Mtr::new();
-        if self.space.row.is_some() {
+        if self.space.blocks().is_some() {
             mtr.apply(root, PageOp::Block { data: &child.export_block() });
         } else {
             mtr.apply(root, PageOp::Init { level: Node::new(child).level() });

@@ -3,7 +3,7 @@
 use super::{ROOT, Tree};
 use crate::{
     alloc::Allocator,
-    mtr::Mtr,
+    mtr::{self, LOGGED_OP_BYTES, Mtr},
     page::{
         node::{self, Node, SLOT},
         ops::PageOp,
@@ -23,7 +23,7 @@ impl Tree<'_> {
     /// Whether a new cell of `bytes` (slot included) may go into the leaf at `slot`, by room and by
     /// the fill that ascending inserts should leave.
     pub(crate) fn accepts(self, leaf: Node<'_>, slot: usize, bytes: usize) -> bool {
-        let pad_bytes = self.space.row.as_ref().map_or(0, |row| row.pad_bytes());
+        let pad_bytes = self.space.blocks().map_or(0, |blocks| blocks.pad_bytes());
         accepts_beside(leaf, slot, bytes, pad_bytes)
     }
 
@@ -33,11 +33,11 @@ impl Tree<'_> {
         let slot = node.search(key).unwrap_or_else(|slot| slot);
         let in_page = self.accepts(node, slot, bytes) && node.free() >= bytes;
         let is_padded = !in_page && accepts_beside(node, slot, bytes, 0) && node.free() >= bytes;
-        let fits = in_page && row::makes_room(self.pager, leaf, logged)?;
-        if let Some(row) = &self.space.row
+        let fits = in_page && mtr::try_make_space(self.pager, leaf, logged)?;
+        if let Some(blocks) = self.space.blocks()
             && (is_padded || in_page && !fits)
         {
-            row.count_split();
+            blocks.count_split();
         }
         Ok(fits)
     }
@@ -47,7 +47,7 @@ impl Tree<'_> {
     /// one record takes any other.
     pub(crate) fn split(self, key: &[u8], bytes: usize, logged: usize) -> Result<()> {
         let separator_bytes = node::inner_cell_bytes_max(self.space.slot_bytes());
-        let separator_logged = separator_bytes + row::LOGGED_OP_BYTES;
+        let separator_logged = separator_bytes + LOGGED_OP_BYTES;
         let mut parent = self.pager.write(self.space, ROOT)?;
         self.check_node(&parent, ROOT, None)?;
         if Node::new(&parent).is_leaf() {
@@ -56,7 +56,7 @@ impl Tree<'_> {
             }
             self.grow_root(&mut parent)?;
         } else if Node::new(&parent).free() < separator_bytes
-            || !row::makes_room(self.pager, &mut parent, separator_logged)?
+            || !mtr::try_make_space(self.pager, &mut parent, separator_logged)?
         {
             self.grow_root(&mut parent)?;
         }
@@ -70,12 +70,14 @@ impl Tree<'_> {
                 }
                 return Ok(());
             }
-            if node.free() < separator_bytes || !row::makes_room(self.pager, &mut child, separator_logged)? {
+            if node.free() < separator_bytes
+                || !mtr::try_make_space(self.pager, &mut child, separator_logged)?
+            {
                 let node = Node::new(&child);
                 let (at, block) = self.right_part(node, middle(node));
                 let separator = node.key(at).to_vec();
                 self.split_child(&mut parent, slot, &mut child, (at, block), &separator)?;
-                if self.space.row.is_some() {
+                if self.space.blocks().is_some() {
                     // The parent's block may be full by now, and the child's need more than one split.
                     return Ok(());
                 }
@@ -91,7 +93,7 @@ impl Tree<'_> {
         let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut child = allocator.allocate(&mut mtr)?;
         let level = Node::new(root).level();
-        if self.space.row.is_some() {
+        if self.space.blocks().is_some() {
             // The same block again fits, whatever is in it.
             mtr.apply(&mut child, PageOp::Block { data: &root.export_block() });
         } else {
@@ -141,10 +143,10 @@ impl Tree<'_> {
 
     /// Where to cut a node, at `at` or behind, so that the right part fits into a block, and that block.
     fn right_part(self, node: Node<'_>, mut at: usize) -> (usize, Option<Vec<u8>>) {
-        let Some(row) = &self.space.row else { return (at, None) };
+        let Some(blocks) = self.space.blocks() else { return (at, None) };
         loop {
             let page = page_of(&[(node, at)], self.space.page_bytes);
-            if let Some(block) = row::block_of(row, &page) {
+            if let Some(block) = row::block_of(blocks, &page) {
                 return (at, Some(block));
             }
             assert!(at + 1 < node.count(), "row-compressed tables, invariant 4");

@@ -215,14 +215,14 @@ fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, old
     let bytes = entry.bytes.get() as usize;
     let Some(space) = spaces.get(table) else { return Ok(Outcome::Left) };
     if bytes > space.page_bytes
-        || (space.row.is_some() && bytes != space.slot_bytes())
+        || (space.blocks().is_some() && bytes != space.slot_bytes())
         || u64::from(entry.start.get()) + bytes as u64 > REGION_BYTES
     {
         return Ok(Outcome::Left);
     }
     let mut decoder = Decoder::unpacking(node::unpack);
     let mut target = vec![0; space.page_bytes];
-    let mut open = |image: &mut [u8]| match &space.row {
+    let mut open = |image: &mut [u8]| match space.blocks() {
         // The checksum covers all of a block; the copy is for the field that it is checked without.
         Some(_) => lacuna_page::open_block(&mut image.to_vec(), (table.0, page.0), space.page_bytes),
         None => decoder.decode(image, (table.0, page.0), &mut target),
@@ -233,7 +233,7 @@ fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, old
         if Lsn(meta.lsn) < oldest {
             return Ok(Outcome::Left); // or the checkpoint would not have passed it
         }
-        let bytes = match &space.row {
+        let bytes = match space.blocks() {
             Some(_) => image.len(),
             None => lacuna_page::image_bytes(&image).expect("it was opened").next_multiple_of(SECTOR),
         };

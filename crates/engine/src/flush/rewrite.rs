@@ -49,7 +49,7 @@ impl Writer {
         let mut outdated = Vec::new();
         let mut recompressed = 0;
         for page in pages.map(PageNo) {
-            if space.row.is_some() {
+            if space.blocks().is_some() {
                 recompressed += u64::from(recompress(flusher, &space, page)?);
             } else if self.is_outdated(flusher, &space, page)? {
                 outdated.push(renew(flusher, &space, page)?);

@@ -9,11 +9,12 @@ use super::{Due, JOB_PAGES, stats::Cause};
 use crate::{
     flush::Flusher,
     mutant::{Rule, is_broken},
-    overflow,
     page::{
         node,
         ops::{self, PageKind, PageOp},
+        overflow,
         scratch::Scratch,
+        undo,
     },
     pool::{Frame, ReadGuard},
     space::{SYSTEM_CODEC, Space, pins::Use},
@@ -22,7 +23,6 @@ use crate::{
         error::{Error, Result},
         ids::{Lsn, PageNo, TxnId},
     },
-    undo,
     wal::{Until, page_writes},
 };
 
@@ -85,7 +85,7 @@ impl Image {
         let unit = u64::from(self.space.file.props().hole_unit);
         let on_disk = u64::from(self.frame.disk_bytes.load(Ordering::Relaxed));
         // Blocks lie side by side.
-        if self.space.row.is_some() || unit == 0 || on_disk <= self.bytes as u64 {
+        if self.space.blocks().is_some() || unit == 0 || on_disk <= self.bytes as u64 {
             return None;
         }
         let from = (self.bytes as u64).next_multiple_of(unit);
@@ -142,8 +142,8 @@ impl Writer {
                 is_hole: true,
             });
         }
-        if let Some(row) = &space.row {
-            let out = &mut self.images[start..start + row.block_bytes];
+        if let Some(blocks) = space.blocks() {
+            let out = &mut self.images[start..start + blocks.block_bytes()];
             if !flusher.pager.pool().dirty().take_off(&page, due.before) {
                 return None;
             }
@@ -151,7 +151,7 @@ impl Writer {
             let meta = lacuna_page::read_meta(&page);
             drop(page);
             lacuna_page::seal_block(out, &meta, space.page_bytes);
-            let (bytes, lsn) = (row.block_bytes, Lsn(meta.lsn));
+            let (bytes, lsn) = (blocks.block_bytes(), Lsn(meta.lsn));
             let frame = frame.clone();
             return Some(Image { frame, space, start, bytes, lsn, is_plain: false, is_hole: false });
         }
@@ -383,7 +383,7 @@ fn write_hole(image: &Image) -> Result<()> {
     let page_no = image.page().0;
     let meta = Meta { kind: PageKind::Hole as u8, table: space.id.0, page_no, lsn: image.lsn.0 };
     let mut out = AlignedBuf::zeroed(space.slot_bytes());
-    if space.row.is_some() {
+    if space.blocks().is_some() {
         let mut blank = Vec::new();
         PageOp::Blank { kind: PageKind::Hole }.encode_in_block(&mut blank);
         lacuna_page::reset_block(&mut out);

@@ -6,10 +6,12 @@
 //! replay by page LSN). Pages that the caller cannot hold it holds itself.
 
 mod pager;
+mod space;
 
 use smallvec::SmallVec;
 
 pub(crate) use pager::Pager;
+pub(crate) use space::{LOGGED_OP_BYTES, make_space, try_make_space};
 
 use crate::{
     page::{ops::PageOp, scratch::Scratch},

@@ -31,9 +31,6 @@ mod readers;
 
 use std::sync::Arc;
 
-#[cfg(test)]
-pub(crate) use crate::page::overflow::LAYOUT;
-pub(crate) use crate::page::overflow::{Link, Reference, VALUE_BYTES_MAX, part_bytes_max};
 use readers::Readers;
 pub(crate) use readers::Ticket;
 
@@ -43,7 +40,10 @@ use crate::{
     alloc::Allocator,
     flush::Flusher,
     mtr::{Mtr, Pager},
-    page::ops::{self, PageKind, PageOp},
+    page::{
+        ops::{self, PageKind, PageOp},
+        overflow::{self, Link, Reference},
+    },
     pool::{ReadGuard, WriteGuard},
     space::{Space, corrupt},
     types::{
@@ -103,10 +103,7 @@ fn fill(mtr: &mut Mtr, page: &mut WriteGuard, first: PageNo, index: u32, part: &
 }
 
 fn put_next(mtr: &mut Mtr, page: &mut WriteGuard, next: PageNo) {
-    mtr.apply(
-        page,
-        PageOp::Bytes { offset: crate::page::overflow::NEXT as u16, data: &next.0.to_le_bytes() },
-    );
+    mtr.apply(page, PageOp::Bytes { offset: overflow::NEXT as u16, data: &next.0.to_le_bytes() });
 }
 
 /// The page as a link of the chain that starts at `first`.

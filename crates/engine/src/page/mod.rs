@@ -5,6 +5,7 @@ pub(crate) mod node;
 pub(crate) mod ops;
 pub(crate) mod overflow;
 pub(crate) mod scratch;
+pub(crate) mod undo;
 pub(crate) mod varint;
 
 pub(crate) fn u64_at(page: &[u8], at: usize) -> u64 {

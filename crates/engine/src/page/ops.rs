@@ -5,13 +5,11 @@
 //! made for; the page's LSN decides that.
 
 use crate::{
-    overflow,
     page::{
         node::{self, NodeMut},
-        varint,
+        overflow, undo, varint,
     },
     types::ids::{PageId, PageNo, TableId, TxnId, UndoPtr},
-    undo,
 };
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 

@@ -9,8 +9,9 @@ use lacuna_device::AlignedBuf;
 use lacuna_page::Meta;
 
 use crate::{
+    page::ops::{self, BadOp, PageOp},
     poison::{IN_A_CALL, Poison, Sentinel},
-    row::RowSpace,
+    row::{self, Blocks},
     space::Space,
     sync::{
         Latch, LatchRead, LatchWrite,
@@ -29,9 +30,9 @@ pub(crate) struct Frame {
     /// Bytes of page and block.
     pub(super) memory_bytes: usize,
     /// Of a row-compressed table: its block lies behind the page.
-    pub(crate) row: Option<Arc<RowSpace>>,
+    pub(super) blocks: Option<Arc<Blocks>>,
     /// LSN of the page when it was last found not to fit into its block.
-    pub(crate) unfit_lsn: AtomicU64,
+    unfit_lsn: AtomicU64,
     /// The latch: shared to read the page, exclusive to change it.
     latch: Latch<AlignedBuf>,
     /// Uses since it came in, saturating, or [`AHEAD`]; what eviction goes by.
@@ -69,7 +70,7 @@ impl Frame {
             id: PageId { table: space.id, page },
             page_bytes: space.page_bytes,
             memory_bytes: space.memory_bytes(),
-            row: space.row.clone(),
+            blocks: space.blocks().cloned(),
             unfit_lsn: AtomicU64::new(0),
             latch: Latch::new(buffer),
             uses: AtomicU8::new(0),
@@ -226,7 +227,7 @@ impl WriteGuard {
     }
 
     /// Page and block, and whether the block is stale.
-    pub(crate) fn parts_mut(&mut self) -> (&mut [u8], &mut [u8], &mut bool) {
+    pub(super) fn parts_mut(&mut self) -> (&mut [u8], &mut [u8], &mut bool) {
         let (page, block) = self.page.deref_mut().split_at_mut(self.frame.page_bytes);
         (page, block, &mut self.stale)
     }
@@ -234,6 +235,44 @@ impl WriteGuard {
     /// The page's block; empty in tables without.
     pub(crate) fn block(&self) -> &[u8] {
         &self.page[self.frame.page_bytes..]
+    }
+
+    /// Whether the page has a block: its table is row-compressed.
+    pub(crate) fn has_block(&self) -> bool {
+        self.frame.blocks.is_some()
+    }
+
+    /// The block, as it goes to the log.
+    pub(crate) fn export_block(&self) -> Vec<u8> {
+        lacuna_page::export_block(self.block())
+    }
+
+    /// Applies `op` to the page, and to its block if it has one.
+    pub(crate) fn apply(&mut self, op: &PageOp<'_>) -> Result<(), BadOp> {
+        if !self.has_block() {
+            return op.apply(self.bytes_mut());
+        }
+        let (page, block, stale) = self.parts_mut();
+        row::apply(op, page, block, stale)
+    }
+
+    /// Makes a new block of the page with `log_bytes` for its log; false, and no change, when it does not fit.
+    pub(crate) fn recompress(&mut self, log_bytes: usize) -> bool {
+        let blocks = self.frame.blocks.clone().expect("a table with blocks");
+        let (page, block, stale) = self.parts_mut();
+        let fits = blocks.recompress(page, block, log_bytes);
+        *stale &= !fits;
+        fits
+    }
+
+    /// Notes that the page, as it is now, does not fit into its block.
+    pub(crate) fn note_unfit(&self) {
+        self.frame.unfit_lsn.store(ops::lsn(self).0, Ordering::Relaxed);
+    }
+
+    /// Whether that was noted, and the page has not changed since.
+    pub(crate) fn is_unfit(&self) -> bool {
+        self.frame.unfit_lsn.load(Ordering::Relaxed) == ops::lsn(self).0
     }
 
     pub(crate) fn is_stale(&self) -> bool {

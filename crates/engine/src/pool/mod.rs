@@ -39,7 +39,7 @@ use crate::{
     page::{node, ops},
     poison::Poison,
     row,
-    space::Space,
+    space::{Space, corrupt},
     sync::{
         Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -224,10 +224,10 @@ impl Pool {
             self.evictions.fetch_add(1, Ordering::Relaxed);
             self.read_ahead_unused.fetch_add(u64::from(frame.is_ahead()), Ordering::Relaxed);
             self.bytes.fetch_sub(frame.memory_bytes, Ordering::Relaxed);
-            let (id, page_bytes, is_row) = (frame.id, frame.page_bytes, frame.row.is_some());
+            let (id, page_bytes, is_row) = (frame.id, frame.page_bytes, frame.blocks.is_some());
             buffer = Arc::try_unwrap(frame).ok().and_then(Frame::into_buffer);
             if is_row && let Some(memory) = buffer.take() {
-                let block = row::kept_block(memory, page_bytes);
+                let block = row::seal(memory, page_bytes);
                 self.bytes.fetch_add(block.len(), Ordering::Relaxed);
                 shard.keep_block(id, block);
             }
@@ -441,14 +441,19 @@ fn is_unwritten(space: &Space, page: PageNo) -> Result<bool> {
 /// Fills the page of a frame from its device, or from its block that was kept.
 fn fill_page(space: &Space, newest: Lsn, kept: Option<&[u8]>, guard: &mut WriteGuard) -> Result<()> {
     let page = guard.id().page;
-    let Some(row) = &space.row else { return read_image(space, page, newest, guard) };
+    let Some(blocks) = space.blocks() else { return read_image(space, page, newest, guard) };
+    let load = |sealed: &[u8], guard: &mut WriteGuard| {
+        let id = guard.id();
+        let (target, block, _) = guard.parts_mut();
+        blocks.load(id, sealed, newest, target, block).map_err(|reason| corrupt(space, page, reason))
+    };
     if let Some(block) = kept {
-        row.decompressions_without_read.fetch_add(1, Ordering::Relaxed);
-        return guard.load_block(space, block, newest);
+        blocks.count_kept();
+        return load(block, guard);
     }
-    let mut block = AlignedBuf::zeroed(row.block_bytes);
+    let mut block = AlignedBuf::zeroed(blocks.block_bytes());
     space.file.read_at(space.offset(page), &mut block)?;
-    guard.load_block(space, &block, newest)
+    load(&block, guard)
 }
 
 fn read_image(space: &Space, page: PageNo, newest: Lsn, guard: &mut WriteGuard) -> Result<()> {

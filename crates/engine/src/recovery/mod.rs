@@ -39,6 +39,7 @@ use crate::{
     catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, Row},
     flush::{self, Flusher},
     mtr::Pager,
+    page::undo::{State, UNDO_PAGE_BYTES},
     poison::Poison,
     pool::{Pool, read_ahead::ReadAhead},
     recovery::replay::replay,
@@ -49,7 +50,7 @@ use crate::{
         ids::{Lsn, PageId, PageNo, UndoPtr},
         options::{Layout, StoreOptions, TableKind},
     },
-    undo::{self, State, UNDO_PAGE_BYTES, UNDO_TABLE},
+    undo::{self, UNDO_TABLE},
     wal::{
         Log, LogFiles, Reader, STRETCH_BYTES, Salt,
         control::{self, Control, Root},

@@ -9,6 +9,7 @@ use lacuna_device::Place;
 
 use crate::{
     catalog::CATALOG_TABLE,
+    page::undo::State,
     poison::Poison,
     recovery::{Parts, fit_options, load_catalog, open_spaces},
     txn::TxnEngine,
@@ -17,7 +18,7 @@ use crate::{
         ids::PageNo,
         options::{Doublewrite, StoreOptions},
     },
-    undo::{self, State, UNDO_TABLE},
+    undo::{self, UNDO_TABLE},
     wal::{Log, LogFiles, Reader, STRETCH_BYTES, control::Control},
 };
 

@@ -12,9 +12,8 @@ use lacuna_device::File;
 use lacuna_page::{Algorithm, Codec};
 
 use crate::{
-    overflow,
-    page::node,
-    row::RowSpace,
+    page::{node, overflow},
+    row::Blocks,
     space::pins::{Use, Uses},
     sync::{
         Mutex, RwLock,
@@ -46,7 +45,7 @@ pub(crate) struct Space {
     pub(crate) file: Arc<dyn File>,
     pub(crate) page_bytes: usize,
     /// The blocks of a row-compressed table.
-    pub(crate) row: Option<Arc<RowSpace>>,
+    blocks: Option<Arc<Blocks>>,
     /// How pages are written from now on: algorithm in the high half, level in the low one; or [`UNKNOWN`].
     codec: AtomicU64,
     file_bytes: Mutex<u64>,
@@ -77,9 +76,9 @@ impl Space {
             id,
             file,
             page_bytes: layout.page_bytes,
-            row: layout
+            blocks: layout
                 .block_bytes
-                .map(|block_bytes| Arc::new(RowSpace::new(block_bytes, layout.page_bytes))),
+                .map(|block_bytes| Arc::new(Blocks::new(block_bytes, layout.page_bytes))),
             codec: AtomicU64::new(UNKNOWN),
             file_bytes,
             freed_pages: AtomicU64::new(0),
@@ -91,7 +90,15 @@ impl Space {
     }
 
     fn layout(&self) -> Layout {
-        Layout { page_bytes: self.page_bytes, block_bytes: self.row.as_ref().map(|row| row.block_bytes) }
+        Layout {
+            page_bytes: self.page_bytes,
+            block_bytes: self.blocks.as_ref().map(|blocks| blocks.block_bytes()),
+        }
+    }
+
+    /// The blocks of a row-compressed table.
+    pub(crate) fn blocks(&self) -> Option<&Arc<Blocks>> {
+        self.blocks.as_ref()
     }
 
     /// The file's name.
@@ -106,7 +113,7 @@ impl Space {
 
     /// Bytes that a page takes in memory.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.page_bytes + self.row.as_ref().map_or(0, |row| row.block_bytes)
+        self.page_bytes + self.blocks.as_ref().map_or(0, |blocks| blocks.block_bytes())
     }
 
     /// Longest key in bytes.
@@ -118,20 +125,20 @@ impl Space {
     /// records, and a block as well.
     pub(crate) fn value_bytes_max(&self, key_bytes: usize) -> usize {
         let of_page = node::value_bytes_max(self.page_bytes);
-        self.row.as_ref().map_or(of_page, |row| of_page.min(row.record_bytes_max() - key_bytes))
+        self.blocks.as_ref().map_or(of_page, |blocks| of_page.min(blocks.record_bytes_max() - key_bytes))
     }
 
     /// Bytes of a long value that a page takes.
     pub(crate) fn part_bytes_max(&self) -> usize {
         let of_page = overflow::part_bytes_max(self.page_bytes);
-        self.row.as_ref().map_or(of_page, |row| of_page.min(row.part_bytes_max()))
+        self.blocks.as_ref().map_or(of_page, |blocks| of_page.min(blocks.part_bytes_max()))
     }
 
     /// Makes pages be written by that kind's settings from now on.
     pub(crate) fn set_kind(&self, kind: TableKind) {
         self.set_codec(kind.codec());
-        if let (Some(row), TableKind::RowCompressed { level, .. }) = (&self.row, kind) {
-            row.set_level(level);
+        if let (Some(blocks), TableKind::RowCompressed { level, .. }) = (&self.blocks, kind) {
+            blocks.set_level(level);
         }
     }
 

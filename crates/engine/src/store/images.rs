@@ -43,7 +43,7 @@ impl Store {
         // Like a transaction: the table is not dropped under it.
         let space = table.space().enter()?;
         let mut found = TableImages::default();
-        if space.row.is_some() {
+        if space.blocks().is_some() {
             return Ok(found);
         }
         let pages = Allocator::latch(engine.pager(), &space)?.used();

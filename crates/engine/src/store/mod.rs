@@ -172,7 +172,9 @@ impl Store {
             pool: engine.pager().pool().stats(),
             log: engine.pager().log().stats(),
             flush: engine.flusher().stats(),
-            row: RowStats::sum(engine.spaces().all().iter().filter_map(|space| space.row.as_deref())),
+            row: RowStats::sum(
+                engine.spaces().all().iter().filter_map(|space| space.blocks().map(|blocks| &**blocks)),
+            ),
             place: engine.flusher().place().stats()?,
             history: engine.history_stats(),
             recovery: self.inner.recovery,

@@ -19,12 +19,12 @@ use crate::{
         node::{LEAF_CELL_HEADER, LeafCell, Node, SLOT},
         ops::PageOp,
         scratch::Scratch,
+        undo::RECORD_HEADER,
     },
     pool::WriteGuard,
     space::Space,
     txn::Table,
     types::error::{Error, Result},
-    undo::RECORD_HEADER as UNDO_RECORD_BYTES,
 };
 
 /// Share of a leaf that is left free behind its last record.
@@ -128,7 +128,7 @@ impl Txn {
             let Some((key, value)) = ahead.records.first() else { return Ok(ahead.taken) };
             let (key, value) = (key.as_ref(), value.as_ref());
             // The first change of a transaction claims its undo slot.
-            let is_alone = self.undo.is_none() || space.row.is_some() || is_long(space, key, value);
+            let is_alone = self.undo.is_none() || space.blocks().is_some() || is_long(space, key, value);
             // Not around the caller's iterator: what that does is the caller's.
             let written = match is_alone {
                 true => 0,
@@ -169,7 +169,7 @@ impl Txn {
             cell.clear();
             LeafCell { flags: 0, txn: me, undo: *undo, key, value }.encode(&mut cell);
             mtr.apply(&mut leaf, PageOp::Insert { slot: (slot + at) as u16, cell: &cell });
-            self.history_bytes += (UNDO_RECORD_BYTES + key.len()) as u64;
+            self.history_bytes += (RECORD_HEADER + key.len()) as u64;
         }
         let mut pages: SmallVec<[&mut WriteGuard; 5]> = undo_pages.pages().collect();
         pages.push(&mut leaf);

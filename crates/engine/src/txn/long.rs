@@ -8,15 +8,18 @@ use std::sync::Arc;
 use super::{Txn, Write, roll_back};
 use crate::{
     mtr::Mtr,
-    overflow::{self, Reference},
-    page::node::{Node, OVERFLOW},
+    overflow,
+    page::{
+        node::{Node, OVERFLOW},
+        overflow::Reference,
+        undo::{Change, UndoRecord},
+    },
     pool::WriteGuard,
     space::Space,
     types::{
         error::Result,
         ids::{TxnId, UndoPtr},
     },
-    undo::{Change, UndoRecord},
 };
 
 impl Txn {

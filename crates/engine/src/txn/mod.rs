@@ -66,18 +66,18 @@ pub use table::Table;
 
 use crate::{
     btree::{Direction, Spot, Tree, asks_to_merge},
-    mtr::Mtr,
+    mtr::{self, LOGGED_OP_BYTES, Mtr},
     mutant::{Rule, is_broken},
-    overflow,
     page::{
         delta::Difference,
         node::{self, DELETED, LeafCell, Node, OVERFLOW, SLOT},
         ops::PageOp,
+        overflow::VALUE_BYTES_MAX,
         scratch::Scratch,
+        undo::{Change, UndoRecord},
     },
     poison::IN_A_CALL,
     pool::WriteGuard,
-    row,
     space::{Space, pins::Use},
     sync::{Mutex, atomic::Ordering, deadline},
     types::{
@@ -85,7 +85,7 @@ use crate::{
         ids::{TableId, TxnId, UndoPtr},
         options::{Durability, Isolation, TransactionOptions},
     },
-    undo::{Change, Latched, UndoLog, UndoRecord},
+    undo::{Latched, UndoLog},
     wal::Until,
 };
 use view::View;
@@ -514,10 +514,10 @@ impl Txn {
             let slot = found.unwrap_or_else(|slot| slot);
             let is_new = old.is_none();
             let tree = Tree::new(&self.engine.pager, space);
-            let logged = row::LOGGED_OP_BYTES
-                + value.map_or(0, |value| node::LEAF_CELL_HEADER + key.len() + value.len());
+            let logged =
+                LOGGED_OP_BYTES + value.map_or(0, |value| node::LEAF_CELL_HEADER + key.len() + value.len());
             let fits = more_bytes <= node.free() && (!is_new || tree.accepts(node, slot, more_bytes));
-            if !fits || !row::make_room(&self.engine.pager, &mut leaf, logged)? {
+            if !fits || !mtr::make_space(&self.engine.pager, &mut leaf, logged)? {
                 drop(leaf);
                 tree.split(key, more_bytes, logged)?;
                 *has_split = true;
@@ -554,7 +554,7 @@ impl Txn {
         let slot = slot as u16;
         let mut bytes = Scratch::new();
         // The log of a block takes whole records, as InnoDB's does.
-        let op = match (value, edit.filter(|_| space.row.is_none())) {
+        let op = match (value, edit.filter(|_| space.blocks().is_none())) {
             (Some((_, value)), Some(edit)) => {
                 edit.encode(value, &mut bytes);
                 PageOp::Edit { slot, txn: me, undo, delta: &bytes }
@@ -669,7 +669,7 @@ fn is_long(space: &Space, key: &[u8], value: &[u8]) -> bool {
 }
 
 fn check_value(value: &[u8]) -> Result<()> {
-    let bytes_max = overflow::VALUE_BYTES_MAX;
+    let bytes_max = VALUE_BYTES_MAX;
     if value.len() > bytes_max {
         return Err(Error::TooLarge { what: "value", bytes: value.len(), bytes_max });
     }

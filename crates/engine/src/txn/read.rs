@@ -16,15 +16,17 @@ use super::{
 use crate::{
     btree::Direction,
     mutant::{Rule, is_broken},
-    overflow::{self, Reference, Ticket},
+    overflow::{self, Ticket},
     page::{
         delta,
         node::{DELETED, LeafCell, OVERFLOW},
+        overflow::Reference,
+        undo::Change,
     },
     space::{Space, corrupt},
     txn::TxnEngine,
     types::{error::Result, ids::TxnId},
-    undo::{self, Change},
+    undo,
 };
 
 /// Who reads.

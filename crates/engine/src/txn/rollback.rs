@@ -12,23 +12,23 @@ use smallvec::SmallVec;
 
 use crate::{
     btree::{Tree, asks_to_merge},
-    mtr::Mtr,
+    mtr::{self, LOGGED_OP_BYTES, Mtr},
     mutant::{Rule, is_broken},
     overflow,
     page::{
         delta,
         node::{DELETED, LEAF_CELL_HEADER, LeafCell, Node},
         ops::PageOp,
+        undo::{Change, UndoRecord},
     },
     pool::WriteGuard,
-    row,
     space::{Space, corrupt},
     txn::TxnEngine,
     types::{
         error::{Error, Result},
         ids::UndoPtr,
     },
-    undo::{self, Change, UndoLog, UndoRecord},
+    undo::{self, UndoLog},
 };
 
 /// Takes the changes of `log` back, newest first, until the one at `keep` counts again
@@ -96,14 +96,14 @@ fn take_back(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord
         let value = node.leaf_cell(slot).value;
         let old_value = value_before(record, value).ok_or_else(astray)?;
         let grown = old_value.len().saturating_sub(value.len());
-        let logged = row::LOGGED_OP_BYTES + LEAF_CELL_HEADER + record.key.len() + old_value.len();
+        let logged = LOGGED_OP_BYTES + LEAF_CELL_HEADER + record.key.len() + old_value.len();
         // A deletion that was committed when we wrote over it, and that nobody needs any more: its own purge
         // may have passed. If a view needs it, its purge comes later, and behind this latch.
         let was_purgeable = record.old_flags & DELETED != 0
             && record.old_txn != log.txn()
             && (engine.txns.is_seen_by_all(record.old_txn) || is_broken(Rule::DeletionsRestored));
         let fits = grown <= node.free() || was_purgeable;
-        if !fits || !row::make_room(&engine.pager, &mut leaf, logged)? {
+        if !fits || !mtr::make_space(&engine.pager, &mut leaf, logged)? {
             drop(leaf);
             tree.split(&record.key, grown, logged)?;
             continue;
@@ -154,7 +154,7 @@ fn op_back<'a>(
     match record.change {
         Change::Insert => Some(PageOp::Remove { slot }),
         Change::Update if was_purgeable => Some(PageOp::Remove { slot }),
-        Change::Edit if space.row.is_none() => {
+        Change::Edit if space.blocks().is_none() => {
             Some(PageOp::Edit { slot, txn, undo, delta: &record.old_value })
         }
         Change::Update | Change::Edit => {
@@ -227,11 +227,11 @@ fn purge_record(
         if !cell.is_deleted() || cell.txn != log.txn() || cell.undo != ptr {
             return Ok(());
         }
-        if row::make_room(&engine.pager, &mut leaf, row::LOGGED_OP_BYTES)? {
+        if mtr::make_space(&engine.pager, &mut leaf, LOGGED_OP_BYTES)? {
             break (leaf, slot);
         }
         drop(leaf);
-        tree.split(&record.key, 0, row::LOGGED_OP_BYTES)?;
+        tree.split(&record.key, 0, LOGGED_OP_BYTES)?;
     };
     let mut mtr = Mtr::new();
     let is_long = record.old_reference().is_some();

@@ -2,13 +2,15 @@
 
 use smallvec::SmallVec;
 
-use super::{
-    Change, LAST, Latched, RECORD, RECORD_HEADER, TXN, UNDO_PAGE_BYTES, UndoFile, UndoLog, UndoRecord, put,
-    used,
-};
+use super::{Latched, UndoFile, UndoLog, put};
 use crate::{
     mtr::Mtr,
-    page::{ops::PageOp, scratch::Scratch, u64_at},
+    page::{
+        ops::PageOp,
+        scratch::Scratch,
+        u64_at,
+        undo::{Change, LAST, RECORD, RECORD_HEADER, TXN, UNDO_PAGE_BYTES, UndoRecord, used},
+    },
     types::{
         error::Result,
         ids::{PageNo, TableId, TxnId, UndoPtr},

@@ -25,8 +25,7 @@ use std::cmp::Ordering;
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
 use crate::{
-    overflow::Reference,
-    page::delta,
+    page::{delta, overflow::Reference},
     types::ids::{PageNo, TxnId, UndoPtr},
 };
 
