@@ -119,15 +119,15 @@ impl Row {
 
 /// Gives back the file of a table that has no row, durably, and forgets its pages. Nobody uses it any more.
 pub(crate) fn remove_file(engine: &TxnEngine, space: &Space) -> Result<()> {
-    engine.spaces().remove(space.id);
+    engine.spaces().remove(space.id());
     engine.flusher().place().remove(&space.name())?;
     if !engine.flusher().place().props().ordered {
         engine.flusher().place().sync()?;
     }
     // From here on the checkpoint may pass what the log says of it.
-    engine.pager().pool().forget_table(space.id);
+    engine.pager().pool().forget_table(space.id());
     // Handles of the table keep the file open, and with it, on most places, its room. Others know it no more.
-    let _ = space.file.set_len(0);
+    let _ = space.file().set_len(0);
     Ok(())
 }
 

@@ -32,7 +32,6 @@ use crate::{
     },
     pool::WriteGuard,
     space::{Space, corrupt},
-    sync::atomic::Ordering,
     types::{
         error::Result,
         ids::{PageId, PageNo},
@@ -161,12 +160,12 @@ impl<'a> Allocator<'a> {
             }
         }
         self.put(mtr, FREE_COUNT, count + 1);
-        self.space.freed_pages.fetch_add(1, Ordering::Relaxed);
+        self.space.note_freed();
     }
 
     /// The first page of the list, if it is latched already.
     fn take_list(&mut self, mtr: &mut Mtr) -> Option<WriteGuard> {
-        let head = PageId { table: self.space.id, page: PageNo(u64_at(&self.header, FREE_HEAD)) };
+        let head = PageId { table: self.space.id(), page: PageNo(u64_at(&self.header, FREE_HEAD)) };
         self.list.take_if(|list| list.id() == head).or_else(|| mtr.let_go(head))
     }
 
@@ -231,7 +230,7 @@ fn entry(space: &Space, used: u64, page: &[u8], at: usize) -> Result<PageNo> {
 
 /// Pages that a page can list. What it lists fits into a block uncompressed.
 fn listed_max(space: &Space) -> usize {
-    let of_page = space.page_bytes - TRAILER_BYTES - ENTRIES;
+    let of_page = space.page_bytes() - TRAILER_BYTES - ENTRIES;
     space.blocks().map_or(of_page, |blocks| of_page.min(blocks.part_bytes_max())) / ENTRY_BYTES
 }
 

@@ -15,7 +15,7 @@ use crate::{
     },
     pool::WriteGuard,
     space::{Space, Spaces, corrupt},
-    sync::{atomic::Ordering, thread},
+    sync::thread,
     types::{
         error::Result,
         ids::{Lsn, PageNo},
@@ -47,8 +47,7 @@ pub(crate) fn truncate_all(pager: &Pager, spaces: &Spaces, log_bytes: u64) -> Re
 /// Cuts the file's end as far as its pages are free; if it `is_asked`, also what a crash has left of that to do. The
 /// caller holds no latch, and uses the table.
 pub(crate) fn truncate(pager: &Pager, space: &Arc<Space>, is_asked: bool, log_bytes: u64) -> Result<()> {
-    let _one = space.cutting.lock();
-    space.freed_pages.store(0, Ordering::Relaxed);
+    let _one = space.begin_to_truncate();
     let end = match drop_last(pager, space, log_bytes)? {
         Some(end) => end,
         None if is_asked => pager.log().next(),

@@ -20,7 +20,6 @@ use crate::{
         ops::{self, PageKind},
     },
     pool::WriteGuard,
-    sync::atomic::Ordering,
     types::{error::Result, ids::PageNo},
 };
 
@@ -54,7 +53,7 @@ impl Tree<'_> {
             spot.bound.extend_from_slice(separator);
         })?;
         spot.page = Some(leaf.id().page);
-        spot.restructured = self.space.restructured.load(Ordering::Acquire);
+        spot.restructured = self.space.restructured();
         Ok(leaf)
     }
 
@@ -70,7 +69,7 @@ impl Tree<'_> {
         }
         let node = Node::new(&page);
         // Broken only where there is room: who finds none splits the key's own leaf, and looks again.
-        let breaks = |rule| is_broken(rule) && node.free() > self.space.page_bytes / 8;
+        let breaks = |rule| is_broken(rule) && node.free() > self.space.page_bytes() / 8;
         let is_in_leaf = match node.search(key) {
             Ok(_) => true,
             Err(slot) if slot > 0 && is_before_bound => {
@@ -84,11 +83,11 @@ impl Tree<'_> {
     /// Whether the bounds of a leaf changed since the spot was noted. The caller has the spot's leaf latched, or
     /// only wants to know whether to look.
     fn is_restructured(self, spot: &Spot) -> bool {
-        self.space.restructured.load(Ordering::Acquire) != spot.restructured
+        self.space.restructured() != spot.restructured
     }
 
     /// Notes that bounds of leaves change (invariant 2); the caller has these latched exclusively.
     pub(super) fn note_restructured(self) {
-        self.space.restructured.fetch_add(1, Ordering::AcqRel);
+        self.space.note_restructured();
     }
 }

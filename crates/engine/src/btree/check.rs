@@ -41,7 +41,7 @@ impl Tree<'_> {
         report.height = u64::from(Node::new(&root).level()) + 1;
         drop(root);
         self.check_subtree(ROOT, &[], None, &mut seen, &mut report)?;
-        let of_table = |(table, chain): &(TableId, Reference)| (*table == self.space.id).then_some(*chain);
+        let of_table = |(table, chain): &(TableId, Reference)| (*table == self.space.id()).then_some(*chain);
         for chain in undo.replaced.iter().filter_map(of_table) {
             self.check_chain(chain, &mut seen, &mut report)?;
         }
@@ -90,7 +90,7 @@ impl Tree<'_> {
         for slot in 0..node.count() {
             let low = if slot == 0 { low } else { node.key(slot) };
             let high = if slot + 1 < node.count() { Some(node.key(slot + 1)) } else { high };
-            let child = self.read_child(node, slot)?.frame.id.page;
+            let child = self.read_child(node, slot)?.id().page;
             self.check_subtree(child, low, high, seen, report)?;
         }
         Ok(())

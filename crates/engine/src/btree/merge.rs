@@ -224,7 +224,7 @@ impl Tree<'_> {
         let block = match self.space.blocks() {
             None => None,
             Some(blocks) => {
-                let merged = merged_page(l, r, &separator, self.space.page_bytes);
+                let merged = merged_page(l, r, &separator, self.space.page_bytes());
                 let fits = |block: &Vec<u8>| block.len() <= blocks.block_bytes() / 4 * 3;
                 let Some(block) = row::block_of(blocks, &merged).filter(fits) else { return Ok(false) };
                 if !mtr::try_make_space(self.pager, parent, LOGGED_OP_BYTES)? {

@@ -145,7 +145,7 @@ impl Tree<'_> {
     fn right_part(self, node: Node<'_>, mut at: usize) -> (usize, Option<Vec<u8>>) {
         let Some(blocks) = self.space.blocks() else { return (at, None) };
         loop {
-            let page = page_of(&[(node, at)], self.space.page_bytes);
+            let page = page_of(&[(node, at)], self.space.page_bytes());
             if let Some(block) = row::block_of(blocks, &page) {
                 return (at, Some(block));
             }

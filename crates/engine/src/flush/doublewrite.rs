@@ -119,7 +119,7 @@ impl DoublewriteFile {
         for (i, image) in written().enumerate() {
             let entry = Entry {
                 page: image.page().0.into(),
-                table: image.space.id.0.into(),
+                table: image.space.id().0.into(),
                 start: (used as u32).into(),
                 bytes: (image.bytes as u32).into(),
                 reserved: 0.into(),
@@ -180,7 +180,7 @@ pub(crate) fn restore(place: &dyn Place, spaces: &Spaces, checkpoint: Lsn, lande
         }
     }
     for space in written.into_iter().filter_map(|table| spaces.get(table)) {
-        space.file.sync()?;
+        space.file().sync()?;
     }
     Ok(restored)
 }
@@ -214,21 +214,21 @@ fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, old
     let (table, page) = (TableId(entry.table.get()), PageNo(entry.page.get()));
     let bytes = entry.bytes.get() as usize;
     let Some(space) = spaces.get(table) else { return Ok(Outcome::Left) };
-    if bytes > space.page_bytes
+    if bytes > space.page_bytes()
         || (space.blocks().is_some() && bytes != space.slot_bytes())
         || u64::from(entry.start.get()) + bytes as u64 > REGION_BYTES
     {
         return Ok(Outcome::Left);
     }
     let mut decoder = Decoder::unpacking(node::unpack);
-    let mut target = vec![0; space.page_bytes];
+    let mut target = vec![0; space.page_bytes()];
     let mut open = |image: &mut [u8]| match space.blocks() {
         // The checksum covers all of a block; the copy is for the field that it is checked without.
-        Some(_) => lacuna_page::open_block(&mut image.to_vec(), (table.0, page.0), space.page_bytes),
+        Some(_) => lacuna_page::open_block(&mut image.to_vec(), (table.0, page.0), space.page_bytes()),
         None => decoder.decode(image, (table.0, page.0), &mut target),
     };
     let mut image = AlignedBuf::zeroed(space.slot_bytes());
-    space.file.read_at(space.offset(page), &mut image)?;
+    space.file().read_at(space.offset(page), &mut image)?;
     if let Ok(meta) = open(&mut image) {
         if Lsn(meta.lsn) < oldest {
             return Ok(Outcome::Left); // or the checkpoint would not have passed it
@@ -237,7 +237,7 @@ fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, old
             Some(_) => image.len(),
             None => lacuna_page::image_bytes(&image).expect("it was opened").next_multiple_of(SECTOR),
         };
-        space.file.write_at(space.offset(page), &image[..bytes])?;
+        space.file().write_at(space.offset(page), &image[..bytes])?;
         return Ok(Outcome::Renewed);
     }
     let mut image = AlignedBuf::zeroed(bytes);
@@ -247,7 +247,7 @@ fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, old
         // Old, or torn itself: then its pages were not touched yet.
         _ => return Ok(Outcome::Left),
     }
-    space.file.write_at(space.offset(page), &image)?;
+    space.file().write_at(space.offset(page), &image)?;
     Ok(Outcome::Restored)
 }
 
@@ -400,7 +400,7 @@ mod tests {
         put(&store, &table, 1);
         land(table.engine().flusher());
         let mut older = AlignedBuf::zeroed(16 << 10);
-        table.space().file.read_at(16 << 10, &mut older).expect("read");
+        table.space().file().read_at(16 << 10, &mut older).expect("read");
         put(&store, &table, 2);
         land(table.engine().flusher());
         (place, store, table, older)

@@ -520,7 +520,7 @@ impl Flusher {
 }
 
 fn into_work(mut frames: Vec<Arc<Frame>>, before: Lsn, cause: Cause) -> Vec<Work> {
-    frames.sort_by_key(|frame| frame.id);
+    frames.sort_by_key(|frame| frame.id());
     let mut all = Vec::new();
     while !frames.is_empty() {
         let rest = frames.split_off(frames.len().min(JOB_PAGES));

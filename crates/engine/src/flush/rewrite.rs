@@ -63,12 +63,12 @@ impl Writer {
     /// Whether the page has no changes to be flushed, and its image on the device would come out otherwise.
     fn is_outdated(&mut self, flusher: &Flusher, space: &Arc<Space>, page: PageNo) -> Result<bool> {
         let Some(page) = flusher.pager.read_if_written(space, page)? else { return Ok(false) };
-        if page.frame.has_changes() || ops::kind(&page) == Some(PageKind::Hole) {
+        if page.frame().has_changes() || ops::kind(&page) == Some(PageKind::Hole) {
             return Ok(false);
         }
         // An image on its way was perhaps made before the table was altered. While the page is latched no
         // other can set out, so without one the device stands still here.
-        Ok(page.frame.is_in_flight() || self.would_change(flusher, &page, space)?)
+        Ok(page.frame().is_in_flight() || self.would_change(flusher, &page, space)?)
     }
 }
 
@@ -82,7 +82,7 @@ fn renew(flusher: &Flusher, space: &Arc<Space>, page: PageNo) -> Result<Arc<Fram
     let mut mtr = Mtr::new();
     mtr.apply(&mut page, op);
     mtr.commit(&flusher.pager, &mut [&mut page])?;
-    Ok(page.frame.clone())
+    Ok(page.frame().clone())
 }
 
 /// Makes a new block of the page; false when it does not fit into one.

@@ -18,7 +18,6 @@ use crate::{
     },
     pool::{Frame, ReadGuard},
     space::{SYSTEM_CODEC, Space, pins::Use},
-    sync::atomic::Ordering,
     types::{
         error::{Error, Result},
         ids::{Lsn, PageNo, TxnId},
@@ -76,20 +75,20 @@ impl Image {
     }
 
     pub(super) fn page(&self) -> PageNo {
-        self.frame.id.page
+        self.frame.id().page
     }
 
     /// The part of the page's place on the device that an older, longer image still takes, by the
     /// granularity of holes.
     fn stale(&self) -> Option<(u64, u64)> {
-        let unit = u64::from(self.space.file.props().hole_unit);
-        let on_disk = u64::from(self.frame.disk_bytes.load(Ordering::Relaxed));
+        let unit = u64::from(self.space.file().props().hole_unit);
+        let on_disk = self.frame.disk_bytes() as u64;
         // Blocks lie side by side.
         if self.space.blocks().is_some() || unit == 0 || on_disk <= self.bytes as u64 {
             return None;
         }
         let from = (self.bytes as u64).next_multiple_of(unit);
-        let to = on_disk.next_multiple_of(unit).min(self.space.page_bytes as u64);
+        let to = on_disk.next_multiple_of(unit).min(self.space.page_bytes() as u64);
         (from < to).then(|| (self.space.offset(self.page()) + from, to - from))
     }
 }
@@ -104,7 +103,7 @@ impl Writer {
         self.settled = flusher.settled();
         for frame in &due.frames {
             // Pages of a table that is gone are never written.
-            let Some(space) = flusher.spaces.get(frame.id.table).and_then(|space| space.flush()) else {
+            let Some(space) = flusher.spaces.get(frame.id().table).and_then(|space| space.flush()) else {
                 continue;
             };
             let Some(image) = self.take(flusher, due, frame, space, used) else { continue };
@@ -150,17 +149,17 @@ impl Writer {
             out.copy_from_slice(page.block());
             let meta = lacuna_page::read_meta(&page);
             drop(page);
-            lacuna_page::seal_block(out, &meta, space.page_bytes);
+            lacuna_page::seal_block(out, &meta, space.page_bytes());
             let (bytes, lsn) = (blocks.block_bytes(), Lsn(meta.lsn));
             let frame = frame.clone();
             return Some(Image { frame, space, start, bytes, lsn, is_plain: false, is_hole: false });
         }
-        let on_disk = frame.disk_bytes.load(Ordering::Relaxed) as usize;
+        let on_disk = frame.disk_bytes();
         let codec = match due.cause {
             // Nobody waits for room, and it may be the page's last image for long.
             Cause::Asked => space.codec(on_disk),
             Cause::Eviction | Cause::Log | Cause::Dirty => {
-                space.codec(on_disk).after(on_disk, space.page_bytes)
+                space.codec(on_disk).after(on_disk, space.page_bytes())
             }
         };
         let codec = codec_of(&space, &page, codec);
@@ -169,7 +168,7 @@ impl Writer {
         }
         self.copy(&page, codec);
         drop(page);
-        let lsn = ops::lsn(&self.copy[..space.page_bytes]);
+        let lsn = ops::lsn(&self.copy[..space.page_bytes()]);
         let (bytes, is_plain) = self.encode(&space, codec, start);
         Some(Image { frame: frame.clone(), space, start, bytes, lsn, is_plain, is_hole: false })
     }
@@ -184,11 +183,11 @@ impl Writer {
     /// Makes an image of the copied page at `start` of the buffer; returns its length in whole sectors, and
     /// whether it is not compressed.
     fn encode(&mut self, space: &Space, codec: Codec, start: usize) -> (usize, bool) {
-        let page = &mut self.copy[..space.page_bytes];
-        let out = &mut self.images[start..start + space.page_bytes];
+        let page = &mut self.copy[..space.page_bytes()];
+        let out = &mut self.images[start..start + space.page_bytes()];
         let encoded = if is_compressed_node(page, codec) {
             node::forget_writers(page, self.settled);
-            let packed = &mut self.packed[..space.page_bytes];
+            let packed = &mut self.packed[..space.page_bytes()];
             let leaf = node::pack(page, packed);
             let image = leaf.and_then(|leaf| self.encoder.encode_packed(page, leaf, codec, SECTOR, out));
             image.unwrap_or_else(|| {
@@ -211,7 +210,7 @@ impl Writer {
         space: &Space,
     ) -> Result<bool> {
         self.settled = flusher.settled();
-        let on_disk = page.frame.disk_bytes.load(Ordering::Relaxed) as usize;
+        let on_disk = page.frame().disk_bytes();
         let codec = codec_of(space, page, space.codec(on_disk));
         self.copy(page, codec);
         let (bytes, _) = self.encode(space, codec, 0);
@@ -219,7 +218,7 @@ impl Writer {
             return Ok(true);
         }
         let old = &mut self.copy[..bytes];
-        space.file.read_at(space.offset(page.frame.id.page), old)?;
+        space.file().read_at(space.offset(page.id().page), old)?;
         Ok(*old != self.images[..bytes])
     }
 
@@ -238,17 +237,14 @@ impl Writer {
         note_landed(flusher, images)?;
         let (mut written, mut again, mut bytes) = (0, 0, 0);
         for image in images {
-            image.frame.disk_bytes.store(image.bytes as u32, Ordering::Relaxed);
+            let was_written = image.frame.note_written(image.bytes, !image.is_hole);
             if image.is_hole {
                 continue;
             }
             written += 1;
-            again += u64::from(image.frame.written.swap(true, Ordering::Relaxed));
+            again += u64::from(was_written);
             bytes += image.bytes as u64;
-            let flushed = &image.space.flushed;
-            flushed.pages.fetch_add(1, Ordering::Relaxed);
-            flushed.image_bytes.fetch_add(image.bytes as u64, Ordering::Relaxed);
-            flushed.plain_pages.fetch_add(u64::from(image.is_plain), Ordering::Relaxed);
+            image.space.count_image(image.bytes, image.is_plain);
         }
         flusher.counters.wrote(cause, written, again, bytes);
         let frames: Vec<_> = images.iter().map(|image| image.frame.clone()).collect();
@@ -279,7 +275,7 @@ impl Writer {
         let mut batch = Vec::with_capacity(2 * images.len());
         let mut holes = Vec::new();
         for image in images {
-            let file = image.space.file.id();
+            let file = image.space.file().id();
             if image.is_hole {
                 let (offset, len) = (image.space.offset(image.page()), image.space.slot_bytes() as u64);
                 let hole = BatchOp::Punch { file, offset, len };
@@ -311,10 +307,10 @@ impl Writer {
         }
         if !props.ordered && !is_broken(Rule::PagesSynced) {
             let mut spaces: Vec<_> = images.iter().map(|image| &image.space).collect();
-            spaces.sort_by_key(|space| space.id);
-            spaces.dedup_by_key(|space| space.id);
+            spaces.sort_by_key(|space| space.id());
+            spaces.dedup_by_key(|space| space.id());
             for space in spaces {
-                space.file.sync()?;
+                space.file().sync()?;
             }
         }
         Ok(())
@@ -325,7 +321,7 @@ impl Writer {
 fn note_landed(flusher: &Flusher, images: &[Image]) -> Result<()> {
     let mut notes = Scratch::new();
     for image in images {
-        page_writes::note(image.frame.id, image.lsn, &mut notes);
+        page_writes::note(image.frame.id(), image.lsn, &mut notes);
     }
     flusher.pager.log().note(&notes)
 }
@@ -333,7 +329,7 @@ fn note_landed(flusher: &Flusher, images: &[Image]) -> Result<()> {
 /// How to make the image of a page that is otherwise made by `codec`: a long value's last page, where it can be stored
 /// without what the value does not fill, is compressed, or a value a little longer than a leaf takes would take a page.
 fn codec_of(space: &Space, page: &[u8], codec: Codec) -> Codec {
-    let unit = space.file.props().hole_unit as usize;
+    let unit = space.file().props().hole_unit as usize;
     let is_plain = codec.algorithm == Algorithm::None && unit != 0;
     if !is_plain || ops::kind(page) != Some(PageKind::Overflow) {
         return codec;
@@ -361,7 +357,7 @@ fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
             Ok(true)
         }
         Err(error @ (DeviceError::Unsupported { .. } | DeviceError::Full { .. })) => {
-            image.space.flushed.refused_punches.fetch_add(1, Ordering::Relaxed);
+            image.space.count_refused_punch();
             if flusher.counters.refused_punch() {
                 log::warn!("{error}; no more holes are asked for until the store is reopened");
             }
@@ -373,7 +369,7 @@ fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
 
 /// Whether the page is to be a hole in its file (`alloc`, invariant 2).
 fn is_hole(flusher: &Flusher, space: &Space, page: &[u8]) -> bool {
-    let has_holes = space.file.props().hole_unit != 0 && flusher.counters.may_punch();
+    let has_holes = space.file().props().hole_unit != 0 && flusher.counters.may_punch();
     has_holes && ops::kind(page) == Some(PageKind::Hole)
 }
 
@@ -381,24 +377,24 @@ fn is_hole(flusher: &Flusher, space: &Space, page: &[u8]) -> bool {
 fn write_hole(image: &Image) -> Result<()> {
     let space = &image.space;
     let page_no = image.page().0;
-    let meta = Meta { kind: PageKind::Hole as u8, table: space.id.0, page_no, lsn: image.lsn.0 };
+    let meta = Meta { kind: PageKind::Hole as u8, table: space.id().0, page_no, lsn: image.lsn.0 };
     let mut out = AlignedBuf::zeroed(space.slot_bytes());
     if space.blocks().is_some() {
         let mut blank = Vec::new();
         PageOp::Blank { kind: PageKind::Hole }.encode_in_block(&mut blank);
         lacuna_page::reset_block(&mut out);
         assert!(lacuna_page::append_to_block(&mut out, &blank), "an empty block has room");
-        lacuna_page::seal_block(&mut out, &meta, space.page_bytes);
+        lacuna_page::seal_block(&mut out, &meta, space.page_bytes());
     } else {
         lacuna_page::write_meta(&mut out, &meta);
         let page = out.to_vec();
         Encoder::new().encode(&page, Codec::PLAIN, SECTOR, &mut out);
     }
-    Ok(space.file.write_at(space.offset(image.page()), &out)?)
+    Ok(space.file().write_at(space.offset(image.page()), &out)?)
 }
 
 fn punched(flusher: &Flusher, image: &Image) {
-    image.space.flushed.punches.fetch_add(1, Ordering::Relaxed);
+    image.space.count_punch();
     flusher.counters.punched();
 }
 

@@ -79,7 +79,7 @@ impl Mtr {
         }
         pager.log().append(&self.ops, |start, end| {
             for page in pages.iter_mut().filter(|page| page.is_modified()) {
-                pager.pool().dirty().enter(&page.frame, start);
+                pager.pool().dirty().enter(page.frame(), start);
                 page.set_lsn(end);
             }
         })

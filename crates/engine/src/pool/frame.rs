@@ -25,8 +25,8 @@ const AHEAD: u8 = u8::MAX;
 
 /// A page in the pool. Whoever holds an `Arc` of it keeps it from being evicted.
 pub(crate) struct Frame {
-    pub(crate) id: PageId,
-    pub(crate) page_bytes: usize,
+    pub(super) id: PageId,
+    pub(super) page_bytes: usize,
     /// Bytes of page and block.
     pub(super) memory_bytes: usize,
     /// Of a row-compressed table: its block lies behind the page.
@@ -46,9 +46,9 @@ pub(crate) struct Frame {
     /// Changed only under that lock too.
     pub(super) in_flight_since: AtomicU64,
     /// Room that the image on the device takes, in bytes; 0 when there is none.
-    pub(crate) disk_bytes: AtomicU32,
+    pub(super) disk_bytes: AtomicU32,
     /// It was written since it came in.
-    pub(crate) written: AtomicBool,
+    written: AtomicBool,
     /// Reading it failed, or changing it panicked: whoever waited for the latch must look again.
     pub(super) failed: AtomicBool,
     /// Of the store, which a panic stops.
@@ -67,8 +67,8 @@ impl Frame {
     ) -> Arc<Frame> {
         assert_eq!(buffer.len(), space.memory_bytes());
         Arc::new(Frame {
-            id: PageId { table: space.id, page },
-            page_bytes: space.page_bytes,
+            id: PageId { table: space.id(), page },
+            page_bytes: space.page_bytes(),
             memory_bytes: space.memory_bytes(),
             blocks: space.blocks().cloned(),
             unfit_lsn: AtomicU64::new(0),
@@ -83,6 +83,22 @@ impl Frame {
             poison,
             wanted: AtomicBool::new(false),
         })
+    }
+
+    pub(crate) fn id(&self) -> PageId {
+        self.id
+    }
+
+    /// Bytes that the image on the device takes; 0 if there is none.
+    pub(crate) fn disk_bytes(&self) -> usize {
+        self.disk_bytes.load(Ordering::Relaxed) as usize
+    }
+
+    /// Notes that an image of `disk_bytes` is on the device, which is no hole if it `is_image`. Whether one was written
+    /// before since the page came in.
+    pub(crate) fn note_written(&self, disk_bytes: usize, is_image: bool) -> bool {
+        self.disk_bytes.store(disk_bytes as u32, Ordering::Relaxed);
+        is_image && self.written.swap(true, Ordering::Relaxed)
     }
 
     /// Notes a use at the time `now`, unless one was noted then. The one that brings the page in is not noted, nor is
@@ -157,7 +173,7 @@ impl Frame {
 
 /// A page latched shared.
 pub(crate) struct ReadGuard {
-    pub(crate) frame: Arc<Frame>,
+    pub(super) frame: Arc<Frame>,
     page: LatchRead<AlignedBuf>,
 }
 
@@ -170,6 +186,14 @@ impl Deref for ReadGuard {
 }
 
 impl ReadGuard {
+    pub(crate) fn id(&self) -> PageId {
+        self.frame.id
+    }
+
+    pub(crate) fn frame(&self) -> &Arc<Frame> {
+        &self.frame
+    }
+
     /// The page's block; empty in tables without.
     pub(crate) fn block(&self) -> &[u8] {
         &self.page[self.frame.page_bytes..]
@@ -203,7 +227,7 @@ impl Drop for Latched {
 /// A page latched exclusively.
 pub(crate) struct WriteGuard {
     // Before the latch: see there.
-    pub(crate) frame: Latched,
+    pub(super) frame: Latched,
     page: LatchWrite<AlignedBuf>,
     /// A mini-transaction changed it and has not been committed yet.
     modified: bool,
@@ -212,6 +236,10 @@ pub(crate) struct WriteGuard {
 }
 
 impl WriteGuard {
+    pub(crate) fn frame(&self) -> &Arc<Frame> {
+        &self.frame
+    }
+
     pub(crate) fn id(&self) -> PageId {
         self.frame.id
     }

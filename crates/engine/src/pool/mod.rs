@@ -262,7 +262,7 @@ impl Pool {
 
     /// The page, latched exclusively, if it is in memory.
     pub(crate) fn write_in_memory(&self, space: &Space, page: PageNo) -> Option<WriteGuard> {
-        let id = PageId { table: space.id, page };
+        let id = PageId { table: space.id(), page };
         let frame = self.shard(id).lock().find(id, self.now())?;
         let guard = frame.write();
         (!guard.frame.failed.load(Ordering::Acquire)).then_some(guard)
@@ -276,7 +276,7 @@ impl Pool {
         filled: impl Fn(WriteGuard) -> G,
         frame_of: impl Fn(&G) -> &Arc<Frame>,
     ) -> Result<G> {
-        let id = PageId { table: space.id, page };
+        let id = PageId { table: space.id(), page };
         loop {
             let (frame, fill) = self.look_up(space, id);
             if let Some(to_fill) = fill {
@@ -306,7 +306,7 @@ impl Pool {
 
     /// Brings a page into memory for who is going to read it, unless it is there or memory is short.
     pub(crate) fn read_ahead(&self, space: &Space, page: PageNo) -> Result<()> {
-        let id = PageId { table: space.id, page };
+        let id = PageId { table: space.id(), page };
         if self.bytes() > self.budget_bytes || self.shard(id).lock().get(id).is_some() {
             return Ok(());
         }
@@ -335,7 +335,7 @@ impl Pool {
     /// The page, latched exclusively and zeroed but for its header, without reading it: it was just
     /// allocated, or recovery is about to make it anew.
     pub(crate) fn create(&self, space: &Space, page: PageNo) -> WriteGuard {
-        let id = PageId { table: space.id, page };
+        let id = PageId { table: space.id(), page };
         loop {
             let (frame, fill) = self.look_up(space, id);
             let is_new = fill.is_some();
@@ -434,7 +434,7 @@ fn blank(guard: &mut WriteGuard) {
 /// Whether the device holds nothing at `page`.
 fn is_unwritten(space: &Space, page: PageNo) -> Result<bool> {
     let mut image = AlignedBuf::zeroed(space.slot_bytes());
-    space.file.read_at(space.offset(page), &mut image)?;
+    space.file().read_at(space.offset(page), &mut image)?;
     Ok(image.iter().all(|byte| *byte == 0))
 }
 
@@ -452,7 +452,7 @@ fn fill_page(space: &Space, newest: Lsn, kept: Option<&[u8]>, guard: &mut WriteG
         return load(block, guard);
     }
     let mut block = AlignedBuf::zeroed(blocks.block_bytes());
-    space.file.read_at(space.offset(page), &mut block)?;
+    space.file().read_at(space.offset(page), &mut block)?;
     load(&block, guard)
 }
 
@@ -460,13 +460,13 @@ fn read_image(space: &Space, page: PageNo, newest: Lsn, guard: &mut WriteGuard) 
     let corrupt =
         |reason: String| Error::Corrupt { what: space.name(), at: format!("page {}", page.0), reason };
     SCRATCH.with_borrow_mut(|scratch| {
-        if scratch.image.len() < space.page_bytes {
-            scratch.image = AlignedBuf::zeroed(space.page_bytes);
+        if scratch.image.len() < space.page_bytes() {
+            scratch.image = AlignedBuf::zeroed(space.page_bytes());
         }
-        let image = &mut scratch.image[..space.page_bytes];
-        space.file.read_at(space.offset(page), image)?;
+        let image = &mut scratch.image[..space.page_bytes()];
+        space.file().read_at(space.offset(page), image)?;
         let target = guard.bytes_mut();
-        scratch.decoder.decode(image, (space.id.0, page.0), target).map_err(|e| corrupt(e.to_string()))?;
+        scratch.decoder.decode(image, (space.id().0, page.0), target).map_err(|e| corrupt(e.to_string()))?;
         ops::validate(target).map_err(|e| corrupt(e.to_string()))?;
         let lsn = ops::lsn(target);
         if lsn > newest {

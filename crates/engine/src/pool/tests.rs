@@ -18,7 +18,7 @@ fn space_with_pages(count: u64) -> Space {
         PageOp::Init { level: 0 }.apply(&mut bytes).expect("init");
         let mut image = vec![0; PAGE];
         Encoder::new().encode(&bytes, Codec::PLAIN, 512, &mut image);
-        space.file.write_at(space.offset(PageNo(page)), &image).expect("write");
+        space.file().write_at(space.offset(PageNo(page)), &image).expect("write");
     }
     space
 }
@@ -90,7 +90,7 @@ fn nothing_is_left_of_a_forgotten_table_not_even_what_was_wanted() {
     }
     let wanted = pool.take_wanted();
     assert!(!wanted.is_empty());
-    pool.forget_table(space.id);
+    pool.forget_table(space.id());
     assert_eq!((pool.bytes(), pool.dirty.dirty_bytes()), (0, 0));
     pool.take_back(wanted);
     for page in 0..200 {
@@ -135,7 +135,7 @@ fn a_scan_that_is_read_ahead_leaves_hot_pages_alone() {
 fn a_page_is_made_anew_although_reading_it_ahead_fails() {
     let space = space_with_pages(1);
     let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
-    let id = PageId { table: space.id, page: PageNo(7) };
+    let id = PageId { table: space.id(), page: PageNo(7) };
     let (frame, to_fill) = pool.look_up(&space, id);
     let holds = Arc::strong_count(&frame);
     std::thread::scope(|scope| {

@@ -281,7 +281,7 @@ fn bootstrap(parts: &Parts, landed: &Landed) -> Result<Arc<Space>> {
     let undo_space = parts.spaces.get(UNDO_TABLE).ok_or_else(|| missing("the undo file"))?;
     let is_new = parts.flusher.checkpoint_lsn() == Lsn(0);
     for space in [&catalog, &undo_space] {
-        let is_made = !is_new || landed.lsn(PageId { table: space.id, page: PageNo(0) }).is_some();
+        let is_made = !is_new || landed.lsn(PageId { table: space.id(), page: PageNo(0) }).is_some();
         if is_made && parts.pager.read_if_written(space, PageNo(0))?.is_none() {
             return Err(corrupt(space, PageNo(0), "blank in a store that has been used"));
         }
@@ -359,8 +359,8 @@ pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
         warn_without_holes(engine);
     }
     for space in engine.spaces().all() {
-        let is_system = space.id == CATALOG_TABLE || space.id == UNDO_TABLE;
-        if !engine.poison().is_read_only() && !is_system && rows.iter().all(|(_, row)| row.id != space.id) {
+        let is_system = space.id() == CATALOG_TABLE || space.id() == UNDO_TABLE;
+        if !engine.poison().is_read_only() && !is_system && rows.iter().all(|(_, row)| row.id != space.id()) {
             catalog::remove_file(engine, &space)?;
         }
     }

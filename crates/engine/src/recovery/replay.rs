@@ -176,7 +176,7 @@ impl Stretch {
             // After a failed sync a page that reads as current may be in a cache only: it is written again before
             // the checkpoint passes.
             if is_older || !is_ordered {
-                parts.pager.pool().dirty().enter(&page.frame, start);
+                parts.pager.pool().dirty().enter(page.frame(), start);
             }
             if !is_older {
                 continue;
@@ -196,7 +196,7 @@ impl Stretch {
             }
             page.set_lsn(end);
         }
-        if !page.frame.is_dirty() {
+        if !page.frame().is_dirty() {
             page_writes::note(id, ops::lsn(&page), &mut applied.notes);
         }
         Ok(())

@@ -16,7 +16,7 @@ use crate::{
     row::Blocks,
     space::pins::{Use, Uses},
     sync::{
-        Mutex, RwLock,
+        Mutex, MutexGuard, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     types::{
@@ -41,32 +41,41 @@ const CUT_SHARE: u64 = 16;
 
 /// An open table file.
 pub(crate) struct Space {
-    pub(crate) id: TableId,
-    pub(crate) file: Arc<dyn File>,
-    pub(crate) page_bytes: usize,
+    id: TableId,
+    file: Arc<dyn File>,
+    page_bytes: usize,
     /// The blocks of a row-compressed table.
     blocks: Option<Arc<Blocks>>,
     /// How pages are written from now on: algorithm in the high half, level in the low one; or [`UNKNOWN`].
     codec: AtomicU64,
     file_bytes: Mutex<u64>,
     /// Pages freed since somebody last looked whether the file can be cut.
-    pub(crate) freed_pages: AtomicU64,
+    freed_pages: AtomicU64,
     /// Held by whoever cuts the file.
-    pub(crate) cutting: Mutex<()>,
-    pub(crate) flushed: Flushed,
-    pub(crate) uses: Uses,
+    truncating: Mutex<()>,
+    flushed: FlushCounters,
+    pub(super) uses: Uses,
     /// Times that bounds of its leaves changed (`btree::again`).
-    pub(crate) restructured: AtomicU64,
+    restructured: AtomicU64,
 }
 
-/// Pages written since the store was opened.
-#[derive(Default)]
+/// What was written of a table since the store was opened.
+#[derive(Clone, Copy)]
 pub(crate) struct Flushed {
-    pub(crate) pages: AtomicU64,
-    pub(crate) image_bytes: AtomicU64,
-    pub(crate) plain_pages: AtomicU64,
-    pub(crate) punches: AtomicU64,
-    pub(crate) refused_punches: AtomicU64,
+    pub(crate) pages: u64,
+    pub(crate) image_bytes: u64,
+    pub(crate) plain_pages: u64,
+    pub(crate) punches: u64,
+    pub(crate) refused_punches: u64,
+}
+
+#[derive(Default)]
+struct FlushCounters {
+    pages: AtomicU64,
+    image_bytes: AtomicU64,
+    plain_pages: AtomicU64,
+    punches: AtomicU64,
+    refused_punches: AtomicU64,
 }
 
 impl Space {
@@ -82,8 +91,8 @@ impl Space {
             codec: AtomicU64::new(UNKNOWN),
             file_bytes,
             freed_pages: AtomicU64::new(0),
-            cutting: Mutex::default(),
-            flushed: Flushed::default(),
+            truncating: Mutex::default(),
+            flushed: FlushCounters::default(),
             uses: Uses::default(),
             restructured: AtomicU64::new(0),
         })
@@ -94,6 +103,18 @@ impl Space {
             page_bytes: self.page_bytes,
             block_bytes: self.blocks.as_ref().map(|blocks| blocks.block_bytes()),
         }
+    }
+
+    pub(crate) fn id(&self) -> TableId {
+        self.id
+    }
+
+    pub(crate) fn file(&self) -> &dyn File {
+        &*self.file
+    }
+
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.page_bytes
     }
 
     /// The blocks of a row-compressed table.
@@ -188,6 +209,57 @@ impl Space {
             *file_bytes = end;
         }
         Ok(())
+    }
+
+    /// Notes that a page was freed.
+    pub(crate) fn note_freed(&self) {
+        self.freed_pages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Begins to truncate the file, which one does at a time. What was freed before is looked at thereby.
+    pub(crate) fn begin_to_truncate(&self) -> MutexGuard<'_, ()> {
+        let guard = self.truncating.lock();
+        self.freed_pages.store(0, Ordering::Relaxed);
+        guard
+    }
+
+    /// Times that bounds of the table's leaves changed (`btree::again`).
+    pub(crate) fn restructured(&self) -> u64 {
+        self.restructured.load(Ordering::Acquire)
+    }
+
+    /// Notes that bounds of leaves change.
+    pub(crate) fn note_restructured(&self) {
+        self.restructured.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts an image that was written.
+    pub(crate) fn count_image(&self, bytes: usize, is_plain: bool) {
+        self.flushed.pages.fetch_add(1, Ordering::Relaxed);
+        self.flushed.image_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.flushed.plain_pages.fetch_add(u64::from(is_plain), Ordering::Relaxed);
+    }
+
+    /// Counts a hole that was made.
+    pub(crate) fn count_punch(&self) {
+        self.flushed.punches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a hole that was refused.
+    pub(crate) fn count_refused_punch(&self) {
+        self.flushed.refused_punches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was written since the store was opened.
+    pub(crate) fn flushed(&self) -> Flushed {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Flushed {
+            pages: get(&self.flushed.pages),
+            image_bytes: get(&self.flushed.image_bytes),
+            plain_pages: get(&self.flushed.plain_pages),
+            punches: get(&self.flushed.punches),
+            refused_punches: get(&self.flushed.refused_punches),
+        }
     }
 
     /// Whether so much was freed since the last look that the file's end may be free.

@@ -48,11 +48,11 @@ impl Store {
         }
         let pages = Allocator::latch(engine.pager(), &space)?.used();
         let mut buffer = AlignedBuf::zeroed(STRETCH_BYTES);
-        let step = (STRETCH_BYTES / space.page_bytes) as u64;
+        let step = (STRETCH_BYTES / space.page_bytes()) as u64;
         for first in (0..pages).step_by(step as usize) {
-            let bytes = step.min(pages - first) as usize * space.page_bytes;
-            space.file.read_at(space.offset(PageNo(first)), &mut buffer[..bytes])?;
-            for (page, image) in (first..).zip(buffer[..bytes].chunks_exact(space.page_bytes)) {
+            let bytes = step.min(pages - first) as usize * space.page_bytes();
+            space.file().read_at(space.offset(PageNo(first)), &mut buffer[..bytes])?;
+            for (page, image) in (first..).zip(buffer[..bytes].chunks_exact(space.page_bytes())) {
                 match image_form(image) {
                     Ok((algorithm, image_bytes)) => {
                         *found.pages.entry(algorithm).or_default() += 1;

@@ -22,7 +22,6 @@ use std::sync::Arc;
 use lacuna_device::StreamHint;
 
 use super::Store;
-use crate::txn::Table;
 use crate::{
     alloc::Allocator,
     btree::Tree,
@@ -31,7 +30,7 @@ use crate::{
     mutant::{Rule, is_broken},
     recovery,
     space::{self, Space, corrupt},
-    sync::atomic::Ordering,
+    txn::Table,
     types::{
         error::{Error, Result},
         ids::{PageNo, TableId},
@@ -141,7 +140,7 @@ impl Store {
         let catalog = self.catalog();
         let mut allocator = Allocator::latch(engine.pager(), catalog.space())?;
         // A store of an older version does not count; its tables were never dropped.
-        let newest = engine.spaces().all().last().map_or(0, |space| u64::from(space.id.0));
+        let newest = engine.spaces().all().last().map_or(0, |space| u64::from(space.id().0));
         let next = allocator.extra().max(newest + 1).max(FIRST_TABLE.0.into());
         let id = u32::try_from(next)
             .map_err(|_| corrupt(catalog.space(), PageNo(0), "the numbers of tables are used up"))?;
@@ -325,21 +324,21 @@ impl Store {
         let mut tables = Vec::new();
         for (name, row) in recovery::read_catalog(engine)? {
             let Some(space) = engine.spaces().operate(row.id) else { continue };
-            let file_bytes = space.file.len()?;
-            let flushed = &space.flushed;
+            let file_bytes = space.file().len()?;
+            let flushed = space.flushed();
             tables.push(TableInfo {
                 name,
                 id: row.id,
                 options: row.options,
                 inherits: row.inherits,
                 file_bytes,
-                allocated_bytes: space.file.allocated(0, file_bytes)?,
-                hole_unit: space.file.props().hole_unit,
-                flushed_pages: flushed.pages.load(Ordering::Relaxed),
-                flushed_plain_pages: flushed.plain_pages.load(Ordering::Relaxed),
-                flushed_image_bytes: flushed.image_bytes.load(Ordering::Relaxed),
-                punches: flushed.punches.load(Ordering::Relaxed),
-                refused_punches: flushed.refused_punches.load(Ordering::Relaxed),
+                allocated_bytes: space.file().allocated(0, file_bytes)?,
+                hole_unit: space.file().props().hole_unit,
+                flushed_pages: flushed.pages,
+                flushed_plain_pages: flushed.plain_pages,
+                flushed_image_bytes: flushed.image_bytes,
+                punches: flushed.punches,
+                refused_punches: flushed.refused_punches,
             });
         }
         Ok(tables)

@@ -182,7 +182,7 @@ impl<K: AsRef<[u8]>> Walk<K> {
     ) -> Result<()> {
         let Some(at) = &self.start else { return Ok(()) };
         let leaf = Tree::new(&engine.pager, space).scan_leaf(at, self.direction, self.run.wish())?;
-        engine.read_ahead.name(&mut self.run, space.id, &leaf.following);
+        engine.read_ahead.name(&mut self.run, space.id(), &leaf.following);
         let node = Node::new(&leaf.page);
         let slots = leaf.slots;
         let mut next = leaf.next;

@@ -43,7 +43,7 @@ struct Ahead<K, V> {
 impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Ahead<K, V> {
     /// Takes what may fill a leaf.
     fn take(&mut self, space: &Space, records: &mut impl Iterator<Item = (K, V)>) -> Result<()> {
-        while self.bytes < space.page_bytes
+        while self.bytes < space.page_bytes()
             && let Some((key, value)) = records.next()
         {
             let key_bytes = key.as_ref();
@@ -161,7 +161,7 @@ impl Txn {
         let mut mtr = Mtr::new();
         let keys = records[..count].iter().map(|(key, _)| key.as_ref());
         // As in `log_undo`: on failure nothing may build on pages that may be half changed.
-        let appended = log.append_inserts(&self.engine.undo, &mut mtr, space.id, keys);
+        let appended = log.append_inserts(&self.engine.undo, &mut mtr, space.id(), keys);
         let (undo, mut undo_pages) = appended.map_err(|e| self.engine.poison.set(e))?;
         let mut cell = Scratch::new();
         for (at, (undo, (key, value))) in undo.iter().zip(records).enumerate() {
@@ -188,9 +188,9 @@ impl Txn {
         let me = self.id();
         let engine = &self.engine;
         // Locks are taken under the latch of the key's leaf, which is this one for all keys that count.
-        let has_locks = engine.txns.has_locks(space.id);
+        let has_locks = engine.txns.has_locks(space.id());
         let next = (slot < leaf.count()).then(|| leaf.key(slot));
-        let spot = spot_of(&mut self.spots, space.id);
+        let spot = spot_of(&mut self.spots, space.id());
         let kept = if next.is_none() { (leaf.used() + leaf.free()) / SPARE } else { 0 };
         let mut free = leaf.free().saturating_sub(kept);
         let fits = |(at, (key, value)): &(usize, &(K, V))| {
@@ -199,7 +199,7 @@ impl Txn {
             let is_before_bound = spot.is_before_bound(key) || is_broken(Rule::LoadsStayInLeaf);
             let is_here = *at == 0 || is_before_bound && next.is_none_or(|next| key < next);
             let has_locks = has_locks && !is_broken(Rule::LoadsAskForLocks);
-            let is_free = *at == 0 || !has_locks || engine.txns.lock_owner(me, space.id, key).is_none();
+            let is_free = *at == 0 || !has_locks || engine.txns.lock_owner(me, space.id(), key).is_none();
             let fits = bytes <= free && is_here && is_free && !is_long(space, key, value);
             free = free.saturating_sub(bytes);
             fits

@@ -37,7 +37,7 @@ impl Txn {
         if must_be_new && existed {
             return Ok(true);
         }
-        let locked = self.engine.txns.lock(self.id(), space.id, key);
+        let locked = self.engine.txns.lock(self.id(), space.id(), key);
         drop(leaf);
         let outcome = self.write_chain_and_leaf(space, key, value, must_be_new);
         // From here on the record's writer is the lock.
@@ -78,7 +78,7 @@ impl Txn {
         let encoded = reference.encode();
         let record = UndoRecord {
             change: Change::Chain,
-            table: space.id,
+            table: space.id(),
             previous: UndoPtr::NONE,
             old_flags: OVERFLOW,
             old_txn: TxnId::NONE,

@@ -245,7 +245,7 @@ impl Txn {
             Err(_) => None,
         };
         // Also if it has written the key: that may be taken back.
-        self.locked.extend(self.engine.txns.lock(me, space.id, key));
+        self.locked.extend(self.engine.txns.lock(me, space.id(), key));
         drop(leaf);
         kept.map(|kept| kept.read(&self.engine, space)).transpose()
     }
@@ -421,14 +421,14 @@ impl Txn {
         loop {
             self.engine.flusher.throttle()?;
             let tree = Tree::new(&self.engine.pager, space);
-            let leaf = tree.leaf_at(spot_of(&mut self.spots, space.id), key)?;
+            let leaf = tree.leaf_at(spot_of(&mut self.spots, space.id()), key)?;
             let node = Node::new(&leaf);
             let found = node.search(key);
             let writer = found.ok().map(|slot| node.leaf_cell(slot).txn);
             let owner = writer
                 .filter(|txn| *txn != me && !is_broken(Rule::WritersLock))
                 .and_then(|txn| self.engine.txns.get(txn));
-            let Some(owner) = owner.or_else(|| self.engine.txns.lock_owner(me, space.id, key)) else {
+            let Some(owner) = owner.or_else(|| self.engine.txns.lock_owner(me, space.id(), key)) else {
                 self.check_conflict(writer)?;
                 return Ok((leaf, found));
             };
@@ -548,7 +548,7 @@ impl Txn {
         let mut mtr = Mtr::new();
         let (undo, mut undo_pages) = {
             let mut delta = Scratch::new();
-            let record = undo_of(space.id, key, (old, value), edit.as_ref(), &mut delta);
+            let record = undo_of(space.id(), key, (old, value), edit.as_ref(), &mut delta);
             self.log_undo(&mut mtr, record)?
         };
         let slot = slot as u16;

@@ -31,7 +31,7 @@ impl Table {
 
     /// Its number.
     pub fn id(&self) -> TableId {
-        self.space.id
+        self.space.id()
     }
 
     /// About how many records the table has, uncommitted ones included, from a few paths through its tree: as long as
