@@ -14,7 +14,7 @@ use crate::{
     wal::{
         control,
         format::{GroupBuilder, Salt, open_group},
-        page_writes::Landed,
+        page_writes::PageWrites,
     },
 };
 
@@ -27,7 +27,7 @@ pub fn log(bytes: &[u8]) {
     let (_, mut records) = open_group(&sealed, Lsn(0), Salt::NONE).expect("what was sealed is sound");
     let record = records.next().expect("one record");
     assert_eq!(record.ops, bytes);
-    let _ = Landed::default().take_in(&record);
+    let _ = PageWrites::default().take_in(&record);
     let mut node = vec![0; 4096];
     PageOp::Init { level: 0 }.apply(&mut node).expect("a page takes it");
     for (slot, key) in [b"a", b"b"].into_iter().enumerate() {

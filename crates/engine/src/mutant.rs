@@ -5,7 +5,7 @@ lacuna_device::breakable_rules! {
     LogBeforePages = "log-before-pages",
     /// A page leaves the list of dirty ones only when its image is synced (flush invariant 2).
     PagesSynced = "pages-synced",
-    /// A note comes behind its image, as durable as that has to be (landed invariant 1).
+    /// A note comes behind its image, as durable as that has to be (page_writes invariant 1).
     NotesFollowImages = "notes-follow-images",
     /// What recovery read of the log, and wiped behind it, is synced before anything is built on it (wal invariant 3).
     SurveySynced = "survey-synced",
@@ -37,9 +37,9 @@ lacuna_device::breakable_rules! {
     HistoryPurged = "history-purged",
     /// The undo record of an edit leads back to the value before it.
     EditsLeadBack = "edits-lead-back",
-    /// A transaction is settled only when its end is in the log (flush::settled).
+    /// A transaction is behind the horizon only when its end is in the log (flush::horizon).
     EndsLogged = "ends-logged",
-    /// Splits and merges are noted (btree::again invariant 2).
+    /// Splits and merges are noted (btree::finger invariant 2).
     BoundsNoted = "bounds-noted",
     /// A file is cut only when the log that says so is durable (alloc invariant 4).
     CutsFollowLog = "cuts-follow-log",

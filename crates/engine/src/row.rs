@@ -198,7 +198,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Compresses a page into a block with at least `room` bytes for its log; false, and no change, when it
+/// Compresses a page into a block with at least `capacity` bytes for its log; false, and no change, when it
 /// does not fit.
 fn compress(row: &Blocks, page: &[u8], block: &mut [u8], room: usize) -> bool {
     let fits = SCRATCH.with_borrow_mut(|scratch| {

@@ -23,11 +23,11 @@ use crate::{
     wal::Until,
 };
 
-/// The log takes one in this many bytes for a list that is written anew, at most; of a longer list the first part.
+/// The log takes one in this many bytes for a list that is written anew, at most; of a longer list the first head.
 const LOG_SHARE: u64 = 16;
 
 /// The first pages of a list, and all that they list.
-struct Part {
+struct ListHead {
     lists: Vec<WriteGuard>,
     free: Vec<PageNo>,
     /// The next page of the list.
@@ -37,7 +37,7 @@ struct Part {
 /// Cuts those files of which much was freed lately. The caller holds no latch.
 pub(crate) fn truncate_all(pager: &Pager, spaces: &Spaces, log_bytes: u64) -> Result<()> {
     for space in spaces.all().into_iter().filter(|space| space.wants_cut()) {
-        if let Some(space) = space.operate() {
+        if let Some(space) = space.pin_for_work() {
             truncate(pager, &space, false, log_bytes)?;
         }
     }
@@ -72,16 +72,16 @@ fn drop_last(pager: &Pager, space: &Arc<Space>, log_bytes: u64) -> Result<Option
     let mut allocator = Allocator::latch(pager, space)?;
     let used = allocator.used();
     let entries_max = (log_bytes / LOG_SHARE) as usize / ENTRY_BYTES;
-    let mut part = allocator.first_part(entries_max)?;
-    part.free.sort_unstable();
-    let last = part.free.iter().rev().zip((0..used).rev()).take_while(|(page, last)| page.0 == *last);
+    let mut head = allocator.first_part(entries_max)?;
+    head.free.sort_unstable();
+    let last = head.free.iter().rev().zip((0..used).rev()).take_while(|(page, last)| page.0 == *last);
     let dropped = last.count();
     if dropped == 0 {
         return Ok(None);
     }
-    part.free.truncate(part.free.len() - dropped);
+    head.free.truncate(head.free.len() - dropped);
     let mut mtr = Mtr::new();
-    let mut pages = allocator.write_list(&mut mtr, part);
+    let mut pages = allocator.write_list(&mut mtr, head);
     let count = u64_at(&allocator.header, FREE_COUNT).saturating_sub(dropped as u64);
     allocator.put(&mut mtr, FREE_COUNT, count);
     allocator.put(&mut mtr, USED, used - dropped as u64);
@@ -92,38 +92,38 @@ fn drop_last(pager: &Pager, space: &Arc<Space>, log_bytes: u64) -> Result<Option
 
 impl Allocator<'_> {
     /// Latches the first pages of the list, with `entries_max` others at most, but one page at least if there is one.
-    fn first_part(&mut self, entries_max: usize) -> Result<Part> {
-        let mut part =
-            Part { lists: Vec::new(), free: Vec::new(), rest: PageNo(u64_at(&self.header, FREE_HEAD)) };
-        while part.rest.0 != 0
-            && (part.lists.is_empty() || part.free.len() + listed_max(self.space) <= entries_max)
+    fn first_part(&mut self, entries_max: usize) -> Result<ListHead> {
+        let mut head =
+            ListHead { lists: Vec::new(), free: Vec::new(), rest: PageNo(u64_at(&self.header, FREE_HEAD)) };
+        while head.rest.0 != 0
+            && (head.lists.is_empty() || head.free.len() + listed_max(self.space) <= entries_max)
         {
-            if part.free.len() as u64 > self.used() {
-                return Err(corrupt(self.space, part.rest, "free list runs in a circle"));
+            if head.free.len() as u64 > self.used() {
+                return Err(corrupt(self.space, head.rest, "free list runs in a circle"));
             }
             let list = match self.list.take() {
                 Some(list) => list,
-                None => self.pager.write(self.space, part.rest)?,
+                None => self.pager.write(self.space, head.rest)?,
             };
-            part.free.push(part.rest);
+            head.free.push(head.rest);
             for at in 0..self.listed(&list)? {
-                part.free.push(self.entry(&list, at)?);
+                head.free.push(self.entry(&list, at)?);
             }
-            part.rest = PageNo(u64_at(&list, NEXT_FREE));
-            part.lists.push(list);
+            head.rest = PageNo(u64_at(&list, NEXT_FREE));
+            head.lists.push(list);
         }
-        Ok(part)
+        Ok(head)
     }
 
-    /// Makes `part.free`, in ascending order, the first part of the list. Pages of the list that are none of these, or
+    /// Makes `head.free`, in ascending order, the first head of the list. Pages of the list that are none of these, or
     /// not needed, become holes. All pages that were changed.
-    fn write_list(&mut self, mtr: &mut Mtr, part: Part) -> Vec<WriteGuard> {
+    fn write_list(&mut self, mtr: &mut Mtr, head: ListHead) -> Vec<WriteGuard> {
         let per_list = listed_max(self.space) + 1;
-        let needed = part.free.len().div_ceil(per_list);
+        let needed = head.free.len().div_ceil(per_list);
         let (mut lists, mut others): (Vec<_>, Vec<_>) =
-            part.lists.into_iter().partition(|list| part.free.binary_search(&list.id().page).is_ok());
+            head.lists.into_iter().partition(|list| head.free.binary_search(&list.id().page).is_ok());
         others.extend(lists.split_off(needed.min(lists.len())));
-        let mut entries = part.free;
+        let mut entries = head.free;
         entries.retain(|page| lists.iter().all(|list| list.id().page != *page));
         while lists.len() < needed {
             let page = entries.pop().expect("more pages than lists");
@@ -136,7 +136,7 @@ impl Allocator<'_> {
             mtr.apply(page, PageOp::Blank { kind: PageKind::Hole });
         }
         // The last list first: the first one gets the least numbers, and gives out the least first.
-        let mut next = part.rest;
+        let mut next = head.rest;
         for list in lists.iter_mut().rev() {
             let some = entries.split_off(entries.len().saturating_sub(per_list - 1));
             let mut data = next.0.to_le_bytes().to_vec();

@@ -16,16 +16,14 @@
 //!    of a leaf makes an empty one for the record to come. Who is refused that record then gives the leaf back; if a
 //!    crash comes first, it stays until the next insert, or until a neighbour asks.)
 //! 2. Each step is one mini-transaction, with the parent and all nodes that change latched exclusively. A leaf loses
-//!    keys of its range only while it is latched so and `Space::restructured` grows (`again`, invariant 2); a range
+//!    keys of its range only while it is latched so and `Space::restructured` grows (`finger`, invariant 2); a range
 //!    that becomes wider takes nothing from anybody. Scans go on by the fence that they met, which may lie within a
 //!    leaf by then.
 //!
 //! Latches: those of `btree`.
 
-use super::{
-    ROOT, Tree,
-    smo::{append_cells, insert_child, page_of},
-};
+use super::{ROOT, Tree};
+use crate::btree::split::{append_cells, insert_child, page_of};
 use crate::{
     alloc::Allocator,
     mtr::{self, LOGGED_OP_BYTES, Mtr},

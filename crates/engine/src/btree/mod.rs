@@ -4,23 +4,23 @@
 //! from leaf to leaf by descending again from the *fence*, the separator that bounds the leaf.
 //!
 //! Latches: a descent latches a child before it gives up the parent. Readers latch shared; writers
-//! latch the leaf exclusively, and everything above it shared. A change of structure (`smo`, `merge`) descends
+//! latch the leaf exclusively, and everything above it shared. A change of structure (`split`, `merge`) descends
 //! with exclusive latches on one parent and its children, splitting full nodes on its way down, so
 //! it never needs to go up again. All latches are taken from the root down, siblings from left to
 //! right and only under their exclusively latched parent, then the allocation page: no cycle.
 //!
 //! Crash argument: each change of structure is one mini-transaction, and leaves a valid tree.
 
-mod again;
 mod check;
 mod estimate;
+mod finger;
 mod merge;
 mod scan;
-mod smo;
+mod split;
 
 use std::sync::Arc;
 
-pub(crate) use again::Spot;
+pub(crate) use finger::Finger;
 pub(crate) use merge::asks as asks_to_merge;
 pub use scan::Direction;
 pub(crate) use scan::Start;

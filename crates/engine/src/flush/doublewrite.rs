@@ -13,7 +13,7 @@
 //!    failed, between write and sync, and what reads well in place is in a cache only. It is written again, and synced.
 //!
 //! Images stay in a region until it is used anew, so some are older than what their places held. One
-//! with an LSN before the checkpoint, or before that of an image of its page that has landed, was synced in place long
+//! with an LSN before the checkpoint, or before that of an image of its page that a page-write record names, was synced in place long
 //! ago and is left alone: damage in its place is no torn write, and putting it back would lose changes silently. Of all
 //! others the log still holds every later change, and replay applies it.
 
@@ -36,7 +36,7 @@ use crate::{
         error::Result,
         ids::{Lsn, PageId, PageNo, TableId},
     },
-    wal::page_writes::Landed,
+    wal::page_writes::PageWrites,
 };
 
 const NAME: &str = "doublewrite";
@@ -157,8 +157,13 @@ impl DoublewriteFile {
 }
 
 /// Puts back the pages that a crash tore. Returns how many. To be called before the log is replayed
-/// from `checkpoint`, but for what has `landed`.
-pub(crate) fn restore(place: &dyn Place, spaces: &Spaces, checkpoint: Lsn, landed: &Landed) -> Result<u64> {
+/// from `checkpoint`, but for what is `on_device`.
+pub(crate) fn restore(
+    place: &dyn Place,
+    spaces: &Spaces,
+    checkpoint: Lsn,
+    on_device: &PageWrites,
+) -> Result<u64> {
     let file = match place.open(NAME, StreamHint::Log) {
         Err(lacuna_device::Error::NotFound { .. }) => return Ok(0),
         other => other?,
@@ -171,7 +176,7 @@ pub(crate) fn restore(place: &dyn Place, spaces: &Spaces, checkpoint: Lsn, lande
         file.read_at(at, &mut header)?;
         for entry in parse(&mut header) {
             let (table, page) = (TableId(entry.table.get()), PageNo(entry.page.get()));
-            let oldest = landed.lsn(PageId { table, page }).map_or(checkpoint, |lsn| lsn.max(checkpoint));
+            let oldest = on_device.lsn(PageId { table, page }).map_or(checkpoint, |lsn| lsn.max(checkpoint));
             let outcome = restore_page(spaces, &*file, at, entry, oldest)?;
             if outcome != Outcome::Left {
                 written.insert(table);

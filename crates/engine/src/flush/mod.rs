@@ -26,10 +26,10 @@
 //! changed is left for the next round. Only rewriting (`rewrite.rs`) takes pages as others do; nobody waits
 //! for a job with a page latched.
 
+mod capacity;
 mod doublewrite;
+mod horizon;
 mod rewrite;
-mod room;
-mod settled;
 mod stats;
 mod write;
 
@@ -42,13 +42,13 @@ use std::{
 
 use lacuna_device::Place;
 
+pub(crate) use capacity::{history_bytes, log_bytes};
 #[cfg(test)]
 pub(crate) use doublewrite::LAYOUT as DOUBLEWRITE_LAYOUT;
 #[cfg(feature = "fuzzing")]
 pub(crate) use doublewrite::fuzz_doublewrite;
 pub(crate) use doublewrite::restore;
 pub(crate) use rewrite::Rewrite;
-pub(crate) use room::{history_bytes, log_bytes};
 pub use stats::FlushStats;
 use write::Writer;
 
@@ -74,10 +74,10 @@ use crate::{
         control::{Control, Root},
     },
 };
+use capacity::Capacity;
 use doublewrite::DoublewriteFile;
-use room::Room;
-use settled::Settled;
-pub(crate) use settled::Transactions;
+use horizon::Horizon;
+pub(crate) use horizon::Transactions;
 use stats::{Cause, Counters};
 
 /// Pages in a job, at most.
@@ -112,15 +112,15 @@ pub(crate) struct Flusher {
     is_running: AtomicBool,
     /// When the log was last synced for its age.
     log_synced: Mutex<Instant>,
-    room: Room,
-    settled: Settled,
+    room: Capacity,
+    horizon: Horizon,
     counters: Counters,
 }
 
 #[derive(Default)]
 struct Queue {
     flushes: VecDeque<Job>,
-    /// Room in the log and memory wait for flushes, for these nobody but who optimizes: so they mostly come last.
+    /// Capacity in the log and memory wait for flushes, for these nobody but who optimizes: so they mostly come last.
     rewrites: VecDeque<Job>,
     /// Flushes taken since the last rewrite was.
     flushes_taken: usize,
@@ -221,8 +221,8 @@ impl Flusher {
             checkpointing: Mutex::new(()),
             is_running: AtomicBool::new(false),
             log_synced: Mutex::new(Instant::now()),
-            room: Room::new(options, place_bytes),
-            settled: Settled::default(),
+            room: Capacity::new(options, place_bytes),
+            horizon: Horizon::default(),
             counters: Counters::default(),
         })
     }
@@ -271,7 +271,7 @@ impl Flusher {
 
     fn produce_round(&self) {
         // A place that cannot be asked will say so when it is written to.
-        let _ = self.look_at_room();
+        let _ = self.measure_capacity();
         for work in self.due_work() {
             let refused = self.submit(Job { work, ended: None });
             if let Err(Job { work: Work::Flush(due), .. }) = refused {
@@ -488,8 +488,8 @@ impl Flusher {
 
     /// Whether the pool is nearly used up, or too much of it is dirty: for the pool, the place, or a recovery.
     fn is_memory_tight(&self) -> bool {
-        self.pager.pool().dirty().unsettled_bytes() as u64 > self.room.unsettled_bytes_max()
-            || self.pager.pool().dirty().unsettled_reads() as u64 > self.room.reads_max
+        self.pager.pool().dirty().unflushed_bytes() as u64 > self.room.unflushed_bytes_max()
+            || self.pager.pool().dirty().unflushed_reads() as u64 > self.room.reads_max
             || self.pager.pool().bytes() > self.pager.pool().budget_bytes() / 8 * 9
     }
 
@@ -504,7 +504,7 @@ impl Flusher {
 
     /// What a recovery would have to do if the store ended now.
     pub(crate) fn replay_estimate(&self) -> ReplayEstimate {
-        let reads = self.pager.pool().dirty().unsettled_reads() as u64;
+        let reads = self.pager.pool().dirty().unflushed_reads() as u64;
         ReplayEstimate::new(self.pager.log().used_bytes(), reads, self.room.reads_max)
     }
 

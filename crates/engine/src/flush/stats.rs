@@ -78,7 +78,7 @@ impl Counters {
         }
     }
 
-    /// A batch of `pages` was written, `again` of them not for the first time.
+    /// A batch of `pages` was written, `finger` of them not for the first time.
     pub(super) fn wrote(&self, cause: Cause, pages: u64, again: u64, image_bytes: u64) {
         self.pages[cause as usize].fetch_add(pages, Ordering::Relaxed);
         self.again.fetch_add(again, Ordering::Relaxed);

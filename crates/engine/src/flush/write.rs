@@ -17,7 +17,7 @@ use crate::{
         undo,
     },
     pool::{Frame, ReadGuard},
-    space::{SYSTEM_CODEC, Space, pins::Use},
+    space::{SYSTEM_CODEC, Space, pins::TablePin},
     types::{
         error::{Error, Result},
         ids::{Lsn, PageNo, TxnId},
@@ -39,8 +39,8 @@ pub(super) struct Writer {
     packed: AlignedBuf,
     /// Images, each on a sector.
     images: AlignedBuf,
-    /// Compressed images name no lesser transaction (`settled`).
-    settled: TxnId,
+    /// Compressed images name no lesser transaction (`horizon`).
+    horizon: TxnId,
 }
 
 impl Default for Writer {
@@ -50,7 +50,7 @@ impl Default for Writer {
             copy: AlignedBuf::zeroed(PAGE_BYTES_MAX),
             packed: AlignedBuf::zeroed(PAGE_BYTES_MAX),
             images: AlignedBuf::zeroed(BATCH_BYTES + PAGE_BYTES_MAX),
-            settled: TxnId::NONE,
+            horizon: TxnId::NONE,
         }
     }
 }
@@ -58,7 +58,7 @@ impl Default for Writer {
 /// A page's image in the buffer.
 pub(super) struct Image {
     pub(super) frame: Arc<Frame>,
-    pub(super) space: Use,
+    pub(super) space: TablePin,
     /// Where it lies in the buffer.
     pub(super) start: usize,
     /// Its length in whole sectors.
@@ -100,10 +100,11 @@ impl Writer {
         let mut images = Vec::with_capacity(due.frames.len());
         let mut used = 0;
         let mut newest = Lsn(0);
-        self.settled = flusher.settled();
+        self.horizon = flusher.horizon();
         for frame in &due.frames {
             // Pages of a table that is gone are never written.
-            let Some(space) = flusher.spaces.get(frame.id().table).and_then(|space| space.flush()) else {
+            let Some(space) = flusher.spaces.get(frame.id().table).and_then(|space| space.pin_for_flush())
+            else {
                 continue;
             };
             let Some(image) = self.take(flusher, due, frame, space, used) else { continue };
@@ -124,7 +125,7 @@ impl Writer {
         flusher: &Flusher,
         due: &Due,
         frame: &Arc<Frame>,
-        space: Use,
+        space: TablePin,
         start: usize,
     ) -> Option<Image> {
         let page = frame.try_read()?;
@@ -186,7 +187,7 @@ impl Writer {
         let page = &mut self.copy[..space.page_bytes()];
         let out = &mut self.images[start..start + space.page_bytes()];
         let encoded = if is_compressed_node(page, codec) {
-            node::forget_writers(page, self.settled);
+            node::forget_writers(page, self.horizon);
             let packed = &mut self.packed[..space.page_bytes()];
             let leaf = node::pack(page, packed);
             let image = leaf.and_then(|leaf| self.encoder.encode_packed(page, leaf, codec, SECTOR, out));
@@ -209,7 +210,7 @@ impl Writer {
         page: &ReadGuard,
         space: &Space,
     ) -> Result<bool> {
-        self.settled = flusher.settled();
+        self.horizon = flusher.horizon();
         let on_disk = page.frame().disk_bytes();
         let codec = codec_of(space, page, space.codec(on_disk));
         self.copy(page, codec);
@@ -231,10 +232,10 @@ impl Writer {
         }
         flusher.pager.pool().note_written(newest);
         if is_broken(Rule::NotesFollowImages) {
-            note_landed(flusher, images)?;
+            log_page_writes(flusher, images)?;
         }
         self.write_out(flusher, images)?;
-        note_landed(flusher, images)?;
+        log_page_writes(flusher, images)?;
         let (mut written, mut again, mut bytes) = (0, 0, 0);
         for image in images {
             let was_written = image.frame.note_written(image.bytes, !image.is_hole);
@@ -317,8 +318,8 @@ impl Writer {
     }
 }
 
-/// Notes in the log that these images are on the device (`landed`).
-fn note_landed(flusher: &Flusher, images: &[Image]) -> Result<()> {
+/// Notes in the log that these images are on the device (`page_writes`).
+fn log_page_writes(flusher: &Flusher, images: &[Image]) -> Result<()> {
     let mut notes = Scratch::new();
     for image in images {
         page_writes::note(image.frame.id(), image.lsn, &mut notes);

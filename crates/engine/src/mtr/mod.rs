@@ -55,7 +55,7 @@ impl Mtr {
     }
 
     /// Makes a new block of a latched page, of a table that has them, and records it. False, and no
-    /// change, when it would leave less than `room` bytes for its log.
+    /// change, when it would leave less than `capacity` bytes for its log.
     pub(crate) fn recompress(&mut self, page: &mut WriteGuard, room: usize) -> bool {
         let is_new = page.recompress(room);
         if is_new {

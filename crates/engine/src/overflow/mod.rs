@@ -17,7 +17,7 @@
 //!    takes a [`Ticket`] while it holds the latch of the leaf that led it to the chain, and reads the
 //!    chain without any latch but those of its pages, one at a time.
 //!
-//! Room: a value takes its bytes, 96 in each page that it fills and about 160 in the last one, and what is missing to a
+//! Capacity: a value takes its bytes, 96 in each page that it fills and about 160 in the last one, and what is missing to a
 //! unit of holes there: 512 bytes at most on flash and in memory, 4 KiB in a directory. For the image of the last page
 //! is compressed in plain tables too (`flush`), and what the value does not fill is a hole. A leaf, which takes values up
 //! to a quarter of the page, may waste as much as one of these is long when its keys came in order. So of many

@@ -5,7 +5,7 @@
 //! soon after it left is remembered by a ghost and goes to the main queue at once. (Yang et al.,
 //! "FIFO queues are all you need for cache eviction", SOSP 2023.)
 //!
-//! Uses at about the same time count once: who changes a record first locks it, and perhaps reads it before, and a
+//! Pins at about the same time count once: who changes a record first locks it, and perhaps reads it before, and a
 //! page that nobody else wants would pass for one that is used again. Time goes by misses: its unit is a small share
 //! of those that replace the pool's content.
 //!

@@ -35,7 +35,7 @@ pub(crate) struct Frame {
     unfit_lsn: AtomicU64,
     /// The latch: shared to read the page, exclusive to change it.
     latch: Latch<AlignedBuf>,
-    /// Uses since it came in, saturating, or [`AHEAD`]; what eviction goes by.
+    /// Pins since it came in, saturating, or [`AHEAD`]; what eviction goes by.
     uses: AtomicU8,
     /// When it was used last.
     used_at: AtomicU32,
@@ -45,7 +45,7 @@ pub(crate) struct Frame {
     /// Start of the oldest change in the image on its way to the device; 0 when there is none.
     /// Changed only under that lock too.
     pub(super) in_flight_since: AtomicU64,
-    /// Room that the image on the device takes, in bytes; 0 when there is none.
+    /// Capacity that the image on the device takes, in bytes; 0 when there is none.
     pub(super) disk_bytes: AtomicU32,
     /// It was written since it came in.
     written: AtomicBool,

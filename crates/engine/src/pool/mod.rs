@@ -109,7 +109,7 @@ pub(crate) struct Pool {
 /// A new frame's latch, and the page's block if that was kept.
 type ToFill = (WriteGuard, Option<Box<[u8]>>);
 
-/// Room to read an image into, one for each thread.
+/// Capacity to read an image into, one for each thread.
 struct Scratch {
     image: AlignedBuf,
     decoder: Decoder,
@@ -370,7 +370,7 @@ impl Pool {
             }
             let kept = locked.take_block(id);
             self.bytes.fetch_sub(kept.as_ref().map_or(0, |block| block.len()), Ordering::Relaxed);
-            // Room was made before the memory was: to ask again would have more pages written.
+            // Capacity was made before the memory was: to ask again would have more pages written.
             let buffer = made.take().or_else(|| {
                 let evicted = self.make_room(&mut locked, memory_bytes);
                 evicted.filter(|buffer| buffer.len() == memory_bytes)

@@ -8,7 +8,7 @@
 //!
 //! 1. It is a hint, and nobody waits for it: of more than [`QUEUE_MAX`] names the oldest are forgotten, and a page
 //!    that cannot be read is left to the scan, which has somebody to tell.
-//! 2. A page is read under a use of its table, so none of a table that is gone is.
+//! 2. A page is read under a pin of its table, so none of a table that is gone is.
 //! 3. By then the number may be another page's: a page in memory proves nothing. Scans reach it through the tree
 //!    as ever.
 //! 4. A scan is at most [`LEAVES_MAX`] leaves ahead of itself, and nothing is read while the pool is beyond its
@@ -110,7 +110,7 @@ impl ReadAhead {
     }
 
     fn read(&self, id: PageId) {
-        if let Some(space) = self.spaces.operate(id.table) {
+        if let Some(space) = self.spaces.pin_for_work(id.table) {
             // Invariant 1: the error is the scan's.
             let _ = self.pool.read_ahead(&space, id.page);
         }

@@ -1,6 +1,6 @@
 //! What a recovery may cost: the log that it reads, and the pages that are dirty when the store ends.
 //!
-//! The figures stand for a slow device. They bound how much may be dirty (`flush::space`), so that a recovery ends in the
+//! The figures stand for a slow device. They bound how much may be dirty (`flush::capacity`), so that a recovery ends in the
 //! time that the options allow.
 
 use std::time::Duration;

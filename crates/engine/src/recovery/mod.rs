@@ -3,7 +3,7 @@
 //!
 //! 1. The control file names the checkpoint. Without one the store is new, or its making was
 //!    interrupted before anything was in it.
-//! 2. The log is read to find its end, and which pages have landed.
+//! 2. The log is read to find its end, and which images are on the device.
 //! 3. Torn pages are put back from the doublewrite file, if there is one, and those written again that may be whole in
 //!    a cache only. What lies behind the log's end is punched out and the opening's epoch is
 //!    made durable before the first new record, so old remains are never taken for new log.
@@ -44,7 +44,7 @@ use crate::{
     pool::{Pool, read_ahead::ReadAhead},
     recovery::replay::replay,
     space::{self, SYSTEM_CODEC, Space, Spaces, corrupt},
-    txn::{self, TxnEngine, Txns},
+    txn::{self, ActiveTxns, TxnEngine},
     types::{
         error::{Error, Result},
         ids::{Lsn, PageId, PageNo, UndoPtr},
@@ -52,10 +52,10 @@ use crate::{
     },
     undo::{self, UNDO_TABLE},
     wal::{
-        Log, LogFiles, Reader, STRETCH_BYTES, Salt,
+        Log, LogFiles, Reader, SEGMENT_BYTES, Salt,
         control::{self, Control, Root},
         is_log_file,
-        page_writes::Landed,
+        page_writes::PageWrites,
     },
 };
 
@@ -99,12 +99,12 @@ pub(crate) fn open(
         place.sync()?;
     }
     let spaces = open_spaces(&*place)?;
-    let wal = Arc::new(LogFiles::open(place.clone(), STRETCH_BYTES, root.salt)?);
+    let wal = Arc::new(LogFiles::open(place.clone(), SEGMENT_BYTES, root.salt)?);
     let started = Instant::now();
-    let mut landed = Landed::default();
-    let (groups, end) = survey_log(wal.clone(), root.checkpoint, &mut landed)?;
+    let mut on_device = PageWrites::default();
+    let (groups, end) = survey_log(wal.clone(), root.checkpoint, &mut on_device)?;
     let mut stats = RecoveryStats {
-        restored_pages: flush::restore(&*place, &spaces, root.checkpoint, &landed)?,
+        restored_pages: flush::restore(&*place, &spaces, root.checkpoint, &on_device)?,
         ..RecoveryStats::default()
     };
     wal.wipe_behind(end)?;
@@ -120,9 +120,9 @@ pub(crate) fn open(
         poison.clone(),
     )?;
     let parts = Parts::new((place, place_bytes), options, spaces, log, control, poison, end)?;
-    replay(&parts, Reader::new(wal, root.checkpoint), end, &landed, &mut stats)?;
+    replay(&parts, Reader::new(wal, root.checkpoint), end, &on_device, &mut stats)?;
     stats.replay_time = started.elapsed();
-    let undo_space = bootstrap(&parts, &landed)?;
+    let undo_space = bootstrap(&parts, &on_device)?;
     let engine = parts.into_engine(undo_space);
     finish_transactions(&engine, &mut stats)?;
     load_catalog(&engine)?;
@@ -134,7 +134,7 @@ struct Parts {
     pager: Arc<Pager>,
     spaces: Arc<Spaces>,
     flusher: Arc<Flusher>,
-    txns: Arc<Txns>,
+    txns: Arc<ActiveTxns>,
     read_ahead: Arc<ReadAhead>,
     options: StoreOptions,
     poison: Arc<Poison>,
@@ -154,7 +154,7 @@ impl Parts {
         let spaces = Arc::new(spaces);
         let pool = Arc::new(Pool::new(options.pool_bytes, end, poison.clone()));
         let pager = Arc::new(Pager::new(pool.clone(), log, poison.clone()));
-        let txns = Arc::new(Txns::new());
+        let txns = Arc::new(ActiveTxns::new());
         let flusher = Flusher::new(
             (place, place_bytes),
             &options,
@@ -239,10 +239,14 @@ pub(crate) fn open_spaces(place: &dyn Place) -> Result<Spaces> {
     Ok(spaces)
 }
 
-/// Where the log's groups start, and where it ends; takes in which pages landed. After a failed sync groups that
+/// Where the log's groups start, and where it ends; takes in the page-write records. After a failed sync groups that
 /// read well may be in a cache only; so, unless the place is `ordered`, they are written again, to be synced with the
 /// wiping.
-fn survey_log(wal: Arc<LogFiles>, checkpoint: Lsn, landed: &mut Landed) -> Result<(VecDeque<Lsn>, Lsn)> {
+fn survey_log(
+    wal: Arc<LogFiles>,
+    checkpoint: Lsn,
+    on_device: &mut PageWrites,
+) -> Result<(VecDeque<Lsn>, Lsn)> {
     let mut reader = Reader::new(wal.clone(), checkpoint);
     let mut groups = VecDeque::new();
     loop {
@@ -250,7 +254,7 @@ fn survey_log(wal: Arc<LogFiles>, checkpoint: Lsn, landed: &mut Landed) -> Resul
         let group = reader.next_group()?;
         let is_group = group.is_some();
         for record in group.iter().flat_map(|group| group.records()) {
-            landed.take_in(&record).map_err(|e| bad_log(record.start, e.0))?;
+            on_device.take_in(&record).map_err(|e| bad_log(record.start, e.0))?;
         }
         if is_group && !wal.is_ordered() {
             reader.rewrite(at)?;
@@ -270,9 +274,9 @@ pub(crate) fn bad_log(at: Lsn, reason: &str) -> Error {
 }
 
 /// Makes the catalog and the undo file of a store that was just made. While its log begins at 0 all of
-/// its history was replayed, and what is blank then was never made, unless it has landed; later it was lost. A
+/// its history was replayed, and what is blank then was never made, unless a page-write record names it; later it was lost. A
 /// catalog must not be made anew then: all tables would be removed.
-fn bootstrap(parts: &Parts, landed: &Landed) -> Result<Arc<Space>> {
+fn bootstrap(parts: &Parts, on_device: &PageWrites) -> Result<Arc<Space>> {
     let missing = |name: &str| Error::BadStore {
         what: parts.flusher.place().name().into(),
         reason: format!("{name} is missing"),
@@ -281,7 +285,7 @@ fn bootstrap(parts: &Parts, landed: &Landed) -> Result<Arc<Space>> {
     let undo_space = parts.spaces.get(UNDO_TABLE).ok_or_else(|| missing("the undo file"))?;
     let is_new = parts.flusher.checkpoint_lsn() == Lsn(0);
     for space in [&catalog, &undo_space] {
-        let is_made = !is_new || landed.lsn(PageId { table: space.id(), page: PageNo(0) }).is_some();
+        let is_made = !is_new || on_device.lsn(PageId { table: space.id(), page: PageNo(0) }).is_some();
         if is_made && parts.pager.read_if_written(space, PageNo(0))?.is_none() {
             return Err(corrupt(space, PageNo(0), "blank in a store that has been used"));
         }

@@ -19,7 +19,7 @@ use crate::{
         options::{Doublewrite, StoreOptions},
     },
     undo::{self, UNDO_TABLE},
-    wal::{Log, LogFiles, Reader, STRETCH_BYTES, control::Control},
+    wal::{Log, LogFiles, Reader, SEGMENT_BYTES, control::Control},
 };
 
 /// Opens the store in `place`, which was closed.
@@ -32,7 +32,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<A
     let not_closed = |reason| Error::NotClosed { what: what.clone(), reason };
     let (control, root) = Control::open(&*place)?.ok_or_else(no_store)?;
     let spaces = open_spaces(&*place)?;
-    let wal = Arc::new(LogFiles::open(place.clone(), STRETCH_BYTES, root.salt)?);
+    let wal = Arc::new(LogFiles::open(place.clone(), SEGMENT_BYTES, root.salt)?);
     let mut log = Reader::new(wal.clone(), root.checkpoint);
     if log.next_group()?.is_some() || log.group_behind_end()?.is_some() {
         return Err(not_closed("its log is not empty"));

@@ -1,8 +1,8 @@
 //! Replay: what the log holds and pages lack is applied, page by page in the order of their places.
 //!
-//! The log is read in *stretches* of a share of the pool. From each the operations that have not landed (`landed`) are
+//! The log is read in *batches* of a share of the pool. From each the operations that are not on the device (`page_writes`) are
 //! kept in memory, sorted by page. Then threads take page after page: a page is read once for all its operations of the
-//! stretch, the device has many reads to answer at a time, and they come in the order of places. Without background
+//! batch, the device has many reads to answer at a time, and they come in the order of places. Without background
 //! threads the caller's does it alone.
 //!
 //! Invariants:
@@ -10,11 +10,11 @@
 //! 1. An operation is applied if the page is older than its record, operations of a page in the order of the log. No
 //!    other order matters: the log is whole, so in the end no mini-transaction is applied in part.
 //! 2. A page gets the LSN of a record with all the record's operations on it, under one latch.
-//! 3. Stretches follow each other. Until all is replayed the list of dirty pages has the start of the present one for
+//! 3. Batches follow each other. Until all is replayed the list of dirty pages has the start of the present one for
 //!    its oldest change, so the checkpoint does not pass what was kept and not applied.
-//! 4. Of a page whose changes have landed nothing is read; what is found to have landed although the log lost the note
-//!    is noted again, or else is dirty. So reads are those of pages that were dirty or in flight when the last group
-//!    was sealed (`landed`, invariant 2), also in the next recovery. `flush::room` keeps them to what
+//! 4. A page whose changes are on the device is not read. One that is found to be although the log lost its record
+//!    is recorded again, or else is dirty. So reads are those of pages that were dirty or in flight when the last group
+//!    was sealed (`page_writes`, invariant 2), also in the next recovery. `flush::capacity` keeps them to what
 //!    [`ReplayEstimate`] allows; only a store that is opened with a smaller pool than it had reads some again.
 //! 5. A page that cannot be read, because it was freed since and is a hole, or was torn, counts for nothing once the log
 //!    makes it anew: what comes before that is passed over. Until all such pages were made the checkpoint stays; one that
@@ -39,15 +39,15 @@ use crate::{
     },
     wal::{
         Reader, Record,
-        page_writes::{self, Landed},
+        page_writes::{self, PageWrites},
     },
 };
 
 /// Threads, each of which has one page at a time in hand: what devices answer best at a time.
 const THREADS: usize = 32;
-/// Share of the pool's bytes that a stretch may take besides, and bounds of it.
-const STRETCH_SHARE: usize = 4;
-const STRETCH_BYTES: Range<usize> = 256 << 10..64 << 20;
+/// Share of the pool's bytes that a batch may take besides, and bounds of it.
+const BATCH_SHARE: usize = 4;
+const BATCH_BYTES: Range<usize> = 256 << 10..64 << 20;
 
 /// Operations of a record on a page, side by side there.
 struct Step {
@@ -55,32 +55,32 @@ struct Step {
     /// Of the record.
     start: Lsn,
     end: Lsn,
-    /// Where in the stretch they are.
+    /// Where in the batch they are.
     ops: Range<u32>,
 }
 
 /// What is kept of a part of the log.
 #[derive(Default)]
-struct Stretch {
+struct Batch {
     steps: Vec<Step>,
     ops: Vec<u8>,
     /// Pages that could not be read, and that the log has not made anew so far (invariant 5).
     unread: Mutex<BTreeMap<PageId, Error>>,
 }
 
-impl Stretch {
+impl Batch {
     fn bytes(&self) -> usize {
         self.ops.len() + size_of_val(&self.steps[..])
     }
 
     /// Keeps those operations of a record that have not landed; returns how many have.
-    fn keep(&mut self, landed: &Landed, record: &Record<'_>) -> Result<u64> {
-        let mut have_landed = 0;
+    fn keep(&mut self, on_device: &PageWrites, record: &Record<'_>) -> Result<u64> {
+        let mut were_on_device = 0;
         let mut ops = OpReader::new(record.ops);
         while let Some(item) = ops.next_encoded() {
             let (page, op) = item.map_err(|e| bad_log(record.start, e.0))?;
-            if landed.lsn(page) >= Some(record.end) {
-                have_landed += 1;
+            if on_device.lsn(page) >= Some(record.end) {
+                were_on_device += 1;
                 continue;
             }
             let start = self.ops.len() as u32;
@@ -91,11 +91,11 @@ impl Stretch {
                 _ => self.steps.push(Step { page, start: record.start, end: record.end, ops }),
             }
         }
-        Ok(have_landed)
+        Ok(were_on_device)
     }
 
     /// Applies what was kept, and forgets it.
-    fn apply(&mut self, parts: &Parts, landed: &Landed, stats: &mut RecoveryStats) -> Result<()> {
+    fn apply(&mut self, parts: &Parts, on_device: &PageWrites, stats: &mut RecoveryStats) -> Result<()> {
         // Stable: a record may come back to a page.
         self.steps.sort_by_key(|step| (step.page, step.start));
         let pages: Vec<&[Step]> = self.steps.chunk_by(|a, b| a.page == b.page).collect();
@@ -103,7 +103,7 @@ impl Stretch {
         let work = || -> Result<Applied> {
             let mut applied = Applied::default();
             while let Some(steps) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.apply_to_page(parts, landed, steps, &mut applied)
+                self.apply_to_page(parts, on_device, steps, &mut applied)
                     .and_then(|()| parts.flusher.relieve_memory())
                     .inspect_err(|_| next.store(pages.len(), Ordering::Relaxed))?;
             }
@@ -143,7 +143,7 @@ impl Stretch {
     fn apply_to_page(
         &self,
         parts: &Parts,
-        landed: &Landed,
+        on_device: &PageWrites,
         steps: &[Step],
         applied: &mut Applied,
     ) -> Result<()> {
@@ -155,7 +155,7 @@ impl Stretch {
         applied.pages += 1;
         let is_made = read.is_err();
         let mut page = match read {
-            Ok(page) if landed.lsn(id) > Some(ops::lsn(&page)) => {
+            Ok(page) if on_device.lsn(id) > Some(ops::lsn(&page)) => {
                 return Err(corrupt(&space, id.page, "older than the image that the log says is here"));
             }
             Ok(page) => page,
@@ -217,12 +217,12 @@ pub(super) fn replay(
     parts: &Parts,
     mut reader: Reader,
     end: Lsn,
-    landed: &Landed,
+    on_device: &PageWrites,
     stats: &mut RecoveryStats,
 ) -> Result<()> {
     let from = reader.position();
-    let bytes_max = (parts.options.pool_bytes / STRETCH_SHARE).clamp(STRETCH_BYTES.start, STRETCH_BYTES.end);
-    let mut stretch = Stretch::default();
+    let bytes_max = (parts.options.pool_bytes / BATCH_SHARE).clamp(BATCH_BYTES.start, BATCH_BYTES.end);
+    let mut batch = Batch::default();
     parts.pager.pool().dirty().set_replayed(Some(from));
     while reader.position() < end {
         let Some(group) = reader.next_group()? else {
@@ -230,17 +230,17 @@ pub(super) fn replay(
         };
         for record in group.records().filter(|record| !page_writes::is_notes(record.ops)) {
             stats.records += 1;
-            stats.landed += stretch.keep(landed, &record)?;
-            if stretch.bytes() > bytes_max {
-                stretch.apply(parts, landed, stats)?;
-                if stretch.unread.lock().is_empty() {
+            stats.landed += batch.keep(on_device, &record)?;
+            if batch.bytes() > bytes_max {
+                batch.apply(parts, on_device, stats)?;
+                if batch.unread.lock().is_empty() {
                     parts.pager.pool().dirty().set_replayed(Some(record.end));
                 }
             }
         }
     }
-    stretch.apply(parts, landed, stats)?;
-    if let Some((_, error)) = stretch.unread.lock().pop_first() {
+    batch.apply(parts, on_device, stats)?;
+    if let Some((_, error)) = batch.unread.lock().pop_first() {
         return Err(error);
     }
     parts.pager.pool().dirty().set_replayed(None);

@@ -14,7 +14,7 @@ use lacuna_page::{Algorithm, Codec};
 use crate::{
     page::{node, overflow},
     row::Blocks,
-    space::pins::{Use, Uses},
+    space::pins::{Pins, TablePin},
     sync::{
         Mutex, MutexGuard, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -54,8 +54,8 @@ pub(crate) struct Space {
     /// Held by whoever cuts the file.
     truncating: Mutex<()>,
     flushed: FlushCounters,
-    pub(super) uses: Uses,
-    /// Times that bounds of its leaves changed (`btree::again`).
+    pub(super) pins: Pins,
+    /// Times that bounds of its leaves changed (`btree::finger`).
     restructured: AtomicU64,
 }
 
@@ -93,7 +93,7 @@ impl Space {
             freed_pages: AtomicU64::new(0),
             truncating: Mutex::default(),
             flushed: FlushCounters::default(),
-            uses: Uses::default(),
+            pins: Pins::default(),
             restructured: AtomicU64::new(0),
         })
     }
@@ -223,7 +223,7 @@ impl Space {
         guard
     }
 
-    /// Times that bounds of the table's leaves changed (`btree::again`).
+    /// Times that bounds of the table's leaves changed (`btree::finger`).
     pub(crate) fn restructured(&self) -> u64 {
         self.restructured.load(Ordering::Acquire)
     }
@@ -285,9 +285,9 @@ impl Spaces {
         self.by_id.read().get(&id).cloned()
     }
 
-    /// A use of the table by the store's own work; `None` when there is no such table.
-    pub(crate) fn operate(&self, id: TableId) -> Option<Use> {
-        self.get(id)?.operate()
+    /// A pin of the table by the store's own work; `None` when there is no such table.
+    pub(crate) fn pin_for_work(&self, id: TableId) -> Option<TablePin> {
+        self.get(id)?.pin_for_work()
     }
 
     pub(crate) fn insert(&self, space: Arc<Space>) {

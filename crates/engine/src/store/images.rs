@@ -41,7 +41,7 @@ impl Store {
         let engine = self.engine()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
         // Like a transaction: the table is not dropped under it.
-        let space = table.space().enter()?;
+        let space = table.space().pin()?;
         let mut found = TableImages::default();
         if space.blocks().is_some() {
             return Ok(found);

@@ -1,7 +1,7 @@
 //! An open store and its tables.
 
-mod claim;
 mod images;
+mod lock;
 mod optimize;
 mod tables;
 mod threads;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use lacuna_device::{Place, PlaceStats};
 
-use claim::Claim;
+use lock::StoreLock;
 
 use crate::{
     btree::Tree,
@@ -51,7 +51,7 @@ struct Inner {
     ddl: Mutex<()>,
     recovery: RecoveryStats,
     /// Until it is closed.
-    claim: Mutex<Option<Claim>>,
+    claim: Mutex<Option<StoreLock>>,
 }
 
 /// What a store counts.
@@ -106,7 +106,7 @@ impl Store {
     /// process is open in the place.
     pub fn open(place: Arc<dyn Place>, options: StoreOptions) -> Result<Store> {
         let background = options.background;
-        let claim = Mutex::new(Some(Claim::new(&place)?));
+        let claim = Mutex::new(Some(StoreLock::new(&place)?));
         let (engine, recovery) = recovery::open(place, options)?;
         let threads = if background {
             let spawn_error = |e| Error::BadOption { what: "background threads", reason: format!("{e}") };
@@ -145,7 +145,7 @@ impl Store {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn open_read_only(place: Arc<dyn Place>, options: StoreOptions) -> Result<Store> {
-        let claim = Mutex::new(Some(Claim::new(&place)?));
+        let claim = Mutex::new(Some(StoreLock::new(&place)?));
         let engine = read_only::open(place, StoreOptions { background: false, ..options })?;
         let (threads, recovery) = (Mutex::default(), RecoveryStats::default());
         Ok(Store { inner: Arc::new(Inner { engine, threads, ddl: Mutex::new(()), recovery, claim }) })
@@ -217,7 +217,7 @@ impl Store {
         let _one = self.inner.ddl.lock();
         let mut named = vec![("(catalog)".to_string(), CATALOG_TABLE)];
         named.extend(recovery::read_catalog(engine)?.into_iter().map(|(name, row)| (name, row.id)));
-        engine.settle_purge()?;
+        engine.wait_for_purge()?;
         undo::check(engine.undo())?;
         let chains = undo::chains(engine.undo())?;
         let mut checks = Vec::new();

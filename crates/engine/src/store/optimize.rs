@@ -41,12 +41,12 @@ impl Store {
         engine.poison().check()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
         // Like a transaction: the table is not dropped under it.
-        let space = table.space().enter()?;
+        let space = table.space().pin()?;
         // Pages that are made from now on are written as the settings ask anyway.
         let pages = Allocator::latch(engine.pager(), &space)?.used();
         let mut progress = OptimizeProgress { pages, ..OptimizeProgress::default() };
         // So that the next call finds no more to forget than this one.
-        engine.flusher().settle()?;
+        engine.flusher().advance_horizon()?;
         while progress.done < pages {
             engine.flusher().throttle()?;
             let end = pages.min(progress.done + Rewrite::PAGES_MAX * engine.flush_threads() as u64);

@@ -53,7 +53,7 @@ pub struct TableInfo {
     pub inherits: bool,
     /// Length of its file in bytes, holes included.
     pub file_bytes: u64,
-    /// Room that it takes in bytes.
+    /// Capacity that it takes in bytes.
     pub allocated_bytes: u64,
     /// Granularity of its holes in bytes.
     pub hole_unit: u32,
@@ -323,7 +323,7 @@ impl Store {
         let engine = self.engine()?;
         let mut tables = Vec::new();
         for (name, row) in recovery::read_catalog(engine)? {
-            let Some(space) = engine.spaces().operate(row.id) else { continue };
+            let Some(space) = engine.spaces().pin_for_work(row.id) else { continue };
             let file_bytes = space.file().len()?;
             let flushed = space.flushed();
             tables.push(TableInfo {

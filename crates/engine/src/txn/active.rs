@@ -45,7 +45,7 @@ struct Progress {
 }
 
 impl Running {
-    /// To be asked while the transaction is known to hold a lock, for [`Txns::wait`].
+    /// To be asked while the transaction is known to hold a lock, for [`ActiveTxns::wait`].
     pub(crate) fn releases(&self) -> u64 {
         self.progress.lock().releases
     }
@@ -63,7 +63,7 @@ impl Running {
 /// All running transactions.
 ///
 /// Locks, none of which is held while another is taken: `running`, `waits`, `locks`, the slots'.
-pub(crate) struct Txns {
+pub(crate) struct ActiveTxns {
     running: Mutex<Numbers>,
     /// Least number of a running transaction, or the next number when none runs: whatever is less is
     /// finished. Only grows.
@@ -82,9 +82,9 @@ struct Numbers {
     views: Views,
 }
 
-impl Txns {
-    pub(crate) fn new() -> Txns {
-        Txns {
+impl ActiveTxns {
+    pub(crate) fn new() -> ActiveTxns {
+        ActiveTxns {
             running: Mutex::new(Numbers { next: 1, running: BTreeMap::new(), views: Views::new() }),
             oldest: AtomicU64::new(1),
             oldest_view: view::no_view(),
@@ -260,7 +260,7 @@ impl Txns {
     }
 }
 
-impl Transactions for Txns {
+impl Transactions for ActiveTxns {
     fn seen_by_all(&self) -> TxnId {
         let numbers = self.running.lock();
         let oldest = numbers.running.keys().next().map_or(numbers.next, |id| id.0);
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_one_who_closes_the_circle_is_refused() {
-        let txns = Arc::new(Txns::new());
+        let txns = Arc::new(ActiveTxns::new());
         let [a, b, c] = [txns.start(), txns.start(), txns.start()];
         let long = Duration::from_secs(60);
         let waiters: Vec<_> = [(a.clone(), b.clone()), (b.clone(), c.clone())]
@@ -304,7 +304,7 @@ mod tests {
     /// Or else who gets a lock in between does not see what was done under it.
     #[test]
     fn a_transaction_is_visible_before_its_locks_are_given_up() {
-        let txns = Txns::new();
+        let txns = ActiveTxns::new();
         let a = txns.start();
         let locked = txns.lock(a.id, TableId(16), b"key").expect("new to it");
         let mut given_up = 0;
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_wait_ends_in_time() {
-        let txns = Txns::new();
+        let txns = ActiveTxns::new();
         let [a, b] = [txns.start(), txns.start()];
         assert!(matches!(
             txns.wait(a.id, (&b, 0), deadline(Duration::from_millis(1)), &Poison::default()),

@@ -5,7 +5,7 @@
 
 use std::{ops::Bound, sync::Arc};
 
-use super::read::{Found, Kept, Reader, visible};
+use super::read::{Reader, StoredValue, VisibleValue, visible};
 use crate::{
     btree::{Direction, Start, Tree},
     mutant::{Rule, is_broken},
@@ -70,16 +70,16 @@ impl Batch {
     }
 
     /// Copies a record, the value only if it is short.
-    fn push(&mut self, key: &[u8], found: &Found<'_>) {
+    fn push(&mut self, key: &[u8], found: &StoredValue<'_>) {
         let key_at = self.bytes.len();
         self.bytes.extend_from_slice(key);
         let value_at = self.bytes.len();
         let value = match found {
-            Found::Short(value) => {
+            StoredValue::Short(value) => {
                 self.bytes.extend_from_slice(value);
                 Value::Short(value.len())
             }
-            Found::Long(_) => Value::Long(Vec::new()),
+            StoredValue::Long(_) => Value::Long(Vec::new()),
         };
         self.records.push(Copied { key_at, value_at, value });
     }
@@ -141,7 +141,7 @@ impl<K: AsRef<[u8]>> Walk<K> {
             let mut long_bytes = 0;
             self.leaf(engine, space, reader, |cell, kept| {
                 batch.push(cell.key, &kept.found);
-                if let Found::Long(reference) = &kept.found {
+                if let StoredValue::Long(reference) = &kept.found {
                     long_bytes += u64::from(reference.bytes);
                     long.push((batch.len() - 1, kept.detached()));
                 }
@@ -178,7 +178,7 @@ impl<K: AsRef<[u8]>> Walk<K> {
         engine: &'a TxnEngine,
         space: &Arc<Space>,
         reader: Reader<'_>,
-        mut each: impl FnMut(LeafCell<'_>, Kept<'a, '_>) -> bool,
+        mut each: impl FnMut(LeafCell<'_>, VisibleValue<'a, '_>) -> bool,
     ) -> Result<()> {
         let Some(at) = &self.start else { return Ok(()) };
         let leaf = Tree::new(&engine.pager, space).scan_leaf(at, self.direction, self.run.wish())?;

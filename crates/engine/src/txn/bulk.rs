@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Txn, check_key, check_value, is_long, roll_back, spot_of};
+use super::{Txn, check_key, check_value, finger_of, is_long, roll_back};
 use crate::{
     mtr::Mtr,
     mutant::{Rule, is_broken},
@@ -190,13 +190,13 @@ impl Txn {
         // Locks are taken under the latch of the key's leaf, which is this one for all keys that count.
         let has_locks = engine.txns.has_locks(space.id());
         let next = (slot < leaf.count()).then(|| leaf.key(slot));
-        let spot = spot_of(&mut self.spots, space.id());
+        let finger = finger_of(&mut self.fingers, space.id());
         let kept = if next.is_none() { (leaf.used() + leaf.free()) / SPARE } else { 0 };
         let mut free = leaf.free().saturating_sub(kept);
         let fits = |(at, (key, value)): &(usize, &(K, V))| {
             let (key, value) = (key.as_ref(), value.as_ref());
             let bytes = bytes_of(key, value);
-            let is_before_bound = spot.is_before_bound(key) || is_broken(Rule::LoadsStayInLeaf);
+            let is_before_bound = finger.is_before_bound(key) || is_broken(Rule::LoadsStayInLeaf);
             let is_here = *at == 0 || is_before_bound && next.is_none_or(|next| key < next);
             let has_locks = has_locks && !is_broken(Rule::LoadsAskForLocks);
             let is_free = *at == 0 || !has_locks || engine.txns.lock_owner(me, space.id(), key).is_none();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Purge, Txns};
+use super::{ActiveTxns, Purge};
 use crate::{
     flush::Flusher,
     mtr::Pager,
@@ -22,7 +22,7 @@ pub(crate) struct TxnEngine {
     pub(super) read_ahead: Arc<ReadAhead>,
     pub(super) chains: Chains,
     pub(super) undo: UndoFile,
-    pub(super) txns: Arc<Txns>,
+    pub(super) txns: Arc<ActiveTxns>,
     pub(super) purge: Purge,
     pub(super) options: StoreOptions,
     pub(super) poison: Arc<Poison>,
@@ -31,7 +31,7 @@ pub(crate) struct TxnEngine {
 impl TxnEngine {
     /// For the transactions `txns`, whose undo file is `undo_space`.
     pub(crate) fn new(
-        txns: Arc<Txns>,
+        txns: Arc<ActiveTxns>,
         undo_space: Arc<Space>,
         pager: Arc<Pager>,
         spaces: Arc<Spaces>,
@@ -82,7 +82,7 @@ impl TxnEngine {
         &self.undo
     }
 
-    pub(crate) fn txns(&self) -> &Txns {
+    pub(crate) fn txns(&self) -> &ActiveTxns {
         &self.txns
     }
 

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 
 use super::purge;
-use crate::undo::slots::{Clearance, Drained, KeptLog};
+use crate::undo::slots::{Clearance, Drained, RetainedLog};
 use crate::{
     flush::INTERVAL,
     sync::{
@@ -118,7 +118,7 @@ impl TxnEngine {
         // A view that is taken from now on sees the transaction.
         let is_needed = self.txns.oldest_view() < moment;
         if is_needed || log.appends() {
-            let kept = KeptLog { log, moment, newest: log.newest(&self.undo)?, needs_purge, bytes };
+            let kept = RetainedLog { log, moment, newest: log.newest(&self.undo)?, needs_purge, bytes };
             if self.undo.slots().keep(kept, log.first(), is_needed) {
                 if !self.flusher.has_threads()
                     || self.undo.slots().history().1 / 2 > self.options.history_bytes
@@ -174,7 +174,7 @@ impl TxnEngine {
     }
 
     /// Purges and forgets the oldest logs of a slot.
-    fn purge_kept(&self, logs: &[KeptLog]) -> Result<()> {
+    fn purge_kept(&self, logs: &[RetainedLog]) -> Result<()> {
         for kept in logs.iter().filter(|kept| kept.needs_purge) {
             purge(self, kept.log, kept.newest)?;
         }
@@ -224,7 +224,7 @@ impl TxnEngine {
     }
 
     /// Returns once all that is committed by now, and that no view needs, is purged.
-    pub(crate) fn settle_purge(&self) -> Result<()> {
+    pub(crate) fn wait_for_purge(&self) -> Result<()> {
         if !self.flusher.has_threads() {
             return self.purge_waiting();
         }

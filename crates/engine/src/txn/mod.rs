@@ -49,14 +49,14 @@ use std::{
 };
 
 use active::LockedKey;
-pub(crate) use active::{Running, Txns};
+pub(crate) use active::{ActiveTxns, Running};
 pub use bounds::KeyRange;
 pub use conditional::{Insertion, Swap};
 pub use cursor::Cursor;
 pub(crate) use engine::TxnEngine;
 pub use history::HistoryStats;
 pub(crate) use history::Purge;
-use read::Kept;
+use read::VisibleValue;
 pub(crate) use read::{Reader, scan};
 pub use records::{Record, Records};
 use rollback::holds;
@@ -65,7 +65,7 @@ use smallvec::SmallVec;
 pub use table::Table;
 
 use crate::{
-    btree::{Direction, Spot, Tree, asks_to_merge},
+    btree::{Direction, Finger, Tree, asks_to_merge},
     mtr::{self, LOGGED_OP_BYTES, Mtr},
     mutant::{Rule, is_broken},
     page::{
@@ -78,7 +78,7 @@ use crate::{
     },
     poison::IN_A_CALL,
     pool::WriteGuard,
-    space::{Space, pins::Use},
+    space::{Space, pins::TablePin},
     sync::{Mutex, atomic::Ordering, deadline},
     types::{
         error::{Error, Result},
@@ -108,13 +108,13 @@ pub struct Txn {
     undo: Option<UndoLog>,
     /// It deleted records, or replaced long values.
     needs_purge: bool,
-    /// Room that its undo records take, and the long values they come to own.
+    /// Capacity that its undo records take, and the long values they come to own.
     history_bytes: u64,
     locked: Vec<LockedKey>,
     /// The leaf of each table that was latched last to lock a key.
-    spots: SmallVec<[(TableId, Spot); 4]>,
+    fingers: SmallVec<[(TableId, Finger); 4]>,
     /// Tables that it has read or written: they stay until its end.
-    used: Mutex<Vec<Use>>,
+    pins: Mutex<Vec<TablePin>>,
     /// Times that it wrote, or took something back: tells cursors to look again.
     changes: u64,
     finished: bool,
@@ -152,8 +152,8 @@ impl Txn {
             needs_purge: false,
             history_bytes: 0,
             locked: Vec::new(),
-            spots: SmallVec::new(),
-            used: Mutex::default(),
+            fingers: SmallVec::new(),
+            pins: Mutex::default(),
             changes: 0,
             finished: false,
             is_busy: false,
@@ -174,9 +174,9 @@ impl Txn {
         }
         self.engine.poison.check_open()?;
         let space = table.space();
-        let mut used = self.used.lock();
-        if !used.iter().any(|one| Arc::ptr_eq(one, space)) {
-            used.push(space.enter()?);
+        let mut pins = self.pins.lock();
+        if !pins.iter().any(|one| Arc::ptr_eq(one, space)) {
+            pins.push(space.pin()?);
         }
         Ok(space)
     }
@@ -215,7 +215,8 @@ impl Txn {
         let node = Node::new(&leaf);
         match node.search(key) {
             Ok(slot) => {
-                let kept = read::visible(&self.engine, reader, node.leaf_cell(slot))?.map(Kept::detached);
+                let kept =
+                    read::visible(&self.engine, reader, node.leaf_cell(slot))?.map(VisibleValue::detached);
                 drop(leaf);
                 kept.map(|kept| kept.read(&self.engine, space)).transpose()
             }
@@ -241,7 +242,9 @@ impl Txn {
         let me = self.id();
         let node = Node::new(&leaf);
         let kept = match found {
-            Ok(slot) => read::visible(&self.engine, self.reader(), node.leaf_cell(slot))?.map(Kept::detached),
+            Ok(slot) => {
+                read::visible(&self.engine, self.reader(), node.leaf_cell(slot))?.map(VisibleValue::detached)
+            }
             Err(_) => None,
         };
         // Also if it has written the key: that may be taken back.
@@ -407,7 +410,7 @@ impl Txn {
         {
             self.engine.wake_purge_if_due();
         }
-        self.used.get_mut().clear();
+        self.pins.get_mut().clear();
         moment
     }
 
@@ -421,7 +424,7 @@ impl Txn {
         loop {
             self.engine.flusher.throttle()?;
             let tree = Tree::new(&self.engine.pager, space);
-            let leaf = tree.leaf_at(spot_of(&mut self.spots, space.id()), key)?;
+            let leaf = tree.leaf_at(finger_of(&mut self.fingers, space.id()), key)?;
             let node = Node::new(&leaf);
             let found = node.search(key);
             let writer = found.ok().map(|slot| node.leaf_cell(slot).txn);
@@ -597,12 +600,12 @@ impl Txn {
     }
 }
 
-fn spot_of(spots: &mut SmallVec<[(TableId, Spot); 4]>, table: TableId) -> &mut Spot {
-    let at = spots.iter().position(|(of, _)| *of == table).unwrap_or_else(|| {
-        spots.push((table, Spot::default()));
-        spots.len() - 1
+fn finger_of(fingers: &mut SmallVec<[(TableId, Finger); 4]>, table: TableId) -> &mut Finger {
+    let at = fingers.iter().position(|(of, _)| *of == table).unwrap_or_else(|| {
+        fingers.push((table, Finger::default()));
+        fingers.len() - 1
     });
-    &mut spots[at].1
+    &mut fingers[at].1
 }
 
 /// What differs, when a record that is there gets another value and the log needs no more than that.

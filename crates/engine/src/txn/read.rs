@@ -56,84 +56,90 @@ impl Reader<'_> {
 }
 
 /// A value as a leaf or an undo record holds it.
-pub(super) enum Found<'c> {
+pub(super) enum StoredValue<'c> {
     Short(Cow<'c, [u8]>),
     Long(Reference),
 }
 
-impl<'c> Found<'c> {
-    fn new(flags: u8, value: Cow<'c, [u8]>) -> Found<'c> {
+impl<'c> StoredValue<'c> {
+    fn new(flags: u8, value: Cow<'c, [u8]>) -> StoredValue<'c> {
         if flags & OVERFLOW == 0 {
-            Found::Short(value)
+            StoredValue::Short(value)
         } else {
-            Found::Long(Reference::parse(&value).expect("proven when leaf or undo record was read"))
+            StoredValue::Long(Reference::parse(&value).expect("proven when leaf or undo record was read"))
         }
     }
 }
 
 /// A value that was found under a leaf's latch, and the ticket that keeps it readable without.
-pub(crate) struct Kept<'a, 'c> {
-    pub(super) found: Found<'c>,
+pub(crate) struct VisibleValue<'a, 'c> {
+    pub(super) found: StoredValue<'c>,
     ticket: Option<Ticket<'a>>,
 }
 
-impl<'a, 'c> Kept<'a, 'c> {
+impl<'a, 'c> VisibleValue<'a, 'c> {
     /// The caller still holds the leaf's latch.
-    fn new(engine: &'a TxnEngine, found: Found<'c>) -> Kept<'a, 'c> {
-        let ticket = matches!(found, Found::Long(_)).then(|| engine.chains.enter());
-        Kept { found, ticket }
+    fn new(engine: &'a TxnEngine, found: StoredValue<'c>) -> VisibleValue<'a, 'c> {
+        let ticket = matches!(found, StoredValue::Long(_)).then(|| engine.chains.enter());
+        VisibleValue { found, ticket }
     }
 
     /// The same without the leaf.
-    pub(crate) fn detached(self) -> Kept<'a, 'static> {
+    pub(crate) fn detached(self) -> VisibleValue<'a, 'static> {
         let found = match self.found {
-            Found::Short(value) => Found::Short(Cow::Owned(value.into_owned())),
-            Found::Long(reference) => Found::Long(reference),
+            StoredValue::Short(value) => StoredValue::Short(Cow::Owned(value.into_owned())),
+            StoredValue::Long(reference) => StoredValue::Long(reference),
         };
-        Kept { found, ticket: self.ticket }
+        VisibleValue { found, ticket: self.ticket }
     }
 
-    /// Appends the value to `value` if it is short; else gives it back, for [`Kept::read`].
-    pub(crate) fn into_short(self, value: &mut Vec<u8>) -> Option<Kept<'a, 'static>> {
+    /// Appends the value to `value` if it is short; else gives it back, for [`VisibleValue::read`].
+    pub(crate) fn into_short(self, value: &mut Vec<u8>) -> Option<VisibleValue<'a, 'static>> {
         match self.found {
-            Found::Short(short) => {
+            StoredValue::Short(short) => {
                 value.extend_from_slice(&short);
                 None
             }
-            Found::Long(reference) => Some(Kept { found: Found::Long(reference), ticket: self.ticket }),
+            StoredValue::Long(reference) => {
+                Some(VisibleValue { found: StoredValue::Long(reference), ticket: self.ticket })
+            }
         }
     }
 
     /// The value; the caller holds no latch any more.
     pub(crate) fn read(self, engine: &TxnEngine, space: &Arc<Space>) -> Result<Vec<u8>> {
         match (self.found, self.ticket) {
-            (Found::Short(value), _) => Ok(value.into_owned()),
-            (Found::Long(reference), Some(ticket)) => {
+            (StoredValue::Short(value), _) => Ok(value.into_owned()),
+            (StoredValue::Long(reference), Some(ticket)) => {
                 overflow::read(&engine.pager, space, reference, &ticket)
             }
-            (Found::Long(_), None) => unreachable!("made with a ticket"),
+            (StoredValue::Long(_), None) => unreachable!("made with a ticket"),
         }
     }
 }
 
 /// The version of a leaf record that `reader` sees, `None` when there is none. The caller holds the
 /// leaf's latch, so the record's writer can neither change it nor take it back meanwhile; if the
-/// writer finishes, it has committed. Like [`Kept::new`] it is made good by [`Reader::check`] behind it.
+/// writer finishes, it has committed. Like [`VisibleValue::new`] it is made good by [`Reader::check`] behind it.
 pub(crate) fn visible<'a, 'c>(
     engine: &'a TxnEngine,
     reader: Reader<'_>,
     cell: LeafCell<'c>,
-) -> Result<Option<Kept<'a, 'c>>> {
+) -> Result<Option<VisibleValue<'a, 'c>>> {
     let found = find_visible(engine, reader, cell);
-    let kept = found.map(|found| found.map(|found| Kept::new(engine, found)));
+    let kept = found.map(|found| found.map(|found| VisibleValue::new(engine, found)));
     // What a view that was given up leads to may be anything, damage too. Who was told that it is good has
     // a ticket, for which purge waits.
     reader.check()?;
     kept
 }
 
-fn find_visible<'c>(engine: &TxnEngine, reader: Reader<'_>, cell: LeafCell<'c>) -> Result<Option<Found<'c>>> {
-    let current = || (!cell.is_deleted()).then(|| Found::new(cell.flags, Cow::Borrowed(cell.value)));
+fn find_visible<'c>(
+    engine: &TxnEngine,
+    reader: Reader<'_>,
+    cell: LeafCell<'c>,
+) -> Result<Option<StoredValue<'c>>> {
+    let current = || (!cell.is_deleted()).then(|| StoredValue::new(cell.flags, Cow::Borrowed(cell.value)));
     if reader.sees(engine, cell.txn) || is_broken(Rule::VersionsFollowed) {
         return Ok(current());
     }
@@ -173,7 +179,7 @@ fn find_visible<'c>(engine: &TxnEngine, reader: Reader<'_>, cell: LeafCell<'c>) 
         }
         if record.old_txn != txn && reader.sees(engine, record.old_txn) {
             let is_deleted = record.old_flags & DELETED != 0;
-            return Ok((!is_deleted).then(|| Found::new(record.old_flags, Cow::Owned(value))));
+            return Ok((!is_deleted).then(|| StoredValue::new(record.old_flags, Cow::Owned(value))));
         }
         (txn, ptr) = (record.old_txn, record.old_undo);
     }

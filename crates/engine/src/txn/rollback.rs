@@ -199,7 +199,7 @@ pub(crate) fn purge(engine: &TxnEngine, log: UndoLog, newest: UndoPtr) -> Result
 
 fn purge_change(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -> Result<()> {
     // What was in a table that was dropped is gone.
-    let space = || engine.spaces.operate(record.table);
+    let space = || engine.spaces.pin_for_work(record.table);
     match record.change {
         Change::Delete => space().map_or(Ok(()), |space| purge_record(engine, &space, log, ptr, record)),
         Change::Update if record.old_reference().is_some() => {

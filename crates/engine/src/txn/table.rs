@@ -44,7 +44,7 @@ impl Table {
         self.engine.poison.check_open()?;
         let _call = self.engine.poison.call();
         // Like a transaction: the table is not dropped under it.
-        let space = self.space.enter()?;
+        let space = self.space.pin()?;
         Tree::new(&self.engine.pager, &space).estimate()
     }
 }

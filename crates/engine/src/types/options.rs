@@ -94,7 +94,7 @@ pub struct StoreOptions {
     pub flush_threads: usize,
     /// How long a writer waits for another transaction's lock. Default 50 s.
     pub lock_timeout: Duration,
-    /// Room that changes may take which committed transactions made and open snapshots do not see, in
+    /// Capacity that changes may take which committed transactions made and open snapshots do not see, in
     /// bytes; beyond it the oldest snapshot is given up ([`Error::SnapshotTooOld`]). At least 1 KiB; at most an
     /// eighth of the place is used. Default 1 GiB.
     pub history_bytes: u64,

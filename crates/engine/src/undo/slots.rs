@@ -39,29 +39,29 @@ use crate::{
 
 /// The undo log of a committed transaction, kept for views.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeptLog {
+pub(crate) struct RetainedLog {
     pub(crate) log: UndoLog,
     /// When the transaction finished.
     pub(crate) moment: u64,
     pub(crate) newest: UndoPtr,
     /// It deleted records, or replaced long values.
     pub(crate) needs_purge: bool,
-    /// Room that its undo records and the long values they own take.
+    /// Capacity that its undo records and the long values they own take.
     pub(crate) bytes: u64,
 }
 
 /// A slot whose pages hold history.
 #[derive(Default)]
-struct Kept {
+struct SlotHistory {
     /// Oldest first, each with the page in which its log starts.
-    logs: VecDeque<(PageNo, KeptLog)>,
+    logs: VecDeque<(PageNo, RetainedLog)>,
     /// The same for the log of the slot's owner.
     owner_start: Option<PageNo>,
     /// Purge has the slot's clearance.
     is_trimmed: bool,
 }
 
-impl Kept {
+impl SlotHistory {
     /// Whether pages of the slot are of no use to anybody but its holder.
     fn is_drained(&self) -> bool {
         self.logs.is_empty() && (!self.is_trimmed || is_broken(Rule::OneGivesPagesBack))
@@ -91,8 +91,8 @@ struct Table {
     /// The one given back last is taken first.
     free: Vec<u32>,
     is_held: Vec<bool>,
-    kept: HashMap<u32, Kept>,
-    /// Kept logs by their moments.
+    kept: HashMap<u32, SlotHistory>,
+    /// SlotHistory logs by their moments.
     order: BTreeMap<u64, u32>,
     bytes: u64,
 }
@@ -111,7 +111,7 @@ impl Table {
     /// The holder's right to all pages; `None` while there are logs in them, or purge has its own.
     fn clearance(&self, slot: u32) -> Option<Clearance> {
         assert!(self.is_held[slot as usize], "only for who holds the slot");
-        let is_drained = self.kept.get(&slot).is_none_or(Kept::is_drained);
+        let is_drained = self.kept.get(&slot).is_none_or(SlotHistory::is_drained);
         is_drained.then_some(Clearance { slot, keep: None })
     }
 }
@@ -175,7 +175,7 @@ impl Slots {
     /// Gives a slot back whose first page is all it has, and holds nothing that counts.
     pub(crate) fn give_back(&self, slot: u32) {
         let mut table = self.table.lock();
-        assert!(table.kept.get(&slot).is_none_or(Kept::is_drained), "invariant 3");
+        assert!(table.kept.get(&slot).is_none_or(SlotHistory::is_drained), "invariant 3");
         table.kept.remove(&slot);
         table.free(slot);
         self.freed.notify_one();
@@ -209,7 +209,7 @@ impl Slots {
 
     /// Keeps the owner's log, which starts in `first` if no other is in the slot, and gives the slot back.
     /// False, and nothing done, when no view needs it, no other log is kept there and purge is not at work there.
-    pub(crate) fn keep(&self, log: KeptLog, first: PageNo, is_needed: bool) -> bool {
+    pub(crate) fn keep(&self, log: RetainedLog, first: PageNo, is_needed: bool) -> bool {
         let mut guard = self.table.lock();
         let table = &mut *guard;
         let slot = log.log.slot();
@@ -230,7 +230,7 @@ impl Slots {
 
     /// The logs that finished before `moment` in the slot that has the oldest of all, oldest first; none when
     /// there are none. They stay kept.
-    pub(crate) fn due(&self, moment: u64) -> Vec<KeptLog> {
+    pub(crate) fn due(&self, moment: u64) -> Vec<RetainedLog> {
         let table = self.table.lock();
         let Some((_, slot)) = table.order.range(..moment).next() else { return Vec::new() };
         let logs = table.kept[slot].logs.iter().map(|(_, log)| *log);
@@ -298,9 +298,9 @@ mod tests {
     use super::*;
     use crate::types::ids::TxnId;
 
-    fn log(slot: u32, moment: u64) -> KeptLog {
+    fn log(slot: u32, moment: u64) -> RetainedLog {
         let log = UndoLog::new(slot, TxnId(moment), false);
-        KeptLog { log, moment, newest: UndoPtr::NONE, needs_purge: false, bytes: 10 }
+        RetainedLog { log, moment, newest: UndoPtr::NONE, needs_purge: false, bytes: 10 }
     }
 
     fn take(slots: &Slots) -> (u32, bool) {

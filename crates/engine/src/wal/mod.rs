@@ -40,7 +40,7 @@ pub(crate) mod page_writes;
 mod reader;
 mod waiting;
 
-pub(crate) use files::{LogFiles, STRETCH_BYTES, is_log_file};
+pub(crate) use files::{LogFiles, SEGMENT_BYTES, is_log_file};
 pub(crate) use format::{Record, Salt};
 pub(crate) use reader::Reader;
 
@@ -189,7 +189,7 @@ impl Log {
         Ok(state.open.end())
     }
 
-    /// Appends notes (`landed`), which are no mini-transaction.
+    /// Appends page-write records, which are no mini-transaction.
     pub(crate) fn note(&self, notes: &[u8]) -> Result<()> {
         self.push(notes, |_, _| {}).map(drop)
     }

@@ -1,19 +1,20 @@
-//! Notes in the log that pages have landed: recovery need not read those.
+//! Page-write records: the log says which page images are on the device, so that recovery need not read those pages.
 //!
-//! It would have to read each page that the log names since the checkpoint, at random, only to find most of them newer
-//! than all that the log says of them. With notes it reads those that were dirty or on their way to the device when
-//! the last group was sealed that is left; what bounds these (`flush::room`) bounds the reads.
+//! Without these records recovery would read each page that the log names since the checkpoint, at random, only to find
+//! most of them newer than all that the log says of them. With them it reads only the pages that were dirty or in flight
+//! when the last group that is left was sealed. What bounds these pages (`flush::capacity`) bounds the reads.
 //!
 //! Invariants:
 //!
-//! 1. A note is appended when an image can no longer be lost unless the log behind it is too (flush invariant 2). It
-//!    says the LSN of the image, which holds all changes of its page up to there, as every later image does.
-//! 2. A page leaves flight only after its note was appended. So when a group is sealed, each page that the log names
-//!    by then, and that is neither dirty nor in flight, has a note behind its last change.
-//! 3. Notes are records of their own. They change no page, and nothing is lost without them but time: replay finds the
-//!    page newer than its changes.
-//! 4. Replay passes over what an image holds that landed. So nothing may put an older one in its place: the doublewrite
-//!    file does not, and a page that is read and found to be older is damaged.
+//! 1. A page-write record is appended once its image can no longer be lost unless the log behind it is lost too (flush
+//!    invariant 2). It holds the LSN of the image. The image has all changes of its page up to there, and so does every
+//!    later image.
+//! 2. A page leaves flight only after its record was appended. So when a group is sealed, each page that the log names
+//!    by then, and that is neither dirty nor in flight, has a page-write record behind its last change.
+//! 3. They are records of their own, which change no page. Without them recovery loses nothing but time: replay finds
+//!    the page newer than its changes.
+//! 4. Replay passes over what such an image holds. So nothing may put an older image in its place: the doublewrite file
+//!    does not, and a page that is read and found to be older is corrupt.
 
 use rustc_hash::FxHashMap;
 
@@ -42,9 +43,9 @@ pub(crate) fn is_notes(ops: &[u8]) -> bool {
 /// What notes say: of each page the newest image. In memory 50 bytes a page at most; a log has room for a note in
 /// 60 bytes or more, for no page lands unchanged.
 #[derive(Default)]
-pub(crate) struct Landed(FxHashMap<PageId, Lsn>);
+pub(crate) struct PageWrites(FxHashMap<PageId, Lsn>);
 
-impl Landed {
+impl PageWrites {
     /// Takes in a record, if it consists of notes.
     pub(crate) fn take_in(&mut self, record: &Record<'_>) -> Result<(), BadOp> {
         let mut rest = record.ops;
@@ -81,34 +82,34 @@ mod tests {
         PageId { table: TableId(300), page: PageNo(page) }
     }
 
-    fn take_in(landed: &mut Landed, ops: &[u8]) -> Result<(), BadOp> {
-        landed.take_in(&Record { start: Lsn(1000), end: Lsn(1000 + ops.len() as u64), ops })
+    fn take_in(on_device: &mut PageWrites, ops: &[u8]) -> Result<(), BadOp> {
+        on_device.take_in(&Record { start: Lsn(1000), end: Lsn(1000 + ops.len() as u64), ops })
     }
 
     #[test]
     fn the_newest_note_of_a_page_counts() {
-        let mut landed = Landed::default();
+        let mut on_device = PageWrites::default();
         for lsn in [400, 700, 600] {
             let mut ops = Vec::new();
             note(page(1 << 40), Lsn(lsn), &mut ops);
             note(page(7), Lsn(1000), &mut ops);
             assert!(is_notes(&ops));
-            take_in(&mut landed, &ops).expect("sound");
+            take_in(&mut on_device, &ops).expect("sound");
         }
-        let lsns = [1 << 40, 7, 8].map(|number| landed.lsn(page(number)));
+        let lsns = [1 << 40, 7, 8].map(|number| on_device.lsn(page(number)));
         assert_eq!(lsns, [Some(Lsn(700)), Some(Lsn(1000)), None]);
     }
 
     #[test]
     fn what_is_no_note_is_passed_over_or_refused() {
-        let mut landed = Landed::default();
+        let mut on_device = PageWrites::default();
         let (mut op, mut notes, mut early) = (Vec::new(), Vec::new(), Vec::new());
         PageOp::Remove { slot: 1 }.encode(page(7), &mut op);
         note(page(7), Lsn(900), &mut notes);
         note(page(7), Lsn(1001), &mut early);
-        assert_eq!(take_in(&mut landed, &op), Ok(()));
+        assert_eq!(take_in(&mut on_device, &op), Ok(()));
         for bad in [&notes[..notes.len() - 1], &early[..], &[notes.clone(), op.clone()].concat()[..]] {
-            assert!(take_in(&mut landed, bad).is_err(), "{bad:?}");
+            assert!(take_in(&mut on_device, bad).is_err(), "{bad:?}");
         }
     }
 }

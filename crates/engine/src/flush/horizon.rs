@@ -1,13 +1,13 @@
-//! Which transactions are *settled*: images of compressed pages need not name them.
+//! The visibility horizon: images of compressed pages do not name transactions behind it.
 //!
 //! A leaf record names its writer and an undo record. Once the writer is finished and all views see it, nobody
-//! follows either any more; and numbers that differ from record to record are what a compressor cannot shorten. So
-//! images of compressed leaves have zeros there, as if the record had always been. The page in memory keeps them.
+//! follows either any more. Numbers that differ from record to record are also what a compressor cannot shorten. So
+//! images of compressed leaves have zeros there, as if the record had always existed. The page in memory keeps them.
 //!
-//! Invariant: a settled transaction is finished, all views see it, and its end is in the log as far as an image's own
-//! changes must be (flush invariant 1). So recovery, which finds the image, never rolls that transaction back.
+//! Invariant: a transaction behind the horizon is finished, all views see it, and its end is in the log as far as an
+//! image's own changes must be (flush invariant 1). So recovery, which finds the image, never rolls it back.
 //!
-//! Records that are deleted or hold a reference keep what they name: purge looks for it.
+//! Records that are deleted or hold a reference keep both, because purge looks for them.
 
 use crate::{
     flush::Flusher,
@@ -26,46 +26,46 @@ pub(crate) trait Transactions: Send + Sync {
     fn seen_by_all(&self) -> TxnId;
 }
 
-/// What is less is settled.
-pub(super) struct Settled(Mutex<State>);
+/// The horizon: transactions with lesser numbers are behind it.
+pub(super) struct Horizon(Mutex<State>);
 
 struct State {
-    settled: TxnId,
+    horizon: TxnId,
     /// Will be, once the log up to `end` is written.
     finished: TxnId,
     end: Lsn,
 }
 
-impl Default for Settled {
-    fn default() -> Settled {
-        Settled(Mutex::new(State { settled: TxnId::NONE, finished: TxnId::NONE, end: Lsn(0) }))
+impl Default for Horizon {
+    fn default() -> Horizon {
+        Horizon(Mutex::new(State { horizon: TxnId::NONE, finished: TxnId::NONE, end: Lsn(0) }))
     }
 }
 
 impl Flusher {
-    /// Settles what is finished by now and all views see, unless others write meanwhile.
-    pub(crate) fn settle(&self) -> Result<()> {
+    /// Moves the horizon past what is finished by now and all views see, unless others write meanwhile.
+    pub(crate) fn advance_horizon(&self) -> Result<()> {
         self.pager.log().reach(self.pager.log().next(), Until::Written)?;
-        self.settled();
+        self.horizon();
         Ok(())
     }
 
-    /// Whatever transaction has a lesser number is settled. Calls make that grow.
-    pub(super) fn settled(&self) -> TxnId {
-        let mut state = self.settled.0.lock();
+    /// The horizon. Each call moves it as far as the log allows.
+    pub(super) fn horizon(&self) -> TxnId {
+        let mut state = self.horizon.0.lock();
         if is_broken(Rule::EndsLogged) {
             return self.transactions.seen_by_all();
         }
-        // Twice: while nobody writes, all that is finished is settled at once.
+        // Twice: while nobody writes, the horizon passes all that is finished at once.
         for _ in 0..2 {
             if self.pager.log().has_reached(state.end, Until::Written) {
-                state.settled = state.finished;
+                state.horizon = state.finished;
                 state.finished = self.transactions.seen_by_all();
                 // Their ends were logged before they were finished.
                 state.end = self.pager.log().next();
             }
         }
-        state.settled
+        state.horizon
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use crate::{Durability, Store, StoreOptions, TableOptions, btree::Tree, page::node::Node};
 
     #[test]
-    fn a_transaction_is_settled_when_all_see_it_and_its_end_is_logged() {
+    fn the_horizon_passes_what_all_see_once_its_end_is_logged() {
         let options =
             StoreOptions { background: false, durability: Durability::Relaxed, ..StoreOptions::default() };
         let store = Store::open(MemPlace::new(), options).expect("open");
@@ -89,30 +89,30 @@ mod tests {
             txn.put(&table, b"k", value).expect("put");
             txn.commit().expect("commit");
         };
-        let is_settled = || {
+        let is_behind = || {
             let leaf = Tree::new(pager, table.space()).leaf_read(b"k").expect("leaf");
-            let settled = [flusher.settled(), flusher.settled()];
-            Node::new(&leaf).leaf_cell(0).txn < settled[1]
+            let horizon = [flusher.horizon(), flusher.horizon()];
+            Node::new(&leaf).leaf_cell(0).txn < horizon[1]
         };
         let log_all = || pager.log().reach(pager.log().next(), Until::Flushed).expect("log");
         put(b"1");
-        assert!(!is_settled(), "its end is not in the log");
+        assert!(!is_behind(), "its end is not in the log");
         log_all();
-        assert!(is_settled());
+        assert!(is_behind());
         let reader = store.begin();
         reader.get(&table, b"k").expect("get");
         put(b"2");
         log_all();
-        assert!(!is_settled(), "a view does not see it");
+        assert!(!is_behind(), "a view does not see it");
         drop(reader);
-        assert!(is_settled());
+        assert!(is_behind());
         let mut older = store.begin();
         older.put(&table, b"l", b"").expect("put");
         put(b"3");
         log_all();
-        assert!(!is_settled(), "an older one is running");
+        assert!(!is_behind(), "an older one is running");
         older.rollback().expect("rollback");
         log_all();
-        assert!(is_settled());
+        assert!(is_behind());
     }
 }

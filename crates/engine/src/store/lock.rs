@@ -10,29 +10,29 @@ use parking_lot::Mutex;
 
 use crate::types::error::{Error, Result};
 
-/// Identities of the places that have an open store. That store keeps its place, so no other one comes to have the
-/// same meanwhile.
-static CLAIMED: Mutex<BTreeSet<(usize, u64)>> = Mutex::new(BTreeSet::new());
+/// Identities of the places that have an open store. The store keeps its place alive, so no other place gets the same
+/// identity meanwhile.
+static LOCKED: Mutex<BTreeSet<(usize, u64)>> = Mutex::new(BTreeSet::new());
 
 /// An open store's hold of its place, until it is dropped.
-pub(super) struct Claim {
+pub(super) struct StoreLock {
     identity: (usize, u64),
 }
 
-impl Claim {
+impl StoreLock {
     /// # Errors
     /// [`Error::Busy`].
-    pub(super) fn new(place: &Arc<dyn Place>) -> Result<Claim> {
+    pub(super) fn new(place: &Arc<dyn Place>) -> Result<StoreLock> {
         let identity = place.identity();
-        if !CLAIMED.lock().insert(identity) {
+        if !LOCKED.lock().insert(identity) {
             return Err(Error::Busy { what: place.name().into() });
         }
-        Ok(Claim { identity })
+        Ok(StoreLock { identity })
     }
 }
 
-impl Drop for Claim {
+impl Drop for StoreLock {
     fn drop(&mut self) {
-        CLAIMED.lock().remove(&self.identity);
+        LOCKED.lock().remove(&self.identity);
     }
 }

@@ -1,12 +1,11 @@
-//! Room kept back, so that a place that fills up stops new records and nothing else.
+//! Space held back, so that a store that fills up stops new records and nothing else.
 //!
-//! A store whose place is full to the last byte could neither commit nor roll back nor recover. So new
-//! records are refused while the room left is less than what accepted work may come to need: the log
-//! up to its limit, and as many dirty pages as there may be, written anew at their full size. Deletes,
-//! which need log before they give room back, are refused only when what is dirty now, and a little
-//! log, would no longer fit even after everything was flushed and the log given back. Before a new record is refused
-//! all is flushed as well, now and then: pages that were freed become holes thereby, and count as room again. In a small place log and
-//! dirty pages are limited to a share of it.
+//! A store whose storage is full to the last byte could neither commit nor roll back nor recover. So new records are
+//! refused while less is free than accepted work may come to need: the log up to its limit, and as many dirty pages as
+//! there may be, written anew at their full size. Deletes need log before they give space back. They are refused only
+//! when what is dirty now, and a little log, would no longer fit even after everything was flushed and the log given
+//! back. Before a new record is refused all is flushed as well, now and then: pages that were freed become holes
+//! thereby, and count as free again. In small storage log and dirty pages are limited to a share of it.
 //!
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 
@@ -25,12 +24,12 @@ const SHARE: u64 = 8;
 /// Share of the pool that may be dirty. Beyond it the oldest are flushed, many of which will be changed again soon;
 /// eviction asks for none of these. But with no clean page at all each miss would wait for a flush.
 const DIRTY_SHARE: (u64, u64) = (15, 16);
-/// Log written between two looks, at most.
-const LOOK_BYTES: u64 = 128 << 10;
-/// Least room for the log, whatever the place.
+/// Log written between two measurements, at most.
+const MEASURE_BYTES: u64 = 128 << 10;
+/// Least space for the log, however small the storage is.
 const LOG_BYTES_MIN: u64 = 256 << 10;
 
-/// How much room there was when it was last looked at.
+/// How much space there was when it was last measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 enum Level {
@@ -39,27 +38,27 @@ enum Level {
     Nothing = 2,
 }
 
-/// The last look.
-pub(crate) struct Room {
+/// The last measurement.
+pub(crate) struct Capacity {
     level: AtomicU8,
     /// End of the log then.
-    looked_at: AtomicU64,
+    measured_at: AtomicU64,
     /// Bytes of dirty pages beyond which the oldest are flushed.
     pub(super) dirty_bytes_max: u64,
     /// Reads in a replay of pages dirty and on their way, beyond which writers wait.
     pub(super) reads_max: u64,
-    /// End of the log when all was last flushed for a writer without room.
+    /// End of the log when all was last flushed for a writer without space.
     flushed_at: AtomicU64,
 }
 
-impl Room {
+impl Capacity {
     /// For a place of `place_bytes`.
-    pub(super) fn new(options: &StoreOptions, place_bytes: u64) -> Room {
+    pub(super) fn new(options: &StoreOptions, place_bytes: u64) -> Capacity {
         let dirty_bytes_max =
             (options.pool_bytes as u64 / DIRTY_SHARE.1 * DIRTY_SHARE.0).min(place_bytes / SHARE);
-        Room {
+        Capacity {
             level: AtomicU8::new(Level::Plenty as u8),
-            looked_at: AtomicU64::new(0),
+            measured_at: AtomicU64::new(0),
             dirty_bytes_max,
             reads_max: replay_cost::reads_max(options.replay_time, options.log_bytes),
             flushed_at: AtomicU64::new(0),
@@ -72,7 +71,7 @@ impl Room {
     }
 
     /// Bytes of pages dirty and on their way beyond which writers wait.
-    pub(super) fn unsettled_bytes_max(&self) -> u64 {
+    pub(super) fn unflushed_bytes_max(&self) -> u64 {
         self.dirty_bytes_max / 16 * 17
     }
 }
@@ -106,52 +105,52 @@ fn level(free_bytes: u64, need: &Need) -> Level {
 }
 
 impl Flusher {
-    /// Looks at the room left. The producer does so at each round, and writers when the log has grown
+    /// Measures the space left. The producer does so at each round, and writers when the log has grown
     /// much since.
-    pub(super) fn look_at_room(&self) -> Result<()> {
-        self.room.looked_at.store(self.pager.log().end_hint(), Ordering::Relaxed);
+    pub(super) fn measure_capacity(&self) -> Result<()> {
+        self.room.measured_at.store(self.pager.log().end_hint(), Ordering::Relaxed);
         let Some(free_bytes) = self.place.free_bytes()? else { return Ok(()) };
         let log_max = self.options.log_bytes;
         let need = Need {
             log_left: log_max.saturating_sub(self.pager.log().used_bytes()),
             log_max,
-            dirty: self.pager.pool().dirty().unsettled_bytes() as u64,
+            dirty: self.pager.pool().dirty().unflushed_bytes() as u64,
             // Operations that passed the throttle together may go a little beyond it.
-            dirty_max: self.room.unsettled_bytes_max() / 4 * 5,
+            dirty_max: self.room.unflushed_bytes_max() / 4 * 5,
         };
         self.room.level.store(level(free_bytes, &need) as u8, Ordering::Relaxed);
         Ok(())
     }
 
-    fn room_level(&self) -> u8 {
+    fn capacity_level(&self) -> u8 {
         self.room.level.load(Ordering::Relaxed)
     }
 
-    /// Whether so much was logged since all was last flushed for room that another time may bring some.
-    fn may_flush_for_room(&self) -> bool {
+    /// Whether so much was logged since all was last flushed for space that another flush may bring some.
+    fn may_flush_for_space(&self) -> bool {
         let (end, last) = (self.pager.log().end_hint(), &self.room.flushed_at);
         let before = last.load(Ordering::Relaxed);
-        let is_due = end.saturating_sub(before) > LOOK_BYTES;
+        let is_due = end.saturating_sub(before) > MEASURE_BYTES;
         is_due && last.compare_exchange(before, end, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Refuses a write that the place has no room for.
+    /// Refuses a write that there is no space for.
     pub(crate) fn admit(&self, is_delete: bool) -> Result<()> {
-        if self.pager.log().end_hint().saturating_sub(self.room.looked_at.load(Ordering::Relaxed))
-            > LOOK_BYTES
+        if self.pager.log().end_hint().saturating_sub(self.room.measured_at.load(Ordering::Relaxed))
+            > MEASURE_BYTES
         {
-            self.look_at_room()?;
+            self.measure_capacity()?;
         }
         let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
-        if self.room_level() > allowed as u8 {
-            if is_delete || self.may_flush_for_room() {
+        if self.capacity_level() > allowed as u8 {
+            if is_delete || self.may_flush_for_space() {
                 // The log, stale images of dirty pages and freed ones, which are no holes yet, may hold what is missing.
                 self.flush_all()?;
             }
-            // The place may have grown, or others have left it room.
-            self.look_at_room()?;
+            // The place may have grown, or others have left it space.
+            self.measure_capacity()?;
         }
-        if self.room_level() > allowed as u8 {
+        if self.capacity_level() > allowed as u8 {
             return Err(Error::Full { what: self.place.name().into() });
         }
         Ok(())
@@ -163,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_follow_the_room() {
+    fn levels_follow_the_space() {
         let need = Need { log_left: 50, log_max: 160, dirty: 20, dirty_max: 50 };
         for (free, want) in [
             (100, Level::Plenty),
