@@ -20,11 +20,11 @@ use crate::{
 
 /// A group of the log, and its operations on a leaf of two records.
 pub fn log(bytes: &[u8]) {
-    let _ = open_group(bytes, Lsn(0), Salt::NONE);
+    let _ = open_group(bytes, Lsn(0), Salt(1));
     let mut group = GroupBuilder::new(Lsn(0), Vec::new());
     group.push(bytes);
-    let (_, sealed) = group.seal(1, Salt::NONE);
-    let (_, mut records) = open_group(&sealed, Lsn(0), Salt::NONE).expect("what was sealed is sound");
+    let (_, sealed) = group.seal(1, Salt(1));
+    let (_, mut records) = open_group(&sealed, Lsn(0), Salt(1)).expect("what was sealed is sound");
     let record = records.next().expect("one record");
     assert_eq!(record.ops, bytes);
     let _ = PageWrites::default().take_in(&record);

@@ -139,9 +139,7 @@ impl Store {
         let engine = &self.inner.engine;
         let catalog = self.catalog();
         let mut allocator = Allocator::latch(engine.pager(), catalog.space())?;
-        // A store of an older version does not count; its tables were never dropped.
-        let newest = engine.spaces().all().last().map_or(0, |space| u64::from(space.id().0));
-        let next = allocator.extra().max(newest + 1).max(FIRST_TABLE.0.into());
+        let next = allocator.extra().max(FIRST_TABLE.0.into());
         let id = u32::try_from(next)
             .map_err(|_| corrupt(catalog.space(), PageNo(0), "the numbers of tables are used up"))?;
         let mut mtr = Mtr::new();

@@ -228,7 +228,7 @@ impl TableOptions {
         TableOptions { page_bytes, ..self }
     }
 
-    /// Whether they may be given to a table now.
+    /// Whether a table may have them.
     pub(crate) fn check(&self) -> Result<()> {
         if let TableKind::PageCompressed { algorithm, level } = self.kind
             && !algorithm.levels().contains(&level)
@@ -237,11 +237,6 @@ impl TableOptions {
             let reason = format!("{level} is not one of {algorithm}, {} to {}", levels.start(), levels.end());
             return Err(Error::BadOption { what: "level", reason });
         }
-        self.check_stored()
-    }
-
-    /// Whether a table may have them. Older versions took any level of an algorithm, and went to the nearest.
-    pub(crate) fn check_stored(&self) -> Result<()> {
         if !self.page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&self.page_bytes)
         {
             let reason = format!("{} is not 4, 8, 16, 32 or 64 KiB", self.page_bytes);

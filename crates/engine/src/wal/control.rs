@@ -1,8 +1,9 @@
 //! The control file: where recovery starts.
 //!
-//! Two slots of 4 KiB, each a sector with a checksum, and behind it one with the salt; the valid one with the greater
-//! sequence counts. The other one is overwritten, so a torn write costs nothing. It is written before the log it makes
-//! superfluous is given up; on a place that is not `ordered` it is synced in between.
+//! Two slots of 4 KiB. In each, the first sector names the checkpoint, and the second holds the store's salt; both have a
+//! checksum. The valid slot with the greater sequence counts. The other slot is overwritten, so a torn write costs
+//! nothing. The file is written before the log that it makes superfluous is given up; on storage that is not `ordered`
+//! it is synced in between.
 
 use std::sync::Arc;
 
@@ -27,15 +28,9 @@ const SLOT_BYTES: u64 = 4096;
 const SECTOR: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"LacunaDB");
 const VERSION: u32 = 1;
-/// Features that a reader must know. Bit 0: undo slots may hold logs of several transactions. Bit 1: tables
-/// may have been dropped, and numbers are not given twice. Bit 2: the catalog may hold the store's defaults,
-/// and tables that follow them. Bit 3: log and undo may hold edits. Bit 4: images of leaves may be packed. Bit 5:
-/// images may be of algorithm 3. Bit 6: the log may hold notes of pages that landed. Bit 8: images may be of
-/// algorithms 4 to 7. Bit 9: free pages may list others, which are holes.
-const FEATURES: u64 = 0b11_0111_1111;
-/// Feature of stores that were made with it, and no others: there is a salt behind each slot. A program that does not
-/// know it must find it in a slot that is whole to it, to refuse the store by name; so the slot itself has no room.
-const SALTED: u64 = 1 << 7;
+/// What a reader of version 1 must know. A later program that writes something else adds a bit: a program that does not
+/// know the bit refuses the store by name.
+const FEATURES: u64 = 0b11_1111_1111;
 
 /// What a slot holds.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
@@ -87,11 +82,9 @@ impl Control {
     pub(crate) fn create(place: &dyn Place, root: Root) -> Result<()> {
         let file = place.create(NAME, StreamHint::Data)?;
         file.set_len(2 * SLOT_BYTES)?;
-        if root.salt != Salt::NONE {
-            // There is no other slot yet: this one must be blank, or whole.
-            file.write_at(SLOT_BYTES + SECTOR as u64, &salt_sector(root.salt))?;
-            file.sync()?;
-        }
+        // There is no other slot yet: this one must be blank, or whole.
+        file.write_at(SLOT_BYTES + SECTOR as u64, &salt_sector(root.salt))?;
+        file.sync()?;
         write(&*file, 1, root)?;
         file.sync()?;
         Ok(())
@@ -145,22 +138,19 @@ impl Control {
 }
 
 fn write(file: &dyn File, sequence: u64, root: Root) -> Result<()> {
-    let is_salted = root.salt != Salt::NONE;
     let mut slot = Slot {
         magic: MAGIC.into(),
         version: VERSION.into(),
         checksum: 0.into(),
-        features: (if is_salted { FEATURES | SALTED } else { FEATURES }).into(),
+        features: FEATURES.into(),
         sequence: sequence.into(),
         epoch: root.epoch.into(),
         checkpoint: root.checkpoint.0.into(),
     };
     slot.checksum = lacuna_crc::crc32c(slot.as_bytes()).into();
-    let mut sectors = AlignedBuf::zeroed(if is_salted { 2 * SECTOR } else { SECTOR });
+    let mut sectors = AlignedBuf::zeroed(2 * SECTOR);
     sectors[..size_of::<Slot>()].copy_from_slice(slot.as_bytes());
-    if is_salted {
-        sectors[SECTOR..].copy_from_slice(&salt_sector(root.salt));
-    }
+    sectors[SECTOR..].copy_from_slice(&salt_sector(root.salt));
     file.write_at(sequence % 2 * SLOT_BYTES, &sectors)?;
     Ok(())
 }
@@ -190,13 +180,15 @@ fn parse(sectors: &[u8], place: &str) -> Result<Option<(u64, Root)>> {
     if slot.version != VERSION {
         return bad(format!("format version {} is unknown to this program", slot.version));
     }
-    let unknown = slot.features.get() & !(FEATURES | SALTED);
+    let unknown = slot.features.get() & !FEATURES;
     if unknown != 0 {
         return bad(format!("features {unknown:#x} are unknown to this program"));
     }
-    let salt = if slot.features.get() & SALTED == 0 { Some(Salt::NONE) } else { parse_salt(behind) };
+    if slot.features != FEATURES {
+        return bad("was written before version 1 was finished".into());
+    }
     let (epoch, checkpoint) = (slot.epoch.get(), Lsn(slot.checkpoint.get()));
-    Ok(salt.map(|salt| (slot.sequence.get(), Root { epoch, checkpoint, salt })))
+    Ok(parse_salt(behind).map(|salt| (slot.sequence.get(), Root { epoch, checkpoint, salt })))
 }
 
 /// The salt behind a slot; `None` when it is torn.
@@ -206,7 +198,7 @@ fn parse_salt(sector: &[u8]) -> Option<Salt> {
     raw.checksum = 0.into();
     let is_whole = lacuna_crc::crc32c(raw.as_bytes()) == want
         && raw.reserved == 0
-        && raw.salt != Salt::NONE.0
+        && raw.salt != 0
         && rest.iter().all(|byte| *byte == 0);
     is_whole.then_some(Salt(raw.salt.get()))
 }
@@ -255,8 +247,8 @@ mod tests {
     #[test]
     fn the_newer_slot_counts_and_a_torn_one_does_not() {
         // A byte of the slot itself, or of its salt.
-        for (salt, torn) in [(Salt::NONE, 40), (Salt(7), 40), (Salt(7), SECTOR + 8)] {
-            torn_slots(salt, torn);
+        for torn in [40, SECTOR + 8] {
+            torn_slots(Salt(7), torn);
         }
     }
 

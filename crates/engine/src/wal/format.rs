@@ -43,15 +43,12 @@ struct GroupHeader {
 
 const _: () = assert!(HEADER_BYTES == 32);
 
-/// A number of the store's own that each of its groups carries whole, for the checksum would leave only 32 bits of it
-/// to guess, and a log has room for many guesses. Who writes values does not know it.
+/// A number of the store's own, not 0, that each of its groups carries whole: the checksum alone would leave only 32
+/// bits to guess, and a log holds many guesses. Whoever writes values does not know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Salt(pub(crate) u64);
 
 impl Salt {
-    /// That of stores that older programs made.
-    pub(crate) const NONE: Salt = Salt(0);
-
     /// One for a new store.
     pub(crate) fn random() -> Result<Salt> {
         const SOURCE: &str = "/dev/urandom";
@@ -226,6 +223,6 @@ mod tests {
         }
         assert!(open_group(&bytes, Lsn(0), SALT).is_none(), "not its place");
         assert!(open_group(&bytes[..SECTOR], start, SALT).is_none(), "cut short");
-        assert!(open_group(&bytes, start, Salt::NONE).is_none(), "of another store");
+        assert!(open_group(&bytes, start, Salt(8)).is_none(), "of another store");
     }
 }

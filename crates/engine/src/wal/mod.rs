@@ -18,8 +18,7 @@
 //! 4. A record is appended, and its pages enter the list of dirty pages, under one lock: nobody sees
 //!    `next` moved without also seeing the pages that are dirty since.
 //! 5. What counts as a group was written as one: it carries the store's salt. A value may hold anything else that a
-//!    group has, where one might start, and a crash may tear the group in front of it. (Stores that older programs
-//!    made have no salt.)
+//!    group has, where one might start, and a crash may tear the group in front of it.
 //!
 //! Lock order: page latches, then `state`, then the list of dirty pages. No lock is held across I/O;
 //! the leader owns the end of the files by `leading`.

@@ -70,7 +70,7 @@ impl Drop for Opener<'_> {
 fn gated_log() -> (Arc<Gate>, Log) {
     let gate = Arc::new(Gate::default());
     let place = HookedPlace::new(MemPlace::new(), Arc::clone(&gate));
-    let files = Arc::new(LogFiles::open(place, 1 << 20, Salt::NONE).expect("open"));
+    let files = Arc::new(LogFiles::open(place, 1 << 20, Salt(1)).expect("open"));
     let empty = (VecDeque::new(), Lsn(0));
     (gate, Log::start(files, Lsn(0), empty, 1, 1 << 20, Arc::default()).expect("start"))
 }
