@@ -1,6 +1,7 @@
 //! The bytes of pages: what is in them, and the operations that change them. Nothing here does I/O or locks.
 
 pub(crate) mod delta;
+pub(crate) mod kind;
 pub(crate) mod node;
 pub(crate) mod ops;
 pub(crate) mod overflow;

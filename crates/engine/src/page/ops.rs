@@ -4,6 +4,8 @@
 //! or offset (physiological logging), so it may be replayed only on the very page version it was
 //! made for; the page's LSN decides that.
 
+use super::kind::set_kind;
+pub(crate) use super::kind::{PageKind, kind, lsn};
 use crate::{
     page::{
         node::{self, NodeMut},
@@ -12,38 +14,6 @@ use crate::{
     types::ids::{PageId, PageNo, TableId, TxnId, UndoPtr},
 };
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
-
-/// What a page holds; the `kind` of its header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum PageKind {
-    /// Page 0 of every table file: page allocation.
-    Space = 1,
-    /// A B+tree node.
-    Node = 2,
-    /// Undo records.
-    Undo = 3,
-    /// Given back; lists other pages that were, and holds the number of the next such page.
-    Free = 4,
-    /// Part of a long value.
-    Overflow = 5,
-    /// Given back, and listed in a free page. Its image is a hole.
-    Hole = 6,
-}
-
-impl PageKind {
-    pub(crate) fn from_u8(kind: u8) -> Option<PageKind> {
-        Some(match kind {
-            1 => PageKind::Space,
-            2 => PageKind::Node,
-            3 => PageKind::Undo,
-            4 => PageKind::Free,
-            5 => PageKind::Overflow,
-            6 => PageKind::Hole,
-            _ => return None,
-        })
-    }
-}
 
 /// A change to one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,22 +172,6 @@ impl PageOp<'_> {
             PageOp::Remove { .. } | PageOp::Truncate { .. } => {}
         }
     }
-}
-
-/// Kind of a page, by its header.
-pub(crate) fn kind(page: &[u8]) -> Option<PageKind> {
-    PageKind::from_u8(lacuna_page::read_meta(page).kind)
-}
-
-fn set_kind(page: &mut [u8], kind: PageKind) {
-    let mut meta = lacuna_page::read_meta(page);
-    meta.kind = kind as u8;
-    lacuna_page::write_meta(page, &meta);
-}
-
-/// LSN of a page, by its header.
-pub(crate) fn lsn(page: &[u8]) -> crate::types::ids::Lsn {
-    crate::types::ids::Lsn(lacuna_page::read_meta(page).lsn)
 }
 
 /// Checks a page just read from a device against what its kind promises.

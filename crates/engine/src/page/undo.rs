@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
 use super::{
+    kind::{self, PageKind},
     node::{OVERFLOW, key_bytes_max, value_bytes_max},
-    ops::{self, PageKind},
     overflow::Reference,
     u32_at, u64_at,
 };
@@ -186,7 +186,7 @@ pub(crate) fn copy_tidied(page: &[u8], out: &mut [u8]) {
 pub(crate) fn append(page: &mut [u8], is_newest: bool, records: &[u8]) -> bool {
     let (at, end) = (used(page), page.len() - TRAILER_BYTES);
     let fits = at >= RECORDS && at <= end && records.len() <= end - at;
-    if ops::kind(page) != Some(PageKind::Undo) || !fits {
+    if kind::kind(page) != Some(PageKind::Undo) || !fits {
         return false;
     }
     page[at..at + records.len()].copy_from_slice(records);

@@ -3,7 +3,10 @@
 //! A batch is copied under the latch of one leaf, each record in the version that the reader sees. What is done with it
 //! then holds no latch, so that can take as long as it likes, and write to the same leaf.
 
-use std::{ops::Bound, sync::Arc};
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+};
 
 use super::read::{Reader, StoredValue, VisibleValue, visible};
 use crate::{
@@ -214,4 +217,27 @@ impl<K: AsRef<[u8]>> Walk<K> {
         self.start = next;
         Ok(())
     }
+}
+
+/// Calls `each` with the records between the bounds that `reader` sees, in order, until it breaks. No
+/// latch is held during the calls.
+pub(crate) fn scan(
+    engine: &TxnEngine,
+    space: &Arc<Space>,
+    reader: Reader<'_>,
+    bounds: (Bound<&[u8]>, Bound<&[u8]>),
+    direction: Direction,
+    mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+) -> Result<()> {
+    let mut walk = Walk::new(bounds, direction);
+    let mut batch = Batch::default();
+    while !walk.is_over() {
+        walk.fill(engine, space, reader, BATCH_RECORDS, &mut batch)?;
+        for at in 0..batch.len() {
+            if each(batch.key(at), batch.value(at)).is_break() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
 }

@@ -50,14 +50,15 @@ use std::{
 
 use active::LockedKey;
 pub(crate) use active::{ActiveTxns, Running};
+pub(crate) use batch::scan;
 pub use bounds::KeyRange;
 pub use conditional::{Insertion, Swap};
 pub use cursor::Cursor;
 pub(crate) use engine::TxnEngine;
 pub use history::HistoryStats;
 pub(crate) use history::Purge;
+pub(crate) use read::Reader;
 use read::VisibleValue;
-pub(crate) use read::{Reader, scan};
 pub use records::{Record, Records};
 use rollback::holds;
 pub(crate) use rollback::{purge, roll_back};
@@ -299,7 +300,7 @@ impl Txn {
     ) -> Result<()> {
         let space = self.space(table)?;
         self.engine.flusher.throttle_memory()?;
-        read::scan(&self.engine, space, self.reader(), (lower, upper), direction, each)
+        scan(&self.engine, space, self.reader(), (lower, upper), direction, each)
     }
 
     /// A point to which [`Txn::rollback_to`] can go back.

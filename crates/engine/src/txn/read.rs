@@ -3,18 +3,10 @@
 //! A snapshot follows undo pointers from one version to the one before, with the leaf latched, as long as
 //! its view does not see the writer. Each record on that way is kept for the view (undo's invariant 4).
 
-use std::{
-    borrow::Cow,
-    ops::{Bound, ControlFlow},
-    sync::Arc,
-};
+use std::{borrow::Cow, sync::Arc};
 
-use super::{
-    batch::{BATCH_RECORDS, Batch, Walk},
-    view::View,
-};
+use super::view::View;
 use crate::{
-    btree::Direction,
     mutant::{Rule, is_broken},
     overflow::{self, Ticket},
     page::{
@@ -183,27 +175,4 @@ fn find_visible<'c>(
         }
         (txn, ptr) = (record.old_txn, record.old_undo);
     }
-}
-
-/// Calls `each` with the records between the bounds that `reader` sees, in order, until it breaks. No
-/// latch is held during the calls.
-pub(crate) fn scan(
-    engine: &TxnEngine,
-    space: &Arc<Space>,
-    reader: Reader<'_>,
-    bounds: (Bound<&[u8]>, Bound<&[u8]>),
-    direction: Direction,
-    mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-) -> Result<()> {
-    let mut walk = Walk::new(bounds, direction);
-    let mut batch = Batch::default();
-    while !walk.is_over() {
-        walk.fill(engine, space, reader, BATCH_RECORDS, &mut batch)?;
-        for at in 0..batch.len() {
-            if each(batch.key(at), batch.value(at)).is_break() {
-                return Ok(());
-            }
-        }
-    }
-    Ok(())
 }
