@@ -39,7 +39,7 @@ impl Table {
     /// [`crate::Txn::count`] counts.
     ///
     /// # Errors
-    /// [`Error::TableDropped`], [`Error::Closed`].
+    /// [`crate::Error::TableDropped`], [`crate::Error::Closed`].
     pub fn estimated_count(&self) -> Result<u64> {
         self.engine.poison.check_open()?;
         let _call = self.engine.poison.call();
