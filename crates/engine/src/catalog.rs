@@ -125,7 +125,7 @@ pub(crate) fn remove_file(engine: &TxnEngine, space: &Space) -> Result<()> {
     }
     // From here on the checkpoint may pass what the log says of it.
     engine.pager().pool().forget_table(space.id());
-    // Handles of the table keep the file open, and with it, on most places, its room. Others know it no more.
+    // Handles of the table keep the file open, and on most places its space with it. Nobody else knows the file.
     let _ = space.file().set_len(0);
     Ok(())
 }
@@ -202,7 +202,7 @@ mod tests {
             txn.put(&table, b"k", b"v").expect("put");
             txn.commit().expect("commit");
             let before = engine.pager().pool().dirty().dirty_bytes();
-            // In the removal, in the sync, and in what gives the room of an open file back.
+            // In the removal, in the sync, and in the step that gives the space of an open file back.
             place.set_cut_after(cut);
             let outcome = remove_file(engine, table.space());
             assert_eq!(outcome.is_ok(), cut == 3);

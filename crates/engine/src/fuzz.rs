@@ -85,7 +85,7 @@ pub fn page(bytes: &[u8]) {
     }
 }
 
-/// A packed leaf. What comes of it has sound cells; the least that they lack is their order.
+/// A packed leaf. The page that it unpacks to has sound cells, though perhaps not in order.
 pub fn packed(bytes: &[u8]) {
     let mut page = vec![0x55; 4096];
     if node::unpack(bytes, &mut page).is_err() {

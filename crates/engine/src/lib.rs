@@ -71,8 +71,8 @@
 //! - A record is locked by the transaction that it names as its writer, as long as that runs; who waits for whom is
 //!   looked through for a circle with each new wait (`txn::active`). Readers wait for nobody: they follow undo records
 //!   to the version that their view sees.
-//! - What a reader follows stays: views hold back purge, tickets hold back chains of long values (`overflow`), pins hold
-//!   back drops of tables (`space::pins`).
+//! - What a reader follows stays: views hold back purge, tickets hold back chains of long values (`overflow`), pins
+//!   hold back drops of tables (`space::pins`).
 //! - A panic or a failed write stops the store for everybody before a latch is free again (`poison`). What is in memory
 //!   by then is never written, so opening the store again recovers all that was acknowledged.
 //!

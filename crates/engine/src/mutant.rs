@@ -7,7 +7,8 @@ lacuna_device::breakable_rules! {
     PagesSynced = "pages-synced",
     /// A note comes behind its image, as durable as that has to be (page_writes invariant 1).
     NotesFollowImages = "notes-follow-images",
-    /// What recovery read of the log, and wiped behind it, is synced before anything is built on it (wal invariant 3).
+    /// The log that recovery read, and wiped behind its end, is synced before anything is built on it (wal invariant
+    /// 3).
     SurveySynced = "survey-synced",
     /// Pages on their way hold the checkpoint back (dirty list invariant 1).
     FlightsCount = "flights-count",
@@ -19,7 +20,7 @@ lacuna_device::breakable_rules! {
     HistoryKept = "history-kept",
     /// While purge gives pages of an undo slot back, nobody else does (slots invariant 3).
     OneGivesPagesBack = "one-gives-pages-back",
-    /// Who follows a record's versions asks at each whether the view is still good (txn::read).
+    /// A reader that follows a record's versions asks at each whether its view is still good (txn::read).
     VersionsAskTheView = "versions-ask-the-view",
     /// A panic with a page latched stops the store (poison).
     PanicsStop = "panics-stop",
@@ -57,7 +58,7 @@ lacuna_device::breakable_rules! {
     CutsLatchHeader = "cuts-latch-header",
     /// A cursor looks again once its transaction has written.
     CursorsLookAgain = "cursors-look-again",
-    /// Who walks along leaves asks behind each whether the view is still good: records may be gone from it.
+    /// A walk along leaves asks behind each whether its view is still good: records may be gone from the leaf.
     WalksAskTheView = "walks-ask-the-view",
     /// A load stops before keys that others have locked.
     LoadsAskForLocks = "loads-ask-for-locks",
@@ -73,7 +74,7 @@ lacuna_device::breakable_rules! {
     ViewsHold = "views-hold",
     /// Each read at read committed sees what is committed by then.
     ReadsFresh = "reads-fresh",
-    /// Who finds a writer that it does not see goes on to the version before.
+    /// A reader that does not see a record's writer goes on to the version before.
     VersionsFollowed = "versions-followed",
     /// A transaction sees its own changes.
     OwnChangesSeen = "own-changes-seen",

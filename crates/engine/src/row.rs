@@ -1,8 +1,8 @@
 //! Row-compressed tables: the scheme of InnoDB's `ROW_FORMAT=COMPRESSED`, kept as a baseline.
 //!
 //! A page of such a table has a *block* of fixed length, in memory behind the page and on the device in
-//! its place. The block holds the page compressed, and a log of the operations applied to it since. Whoever
-//! changes a page appends to that log; when it is full the page is compressed anew, in the foreground and
+//! its place. The block holds the page compressed, and a log of the operations applied to it since. A writer
+//! appends to that log; when it is full the page is compressed anew, in the foreground and
 //! under the latch, and the new block goes to the write-ahead log; when the page does not fit it is split.
 //! A flush writes blocks as they are. The pool may drop a page and keep its block.
 //!
@@ -66,7 +66,7 @@ pub struct RowStats {
     pub splits: u64,
     /// Pages restored from their blocks.
     pub decompressions: u64,
-    /// Those of them whose block was in memory.
+    /// Pages among them whose block was in memory.
     pub decompressions_without_read: u64,
     /// Greatest padding of a table now, in bytes of a page.
     pub pad_bytes: u64,
@@ -152,7 +152,7 @@ impl Blocks {
         self.block_bytes / 16 * 7
     }
 
-    /// Longest part of a long value: it fits uncompressed, with room for its page's own fields.
+    /// Longest part of a long value: it fits uncompressed, with space for its page's own fields.
     pub(crate) fn part_bytes_max(&self) -> usize {
         block_capacity(self.block_bytes) - RESERVE - 128
     }
@@ -187,7 +187,7 @@ impl Blocks {
     }
 }
 
-/// What compressing takes, one for each thread.
+/// Memory for compressing, one for each thread.
 #[derive(Default)]
 struct Scratch {
     codec: BlockCodec,

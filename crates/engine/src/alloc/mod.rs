@@ -1,7 +1,7 @@
 //! Pages of a table file: which are free, and where the file ends.
 //!
 //! Page 0 of every file counts the pages in use and free, and heads a list of free pages. Each of these lists as many
-//! others as it has room for: all but one in hundreds are *holes*, with nothing in them that anybody reads.
+//! others as fit: all but one in hundreds are *holes*, with nothing in them that anybody reads.
 //!
 //! Invariants:
 //!
@@ -9,9 +9,10 @@
 //! 2. The image of a hole is a hole in the file (`flush`). It is made like any other image: once the log that frees the
 //!    page is where it has to be, and one at a time for a page; so a hole never overtakes the change that frees its
 //!    page, nor meets an image of the page's next use.
-//! 3. What allocates a page makes it anew, without reading it. Replay, which may meet a page older than the hole in its
-//!    place, passes over what comes before that (`replay`, invariant 5).
-//! 4. The file is cut only behind `used`, when no crash brings a greater `used` back, and with the header latched.
+//! 3. Whoever allocates a page makes it anew, without reading it. Replay, which may meet a page older than the hole in
+//!    its place, passes over what comes before that (`replay`, invariant 5).
+//! 4. The file is truncated only behind `used`, when no crash brings a greater `used` back, and with the header
+//!    latched.
 //!
 //! Latches: the header after those of all pages that a mini-transaction already holds; then pages of the list; then the
 //! page that is allocated, which nobody else can be waiting for.
@@ -228,7 +229,7 @@ fn entry(space: &Space, used: u64, page: &[u8], at: usize) -> Result<PageNo> {
     Ok(number)
 }
 
-/// Pages that a page can list. What it lists fits into a block uncompressed.
+/// Pages that a page can list. The list fits into a block uncompressed.
 fn listed_max(space: &Space) -> usize {
     let of_page = space.page_bytes() - TRAILER_BYTES - ENTRIES;
     space.blocks().map_or(of_page, |blocks| of_page.min(blocks.part_bytes_max())) / ENTRY_BYTES

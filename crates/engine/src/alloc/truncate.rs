@@ -1,7 +1,7 @@
-//! Cutting a file whose last pages are free.
+//! Truncating a file whose last pages are free.
 //!
 //! One mini-transaction writes the list anew without these pages, least numbers first, so that a file that shrinks
-//! fills from its start. Only when the log that says so is durable is the file cut (`alloc`, invariant 4).
+//! fills from its start. The file is truncated only when the log that says so is durable (`alloc`, invariant 4).
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::{
     wal::Until,
 };
 
-/// The log takes one in this many bytes for a list that is written anew, at most; of a longer list the first head.
+/// The log takes one in this many bytes for a list that is written anew, at most; of a longer list the first part.
 const LOG_SHARE: u64 = 16;
 
 /// The first pages of a list, and all that they list.
@@ -34,7 +34,7 @@ struct ListHead {
     rest: PageNo,
 }
 
-/// Cuts those files of which much was freed lately. The caller holds no latch.
+/// Truncates those files of which much was freed lately. The caller holds no latch.
 pub(crate) fn truncate_all(pager: &Pager, spaces: &Spaces, log_bytes: u64) -> Result<()> {
     for space in spaces.all().into_iter().filter(|space| space.wants_cut()) {
         if let Some(space) = space.pin_for_work() {
@@ -44,8 +44,8 @@ pub(crate) fn truncate_all(pager: &Pager, spaces: &Spaces, log_bytes: u64) -> Re
     Ok(())
 }
 
-/// Cuts the file's end as far as its pages are free; if it `is_asked`, also what a crash has left of that to do. The
-/// caller holds no latch, and uses the table.
+/// Truncates the file as far as the pages at its end are free; if it `is_asked`, also what a crash has left of that to
+/// do. The caller holds no latch, and uses the table.
 pub(crate) fn truncate(pager: &Pager, space: &Arc<Space>, is_asked: bool, log_bytes: u64) -> Result<()> {
     let _one = space.begin_to_truncate();
     let end = match drop_last(pager, space, log_bytes)? {
@@ -115,7 +115,7 @@ impl Allocator<'_> {
         Ok(head)
     }
 
-    /// Makes `head.free`, in ascending order, the first head of the list. Pages of the list that are none of these, or
+    /// Makes `head.free`, in ascending order, the first part of the list. Pages of the list that are none of these, or
     /// not needed, become holes. All pages that were changed.
     fn write_list(&mut self, mtr: &mut Mtr, head: ListHead) -> Vec<WriteGuard> {
         let per_list = listed_max(self.space) + 1;

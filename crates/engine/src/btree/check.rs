@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// What a check counted.
+/// Counts of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TreeReport {
     pub(crate) records: u64,

@@ -1,6 +1,6 @@
 //! Fingers: finding a leaf again without a descent.
 //!
-//! What is locked is often written next, and keys are often written in order. So a transaction remembers the leaf of
+//! A locked record is often written next, and keys are often written in order. So a transaction remembers the leaf of
 //! each table that it latched last, as a [`Finger`], and looks there first.
 //!
 //! Invariants:
@@ -68,7 +68,7 @@ impl Tree<'_> {
             return None;
         }
         let node = Node::new(&page);
-        // Broken only where there is room: who finds none splits the key's own leaf, and looks again.
+        // Broken only where there is space: a writer without any splits the key's own leaf, and looks again.
         let breaks = |rule| is_broken(rule) && node.free() > self.space.page_bytes() / 8;
         let is_in_leaf = match node.search(key) {
             Ok(_) => true,

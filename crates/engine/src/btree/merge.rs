@@ -1,20 +1,20 @@
 //! Giving pages back: empty and underfull nodes are merged with their neighbours, on either side.
 //!
-//! Whoever takes bytes out of a leaf asks ([`asks`]) whether it crossed a mark, and if so calls [`Tree::merge`]. That
-//! latches the leaf's parent exclusively and takes what gives a page back:
+//! A writer that takes bytes out of a leaf asks ([`asks`]) whether it crossed a mark, and if so calls [`Tree::merge`].
+//! That latches the leaf's parent exclusively and takes what gives a page back:
 //!
 //! - an empty leaf goes, with the inner nodes above that hold nothing else;
 //! - two neighbours become one, or three become two, where [`FILL`] of each page is enough for all.
 //!
 //! Inner nodes follow when they are underfull, the root when it has one child left. Row-compressed leaves are merged
-//! in pairs only, where the block of both leaves room for changes.
+//! in pairs only, where the block of both leaves space for changes.
 //!
 //! Invariants:
 //!
 //! 1. No leaf is empty for longer than its last record's removal takes to ask, unless it is the root: so the first
-//!    record lies in the first leaf, or in the next one that holds more than deleted records. (A split at either end
-//!    of a leaf makes an empty one for the record to come. Who is refused that record then gives the leaf back; if a
-//!    crash comes first, it stays until the next insert, or until a neighbour asks.)
+//!    record lies in the first leaf, or in the next one that holds more than deleted records. (A split at either end of
+//!    a leaf makes an empty one for the record to come. A writer that is refused that record then gives the leaf back;
+//!    if a crash comes first, it stays until the next insert, or until a neighbour asks.)
 //! 2. Each step is one mini-transaction, with the parent and all nodes that change latched exclusively. A leaf loses
 //!    keys of its range only while it is latched so and `Space::restructured` grows (`finger`, invariant 2); a range
 //!    that becomes wider takes nothing from anybody. Scans go on by the fence that they met, which may lie within a
@@ -207,7 +207,7 @@ impl Tree<'_> {
         Ok(true)
     }
 
-    /// Moves all of the right child of a pair into the left one, if there is room. Whether it did.
+    /// Moves all of the right child of a pair into the left one, if there is space. Whether it did.
     fn merge_pair(self, parent: &mut WriteGuard, left_slot: usize) -> Result<bool> {
         let mut left = self.write_child(Node::new(parent), left_slot)?;
         let mut right = self.write_child(Node::new(parent), left_slot + 1)?;
@@ -250,7 +250,7 @@ impl Tree<'_> {
         Ok(true)
     }
 
-    /// Shares the leaf behind the one at `left_slot` out to that and the next one, if there is room. Whether it did.
+    /// Shares the leaf behind the one at `left_slot` out to that and the next one, if there is space. Whether it did.
     fn merge_triple(self, parent: &mut WriteGuard, left_slot: usize) -> Result<bool> {
         let mut left = self.write_child(Node::new(parent), left_slot)?;
         let mut middle = self.write_child(Node::new(parent), left_slot + 1)?;

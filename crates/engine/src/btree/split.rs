@@ -14,13 +14,13 @@ use crate::{
 };
 
 /// A leaf filled by ascending inserts is left with one sixteenth free for later growth; not so for records longer than
-/// that, which would not grow in it, and of which it may have room for one more.
+/// that, which would not grow in it, and of which one more may fit.
 const RUN_FILL: (usize, usize) = (15, 16);
 /// Inserts in a row, one right behind the other, that make a run.
 const RUN_MIN: u16 = 4;
 
 impl Tree<'_> {
-    /// Whether a new cell of `bytes` (slot included) may go into the leaf at `slot`, by room and by
+    /// Whether a new cell of `bytes` (slot included) may go into the leaf at `slot`, by space and by
     /// the fill that ascending inserts should leave.
     pub(crate) fn accepts(self, leaf: Node<'_>, slot: usize, bytes: usize) -> bool {
         let pad_bytes = self.space.blocks().map_or(0, |blocks| blocks.pad_bytes());

@@ -86,7 +86,7 @@ pub(crate) fn history_bytes(options: &StoreOptions, place_bytes: u64) -> u64 {
     options.history_bytes.min(place_bytes / SHARE)
 }
 
-/// What accepted work may come to need, in bytes.
+/// Space that accepted work may come to need, in bytes.
 struct Need {
     log_left: u64,
     log_max: u64,
@@ -144,7 +144,8 @@ impl Flusher {
         let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
         if self.capacity_level() > allowed as u8 {
             if is_delete || self.may_flush_for_space() {
-                // The log, stale images of dirty pages and freed ones, which are no holes yet, may hold what is missing.
+                // The log, stale images of dirty pages and freed ones, which are no holes yet, may hold what is
+                // missing.
                 self.flush_all()?;
             }
             // The place may have grown, or others have left it space.

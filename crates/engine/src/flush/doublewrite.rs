@@ -8,13 +8,13 @@
 //! Invariants:
 //!
 //! 1. A region is used anew only when its pages are synced in place. When that fails the store is stopped before the
-//!    region is free, and who takes a region of a stopped store leaves it as it is.
+//!    region is free, and a job that takes a region of a stopped store leaves it as it is.
 //! 2. By the end of recovery, which gives all regions free, so are they too: a process may have ended, or its sync
 //!    failed, between write and sync, and what reads well in place is in a cache only. It is written again, and synced.
 //!
-//! Images stay in a region until it is used anew, so some are older than what their places held. One
-//! with an LSN before the checkpoint, or before that of an image of its page that a page-write record names, was synced in place long
-//! ago and is left alone: damage in its place is no torn write, and putting it back would lose changes silently. Of all
+//! Images stay in a region until it is used anew, so some are older than what their places held. One with an LSN before
+//! the checkpoint, or before that of an image of its page that a page-write record names, was synced in place long ago
+//! and is left alone: damage in its place is no torn write, and putting it back would lose changes silently. Of all
 //! others the log still holds every later change, and replay applies it.
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -204,7 +204,7 @@ fn parse(header: &mut [u8]) -> Vec<Entry> {
     slots.take(count).map(|slot| Entry::read_from_bytes(slot).expect("exact chunk")).collect()
 }
 
-/// What became of the page of an image.
+/// The outcome for the page of an image.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     /// Nothing: it is on the medium, or was not touched, or is damaged.
@@ -308,7 +308,7 @@ mod tests {
         Durability, Error, Store, StoreOptions, Table, TableOptions, flush::stats::Cause, wal::Until,
     };
 
-    /// A directory in which a batch waits when it is told to, and fails then.
+    /// A directory in which a batch waits when the test asks for it, and fails then.
     struct Failing {
         is_next: AtomicBool,
         written: Barrier,
@@ -326,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Or the only whole image of a torn page would be overwritten by who waited for the region.
+    /// Otherwise a job that waited for the region would overwrite the only whole image of a torn page.
     #[test]
     fn the_region_of_pages_that_were_not_written_is_not_used_anew() {
         for_each_seed(12, |seed| {
@@ -415,7 +415,7 @@ mod tests {
         StoreOptions { background: false, ..StoreOptions::default() }
     }
 
-    /// Or replay would pass over what it lacks.
+    /// Otherwise replay would pass over the changes that it lacks.
     #[test]
     fn an_image_older_than_one_that_landed_is_not_put_back() {
         let (place, store, table, _) = written_twice(&options());

@@ -20,9 +20,9 @@ use crate::{
     wal::Until,
 };
 
-/// What the flush asks of transactions, which lie above it.
+/// The transactions, as the flush below them knows them.
 pub(crate) trait Transactions: Send + Sync {
-    /// Whatever has a lesser number is finished, and all views see it. Only grows.
+    /// Transactions with lesser numbers are finished, and all views see them. Only grows.
     fn seen_by_all(&self) -> TxnId;
 }
 

@@ -1,9 +1,9 @@
 //! Flushing: bringing changed pages to the device, many at a time, by many threads.
 //!
-//! One producer decides what is due, from the room left in the log and from the pages that stand in
+//! One producer decides what is due, from the space left in the log and from the pages that stand in
 //! the way of eviction, and fills a queue of jobs; consumers copy the pages of a job under a shared
 //! latch, compress the copies outside of it, and write them in one batch. Foreground threads never
-//! compress: who wants all written, or a table optimized, hands in jobs and waits. (The multi-threaded
+//! compress: a caller that wants all written, or a table optimized, hands in jobs and waits. (The multi-threaded
 //! flush of Lindström et al., "NVM aware MariaDB database system", NVMSA 2015, with targets instead of a
 //! fixed scan depth.)
 //!
@@ -16,9 +16,9 @@
 //! 3. Where the place cannot write a page atomically, an image is synced in the doublewrite file
 //!    before the page is overwritten.
 //! 4. The control file names a checkpoint before the log behind it is given up.
-//! 5. A job writes those of its pages that are dirty since before the log offset that it names. Whoever wants
-//!    all changes up to an offset on the device names that one; what was written since, and changed again, has no
-//!    part in it.
+//! 5. A job writes those of its pages that are dirty since before the log offset that it names. A caller that
+//!    wants all changes up to an offset on the device names that offset; pages that were written since, and changed
+//!    again, have no part in it.
 //!
 //! 6. The image of a page that is listed as free is a hole (`alloc`, invariant 2), which obeys all these.
 //!
@@ -92,7 +92,7 @@ const FLUSHES_IN_A_ROW: usize = 8;
 /// How often the producer looks around when nobody wakes it.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(20);
 
-/// What brings pages to the device, and moves the checkpoint.
+/// Brings pages to the device, and moves the checkpoint.
 pub(crate) struct Flusher {
     place: Arc<dyn Place>,
     spaces: Arc<Spaces>,
@@ -120,7 +120,8 @@ pub(crate) struct Flusher {
 #[derive(Default)]
 struct Queue {
     flushes: VecDeque<Job>,
-    /// Capacity in the log and memory wait for flushes, for these nobody but who optimizes: so they mostly come last.
+    /// Space in the log and memory wait for flushes; only a caller that optimizes waits for these. So these mostly come
+    /// last.
     rewrites: VecDeque<Job>,
     /// Flushes taken since the last rewrite was.
     flushes_taken: usize,
@@ -158,7 +159,7 @@ pub(crate) struct Due {
     cause: Cause,
 }
 
-/// What a consumer does in one go.
+/// A unit of a consumer's work.
 pub(crate) enum Work {
     /// Writes pages that are due.
     Flush(Due),
@@ -183,7 +184,7 @@ impl Work {
 /// Work in the queue.
 struct Job {
     work: Work,
-    /// Who waits for its end. For the others the store's poison says all there is to say.
+    /// Where its outcome goes, if somebody waits for it. Nobody else needs it: a failure poisons the store.
     ended: Option<mpsc::Sender<Result<u64>>>,
 }
 
@@ -311,13 +312,13 @@ impl Flusher {
         &*self.place
     }
 
-    /// Lets those look who wait for room in the log or the pool.
+    /// Wakes the threads that wait for space in the log or the pool.
     fn note_progress(&self) {
         self.queue.lock().progress += 1;
         self.done.notify_all();
     }
 
-    /// What should be flushed now: pages that eviction wants, pages whose changes keep too much log,
+    /// Pages that should be flushed now: pages that eviction wants, pages whose changes keep too much log,
     /// and the oldest ones when too many are dirty.
     fn due_work(&self) -> Vec<Work> {
         let next = self.pager.log().next();
@@ -396,7 +397,7 @@ impl Flusher {
             };
             let outcome = self.poison.guard(|| work.carry_out(self, &mut writer));
             self.note_progress();
-            // Who does not wait, or not any more, is told by the poison when writing next.
+            // A caller that no longer waits finds the poison at its next write.
             if let (Some(ended), Some(outcome)) = (ended, outcome) {
                 let _ = ended.send(outcome);
             }
@@ -429,7 +430,7 @@ impl Flusher {
             if self.pager.pool().dirty().oldest().is_none_or(|oldest| oldest >= until) {
                 break;
             }
-            // What is left is latched by a writer or on its way in another thread.
+            // The other pages are latched by a writer or on their way in another thread.
             thread::yield_now();
         }
         self.checkpoint()
@@ -502,7 +503,7 @@ impl Flusher {
         Ok(())
     }
 
-    /// What a recovery would have to do if the store ended now.
+    /// The work of a recovery if the store ended now.
     pub(crate) fn replay_estimate(&self) -> ReplayEstimate {
         let reads = self.pager.pool().dirty().unflushed_reads() as u64;
         ReplayEstimate::new(self.pager.log().used_bytes(), reads, self.room.reads_max)
@@ -578,7 +579,7 @@ mod tests {
         assert_eq!(order, "ffffffffRffffffffRffffff");
     }
 
-    /// Or the recovery after the next would read it again (replay invariant 4).
+    /// Otherwise the recovery after the next would read it again (replay invariant 4).
     #[test]
     fn what_landed_is_noted_again_when_the_log_lost_the_note() {
         let place = MemPlace::new();

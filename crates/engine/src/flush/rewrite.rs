@@ -30,8 +30,8 @@ use crate::{
     },
 };
 
-/// Pages of a table that are to be written anew if they would come out otherwise. Who calls for that uses the
-/// table until it has ended.
+/// Pages of a table that are to be written anew if they would come out otherwise. The caller pins the table
+/// until it has ended.
 pub(crate) struct Rewrite {
     pub(crate) space: Arc<Space>,
     pub(crate) pages: Range<u64>,

@@ -1,4 +1,4 @@
-//! What is counted of flushing.
+//! Counters of flushing.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +22,7 @@ pub struct FlushStats {
     /// Holes punched because an image became shorter.
     pub punches: u64,
     /// Holes that the place refused. After the first such refusal the store asks for no more until it is reopened;
-    /// only room is lost by it.
+    /// only space is lost by it.
     pub refused_punches: u64,
     /// Bytes written to the doublewrite file.
     pub doublewrite_bytes: u64,
@@ -78,7 +78,7 @@ impl Counters {
         }
     }
 
-    /// A batch of `pages` was written, `finger` of them not for the first time.
+    /// A batch of `pages` was written, `again` of them not for the first time.
     pub(super) fn wrote(&self, cause: Cause, pages: u64, again: u64, image_bytes: u64) {
         self.pages[cause as usize].fetch_add(pages, Ordering::Relaxed);
         self.again.fetch_add(again, Ordering::Relaxed);

@@ -35,7 +35,7 @@ pub(super) struct Writer {
     encoder: Encoder,
     /// A copy of the page that is being compressed.
     copy: AlignedBuf,
-    /// What is compressed in its place.
+    /// Memory for its packed form, which is compressed in its place.
     packed: AlignedBuf,
     /// Images, each on a sector.
     images: AlignedBuf,
@@ -157,7 +157,7 @@ impl Writer {
         }
         let on_disk = frame.disk_bytes();
         let codec = match due.cause {
-            // Nobody waits for room, and it may be the page's last image for long.
+            // Nobody waits for space, and it may be the page's last image for long.
             Cause::Asked => space.codec(on_disk),
             Cause::Eviction | Cause::Log | Cause::Dirty => {
                 space.codec(on_disk).after(on_disk, space.page_bytes())
@@ -177,7 +177,7 @@ impl Writer {
     /// Copies a latched page for [`Writer::encode`].
     fn copy(&mut self, page: &[u8], codec: Codec) {
         let copy = &mut self.copy[..page.len()];
-        // What is packed is tidied thereby.
+        // Packing tidies the page as well.
         if is_compressed_node(page, codec) { copy.copy_from_slice(page) } else { copy_tidied(page, copy) }
     }
 
@@ -346,7 +346,7 @@ fn is_compressed_node(page: &[u8], codec: Codec) -> bool {
 }
 
 /// Gives back what an older, longer image left behind, on a place that makes holes apart from writes. One that refuses
-/// costs room and nothing else: readers go by the image's own length.
+/// costs space and nothing else: readers go by the image's own length.
 /// Whether it did.
 fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
     if !flusher.counters.may_punch() {

@@ -10,8 +10,8 @@ use crate::{
     wal::Log,
 };
 
-/// What reads pages, and changes them by mini-transactions: the pool and the log, between which [`super::Mtr`] keeps the
-/// order that recovery rests on. All that lies in pages (trees, chains, undo logs, allocation) is reached through it.
+/// Pool and log together. Pages are read through it, and changed by mini-transactions ([`super::Mtr`]), which keep the
+/// order between the two that recovery rests on. Trees, chains, undo logs and allocation are all reached through it.
 pub(crate) struct Pager {
     pool: Arc<Pool>,
     log: Log,

@@ -1,5 +1,5 @@
-//! Space for operations on a page beside the page itself: row-compressed tables log them in the page's block (`row`). Pages
-//! of all other tables have it always.
+//! Space for operations on a page beside the page itself: row-compressed tables log them in the page's block (`row`).
+//! Pages of all other tables have it always.
 
 use super::{Mtr, Pager};
 use crate::{page::node::Node, pool::WriteGuard, row::RESERVE, types::error::Result};

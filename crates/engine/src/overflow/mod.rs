@@ -17,12 +17,12 @@
 //!    takes a [`Ticket`] while it holds the latch of the leaf that led it to the chain, and reads the
 //!    chain without any latch but those of its pages, one at a time.
 //!
-//! Capacity: a value takes its bytes, 96 in each page that it fills and about 160 in the last one, and what is missing to a
-//! unit of holes there: 512 bytes at most on flash and in memory, 4 KiB in a directory. For the image of the last page
-//! is compressed in plain tables too (`flush`), and what the value does not fill is a hole. A leaf, which takes values up
-//! to a quarter of the page, may waste as much as one of these is long when its keys came in order. So of many
-//! long values none takes more than 1.25 times its length, and such a unit. Row-compressed tables have blocks instead
-//! of images; there the last one is taken whole.
+//! Space: a value takes its bytes, 96 in each page that it fills and about 160 in the last one, and what is missing to
+//! a unit of holes there: 512 bytes at most on flash and in memory, 4 KiB in a directory. For the image of the last
+//! page is compressed in plain tables too (`flush`), and what the value does not fill is a hole. A leaf, which takes
+//! values up to a quarter of the page, may waste as much as one of these is long when its keys came in order. So of
+//! many long values none takes more than 1.25 times its length, and such a unit. Row-compressed tables have blocks
+//! instead of images; there the last one is taken whole.
 //!
 //! Latches: a page of the chain before the next one, both before the allocation page, that before undo
 //! pages.
@@ -183,7 +183,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// What the long values of all tables share: who reads one without the latch of its leaf (invariant 3).
+/// The state that the long values of all tables share: their readers (invariant 3).
 pub(crate) struct Chains {
     pager: Arc<Pager>,
     flusher: Arc<Flusher>,

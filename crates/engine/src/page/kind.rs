@@ -1,8 +1,8 @@
-//! What a page is, by its header.
+//! The kind and the LSN of a page, by its header.
 
 use crate::types::ids::Lsn;
 
-/// What a page holds; the `kind` of its header.
+/// The kind of a page, as its header names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum PageKind {

@@ -16,7 +16,7 @@ use crate::types::ids::PageNo;
 /// Longest value in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 16 << 20;
 
-/// What a leaf holds in place of a long value.
+/// A reference to a long value, which a leaf holds in its place.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy)]
 #[repr(C)]
 struct ReferenceRaw {
@@ -103,7 +103,7 @@ pub(crate) struct Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    /// What goes behind the header of the page.
+    /// The bytes behind the header of the page.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let raw = LinkRaw {
             next: self.next.0.into(),

@@ -5,7 +5,7 @@
 //! | txn   | used  | state | next | last | record | newest | history | links | records ...
 //! ```
 //!
-//! What the fields mean, and who changes them, says `undo`.
+//! The module `undo` says what the fields mean and who changes them.
 
 use std::borrow::Cow;
 
@@ -44,7 +44,7 @@ const _: () = {
     assert!(RECORDS + RECORD_HEADER + page / 8 + page / 4 + TRAILER_BYTES <= UNDO_PAGE_BYTES);
 };
 
-/// What became of the transaction whose log is in a slot.
+/// The state of the transaction whose log is in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
@@ -56,7 +56,7 @@ pub(crate) enum State {
     Committed = 2,
 }
 
-/// What a change did.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Change {

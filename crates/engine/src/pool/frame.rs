@@ -23,7 +23,7 @@ use crate::{
 /// Stands for the uses of a page that was brought in ahead of its first.
 const AHEAD: u8 = u8::MAX;
 
-/// A page in the pool. Whoever holds an `Arc` of it keeps it from being evicted.
+/// A page in the pool. An `Arc` of it keeps it from being evicted.
 pub(crate) struct Frame {
     pub(super) id: PageId,
     pub(super) page_bytes: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Frame {
     unfit_lsn: AtomicU64,
     /// The latch: shared to read the page, exclusive to change it.
     latch: Latch<AlignedBuf>,
-    /// Pins since it came in, saturating, or [`AHEAD`]; what eviction goes by.
+    /// Uses since it came in, saturating, or [`AHEAD`]; what eviction goes by.
     uses: AtomicU8,
     /// When it was used last.
     used_at: AtomicU32,
@@ -45,7 +45,7 @@ pub(crate) struct Frame {
     /// Start of the oldest change in the image on its way to the device; 0 when there is none.
     /// Changed only under that lock too.
     pub(super) in_flight_since: AtomicU64,
-    /// Capacity that the image on the device takes, in bytes; 0 when there is none.
+    /// Bytes that the image on the device takes; 0 when there is none.
     pub(super) disk_bytes: AtomicU32,
     /// It was written since it came in.
     written: AtomicBool,
@@ -231,7 +231,7 @@ pub(crate) struct WriteGuard {
     page: LatchWrite<AlignedBuf>,
     /// A mini-transaction changed it and has not been committed yet.
     modified: bool,
-    /// Its block does not hold its last changes: there was no room.
+    /// Its block does not hold its last changes: there was no space.
     stale: bool,
 }
 

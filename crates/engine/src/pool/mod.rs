@@ -54,14 +54,14 @@ use evict::Shard;
 
 /// Shards of a pool that is large enough for so many.
 const SHARDS_MAX: usize = 16;
-/// A shard has room for this many pages of 16 KiB at least.
+/// A shard holds this many pages of 16 KiB at least.
 const SHARD_BYTES_MIN: usize = 64 * (16 << 10);
 
 /// Bytes of the pool for each miss of the unit in which time goes by.
 const MOMENT_BYTES: usize = 32 * (16 << 10);
 
-/// Share of the budget that blocks without their pages may take. They hold twice to four times as much for
-/// their room, but each use costs a decompression and a second copy.
+/// Share of the budget that blocks without their pages may take. They hold twice to four times as much in
+/// the same memory, but each use costs a decompression and a second copy.
 const KEPT_SHARE: (usize, usize) = (5, 8);
 
 /// So many dirty pages in the way of eviction are flushed at once; fewer when the producer next looks.
@@ -78,7 +78,7 @@ pub struct PoolStats {
     pub read_ahead: u64,
     /// Pages among them that left before anybody used them.
     pub read_ahead_unused: u64,
-    /// Pages that left to make room.
+    /// Pages that left to make space.
     pub evictions: u64,
     /// Bytes of pages in memory.
     pub bytes: u64,
@@ -97,7 +97,7 @@ pub(crate) struct Pool {
     newest_lsn: AtomicU64,
     /// Dirty pages that eviction met and the flush has not taken yet.
     wanted: Mutex<Vec<Arc<Frame>>>,
-    /// Raised when there are enough of them for a job, or a page that was brought in found no room.
+    /// Raised when there are enough of them for a job, or a page that was brought in found no space.
     needs_flush: Signal,
     poison: Arc<Poison>,
     misses: AtomicU64,
@@ -109,7 +109,7 @@ pub(crate) struct Pool {
 /// A new frame's latch, and the page's block if that was kept.
 type ToFill = (WriteGuard, Option<Box<[u8]>>);
 
-/// Capacity to read an image into, one for each thread.
+/// Memory to read an image into, one for each thread.
 struct Scratch {
     image: AlignedBuf,
     decoder: Decoder,
@@ -214,9 +214,9 @@ impl Pool {
             }
             let Some(frame) = shard.evict(budget, &mut wanted) else {
                 if evict::wants_enough(&wanted) {
-                    break; // they make room once they are flushed
+                    break; // they make space once they are flushed
                 }
-                // What is left is in use or dirty; blocks are neither.
+                // All other pages are in use or dirty; blocks are neither.
                 let Some(bytes) = shard.drop_block(0) else { break };
                 self.bytes.fetch_sub(bytes, Ordering::Relaxed);
                 continue;
@@ -370,7 +370,7 @@ impl Pool {
             }
             let kept = locked.take_block(id);
             self.bytes.fetch_sub(kept.as_ref().map_or(0, |block| block.len()), Ordering::Relaxed);
-            // Capacity was made before the memory was: to ask again would have more pages written.
+            // Space was made before the memory was: to ask again would have more pages written.
             let buffer = made.take().or_else(|| {
                 let evicted = self.make_room(&mut locked, memory_bytes);
                 evicted.filter(|buffer| buffer.len() == memory_bytes)

@@ -7,12 +7,12 @@
 //! Invariants:
 //!
 //! 1. It is a hint, and nobody waits for it: of more than [`QUEUE_MAX`] names the oldest are forgotten, and a page
-//!    that cannot be read is left to the scan, which has somebody to tell.
+//!    that cannot be read is left to the scan, which reports the error.
 //! 2. A page is read under a pin of its table, so none of a table that is gone is.
 //! 3. By then the number may be another page's: a page in memory proves nothing. Scans reach it through the tree
 //!    as ever.
 //! 4. A scan is at most [`LEAVES_MAX`] leaves ahead of itself, and nothing is read while the pool is beyond its
-//!    budget. That a page was brought in is no use of it, so pages that are read once pass through the small queue
+//!    budget. Bringing a page in does not count as a use, so pages that are read once pass through the small queue
 //!    all the same (`pool::evict`).
 //!
 //! The queue's lock is a leaf. No latch but that of the page being read is held.
@@ -35,7 +35,7 @@ const QUEUE_MAX: usize = 64;
 /// Leaves that a scan names ahead of itself, at most.
 const LEAVES_MAX: usize = 8;
 
-/// What is to be read.
+/// The queue of pages to be read.
 pub(crate) struct ReadAhead {
     pool: Arc<Pool>,
     spaces: Arc<Spaces>,

@@ -1,7 +1,7 @@
-//! What a recovery may cost: the log that it reads, and the pages that are dirty when the store ends.
+//! The cost of a recovery: the log that it reads, and the pages that are dirty when the store ends.
 //!
-//! The figures stand for a slow device. They bound how much may be dirty (`flush::capacity`), so that a recovery ends in the
-//! time that the options allow.
+//! The figures stand for a slow device. They bound how much may be dirty (`flush::capacity`), so that a recovery ends
+//! in the time that the options allow.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const READ_BYTES: usize = 16 << 10;
 /// Reads that are left to replay in any case: less would leave no page in memory to be changed twice.
 const READS_MIN: u64 = 256;
 
-/// What a recovery would have to do if the store ended now.
+/// The work of a recovery if the store ended now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplayEstimate {
@@ -24,7 +24,7 @@ pub struct ReplayEstimate {
     pub log_bytes: u64,
     /// Pages to be read, at most, in units of 16 KiB; smaller ones count as one.
     pub reads: u64,
-    /// The most that is allowed. What writes at the same time may go beyond it by a few pages each.
+    /// The most that is allowed. Concurrent writers may exceed it by a few pages each.
     pub reads_max: u64,
     /// How long it would take on a slow device: 128 MiB of log and 5,000 reads a second.
     pub time: Duration,

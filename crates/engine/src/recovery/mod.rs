@@ -5,13 +5,13 @@
 //!    interrupted before anything was in it.
 //! 2. The log is read to find its end, and which images are on the device.
 //! 3. Torn pages are put back from the doublewrite file, if there is one, and those written again that may be whole in
-//!    a cache only. What lies behind the log's end is punched out and the opening's epoch is
+//!    a cache only. Whatever lies behind the log's end is wiped and the opening's epoch is
 //!    made durable before the first new record, so old remains are never taken for new log.
 //! 4. The log is replayed (`replay`): an operation is applied when the page's LSN is older. This brings back
 //!    the pages of all tables, undo included, as they were when the last record was logged.
 //! 5. Transactions that the undo file says were running are rolled back, by logged changes; deletions
 //!    of committed ones are purged, and their history, which no view needs any more, is dropped.
-//! 6. Files of tables that the catalog does not know are removed: their making or dropping was interrupted.
+//! 6. Files of tables that the catalog does not know are removed: making or dropping these tables was interrupted.
 //!
 //! A crash during any step leaves what the same steps deal with again: replay is idempotent by page
 //! LSN, a rollback goes on where it stopped, and the checkpoint moves only when pages are on the
@@ -59,7 +59,7 @@ use crate::{
     },
 };
 
-/// What opening a store had to do.
+/// The work of opening a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryStats {
     /// Bytes of log read.
@@ -95,7 +95,7 @@ pub(crate) fn open(
         }
     };
     if !place.props().ordered {
-        // Who was killed may have left names in a cache that a power cut still takes, or brings back.
+        // A process that was killed may have left names in a cache that a power cut still takes, or brings back.
         place.sync()?;
     }
     let spaces = open_spaces(&*place)?;
@@ -273,9 +273,9 @@ pub(crate) fn bad_log(at: Lsn, reason: &str) -> Error {
     Error::Corrupt { what: "log".into(), at: format!("byte {}", at.0), reason: reason.into() }
 }
 
-/// Makes the catalog and the undo file of a store that was just made. While its log begins at 0 all of
-/// its history was replayed, and what is blank then was never made, unless a page-write record names it; later it was lost. A
-/// catalog must not be made anew then: all tables would be removed.
+/// Makes the catalog and the undo file of a store that was just made. While its log begins at 0 all of its history was
+/// replayed, and what is blank then was never made, unless a page-write record names it; later it was lost. A catalog
+/// must not be made anew then: all tables would be removed.
 fn bootstrap(parts: &Parts, on_device: &PageWrites) -> Result<Arc<Space>> {
     let missing = |name: &str| Error::BadStore {
         what: parts.flusher.place().name().into(),
@@ -375,7 +375,7 @@ pub(crate) fn wants_holes(kind: TableKind) -> bool {
     matches!(kind, TableKind::PageCompressed { algorithm, .. } if algorithm != Algorithm::None)
 }
 
-/// Compressed pages take no less room than others on a place without holes; nothing else would say so.
+/// Compressed pages take as much space as others on a place without holes; nothing else would report that.
 pub(crate) fn warn_without_holes(engine: &TxnEngine) {
     if engine.flusher().place().props().hole_unit == 0 {
         log::warn!(

@@ -1,9 +1,9 @@
-//! Replay: what the log holds and pages lack is applied, page by page in the order of their places.
+//! Replay: changes that the log holds and pages lack are applied, page by page in the order of their places.
 //!
-//! The log is read in *batches* of a share of the pool. From each the operations that are not on the device (`page_writes`) are
-//! kept in memory, sorted by page. Then threads take page after page: a page is read once for all its operations of the
-//! batch, the device has many reads to answer at a time, and they come in the order of places. Without background
-//! threads the caller's does it alone.
+//! The log is read in *batches* of a share of the pool. From each the operations that are not on the device
+//! (`page_writes`) are kept in memory, sorted by page. Then threads take page after page: a page is read once for all
+//! its operations of the batch, the device has many reads to answer at a time, and they come in the order of places.
+//! Without background threads the caller's does it alone.
 //!
 //! Invariants:
 //!
@@ -16,9 +16,9 @@
 //!    is recorded again, or else is dirty. So reads are those of pages that were dirty or in flight when the last group
 //!    was sealed (`page_writes`, invariant 2), also in the next recovery. `flush::capacity` keeps them to what
 //!    [`ReplayEstimate`] allows; only a store that is opened with a smaller pool than it had reads some again.
-//! 5. A page that cannot be read, because it was freed since and is a hole, or was torn, counts for nothing once the log
-//!    makes it anew: what comes before that is passed over. Until all such pages were made the checkpoint stays; one that
-//!    never is was damaged.
+//! 5. A page that cannot be read, because it was freed since and is a hole, or was torn, counts for nothing once the
+//!    log makes it anew: what comes before that is passed over. Until all such pages were made the checkpoint stays;
+//!    one that never is was damaged.
 
 use std::{
     collections::BTreeMap,
@@ -59,7 +59,7 @@ struct Step {
     ops: Range<u32>,
 }
 
-/// What is kept of a part of the log.
+/// Operations of a part of the log that are kept in memory.
 #[derive(Default)]
 struct Batch {
     steps: Vec<Step>,
@@ -73,7 +73,7 @@ impl Batch {
         self.ops.len() + size_of_val(&self.steps[..])
     }
 
-    /// Keeps those operations of a record that have not landed; returns how many have.
+    /// Keeps those operations of a record that are not on the device; returns how many are.
     fn keep(&mut self, on_device: &PageWrites, record: &Record<'_>) -> Result<u64> {
         let mut were_on_device = 0;
         let mut ops = OpReader::new(record.ops);
@@ -203,16 +203,16 @@ impl Batch {
     }
 }
 
-/// What a thread has done.
+/// Counts of one thread.
 #[derive(Default)]
 struct Applied {
     pages: u64,
     ops: u64,
-    /// Of pages that were found to have landed (invariant 4).
+    /// Page-write records of pages that were found on the device (invariant 4).
     notes: Vec<u8>,
 }
 
-/// Replays the log from where `reader` is to `end`, but for what has landed.
+/// Replays the log from where `reader` is to `end`, but for what is `on_device`.
 pub(super) fn replay(
     parts: &Parts,
     mut reader: Reader,

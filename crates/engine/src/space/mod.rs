@@ -1,6 +1,6 @@
-//! Table files: what is open, and where their pages lie.
+//! Table files, and where their pages lie.
 //!
-//! A table is one file whose name tells its number, page size and block size, so that recovery can
+//! A table is one file whose name has its number, page size and block size, so that recovery can
 //! apply the log before it can read the catalog. Page `n` lies at byte `n * page_bytes`, as an image of
 //! the `page` crate followed by a hole; in a row-compressed table at byte `n * block_bytes`, as a block.
 
@@ -35,7 +35,7 @@ const UNKNOWN: u64 = u64::MAX;
 /// Least and greatest step by which a table's file is extended, in bytes.
 const EXTEND_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 
-/// Pages freed before somebody looks whether the file can be cut: so many, and one in this many of the file's.
+/// Pages freed before somebody looks whether the file can be truncated: so many, and one in this many of the file's.
 const CUT_PAGES_MIN: u64 = 16;
 const CUT_SHARE: u64 = 16;
 
@@ -49,9 +49,9 @@ pub(crate) struct Space {
     /// How pages are written from now on: algorithm in the high half, level in the low one; or [`UNKNOWN`].
     codec: AtomicU64,
     file_bytes: Mutex<u64>,
-    /// Pages freed since somebody last looked whether the file can be cut.
+    /// Pages freed since somebody last looked whether the file can be truncated.
     freed_pages: AtomicU64,
-    /// Held by whoever cuts the file.
+    /// Held by the thread that truncates the file.
     truncating: Mutex<()>,
     flushed: FlushCounters,
     pub(super) pins: Pins,
@@ -59,7 +59,7 @@ pub(crate) struct Space {
     restructured: AtomicU64,
 }
 
-/// What was written of a table since the store was opened.
+/// Counts of what was written of a table since the store was opened.
 #[derive(Clone, Copy)]
 pub(crate) struct Flushed {
     pub(crate) pages: u64,
@@ -170,7 +170,7 @@ impl Space {
 
     /// For a page whose image on the device takes `disk_bytes`, 0 if it has none. While recovery replays, before it
     /// can read the catalog, a page that was written as it is stays so, and others become small: a place that
-    /// compressed tables have filled has no room for them otherwise.
+    /// compressed tables have filled has no space for them otherwise.
     pub(crate) fn codec(&self, disk_bytes: usize) -> Codec {
         let word = self.codec.load(Ordering::Relaxed);
         if word == UNKNOWN {
@@ -216,7 +216,7 @@ impl Space {
         self.freed_pages.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Begins to truncate the file, which one does at a time. What was freed before is looked at thereby.
+    /// Begins to truncate the file, one caller at a time. Pages freed before no longer count.
     pub(crate) fn begin_to_truncate(&self) -> MutexGuard<'_, ()> {
         let guard = self.truncating.lock();
         self.freed_pages.store(0, Ordering::Relaxed);
@@ -250,7 +250,7 @@ impl Space {
         self.flushed.refused_punches.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was written since the store was opened.
+    /// Counts since the store was opened.
     pub(crate) fn flushed(&self) -> Flushed {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Flushed {

@@ -12,8 +12,8 @@
 //! 3. It is closed to flushes last: an operation may wait for memory or log that only a flush of the table's own pages
 //!    gives back.
 //!
-//! The lock is a leaf. Whoever closes a table holds no latch. Operations wait for flushes at most, flushes for the
-//! device and the log, and neither makes or drops a table; so both always end.
+//! The lock is a leaf. A thread that closes a table holds no latch. Operations wait for flushes at most, flushes for
+//! the device and the log, and neither makes or drops a table; so both always end.
 
 use std::{ops::Deref, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! What the pages of a table are on the device.
+//! The images of a table's pages on the device.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::{
 /// Bytes of a file that are read at a time; holes cost nothing.
 const STRETCH_BYTES: usize = 1 << 20;
 
-/// The images of a table's pages, as their headers tell ([`Store::images`]).
+/// The images of a table's pages, as their headers say ([`Store::images`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableImages {

@@ -1,7 +1,8 @@
 //! One store of a process in a place at a time.
 //!
 //! The place keeps other processes out by a lock, and a directory or a device also a second object of this process. Two
-//! objects for one place say so themselves ([`Place::identity`]): nothing in the store's files tells them from a copy.
+//! objects for one place say so themselves ([`Place::identity`]): nothing in the store's files distinguishes them from
+//! a copy.
 
 use std::{collections::BTreeSet, sync::Arc};
 

@@ -54,7 +54,7 @@ struct Inner {
     claim: Mutex<Option<StoreLock>>,
 }
 
-/// What a store counts.
+/// Counters of a store.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct StoreStats {
@@ -64,19 +64,19 @@ pub struct StoreStats {
     pub log: LogStats,
     /// Page writes.
     pub flush: FlushStats,
-    /// The place below: all its traffic and room.
+    /// The place below: all its traffic and space.
     pub place: PlaceStats,
     /// Row-compressed tables.
     pub row: RowStats,
     /// Open snapshots, and what is kept for them.
     pub history: HistoryStats,
-    /// What opening the store had to do.
+    /// The work of opening the store.
     pub recovery: RecoveryStats,
-    /// What opening it would have to do if it ended now.
+    /// The work of opening it if it ended now.
     pub replay: ReplayEstimate,
 }
 
-/// What [`Store::check`] counted in a table.
+/// Counts of a table by [`Store::check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableCheck {
@@ -111,7 +111,7 @@ impl Store {
         let threads = if background {
             let spawn_error = |e| Error::BadOption { what: "background threads", reason: format!("{e}") };
             threads::start(&engine).map_err(|e| {
-                // Those that were started must not run for ever.
+                // The threads that were started must not run for ever.
                 threads::stop(&engine);
                 spawn_error(e)
             })?
@@ -279,7 +279,7 @@ impl Inner {
     fn stop(&self) {
         threads::stop(&self.engine);
         for thread in self.threads.lock().drain(..) {
-            // What may panic in it is caught, and stops the store.
+            // A panic in it is caught, and stops the store.
             thread.join().expect("a store's thread does not panic");
         }
     }
@@ -290,7 +290,7 @@ impl Drop for Inner {
         self.stop();
         // With relaxed durability the last commits are still in memory.
         let _ = self.engine.pager().log().reach(self.engine.pager().log().next(), Until::Flushed);
-        // Before the claim ends: what is left of its transactions must not meet the place's next owner.
+        // Before the lock is free: what is left of its transactions must not meet the place's next owner.
         self.engine.poison().close();
     }
 }

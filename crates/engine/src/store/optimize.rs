@@ -15,16 +15,16 @@ use crate::{
 pub struct OptimizeProgress {
     /// Pages of the table when it began.
     pub pages: u64,
-    /// Those looked at so far.
+    /// Pages looked at so far.
     pub done: u64,
-    /// Those of them that were written anew: the others had the form asked for, or changes that are flushed
+    /// Pages among them that were written anew: the others had the form asked for, or changes that are flushed
     /// at the end.
     pub rewritten: u64,
 }
 
 impl Store {
     /// Writes all pages of a table as its settings ask now, so that after [`Store::alter_table`] the table
-    /// takes the room that they promise; and gives the log up to now back. Others read and write meanwhile.
+    /// takes the space that they promise; and gives the log up to now back. Others read and write meanwhile.
     /// Pages that would come out as they are on the device are not written.
     ///
     /// `each` is called after every few pages. When it breaks, or a crash does, what is done is done and the

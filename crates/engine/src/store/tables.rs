@@ -7,7 +7,7 @@
 //!    the one they were written for.
 //! 2. A table's file is there, durably, before the log speaks of its pages, and until its row is gone from
 //!    the catalog, durably.
-//! 3. What is dirty of a dropped table is forgotten only after its file is gone, durably. Until then the
+//! 3. Dirty pages of a dropped table are forgotten only after its file is gone, durably. Until then the
 //!    checkpoint cannot pass what is in the log of it, so a file that is there can be replayed.
 //!
 //! Crash argument of a drop: one transaction removes the row. Before that is durable the table is whole;
@@ -39,7 +39,7 @@ use crate::{
     wal::Until,
 };
 
-/// What a store knows of a table.
+/// The catalog's data and the counters of a table.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TableInfo {
@@ -53,19 +53,19 @@ pub struct TableInfo {
     pub inherits: bool,
     /// Length of its file in bytes, holes included.
     pub file_bytes: u64,
-    /// Capacity that it takes in bytes.
+    /// Space that it takes in bytes.
     pub allocated_bytes: u64,
     /// Granularity of its holes in bytes.
     pub hole_unit: u32,
     /// Pages written since the store was opened.
     pub flushed_pages: u64,
-    /// Those of them that were written as they are.
+    /// Pages among them that were written as they are.
     pub flushed_plain_pages: u64,
     /// Bytes of the images written since the store was opened.
     pub flushed_image_bytes: u64,
     /// Holes punched since the store was opened because an image became shorter.
     pub punches: u64,
-    /// Those that the place refused ([`crate::FlushStats::refused_punches`]).
+    /// Holes that the place refused ([`crate::FlushStats::refused_punches`]).
     pub refused_punches: u64,
 }
 
@@ -221,7 +221,7 @@ impl Store {
         }
     }
 
-    /// Removes a table with all that is in it, and gives its room back; durable on return, and after a crash
+    /// Removes a table with all that is in it, and gives its space back; durable on return, and after a crash
     /// done in whole or not at all. Handles of the table fail with [`Error::TableDropped`] from then on, in
     /// snapshots taken before too; a new table of that name is another one.
     ///

@@ -1,4 +1,4 @@
-//! Which transactions are running, what snapshots see, and who waits for whom.
+//! Active transactions: their numbers, their views, and the graph of waits.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -36,7 +36,7 @@ pub(crate) struct Running {
     signal: Condvar,
 }
 
-/// What those who wait for a transaction wait for.
+/// The progress of a transaction for which others wait.
 #[derive(Debug, Default)]
 struct Progress {
     is_finished: bool,
@@ -70,7 +70,7 @@ pub(crate) struct ActiveTxns {
     oldest: AtomicU64,
     /// Moment of the oldest view.
     oldest_view: AtomicU64,
-    /// Who waits for whom. A transaction waits for one other at a time, so this is a set of chains.
+    /// The graph of waits. A transaction waits for one other at a time, so this is a set of chains.
     waits: Mutex<HashMap<TxnId, TxnId>>,
     /// Keys locked whether they are written or not, by table. A table's map stays when it is empty.
     locks: Mutex<FxHashMap<TableId, Locks>>,
@@ -227,7 +227,7 @@ impl ActiveTxns {
         outcome
     }
 
-    /// Who holds an explicit lock on the key, if not `me`.
+    /// The transaction that holds an explicit lock on the key, if not `me`.
     pub(crate) fn lock_owner(&self, me: TxnId, table: TableId, key: &[u8]) -> Option<Arc<Running>> {
         let owner = *self.locks.lock().get(&table)?.get(key)?;
         if owner == me || is_broken(Rule::LocksHold) { None } else { self.get(owner) }
@@ -239,7 +239,7 @@ impl ActiveTxns {
     }
 
     /// Takes an explicit lock; the caller holds the key's leaf latched and found no other owner.
-    /// What to give up again, if it is new to `me`.
+    /// The lock to give up again, if it is new to `me`.
     pub(crate) fn lock(&self, me: TxnId, table: TableId, key: &[u8]) -> Option<LockedKey> {
         let key: Arc<[u8]> = key.into();
         let before = self.locks.lock().entry(table).or_default().insert(key.clone(), me);
@@ -301,7 +301,7 @@ mod tests {
         assert!(txns.get(a.id).is_none() && txns.waits.lock().is_empty());
     }
 
-    /// Or else who gets a lock in between does not see what was done under it.
+    /// Otherwise a transaction that gets a lock in between would not see what was done under it.
     #[test]
     fn a_transaction_is_visible_before_its_locks_are_given_up() {
         let txns = ActiveTxns::new();

@@ -1,7 +1,7 @@
 //! Walking over the records of a range, copying them from the leaves a batch at a time.
 //!
-//! A batch is copied under the latch of one leaf, each record in the version that the reader sees. What is done with it
-//! then holds no latch, so that can take as long as it likes, and write to the same leaf.
+//! A batch is copied under the latch of one leaf, each record in the version that the reader sees. The caller
+//! then uses the batch without a latch, for as long as it likes, and may write to the same leaf.
 
 use std::{
     ops::{Bound, ControlFlow},

@@ -74,9 +74,9 @@ fn bytes_of(key: &[u8], value: &[u8]) -> usize {
 }
 
 impl Txn {
-    /// Inserts records in ascending order of their keys, none of which may exist, and returns how many. Quickest into an
-    /// empty table or behind its last key, several times as quick as [`Txn::put`]; in between as quick as the gaps are
-    /// wide. Row-compressed tables, and values too long for a leaf, take as long as by [`Txn::insert`].
+    /// Inserts records in ascending order of their keys, none of which may exist, and returns how many. Quickest into
+    /// an empty table or behind its last key, several times as quick as [`Txn::put`]; in between as quick as the gaps
+    /// are wide. Row-compressed tables, and values too long for a leaf, take as long as by [`Txn::insert`].
     ///
     /// It is part of the transaction, as if the records had been inserted one by one: a crash or a rollback takes back
     /// all of them, others see them with the commit, and they may be more than memory holds. A rollback takes longer

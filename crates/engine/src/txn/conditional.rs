@@ -9,7 +9,7 @@ use crate::{
     types::error::Result,
 };
 
-/// What became of [`Txn::insert_if_absent`].
+/// The outcome of [`Txn::insert_if_absent`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Insertion {
@@ -19,7 +19,7 @@ pub enum Insertion {
     Present(Vec<u8>),
 }
 
-/// What became of [`Txn::compare_and_swap`].
+/// The outcome of [`Txn::compare_and_swap`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Swap {
@@ -102,7 +102,8 @@ impl Txn {
     /// key is locked until the end of the transaction in any case.
     ///
     /// Under a snapshot it is compared with the value in the snapshot; where others have changed that since, this fails
-    /// with [`Error::Conflict`](crate::Error::Conflict). A transaction of one such call is best begun at read committed.
+    /// with [`Error::Conflict`](crate::Error::Conflict). A transaction of one such call is best begun at read
+    /// committed.
     ///
     /// ```
     /// # use lacuna_device::MemPlace;

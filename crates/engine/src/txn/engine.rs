@@ -1,4 +1,4 @@
-//! What all transactions of a store share.
+//! The state that all transactions of a store share.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What becomes of the undo logs of committed transactions: kept while views need them, purged, dropped.
+//! History: the undo logs of committed transactions are kept while views need them, then purged and dropped.
 //!
 //! A log that no view needs and that has nothing to purge is gone with the commit: its slot is free at once.
 //! One that needs purging goes to the purge thread together with its slot. One that a view needs stays in the
@@ -26,7 +26,7 @@ use crate::{
     undo::{self, UndoLog},
 };
 
-/// Snapshots, and what is kept for them.
+/// Snapshots, and the history that is kept for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HistoryStats {
@@ -63,7 +63,7 @@ struct Retired {
     needs_purge: bool,
 }
 
-/// What is to be purged.
+/// Logs that are to be purged.
 #[derive(Default)]
 struct Queue {
     logs: VecDeque<Retired>,

@@ -93,7 +93,7 @@ impl Txn {
         drop((new, undo_pages));
         let mut last = reference.first;
         for (i, part) in parts.enumerate() {
-            // Each part takes room, log and memory like a record of its own.
+            // Each part takes space, log and memory like a record of its own.
             engine.flusher.throttle()?;
             engine.flusher.admit(false)?;
             last = overflow::extend(&engine.pager, space, reference.first, last, i as u32 + 1, part)?;

@@ -5,8 +5,8 @@
 //! So memory holds no lock per written row, only who waits for whom, and the keys that were locked
 //! by [`Txn::get_for_update`].
 //!
-//! A snapshot is a *view* (`view`): the transactions that were finished when it was taken. Who reads by it
-//! goes from a record back to the version that it sees; the undo logs of transactions that some view does not
+//! A snapshot is a *view* (`view`): the transactions that were finished when it was taken. A reader
+//! goes from a record back to the version that its view sees; the undo logs of transactions that some view does not
 //! see are kept, as *history*, behind those of later transactions in the same slot (`slots`). What they
 //! deleted or replaced is purged once all views see them (`history`). Under a snapshot the first one to
 //! update a record wins: whoever then finds a writer that its view does not see gets a conflict.
@@ -16,7 +16,7 @@
 //! 1. A record whose writer runs is changed by nobody else.
 //! 2. A change and its undo record are one mini-transaction.
 //! 3. A key's lock state is decided with its leaf latched exclusively, whether the key exists or not.
-//! 4. No latch is held while waiting for a transaction, for log room or for memory.
+//! 4. No latch is held while waiting for a transaction, for log space or for memory.
 //! 5. A record that was deleted, and a long value that was replaced, stay until all views see that. Whoever
 //!    takes back a change of a deleted record restores it unless all views see the deletion, which is decided
 //!    under the leaf's latch: the deletion's purge comes once they do, behind that latch.
@@ -24,9 +24,9 @@
 //! Crash argument: views end with the process. Recovery rolls back what was running, then purges every log
 //! that was kept, and clears its slot.
 //!
-//! A commit first appends its record, then lets others see its changes, then waits for the log. Who
-//! builds on these changes commits behind them in the log; only a reader may see what a crash in
-//! that moment takes back.
+//! A commit first appends its record, then lets others see its changes, then waits for the log. A transaction that
+//! builds on these changes commits behind them in the log; only a reader may see what a crash in that moment takes
+//! back.
 
 mod active;
 mod batch;
@@ -98,7 +98,7 @@ use view::View;
 pub struct Txn {
     engine: Arc<TxnEngine>,
     options: TransactionOptions,
-    /// Tells it from all others of this process, also while it has no number.
+    /// Distinguishes it from all others of this process, also while it has no number.
     serial: u64,
     /// Taken with the first read or write, of a snapshot.
     view: OnceLock<Arc<View>>,
@@ -109,14 +109,14 @@ pub struct Txn {
     undo: Option<UndoLog>,
     /// It deleted records, or replaced long values.
     needs_purge: bool,
-    /// Capacity that its undo records take, and the long values they come to own.
+    /// Bytes that its undo records take, and the long values they come to own.
     history_bytes: u64,
     locked: Vec<LockedKey>,
     /// The leaf of each table that was latched last to lock a key.
     fingers: SmallVec<[(TableId, Finger); 4]>,
     /// Tables that it has read or written: they stay until its end.
     pins: Mutex<Vec<TablePin>>,
-    /// Times that it wrote, or took something back: tells cursors to look again.
+    /// Times that it wrote, or took something back: cursors look again when this has grown.
     changes: u64,
     finished: bool,
     /// It is being changed: should it be dropped then, that panicked.
@@ -131,7 +131,7 @@ pub struct Savepoint {
     newest: UndoPtr,
 }
 
-/// What a write finds and does.
+/// The kind of a write.
 enum Write<'a> {
     Put(&'a [u8]),
     Insert(&'a [u8]),
@@ -279,7 +279,7 @@ impl Txn {
     /// Deletes `key`; whether it existed.
     ///
     /// # Errors
-    /// Those of [`Txn::put`]; [`Error::Full`] comes later than there, as deletions give room back.
+    /// Those of [`Txn::put`]; [`Error::Full`] comes later than there, as deletions give space back.
     pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<bool> {
         self.write(table, key, Write::Delete)
     }
@@ -609,7 +609,7 @@ fn finger_of(fingers: &mut SmallVec<[(TableId, Finger); 4]>, table: TableId) -> 
     &mut fingers[at].1
 }
 
-/// What differs, when a record that is there gets another value and the log needs no more than that.
+/// The difference, when a record that is there gets another value and the log needs no more than that.
 fn edit_of(old: Option<LeafCell<'_>>, value: Option<(u8, &[u8])>) -> Option<Difference> {
     match (old, value) {
         (Some(LeafCell { flags: 0, value: old, .. }), Some((0, value))) => Difference::of(old, value),

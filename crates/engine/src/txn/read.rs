@@ -1,4 +1,4 @@
-//! What a reader sees: the newest version that its view sees, or else is committed, or the reader's own.
+//! Visibility: a reader sees the newest version that its view sees, or else that is committed, or the reader's own.
 //!
 //! A snapshot follows undo pointers from one version to the one before, with the leaf latched, as long as
 //! its view does not see the writer. Each record on that way is kept for the view (undo's invariant 4).
@@ -21,7 +21,7 @@ use crate::{
     undo,
 };
 
-/// Who reads.
+/// A reader: a transaction, and its view.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     pub(crate) me: TxnId,
@@ -120,8 +120,8 @@ pub(crate) fn visible<'a, 'c>(
 ) -> Result<Option<VisibleValue<'a, 'c>>> {
     let found = find_visible(engine, reader, cell);
     let kept = found.map(|found| found.map(|found| VisibleValue::new(engine, found)));
-    // What a view that was given up leads to may be anything, damage too. Who was told that it is good has
-    // a ticket, for which purge waits.
+    // A view that was given up may lead to anything, damage too. A reader whose view is still good here has a ticket,
+    // for which purge waits.
     reader.check()?;
     kept
 }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::{TableOptions, types::ids::TableId};
 
-/// What an engine call can fail with.
+/// The reasons why an engine call fails.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,7 +24,7 @@ pub enum Error {
     BadStore {
         /// The place.
         what: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// A key or value is longer than the table's page size allows.
@@ -60,7 +60,7 @@ pub enum Error {
         name: String,
         /// The options in force.
         found: TableOptions,
-        /// Those given.
+        /// The options that the caller asked for.
         asked: TableOptions,
     },
     /// No table has that name.
@@ -82,8 +82,8 @@ pub enum Error {
         /// The table's number.
         id: TableId,
     },
-    /// The place has only the room left that finishing and taking back transactions may need. Nothing
-    /// was changed; deletes still work for a while and give room back.
+    /// The place has only the space left that finishing and taking back transactions may need. Nothing
+    /// was changed; deletes still work for a while and give space back.
     #[error("{what}: no space left for new records")]
     Full {
         /// The place.
@@ -94,7 +94,7 @@ pub enum Error {
     BadOption {
         /// The option.
         what: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// Waiting for a lock would have closed a cycle. The transaction should be rolled back and
@@ -129,13 +129,13 @@ pub enum Error {
     NotClosed {
         /// The place.
         what: String,
-        /// What is left to do.
+        /// The work that is left.
         reason: &'static str,
     },
     /// An earlier write, sync or rollback failed; the store accepts no more until it is reopened.
     #[error("store stopped: {reason}")]
     Poisoned {
-        /// That failure.
+        /// The failure.
         reason: String,
     },
     /// The transaction was started on another store, or the table belongs to one.

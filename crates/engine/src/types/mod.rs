@@ -1,4 +1,4 @@
-//! What every layer names: numbers and addresses, options, errors.
+//! Numbers and addresses, options and errors, which every layer names.
 
 pub(crate) mod error;
 pub(crate) mod ids;

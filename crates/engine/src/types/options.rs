@@ -15,16 +15,16 @@ pub enum Durability {
     Relaxed,
 }
 
-/// What a transaction sees of others.
+/// Which changes of others a transaction sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// What was committed at its first read or write, however long it runs, and its own changes. Changing or
+    /// It sees what was committed at its first read or write, however long it runs, and its own changes. Changing or
     /// locking a record that another transaction has changed since fails with [`Error::Conflict`].
     ///
     /// Two such transactions may still each read what the other one writes (*write skew*, Adya's G2-item): both
     /// commit, as in no order one after the other. Where a decision rests on a record that the transaction does not
     /// write, [`crate::Txn::get_for_update`] instead of [`crate::Txn::get`], or a write of that record, prevents it.
-    /// What a scan did *not* find cannot be locked so; lock one record that stands for the range.
+    /// A scan cannot lock what it did *not* find; lock one record that stands for the range instead.
     ///
     /// ```
     /// # use lacuna_device::MemPlace;
@@ -57,14 +57,14 @@ pub enum Isolation {
     /// ```
     #[default]
     Snapshot,
-    /// What is committed at the moment of each read, and its own changes. Nothing is kept for it.
+    /// Each read sees what is committed by then, and the transaction's own changes. Nothing is kept for it.
     ReadCommitted,
 }
 
 /// Settings of a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionOptions {
-    /// What it sees of others. Default: a snapshot.
+    /// Which changes of others it sees. Default: a snapshot.
     pub isolation: Isolation,
 }
 
@@ -94,7 +94,7 @@ pub struct StoreOptions {
     pub flush_threads: usize,
     /// How long a writer waits for another transaction's lock. Default 50 s.
     pub lock_timeout: Duration,
-    /// Capacity that changes may take which committed transactions made and open snapshots do not see, in
+    /// Space that changes may take which committed transactions made and open snapshots do not see, in
     /// bytes; beyond it the oldest snapshot is given up ([`Error::SnapshotTooOld`]). At least 1 KiB; at most an
     /// eighth of the place is used. Default 1 GiB.
     pub history_bytes: u64,
@@ -104,9 +104,9 @@ pub struct StoreOptions {
     /// Whether flushing, purging and checkpoints run in threads of their own. Without, they run in
     /// the threads that call the store, and in [`crate::Store::step`]. Default true.
     pub background: bool,
-    /// What a store that is made now tells its log by from bytes of values that are made to look like it; whoever
-    /// chooses values must not know it. Stores that exist keep their own. Default: random; tests give one to write
-    /// the same bytes each time.
+    /// The salt of a store that is made now. It distinguishes the store's log from bytes of values that are made to
+    /// look like it; whoever chooses values must not know it. Stores that exist keep their own. Default: random; tests
+    /// give one to write the same bytes each time.
     pub log_salt: Option<NonZeroU64>,
 }
 
@@ -165,7 +165,7 @@ pub enum TableKind {
     /// As they are; the last page of a long value without what the value does not fill.
     #[default]
     Plain,
-    /// Compressed when they are flushed; the room saved is given back as a hole.
+    /// Compressed when they are flushed; the space saved is given back as a hole.
     PageCompressed {
         /// The algorithm; [`Algorithm::None`] writes pages as they are.
         algorithm: Algorithm,
@@ -267,7 +267,7 @@ impl TableOptions {
         format!("{kind} pages of {} KiB", self.page_bytes / 1024)
     }
 
-    /// What of them lasts for the life of the table.
+    /// The part of them that lasts for the life of the table.
     pub(crate) fn layout(&self) -> Layout {
         let block_bytes = match self.kind {
             TableKind::RowCompressed { key_block_size, .. } => Some(key_block_size as usize * 1024),

@@ -46,7 +46,7 @@ pub(crate) struct RetainedLog {
     pub(crate) newest: UndoPtr,
     /// It deleted records, or replaced long values.
     pub(crate) needs_purge: bool,
-    /// Capacity that its undo records and the long values they own take.
+    /// Bytes that its undo records and the long values they own take.
     pub(crate) bytes: u64,
 }
 
@@ -92,7 +92,7 @@ struct Table {
     free: Vec<u32>,
     is_held: Vec<bool>,
     kept: HashMap<u32, SlotHistory>,
-    /// SlotHistory logs by their moments.
+    /// Retained logs by their moments.
     order: BTreeMap<u64, u32>,
     bytes: u64,
 }
@@ -116,7 +116,7 @@ impl Table {
     }
 }
 
-/// What to do with a slot's pages after logs in it were purged.
+/// What happens to a slot's pages after logs in it were purged.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Drained {
     /// It holds no history any more. It was free, and now belongs to the caller, to be cleared.
@@ -348,7 +348,7 @@ mod tests {
         (slots, slot, part)
     }
 
-    /// Or else the next owner's pages are given back by whoever still trims the chain of those before.
+    /// Otherwise a purge that still trims the chain of earlier logs would give back the next owner's pages.
     #[test]
     fn whoever_leaves_a_slot_that_is_trimmed_leaves_its_pages_to_others() {
         let (slots, slot, part) = trimmed_slot();

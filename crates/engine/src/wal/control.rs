@@ -1,7 +1,7 @@
 //! The control file: where recovery starts.
 //!
-//! Two slots of 4 KiB. In each, the first sector names the checkpoint, and the second holds the store's salt; both have a
-//! checksum. The valid slot with the greater sequence counts. The other slot is overwritten, so a torn write costs
+//! Two slots of 4 KiB. In each, the first sector names the checkpoint, and the second holds the store's salt; both have
+//! a checksum. The valid slot with the greater sequence counts. The other slot is overwritten, so a torn write costs
 //! nothing. The file is written before the log that it makes superfluous is given up; on storage that is not `ordered`
 //! it is synced in between.
 
@@ -28,11 +28,11 @@ const SLOT_BYTES: u64 = 4096;
 const SECTOR: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"LacunaDB");
 const VERSION: u32 = 1;
-/// What a reader of version 1 must know. A later program that writes something else adds a bit: a program that does not
-/// know the bit refuses the store by name.
+/// Features that a reader of version 1 must know. A later program that writes something else adds a bit; a program that
+/// does not know the bit refuses the store by name.
 const FEATURES: u64 = 0b11_1111_1111;
 
-/// What a slot holds.
+/// The first sector of a slot.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
 #[repr(C)]
 struct Slot {
@@ -48,7 +48,7 @@ struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 48);
 
-/// What the sector behind a slot holds.
+/// The second sector of a slot.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
 #[repr(C)]
 struct SaltRaw {
@@ -60,14 +60,14 @@ struct SaltRaw {
 
 const _: () = assert!(size_of::<SaltRaw>() == 16);
 
-/// What recovery needs to know.
+/// The start of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Root {
     /// Counts openings; groups of the log carry it.
     pub(crate) epoch: u64,
     /// Where recovery starts reading the log: the start of a group.
     pub(crate) checkpoint: Lsn,
-    /// What the log's groups carry.
+    /// The salt that the log's groups carry.
     pub(crate) salt: Salt,
 }
 
@@ -120,7 +120,7 @@ impl Control {
         }
     }
 
-    /// What was last read or written.
+    /// The root that was last read or written.
     pub(crate) fn root(&self) -> Root {
         self.last.lock().1
     }
@@ -155,7 +155,7 @@ fn write(file: &dyn File, sequence: u64, root: Root) -> Result<()> {
     Ok(())
 }
 
-/// What lies behind a slot.
+/// The second sector of a slot.
 fn salt_sector(salt: Salt) -> AlignedBuf {
     let mut raw = SaltRaw { checksum: 0.into(), reserved: 0.into(), salt: salt.0.into() };
     raw.checksum = lacuna_crc::crc32c(raw.as_bytes()).into();

@@ -40,7 +40,7 @@ pub(crate) fn is_log_file(name: &str) -> bool {
 pub(crate) struct LogFiles {
     place: Arc<dyn Place>,
     segment_bytes: u64,
-    /// What the groups in them carry.
+    /// The salt that the groups in them carry.
     pub(super) salt: Salt,
     open: Mutex<BTreeMap<u64, Open>>,
 }
@@ -169,7 +169,7 @@ impl LogFiles {
         match open {
             Some(open) if open.file.props().hole_unit > 0 && offset < end => {
                 match open.file.punch(offset, end - offset) {
-                    // The room comes back with the file's end.
+                    // The space comes back with the file's end.
                     Err(lacuna_device::Error::Unsupported { .. } | lacuna_device::Error::Full { .. }) => {
                         Ok(())
                     }

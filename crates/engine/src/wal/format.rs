@@ -3,7 +3,7 @@
 //! The log is a file whose offsets only grow; an [`Lsn`] is one of them. It is a chain of *groups*,
 //! each starting on a sector: a header, then mini-transaction records back to back. A group carries
 //! its own offset and one checksum over all of it, so that a torn group, or the remains of an older
-//! one, are never taken for a whole one; and the store's salt, so that bytes of a value never are.
+//! one, are never taken for a whole one; and it carries the store's salt, so that bytes of a value never are.
 
 use std::{fs::File, io::Read};
 
@@ -35,7 +35,7 @@ struct GroupHeader {
     checksum: U32,
     /// Bytes of header and records.
     bytes: U32,
-    /// The group's own offset, exclusive or with the salt.
+    /// The group's own offset, XORed with the salt.
     start: U64,
     /// Opening of the store that wrote it.
     epoch: U64,

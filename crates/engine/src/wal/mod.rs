@@ -17,19 +17,19 @@
 //!    carry an older epoch.
 //! 4. A record is appended, and its pages enter the list of dirty pages, under one lock: nobody sees
 //!    `next` moved without also seeing the pages that are dirty since.
-//! 5. What counts as a group was written as one: it carries the store's salt. A value may hold anything else that a
-//!    group has, where one might start, and a crash may tear the group in front of it.
+//! 5. Bytes count as a group only if they were written as one: they carry the store's salt. A value may hold anything
+//!    else that a group has, where one might start, and a crash may tear the group in front of it.
 //!
 //! Lock order: page latches, then `state`, then the list of dirty pages. No lock is held across I/O;
 //! the leader owns the end of the files by `leading`.
 //!
 //! [`SYNCS_MAX`] syncs may be under way. Each write and each sync that ends wakes those who waited for it, and one
 //! of those whom no sync under way covers, if another may begin: that one leads the next unless somebody new came
-//! first. Whoever leads covers all who wait by then. A sync that ends covers all older ones too. So somebody leads,
-//! or was woken to, as long as somebody waits whom no sync under way covers. Whoever finds the log stopped wakes
-//! all: it may be the one that was woken.
+//! first. A leader covers all threads that wait by then. A sync that ends covers all older ones too. So somebody leads,
+//! or was woken to, as long as somebody waits whom no sync under way covers. A thread that finds the log stopped wakes
+//! all others: it may be the one that was woken.
 //!
-//! Who is woken looks at `flushed` and `written` without the lock, and each has a signal of their own: on a busy
+//! A thread that is woken looks at `flushed` and `written` without the lock, and has a signal of its own: on a busy
 //! machine the members of a group would otherwise be woken one after the other, each by the one before.
 
 pub(crate) mod control;
@@ -220,8 +220,8 @@ impl Log {
         state.sealed.push_back((start, bytes));
     }
 
-    /// Where recovery would have to start reading now: the start of a group, at or before the oldest
-    /// change that is missing on the device, which `oldest_dirty` returns. It is called with the log locked (invariant 4).
+    /// Where recovery would have to start reading now: the start of a group, at or before the oldest change that is
+    /// missing on the device, which `oldest_dirty` returns. It is called with the log locked (invariant 4).
     pub(crate) fn start_needed(&self, oldest_dirty: impl FnOnce() -> Option<Lsn>) -> Lsn {
         let state = self.state.lock();
         let oldest = oldest_dirty().unwrap_or_else(|| state.open.end());
@@ -259,7 +259,7 @@ impl Log {
         self.reached(until).1.load(Ordering::Acquire) >= lsn.0
     }
 
-    /// What `until` means on this place, and how far the log is.
+    /// The meaning of `until` on this place, and how far the log is.
     fn reached(&self, until: Until) -> (Until, &AtomicU64) {
         let until = if self.ordered { until } else { Until::Flushed };
         (until, if until == Until::Flushed { &self.flushed_hint } else { &self.written_hint })

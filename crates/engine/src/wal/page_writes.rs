@@ -1,8 +1,8 @@
 //! Page-write records: the log says which page images are on the device, so that recovery need not read those pages.
 //!
 //! Without these records recovery would read each page that the log names since the checkpoint, at random, only to find
-//! most of them newer than all that the log says of them. With them it reads only the pages that were dirty or in flight
-//! when the last group that is left was sealed. What bounds these pages (`flush::capacity`) bounds the reads.
+//! most of them newer than all that the log says of them. With them it reads only the pages that were dirty or in
+//! flight when the last group that is left was sealed. What bounds these pages (`flush::capacity`) bounds the reads.
 //!
 //! Invariants:
 //!
@@ -27,7 +27,7 @@ use crate::{
 /// Stands where operations have their tag.
 const TAG: u8 = 12;
 
-/// Appends to `out` that an image of `page` with this LSN has landed.
+/// Appends to `out` the record that an image of `page` with this LSN is on the device.
 pub(crate) fn note(page: PageId, lsn: Lsn, out: &mut Vec<u8>) {
     out.push(TAG);
     varint::put(u64::from(page.table.0), out);
@@ -35,18 +35,18 @@ pub(crate) fn note(page: PageId, lsn: Lsn, out: &mut Vec<u8>) {
     varint::put(lsn.0, out);
 }
 
-/// Whether a record consists of notes.
+/// Whether a record of the log consists of page-write records.
 pub(crate) fn is_notes(ops: &[u8]) -> bool {
     ops.first() == Some(&TAG)
 }
 
-/// What notes say: of each page the newest image. In memory 50 bytes a page at most; a log has room for a note in
-/// 60 bytes or more, for no page lands unchanged.
+/// Of each page the newest image that page-write records name. It takes 50 bytes a page at most; a log holds one record
+/// in 60 bytes or more, for no page is written unchanged.
 #[derive(Default)]
 pub(crate) struct PageWrites(FxHashMap<PageId, Lsn>);
 
 impl PageWrites {
-    /// Takes in a record, if it consists of notes.
+    /// Takes in a record of the log, if it consists of page-write records.
     pub(crate) fn take_in(&mut self, record: &Record<'_>) -> Result<(), BadOp> {
         let mut rest = record.ops;
         while is_notes(rest) {
@@ -67,7 +67,7 @@ impl PageWrites {
         Ok(())
     }
 
-    /// LSN of the newest image of the page that landed; its image on the device is not older.
+    /// LSN of the newest image of the page that was written; its image on the device is not older.
     pub(crate) fn lsn(&self, page: PageId) -> Option<Lsn> {
         self.0.get(&page).copied()
     }

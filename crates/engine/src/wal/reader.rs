@@ -10,7 +10,7 @@ use super::{
 };
 use crate::types::{error::Result, ids::Lsn};
 
-/// What is read at a time, at least.
+/// Bytes that are read at a time, at least.
 const READ_BYTES: usize = 1 << 20;
 /// Groups longer than this are not believed.
 const GROUP_BYTES_MAX: usize = 1 << 30;
@@ -21,7 +21,7 @@ pub(crate) struct Reader {
     at: Lsn,
     epoch: u64,
     buffer: AlignedBuf,
-    /// What of the buffer is filled, and from which offset on; always of one file.
+    /// The part of the buffer that is filled, and from which offset on; always of one file.
     filled: usize,
     buffer_at: Lsn,
 }

@@ -1,5 +1,5 @@
-//! What was done to the stores whose images lie beside. Tests do it again, to know what must be in the images; so it calls
-//! only what version 1 had, and changes with no later version.
+//! What was done to the stores whose images lie beside. Tests do it again, to know what must be in the images; so it
+//! calls only what version 1 had, and changes with no later version.
 
 use std::{collections::BTreeMap, num::NonZeroU64};
 

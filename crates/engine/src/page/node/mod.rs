@@ -71,7 +71,7 @@ pub(crate) fn value_bytes_max(page_bytes: usize) -> usize {
     page_bytes / 4
 }
 
-/// Capacity that an inner node needs to take any separator.
+/// Room that an inner node needs to take any separator.
 pub(crate) fn inner_cell_bytes_max(page_bytes: usize) -> usize {
     INNER_CELL_HEADER + key_bytes_max(page_bytes) + SLOT
 }
