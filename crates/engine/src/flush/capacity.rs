@@ -108,7 +108,7 @@ impl Flusher {
     /// Measures the space left. The producer does so at each round, and writers when the log has grown
     /// much since.
     pub(super) fn measure_capacity(&self) -> Result<()> {
-        self.room.measured_at.store(self.pager.log().end_hint(), Ordering::Relaxed);
+        self.capacity.measured_at.store(self.pager.log().end_hint(), Ordering::Relaxed);
         let Some(free_bytes) = self.place.free_bytes()? else { return Ok(()) };
         let log_max = self.options.log_bytes;
         let need = Need {
@@ -116,19 +116,19 @@ impl Flusher {
             log_max,
             dirty: self.pager.pool().dirty().unflushed_bytes() as u64,
             // Operations that passed the throttle together may go a little beyond it.
-            dirty_max: self.room.unflushed_bytes_max() / 4 * 5,
+            dirty_max: self.capacity.unflushed_bytes_max() / 4 * 5,
         };
-        self.room.level.store(level(free_bytes, &need) as u8, Ordering::Relaxed);
+        self.capacity.level.store(level(free_bytes, &need) as u8, Ordering::Relaxed);
         Ok(())
     }
 
     fn capacity_level(&self) -> u8 {
-        self.room.level.load(Ordering::Relaxed)
+        self.capacity.level.load(Ordering::Relaxed)
     }
 
     /// Whether so much was logged since all was last flushed for space that another flush may bring some.
     fn may_flush_for_space(&self) -> bool {
-        let (end, last) = (self.pager.log().end_hint(), &self.room.flushed_at);
+        let (end, last) = (self.pager.log().end_hint(), &self.capacity.flushed_at);
         let before = last.load(Ordering::Relaxed);
         let is_due = end.saturating_sub(before) > MEASURE_BYTES;
         is_due && last.compare_exchange(before, end, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -136,7 +136,7 @@ impl Flusher {
 
     /// Refuses a write that there is no space for.
     pub(crate) fn admit(&self, is_delete: bool) -> Result<()> {
-        if self.pager.log().end_hint().saturating_sub(self.room.measured_at.load(Ordering::Relaxed))
+        if self.pager.log().end_hint().saturating_sub(self.capacity.measured_at.load(Ordering::Relaxed))
             > MEASURE_BYTES
         {
             self.measure_capacity()?;

@@ -301,7 +301,7 @@ mod tests {
     };
 
     use super::{
-        super::{Flusher, into_work},
+        super::{Flusher, queue::into_work},
         *,
     };
     use crate::{
