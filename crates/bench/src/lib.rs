@@ -4,6 +4,7 @@ mod ack_file;
 mod block_stat;
 pub mod engine;
 mod figures;
+pub mod flash;
 pub mod iobench;
 mod latencies;
 pub mod linkbench;
@@ -18,6 +19,7 @@ mod row_compression;
 mod shuffle;
 mod side_by_side;
 pub mod tpcc;
+pub mod trace;
 pub mod trimbench;
 mod verdict;
 

@@ -2,7 +2,7 @@ use std::{fmt::Write, path::PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lacuna_device::{
+use lacuna_bench::{
     flash::{FlashModel, FlashOptions, FlashReport, live_bytes_peak},
     trace::{TraceReader, TraceSource},
 };

@@ -8,11 +8,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_bench::iobench::{self, Config, Pattern, PatternReport, Skew, comparison, goals};
-use lacuna_device::{
-    AlignedBuf, BlockDevice, RawDevice, RawOptions,
+use lacuna_bench::{
+    iobench::{self, Config, Pattern, PatternReport, Skew, comparison, goals},
     trace::{TraceDevice, TraceWriter},
 };
+use lacuna_device::{AlignedBuf, BlockDevice, RawDevice, RawOptions};
 use lacuna_ftl::{FormatOptions, Ftl};
 use serde_json::{Value, json};
 

@@ -8,10 +8,8 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use lacuna_device::{
-    BlockDevice, Place, RawDevice, RawOptions,
-    trace::{TraceDevice, TracePlace, TraceSource, TraceWriter},
-};
+use lacuna_bench::trace::{TraceDevice, TracePlace, TraceSource, TraceWriter};
+use lacuna_device::{BlockDevice, Place, RawDevice, RawOptions};
 use lacuna_nvmfs::{Nvmfs, OpenedPlace, PlaceOptions, format_path, open_place};
 
 /// An open place, and the trace of what is written to it, if one is made.

@@ -5,7 +5,7 @@ use crate::{AlignedBuf, Error, Filled, Result};
 /// Size of a sector in bytes: the unit of atomicity and of every address in Lacuna.
 pub const SECTOR: usize = 512;
 
-/// What a device tells of itself.
+/// Size and alignment of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Usable size in bytes; a multiple of `block_bytes`.
@@ -30,31 +30,35 @@ impl Geometry {
     }
 }
 
-/// A geometry whose capacity may grow while the device is in use.
+/// A geometry whose capacity may grow while the device is in use: a part of devices that can grow.
 #[derive(Debug)]
-pub(crate) struct Growing {
+pub struct GrowingGeometry {
     first: Geometry,
     capacity_bytes: AtomicU64,
 }
 
-impl Growing {
-    pub(crate) fn new(first: Geometry) -> Growing {
-        Growing { first, capacity_bytes: AtomicU64::new(first.capacity_bytes) }
+impl GrowingGeometry {
+    /// A geometry that begins as `first`.
+    pub fn new(first: Geometry) -> GrowingGeometry {
+        GrowingGeometry { first, capacity_bytes: AtomicU64::new(first.capacity_bytes) }
     }
 
-    /// As it is now.
-    pub(crate) fn get(&self) -> Geometry {
+    /// The geometry now.
+    pub fn get(&self) -> Geometry {
         Geometry { capacity_bytes: self.capacity_bytes.load(Ordering::Acquire), ..self.first }
     }
 
-    /// The device has so many bytes now, of which those of whole blocks count.
-    pub(crate) fn set_capacity(&self, bytes: u64) {
+    /// Sets the capacity to the whole blocks of `bytes`.
+    pub fn set_capacity(&self, bytes: u64) {
         let block = u64::from(self.first.block_bytes);
         self.capacity_bytes.store(bytes / block * block, Ordering::Release);
     }
 
-    /// As [`Growing::set_capacity`], for the device `what`, which knows no size but this.
-    pub(crate) fn grow(&self, what: &str, bytes: u64) -> Result<Geometry> {
+    /// Grows the device `what`, whose size is this alone.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a smaller size.
+    pub fn grow(&self, what: &str, bytes: u64) -> Result<Geometry> {
         if bytes < self.get().capacity_bytes {
             return Err(shrinks(what));
         }
@@ -98,11 +102,11 @@ pub trait BlockDevice: Send + Sync {
     /// Size and alignment.
     fn geometry(&self) -> Geometry;
 
-    /// Makes the device larger while it is in use, where that is in its power, and looks how large it is. What is new
-    /// reads as zeros, or as what is there. Durable when it returns.
+    /// Makes the device larger while it is in use, if it can, and measures its size. New space reads as zeros, or as
+    /// what the device holds there. Durable when it returns.
     ///
     /// # Errors
-    /// For what cannot grow, only that it cannot be looked at; for what can, also when it would become smaller.
+    /// A device that cannot grow fails only if it cannot be measured; one that can also fails if it would shrink.
     fn grow(&self, capacity_bytes: u64) -> Result<Geometry> {
         let _ = capacity_bytes;
         Ok(self.geometry())
@@ -111,8 +115,8 @@ pub trait BlockDevice: Send + Sync {
     /// A name for error messages, such as the path.
     fn name(&self) -> &str;
 
-    /// Whether others use the room that is not used here: that of a store file, of which parts may be holes. Then what
-    /// is discarded goes back to them, and writing there again takes longer.
+    /// Whether others use the space that this device does not: a store file may have holes. Then discarded space goes
+    /// back to the file system, and writing there again takes longer.
     fn is_sparse(&self) -> bool {
         false
     }
@@ -153,10 +157,10 @@ pub trait BlockDevice: Send + Sync {
         done(outcome, data);
     }
 
-    /// What carries out requests that are in flight together, for people.
+    /// The name of what carries out requests in flight together, for display.
     ///
     /// # Errors
-    /// When what was asked for cannot be started.
+    /// When the engine that the options name cannot be started.
     fn io_engine(&self) -> Result<&'static str> {
         Ok("one by one")
     }
@@ -164,7 +168,7 @@ pub trait BlockDevice: Send + Sync {
     /// Makes every write that returned before this call durable.
     fn sync(&self) -> Result<()>;
 
-    /// Tells the device that `len` bytes at `offset` are no longer needed. Their content is
+    /// Declares that `len` bytes at `offset` are no longer needed. Their content is
     /// undefined until they are written again. Advice: may do nothing.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 

@@ -18,7 +18,7 @@ pub enum Error {
         /// The store.
         path: PathBuf,
     },
-    /// No room is left for what was asked.
+    /// No space is left for what was asked.
     #[error("{what}: no space left")]
     Full {
         /// The store or file system.

@@ -1,54 +1,47 @@
-//! Storage devices and files: the only crate of Lacuna that makes storage system calls.
+//! Storage devices and files: two interfaces, and the system calls below them.
 //!
-//! Two interfaces, each with real, in-memory and simulated implementations:
+//! - [`BlockDevice`]: raw space addressed in bytes, sector-aligned. The flash translation layer lives on it.
+//!   [`RawDevice`] is a store file or block device, [`MemDevice`] is in memory.
+//! - [`File`] and [`Place`]: positional files with holes, and a named set of them. The database engine lives on it,
+//!   unchanged on a file system of ours, on a directory of ext4 or XFS ([`DirPlace`]) and in memory ([`MemPlace`]).
 //!
-//! - [`BlockDevice`]: raw space addressed in bytes, sector-aligned. The flash translation layer
-//!   lives on it. [`RawDevice`] is a store file or block device, [`MemDevice`] is in memory,
-//!   [`SimDevice`] is in memory and its power can be cut.
-//! - [`File`] and [`Place`]: positional files with holes, and a named set of them. The database
-//!   engine lives on it, unchanged on a file system of ours, on a directory of ext4 or XFS
-//!   ([`DirPlace`]), in memory ([`MemPlace`]) and on the simulator ([`SimPlace`]).
+//! This is the only crate of Lacuna that makes storage system calls. The simulators of both interfaces, whose power can
+//! be cut, are in `lacuna-sim`; buffers and arenas in `lacuna-memory`.
 //!
 //! # What a power cut may do (the contract that every layer above is proven against)
 //!
-//! 1. A write that returned (or whose end was told) before a `sync` was *called* survives once that `sync`
+//! 1. A write that returned (or whose end was reported) before a `sync` was *called* survives once that `sync`
 //!    returned `Ok`.
 //! 2. Every other write may, sector by sector (512 bytes), be kept or be lost, in any order.
 //! 3. A sector is never half old and half new.
 //! 4. After a failed `sync` nothing is known about any write since the last good one.
+//!
+//! # Modules
+//!
+//! ```text
+//! error <- block, place  <- mem         both interfaces in memory
+//!                        <- positional  files with direct I/O, shared by
+//!                             <- dir    directories
+//!                             <- raw    store files and disks; prompt: their threads' scheduling
+//! ```
 
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 mod block;
-mod breakable;
-mod buf;
-mod dense;
 mod dir;
 mod error;
-mod fill;
-pub mod flash;
-mod huge;
-mod mem;
-mod past_cache;
+pub mod mem;
 mod place;
 mod positional;
-mod prefetch;
 mod prompt;
 mod raw;
-pub mod sim;
-mod slots;
-mod sparse;
-pub mod trace;
 
-pub use block::{BlockDevice, DeviceStats, Geometry, SECTOR, WriteDone};
-pub use buf::AlignedBuf;
-pub use dense::DenseBytes;
+pub use block::{BlockDevice, DeviceStats, Geometry, GrowingGeometry, SECTOR, WriteDone};
 pub use dir::{DirOptions, DirPlace};
 pub use error::{Error, Result};
-pub use fill::{Blank, Filled, Home};
 pub use mem::{MemDevice, MemPlace};
-pub use past_cache::copy_past_cache;
 pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint, check_file_name};
-pub use prefetch::prefetch;
 pub use raw::{BlockIo, RawDevice, RawOptions};
-pub use sim::{SimDevice, SimPlace};
+
+// The interfaces take and return these buffers.
+pub use lacuna_memory::{AlignedBuf, Blank, Filled, Home};

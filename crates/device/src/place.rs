@@ -14,7 +14,7 @@ pub struct FileProps {
     pub atomic_bytes_max: u64,
     /// Alignment and unit that a write needs to be atomic, in bytes (0 when `atomic_bytes_max` is).
     pub atomic_align: u32,
-    /// Granularity at which holes give room back, in bytes; 0 when there are no holes.
+    /// Granularity at which holes free space, in bytes; 0 when there are no holes.
     pub hole_unit: u32,
     /// Alignment of offsets, lengths and file sizes, in bytes.
     pub io_align: u32,
@@ -72,7 +72,7 @@ pub enum BatchOp<'a> {
         /// The bytes; their length is a multiple of [`FileProps::io_align`].
         data: &'a [u8],
     },
-    /// Make `len` bytes at `offset` read as zeros and give their room back. Keeps the file's length.
+    /// Make `len` bytes at `offset` read as zeros and free their space. Keeps the file's length.
     Punch {
         /// The file, open in this place.
         file: FileId,
@@ -124,7 +124,7 @@ pub trait File: Send + Sync {
         Ok(self.len()? == 0)
     }
 
-    /// Cuts or extends the file; what is added reads as zeros and takes no room.
+    /// Truncates or extends the file; what is added reads as zeros and takes no space.
     fn set_len(&self, len: u64) -> Result<()>;
 
     /// Fills `buf` from byte `offset`; what lies in a hole or past the end reads as zeros.
@@ -136,7 +136,7 @@ pub trait File: Send + Sync {
     /// Makes a hole (see [`BatchOp::Punch`]).
     fn punch(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Room taken in the byte range `offset .. offset + len`, in bytes.
+    /// Space taken in the byte range `offset .. offset + len`, in bytes.
     fn allocated(&self, offset: u64, len: u64) -> Result<u64>;
 
     /// Every write, punch and `set_len` to this file that returned before this call survives a
@@ -144,7 +144,7 @@ pub trait File: Send + Sync {
     fn sync(&self) -> Result<()>;
 }
 
-/// What a place tells of its traffic and room.
+/// Traffic of a place and the space that it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlaceStats {
     /// All bytes that reached the device since the place was opened: data, log, metadata, garbage
@@ -156,7 +156,7 @@ pub struct PlaceStats {
     pub device_syncs: u64,
     /// Live bytes of all files.
     pub allocated_bytes: u64,
-    /// Room taken on the device, garbage and metadata included.
+    /// Space taken on the device, garbage and metadata included.
     pub store_bytes: u64,
 }
 
@@ -167,8 +167,8 @@ pub trait Place: Send + Sync {
     /// A name for error messages, such as the path.
     fn name(&self) -> &str;
 
-    /// Which place this is: the same for two objects of this process that stand for one place, as long as they
-    /// live. By default that of the object; one that passes calls on answers for the other.
+    /// Identifies the place: equal for two objects of this process that stand for one place, while they live. By
+    /// default the object's address; a wrapper returns the identity of the place within.
     fn identity(&self) -> (usize, u64) {
         (std::ptr::from_ref(self).addr(), 0)
     }
@@ -199,10 +199,10 @@ pub trait Place: Send + Sync {
     /// Like [`File::sync`] for every file, and for names created, removed and renamed.
     fn sync(&self) -> Result<()>;
 
-    /// Traffic and room.
+    /// Traffic and space taken.
     fn stats(&self) -> Result<PlaceStats>;
 
-    /// Room left for new data, in bytes; `None` when it is unbounded or unknown. Cheap enough to be
+    /// Space left for new data, in bytes; `None` when it is unbounded or unknown. Cheap enough to be
     /// asked many times a second.
     fn free_bytes(&self) -> Result<Option<u64>> {
         Ok(None)

@@ -10,13 +10,13 @@ use rustix::{
 
 use crate::{AlignedBuf, Error, Result, SECTOR};
 
-/// Alignment that direct I/O satisfies everywhere, in bytes: assumed where the system does not tell.
+/// Alignment that satisfies direct I/O everywhere, in bytes: assumed where the system does not report one.
 const SAFE_ALIGN: u32 = 4096;
 
 /// Largest copy through a bounce buffer in one call, in bytes.
 const BOUNCE_BYTES: usize = 1 << 20;
 
-/// An open file with what its system demands of direct I/O.
+/// An open file and the alignment that its file system demands for direct I/O.
 pub(crate) struct PositionalFile {
     pub(crate) file: fs::File,
     /// The path, for errors.
@@ -32,9 +32,9 @@ pub(crate) struct PositionalFile {
 
 /// Syncs of what lies in the page cache.
 ///
-/// When the system could not write some of it, it tells that to one of those who sync the open file, and takes it for
-/// done from then on. So they sync one at a time, and none with success once one has failed: that failure was about
-/// the others' data as well.
+/// When the kernel could not write some of it, it reports that to one caller of fsync on the open file, and takes the
+/// data for written from then on. So syncs run one at a time, and none succeeds once one has failed: that failure
+/// concerned the other callers' data as well.
 #[derive(Default)]
 struct CacheSyncs {
     has_failed: Mutex<bool>,
@@ -52,7 +52,7 @@ impl CacheSyncs {
     }
 }
 
-/// Opens `path` relative to `directory`, bypassing the page cache where the file system lets us.
+/// Opens `path` relative to `directory`, bypassing the page cache where the file system allows it.
 fn open_direct(
     directory: impl std::os::fd::AsFd,
     path: &Path,
@@ -90,8 +90,8 @@ impl PositionalFile {
         Ok(PositionalFile { file, name, io_align, memory_align, direct, cache_syncs: CacheSyncs::default() })
     }
 
-    /// The same through the page cache, if direct I/O demands more than whole sectors: on disks with larger ones, and
-    /// on FUSE, which does not tell.
+    /// The same file through the page cache, if direct I/O demands a larger unit than a sector: on disks with larger
+    /// sectors, and on FUSE, which reports none.
     pub(crate) fn in_sectors(mut self) -> io::Result<PositionalFile> {
         if self.io_align as usize > SECTOR {
             let flags = rustix::fs::fcntl_getfl(&self.file)?;
@@ -195,8 +195,8 @@ impl PositionalFile {
 /// Alignment of offsets and of memory for direct I/O on `file`, in bytes.
 fn direct_io_align(file: &fs::File) -> io::Result<(u32, usize)> {
     let statx = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
-    let told = statx.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && statx.stx_dio_offset_align != 0;
-    let (io_align, memory_align) = if told {
+    let is_reported = statx.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && statx.stx_dio_offset_align != 0;
+    let (io_align, memory_align) = if is_reported {
         (statx.stx_dio_offset_align, statx.stx_dio_mem_align)
     } else {
         match rustix::fs::ioctl_blksszget(file) {

@@ -1,16 +1,16 @@
-//! Threads that others sleep for.
+//! Short scheduler slices for the threads that carry out requests.
 //!
-//! A thread that carries out requests does little and then waits for the device. When it is woken on a machine whose
-//! processors all work, it stands behind whoever computes, for milliseconds; meanwhile the device has nothing to do,
-//! and soon those who compute wait as well. A thread that asks for short slices gets no larger share of a processor,
-//! but gets it at once when it wakes.
+//! Such a thread does little and then waits for the device. When it wakes on a machine whose processors are all busy,
+//! it queues behind computing threads for milliseconds; meanwhile the device is idle, and soon the computing threads
+//! wait as well. A thread that asks for short slices gets no larger share of a processor, but gets it at once when it
+//! wakes.
 //!
-//! It is for those who do next to nothing before the device works again. Threads that serve a mount are not among them:
-//! each of their wake-ups took the processor from the database that waits for other answers as well, and MariaDB lost
-//! 7 to 16% of its requests on two processors.
+//! It suits only threads that do next to nothing before the device works again. Threads that serve a mount do not ask
+//! for short slices: each of their wake-ups took the processor from the database that waits for other answers as well,
+//! and MariaDB lost 7 to 16% of its requests on two processors.
 //!
 //! See the kernel's documentation of its EEVDF scheduler: from Linux 6.12 on the `sched_runtime` that `sched_setattr`
-//! takes is the slice of an ordinary thread, and who wakes with a shorter one goes before who runs with a longer.
+//! takes is the slice of an ordinary thread, and a waking thread with a shorter slice preempts one with a longer slice.
 
 #![allow(unsafe_code)] // Two system calls that no library wraps.
 
@@ -18,18 +18,18 @@ use std::{io, mem::size_of};
 
 use libc::{SCHED_BATCH, SCHED_OTHER, SYS_sched_getattr, SYS_sched_setattr, sched_attr, syscall};
 
-/// The least that the kernel takes.
+/// The shortest slice that the kernel accepts.
 const SLICE_NANOS: u64 = 100_000;
 
-/// Lets the calling thread, and threads that it starts from now on, run soon after they were woken. Priorities stay as
-/// they are. Does nothing where the system refuses it or is too old: then all is as it was, only later.
+/// Lets the calling thread, and threads that it starts from now on, run soon after they wake. Priorities stay as they
+/// are. Does nothing where the system refuses it or is too old.
 pub(crate) fn run_promptly() {
-    let _ = ask_for(SLICE_NANOS); // a wish; nobody depends on it
+    let _ = ask_for(SLICE_NANOS); // a hint: nothing depends on it
 }
 
 fn ask_for(slice_nanos: u64) -> io::Result<()> {
     let mut attributes = attributes()?;
-    // Others, such as real-time threads, mean something else by it.
+    // For other policies, such as real-time, the field means something else.
     if [SCHED_OTHER, SCHED_BATCH].map(|policy| policy as u32).contains(&attributes.sched_policy) {
         attributes.sched_runtime = slice_nanos;
         // SAFETY: the kernel reads `attributes.size` bytes of a structure of that size. 0 is this thread.
@@ -38,7 +38,7 @@ fn ask_for(slice_nanos: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// How this thread is scheduled.
+/// The scheduling attributes of this thread.
 fn attributes() -> io::Result<sched_attr> {
     // SAFETY: a structure of integers, for which zeros are valid.
     let mut attributes: sched_attr = unsafe { std::mem::zeroed() };

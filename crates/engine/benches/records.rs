@@ -15,8 +15,9 @@ use criterion::{
     Criterion, criterion_group,
     measurement::{Measurement, ValueFormatter, WallTime},
 };
-use lacuna_device::{MemPlace, sim::SeededRng};
+use lacuna_device::MemPlace;
 use lacuna_engine::{Durability, Error, Store, StoreOptions, Table, TableOptions, TransactionOptions};
+use lacuna_sim::SeededRng;
 use rustix::time::{ClockId, clock_gettime};
 
 const RECORDS: u64 = 200_000;

@@ -21,12 +21,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lacuna_device::{BlockDevice, MemPlace, Place, SimDevice, sim::SeededRng as Rng};
+use lacuna_device::{BlockDevice, MemPlace, Place};
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions,
     TransactionOptions, Txn,
 };
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
+use lacuna_sim::{SeededRng as Rng, SimDevice};
 
 const STUCK: Duration = Duration::from_secs(60);
 

@@ -143,7 +143,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use lacuna_device::SimPlace;
+    use lacuna_sim::SimPlace;
 
     use super::*;
     use crate::{Store, StoreOptions};

@@ -1,6 +1,6 @@
 //! Rules that tests may break, to see that it would be noticed: tests/mutants.rs.
 
-lacuna_device::breakable_rules! {
+lacuna_mutants::breakable_rules! {
     /// A page is written only when the log up to its LSN is (flush invariant 1).
     LogBeforePages = "log-before-pages",
     /// A page leaves the list of dirty ones only when its image is synced (flush invariant 2).
@@ -42,6 +42,8 @@ lacuna_device::breakable_rules! {
     EndsLogged = "ends-logged",
     /// Splits and merges are noted (btree::finger invariant 2).
     BoundsNoted = "bounds-noted",
+    /// A new record is refused only when what was deleted is purged (flush::capacity).
+    RefusedAfterPurge = "refused-after-purge",
     /// A file is cut only when the log that says so is durable (alloc invariant 4).
     CutsFollowLog = "cuts-follow-log",
     /// Replay passes over what a page held before it was made anew (replay invariant 5).

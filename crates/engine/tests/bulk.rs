@@ -4,12 +4,10 @@ mod rigs;
 
 use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 
-use lacuna_device::{
-    MemDevice, MemPlace, Place, SimPlace,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{MemDevice, MemPlace, Place};
 use lacuna_engine::{Algorithm, Error, Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
+use lacuna_sim::{SeededRng, SimPlace, for_each_seed};
 use rigs::{Flash, Rig};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;

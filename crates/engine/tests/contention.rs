@@ -5,11 +5,9 @@ use std::{
     thread,
 };
 
-use lacuna_device::{
-    MemPlace,
-    sim::{SeededRng as Rng, for_each_seed},
-};
+use lacuna_device::MemPlace;
 use lacuna_engine::{Durability, Error, Store, StoreOptions, Table, TableOptions};
+use lacuna_sim::{SeededRng as Rng, for_each_seed};
 
 const WRITERS: u64 = 4;
 const READERS: u64 = 3;

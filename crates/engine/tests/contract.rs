@@ -7,12 +7,13 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{MemDevice, MemPlace, Place, SimPlace};
+use lacuna_device::{MemDevice, MemPlace, Place};
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Error, Insertion, Savepoint, Store, StoreOptions, Swap, Table,
     TableKind, TableOptions, TransactionOptions, Txn,
 };
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
+use lacuna_sim::SimPlace;
 
 fn options() -> StoreOptions {
     StoreOptions {

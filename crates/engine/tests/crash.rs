@@ -20,13 +20,10 @@ use std::{
 
 use beside::Beside;
 use edited::edited;
-use lacuna_device::{
-    SimPlace,
-    sim::{SeededRng, for_each_seed},
-};
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions, Txn,
 };
+use lacuna_sim::{SeededRng, SimPlace, for_each_seed};
 use rigs::{Flash, Rig};
 
 const TABLES: [&str; 3] = ["plain", "compressed", "row"];

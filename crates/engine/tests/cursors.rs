@@ -8,13 +8,11 @@ use std::{
     thread,
 };
 
-use lacuna_device::{
-    MemPlace,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::MemPlace;
 use lacuna_engine::{
     Algorithm, Cursor, Error, Record, Store, StoreOptions, Swap, Table, TableOptions, TransactionOptions, Txn,
 };
+use lacuna_sim::{SeededRng, for_each_seed};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 type Pair = (Vec<u8>, Vec<u8>);

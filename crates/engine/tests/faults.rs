@@ -9,12 +9,10 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{
-    BlockDevice, Place, SECTOR, SimDevice, SimPlace, StreamHint,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{BlockDevice, Place, SECTOR, StreamHint};
 use lacuna_engine::{Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableOptions};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
+use lacuna_sim::{SeededRng, SimDevice, SimPlace, for_each_seed};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -1,6 +1,10 @@
 //! A place that fills up: new records are refused, everything else goes on, and nothing is lost.
 
+#[allow(dead_code, reason = "other tests use the rest")]
+mod rigs;
+
 use std::{
+    collections::BTreeMap,
     ops::{Bound, ControlFlow},
     sync::Arc,
 };
@@ -8,6 +12,8 @@ use std::{
 use lacuna_device::{BlockDevice, MemDevice, Place};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableOptions};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
+use lacuna_sim::{SeededRng, for_each_seed};
+use rigs::{Flash, Rig, recover};
 
 fn device() -> Arc<dyn BlockDevice> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
@@ -110,6 +116,31 @@ fn a_full_store_refuses_and_recovers_with_threads() {
     fill_empty_and_fill_again(true);
 }
 
+/// Whoever deletes and inserts at once need not know that records are purged by another thread.
+#[test]
+fn what_was_deleted_makes_space_at_once() {
+    let device = device();
+    let store = Store::open(place(&device, true), options(true)).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let (mut first, mut end) = (0u64, fill(&store, &table, 0));
+    for _ in 0..4 {
+        // Purge begins when nobody sees the records any more.
+        let reader = store.begin();
+        assert!(reader.get(&table, &first.to_be_bytes()).expect("readable").is_some());
+        let deleted = (end - first) / 2;
+        let mut txn = store.begin();
+        for key in first..first + deleted {
+            assert!(txn.delete(&table, &key.to_be_bytes()).expect("a full store deletes"));
+        }
+        txn.commit().expect("commit");
+        drop(reader);
+        let new = fill(&store, &table, end) - end;
+        assert!(new > deleted / 2, "{deleted} deleted made space for {new}");
+        (first, end) = (first + deleted, end + new);
+    }
+    store.check().expect("sound");
+}
+
 /// The file system below grows while the store is open and full.
 #[test]
 fn a_full_store_goes_on_when_its_place_grows() {
@@ -134,4 +165,202 @@ fn a_full_store_goes_on_when_its_place_grows() {
         assert_eq!(count(&store, &table), after);
         store.check().expect("check");
     }
+}
+
+/// Stores that are used at their limit, one after the other.
+const LIVES: u64 = 4;
+/// Times that each is opened.
+const USES: u64 = 6;
+/// Records that a transaction writes at most.
+const TXN_RECORDS: u64 = 40;
+
+/// A store that is always near full, and what must be in it.
+struct Life {
+    flash: Flash,
+    kind: TableOptions,
+    background: bool,
+    rng: SeededRng,
+    /// Version of each acknowledged record.
+    model: BTreeMap<u64, u64>,
+    /// What a transaction whose commit failed would have left: `None` for a record that it deleted.
+    in_doubt: BTreeMap<u64, Option<u64>>,
+    next_key: u64,
+    refused: u64,
+}
+
+/// Bytes that do not compress, of a length that depends on both.
+fn value_of(key: u64, version: u64) -> Vec<u8> {
+    let mut rng = SeededRng::new(key << 20 | version);
+    let mut value = vec![0; 300 + rng.below(1500) as usize];
+    rng.fill(&mut value);
+    value
+}
+
+impl Life {
+    fn new(seed: u64) -> Life {
+        let background = seed % 2 == 1;
+        let kinds = [
+            TableOptions::compressed(Algorithm::Lz4),
+            TableOptions::default(),
+            TableOptions::row_compressed(8),
+        ];
+        Life {
+            flash: Flash::new(seed, background),
+            kind: kinds[seed as usize % kinds.len()],
+            background,
+            rng: SeededRng::new(seed),
+            model: BTreeMap::new(),
+            in_doubt: BTreeMap::new(),
+            next_key: 0,
+            refused: 0,
+        }
+    }
+
+    /// Opens the store after a crash, compares it with the model, and makes what was found the model.
+    fn open(&mut self) -> (Store, Table) {
+        let (kind, background) = (self.kind, self.background);
+        let (store, table) = recover(&self.flash, &mut self.rng, |place| {
+            let store = Store::open(place, options(background))?;
+            let table = store.open_table("t", kind)?;
+            Ok((store, table))
+        });
+        let mut found = BTreeMap::new();
+        let txn = store.begin();
+        txn.scan(&table, Bound::Unbounded, Bound::Unbounded, Direction::Forward, |key, value| {
+            let key = u64::from_be_bytes(key.try_into().expect("eight bytes"));
+            found.insert(key, value.to_vec());
+            ControlFlow::Continue(())
+        })
+        .expect("a full store is readable");
+        let mut doubted = self.model.clone();
+        for (key, version) in &self.in_doubt {
+            match version {
+                Some(version) => doubted.insert(*key, *version),
+                None => doubted.remove(key),
+            };
+        }
+        let is = |model: &BTreeMap<u64, u64>| {
+            model.len() == found.len()
+                && model.iter().all(|(key, version)| found.get(key) == Some(&value_of(*key, *version)))
+        };
+        if !is(&self.model) {
+            assert!(is(&doubted), "{} records, {} expected", found.len(), self.model.len());
+            self.model = doubted;
+        }
+        self.in_doubt.clear();
+        drop(txn);
+        (store, table)
+    }
+
+    /// One transaction of so many changes, of which each chooses its key and whether it deletes. `None` when the power
+    /// was cut, else whether nothing was refused.
+    fn change(
+        &mut self,
+        store: &Store,
+        table: &Table,
+        mut each: impl FnMut(&mut Life) -> (u64, bool),
+    ) -> Option<bool> {
+        let mut changes = BTreeMap::new();
+        let mut txn = store.begin();
+        for _ in 0..1 + self.rng.below(TXN_RECORDS) {
+            let (key, deletes) = each(self);
+            let version = (!deletes).then(|| self.rng.below(1 << 20));
+            let outcome = match version {
+                Some(version) => txn.put(table, &key.to_be_bytes(), &value_of(key, version)),
+                None => txn.delete(table, &key.to_be_bytes()).map(|_| ()),
+            };
+            match outcome {
+                Ok(()) => drop(changes.insert(key, version)),
+                Err(Error::Full { .. }) if !deletes => {
+                    self.refused += 1;
+                    txn.rollback().ok().or_else(|| self.flash.is_off().then_some(()))?;
+                    return Some(false);
+                }
+                Err(error) => {
+                    assert!(self.flash.may_fail(), "deletes {deletes}: {error}");
+                    return None;
+                }
+            }
+        }
+        if let Err(error) = txn.commit() {
+            assert!(self.flash.may_fail(), "{error}");
+            self.in_doubt = changes;
+            return None;
+        }
+        for (key, version) in changes {
+            match version {
+                Some(version) => self.model.insert(key, version),
+                None => self.model.remove(&key),
+            };
+        }
+        Some(true)
+    }
+
+    fn any_key(&mut self) -> u64 {
+        let from = self.rng.below(self.next_key.max(1));
+        let key = self.model.range(from..).next().or_else(|| self.model.iter().next());
+        key.map_or(0, |(key, _)| *key)
+    }
+
+    /// Fills the store, overwrites, deletes a part, and fills it again. `None` when the power was cut.
+    fn work(&mut self, store: &Store, table: &Table) -> Option<()> {
+        let new_key = |life: &mut Life| {
+            life.next_key += 1;
+            (life.next_key, false)
+        };
+        while self.change(store, table, new_key)? {}
+        for _ in 0..self.rng.below(30) {
+            // Longer values may be refused.
+            self.change(store, table, |life| (life.any_key(), life.rng.chance(30)))?;
+        }
+        let (before, mut at) = (self.model.len(), self.any_key());
+        while self.model.len() > before * 6 / 10 {
+            // Side by side: single ones leave pages of a plain table that are too full to be merged.
+            let next = |life: &mut Life| {
+                let behind = life.model.range(at + 1..).next().map(|(key, _)| *key);
+                at = behind.unwrap_or_else(|| life.any_key());
+                (at, true)
+            };
+            assert!(self.change(store, table, next)?);
+        }
+        if !self.background {
+            while store.step().ok()? {}
+        }
+        let kept = self.model.len();
+        while self.change(store, table, new_key)? {}
+        let (deleted, new) = (before - kept, self.model.len() - kept);
+        assert!(new > deleted / 2, "{deleted} deleted gave room for {new}");
+        Some(())
+    }
+}
+
+/// Fullness, age and power cuts at once: deletes always work and give room back, whatever ended the use before.
+#[test]
+fn stores_live_long_at_their_limit() {
+    for_each_seed(LIVES, |seed| {
+        let mut life = Life::new(seed);
+        for number in 0..USES {
+            let (store, table) = life.open();
+            let ends_early = life.rng.chance(60);
+            if ends_early {
+                life.flash.set_cut_after(1 + life.rng.below(4000));
+            }
+            let worked = life.work(&store, &table);
+            assert!(worked.is_some() || ends_early);
+            drop(table);
+            match worked {
+                None => drop(store),
+                Some(()) if number % 3 == 0 => drop(store),
+                Some(()) => match store.close() {
+                    Ok(()) => {}
+                    Err(error) => assert!(life.flash.may_fail(), "{error}"),
+                },
+            }
+        }
+        let (store, table) = life.open();
+        assert!(life.refused > 0, "never full");
+        store.check().expect("sound");
+        drop((store, table));
+        life.flash.check();
+    });
 }

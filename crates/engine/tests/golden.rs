@@ -14,8 +14,9 @@ use std::{
 };
 
 use history::{Left, Model, Work, history, kinds, options, tables};
-use lacuna_device::{AlignedBuf, MemPlace, Place, SECTOR, SimPlace, StreamHint};
+use lacuna_device::{AlignedBuf, MemPlace, Place, SECTOR, StreamHint};
 use lacuna_engine::{Algorithm, Direction, Error, Store, TableOptions, TransactionOptions};
+use lacuna_sim::SimPlace;
 
 struct Image {
     name: &'static str,

@@ -13,13 +13,11 @@ use std::{
 };
 
 use edited::edited;
-use lacuna_device::{
-    Place, SimPlace,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::Place;
 use lacuna_engine::{
     Algorithm, Direction, Durability, Error, Store, StoreOptions, TableKind, TableOptions, Txn,
 };
+use lacuna_sim::{SeededRng, SimPlace, for_each_seed};
 use rigs::{Flash, Rig};
 
 const ROUNDS: u64 = 3;

@@ -10,13 +10,11 @@ use std::{
 };
 
 use edited::edited;
-use lacuna_device::{
-    MemPlace,
-    sim::{SeededRng as Rng, for_each_seed},
-};
+use lacuna_device::MemPlace;
 use lacuna_engine::{
     Algorithm, Direction, Error, Isolation, Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn,
 };
+use lacuna_sim::{SeededRng as Rng, for_each_seed};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -12,6 +12,8 @@ mod bulk;
 mod crash;
 #[path = "cursors.rs"]
 mod cursors;
+#[path = "full.rs"]
+mod full;
 #[path = "history/main.rs"]
 mod history;
 #[path = "leaves.rs"]
@@ -57,6 +59,7 @@ const WAITERS: &str = "regressions::who_waits_for_a_key_goes_on_when_its_writer_
 const SLOTS: &str = "scheduled::purge_leaves_the_pages_of_the_next_owner_alone";
 const GIVEN_UP: &str = "scheduled::versions_of_a_snapshot_that_was_given_up_end";
 const QUEUE: &str = "shapes::a_queue_has_the_leaves_of_what_is_live";
+const DELETED: &str = "full::what_was_deleted_makes_space_at_once";
 const HOLES: &str = "shapes::power_cuts_among_holes_and_cut_files_on_a_directory";
 const CUT: &str = "shapes::files_are_cut_only_once_the_log_says_that_their_end_is_free";
 const THINNED: &str = "shapes::leaves_are_merged_however_records_are_deleted";
@@ -101,6 +104,7 @@ const RULES: &[(&str, &str)] = &[
     ("empty-leaves-go", QUEUE),
     ("cuts-follow-log", CUT),
     ("holes-replayed", HOLES),
+    ("refused-after-purge", DELETED),
     ("separators-move", THINNED),
     ("refused-leaves-go", REFUSED),
     ("descents-couple", MERGES),

@@ -5,12 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use lacuna_device::{
-    MemDevice, MemPlace, Place, SimPlace,
-    sim::{HookedPlace, Hooks},
-};
+use lacuna_device::{MemDevice, MemPlace, Place};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn};
 use lacuna_nvmfs::{self as nvmfs, Nvmfs};
+use lacuna_sim::{HookedPlace, Hooks, SimPlace};
 
 struct NoHooks;
 

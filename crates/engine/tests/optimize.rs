@@ -13,13 +13,11 @@ use std::{
     thread,
 };
 
-use lacuna_device::{
-    BatchOp, MemPlace, Place, SimPlace,
-    sim::{HookedPlace, Hooks, SeededRng, for_each_seed},
-};
+use lacuna_device::{BatchOp, MemPlace, Place};
 use lacuna_engine::{
     Algorithm, Direction, Error, OptimizeProgress, Store, StoreOptions, Table, TableKind, TableOptions,
 };
+use lacuna_sim::{HookedPlace, Hooks, SeededRng, SimPlace, for_each_seed};
 use rigs::{Flash, Rig};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;

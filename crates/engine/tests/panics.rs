@@ -11,11 +11,9 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{
-    BatchOp, MemPlace, Place,
-    sim::{HookedPlace, Hooks, SeededRng as Rng, for_each_seed},
-};
+use lacuna_device::{BatchOp, MemPlace, Place};
 use lacuna_engine::{Algorithm, Error, Store, StoreOptions, Table, TableOptions};
+use lacuna_sim::{HookedPlace, Hooks, SeededRng as Rng, for_each_seed};
 
 const THREADS: u64 = 3;
 /// How long a stopped store may take to let everybody go.

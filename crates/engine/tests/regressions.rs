@@ -9,14 +9,12 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{
-    AlignedBuf, BatchOp, FileProps, MemPlace, Place, SimPlace, StreamHint,
-    sim::{HookedPlace, Hooks, SeededRng, for_each_seed},
-};
+use lacuna_device::{AlignedBuf, BatchOp, FileProps, MemPlace, Place, StreamHint};
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions,
     TransactionOptions,
 };
+use lacuna_sim::{HookedPlace, Hooks, SeededRng, SimPlace, for_each_seed};
 
 fn options() -> StoreOptions {
     StoreOptions {

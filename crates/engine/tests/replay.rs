@@ -10,11 +10,12 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{BlockDevice, Place, SimDevice, SimPlace, StreamHint, sim::SeededRng};
+use lacuna_device::{BlockDevice, Place, StreamHint};
 use lacuna_engine::{
     Direction, Error, RecoveryStats, Store, StoreOptions, Table, TableOptions, TransactionOptions,
 };
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
+use lacuna_sim::{SeededRng, SimDevice, SimPlace};
 
 const RECORDS: u64 = 20_000;
 /// What no time at all is taken for.

@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use lacuna_device::{
-    AlignedBuf, MemPlace, Place, StreamHint,
-    sim::{SeededRng as Rng, for_each_seed},
-};
+use lacuna_device::{AlignedBuf, MemPlace, Place, StreamHint};
 use lacuna_engine::{Algorithm, Error, RowStats, Store, StoreOptions, Table, TableKind, TableOptions};
+use lacuna_sim::{SeededRng as Rng, for_each_seed};
 
 const FILE: &str = "t00000016.16k.8k";
 

@@ -11,15 +11,13 @@ use std::{
     sync::Arc,
 };
 
-use lacuna_device::{
-    BlockDevice, DirOptions, DirPlace, MemDevice, MemPlace, Place, SimPlace, StreamHint,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{BlockDevice, DirOptions, DirPlace, MemDevice, MemPlace, Place, StreamHint};
 use lacuna_engine::{
     Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableCheck, TableInfo, TableKind,
     TableOptions,
 };
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
+use lacuna_sim::{SeededRng, SimPlace, for_each_seed};
 use rigs::{Flash, Rig};
 
 fn options() -> StoreOptions {

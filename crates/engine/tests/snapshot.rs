@@ -13,14 +13,12 @@ use std::{
 };
 
 use edited::edited;
-use lacuna_device::{
-    MemPlace, Place, StreamHint,
-    sim::{SeededRng as Rng, for_each_seed},
-};
+use lacuna_device::{MemPlace, Place, StreamHint};
 use lacuna_engine::{
     Algorithm, Direction, Error, Isolation, Savepoint, Store, StoreOptions, Table, TableOptions,
     TransactionOptions, Txn,
 };
+use lacuna_sim::{SeededRng as Rng, for_each_seed};
 
 const SNAPSHOT: TransactionOptions = TransactionOptions { isolation: Isolation::Snapshot };
 const READ_COMMITTED: TransactionOptions = TransactionOptions::READ_COMMITTED;

@@ -10,11 +10,9 @@ use std::{
     thread,
 };
 
-use lacuna_device::{
-    MemPlace, Place, SimPlace,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{MemPlace, Place};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn};
+use lacuna_sim::{SeededRng, SimPlace, for_each_seed};
 use rigs::{Flash, Rig};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;

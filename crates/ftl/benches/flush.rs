@@ -12,8 +12,9 @@ use std::{
 };
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use lacuna_device::{BlockDevice, MemDevice, sim::SeededRng};
+use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Stream};
+use lacuna_sim::SeededRng;
 
 const THREADS: [u64; 3] = [1, 4, 16];
 

@@ -11,8 +11,8 @@ use criterion::{
     BatchSize, Criterion, Throughput, criterion_group,
     measurement::{Measurement, ValueFormatter, WallTime},
 };
-use lacuna_device::sim::SeededRng;
 use lacuna_ftl::bench::MapBench;
+use lacuna_sim::SeededRng;
 use rustix::time::{ClockId, clock_gettime};
 
 const CHUNKS: u64 = 4_000_000;

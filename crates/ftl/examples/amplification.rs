@@ -11,8 +11,9 @@
 
 use std::sync::Arc;
 
-use lacuna_device::{BlockDevice, MemDevice, sim::SeededRng};
+use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Result, Stats, Stream};
+use lacuna_sim::SeededRng;
 
 const PAGE: usize = 16384;
 /// How often the live data is overwritten before measuring, and then.

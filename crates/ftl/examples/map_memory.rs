@@ -9,8 +9,9 @@
 
 use std::{path::Path, sync::Arc, time::Instant};
 
-use lacuna_device::{BlockDevice, MemDevice, RawDevice, RawOptions, sim::SeededRng};
+use lacuna_device::{BlockDevice, MemDevice, RawDevice, RawOptions};
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Result, Stream};
+use lacuna_sim::SeededRng;
 
 /// Writes of one batch.
 const BATCH: u64 = 64;

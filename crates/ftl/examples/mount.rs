@@ -16,8 +16,9 @@
 
 use std::{path::Path, sync::Arc, time::Instant};
 
-use lacuna_device::{BlockDevice, RawDevice, RawOptions, sim::SeededRng};
+use lacuna_device::{BlockDevice, RawDevice, RawOptions};
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Stream};
+use lacuna_sim::SeededRng;
 
 const PAGE: usize = 16384;
 /// Extents written by one batch.

@@ -25,8 +25,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lacuna_device::{BlockDevice, MemDevice, RawDevice, RawOptions, sim::SeededRng};
+use lacuna_device::{BlockDevice, MemDevice, RawDevice, RawOptions};
 use lacuna_ftl::{Error, FormatOptions, Ftl, Lba, Op, Options, Stream};
+use lacuna_sim::SeededRng;
 
 const PAGE: usize = 16384;
 const PAGE_SECTORS: u64 = 32;

@@ -13,7 +13,7 @@ use std::{
     sync::atomic::{self, Ordering::SeqCst},
 };
 
-use lacuna_device::copy_past_cache;
+use lacuna_memory::copy_past_cache;
 
 use crate::{
     Result,

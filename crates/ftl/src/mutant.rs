@@ -1,6 +1,6 @@
 //! Rules that tests may break, to see that it would be noticed: tests/mutants.rs.
 
-lacuna_device::breakable_rules! {
+lacuna_mutants::breakable_rules! {
     /// A flush syncs the device.
     FlushSyncs = "flush-syncs",
     /// Recovery stops at the first batch that is missing.
@@ -47,6 +47,8 @@ lacuna_device::breakable_rules! {
     GrowthWipes = "growth-wipes",
     /// Opening restores collection's segments.
     OpeningRegains = "opening-regains",
+    /// A batch that makes the checkpoints' part grow leaves collection's (reserve invariant 2).
+    GrowthLeavesCollection = "growth-leaves-collection",
     /// Whoever misses segments because of what is unflushed plans a flush.
     FlushPlanned = "flush-planned",
     /// Whoever panics in the middle of a change stops the store.

@@ -112,7 +112,8 @@ impl Store {
 mod tests {
     use std::sync::Arc;
 
-    use lacuna_device::{BlockDevice, sim::SimDevice};
+    use lacuna_device::BlockDevice;
+    use lacuna_sim::SimDevice;
 
     use super::*;
     use crate::{

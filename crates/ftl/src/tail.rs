@@ -390,7 +390,7 @@ impl Tails {
 
 #[cfg(test)]
 mod tests {
-    use lacuna_device::sim::{SeededRng, for_each_seed};
+    use lacuna_sim::{SeededRng, for_each_seed};
 
     use super::*;
     use crate::space::Space;

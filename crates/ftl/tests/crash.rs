@@ -13,11 +13,9 @@ use harness::{
     matrix::{self, Load, Run, assert_cut},
     watch::{Place, Tally},
 };
-use lacuna_device::{
-    BlockDevice,
-    sim::{SeededRng, SimDevice, for_each_seed},
-};
+use lacuna_device::BlockDevice;
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, Stream, Work};
+use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 
 /// Cases of each load in an ordinary run.
 const CASES: u64 = 1000;

@@ -5,8 +5,9 @@ mod harness;
 use std::sync::Arc;
 
 use harness::{assert_sound, format, open};
-use lacuna_device::{BlockDevice, sim::SimDevice};
+use lacuna_device::BlockDevice;
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, Stream};
+use lacuna_sim::SimDevice;
 
 const BYTES: u64 = 8 << 20;
 const HOT: u64 = 8;

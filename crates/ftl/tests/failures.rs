@@ -5,11 +5,9 @@ mod harness;
 use std::sync::Arc;
 
 use harness::{Change, Model, SEGMENT_BYTES, assert_sound, format, open, ops};
-use lacuna_device::{
-    BlockDevice, MemDevice,
-    sim::{SeededRng, SimDevice, unreadable},
-};
+use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
+use lacuna_sim::{SeededRng, SimDevice, unreadable};
 
 const BYTES: u64 = 4 << 20;
 

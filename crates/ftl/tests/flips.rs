@@ -6,7 +6,7 @@ mod harness;
 
 use std::collections::BTreeMap;
 
-use lacuna_device::sim::for_each_seed;
+use lacuna_sim::for_each_seed;
 
 const CASES: u64 = 60;
 

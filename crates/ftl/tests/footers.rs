@@ -12,11 +12,9 @@ use std::{
 };
 
 use harness::{Model, SEGMENT_BYTES, assert_sound, changes, format, ops};
-use lacuna_device::{
-    AlignedBuf, BlockDevice, MemDevice,
-    sim::{BeforeReads, SeededRng, SimDevice, for_each_seed, unreadable},
-};
+use lacuna_device::{AlignedBuf, BlockDevice, MemDevice};
 use lacuna_ftl::{CheckDepth, FormatOptions, Ftl, Lba, Op, Options, Stream, Work};
+use lacuna_sim::{BeforeReads, SeededRng, SimDevice, for_each_seed, unreadable};
 
 const PAGE: u64 = 32;
 

@@ -5,8 +5,9 @@ mod harness;
 use std::{ops::Range, sync::Arc};
 
 use harness::assert_sound;
-use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Geometry, MemDevice, Result, sim::SeededRng};
+use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Geometry, MemDevice, Result};
 use lacuna_ftl::{Error, Footprint, FormatOptions, Ftl, Lba, Op, Options, Stats, Stream, Work};
+use lacuna_sim::SeededRng;
 use parking_lot::Mutex;
 
 const PAGE: usize = 16 << 10;

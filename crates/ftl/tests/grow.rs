@@ -11,11 +11,9 @@ use std::{
 };
 
 use harness::{assert_sound, format};
-use lacuna_device::{
-    BlockDevice, MemDevice, SimDevice,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, Stream, Work};
+use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 
 const PAGE: usize = 16 << 10;
 const SMALL: u64 = 4 << 20;

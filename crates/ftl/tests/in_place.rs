@@ -5,11 +5,9 @@ mod harness;
 use std::{iter, sync::Arc};
 
 use harness::{assert_sound, open};
-use lacuna_device::{
-    AlignedBuf, BlockDevice, DeviceStats, Geometry, Result,
-    sim::{SeededRng, SimDevice, unreadable},
-};
+use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Geometry, Result};
 use lacuna_ftl::{Error, FormatOptions, Ftl, Lba, Op, SECTOR, Stream};
+use lacuna_sim::{SeededRng, SimDevice, unreadable};
 use parking_lot::Mutex;
 
 const CHUNK: usize = 16 << 10;

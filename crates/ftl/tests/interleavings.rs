@@ -12,8 +12,9 @@ use std::{
 };
 
 use harness::{SEGMENT_BYTES, assert_sound};
-use lacuna_device::{BlockDevice, DeviceStats, Geometry, MemDevice, Result, sim::SeededRng};
+use lacuna_device::{BlockDevice, DeviceStats, Geometry, MemDevice, Result};
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Stream, Work};
+use lacuna_sim::SeededRng;
 use parking_lot::{Condvar, Mutex};
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -9,11 +9,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use harness::{assert_sound, format, open};
 use kv::{Change, Error, Kv, SLOTS};
-use lacuna_device::{
-    BlockDevice, MemDevice,
-    sim::{SeededRng, SimDevice, for_each_seed},
-};
+use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::Ftl;
+use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

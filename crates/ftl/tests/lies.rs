@@ -14,11 +14,9 @@ use harness::{
     history::{History, assert_names_the_place, first_wrong, has_errors, read_all},
     open, ops,
 };
-use lacuna_device::{
-    BlockDevice,
-    sim::{FaultRates, SeededRng, SimDevice, for_each_seed},
-};
+use lacuna_device::BlockDevice;
 use lacuna_ftl::{CheckDepth, Error, Ftl, Options, Stream, Work};
+use lacuna_sim::{FaultRates, SeededRng, SimDevice, for_each_seed};
 
 const BYTES: u64 = 4 << 20;
 const SECTORS: u64 = 2048;
@@ -95,7 +93,10 @@ fn run(seed: u64, rates: FaultRates, strict: bool, tally: &mut Tally) {
 
     // Half of the stale reads strike at the reopen.
     let at_open = rates.stale_reads > 0 && run.rng.chance(50);
-    device.lie(if at_open { FaultRates { stale_reads: 1, limit: 1, ..rates } } else { rates }, seed);
+    device.start_silent_faults(
+        if at_open { FaultRates { stale_reads: 1, limit: 1, ..rates } } else { rates },
+        seed,
+    );
     let steps = 20 + run.rng.below(400);
     let mut reported = !(0..steps).all(|_| run.step(&ftl));
     reported |= run.flush(&ftl).inspect_err(|error| assert_names_the_place(error, BYTES)).is_err();
@@ -104,8 +105,11 @@ fn run(seed: u64, rates: FaultRates, strict: bool, tally: &mut Tally) {
     reported |= has_errors(&live);
     let closed =
         run.rng.chance(50) && ftl.close().inspect_err(|error| assert_names_the_place(error, BYTES)).is_ok();
-    tally.lies += device.lies().len();
-    device.lie(if at_open && device.lies().is_empty() { rates } else { FaultRates::default() }, seed);
+    tally.lies += device.silent_faults().len();
+    device.start_silent_faults(
+        if at_open && device.silent_faults().is_empty() { rates } else { FaultRates::default() },
+        seed,
+    );
     if !at_open {
         let found = read_all(&ftl, SECTORS, BYTES);
         assert_eq!(first_wrong(&found, &run.history.model), None, "wrong data");
@@ -132,7 +136,7 @@ fn run(seed: u64, rates: FaultRates, strict: bool, tally: &mut Tally) {
             reported = true;
         }
     }
-    tally.lies += device.stop_lying().len();
+    tally.lies += device.stop_silent_faults().len();
     tally.reported += usize::from(reported);
 }
 

@@ -5,11 +5,9 @@ mod harness;
 use std::{ops::Range, sync::Arc};
 
 use harness::{Change, Model, assert_sound, changes, format, open, ops, payload};
-use lacuna_device::{
-    BlockDevice, MemDevice,
-    sim::{SeededRng, SimDevice, for_each_seed},
-};
+use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Error, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
+use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 
 fn mem(bytes: u64) -> Arc<dyn BlockDevice> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(bytes));

@@ -32,8 +32,8 @@ use std::{
 };
 
 use harness::matrix::{self, Load};
-use lacuna_device::sim::for_each_seed;
 use lacuna_ftl::mutant;
+use lacuna_sim::for_each_seed;
 
 /// Each rule, and the test of this file that must fail without it.
 const RULES: &[(&str, &str)] = &[
@@ -58,6 +58,7 @@ const RULES: &[(&str, &str)] = &[
     ("footer-verified", "flips"),
     ("footer-of-this-life", "mixed"),
     ("opening-regains", "never_stuck::collections_that_never_end"),
+    ("growth-leaves-collection", "reserve::a_full_store_is_reopened_for_ever"),
     ("flush-planned", "reserve::whoever_misses_segments_for_what_is_unflushed_plans_a_flush"),
     ("filled-then-counted", "scheduled::whoever_flushes_finds_their_batch_after_a_cut"),
     ("panics-stop", "panics::a_panic_stops_the_store_for_everybody"),

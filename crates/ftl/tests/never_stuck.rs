@@ -11,8 +11,8 @@ use std::{
 };
 
 use harness::full::{Deed, End, Full, Shape, Use};
-use lacuna_device::sim::{SeededRng, for_each_seed};
 use lacuna_ftl::Stats;
+use lacuna_sim::{SeededRng, for_each_seed};
 
 /// States of which all successors are looked at.
 const STATES: u64 = 10;

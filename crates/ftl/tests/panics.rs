@@ -14,11 +14,9 @@ use std::{
 };
 
 use harness::{assert_sound, format};
-use lacuna_device::{
-    BlockDevice, DeviceStats, Filled, Geometry, Result, SimDevice, WriteDone,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{BlockDevice, DeviceStats, Filled, Geometry, Result, WriteDone};
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, SECTOR, Stream};
+use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 
 const THREADS: u64 = 3;
 const PAGES: u64 = 16;

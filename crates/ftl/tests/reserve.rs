@@ -6,11 +6,9 @@ mod harness;
 use std::{env, sync::Arc};
 
 use harness::{assert_sound, format};
-use lacuna_device::{
-    BlockDevice, MemDevice,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, Stream};
+use lacuna_sim::{SeededRng, for_each_seed};
 
 const PAGE: usize = 16 << 10;
 /// Reopenings of each store.

@@ -5,11 +5,9 @@ mod harness;
 use std::{ops::ControlFlow, sync::Arc};
 
 use harness::{SEGMENT_BYTES, changes, format, ops};
-use lacuna_device::{
-    BlockDevice, MemDevice,
-    sim::{SeededRng, SimDevice, for_each_seed},
-};
+use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{CheckDepth, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Scrub, Stream, Work};
+use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 
 const BYTES: u64 = 4 << 20;
 const SECTORS: u64 = 1600;

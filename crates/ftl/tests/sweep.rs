@@ -5,11 +5,9 @@ mod harness;
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use harness::{changes, format, ops};
-use lacuna_device::{
-    BlockDevice, MemDevice,
-    sim::{SeededRng, SimDevice, for_each_seed},
-};
+use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
+use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 
 const BYTES: u64 = 4 << 20;
 /// Sectors that batches of all kinds change.

@@ -5,11 +5,9 @@ mod harness;
 use std::sync::Arc;
 
 use harness::{Change, SEGMENT_BYTES, assert_sound, payload};
-use lacuna_device::{
-    BlockDevice, MemDevice,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream};
+use lacuna_sim::{SeededRng, for_each_seed};
 
 const THREADS: u64 = 4;
 /// Sectors of each thread's own region.

@@ -13,11 +13,9 @@ use harness::{
     flips::{BYTES, SECTORS},
     history::{Found, History, Salvages, first_wrong, has_errors},
 };
-use lacuna_device::{
-    BlockDevice, Error as DeviceError,
-    sim::{BeforeReads, SeededRng, SimDevice, for_each_seed, unreadable},
-};
+use lacuna_device::{BlockDevice, Error as DeviceError};
 use lacuna_ftl::{CheckDepth, Error, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
+use lacuna_sim::{BeforeReads, SeededRng, SimDevice, for_each_seed, unreadable};
 
 const CASES: u64 = 6;
 /// Blocks of each case beside the starts of all segments.

@@ -168,7 +168,7 @@ fn be32(data: &[u8], at: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use lacuna_device::sim::{SeededRng, for_each_seed};
+    use lacuna_sim::{SeededRng, for_each_seed};
 
     use super::*;
 

@@ -162,7 +162,7 @@ pub(crate) fn parse_bucket(store: &str, directory: Ino, bucket: Bucket, bytes: &
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use lacuna_device::sim::{SeededRng, for_each_seed};
+    use lacuna_sim::{SeededRng, for_each_seed};
 
     use super::*;
     use crate::format::{Inode, Timestamp};

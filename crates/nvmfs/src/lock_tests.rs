@@ -9,7 +9,8 @@ use std::{
     },
 };
 
-use lacuna_device::{BlockDevice, MemDevice, sim::BeforeReads};
+use lacuna_device::{BlockDevice, MemDevice};
+use lacuna_sim::BeforeReads;
 
 use crate::{
     FormatOptions, Ino, Nvmfs, Options,

@@ -102,7 +102,7 @@ fn overlap(a: &[Range<u64>], b: &[Range<u64>]) -> bool {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-    use lacuna_device::sim::{SeededRng, for_each_seed};
+    use lacuna_sim::{SeededRng, for_each_seed};
 
     use super::*;
 

@@ -246,7 +246,7 @@ fn put_outside(update: &mut Update, before: &Inode, bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use lacuna_device::sim::{SeededRng, for_each_seed};
+    use lacuna_sim::{SeededRng, for_each_seed};
 
     use super::*;
 

@@ -9,12 +9,10 @@ mod power;
 use std::sync::Arc;
 
 use history::{BALLAST, Change, Data, Model, Part, apply, ballast_change, random_change};
-use lacuna_device::{
-    BlockDevice, Error, Place, SimDevice, StreamHint,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{BlockDevice, Error, Place, StreamHint};
 use lacuna_ftl::Work;
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs};
+use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 use power::{CAPACITY, History, SEGMENT_BYTES, formatted, open, recover};
 
 const ROUNDS: u64 = 4;

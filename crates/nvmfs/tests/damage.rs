@@ -5,16 +5,14 @@ mod history;
 use std::{fs, sync::Arc};
 
 use history::{Model, apply, random_change};
-use lacuna_device::{
-    BlockDevice, Error as DeviceError, MemDevice, Place, SimDevice, StreamHint,
-    sim::{SeededRng, for_each_seed, unreadable},
-};
+use lacuna_device::{BlockDevice, Error as DeviceError, MemDevice, Place, StreamHint};
 use lacuna_ftl::{self as ftl, Lba, Op, Stream};
 use lacuna_nvmfs::{
     CheckDepth, Error, FormatOptions, Ino, Nvmfs, OpenedPlace, Options, PlaceOptions, Remains, format_path,
     open_place,
     posix::{Caller, FileKind, Rename, SetAttr, WriteOptions, XattrMode},
 };
+use lacuna_sim::{SeededRng, SimDevice, for_each_seed, unreadable};
 
 fn inode_lba(ino: u64) -> Lba {
     Lba((1 << 36) + ino)

@@ -3,12 +3,10 @@
 
 mod power;
 
-use lacuna_device::{
-    Error, Place, Result, StreamHint,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{Error, Place, Result, StreamHint};
 use lacuna_ftl::Work;
 use lacuna_nvmfs::{CheckDepth, Nvmfs};
+use lacuna_sim::{SeededRng, for_each_seed};
 use power::{formatted, open, recover};
 
 const SECTOR: u64 = 512;

@@ -6,11 +6,9 @@ mod stores;
 use std::{collections::BTreeMap, sync::Arc};
 
 use history::{Model, apply, random_change, same_kind};
-use lacuna_device::{
-    BatchOp, BlockDevice, Error, Place, StreamHint,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{BatchOp, BlockDevice, Error, Place, StreamHint};
 use lacuna_nvmfs::{Ino, Nvmfs, Options, posix::Rename};
+use lacuna_sim::{SeededRng, for_each_seed};
 use stores::{assert_clean, formatted};
 
 fn open(device: &Arc<dyn BlockDevice>) -> Nvmfs {

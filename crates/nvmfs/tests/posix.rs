@@ -15,7 +15,7 @@ use std::{
 };
 
 use fight::fight;
-use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint, sim::SimDevice};
+use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint};
 use lacuna_nvmfs::{
     CheckDepth, Error, FormatOptions, Ino, Nvmfs, OpenedPlace, Options, PlaceOptions, Progress, Refusal,
     Timestamp, open_place,
@@ -23,6 +23,7 @@ use lacuna_nvmfs::{
         Allocate, Attr, Caller, FileKind, Posix, Rename, Runs, SetAttr, SetTime, WriteOptions, XattrMode,
     },
 };
+use lacuna_sim::SimDevice;
 
 const ROOT: Ino = Ino::ROOT;
 const NOBODY: Caller = Caller { uid: 65534, gid: 65534 };
@@ -646,7 +647,7 @@ fn a_full_store_refuses_growth_alone() {
     let device = formatted(32 << 20);
     let place = open(&device);
     let fs = place.posix();
-    let mut rng = lacuna_device::sim::SeededRng::new(1);
+    let mut rng = lacuna_sim::SeededRng::new(1);
     let mut page = vec![0; 100_001];
     rng.fill(&mut page);
     let opened = fs.create(ROOT, b"opened", 0o600, NOBODY).unwrap().ino;

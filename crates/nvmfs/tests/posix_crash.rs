@@ -11,15 +11,13 @@ mod world;
 
 use std::sync::Arc;
 
-use lacuna_device::{
-    BlockDevice, Error as DeviceError, SimDevice,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{BlockDevice, Error as DeviceError};
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{
     CheckDepth, Error, Ino, Nvmfs, Options,
     posix::{Caller, WriteOptions, XattrMode},
 };
+use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 use power::{History, formatted, open, recover};
 use world::{Change, Driver, World, random_change, summary};
 

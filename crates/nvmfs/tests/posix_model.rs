@@ -5,11 +5,9 @@ mod world;
 
 use std::sync::Arc;
 
-use lacuna_device::{
-    BlockDevice,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::BlockDevice;
 use lacuna_nvmfs::{Nvmfs, Options};
+use lacuna_sim::{SeededRng, for_each_seed};
 use stores::{assert_clean, formatted};
 use world::{Driver, World, random_change, refusal, summary};
 

@@ -6,11 +6,11 @@ mod stores;
 
 use std::{sync::Barrier, thread};
 
-use lacuna_device::sim::{SeededRng, for_each_seed};
 use lacuna_nvmfs::{
     Error, Ino, Nvmfs, Options, Refusal,
     posix::{Attr, Caller, FileKind, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
+use lacuna_sim::{SeededRng, for_each_seed};
 use stores::{assert_clean, formatted};
 
 const THREADS: u64 = 4;

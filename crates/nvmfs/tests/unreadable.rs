@@ -8,11 +8,12 @@ use std::{
     },
 };
 
-use lacuna_device::{BlockDevice, Error as DeviceError, MemDevice, sim::BeforeReads};
+use lacuna_device::{BlockDevice, Error as DeviceError, MemDevice};
 use lacuna_nvmfs::{
     FormatOptions, Ino, Nvmfs, Options,
     posix::{Caller, Posix, WriteOptions},
 };
+use lacuna_sim::BeforeReads;
 
 const FILES: u64 = 6000;
 

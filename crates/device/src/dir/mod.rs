@@ -8,7 +8,7 @@
 //! 2. Names are durable when `create`, `remove` and `rename` return, and when the place is opened: each syncs the
 //!    directory.
 //!
-//! Nothing here is atomic or ordered, and [`File::props`] says so.
+//! Nothing here is atomic or ordered, and [`File::props`] reports that.
 
 mod file;
 

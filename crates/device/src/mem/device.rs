@@ -2,11 +2,12 @@
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::{BlockDevice, DeviceStats, Geometry, Result, SECTOR, block::Growing, sparse::SparseBytes};
+use super::SparseBytes;
+use crate::{BlockDevice, DeviceStats, Geometry, GrowingGeometry, Result, SECTOR};
 
-/// A [`BlockDevice`] in memory. It forgets everything when it is dropped.
+/// A [`BlockDevice`] in memory. Its content is gone when it is dropped.
 pub struct MemDevice {
-    geometry: Growing,
+    geometry: GrowingGeometry,
     bytes: RwLock<SparseBytes>,
     stats: Mutex<DeviceStats>,
 }
@@ -19,7 +20,11 @@ impl MemDevice {
     pub fn new(capacity_bytes: u64) -> MemDevice {
         assert!(capacity_bytes.is_multiple_of(SECTOR as u64), "capacity is not a multiple of a sector");
         MemDevice {
-            geometry: Growing::new(Geometry { capacity_bytes, block_bytes: SECTOR as u32, erase_bytes: 0 }),
+            geometry: GrowingGeometry::new(Geometry {
+                capacity_bytes,
+                block_bytes: SECTOR as u32,
+                erase_bytes: 0,
+            }),
             bytes: RwLock::default(),
             stats: Mutex::default(),
         }

@@ -22,8 +22,7 @@ const PROPS: FileProps = FileProps {
     ordered: true,
 };
 
-/// A [`Place`] in memory, with everything that a place can offer. It forgets its files when it and
-/// their handles are dropped.
+/// A [`Place`] in memory that offers all that a place can. Its files are gone when it and their handles are dropped.
 ///
 /// Lock order: `names`, then `files`, then one file's `image`; no two images at a time.
 #[derive(Default)]

@@ -2,11 +2,9 @@
 
 mod discard;
 mod engine;
-#[cfg(test)]
-mod engine_tests;
-mod threads;
+mod request;
+mod ring;
 mod together;
-mod uring;
 
 use std::{
     env, fs, io,
@@ -26,38 +24,26 @@ use rustix::{
     io::Errno,
 };
 
+pub use self::engine::BlockIo;
 use self::{
-    engine::{Done, Engine, Memory, Request},
+    engine::Engine,
+    request::{Done, Memory, Request},
     together::Transfer,
 };
 use crate::{
-    AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, Result, WriteDone,
-    block::{Growing, shrinks},
-    positional::PositionalFile,
+    AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, GrowingGeometry, Result, WriteDone,
+    block::shrinks, positional::PositionalFile,
 };
 
 /// Sizes of new store files are multiples of this, in bytes, so that they suit any device.
 const SIZE_UNIT: u64 = 4096;
-
-/// Who carries out requests that are not waited for one by one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BlockIo {
-    /// What the environment variable `LACUNA_IO` says (`uring`, `threads`), else an io_uring, or
-    /// threads where the system refuses one.
-    #[default]
-    Auto,
-    /// An io_uring, or an error.
-    Uring,
-    /// A pool of threads that make ordinary calls.
-    Threads,
-}
 
 /// How to open a [`RawDevice`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawOptions {
     /// Refuse writes, syncs and discards.
     pub read_only: bool,
-    /// Who carries out [`BlockDevice::submit_write`] and [`BlockDevice::read_many`].
+    /// What carries out [`BlockDevice::submit_write`] and [`BlockDevice::read_many`].
     pub io: BlockIo,
 }
 
@@ -66,10 +52,10 @@ pub struct RawOptions {
 /// It bypasses the page cache unless the file system below has no direct I/O (see
 /// [`RawDevice::is_direct`]).
 pub struct RawDevice {
-    /// Started by the first request that is not waited for.
+    /// Started by the first request in flight.
     engine: OnceLock<Engine>,
     file: Arc<PositionalFile>,
-    geometry: Growing,
+    geometry: GrowingGeometry,
     options: RawOptions,
     is_block_device: bool,
     /// Set once the system refused a discard: they are advice, so that is no error.
@@ -100,7 +86,7 @@ impl Counters {
 }
 
 impl RawDevice {
-    /// Creates a store file of `size_bytes` zeros that take no room yet, and opens it.
+    /// Creates a store file of `size_bytes` zeros that take no space yet, and opens it.
     ///
     /// # Errors
     /// [`Error::Exists`] when there is anything of that name, [`Error::Unsupported`] for a size that is
@@ -149,7 +135,7 @@ impl RawDevice {
         let size_bytes = measure(&file)?;
         let block = u64::from(file.io_align);
         let device = RawDevice {
-            geometry: Growing::new(Geometry {
+            geometry: GrowingGeometry::new(Geometry {
                 capacity_bytes: size_bytes / block * block,
                 block_bytes: file.io_align,
                 erase_bytes: 0,
@@ -167,7 +153,7 @@ impl RawDevice {
         Ok(device)
     }
 
-    /// Makes a store file anew, with `size_bytes` zeros that take no room yet.
+    /// Replaces the content of a store file by `size_bytes` zeros that take no space yet.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a block device, and for sizes as in [`RawDevice::create`].
@@ -213,7 +199,7 @@ impl RawDevice {
         Ok(self.engine.get_or_init(|| started))
     }
 
-    /// Does all `transfers` and waits for them; none where that is for the engine to do.
+    /// Carries out all `transfers` and waits for them; `None` if the engine has to do it instead.
     fn carry_out<'a>(&self, transfers: impl ExactSizeIterator<Item = Transfer<'a>>) -> Option<Result<()>> {
         if self.options.io == BlockIo::Threads || transfers.len() > together::TRANSFERS_MAX {
             return None;
@@ -230,12 +216,12 @@ impl RawDevice {
     }
 }
 
-/// How long an opener waits for another to let go. A process that was killed holds its store until the
-/// kernel has ended its requests in flight, and must: they could still land behind the next opener's back.
+/// How long an opener waits for another owner to release the store. A killed process holds its store until the kernel
+/// has ended its requests in flight, which could otherwise still be written after the next opener has read.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
 const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Opens and locks `path`, of which there is one owner at a time.
+/// Opens and locks `path`, which has one owner at a time.
 fn claim(path: &Path, flags: OFlags) -> Result<PositionalFile> {
     let deadline = Instant::now() + CLAIM_PATIENCE;
     loop {
@@ -249,7 +235,7 @@ fn claim(path: &Path, flags: OFlags) -> Result<PositionalFile> {
     }
 }
 
-/// Nothing while another has it.
+/// `None` while another owner holds it.
 fn try_claim(path: &Path, flags: OFlags) -> Result<Option<PositionalFile>> {
     let file = match PositionalFile::open(path, flags) {
         Ok(file) => file,

@@ -1,7 +1,7 @@
 //! A few reads or writes that are waited for together, on a ring of the calling thread's own.
 //!
-//! One system call begins all of them and returns when all have ended. So whoever waits sleeps once, and no other
-//! thread is woken, where the engine's thread costs both of them a wake-up for each request.
+//! One system call begins all of them and returns when all have ended. So the caller sleeps once and no other thread
+//! is woken, whereas the engine's thread costs two wake-ups for each request.
 //!
 //! Invariants:
 //! 1. [`carry_out`] returns only when all that it has pushed has completed; a panic before that aborts the
@@ -16,8 +16,8 @@ use std::{cell::RefCell, os::fd::AsRawFd};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use super::{
-    engine::AbortOnPanic,
-    uring::{Outcome, TRANSFER_BYTES_MAX, enter, make_ring, outcome},
+    request::AbortOnPanic,
+    ring::{Outcome, TRANSFER_BYTES_MAX, enter, make_ring, outcome},
 };
 use crate::{Result, positional::PositionalFile};
 

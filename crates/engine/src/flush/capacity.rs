@@ -4,13 +4,14 @@
 //! refused while less is free than accepted work may come to need: the log up to its limit, and as many dirty pages as
 //! there may be, written anew at their full size. Deletes need log before they give space back. They are refused only
 //! when what is dirty now, and a little log, would no longer fit even after everything was flushed and the log given
-//! back. Before a new record is refused all is flushed as well, now and then: pages that were freed become holes
-//! thereby, and count as free again. In small storage log and dirty pages are limited to a share of it.
+//! back. Before a new record is refused deleted records are purged and all is flushed as well, now and then: pages that
+//! were freed become holes thereby, and count as free again. In small storage log and dirty pages are limited to a share of it.
 //!
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 
 use crate::{
     flush::Flusher,
+    mutant::{Rule, is_broken},
     pool::replay_cost,
     sync::atomic::{AtomicU8, AtomicU64, Ordering},
     types::{
@@ -134,8 +135,8 @@ impl Flusher {
         is_due && last.compare_exchange(before, end, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Refuses a write that there is no space for.
-    pub(crate) fn admit(&self, is_delete: bool) -> Result<()> {
+    /// Refuses a write that there is no space for. `purge` removes records that were deleted and that no view needs.
+    pub(crate) fn admit(&self, is_delete: bool, purge: impl FnOnce() -> Result<()>) -> Result<()> {
         if self.pager.log().end_hint().saturating_sub(self.capacity.measured_at.load(Ordering::Relaxed))
             > MEASURE_BYTES
         {
@@ -144,6 +145,10 @@ impl Flusher {
         let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
         if self.capacity_level() > allowed as u8 {
             if is_delete || self.may_flush_for_space() {
+                if !is_delete && !is_broken(Rule::RefusedAfterPurge) {
+                    // Deleted records take their space until they are purged.
+                    purge()?;
+                }
                 // The log, stale images of dirty pages and freed ones, which are no holes yet, may hold what is
                 // missing.
                 self.flush_all()?;

@@ -295,10 +295,8 @@ mod tests {
         time::Duration,
     };
 
-    use lacuna_device::{
-        BatchOp, SimPlace,
-        sim::{HookedPlace, Hooks, for_each_seed},
-    };
+    use lacuna_device::BatchOp;
+    use lacuna_sim::{HookedPlace, Hooks, SimPlace, for_each_seed};
 
     use super::{
         super::{Flusher, queue::into_work},

@@ -99,7 +99,7 @@ impl Store {
         if self.table(name)?.is_some() {
             return Err(Error::TableExists { name: name.into() });
         }
-        engine.flusher().admit(false)?;
+        engine.admit(false)?;
         let id = self.number_table()?;
         let file_name = space::file_name(id, options.layout());
         let file = engine.flusher().place().create(&file_name, StreamHint::Data)?;

@@ -223,6 +223,11 @@ impl TxnEngine {
         self.purge.queue.lock().logs.pop_front()
     }
 
+    /// Refuses a write that there is no space for, even after a purge; see [`crate::flush::Flusher::admit`].
+    pub(crate) fn admit(&self, is_delete: bool) -> Result<()> {
+        self.flusher.admit(is_delete, || self.wait_for_purge())
+    }
+
     /// Returns once all that is committed by now, and that no view needs, is purged.
     pub(crate) fn wait_for_purge(&self) -> Result<()> {
         if !self.flusher.has_threads() {

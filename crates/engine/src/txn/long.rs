@@ -95,7 +95,7 @@ impl Txn {
         for (i, part) in parts.enumerate() {
             // Each part takes space, log and memory like a record of its own.
             engine.flusher.throttle()?;
-            engine.flusher.admit(false)?;
+            engine.admit(false)?;
             last = overflow::extend(&engine.pager, space, reference.first, last, i as u32 + 1, part)?;
         }
         Ok(reference)

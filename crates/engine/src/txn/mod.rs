@@ -467,7 +467,7 @@ impl Txn {
         if let Write::Put(value) | Write::Insert(value) = write {
             check_value(value)?;
         }
-        self.engine.flusher.admit(matches!(write, Write::Delete))?;
+        self.engine.admit(matches!(write, Write::Delete))?;
         self.changes += 1;
         if self.slot.is_none() {
             self.slot = Some(self.engine.take_undo_slot()?);

@@ -3,14 +3,12 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use lacuna_device::{
-    MemPlace,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::MemPlace;
 use lacuna_engine::{
     Durability,
     Isolation::{self, ReadCommitted, Snapshot},
 };
+use lacuna_sim::{SeededRng, for_each_seed};
 
 use super::{
     Memory,

@@ -34,10 +34,8 @@ mod worker;
 use std::sync::Arc;
 
 use anomalies::{Anomaly, Shown};
-use lacuna_device::{
-    MemPlace, Place, SimPlace,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::{MemPlace, Place};
+use lacuna_sim::{SeededRng, SimPlace, for_each_seed};
 use plan::Plan;
 use record::{History, Outcome, State};
 use rigs::{Flash, Rig};

@@ -3,8 +3,8 @@
 
 use std::{num::NonZeroU64, time::Duration};
 
-use lacuna_device::sim::SeededRng;
 use lacuna_engine::{Algorithm, Doublewrite, Durability, Isolation, StoreOptions, TableKind, TableOptions};
+use lacuna_sim::SeededRng;
 
 use super::value::Form;
 

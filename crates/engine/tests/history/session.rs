@@ -40,7 +40,7 @@ pub(crate) struct Session {
 }
 
 /// Opens the store in the rig after whatever happened to it, with everything in it that a case needs.
-pub(crate) fn open(rig: &dyn Rig, plan: &Plan, rng: &mut lacuna_device::sim::SeededRng) -> Store {
+pub(crate) fn open(rig: &dyn Rig, plan: &Plan, rng: &mut lacuna_sim::SeededRng) -> Store {
     let quiet = StoreOptions { background: false, ..plan.options.clone() };
     let open_all = |place, options: &StoreOptions| -> Result<Store, Error> {
         let store = Store::open(place, options.clone())?;

@@ -1,7 +1,7 @@
 //! Keys and values as bytes. A value says which write it is of and what it was made from, and all its other bytes
 //! follow from that, so that a value which is torn, mixed or of another key is recognised.
 
-use lacuna_device::sim::SeededRng;
+use lacuna_sim::SeededRng;
 
 use super::record::{Key, Seen, WriteId};
 

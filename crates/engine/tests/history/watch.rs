@@ -122,7 +122,7 @@ fn do_chore(session: &Session, chore: Chore) -> Result<(), Error> {
         }
         Chore::Step => store.step().map(drop),
         Chore::Upkeep => {
-            session.rig.upkeep(&mut lacuna_device::sim::SeededRng::new(session.now()));
+            session.rig.upkeep(&mut lacuna_sim::SeededRng::new(session.now()));
             Ok(())
         }
         Chore::Alter { table, kind } => store.alter_table(TABLES[table], kind),

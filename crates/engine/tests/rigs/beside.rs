@@ -6,11 +6,9 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
-use lacuna_device::{
-    BatchOp, Place, SimPlace,
-    sim::{HookedPlace, Hooks, SeededRng},
-};
+use lacuna_device::{BatchOp, Place};
 use lacuna_engine::{Error, Store, TableOptions, TransactionOptions};
+use lacuna_sim::{HookedPlace, Hooks, SeededRng, SimPlace};
 use parking_lot::Mutex;
 
 use super::rigs::Rig;

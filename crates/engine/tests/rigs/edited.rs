@@ -1,6 +1,6 @@
 //! Values that differ from others in a few bytes, which the log and undo hold as edits.
 
-use lacuna_device::sim::SeededRng;
+use lacuna_sim::SeededRng;
 
 /// `value`, which is not empty, with up to five of its bytes changed.
 pub(crate) fn edited(value: &[u8], rng: &mut SeededRng) -> Vec<u8> {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use lacuna_device::{BlockDevice, Place, SimDevice, SimPlace, StreamHint, sim::SeededRng};
+use lacuna_device::{BlockDevice, Place, StreamHint};
 use lacuna_engine::Error;
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
+use lacuna_sim::{SeededRng, SimDevice, SimPlace};
 
 /// Something with a power plug on which a store can live.
 pub(crate) trait Rig: Sync {

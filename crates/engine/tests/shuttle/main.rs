@@ -16,11 +16,9 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{
-    BatchOp, MemPlace, Place, SimPlace,
-    sim::{HookedPlace, Hooks, SeededRng as Rng, for_each_seed},
-};
+use lacuna_device::{BatchOp, MemPlace, Place};
 use lacuna_engine::{Direction, Error, Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn};
+use lacuna_sim::{HookedPlace, Hooks, SeededRng as Rng, SimPlace, for_each_seed};
 use shuttle::{
     Config, FailurePersistence, Runner,
     rand::RngCore,

@@ -87,7 +87,7 @@ impl Keys {
 
 #[cfg(test)]
 mod tests {
-    use lacuna_device::sim::{SeededRng, for_each_seed};
+    use lacuna_sim::{SeededRng, for_each_seed};
 
     use super::*;
 

@@ -17,7 +17,7 @@
 
 use std::{array, hint::select_unpredictable, ops::Range};
 
-use lacuna_device::{DenseBytes, prefetch};
+use lacuna_memory::{DenseBytes, prefetch};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::clip;

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use lacuna_device::sim::{SeededRng, for_each_seed};
+use lacuna_sim::{SeededRng, for_each_seed};
 
 use super::*;
 use crate::addr::{CHUNK_SECTORS, GRAIN};

@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use lacuna_device::{
-    BlockDevice,
-    sim::{SeededRng, SimDevice},
-};
+use lacuna_device::BlockDevice;
 use lacuna_ftl::{CheckDepth, Ftl, Options, Stream, Work};
+use lacuna_sim::{SeededRng, SimDevice};
 
 use super::{
     SEGMENT_BYTES, changes, format,

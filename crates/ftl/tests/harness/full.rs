@@ -2,11 +2,9 @@
 
 use std::{fmt, sync::Arc, thread};
 
-use lacuna_device::{
-    BlockDevice,
-    sim::{SeededRng, SimDevice},
-};
+use lacuna_device::BlockDevice;
 use lacuna_ftl::{Error, FormatOptions, Ftl, Lba, Op, Options, Result, SECTOR, Stats, Stream, Work};
+use lacuna_sim::{SeededRng, SimDevice};
 
 use super::assert_sound;
 

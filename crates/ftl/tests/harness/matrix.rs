@@ -3,11 +3,9 @@
 
 use std::sync::Arc;
 
-use lacuna_device::{
-    BlockDevice,
-    sim::{SeededRng, SimDevice},
-};
+use lacuna_device::BlockDevice;
 use lacuna_ftl::{Error, Footprint, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
+use lacuna_sim::{SeededRng, SimDevice};
 
 use super::{
     Change, Model, assert_sound, changes, format, ops,

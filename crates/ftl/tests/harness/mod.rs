@@ -10,8 +10,9 @@ pub(crate) mod watch;
 
 use std::sync::Arc;
 
-use lacuna_device::{BlockDevice, sim::SeededRng};
+use lacuna_device::BlockDevice;
 use lacuna_ftl::{CheckDepth, FormatOptions, Ftl, Lba, Op, Options, SECTOR};
+use lacuna_sim::SeededRng;
 
 /// Segment size of the stores under test: small, so that the log wraps often.
 pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;

@@ -5,7 +5,8 @@
 
 use std::{fmt, sync::Arc};
 
-use lacuna_device::{BlockDevice, DeviceStats, Error, Geometry, Result, SimDevice};
+use lacuna_device::{BlockDevice, DeviceStats, Error, Geometry, Result};
+use lacuna_sim::SimDevice;
 use parking_lot::Mutex;
 
 use super::SEGMENT_BYTES;

@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use lacuna_device::{
-    BlockDevice, DeviceStats, Filled, Geometry, Result, SimDevice, WriteDone, sim::SeededRng,
-};
+use lacuna_device::{BlockDevice, DeviceStats, Filled, Geometry, Result, WriteDone};
+use lacuna_sim::{SeededRng, SimDevice};
 use shuttle::{
     rand::RngCore,
     sync::atomic::{AtomicUsize, Ordering::SeqCst},

@@ -12,11 +12,9 @@ use std::sync::{
 };
 
 use device::{ScheduledDevice, dice};
-use lacuna_device::{
-    BlockDevice, SimDevice,
-    sim::{SeededRng, for_each_seed},
-};
+use lacuna_device::BlockDevice;
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Result, Stream, Work};
+use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 use shuttle::{
     Config, FailurePersistence, Runner,
     scheduler::{PctScheduler, RandomScheduler, Scheduler},

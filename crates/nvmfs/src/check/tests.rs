@@ -3,11 +3,9 @@
 
 use std::sync::Arc;
 
-use lacuna_device::{
-    BlockDevice, MemDevice,
-    sim::{SeededRng, SimDevice, for_each_seed},
-};
+use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{CheckDepth, Lba, Op, Stream, Work};
+use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 use zerocopy::IntoBytes;
 
 use super::*;

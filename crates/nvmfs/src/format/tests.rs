@@ -1,4 +1,4 @@
-use lacuna_device::sim::SeededRng;
+use lacuna_sim::SeededRng;
 
 use super::*;
 
@@ -111,7 +111,7 @@ fn a_sector_in_the_wrong_place_is_noticed() {
 
 #[test]
 fn garbage_with_a_good_checksum_never_panics() {
-    lacuna_device::sim::for_each_seed(2000, |seed| {
+    lacuna_sim::for_each_seed(2000, |seed| {
         let mut rng = SeededRng::new(seed);
         let (lba, mut bytes) = samples()[rng.below(KINDS as u64) as usize];
         for _ in 0..=rng.below(8) {

@@ -5,10 +5,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use lacuna_device::{
-    BlockDevice, MemDevice,
-    sim::{BeforeReads, SeededRng, for_each_seed},
-};
+use lacuna_device::{BlockDevice, MemDevice};
+use lacuna_sim::{BeforeReads, SeededRng, for_each_seed};
 
 use super::WINDOWS_MAX;
 use crate::{

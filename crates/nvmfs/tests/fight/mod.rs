@@ -2,11 +2,11 @@
 
 #![allow(dead_code)] // each test uses its part
 
-use lacuna_device::sim::SeededRng;
 use lacuna_nvmfs::{
     Error, Ino,
     posix::{Caller, FileKind, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
+use lacuna_sim::SeededRng;
 
 /// Makes, moves, links and removes three names on many levels, `steps` times. Returns the error, other than
 /// a refusal, that ended it.

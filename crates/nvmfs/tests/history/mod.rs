@@ -4,7 +4,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use lacuna_device::{BatchOp, Error, Place, Result, StreamHint, sim::SeededRng};
+use lacuna_device::{BatchOp, Error, Place, Result, StreamHint};
+use lacuna_sim::SeededRng;
 
 pub(crate) const SECTOR: u64 = 512;
 

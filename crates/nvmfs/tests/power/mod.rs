@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use lacuna_device::{BlockDevice, SimDevice, sim::SeededRng};
+use lacuna_device::BlockDevice;
 use lacuna_ftl as ftl;
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options, posix::Caller};
+use lacuna_sim::{SeededRng, SimDevice};
 
 pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;
 /// The fewest that the ftl takes are 24.

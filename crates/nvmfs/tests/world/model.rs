@@ -426,7 +426,7 @@ impl World {
     }
 
     /// A path to something that exists, if there is anything.
-    pub(crate) fn random_path(&self, rng: &mut lacuna_device::sim::SeededRng) -> Option<Path> {
+    pub(crate) fn random_path(&self, rng: &mut lacuna_sim::SeededRng) -> Option<Path> {
         let mut path = Path::new();
         let mut id = ROOT;
         while let Ok(entries) = self.directory(id) {

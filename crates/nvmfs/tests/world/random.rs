@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use lacuna_device::sim::SeededRng;
 use lacuna_nvmfs::posix::{Allocate, Caller, FileKind, Rename, XattrMode};
+use lacuna_sim::SeededRng;
 
 use super::{Change, Path, World};
 

@@ -2,7 +2,8 @@ mod turns;
 
 use std::thread;
 
-use lacuna_device::{MemPlace, SimPlace, sim::for_each_seed};
+use lacuna_device::MemPlace;
+use lacuna_sim::{SimPlace, for_each_seed};
 
 use super::*;
 use crate::pool::DirtyList;

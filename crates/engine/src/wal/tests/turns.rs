@@ -2,10 +2,8 @@
 
 use std::{thread, time::Duration};
 
-use lacuna_device::{
-    Error as DeviceError, MemPlace,
-    sim::{HookedPlace, Hooks},
-};
+use lacuna_device::{Error as DeviceError, MemPlace};
+use lacuna_sim::{HookedPlace, Hooks};
 
 use super::super::*;
 use crate::sync::Condvar;

@@ -1,0 +1,113 @@
+//! Power cuts and injected failures, shared by the simulated device and the simulated place.
+
+use std::io;
+
+use lacuna_device::{Error, Result};
+
+/// Counts operations that change the medium and decides which of them fail.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Power {
+    /// Operations so far: writes, syncs, discards and whatever else changes the medium.
+    pub(crate) ops: u64,
+    /// Operations left until the one during which the power is cut.
+    cut_in: Option<u64>,
+    off: bool,
+    /// Writes left until they fail with EIO.
+    write_failure_in: Option<u64>,
+    /// The same of syncs.
+    sync_failure_in: Option<u64>,
+    pub(crate) full: bool,
+}
+
+/// How an admitted operation proceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Go,
+    /// The power is cut during the operation: it may be done in part, and fails.
+    CutInFlight,
+}
+
+impl Power {
+    pub(crate) fn set_cut_after(&mut self, ops: u64) {
+        self.cut_in = Some(ops);
+        self.off |= ops == 0;
+    }
+
+    pub(crate) fn switch_on(&mut self) {
+        self.cut_in = None;
+        self.off = false;
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.off
+    }
+
+    /// Operations that do not change the medium call this first.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.off { Err(Error::PowerCut) } else { Ok(()) }
+    }
+
+    /// Operations that change the medium call this first.
+    pub(crate) fn tick(&mut self) -> Result<Verdict> {
+        self.check()?;
+        self.ops += 1;
+        if let Some(left) = &mut self.cut_in {
+            *left -= 1;
+            if *left == 0 {
+                self.off = true;
+                return Ok(Verdict::CutInFlight);
+            }
+        }
+        Ok(Verdict::Go)
+    }
+
+    pub(crate) fn set_write_failure_after(&mut self, writes: u64) {
+        assert!(writes > 0, "the next write is number 1");
+        self.write_failure_in = Some(writes);
+    }
+
+    pub(crate) fn set_sync_failure_after(&mut self, syncs: u64) {
+        assert!(syncs > 0, "the next sync is number 1");
+        self.sync_failure_in = Some(syncs);
+    }
+
+    /// Whether this sync fails. Syncs call it after `tick`.
+    pub(crate) fn fails_sync(&mut self) -> bool {
+        is_due(&mut self.sync_failure_in)
+    }
+
+    /// The injected failure of this write, if any. Writes call it after `tick`.
+    pub(crate) fn check_write(&mut self, what: &str) -> Result<()> {
+        if self.full {
+            return Err(Error::Full { what: what.to_owned() });
+        }
+        if is_due(&mut self.write_failure_in) { Err(injected(what)) } else { Ok(()) }
+    }
+
+    pub(crate) fn is_failing(&self) -> bool {
+        self.write_failure_in.is_some() || self.sync_failure_in.is_some() || self.full
+    }
+
+    pub(crate) fn heal(&mut self) {
+        self.write_failure_in = None;
+        self.sync_failure_in = None;
+        self.full = false;
+    }
+}
+
+/// Whether the countdown has reached its operation, or passed it.
+fn is_due(left: &mut Option<u64>) -> bool {
+    match left {
+        Some(left @ 2..) => {
+            *left -= 1;
+            false
+        }
+        Some(_) => true,
+        None => false,
+    }
+}
+
+/// The error of an injected failure.
+pub(crate) fn injected(what: &str) -> Error {
+    Error::io(what, io::Error::other("injected failure"))
+}
