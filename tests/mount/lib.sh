@@ -38,7 +38,7 @@ PATH=$PATH:$HOME/.cargo/bin
 
 build() {
     if [ -z "${LACUNA:-}" ]; then
-        (cd "$root" && cargo build --release --locked --quiet -p lacuna)
+        (cd "$root" && cargo build --release --locked --quiet -p lacuna-cli)
         LACUNA=${CARGO_TARGET_DIR:-$root/target}/release/lacuna
     fi
     export LACUNA

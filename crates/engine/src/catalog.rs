@@ -70,7 +70,8 @@ impl Row {
     /// did.
     pub(crate) fn follow(&mut self, kind: TableKind) -> bool {
         let options = TableOptions { kind, ..self.options };
-        let follows = self.inherits && options.check().is_ok() && options.layout() == self.options.layout();
+        let follows =
+            self.inherits && options.check_stored().is_ok() && options.layout() == self.options.layout();
         if follows {
             self.options = options;
         }
@@ -105,7 +106,7 @@ impl Row {
             return Err(bad("page size out of range"));
         }
         let options = TableOptions { kind, page_bytes: 1 << row[3] };
-        options.check().map_err(|_| bad("options out of range"))?;
+        options.check_stored().map_err(|_| bad("options out of range"))?;
         let id = TableId(u32::from_le_bytes(row[4..8].try_into().expect("four bytes")));
         let decoded = Row { id, options, inherits: row[13] == 1 };
         // A plain table has no algorithm and no level.

@@ -81,11 +81,6 @@
 //! layers: mutant < types < sync, poison < page < row < space < wal < pool < mtr < alloc < flush < overflow < btree
 //! layers:   < undo < txn < catalog < recovery < store < fuzz
 
-/// The example in the README compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
 mod alloc;
 mod btree;
 mod catalog;

@@ -49,7 +49,22 @@ impl Algorithm {
         }
     }
 
-    /// The name on command lines and in reports.
+    /// Whether this program was built with it, by the cargo feature of its name. Images of others can be neither made,
+    /// pages are stored plain then, nor read ([`crate::Error::NotBuiltIn`]).
+    pub const fn is_built_in(self) -> bool {
+        match self {
+            Algorithm::None => true,
+            Algorithm::Lz4 => cfg!(feature = "lz4"),
+            Algorithm::Zstd => cfg!(feature = "zstd"),
+            Algorithm::Zlib => cfg!(feature = "zlib"),
+            Algorithm::Lzo => cfg!(feature = "lzo"),
+            Algorithm::Snappy => cfg!(feature = "snappy"),
+            Algorithm::Bzip2 => cfg!(feature = "bzip2"),
+            Algorithm::Lzma => cfg!(feature = "lzma"),
+        }
+    }
+
+    /// The name on command lines and in reports, and of the cargo feature.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::None => "none",

@@ -13,14 +13,14 @@
 //! address, LSN and checksum are not kept up. It ends in a byte that is not zero: fixed means fixed on
 //! every layer below.
 
-use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64},
 };
 
 use crate::{
-    Error, Meta, Result,
+    Algorithm, Error, Meta, Result,
+    codecs::Transforms,
     format::{HEADER_BYTES, TRAILER_BYTES, is_page_bytes, write_meta},
 };
 
@@ -211,11 +211,11 @@ pub fn open_block(block: &mut [u8], expect: (u32, u64), page_bytes: usize) -> Re
     Ok(Meta { kind: header.kind, table, page_no, lsn: header.lsn.get() })
 }
 
-/// Compresses pages into blocks and restores them. Holds contexts, so keep one per thread.
+/// Compresses pages into blocks, by zlib where it is built in, and restores them. Holds contexts, so keep one per
+/// thread.
 #[derive(Default)]
 pub struct BlockCodec {
-    compress: Option<(u32, Compress)>,
-    decompress: Option<Decompress>,
+    transforms: Transforms,
     packed: Vec<u8>,
     image: Vec<u8>,
 }
@@ -242,22 +242,14 @@ impl BlockCodec {
         self.packed.clear();
         self.packed.extend_from_slice(head);
         self.packed.extend_from_slice(tail);
-        let level = if level == 0 { 6 } else { level.min(9) };
-        if self.compress.as_ref().is_none_or(|(at, _)| *at != level) {
-            self.compress = Some((level, Compress::new(Compression::new(level), false)));
-        }
-        let (_, compress) = self.compress.as_mut().expect("just made");
-        compress.reset();
-        // Room for whatever comes out: reset leaves a part of what was still to come (zlib-rs 0.6.8), and after some
-        // images that were cut off the compressor would panic.
-        self.image.resize(2 * self.packed.len() + 64, 0);
-        let outcome = compress.compress(&self.packed, &mut self.image, FlushCompress::Finish);
-        assert!(matches!(outcome, Ok(Status::StreamEnd)), "no page grows to twice its length");
-        let image_bytes = compress.total_out() as usize;
-        let (image, flags) = match () {
-            () if image_bytes <= room.min(self.packed.len()) => (&self.image[..image_bytes], 0),
-            () if self.packed.len() <= room => (&self.packed[..], STORED),
-            () => return false,
+        let bytes_max = room.min(self.packed.len());
+        self.image.resize(bytes_max, 0);
+        let zlib = self.transforms.of(Algorithm::Zlib);
+        let image_bytes = zlib.and_then(|zlib| zlib.compress(&self.packed, level as i32, &mut self.image));
+        let (image, flags) = match image_bytes {
+            Some(image_bytes) => (&self.image[..image_bytes], 0),
+            None if self.packed.len() <= room => (&self.packed[..], STORED),
+            None => return false,
         };
         let mut header = Header::zeroed();
         (header.kind, header.flags) = (kind, flags);
@@ -272,7 +264,7 @@ impl BlockCodec {
     /// Restores the page that the image holds, as it was before what the log says, under `meta`.
     ///
     /// # Errors
-    /// [`Error::Length`] when the image does not have the bytes it claims.
+    /// [`Error::Length`] when the image does not have the bytes it claims, [`Error::NotBuiltIn`] without zlib.
     pub fn restore(&mut self, block: &[u8], meta: &Meta, page: &mut [u8]) -> Result<()> {
         let header = header(block);
         let (head, tail) = (header.head_bytes.get() as usize, header.tail_bytes.get() as usize);
@@ -287,10 +279,8 @@ impl BlockCodec {
             image
         } else {
             self.packed.resize(head + tail, 0);
-            let decompress = self.decompress.get_or_insert_with(|| Decompress::new(false));
-            decompress.reset(false);
-            let outcome = decompress.decompress(image, &mut self.packed, FlushDecompress::Finish);
-            if !matches!(outcome, Ok(Status::StreamEnd)) || decompress.total_out() != (head + tail) as u64 {
+            let zlib = self.transforms.of(Algorithm::Zlib).ok_or(Error::NotBuiltIn(Algorithm::Zlib))?;
+            if zlib.decompress(image, &mut self.packed) != Some(head + tail) {
                 return Err(Error::Length);
             }
             &self.packed[..]

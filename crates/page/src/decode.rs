@@ -1,14 +1,10 @@
-use std::io::Read;
-
-use flate2::{Decompress, FlushDecompress, Status};
-use lzma_rust2::{LzmaOptions, LzmaReader};
 use zerocopy::FromBytes;
 
 use crate::{
     Algorithm, Error, Meta, Result,
+    codecs::Transforms,
     format::{
-        HEADER_BYTES, Header, MAGIC, PACKED, PAGE_BYTES_MAX, TRAILER, TRAILER_BYTES, VERSION, is_page_bytes,
-        write_meta,
+        HEADER_BYTES, Header, MAGIC, PACKED, TRAILER, TRAILER_BYTES, VERSION, is_page_bytes, write_meta,
     },
 };
 
@@ -19,8 +15,7 @@ pub type Unpack = fn(packed: &[u8], page: &mut [u8]) -> Result<(), &'static str>
 /// Verifies images and restores pages. Holds decompression contexts, so keep one per thread.
 #[derive(Default)]
 pub struct Decoder {
-    zstd: Option<zstd::bulk::Decompressor<'static>>,
-    zlib: Option<Decompress>,
+    transforms: Transforms,
     unpack: Option<Unpack>,
     /// A packed body.
     packed: Vec<u8>,
@@ -42,8 +37,9 @@ impl Decoder {
     /// the content of `page` is undefined.
     ///
     /// # Errors
-    /// [`Error::Blank`] when all of `image` is zero, [`Error::Misplaced`] when it is a sound image
-    /// of another page, else the reason why it is not an image of a page of this length.
+    /// [`Error::Blank`] when all of `image` is zero, [`Error::Misplaced`] when it is a sound image of another page,
+    /// [`Error::NotBuiltIn`] when it is a sound image that cannot be decompressed here, else the reason why it is not
+    /// an image of a page of this length.
     pub fn decode(&mut self, image: &[u8], expect: (u32, u64), page: &mut [u8]) -> Result<Meta> {
         let header = parse(image)?;
         let stored_bytes = header.stored_bytes.get() as usize;
@@ -91,65 +87,17 @@ impl Decoder {
 
     /// Decompresses into `body`, and says how many bytes that gave.
     fn restore(&mut self, algorithm: Algorithm, stored: &[u8], body: &mut [u8]) -> Result<usize> {
-        let restored = match algorithm {
-            Algorithm::None => {
-                let (plain, trailer) = stored.split_at_checked(body.len()).ok_or(Error::Length)?;
-                if trailer != TRAILER {
-                    return Err(Error::Stray);
-                }
-                body.copy_from_slice(plain);
-                Some(body.len())
+        if algorithm == Algorithm::None {
+            let (plain, trailer) = stored.split_at_checked(body.len()).ok_or(Error::Length)?;
+            if trailer != TRAILER {
+                return Err(Error::Stray);
             }
-            Algorithm::Lz4 => lz4::block::decompress_to_buffer(stored, Some(body.len() as i32), body).ok(),
-            Algorithm::Zstd => self.zstd().and_then(|zstd| zstd.decompress_to_buffer(stored, body).ok()),
-            Algorithm::Zlib => self.inflate(stored, body),
-            Algorithm::Lzo => lzokay::decompress::decompress(stored, body).ok(),
-            Algorithm::Snappy => snap::raw::Decoder::new().decompress(stored, body).ok(),
-            Algorithm::Bzip2 => unbzip2(stored, body),
-            Algorithm::Lzma => unlzma(stored, body),
-        };
-        restored.ok_or(Error::Undecodable(algorithm))
-    }
-
-    /// The length of what `stored` holds; `None` where that does not end with it, or does not fit.
-    fn inflate(&mut self, stored: &[u8], body: &mut [u8]) -> Option<usize> {
-        let zlib = self.zlib.get_or_insert_with(|| Decompress::new(false));
-        zlib.reset(false);
-        let outcome = zlib.decompress(stored, body, FlushDecompress::Finish);
-        let is_whole = matches!(outcome, Ok(Status::StreamEnd)) && zlib.total_in() == stored.len() as u64;
-        is_whole.then_some(zlib.total_out() as usize)
-    }
-
-    fn zstd(&mut self) -> Option<&mut zstd::bulk::Decompressor<'static>> {
-        if self.zstd.is_none() {
-            self.zstd = Some(zstd::bulk::Decompressor::new().ok()?);
+            body.copy_from_slice(plain);
+            return Ok(body.len());
         }
-        self.zstd.as_mut()
+        let transform = self.transforms.of(algorithm).ok_or(Error::NotBuiltIn(algorithm))?;
+        transform.decompress(stored, body).ok_or(Error::Undecodable(algorithm))
     }
-}
-
-/// As [`Decoder::inflate`].
-fn unbzip2(stored: &[u8], body: &mut [u8]) -> Option<usize> {
-    let mut bzip2 = bzip2::Decompress::new(false);
-    let outcome = bzip2.decompress(stored, body);
-    let is_whole = matches!(outcome, Ok(bzip2::Status::StreamEnd)) && bzip2.total_in() == stored.len() as u64;
-    is_whole.then_some(bzip2.total_out() as usize)
-}
-
-/// As [`Decoder::inflate`].
-fn unlzma(stored: &[u8], body: &mut [u8]) -> Option<usize> {
-    let (lc, lp, pb) = (LzmaOptions::LC_DEFAULT, LzmaOptions::LP_DEFAULT, LzmaOptions::PB_DEFAULT);
-    let mut lzma = LzmaReader::new(stored, u64::MAX, lc, lp, pb, PAGE_BYTES_MAX as u32, None).ok()?;
-    let mut bytes = 0;
-    while bytes < body.len() {
-        match lzma.read(&mut body[bytes..]).ok()? {
-            0 => break,
-            read => bytes += read,
-        }
-    }
-    let is_end = lzma.read(&mut [0]).ok()? == 0;
-    let (unread, unused) = lzma.into_parts();
-    (is_end && unread.is_empty() && unused.is_empty()).then_some(bytes)
 }
 
 /// Length in bytes of the image that starts with `header` (its first [`HEADER_BYTES`] bytes or

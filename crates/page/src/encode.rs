@@ -1,13 +1,9 @@
-use std::io::Write;
-
-use flate2::{Compress, Compression, FlushCompress, Status};
-use lz4::block::CompressionMode;
-use lzma_rust2::{LzmaOptions, LzmaWriter};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
     Algorithm, Codec,
-    format::{HEADER_BYTES, Header, MAGIC, PACKED, PAGE_BYTES_MAX, TRAILER_BYTES, assert_page_bytes},
+    codecs::Transforms,
+    format::{HEADER_BYTES, Header, MAGIC, PACKED, TRAILER_BYTES, assert_page_bytes},
 };
 
 /// What [`Encoder::encode`] made.
@@ -48,17 +44,7 @@ fn seal(
 /// Makes images of pages. Holds compression contexts, so keep one per flushing thread.
 #[derive(Default)]
 pub struct Encoder {
-    zstd: Option<ZstdAtLevel>,
-    zlib: Option<(u32, Compress)>,
-    lzo: Option<Box<lzokay::compress::Dict>>,
-    snappy: Option<snap::raw::Encoder>,
-    /// What a library that asks for room for the worst case makes of a page.
-    whole: Vec<u8>,
-}
-
-struct ZstdAtLevel {
-    level: i32,
-    compressor: zstd::bulk::Compressor<'static>,
+    transforms: Transforms,
 }
 
 impl Encoder {
@@ -67,9 +53,9 @@ impl Encoder {
         Encoder::default()
     }
 
-    /// Writes the image of `page` to the start of `out`, filled with zeros up to the next multiple
-    /// of `sector`. An image that would not take at least one sector less than the page is made
-    /// plain instead. The header of `page` must come from [`crate::write_meta`].
+    /// Writes the image of `page` to the start of `out`, filled with zeros up to the next multiple of `sector`. An
+    /// image that would not take at least one sector less than the page is made plain instead, and so is one of an
+    /// algorithm that is not built in. The header of `page` must come from [`crate::write_meta`].
     ///
     /// # Panics
     /// When `page` has no header of a page, its length is not a page size and a multiple of
@@ -116,100 +102,10 @@ impl Encoder {
         // Where the longest image that still saves a sector ends.
         let limit = page.len() - sector;
         let room = out.get_mut(HEADER_BYTES..limit).unwrap_or_default();
-        let bytes = self.compress(body, codec, room)?;
-        Some(seal(page, codec.algorithm, flags, HEADER_BYTES + bytes, sector, out))
-    }
-
-    /// Compresses `body` into `room`; `None` when it does not fit or is not to be compressed. Any
-    /// failure of a library counts as "does not fit": the page is then written plain.
-    fn compress(&mut self, body: &[u8], codec: Codec, room: &mut [u8]) -> Option<usize> {
         if room.is_empty() {
             return None;
         }
-        match codec.algorithm {
-            Algorithm::None => None,
-            Algorithm::Lz4 => {
-                let mode = match codec.level {
-                    2.. => CompressionMode::HIGHCOMPRESSION(codec.level.min(12)),
-                    0 | 1 => CompressionMode::DEFAULT,
-                    _ => CompressionMode::FAST(codec.level.saturating_neg()),
-                };
-                lz4::block::compress_to_buffer(body, Some(mode), false, room).ok()
-            }
-            Algorithm::Zstd => self.zstd(codec.level)?.compress_to_buffer(body, room).ok(),
-            Algorithm::Zlib => self.deflate(body, codec.level, room),
-            Algorithm::Lzo => {
-                let dict = self.lzo.get_or_insert_with(lzokay::compress::Dict::new);
-                let bytes_max = lzokay::compress::compress_worst_size(body.len());
-                by_way_of(&mut self.whole, bytes_max, room, |whole| {
-                    lzokay::compress::compress_no_alloc(body, whole, dict).ok()
-                })
-            }
-            Algorithm::Snappy => {
-                let snappy = self.snappy.get_or_insert_with(snap::raw::Encoder::new);
-                let bytes_max = snap::raw::max_compress_len(body.len());
-                by_way_of(&mut self.whole, bytes_max, room, |whole| snappy.compress(body, whole).ok())
-            }
-            Algorithm::Bzip2 => bzip2(body, room),
-            Algorithm::Lzma => lzma(body, codec.level, room),
-        }
+        let bytes = self.transforms.of(codec.algorithm)?.compress(body, codec.level, room)?;
+        Some(seal(page, codec.algorithm, flags, HEADER_BYTES + bytes, sector, out))
     }
-
-    fn deflate(&mut self, body: &[u8], level: i32, room: &mut [u8]) -> Option<usize> {
-        let level = if level == 0 { 6 } else { level.clamp(1, 9) as u32 };
-        if self.zlib.as_ref().is_none_or(|(at, _)| *at != level) {
-            self.zlib = Some((level, Compress::new(Compression::new(level), false)));
-        }
-        let (_, zlib) = self.zlib.as_mut().expect("just made");
-        zlib.reset();
-        // As in `BlockCodec::compress`: a stream that was cut off spoils the next.
-        by_way_of(&mut self.whole, 2 * body.len() + 64, room, |whole| {
-            let outcome = zlib.compress(body, whole, FlushCompress::Finish);
-            assert!(matches!(outcome, Ok(Status::StreamEnd)), "no page grows to twice its length");
-            Some(zlib.total_out() as usize)
-        })
-    }
-
-    fn zstd(&mut self, level: i32) -> Option<&mut zstd::bulk::Compressor<'static>> {
-        // zstd itself takes 0 as 3, a quarter slower for no smaller pages of a database.
-        let level = if level == 0 { 1 } else { level.clamp(-7, 22) };
-        if self.zstd.as_ref().is_none_or(|z| z.level != level) {
-            let mut compressor = zstd::bulk::Compressor::new(level).ok()?;
-            // The header knows both already: eight bytes a page saved.
-            compressor.include_contentsize(false).ok()?;
-            compressor.include_checksum(false).ok()?;
-            self.zstd = Some(ZstdAtLevel { level, compressor });
-        }
-        self.zstd.as_mut().map(|z| &mut z.compressor)
-    }
-}
-
-/// Compresses by way of `whole`, which has room for the `bytes_max` that may come out.
-fn by_way_of(
-    whole: &mut Vec<u8>,
-    bytes_max: usize,
-    room: &mut [u8],
-    compress: impl FnOnce(&mut [u8]) -> Option<usize>,
-) -> Option<usize> {
-    whole.resize(bytes_max, 0);
-    let bytes = compress(whole)?;
-    room.get_mut(..bytes)?.copy_from_slice(&whole[..bytes]);
-    Some(bytes)
-}
-
-fn bzip2(body: &[u8], room: &mut [u8]) -> Option<usize> {
-    // Its smallest blocks, 100,000 bytes, are longer than any page.
-    let mut bzip2 = bzip2::Compress::new(bzip2::Compression::fast(), 0);
-    let outcome = bzip2.compress(body, room, bzip2::Action::Finish);
-    matches!(outcome, Ok(bzip2::Status::StreamEnd)).then_some(bzip2.total_out() as usize)
-}
-
-fn lzma(body: &[u8], level: i32, room: &mut [u8]) -> Option<usize> {
-    let mut options = LzmaOptions::with_preset(level.clamp(0, 9) as u32);
-    options.dict_size = PAGE_BYTES_MAX as u32;
-    let room_bytes = room.len();
-    let mut lzma = LzmaWriter::new_no_header(room, &options, true).ok()?;
-    lzma.write_all(body).ok()?;
-    let left = lzma.finish().ok()?;
-    Some(room_bytes - left.len())
 }

@@ -20,6 +20,9 @@ pub enum Error {
     /// A compression algorithm that this version does not know.
     #[error("compression algorithm {0} is unknown")]
     UnknownAlgorithm(u8),
+    /// A compression algorithm that this program was built without ([`Algorithm::is_built_in`]).
+    #[error("compressed by {0}, which is not built in (cargo feature `{0}`)")]
+    NotBuiltIn(Algorithm),
     /// A length in the header contradicts another one, the page size or the bytes at hand.
     #[error("page image lengths are inconsistent")]
     Length,

@@ -24,6 +24,10 @@
 //! 5. What is compressed may be a packed body, which its owner makes and unpacks ([`Encoder::encode_packed`],
 //!    [`Decoder::unpacking`]). It is never taken for a body, nor a body for a packed one.
 //!
+//! Each algorithm is a cargo feature of its name: `lz4` and `zstd` by default, `zlib`, `lzo`, `snappy`, `bzip2`,
+//! `lzma`, or `all-codecs`. Images of the others are verified, but not decompressed ([`Error::NotBuiltIn`]). Only
+//! `lz4` and `zstd` need a C compiler; row-compressed blocks need `zlib`.
+//!
 //! ```
 //! use lacuna_page::{Algorithm, Codec, Decoder, Encoder, HEADER_BYTES, Meta, write_meta};
 //!
@@ -44,6 +48,7 @@
 
 mod algorithm;
 mod block;
+mod codecs;
 mod decode;
 mod encode;
 mod error;

@@ -20,7 +20,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use lacuna_device::{AlignedBuf, File, Place, SECTOR, StreamHint};
-use lacuna_page::{Decoder, PAGE_BYTES_MAX};
+use lacuna_page::{Decoder, Error as PageError, PAGE_BYTES_MAX};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
     little_endian::{U32, U64},
@@ -234,6 +234,11 @@ fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, old
     };
     let mut image = AlignedBuf::zeroed(space.slot_bytes());
     space.file().read_at(space.offset(page), &mut image)?;
+    let mut open = |image: &mut [u8]| match open(image) {
+        // It is whole and of this page, and need not be decompressed to be written.
+        Err(PageError::NotBuiltIn(_)) => Ok(lacuna_page::read_meta(image)),
+        opened => opened,
+    };
     if let Ok(meta) = open(&mut image) {
         if Lsn(meta.lsn) < oldest {
             return Ok(Outcome::Left); // or the checkpoint would not have passed it

@@ -466,7 +466,8 @@ fn read_image(space: &Space, page: PageNo, newest: Lsn, guard: &mut WriteGuard) 
         let image = &mut scratch.image[..space.page_bytes()];
         space.file().read_at(space.offset(page), image)?;
         let target = guard.bytes_mut();
-        scratch.decoder.decode(image, (space.id().0, page.0), target).map_err(|e| corrupt(e.to_string()))?;
+        let decoded = scratch.decoder.decode(image, (space.id().0, page.0), target);
+        decoded.map_err(|e| space.bad_image(page, &e))?;
         ops::validate(target).map_err(|e| corrupt(e.to_string()))?;
         let lsn = ops::lsn(target);
         if lsn > newest {

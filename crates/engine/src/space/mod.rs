@@ -9,7 +9,7 @@ pub(crate) mod pins;
 use std::{collections::HashMap, sync::Arc};
 
 use lacuna_device::File;
-use lacuna_page::{Algorithm, Codec};
+use lacuna_page::{Algorithm, Codec, Error as PageError};
 
 use crate::{
     page::{node, overflow},
@@ -27,7 +27,20 @@ use crate::{
 };
 
 /// Catalog and undo pages are always compressed: they are the store's, not the user's to choose.
-pub(crate) const SYSTEM_CODEC: Codec = Codec { algorithm: Algorithm::Lz4, level: 0 };
+pub(crate) const SYSTEM_CODEC: Codec = system_codec();
+
+/// LZ4, or where that is not built in the first algorithm that is.
+const fn system_codec() -> Codec {
+    let mut number = 1;
+    while number < Algorithm::ALL.len() {
+        let algorithm = Algorithm::ALL[number];
+        if algorithm.is_built_in() {
+            return Codec { algorithm, level: 0 };
+        }
+        number += 1;
+    }
+    Codec::PLAIN
+}
 
 /// No codec: what the catalog says of the table was not read yet.
 const UNKNOWN: u64 = u64::MAX;
@@ -79,7 +92,12 @@ struct FlushCounters {
 }
 
 impl Space {
+    /// # Errors
+    /// [`Error::NotBuiltIn`] for blocks without zlib: replay could not go on in the middle of one.
     pub(crate) fn new(id: TableId, file: Arc<dyn File>, layout: Layout) -> Result<Space> {
+        if layout.block_bytes.is_some() && !Algorithm::Zlib.is_built_in() {
+            return Err(Error::NotBuiltIn { what: file_name(id, layout), algorithm: Algorithm::Zlib });
+        }
         let file_bytes = Mutex::new(file.len()?);
         Ok(Space {
             id,
@@ -125,6 +143,15 @@ impl Space {
     /// The file's name.
     pub(crate) fn name(&self) -> String {
         file_name(self.id, self.layout())
+    }
+
+    /// Why the image of a page could not be decoded.
+    pub(crate) fn bad_image(&self, page: PageNo, error: &PageError) -> Error {
+        let PageError::NotBuiltIn(algorithm) = *error else {
+            let at = format!("page {}", page.0);
+            return Error::Corrupt { what: self.name(), at, reason: error.to_string() };
+        };
+        Error::NotBuiltIn { what: format!("{}: page {}", self.name(), page.0), algorithm }
     }
 
     /// Bytes that a page takes in the file.

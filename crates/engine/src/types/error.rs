@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use lacuna_page::Algorithm;
+
 use crate::{TableOptions, types::ids::TableId};
 
 /// The reasons why an engine call fails.
@@ -18,6 +20,15 @@ pub enum Error {
         at: String,
         /// How it was noticed.
         reason: String,
+    },
+    /// What is stored or asked for needs a compression algorithm that this program was built without. Nothing is
+    /// wrong with the store: a program that has it reads and writes it.
+    #[error("{what}: needs {algorithm}, which is not built in (cargo feature `{algorithm}`)")]
+    NotBuiltIn {
+        /// The page, table or option.
+        what: String,
+        /// The algorithm; its name is that of the feature.
+        algorithm: Algorithm,
     },
     /// The store was written by a newer version, or is not a store at all.
     #[error("{what}: {reason}")]

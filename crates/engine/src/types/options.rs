@@ -167,7 +167,8 @@ pub enum TableKind {
     Plain,
     /// Compressed when they are flushed; the space saved is given back as a hole.
     PageCompressed {
-        /// The algorithm; [`Algorithm::None`] writes pages as they are.
+        /// The algorithm; [`Algorithm::None`] writes pages as they are. It must be built in
+        /// ([`Algorithm::is_built_in`]).
         algorithm: Algorithm,
         /// The algorithm's level, one of [`Algorithm::levels`]; 0 is its default.
         level: i32,
@@ -175,7 +176,7 @@ pub enum TableKind {
     /// Compressed row by row into blocks of a fixed length, as InnoDB's `ROW_FORMAT=COMPRESSED` does: each
     /// block holds a page compressed by zlib and a log of changes to it; when that is full the page is
     /// compressed anew by whoever changes it, and split when it does not fit. Kept as the baseline that
-    /// page compression is measured against.
+    /// page compression is measured against; it needs the cargo feature `zlib`.
     RowCompressed {
         /// Length of a block in KiB: a half or a quarter of the page, at least 4. It cannot be altered.
         key_block_size: u32,
@@ -228,8 +229,20 @@ impl TableOptions {
         TableOptions { page_bytes, ..self }
     }
 
-    /// Whether a table may have them.
+    /// Whether a table may have them, in this program.
     pub(crate) fn check(&self) -> Result<()> {
+        let algorithm = match self.kind {
+            TableKind::RowCompressed { .. } => Algorithm::Zlib,
+            kind => kind.codec().algorithm,
+        };
+        if !algorithm.is_built_in() {
+            return Err(Error::NotBuiltIn { what: "table options".into(), algorithm });
+        }
+        self.check_stored()
+    }
+
+    /// Whether they are sound, in a program that has all algorithms.
+    pub(crate) fn check_stored(&self) -> Result<()> {
         if let TableKind::PageCompressed { algorithm, level } = self.kind
             && !algorithm.levels().contains(&level)
         {

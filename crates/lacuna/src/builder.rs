@@ -1,0 +1,151 @@
+use std::{path::Path, time::Duration};
+
+use lacuna_device::MemPlace;
+use lacuna_engine::{self as engine, StoreOptions};
+use lacuna_nvmfs::PlaceOptions;
+
+use crate::{Doublewrite, Durability, Result, Store, error::at_path, storage::Storage};
+
+/// Size of a new store file unless another is asked for. It takes space only as it is filled.
+const SIZE_BYTES: u64 = 8 << 30;
+
+/// Options of a store, and what opens it with them. None is kept in the store but the size of a new file.
+///
+/// ```
+/// use lacuna::{Durability, Store};
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("events.lacuna");
+///
+/// let store = Store::builder()
+///     .size(1 << 30)
+///     .pool_bytes(64 << 20)
+///     .durability(Durability::Relaxed)
+///     .open(path)?;
+/// # store.close()?;
+/// # Ok::<(), lacuna::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    size_bytes: u64,
+    storage: PlaceOptions,
+    engine: StoreOptions,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        let (storage, engine) = (PlaceOptions::default(), StoreOptions::default());
+        Builder { size_bytes: SIZE_BYTES, storage, engine }
+    }
+}
+
+impl Builder {
+    /// Size of a store file that is made, in bytes: a multiple of 4096. It is what the store may come to hold, garbage
+    /// included; the file is sparse. Default 8 GiB; [`Store::grow`] makes it larger later.
+    pub fn size(mut self, bytes: u64) -> Builder {
+        self.size_bytes = bytes;
+        self
+    }
+
+    /// Opens without a write: a store that was closed, and changes fail with [`crate::Error::ReadOnly`].
+    pub fn read_only(mut self) -> Builder {
+        self.storage.read_only = true;
+        self
+    }
+
+    /// Memory for pages, in bytes; at least 1 MiB. Default 128 MiB.
+    pub fn pool_bytes(mut self, bytes: usize) -> Builder {
+        self.engine.pool_bytes = bytes;
+        self
+    }
+
+    /// When a commit returns. Default: once it is on the medium.
+    pub fn durability(mut self, durability: Durability) -> Builder {
+        self.engine.durability = durability;
+        self
+    }
+
+    /// How often the log is synced when durability is relaxed. Default 1 s.
+    pub fn relaxed_interval(mut self, interval: Duration) -> Builder {
+        self.engine.relaxed_interval = interval;
+        self
+    }
+
+    /// Log that a recovery may have to replay, in bytes; at least 256 KiB. Default 256 MiB, less in a small store.
+    pub fn log_bytes(mut self, bytes: u64) -> Builder {
+        self.engine.log_bytes = bytes;
+        self
+    }
+
+    /// How long replaying the log may take after a crash, on a slow device. Default 10 s.
+    pub fn replay_time(mut self, time: Duration) -> Builder {
+        self.engine.replay_time = time;
+        self
+    }
+
+    /// Threads that compress and write pages, 1 to 256. Default: one for each processor.
+    pub fn flush_threads(mut self, threads: usize) -> Builder {
+        self.engine.flush_threads = threads;
+        self
+    }
+
+    /// How long a writer waits for another transaction's lock. Default 50 s.
+    pub fn lock_timeout(mut self, timeout: Duration) -> Builder {
+        self.engine.lock_timeout = timeout;
+        self
+    }
+
+    /// Space for what open snapshots still see of records that were changed since, in bytes; beyond it the oldest
+    /// snapshot is given up ([`crate::Error::SnapshotTooOld`]). At least 1 KiB. Default 1 GiB, less in a small store.
+    pub fn history_bytes(mut self, bytes: u64) -> Builder {
+        self.engine.history_bytes = bytes;
+        self
+    }
+
+    /// Whether pages are written twice. Default: where they could be torn, which is in a directory only.
+    pub fn doublewrite(mut self, doublewrite: Doublewrite) -> Builder {
+        self.engine.doublewrite = doublewrite;
+        self
+    }
+
+    /// Opens the store at `path`: a store file, a block device, or a directory. A store file is made where there is
+    /// nothing, unless it is to be read only.
+    ///
+    /// # Errors
+    /// Each names `path`, but [`Error::BadOption`].
+    /// - [`Error::Busy`]: it is open in this process already, be it by a table or transaction of a closed store.
+    /// - [`Error::Device`] with [`DeviceError::Busy`]: another process has it open. With others: the system refuses.
+    /// - [`Error::BadStore`]: it holds something else, which is left as it is, or a store of a newer version.
+    /// - [`Error::Corrupt`]: what is needed to open it is damaged.
+    /// - [`Error::NotClosed`]: it was to be opened for reading only, and has to be recovered first.
+    /// - [`Error::NotBuiltIn`]: opening it takes an algorithm that is not.
+    /// - [`Error::BadOption`]: an option is out of range.
+    ///
+    /// [`Error::Busy`]: crate::Error::Busy
+    /// [`Error::Device`]: crate::Error::Device
+    /// [`DeviceError::Busy`]: crate::DeviceError::Busy
+    /// [`Error::BadStore`]: crate::Error::BadStore
+    /// [`Error::Corrupt`]: crate::Error::Corrupt
+    /// [`Error::NotClosed`]: crate::Error::NotClosed
+    /// [`Error::NotBuiltIn`]: crate::Error::NotBuiltIn
+    /// [`Error::BadOption`]: crate::Error::BadOption
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Store> {
+        let path = path.as_ref();
+        let create_size = Some(self.size_bytes);
+        let read_only = self.storage.read_only;
+        let storage = Storage::open(path, &PlaceOptions { create_size, ..self.storage })?;
+        let engine = match read_only {
+            true => engine::Store::open_read_only(storage.place(), self.engine),
+            false => engine::Store::open(storage.place(), self.engine),
+        };
+        Ok(Store::new(engine.map_err(|e| at_path(path, e))?, Some(storage)))
+    }
+
+    /// Makes a store in memory, gone with its last handle.
+    ///
+    /// # Errors
+    /// [`crate::Error::BadOption`]: an option is out of range.
+    pub fn in_memory(self) -> Result<Store> {
+        Ok(Store::new(engine::Store::open(MemPlace::new(), self.engine)?, None))
+    }
+}

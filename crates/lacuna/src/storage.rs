@@ -1,0 +1,80 @@
+//! What a store is in: the file system on a store file or device, or a directory.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+    sync::{Arc, Weak},
+};
+
+use lacuna_device::{Error as DeviceError, Place};
+use lacuna_nvmfs::{Error as FsError, OpenedPlace, PlaceOptions, open_place};
+use parking_lot::Mutex;
+
+use crate::{Error, Result, error::of_storage};
+
+/// What this process has open, by device and inode. The operating system's lock says no more than that somebody has it.
+static OPEN: Mutex<BTreeMap<(u64, u64), Weak<dyn Place>>> = Mutex::new(BTreeMap::new());
+
+/// Open storage of one store.
+#[derive(Clone)]
+pub(crate) struct Storage {
+    opened: OpenedPlace,
+    path: PathBuf,
+}
+
+impl Storage {
+    /// # Errors
+    /// Each names the path.
+    pub(crate) fn open(path: &Path, options: &PlaceOptions) -> Result<Storage> {
+        let busy = || Error::Busy { what: path.display().to_string() };
+        if is_open(path) {
+            return Err(busy());
+        }
+        let opened = open_place(path, options).map_err(|error| match error {
+            // Another thread may have been opening it.
+            FsError::Device(DeviceError::Busy { .. }) if is_open(path) => busy(),
+            error => of_storage(path, error),
+        })?;
+        if let Some(identity) = identity(path) {
+            let mut open = OPEN.lock();
+            open.retain(|_, place| place.strong_count() > 0);
+            open.insert(identity, Arc::downgrade(&opened.place()));
+        }
+        Ok(Storage { opened, path: path.to_owned() })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn place(&self) -> Arc<dyn Place> {
+        self.opened.place()
+    }
+
+    pub(crate) fn close(&self) -> Result<()> {
+        self.opened.close().map_err(|error| of_storage(&self.path, error))
+    }
+
+    pub(crate) fn grow(&self, bytes: u64) -> Result<u64> {
+        match &self.opened {
+            OpenedPlace::Store(fs) => fs.grow(Some(bytes)).map_err(|error| of_storage(&self.path, error)),
+            _ => Err(Error::BadOption { what: "size", reason: "a store in a directory has none".into() }),
+        }
+    }
+}
+
+/// Tells apart what paths lead to, by whatever names; `None` where there is nothing.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some(match metadata.file_type().is_block_device() {
+        true => (u64::MAX, metadata.rdev()),
+        false => (metadata.dev(), metadata.ino()),
+    })
+}
+
+fn is_open(path: &Path) -> bool {
+    let open = OPEN.lock();
+    identity(path).and_then(|identity| open.get(&identity)).is_some_and(|place| place.strong_count() > 0)
+}
