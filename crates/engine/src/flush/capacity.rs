@@ -5,7 +5,8 @@
 //! there may be, written anew at their full size. Deletes need log before they give space back. They are refused only
 //! when what is dirty now, and a little log, would no longer fit even after everything was flushed and the log given
 //! back. Before a new record is refused deleted records are purged and all is flushed as well, now and then: pages that
-//! were freed become holes thereby, and count as free again. In small storage log and dirty pages are limited to a share of it.
+//! were freed become holes thereby, and count as free again. In small storage log and dirty pages are limited to a
+//! share of it.
 //!
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 

@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Flusher {
-    /// Syncs the log when [`StoreOptions::relaxed_interval`] is over; for stores with relaxed durability.
+    /// Syncs the log when [`crate::StoreOptions::relaxed_interval`] is over; for stores with relaxed durability.
     pub(crate) fn sync_relaxed(&self) -> Result<()> {
         let mut synced = self.log_synced.lock();
         if synced.elapsed() < self.options.relaxed_interval {

@@ -23,8 +23,12 @@
 //! 6. The image of a page that is listed as free is a hole (`alloc`, invariant 2), which obeys all these.
 //!
 //! No latch is held while a page is compressed and written, and none is waited for: a page that is being
-//! changed is left for the next round. Only rewriting (`rewrite.rs`) takes pages as others do; nobody waits
+//! changed is left for the next round. Only rewriting (`rewrite`) takes pages as others do; nobody waits
 //! for a job with a page latched.
+//!
+//! In `queue` lies the work. `threads` decides what is due and does it; `write`, `doublewrite` and `rewrite` bring a
+//! page to the device; `checkpoint` gives the log up; `throttle` and `capacity` slow and refuse writers; `horizon`
+//! knows which writers images still have to name.
 
 mod capacity;
 mod checkpoint;

@@ -181,7 +181,8 @@ pub(crate) fn copy_tidied(page: &[u8], out: &mut [u8]) {
     out[end..].copy_from_slice(&page[end..]);
 }
 
-/// Appends records to a page of undo records, for [`PageOp::Append`]; false when they do not fit, or it is none.
+/// Appends records to a page of undo records, for [`super::ops::PageOp::Append`]; false when they do not fit, or it is
+/// none.
 #[must_use]
 pub(crate) fn append(page: &mut [u8], is_newest: bool, records: &[u8]) -> bool {
     let (at, end) = (used(page), page.len() - TRAILER_BYTES);

@@ -15,7 +15,7 @@
 //! 4. A page whose changes are on the device is not read. One that is found to be although the log lost its record
 //!    is recorded again, or else is dirty. So reads are those of pages that were dirty or in flight when the last group
 //!    was sealed (`page_writes`, invariant 2), also in the next recovery. `flush::capacity` keeps them to what
-//!    [`ReplayEstimate`] allows; only a store that is opened with a smaller pool than it had reads some again.
+//!    [`crate::ReplayEstimate`] allows; only a store that is opened with a smaller pool than it had reads some again.
 //! 5. A page that cannot be read, because it was freed since and is a hole, or was torn, counts for nothing once the
 //!    log makes it anew: what comes before that is passed over. Until all such pages were made the checkpoint stays;
 //!    one that never is was damaged.

@@ -2,7 +2,7 @@
 //!
 //! The undo file (table 1) holds `SLOTS` undo slots. Slot `i` owns page `1 + i` for ever, its first
 //! page; what outgrows it chains further pages. A transaction takes a slot with its first write and gives
-//! it back when it is rolled back, or committed and no longer needed (`txn::slots`). Undo pages are
+//! it back when it is rolled back, or committed and no longer needed (`slots`). Undo pages are
 //! ordinary pool pages, changed by mini-transactions together with the leaf they speak of; so after a
 //! crash they say exactly which changes of unfinished transactions the tables hold.
 //!
@@ -24,7 +24,7 @@
 //! 4. What a log says stays while a transaction is running, or a view does not see it; and, if it deleted
 //!    records or replaced long values, until it is purged. All logs not purged are found after a crash: the
 //!    one of the first page's transaction if that has not been rolled back, and `links` others.
-//! 5. Pages are given back only with a clearance (`txn::slots`, invariant 3). Until it is returned the page that it
+//! 5. Pages are given back only with a clearance (`slots`, invariant 3). Until it is returned the page that it
 //!    keeps stays in the chain, whoever appends behind it.
 //!
 //! Latches: a leaf before undo pages; the first page before the last one; both before the allocation
