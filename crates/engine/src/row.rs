@@ -189,19 +189,19 @@ impl Blocks {
 
 /// Memory for compressing, one for each thread.
 #[derive(Default)]
-struct Scratch {
+struct CompressionMemory {
     codec: BlockCodec,
     page: Vec<u8>,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static MEMORY: RefCell<CompressionMemory> = RefCell::default();
 }
 
 /// Compresses a page into a block with at least `capacity` bytes for its log; false, and no change, when it
 /// does not fit.
 fn compress(row: &Blocks, page: &[u8], block: &mut [u8], room: usize) -> bool {
-    let fits = SCRATCH.with_borrow_mut(|scratch| {
+    let fits = MEMORY.with_borrow_mut(|scratch| {
         let copy = &mut scratch.page;
         copy.resize(page.len(), 0);
         let end = page.len() - TRAILER_BYTES;
@@ -224,7 +224,7 @@ fn compress(row: &Blocks, page: &[u8], block: &mut [u8], room: usize) -> bool {
 /// Restores a page from its block (invariant 1); the page's header names it already.
 fn restore(page: &mut [u8], block: &[u8]) -> Result<(), BadOp> {
     let meta = lacuna_page::Meta { kind: lacuna_page::block_kind(block), ..lacuna_page::read_meta(page) };
-    SCRATCH
+    MEMORY
         .with_borrow_mut(|scratch| scratch.codec.restore(block, &meta, page))
         .map_err(|_| BadOp("block does not hold the page it claims"))?;
     if ops::kind(page).is_some() {

@@ -161,7 +161,7 @@ impl Frame {
 
     pub(super) fn write(self: Arc<Frame>) -> WriteGuard {
         let page = self.latch.write();
-        let frame = Latched { frame: self, sentinel: Sentinel::new() };
+        let frame = LatchedFrame { frame: self, sentinel: Sentinel::new() };
         WriteGuard { frame, page, modified: false, stale: false }
     }
 
@@ -202,12 +202,12 @@ impl ReadGuard {
 
 /// The frame of a page that is latched exclusively. It is dropped before the latch: should the thread have
 /// panicked, the store is stopped before anybody can see what became of the page.
-pub(crate) struct Latched {
+pub(crate) struct LatchedFrame {
     frame: Arc<Frame>,
     sentinel: Sentinel,
 }
 
-impl Deref for Latched {
+impl Deref for LatchedFrame {
     type Target = Arc<Frame>;
 
     fn deref(&self) -> &Arc<Frame> {
@@ -215,7 +215,7 @@ impl Deref for Latched {
     }
 }
 
-impl Drop for Latched {
+impl Drop for LatchedFrame {
     fn drop(&mut self) {
         if self.sentinel.sees_panic() {
             self.frame.poison.panicked(IN_A_CALL);
@@ -227,7 +227,7 @@ impl Drop for Latched {
 /// A page latched exclusively.
 pub(crate) struct WriteGuard {
     // Before the latch: see there.
-    pub(super) frame: Latched,
+    pub(super) frame: LatchedFrame,
     page: LatchWrite<AlignedBuf>,
     /// A mini-transaction changed it and has not been committed yet.
     modified: bool,

@@ -110,14 +110,14 @@ pub(crate) struct Pool {
 type ToFill = (WriteGuard, Option<Box<[u8]>>);
 
 /// Memory to read an image into, one for each thread.
-struct Scratch {
+struct ReadMemory {
     image: AlignedBuf,
     decoder: Decoder,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> =
-        RefCell::new(Scratch { image: AlignedBuf::zeroed(0), decoder: Decoder::unpacking(node::unpack) });
+    static READ_MEMORY: RefCell<ReadMemory> =
+        RefCell::new(ReadMemory { image: AlignedBuf::zeroed(0), decoder: Decoder::unpacking(node::unpack) });
 }
 
 impl Pool {
@@ -459,7 +459,7 @@ fn fill_page(space: &Space, newest: Lsn, kept: Option<&[u8]>, guard: &mut WriteG
 fn read_image(space: &Space, page: PageNo, newest: Lsn, guard: &mut WriteGuard) -> Result<()> {
     let corrupt =
         |reason: String| Error::Corrupt { what: space.name(), at: format!("page {}", page.0), reason };
-    SCRATCH.with_borrow_mut(|scratch| {
+    READ_MEMORY.with_borrow_mut(|scratch| {
         if scratch.image.len() < space.page_bytes() {
             scratch.image = AlignedBuf::zeroed(space.page_bytes());
         }

@@ -52,7 +52,7 @@ use crate::{
     },
     undo::{self, UNDO_TABLE},
     wal::{
-        Log, LogFiles, Reader, SEGMENT_BYTES, Salt,
+        Log, LogFiles, LogReader, SEGMENT_BYTES, Salt,
         control::{self, Control, Root},
         is_log_file,
         page_writes::PageWrites,
@@ -120,7 +120,7 @@ pub(crate) fn open(
         poison.clone(),
     )?;
     let parts = Parts::new((place, place_bytes), options, spaces, log, control, poison, end)?;
-    replay(&parts, Reader::new(wal, root.checkpoint), end, &on_device, &mut stats)?;
+    replay(&parts, LogReader::new(wal, root.checkpoint), end, &on_device, &mut stats)?;
     stats.replay_time = started.elapsed();
     let undo_space = bootstrap(&parts, &on_device)?;
     let engine = parts.into_engine(undo_space);
@@ -247,7 +247,7 @@ fn survey_log(
     checkpoint: Lsn,
     on_device: &mut PageWrites,
 ) -> Result<(VecDeque<Lsn>, Lsn)> {
-    let mut reader = Reader::new(wal.clone(), checkpoint);
+    let mut reader = LogReader::new(wal.clone(), checkpoint);
     let mut groups = VecDeque::new();
     loop {
         let at = reader.position();

@@ -19,7 +19,7 @@ use crate::{
         options::{Doublewrite, StoreOptions},
     },
     undo::{self, UNDO_TABLE},
-    wal::{Log, LogFiles, Reader, SEGMENT_BYTES, control::Control},
+    wal::{Log, LogFiles, LogReader, SEGMENT_BYTES, control::Control},
 };
 
 /// Opens the store in `place`, which was closed.
@@ -33,7 +33,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<A
     let (control, root) = Control::open(&*place)?.ok_or_else(no_store)?;
     let spaces = open_spaces(&*place)?;
     let wal = Arc::new(LogFiles::open(place.clone(), SEGMENT_BYTES, root.salt)?);
-    let mut log = Reader::new(wal.clone(), root.checkpoint);
+    let mut log = LogReader::new(wal.clone(), root.checkpoint);
     if log.next_group()?.is_some() || log.group_behind_end()?.is_some() {
         return Err(not_closed("its log is not empty"));
     }

@@ -38,7 +38,7 @@ use crate::{
         ids::{Lsn, PageId},
     },
     wal::{
-        Reader, Record,
+        LogReader, LogRecord,
         page_writes::{self, PageWrites},
     },
 };
@@ -74,7 +74,7 @@ impl Batch {
     }
 
     /// Keeps those operations of a record that are not on the device; returns how many are.
-    fn keep(&mut self, on_device: &PageWrites, record: &Record<'_>) -> Result<u64> {
+    fn keep(&mut self, on_device: &PageWrites, record: &LogRecord<'_>) -> Result<u64> {
         let mut were_on_device = 0;
         let mut ops = OpReader::new(record.ops);
         while let Some(item) = ops.next_encoded() {
@@ -215,7 +215,7 @@ struct Applied {
 /// Replays the log from where `reader` is to `end`, but for what is `on_device`.
 pub(super) fn replay(
     parts: &Parts,
-    mut reader: Reader,
+    mut reader: LogReader,
     end: Lsn,
     on_device: &PageWrites,
     stats: &mut RecoveryStats,

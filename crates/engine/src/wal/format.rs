@@ -136,7 +136,7 @@ pub(crate) fn claimed_bytes(first: &[u8], at: Lsn, salt: Salt) -> Option<usize> 
 }
 
 /// The records of a whole group at `at`, and the epoch that wrote it; `None` when it is not one.
-pub(crate) fn open_group(group: &[u8], at: Lsn, salt: Salt) -> Option<(u64, Records<'_>)> {
+pub(crate) fn open_group(group: &[u8], at: Lsn, salt: Salt) -> Option<(u64, GroupRecords<'_>)> {
     let bytes = claimed_bytes(group, at, salt)?;
     let group = group.get(..bytes)?;
     let (mut header, body) = GroupHeader::read_from_prefix(group).ok()?;
@@ -145,35 +145,35 @@ pub(crate) fn open_group(group: &[u8], at: Lsn, salt: Salt) -> Option<(u64, Reco
     if lacuna_crc::crc32c_append(lacuna_crc::crc32c(header.as_bytes()), body) != want {
         return None;
     }
-    let records = Records { body, at: Lsn(at.0 + HEADER_BYTES as u64) };
+    let records = GroupRecords { body, at: Lsn(at.0 + HEADER_BYTES as u64) };
     Some((header.epoch.get(), records))
 }
 
 /// Iterates over the mini-transactions of a group.
-pub(crate) struct Records<'a> {
+pub(crate) struct GroupRecords<'a> {
     body: &'a [u8],
     at: Lsn,
 }
 
 /// One mini-transaction of the log.
-pub(crate) struct Record<'a> {
+pub(crate) struct LogRecord<'a> {
     pub(crate) start: Lsn,
     pub(crate) end: Lsn,
     /// Its page operations, encoded.
     pub(crate) ops: &'a [u8],
 }
 
-impl<'a> Iterator for Records<'a> {
-    type Item = Record<'a>;
+impl<'a> Iterator for GroupRecords<'a> {
+    type Item = LogRecord<'a>;
 
-    fn next(&mut self) -> Option<Record<'a>> {
+    fn next(&mut self) -> Option<LogRecord<'a>> {
         let (prefix, rest) = self.body.split_at_checked(RECORD_PREFIX)?;
         let len = u32::from_le_bytes(prefix.try_into().expect("four bytes")) as usize;
         let (ops, rest) = rest.split_at_checked(len)?;
         let start = self.at;
         self.at = Lsn(start.0 + (RECORD_PREFIX + len) as u64);
         self.body = rest;
-        Some(Record { start, end: self.at, ops })
+        Some(LogRecord { start, end: self.at, ops })
     }
 }
 

@@ -40,8 +40,8 @@ mod reader;
 mod waiting;
 
 pub(crate) use files::{LogFiles, SEGMENT_BYTES, is_log_file};
-pub(crate) use format::{Record, Salt};
-pub(crate) use reader::Reader;
+pub(crate) use format::{LogRecord, Salt};
+pub(crate) use reader::LogReader;
 
 use std::{collections::VecDeque, mem, sync::Arc};
 

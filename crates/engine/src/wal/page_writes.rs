@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     page::{ops::BadOp, varint},
     types::ids::{Lsn, PageId, PageNo, TableId},
-    wal::Record,
+    wal::LogRecord,
 };
 
 /// Stands where operations have their tag.
@@ -47,7 +47,7 @@ pub(crate) struct PageWrites(FxHashMap<PageId, Lsn>);
 
 impl PageWrites {
     /// Takes in a record of the log, if it consists of page-write records.
-    pub(crate) fn take_in(&mut self, record: &Record<'_>) -> Result<(), BadOp> {
+    pub(crate) fn take_in(&mut self, record: &LogRecord<'_>) -> Result<(), BadOp> {
         let mut rest = record.ops;
         while is_notes(rest) {
             rest = &rest[1..];
@@ -83,7 +83,7 @@ mod tests {
     }
 
     fn take_in(on_device: &mut PageWrites, ops: &[u8]) -> Result<(), BadOp> {
-        on_device.take_in(&Record { start: Lsn(1000), end: Lsn(1000 + ops.len() as u64), ops })
+        on_device.take_in(&LogRecord { start: Lsn(1000), end: Lsn(1000 + ops.len() as u64), ops })
     }
 
     #[test]

@@ -21,7 +21,7 @@ fn log() -> (Arc<LogFiles>, Log) {
 
 fn read_all(files: Arc<LogFiles>, from: Lsn) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
-    let mut reader = Reader::new(files, from);
+    let mut reader = LogReader::new(files, from);
     while let Some(group) = reader.next_group().expect("read") {
         found.extend(group.records().map(|r| r.ops.to_vec()));
     }
@@ -119,7 +119,7 @@ fn a_group_of_an_earlier_opening_is_never_the_next() {
     let second = write(Lsn(0), 2);
     for (epoch, is_next) in [(1, false), (2, true), (3, true)] {
         let end = write(second, epoch);
-        let mut reader = Reader::new(files.clone(), Lsn(0));
+        let mut reader = LogReader::new(files.clone(), Lsn(0));
         assert!(reader.next_group().expect("read").is_some());
         assert_eq!(reader.next_group().expect("read").is_some(), is_next, "epoch {epoch} behind 2");
         assert_eq!(reader.position(), if is_next { end } else { second });
@@ -145,7 +145,7 @@ fn a_value_with_a_group_in_it_is_none() {
         let (start, mut bytes) = group.seal(1, salt);
         bytes[..SECTOR].fill(0);
         files.write(start, &bytes).expect("write");
-        let mut reader = Reader::new(files, Lsn(0));
+        let mut reader = LogReader::new(files, Lsn(0));
         assert!(reader.next_group().expect("read").is_none());
         assert_eq!(reader.group_behind_end().expect("read"), found, "{salt:?}");
     }
@@ -158,7 +158,7 @@ fn remains_behind_the_end_are_wiped() {
         let lsn = log.append(&[i; 600], |_, _| {}).expect("append");
         log.reach(lsn, Until::Flushed).expect("flush");
     }
-    let mut reader = Reader::new(files.clone(), Lsn(0));
+    let mut reader = LogReader::new(files.clone(), Lsn(0));
     for _ in 0..10 {
         reader.next_group().expect("read").expect("whole");
     }
