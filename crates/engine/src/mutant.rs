@@ -5,7 +5,7 @@ lacuna_mutants::breakable_rules! {
     LogBeforePages = "log-before-pages",
     /// A page leaves the list of dirty ones only when its image is synced (flush invariant 2).
     PagesSynced = "pages-synced",
-    /// A note comes behind its image, as durable as that has to be (page_writes invariant 1).
+    /// A page-write record comes behind its image, as durable as that has to be (page_writes invariant 1).
     NotesFollowImages = "notes-follow-images",
     /// The log that recovery read, and wiped behind its end, is synced before anything is built on it (wal invariant
     /// 3).

@@ -218,7 +218,7 @@ mod tests {
         let due =
             into_work(flusher.pager.pool().dirty().oldest_pages(until, ROUND_PAGES), until, Cause::Asked);
         flusher.carry_out(due).expect("flush");
-        // The notes are still in memory, and end there.
+        // The page-write records are still in memory, and end there.
         flusher.poison.close();
         drop((table, store, flusher));
         let recovered = [0; 3].map(|_| open().stats().expect("stats").recovery);

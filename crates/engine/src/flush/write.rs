@@ -320,11 +320,11 @@ impl Writer {
 
 /// Notes in the log that these images are on the device (`page_writes`).
 fn log_page_writes(flusher: &Flusher, images: &[Image]) -> Result<()> {
-    let mut notes = Scratch::new();
+    let mut records = Scratch::new();
     for image in images {
-        page_writes::note(image.frame.id(), image.lsn, &mut notes);
+        page_writes::encode(image.frame.id(), image.lsn, &mut records);
     }
-    flusher.pager.log().note(&notes)
+    flusher.pager.log().append_page_writes(&records)
 }
 
 /// How to make the image of a page that is otherwise made by `codec`: a long value's last page, where it can be stored
@@ -374,7 +374,8 @@ fn is_hole(flusher: &Flusher, space: &Space, page: &[u8]) -> bool {
     has_holes && ops::kind(page) == Some(PageKind::Hole)
 }
 
-/// Writes the image of a page of which no hole could be made: what lies in its place must not be older than a note.
+/// Writes the image of a page of which no hole could be made: what lies in its place must not be older than a
+/// page-write record.
 fn write_hole(image: &Image) -> Result<()> {
     let space = &image.space;
     let page_no = image.page().0;

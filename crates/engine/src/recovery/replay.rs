@@ -107,8 +107,8 @@ impl Batch {
                     .and_then(|()| parts.flusher.relieve_memory())
                     .inspect_err(|_| next.store(pages.len(), Ordering::Relaxed))?;
             }
-            if !applied.notes.is_empty() {
-                parts.pager.log().note(&applied.notes)?;
+            if !applied.page_writes.is_empty() {
+                parts.pager.log().append_page_writes(&applied.page_writes)?;
             }
             Ok(applied)
         };
@@ -197,7 +197,7 @@ impl Batch {
             page.set_lsn(end);
         }
         if !page.frame().is_dirty() {
-            page_writes::note(id, ops::lsn(&page), &mut applied.notes);
+            page_writes::encode(id, ops::lsn(&page), &mut applied.page_writes);
         }
         Ok(())
     }
@@ -209,7 +209,7 @@ struct Applied {
     pages: u64,
     ops: u64,
     /// Page-write records of pages that were found on the device (invariant 4).
-    notes: Vec<u8>,
+    page_writes: Vec<u8>,
 }
 
 /// Replays the log from where `reader` is to `end`, but for what is `on_device`.
@@ -228,7 +228,7 @@ pub(super) fn replay(
         let Some(group) = reader.next_group()? else {
             return Err(bad_log(reader.position(), "a group that was whole a moment ago is not any more"));
         };
-        for record in group.records().filter(|record| !page_writes::is_notes(record.ops)) {
+        for record in group.records().filter(|record| !page_writes::is_page_writes(record.ops)) {
             stats.records += 1;
             stats.landed += batch.keep(on_device, &record)?;
             if batch.bytes() > bytes_max {

@@ -189,8 +189,8 @@ impl Log {
     }
 
     /// Appends page-write records, which are no mini-transaction.
-    pub(crate) fn note(&self, notes: &[u8]) -> Result<()> {
-        self.push(notes, |_, _| {}).map(drop)
+    pub(crate) fn append_page_writes(&self, records: &[u8]) -> Result<()> {
+        self.push(records, |_, _| {}).map(drop)
     }
 
     fn push(&self, ops: &[u8], register: impl FnOnce(Lsn, Lsn)) -> Result<MutexGuard<'_, State>> {

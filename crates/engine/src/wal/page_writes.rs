@@ -28,7 +28,7 @@ use crate::{
 const TAG: u8 = 12;
 
 /// Appends to `out` the record that an image of `page` with this LSN is on the device.
-pub(crate) fn note(page: PageId, lsn: Lsn, out: &mut Vec<u8>) {
+pub(crate) fn encode(page: PageId, lsn: Lsn, out: &mut Vec<u8>) {
     out.push(TAG);
     varint::put(u64::from(page.table.0), out);
     varint::put(page.page.0, out);
@@ -36,7 +36,7 @@ pub(crate) fn note(page: PageId, lsn: Lsn, out: &mut Vec<u8>) {
 }
 
 /// Whether a record of the log consists of page-write records.
-pub(crate) fn is_notes(ops: &[u8]) -> bool {
+pub(crate) fn is_page_writes(ops: &[u8]) -> bool {
     ops.first() == Some(&TAG)
 }
 
@@ -49,20 +49,20 @@ impl PageWrites {
     /// Takes in a record of the log, if it consists of page-write records.
     pub(crate) fn take_in(&mut self, record: &LogRecord<'_>) -> Result<(), BadOp> {
         let mut rest = record.ops;
-        while is_notes(rest) {
+        while is_page_writes(rest) {
             rest = &rest[1..];
-            let mut number = || varint::take(&mut rest).ok_or(BadOp("note cut short"));
+            let mut number = || varint::take(&mut rest).ok_or(BadOp("page-write record cut short"));
             let table = TableId(u32::try_from(number()?).map_err(|_| BadOp("table number too long"))?);
             let page = PageId { table, page: PageNo(number()?) };
             let lsn = Lsn(number()?);
             if lsn > record.start {
-                return Err(BadOp("note of an image that is newer than the note"));
+                return Err(BadOp("page-write record of an image that is newer"));
             }
             let newest = self.0.entry(page).or_insert(lsn);
             *newest = lsn.max(*newest);
         }
-        if is_notes(record.ops) && !rest.is_empty() {
-            return Err(BadOp("operation among notes"));
+        if is_page_writes(record.ops) && !rest.is_empty() {
+            return Err(BadOp("operation among page-write records"));
         }
         Ok(())
     }
@@ -87,13 +87,13 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_note_of_a_page_counts() {
+    fn the_newest_record_of_a_page_counts() {
         let mut on_device = PageWrites::default();
         for lsn in [400, 700, 600] {
             let mut ops = Vec::new();
-            note(page(1 << 40), Lsn(lsn), &mut ops);
-            note(page(7), Lsn(1000), &mut ops);
-            assert!(is_notes(&ops));
+            encode(page(1 << 40), Lsn(lsn), &mut ops);
+            encode(page(7), Lsn(1000), &mut ops);
+            assert!(is_page_writes(&ops));
             take_in(&mut on_device, &ops).expect("sound");
         }
         let lsns = [1 << 40, 7, 8].map(|number| on_device.lsn(page(number)));
@@ -103,12 +103,12 @@ mod tests {
     #[test]
     fn what_is_no_note_is_passed_over_or_refused() {
         let mut on_device = PageWrites::default();
-        let (mut op, mut notes, mut early) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut op, mut writes, mut early) = (Vec::new(), Vec::new(), Vec::new());
         PageOp::Remove { slot: 1 }.encode(page(7), &mut op);
-        note(page(7), Lsn(900), &mut notes);
-        note(page(7), Lsn(1001), &mut early);
+        encode(page(7), Lsn(900), &mut writes);
+        encode(page(7), Lsn(1001), &mut early);
         assert_eq!(take_in(&mut on_device, &op), Ok(()));
-        for bad in [&notes[..notes.len() - 1], &early[..], &[notes.clone(), op.clone()].concat()[..]] {
+        for bad in [&writes[..writes.len() - 1], &early[..], &[writes.clone(), op.clone()].concat()[..]] {
             assert!(take_in(&mut on_device, bad).is_err(), "{bad:?}");
         }
     }
