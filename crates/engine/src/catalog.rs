@@ -11,11 +11,7 @@ use lacuna_page::{Algorithm, Codec};
 use crate::{
     space::Space,
     txn::TxnEngine,
-    types::{
-        error::{Error, Result},
-        ids::TableId,
-        options::{TableKind, TableOptions},
-    },
+    types::{Error, Result, TableId, TableKind, TableOptions},
 };
 
 /// The catalog's own file.

@@ -10,7 +10,7 @@ use crate::{
         ops::{OpReader, PageKind, PageOp},
         undo::UndoRecord,
     },
-    types::ids::{Lsn, TxnId, UndoPtr},
+    types::{Lsn, TxnId, UndoPtr},
     wal::{
         control,
         format::{GroupBuilder, Salt, open_group},

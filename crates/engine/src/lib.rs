@@ -119,10 +119,7 @@ pub use row::RowStats;
 pub use store::{OptimizeProgress, Store, StoreStats, TableCheck, TableImages, TableInfo};
 pub use txn::{Cursor, HistoryStats, Insertion, KeyRange, Record, Records, Savepoint, Swap, Table, Txn};
 pub use types::{
-    error::{Error, Result},
-    ids::TableId,
-    options::{
-        Doublewrite, Durability, Isolation, StoreOptions, TableKind, TableOptions, TransactionOptions,
-    },
+    Doublewrite, Durability, Error, Isolation, Result, StoreOptions, TableId, TableKind, TableOptions,
+    TransactionOptions,
 };
 pub use wal::LogStats;

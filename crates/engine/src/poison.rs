@@ -21,7 +21,7 @@ use std::{
 
 use crate::{
     mutant::{Rule, is_broken},
-    types::error::{Error, Result},
+    types::{Error, Result},
 };
 
 /// Calls from outside are refused, while the store writes what it has in memory.

@@ -33,10 +33,7 @@ use crate::{
         ops::{self, BadOp, BlockOps, PageKind, PageOp},
     },
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
-    types::{
-        ids::{Lsn, PageId},
-        options::is_block_bytes,
-    },
+    types::{Lsn, PageId, is_block_bytes},
 };
 
 /// Bytes of a block's log that only truncations may use.

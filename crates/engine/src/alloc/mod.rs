@@ -33,10 +33,7 @@ use crate::{
     },
     pool::WriteGuard,
     space::{Space, corrupt},
-    types::{
-        error::Result,
-        ids::{PageId, PageNo},
-    },
+    types::{PageId, PageNo, Result},
 };
 
 /// The page that holds a file's allocation state.

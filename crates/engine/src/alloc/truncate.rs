@@ -16,10 +16,7 @@ use crate::{
     pool::WriteGuard,
     space::{Space, Spaces, corrupt},
     sync::thread,
-    types::{
-        error::Result,
-        ids::{Lsn, PageNo},
-    },
+    types::{Lsn, PageNo, Result},
     wal::Until,
 };
 

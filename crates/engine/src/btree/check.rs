@@ -6,10 +6,7 @@ use crate::{
     overflow::{self, UndoChains},
     page::{node::Node, overflow::Reference},
     space::corrupt,
-    types::{
-        error::Result,
-        ids::{PageNo, TableId},
-    },
+    types::{PageNo, Result, TableId},
 };
 
 /// Counts of a check.

@@ -1,7 +1,7 @@
 //! How many records a tree has, by a few of its paths.
 
 use super::{ROOT, Tree};
-use crate::{page::node::Node, types::error::Result};
+use crate::{page::node::Node, types::Result};
 
 /// Paths that are looked at, spread over the root.
 const PATHS: usize = 8;

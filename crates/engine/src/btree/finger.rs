@@ -20,7 +20,7 @@ use crate::{
         ops::{self, PageKind},
     },
     pool::WriteGuard,
-    types::{error::Result, ids::PageNo},
+    types::{PageNo, Result},
 };
 
 /// A leaf that was latched exclusively.

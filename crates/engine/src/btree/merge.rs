@@ -34,7 +34,7 @@ use crate::{
     },
     pool::WriteGuard,
     row,
-    types::error::Result,
+    types::Result,
 };
 
 /// A leaf asks each time its use falls below another sixteenth of the page, once less than this many are used.

@@ -35,7 +35,7 @@ use crate::{
     },
     pool::{ReadGuard, WriteGuard},
     space::{Space, corrupt},
-    types::{error::Result, ids::PageNo},
+    types::{PageNo, Result},
 };
 
 /// Where every tree starts.

@@ -6,7 +6,7 @@ use super::{ROOT, Tree};
 use crate::{
     page::node::Node,
     pool::ReadGuard,
-    types::{error::Result, ids::PageNo},
+    types::{PageNo, Result},
 };
 
 /// Order of a scan.

@@ -10,7 +10,7 @@ use crate::{
     },
     pool::WriteGuard,
     row,
-    types::{error::Result, ids::PageNo},
+    types::{PageNo, Result},
 };
 
 /// A leaf filled by ascending inserts is left with one sixteenth free for later growth; not so for records longer than

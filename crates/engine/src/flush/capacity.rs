@@ -15,10 +15,7 @@ use crate::{
     mutant::{Rule, is_broken},
     pool::replay_cost,
     sync::atomic::{AtomicU8, AtomicU64, Ordering},
-    types::{
-        error::{Error, Result},
-        options::StoreOptions,
-    },
+    types::{Error, Result, StoreOptions},
 };
 
 /// The log may take one in this many bytes of a place, and dirty pages as many.

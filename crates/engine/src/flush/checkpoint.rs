@@ -7,7 +7,7 @@ use crate::{
     alloc::truncate_all,
     mutant::{Rule, is_broken},
     sync::thread,
-    types::error::Result,
+    types::Result,
     wal::{Until, control::Root},
 };
 

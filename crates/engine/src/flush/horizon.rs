@@ -13,10 +13,7 @@ use crate::{
     flush::Flusher,
     mutant::{Rule, is_broken},
     sync::Mutex,
-    types::{
-        error::Result,
-        ids::{Lsn, TxnId},
-    },
+    types::{Lsn, Result, TxnId},
     wal::Until,
 };
 

@@ -68,11 +68,7 @@ use crate::{
         Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    types::{
-        error::Result,
-        ids::Lsn,
-        options::{Doublewrite, StoreOptions},
-    },
+    types::{Doublewrite, Lsn, Result, StoreOptions},
     wal::control::Control,
 };
 use capacity::Capacity;

@@ -6,7 +6,7 @@ use super::{Flusher, JOB_PAGES, Rewrite, stats::Cause, write::Writer};
 use crate::{
     pool::Frame,
     sync::mpsc,
-    types::{error::Result, ids::Lsn},
+    types::{Lsn, Result},
 };
 
 /// Flushes after which a rewrite that waits has its turn, or optimizing would not end beside writers that never rest.
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::{
         space::Space,
-        types::{ids::TableId, options::Layout},
+        types::{Layout, TableId},
     };
 
     #[test]

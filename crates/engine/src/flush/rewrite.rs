@@ -24,10 +24,7 @@ use crate::{
     pool::Frame,
     row,
     space::Space,
-    types::{
-        error::Result,
-        ids::{Lsn, PageNo},
-    },
+    types::{Lsn, PageNo, Result},
 };
 
 /// Pages of a table that are to be written anew if they would come out otherwise. The caller pins the table

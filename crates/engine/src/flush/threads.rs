@@ -9,7 +9,7 @@ use super::{
 use crate::{
     alloc::truncate_all,
     sync::{mpsc, thread},
-    types::{error::Result, ids::Lsn},
+    types::{Lsn, Result},
 };
 
 /// Share of the log behind which a page is flushed for its oldest change. The later that is, the more changes of a

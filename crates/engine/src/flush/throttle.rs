@@ -1,7 +1,7 @@
 //! Throttling: writers and readers wait while log or memory are nearly used up.
 
 use super::{Flusher, INTERVAL};
-use crate::{pool::replay_cost::ReplayEstimate, types::error::Result};
+use crate::{pool::replay_cost::ReplayEstimate, types::Result};
 
 impl Flusher {
     /// Slows a writer down while log or memory are nearly used up.

@@ -18,10 +18,7 @@ use crate::{
     },
     pool::{Frame, ReadGuard},
     space::{SYSTEM_CODEC, Space, pins::TablePin},
-    types::{
-        error::{Error, Result},
-        ids::{Lsn, PageNo, TxnId},
-    },
+    types::{Error, Lsn, PageNo, Result, TxnId},
     wal::{Until, page_writes},
 };
 

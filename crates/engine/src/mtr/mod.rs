@@ -17,10 +17,7 @@ use crate::{
     page::{ops::PageOp, scratch::Scratch},
     pool::WriteGuard,
     row,
-    types::{
-        error::Result,
-        ids::{Lsn, PageId},
-    },
+    types::{Lsn, PageId, Result},
 };
 
 /// A mini-transaction in the making. Dropping it uncommitted after an operation is a bug: the

@@ -6,7 +6,7 @@ use crate::{
     poison::Poison,
     pool::{Pool, ReadGuard, WriteGuard},
     space::Space,
-    types::{error::Result, ids::PageNo},
+    types::{PageNo, Result},
     wal::Log,
 };
 

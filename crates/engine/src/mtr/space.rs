@@ -2,7 +2,7 @@
 //! Pages of all other tables have it always.
 
 use super::{Mtr, Pager};
-use crate::{page::node::Node, pool::WriteGuard, row::RESERVE, types::error::Result};
+use crate::{page::node::Node, pool::WriteGuard, row::RESERVE, types::Result};
 
 /// Most that an operation takes there beside its cell.
 pub(crate) use crate::row::LOGGED_OP_BYTES;

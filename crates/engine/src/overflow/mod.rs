@@ -46,10 +46,7 @@ use crate::{
     },
     pool::{ReadGuard, WriteGuard},
     space::{Space, corrupt},
-    types::{
-        error::Result,
-        ids::{PageNo, TableId},
-    },
+    types::{PageNo, Result, TableId},
 };
 
 /// Chains that undo records speak of.

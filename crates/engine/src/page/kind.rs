@@ -1,6 +1,6 @@
 //! The kind and the LSN of a page, by its header.
 
-use crate::types::ids::Lsn;
+use crate::types::Lsn;
 
 /// The kind of a page, as its header names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use crate::{
         node::{self, NodeMut},
         overflow, undo, varint,
     },
-    types::ids::{PageId, PageNo, TableId, TxnId, UndoPtr},
+    types::{PageId, PageNo, TableId, TxnId, UndoPtr},
 };
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 

@@ -11,7 +11,7 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use crate::types::ids::PageNo;
+use crate::types::PageNo;
 
 /// Longest value in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 16 << 20;

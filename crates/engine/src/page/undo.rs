@@ -17,7 +17,7 @@ use super::{
     overflow::Reference,
     u32_at, u64_at,
 };
-use crate::types::ids::{PageNo, TableId, TxnId, UndoPtr};
+use crate::types::{PageNo, TableId, TxnId, UndoPtr};
 
 /// Its page size: any record of any table fits into a page.
 pub(crate) const UNDO_PAGE_BYTES: usize = 32 << 10;

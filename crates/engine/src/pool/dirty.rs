@@ -19,7 +19,7 @@ use crate::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    types::ids::{Lsn, PageId, TableId},
+    types::{Lsn, PageId, TableId},
 };
 
 /// The list. Its lock is a leaf: nothing is locked under it.

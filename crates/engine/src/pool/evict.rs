@@ -24,7 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::frame::Frame;
 use crate::{
     sync::atomic::Ordering,
-    types::ids::{PageId, TableId},
+    types::{PageId, TableId},
 };
 
 /// Share of the budget that the small queue may take, one in this many.

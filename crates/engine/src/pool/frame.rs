@@ -17,7 +17,7 @@ use crate::{
         Latch, LatchRead, LatchWrite,
         atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
-    types::ids::{Lsn, PageId, PageNo},
+    types::{Lsn, PageId, PageNo},
 };
 
 /// Stands for the uses of a page that was brought in ahead of its first.

@@ -45,10 +45,7 @@ use crate::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
         signal::Signal,
     },
-    types::{
-        error::{Error, Result},
-        ids::{Lsn, PageId, PageNo, TableId},
-    },
+    types::{Error, Lsn, PageId, PageNo, Result, TableId},
 };
 use evict::Shard;
 

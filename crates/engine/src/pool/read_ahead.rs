@@ -25,7 +25,7 @@ use crate::{
     poison::Poison,
     space::Spaces,
     sync::{Condvar, Mutex},
-    types::ids::{PageId, PageNo, TableId},
+    types::{PageId, PageNo, TableId},
 };
 
 /// Threads that read. A single one is slower than none: the scan catches up with it at each page.

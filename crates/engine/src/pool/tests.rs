@@ -4,7 +4,7 @@ use lacuna_page::{Codec, Encoder};
 use super::*;
 use crate::{
     page::ops::PageOp,
-    types::{ids::TableId, options::Layout},
+    types::{Layout, TableId},
 };
 
 const PAGE: usize = 4096;
@@ -58,7 +58,7 @@ fn dirty_pages_are_not_evicted_but_wanted() {
     let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     for page in 0..100 {
         let guard = pool.write(&space, PageNo(page)).expect("write");
-        pool.dirty.enter(&guard.frame, crate::types::ids::Lsn(100 + page));
+        pool.dirty.enter(&guard.frame, crate::types::Lsn(100 + page));
     }
     assert_eq!(pool.bytes(), 100 * PAGE);
     let wanted = pool.take_wanted();
@@ -86,7 +86,7 @@ fn nothing_is_left_of_a_forgotten_table_not_even_what_was_wanted() {
     let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     for page in 0..100 {
         let guard = pool.write(&space, PageNo(page)).expect("write");
-        pool.dirty.enter(&guard.frame, crate::types::ids::Lsn(100 + page));
+        pool.dirty.enter(&guard.frame, crate::types::Lsn(100 + page));
     }
     let wanted = pool.take_wanted();
     assert!(!wanted.is_empty());

@@ -45,11 +45,7 @@ use crate::{
     recovery::replay::replay,
     space::{self, SYSTEM_CODEC, Space, Spaces, corrupt},
     txn::{self, ActiveTxns, TxnEngine},
-    types::{
-        error::{Error, Result},
-        ids::{Lsn, PageId, PageNo, UndoPtr},
-        options::{Layout, StoreOptions, TableKind},
-    },
+    types::{Error, Layout, Lsn, PageId, PageNo, Result, StoreOptions, TableKind, UndoPtr},
     undo::{self, UNDO_TABLE},
     wal::{
         Log, LogFiles, LogReader, SEGMENT_BYTES, Salt,

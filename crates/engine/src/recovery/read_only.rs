@@ -13,11 +13,7 @@ use crate::{
     poison::Poison,
     recovery::{Parts, fit_options, load_catalog, open_spaces},
     txn::TxnEngine,
-    types::{
-        error::{Error, Result},
-        ids::PageNo,
-        options::{Doublewrite, StoreOptions},
-    },
+    types::{Doublewrite, Error, PageNo, Result, StoreOptions},
     undo::{self, UNDO_TABLE},
     wal::{Log, LogFiles, LogReader, SEGMENT_BYTES, control::Control},
 };

@@ -33,10 +33,7 @@ use crate::{
     recovery::{Parts, RecoveryStats, bad_log},
     space::corrupt,
     sync::Mutex,
-    types::{
-        error::{Error, Result},
-        ids::{Lsn, PageId},
-    },
+    types::{Error, Lsn, PageId, Result},
     wal::{
         LogReader, LogRecord,
         page_writes::{self, PageWrites},

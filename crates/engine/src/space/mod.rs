@@ -19,11 +19,7 @@ use crate::{
         Mutex, MutexGuard, RwLock,
         atomic::{AtomicU64, Ordering},
     },
-    types::{
-        error::{Error, Result},
-        ids::{PageNo, TableId},
-        options::{Layout, TableKind, is_block_bytes},
-    },
+    types::{Error, Layout, PageNo, Result, TableId, TableKind, is_block_bytes},
 };
 
 /// Catalog and undo pages are always compressed: they are the store's, not the user's to choose.

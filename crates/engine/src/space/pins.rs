@@ -20,7 +20,7 @@ use std::{ops::Deref, sync::Arc};
 use crate::{
     space::Space,
     sync::{Condvar, Mutex},
-    types::error::{Error, Result},
+    types::{Error, Result},
 };
 
 /// The pins of one table.
@@ -146,7 +146,7 @@ mod tests {
     use lacuna_device::{MemPlace, Place, StreamHint};
 
     use super::*;
-    use crate::types::{ids::TableId, options::Layout};
+    use crate::types::{Layout, TableId};
 
     #[test]
     fn a_drop_refuses_transactions_and_waits_for_operations() {

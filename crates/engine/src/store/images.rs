@@ -9,10 +9,7 @@ use super::Store;
 use crate::{
     alloc::Allocator,
     space::corrupt,
-    types::{
-        error::{Error, Result},
-        ids::PageNo,
-    },
+    types::{Error, PageNo, Result},
 };
 
 /// Bytes of a file that are read at a time; holes cost nothing.

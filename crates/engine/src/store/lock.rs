@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use lacuna_device::Place;
 use parking_lot::Mutex;
 
-use crate::types::error::{Error, Result};
+use crate::types::{Error, Result};
 
 /// Identities of the places that have an open store. The store keeps its place alive, so no other place gets the same
 /// identity meanwhile.

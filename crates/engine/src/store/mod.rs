@@ -24,12 +24,8 @@ use crate::{
     recovery::{self, RecoveryStats, read_only},
     row::RowStats,
     sync::{Mutex, thread::JoinHandle},
-    txn::TxnEngine,
-    txn::{HistoryStats, Txn},
-    types::{
-        error::{Error, Result},
-        options::{StoreOptions, TransactionOptions},
-    },
+    txn::{HistoryStats, Txn, TxnEngine},
+    types::{Error, Result, StoreOptions, TransactionOptions},
     undo,
     wal::{LogStats, Until},
 };

@@ -6,7 +6,7 @@ use super::Store;
 use crate::{
     alloc::Allocator,
     flush::{Rewrite, Work},
-    types::error::{Error, Result},
+    types::{Error, Result},
 };
 
 /// How far [`Store::optimize`] has come.

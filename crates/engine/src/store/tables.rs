@@ -31,11 +31,7 @@ use crate::{
     recovery,
     space::{self, Space, corrupt},
     txn::Table,
-    types::{
-        error::{Error, Result},
-        ids::{PageNo, TableId},
-        options::{TableKind, TableOptions},
-    },
+    types::{Error, PageNo, Result, TableId, TableKind, TableOptions},
     wal::Until,
 };
 

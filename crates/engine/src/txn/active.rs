@@ -17,10 +17,7 @@ use crate::{
         Condvar, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
-    types::{
-        error::{Error, Result},
-        ids::{TableId, TxnId},
-    },
+    types::{Error, Result, TableId, TxnId},
 };
 
 /// A key locked whether it is written or not.

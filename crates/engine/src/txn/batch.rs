@@ -19,7 +19,7 @@ use crate::{
     pool::read_ahead,
     space::Space,
     txn::TxnEngine,
-    types::error::Result,
+    types::Result,
 };
 
 /// Most records in a batch.

@@ -24,7 +24,7 @@ use crate::{
     pool::WriteGuard,
     space::Space,
     txn::Table,
-    types::error::{Error, Result},
+    types::{Error, Result},
 };
 
 /// Share of a leaf that is left free behind its last record.

@@ -6,7 +6,7 @@ use crate::{
     mutant::{Rule, is_broken},
     page::node::Node,
     txn::Table,
-    types::error::Result,
+    types::Result,
 };
 
 /// The outcome of [`Txn::insert_if_absent`].

@@ -15,7 +15,7 @@ use crate::{
     btree::Direction,
     mutant::{Rule, is_broken},
     txn::Table,
-    types::error::Result,
+    types::Result,
 };
 
 /// Records of a batch behind a write: the next one likely ends it.

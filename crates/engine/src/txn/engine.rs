@@ -10,7 +10,7 @@ use crate::{
     poison::Poison,
     pool::read_ahead::ReadAhead,
     space::{Space, Spaces},
-    types::options::StoreOptions,
+    types::StoreOptions,
     undo::UndoFile,
 };
 

@@ -22,7 +22,7 @@ use crate::{
         atomic::{AtomicU64, Ordering},
     },
     txn::TxnEngine,
-    types::error::Result,
+    types::Result,
     undo::{self, UndoLog},
 };
 

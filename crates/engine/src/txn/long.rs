@@ -16,10 +16,7 @@ use crate::{
     },
     pool::WriteGuard,
     space::Space,
-    types::{
-        error::Result,
-        ids::{TxnId, UndoPtr},
-    },
+    types::{Result, TxnId, UndoPtr},
 };
 
 impl Txn {

@@ -81,11 +81,7 @@ use crate::{
     pool::WriteGuard,
     space::{Space, pins::TablePin},
     sync::{Mutex, atomic::Ordering, deadline},
-    types::{
-        error::{Error, Result},
-        ids::{TableId, TxnId, UndoPtr},
-        options::{Durability, Isolation, TransactionOptions},
-    },
+    types::{Durability, Error, Isolation, Result, TableId, TransactionOptions, TxnId, UndoPtr},
     undo::{Latched, UndoLog},
     wal::Until,
 };

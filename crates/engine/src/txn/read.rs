@@ -17,7 +17,7 @@ use crate::{
     },
     space::{Space, corrupt},
     txn::TxnEngine,
-    types::{error::Result, ids::TxnId},
+    types::{Result, TxnId},
     undo,
 };
 

@@ -7,7 +7,7 @@ use super::{
     batch::{BATCH_RECORDS, Batch, Walk},
     bounds::{KeyRange, prefix_end},
 };
-use crate::{btree::Direction, txn::Table, types::error::Result};
+use crate::{btree::Direction, txn::Table, types::Result};
 
 /// Records that the first batch takes: many ranges are short, or given up soon.
 pub(super) const FIRST_BATCH: usize = 16;

@@ -24,10 +24,7 @@ use crate::{
     pool::WriteGuard,
     space::{Space, corrupt},
     txn::TxnEngine,
-    types::{
-        error::{Error, Result},
-        ids::UndoPtr,
-    },
+    types::{Error, Result, UndoPtr},
     undo::{self, UndoLog},
 };
 

@@ -6,7 +6,7 @@ use crate::{
     btree::Tree,
     space::Space,
     txn::TxnEngine,
-    types::{error::Result, ids::TableId},
+    types::{Result, TableId},
 };
 
 /// A table of an open store.

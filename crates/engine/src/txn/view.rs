@@ -9,10 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     mutant::{Rule, is_broken},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    types::{
-        error::{Error, Result},
-        ids::TxnId,
-    },
+    types::{Error, Result, TxnId},
 };
 
 /// The moment of no view: later than any.

@@ -55,10 +55,7 @@ use crate::{
     },
     pool::WriteGuard,
     space::{Space, corrupt},
-    types::{
-        error::Result,
-        ids::{PageNo, TableId, TxnId, UndoPtr},
-    },
+    types::{PageNo, Result, TableId, TxnId, UndoPtr},
     undo::slots::{Clearance, Slots},
 };
 
@@ -311,7 +308,7 @@ impl UndoLog {
     }
 
     /// Marks the transaction committed; the record's end is the commit's LSN.
-    pub(crate) fn commit(self, file: &UndoFile) -> Result<crate::types::ids::Lsn> {
+    pub(crate) fn commit(self, file: &UndoFile) -> Result<crate::types::Lsn> {
         let mut mtr = Mtr::new();
         let mut first = file.pager.write(file.space(), self.first())?;
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");

@@ -11,10 +11,7 @@ use crate::{
         u64_at,
         undo::{Change, LAST, RECORD, RECORD_HEADER, TXN, UNDO_PAGE_BYTES, UndoRecord, used},
     },
-    types::{
-        error::Result,
-        ids::{PageNo, TableId, TxnId, UndoPtr},
-    },
+    types::{PageNo, Result, TableId, TxnId, UndoPtr},
 };
 use lacuna_page::TRAILER_BYTES;
 

@@ -30,10 +30,7 @@ use crate::{
         atomic::{AtomicBool, Ordering},
         deadline,
     },
-    types::{
-        error::{Error, Result},
-        ids::{PageNo, UndoPtr},
-    },
+    types::{Error, PageNo, Result, UndoPtr},
     undo::{SLOTS, UndoLog},
 };
 
@@ -296,7 +293,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::ids::TxnId;
+    use crate::types::TxnId;
 
     fn log(slot: u32, moment: u64) -> RetainedLog {
         let log = UndoLog::new(slot, TxnId(moment), false);

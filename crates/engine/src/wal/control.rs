@@ -15,10 +15,7 @@ use zerocopy::{
 
 use crate::{
     sync::Mutex,
-    types::{
-        error::{Error, Result},
-        ids::Lsn,
-    },
+    types::{Error, Lsn, Result},
     wal::Salt,
 };
 

@@ -13,7 +13,7 @@ use super::format::Salt;
 use crate::{
     mutant::{Rule, is_broken},
     sync::Mutex,
-    types::{error::Result, ids::Lsn},
+    types::{Lsn, Result},
 };
 
 /// Bytes of log in a file.

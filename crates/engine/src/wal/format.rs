@@ -12,7 +12,7 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use crate::types::{error::Result, ids::Lsn};
+use crate::types::{Lsn, Result};
 
 /// Unit in which groups are written and addressed, in bytes.
 pub(crate) const SECTOR: usize = 512;

@@ -53,7 +53,7 @@ use crate::{
         Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
-    types::{error::Result, ids::Lsn},
+    types::{Lsn, Result},
 };
 use format::{GroupBuilder, SECTOR};
 use waiting::{Waiting, wake};

@@ -20,7 +20,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     page::{ops::BadOp, varint},
-    types::ids::{Lsn, PageId, PageNo, TableId},
+    types::{Lsn, PageId, PageNo, TableId},
     wal::LogRecord,
 };
 

@@ -8,7 +8,7 @@ use super::{
     LogFiles,
     format::{self, GroupRecords, SECTOR, Salt},
 };
-use crate::types::{error::Result, ids::Lsn};
+use crate::types::{Lsn, Result};
 
 /// Bytes that are read at a time, at least.
 const READ_BYTES: usize = 1 << 20;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Until;
-use crate::{sync::signal::Signal, types::ids::Lsn};
+use crate::{sync::signal::Signal, types::Lsn};
 
 /// A thread that waits.
 struct Waiter {

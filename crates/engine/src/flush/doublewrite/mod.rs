@@ -32,10 +32,7 @@ use crate::{
     poison::Poison,
     space::Spaces,
     sync::{Condvar, Mutex},
-    types::{
-        error::Result,
-        ids::{Lsn, PageId, PageNo, TableId},
-    },
+    types::{Lsn, PageId, PageNo, Result, TableId},
     wal::page_writes::PageWrites,
 };
 

@@ -26,7 +26,7 @@ use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
 use crate::{
     page::{delta, overflow::Reference, u32_at, u64_at},
-    types::ids::{PageNo, TxnId, UndoPtr},
+    types::{PageNo, TxnId, UndoPtr},
 };
 
 #[cfg(test)]
