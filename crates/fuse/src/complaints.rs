@@ -1,7 +1,7 @@
 //! Keeps a damaged store from flooding the log: a program that tries again and again says nothing new.
 //!
 //! The first [`LINES`] errors of an [`INTERVAL`] are worth a line each; the rest are counted, and the next line
-//! tells how many they were. Pure, but for what the caller's clock says.
+//! reports how many they were. Pure, but for what the caller's clock says.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ impl Complaints {
         Some(self.take_left_out())
     }
 
-    /// How many were left out and not told of; they count as told from now on.
+    /// How many were left out and not reported; they count as reported from now on.
     pub(crate) fn take_left_out(&mut self) -> u64 {
         std::mem::take(&mut self.left_out)
     }

@@ -1,6 +1,8 @@
 //! Serves a Lacuna file system to the kernel, so that unmodified programs run on it.
 //!
-//! Three parts, each knowing nothing of those behind it:
+//! Three parts, each knowing nothing of those named before it:
+//!
+//! layers: complaints, innodb < counters < service < transport < fuzz
 //!
 //! - [`transport`] carries the kernel's requests and our answers. It is behind a trait, because there is
 //!   more than one way to talk to the kernel.

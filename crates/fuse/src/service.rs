@@ -13,8 +13,8 @@
 //!    it knows stays, with or without a name, as if it were open. It may be about to be opened, somebody's working
 //!    directory, or held by a handle of `O_PATH`, and Linux has all of these usable. Not counted are `.` and `..` in
 //!    a listing, which the kernel does not count either, and what is damaged, of which only a name is known.
-//! 4. The kernel forgets what was removed after it has answered who removed it. So who finds no room waits a moment
-//!    for what was removed just now, then tries once more.
+//! 4. The kernel forgets a removed inode after it has answered the removal. So a request that finds no space waits
+//!    a moment for what was removed just now, then tries once more.
 //!
 //! **Locks.** The set's, held for a look-up or a change, and that of the complaints; neither across a call of the
 //! file system, nor one inside the other.
@@ -53,8 +53,8 @@ const SEEK_HOLE: i32 = 4;
 /// Extended attributes that only privileged programs know of.
 const TRUSTED: &[u8] = b"trusted.";
 
-/// How long somebody who finds no room waits for what was removed to be forgotten (invariant 4). The kernel has that in
-/// a queue by then.
+/// How long a request that finds no space waits for what was removed to be forgotten (invariant 4). The kernel
+/// has that in a queue by then.
 const FORGET_WAIT: Duration = Duration::from_millis(200);
 
 /// Entries of a directory looked at in one go.
@@ -109,7 +109,7 @@ pub struct WriteRequest<'a> {
 pub struct Found {
     /// What it names.
     pub attr: Attr,
-    /// Only number and type in `attr` are known: the rest cannot be read. Whoever asks is told why.
+    /// Only number and type in `attr` are known: the rest cannot be read. A request for it gets the reason.
     pub is_damaged: bool,
 }
 
@@ -520,7 +520,7 @@ impl Service {
 
 /// The rest.
 impl Service {
-    /// Room and inodes.
+    /// Space and inodes.
     pub fn statfs(&self) -> Result<StatFs> {
         self.checked("statfs", FUSE_ROOT, self.posix.statfs())
     }
@@ -570,7 +570,7 @@ fn is_full(error: &lacuna_nvmfs::Error) -> bool {
     error.errno() == Os::NOSPC.raw_os_error()
 }
 
-/// What a name tells of an inode that cannot be read.
+/// What a name says of an inode that cannot be read.
 fn unknown(ino: Ino, kind: FileKind) -> Attr {
     let never = Timestamp::default();
     Attr {

@@ -48,7 +48,7 @@ pub enum Refusal {
     /// ERANGE: an extended attribute's name of more than 255 bytes, or an empty one.
     #[error("attribute name is out of range")]
     AttributeName,
-    /// ENOSPC: no more room for extended attributes of this inode, or no inode numbers left.
+    /// ENOSPC: no more space for extended attributes of this inode, or no inode numbers left.
     #[error("no room left")]
     NoRoom,
     /// ENOTSUP

@@ -7,8 +7,7 @@
 //!   There are no block lists, no extents and no bitmaps.
 //! - The inode table is an array in such a region, a directory a sparse hash table in another.
 //! - Every operation (create, remove, rename, a write that extends a file, ...) is one atomic batch. So
-//!   there is no journal and no repair; all that is to be done after a crash is to free what was open
-//!   without a name.
+//!   there is no journal and no repair; after a crash the file system only frees inodes that were open without a name.
 //!
 //! [`posix::Posix`] is the whole of it, by inodes: directories, links, attributes, holes. [`Nvmfs`] itself
 //! is a [`lacuna_device::Place`], and so is each [directory](Nvmfs::directory): the files in it by name, for
@@ -26,47 +25,102 @@
 //! Nvmfs::format(device.clone(), &FormatOptions::default())?;
 //! let place = Nvmfs::open(device, Options::default())?;
 //! let file = place.create("table", StreamHint::Data)?;
-//! file.write_at(1 << 30, &[7; 4096])?; // a gigabyte into the file, and 4 KiB of room taken
+//! file.write_at(1 << 30, &[7; 4096])?; // a gigabyte into the file, and 4 KiB of space taken
 //! place.sync()?;
 //! assert_eq!(file.len()?, (1 << 30) + 4096);
 //! place.close()?;
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Layers
+//!
+//! A folder imports only from those below it.
+//!
+//! ```text
+//!            vfs      Nvmfs: open, close; directories and files by name; from a path to a file system
+//!          /     \
+//!     check       salvage      prove the invariants; read what is left after damage
+//!          \     /
+//!           posix     Posix: every operation by inode numbers
+//!          /     \
+//!     names       data         directories, look-ups, renames  |  bytes, lengths, holes, attributes
+//!          \     /
+//!          inodes     inodes in memory, their locks, and the one way to change them: an update, one batch
+//!             |
+//!          volume     the store: sectors read and verified
+//!             |
+//!          format     bytes and addresses (pure)          error
+//! ```
+//!
+//! layers: error < format < volume < inodes < names, data < posix < check, salvage < vfs
+//!
+//! # Invariants
+//!
+//! [`Nvmfs::check`] proves them.
+//! 1. Every directory entry names an inode of the same number, generation and type. A file's link count
+//!    is the number of its entries; a directory has one entry, in the directory that its inode names as
+//!    parent, and two links and one for each directory in it. All of them hang from the root.
+//! 2. Nothing is mapped past the end of a file, in the bytes behind it in its last sector, or in a region
+//!    without inode. So a free number is one whose sector of the inode table is not mapped, and no
+//!    allocator keeps a second truth.
+//! 3. An inode without name has no links and is in the region of orphans, and nothing else is in there. A
+//!    directory without name has no entries. An orphan exists for the programs that have it open and the kernels that
+//!    know it (`inodes/lookups.rs`); the last of them to let it go frees it.
+//! 4. What the ftl holds is at any time the result of whole operations: each is one batch.
+//! 5. An operation answers as if it had happened at one moment. An operation that finds a name, and then finds that the
+//!    inode has lost that name meanwhile, looks again (`names/mod.rs`). An operation that makes an object returns
+//!    what it made, whatever has become of it since. Only a number that the caller brings along, and whose inode nobody
+//!    kept for that caller, is stale.
+//!
+//! # Why a crash leaves whole operations
+//!
+//! The ftl brings back the result of a prefix of the accepted batches, with all flushed ones. By invariant 4 each of
+//! these batches is an operation that took the invariants from true to true. There is no other state: no log, no
+//! bitmap, no count to bring in line. The next open only frees orphans, which no process can have open any more; each
+//! is a batch of its own, so a crash in between leaves the rest for the open after that.
+//!
+//! Two files make this so. `inodes/commit.rs` submits every change of inodes and names, and changes nodes in memory
+//! only after the ftl accepted the batch. `inodes/file_batch.rs` submits data together with the inode that it makes
+//! longer. A sync reaches as far as the number of the last batch that changed the inode (`inodes/last_change.rs`).
+//!
+//! # Locks
+//!
+//! In this order: `moves`; sectors of files (`inodes/ranges.rs`), files by ascending number; `record`s
+//! of nodes by ascending number; `structure`; then, each for moments, `numbers`, that of `names/read_ahead`, what is in
+//! `inodes/node.rs`, and that of `inodes/lookups.rs`.
+//!
+//! Searches in directories read the ftl without a lock; what they found holds if the buckets that they
+//! looked at did not change until the directory's `record` is held (`names/plan.rs`). `record`s are held
+//! while the ftl accepts a batch, which may wait for free segments, but not while anything is read, be it
+//! a leaf of the ftl's map: either the leaves that the batch needs are in memory, or the locks are given back while
+//! they are read (`inodes/commit.rs`). The same holds for inodes: a reader loads a node only if it finds the node still
+//! unloaded after the read.
+//!
+//! Two locks are held over reads, where only operations wait that need the very same thing: sectors, while their old
+//! content is read, and `moves`, which orders renames from one directory to another, while these search. While
+//! [`Nvmfs::check`] reads names and inodes it holds `structure`, so that these stand still but for their times; an
+//! operation that would change more gives its `record`s back and waits with these two at most. `vfs/tests.rs` holds
+//! every operation against this.
 
-mod addr;
-mod attr;
 mod check;
 mod data;
-mod directory;
 mod error;
-mod file;
 mod format;
-mod fs;
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub mod fuzz;
-mod last_change;
-#[cfg(test)]
-mod lock_tests;
-mod lookups;
+mod inodes;
 mod names;
-mod node;
-mod open;
-mod place;
 pub mod posix;
-mod ranges;
-mod runs;
 mod salvage;
-mod siphash;
-mod xattr;
+mod vfs;
+mod volume;
 
-pub use addr::{FILE_BYTES_MAX, Ino};
 pub use check::Report;
 pub use error::{Error, Refusal, Result};
-pub use format::Timestamp;
-pub use fs::{FormatOptions, Nvmfs, Options, system_time};
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use format::fuzz;
+pub use format::{FILE_BYTES_MAX, Ino, Timestamp, system_time};
 pub use lacuna_ftl::{CheckDepth, Finding, Progress};
-pub use open::{OpenedPlace, PlaceOptions, format_path, open_place, salvage_store};
-pub use place::Directory;
 pub use salvage::{RemainingEntry, RemainingInode, Remains};
+pub use vfs::{Directory, Nvmfs, OpenedPlace, Options, PlaceOptions, format_path, open_place, salvage_store};
+pub use volume::FormatOptions;

@@ -1,19 +1,18 @@
-//! What is left of a damaged file system, for who copies it elsewhere.
+//! What is left of a damaged file system, to be copied elsewhere.
 //!
 //! Names, inodes and data are looked for apart from each other, each where its address says that it lies: so data can
-//! be read without an inode, and an inode without a name. What cannot be read is passed over and told.
+//! be read without an inode, and an inode without a name. What cannot be read is passed over and reported.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
-use lacuna_device::{BlockDevice, SECTOR};
-use lacuna_ftl::{self as ftl, Ftl, Lba};
+use lacuna_device::SECTOR;
+use lacuna_ftl::{self as ftl, Lba};
 
 use crate::{
-    Error, Nvmfs, Options, Result,
-    addr::{Ino, REGION_SECTORS},
-    directory::{self, Bucket, Held},
-    format::SectorBytes,
-    posix::{FileKind, Runs},
+    data::Runs,
+    error::{Error, Result},
+    format::{Bucket, FileKind, Ino, REGION_SECTORS, SectorBytes, Slot},
+    volume::Volume,
 };
 
 /// Bytes that are read at a time.
@@ -50,101 +49,70 @@ pub struct RemainingInode {
     pub parent: Option<Ino>,
 }
 
-impl Nvmfs {
-    /// Opens what is left of the file system on `device`, for reading only, also where [`Nvmfs::open`] refuses because
-    /// of damage, and says what that is; see [`Ftl::salvage`]. Much of [`Nvmfs::posix`] may be an error then.
-    ///
-    /// # Errors
-    /// As [`Nvmfs::open`]; of damage only where nothing can be begun with.
-    pub fn salvage(device: Arc<dyn BlockDevice>, options: Options) -> Result<(Nvmfs, Vec<String>)> {
-        let name = device.name().to_owned();
-        let (ftl, damage) = Ftl::salvage(device, options.ftl.clone())?;
-        let mut options = options;
-        options.ftl.read_only = true;
-        Ok((Nvmfs::over(ftl, name, options)?, damage))
-    }
+/// See [`crate::Nvmfs::remaining_entries`].
+pub(crate) fn remaining_entries(volume: &Volume, directory: Ino) -> Result<Remains<Vec<RemainingEntry>>> {
+    let mut found = Vec::new();
+    let lost = visit_past_damage(volume, directory.region(), |lba, bytes| {
+        let bucket = Bucket(Ino::of(lba).1);
+        if let Slot::Entry(entry) = volume.parse_bucket(directory, bucket, bytes)? {
+            found.push(RemainingEntry { name: entry.name().to_vec(), ino: entry.ino(), kind: entry.kind() });
+        }
+        Ok(())
+    })?;
+    Ok(Remains { found, lost })
+}
 
-    /// The entries of a directory, in no order.
-    ///
-    /// # Errors
-    /// Only what is no damage.
-    pub fn remaining_entries(&self, directory: Ino) -> Result<Remains<Vec<RemainingEntry>>> {
-        let mut found = Vec::new();
-        let lost = self.visit_past_damage(directory.region(), |lba, bytes| {
-            let bucket = Bucket(Ino::of(lba).1);
-            if let Held::Entry(entry) = directory::parse_bucket(&self.shared.store, directory, bucket, bytes)?
-            {
-                found.push(RemainingEntry {
-                    name: entry.name().to_vec(),
-                    ino: entry.ino(),
-                    kind: entry.kind(),
-                });
-            }
-            Ok(())
-        })?;
-        Ok(Remains { found, lost })
-    }
+/// See [`crate::Nvmfs::remaining_inodes`].
+pub(crate) fn remaining_inodes(volume: &Volume) -> Result<Remains<Vec<RemainingInode>>> {
+    let mut found = Vec::new();
+    let lost = visit_past_damage(volume, Ino::TABLE.region(), |lba, bytes| {
+        let (_, number) = Ino::of(lba);
+        let Some(ino) = Ino::new(number) else { return Ok(()) };
+        let inode = volume.verify_inode(ino, bytes)?;
+        if inode.nlink() > 0 {
+            let parent = inode.is_directory().then(|| inode.parent());
+            found.push(RemainingInode { ino, kind: inode.kind(), parent });
+        }
+        Ok(())
+    })?;
+    Ok(Remains { found, lost })
+}
 
-    /// All inodes but those of files that were removed while they were open.
-    ///
-    /// # Errors
-    /// Only what is no damage.
-    pub fn remaining_inodes(&self) -> Result<Remains<Vec<RemainingInode>>> {
-        let mut found = Vec::new();
-        let lost = self.visit_past_damage(Ino::TABLE.region(), |lba, bytes| {
-            let (_, number) = Ino::of(lba);
-            let Some(ino) = Ino::new(number) else { return Ok(()) };
-            let inode = self.shared.verify_inode(ino, bytes)?;
-            if inode.nlink() > 0 {
-                let parent = inode.is_directory().then(|| inode.parent());
-                found.push(RemainingInode { ino, kind: inode.kind(), parent });
-            }
-            Ok(())
-        })?;
-        Ok(Remains { found, lost })
-    }
+/// See [`crate::Nvmfs::remaining_data`].
+pub(crate) fn remaining_data(volume: &Volume, ino: Ino, offset: u64) -> Result<Remains<Runs>> {
+    let range = ino.lba(offset / SECTOR as u64)..ino.region().end;
+    let remains = volume.ftl().read_past_damage(range, READ_BYTES)?;
+    let byte = |lba: Lba| (lba.0 - ino.lba(0).0) * SECTOR as u64;
+    let runs = remains.mapped.runs.into_iter().map(|(lba, data)| (byte(lba), data)).collect();
+    let found = Runs { runs, end: byte(remains.mapped.end) };
+    let of_damage = |ftl::Lost { range, error }| (byte(range.start)..byte(range.end), Error::from(error));
+    Ok(Remains { found, lost: damage_only(remains.lost.into_iter().map(of_damage))? })
+}
 
-    /// Data from `offset`, a multiple of 512, on, whatever the inode says, even if that cannot be read: runs may reach
-    /// beyond the file's length. They end at the end of the region, 32 TiB, when there are no more.
-    ///
-    /// # Errors
-    /// Only what is no damage.
-    pub fn remaining_data(&self, ino: Ino, offset: u64) -> Result<Remains<Runs>> {
-        let range = ino.lba(offset / SECTOR as u64)..ino.region().end;
-        let remains = self.shared.ftl.read_past_damage(range, READ_BYTES)?;
-        let byte = |lba: Lba| (lba.0 - ino.lba(0).0) * SECTOR as u64;
-        let runs = remains.mapped.runs.into_iter().map(|(lba, data)| (byte(lba), data)).collect();
-        let found = Runs { runs, end: byte(remains.mapped.end) };
-        let of_damage = |ftl::Lost { range, error }| (byte(range.start)..byte(range.end), Error::from(error));
-        Ok(Remains { found, lost: damage_only(remains.lost.into_iter().map(of_damage))? })
-    }
-
-    /// Calls `visit` with each mapped sector in `range`, a region or a part of one. Returns what cannot be read, or
-    /// is not what `visit` expects, by bytes in the region.
-    fn visit_past_damage(
-        &self,
-        range: Range<Lba>,
-        mut visit: impl FnMut(Lba, &SectorBytes) -> Result<()>,
-    ) -> Result<Vec<(Range<u64>, Error)>> {
-        let byte = |lba: Lba| (lba.0 - range.start.0) * SECTOR as u64;
-        let (mut at, mut lost) = (range.start, Vec::new());
-        while at < range.end {
-            let remains = self.shared.ftl.read_past_damage(at..range.end, READ_BYTES)?;
-            let of_damage =
-                |lost: ftl::Lost| (byte(lost.range.start)..byte(lost.range.end), lost.error.into());
-            lost.extend(remains.lost.into_iter().map(of_damage));
-            for (start, data) in &remains.mapped.runs {
-                let (sectors, _) = data.as_chunks::<SECTOR>();
-                for (lba, bytes) in (start.0..).map(Lba).zip(sectors) {
-                    if let Err(error) = visit(lba, bytes) {
-                        lost.push((byte(lba)..byte(lba) + SECTOR as u64, error));
-                    }
+/// Calls `visit` with each mapped sector in `range`, a region or a part of one. Returns what cannot be read, or
+/// is not what `visit` expects, by bytes in the region.
+fn visit_past_damage(
+    volume: &Volume,
+    range: Range<Lba>,
+    mut visit: impl FnMut(Lba, &SectorBytes) -> Result<()>,
+) -> Result<Vec<(Range<u64>, Error)>> {
+    let byte = |lba: Lba| (lba.0 - range.start.0) * SECTOR as u64;
+    let (mut at, mut lost) = (range.start, Vec::new());
+    while at < range.end {
+        let remains = volume.ftl().read_past_damage(at..range.end, READ_BYTES)?;
+        let of_damage = |lost: ftl::Lost| (byte(lost.range.start)..byte(lost.range.end), lost.error.into());
+        lost.extend(remains.lost.into_iter().map(of_damage));
+        for (start, data) in &remains.mapped.runs {
+            let (sectors, _) = data.as_chunks::<SECTOR>();
+            for (lba, bytes) in (start.0..).map(Lba).zip(sectors) {
+                if let Err(error) = visit(lba, bytes) {
+                    lost.push((byte(lba)..byte(lba) + SECTOR as u64, error));
                 }
             }
-            at = remains.mapped.end;
         }
-        damage_only(lost.into_iter())
+        at = remains.mapped.end;
     }
+    damage_only(lost.into_iter())
 }
 
 const _: () = assert!(REGION_SECTORS <= u64::MAX / SECTOR as u64);

@@ -17,14 +17,14 @@ const BACKGROUND_MAX: u16 = 256;
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bits of a mode that writes of others take away, and `fallocate`: set-user-id and set-group-id.
 const PRIVILEGES: u16 = 0o6000;
-/// Unit of the room that statfs tells.
+/// Unit of the space that statfs reports.
 const STATFS_BLOCK_BYTES: u32 = 4096;
 /// Longest copy in one request: its answer has 32 bits for the length.
 const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Longest value of an extended attribute, and longest list of their names (`XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 65536;
 
-/// How long the kernel may go by what it is told of an inode. A write that takes set-user-id or set-group-id away
+/// How long the kernel may cache what it knows of an inode. A write that takes set-user-id or set-group-id away
 /// does so here, and the kernel, which is to know before it runs the file again, does not hear of it: while a
 /// file has them, it asks each time.
 fn ttl(attr: &Attr) -> Duration {

@@ -6,16 +6,13 @@ use lacuna_device::SECTOR;
 use lacuna_ftl::{CheckDepth, Lba, Progress};
 
 use super::{
-    Report, Tell,
+    Checker, OnProgress, Report,
     seen::{Damaged, Seen, SeenInodes},
 };
 use crate::{
-    Error, Result,
-    addr::{Ino, XATTR_SECTORS},
-    format::{Inode, SectorBytes},
-    fs::Shared,
-    posix::FileKind,
-    xattr::{self, Stored, Xattrs},
+    error::{Error, Result},
+    format::{CAPABILITY, FileKind, Ino, Inode, SectorBytes, XATTR_SECTORS, Xattrs},
+    volume::StoredXattrs,
 };
 
 /// Sectors outside of the table, of attributes and targets, that are kept at a time.
@@ -43,7 +40,7 @@ struct Outside {
 }
 
 enum What {
-    Xattrs(Stored),
+    Xattrs(StoredXattrs),
     /// The target of a symbolic link, of so many bytes.
     Target(usize),
 }
@@ -66,7 +63,7 @@ impl Window {
         let ino = inode.ino();
         let has_data = inode.inline_target().is_none();
         let sectors = if has_data { inode.size().div_ceil(SECTOR as u64) } else { 0 };
-        let stored = Stored::of(inode);
+        let stored = StoredXattrs::of(inode);
         let xattr_sectors = if inode.has_xattrs_outside() { stored.sectors() } else { 0 };
         if xattr_sectors > 0 {
             let what = What::Xattrs(stored);
@@ -97,23 +94,23 @@ impl Window {
     }
 }
 
-impl Shared {
+impl Checker<'_> {
     /// Reads every inode, and all that belongs to one but its names. Returns with the inodes what belongs to none.
     pub(super) fn check_inodes(
         &self,
         depth: CheckDepth,
         at_once: usize,
         report: &mut Report,
-        tell: Tell<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<(SeenInodes, Vec<String>)> {
         let mut seen = SeenInodes::default();
         let mut strays = Vec::new();
         let mut rest = Ino::TABLE.region();
         // Sectors of the table before it were looked at.
         let mut first = 0;
-        let expected = self.ftl.extents(rest.clone())?;
+        let expected = self.volume.ftl().extents(rest.clone())?;
         loop {
-            tell(Progress { what: "inodes", done: seen.sound.len() as u64, expected });
+            progress(Progress { what: "inodes", done: seen.sound.len() as u64, expected });
             let lbas = self.next_sectors(&mut rest, at_once)?;
             let is_last = lbas.len() < at_once;
             let until = lbas.last().filter(|_| !is_last).map_or(u64::MAX, |last| Ino::of(*last).1 + 1);
@@ -136,7 +133,7 @@ impl Shared {
             report.add("there is no root directory".to_owned());
         }
         let space_end = Ino::LAST.region().end;
-        if let Some(stray) = self.first_mapped(space_end..Lba(u64::MAX))? {
+        if let Some(stray) = self.volume.first_mapped(space_end..Lba(u64::MAX))? {
             strays.push((stray, format!("invariant 2: sector {} is mapped, behind all files", stray.0)));
         }
         strays.sort_unstable();
@@ -146,14 +143,14 @@ impl Shared {
     /// Reads these sectors of the table.
     fn read_inodes(&self, lbas: &[Lba], seen: &mut SeenInodes) -> Result<Window> {
         let (mut window, mut outcome) = (Window::default(), Ok(()));
-        self.ftl.visit_sectors(lbas, |lba, bytes| {
+        self.volume.ftl().visit_sectors(lbas, |lba, bytes| {
             let (_, sector) = Ino::of(lba);
             let Some(ino) = Ino::new(sector) else {
                 let message = format!("invariant 2: sector {sector} of the inode table has no inode");
                 window.found.push((sector, message));
                 return;
             };
-            match bytes.map_err(Error::from).and_then(|bytes| self.verify_inode(ino, bytes)) {
+            match bytes.map_err(Error::from).and_then(|bytes| self.volume.verify_inode(ino, bytes)) {
                 Ok(inode) => self.check_inode(&inode, &mut window),
                 Err(error) if error.is_damage() => drop(seen.damaged.insert(ino, Damaged::new(error))),
                 Err(error) => outcome = Err(error),
@@ -163,11 +160,11 @@ impl Shared {
         outcome.map(|()| window)
     }
 
-    /// Looks at what an inode itself tells.
+    /// Checks what an inode itself says.
     fn check_inode(&self, inode: &Inode, window: &mut Window) {
         let sector = inode.ino().number();
-        let stored = Stored::of(inode);
-        let inline = inode.inline_xattrs().map(|bytes| self.parse_xattrs(&stored, bytes));
+        let stored = StoredXattrs::of(inode);
+        let inline = inode.inline_xattrs().map(|bytes| self.volume.parse_xattrs(&stored, bytes));
         if let Some(error) = inline.and_then(|xattrs| self.flaw_of_xattrs(&stored, xattrs)) {
             window.found.push((sector, error.to_string()));
         }
@@ -197,7 +194,7 @@ impl Shared {
             let lbas: Vec<Lba> = lbas.collect();
             let mut bytes = vec![[0; SECTOR]; lbas.len()];
             let mut failed = BTreeMap::new();
-            self.ftl.visit_sectors(&lbas, |lba, sector| match sector {
+            self.volume.ftl().visit_sectors(&lbas, |lba, sector| match sector {
                 Ok(sector) => bytes[lbas.binary_search(&lba).expect("one of them")] = *sector,
                 Err(error) => drop(failed.insert(lba, Error::from(error))),
             })?;
@@ -224,7 +221,9 @@ impl Shared {
     fn flaw_outside(&self, ino: Ino, what: &What, sectors: &[SectorBytes]) -> Option<Error> {
         let bytes = sectors.as_flattened();
         match what {
-            What::Xattrs(stored) => self.flaw_of_xattrs(stored, self.parse_xattr_sectors(stored, bytes)),
+            What::Xattrs(stored) => {
+                self.flaw_of_xattrs(stored, self.volume.parse_xattr_sectors(stored, bytes))
+            }
             What::Target(len) => {
                 let (target, behind) = bytes.split_at(*len);
                 let reason = match target.contains(&0) {
@@ -232,18 +231,22 @@ impl Shared {
                     false if behind.iter().any(|byte| *byte != 0) => "invariant 2: data behind its end",
                     false => return None,
                 };
-                Some(self.corrupt(&format!("symbolic link {}", ino.number()), 0, reason))
+                Some(self.volume.corrupt(&format!("symbolic link {}", ino.number()), 0, reason))
             }
         }
     }
 
     /// What is wrong with attributes; the inode says whether one is there that a write must take away.
-    fn flaw_of_xattrs(&self, stored: &Stored, xattrs: Result<Xattrs>) -> Option<Error> {
+    fn flaw_of_xattrs(&self, stored: &StoredXattrs, xattrs: Result<Xattrs>) -> Option<Error> {
         match xattrs {
-            Ok(xattrs) if xattrs.contains_key(xattr::CAPABILITY) == stored.has_capability => None,
+            Ok(xattrs) if xattrs.contains_key(CAPABILITY) == stored.has_capability => None,
             Ok(_) => {
                 let what = "attributes of inode";
-                Some(self.corrupt(what, stored.ino.number(), "a capability, or the mark of one, is missing"))
+                Some(self.volume.corrupt(
+                    what,
+                    stored.ino.number(),
+                    "a capability, or the mark of one, is missing",
+                ))
             }
             Err(error) => Some(error),
         }
@@ -254,14 +257,14 @@ impl Shared {
         let Window { tails, found, .. } = window;
         let lbas: Vec<Lba> = tails.iter().map(|(lba, _)| *lba).collect();
         let mut outcome = Ok(());
-        self.ftl.visit_sectors(&lbas, |lba, bytes| {
+        self.volume.ftl().visit_sectors(&lbas, |lba, bytes| {
             let used = tails[lbas.binary_search(&lba).expect("one of them")].1;
             let (ino, sector) = Ino::of(lba);
             let error = match bytes.map_err(Error::from) {
                 Ok(bytes) if bytes[used..].iter().all(|byte| *byte == 0) => return,
                 Ok(_) => {
                     let what = format!("file number {}", ino.0);
-                    self.corrupt(&what, sector, "invariant 2: data behind its end")
+                    self.volume.corrupt(&what, sector, "invariant 2: data behind its end")
                 }
                 Err(error) => error,
             };
@@ -289,7 +292,7 @@ impl Shared {
         let region = |number: u64| Ino(number as u32).region();
         let mut rest = region(numbers.start).start..region(numbers.end - 1).end;
         loop {
-            let mapped = self.ftl.mapped_sectors(rest.clone(), LOOKS_AT_ONCE)?;
+            let mapped = self.volume.ftl().mapped_sectors(rest.clone(), LOOKS_AT_ONCE)?;
             let Some(last) = mapped.last() else { break };
             rest.start = Ino::of(*last).0.region().end;
             for of_ino in mapped.chunk_by(|a, b| Ino::of(*a).0 == Ino::of(*b).0) {
@@ -298,7 +301,7 @@ impl Shared {
                 let first_free = Lba(ino.region().start.0 + first_free);
                 let stray = match of_ino.iter().find(|lba| **lba >= first_free) {
                     None if of_ino.last() == Some(last) => {
-                        self.first_mapped(first_free.max(Lba(last.0 + 1))..ino.region().end)?
+                        self.volume.first_mapped(first_free.max(Lba(last.0 + 1))..ino.region().end)?
                     }
                     found => found.copied(),
                 };
@@ -321,7 +324,7 @@ impl Shared {
         let mut rest =
             Lba(start.0 + numbers.start * XATTR_SECTORS)..Lba(start.0 + numbers.end * XATTR_SECTORS);
         loop {
-            let mapped = self.ftl.mapped_sectors(rest.clone(), LOOKS_AT_ONCE)?;
+            let mapped = self.volume.ftl().mapped_sectors(rest.clone(), LOOKS_AT_ONCE)?;
             let Some(last) = mapped.last() else { return Ok(()) };
             rest.start = Lba(last.0 + 1);
             for lba in mapped {
@@ -337,10 +340,6 @@ impl Shared {
                 }
             }
         }
-    }
-
-    fn first_mapped(&self, range: Range<Lba>) -> Result<Option<Lba>> {
-        Ok(self.ftl.mapped_sectors(range, 1)?.first().copied())
     }
 }
 

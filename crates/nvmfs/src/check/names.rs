@@ -5,44 +5,42 @@ use std::ops::Range;
 use lacuna_device::SECTOR;
 use lacuna_ftl::{self as ftl, Lba, Progress};
 
-use super::{Report, Tell, seen::SeenInodes};
+use super::{Checker, OnProgress, Report, seen::SeenInodes};
 use crate::{
-    Result,
-    addr::Ino,
-    directory::{self, Bucket, Buckets, Held, Search},
-    format::Dirent,
-    fs::Shared,
-    posix::FileKind,
+    error::Result,
+    format::{Bucket, Dirent, FileKind, Ino, Slot},
+    names::hash_table::{self, Buckets, Search},
+    volume::Volume,
 };
 
 /// Mapped sectors that are looked for at a time.
 const LOOKS_AT_ONCE: usize = 1 << 16;
 
-/// Entries after which it is told how far the check has come.
-const TOLD_AFTER: u64 = 1 << 16;
+/// Entries between two reports of progress.
+const REPORTED_AFTER: u64 = 1 << 16;
 
 /// A sector as the ftl passes it.
 type Read<'a> = ftl::Result<&'a [u8; SECTOR]>;
 
 /// The buckets of a directory as they are stored.
 struct StoredBuckets<'a> {
-    shared: &'a Shared,
+    volume: &'a Volume,
     directory: Ino,
 }
 
 impl Buckets for StoredBuckets<'_> {
-    fn get(&self, bucket: Bucket) -> Result<Held> {
-        self.shared.read_bucket(self.directory, bucket)
+    fn get(&self, bucket: Bucket) -> Result<Slot> {
+        self.volume.read_bucket(self.directory, bucket)
     }
 }
 
-impl Shared {
+impl Checker<'_> {
     /// The next mapped sectors of `rest`, `at_once` of them if there are so many; `rest` is what follows.
     pub(super) fn next_sectors(&self, rest: &mut Range<Lba>, at_once: usize) -> Result<Vec<Lba>> {
         let mut all = Vec::new();
         while all.len() < at_once {
             let wanted = (at_once - all.len()).min(LOOKS_AT_ONCE);
-            let some = self.ftl.mapped_sectors(rest.clone(), wanted)?;
+            let some = self.volume.ftl().mapped_sectors(rest.clone(), wanted)?;
             let last = some.last().filter(|_| some.len() == wanted);
             rest.start = last.map_or(rest.end, |last| Lba(last.0 + 1));
             all.extend(some);
@@ -53,26 +51,26 @@ impl Shared {
         Ok(all)
     }
 
-    /// Reads the entries of all directories, also of damaged ones if a name tells of them; counts those of each inode
+    /// Reads the entries of all directories, also of damaged ones if a name leads to them; counts those of each inode
     /// (invariant 1). Each is met once: what comes and goes waits, and collection does not matter (`sweep_sectors`).
     pub(super) fn check_names(
         &self,
         at_once: usize,
         seen: &mut SeenInodes,
         report: &mut Report,
-        tell: Tell<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<()> {
         let mut directories: Vec<Ino> = seen.directories.iter().map(|directory| directory.ino).collect();
         let mut done = 0;
         let expected = seen.names_expected();
-        tell(Progress { what: "names", done, expected });
+        progress(Progress { what: "names", done, expected });
         while !directories.is_empty() {
             let region = |at: Lba| {
                 let next = directories.partition_point(|directory| directory.region().end <= at);
                 directories.get(next).map(|directory| directory.region())
             };
             let (mut found, mut outcome) = (Vec::new(), Ok(()));
-            let swept = self.ftl.sweep_sectors(region, at_once, |lba, bytes| {
+            let swept = self.volume.ftl().sweep_sectors(region, at_once, |lba, bytes| {
                 let checked = self.check_bucket(lba, bytes, seen, &mut |message| found.push((lba, message)));
                 match checked {
                     Err(error) if error.is_damage() => found.push((lba, error.to_string())),
@@ -80,8 +78,8 @@ impl Shared {
                     Ok(()) => {}
                 }
                 done += 1;
-                if done % TOLD_AFTER == 0 {
-                    tell(Progress { what: "names", done: done.min(expected), expected });
+                if done % REPORTED_AFTER == 0 {
+                    progress(Progress { what: "names", done: done.min(expected), expected });
                 }
             });
             // They came as they lie on the device.
@@ -103,11 +101,11 @@ impl Shared {
     ) -> Result<()> {
         let (directory, sector) = Ino::of(lba);
         let bucket = Bucket(sector);
-        let entry = match directory::parse_bucket(&self.store, directory, bucket, bytes?)? {
-            Held::Entry(entry) => entry,
-            Held::Tombstone => {
+        let entry = match self.volume.parse_bucket(directory, bucket, bytes?)? {
+            Slot::Entry(entry) => entry,
+            Slot::Tombstone => {
                 let next = Lba(lba.0 + 1);
-                if next == directory.region().end || !self.ftl.is_mapped(next)? {
+                if next == directory.region().end || !self.volume.ftl().is_mapped(next)? {
                     let whose = directory.0;
                     found(format!(
                         "directory invariant 3: tombstone in bucket {sector} of directory {whose}"
@@ -115,7 +113,7 @@ impl Shared {
                 }
                 return Ok(());
             }
-            Held::Nothing => return Ok(()),
+            Slot::Empty => return Ok(()),
         };
         let name = String::from_utf8_lossy(entry.name());
         match self.found_by_name(directory, bucket, &entry) {
@@ -140,14 +138,14 @@ impl Shared {
 
     /// The bucket that a search for the name of an entry comes to. Most lie where their hash says.
     fn found_by_name(&self, directory: Ino, bucket: Bucket, entry: &Dirent) -> Result<Option<Bucket>> {
-        let hash = self.hash_name(entry.name());
+        let hash = self.volume.hash_name(entry.name());
         if entry.hash() != hash {
             return Ok(None);
         }
-        if directory::home(hash) == bucket {
+        if hash_table::home(hash) == bucket {
             return Ok(Some(bucket));
         }
-        Ok(match directory::search(&StoredBuckets { shared: self, directory }, entry.name(), hash)? {
+        Ok(match hash_table::search(&StoredBuckets { volume: self.volume, directory }, entry.name(), hash)? {
             Search::Found { bucket, .. } => Some(bucket),
             Search::Absent { .. } => None,
         })
@@ -164,11 +162,13 @@ impl Shared {
         while rest.start < rest.end {
             let lbas = self.next_sectors(&mut rest, at_once)?;
             let (mut found, mut outcome) = (Vec::new(), Ok(()));
-            self.ftl.visit_sectors(&lbas, |lba, bytes| match self.check_orphan(lba, bytes, seen) {
-                Err(error) if error.is_damage() => found.push((lba, error.to_string())),
-                Err(error) => outcome = Err(error),
-                Ok(None) => {}
-                Ok(Some(message)) => found.push((lba, message)),
+            self.volume.ftl().visit_sectors(&lbas, |lba, bytes| {
+                match self.check_orphan(lba, bytes, seen) {
+                    Err(error) if error.is_damage() => found.push((lba, error.to_string())),
+                    Err(error) => outcome = Err(error),
+                    Ok(None) => {}
+                    Ok(Some(message)) => found.push((lba, message)),
+                }
             })?;
             outcome?;
             found.sort_unstable();
@@ -184,7 +184,7 @@ impl Shared {
         if seen.damaged.contains_key(&ino) {
             return Ok(None); // reported
         }
-        let orphan = self.verify_orphan(ino, bytes?)?;
+        let orphan = self.volume.verify_orphan(ino, bytes?)?;
         match seen.get_mut(ino).filter(|seen| orphan.is_of(ino, seen.generation)) {
             Some(seen) => seen.is_orphan = true,
             None => return Ok(Some(has_none)),

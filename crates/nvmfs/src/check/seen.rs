@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use lacuna_ftl::Lba;
 
-use crate::{Error, addr::Ino, format::Inode, posix::FileKind};
+use crate::{
+    error::Error,
+    format::{FileKind, Ino, Inode},
+};
 
 /// What is remembered of an inode.
 pub(super) struct Seen {

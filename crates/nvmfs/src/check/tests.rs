@@ -3,17 +3,19 @@
 
 use std::sync::Arc;
 
-use lacuna_device::{BlockDevice, MemDevice};
+use lacuna_device::{BlockDevice, MemDevice, SECTOR};
 use lacuna_ftl::{CheckDepth, Lba, Op, Stream, Work};
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 use zerocopy::IntoBytes;
 
 use super::*;
 use crate::{
-    FormatOptions, Options,
-    directory::{self, Bucket, Held},
-    format::{self, Dirent, Inode, Orphan},
-    posix::{Caller, Posix, WriteOptions, XattrMode},
+    data::{WriteOptions, XattrMode},
+    format::{self, Bucket, Caller, Dirent, Inode, Orphan, Slot},
+    names::hash_table,
+    posix::Posix,
+    vfs::{Nvmfs, Options},
+    volume::{FormatOptions, Volume},
 };
 
 /// A file system with something of everything in it, and what can be broken there.
@@ -112,8 +114,8 @@ impl World {
         self.place.posix()
     }
 
-    fn shared(&self) -> &Shared {
-        &self.place.shared
+    fn volume(&self) -> &Volume {
+        self.place.layers().inodes().volume()
     }
 
     fn write(&self, lba: Lba, data: &[u8]) {
@@ -125,14 +127,14 @@ impl World {
     }
 
     fn inode(&self, of: &Named) -> Inode {
-        self.shared().read_inode(of.ino).unwrap()
+        self.volume().read_inode(of.ino).unwrap()
     }
 
     /// Where an entry lies, and the entry.
     fn entry(&self, of: &Named) -> (Lba, Dirent) {
-        let hash = self.shared().hash_name(of.name.as_bytes());
-        let bucket = directory::home(hash);
-        let Held::Entry(entry) = self.shared().read_bucket(of.parent, bucket).unwrap() else {
+        let hash = self.volume().hash_name(of.name.as_bytes());
+        let bucket = hash_table::home(hash);
+        let Slot::Entry(entry) = self.volume().read_bucket(of.parent, bucket).unwrap() else {
             panic!("{} is not at home", of.name)
         };
         (bucket.lba(of.parent), entry)
@@ -141,7 +143,8 @@ impl World {
     /// What is found when so many sectors are read together.
     fn findings(&self, at_once: usize) -> Vec<String> {
         let mut report = Report::default();
-        self.shared().check(CheckDepth::Payload, at_once, &mut report, &mut |_| {}).unwrap();
+        check_files(self.place.layers().inodes(), CheckDepth::Payload, at_once, &mut report, &mut |_| {})
+            .unwrap();
         report.findings.into_iter().map(|finding| finding.message).collect()
     }
 
@@ -164,7 +167,7 @@ const BREAKS: &[Break] = &[
         let of = take(&mut world.files, rng);
         world.write(of.ino.inode_lba(), &[0xa5; SECTOR]);
         let Named { ino, parent, name } = of;
-        let error = world.shared().corrupt("inode table", ino.number(), "no magic");
+        let error = world.volume().corrupt("inode table", ino.number(), "no magic");
         vec![format!("inode {}, called {name:?} in directory {}, is damaged: {error}", ino.0, parent.0)]
     },
     |world, rng| {
@@ -173,7 +176,7 @@ const BREAKS: &[Break] = &[
         world.write(lba, &[0xa5; SECTOR]);
         let what = format!("directory {}", of.parent.0);
         vec![
-            world.shared().corrupt(&what, Ino::of(lba).1, "no magic").to_string(),
+            world.volume().corrupt(&what, Ino::of(lba).1, "no magic").to_string(),
             format!("invariant 1: inode {} has 0 names and 1 links", of.ino.0),
         ]
     },
@@ -218,7 +221,7 @@ const BREAKS: &[Break] = &[
         let of = take(&mut world.files, rng);
         world.write(of.ino.lba(2), &[1; SECTOR]);
         let what = format!("file number {}", of.ino.0);
-        vec![world.shared().corrupt(&what, 2, "invariant 2: data behind its end").to_string()]
+        vec![world.volume().corrupt(&what, 2, "invariant 2: data behind its end").to_string()]
     },
     |world, rng| {
         let number = 1000 + rng.below(1 << 20) as u32;
@@ -228,7 +231,7 @@ const BREAKS: &[Break] = &[
     |world, rng| {
         let of = take(&mut world.with_xattrs, rng);
         world.trim(Lba(of.ino.xattr_lba().0 + 1));
-        vec![world.shared().corrupt("attributes of inode", of.ino.number(), "no magic").to_string()]
+        vec![world.volume().corrupt("attributes of inode", of.ino.number(), "no magic").to_string()]
     },
     |world, rng| {
         let of = take(&mut world.files, rng);
@@ -240,7 +243,7 @@ const BREAKS: &[Break] = &[
         let of = take(&mut world.links, rng);
         world.trim(of.ino.lba(1));
         let what = format!("symbolic link {}", of.ino.number());
-        vec![world.shared().corrupt(&what, 0, "its target is not there as a whole").to_string()]
+        vec![world.volume().corrupt(&what, 0, "its target is not there as a whole").to_string()]
     },
     // A capability without its mark: a write would not take it away.
     |world, rng| {
@@ -251,7 +254,7 @@ const BREAKS: &[Break] = &[
         inode.set_xattrs(&bytes, false);
         world.write(of.ino.inode_lba(), &inode.seal());
         let reason = "a capability, or the mark of one, is missing";
-        vec![world.shared().corrupt("attributes of inode", of.ino.number(), reason).to_string()]
+        vec![world.volume().corrupt("attributes of inode", of.ino.number(), reason).to_string()]
     },
     // The same name twice: the second is never found.
     |world, rng| {
@@ -380,7 +383,7 @@ fn an_orphan_directory_with_names_is_found() {
 fn a_root_that_lies_elsewhere_is_found() {
     let world = World::new(1);
     let directory = world.fs().mkdir(Ino::ROOT, b"below", 0o755, Caller::default()).unwrap().ino;
-    let mut root = world.shared().read_inode(Ino::ROOT).unwrap();
+    let mut root = world.volume().read_inode(Ino::ROOT).unwrap();
     root.set_parent(directory);
     world.write(Ino::ROOT.inode_lba(), &root.seal());
     let found = world.findings(SECTORS_AT_ONCE);
@@ -399,7 +402,7 @@ fn circles_of_directories_are_loose_and_what_hangs_from_them() {
             above
         })
         .collect();
-    let mut inode = world.shared().read_inode(chain[1]).unwrap();
+    let mut inode = world.volume().read_inode(chain[1]).unwrap();
     inode.set_parent(chain[3]);
     world.write(chain[1].inode_lba(), &inode.seal());
     let loose = |ino: &Ino| format!("invariant 1: directory {} does not hang from the root", ino.0);

@@ -5,10 +5,9 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use super::{Body, DiskTime, Header, SECTOR, SectorBytes, Timestamp, is_zero, seal};
-use crate::{
-    addr::{FILE_BYTES_MAX, Ino, XATTR_BYTES_MAX},
-    posix::FileKind,
+use super::{
+    Body, DiskTime, FILE_BYTES_MAX, FileKind, Header, Ino, SECTOR, SectorBytes, Timestamp, XATTR_BYTES_MAX,
+    is_zero, seal,
 };
 
 /// Bytes at the end of an inode for the target of a short symbolic link and for few attributes.
@@ -295,11 +294,11 @@ impl Inode {
     /// Sets the attributes; true if they are to be written outside.
     pub(crate) fn set_xattrs(&mut self, bytes: &[u8], has_capability: bool) -> bool {
         let start = self.inline_target_len();
-        let room = &mut self.inline[start..];
-        room.fill(0);
-        let is_outside = bytes.len() > room.len();
+        let space = &mut self.inline[start..];
+        space.fill(0);
+        let is_outside = bytes.len() > space.len();
         if !is_outside {
-            room[..bytes.len()].copy_from_slice(bytes);
+            space[..bytes.len()].copy_from_slice(bytes);
         }
         self.xattr_bytes = (bytes.len() as u32).into();
         let outside = if is_outside { FLAG_XATTRS_OUTSIDE } else { 0 };

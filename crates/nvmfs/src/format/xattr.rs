@@ -1,9 +1,10 @@
-//! Sectors of the regions of attributes and of orphans.
+//! Extended attributes: the list of one inode, and the sectors of their region; orphans.
+
+use std::collections::BTreeMap;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U32};
 
-use super::{Body, Header, SECTOR, is_zero};
-use crate::addr::Ino;
+use super::{Body, Header, Ino, SECTOR, is_zero};
 
 /// Bytes of attributes in one sector.
 pub(crate) const XATTR_SECTOR_BYTES: usize = 472;
@@ -14,7 +15,7 @@ pub(crate) const XATTR_SECTOR_BYTES: usize = 472;
 pub(crate) struct XattrSector {
     pub(super) ino: U32,
     pub(super) generation: U32,
-    /// Bytes in this sector: all it has room for, except in the last one.
+    /// Bytes in this sector: as many as fit, except in the last one.
     pub(super) len: U32,
     pub(super) zero: U32,
     pub(super) bytes: [u8; XATTR_SECTOR_BYTES],
@@ -83,5 +84,92 @@ impl XattrSector {
     pub(crate) fn bytes_of(&self, ino: Ino, generation: u32) -> Option<&[u8]> {
         let is_own = self.ino.get() == ino.0 && self.generation.get() == generation;
         is_own.then(|| &self.bytes[..self.len.get() as usize])
+    }
+}
+
+/// Longest name of an attribute in bytes.
+pub(crate) const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Longest value of an attribute in bytes.
+pub(crate) const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
+/// The attribute that a write takes away.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+/// Whether an attribute can have this name.
+pub(crate) fn is_xattr_name(name: &[u8]) -> bool {
+    let is_known = NAME_SPACES.iter().any(|space| name.starts_with(space) && name.len() > space.len());
+    is_known && name.len() <= XATTR_NAME_BYTES_MAX && !name.contains(&0)
+}
+
+/// Attributes by name.
+pub(crate) type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The bytes of a list: for each attribute, in order of their names, the length of the name (1 byte),
+/// that of the value (4 bytes), the name, the value.
+pub(crate) fn encode_xattrs(xattrs: &Xattrs) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (name, value) in xattrs {
+        bytes.push(name.len() as u8);
+        bytes.extend((value.len() as u32).to_le_bytes());
+        bytes.extend(name);
+        bytes.extend(value);
+    }
+    bytes
+}
+
+pub(crate) fn parse_xattrs(mut bytes: &[u8]) -> Result<Xattrs, &'static str> {
+    fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Result<&'a [u8], &'static str> {
+        let (taken, rest) = bytes.split_at_checked(len).ok_or("its attributes end early")?;
+        *bytes = rest;
+        Ok(taken)
+    }
+    let mut xattrs = Xattrs::new();
+    while !bytes.is_empty() {
+        let name_len = take(&mut bytes, 1)?[0];
+        let value_len = take(&mut bytes, 4)?.try_into().map(u32::from_le_bytes).expect("four bytes");
+        let name = take(&mut bytes, name_len.into())?;
+        let value = take(&mut bytes, value_len as usize)?;
+        let is_next = xattrs.last_key_value().is_none_or(|(last, _)| last.as_slice() < name);
+        if !is_xattr_name(name) || !is_next || value.len() > XATTR_VALUE_BYTES_MAX {
+            return Err("impossible attribute");
+        }
+        xattrs.insert(name.to_vec(), value.to_vec());
+    }
+    Ok(xattrs)
+}
+
+/// Sectors for so many bytes of attributes outside the inode.
+pub(crate) fn xattr_sectors(bytes: usize) -> u64 {
+    bytes.div_ceil(XATTR_SECTOR_BYTES) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use lacuna_sim::{SeededRng, for_each_seed};
+
+    use super::*;
+
+    #[test]
+    fn lists_read_back_and_damage_is_refused() {
+        for_each_seed(500, |seed| {
+            let mut rng = SeededRng::new(seed);
+            let mut xattrs = Xattrs::new();
+            for _ in 0..rng.below(6) {
+                let mut value = vec![0; rng.below(300) as usize];
+                rng.fill(&mut value);
+                xattrs.insert(format!("user.{}", rng.below(100)).into_bytes(), value);
+            }
+            let mut bytes = encode_xattrs(&xattrs);
+            assert_eq!(parse_xattrs(&bytes).unwrap(), xattrs);
+            if bytes.is_empty() {
+                return;
+            }
+            assert!(parse_xattrs(&bytes[..bytes.len() - 1]).is_err());
+            let at = rng.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << rng.below(8);
+            if let Ok(other) = parse_xattrs(&bytes) {
+                assert_eq!(encode_xattrs(&other), bytes, "there is one way to write a list");
+            }
+        });
     }
 }

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::ahead::{Entries, Found, Listed, Window};
+use super::read_ahead::{Entries, Found, Listed, Window};
 use crate::{
-    Error, Result,
-    addr::{Ino, REGION_SECTORS},
-    directory::{self, Bucket, Held},
-    fs::Shared,
-    node::Node,
-    posix::{DirEntry, FileKind},
+    error::{Error, Result},
+    format::{Bucket, FileKind, Ino, REGION_SECTORS, Slot},
+    inodes::Node,
+    names::Names,
 };
 
 /// Cursors of `.`, `..` and the first bucket.
@@ -24,7 +22,20 @@ const BUCKETS_OF_CALL: usize = 1024;
 /// For a listing that goes on from call to call. Of a million entries in a row on flash every 16th then.
 const BUCKETS_AHEAD: usize = 1 << 16;
 
-impl Shared {
+/// An entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// What it names.
+    pub ino: Ino,
+    /// The type of that.
+    pub kind: FileKind,
+    /// The name: 1 to 255 bytes without `/` and NUL.
+    pub name: &'a [u8],
+    /// Cursor of what follows; valid for ever, whatever comes and goes in the directory.
+    pub next: u64,
+}
+
+impl Names {
     /// Some entries from the bucket `first` on; none if there are no more. At least `buckets_max` buckets in
     /// use are read if any are.
     fn entries_from(&self, dir: &Node, first: Bucket, buckets_max: usize) -> Result<Option<Entries>> {
@@ -34,8 +45,8 @@ impl Shared {
             Found::Nothing => buckets_max,
         };
         loop {
-            let since = dir.changes.lock().count();
-            match self.read_window(dir.ino, first, buckets_max) {
+            let since = dir.bucket_changes();
+            match self.read_window(dir.ino(), first, buckets_max) {
                 // What comes before the damage is listed.
                 Err(_) if buckets_max > 1 => buckets_max = 1,
                 Err(error) => return Err(error),
@@ -63,15 +74,15 @@ impl Shared {
             return Ok(None);
         }
         let range = first.lba(directory)..directory.region().end;
-        let lbas = self.ftl.mapped_sectors(range, buckets_max)?;
+        let lbas = self.inodes.volume().ftl().mapped_sectors(range, buckets_max)?;
         let Some(last) = lbas.last() else { return Ok(None) };
         let mut entries = BTreeMap::new();
         let mut outcome = Ok(());
-        self.ftl.visit_sectors(&lbas, |lba, bytes| {
+        self.inodes.volume().ftl().visit_sectors(&lbas, |lba, bytes| {
             let bucket = Bucket(Ino::of(lba).1);
-            let parse = |bytes| directory::parse_bucket(&self.store, directory, bucket, bytes);
+            let parse = |bytes| self.inodes.volume().parse_bucket(directory, bucket, bytes);
             match bytes.map_err(Error::from).and_then(parse) {
-                Ok(Held::Entry(entry)) => drop(entries.insert(bucket.0, Listed::new(&entry))),
+                Ok(Slot::Entry(entry)) => drop(entries.insert(bucket.0, Listed::new(&entry))),
                 Ok(_) => {}
                 Err(error) => outcome = Err(error),
             }
@@ -88,7 +99,7 @@ impl Shared {
         entry: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let dir = self.directory(ino)?;
-        self.touch_accessed(&dir);
+        self.inodes.touch_accessed(&dir);
         let kind = FileKind::Directory;
         if cursor == CURSOR_SELF {
             if !entry(DirEntry { ino, kind, name: b".", next: CURSOR_PARENT }) {

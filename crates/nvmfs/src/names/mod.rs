@@ -1,40 +1,37 @@
 //! Names: looking them up, making, moving and removing them. Invariants, crash argument and lock order
-//! are those of `fs.rs`; how a change is planned and committed is in `update.rs`.
+//! are those of `lib.rs`; how a change is planned and committed is in `plan.rs`.
 //!
-//! **Look-ups beside changes** (invariant 5 of `fs.rs`). A search takes no lock, nor does the step from the entry to
+//! **Look-ups beside changes** (invariant 5 of `lib.rs`). A search takes no lock, nor does the step from the entry to
 //! the inode: the name may go in between, and its inode with it.
-//! 1. Who takes a name away notes its bucket among the directory's changes before giving the directory's `record` back.
-//!    The inode is freed with its last name, or later.
-//! 2. So who finds an inode gone, then waits for that `record`, and sees no change of the buckets that were looked at,
-//!    has met with damage. Else the search starts over, and finds what the name stands for by then. Each such turn is
-//!    another's change that was completed.
+//! 1. An operation that takes a name away notes its bucket among the directory's changes before giving the
+//!    directory's `record` back. The inode is freed with its last name, or later.
+//! 2. So a search that finds an inode gone, then waits for that `record`, and sees no change of the buckets that it
+//!    looked at, has met with damage. Else the search starts over, and finds what the name stands for by then. Each
+//!    such turn is a completed change of another operation.
 
-mod ahead;
 mod create;
+pub(crate) mod hash_table;
 mod list;
+mod plan;
+mod read_ahead;
 mod remove;
 mod rename;
-mod update;
 
+use parking_lot::Mutex;
 use std::sync::Arc;
 
-use lacuna_ftl::Lba;
-
-pub(crate) use ahead::Ahead;
-pub(crate) use create::{NewInode, Numbers};
+pub(crate) use create::NewInode;
+pub use list::DirEntry;
+use read_ahead::ReadAhead;
+pub use rename::Rename;
 pub(crate) use rename::RenameEnd;
-pub(crate) use update::{Applied, Update, range_of};
 
-use self::update::DirReader;
+use self::plan::DirReader;
 use crate::{
-    Refusal, Result,
-    addr::Ino,
-    directory::{Bucket, Search},
-    error::is_stale,
-    format::{self, Dirent, NAME_BYTES_MAX, SectorBytes},
-    fs::Shared,
-    node::{Node, Record},
-    posix::FileKind,
+    error::{Refusal, Result, is_stale},
+    format::{self, Bucket, Dirent, FileKind, Ino, Inode, NAME_BYTES_MAX},
+    inodes::{Inodes, Node},
+    names::hash_table::Search,
 };
 
 /// Directories from the root down to any other, at most. More are taken for a damaged chain.
@@ -48,52 +45,23 @@ fn check_name(name: &[u8]) -> Result<()> {
     if format::is_name(name) { Ok(()) } else { Err(Refusal::Invalid.into()) }
 }
 
-impl Shared {
-    /// The node of an inode, loaded.
-    pub(crate) fn node(&self, ino: Ino) -> Result<Arc<Node>> {
-        let node = self.nodes.get_or_insert(ino);
-        if !node.is_loaded() {
-            let stored = self.ftl.read_sectors(&[ino.inode_lba()])?;
-            self.load(&node, stored.first().map(|(_, bytes)| bytes))?;
-        }
-        if node.is_removed() { Err(Refusal::Stale.into()) } else { Ok(node) }
-    }
+/// The names of all inodes.
+pub(crate) struct Names {
+    inodes: Arc<Inodes>,
+    /// What listings are going to ask for.
+    ahead: ReadAhead,
+    /// Held while a name moves from one directory to another.
+    moves: Mutex<()>,
+}
 
-    /// Loads a node out of the sector of its inode, if it has one. That was read after the node was taken
-    /// from the table and with no lock held: who takes the node meanwhile takes this one, so if it is not
-    /// loaded yet, nobody has changed the inode since.
-    fn load(&self, node: &Arc<Node>, stored: Option<&SectorBytes>) -> Result<()> {
-        let mut record = node.record.write();
-        if matches!(*record, Record::Unloaded) {
-            let inode = self.verify_inode(node.ino, stored.ok_or(Refusal::Stale)?)?;
-            node.load(&mut record, inode, self.ftl.last_seq());
-        }
-        Ok(())
-    }
-
-    /// See [`crate::posix::Posix::preload`].
-    pub(crate) fn preload(&self, inos: &[Ino]) {
-        let nodes = inos.iter().map(|ino| self.nodes.get_or_insert(*ino));
-        let nodes: Vec<_> = nodes.filter(|node| !node.is_loaded()).collect();
-        let lbas: Vec<_> = nodes.iter().map(|node| node.ino.inode_lba()).collect();
-        let Ok(stored) = self.ftl.read_sectors(&lbas) else { return };
-        // What their files take is asked for next: the map's sums, but for the leaves at both ends.
-        let ends = nodes
-            .iter()
-            .map(|node| node.ino.region())
-            .flat_map(|region| [region.start..Lba(region.start.0 + 1), Lba(region.end.0 - 1)..region.end]);
-        let _ = self.ftl.bring_in(&ends.collect::<Vec<_>>());
-        for node in &nodes {
-            if let Ok(index) = stored.binary_search_by_key(&node.ino.inode_lba(), |(lba, _)| *lba) {
-                // What is damaged is reported to who needs it.
-                let _ = self.load(node, Some(&stored[index].1));
-            }
-        }
+impl Names {
+    pub(crate) fn new(inodes: Arc<Inodes>) -> Names {
+        Names { inodes, ahead: ReadAhead::default(), moves: Mutex::new(()) }
     }
 
     /// The node of a directory.
     fn directory(&self, ino: Ino) -> Result<Arc<Node>> {
-        let node = self.node(ino)?;
+        let node = self.inodes.node(ino)?;
         if node.kind() == FileKind::Directory { Ok(node) } else { Err(Refusal::NotADirectory.into()) }
     }
 
@@ -123,11 +91,11 @@ impl Shared {
     fn see_parent<T>(&self, dir: &Node, see: impl Fn(&Arc<Node>) -> Result<T>) -> Result<T> {
         loop {
             let parent = self.parent_of(dir)?;
-            match self.node(parent).and_then(|node| see(&node)) {
-                Err(error) if is_stale(&error) => match &*dir.record.read() {
-                    Record::Live(inode) if inode.parent() != parent => {}
+            match self.inodes.node(parent).and_then(|node| see(&node)) {
+                Err(error) if is_stale(&error) => match dir.live(|inode| (inode.parent(), inode.nlink())) {
+                    Ok((now, _)) if now != parent => {}
                     // Without a name it has no parent either, only the memory of one.
-                    Record::Live(inode) if inode.nlink() == 0 => return Err(Refusal::NotFound.into()),
+                    Ok((_, 0)) => return Err(Refusal::NotFound.into()),
                     _ => return Err(Refusal::Stale.into()),
                 },
                 seen => return seen,
@@ -135,7 +103,7 @@ impl Shared {
         }
     }
 
-    /// What a name itself tells: the number and type of what it stands for, even if that is damaged.
+    /// What a name itself says: the number and type of what it stands for, even if that is damaged.
     pub(crate) fn entry(&self, parent: Ino, name: &[u8]) -> Result<(Ino, FileKind)> {
         let dir = self.directory(parent)?;
         check_name(name)?;
@@ -163,10 +131,7 @@ impl Shared {
     }
 
     fn parent_of(&self, dir: &Node) -> Result<Ino> {
-        match &*dir.record.read() {
-            Record::Live(inode) => Ok(inode.parent()),
-            _ => Err(Refusal::Stale.into()),
-        }
+        dir.live(Inode::parent)
     }
 
     /// Whether `ino` is the directory `above` or lies below it. Called with `moves` held, so that the
@@ -181,6 +146,6 @@ impl Shared {
             }
             ino = self.parent_of(&*self.directory(ino)?)?;
         }
-        Err(self.corrupt("inode table", ino.number(), "its parents lead nowhere"))
+        Err(self.inodes.volume().corrupt("inode table", ino.number(), "its parents lead nowhere"))
     }
 }

@@ -2,38 +2,31 @@
 //!
 //! **Damage.** Where the inode of a file cannot be read, or is not the one that its name stands for, the name
 //! can be removed, and it goes alone: how many others there are, and what the last one takes along, only the
-//! inode knew. So the inode stays, its number is not given to another (invariant 2 of `fs.rs`: its sector is
+//! inode knew. So the inode stays, its number is not given to another (invariant 2 of `lib.rs`: its sector is
 //! mapped), and what the file takes is kept for a repair; `check` names it. The name of a damaged directory
 //! stays: it is the only way to what is in there. So does a name that another is to replace.
 //!
-//! Who removes such a name holds the `record` of its number's node, and finds it not loaded, or another's:
-//! nobody has come to read the inode meanwhile.
+//! An operation that removes such a name holds the `record` of its number's node, and finds it not loaded, or
+//! another's: no other operation has read the inode meanwhile.
 
-use std::sync::{Arc, atomic::Ordering::SeqCst};
-
-use lacuna_ftl::Lba;
+use std::sync::Arc;
 
 use super::{
     check_name,
-    update::{DirReader, Locked, Update, is_named_by},
+    plan::{DirReader, NameUpdate, is_named_by},
 };
 use crate::{
-    Error, Refusal, Result,
-    addr::Ino,
-    attr::attr_of,
-    directory::{self, Removal, Search},
-    error::is_stale,
-    format::{self, Dirent, Inode, Orphan, SectorBytes},
-    fs::Shared,
-    node::Node,
-    posix::{Attr, FileKind},
+    error::{Refusal, Result},
+    format::{Dirent, FileKind, Ino, Inode},
+    inodes::{Attr, Node, attr_of},
+    names::{
+        Names,
+        hash_table::{self, Removal, Search},
+    },
 };
 
-/// Orphans of an earlier use that are read together.
-const ORPHANS_AT_ONCE: usize = 512;
-
-impl Shared {
-    /// Takes a name of anything but a directory away; see [`Shared::drop_name`].
+impl Names {
+    /// Takes a name of anything but a directory away; see [`Names::drop_name`].
     pub(crate) fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Option<Attr>> {
         let dir = self.directory(parent)?;
         check_name(name)?;
@@ -45,7 +38,7 @@ impl Shared {
                 if doomed.entry.kind() == FileKind::Directory {
                     return Err(Refusal::IsADirectory.into());
                 }
-                let mut update = Update::new((self.clock)());
+                let mut update = NameUpdate::new(self.inodes.now());
                 update.remove_entry(parent, doomed.removal);
                 let mut gone = None;
                 if !doomed.is_damaged {
@@ -59,7 +52,7 @@ impl Shared {
         )
     }
 
-    /// Removes an empty directory; see [`Shared::drop_name`].
+    /// Removes an empty directory; see [`Names::drop_name`].
     pub(crate) fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<Option<Attr>> {
         let dir = self.directory(parent)?;
         if name == b".." {
@@ -73,7 +66,7 @@ impl Shared {
                 if doomed.entry.kind() != FileKind::Directory {
                     return Err(Refusal::NotADirectory.into());
                 }
-                let mut update = Update::new((self.clock)());
+                let mut update = NameUpdate::new(self.inodes.now());
                 update.remove_entry(parent, doomed.removal);
                 let gone = self.drop_name(&mut update, &doomed.node, locked.inode(&doomed.node)?)?;
                 update.put_parent(locked.inode(&dir)?, -1)?;
@@ -82,196 +75,28 @@ impl Shared {
         )
     }
 
-    /// One name less for an inode, and its end if that was the last: then what there is to tell of it.
+    /// One name less for an inode, and its end if that was the last: then its last attributes.
     pub(super) fn drop_name(
         &self,
-        update: &mut Update,
+        update: &mut NameUpdate,
         node: &Node,
         mut inode: Inode,
     ) -> Result<Option<Attr>> {
-        let last = Attr { nlink: 0, changed: update.now, ..attr_of(&inode, 0) };
+        let last = Attr { nlink: 0, changed: update.now(), ..attr_of(&inode, 0) };
         match inode.kind() {
-            // By invariant 3 of `directory.rs` an empty directory has no sector.
-            FileKind::Directory if update.allocated(self, node.ino.region()) > 0 => {
+            // By invariant 3 of `names/hash_table.rs` an empty directory has no sector.
+            FileKind::Directory if update.allocated(&self.inodes, node.ino().region()) > 0 => {
                 return Err(Refusal::NotEmpty.into());
             }
-            FileKind::Directory => update.orphan(node, inode, self),
+            FileKind::Directory => update.orphan(node, inode, &self.inodes),
             _ if inode.nlink() > 1 => {
                 inode.set_nlink(inode.nlink() - 1);
                 update.put_changed(inode);
                 return Ok(None);
             }
-            _ => update.orphan(node, inode, self),
+            _ => update.orphan(node, inode, &self.inodes),
         }
         Ok(Some(last))
-    }
-
-    /// Keeps an inode until [`Shared::release`].
-    pub(crate) fn open_node(&self, ino: Ino) -> Result<()> {
-        self.open_loaded(&*self.node(ino)?)
-    }
-
-    /// As [`Shared::open_node`].
-    pub(crate) fn open_loaded(&self, node: &Node) -> Result<()> {
-        let _record = node.record.read();
-        if node.is_removed() {
-            return Err(Refusal::Stale.into());
-        }
-        node.opens.fetch_add(1, SeqCst);
-        Ok(())
-    }
-
-    /// Ends an opening. The last one frees what has no name and is known to nobody, and stores times that wait for it.
-    pub(crate) fn release(&self, ino: Ino) -> Result<()> {
-        let node = self.nodes.get(ino).ok_or(Refusal::Stale)?;
-        let record = node.record.read();
-        let before = node.opens.fetch_update(SeqCst, SeqCst, |opens| opens.checked_sub(1));
-        drop(record);
-        match before {
-            Err(_) => return Err(Refusal::Stale.into()),
-            Ok(1) => {}
-            Ok(_) => return Ok(()),
-        }
-        self.change_nodes(std::slice::from_ref(&node), |locked| {
-            let Ok(inode) = locked.inode(&node) else { return Ok(None) }; // another's release was the last
-            if node.opens.load(SeqCst) > 0 {
-                return Ok(None);
-            }
-            if inode.nlink() > 0 {
-                return Ok(self.times_of(std::slice::from_ref(&node), locked));
-            }
-            Ok((!self.lookups.mark(ino)).then(|| self.end_of_orphan(&inode)))
-        })
-    }
-
-    /// See [`crate::posix::Posix::forget`].
-    pub(crate) fn forget(&self, ino: Ino, lookups: u64) -> Result<()> {
-        if self.lookups.forget(ino, lookups) { self.free_forgotten(ino) } else { Ok(()) }
-    }
-
-    /// See [`crate::posix::Posix::forget_all`].
-    pub(crate) fn forget_all(&self) -> Result<()> {
-        let freed = self.lookups.forget_all().into_iter().map(|ino| self.free_forgotten(ino));
-        freed.fold(Ok(()), Result::and)
-    }
-
-    /// Frees what nobody knows any more, unless something else keeps it (invariant 2 of `lookups.rs`).
-    fn free_forgotten(&self, ino: Ino) -> Result<()> {
-        let freed = self.node(ino).and_then(|node| {
-            self.change_nodes(std::slice::from_ref(&node), |locked| {
-                let inode = locked.inode(&node)?;
-                let is_kept = inode.nlink() > 0 || node.opens.load(SeqCst) > 0 || self.lookups.mark(ino);
-                Ok((!is_kept).then(|| self.end_of_orphan(&inode)))
-            })
-        });
-        self.lookups.note_freed();
-        match freed {
-            Err(error) if is_stale(&error) => Ok(()), // another has freed it
-            freed => freed,
-        }
-    }
-
-    fn end_of_orphan(&self, inode: &Inode) -> Update {
-        let mut update = Update::new((self.clock)());
-        update.trim(inode.ino().orphan_lba(), 1);
-        update.free(inode, self);
-        update
-    }
-
-    /// Frees what had no name and was open when the file system was last used. Damage is left for the
-    /// check to report.
-    pub(crate) fn free_orphans(&self) -> Result<()> {
-        let mut rest = Ino::ORPHANS.region();
-        loop {
-            let lbas = self.ftl.mapped_sectors(rest.clone(), ORPHANS_AT_ONCE)?;
-            let Some(last) = lbas.last() else { return Ok(()) };
-            rest.start = Lba(last.0 + 1);
-            let orphans = self.read_orphans(&lbas)?;
-            self.preload(&orphans.iter().map(|(ino, _)| *ino).collect::<Vec<_>>());
-            for (ino, orphan) in orphans {
-                match self.free_orphan(ino, &orphan) {
-                    Err(error) if !error.is_damage() && !matches!(error, Error::Refused(_)) => {
-                        return Err(error);
-                    }
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    /// Those of the orphans in these sectors that can be read, by their numbers.
-    fn read_orphans(&self, lbas: &[Lba]) -> Result<Vec<(Ino, Orphan)>> {
-        let (mut orphans, mut outcome) = (Vec::new(), Ok(()));
-        self.ftl.visit_sectors(lbas, |lba, bytes| {
-            let Some(ino) = Ino::new(Ino::of(lba).1) else { return };
-            match bytes.map_err(Error::from).and_then(|bytes| self.verify_orphan(ino, bytes)) {
-                Ok(orphan) => orphans.push((ino, orphan)),
-                Err(error) if error.is_damage() => {}
-                Err(error) => outcome = Err(error),
-            }
-        })?;
-        orphans.sort_unstable_by_key(|(ino, _)| *ino);
-        outcome.map(|()| orphans)
-    }
-
-    fn free_orphan(&self, ino: Ino, orphan: &Orphan) -> Result<()> {
-        let node = self.node(ino)?;
-        self.change_nodes(std::slice::from_ref(&node), |locked| {
-            let inode = locked.inode(&node)?;
-            if !orphan.is_of(ino, inode.generation()) || inode.nlink() > 0 {
-                return Err(self.corrupt("orphans", ino.number(), "the inode has a name"));
-            }
-            Ok(Some(self.end_of_orphan(&inode)))
-        })
-    }
-
-    pub(crate) fn verify_orphan(&self, ino: Ino, bytes: &SectorBytes) -> Result<Orphan> {
-        let orphan = format::verify::<Orphan>(bytes, ino.orphan_lba());
-        orphan.map_err(|reason| self.corrupt("orphans", ino.number(), reason))
-    }
-
-    /// The update that stores the times of these nodes, which are locked; none if none wait for it.
-    fn times_of(&self, nodes: &[Arc<Node>], locked: &mut Locked<'_>) -> Option<Update> {
-        let mut update = Update::of_times((self.clock)());
-        for node in nodes.iter().filter(|node| node.has_times_to_store()) {
-            if let Ok(inode) = locked.inode(node) {
-                update.put_inode(inode);
-            }
-        }
-        (!update.is_empty()).then_some(update)
-    }
-
-    /// Stores the times of these nodes in one batch.
-    pub(crate) fn store_times(&self, nodes: &[Arc<Node>]) -> Result<()> {
-        self.change_nodes(nodes, |locked| Ok(self.times_of(nodes, locked)))
-    }
-
-    /// Stores all times that wait for it; where that fails, those of all others, unless nothing can be stored.
-    pub(crate) fn store_all_times(&self) -> Result<()> {
-        /// Inodes in one batch.
-        const PIECE: usize = 64;
-        let mut outcome = Ok(());
-        for nodes in self.nodes.dirty().chunks(PIECE) {
-            if self.store_times(nodes).is_ok() {
-                continue;
-            }
-            for node in nodes {
-                match self.store_times(std::slice::from_ref(node)) {
-                    Err(error) if error.stops_changes() => return Err(error),
-                    stored => outcome = outcome.and(stored),
-                }
-            }
-        }
-        outcome
-    }
-
-    /// Keeps the times that are in memory only from becoming too many. Called with no lock held.
-    pub(crate) fn store_many_times(&self) {
-        if self.nodes.begin_storing_many() {
-            // Whose times cannot be stored hears of it when it is synced; what was just done is done.
-            let _ = self.store_all_times();
-            self.nodes.end_storing_many();
-        }
     }
 }
 
@@ -292,10 +117,10 @@ fn plan_removal(reader: &DirReader<'_>, name: &[u8]) -> Result<(Doomed, Vec<Arc<
     };
     let (node, is_damaged) = match reader.node_of(bucket, &entry) {
         Err(error) if error.is_damage() && entry.kind() != FileKind::Directory => {
-            (reader.shared.nodes.get_or_insert(entry.ino()), true)
+            (reader.names.inodes.node_of_number(entry.ino()), true)
         }
         node => (node?, false),
     };
-    let removal = directory::plan_removal(reader, bucket, None)?;
+    let removal = hash_table::plan_removal(reader, bucket, None)?;
     Ok((Doomed { entry, removal, node: Arc::clone(&node), is_damaged }, vec![node]))
 }

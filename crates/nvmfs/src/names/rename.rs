@@ -4,16 +4,29 @@ use std::sync::Arc;
 
 use super::{
     check_name,
-    update::{DirReader, Locked, Update},
+    plan::{DirReader, NameUpdate},
 };
 use crate::{
-    Refusal, Result,
-    addr::Ino,
-    directory::{self, Bucket, Removal, Search},
-    fs::Shared,
-    node::{Node, Touch},
-    posix::{Attr, FileKind, Rename},
+    error::{Refusal, Result},
+    format::{Bucket, FileKind, Ino},
+    inodes::{Attr, Locked, Node, Touch},
+    names::{
+        Names,
+        hash_table::{self, Removal, Search},
+    },
 };
+
+/// What [`rename`](crate::posix::Posix::rename) does about the new name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rename {
+    /// Replaces what has it.
+    #[default]
+    Replace,
+    /// Refuses if anything has it (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// Both change places (`RENAME_EXCHANGE`).
+    Exchange,
+}
 
 /// One end of a rename.
 #[derive(Clone, Copy)]
@@ -52,8 +65,8 @@ fn is_directory(node: &Node) -> bool {
     node.kind() == FileKind::Directory
 }
 
-impl Shared {
-    /// Moves a name; as to what it replaces, see [`Shared::drop_name`].
+impl Names {
+    /// Moves a name; as to what it replaces, see [`Names::drop_name`].
     pub(crate) fn rename(
         &self,
         from: RenameEnd<'_>,
@@ -77,12 +90,12 @@ impl Shared {
             |locked, plan| {
                 let mut gone = None;
                 let update = match plan {
-                    Plan::Nothing => Update::new((self.clock)()),
+                    Plan::Nothing => NameUpdate::new(self.inodes.now()),
                     Plan::Move { node, removal, into, replaced } => {
-                        let mut update = Update::new((self.clock)());
+                        let mut update = NameUpdate::new(self.inodes.now());
                         update.remove_entry(from.parent, *removal);
                         let inode = locked.inode(node)?;
-                        update.put_name(self, to.parent, *into, to.name, &inode);
+                        update.put_name(self.inodes.volume(), to.parent, *into, to.name, &inode);
                         if let Some(replaced) = replaced {
                             gone = self.drop_name(&mut update, replaced, locked.inode(replaced)?)?;
                         }
@@ -93,10 +106,10 @@ impl Shared {
                         update
                     }
                     Plan::Exchange { first, second } => {
-                        let mut update = Update::new((self.clock)());
+                        let mut update = NameUpdate::new(self.inodes.now());
                         let inodes = [locked.inode(&first.1)?, locked.inode(&second.1)?];
-                        update.put_name(self, from.parent, first.0, from.name, &inodes[1]);
-                        update.put_name(self, to.parent, second.0, to.name, &inodes[0]);
+                        update.put_name(self.inodes.volume(), from.parent, first.0, from.name, &inodes[1]);
+                        update.put_name(self.inodes.volume(), to.parent, second.0, to.name, &inodes[0]);
                         moved(&mut update, locked, &first.1, to.parent, is_local)?;
                         moved(&mut update, locked, &second.1, from.parent, is_local)?;
                         let moves = i64::from(is_directory(&first.1)) - i64::from(is_directory(&second.1));
@@ -126,15 +139,15 @@ impl Shared {
             Search::Absent { free } => (free, None),
         };
         let is_local = from.parent == to.parent;
-        if !is_local && is_directory(&node) && self.is_within(to.parent, node.ino)? {
+        if !is_local && is_directory(&node) && self.is_within(to.parent, node.ino())? {
             return Err(Refusal::Invalid.into());
         }
         match (mode, &other) {
             (Rename::NoReplace, Some(_)) => return Err(Refusal::Exists.into()),
             (Rename::Exchange, None) => return Err(Refusal::NotFound.into()),
-            (_, Some(other)) if other.ino == node.ino => return Ok(Plan::Nothing),
+            (_, Some(other)) if other.ino() == node.ino() => return Ok(Plan::Nothing),
             (Rename::Exchange, Some(other)) => {
-                if !is_local && is_directory(other) && self.is_within(from.parent, other.ino)? {
+                if !is_local && is_directory(other) && self.is_within(from.parent, other.ino())? {
                     return Err(Refusal::Invalid.into());
                 }
                 return Ok(Plan::Exchange { first: (bucket, node), second: (into, Arc::clone(other)) });
@@ -147,15 +160,21 @@ impl Shared {
             }
             _ => {}
         }
-        let removal = directory::plan_removal(old, bucket, is_local.then_some(into))?;
+        let removal = hash_table::plan_removal(old, bucket, is_local.then_some(into))?;
         Ok(Plan::Move { node, removal, into, replaced: other })
     }
 }
 
 /// The inode of a name that moves: a directory knows where it lies.
-fn moved(update: &mut Update, locked: &mut Locked<'_>, node: &Node, into: Ino, is_local: bool) -> Result<()> {
+fn moved(
+    update: &mut NameUpdate,
+    locked: &mut Locked<'_>,
+    node: &Node,
+    into: Ino,
+    is_local: bool,
+) -> Result<()> {
     if is_local || !is_directory(node) {
-        update.touch(node.ino, Touch::Changed);
+        update.touch(node.ino(), Touch::Changed);
         return Ok(());
     }
     let mut inode = locked.inode(node)?;
@@ -166,12 +185,12 @@ fn moved(update: &mut Update, locked: &mut Locked<'_>, node: &Node, into: Ino, i
 
 /// The directories that a name moves from and to, with so many more subdirectories each.
 fn put_parents(
-    update: &mut Update,
+    update: &mut NameUpdate,
     locked: &mut Locked<'_>,
     [from, to]: &[Arc<Node>; 2],
     more: [i64; 2],
 ) -> Result<()> {
-    if from.ino == to.ino {
+    if from.ino() == to.ino() {
         return update.put_parent(locked.inode(from)?, more[0] + more[1]);
     }
     update.put_parent(locked.inode(from)?, more[0])?;

@@ -13,37 +13,64 @@
 //! [`fsync`](Posix::fsync), the last [`release`](Posix::release), [`sync`](Posix::sync) and the next
 //! change of the inode store them. A crash may lose such times, and nothing else.
 
-mod types;
-
 use std::{sync::Arc, time::Duration};
 
-pub use types::{
-    Allocate, Attr, Caller, DirEntry, FileKind, Rename, Runs, SetAttr, SetTime, StatFs, WriteOptions,
-    XattrMode,
+pub use crate::{
+    data::{Allocate, Runs, WriteOptions, XattrMode},
+    format::{Caller, FileKind},
+    inodes::{Attr, SetAttr, SetTime, StatFs},
+    names::{DirEntry, Rename},
 };
 
 use crate::{
-    Ino, Nvmfs, Refusal, Result,
-    fs::Shared,
-    names::{NewInode, RenameEnd},
+    data::Data,
+    error::{Refusal, Result},
+    format::Ino,
+    inodes::Inodes,
+    names::{Names, NewInode, RenameEnd},
 };
 
 /// Inode operations on an open file system. Cheap to clone, to be used from many threads; it keeps the
 /// file system open.
 ///
 /// All methods fail with the errors of the store below; [`Refusal`]s are named with each.
-/// [`Refusal::Stale`] is any inode number that has no inode, be it that somebody removed it since the caller was told
-/// of it: who minds keeps it by [`Posix::open`], or by [`Posix::counting_lookups`].
+/// [`Refusal::Stale`] is any inode number that has no inode, even if it was removed after the caller
+/// learnt the number: a caller keeps it by [`Posix::open`], or by [`Posix::counting_lookups`].
 #[derive(Clone)]
 pub struct Posix {
-    shared: Arc<Shared>,
+    layers: Arc<Layers>,
     counts_lookups: bool,
 }
 
-impl Nvmfs {
-    /// The same file system by inodes.
-    pub fn posix(&self) -> Posix {
-        Posix { shared: Arc::clone(&self.shared), counts_lookups: false }
+/// The layers that the interfaces of a file system stand on.
+pub(crate) struct Layers {
+    inodes: Arc<Inodes>,
+    names: Names,
+    data: Data,
+}
+
+impl Layers {
+    pub(crate) fn new(inodes: Inodes) -> Layers {
+        let inodes = Arc::new(inodes);
+        Layers { names: Names::new(Arc::clone(&inodes)), data: Data::new(Arc::clone(&inodes)), inodes }
+    }
+
+    pub(crate) fn inodes(&self) -> &Inodes {
+        &self.inodes
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    pub(crate) fn data(&self) -> &Data {
+        &self.data
+    }
+}
+
+impl Posix {
+    pub(crate) fn new(layers: Arc<Layers>) -> Posix {
+        Posix { layers, counts_lookups: false }
     }
 }
 
@@ -59,25 +86,25 @@ impl Posix {
     /// Takes so many counts of an inode away. The last one frees what has no name and is not open. More than were
     /// counted do no harm.
     pub fn forget(&self, ino: Ino, lookups: u64) -> Result<()> {
-        self.shared.forget(ino, lookups)
+        self.layers.inodes.forget(ino, lookups)
     }
 
     /// Takes all counts of all inodes away, those of others too, as an unmount does. What keeps one from being freed
     /// keeps no other from it.
     pub fn forget_all(&self) -> Result<()> {
-        self.shared.forget_all()
+        self.layers.inodes.forget_all()
     }
 
-    /// As [`Posix::getattr`], but counts as [`Posix::lookup`] does: for what a listing told the number of.
+    /// As [`Posix::getattr`], but counts as [`Posix::lookup`] does: for a number that came from a listing.
     pub fn lookup_number(&self, ino: Ino) -> Result<Attr> {
-        self.shared.attr_looked_up(&*self.shared.node(ino)?)
+        self.layers.inodes.attr_looked_up(&*self.layers.inodes.node(ino)?)
     }
 
     /// Waits, for so long at most, until an inode is freed because it was forgotten; only if one lost its last name
-    /// as recently. So somebody who finds no room can wait for what a kernel is about to forget. False if there
+    /// as recently. So a caller that finds no space can wait for what a kernel is about to forget. False if there
     /// was nothing to wait for.
     pub fn wait_for_forgotten(&self, timeout: Duration) -> bool {
-        self.shared.lookups.wait_for_freed(timeout)
+        self.layers.inodes.wait_for_freed(timeout)
     }
 }
 
@@ -88,30 +115,30 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::NotADirectory`], [`Refusal::NameTooLong`].
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
-        let shared = &self.shared;
+        let layers = &self.layers;
         match self.counts_lookups {
-            true => shared.lookup_with(parent, name, |node| shared.attr_looked_up(node)),
-            false => shared.lookup_with(parent, name, |node| shared.attr(node)),
+            true => layers.names.lookup_with(parent, name, |node| layers.inodes.attr_looked_up(node)),
+            false => layers.names.lookup_with(parent, name, |node| layers.inodes.attr(node)),
         }
     }
 
-    /// What `name` itself tells: the number and type of what it stands for, even if that is damaged.
+    /// What `name` itself says: the number and type of what it stands for, even if that is damaged.
     ///
     /// # Errors
     /// As [`Posix::lookup`]; [`Refusal::Invalid`] for `.` and `..`.
     pub fn entry(&self, parent: Ino, name: &[u8]) -> Result<(Ino, FileKind)> {
-        self.shared.entry(parent, name)
+        self.layers.names.entry(parent, name)
     }
 
     /// What is known about an inode.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.shared.attr(&*self.shared.node(ino)?)
+        self.layers.inodes.attr(&*self.layers.inodes.node(ino)?)
     }
 
     /// Reads inodes together, ahead of calls about each of them: one wait instead of many. Numbers without
     /// inode, and what cannot be read, are left for those calls to report.
     pub fn preload(&self, inos: &[Ino]) {
-        self.shared.preload(inos);
+        self.layers.inodes.preload(inos);
     }
 
     /// Changes an inode, all of it in one batch, and returns it.
@@ -120,7 +147,7 @@ impl Posix {
     /// [`Refusal::IsADirectory`] and [`Refusal::Invalid`] for lengths of what is no file,
     /// [`Refusal::FileTooLarge`].
     pub fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
-        self.shared.setattr(ino, changes)
+        self.layers.data.setattr(ino, changes)
     }
 
     /// Makes a file, fifo, socket or device file: `mode` has type and permissions, the umask applied.
@@ -168,7 +195,7 @@ impl Posix {
     /// # Errors
     /// [`Refusal::Invalid`] for anything else.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.shared.readlink(ino)
+        self.layers.data.readlink(ino)
     }
 
     /// Gives an inode one more name.
@@ -177,19 +204,20 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::TooManyLinks`], [`Refusal::NotPermitted`] for directories,
     /// [`Refusal::NotFound`] for what lost its last name.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
-        let (node, linked) = self.shared.link(ino, parent, name, self.counts_lookups)?;
-        Ok(self.shared.attr_after(&node, &linked))
+        let (node, linked) = self.layers.names.link(ino, parent, name, self.counts_lookups)?;
+        Ok(self.layers.inodes.attr_after(&node, &linked))
     }
 
     /// Takes a name away, and with the last one the inode; an open one stays until its last release. Of a
-    /// damaged file only the name goes: nobody knows whether it was the last, and [`Nvmfs::check`] tells of it.
+    /// damaged file only the name goes: it is unknown whether it was the last, and
+    /// [`Nvmfs::check`](crate::Nvmfs::check) reports it.
     /// Returns what lost its last name, as it was in the end.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::IsADirectory`].
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Option<Attr>> {
-        let gone = self.shared.unlink(parent, name)?;
-        self.shared.store_many_times();
+        let gone = self.layers.names.unlink(parent, name)?;
+        self.layers.inodes.store_many_times();
         Ok(gone)
     }
 
@@ -199,8 +227,8 @@ impl Posix {
     /// [`Refusal::NotFound`], [`Refusal::NotADirectory`], [`Refusal::NotEmpty`]; [`Refusal::Invalid`] for
     /// `.`, [`Refusal::NotEmpty`] for `..`.
     pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<Option<Attr>> {
-        let gone = self.shared.rmdir(parent, name)?;
-        self.shared.store_many_times();
+        let gone = self.layers.names.rmdir(parent, name)?;
+        self.layers.inodes.store_many_times();
         Ok(gone)
     }
 
@@ -218,8 +246,8 @@ impl Posix {
         mode: Rename,
     ) -> Result<Option<Attr>> {
         let from = RenameEnd { parent, name };
-        let gone = self.shared.rename(from, RenameEnd { parent: new_parent, name: new_name }, mode)?;
-        self.shared.store_many_times();
+        let gone = self.layers.names.rename(from, RenameEnd { parent: new_parent, name: new_name }, mode)?;
+        self.layers.inodes.store_many_times();
         Ok(gone)
     }
 
@@ -230,8 +258,8 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NotADirectory`].
     pub fn readdir(&self, ino: Ino, cursor: u64, entry: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        let listed = self.shared.readdir(ino, cursor, entry);
-        self.shared.store_many_times();
+        let listed = self.layers.names.readdir(ino, cursor, entry);
+        self.layers.inodes.store_many_times();
         listed
     }
 }
@@ -240,13 +268,13 @@ impl Posix {
 impl Posix {
     /// Keeps an inode alive, with or without names, until as many calls of [`Posix::release`].
     pub fn open(&self, ino: Ino) -> Result<()> {
-        self.shared.open_node(ino)
+        self.layers.inodes.open_node(ino)
     }
 
     /// Ends what [`Posix::open`] or [`Posix::create`] began. The last one stores times, and frees what
     /// has no name any more and is not counted as looked up.
     pub fn release(&self, ino: Ino) -> Result<()> {
-        self.shared.release(ino)
+        self.layers.inodes.release(ino)
     }
 
     /// Reads up to `buf.len()` bytes from `offset`; fewer only at the end of the file. Returns their
@@ -255,8 +283,8 @@ impl Posix {
     /// # Errors
     /// [`Refusal::IsADirectory`], [`Refusal::Invalid`] for what is no file.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let len = self.shared.read_bytes(ino, offset, buf)?;
-        self.shared.store_many_times();
+        let len = self.layers.data.read_bytes(ino, offset, buf)?;
+        self.layers.inodes.store_many_times();
         Ok(len)
     }
 
@@ -268,8 +296,8 @@ impl Posix {
     /// # Errors
     /// [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`], [`Refusal::Invalid`].
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions) -> Result<usize> {
-        let len = self.shared.write_bytes(ino, offset, data, options)?;
-        self.shared.store_many_times();
+        let len = self.layers.data.write_bytes(ino, offset, data, options)?;
+        self.layers.inodes.store_many_times();
         Ok(len)
     }
 
@@ -278,8 +306,8 @@ impl Posix {
     /// # Errors
     /// As [`Posix::write`]; data beyond what is atomic is refused with [`Refusal::Invalid`].
     pub fn append(&self, ino: Ino, data: &[u8], options: WriteOptions) -> Result<u64> {
-        let at = self.shared.append_bytes(ino, data, options)?;
-        self.shared.store_many_times();
+        let at = self.layers.data.append_bytes(ino, data, options)?;
+        self.layers.inodes.store_many_times();
         Ok(at)
     }
 
@@ -296,8 +324,8 @@ impl Posix {
         what: Allocate,
         kill_privileges: bool,
     ) -> Result<()> {
-        self.shared.fallocate(ino, offset, len, what, kill_privileges)?;
-        self.shared.store_many_times();
+        self.layers.data.fallocate(ino, offset, len, what, kill_privileges)?;
+        self.layers.inodes.store_many_times();
         Ok(())
     }
 
@@ -306,7 +334,7 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NoSuchOffset`] if there is none, or `offset` is not within the file.
     pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<u64> {
-        self.shared.seek(ino, offset, true)
+        self.layers.data.seek(ino, offset, true)
     }
 
     /// The first byte at or behind `offset` that lies in a hole; the end of the file counts as one
@@ -315,7 +343,7 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NoSuchOffset`] if `offset` is not within the file.
     pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<u64> {
-        self.shared.seek(ino, offset, false)
+        self.layers.data.seek(ino, offset, false)
     }
 
     /// The data of a file from `offset` on, without the holes between, as much as one batch takes
@@ -324,8 +352,8 @@ impl Posix {
     /// # Errors
     /// As [`Posix::read`]; [`Refusal::Invalid`] where `offset` is not a multiple of 512.
     pub fn read_runs(&self, ino: Ino, offset: u64) -> Result<Runs> {
-        let runs = self.shared.read_runs(ino, offset)?;
-        self.shared.store_many_times();
+        let runs = self.layers.data.read_runs(ino, offset)?;
+        self.layers.inodes.store_many_times();
         Ok(runs)
     }
 
@@ -336,8 +364,8 @@ impl Posix {
     /// # Errors
     /// As [`Posix::write`]; [`Refusal::Invalid`] where runs are not in order, or share a sector.
     pub fn write_runs(&self, ino: Ino, runs: &[(u64, &[u8])]) -> Result<()> {
-        self.shared.write_runs(ino, runs)?;
-        self.shared.store_many_times();
+        self.layers.data.write_runs(ino, runs)?;
+        self.layers.inodes.store_many_times();
         Ok(())
     }
 
@@ -355,8 +383,8 @@ impl Posix {
         len: u64,
         kill_privileges: bool,
     ) -> Result<u64> {
-        let copied = self.shared.copy_range(from, to, len, kill_privileges)?;
-        self.shared.store_many_times();
+        let copied = self.layers.data.copy_range(from, to, len, kill_privileges)?;
+        self.layers.inodes.store_many_times();
         Ok(copied)
     }
 
@@ -364,28 +392,18 @@ impl Posix {
     /// and, of a directory, what is called by names in it; its own times too, unless `data_only`. So does
     /// all that was done before the last of that, to whatever else.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        let Some(node) = self.shared.nodes.get(ino).filter(|node| node.is_loaded()) else {
-            return Ok(self.shared.ftl.flush()?); // nobody remembers what was done to it
-        };
-        let stored = if data_only { Ok(()) } else { self.shared.store_times(std::slice::from_ref(&node)) };
-        match node.last_change.seq() {
-            Some(seq) => self.shared.ftl.flush_through(seq)?,
-            None => self.shared.ftl.flush()?,
-        }
-        stored
+        self.layers.inodes.fsync(ino, data_only)
     }
 
     /// All that was done before survives a crash after this call, times included. Those of a damaged inode
     /// keep nothing else from it.
     pub fn sync(&self) -> Result<()> {
-        let stored = self.shared.store_all_times();
-        self.shared.ftl.flush()?;
-        stored
+        self.layers.inodes.sync()
     }
 
-    /// Room and inodes.
+    /// Space and inodes.
     pub fn statfs(&self) -> Result<StatFs> {
-        self.shared.statfs()
+        self.layers.inodes.statfs()
     }
 }
 
@@ -397,12 +415,12 @@ impl Posix {
     /// # Errors
     /// [`Refusal::NoAttribute`], [`Refusal::NotSupported`] for other name spaces.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.shared.getxattr(ino, name)
+        self.layers.data.getxattr(ino, name)
     }
 
     /// The names, each with a NUL behind it.
     pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.shared.listxattr(ino)
+        self.layers.data.listxattr(ino)
     }
 
     /// Sets an attribute.
@@ -411,7 +429,7 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::NoAttribute`], [`Refusal::AttributeName`],
     /// [`Refusal::AttributeTooLarge`], [`Refusal::NoRoom`], [`Refusal::NotSupported`].
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.shared.setxattr(ino, name, value, mode)
+        self.layers.data.setxattr(ino, name, value, mode)
     }
 
     /// Removes an attribute.
@@ -419,15 +437,15 @@ impl Posix {
     /// # Errors
     /// As [`Posix::getxattr`].
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.shared.removexattr(ino, name)
+        self.layers.data.removexattr(ino, name)
     }
 }
 
 impl Posix {
     fn make(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
         let new = NewInode { is_looked_up: self.counts_lookups, ..*new };
-        let (node, made) = self.shared.create(parent, name, &new)?;
-        self.shared.store_many_times();
-        Ok(self.shared.attr_after(&node, &made))
+        let (node, made) = self.layers.names.create(parent, name, &new)?;
+        self.layers.inodes.store_many_times();
+        Ok(self.layers.inodes.attr_after(&node, &made))
     }
 }

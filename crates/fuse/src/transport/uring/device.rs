@@ -33,7 +33,7 @@ use crate::{
 const PATH: &str = "/dev/fuse";
 /// Unit of [`InitOut`]'s `max_pages`.
 const PAGE_BYTES: u32 = 4096;
-/// Room beside the data of a write, as much as anybody has ever asked for.
+/// Space beside the data of a write, as much as any request has needed.
 const HEADERS_BYTES_MAX: usize = 4096;
 
 /// What to ask of the kernel, where it offers it.
@@ -88,7 +88,7 @@ impl Mounted {
             .ok_or_else(|| io::Error::other("the kernel's first request is not INIT"))?;
         let reply = InitIn::read_from_prefix(init).ok().and_then(|(init, _)| agree(&init));
         let reply = reply.ok_or_else(|| {
-            // The kernel is told, too, before it waits for ever.
+            // Tell the kernel, too, before it waits for ever.
             let _ = self.send(header.unique, Err(Os::PROTO.into()));
             io::Error::new(io::ErrorKind::Unsupported, "this kernel's FUSE offers no io_uring")
         })?;

@@ -202,7 +202,7 @@ impl Drop for UringSession {
     fn drop(&mut self) {
         self.mounted.abort();
         for thread in self.threads.drain(..) {
-            // Why it ended has been told to who asked for the mount.
+            // The caller of the mount has been told why it ended.
             let _ = thread.join();
         }
     }

@@ -53,7 +53,7 @@ impl<'a> Reply<'a> {
         fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
     ) -> Result<(), Errno> {
         let filled = fill(self.space(len)?)?;
-        assert!(filled <= len, "more was filled than there is room for");
+        assert!(filled <= len, "more was filled than fits");
         self.len += filled;
         Ok(())
     }
@@ -230,7 +230,7 @@ mod tests {
         assert!(reply.dirent(4096, (9, 1, FileKind::File), b"name").unwrap());
         assert_eq!(reply.len(), 32);
         assert_eq!(reply.bytes(&[0; 69]), Err(Os::IO.into()));
-        assert_eq!(reply.fill(69, |_| unreachable!("there is no room")), Err(Os::IO.into()));
+        assert_eq!(reply.fill(69, |_| unreachable!("there is no space")), Err(Os::IO.into()));
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl Entry {
         }
     }
 
-    /// Waits for a request; false once there is no mount any more. Why that is so the device tells.
+    /// Waits for a request; false once the mount is gone; the device knows why.
     pub(super) fn wait(&mut self) -> io::Result<bool> {
         loop {
             match self.completed() {
@@ -154,7 +154,7 @@ impl Entry {
         // invariant 1 is left alone until it comes back. The list of the two places, which goes along with
         // a registration, outlives its submission in `register`, the only time that it is read.
         let pushed = unsafe { self.ring.submission().push(command) };
-        pushed.expect("invariant 2: the submission queue has room");
+        pushed.expect("invariant 2: the submission queue has space");
     }
 
     /// Takes the memory back if the command has completed.

@@ -1,0 +1,158 @@
+//! From a request's bytes to its answer's, through the service.
+
+use lacuna_nvmfs::posix::{Attr, Caller};
+
+use super::{
+    reply::{self, Reply},
+    request::Operation,
+    wire::{self, InHeader},
+};
+use crate::{
+    NamedAttr, Service,
+    service::Errno,
+    transport::{COPY_BYTES_MAX, XATTR_BYTES_MAX},
+};
+
+/// Longest answer to a request that comes with a payload: the value of an extended attribute.
+pub(super) const SHORT_REPLY_BYTES_MAX: usize = XATTR_BYTES_MAX;
+
+/// Answers a request into `out` and returns the answer's length without its header.
+///
+/// `out` must hold [`SHORT_REPLY_BYTES_MAX`]; where there is no payload, the longest read.
+pub(super) fn answer(
+    service: &Service,
+    header: &InHeader,
+    argument: &[u8],
+    payload: &[u8],
+    out: &mut [u8],
+) -> Result<usize, Errno> {
+    let operation = Operation::parse(header.opcode, argument, payload)?;
+    let caller = Caller { uid: header.uid, gid: header.gid };
+    let mut reply = Reply::new(out);
+    Answer { service, ino: header.nodeid, caller, reply: &mut reply }.respond(operation)?;
+    Ok(reply.len())
+}
+
+struct Answer<'a, 'b> {
+    service: &'a Service,
+    /// The inode, or directory, that the request is about.
+    ino: u64,
+    caller: Caller,
+    reply: &'a mut Reply<'b>,
+}
+
+impl Answer<'_, '_> {
+    fn respond(&mut self, operation: Operation<'_>) -> Result<(), Errno> {
+        let (service, ino, caller) = (self.service, self.ino, self.caller);
+        match operation {
+            Operation::Lookup { name } => {
+                let found = service.lookup(ino, name)?;
+                self.reply.put(&reply::found(&found, self.block_bytes()))
+            }
+            Operation::GetAttr => self.attributes(service.getattr(ino)),
+            Operation::SetAttr(changes) => self.attributes(service.setattr(ino, &changes)),
+            Operation::ReadLink => self.reply.bytes(&service.readlink(ino)?),
+            Operation::Symlink { name, target } => self.entry(service.symlink(ino, name, target, caller)),
+            Operation::Mknod { name, mode, rdev } => self.entry(service.mknod(ino, name, mode, rdev, caller)),
+            Operation::Mkdir { name, mode } => self.entry(service.mkdir(ino, name, mode, caller)),
+            Operation::Unlink { name } => service.unlink(ino, name),
+            Operation::Rmdir { name } => service.rmdir(ino, name),
+            Operation::Rename { name, to, mode } => service.rename((ino, name), to, mode),
+            Operation::Link { ino: linked, name } => self.entry(service.link(linked, ino, name)),
+            Operation::Create { name, mode, flags } => {
+                self.entry(service.create(ino, name, mode, caller))?;
+                self.reply.put(&reply::opened(self.open_flags(flags)))
+            }
+            Operation::ReadDir { cursor, len } => self.read_dir(cursor, len),
+            Operation::ReadDirPlus { cursor, len } => self.read_dir_plus(cursor, len),
+            Operation::Release => service.release(ino),
+            Operation::StatFs => self.reply.put(&reply::stat_fs(&service.statfs()?)),
+            operation => self.respond_with_data(operation),
+        }
+    }
+
+    /// The other half: open files, their data, and extended attributes.
+    fn respond_with_data(&mut self, operation: Operation<'_>) -> Result<(), Errno> {
+        let (service, ino, caller) = (self.service, self.ino, self.caller);
+        match operation {
+            Operation::Open { flags } => {
+                service.open(ino)?;
+                self.reply.put(&reply::opened(self.open_flags(flags)))
+            }
+            Operation::OpenDir => {
+                service.open(ino)?;
+                self.reply.put(&reply::opened(0))
+            }
+            Operation::Read { offset, len } => {
+                self.reply.fill(len as usize, |buf| service.read(ino, offset, buf))
+            }
+            Operation::Write(request) => self.written(service.write(ino, request)? as u64),
+            Operation::CopyRange { from_offset, to, len } => {
+                let len = len.min(COPY_BYTES_MAX);
+                self.written(service.copy_range((ino, from_offset), to, len, caller)?)
+            }
+            Operation::Fsync { data_only } => service.fsync(ino, data_only),
+            Operation::SetXattr { name, value, mode } => service.setxattr(ino, name, value, mode),
+            Operation::GetXattr { name, len } => self.reply.sized(&service.getxattr(ino, name)?, len),
+            Operation::ListXattr { len } => self.reply.sized(&service.listxattr(ino, caller)?, len),
+            Operation::RemoveXattr { name } => service.removexattr(ino, name),
+            Operation::Ioctl { command } => {
+                service.ioctl(ino, command)?;
+                self.reply.put(&wire::IoctlOut { in_iovs: 1, ..wire::IoctlOut::default() })
+            }
+            Operation::Fallocate { offset, len, mode } => service.fallocate(ino, offset, len, mode, caller),
+            Operation::Seek { offset, whence } => {
+                let offset = service.seek(ino, offset, whence)?;
+                self.reply.put(&wire::LseekOut { offset })
+            }
+            _ => unreachable!("`respond` has answered all others"),
+        }
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.service.options().block_bytes
+    }
+
+    fn entry(&mut self, found: Result<Attr, Errno>) -> Result<(), Errno> {
+        self.reply.put(&reply::entry(&found?, self.block_bytes()))
+    }
+
+    fn attributes(&mut self, found: Result<Attr, Errno>) -> Result<(), Errno> {
+        self.reply.put(&reply::attr_out(&found?, self.block_bytes()))
+    }
+
+    fn written(&mut self, bytes: u64) -> Result<(), Errno> {
+        self.reply.put(&wire::WriteOut { size: bytes as u32, _padding: 0 })
+    }
+
+    fn open_flags(&self, flags: i32) -> u32 {
+        if self.service.is_direct(flags) {
+            wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            wire::FOPEN_KEEP_CACHE
+        }
+    }
+
+    fn read_dir(&mut self, cursor: u64, len: u32) -> Result<(), Errno> {
+        let mut outcome = Ok(true);
+        self.service.readdir(self.ino, cursor, |number, kind, name, next| {
+            outcome = self.reply.dirent(len as usize, (number, next, kind), name);
+            outcome == Ok(true)
+        })?;
+        outcome.map(drop)
+    }
+
+    fn read_dir_plus(&mut self, cursor: u64, len: u32) -> Result<(), Errno> {
+        let block_bytes = self.block_bytes();
+        let mut outcome = Ok(true);
+        self.service.readdir_with_attributes(self.ino, cursor, |NamedAttr { name, found, next }| {
+            let entry = reply::found(&found, block_bytes);
+            outcome = self.reply.dirent_plus(len as usize, &entry, (next, found.attr.kind), &name);
+            outcome == Ok(true)
+        })?;
+        outcome.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! For fuzz/: bytes as they are, and with a valid seal. Promises nothing.
+
+use lacuna_ftl::{Lba, SECTOR};
+
+use super::{
+    Body, Dirent, Ino, Inode, Orphan, Superblock, Tombstone, XattrSector, claims_tombstone, encode_xattrs,
+    parse_xattrs, seal, verify,
+};
+
+/// A sector of the file system, as each of its kinds.
+pub fn sector(bytes: &[u8]) {
+    let mut sector = [0; SECTOR];
+    let len = bytes.len().min(SECTOR);
+    sector[..len].copy_from_slice(&bytes[..len]);
+    let _ = claims_tombstone(&sector);
+    each::<Superblock>(&sector);
+    each::<Tombstone>(&sector);
+    if let Some(inode) = each::<Inode>(&sector) {
+        inode_fields(inode);
+    }
+    if let Some(dirent) = each::<Dirent>(&sector) {
+        let _ = (dirent.name().len(), dirent.ino(), dirent.hash(), dirent.generation(), dirent.kind());
+    }
+    if let Some(orphan) = each::<Orphan>(&sector) {
+        let _ = orphan.is_of(Ino::ROOT, 1);
+    }
+    if let Some(xattrs) = each::<XattrSector>(&sector) {
+        let _ = xattrs.bytes_of(Ino::ROOT, 1);
+    }
+}
+
+/// A list of attributes; one that is accepted is the only way to write what it says.
+pub fn attributes(bytes: &[u8]) {
+    if let Ok(xattrs) = parse_xattrs(bytes) {
+        assert_eq!(encode_xattrs(&xattrs), bytes);
+    }
+}
+
+/// Whatever a sound inode says can be asked and changed.
+fn inode_fields(mut inode: Inode) {
+    let _ = (inode.permissions(), inode.times(), inode.owner(), inode.rdev(), inode.is_log());
+    let _ = (inode.inline_target().map(<[u8]>::len), inode.has_xattrs_outside(), inode.has_privileges());
+    if let Some(bytes) = inode.inline_xattrs() {
+        attributes(bytes);
+    }
+    if inode.is_directory() {
+        let _ = inode.parent();
+    }
+    inode.drop_privileges();
+    inode.count_change();
+    inode.set_xattrs(&[1; 400], false);
+    inode.seal();
+}
+
+fn each<B: Body>(sector: &[u8; SECTOR]) -> Option<B> {
+    let _ = verify::<B>(sector, Lba(0));
+    let body = B::read_from_bytes(&sector[SECTOR - size_of::<B>()..]).expect("a body of its size");
+    if body.flaw().is_some() {
+        return None;
+    }
+    Some(verify(&seal(&body, Lba(5)), Lba(5)).expect("what was sealed is sound"))
+}

@@ -1,0 +1,146 @@
+//! From an update to one batch: the one protocol by which everything that changes an inode waits.
+//!
+//! An operation may *plan* without a lock, which may read the device. An *attempt* then takes the locks, looks whether
+//! the plan still holds, and submits one batch. Under locks nothing waits for the device: a look at the ftl's map,
+//! and the batch, get by with the leaves of the map that are in memory. Where that does not do, nothing was done, and
+//! the attempt returns with its locks given back and the reason ([`Attempt`]). [`Inodes::retry`] waits for what was
+//! missing with no lock held, and makes the next attempt. Names, inodes and data all change this way.
+
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering::SeqCst},
+};
+
+use lacuna_device::SECTOR;
+use lacuna_ftl::{Lba, Op, Seq, Stream};
+
+use super::node::Record;
+use crate::{
+    error::Result,
+    inodes::{Inodes, Locked, Node, Update},
+};
+
+/// What came of an attempt.
+#[must_use]
+pub(crate) enum Attempt<T> {
+    Done(T),
+    /// Nothing was done: what it was planned on has changed.
+    Changed,
+    /// Nothing was done: leaves of the ftl's map that these sectors need are not in memory.
+    Absent(Vec<Range<Lba>>),
+    /// Nothing was done: a check, which may take long, reads names and inodes.
+    Checking,
+}
+
+impl<T> Attempt<T> {
+    /// The same, with what `change` makes of the result.
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Attempt<U> {
+        match self {
+            Attempt::Done(done) => Attempt::Done(change(done)),
+            Attempt::Changed => Attempt::Changed,
+            Attempt::Absent(sectors) => Attempt::Absent(sectors),
+            Attempt::Checking => Attempt::Checking,
+        }
+    }
+}
+
+impl Inodes {
+    /// Makes attempts until one is done. Called with no lock held but sectors of files and `moves`; an attempt
+    /// has given its own back when it returns.
+    pub(crate) fn retry<T>(&self, mut attempt: impl FnMut() -> Result<Attempt<T>>) -> Result<T> {
+        let mut leaves = Vec::new(); // they stay in memory until an attempt is done
+        loop {
+            match attempt()? {
+                Attempt::Done(done) => return Ok(done),
+                Attempt::Changed => {}
+                Attempt::Absent(sectors) => leaves.push(self.volume.ftl().bring_in(&sectors)?),
+                Attempt::Checking => drop(self.structure.read()),
+            }
+        }
+    }
+
+    /// Submits a batch to the ftl, unless it has to wait. Only a batch of times may go along while a check reads.
+    pub(super) fn submit(
+        &self,
+        ops: &[Op<'_>],
+        stream: Stream,
+        changes_structure: bool,
+    ) -> Result<Attempt<Seq>> {
+        let structure = if changes_structure { self.structure.try_read() } else { None };
+        if changes_structure && structure.is_none() {
+            return Ok(Attempt::Checking);
+        }
+        Ok(match self.volume.ftl().try_write_batch(ops, stream)? {
+            Some(seq) => Attempt::Done(seq),
+            None => Attempt::Absent(ops.iter().map(range_of).collect()),
+        })
+    }
+
+    /// Locks `nodes` and makes the update that `make` calls for, if any.
+    pub(crate) fn change_nodes(
+        &self,
+        nodes: &[Arc<Node>],
+        mut make: impl FnMut(&mut Locked<'_>) -> Result<Option<Update>>,
+    ) -> Result<()> {
+        self.retry(|| {
+            let mut locked = Locked::new(nodes);
+            match make(&mut locked)? {
+                Some(update) => self.apply(&update, &mut locked),
+                None => Ok(Attempt::Done(())),
+            }
+        })
+    }
+
+    /// Makes an update, on nodes that are locked, if memory has what it needs of the map.
+    pub(crate) fn apply(&self, update: &Update, locked: &mut Locked<'_>) -> Result<Attempt<()>> {
+        if !update.absent.is_empty() {
+            return Ok(Attempt::Absent(update.absent.clone()));
+        }
+        if update.is_empty() {
+            return Ok(Attempt::Done(()));
+        }
+        for ino in &update.freed {
+            let opens = locked.guard(*ino).0.opens.load(SeqCst);
+            assert!(
+                opens == 0 && !self.lookups.knows(*ino),
+                "an inode in use is not freed (`inodes/lookups.rs`)"
+            );
+        }
+        let ops = update.ops();
+        let under_way: Vec<_> = locked.nodes().map(|node| node.last_change.begin()).collect();
+        let seq = match self.submit(&ops, Stream::Data, !update.is_of_times)? {
+            Attempt::Done(seq) => seq,
+            Attempt::Absent(sectors) => return Ok(Attempt::Absent(sectors)),
+            Attempt::Changed | Attempt::Checking => return Ok(Attempt::Checking),
+        };
+        for inode in &update.inodes {
+            let (node, record) = locked.guard(inode.ino());
+            if matches!(record, Record::Unloaded) {
+                node.load(record, *inode, seq);
+            } else {
+                self.nodes.store(node, record, *inode);
+            }
+        }
+        for ino in &update.opened {
+            locked.guard(*ino).0.opens.store(1, SeqCst); // nobody could see it yet
+        }
+        update.looked_up.iter().for_each(|ino| self.lookups.add(*ino));
+        for ino in &update.freed {
+            let (node, record) = locked.guard(*ino);
+            self.nodes.remove(node, record);
+        }
+        for (ino, what) in &update.touched {
+            self.nodes.touch(locked.guard(*ino).0, *what, update.now);
+        }
+        under_way.into_iter().for_each(|change| change.end(seq));
+        Ok(Attempt::Done(()))
+    }
+}
+
+/// The sectors that a change is about.
+pub(super) fn range_of(op: &Op<'_>) -> Range<Lba> {
+    match *op {
+        Op::Write { lba, data } => lba..Lba(lba.0 + (data.len() / SECTOR) as u64),
+        Op::Trim { lba, sectors } => lba..Lba(lba.0 + sectors),
+    }
+}

@@ -1,0 +1,140 @@
+//! Batches of data, and of the inodes that they change.
+//!
+//! A batch that stays within the length of a file holds that file's `record` shared, so that writes go in parallel. One
+//! that makes the file longer holds it alone, and the next version of the inode goes along in the batch.
+
+use std::sync::Arc;
+
+use lacuna_ftl::{Lba, Op, Stream};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+
+use super::{last_change::UnderWay, node::Record};
+use crate::{
+    error::{Refusal, Result},
+    format::{Inode, SectorBytes},
+    inodes::{Attempt, Inodes, Node, Touch},
+};
+
+/// What a batch does to one file.
+pub(crate) struct Target {
+    pub(crate) node: Arc<Node>,
+    /// The file reaches at least to this byte afterwards.
+    pub(crate) end: u64,
+    /// Take set-user-id and set-group-id away.
+    pub(crate) kill_privileges: bool,
+}
+
+/// A file of a batch while the batch is under way.
+enum Held<'a> {
+    /// Its inode stays as it is.
+    Within { node: &'a Arc<Node>, _record: RwLockReadGuard<'a, Record>, under_way: UnderWay<'a> },
+    /// Its next inode goes along in the batch.
+    Changing(Box<Changing<'a>>),
+}
+
+struct Changing<'a> {
+    node: &'a Arc<Node>,
+    record: RwLockWriteGuard<'a, Record>,
+    next: Inode,
+    bytes: SectorBytes,
+    under_way: UnderWay<'a>,
+}
+
+impl Held<'_> {
+    /// What goes along in the batch.
+    fn inode_op(&self) -> Option<Op<'_>> {
+        match self {
+            Held::Within { .. } => None,
+            Held::Changing(changing) => {
+                Some(Op::Write { lba: changing.node.ino.inode_lba(), data: &changing.bytes })
+            }
+        }
+    }
+}
+
+impl Inodes {
+    /// A batch goes to the log's append point if all its files are logs.
+    fn stream(targets: &[Target]) -> Stream {
+        if targets.iter().all(|target| target.node.is_log()) { Stream::Log } else { Stream::Data }
+    }
+
+    /// Applies `ops`, which change the data of `targets`, in one batch. The sectors of the ops are held;
+    /// targets come in order of their numbers.
+    pub(crate) fn write_data(&self, ops: &[Op<'_>], targets: &[Target]) -> Result<()> {
+        self.retry(|| self.try_write_data(ops, targets))
+    }
+
+    /// As [`Inodes::write_data`], unless that takes what must be waited for.
+    fn try_write_data(&self, ops: &[Op<'_>], targets: &[Target]) -> Result<Attempt<()>> {
+        let mut held = Vec::with_capacity(targets.len());
+        for target in targets {
+            held.push(self.hold(target)?);
+        }
+        let batch: Vec<Op<'_>> = ops.iter().copied().chain(held.iter().filter_map(Held::inode_op)).collect();
+        if batch.is_empty() {
+            return Ok(Attempt::Done(()));
+        }
+        let changes_inodes = held.iter().any(|held| matches!(held, Held::Changing(_)));
+        let seq = match self.submit(&batch, Inodes::stream(targets), changes_inodes)? {
+            Attempt::Done(seq) => seq,
+            Attempt::Absent(mut sectors) => {
+                sectors.extend(targets.iter().map(|target| {
+                    let lba = target.node.ino.inode_lba();
+                    lba..Lba(lba.0 + 1)
+                }));
+                return Ok(Attempt::Absent(sectors));
+            }
+            Attempt::Changed | Attempt::Checking => return Ok(Attempt::Checking),
+        };
+        drop(batch);
+        let now = (self.clock)();
+        for held in held {
+            match held {
+                Held::Within { node, under_way, .. } => {
+                    self.nodes.touch(node, Touch::Modified, now);
+                    under_way.end(seq);
+                }
+                Held::Changing(mut changing) => {
+                    self.nodes.store(changing.node, &mut changing.record, changing.next);
+                    changing.under_way.end(seq);
+                }
+            }
+        }
+        Ok(Attempt::Done(()))
+    }
+
+    /// Keeps the inode of a file as it is while a batch writes, or lets the batch alone change it.
+    fn hold<'a>(&self, target: &'a Target) -> Result<Held<'a>> {
+        let Target { node, end, kill_privileges } = target;
+        let stays = |inode: &Inode| *end <= inode.size() && !(*kill_privileges && inode.has_privileges());
+        let record = node.record.read();
+        if stays(live(&record)?) {
+            return Ok(Held::Within { node, _record: record, under_way: node.last_change.begin() });
+        }
+        drop(record);
+        let record = node.record.write();
+        let under_way = node.last_change.begin();
+        if stays(live(&record)?) {
+            return Ok(Held::Within { node, _record: RwLockWriteGuard::downgrade(record), under_way });
+        }
+        let mut next = node.with_times(&record).ok_or(Refusal::Stale)?;
+        next.set_size(next.size().max(*end));
+        if *kill_privileges {
+            next.drop_privileges();
+        }
+        let now = (self.clock)();
+        next.set_times((next.times().0, now, now));
+        next.count_change();
+        let bytes = next.seal();
+        Ok(Held::Changing(Box::new(Changing { node, record, next, bytes, under_way })))
+    }
+}
+
+/// The inode of a file that is there.
+pub(super) fn live(record: &Record) -> Result<&Inode> {
+    match record {
+        Record::Live(inode) => Ok(inode),
+        // Not loaded: named by the id of a handle that is closed, while another is being opened.
+        Record::Removed | Record::Unloaded => Err(Refusal::Stale.into()),
+    }
+}

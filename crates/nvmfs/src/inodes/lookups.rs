@@ -1,0 +1,163 @@
+//! Inodes that a kernel knows: how often it looked each up, less what it has forgotten.
+//!
+//! A kernel looks a name up, and calls for the inode by its number later: to open it, or because it is somebody's
+//! working directory. In between the name may go. As on any file system of Linux, the inode then stays until
+//! nobody knows it any more. [`Posix::counting_lookups`](crate::posix::Posix::counting_lookups) counts here; who
+//! does without has no more than a number, which may have become stale by the time of the next call.
+//!
+//! The price is that a removal through a kernel is two batches: one takes the name, and one, when the kernel has
+//! forgotten the inode, what it takes.
+//!
+//! **What keeps an inode.** Its names (`nlink`), its openings (`opens` of its node), and its count here. The operation
+//! that takes the last of them away frees the inode.
+//! 1. A count rises only with the `record` of the inode's node held, shared or alone, and the inode live. So a
+//!    thread that holds `record` alone and finds no count may free the inode: no count comes back.
+//! 2. An operation that holds `record` alone and finds a count leaves the inode as an orphan and marks the count, both
+//!    at once: the operation that takes a marked count away frees what is left. It holds no lock in between, so it
+//!    looks at names, openings and counts again, with `record` held alone: another may have opened or freed the inode.
+//! 3. A count that is not marked belongs to an inode with a name, or to one that is open: to forget it reads nothing,
+//!    be there a million of them. A mark that is not needed, because a batch was refused, costs a look.
+//! 4. A count that is too high does no harm but this: its inode is freed by [`Lookups::forget_all`], or when the
+//!    store is opened next.
+//!
+//! **Locks.** One, held for moments, behind all others.
+//!
+//! **Crash.** Nothing here lasts. What is kept without a name is an orphan, which the next open frees.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::format::Ino;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Lookups {
+    table: Mutex<Table>,
+    /// An orphan was freed.
+    freed: Condvar,
+}
+
+#[derive(Default)]
+struct Table {
+    counts: HashMap<Ino, Count>,
+    /// Orphans that were freed so far.
+    freed: u64,
+    /// When a count was marked last.
+    last_marked: Option<Instant>,
+}
+
+struct Count {
+    lookups: u64,
+    is_marked: bool,
+}
+
+impl Lookups {
+    /// Counts a look-up. See invariant 1.
+    pub(super) fn add(&self, ino: Ino) {
+        let mut table = self.table.lock();
+        let count = table.counts.entry(ino).or_insert(Count { lookups: 0, is_marked: false });
+        count.lookups += 1;
+    }
+
+    /// Whether the inode must stay for who knows it; marks it if so (invariant 2).
+    pub(super) fn mark(&self, ino: Ino) -> bool {
+        let mut table = self.table.lock();
+        let Some(count) = table.counts.get_mut(&ino) else { return false };
+        count.is_marked = true;
+        table.last_marked = Some(Instant::now());
+        true
+    }
+
+    /// Takes look-ups away. True if the inode was marked and nobody knows it any more: the caller frees it. What
+    /// was never counted is not forgotten.
+    pub(super) fn forget(&self, ino: Ino, lookups: u64) -> bool {
+        let mut table = self.table.lock();
+        let Some(count) = table.counts.get_mut(&ino) else { return false };
+        count.lookups = count.lookups.saturating_sub(lookups);
+        if count.lookups > 0 {
+            return false;
+        }
+        table.counts.remove(&ino).is_some_and(|count| count.is_marked)
+    }
+
+    /// Takes all look-ups away. Returns the inodes that the caller is to free.
+    pub(super) fn forget_all(&self) -> Vec<Ino> {
+        let counts = std::mem::take(&mut self.table.lock().counts);
+        counts.into_iter().filter(|(_, count)| count.is_marked).map(|(ino, _)| ino).collect()
+    }
+
+    /// An orphan was freed, as its mark called for.
+    pub(super) fn note_freed(&self) {
+        self.table.lock().freed += 1;
+        self.freed.notify_all();
+    }
+
+    /// Waits, for so long at most, until an orphan is freed that lost its name as recently. False if none is.
+    pub(super) fn wait_for_freed(&self, timeout: Duration) -> bool {
+        let mut table = self.table.lock();
+        let Some(deadline) = table.last_marked.map(|last| last + timeout) else { return false };
+        let before = table.freed;
+        while table.freed == before {
+            let is_any_left = table.counts.values().any(|count| count.is_marked);
+            if !is_any_left || self.freed.wait_until(&mut table, deadline).timed_out() {
+                return table.freed > before;
+            }
+        }
+        true
+    }
+
+    /// Whether anybody knows the inode.
+    pub(super) fn knows(&self, ino: Ino) -> bool {
+        self.table.lock().counts.contains_key(&ino)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_forgets_the_last_look_up_of_what_is_marked_frees_it() {
+        let lookups = Lookups::default();
+        let [first, second, unknown] = [20, 21, 22].map(|number| Ino::new(number).unwrap());
+        assert!(!lookups.mark(unknown) && !lookups.forget(unknown, 1));
+        for ino in [first, first, second] {
+            lookups.add(ino);
+        }
+        assert!(lookups.mark(first));
+        assert!(!lookups.forget(first, 1) && lookups.knows(first));
+        assert!(lookups.forget(first, 1) && !lookups.knows(first));
+        assert!(!lookups.forget(second, 5), "it has a name");
+        assert!(!lookups.knows(second));
+        lookups.add(first);
+        lookups.add(second);
+        assert!(lookups.mark(second));
+        assert_eq!(lookups.forget_all(), [second]);
+        assert!(!lookups.knows(first));
+    }
+
+    #[test]
+    fn nobody_waits_for_what_is_not_going_to_be_freed() {
+        let lookups = Lookups::default();
+        let ino = Ino::new(20).unwrap();
+        let forever = Duration::from_secs(1 << 20);
+        assert!(!lookups.wait_for_freed(forever), "nothing was ever removed");
+        lookups.add(ino);
+        assert!(lookups.mark(ino));
+        assert!(!lookups.wait_for_freed(Duration::from_millis(1)), "somebody holds it for long");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| lookups.wait_for_freed(forever));
+            while !waits.is_finished() {
+                lookups.note_freed();
+                std::thread::yield_now();
+            }
+            assert!(waits.join().unwrap());
+        });
+        assert!(lookups.forget(ino, 1));
+        assert!(!lookups.wait_for_freed(forever), "none is left");
+    }
+}

@@ -1,0 +1,449 @@
+//! Inodes in memory.
+//!
+//! A [`Node`] stands for an inode as long as anybody uses it, and is kept for a while after that. It owns
+//! the newest version of the inode, the times that are not stored yet, and the locks of the file.
+//!
+//! 1. There is at most one node that is not `Removed` for a number: the one in the table. Whoever wants
+//!    to change an inode's sector holds the `record` of its node, loaded. So what is in a node is what is on
+//!    the device, and a node may be dropped whenever nobody uses it and no time waits to be stored. And who
+//!    took a node from the table, then read the sector, and finds the node still `Unloaded`, has read what is
+//!    there.
+//! 2. A node goes from `Unloaded` to `Live` to `Removed` and never back.
+//! 3. `opens` changes with `record` held, shared or alone: a thread that holds it alone sees it stand still.
+//! 4. Times in memory are newer than those in `record` or the same. A node with times to store is in
+//!    the list of them, which keeps it.
+//!
+//! Locks, behind those that `lib.rs` lists first: a node's `times`, then the list; the table; all held for moments.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    ops::Range,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use lacuna_device::{FileId, StreamHint};
+use lacuna_ftl::Seq;
+use parking_lot::{Mutex, RwLock};
+
+use super::{last_change::LastChange, ranges::Ranges};
+use crate::{
+    error::{Refusal, Result},
+    format::{FileKind, Ino, Inode, Timestamp},
+    inodes::HeldRanges,
+};
+
+/// State of an inode in memory.
+#[derive(Clone, Copy)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are of the large kind")]
+pub(super) enum Record {
+    /// Not read yet.
+    Unloaded,
+    Live(Inode),
+    /// It is gone and its number may belong to another.
+    Removed,
+}
+
+pub(crate) struct Node {
+    pub(super) ino: Ino,
+    pub(super) record: RwLock<Record>,
+    identity: OnceLock<Identity>,
+    /// Length in bytes, for readers, who take no lock.
+    size: AtomicU64,
+    /// As [`Record::Removed`], for readers.
+    removed: AtomicBool,
+    is_log: AtomicBool,
+    /// Calls of `open` without `release`.
+    pub(super) opens: AtomicU32,
+    times: Mutex<Times>,
+    /// Sectors of the file that are being changed.
+    ranges: Ranges,
+    /// Of a directory.
+    changes: Mutex<Changes>,
+    pub(super) last_change: LastChange,
+    /// Asked for since the table last looked for one to drop.
+    is_used: AtomicBool,
+}
+
+/// What an inode keeps for its life.
+#[derive(Clone, Copy)]
+struct Identity {
+    generation: u32,
+    kind: FileKind,
+}
+
+/// Times as they are in memory.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    accessed: Timestamp,
+    modified: Timestamp,
+    changed: Timestamp,
+    is_dirty: bool,
+}
+
+impl Times {
+    fn stored(inode: &Inode) -> Times {
+        let (accessed, modified, changed) = inode.times();
+        Times { accessed, modified, changed, is_dirty: false }
+    }
+}
+
+/// Which times an operation moves to now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Touch {
+    /// The data were read. Only now and then, as `relatime` has it.
+    Read,
+    /// The data changed, and with it the inode.
+    Modified,
+    /// The inode changed.
+    Changed,
+}
+
+/// So many nodes may have times in memory that are not stored; about 1 KiB each. Beyond that they are stored
+/// without being asked for; what could not be is tried again once there are so many more.
+const UNSTORED_TIMES_MAX: usize = 4096;
+/// From so many on, where they cannot be stored, reads leave no times: those that writes leave are of a store
+/// that takes writes.
+const UNSTORED_READS_MAX: usize = 4 * UNSTORED_TIMES_MAX;
+
+/// Seconds after which a read moves the time of access even if nothing changed since the last one.
+const RELATIME_SECONDS: i64 = 24 * 60 * 60;
+
+/// The newest changes of a directory's buckets.
+#[derive(Default)]
+struct Changes {
+    count: u64,
+    recent: VecDeque<Range<u64>>,
+}
+
+/// Changes that a directory remembers: more than happen while one operation is being planned.
+const RECENT_CHANGES: usize = 128;
+
+impl Changes {
+    /// Number of changes so far.
+    fn count(&self) -> u64 {
+        self.count
+    }
+
+    fn note(&mut self, buckets: Range<u64>) {
+        if self.recent.len() == RECENT_CHANGES {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(buckets);
+        self.count += 1;
+    }
+
+    /// Whether none of these buckets changed since there were `since` changes.
+    fn spared(&self, since: u64, buckets: &[u64]) -> bool {
+        let newer = (self.count - since) as usize;
+        let mut recent = self.recent.iter().rev();
+        newer <= self.recent.len()
+            && recent.by_ref().take(newer).all(|change| !buckets.iter().any(|bucket| change.contains(bucket)))
+    }
+}
+
+impl Node {
+    fn new(ino: Ino) -> Arc<Node> {
+        Arc::new(Node {
+            ino,
+            record: RwLock::new(Record::Unloaded),
+            identity: OnceLock::new(),
+            size: AtomicU64::new(0),
+            removed: AtomicBool::new(false),
+            is_log: AtomicBool::new(false),
+            opens: AtomicU32::new(0),
+            times: Mutex::default(),
+            ranges: Ranges::default(),
+            changes: Mutex::default(),
+            last_change: LastChange::default(),
+            is_used: AtomicBool::new(true),
+        })
+    }
+
+    /// Takes an inode that was read or created, by the batch `seq` at the latest. Called with `record` held
+    /// alone, once.
+    pub(super) fn load(&self, record: &mut Record, inode: Inode, seq: Seq) {
+        self.last_change.note(seq);
+        let identity = Identity { generation: inode.generation(), kind: inode.kind() };
+        self.is_log.store(inode.is_log(), SeqCst);
+        self.size.store(inode.size(), SeqCst);
+        *self.times.lock() = Times::stored(&inode);
+        *record = Record::Live(inode);
+        assert!(self.identity.set(identity).is_ok(), "an inode is loaded once");
+    }
+
+    /// Number of the inode.
+    pub(crate) fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// The inode as it is now, with the times that wait to be stored.
+    pub(crate) fn inode(&self) -> Result<Inode> {
+        self.with_times(&self.record.read()).ok_or(Refusal::Stale.into())
+    }
+
+    /// What `see` makes of the inode as it is stored.
+    pub(crate) fn live<T>(&self, see: impl FnOnce(&Inode) -> T) -> Result<T> {
+        match &*self.record.read() {
+            Record::Live(inode) => Ok(see(inode)),
+            // Not loaded: named by the id of a handle that is closed, while another is being opened.
+            Record::Removed | Record::Unloaded => Err(Refusal::Stale.into()),
+        }
+    }
+
+    /// Calls `see` while the inode cannot change.
+    pub(crate) fn with_record<T>(&self, see: impl FnOnce() -> T) -> T {
+        let _record = self.record.read();
+        see()
+    }
+
+    /// Waits until nobody holds a sector of this range of the file, and holds them.
+    pub(crate) fn lock_sectors(&self, wanted: Range<u64>) -> HeldRanges<'_> {
+        self.ranges.lock(wanted)
+    }
+
+    /// As [`Node::lock_sectors`] for several ranges at once.
+    pub(crate) fn lock_all_sectors(&self, wanted: Vec<Range<u64>>) -> HeldRanges<'_> {
+        self.ranges.lock_all(wanted)
+    }
+
+    /// How often buckets of this directory changed.
+    pub(crate) fn bucket_changes(&self) -> u64 {
+        self.changes.lock().count()
+    }
+
+    /// Notes a change of buckets of this directory. Called with `record` held alone.
+    pub(crate) fn note_buckets(&self, buckets: Range<u64>) {
+        self.changes.lock().note(buckets);
+    }
+
+    /// Whether none of these buckets of this directory changed since there were `since` changes.
+    pub(crate) fn spared(&self, since: u64, buckets: &[u64]) -> bool {
+        self.changes.lock().spared(since, buckets)
+    }
+
+    /// Whether it was `Live` and may still be. Takes no lock.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.identity.get().is_some()
+    }
+
+    /// The generation of a loaded inode.
+    pub(crate) fn generation(&self) -> u32 {
+        self.identity.get().expect("the inode is loaded").generation
+    }
+
+    /// The type of a loaded inode.
+    pub(crate) fn kind(&self) -> FileKind {
+        self.identity.get().expect("the inode is loaded").kind
+    }
+
+    /// Unique among all files that ever had this number, but for 2^32 of them.
+    pub(crate) fn file_id(&self) -> FileId {
+        FileId(u64::from(self.generation()) << 32 | u64::from(self.ino.0))
+    }
+
+    /// Length in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(SeqCst)
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(SeqCst)
+    }
+
+    pub(crate) fn is_log(&self) -> bool {
+        self.is_log.load(SeqCst)
+    }
+
+    /// The newest opener's choice counts.
+    pub(crate) fn set_hint(&self, hint: StreamHint) {
+        self.is_log.store(hint == StreamHint::Log, SeqCst);
+    }
+
+    /// The inode with the times that wait to be stored. `record` is its own.
+    pub(super) fn with_times(&self, record: &Record) -> Option<Inode> {
+        let Record::Live(mut inode) = *record else { return None };
+        let times = *self.times.lock();
+        inode.set_times((times.accessed, times.modified, times.changed));
+        Some(inode)
+    }
+
+    /// Whether times in memory are newer than those on the device.
+    pub(super) fn has_times_to_store(&self) -> bool {
+        self.times.lock().is_dirty
+    }
+}
+
+/// All nodes by number.
+pub(super) struct Nodes {
+    table: Mutex<Table>,
+    /// Nodes with times to store.
+    dirty: Mutex<BTreeMap<Ino, Arc<Node>>>,
+    dirty_count: AtomicUsize,
+    /// Beyond so many of them all are to be stored; `usize::MAX` while that is being done.
+    store_above: AtomicUsize,
+    /// Nodes kept though nobody uses them.
+    kept_max: usize,
+}
+
+#[derive(Default)]
+struct Table {
+    by_ino: HashMap<Ino, Arc<Node>>,
+    /// Numbers in the order in which they are looked at when there are too many; each node's is among
+    /// them.
+    queue: VecDeque<Ino>,
+}
+
+impl Nodes {
+    pub(super) fn new(kept_max: usize) -> Nodes {
+        let (dirty_count, store_above) = (AtomicUsize::new(0), AtomicUsize::new(UNSTORED_TIMES_MAX));
+        Nodes { table: Mutex::default(), dirty: Mutex::default(), dirty_count, store_above, kept_max }
+    }
+
+    /// The node of this number, if there is one.
+    pub(super) fn get(&self, ino: Ino) -> Option<Arc<Node>> {
+        let table = self.table.lock();
+        let node = table.by_ino.get(&ino)?;
+        node.is_used.store(true, SeqCst);
+        Some(Arc::clone(node))
+    }
+
+    /// The node behind a file id.
+    pub(super) fn get_by_id(&self, id: FileId) -> Option<Arc<Node>> {
+        let node = self.get(Ino(id.0 as u32))?;
+        (node.is_loaded() && node.file_id() == id).then_some(node)
+    }
+
+    /// The node of this number, a new one if there is none.
+    pub(super) fn get_or_insert(&self, ino: Ino) -> Arc<Node> {
+        let mut table = self.table.lock();
+        if let Some(node) = table.by_ino.get(&ino) {
+            node.is_used.store(true, SeqCst);
+            return Arc::clone(node);
+        }
+        let node = Node::new(ino);
+        table.insert(&node);
+        table.drop_unused(self.kept_max);
+        node
+    }
+
+    /// Takes a version of the inode that is in the ftl by now. Called with `record`, its own, held alone.
+    pub(super) fn store(&self, node: &Node, record: &mut Record, inode: Inode) {
+        let mut times = node.times.lock();
+        if std::mem::replace(&mut *times, Times::stored(&inode)).is_dirty {
+            self.forget_times(node.ino);
+        }
+        drop(times);
+        node.size.store(inode.size(), SeqCst);
+        *record = Record::Live(inode);
+    }
+
+    /// Called with `record`, its own, held alone, once the removal is in the ftl.
+    pub(super) fn remove(&self, node: &Node, record: &mut Record) {
+        *record = Record::Removed;
+        let mut times = node.times.lock();
+        node.removed.store(true, SeqCst);
+        if std::mem::take(&mut times.is_dirty) {
+            self.forget_times(node.ino);
+        }
+        drop(times);
+        self.table.lock().by_ino.remove(&node.ino);
+    }
+
+    /// Moves times in memory. Called with `record` of `node` held, or by readers without.
+    pub(super) fn touch(&self, node: &Arc<Node>, what: Touch, now: Timestamp) {
+        let mut times = node.times.lock();
+        match what {
+            Touch::Read => {
+                let is_old = now.seconds.saturating_sub(times.accessed.seconds) >= RELATIME_SECONDS;
+                if !is_old && times.accessed > times.modified && times.accessed > times.changed {
+                    return;
+                }
+                if !times.is_dirty && self.dirty_count() >= UNSTORED_READS_MAX {
+                    return;
+                }
+                times.accessed = now;
+            }
+            Touch::Modified => (times.modified, times.changed) = (now, now),
+            Touch::Changed => times.changed = now,
+        }
+        // `times` stays locked until the node is on the list: flag and list agree.
+        if !node.is_removed() && !std::mem::replace(&mut times.is_dirty, true) {
+            let mut dirty = self.dirty.lock();
+            dirty.insert(node.ino, Arc::clone(node));
+            self.dirty_count.store(dirty.len(), SeqCst);
+        }
+    }
+
+    /// Called with the times of the node locked.
+    fn forget_times(&self, ino: Ino) {
+        let mut dirty = self.dirty.lock();
+        dirty.remove(&ino);
+        self.dirty_count.store(dirty.len(), SeqCst);
+    }
+
+    /// All nodes that are in memory.
+    #[cfg(test)]
+    pub(super) fn all(&self) -> Vec<Arc<Node>> {
+        let table = self.table.try_lock().expect("read with the table of nodes held");
+        table.by_ino.values().cloned().collect()
+    }
+
+    /// Number of nodes with times to store.
+    pub(super) fn dirty_count(&self) -> usize {
+        self.dirty_count.load(SeqCst)
+    }
+
+    /// Whether there are so many of them that the caller is to store all, and then to say
+    /// [`Nodes::end_storing_many`]. One does that at a time.
+    pub(super) fn begin_storing_many(&self) -> bool {
+        let above = self.store_above.load(SeqCst);
+        self.dirty_count() > above
+            && self.store_above.compare_exchange(above, usize::MAX, SeqCst, SeqCst).is_ok()
+    }
+
+    /// What is left could not be stored: nobody tries again with each call.
+    pub(super) fn end_storing_many(&self) {
+        self.store_above.store(self.dirty_count() + UNSTORED_TIMES_MAX, SeqCst);
+    }
+
+    /// The nodes with times to store, by number.
+    pub(super) fn dirty(&self) -> Vec<Arc<Node>> {
+        self.dirty.lock().values().cloned().collect()
+    }
+}
+
+impl Table {
+    fn insert(&mut self, node: &Arc<Node>) {
+        if self.queue.len() > 2 * self.by_ino.len() + 64 {
+            // Numbers of removed nodes, and those of new ones a second time.
+            let mut seen = HashSet::new();
+            self.queue.retain(|ino| self.by_ino.contains_key(ino) && seen.insert(*ino));
+        }
+        self.by_ino.insert(node.ino, Arc::clone(node));
+        self.queue.push_back(node.ino);
+    }
+
+    /// Drops some of the nodes beyond `kept_max` that nobody uses. A constant number of looks each time.
+    fn drop_unused(&mut self, kept_max: usize) {
+        const LOOKS: usize = 8;
+        for _ in 0..LOOKS {
+            if self.by_ino.len() <= kept_max {
+                return;
+            }
+            let Some(ino) = self.queue.pop_front() else { return };
+            let Some(node) = self.by_ino.get(&ino) else { continue };
+            // Nobody can come to use it meanwhile: that takes the table.
+            let is_idle = Arc::strong_count(node) == 1
+                && node.opens.load(SeqCst) == 0
+                && !node.is_used.swap(false, SeqCst);
+            if is_idle {
+                self.by_ino.remove(&ino);
+            } else {
+                self.queue.push_back(ino);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Who keeps an inode, and the end of one that nobody keeps.
+//!
+//! Names, openings and look-ups keep an inode (`lookups.rs`). One that loses its last name while it is open or known
+//! becomes an orphan: its `nlink` is 0, and a sector in the region of orphans says so. The last to let it go frees it;
+//! after a crash the next open does.
+
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
+
+use lacuna_ftl::Lba;
+
+use crate::{
+    error::{Error, Refusal, Result, is_stale},
+    format::{Ino, Inode, Orphan},
+    inodes::{Inodes, Node, Update},
+};
+
+/// Orphans of an earlier use that are read together.
+const ORPHANS_AT_ONCE: usize = 512;
+
+impl Inodes {
+    /// Keeps an inode until [`Inodes::release`].
+    pub(crate) fn open_node(&self, ino: Ino) -> Result<()> {
+        self.open_loaded(&*self.node(ino)?)
+    }
+
+    /// As [`Inodes::open_node`].
+    pub(crate) fn open_loaded(&self, node: &Node) -> Result<()> {
+        let _record = node.record.read();
+        if node.is_removed() {
+            return Err(Refusal::Stale.into());
+        }
+        node.opens.fetch_add(1, SeqCst);
+        Ok(())
+    }
+
+    /// Ends an opening. The last one frees what has no name and is known to nobody, and stores times that wait for it.
+    pub(crate) fn release(&self, ino: Ino) -> Result<()> {
+        let node = self.nodes.get(ino).ok_or(Refusal::Stale)?;
+        let record = node.record.read();
+        let before = node.opens.fetch_update(SeqCst, SeqCst, |opens| opens.checked_sub(1));
+        drop(record);
+        match before {
+            Err(_) => return Err(Refusal::Stale.into()),
+            Ok(1) => {}
+            Ok(_) => return Ok(()),
+        }
+        self.change_nodes(std::slice::from_ref(&node), |locked| {
+            let Ok(inode) = locked.inode(&node) else { return Ok(None) }; // another's release was the last
+            if node.opens.load(SeqCst) > 0 {
+                return Ok(None);
+            }
+            if inode.nlink() > 0 {
+                return Ok(self.times_of(std::slice::from_ref(&node), locked));
+            }
+            Ok((!self.lookups.mark(ino)).then(|| self.end_of_orphan(&inode)))
+        })
+    }
+
+    /// See [`crate::posix::Posix::forget`].
+    pub(crate) fn forget(&self, ino: Ino, lookups: u64) -> Result<()> {
+        if self.lookups.forget(ino, lookups) { self.free_forgotten(ino) } else { Ok(()) }
+    }
+
+    /// See [`crate::posix::Posix::forget_all`].
+    pub(crate) fn forget_all(&self) -> Result<()> {
+        let freed = self.lookups.forget_all().into_iter().map(|ino| self.free_forgotten(ino));
+        freed.fold(Ok(()), Result::and)
+    }
+
+    /// Frees what nobody knows any more, unless something else keeps it (invariant 2 of `inodes/lookups.rs`).
+    fn free_forgotten(&self, ino: Ino) -> Result<()> {
+        let freed = self.node(ino).and_then(|node| {
+            self.change_nodes(std::slice::from_ref(&node), |locked| {
+                let inode = locked.inode(&node)?;
+                let is_kept = inode.nlink() > 0 || node.opens.load(SeqCst) > 0 || self.lookups.mark(ino);
+                Ok((!is_kept).then(|| self.end_of_orphan(&inode)))
+            })
+        });
+        self.lookups.note_freed();
+        match freed {
+            Err(error) if is_stale(&error) => Ok(()), // another has freed it
+            freed => freed,
+        }
+    }
+
+    fn end_of_orphan(&self, inode: &Inode) -> Update {
+        let mut update = Update::new((self.clock)());
+        update.trim(inode.ino().orphan_lba(), 1);
+        update.free(inode, self);
+        update
+    }
+
+    /// Frees what had no name and was open when the file system was last used. Damage is left for the
+    /// check to report.
+    pub(crate) fn free_orphans(&self) -> Result<()> {
+        let mut rest = Ino::ORPHANS.region();
+        loop {
+            let lbas = self.volume.ftl().mapped_sectors(rest.clone(), ORPHANS_AT_ONCE)?;
+            let Some(last) = lbas.last() else { return Ok(()) };
+            rest.start = Lba(last.0 + 1);
+            let orphans = self.read_orphans(&lbas)?;
+            self.preload(&orphans.iter().map(|(ino, _)| *ino).collect::<Vec<_>>());
+            for (ino, orphan) in orphans {
+                match self.free_orphan(ino, &orphan) {
+                    Err(error) if !error.is_damage() && !matches!(error, Error::Refused(_)) => {
+                        return Err(error);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Those of the orphans in these sectors that can be read, by their numbers.
+    fn read_orphans(&self, lbas: &[Lba]) -> Result<Vec<(Ino, Orphan)>> {
+        let (mut orphans, mut outcome) = (Vec::new(), Ok(()));
+        self.volume.ftl().visit_sectors(lbas, |lba, bytes| {
+            let Some(ino) = Ino::new(Ino::of(lba).1) else { return };
+            match bytes.map_err(Error::from).and_then(|bytes| self.volume.verify_orphan(ino, bytes)) {
+                Ok(orphan) => orphans.push((ino, orphan)),
+                Err(error) if error.is_damage() => {}
+                Err(error) => outcome = Err(error),
+            }
+        })?;
+        orphans.sort_unstable_by_key(|(ino, _)| *ino);
+        outcome.map(|()| orphans)
+    }
+
+    fn free_orphan(&self, ino: Ino, orphan: &Orphan) -> Result<()> {
+        let node = self.node(ino)?;
+        self.change_nodes(std::slice::from_ref(&node), |locked| {
+            let inode = locked.inode(&node)?;
+            if !orphan.is_of(ino, inode.generation()) || inode.nlink() > 0 {
+                return Err(self.volume.corrupt("orphans", ino.number(), "the inode has a name"));
+            }
+            Ok(Some(self.end_of_orphan(&inode)))
+        })
+    }
+
+    /// Waits, for so long at most, until an orphan is freed because it was forgotten; see
+    /// [`crate::posix::Posix::wait_for_forgotten`].
+    pub(crate) fn wait_for_freed(&self, timeout: Duration) -> bool {
+        self.lookups.wait_for_freed(timeout)
+    }
+}

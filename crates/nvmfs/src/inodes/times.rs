@@ -1,0 +1,75 @@
+//! Times that are in memory only, and what a sync stores of them.
+
+use std::sync::Arc;
+
+use crate::{
+    error::Result,
+    format::Ino,
+    inodes::{Inodes, Locked, Node, Update},
+};
+
+impl Inodes {
+    /// The update that stores the times of these nodes, which are locked; none if none wait for it.
+    pub(super) fn times_of(&self, nodes: &[Arc<Node>], locked: &mut Locked<'_>) -> Option<Update> {
+        let mut update = Update::of_times((self.clock)());
+        for node in nodes.iter().filter(|node| node.has_times_to_store()) {
+            if let Ok(inode) = locked.inode(node) {
+                update.put_inode(inode);
+            }
+        }
+        (!update.is_empty()).then_some(update)
+    }
+
+    /// Stores the times of these nodes in one batch.
+    pub(crate) fn store_times(&self, nodes: &[Arc<Node>]) -> Result<()> {
+        self.change_nodes(nodes, |locked| Ok(self.times_of(nodes, locked)))
+    }
+
+    /// Stores all times that wait for it; where that fails, those of all others, unless nothing can be stored.
+    pub(crate) fn store_all_times(&self) -> Result<()> {
+        /// Inodes in one batch.
+        const PIECE: usize = 64;
+        let mut outcome = Ok(());
+        for nodes in self.nodes.dirty().chunks(PIECE) {
+            if self.store_times(nodes).is_ok() {
+                continue;
+            }
+            for node in nodes {
+                match self.store_times(std::slice::from_ref(node)) {
+                    Err(error) if error.stops_changes() => return Err(error),
+                    stored => outcome = outcome.and(stored),
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Keeps the times that are in memory only from becoming too many. Called with no lock held.
+    pub(crate) fn store_many_times(&self) {
+        if self.nodes.begin_storing_many() {
+            // Whose times cannot be stored hears of it when it is synced; what was just done is done.
+            let _ = self.store_all_times();
+            self.nodes.end_storing_many();
+        }
+    }
+
+    /// See [`crate::posix::Posix::fsync`].
+    pub(crate) fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+        let Some(node) = self.nodes.get(ino).filter(|node| node.is_loaded()) else {
+            return Ok(self.volume.ftl().flush()?); // no change of it is in memory
+        };
+        let stored = if data_only { Ok(()) } else { self.store_times(std::slice::from_ref(&node)) };
+        match node.last_change.seq() {
+            Some(seq) => self.volume.ftl().flush_through(seq)?,
+            None => self.volume.ftl().flush()?,
+        }
+        stored
+    }
+
+    /// See [`crate::posix::Posix::sync`].
+    pub(crate) fn sync(&self) -> Result<()> {
+        let stored = self.store_all_times();
+        self.volume.ftl().flush()?;
+        stored
+    }
+}

@@ -1,0 +1,127 @@
+//! The file system as its users open it: [`Nvmfs`], its directories and files by name, and from a path to one of them.
+//!
+//! Everything here puts the layers below together; the invariants, the crash argument and the order of locks are in
+//! `lib.rs`.
+
+mod check;
+mod directory;
+mod file;
+mod open;
+mod salvage;
+#[cfg(test)]
+mod tests;
+
+pub use directory::Directory;
+pub use open::{OpenedPlace, PlaceOptions, format_path, open_place, salvage_store};
+
+use std::sync::Arc;
+
+use lacuna_device::BlockDevice;
+use lacuna_ftl::{self as ftl, Ftl};
+
+use crate::{
+    error::Result,
+    format::{Ino, Timestamp, system_time},
+    inodes::Inodes,
+    posix::{Layers, Posix},
+    volume::{self, FormatOptions, Volume},
+};
+
+/// How to run a file system. None of it is stored.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The store below it.
+    pub ftl: ftl::Options,
+    /// Where time comes from.
+    pub clock: fn() -> Timestamp,
+    /// Keep times of last access, as `relatime` has it.
+    pub access_times: bool,
+    /// Inodes that are kept in memory though nobody uses them; about 800 bytes each.
+    pub inodes_kept: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let ftl = ftl::Options::default();
+        Options { ftl, clock: system_time, access_times: true, inodes_kept: 1 << 14 }
+    }
+}
+
+/// An open file system. Its files outlive it: they share what it owns.
+pub struct Nvmfs {
+    layers: Arc<Layers>,
+    root: Directory,
+}
+
+impl Nvmfs {
+    /// Makes an empty file system on `device`.
+    ///
+    /// # Errors
+    /// [`ftl::Error::NotEmpty`] when the device holds anything and the options do not force it.
+    pub fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
+        volume::format(device, options)
+    }
+
+    /// Opens the file system on `device`.
+    ///
+    /// # Errors
+    /// [`ftl::Error::NotAStore`] and [`Error::NotAFileSystem`](crate::Error::NotAFileSystem) for foreign bytes, which
+    /// are left as they are; [`Error::Version`](crate::Error::Version) and
+    /// [`Error::Features`](crate::Error::Features) for what a newer program wrote.
+    pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Nvmfs> {
+        let store = device.name().to_owned();
+        let ftl = Ftl::open(device, options.ftl.clone())?;
+        let is_read_only = options.ftl.read_only;
+        let fs = Nvmfs::over(ftl, store, options)?;
+        fs.layers.inodes().volume().read_inode(Ino::ROOT)?;
+        if !is_read_only {
+            fs.layers.inodes().free_orphans()?;
+        }
+        Ok(fs)
+    }
+
+    /// The file system in the store `ftl`, of which no more than the superblock was looked at.
+    fn over(ftl: Ftl, store: String, options: Options) -> Result<Nvmfs> {
+        let volume = Volume::open(ftl, store)?;
+        let keeps_access_times = options.access_times && !options.ftl.read_only;
+        let inodes = Inodes::new(volume, options.clock, keeps_access_times, options.inodes_kept);
+        let layers = Arc::new(Layers::new(inodes));
+        Ok(Nvmfs { root: Directory::root(Arc::clone(&layers)), layers })
+    }
+
+    /// The same file system by inodes.
+    pub fn posix(&self) -> Posix {
+        Posix::new(Arc::clone(&self.layers))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn layers(&self) -> &Layers {
+        &self.layers
+    }
+
+    /// Makes everything durable and leaves the store so that the next open has nothing to replay. What keeps some of
+    /// that from being done keeps nothing else from it.
+    pub fn close(&self) -> Result<()> {
+        let synced = self.posix().sync();
+        self.layers.inodes().volume().ftl().close()?;
+        synced
+    }
+
+    /// Makes the file system larger while it is in use; see [`Ftl::grow`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
+        Ok(self.layers.inodes().volume().ftl().grow(capacity_bytes)?)
+    }
+
+    /// The store below, for its statistics and background work.
+    pub fn ftl(&self) -> &Ftl {
+        self.layers.inodes().volume().ftl()
+    }
+
+    /// Identity of the file system.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.layers.inodes().volume().uuid()
+    }
+}

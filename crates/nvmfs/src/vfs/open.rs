@@ -1,0 +1,128 @@
+//! From a path to a place: what the command line and the engine's users start with.
+
+use std::{fs, io, path::Path, sync::Arc};
+
+use lacuna_device::{BlockDevice, DirOptions, DirPlace, Place, RawDevice, RawOptions};
+use lacuna_ftl as ftl;
+
+use crate::{
+    error::Result,
+    vfs::{Nvmfs, Options},
+    volume::FormatOptions,
+};
+
+/// How [`open_place`] opens or makes a place.
+#[derive(Clone, Debug)]
+pub struct PlaceOptions {
+    /// When nothing exists at the path: make a store file of this size in bytes, a multiple of 4096.
+    pub create_size: Option<u64>,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// How to run the file system in a store.
+    pub options: Options,
+    /// How to make one.
+    pub format: FormatOptions,
+}
+
+impl Default for PlaceOptions {
+    fn default() -> PlaceOptions {
+        let ftl = ftl::Options { background: true, ..ftl::Options::default() };
+        PlaceOptions {
+            create_size: None,
+            read_only: false,
+            options: Options { ftl, ..Options::default() },
+            format: FormatOptions::default(),
+        }
+    }
+}
+
+/// What was found at a path.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum OpenedPlace {
+    /// A directory: tables are plain files in it.
+    Directory(Arc<DirPlace>),
+    /// A store file or block device.
+    Store(Arc<Nvmfs>),
+}
+
+impl OpenedPlace {
+    /// The place, whatever it is.
+    pub fn place(&self) -> Arc<dyn Place> {
+        match self {
+            OpenedPlace::Directory(place) => place.clone(),
+            OpenedPlace::Store(place) => place.clone(),
+        }
+    }
+
+    /// Makes everything durable and leaves a store so that the next open has nothing to replay.
+    pub fn close(&self) -> Result<()> {
+        match self {
+            OpenedPlace::Directory(place) => Ok(place.sync()?),
+            OpenedPlace::Store(place) => place.close(),
+        }
+    }
+}
+
+/// Opens what lies at `path`: an existing directory, store file or block device; or makes a store file.
+///
+/// # Errors
+/// Each names the path. A foreign file is [`ftl::Error::NotAStore`] and left as it is; a place that
+/// another process has open is [`lacuna_device::Error::Busy`].
+pub fn open_place(path: &Path, options: &PlaceOptions) -> Result<OpenedPlace> {
+    let raw = RawOptions { read_only: options.read_only, ..RawOptions::default() };
+    match (fs::metadata(path), options.create_size) {
+        (Ok(metadata), _) if metadata.is_dir() => {
+            let place = DirPlace::open(path, DirOptions { read_only: options.read_only })?;
+            Ok(OpenedPlace::Directory(place))
+        }
+        (Err(error), Some(size)) if error.kind() == io::ErrorKind::NotFound && !options.read_only => {
+            let device: Arc<dyn BlockDevice> = Arc::new(RawDevice::create(path, size, raw)?);
+            Nvmfs::format(Arc::clone(&device), &options.format)
+                .and_then(|()| open_store(device, options))
+                // It held nothing yet; and the error says more than a failure to tidy up would.
+                .inspect_err(|_| drop(fs::remove_file(path)))
+        }
+        _ => open_store(Arc::new(RawDevice::open(path, raw)?), options),
+    }
+}
+
+/// Opens what is left of the store at `path`, a store file or block device; see [`Nvmfs::salvage`].
+///
+/// # Errors
+/// As [`open_place`]; of damage only where nothing can be begun with.
+pub fn salvage_store(path: &Path, options: Options) -> Result<(Arc<Nvmfs>, Vec<String>)> {
+    let raw = RawOptions { read_only: true, ..RawOptions::default() };
+    let (fs, damage) = Nvmfs::salvage(Arc::new(RawDevice::open(path, raw)?), options)?;
+    Ok((Arc::new(fs), damage))
+}
+
+fn open_store(device: Arc<dyn BlockDevice>, options: &PlaceOptions) -> Result<OpenedPlace> {
+    let mut run = options.options.clone();
+    run.ftl.read_only |= options.read_only;
+    Ok(OpenedPlace::Store(Arc::new(Nvmfs::open(device, run)?)))
+}
+
+/// Makes a file system at `path`: a new store file, an existing one or a block device.
+///
+/// `size` is needed for a new file; an existing file that holds anything, or has another size, is
+/// overwritten only if the options force it. A block device keeps its size.
+pub fn format_path(path: &Path, size: Option<u64>, options: &FormatOptions) -> Result<()> {
+    let raw = RawOptions::default();
+    let is_missing =
+        matches!(fs::symlink_metadata(path), Err(error) if error.kind() == io::ErrorKind::NotFound);
+    if let (true, Some(size)) = (is_missing, size) {
+        let device = Arc::new(RawDevice::create(path, size, raw)?);
+        return Nvmfs::format(device, options).inspect_err(|_| drop(fs::remove_file(path)));
+    }
+    let mut device = RawDevice::open(path, raw)?;
+    let old_size = device.size_bytes()?;
+    if let Some(size) = size.filter(|size| *size != old_size) {
+        if old_size > 0 && !options.ftl.force {
+            let holds = format!("{old_size} bytes, not {size}");
+            return Err(ftl::Error::NotEmpty { device: device.name().to_owned(), holds }.into());
+        }
+        device.recreate(size)?;
+    }
+    Nvmfs::format(Arc::new(device), options)
+}

@@ -1,0 +1,54 @@
+//! What is left of a damaged file system.
+
+use std::sync::Arc;
+
+use lacuna_device::BlockDevice;
+use lacuna_ftl::Ftl;
+
+use crate::{
+    data::Runs,
+    error::Result,
+    format::Ino,
+    salvage::{self, RemainingEntry, RemainingInode, Remains},
+    vfs::{Nvmfs, Options},
+};
+
+impl Nvmfs {
+    /// Opens what is left of the file system on `device`, for reading only, also where [`Nvmfs::open`] refuses because
+    /// of damage, and says what that is; see [`Ftl::salvage`]. Much of [`Nvmfs::posix`] may be an error then.
+    ///
+    /// # Errors
+    /// As [`Nvmfs::open`]; of damage only where nothing can be begun with.
+    pub fn salvage(device: Arc<dyn BlockDevice>, options: Options) -> Result<(Nvmfs, Vec<String>)> {
+        let name = device.name().to_owned();
+        let (ftl, damage) = Ftl::salvage(device, options.ftl.clone())?;
+        let mut options = options;
+        options.ftl.read_only = true;
+        Ok((Nvmfs::over(ftl, name, options)?, damage))
+    }
+
+    /// The entries of a directory, in no order.
+    ///
+    /// # Errors
+    /// Only what is no damage.
+    pub fn remaining_entries(&self, directory: Ino) -> Result<Remains<Vec<RemainingEntry>>> {
+        salvage::remaining_entries(self.layers.inodes().volume(), directory)
+    }
+
+    /// All inodes but those of files that were removed while they were open.
+    ///
+    /// # Errors
+    /// Only what is no damage.
+    pub fn remaining_inodes(&self) -> Result<Remains<Vec<RemainingInode>>> {
+        salvage::remaining_inodes(self.layers.inodes().volume())
+    }
+
+    /// Data from `offset`, a multiple of 512, on, whatever the inode says, even if that cannot be read: runs may reach
+    /// beyond the file's length. They end at the end of the region, 32 TiB, when there are no more.
+    ///
+    /// # Errors
+    /// Only what is no damage.
+    pub fn remaining_data(&self, ino: Ino, offset: u64) -> Result<Remains<Runs>> {
+        salvage::remaining_data(self.layers.inodes().volume(), ino, offset)
+    }
+}

@@ -1,0 +1,121 @@
+//! The store below as the file system sees it: which sector is which, read and verified.
+//!
+//! A [`Volume`] holds no state but the open store. Whatever it returns was verified by `format/`; what was not as it
+//! was written becomes an error that names the store, the table or file, and the sector in it.
+
+mod mkfs;
+mod xattr;
+
+use std::{fmt::Display, ops::Range};
+
+use lacuna_device::SECTOR;
+use lacuna_ftl::{Ftl, Lba};
+
+pub use self::mkfs::FormatOptions;
+pub(crate) use self::{mkfs::format, xattr::StoredXattrs};
+use crate::{
+    error::{Error, Result},
+    format::{
+        self, Bucket, FORMAT_VERSION, Ino, Inode, KNOWN_FEATURES, Orphan, SectorBytes, Slot, Superblock,
+        siphash24,
+    },
+};
+
+/// An open store that holds a file system.
+pub(crate) struct Volume {
+    ftl: Ftl,
+    /// Name of the store, for errors.
+    name: String,
+    /// Identity of the file system, and key of its directories' hashes.
+    uuid: [u8; 16],
+}
+
+impl Volume {
+    /// The file system in a store. Of it only the superblock is read.
+    pub(crate) fn open(ftl: Ftl, name: String) -> Result<Volume> {
+        let superblock = read_superblock(&ftl, &name)?;
+        Ok(Volume { ftl, name, uuid: superblock.uuid })
+    }
+
+    /// The store.
+    pub(crate) fn ftl(&self) -> &Ftl {
+        &self.ftl
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// The hash of a name in a directory.
+    pub(crate) fn hash_name(&self, name: &[u8]) -> u64 {
+        siphash24(&self.uuid, name)
+    }
+
+    /// The error for a sector of `what` that is not what was written there.
+    pub(crate) fn corrupt(&self, what: &(impl Display + ?Sized), sector: u64, reason: &'static str) -> Error {
+        Error::Corrupt { store: self.name.clone(), what: what.to_string(), sector, reason }
+    }
+
+    /// Reads the sector of an inode.
+    pub(crate) fn read_inode(&self, ino: Ino) -> Result<Inode> {
+        let mut bytes = [0; SECTOR];
+        self.ftl.read(ino.inode_lba(), &mut bytes)?;
+        self.verify_inode(ino, &bytes)
+    }
+
+    pub(crate) fn verify_inode(&self, ino: Ino, bytes: &SectorBytes) -> Result<Inode> {
+        let inode = format::verify::<Inode>(bytes, ino.inode_lba())
+            .and_then(|inode| if inode.ino() == ino { Ok(inode) } else { Err("it has another number") });
+        inode.map_err(|reason| self.corrupt("inode table", ino.number(), reason))
+    }
+
+    pub(crate) fn verify_orphan(&self, ino: Ino, bytes: &SectorBytes) -> Result<Orphan> {
+        let orphan = format::verify::<Orphan>(bytes, ino.orphan_lba());
+        orphan.map_err(|reason| self.corrupt("orphans", ino.number(), reason))
+    }
+
+    /// Reads a bucket of a directory.
+    pub(crate) fn read_bucket(&self, directory: Ino, bucket: Bucket) -> Result<Slot> {
+        match self.ftl.read_sectors(&[bucket.lba(directory)])?.first() {
+            Some((_, bytes)) => self.parse_bucket(directory, bucket, bytes),
+            None => Ok(Slot::Empty),
+        }
+    }
+
+    /// Parses the sector of a bucket that is in use.
+    pub(crate) fn parse_bucket(&self, directory: Ino, bucket: Bucket, bytes: &SectorBytes) -> Result<Slot> {
+        Slot::parse(directory, bucket, bytes).map_err(|reason| {
+            self.corrupt(&format_args!("directory {}", directory.number()), bucket.0, reason)
+        })
+    }
+
+    /// The first mapped sector of a range.
+    pub(crate) fn first_mapped(&self, range: Range<Lba>) -> Result<Option<Lba>> {
+        Ok(self.ftl.mapped_sectors(range, 1)?.first().copied())
+    }
+}
+
+fn read_superblock(ftl: &Ftl, store: &str) -> Result<Superblock> {
+    let lba = Ino::SUPERBLOCK.lba(0);
+    if !ftl.is_mapped(lba)? {
+        let reason = "the store is empty (formatting it was not finished?)";
+        return Err(Error::NotAFileSystem { store: store.to_owned(), reason });
+    }
+    let mut bytes = [0; SECTOR];
+    ftl.read(lba, &mut bytes)?;
+    let superblock = format::verify::<Superblock>(&bytes, lba)
+        .map_err(|reason| Error::NotAFileSystem { store: store.to_owned(), reason })?;
+    let found = superblock.format_version.get();
+    if found != FORMAT_VERSION {
+        return Err(Error::Version { store: store.to_owned(), found, supported: FORMAT_VERSION });
+    }
+    let flags = superblock.features.get() & !KNOWN_FEATURES;
+    if flags != 0 {
+        return Err(Error::Features { store: store.to_owned(), flags });
+    }
+    Ok(superblock)
+}
