@@ -9,11 +9,9 @@
 use lacuna_page::{Algorithm, Codec};
 
 use crate::{
-    core::Core,
-    error::{Error, Result},
-    ids::TableId,
-    options::{TableKind, TableOptions},
     space::Space,
+    txn::TxnEngine,
+    types::{Error, Result, TableId, TableKind, TableOptions},
 };
 
 /// The catalog's own file.
@@ -24,21 +22,6 @@ pub(crate) const CATALOG_PAGE_BYTES: usize = 16 << 10;
 pub(crate) const FIRST_TABLE: TableId = TableId(16);
 /// Longest name in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// Catalog and undo pages are always compressed: they are the store's, not the user's to choose.
-pub(crate) const SYSTEM_CODEC: Codec = system_codec();
-
-/// LZ4, or where that is not built in the first algorithm that is.
-const fn system_codec() -> Codec {
-    let mut number = 1;
-    while number < Algorithm::ALL.len() {
-        let algorithm = Algorithm::ALL[number];
-        if algorithm.is_built_in() {
-            return Codec { algorithm, level: 0 };
-        }
-        number += 1;
-    }
-    Codec::PLAIN
-}
 
 const VERSION: u8 = 1;
 const ROW_BYTES: usize = 16;
@@ -119,7 +102,7 @@ impl Row {
             return Err(bad("page size out of range"));
         }
         let options = TableOptions { kind, page_bytes: 1 << row[3] };
-        options.check_stored().map_err(|_| bad("page size out of range"))?;
+        options.check_stored().map_err(|_| bad("options out of range"))?;
         let id = TableId(u32::from_le_bytes(row[4..8].try_into().expect("four bytes")));
         let decoded = Row { id, options, inherits: row[13] == 1 };
         // A plain table has no algorithm and no level.
@@ -131,16 +114,16 @@ impl Row {
 }
 
 /// Gives back the file of a table that has no row, durably, and forgets its pages. Nobody uses it any more.
-pub(crate) fn remove_file(core: &Core, space: &Space) -> Result<()> {
-    core.spaces.remove(space.id);
-    core.place.remove(&space.name())?;
-    if !core.place.props().ordered {
-        core.place.sync()?;
+pub(crate) fn remove_file(engine: &TxnEngine, space: &Space) -> Result<()> {
+    engine.spaces().remove(space.id());
+    engine.flusher().place().remove(&space.name())?;
+    if !engine.flusher().place().props().ordered {
+        engine.flusher().place().sync()?;
     }
     // From here on the checkpoint may pass what the log says of it.
-    core.pool.forget_table(space.id);
-    // Handles of the table keep the file open, and with it, on most places, its room. Others know it no more.
-    let _ = space.file.set_len(0);
+    engine.pager().pool().forget_table(space.id());
+    // Handles of the table keep the file open, and on most places its space with it. Nobody else knows the file.
+    let _ = space.file().set_len(0);
     Ok(())
 }
 
@@ -210,17 +193,17 @@ mod tests {
             let options = StoreOptions { background: false, ..StoreOptions::default() };
             let store = Store::open(place.clone(), options).expect("open");
             let table = store.create_table("t", TableOptions::default()).expect("create");
-            let core = table.core();
+            let engine = table.engine();
             store.checkpoint().expect("checkpoint");
             let mut txn = store.begin();
             txn.put(&table, b"k", b"v").expect("put");
             txn.commit().expect("commit");
-            let before = core.pool.dirty.dirty_bytes();
-            // In the removal, in the sync, and in what gives the room of an open file back.
+            let before = engine.pager().pool().dirty().dirty_bytes();
+            // In the removal, in the sync, and in the step that gives the space of an open file back.
             place.set_cut_after(cut);
-            let outcome = remove_file(core, table.space());
+            let outcome = remove_file(engine, table.space());
             assert_eq!(outcome.is_ok(), cut == 3);
-            assert_eq!(core.pool.dirty.dirty_bytes() < before, cut == 3, "cut {cut}");
+            assert_eq!(engine.pager().pool().dirty().dirty_bytes() < before, cut == 3, "cut {cut}");
         }
     }
 

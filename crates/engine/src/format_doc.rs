@@ -1,6 +1,10 @@
 //! Holds docs/FORMAT.md against the code.
 
-use crate::{alloc, control, flush, node, overflow, undo, wal};
+use crate::{
+    alloc, flush,
+    page::{node, overflow, undo},
+    wal::{self, control},
+};
 
 #[test]
 fn format_md_is_true() {

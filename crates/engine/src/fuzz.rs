@@ -4,25 +4,30 @@ use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
 use crate::{
     catalog::Row,
-    control, flush,
-    ids::{Lsn, TxnId, UndoPtr},
-    landed::Landed,
-    node::{self, LeafCell, Node},
-    ops::{OpReader, PageKind, PageOp},
-    undo::UndoRecord,
-    wal::format::{GroupBuilder, Salt, open_group},
+    flush,
+    page::{
+        node::{self, LeafCell, Node},
+        ops::{OpReader, PageKind, PageOp},
+        undo::UndoRecord,
+    },
+    types::{Lsn, TxnId, UndoPtr},
+    wal::{
+        control,
+        format::{GroupBuilder, Salt, open_group},
+        page_writes::PageWrites,
+    },
 };
 
 /// A group of the log, and its operations on a leaf of two records.
 pub fn log(bytes: &[u8]) {
-    let _ = open_group(bytes, Lsn(0), Salt::NONE);
+    let _ = open_group(bytes, Lsn(0), Salt(1));
     let mut group = GroupBuilder::new(Lsn(0), Vec::new());
     group.push(bytes);
-    let (_, sealed) = group.seal(1, Salt::NONE);
-    let (_, mut records) = open_group(&sealed, Lsn(0), Salt::NONE).expect("what was sealed is sound");
+    let (_, sealed) = group.seal(1, Salt(1));
+    let (_, mut records) = open_group(&sealed, Lsn(0), Salt(1)).expect("what was sealed is sound");
     let record = records.next().expect("one record");
     assert_eq!(record.ops, bytes);
-    let _ = Landed::default().take_in(&record);
+    let _ = PageWrites::default().take_in(&record);
     let mut node = vec![0; 4096];
     PageOp::Init { level: 0 }.apply(&mut node).expect("a page takes it");
     for (slot, key) in [b"a", b"b"].into_iter().enumerate() {
@@ -39,7 +44,7 @@ pub fn log(bytes: &[u8]) {
             if !matches!(op, PageOp::Insert { .. } | PageOp::Replace { .. } | PageOp::Stamp { .. }) {
                 let _ = op.apply(page);
             }
-            let is_leaf = crate::ops::kind(page) == Some(PageKind::Node) && Node::new(page).is_leaf();
+            let is_leaf = crate::page::ops::kind(page) == Some(PageKind::Node) && Node::new(page).is_leaf();
             assert!(!is_leaf || node::validate(page).is_ok());
         }
     }
@@ -50,7 +55,7 @@ pub fn page(bytes: &[u8]) {
     let mut page = vec![0; 4096];
     let len = bytes.len().min(page.len() - TRAILER_BYTES);
     page[..len].copy_from_slice(&bytes[..len]);
-    let _ = crate::ops::validate(&page);
+    let _ = crate::page::ops::validate(&page);
     for at in 0..64 {
         let _ = UndoRecord::parse(&page, at * 64);
     }
@@ -80,7 +85,7 @@ pub fn page(bytes: &[u8]) {
     }
 }
 
-/// A packed leaf. What comes of it has sound cells; the least that they lack is their order.
+/// A packed leaf. The page that it unpacks to has sound cells, though perhaps not in order.
 pub fn packed(bytes: &[u8]) {
     let mut page = vec![0x55; 4096];
     if node::unpack(bytes, &mut page).is_err() {

@@ -1,10 +1,9 @@
-//! An embeddable transactional engine: ordered tables of byte keys and values, in B+trees whose pages
-//! are compressed when they are flushed.
+//! An embeddable transactional engine: ordered tables of byte keys and values, in B+trees whose pages are compressed
+//! when they are flushed.
 //!
-//! A [`Store`] lives in a [`lacuna_device::Place`]: a file system of Lacuna's own on flash, a
-//! directory, or memory. The engine asks the place what it can do and chooses its crash protocol by
-//! that: on a place that writes atomically and in order there is no doublewrite and no sync but the
-//! log's; elsewhere there are both.
+//! A [`Store`] lives in a [`lacuna_device::Place`]: a file system of Lacuna's own on flash, a directory, or memory. The
+//! engine asks the place what it guarantees and chooses its crash protocol by that: on a place that writes atomically
+//! and in order there is no doublewrite and no sync but the log's; elsewhere there are both.
 //!
 //! ```
 //! use lacuna_device::MemPlace;
@@ -20,80 +19,107 @@
 //! # Ok::<(), lacuna_engine::Error>(())
 //! ```
 //!
+//! # Layers
+//!
+//! Each folder imports only from those below it (`.ci/layers` checks the lines at the end of this head). No object is
+//! handed to everybody: each layer takes the objects of the layers below that it needs.
+//!
+//! ```text
+//! store       the public face: Store, making and dropping tables, the store's threads
+//! recovery    opening: survey the log, restore torn pages, replay, roll back
+//! catalog     which tables there are, in a table of its own
+//! txn         TxnEngine: transactions, snapshots, row locks, rollback, purge, cursors
+//! undo        UndoFile: undo logs and their slots
+//! btree       Tree: descents, splits, merges, scans        overflow   Chains: long values
+//! flush       Flusher: what is due, compression, doublewrite, checkpoints, space left
+//! alloc       Allocator: free pages of a file, and its end
+//! mtr         Mtr: page changes that are logged as one; Pager: pool and log together
+//! pool        Pool: pages in memory, latches, eviction, dirty pages; read-ahead
+//! wal         Log: groups, group commit, page-write records; the control file
+//! space       Space: a table's file; pins that keep it from being dropped
+//! row         Blocks: the baseline with compressed blocks, beside compression at flush
+//! page        bytes of pages: nodes, undo records, chains, operations; no I/O, no locks
+//! sync, poison, types, mutant   locks under a scheduler; stopped stores; names, options, errors
+//! ```
+//!
+//! Calls go down. Two things must go up, and do so through what the upper layer hands down: the log learns the oldest
+//! dirty page from a closure, and the flush learns from `flush::Transactions` which writers images still have to name.
+//!
 //! # Why a crash at any instant is harmless
 //!
-//! - A page changes only by operations of mini-transactions, whose records are in the
-//!   log before the page is on the device. The log is a chain of checksummed groups; its end is the
-//!   first place without a whole group.
-//! - A page image carries its LSN and checksum and is replaced atomically, by the place or by the
-//!   doublewrite file; so replaying the log by page LSN restores the last logged state of all pages.
-//! - The log says which images are on the device, once they are. Replay does not read these pages, so its reads are as
-//!   many as pages may be dirty at a time.
-//! - A value too long for a leaf is in the log page by page before the change that names it.
-//! - Undo is kept in such pages too. So that state says which transactions were running; they are
-//!   rolled back by further logged changes. A transaction's commit is one record: it is in the log or
-//!   it is not.
-//! - What snapshots keep of committed transactions is in undo pages too, with what they deleted or replaced and
-//!   is not purged. No snapshot outlives a crash: recovery purges all of it.
-//! - The log is given up only behind the oldest change that is not on the device.
+//! - A page changes only by operations of mini-transactions (`mtr`), whose records are in the log before the page is on
+//!   the device. The log (`wal`) is a chain of checksummed groups; it ends at the first offset without a whole group.
+//! - A page image carries its LSN and checksum and is replaced atomically, by the place or by the doublewrite file
+//!   (`flush`). So replaying the log by page LSN (`recovery::replay`) restores the last logged state of all pages.
+//! - The log says which images are on the device, once they are (`wal::page_writes`). Replay does not read these pages,
+//!   so it reads as many as may be dirty at a time, and no more.
+//! - A value too long for a leaf is in the log page by page before the change that names it (`overflow`).
+//! - Undo is kept in such pages too (`undo`). So the restored state says which transactions were running, and recovery
+//!   rolls them back by further logged changes. A commit is one record: it is in the log or it is not.
+//! - What snapshots keep of committed transactions is in undo pages, with what these deleted or replaced and is not
+//!   purged. No snapshot outlives a crash: recovery purges all of it.
+//! - The log is given up only behind the oldest change that is not on the device (`flush`, invariant 4).
 //!
-//! Each module opens with its own invariants; `recovery` tells the order of events.
+//! # Why threads are harmless
+//!
+//! - A page has one copy in memory, and a latch (`pool`). Latches are taken from the root of a tree down, siblings from
+//!   left to right; then pages of a chain; then undo pages, a slot's first page before its last; then the allocation
+//!   page. So nobody waits in a circle.
+//! - Below latches lie locks of moments: a shard of the pool, the log's state, then the list of dirty pages. None of
+//!   them is held across I/O, and no latch is held while a page is compressed or written, nor while anybody waits for a
+//!   transaction, for log or for memory (`txn`, invariant 4).
+//! - A record is locked by the transaction that it names as its writer, as long as that runs; who waits for whom is
+//!   looked through for a circle with each new wait (`txn::active`). Readers wait for nobody: they follow undo records
+//!   to the version that their view sees.
+//! - What a reader follows stays: views hold back purge, tickets hold back chains of long values (`overflow`), pins
+//!   hold back drops of tables (`space::pins`).
+//! - A panic or a failed write stops the store for everybody before a latch is free again (`poison`). What is in memory
+//!   by then is never written, so opening the store again recovers all that was acknowledged.
+//!
+//! Each module opens with its own invariants; `recovery` says in which order opening a store does what.
+//!
+//! layers: mutant < types < sync, poison < page < row < space < wal < pool < mtr < alloc < flush < overflow < btree
+//! layers:   < undo < txn < catalog < recovery < store < fuzz
 
-mod ahead;
 mod alloc;
 mod btree;
 mod catalog;
-mod control;
-mod core;
-mod delta;
-mod error;
 mod flush;
 #[cfg(test)]
 mod format_doc;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzz;
-mod ids;
-mod landed;
 mod mtr;
 #[cfg(not(feature = "mutants"))]
 mod mutant;
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
 pub mod mutant;
-mod node;
-mod ops;
-mod options;
 mod overflow;
+mod page;
 mod poison;
 mod pool;
-mod read_only;
 mod recovery;
-mod replay;
 mod row;
-mod scratch;
-mod signal;
 mod space;
 mod store;
 mod sync;
 mod txn;
+mod types;
 mod undo;
-mod uses;
-mod varint;
 mod wal;
 
 pub use btree::Direction;
-pub use error::{Error, Result};
 pub use flush::FlushStats;
-pub use ids::TableId;
 pub use lacuna_page::Algorithm;
-pub use options::{
-    Doublewrite, Durability, Isolation, StoreOptions, TableKind, TableOptions, TransactionOptions,
-};
-pub use pool::PoolStats;
+pub use pool::{PoolStats, replay_cost::ReplayEstimate};
 pub use recovery::RecoveryStats;
-pub use replay::ReplayEstimate;
 pub use row::RowStats;
-pub use store::{OptimizeProgress, Store, StoreStats, Table, TableCheck, TableImages, TableInfo};
-pub use txn::{Cursor, HistoryStats, Insertion, KeyRange, Record, Records, Savepoint, Swap, Txn};
+pub use store::{OptimizeProgress, Store, StoreStats, TableCheck, TableImages, TableInfo};
+pub use txn::{Cursor, HistoryStats, Insertion, KeyRange, Record, Records, Savepoint, Swap, Table, Txn};
+pub use types::{
+    Doublewrite, Durability, Error, Isolation, Result, StoreOptions, TableId, TableKind, TableOptions,
+    TransactionOptions,
+};
 pub use wal::LogStats;

@@ -5,9 +5,10 @@ lacuna_mutants::breakable_rules! {
     LogBeforePages = "log-before-pages",
     /// A page leaves the list of dirty ones only when its image is synced (flush invariant 2).
     PagesSynced = "pages-synced",
-    /// A note comes behind its image, as durable as that has to be (landed invariant 1).
+    /// A page-write record comes behind its image, as durable as that has to be (page_writes invariant 1).
     NotesFollowImages = "notes-follow-images",
-    /// What recovery read of the log, and wiped behind it, is synced before anything is built on it (wal invariant 3).
+    /// The log that recovery read, and wiped behind its end, is synced before anything is built on it (wal invariant
+    /// 3).
     SurveySynced = "survey-synced",
     /// Pages on their way hold the checkpoint back (dirty list invariant 1).
     FlightsCount = "flights-count",
@@ -19,7 +20,7 @@ lacuna_mutants::breakable_rules! {
     HistoryKept = "history-kept",
     /// While purge gives pages of an undo slot back, nobody else does (slots invariant 3).
     OneGivesPagesBack = "one-gives-pages-back",
-    /// Who follows a record's versions asks at each whether the view is still good (txn::read).
+    /// A reader that follows a record's versions asks at each whether its view is still good (txn::read).
     VersionsAskTheView = "versions-ask-the-view",
     /// A panic with a page latched stops the store (poison).
     PanicsStop = "panics-stop",
@@ -37,11 +38,11 @@ lacuna_mutants::breakable_rules! {
     HistoryPurged = "history-purged",
     /// The undo record of an edit leads back to the value before it.
     EditsLeadBack = "edits-lead-back",
-    /// A transaction is settled only when its end is in the log (flush::settled).
+    /// A transaction is behind the horizon only when its end is in the log (flush::horizon).
     EndsLogged = "ends-logged",
-    /// Splits and merges are noted (btree::again invariant 2).
+    /// Splits and merges are noted (btree::finger invariant 2).
     BoundsNoted = "bounds-noted",
-    /// A new record is refused only when what was deleted is purged (flush::room).
+    /// A new record is refused only when what was deleted is purged (flush::capacity).
     RefusedAfterPurge = "refused-after-purge",
     /// A file is cut only when the log that says so is durable (alloc invariant 4).
     CutsFollowLog = "cuts-follow-log",
@@ -59,7 +60,7 @@ lacuna_mutants::breakable_rules! {
     CutsLatchHeader = "cuts-latch-header",
     /// A cursor looks again once its transaction has written.
     CursorsLookAgain = "cursors-look-again",
-    /// Who walks along leaves asks behind each whether the view is still good: records may be gone from it.
+    /// A walk along leaves asks behind each whether its view is still good: records may be gone from the leaf.
     WalksAskTheView = "walks-ask-the-view",
     /// A load stops before keys that others have locked.
     LoadsAskForLocks = "loads-ask-for-locks",
@@ -75,7 +76,7 @@ lacuna_mutants::breakable_rules! {
     ViewsHold = "views-hold",
     /// Each read at read committed sees what is committed by then.
     ReadsFresh = "reads-fresh",
-    /// Who finds a writer that it does not see goes on to the version before.
+    /// A reader that does not see a record's writer goes on to the version before.
     VersionsFollowed = "versions-followed",
     /// A transaction sees its own changes.
     OwnChangesSeen = "own-changes-seen",

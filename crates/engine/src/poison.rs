@@ -5,8 +5,8 @@
 //! acknowledged. Reads go on until the store is closed: then the place may have another owner.
 //!
 //! A panic stops the store before a latch that the thread holds is given up ([`Sentinel`] of its frame), so that
-//! neither a reader nor a flush takes a page that is changed by half; and at the latest when the call ends. Whoever
-//! waits looks at the poison from time to time, or is woken by the one who sets it.
+//! neither a reader nor a flush takes a page that is changed by half; and at the latest when the call ends. A thread
+//! that waits looks at the poison from time to time, or is woken by the one that sets it.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -16,11 +16,12 @@ use std::{
         atomic::{AtomicU8, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use crate::{
-    error::{Error, Result},
     mutant::{Rule, is_broken},
+    types::{Error, Result},
 };
 
 /// Calls from outside are refused, while the store writes what it has in memory.
@@ -28,6 +29,8 @@ const CLOSING: u8 = 1;
 /// Nothing reaches the place any more.
 const CLOSED: u8 = 2;
 
+/// How often a waiter looks whether the store has been stopped.
+pub(crate) const POISON_CHECK: Duration = Duration::from_millis(100);
 /// Set once, by the first failure that leaves the medium in doubt.
 #[derive(Default)]
 pub(crate) struct Poison {
@@ -46,6 +49,11 @@ impl Poison {
     /// Of a store that is opened for reading only.
     pub(crate) fn read_only() -> Poison {
         Poison { stop: OnceLock::from(Stop::ReadOnly), closed: AtomicU8::new(0) }
+    }
+
+    /// Whether the store was opened for reading only.
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self.stop.get(), Some(Stop::ReadOnly))
     }
 
     /// Fails when nothing may be written: the store is stopped, closed or for reading only.
@@ -86,7 +94,7 @@ impl Poison {
 
     /// Calls `work`, and stops the store if it panics; what it returned, if it did not.
     pub(crate) fn guard<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        // What the work leaves behind is not used: the store is stopped.
+        // Nothing that the work leaves behind is used: the store is stopped.
         let outcome = catch_unwind(AssertUnwindSafe(work));
         outcome
             .map_err(|payload| {
@@ -143,7 +151,7 @@ impl Drop for Call<'_> {
     }
 }
 
-/// What is known of a panic before it is caught; the panic itself has told the rest.
+/// The reason before the panic is caught; the panic itself has reported the rest.
 pub(crate) const IN_A_CALL: &str = "a thread that used the store panicked";
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Row-compressed tables: the scheme of InnoDB's `ROW_FORMAT=COMPRESSED`, kept as a baseline.
 //!
 //! A page of such a table has a *block* of fixed length, in memory behind the page and on the device in
-//! its place. The block holds the page compressed, and a log of the operations applied to it since. Whoever
-//! changes a page appends to that log; when it is full the page is compressed anew, in the foreground and
+//! its place. The block holds the page compressed, and a log of the operations applied to it since. A writer
+//! appends to that log; when it is full the page is compressed anew, in the foreground and
 //! under the latch, and the new block goes to the write-ahead log; when the page does not fit it is split.
 //! A flush writes blocks as they are. The pool may drop a page and keep its block.
 //!
@@ -15,7 +15,7 @@
 //!    fits again.
 //! 3. [`RESERVE`] bytes of a block's log are for truncations alone. So a page can be split whatever it
 //!    holds: the right part is chosen so that it fits, the left one is truncated in its log.
-//! 4. A page with two records fits its block uncompressed ([`RowSpace::record_bytes_max`]), so a page that
+//! 4. A page with two records fits its block uncompressed ([`Blocks::record_bytes_max`]), so a page that
 //!    must be split can be.
 //!
 //! Padding follows InnoDB: when more than [`FAILURE_THRESHOLD_PCT`] of a round's compressions failed, leaves
@@ -25,19 +25,15 @@
 use std::cell::RefCell;
 
 use lacuna_device::AlignedBuf;
-use lacuna_page::{BlockCodec, HEADER_BYTES, PAGE_BYTES_MIN, TRAILER_BYTES, block_capacity};
+use lacuna_page::{BlockCodec, HEADER_BYTES, TRAILER_BYTES, block_capacity};
 
 use crate::{
-    alloc::corrupt,
-    core::Core,
-    error::Result,
-    ids::{Lsn, PageNo},
-    mtr::Mtr,
-    node::{self, Node},
-    ops::{self, BadOp, BlockOps, PageKind, PageOp},
-    pool::WriteGuard,
-    space::Space,
+    page::{
+        node,
+        ops::{self, BadOp, BlockOps, PageKind, PageOp},
+    },
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    types::{Lsn, PageId, is_block_bytes},
 };
 
 /// Bytes of a block's log that only truncations may use.
@@ -67,7 +63,7 @@ pub struct RowStats {
     pub splits: u64,
     /// Pages restored from their blocks.
     pub decompressions: u64,
-    /// Those of them whose block was in memory.
+    /// Pages among them whose block was in memory.
     pub decompressions_without_read: u64,
     /// Greatest padding of a table now, in bytes of a page.
     pub pad_bytes: u64,
@@ -87,7 +83,7 @@ impl RowStats {
         ]
     }
 
-    pub(crate) fn sum<'a>(spaces: impl Iterator<Item = &'a RowSpace>) -> RowStats {
+    pub(crate) fn sum<'a>(spaces: impl Iterator<Item = &'a Blocks>) -> RowStats {
         let mut sum = RowStats::default();
         for space in spaces {
             let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -104,8 +100,8 @@ impl RowStats {
 }
 
 /// The blocks of one table.
-pub(crate) struct RowSpace {
-    pub(crate) block_bytes: usize,
+pub(crate) struct Blocks {
+    block_bytes: usize,
     page_bytes: usize,
     level: AtomicU32,
     pad_bytes: AtomicU32,
@@ -117,18 +113,13 @@ pub(crate) struct RowSpace {
     recompressions: AtomicU64,
     splits: AtomicU64,
     decompressions: AtomicU64,
-    pub(crate) decompressions_without_read: AtomicU64,
+    decompressions_without_read: AtomicU64,
 }
 
-/// Whether a table with pages of `page_bytes` may have blocks of `bytes`.
-pub(crate) fn is_block_bytes(bytes: usize, page_bytes: usize) -> bool {
-    bytes >= PAGE_BYTES_MIN && (bytes * 2 == page_bytes || bytes * 4 == page_bytes)
-}
-
-impl RowSpace {
-    pub(crate) fn new(block_bytes: usize, page_bytes: usize) -> RowSpace {
+impl Blocks {
+    pub(crate) fn new(block_bytes: usize, page_bytes: usize) -> Blocks {
         assert!(is_block_bytes(block_bytes, page_bytes));
-        RowSpace {
+        Blocks {
             block_bytes,
             page_bytes,
             level: AtomicU32::new(0),
@@ -144,6 +135,11 @@ impl RowSpace {
         }
     }
 
+    /// Length of a block.
+    pub(crate) fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
     pub(crate) fn set_level(&self, level: i32) {
         self.level.store(level.clamp(0, 9) as u32, Ordering::Relaxed);
     }
@@ -153,7 +149,7 @@ impl RowSpace {
         self.block_bytes / 16 * 7
     }
 
-    /// Longest part of a long value: it fits uncompressed, with room for its page's own fields.
+    /// Longest part of a long value: it fits uncompressed, with space for its page's own fields.
     pub(crate) fn part_bytes_max(&self) -> usize {
         block_capacity(self.block_bytes) - RESERVE - 128
     }
@@ -188,21 +184,21 @@ impl RowSpace {
     }
 }
 
-/// What compressing takes, one for each thread.
+/// Memory for compressing, one for each thread.
 #[derive(Default)]
-struct Scratch {
+struct CompressionMemory {
     codec: BlockCodec,
     page: Vec<u8>,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static MEMORY: RefCell<CompressionMemory> = RefCell::default();
 }
 
-/// Compresses a page into a block with at least `room` bytes for its log; false, and no change, when it
+/// Compresses a page into a block with at least `capacity` bytes for its log; false, and no change, when it
 /// does not fit.
-fn compress(row: &RowSpace, page: &[u8], block: &mut [u8], room: usize) -> bool {
-    let fits = SCRATCH.with_borrow_mut(|scratch| {
+fn compress(row: &Blocks, page: &[u8], block: &mut [u8], room: usize) -> bool {
+    let fits = MEMORY.with_borrow_mut(|scratch| {
         let copy = &mut scratch.page;
         copy.resize(page.len(), 0);
         let end = page.len() - TRAILER_BYTES;
@@ -225,7 +221,7 @@ fn compress(row: &RowSpace, page: &[u8], block: &mut [u8], room: usize) -> bool 
 /// Restores a page from its block (invariant 1); the page's header names it already.
 fn restore(page: &mut [u8], block: &[u8]) -> Result<(), BadOp> {
     let meta = lacuna_page::Meta { kind: lacuna_page::block_kind(block), ..lacuna_page::read_meta(page) };
-    SCRATCH
+    MEMORY
         .with_borrow_mut(|scratch| scratch.codec.restore(block, &meta, page))
         .map_err(|_| BadOp("block does not hold the page it claims"))?;
     if ops::kind(page).is_some() {
@@ -238,104 +234,78 @@ fn restore(page: &mut [u8], block: &[u8]) -> Result<(), BadOp> {
 }
 
 /// The block of a page that is still to be made, as it goes to the log; `None` when it does not fit.
-pub(crate) fn block_of(row: &RowSpace, page: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn block_of(row: &Blocks, page: &[u8]) -> Option<Vec<u8>> {
     let mut block = vec![0; row.block_bytes];
     compress(row, page, &mut block, RESERVE).then(|| lacuna_page::export_block(&block))
 }
 
-impl WriteGuard {
-    /// Applies `op` to page and block. Where the block has no room the guard becomes stale, and the
-    /// mini-transaction makes a new block before it commits.
-    pub(crate) fn apply(&mut self, op: &PageOp<'_>) -> Result<(), BadOp> {
-        if self.frame.row.is_none() {
-            return op.apply(self.bytes_mut());
-        }
-        let (page, block, stale) = self.parts_mut();
-        if let PageOp::Block { data } = op {
-            lacuna_page::adopt_block(block, data).map_err(|_| BadOp("block of a wrong length"))?;
-            restore(page, block)?;
-            *stale = false;
-            return Ok(());
-        }
-        op.apply(page)?;
-        if matches!(op, PageOp::Init { .. } | PageOp::Blank { .. }) {
-            lacuna_page::reset_block(block);
-            *stale = false;
-        }
-        if !*stale {
-            let mut bytes = Vec::new();
-            op.encode_in_block(&mut bytes);
-            let kept = if matches!(op, PageOp::Truncate { .. }) { 0 } else { RESERVE };
-            *stale = lacuna_page::block_log_room(block) < bytes.len() + kept
-                || !lacuna_page::append_to_block(block, &bytes);
-        }
-        Ok(())
+/// Applies `op` to page and block. Where the block has no space the page becomes `stale`, and the mini-transaction
+/// makes a new block before it commits.
+pub(crate) fn apply(
+    op: &PageOp<'_>,
+    page: &mut [u8],
+    block: &mut [u8],
+    stale: &mut bool,
+) -> Result<(), BadOp> {
+    if let PageOp::Block { data } = op {
+        lacuna_page::adopt_block(block, data).map_err(|_| BadOp("block of a wrong length"))?;
+        restore(page, block)?;
+        *stale = false;
+        return Ok(());
+    }
+    op.apply(page)?;
+    if matches!(op, PageOp::Init { .. } | PageOp::Blank { .. }) {
+        lacuna_page::reset_block(block);
+        *stale = false;
+    }
+    if !*stale {
+        let mut bytes = Vec::new();
+        op.encode_in_block(&mut bytes);
+        let kept = if matches!(op, PageOp::Truncate { .. }) { 0 } else { RESERVE };
+        *stale = lacuna_page::block_log_room(block) < bytes.len() + kept
+            || !lacuna_page::append_to_block(block, &bytes);
+    }
+    Ok(())
+}
+
+impl Blocks {
+    /// Makes a new block of a page with at least `log_bytes` for its log; false, and no change, when it does not fit.
+    pub(crate) fn recompress(&self, page: &[u8], block: &mut [u8], log_bytes: usize) -> bool {
+        self.recompressions.fetch_add(1, Ordering::Relaxed);
+        compress(self, page, block, log_bytes)
     }
 
-    /// Makes a new block of the page; see [`Mtr::recompress`].
-    pub(crate) fn recompress(&mut self, room: usize) -> bool {
-        let row = self.frame.row.clone().expect("a table with blocks");
-        row.recompressions.fetch_add(1, Ordering::Relaxed);
-        let (page, block, stale) = self.parts_mut();
-        let fits = compress(&row, page, block, room);
-        if fits {
-            *stale = false;
-        }
-        fits
-    }
-
-    /// The block, as it goes to the log.
-    pub(crate) fn export_block(&self) -> Vec<u8> {
-        lacuna_page::export_block(self.block())
-    }
-
-    /// Fills page and block from a sealed block that was read from the device, or kept in memory.
-    pub(crate) fn load_block(&mut self, space: &Space, sealed: &[u8], newest: Lsn) -> Result<()> {
-        let PageNo(number) = self.id().page;
-        let bad = |reason: String| corrupt(space, PageNo(number), reason);
-        let row = space.row.as_ref().expect("a table with blocks");
-        row.decompressions.fetch_add(1, Ordering::Relaxed);
-        let (page, block, _) = self.parts_mut();
+    /// Fills page and block from a sealed block that was read from the device, or kept in memory. Images on the device
+    /// have no greater LSN than `newest`.
+    pub(crate) fn load(
+        &self,
+        id: PageId,
+        sealed: &[u8],
+        newest: Lsn,
+        page: &mut [u8],
+        block: &mut [u8],
+    ) -> Result<(), String> {
+        self.decompressions.fetch_add(1, Ordering::Relaxed);
         block.copy_from_slice(sealed);
-        let meta = lacuna_page::open_block(block, (space.id.0, number), page.len())
-            .map_err(|e| bad(e.to_string()))?;
+        let meta =
+            lacuna_page::open_block(block, (id.table.0, id.page.0), page.len()).map_err(|e| e.to_string())?;
         if Lsn(meta.lsn) > newest {
-            return Err(bad(format!("{} is behind the end of the log, {newest}", Lsn(meta.lsn))));
+            return Err(format!("{} is behind the end of the log, {newest}", Lsn(meta.lsn)));
         }
         page.fill(0);
         lacuna_page::write_meta(page, &meta);
-        restore(page, block).map_err(|e| bad(e.0.into()))?;
-        ops::validate(page).map_err(|e| bad(e.into()))
+        restore(page, block).map_err(|e| e.0.to_string())?;
+        ops::validate(page).map_err(Into::into)
     }
-}
 
-/// Sees to it that operations of `bytes` fit into the log of the page's block, compressing it anew if need
-/// be. False when the page does not fit then: it has to be split. The caller has changed nothing yet.
-pub(crate) fn make_room(core: &Core, page: &mut WriteGuard, bytes: usize) -> Result<bool> {
-    if page.frame.row.is_none() || lacuna_page::block_log_room(page.block()) >= bytes + RESERVE {
-        return Ok(true);
+    /// Counts a page that is restored from a block in memory.
+    pub(crate) fn count_kept(&self) {
+        self.decompressions_without_read.fetch_add(1, Ordering::Relaxed);
     }
-    let mut mtr = Mtr::new();
-    if !mtr.recompress(page, bytes + RESERVE) {
-        page.frame.unfit_lsn.store(ops::lsn(page).0, Ordering::Relaxed);
-        return Ok(false);
-    }
-    mtr.commit(core, &mut [page])?;
-    Ok(true)
-}
-
-/// Like [`make_room`], but does not try again what failed before on the same page.
-pub(crate) fn makes_room(core: &Core, page: &mut WriteGuard, bytes: usize) -> Result<bool> {
-    let is_unfit = page.frame.unfit_lsn.load(Ordering::Relaxed) == ops::lsn(page).0;
-    let has_room = page.frame.row.is_none() || lacuna_page::block_log_room(page.block()) >= bytes + RESERVE;
-    if is_unfit && !has_room && Node::new(page).count() > 2 {
-        return Ok(false);
-    }
-    make_room(core, page, bytes)
 }
 
 /// The sealed block of an evicted page: all that is kept of it.
-pub(crate) fn kept_block(mut memory: AlignedBuf, page_bytes: usize) -> Box<[u8]> {
+pub(crate) fn seal(mut memory: AlignedBuf, page_bytes: usize) -> Box<[u8]> {
     let (page, block) = memory.split_at_mut(page_bytes);
     lacuna_page::seal_block(block, &lacuna_page::read_meta(page), page_bytes);
     Box::from(&*block)
@@ -347,7 +317,7 @@ mod tests {
 
     #[test]
     fn padding_follows_the_failures() {
-        let row = RowSpace::new(8 << 10, 16 << 10);
+        let row = Blocks::new(8 << 10, 16 << 10);
         for _ in 0..ROUND {
             row.note(false);
         }
@@ -365,7 +335,7 @@ mod tests {
     #[test]
     fn two_records_of_the_greatest_length_fit_uncompressed() {
         for (block_bytes, page_bytes) in [(4 << 10, 8 << 10), (8 << 10, 16 << 10), (16 << 10, 64 << 10)] {
-            let row = RowSpace::new(block_bytes, page_bytes);
+            let row = Blocks::new(block_bytes, page_bytes);
             let record = node::LEAF_CELL_HEADER + row.record_bytes_max() + node::SLOT;
             let image = (node::CELLS - HEADER_BYTES) + 2 * record;
             assert!(image + LOGGED_OP_BYTES + RESERVE <= block_capacity(block_bytes), "{block_bytes}");

@@ -1,5 +1,5 @@
-//! Iterators and cursors against a sorted map: in both directions, from both ends, among writes of their own transaction
-//! and of others.
+//! Iterators and cursors against a sorted map: in both directions, from both ends, among writes of their own
+//! transaction and of others.
 
 use std::{
     collections::BTreeMap,

@@ -2,15 +2,14 @@
 
 use super::{ROOT, Tree};
 use crate::{
-    alloc::{Allocator, corrupt},
-    error::Result,
-    ids::{PageNo, TableId},
-    node::Node,
-    overflow::{self, Reference},
-    undo::UndoChains,
+    alloc::Allocator,
+    overflow::{self, UndoChains},
+    page::{node::Node, overflow::Reference},
+    space::corrupt,
+    types::{PageNo, Result, TableId},
 };
 
-/// What a check counted.
+/// Counts of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TreeReport {
     pub(crate) records: u64,
@@ -27,19 +26,19 @@ impl Tree<'_> {
     /// not change meanwhile.
     pub(crate) fn check(self, undo: &UndoChains) -> Result<TreeReport> {
         let mut report = TreeReport::default();
-        let (used, free) = Allocator::latch(self.core, self.space)?.survey()?;
+        let (used, free) = Allocator::latch(self.pager, self.space)?.survey()?;
         let mut seen = vec![false; used as usize];
         seen[0] = true;
         for page in &free {
             mark(self.space, &mut seen, *page)?;
         }
         report.free_pages = free.len() as u64;
-        let root = self.core.pool.read(self.space, ROOT)?;
+        let root = self.pager.read(self.space, ROOT)?;
         self.check_node(&root, ROOT, None)?;
         report.height = u64::from(Node::new(&root).level()) + 1;
         drop(root);
         self.check_subtree(ROOT, &[], None, &mut seen, &mut report)?;
-        let of_table = |(table, chain): &(TableId, Reference)| (*table == self.space.id).then_some(*chain);
+        let of_table = |(table, chain): &(TableId, Reference)| (*table == self.space.id()).then_some(*chain);
         for chain in undo.replaced.iter().filter_map(of_table) {
             self.check_chain(chain, &mut seen, &mut report)?;
         }
@@ -64,7 +63,7 @@ impl Tree<'_> {
         report: &mut TreeReport,
     ) -> Result<()> {
         mark(self.space, seen, page)?;
-        let guard = self.core.pool.read(self.space, page)?;
+        let guard = self.pager.read(self.space, page)?;
         let node = Node::new(&guard);
         for slot in 0..node.count() {
             let key = node.key(slot);
@@ -88,7 +87,7 @@ impl Tree<'_> {
         for slot in 0..node.count() {
             let low = if slot == 0 { low } else { node.key(slot) };
             let high = if slot + 1 < node.count() { Some(node.key(slot + 1)) } else { high };
-            let child = self.read_child(node, slot)?.frame.id.page;
+            let child = self.read_child(node, slot)?.id().page;
             self.check_subtree(child, low, high, seen, report)?;
         }
         Ok(())
@@ -97,7 +96,7 @@ impl Tree<'_> {
 
 impl Tree<'_> {
     fn check_chain(self, chain: Reference, seen: &mut [bool], report: &mut TreeReport) -> Result<()> {
-        overflow::check(self.core, self.space, chain, |page| {
+        overflow::check(self.pager, self.space, chain, |page| {
             report.overflow_pages += 1;
             mark(self.space, seen, page)
         })

@@ -1,7 +1,7 @@
 //! How many records a tree has, by a few of its paths.
 
 use super::{ROOT, Tree};
-use crate::{error::Result, node::Node};
+use crate::{page::node::Node, types::Result};
 
 /// Paths that are looked at, spread over the root.
 const PATHS: usize = 8;
@@ -13,7 +13,7 @@ impl Tree<'_> {
     pub(crate) fn estimate(self) -> Result<u64> {
         let mut sum = 0.0;
         for path in 0..PATHS {
-            let mut page = self.core.pool.read(self.space, ROOT)?;
+            let mut page = self.pager.read(self.space, ROOT)?;
             self.check_node(&page, ROOT, None)?;
             let mut records = 1.0;
             // The part of the present node's children that the path goes through, in PATHS.

@@ -1,40 +1,40 @@
 //! Giving pages back: empty and underfull nodes are merged with their neighbours, on either side.
 //!
-//! Whoever takes bytes out of a leaf asks ([`asks`]) whether it crossed a mark, and if so calls [`Tree::merge`]. That
-//! latches the leaf's parent exclusively and takes what gives a page back:
+//! A writer that takes bytes out of a leaf asks ([`asks`]) whether it crossed a mark, and if so calls [`Tree::merge`].
+//! That latches the leaf's parent exclusively and takes what gives a page back:
 //!
 //! - an empty leaf goes, with the inner nodes above that hold nothing else;
 //! - two neighbours become one, or three become two, where [`FILL`] of each page is enough for all.
 //!
 //! Inner nodes follow when they are underfull, the root when it has one child left. Row-compressed leaves are merged
-//! in pairs only, where the block of both leaves room for changes.
+//! in pairs only, where the block of both leaves space for changes.
 //!
 //! Invariants:
 //!
 //! 1. No leaf is empty for longer than its last record's removal takes to ask, unless it is the root: so the first
-//!    record lies in the first leaf, or in the next one that holds more than deleted records. (A split at either end
-//!    of a leaf makes an empty one for the record to come. Who is refused that record then gives the leaf back; if a
-//!    crash comes first, it stays until the next insert, or until a neighbour asks.)
+//!    record lies in the first leaf, or in the next one that holds more than deleted records. (A split at either end of
+//!    a leaf makes an empty one for the record to come. A writer that is refused that record then gives the leaf back;
+//!    if a crash comes first, it stays until the next insert, or until a neighbour asks.)
 //! 2. Each step is one mini-transaction, with the parent and all nodes that change latched exclusively. A leaf loses
-//!    keys of its range only while it is latched so and `Space::restructured` grows (`again`, invariant 2); a range
+//!    keys of its range only while it is latched so and `Space::restructured` grows (`finger`, invariant 2); a range
 //!    that becomes wider takes nothing from anybody. Scans go on by the fence that they met, which may lie within a
 //!    leaf by then.
 //!
 //! Latches: those of `btree`.
 
-use super::{
-    ROOT, Tree,
-    smo::{append_cells, insert_child, page_of},
-};
+use super::{ROOT, Tree};
+use crate::btree::split::{append_cells, insert_child, page_of};
 use crate::{
     alloc::Allocator,
-    error::Result,
-    mtr::Mtr,
+    mtr::{self, LOGGED_OP_BYTES, Mtr},
     mutant::{Rule, is_broken},
-    node::{self, INNER_CELL_HEADER, Node, SLOT},
-    ops::PageOp,
+    page::{
+        node::{self, INNER_CELL_HEADER, Node, SLOT},
+        ops::PageOp,
+    },
     pool::WriteGuard,
     row,
+    types::Result,
 };
 
 /// A leaf asks each time its use falls below another sixteenth of the page, once less than this many are used.
@@ -83,13 +83,13 @@ impl Tree<'_> {
     /// The parent of the leaf of `key`, latched exclusively; `None` when the root is that leaf.
     fn leaf_parent(self, key: &[u8]) -> Result<Option<WriteGuard>> {
         loop {
-            let mut page = self.core.pool.read(self.space, ROOT)?;
+            let mut page = self.pager.read(self.space, ROOT)?;
             self.check_node(&page, ROOT, None)?;
             match Node::new(&page).level() {
                 0 => return Ok(None),
                 1 => {
                     drop(page);
-                    let root = self.core.pool.write(self.space, ROOT)?;
+                    let root = self.pager.write(self.space, ROOT)?;
                     if Node::new(&root).level() == 1 {
                         return Ok(Some(root));
                     }
@@ -124,14 +124,14 @@ impl Tree<'_> {
         {
             return Ok(true);
         }
-        let is_triple = count > 2 && self.space.row.is_none();
+        let is_triple = count > 2 && self.space.blocks().is_none();
         Ok(is_triple && self.merge_triple(parent, left_slot.min(count - 3))?)
     }
 
     /// Merges inner nodes on the way to `key` that are underfull, or hold an empty leaf only, and lowers the root.
     /// Whether anything changed.
     fn merge_inner(self, key: &[u8]) -> Result<bool> {
-        let mut parent = self.core.pool.write(self.space, ROOT)?;
+        let mut parent = self.pager.write(self.space, ROOT)?;
         self.check_node(&parent, ROOT, None)?;
         let mut is_changed = false;
         loop {
@@ -185,10 +185,10 @@ impl Tree<'_> {
             let child = self.write_child(node, 0)?;
             chain.push(child);
         }
-        if !row::makes_room(self.core, parent, 2 * row::LOGGED_OP_BYTES)? {
+        if !mtr::try_make_space(self.pager, parent, 2 * LOGGED_OP_BYTES)? {
             return Ok(false);
         }
-        let mut allocator = Allocator::latch(self.core, self.space)?;
+        let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut mtr = Mtr::new();
         mtr.apply(parent, PageOp::Remove { slot: slot as u16 });
         if slot == 0 {
@@ -203,36 +203,36 @@ impl Tree<'_> {
         self.note_restructured();
         let mut pages: Vec<_> = chain.iter_mut().collect();
         pages.extend([&mut allocator.header, parent]);
-        mtr.commit(self.core, &mut pages)?;
+        mtr.commit(self.pager, &mut pages)?;
         Ok(true)
     }
 
-    /// Moves all of the right child of a pair into the left one, if there is room. Whether it did.
+    /// Moves all of the right child of a pair into the left one, if there is space. Whether it did.
     fn merge_pair(self, parent: &mut WriteGuard, left_slot: usize) -> Result<bool> {
         let mut left = self.write_child(Node::new(parent), left_slot)?;
         let mut right = self.write_child(Node::new(parent), left_slot + 1)?;
         let (l, r) = (Node::new(&left), Node::new(&right));
         let separator = Node::new(parent).key(left_slot + 1).to_vec();
         let pulled = if l.is_leaf() { 0 } else { separator.len() };
-        let is_full_leaf = l.is_leaf() && self.space.row.is_none();
+        let is_full_leaf = l.is_leaf() && self.space.blocks().is_none();
         let fill = if is_full_leaf { FILL } else { PAIR_FILL };
         if l.used() + r.used() + pulled > capacity(l) * fill.0 / fill.1 {
             return Ok(false);
         }
-        let block = match &self.space.row {
+        let block = match self.space.blocks() {
             None => None,
-            Some(row) => {
-                let merged = merged_page(l, r, &separator, self.space.page_bytes);
-                let fits = |block: &Vec<u8>| block.len() <= row.block_bytes / 4 * 3;
-                let Some(block) = row::block_of(row, &merged).filter(fits) else { return Ok(false) };
-                if !row::makes_room(self.core, parent, row::LOGGED_OP_BYTES)? {
+            Some(blocks) => {
+                let merged = merged_page(l, r, &separator, self.space.page_bytes());
+                let fits = |block: &Vec<u8>| block.len() <= blocks.block_bytes() / 4 * 3;
+                let Some(block) = row::block_of(blocks, &merged).filter(fits) else { return Ok(false) };
+                if !mtr::try_make_space(self.pager, parent, LOGGED_OP_BYTES)? {
                     return Ok(false);
                 }
                 Some(block)
             }
         };
         // Before the first change: what fails behind one would leave it without a log record.
-        let mut allocator = Allocator::latch(self.core, self.space)?;
+        let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut mtr = Mtr::new();
         if let Some(block) = block {
             mtr.apply(&mut left, PageOp::Block { data: &block });
@@ -246,11 +246,11 @@ impl Tree<'_> {
         mtr.apply(parent, PageOp::Remove { slot: left_slot as u16 + 1 });
         allocator.free(&mut mtr, &mut right);
         self.note_restructured();
-        mtr.commit(self.core, &mut [&mut allocator.header, &mut left, &mut right, parent])?;
+        mtr.commit(self.pager, &mut [&mut allocator.header, &mut left, &mut right, parent])?;
         Ok(true)
     }
 
-    /// Shares the leaf behind the one at `left_slot` out to that and the next one, if there is room. Whether it did.
+    /// Shares the leaf behind the one at `left_slot` out to that and the next one, if there is space. Whether it did.
     fn merge_triple(self, parent: &mut WriteGuard, left_slot: usize) -> Result<bool> {
         let mut left = self.write_child(Node::new(parent), left_slot)?;
         let mut middle = self.write_child(Node::new(parent), left_slot + 1)?;
@@ -269,7 +269,7 @@ impl Tree<'_> {
         if INNER_CELL_HEADER + separator.len() + SLOT > Node::new(parent).free() + removed {
             return Ok(false);
         }
-        let mut allocator = Allocator::latch(self.core, self.space)?;
+        let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut mtr = Mtr::new();
         let base = l.count();
         for slot in 0..at {
@@ -286,15 +286,15 @@ impl Tree<'_> {
         allocator.free(&mut mtr, &mut middle);
         self.note_restructured();
         let pages = &mut [&mut allocator.header, &mut left, &mut middle, &mut right, parent];
-        mtr.commit(self.core, pages)?;
+        mtr.commit(self.pager, pages)?;
         Ok(true)
     }
 
     /// Takes the place of the root's only child.
     fn shrink_root(self, root: &mut WriteGuard, child: &mut WriteGuard) -> Result<()> {
-        let mut allocator = Allocator::latch(self.core, self.space)?;
+        let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut mtr = Mtr::new();
-        if self.space.row.is_some() {
+        if self.space.blocks().is_some() {
             mtr.apply(root, PageOp::Block { data: &child.export_block() });
         } else {
             mtr.apply(root, PageOp::Init { level: Node::new(child).level() });
@@ -302,7 +302,7 @@ impl Tree<'_> {
         }
         allocator.free(&mut mtr, child);
         self.note_restructured();
-        mtr.commit(self.core, &mut [&mut allocator.header, child, root])?;
+        mtr.commit(self.pager, &mut [&mut allocator.header, child, root])?;
         Ok(())
     }
 }

@@ -4,38 +4,38 @@
 //! from leaf to leaf by descending again from the *fence*, the separator that bounds the leaf.
 //!
 //! Latches: a descent latches a child before it gives up the parent. Readers latch shared; writers
-//! latch the leaf exclusively, and everything above it shared. A change of structure (`smo`, `merge`) descends
+//! latch the leaf exclusively, and everything above it shared. A change of structure (`split`, `merge`) descends
 //! with exclusive latches on one parent and its children, splitting full nodes on its way down, so
 //! it never needs to go up again. All latches are taken from the root down, siblings from left to
 //! right and only under their exclusively latched parent, then the allocation page: no cycle.
 //!
 //! Crash argument: each change of structure is one mini-transaction, and leaves a valid tree.
 
-mod again;
 mod check;
 mod estimate;
+mod finger;
 mod merge;
 mod scan;
-mod smo;
+mod split;
 
 use std::sync::Arc;
 
-pub(crate) use again::Spot;
+pub(crate) use finger::Finger;
 pub(crate) use merge::asks as asks_to_merge;
 pub use scan::Direction;
 pub(crate) use scan::Start;
 
 use crate::{
-    alloc::{Allocator, corrupt},
-    core::Core,
-    error::Result,
-    ids::PageNo,
-    mtr::Mtr,
+    alloc::Allocator,
+    mtr::{Mtr, Pager},
     mutant::{Rule, is_broken},
-    node::Node,
-    ops::{self, PageKind, PageOp},
+    page::{
+        node::Node,
+        ops::{self, PageKind, PageOp},
+    },
     pool::{ReadGuard, WriteGuard},
-    space::Space,
+    space::{Space, corrupt},
+    types::{PageNo, Result},
 };
 
 /// Where every tree starts.
@@ -44,28 +44,28 @@ const ROOT: PageNo = PageNo(1);
 /// The tree of a table.
 #[derive(Clone, Copy)]
 pub(crate) struct Tree<'a> {
-    core: &'a Core,
+    pager: &'a Pager,
     space: &'a Arc<Space>,
 }
 
 impl<'a> Tree<'a> {
-    pub(crate) fn new(core: &'a Core, space: &'a Arc<Space>) -> Tree<'a> {
-        Tree { core, space }
+    pub(crate) fn new(pager: &'a Pager, space: &'a Arc<Space>) -> Tree<'a> {
+        Tree { pager, space }
     }
 
     /// Makes an empty tree in an empty file.
-    pub(crate) fn format(core: &Core, space: &Arc<Space>) -> Result<()> {
+    pub(crate) fn format(pager: &Pager, space: &Arc<Space>) -> Result<()> {
         let mut mtr = Mtr::new();
-        let mut allocator = Allocator::format(core, space, &mut mtr, 2)?;
-        let mut root = core.pool.create(space, ROOT);
+        let mut allocator = Allocator::format(pager, space, &mut mtr, 2)?;
+        let mut root = pager.create(space, ROOT);
         mtr.apply(&mut root, PageOp::Init { level: 0 });
-        mtr.commit(core, &mut [&mut allocator.header, &mut root])?;
+        mtr.commit(pager, &mut [&mut allocator.header, &mut root])?;
         Ok(())
     }
 
     /// The leaf that holds `key` if any does, latched shared.
     pub(crate) fn leaf_read(self, key: &[u8]) -> Result<ReadGuard> {
-        let mut page = self.core.pool.read(self.space, ROOT)?;
+        let mut page = self.pager.read(self.space, ROOT)?;
         self.check_node(&page, ROOT, None)?;
         while !Node::new(&page).is_leaf() {
             let slot = Node::new(&page).child_slot(key);
@@ -83,11 +83,11 @@ impl<'a> Tree<'a> {
     /// where the next leaf starts, and without any it is the last leaf.
     fn descend(self, key: &[u8], mut bound: impl FnMut(&[u8])) -> Result<WriteGuard> {
         loop {
-            let mut page = self.core.pool.read(self.space, ROOT)?;
+            let mut page = self.pager.read(self.space, ROOT)?;
             self.check_node(&page, ROOT, None)?;
             if Node::new(&page).is_leaf() {
                 drop(page);
-                let root = self.core.pool.write(self.space, ROOT)?;
+                let root = self.pager.write(self.space, ROOT)?;
                 if Node::new(&root).is_leaf() {
                     return Ok(root);
                 }
@@ -112,7 +112,7 @@ impl<'a> Tree<'a> {
         if is_broken(Rule::DescentsCouple) {
             let (number, level) = (Node::new(&parent).child(slot), Node::new(&parent).level() - 1);
             drop(parent);
-            let child = self.core.pool.read(self.space, number)?;
+            let child = self.pager.read(self.space, number)?;
             return self.check_node(&child, number, Some(level)).map(|()| child);
         }
         self.read_child(Node::new(&parent), slot)
@@ -120,14 +120,14 @@ impl<'a> Tree<'a> {
 
     fn read_child(self, parent: Node<'_>, slot: usize) -> Result<ReadGuard> {
         let number = parent.child(slot);
-        let child = self.core.pool.read(self.space, number)?;
+        let child = self.pager.read(self.space, number)?;
         self.check_node(&child, number, Some(parent.level() - 1))?;
         Ok(child)
     }
 
     fn write_child(self, parent: Node<'_>, slot: usize) -> Result<WriteGuard> {
         let number = parent.child(slot);
-        let child = self.core.pool.write(self.space, number)?;
+        let child = self.pager.write(self.space, number)?;
         self.check_node(&child, number, Some(parent.level() - 1))?;
         Ok(child)
     }

@@ -3,7 +3,11 @@
 use std::ops::Range;
 
 use super::{ROOT, Tree};
-use crate::{error::Result, ids::PageNo, node::Node, pool::ReadGuard};
+use crate::{
+    page::node::Node,
+    pool::ReadGuard,
+    types::{PageNo, Result},
+};
 
 /// Order of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +56,7 @@ impl Tree<'_> {
     /// hold nothing in range; then the scan goes on at `next`. `ahead` says which of the leaves behind it to
     /// list, the next one being 0.
     pub(crate) fn scan_leaf(self, start: &Start, direction: Direction, ahead: Range<usize>) -> Result<Leaf> {
-        let mut page = self.core.pool.read(self.space, ROOT)?;
+        let mut page = self.pager.read(self.space, ROOT)?;
         self.check_node(&page, ROOT, None)?;
         let mut fence = None;
         let mut listed = Vec::new();

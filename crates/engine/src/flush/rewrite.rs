@@ -15,19 +15,20 @@ use lacuna_page::HEADER_BYTES;
 
 use super::{Due, JOB_PAGES, stats::Cause, write::Writer};
 use crate::{
-    core::Core,
-    error::Result,
-    ids::{Lsn, PageNo},
+    flush::Flusher,
     mtr::Mtr,
-    node::Node,
-    ops::{self, PageKind, PageOp},
+    page::{
+        node::Node,
+        ops::{self, PageKind, PageOp},
+    },
     pool::Frame,
     row,
     space::Space,
+    types::{Lsn, PageNo, Result},
 };
 
-/// Pages of a table that are to be written anew if they would come out otherwise. Who calls for that uses the
-/// table until it has ended.
+/// Pages of a table that are to be written anew if they would come out otherwise. The caller pins the table
+/// until it has ended.
 pub(crate) struct Rewrite {
     pub(crate) space: Arc<Space>,
     pub(crate) pages: Range<u64>,
@@ -41,56 +42,57 @@ impl Rewrite {
 impl Writer {
     /// Writes those of the pages anew that would come out otherwise; returns how many. Pages that are dirty
     /// anyway, or being changed, are left to the next flush.
-    pub(super) fn rewrite(&mut self, core: &Core, Rewrite { space, pages }: Rewrite) -> Result<u64> {
+    pub(super) fn rewrite(&mut self, flusher: &Flusher, Rewrite { space, pages }: Rewrite) -> Result<u64> {
         let mut outdated = Vec::new();
         let mut recompressed = 0;
         for page in pages.map(PageNo) {
-            if space.row.is_some() {
-                recompressed += u64::from(recompress(core, &space, page)?);
-            } else if self.is_outdated(core, &space, page)? {
-                outdated.push(renew(core, &space, page)?);
+            if space.blocks().is_some() {
+                recompressed += u64::from(recompress(flusher, &space, page)?);
+            } else if self.is_outdated(flusher, &space, page)? {
+                outdated.push(renew(flusher, &space, page)?);
             }
         }
         let count = outdated.len() as u64;
-        self.write(core, &Due { frames: outdated, before: Lsn(u64::MAX), cause: Cause::Asked })?;
+        self.write(flusher, &Due { frames: outdated, before: Lsn(u64::MAX), cause: Cause::Asked })?;
         Ok(count + recompressed)
     }
 
     /// Whether the page has no changes to be flushed, and its image on the device would come out otherwise.
-    fn is_outdated(&mut self, core: &Core, space: &Arc<Space>, page: PageNo) -> Result<bool> {
-        let Some(page) = core.pool.read_if_written(space, page)? else { return Ok(false) };
-        if page.frame.has_changes() || ops::kind(&page) == Some(PageKind::Hole) {
+    fn is_outdated(&mut self, flusher: &Flusher, space: &Arc<Space>, page: PageNo) -> Result<bool> {
+        let Some(page) = flusher.pager.read_if_written(space, page)? else { return Ok(false) };
+        if page.frame().has_changes() || ops::kind(&page) == Some(PageKind::Hole) {
             return Ok(false);
         }
         // An image on its way was perhaps made before the table was altered. While the page is latched no
         // other can set out, so without one the device stands still here.
-        Ok(page.frame.is_in_flight() || self.would_change(core, &page, space)?)
+        Ok(page.frame().is_in_flight() || self.would_change(flusher, &page, space)?)
     }
 }
 
 /// Logs a change of the page that changes nothing.
-fn renew(core: &Core, space: &Arc<Space>, page: PageNo) -> Result<Arc<Frame>> {
-    let mut page = core.pool.write(space, page)?;
+fn renew(flusher: &Flusher, space: &Arc<Space>, page: PageNo) -> Result<Arc<Frame>> {
+    let mut page = flusher.pager.write(space, page)?;
     let op = match ops::kind(&page) {
         Some(PageKind::Node) => PageOp::Truncate { slot: Node::new(&page).count() as u16 },
         _ => PageOp::Bytes { offset: HEADER_BYTES as u16, data: &[] },
     };
     let mut mtr = Mtr::new();
     mtr.apply(&mut page, op);
-    mtr.commit(core, &mut [&mut page])?;
-    Ok(page.frame.clone())
+    mtr.commit(&flusher.pager, &mut [&mut page])?;
+    Ok(page.frame().clone())
 }
 
 /// Makes a new block of the page; false when it does not fit into one.
-fn recompress(core: &Core, space: &Arc<Space>, page: PageNo) -> Result<bool> {
-    if core.pool.read_if_written(space, page)?.is_none_or(|page| ops::kind(&page) == Some(PageKind::Hole)) {
+fn recompress(flusher: &Flusher, space: &Arc<Space>, page: PageNo) -> Result<bool> {
+    if flusher.pager.read_if_written(space, page)?.is_none_or(|page| ops::kind(&page) == Some(PageKind::Hole))
+    {
         return Ok(false);
     }
-    let mut page = core.pool.write(space, page)?;
+    let mut page = flusher.pager.write(space, page)?;
     let mut mtr = Mtr::new();
     let fits = mtr.recompress(&mut page, row::RESERVE);
     if fits {
-        mtr.commit(core, &mut [&mut page])?;
+        mtr.commit(&flusher.pager, &mut [&mut page])?;
     }
     Ok(fits)
 }

@@ -1,4 +1,4 @@
-//! What is counted of flushing.
+//! Counters of flushing.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +22,7 @@ pub struct FlushStats {
     /// Holes punched because an image became shorter.
     pub punches: u64,
     /// Holes that the place refused. After the first such refusal the store asks for no more until it is reopened;
-    /// only room is lost by it.
+    /// only space is lost by it.
     pub refused_punches: u64,
     /// Bytes written to the doublewrite file.
     pub doublewrite_bytes: u64,

@@ -7,22 +7,19 @@ use lacuna_page::{Algorithm, Codec, Encoder, Meta, PAGE_BYTES_MAX};
 
 use super::{Due, JOB_PAGES, stats::Cause};
 use crate::{
-    catalog::SYSTEM_CODEC,
-    core::Core,
-    error::{Error, Result},
-    ids::{Lsn, PageNo, TxnId},
-    landed,
+    flush::Flusher,
     mutant::{Rule, is_broken},
-    node,
-    ops::{self, PageKind, PageOp},
-    overflow,
+    page::{
+        node,
+        ops::{self, PageKind, PageOp},
+        overflow,
+        scratch::Scratch,
+        undo,
+    },
     pool::{Frame, ReadGuard},
-    scratch::Scratch,
-    space::Space,
-    sync::atomic::Ordering,
-    undo,
-    uses::Use,
-    wal::Until,
+    space::{SYSTEM_CODEC, Space, pins::TablePin},
+    types::{Error, Lsn, PageNo, Result, TxnId},
+    wal::{Until, page_writes},
 };
 
 /// Images are cut to this unit, the finest that any place knows.
@@ -35,12 +32,12 @@ pub(super) struct Writer {
     encoder: Encoder,
     /// A copy of the page that is being compressed.
     copy: AlignedBuf,
-    /// What is compressed in its place.
+    /// Memory for its packed form, which is compressed in its place.
     packed: AlignedBuf,
     /// Images, each on a sector.
     images: AlignedBuf,
-    /// Compressed images name no lesser transaction (`settled`).
-    settled: TxnId,
+    /// Compressed images name no lesser transaction (`horizon`).
+    horizon: TxnId,
 }
 
 impl Default for Writer {
@@ -50,7 +47,7 @@ impl Default for Writer {
             copy: AlignedBuf::zeroed(PAGE_BYTES_MAX),
             packed: AlignedBuf::zeroed(PAGE_BYTES_MAX),
             images: AlignedBuf::zeroed(BATCH_BYTES + PAGE_BYTES_MAX),
-            settled: TxnId::NONE,
+            horizon: TxnId::NONE,
         }
     }
 }
@@ -58,7 +55,7 @@ impl Default for Writer {
 /// A page's image in the buffer.
 pub(super) struct Image {
     pub(super) frame: Arc<Frame>,
-    pub(super) space: Use,
+    pub(super) space: TablePin,
     /// Where it lies in the buffer.
     pub(super) start: usize,
     /// Its length in whole sectors.
@@ -75,62 +72,63 @@ impl Image {
     }
 
     pub(super) fn page(&self) -> PageNo {
-        self.frame.id.page
+        self.frame.id().page
     }
 
     /// The part of the page's place on the device that an older, longer image still takes, by the
     /// granularity of holes.
     fn stale(&self) -> Option<(u64, u64)> {
-        let unit = u64::from(self.space.file.props().hole_unit);
-        let on_disk = u64::from(self.frame.disk_bytes.load(Ordering::Relaxed));
+        let unit = u64::from(self.space.file().props().hole_unit);
+        let on_disk = self.frame.disk_bytes() as u64;
         // Blocks lie side by side.
-        if self.space.row.is_some() || unit == 0 || on_disk <= self.bytes as u64 {
+        if self.space.blocks().is_some() || unit == 0 || on_disk <= self.bytes as u64 {
             return None;
         }
         let from = (self.bytes as u64).next_multiple_of(unit);
-        let to = on_disk.next_multiple_of(unit).min(self.space.page_bytes as u64);
+        let to = on_disk.next_multiple_of(unit).min(self.space.page_bytes() as u64);
         (from < to).then(|| (self.space.offset(self.page()) + from, to - from))
     }
 }
 
 impl Writer {
     /// Writes those pages that still are due and that nobody is changing. A failure poisons the store.
-    pub(super) fn write(&mut self, core: &Core, due: &Due) -> Result<()> {
+    pub(super) fn write(&mut self, flusher: &Flusher, due: &Due) -> Result<()> {
         assert!(due.frames.len() <= JOB_PAGES);
         let mut images = Vec::with_capacity(due.frames.len());
         let mut used = 0;
         let mut newest = Lsn(0);
-        self.settled = core.settled();
+        self.horizon = flusher.horizon();
         for frame in &due.frames {
             // Pages of a table that is gone are never written.
-            let Some(space) = core.spaces.get(frame.id.table).and_then(|space| space.flush()) else {
+            let Some(space) = flusher.spaces.get(frame.id().table).and_then(|space| space.pin_for_flush())
+            else {
                 continue;
             };
-            let Some(image) = self.take(core, due, frame, space, used) else { continue };
+            let Some(image) = self.take(flusher, due, frame, space, used) else { continue };
             used += image.bytes;
             newest = newest.max(image.lsn);
             images.push(image);
             if used > BATCH_BYTES {
-                self.write_images(core, &std::mem::take(&mut images), newest, due.cause)?;
+                self.write_images(flusher, &std::mem::take(&mut images), newest, due.cause)?;
                 used = 0;
             }
         }
-        self.write_images(core, &images, newest, due.cause)
+        self.write_images(flusher, &images, newest, due.cause)
     }
 
     /// Takes a page off the list of dirty ones and makes its image at `start` of the buffer.
     fn take(
         &mut self,
-        core: &Core,
+        flusher: &Flusher,
         due: &Due,
         frame: &Arc<Frame>,
-        space: Use,
+        space: TablePin,
         start: usize,
     ) -> Option<Image> {
         let page = frame.try_read()?;
-        if is_hole(core, &space, &page) {
+        if is_hole(flusher, &space, &page) {
             let (frame, lsn) = (frame.clone(), ops::lsn(&page));
-            let is_due = core.pool.dirty.take_off(&page, due.before);
+            let is_due = flusher.pager.pool().dirty().take_off(&page, due.before);
             return is_due.then_some(Image {
                 frame,
                 space,
@@ -141,34 +139,34 @@ impl Writer {
                 is_hole: true,
             });
         }
-        if let Some(row) = &space.row {
-            let out = &mut self.images[start..start + row.block_bytes];
-            if !core.pool.dirty.take_off(&page, due.before) {
+        if let Some(blocks) = space.blocks() {
+            let out = &mut self.images[start..start + blocks.block_bytes()];
+            if !flusher.pager.pool().dirty().take_off(&page, due.before) {
                 return None;
             }
             out.copy_from_slice(page.block());
             let meta = lacuna_page::read_meta(&page);
             drop(page);
-            lacuna_page::seal_block(out, &meta, space.page_bytes);
-            let (bytes, lsn) = (row.block_bytes, Lsn(meta.lsn));
+            lacuna_page::seal_block(out, &meta, space.page_bytes());
+            let (bytes, lsn) = (blocks.block_bytes(), Lsn(meta.lsn));
             let frame = frame.clone();
             return Some(Image { frame, space, start, bytes, lsn, is_plain: false, is_hole: false });
         }
-        let on_disk = frame.disk_bytes.load(Ordering::Relaxed) as usize;
+        let on_disk = frame.disk_bytes();
         let codec = match due.cause {
-            // Nobody waits for room, and it may be the page's last image for long.
+            // Nobody waits for space, and it may be the page's last image for long.
             Cause::Asked => space.codec(on_disk),
             Cause::Eviction | Cause::Log | Cause::Dirty => {
-                space.codec(on_disk).after(on_disk, space.page_bytes)
+                space.codec(on_disk).after(on_disk, space.page_bytes())
             }
         };
         let codec = codec_of(&space, &page, codec);
-        if !core.pool.dirty.take_off(&page, due.before) {
+        if !flusher.pager.pool().dirty().take_off(&page, due.before) {
             return None;
         }
         self.copy(&page, codec);
         drop(page);
-        let lsn = ops::lsn(&self.copy[..space.page_bytes]);
+        let lsn = ops::lsn(&self.copy[..space.page_bytes()]);
         let (bytes, is_plain) = self.encode(&space, codec, start);
         Some(Image { frame: frame.clone(), space, start, bytes, lsn, is_plain, is_hole: false })
     }
@@ -176,18 +174,18 @@ impl Writer {
     /// Copies a latched page for [`Writer::encode`].
     fn copy(&mut self, page: &[u8], codec: Codec) {
         let copy = &mut self.copy[..page.len()];
-        // What is packed is tidied thereby.
+        // Packing tidies the page as well.
         if is_compressed_node(page, codec) { copy.copy_from_slice(page) } else { copy_tidied(page, copy) }
     }
 
     /// Makes an image of the copied page at `start` of the buffer; returns its length in whole sectors, and
     /// whether it is not compressed.
     fn encode(&mut self, space: &Space, codec: Codec, start: usize) -> (usize, bool) {
-        let page = &mut self.copy[..space.page_bytes];
-        let out = &mut self.images[start..start + space.page_bytes];
+        let page = &mut self.copy[..space.page_bytes()];
+        let out = &mut self.images[start..start + space.page_bytes()];
         let encoded = if is_compressed_node(page, codec) {
-            node::forget_writers(page, self.settled);
-            let packed = &mut self.packed[..space.page_bytes];
+            node::forget_writers(page, self.horizon);
+            let packed = &mut self.packed[..space.page_bytes()];
             let leaf = node::pack(page, packed);
             let image = leaf.and_then(|leaf| self.encoder.encode_packed(page, leaf, codec, SECTOR, out));
             image.unwrap_or_else(|| {
@@ -203,9 +201,14 @@ impl Writer {
 
     /// Whether the image of a page without changes would come out other than it is on the device. Nobody
     /// writes it meanwhile.
-    pub(super) fn would_change(&mut self, core: &Core, page: &ReadGuard, space: &Space) -> Result<bool> {
-        self.settled = core.settled();
-        let on_disk = page.frame.disk_bytes.load(Ordering::Relaxed) as usize;
+    pub(super) fn would_change(
+        &mut self,
+        flusher: &Flusher,
+        page: &ReadGuard,
+        space: &Space,
+    ) -> Result<bool> {
+        self.horizon = flusher.horizon();
+        let on_disk = page.frame().disk_bytes();
         let codec = codec_of(space, page, space.codec(on_disk));
         self.copy(page, codec);
         let (bytes, _) = self.encode(space, codec, 0);
@@ -213,73 +216,70 @@ impl Writer {
             return Ok(true);
         }
         let old = &mut self.copy[..bytes];
-        space.file.read_at(space.offset(page.frame.id.page), old)?;
+        space.file().read_at(space.offset(page.id().page), old)?;
         Ok(*old != self.images[..bytes])
     }
 
-    fn write_images(&self, core: &Core, images: &[Image], newest: Lsn, cause: Cause) -> Result<()> {
+    fn write_images(&self, flusher: &Flusher, images: &[Image], newest: Lsn, cause: Cause) -> Result<()> {
         if images.is_empty() {
             return Ok(());
         }
         if !is_broken(Rule::LogBeforePages) {
-            core.log.reach(newest, Until::Written)?;
+            flusher.pager.log().reach(newest, Until::Written)?;
         }
-        core.pool.note_written(newest);
+        flusher.pager.pool().note_written(newest);
         if is_broken(Rule::NotesFollowImages) {
-            note_landed(core, images)?;
+            log_page_writes(flusher, images)?;
         }
-        self.write_out(core, images)?;
-        note_landed(core, images)?;
+        self.write_out(flusher, images)?;
+        log_page_writes(flusher, images)?;
         let (mut written, mut again, mut bytes) = (0, 0, 0);
         for image in images {
-            image.frame.disk_bytes.store(image.bytes as u32, Ordering::Relaxed);
+            let was_written = image.frame.note_written(image.bytes, !image.is_hole);
             if image.is_hole {
                 continue;
             }
             written += 1;
-            again += u64::from(image.frame.written.swap(true, Ordering::Relaxed));
+            again += u64::from(was_written);
             bytes += image.bytes as u64;
-            let flushed = &image.space.flushed;
-            flushed.pages.fetch_add(1, Ordering::Relaxed);
-            flushed.image_bytes.fetch_add(image.bytes as u64, Ordering::Relaxed);
-            flushed.plain_pages.fetch_add(u64::from(image.is_plain), Ordering::Relaxed);
+            image.space.count_image(image.bytes, image.is_plain);
         }
-        core.flush.counters.wrote(cause, written, again, bytes);
+        flusher.counters.wrote(cause, written, again, bytes);
         let frames: Vec<_> = images.iter().map(|image| image.frame.clone()).collect();
-        core.pool.dirty.land(&frames);
+        flusher.pager.pool().dirty().land(&frames);
         Ok(())
     }
 
     /// Writes images and holes; on return the pages may leave the list of dirty ones (flush
     /// invariant 2). A failure poisons the store before the region with their images is free.
-    fn write_out(&self, core: &Core, images: &[Image]) -> Result<(), Error> {
-        let poisoned = |e| core.poison.set(e);
+    fn write_out(&self, flusher: &Flusher, images: &[Image]) -> Result<(), Error> {
+        let poisoned = |e| flusher.poison.set(e);
         let mut region = None;
         let has_data = images.iter().any(|image| !image.is_hole);
-        if let Some(file) = core.flush.doublewrite.as_ref().filter(|_| has_data) {
-            let (held, bytes) = file.write(images, &self.images, &core.poison).map_err(poisoned)?;
-            core.flush.counters.wrote_twice(bytes);
+        if let Some(file) = flusher.doublewrite.as_ref().filter(|_| has_data) {
+            let (held, bytes) = file.write(images, &self.images, &flusher.poison).map_err(poisoned)?;
+            flusher.counters.wrote_twice(bytes);
             region = Some(held);
         }
-        let written = self.write_in_place(core, images).map_err(poisoned);
+        let written = self.write_in_place(flusher, images).map_err(poisoned);
         drop(region);
         written
     }
 
-    fn write_in_place(&self, core: &Core, images: &[Image]) -> Result<(), Error> {
-        let props = core.place.props();
+    fn write_in_place(&self, flusher: &Flusher, images: &[Image]) -> Result<(), Error> {
+        let props = flusher.place.props();
         let is_atomic = props.atomic_bytes_max > 0;
-        let may_punch = core.flush.counters.may_punch();
+        let may_punch = flusher.counters.may_punch();
         let mut batch = Vec::with_capacity(2 * images.len());
         let mut holes = Vec::new();
         for image in images {
-            let file = image.space.file.id();
+            let file = image.space.file().id();
             if image.is_hole {
                 let (offset, len) = (image.space.offset(image.page()), image.space.slot_bytes() as u64);
                 let hole = BatchOp::Punch { file, offset, len };
                 if is_atomic {
                     batch.push(hole);
-                    punched(core, image);
+                    punched(flusher, image);
                 } else {
                     holes.push((image, hole));
                 }
@@ -291,43 +291,43 @@ impl Writer {
                 let hole = BatchOp::Punch { file, offset, len };
                 if is_atomic {
                     batch.push(hole);
-                    punched(core, image);
+                    punched(flusher, image);
                 } else {
                     holes.push((image, hole));
                 }
             }
         }
-        core.place.write_batch(&batch)?;
+        flusher.place.write_batch(&batch)?;
         for (image, hole) in holes {
-            if !punch(core, image, hole)? && image.is_hole {
+            if !punch(flusher, image, hole)? && image.is_hole {
                 write_hole(image)?;
             }
         }
         if !props.ordered && !is_broken(Rule::PagesSynced) {
             let mut spaces: Vec<_> = images.iter().map(|image| &image.space).collect();
-            spaces.sort_by_key(|space| space.id);
-            spaces.dedup_by_key(|space| space.id);
+            spaces.sort_by_key(|space| space.id());
+            spaces.dedup_by_key(|space| space.id());
             for space in spaces {
-                space.file.sync()?;
+                space.file().sync()?;
             }
         }
         Ok(())
     }
 }
 
-/// Notes in the log that these images are on the device (`landed`).
-fn note_landed(core: &Core, images: &[Image]) -> Result<()> {
-    let mut notes = Scratch::new();
+/// Notes in the log that these images are on the device (`page_writes`).
+fn log_page_writes(flusher: &Flusher, images: &[Image]) -> Result<()> {
+    let mut records = Scratch::new();
     for image in images {
-        landed::note(image.frame.id, image.lsn, &mut notes);
+        page_writes::encode(image.frame.id(), image.lsn, &mut records);
     }
-    core.log.note(&notes)
+    flusher.pager.log().append_page_writes(&records)
 }
 
 /// How to make the image of a page that is otherwise made by `codec`: a long value's last page, where it can be stored
 /// without what the value does not fill, is compressed, or a value a little longer than a leaf takes would take a page.
 fn codec_of(space: &Space, page: &[u8], codec: Codec) -> Codec {
-    let unit = space.file.props().hole_unit as usize;
+    let unit = space.file().props().hole_unit as usize;
     let is_plain = codec.algorithm == Algorithm::None && unit != 0;
     if !is_plain || ops::kind(page) != Some(PageKind::Overflow) {
         return codec;
@@ -343,20 +343,20 @@ fn is_compressed_node(page: &[u8], codec: Codec) -> bool {
 }
 
 /// Gives back what an older, longer image left behind, on a place that makes holes apart from writes. One that refuses
-/// costs room and nothing else: readers go by the image's own length.
+/// costs space and nothing else: readers go by the image's own length.
 /// Whether it did.
-fn punch(core: &Core, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
-    if !core.flush.counters.may_punch() {
+fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
+    if !flusher.counters.may_punch() {
         return Ok(false);
     }
-    match core.place.write_batch(&[hole]) {
+    match flusher.place.write_batch(&[hole]) {
         Ok(()) => {
-            punched(core, image);
+            punched(flusher, image);
             Ok(true)
         }
         Err(error @ (DeviceError::Unsupported { .. } | DeviceError::Full { .. })) => {
-            image.space.flushed.refused_punches.fetch_add(1, Ordering::Relaxed);
-            if core.flush.counters.refused_punch() {
+            image.space.count_refused_punch();
+            if flusher.counters.refused_punch() {
                 log::warn!("{error}; no more holes are asked for until the store is reopened");
             }
             Ok(false)
@@ -366,34 +366,35 @@ fn punch(core: &Core, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
 }
 
 /// Whether the page is to be a hole in its file (`alloc`, invariant 2).
-fn is_hole(core: &Core, space: &Space, page: &[u8]) -> bool {
-    let has_holes = space.file.props().hole_unit != 0 && core.flush.counters.may_punch();
+fn is_hole(flusher: &Flusher, space: &Space, page: &[u8]) -> bool {
+    let has_holes = space.file().props().hole_unit != 0 && flusher.counters.may_punch();
     has_holes && ops::kind(page) == Some(PageKind::Hole)
 }
 
-/// Writes the image of a page of which no hole could be made: what lies in its place must not be older than a note.
+/// Writes the image of a page of which no hole could be made: what lies in its place must not be older than a
+/// page-write record.
 fn write_hole(image: &Image) -> Result<()> {
     let space = &image.space;
     let page_no = image.page().0;
-    let meta = Meta { kind: PageKind::Hole as u8, table: space.id.0, page_no, lsn: image.lsn.0 };
+    let meta = Meta { kind: PageKind::Hole as u8, table: space.id().0, page_no, lsn: image.lsn.0 };
     let mut out = AlignedBuf::zeroed(space.slot_bytes());
-    if space.row.is_some() {
+    if space.blocks().is_some() {
         let mut blank = Vec::new();
         PageOp::Blank { kind: PageKind::Hole }.encode_in_block(&mut blank);
         lacuna_page::reset_block(&mut out);
         assert!(lacuna_page::append_to_block(&mut out, &blank), "an empty block has room");
-        lacuna_page::seal_block(&mut out, &meta, space.page_bytes);
+        lacuna_page::seal_block(&mut out, &meta, space.page_bytes());
     } else {
         lacuna_page::write_meta(&mut out, &meta);
         let page = out.to_vec();
         Encoder::new().encode(&page, Codec::PLAIN, SECTOR, &mut out);
     }
-    Ok(space.file.write_at(space.offset(image.page()), &out)?)
+    Ok(space.file().write_at(space.offset(image.page()), &out)?)
 }
 
-fn punched(core: &Core, image: &Image) {
-    image.space.flushed.punches.fetch_add(1, Ordering::Relaxed);
-    core.flush.counters.punched();
+fn punched(flusher: &Flusher, image: &Image) {
+    image.space.count_punch();
+    flusher.counters.punched();
 }
 
 /// Copies a page with zeros for what no reader looks at, so that its image compresses well.

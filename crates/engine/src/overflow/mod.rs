@@ -17,38 +17,46 @@
 //!    takes a [`Ticket`] while it holds the latch of the leaf that led it to the chain, and reads the
 //!    chain without any latch but those of its pages, one at a time.
 //!
-//! Room: a value takes its bytes, 96 in each page that it fills and about 160 in the last one, and what is missing to a
-//! unit of holes there: 512 bytes at most on flash and in memory, 4 KiB in a directory. For the image of the last page
-//! is compressed in plain tables too (`flush`), and what the value does not fill is a hole. A leaf, which takes values up
-//! to a quarter of the page, may waste as much as one of these is long when its keys came in order. So of many
-//! long values none takes more than 1.25 times its length, and such a unit. Row-compressed tables have blocks instead
-//! of images; there the last one is taken whole.
+//! Space: a value takes its bytes, 96 in each page that it fills and about 160 in the last one, and what is missing to
+//! a unit of holes there: 512 bytes at most on flash and in memory, 4 KiB in a directory. For the image of the last
+//! page is compressed in plain tables too (`flush`), and what the value does not fill is a hole. A leaf, which takes
+//! values up to a quarter of the page, may waste as much as one of these is long when its keys came in order. So of
+//! many long values none takes more than 1.25 times its length, and such a unit. Row-compressed tables have blocks
+//! instead of images; there the last one is taken whole.
 //!
 //! Latches: a page of the chain before the next one, both before the allocation page, that before undo
 //! pages.
 
-mod format;
 mod readers;
 
 use std::sync::Arc;
 
-#[cfg(test)]
-pub(crate) use format::LAYOUT;
-pub(crate) use format::{Link, Reference, VALUE_BYTES_MAX, part_bytes_max};
-pub(crate) use readers::{Readers, Ticket};
+use readers::Readers;
+pub(crate) use readers::Ticket;
 
 use lacuna_page::HEADER_BYTES;
 
 use crate::{
-    alloc::{Allocator, corrupt},
-    core::Core,
-    error::Result,
-    ids::PageNo,
-    mtr::Mtr,
-    ops::{self, PageKind, PageOp},
+    alloc::Allocator,
+    flush::Flusher,
+    mtr::{Mtr, Pager},
+    page::{
+        ops::{self, PageKind, PageOp},
+        overflow::{self, Link, Reference},
+    },
     pool::{ReadGuard, WriteGuard},
-    space::Space,
+    space::{Space, corrupt},
+    types::{PageNo, Result, TableId},
 };
+
+/// Chains that undo records speak of.
+#[derive(Default)]
+pub(crate) struct UndoChains {
+    /// Of values that were replaced: no leaf names them.
+    pub(crate) replaced: Vec<(TableId, Reference)>,
+    /// Of values that running transactions wrote.
+    pub(crate) announced: Vec<(TableId, Reference)>,
+}
 
 /// A page that a mini-transaction adds to a chain; both are to be committed with it.
 pub(crate) struct NewPage {
@@ -57,8 +65,8 @@ pub(crate) struct NewPage {
 }
 
 /// Makes the first page of a chain.
-pub(crate) fn start(core: &Core, space: &Arc<Space>, mtr: &mut Mtr, part: &[u8]) -> Result<NewPage> {
-    let mut allocator = Allocator::latch(core, space)?;
+pub(crate) fn start(pager: &Pager, space: &Arc<Space>, mtr: &mut Mtr, part: &[u8]) -> Result<NewPage> {
+    let mut allocator = Allocator::latch(pager, space)?;
     let mut page = allocator.allocate(mtr)?;
     let first = page.id().page;
     fill(mtr, &mut page, first, 0, part);
@@ -67,21 +75,21 @@ pub(crate) fn start(core: &Core, space: &Arc<Space>, mtr: &mut Mtr, part: &[u8])
 
 /// Adds a page behind `last`, the last one of the chain so far; returns its number.
 pub(crate) fn extend(
-    core: &Core,
+    pager: &Pager,
     space: &Arc<Space>,
     first: PageNo,
     last: PageNo,
     index: u32,
     part: &[u8],
 ) -> Result<PageNo> {
-    let mut before = core.pool.write(space, last)?;
-    let mut allocator = Allocator::latch(core, space)?;
+    let mut before = pager.write(space, last)?;
+    let mut allocator = Allocator::latch(pager, space)?;
     let mut mtr = Mtr::new();
     let mut page = allocator.allocate(&mut mtr)?;
     let number = page.id().page;
     fill(&mut mtr, &mut page, first, index, part);
     put_next(&mut mtr, &mut before, number);
-    mtr.commit(core, &mut [&mut before, &mut allocator.header, &mut page])?;
+    mtr.commit(pager, &mut [&mut before, &mut allocator.header, &mut page])?;
     Ok(number)
 }
 
@@ -92,7 +100,7 @@ fn fill(mtr: &mut Mtr, page: &mut WriteGuard, first: PageNo, index: u32, part: &
 }
 
 fn put_next(mtr: &mut Mtr, page: &mut WriteGuard, next: PageNo) {
-    mtr.apply(page, PageOp::Bytes { offset: format::NEXT as u16, data: &next.0.to_le_bytes() });
+    mtr.apply(page, PageOp::Bytes { offset: overflow::NEXT as u16, data: &next.0.to_le_bytes() });
 }
 
 /// The page as a link of the chain that starts at `first`.
@@ -109,7 +117,7 @@ fn link<'a>(space: &Space, page: &'a [u8], number: PageNo, first: PageNo) -> Res
 
 /// Calls `each` with the number and the part of every page of a chain that nobody is giving back.
 fn walk(
-    core: &Core,
+    pager: &Pager,
     space: &Arc<Space>,
     reference: Reference,
     mut each: impl FnMut(PageNo, &[u8]) -> Result<()>,
@@ -117,7 +125,7 @@ fn walk(
     let mut next = reference.first;
     let mut bytes = 0;
     for index in 0.. {
-        let page: ReadGuard = core.pool.read(space, next)?;
+        let page: ReadGuard = pager.read(space, next)?;
         let link = link(space, &page, next, reference.first)?;
         bytes += link.part.len();
         if link.index != index || bytes > reference.bytes as usize {
@@ -136,10 +144,15 @@ fn walk(
 }
 
 /// Reads a long value; the caller holds a ticket and no latch (invariant 3).
-pub(crate) fn read(core: &Core, space: &Arc<Space>, reference: Reference, _: &Ticket<'_>) -> Result<Vec<u8>> {
+pub(crate) fn read(
+    pager: &Pager,
+    space: &Arc<Space>,
+    reference: Reference,
+    _: &Ticket<'_>,
+) -> Result<Vec<u8>> {
     // The length is not proven yet: a file has no more pages than its bytes allow.
     let mut value = Vec::new();
-    walk(core, space, reference, |_, part| {
+    walk(pager, space, reference, |_, part| {
         value.extend_from_slice(part);
         Ok(())
     })?;
@@ -151,13 +164,13 @@ pub(crate) fn read(core: &Core, space: &Arc<Space>, reference: Reference, _: &Ti
 
 /// Calls `mark` with the number of every page of the chain, after proving it whole. For checks.
 pub(crate) fn check(
-    core: &Core,
+    pager: &Pager,
     space: &Arc<Space>,
     reference: Reference,
     mut mark: impl FnMut(PageNo) -> Result<()>,
 ) -> Result<()> {
     let mut checksum = 0;
-    walk(core, space, reference, |page, part| {
+    walk(pager, space, reference, |page, part| {
         checksum = lacuna_crc::crc32c_append(checksum, part);
         mark(page)
     })?;
@@ -167,24 +180,43 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Gives all pages of the chain at `first` back but the first one, once its readers have left. May be
-/// interrupted and repeated. The caller holds no latch; nobody can find the chain any more.
-pub(crate) fn shorten(core: &Core, space: &Arc<Space>, first: PageNo) -> Result<()> {
-    core.chain_readers.wait_for_earlier();
-    loop {
-        core.throttle()?;
-        let mut head = core.pool.write(space, first)?;
-        let next = link(space, &head, first, first)?.next;
-        if next.0 == 0 {
-            return Ok(());
+/// The state that the long values of all tables share: their readers (invariant 3).
+pub(crate) struct Chains {
+    pager: Arc<Pager>,
+    flusher: Arc<Flusher>,
+    readers: Readers,
+}
+
+impl Chains {
+    pub(crate) fn new(pager: Arc<Pager>, flusher: Arc<Flusher>) -> Chains {
+        Chains { pager, flusher, readers: Readers::default() }
+    }
+
+    /// Enters a reader, who still holds the latch of the leaf that led to the chain.
+    pub(crate) fn enter(&self) -> Ticket<'_> {
+        self.readers.enter()
+    }
+
+    /// Gives all pages of the chain at `first` back but the first one, once its readers have left. May be
+    /// interrupted and repeated. The caller holds no latch; nobody can find the chain any more.
+    pub(crate) fn shorten(&self, space: &Arc<Space>, first: PageNo) -> Result<()> {
+        self.readers.wait_for_earlier();
+        let pager = &*self.pager;
+        loop {
+            self.flusher.throttle()?;
+            let mut head = pager.write(space, first)?;
+            let next = link(space, &head, first, first)?.next;
+            if next.0 == 0 {
+                return Ok(());
+            }
+            let mut second = pager.write(space, next)?;
+            let behind = link(space, &second, next, first)?.next;
+            let mut allocator = Allocator::latch(pager, space)?;
+            let mut mtr = Mtr::new();
+            put_next(&mut mtr, &mut head, behind);
+            allocator.free(&mut mtr, &mut second);
+            mtr.commit(pager, &mut [&mut head, &mut second, &mut allocator.header])?;
         }
-        let mut second = core.pool.write(space, next)?;
-        let behind = link(space, &second, next, first)?.next;
-        let mut allocator = Allocator::latch(core, space)?;
-        let mut mtr = Mtr::new();
-        put_next(&mut mtr, &mut head, behind);
-        allocator.free(&mut mtr, &mut second);
-        mtr.commit(core, &mut [&mut head, &mut second, &mut allocator.header])?;
     }
 }
 
@@ -195,11 +227,11 @@ pub(crate) struct First<'a> {
 }
 
 /// Latches the first page of a shortened chain.
-pub(crate) fn latch_first<'a>(core: &'a Core, space: &'a Arc<Space>, first: PageNo) -> Result<First<'a>> {
-    let page = core.pool.write(space, first)?;
+pub(crate) fn latch_first<'a>(pager: &'a Pager, space: &'a Arc<Space>, first: PageNo) -> Result<First<'a>> {
+    let page = pager.write(space, first)?;
     let next = link(space, &page, first, first)?.next;
     assert!(next.0 == 0, "a chain is shortened before its first page is given back");
-    Ok(First { page, allocator: Allocator::latch(core, space)? })
+    Ok(First { page, allocator: Allocator::latch(pager, space)? })
 }
 
 impl First<'_> {
@@ -217,7 +249,7 @@ mod tests {
     use lacuna_device::MemPlace;
 
     use super::*;
-    use crate::{Store, StoreOptions, TableOptions, btree::Tree, node::Node};
+    use crate::{Store, StoreOptions, TableOptions, btree::Tree, page::node::Node};
 
     #[test]
     fn a_chain_stays_while_someone_who_saw_it_reads() {
@@ -228,10 +260,10 @@ mod tests {
         let mut txn = store.begin();
         txn.put(&table, b"k", &value).expect("put");
         txn.commit().expect("commit");
-        let (core, space) = (table.core(), table.space());
-        let leaf = Tree::new(core, space).leaf_read(b"k").expect("leaf");
+        let (pager, space) = (table.engine().pager(), table.space());
+        let leaf = Tree::new(pager, space).leaf_read(b"k").expect("leaf");
         let reference = Node::new(&leaf).leaf_cell(0).reference().expect("long");
-        let ticket = core.chain_readers.enter();
+        let ticket = table.engine().chains().enter();
         drop(leaf);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -240,12 +272,12 @@ mod tests {
                 assert!(txn.delete(&table, b"k").expect("delete"));
                 txn.commit().expect("commit");
             });
-            while Node::new(&Tree::new(core, space).leaf_read(b"k").expect("leaf")).count() > 0 {
+            while Node::new(&Tree::new(pager, space).leaf_read(b"k").expect("leaf")).count() > 0 {
                 thread::yield_now();
             }
             // Time for a purge that does not wait to do its harm.
             thread::sleep(Duration::from_millis(50));
-            assert!(read(core, space, reference, &ticket).expect("whole") == value);
+            assert!(read(pager, space, reference, &ticket).expect("whole") == value);
             drop(ticket);
         });
         assert_eq!(store.check().expect("check")[1].overflow_pages, 0);

@@ -1,4 +1,4 @@
-//! Who is reading a chain without holding the latch of its leaf.
+//! Readers of chains that no longer hold the latch of the leaf.
 
 use crate::sync::{Condvar, Mutex};
 use std::collections::BTreeSet;

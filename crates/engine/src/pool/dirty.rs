@@ -13,13 +13,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::frame::{Frame, ReadGuard};
 use crate::{
-    ids::{Lsn, PageId, TableId},
     mutant::{Rule, is_broken},
-    replay,
+    pool::replay_cost,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    types::{Lsn, PageId, TableId},
 };
 
 /// The list. Its lock is a leaf: nothing is locked under it.
@@ -27,9 +27,9 @@ use crate::{
 pub(crate) struct DirtyList {
     inner: Mutex<Inner>,
     /// Bytes of pages dirty and in flight; a page that is both counts twice.
-    unsettled_bytes: AtomicUsize,
-    /// Reads that replay has to make for these ([`replay::reads`]).
-    unsettled_reads: AtomicUsize,
+    unflushed_bytes: AtomicUsize,
+    /// Reads that replay has to make for these ([`replay_cost::reads`]).
+    unflushed_reads: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -55,9 +55,9 @@ impl DirtyList {
         frame.dirty_since.store(start.0, Ordering::Release);
         inner.dirty.insert((start, frame.id), frame.clone());
         inner.dirty_bytes += frame.page_bytes;
-        inner.dirty_reads += replay::reads(frame.page_bytes);
-        self.unsettled_bytes.fetch_add(frame.page_bytes, Ordering::Relaxed);
-        self.unsettled_reads.fetch_add(replay::reads(frame.page_bytes), Ordering::Relaxed);
+        inner.dirty_reads += replay_cost::reads(frame.page_bytes);
+        self.unflushed_bytes.fetch_add(frame.page_bytes, Ordering::Relaxed);
+        self.unflushed_reads.fetch_add(replay_cost::reads(frame.page_bytes), Ordering::Relaxed);
     }
 
     /// Moves a page that is dirty since before `before`, and that the caller has latched shared, into flight;
@@ -71,7 +71,7 @@ impl DirtyList {
         }
         let entry = inner.dirty.remove(&(since, frame.id)).expect("invariant 1");
         inner.dirty_bytes -= frame.page_bytes;
-        inner.dirty_reads -= replay::reads(frame.page_bytes);
+        inner.dirty_reads -= replay_cost::reads(frame.page_bytes);
         inner.in_flight.insert((since, frame.id), entry);
         frame.in_flight_since.store(since.0, Ordering::Release);
         frame.dirty_since.store(0, Ordering::Release);
@@ -84,7 +84,7 @@ impl DirtyList {
         for frame in frames {
             let since = Lsn(frame.in_flight_since.swap(0, Ordering::AcqRel));
             inner.in_flight.remove(&(since, frame.id)).expect("invariant 1");
-            self.settle(frame);
+            self.subtract(frame);
         }
     }
 
@@ -103,9 +103,9 @@ impl DirtyList {
         dirty.into_iter().chain(in_flight).chain(inner.replayed).min()
     }
 
-    fn settle(&self, frame: &Frame) {
-        self.unsettled_bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
-        self.unsettled_reads.fetch_sub(replay::reads(frame.page_bytes), Ordering::Relaxed);
+    fn subtract(&self, frame: &Frame) {
+        self.unflushed_bytes.fetch_sub(frame.page_bytes, Ordering::Relaxed);
+        self.unflushed_reads.fetch_sub(replay_cost::reads(frame.page_bytes), Ordering::Relaxed);
     }
 
     /// Bytes of pages that have changes no image holds yet.
@@ -120,13 +120,13 @@ impl DirtyList {
     }
 
     /// Bytes of pages whose newest change is not on the medium, not much older than now.
-    pub(crate) fn unsettled_bytes(&self) -> usize {
-        self.unsettled_bytes.load(Ordering::Relaxed)
+    pub(crate) fn unflushed_bytes(&self) -> usize {
+        self.unflushed_bytes.load(Ordering::Relaxed)
     }
 
     /// Reads that replay has to make for pages whose newest change is not on the medium, not much older than now.
-    pub(crate) fn unsettled_reads(&self) -> usize {
-        self.unsettled_reads.load(Ordering::Relaxed)
+    pub(crate) fn unflushed_reads(&self) -> usize {
+        self.unflushed_reads.load(Ordering::Relaxed)
     }
 
     /// Up to `count` dirty pages whose oldest change starts before `before`, oldest first, that have
@@ -149,8 +149,8 @@ impl DirtyList {
         for key in gone {
             let frame = inner.dirty.remove(&key).expect("just listed");
             inner.dirty_bytes -= frame.page_bytes;
-            inner.dirty_reads -= replay::reads(frame.page_bytes);
-            self.settle(&frame);
+            inner.dirty_reads -= replay_cost::reads(frame.page_bytes);
+            self.subtract(&frame);
             frame.dirty_since.store(0, Ordering::Release);
         }
     }

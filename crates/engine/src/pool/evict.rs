@@ -1,21 +1,21 @@
-//! Which page leaves: a two-queue FIFO with second chances and ghosts.
+//! Eviction: a two-queue FIFO with second chances and ghosts.
 //!
 //! New pages enter a small queue; only one that is used again while it is there moves to the main
 //! queue, so a scan passes through the small queue and leaves the rest alone. A page that comes back
 //! soon after it left is remembered by a ghost and goes to the main queue at once. (Yang et al.,
 //! "FIFO queues are all you need for cache eviction", SOSP 2023.)
 //!
-//! Uses at about the same time count once: who changes a record first locks it, and perhaps reads it before, and a
-//! page that nobody else wants would pass for one that is used again. Time goes by misses: its unit is a small share
-//! of those that replace the pool's content.
+//! Uses at about the same time count once: a writer first locks a record, and perhaps reads it before, and a page that
+//! nobody else wants would pass for one that is used again. Time is counted in misses: its unit is a small share of
+//! those that replace the pool's content.
 //!
 //! A dirty page whose turn it is leaves its queue and is *wanted*: the flush is asked for it. When its job is
 //! done it comes back, to the front of the main queue if it may leave now. So each is asked for once, and
 //! eviction neither passes over it again and again nor takes the uses of hot pages meanwhile. A few are asked for at
-//! a time: who looked on for a clean page would ask for all that are cold, long before they have to leave, and those
-//! that are changed meanwhile would be written twice.
+//! a time: an eviction that searched on for a clean page would ask for all that are cold, long before they have to
+//! leave, and those that are changed meanwhile would be written twice.
 //!
-//! Invariant: each frame is in one of the queues, or `wanted`. That flag changes under the shard's lock only.
+//! Invariant: each frame is in one of the queues, or `wanted`. Its flag `wanted` changes under the shard's lock only.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -23,13 +23,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::frame::Frame;
 use crate::{
-    ids::{PageId, TableId},
     sync::atomic::Ordering,
+    types::{PageId, TableId},
 };
 
 /// Share of the budget that the small queue may take, one in this many.
 const SMALL_SHARE: usize = 10;
-/// Dirty pages that are asked for while room is made once, at most.
+/// Dirty pages that are asked for while space is made once, at most.
 const WANTED_MAX: usize = 4;
 
 /// The pages of one shard. Frames are found, entered and evicted under the shard's lock only.
@@ -133,7 +133,7 @@ impl Shard {
     pub(super) fn forget_table(&mut self, table: TableId) -> usize {
         let blocks: Vec<_> = self.blocks.keys().filter(|id| id.table == table).copied().collect();
         let kept: usize = blocks.into_iter().filter_map(|id| self.take_block(id)).map(|b| b.len()).sum();
-        // In one pass: a table may fill the pool. Those that are wanted are in no queue.
+        // In one pass: a table may fill the pool. Wanted pages are in no queue.
         let in_small = self.small.iter().filter(|id| id.table == table);
         self.small_bytes -= in_small.map(|id| self.frames[id].memory_bytes).sum::<usize>();
         self.small.retain(|id| id.table != table);
@@ -215,7 +215,7 @@ impl Shard {
     }
 }
 
-/// Whether no more dirty pages may be asked for while room is made.
+/// Whether no more dirty pages may be asked for while space is made.
 pub(super) fn wants_enough(wanted: &[Arc<Frame>]) -> bool {
     wanted.len() >= WANTED_MAX
 }

@@ -9,29 +9,30 @@ use lacuna_device::AlignedBuf;
 use lacuna_page::Meta;
 
 use crate::{
-    ids::{Lsn, PageId, PageNo},
+    page::ops::{self, BadOp, PageOp},
     poison::{IN_A_CALL, Poison, Sentinel},
-    row::RowSpace,
+    row::{self, Blocks},
     space::Space,
     sync::{
         Latch, LatchRead, LatchWrite,
         atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
+    types::{Lsn, PageId, PageNo},
 };
 
 /// Stands for the uses of a page that was brought in ahead of its first.
 const AHEAD: u8 = u8::MAX;
 
-/// A page in the pool. Whoever holds an `Arc` of it keeps it from being evicted.
+/// A page in the pool. An `Arc` of it keeps it from being evicted.
 pub(crate) struct Frame {
-    pub(crate) id: PageId,
-    pub(crate) page_bytes: usize,
+    pub(super) id: PageId,
+    pub(super) page_bytes: usize,
     /// Bytes of page and block.
     pub(super) memory_bytes: usize,
     /// Of a row-compressed table: its block lies behind the page.
-    pub(crate) row: Option<Arc<RowSpace>>,
+    pub(super) blocks: Option<Arc<Blocks>>,
     /// LSN of the page when it was last found not to fit into its block.
-    pub(crate) unfit_lsn: AtomicU64,
+    unfit_lsn: AtomicU64,
     /// The latch: shared to read the page, exclusive to change it.
     latch: Latch<AlignedBuf>,
     /// Uses since it came in, saturating, or [`AHEAD`]; what eviction goes by.
@@ -44,10 +45,10 @@ pub(crate) struct Frame {
     /// Start of the oldest change in the image on its way to the device; 0 when there is none.
     /// Changed only under that lock too.
     pub(super) in_flight_since: AtomicU64,
-    /// Room that the image on the device takes, in bytes; 0 when there is none.
-    pub(crate) disk_bytes: AtomicU32,
+    /// Bytes that the image on the device takes; 0 when there is none.
+    pub(super) disk_bytes: AtomicU32,
     /// It was written since it came in.
-    pub(crate) written: AtomicBool,
+    written: AtomicBool,
     /// Reading it failed, or changing it panicked: whoever waited for the latch must look again.
     pub(super) failed: AtomicBool,
     /// Of the store, which a panic stops.
@@ -66,10 +67,10 @@ impl Frame {
     ) -> Arc<Frame> {
         assert_eq!(buffer.len(), space.memory_bytes());
         Arc::new(Frame {
-            id: PageId { table: space.id, page },
-            page_bytes: space.page_bytes,
+            id: PageId { table: space.id(), page },
+            page_bytes: space.page_bytes(),
             memory_bytes: space.memory_bytes(),
-            row: space.row.clone(),
+            blocks: space.blocks().cloned(),
             unfit_lsn: AtomicU64::new(0),
             latch: Latch::new(buffer),
             uses: AtomicU8::new(0),
@@ -82,6 +83,22 @@ impl Frame {
             poison,
             wanted: AtomicBool::new(false),
         })
+    }
+
+    pub(crate) fn id(&self) -> PageId {
+        self.id
+    }
+
+    /// Bytes that the image on the device takes; 0 if there is none.
+    pub(crate) fn disk_bytes(&self) -> usize {
+        self.disk_bytes.load(Ordering::Relaxed) as usize
+    }
+
+    /// Notes that an image of `disk_bytes` is on the device, which is no hole if it `is_image`. Whether one was written
+    /// before since the page came in.
+    pub(crate) fn note_written(&self, disk_bytes: usize, is_image: bool) -> bool {
+        self.disk_bytes.store(disk_bytes as u32, Ordering::Relaxed);
+        is_image && self.written.swap(true, Ordering::Relaxed)
     }
 
     /// Notes a use at the time `now`, unless one was noted then. The one that brings the page in is not noted, nor is
@@ -144,7 +161,7 @@ impl Frame {
 
     pub(super) fn write(self: Arc<Frame>) -> WriteGuard {
         let page = self.latch.write();
-        let frame = Latched { frame: self, sentinel: Sentinel::new() };
+        let frame = LatchedFrame { frame: self, sentinel: Sentinel::new() };
         WriteGuard { frame, page, modified: false, stale: false }
     }
 
@@ -156,7 +173,7 @@ impl Frame {
 
 /// A page latched shared.
 pub(crate) struct ReadGuard {
-    pub(crate) frame: Arc<Frame>,
+    pub(super) frame: Arc<Frame>,
     page: LatchRead<AlignedBuf>,
 }
 
@@ -169,6 +186,14 @@ impl Deref for ReadGuard {
 }
 
 impl ReadGuard {
+    pub(crate) fn id(&self) -> PageId {
+        self.frame.id
+    }
+
+    pub(crate) fn frame(&self) -> &Arc<Frame> {
+        &self.frame
+    }
+
     /// The page's block; empty in tables without.
     pub(crate) fn block(&self) -> &[u8] {
         &self.page[self.frame.page_bytes..]
@@ -177,12 +202,12 @@ impl ReadGuard {
 
 /// The frame of a page that is latched exclusively. It is dropped before the latch: should the thread have
 /// panicked, the store is stopped before anybody can see what became of the page.
-pub(crate) struct Latched {
+pub(crate) struct LatchedFrame {
     frame: Arc<Frame>,
     sentinel: Sentinel,
 }
 
-impl Deref for Latched {
+impl Deref for LatchedFrame {
     type Target = Arc<Frame>;
 
     fn deref(&self) -> &Arc<Frame> {
@@ -190,7 +215,7 @@ impl Deref for Latched {
     }
 }
 
-impl Drop for Latched {
+impl Drop for LatchedFrame {
     fn drop(&mut self) {
         if self.sentinel.sees_panic() {
             self.frame.poison.panicked(IN_A_CALL);
@@ -202,15 +227,19 @@ impl Drop for Latched {
 /// A page latched exclusively.
 pub(crate) struct WriteGuard {
     // Before the latch: see there.
-    pub(crate) frame: Latched,
+    pub(super) frame: LatchedFrame,
     page: LatchWrite<AlignedBuf>,
     /// A mini-transaction changed it and has not been committed yet.
     modified: bool,
-    /// Its block does not hold its last changes: there was no room.
+    /// Its block does not hold its last changes: there was no space.
     stale: bool,
 }
 
 impl WriteGuard {
+    pub(crate) fn frame(&self) -> &Arc<Frame> {
+        &self.frame
+    }
+
     pub(crate) fn id(&self) -> PageId {
         self.frame.id
     }
@@ -226,7 +255,7 @@ impl WriteGuard {
     }
 
     /// Page and block, and whether the block is stale.
-    pub(crate) fn parts_mut(&mut self) -> (&mut [u8], &mut [u8], &mut bool) {
+    pub(super) fn parts_mut(&mut self) -> (&mut [u8], &mut [u8], &mut bool) {
         let (page, block) = self.page.deref_mut().split_at_mut(self.frame.page_bytes);
         (page, block, &mut self.stale)
     }
@@ -234,6 +263,44 @@ impl WriteGuard {
     /// The page's block; empty in tables without.
     pub(crate) fn block(&self) -> &[u8] {
         &self.page[self.frame.page_bytes..]
+    }
+
+    /// Whether the page has a block: its table is row-compressed.
+    pub(crate) fn has_block(&self) -> bool {
+        self.frame.blocks.is_some()
+    }
+
+    /// The block, as it goes to the log.
+    pub(crate) fn export_block(&self) -> Vec<u8> {
+        lacuna_page::export_block(self.block())
+    }
+
+    /// Applies `op` to the page, and to its block if it has one.
+    pub(crate) fn apply(&mut self, op: &PageOp<'_>) -> Result<(), BadOp> {
+        if !self.has_block() {
+            return op.apply(self.bytes_mut());
+        }
+        let (page, block, stale) = self.parts_mut();
+        row::apply(op, page, block, stale)
+    }
+
+    /// Makes a new block of the page with `log_bytes` for its log; false, and no change, when it does not fit.
+    pub(crate) fn recompress(&mut self, log_bytes: usize) -> bool {
+        let blocks = self.frame.blocks.clone().expect("a table with blocks");
+        let (page, block, stale) = self.parts_mut();
+        let fits = blocks.recompress(page, block, log_bytes);
+        *stale &= !fits;
+        fits
+    }
+
+    /// Notes that the page, as it is now, does not fit into its block.
+    pub(crate) fn note_unfit(&self) {
+        self.frame.unfit_lsn.store(ops::lsn(self).0, Ordering::Relaxed);
+    }
+
+    /// Whether that was noted, and the page has not changed since.
+    pub(crate) fn is_unfit(&self) -> bool {
+        self.frame.unfit_lsn.load(Ordering::Relaxed) == ops::lsn(self).0
     }
 
     pub(crate) fn is_stale(&self) -> bool {

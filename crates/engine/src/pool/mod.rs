@@ -23,8 +23,10 @@
 mod dirty;
 mod evict;
 mod frame;
+pub(crate) mod read_ahead;
+pub(crate) mod replay_cost;
 
-use std::{cell::RefCell, hash::BuildHasher, sync::Arc};
+use std::{cell::RefCell, hash::BuildHasher, sync::Arc, time::Duration};
 
 use lacuna_device::AlignedBuf;
 use lacuna_page::{Decoder, Meta, TRAILER_BYTES};
@@ -34,30 +36,29 @@ pub(crate) use dirty::DirtyList;
 pub(crate) use frame::{Frame, ReadGuard, WriteGuard};
 
 use crate::{
-    error::{Error, Result},
-    ids::{Lsn, PageId, PageNo, TableId},
-    node, ops,
+    page::{node, ops},
     poison::Poison,
     row,
-    signal::Signal,
-    space::Space,
+    space::{Space, corrupt},
     sync::{
         Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
+        signal::Signal,
     },
+    types::{Error, Lsn, PageId, PageNo, Result, TableId},
 };
 use evict::Shard;
 
 /// Shards of a pool that is large enough for so many.
 const SHARDS_MAX: usize = 16;
-/// A shard has room for this many pages of 16 KiB at least.
+/// A shard holds this many pages of 16 KiB at least.
 const SHARD_BYTES_MIN: usize = 64 * (16 << 10);
 
 /// Bytes of the pool for each miss of the unit in which time goes by.
 const MOMENT_BYTES: usize = 32 * (16 << 10);
 
-/// Share of the budget that blocks without their pages may take. They hold twice to four times as much for
-/// their room, but each use costs a decompression and a second copy.
+/// Share of the budget that blocks without their pages may take. They hold twice to four times as much in
+/// the same memory, but each use costs a decompression and a second copy.
 const KEPT_SHARE: (usize, usize) = (5, 8);
 
 /// So many dirty pages in the way of eviction are flushed at once; fewer when the producer next looks.
@@ -74,7 +75,7 @@ pub struct PoolStats {
     pub read_ahead: u64,
     /// Pages among them that left before anybody used them.
     pub read_ahead_unused: u64,
-    /// Pages that left to make room.
+    /// Pages that left to make space.
     pub evictions: u64,
     /// Bytes of pages in memory.
     pub bytes: u64,
@@ -88,13 +89,13 @@ pub(crate) struct Pool {
     /// Misses between which uses of a page count as one.
     moment_misses: u64,
     bytes: AtomicUsize,
-    pub(crate) dirty: DirtyList,
+    dirty: DirtyList,
     /// No image on the device has a greater LSN: the log's end when it was opened, or the newest written.
     newest_lsn: AtomicU64,
     /// Dirty pages that eviction met and the flush has not taken yet.
     wanted: Mutex<Vec<Arc<Frame>>>,
-    /// Raised when there are enough of them for a job, or a page that was brought in found no room.
-    pub(crate) needs_flush: Signal,
+    /// Raised when there are enough of them for a job, or a page that was brought in found no space.
+    needs_flush: Signal,
     poison: Arc<Poison>,
     misses: AtomicU64,
     read_ahead: AtomicU64,
@@ -105,15 +106,15 @@ pub(crate) struct Pool {
 /// A new frame's latch, and the page's block if that was kept.
 type ToFill = (WriteGuard, Option<Box<[u8]>>);
 
-/// Room to read an image into, one for each thread.
-struct Scratch {
+/// Memory to read an image into, one for each thread.
+struct ReadMemory {
     image: AlignedBuf,
     decoder: Decoder,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> =
-        RefCell::new(Scratch { image: AlignedBuf::zeroed(0), decoder: Decoder::unpacking(node::unpack) });
+    static READ_MEMORY: RefCell<ReadMemory> =
+        RefCell::new(ReadMemory { image: AlignedBuf::zeroed(0), decoder: Decoder::unpacking(node::unpack) });
 }
 
 impl Pool {
@@ -158,6 +159,21 @@ impl Pool {
         }
     }
 
+    /// The pages that have changes which are not on the device.
+    pub(crate) fn dirty(&self) -> &DirtyList {
+        &self.dirty
+    }
+
+    /// Asks whoever flushes to look around now.
+    pub(crate) fn ask_for_flush(&self) {
+        self.needs_flush.raise();
+    }
+
+    /// Waits until somebody asks for a flush, or for `timeout`.
+    pub(crate) fn wait_until_asked(&self, timeout: Duration) {
+        self.needs_flush.wait_for(timeout);
+    }
+
     /// Bytes of pages in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
@@ -195,9 +211,9 @@ impl Pool {
             }
             let Some(frame) = shard.evict(budget, &mut wanted) else {
                 if evict::wants_enough(&wanted) {
-                    break; // they make room once they are flushed
+                    break; // they make space once they are flushed
                 }
-                // What is left is in use or dirty; blocks are neither.
+                // All other pages are in use or dirty; blocks are neither.
                 let Some(bytes) = shard.drop_block(0) else { break };
                 self.bytes.fetch_sub(bytes, Ordering::Relaxed);
                 continue;
@@ -205,10 +221,10 @@ impl Pool {
             self.evictions.fetch_add(1, Ordering::Relaxed);
             self.read_ahead_unused.fetch_add(u64::from(frame.is_ahead()), Ordering::Relaxed);
             self.bytes.fetch_sub(frame.memory_bytes, Ordering::Relaxed);
-            let (id, page_bytes, is_row) = (frame.id, frame.page_bytes, frame.row.is_some());
+            let (id, page_bytes, is_row) = (frame.id, frame.page_bytes, frame.blocks.is_some());
             buffer = Arc::try_unwrap(frame).ok().and_then(Frame::into_buffer);
             if is_row && let Some(memory) = buffer.take() {
-                let block = row::kept_block(memory, page_bytes);
+                let block = row::seal(memory, page_bytes);
                 self.bytes.fetch_add(block.len(), Ordering::Relaxed);
                 shard.keep_block(id, block);
             }
@@ -243,7 +259,7 @@ impl Pool {
 
     /// The page, latched exclusively, if it is in memory.
     pub(crate) fn write_in_memory(&self, space: &Space, page: PageNo) -> Option<WriteGuard> {
-        let id = PageId { table: space.id, page };
+        let id = PageId { table: space.id(), page };
         let frame = self.shard(id).lock().find(id, self.now())?;
         let guard = frame.write();
         (!guard.frame.failed.load(Ordering::Acquire)).then_some(guard)
@@ -257,7 +273,7 @@ impl Pool {
         filled: impl Fn(WriteGuard) -> G,
         frame_of: impl Fn(&G) -> &Arc<Frame>,
     ) -> Result<G> {
-        let id = PageId { table: space.id, page };
+        let id = PageId { table: space.id(), page };
         loop {
             let (frame, fill) = self.look_up(space, id);
             if let Some(to_fill) = fill {
@@ -287,7 +303,7 @@ impl Pool {
 
     /// Brings a page into memory for who is going to read it, unless it is there or memory is short.
     pub(crate) fn read_ahead(&self, space: &Space, page: PageNo) -> Result<()> {
-        let id = PageId { table: space.id, page };
+        let id = PageId { table: space.id(), page };
         if self.bytes() > self.budget_bytes || self.shard(id).lock().get(id).is_some() {
             return Ok(());
         }
@@ -316,7 +332,7 @@ impl Pool {
     /// The page, latched exclusively and zeroed but for its header, without reading it: it was just
     /// allocated, or recovery is about to make it anew.
     pub(crate) fn create(&self, space: &Space, page: PageNo) -> WriteGuard {
-        let id = PageId { table: space.id, page };
+        let id = PageId { table: space.id(), page };
         loop {
             let (frame, fill) = self.look_up(space, id);
             let is_new = fill.is_some();
@@ -351,7 +367,7 @@ impl Pool {
             }
             let kept = locked.take_block(id);
             self.bytes.fetch_sub(kept.as_ref().map_or(0, |block| block.len()), Ordering::Relaxed);
-            // Room was made before the memory was: to ask again would have more pages written.
+            // Space was made before the memory was: to ask again would have more pages written.
             let buffer = made.take().or_else(|| {
                 let evicted = self.make_room(&mut locked, memory_bytes);
                 evicted.filter(|buffer| buffer.len() == memory_bytes)
@@ -415,34 +431,39 @@ fn blank(guard: &mut WriteGuard) {
 /// Whether the device holds nothing at `page`.
 fn is_unwritten(space: &Space, page: PageNo) -> Result<bool> {
     let mut image = AlignedBuf::zeroed(space.slot_bytes());
-    space.file.read_at(space.offset(page), &mut image)?;
+    space.file().read_at(space.offset(page), &mut image)?;
     Ok(image.iter().all(|byte| *byte == 0))
 }
 
 /// Fills the page of a frame from its device, or from its block that was kept.
 fn fill_page(space: &Space, newest: Lsn, kept: Option<&[u8]>, guard: &mut WriteGuard) -> Result<()> {
     let page = guard.id().page;
-    let Some(row) = &space.row else { return read_image(space, page, newest, guard) };
+    let Some(blocks) = space.blocks() else { return read_image(space, page, newest, guard) };
+    let load = |sealed: &[u8], guard: &mut WriteGuard| {
+        let id = guard.id();
+        let (target, block, _) = guard.parts_mut();
+        blocks.load(id, sealed, newest, target, block).map_err(|reason| corrupt(space, page, reason))
+    };
     if let Some(block) = kept {
-        row.decompressions_without_read.fetch_add(1, Ordering::Relaxed);
-        return guard.load_block(space, block, newest);
+        blocks.count_kept();
+        return load(block, guard);
     }
-    let mut block = AlignedBuf::zeroed(row.block_bytes);
-    space.file.read_at(space.offset(page), &mut block)?;
-    guard.load_block(space, &block, newest)
+    let mut block = AlignedBuf::zeroed(blocks.block_bytes());
+    space.file().read_at(space.offset(page), &mut block)?;
+    load(&block, guard)
 }
 
 fn read_image(space: &Space, page: PageNo, newest: Lsn, guard: &mut WriteGuard) -> Result<()> {
     let corrupt =
         |reason: String| Error::Corrupt { what: space.name(), at: format!("page {}", page.0), reason };
-    SCRATCH.with_borrow_mut(|scratch| {
-        if scratch.image.len() < space.page_bytes {
-            scratch.image = AlignedBuf::zeroed(space.page_bytes);
+    READ_MEMORY.with_borrow_mut(|scratch| {
+        if scratch.image.len() < space.page_bytes() {
+            scratch.image = AlignedBuf::zeroed(space.page_bytes());
         }
-        let image = &mut scratch.image[..space.page_bytes];
-        space.file.read_at(space.offset(page), image)?;
+        let image = &mut scratch.image[..space.page_bytes()];
+        space.file().read_at(space.offset(page), image)?;
         let target = guard.bytes_mut();
-        let decoded = scratch.decoder.decode(image, (space.id.0, page.0), target);
+        let decoded = scratch.decoder.decode(image, (space.id().0, page.0), target);
         decoded.map_err(|e| space.bad_image(page, &e))?;
         ops::validate(target).map_err(|e| corrupt(e.to_string()))?;
         let lsn = ops::lsn(target);

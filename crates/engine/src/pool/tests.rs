@@ -2,7 +2,10 @@ use lacuna_device::{MemPlace, Place, StreamHint};
 use lacuna_page::{Codec, Encoder};
 
 use super::*;
-use crate::{ids::TableId, ops::PageOp, space::Layout};
+use crate::{
+    page::ops::PageOp,
+    types::{Layout, TableId},
+};
 
 const PAGE: usize = 4096;
 
@@ -15,7 +18,7 @@ fn space_with_pages(count: u64) -> Space {
         PageOp::Init { level: 0 }.apply(&mut bytes).expect("init");
         let mut image = vec![0; PAGE];
         Encoder::new().encode(&bytes, Codec::PLAIN, 512, &mut image);
-        space.file.write_at(space.offset(PageNo(page)), &image).expect("write");
+        space.file().write_at(space.offset(PageNo(page)), &image).expect("write");
     }
     space
 }
@@ -55,7 +58,7 @@ fn dirty_pages_are_not_evicted_but_wanted() {
     let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     for page in 0..100 {
         let guard = pool.write(&space, PageNo(page)).expect("write");
-        pool.dirty.enter(&guard.frame, crate::ids::Lsn(100 + page));
+        pool.dirty.enter(&guard.frame, crate::types::Lsn(100 + page));
     }
     assert_eq!(pool.bytes(), 100 * PAGE);
     let wanted = pool.take_wanted();
@@ -83,11 +86,11 @@ fn nothing_is_left_of_a_forgotten_table_not_even_what_was_wanted() {
     let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
     for page in 0..100 {
         let guard = pool.write(&space, PageNo(page)).expect("write");
-        pool.dirty.enter(&guard.frame, crate::ids::Lsn(100 + page));
+        pool.dirty.enter(&guard.frame, crate::types::Lsn(100 + page));
     }
     let wanted = pool.take_wanted();
     assert!(!wanted.is_empty());
-    pool.forget_table(space.id);
+    pool.forget_table(space.id());
     assert_eq!((pool.bytes(), pool.dirty.dirty_bytes()), (0, 0));
     pool.take_back(wanted);
     for page in 0..200 {
@@ -132,7 +135,7 @@ fn a_scan_that_is_read_ahead_leaves_hot_pages_alone() {
 fn a_page_is_made_anew_although_reading_it_ahead_fails() {
     let space = space_with_pages(1);
     let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), Arc::default());
-    let id = PageId { table: space.id, page: PageNo(7) };
+    let id = PageId { table: space.id(), page: PageNo(7) };
     let (frame, to_fill) = pool.look_up(&space, id);
     let holds = Arc::strong_count(&frame);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What the pages of a table are on the device.
+//! The images of a table's pages on the device.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use lacuna_page::{Algorithm, Error as PageError, image_form};
 
 use super::Store;
 use crate::{
-    alloc::{Allocator, corrupt},
-    error::{Error, Result},
-    ids::PageNo,
+    alloc::Allocator,
+    space::corrupt,
+    types::{Error, PageNo, Result},
 };
 
 /// Bytes of a file that are read at a time; holes cost nothing.
 const STRETCH_BYTES: usize = 1 << 20;
 
-/// The images of a table's pages, as their headers tell ([`Store::images`]).
+/// The images of a table's pages, as their headers say ([`Store::images`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableImages {
@@ -35,21 +35,21 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::Corrupt`] for a page that begins with no image.
     pub fn images(&self, name: &str) -> Result<TableImages> {
-        let core = self.core()?;
+        let engine = self.engine()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
         // Like a transaction: the table is not dropped under it.
-        let space = table.space.enter()?;
+        let space = table.space().pin()?;
         let mut found = TableImages::default();
-        if space.row.is_some() {
+        if space.blocks().is_some() {
             return Ok(found);
         }
-        let pages = Allocator::latch(core, &space)?.used();
+        let pages = Allocator::latch(engine.pager(), &space)?.used();
         let mut buffer = AlignedBuf::zeroed(STRETCH_BYTES);
-        let step = (STRETCH_BYTES / space.page_bytes) as u64;
+        let step = (STRETCH_BYTES / space.page_bytes()) as u64;
         for first in (0..pages).step_by(step as usize) {
-            let bytes = step.min(pages - first) as usize * space.page_bytes;
-            space.file.read_at(space.offset(PageNo(first)), &mut buffer[..bytes])?;
-            for (page, image) in (first..).zip(buffer[..bytes].chunks_exact(space.page_bytes)) {
+            let bytes = step.min(pages - first) as usize * space.page_bytes();
+            space.file().read_at(space.offset(PageNo(first)), &mut buffer[..bytes])?;
+            for (page, image) in (first..).zip(buffer[..bytes].chunks_exact(space.page_bytes())) {
                 match image_form(image) {
                     Ok((algorithm, image_bytes)) => {
                         *found.pages.entry(algorithm).or_default() += 1;

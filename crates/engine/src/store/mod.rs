@@ -1,9 +1,10 @@
 //! An open store and its tables.
 
-mod claim;
 mod images;
+mod lock;
 mod optimize;
 mod tables;
+mod threads;
 
 pub use images::TableImages;
 pub use optimize::OptimizeProgress;
@@ -13,24 +14,18 @@ use std::sync::Arc;
 
 use lacuna_device::{Place, PlaceStats};
 
-use claim::Claim;
+use lock::StoreLock;
 
 use crate::{
     btree::Tree,
     catalog::CATALOG_TABLE,
-    core::Core,
-    error::{Error, Result},
     flush::FlushStats,
-    ids::TableId,
-    options::{StoreOptions, TransactionOptions},
-    pool::PoolStats,
-    read_only,
-    recovery::{self, RecoveryStats},
-    replay::ReplayEstimate,
+    pool::{PoolStats, replay_cost::ReplayEstimate},
+    recovery::{self, RecoveryStats, read_only},
     row::RowStats,
-    space::Space,
     sync::{Mutex, thread::JoinHandle},
-    txn::{HistoryStats, Txn},
+    txn::{HistoryStats, Txn, TxnEngine},
+    types::{Error, Result, StoreOptions, TransactionOptions},
     undo,
     wal::{LogStats, Until},
 };
@@ -46,52 +41,16 @@ pub struct Store {
 }
 
 struct Inner {
-    core: Arc<Core>,
+    engine: Arc<TxnEngine>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Tables are made, altered, dropped and checked one at a time.
     ddl: Mutex<()>,
     recovery: RecoveryStats,
     /// Until it is closed.
-    claim: Mutex<Option<Claim>>,
+    claim: Mutex<Option<StoreLock>>,
 }
 
-/// A table of an open store.
-#[derive(Clone)]
-pub struct Table {
-    core: Arc<Core>,
-    space: Arc<Space>,
-}
-
-impl Table {
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
-    }
-
-    pub(crate) fn space(&self) -> &Arc<Space> {
-        &self.space
-    }
-
-    /// Its number.
-    pub fn id(&self) -> TableId {
-        self.space.id
-    }
-
-    /// About how many records the table has, uncommitted ones included, from a few paths through its tree: as long as
-    /// a few look-ups. Where records of all lengths are mixed well it is within a few percent.
-    /// [`Txn::count`] counts.
-    ///
-    /// # Errors
-    /// [`Error::TableDropped`], [`Error::Closed`].
-    pub fn estimated_count(&self) -> Result<u64> {
-        self.core.poison.check_open()?;
-        let _call = self.core.poison.call();
-        // Like a transaction: the table is not dropped under it.
-        let space = self.space.enter()?;
-        Tree::new(&self.core, &space).estimate()
-    }
-}
-
-/// What a store counts.
+/// Counters of a store.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct StoreStats {
@@ -101,19 +60,19 @@ pub struct StoreStats {
     pub log: LogStats,
     /// Page writes.
     pub flush: FlushStats,
-    /// The place below: all its traffic and room.
+    /// The place below: all its traffic and space.
     pub place: PlaceStats,
     /// Row-compressed tables.
     pub row: RowStats,
     /// Open snapshots, and what is kept for them.
     pub history: HistoryStats,
-    /// What opening the store had to do.
+    /// The work of opening the store.
     pub recovery: RecoveryStats,
-    /// What opening it would have to do if it ended now.
+    /// The work of opening it if it ended now.
     pub replay: ReplayEstimate,
 }
 
-/// What [`Store::check`] counted in a table.
+/// Counts of a table by [`Store::check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableCheck {
@@ -143,19 +102,19 @@ impl Store {
     /// process is open in the place.
     pub fn open(place: Arc<dyn Place>, options: StoreOptions) -> Result<Store> {
         let background = options.background;
-        let claim = Mutex::new(Some(Claim::new(&place)?));
-        let (core, recovery) = recovery::open(place, options)?;
+        let claim = Mutex::new(Some(StoreLock::new(&place)?));
+        let (engine, recovery) = recovery::open(place, options)?;
         let threads = if background {
             let spawn_error = |e| Error::BadOption { what: "background threads", reason: format!("{e}") };
-            core.start_threads().map_err(|e| {
-                // Those that were started must not run for ever.
-                core.stop_threads();
+            threads::start(&engine).map_err(|e| {
+                // The threads that were started must not run for ever.
+                threads::stop(&engine);
                 spawn_error(e)
             })?
         } else {
             Vec::new()
         };
-        let inner = Inner { core, threads: Mutex::new(threads), ddl: Mutex::new(()), recovery, claim };
+        let inner = Inner { engine, threads: Mutex::new(threads), ddl: Mutex::new(()), recovery, claim };
         Ok(Store { inner: Arc::new(inner) })
     }
 
@@ -182,10 +141,10 @@ impl Store {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn open_read_only(place: Arc<dyn Place>, options: StoreOptions) -> Result<Store> {
-        let claim = Mutex::new(Some(Claim::new(&place)?));
-        let core = read_only::open(place, StoreOptions { background: false, ..options })?;
+        let claim = Mutex::new(Some(StoreLock::new(&place)?));
+        let engine = read_only::open(place, StoreOptions { background: false, ..options })?;
         let (threads, recovery) = (Mutex::default(), RecoveryStats::default());
-        Ok(Store { inner: Arc::new(Inner { core, threads, ddl: Mutex::new(()), recovery, claim }) })
+        Ok(Store { inner: Arc::new(Inner { engine, threads, ddl: Mutex::new(()), recovery, claim }) })
     }
 
     /// Begins a transaction that reads a snapshot.
@@ -195,7 +154,7 @@ impl Store {
 
     /// Begins a transaction.
     pub fn begin_with(&self, options: TransactionOptions) -> Txn {
-        Txn::new(self.inner.core.clone(), options)
+        Txn::new(self.inner.engine.clone(), options)
     }
 
     fn begin_internal(&self) -> Txn {
@@ -204,41 +163,43 @@ impl Store {
 
     /// Counters since the store was opened.
     pub fn stats(&self) -> Result<StoreStats> {
-        let core = self.core()?;
+        let engine = self.engine()?;
         Ok(StoreStats {
-            pool: core.pool.stats(),
-            log: core.log.stats(),
-            flush: core.flush.stats(),
-            row: RowStats::sum(core.spaces.all().iter().filter_map(|space| space.row.as_deref())),
-            place: core.place.stats()?,
-            history: core.history_stats(),
+            pool: engine.pager().pool().stats(),
+            log: engine.pager().log().stats(),
+            flush: engine.flusher().stats(),
+            row: RowStats::sum(
+                engine.spaces().all().iter().filter_map(|space| space.blocks().map(|blocks| &**blocks)),
+            ),
+            place: engine.flusher().place().stats()?,
+            history: engine.history_stats(),
             recovery: self.inner.recovery,
-            replay: core.replay_estimate(),
+            replay: engine.flusher().replay_estimate(),
         })
     }
 
     /// Whether pages are written twice because the place could tear them.
     pub fn writes_twice(&self) -> bool {
-        self.inner.core.flush.writes_twice()
+        self.inner.engine.flusher().writes_twice()
     }
 
     /// Writes all changed pages and gives the log up to now back. Others may go on meanwhile.
     pub fn checkpoint(&self) -> Result<()> {
-        let core = self.core()?;
-        let _call = core.poison.call();
-        core.flush_all()
+        let engine = self.engine()?;
+        let _call = engine.poison().call();
+        engine.flusher().flush_all()
     }
 
     /// One round of reading ahead, purging, flushing and checkpointing in this thread, for stores opened without
     /// [`StoreOptions::background`]. Whether pages were written.
     pub fn step(&self) -> Result<bool> {
-        let core = self.core()?;
-        core.poison.check()?;
-        let _call = core.poison.call();
-        while core.read_ahead_step() {}
-        core.purge_history().map_err(|e| core.poison.set(e))?;
-        core.sync_relaxed()?;
-        core.flush_step()
+        let engine = self.engine()?;
+        engine.poison().check()?;
+        let _call = engine.poison().call();
+        while engine.read_ahead().step() {}
+        engine.purge_history().map_err(|e| engine.poison().set(e))?;
+        engine.flusher().sync_relaxed()?;
+        engine.flusher().flush_step()
     }
 
     /// Reads every page of every table and proves the trees' invariants, and that no page is lost. No
@@ -247,18 +208,18 @@ impl Store {
     /// # Errors
     /// [`Error::Corrupt`] with the first damage found.
     pub fn check(&self) -> Result<Vec<TableCheck>> {
-        let core = self.core()?;
-        let _call = core.poison.call();
+        let engine = self.engine()?;
+        let _call = engine.poison().call();
         let _one = self.inner.ddl.lock();
         let mut named = vec![("(catalog)".to_string(), CATALOG_TABLE)];
-        named.extend(recovery::read_catalog(core)?.into_iter().map(|(name, row)| (name, row.id)));
-        core.settle_purge()?;
-        undo::check(core)?;
-        let chains = undo::chains(core)?;
+        named.extend(recovery::read_catalog(engine)?.into_iter().map(|(name, row)| (name, row.id)));
+        engine.wait_for_purge()?;
+        undo::check(engine.undo())?;
+        let chains = undo::chains(engine.undo())?;
         let mut checks = Vec::new();
         for (name, id) in named {
-            let space = core.spaces.get(id).expect("recovery found each table's file");
-            let r = Tree::new(core, &space).check(&chains)?;
+            let space = engine.spaces().get(id).expect("recovery found each table's file");
+            let r = Tree::new(engine.pager(), &space).check(&chains)?;
             checks.push(TableCheck {
                 name,
                 records: r.records,
@@ -279,42 +240,42 @@ impl Store {
     /// # Errors
     /// [`Error::Closed`] when it was closed by another handle. Any other: the next opening has something to replay.
     pub fn close(self) -> Result<()> {
-        let core = &self.inner.core;
-        core.poison.begin_to_close()?;
+        let engine = &self.inner.engine;
+        engine.poison().begin_to_close()?;
         self.inner.stop();
-        let call = core.poison.call();
+        let call = engine.poison().call();
         let outcome = self.write_all();
         drop(call);
         // Transactions that are dropped later must not roll back: the place may have a new owner by then.
-        core.poison.close();
+        engine.poison().close();
         *self.inner.claim.lock() = None;
         outcome
     }
 
     /// Leaves nothing to do for the next opening, as far as nobody has a transaction open.
     fn write_all(&self) -> Result<()> {
-        let core = &self.inner.core;
-        while core.txns.revoke_oldest_view() {}
-        if core.is_read_only {
+        let engine = &self.inner.engine;
+        while engine.txns().revoke_oldest_view() {}
+        if engine.poison().is_read_only() {
             return Ok(());
         }
-        core.purge_waiting()?;
-        core.flush_all()?;
-        Ok(core.place.sync()?)
+        engine.purge_waiting()?;
+        engine.flusher().flush_all()?;
+        Ok(engine.flusher().place().sync()?)
     }
 
     /// The parts of the store, while it is open.
-    fn core(&self) -> Result<&Arc<Core>> {
-        self.inner.core.poison.check_open()?;
-        Ok(&self.inner.core)
+    fn engine(&self) -> Result<&Arc<TxnEngine>> {
+        self.inner.engine.poison().check_open()?;
+        Ok(&self.inner.engine)
     }
 }
 
 impl Inner {
     fn stop(&self) {
-        self.core.stop_threads();
+        threads::stop(&self.engine);
         for thread in self.threads.lock().drain(..) {
-            // What may panic in it is caught, and stops the store.
+            // A panic in it is caught, and stops the store.
             thread.join().expect("a store's thread does not panic");
         }
     }
@@ -324,8 +285,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.stop();
         // With relaxed durability the last commits are still in memory.
-        let _ = self.core.log.reach(self.core.log.next(), Until::Flushed);
-        // Before the claim ends: what is left of its transactions must not meet the place's next owner.
-        self.core.poison.close();
+        let _ = self.engine.pager().log().reach(self.engine.pager().log().next(), Until::Flushed);
+        // Before the lock is free: what is left of its transactions must not meet the place's next owner.
+        self.engine.poison().close();
     }
 }

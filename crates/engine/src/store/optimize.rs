@@ -5,8 +5,8 @@ use std::{ops::ControlFlow, sync::Arc};
 use super::Store;
 use crate::{
     alloc::Allocator,
-    error::{Error, Result},
     flush::{Rewrite, Work},
+    types::{Error, Result},
 };
 
 /// How far [`Store::optimize`] has come.
@@ -15,16 +15,16 @@ use crate::{
 pub struct OptimizeProgress {
     /// Pages of the table when it began.
     pub pages: u64,
-    /// Those looked at so far.
+    /// Pages looked at so far.
     pub done: u64,
-    /// Those of them that were written anew: the others had the form asked for, or changes that are flushed
+    /// Pages among them that were written anew: the others had the form asked for, or changes that are flushed
     /// at the end.
     pub rewritten: u64,
 }
 
 impl Store {
     /// Writes all pages of a table as its settings ask now, so that after [`Store::alter_table`] the table
-    /// takes the room that they promise; and gives the log up to now back. Others read and write meanwhile.
+    /// takes the space that they promise; and gives the log up to now back. Others read and write meanwhile.
     /// Pages that would come out as they are on the device are not written.
     ///
     /// `each` is called after every few pages. When it breaks, or a crash does, what is done is done and the
@@ -37,21 +37,21 @@ impl Store {
         name: &str,
         mut each: impl FnMut(OptimizeProgress) -> ControlFlow<()>,
     ) -> Result<OptimizeProgress> {
-        let core = self.core()?;
-        core.poison.check()?;
+        let engine = self.engine()?;
+        engine.poison().check()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
         // Like a transaction: the table is not dropped under it.
-        let space = table.space.enter()?;
+        let space = table.space().pin()?;
         // Pages that are made from now on are written as the settings ask anyway.
-        let pages = Allocator::latch(core, &space)?.used();
+        let pages = Allocator::latch(engine.pager(), &space)?.used();
         let mut progress = OptimizeProgress { pages, ..OptimizeProgress::default() };
         // So that the next call finds no more to forget than this one.
-        core.settle()?;
+        engine.flusher().advance_horizon()?;
         while progress.done < pages {
-            core.throttle()?;
-            let end = pages.min(progress.done + Rewrite::PAGES_MAX * core.options.flush_threads as u64);
+            engine.flusher().throttle()?;
+            let end = pages.min(progress.done + Rewrite::PAGES_MAX * engine.flush_threads() as u64);
             let starts = (progress.done..end).step_by(Rewrite::PAGES_MAX as usize);
-            progress.rewritten += core.carry_out(starts.map(|start| {
+            progress.rewritten += engine.flusher().carry_out(starts.map(|start| {
                 let pages = start..end.min(start + Rewrite::PAGES_MAX);
                 Work::Rewrite(Rewrite { space: Arc::clone(&space), pages })
             }))?;
@@ -60,8 +60,8 @@ impl Store {
                 return Ok(progress);
             }
         }
-        core.cut_file(&space, true)?;
-        core.flush_all()?;
+        engine.flusher().truncate(&space)?;
+        engine.flusher().flush_all()?;
         Ok(progress)
     }
 }

@@ -7,7 +7,7 @@
 //!    the one they were written for.
 //! 2. A table's file is there, durably, before the log speaks of its pages, and until its row is gone from
 //!    the catalog, durably.
-//! 3. What is dirty of a dropped table is forgotten only after its file is gone, durably. Until then the
+//! 3. Dirty pages of a dropped table are forgotten only after its file is gone, durably. Until then the
 //!    checkpoint cannot pass what is in the log of it, so a file that is there can be replayed.
 //!
 //! Crash argument of a drop: one transaction removes the row. Before that is durable the table is whole;
@@ -21,23 +21,21 @@ use std::sync::Arc;
 
 use lacuna_device::StreamHint;
 
-use super::{Store, Table};
+use super::Store;
 use crate::{
-    alloc::{Allocator, corrupt},
+    alloc::Allocator,
     btree::Tree,
     catalog::{self, CATALOG_TABLE, FIRST_TABLE, Row},
-    error::{Error, Result},
-    ids::{PageNo, TableId},
     mtr::Mtr,
     mutant::{Rule, is_broken},
-    options::{TableKind, TableOptions},
     recovery,
-    space::{self, Space},
-    sync::atomic::Ordering,
+    space::{self, Space, corrupt},
+    txn::Table,
+    types::{Error, PageNo, Result, TableId, TableKind, TableOptions},
     wal::Until,
 };
 
-/// What a store knows of a table.
+/// The catalog's data and the counters of a table.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TableInfo {
@@ -51,19 +49,19 @@ pub struct TableInfo {
     pub inherits: bool,
     /// Length of its file in bytes, holes included.
     pub file_bytes: u64,
-    /// Room that it takes in bytes.
+    /// Space that it takes in bytes.
     pub allocated_bytes: u64,
     /// Granularity of its holes in bytes.
     pub hole_unit: u32,
     /// Pages written since the store was opened.
     pub flushed_pages: u64,
-    /// Those of them that were written as they are.
+    /// Pages among them that were written as they are.
     pub flushed_plain_pages: u64,
     /// Bytes of the images written since the store was opened.
     pub flushed_image_bytes: u64,
     /// Holes punched since the store was opened because an image became shorter.
     pub punches: u64,
-    /// Those that the place refused ([`crate::FlushStats::refused_punches`]).
+    /// Holes that the place refused ([`crate::FlushStats::refused_punches`]).
     pub refused_punches: u64,
 }
 
@@ -73,7 +71,7 @@ impl Store {
     /// # Errors
     /// [`Error::TableExists`], [`Error::BadOption`], [`Error::Full`].
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
-        let _call = self.inner.core.poison.call();
+        let _call = self.inner.engine.poison().call();
         let _one = self.inner.ddl.lock();
         self.make_table(name, options, false)
     }
@@ -83,7 +81,7 @@ impl Store {
     /// # Errors
     /// [`Error::TableExists`], [`Error::BadOption`].
     pub fn create_inheriting_table(&self, name: &str) -> Result<Table> {
-        let _call = self.inner.core.poison.call();
+        let _call = self.inner.engine.poison().call();
         let _one = self.inner.ddl.lock();
         self.make_table(name, self.defaults()?, true)
     }
@@ -92,65 +90,63 @@ impl Store {
     fn make_table(&self, name: &str, options: TableOptions, inherits: bool) -> Result<Table> {
         catalog::check_name(name)?;
         options.check()?;
-        let core = self.core()?;
-        core.poison.check()?;
+        let engine = self.engine()?;
+        engine.poison().check()?;
         if self.table(name)?.is_some() {
             return Err(Error::TableExists { name: name.into() });
         }
-        core.admit(false)?;
+        engine.admit(false)?;
         let id = self.number_table()?;
         let file_name = space::file_name(id, options.layout());
-        let file = core.place.create(&file_name, StreamHint::Data)?;
-        let space =
-            Space::new(id, file, options.layout()).inspect_err(|_| drop(core.place.remove(&file_name)));
+        let file = engine.flusher().place().create(&file_name, StreamHint::Data)?;
+        let space = Space::new(id, file, options.layout())
+            .inspect_err(|_| drop(engine.flusher().place().remove(&file_name)));
         let space = Arc::new(space?);
         space.set_kind(options.kind);
-        core.spaces.insert(space.clone());
+        engine.spaces().insert(space.clone());
         let made = self.fill_table(name, &space, Row { id, options, inherits });
-        if made.is_err() && core.poison.check().is_ok() {
+        if made.is_err() && engine.poison().check().is_ok() {
             // The row is not there, and will not be. What the log says of the table is passed over as after a drop.
             assert!(space.close(), "nobody knows of it");
             space.close_for_good();
-            catalog::remove_file(core, &space).map_err(|e| core.poison.set(e))?;
+            catalog::remove_file(engine, &space).map_err(|e| engine.poison().set(e))?;
         }
-        made.map(|()| Table { core: core.clone(), space })
+        made.map(|()| Table::new(engine.clone(), space))
     }
 
     /// Makes a new table's tree, and its row in the catalog. On failure there is no row, or the store is stopped.
     fn fill_table(&self, name: &str, space: &Arc<Space>, row: Row) -> Result<()> {
-        let core = &self.inner.core;
-        if !core.place.props().ordered {
+        let engine = &self.inner.engine;
+        if !engine.flusher().place().props().ordered {
             // The log must not speak of a file that a crash may take back.
-            core.place.sync().map_err(|e| core.poison.set(e.into()))?;
+            engine.flusher().place().sync().map_err(|e| engine.poison().set(e.into()))?;
         }
         // Before the tree: a place that is full refuses this, and nothing has changed yet.
         space.reserve(PageNo(1))?;
-        Tree::format(core, space).map_err(|e| core.poison.set(e))?;
+        Tree::format(engine.pager(), space).map_err(|e| engine.poison().set(e))?;
         if recovery::wants_holes(row.options.kind) {
-            recovery::warn_without_holes(core);
+            recovery::warn_without_holes(engine);
         }
         self.write_rows([(name, Some(row))])
     }
 
     /// The number of a new table (invariant 1).
     fn number_table(&self) -> Result<TableId> {
-        let core = &self.inner.core;
+        let engine = &self.inner.engine;
         let catalog = self.catalog();
-        let mut allocator = Allocator::latch(core, &catalog.space)?;
-        // A store of an older version does not count; its tables were never dropped.
-        let newest = core.spaces.all().last().map_or(0, |space| u64::from(space.id.0));
-        let next = allocator.extra().max(newest + 1).max(FIRST_TABLE.0.into());
+        let mut allocator = Allocator::latch(engine.pager(), catalog.space())?;
+        let next = allocator.extra().max(FIRST_TABLE.0.into());
         let id = u32::try_from(next)
-            .map_err(|_| corrupt(&catalog.space, PageNo(0), "the numbers of tables are used up"))?;
+            .map_err(|_| corrupt(catalog.space(), PageNo(0), "the numbers of tables are used up"))?;
         let mut mtr = Mtr::new();
         allocator.set_extra(&mut mtr, next + 1);
-        mtr.commit(core, &mut [&mut allocator.header])?;
+        mtr.commit(engine.pager(), &mut [&mut allocator.header])?;
         Ok(TableId(id))
     }
 
     /// Replaces rows of the catalog, or removes them, all or none; durable on return.
     fn write_rows<'a>(&self, rows: impl IntoIterator<Item = (&'a str, Option<Row>)>) -> Result<()> {
-        let core = &self.inner.core;
+        let engine = &self.inner.engine;
         let catalog = self.catalog();
         let mut txn = self.begin_internal();
         for (name, row) in rows {
@@ -160,13 +156,13 @@ impl Store {
             }
         }
         txn.commit()?;
-        core.log.reach(core.log.next(), Until::Flushed)
+        engine.pager().log().reach(engine.pager().log().next(), Until::Flushed)
     }
 
     fn catalog(&self) -> Table {
-        let core = self.inner.core.clone();
-        let space = core.spaces.get(CATALOG_TABLE).expect("opened with the store");
-        Table { core, space }
+        let engine = self.inner.engine.clone();
+        let space = engine.spaces().get(CATALOG_TABLE).expect("opened with the store");
+        Table::new(engine, space)
     }
 
     /// The row of a table, or of [`catalog::DEFAULTS`].
@@ -179,7 +175,7 @@ impl Store {
     fn existing(&self, name: &str) -> Result<(Row, Arc<Space>)> {
         let unknown = || Error::NoSuchTable { name: name.into() };
         let row = self.row(name)?.filter(|_| name != catalog::DEFAULTS).ok_or_else(unknown)?;
-        let space = self.inner.core.spaces.get(row.id).expect("invariant 2");
+        let space = self.inner.engine.spaces().get(row.id).expect("invariant 2");
         Ok((row, space))
     }
 
@@ -189,11 +185,11 @@ impl Store {
     }
 
     fn row_and_table(&self, name: &str) -> Result<Option<(Row, Table)>> {
-        let core = self.core()?;
+        let engine = self.engine()?;
         let Some(row) = self.row(name)?.filter(|_| name != catalog::DEFAULTS) else { return Ok(None) };
         // Without a space it was dropped since its row was read.
-        let space = core.spaces.get(row.id);
-        Ok(space.map(|space| (row, Table { core: core.clone(), space })))
+        let space = engine.spaces().get(row.id);
+        Ok(space.map(|space| (row, Table::new(engine.clone(), space))))
     }
 
     /// The table of that name, made with `options` when there is none. [`Store::table`] opens one as it is.
@@ -221,7 +217,7 @@ impl Store {
         }
     }
 
-    /// Removes a table with all that is in it, and gives its room back; durable on return, and after a crash
+    /// Removes a table with all that is in it, and gives its space back; durable on return, and after a crash
     /// done in whole or not at all. Handles of the table fail with [`Error::TableDropped`] from then on, in
     /// snapshots taken before too; a new table of that name is another one.
     ///
@@ -229,21 +225,21 @@ impl Store {
     /// [`Error::NoSuchTable`]. [`Error::TableInUse`] while a transaction that has read or written the table
     /// is not finished, the caller's own included; nothing has changed then.
     pub fn drop_table(&self, name: &str) -> Result<()> {
-        let _call = self.inner.core.poison.call();
+        let _call = self.inner.engine.poison().call();
         let _one = self.inner.ddl.lock();
-        let core = self.core()?;
-        core.poison.check()?;
+        let engine = self.engine()?;
+        engine.poison().check()?;
         let (_, space) = self.existing(name)?;
         if !space.close() {
             return Err(Error::TableInUse { name: name.into() });
         }
         if is_broken(Rule::RowBeforeFile) {
             space.close_for_good();
-            catalog::remove_file(core, &space)?;
+            catalog::remove_file(engine, &space)?;
         }
         self.write_rows([(name, None)]).inspect_err(|_| space.reopen())?;
         space.close_for_good();
-        catalog::remove_file(core, &space).map_err(|e| core.poison.set(e))
+        catalog::remove_file(engine, &space).map_err(|e| engine.poison().set(e))
     }
 
     /// The settings of tables that are made without their own: a plain table with pages of 16 KiB until
@@ -261,17 +257,17 @@ impl Store {
     /// [`Error::BadOption`].
     pub fn set_defaults(&self, options: TableOptions) -> Result<()> {
         options.check()?;
-        let _call = self.inner.core.poison.call();
+        let _call = self.inner.engine.poison().call();
         let _one = self.inner.ddl.lock();
-        let core = self.core()?;
-        core.poison.check()?;
-        let mut rows = recovery::read_catalog(core)?;
+        let engine = self.engine()?;
+        engine.poison().check()?;
+        let mut rows = recovery::read_catalog(engine)?;
         rows.retain_mut(|(_, row)| row.follow(options.kind));
         let defaults = Row { id: CATALOG_TABLE, options, inherits: false };
         let changed = rows.iter().map(|(name, row)| (name.as_str(), Some(row.clone())));
         self.write_rows(changed.chain([(catalog::DEFAULTS, Some(defaults))]))?;
         for (_, row) in rows {
-            core.spaces.get(row.id).expect("invariant 2").set_kind(options.kind);
+            engine.spaces().get(row.id).expect("invariant 2").set_kind(options.kind);
         }
         Ok(())
     }
@@ -282,7 +278,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn inherit_defaults(&self, name: &str) -> Result<()> {
-        let _call = self.inner.core.poison.call();
+        let _call = self.inner.engine.poison().call();
         let _one = self.inner.ddl.lock();
         let (mut row, space) = self.existing(name)?;
         row.inherits = true;
@@ -300,7 +296,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::BadOption`].
     pub fn alter_table(&self, name: &str, kind: TableKind) -> Result<()> {
-        let _call = self.inner.core.poison.call();
+        let _call = self.inner.engine.poison().call();
         let _one = self.inner.ddl.lock();
         let (mut row, space) = self.existing(name)?;
         let layout = row.options.layout();
@@ -318,25 +314,25 @@ impl Store {
 
     /// All tables, by name.
     pub fn tables(&self) -> Result<Vec<TableInfo>> {
-        let core = self.core()?;
+        let engine = self.engine()?;
         let mut tables = Vec::new();
-        for (name, row) in recovery::read_catalog(core)? {
-            let Some(space) = core.spaces.operate(row.id) else { continue };
-            let file_bytes = space.file.len()?;
-            let flushed = &space.flushed;
+        for (name, row) in recovery::read_catalog(engine)? {
+            let Some(space) = engine.spaces().pin_for_work(row.id) else { continue };
+            let file_bytes = space.file().len()?;
+            let flushed = space.flushed();
             tables.push(TableInfo {
                 name,
                 id: row.id,
                 options: row.options,
                 inherits: row.inherits,
                 file_bytes,
-                allocated_bytes: space.file.allocated(0, file_bytes)?,
-                hole_unit: space.file.props().hole_unit,
-                flushed_pages: flushed.pages.load(Ordering::Relaxed),
-                flushed_plain_pages: flushed.plain_pages.load(Ordering::Relaxed),
-                flushed_image_bytes: flushed.image_bytes.load(Ordering::Relaxed),
-                punches: flushed.punches.load(Ordering::Relaxed),
-                refused_punches: flushed.refused_punches.load(Ordering::Relaxed),
+                allocated_bytes: space.file().allocated(0, file_bytes)?,
+                hole_unit: space.file().props().hole_unit,
+                flushed_pages: flushed.pages,
+                flushed_plain_pages: flushed.plain_pages,
+                flushed_image_bytes: flushed.image_bytes,
+                punches: flushed.punches,
+                refused_punches: flushed.refused_punches,
             });
         }
         Ok(tables)

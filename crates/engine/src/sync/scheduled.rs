@@ -1,5 +1,5 @@
-//! What the crate uses of parking_lot, over shuttle. As there, a lock that a panicking thread gives up is like any
-//! other.
+//! The interfaces of parking_lot that the crate uses, over shuttle. As there, a lock that a panicking thread gives up
+//! is like any other.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -19,7 +19,7 @@ pub(crate) use shuttle::{
 
 const HELD: &str = "a guard gives its lock up only while a condition's wait runs";
 
-/// What is locked, whoever panicked with the lock held.
+/// The locked value, even if a thread panicked with the lock held.
 fn locked<G>(outcome: LockResult<G>) -> G {
     outcome.unwrap_or_else(PoisonError::into_inner)
 }

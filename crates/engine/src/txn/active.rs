@@ -1,32 +1,24 @@
-//! Which transactions are running, what snapshots see, and who waits for whom.
+//! Active transactions: their numbers, their views, and the graph of waits.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use rustc_hash::FxHashMap;
 
-use super::{
-    slots::Slots,
-    view::{self, View, Views},
-};
+use super::view::{self, View, Views};
 use crate::{
-    error::{Error, Result},
-    ids::{TableId, TxnId},
+    flush::Transactions,
     mutant::{Rule, is_broken},
-    poison::Poison,
+    poison::{POISON_CHECK, Poison},
     sync::{
         Condvar, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
+    types::{Error, Result, TableId, TxnId},
 };
-
-/// How often a waiter looks whether the store has been stopped.
-pub(super) const POISON_CHECK: Duration = Duration::from_millis(100);
-/// Longest wait: a year.
-const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A key locked whether it is written or not.
 pub(crate) type LockedKey = (TableId, Arc<[u8]>);
@@ -41,7 +33,7 @@ pub(crate) struct Running {
     signal: Condvar,
 }
 
-/// What those who wait for a transaction wait for.
+/// The progress of a transaction for which others wait.
 #[derive(Debug, Default)]
 struct Progress {
     is_finished: bool,
@@ -50,7 +42,7 @@ struct Progress {
 }
 
 impl Running {
-    /// To be asked while the transaction is known to hold a lock, for [`Txns::wait`].
+    /// To be asked while the transaction is known to hold a lock, for [`ActiveTxns::wait`].
     pub(crate) fn releases(&self) -> u64 {
         self.progress.lock().releases
     }
@@ -68,18 +60,17 @@ impl Running {
 /// All running transactions.
 ///
 /// Locks, none of which is held while another is taken: `running`, `waits`, `locks`, the slots'.
-pub(crate) struct Txns {
+pub(crate) struct ActiveTxns {
     running: Mutex<Numbers>,
     /// Least number of a running transaction, or the next number when none runs: whatever is less is
     /// finished. Only grows.
     oldest: AtomicU64,
     /// Moment of the oldest view.
     oldest_view: AtomicU64,
-    /// Who waits for whom. A transaction waits for one other at a time, so this is a set of chains.
+    /// The graph of waits. A transaction waits for one other at a time, so this is a set of chains.
     waits: Mutex<HashMap<TxnId, TxnId>>,
     /// Keys locked whether they are written or not, by table. A table's map stays when it is empty.
     locks: Mutex<FxHashMap<TableId, Locks>>,
-    pub(crate) slots: Slots,
 }
 
 struct Numbers {
@@ -88,15 +79,14 @@ struct Numbers {
     views: Views,
 }
 
-impl Txns {
-    pub(crate) fn new() -> Txns {
-        Txns {
+impl ActiveTxns {
+    pub(crate) fn new() -> ActiveTxns {
+        ActiveTxns {
             running: Mutex::new(Numbers { next: 1, running: BTreeMap::new(), views: Views::new() }),
             oldest: AtomicU64::new(1),
             oldest_view: view::no_view(),
             waits: Mutex::default(),
             locks: Mutex::default(),
-            slots: Slots::new(),
         }
     }
 
@@ -188,13 +178,6 @@ impl Txns {
         self.running.lock().views.oldest().is_none_or(|view| view.sees(txn))
     }
 
-    /// Whatever has a lesser number is finished, and all views see it. Only grows.
-    pub(crate) fn seen_by_all(&self) -> TxnId {
-        let numbers = self.running.lock();
-        let oldest = numbers.running.keys().next().map_or(numbers.next, |id| id.0);
-        TxnId(numbers.views.oldest().map_or(oldest, |view| oldest.min(view.oldest())))
-    }
-
     /// The transaction of that number, if it runs.
     pub(crate) fn get(&self, id: TxnId) -> Option<Arc<Running>> {
         if id.0 < self.oldest.load(Ordering::Acquire) {
@@ -241,7 +224,7 @@ impl Txns {
         outcome
     }
 
-    /// Who holds an explicit lock on the key, if not `me`.
+    /// The transaction that holds an explicit lock on the key, if not `me`.
     pub(crate) fn lock_owner(&self, me: TxnId, table: TableId, key: &[u8]) -> Option<Arc<Running>> {
         let owner = *self.locks.lock().get(&table)?.get(key)?;
         if owner == me || is_broken(Rule::LocksHold) { None } else { self.get(owner) }
@@ -253,7 +236,7 @@ impl Txns {
     }
 
     /// Takes an explicit lock; the caller holds the key's leaf latched and found no other owner.
-    /// What to give up again, if it is new to `me`.
+    /// The lock to give up again, if it is new to `me`.
     pub(crate) fn lock(&self, me: TxnId, table: TableId, key: &[u8]) -> Option<LockedKey> {
         let key: Arc<[u8]> = key.into();
         let before = self.locks.lock().entry(table).or_default().insert(key.clone(), me);
@@ -274,20 +257,24 @@ impl Txns {
     }
 }
 
-/// When a wait that starts now ends. Any timeout will do, [`Duration::MAX`] too.
-pub(super) fn deadline(timeout: Duration) -> Instant {
-    Instant::now() + timeout.min(WAIT_MAX)
+impl Transactions for ActiveTxns {
+    fn seen_by_all(&self) -> TxnId {
+        let numbers = self.running.lock();
+        let oldest = numbers.running.keys().next().map_or(numbers.next, |id| id.0);
+        TxnId(numbers.views.oldest().map_or(oldest, |view| oldest.min(view.oldest())))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{iter, thread};
+    use std::{iter, thread, time::Duration};
 
     use super::*;
+    use crate::sync::deadline;
 
     #[test]
     fn the_one_who_closes_the_circle_is_refused() {
-        let txns = Arc::new(Txns::new());
+        let txns = Arc::new(ActiveTxns::new());
         let [a, b, c] = [txns.start(), txns.start(), txns.start()];
         let long = Duration::from_secs(60);
         let waiters: Vec<_> = [(a.clone(), b.clone()), (b.clone(), c.clone())]
@@ -311,10 +298,10 @@ mod tests {
         assert!(txns.get(a.id).is_none() && txns.waits.lock().is_empty());
     }
 
-    /// Or else who gets a lock in between does not see what was done under it.
+    /// Otherwise a transaction that gets a lock in between would not see what was done under it.
     #[test]
     fn a_transaction_is_visible_before_its_locks_are_given_up() {
-        let txns = Txns::new();
+        let txns = ActiveTxns::new();
         let a = txns.start();
         let locked = txns.lock(a.id, TableId(16), b"key").expect("new to it");
         let mut given_up = 0;
@@ -328,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_wait_ends_in_time() {
-        let txns = Txns::new();
+        let txns = ActiveTxns::new();
         let [a, b] = [txns.start(), txns.start()];
         assert!(matches!(
             txns.wait(a.id, (&b, 0), deadline(Duration::from_millis(1)), &Poison::default()),

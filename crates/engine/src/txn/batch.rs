@@ -1,20 +1,25 @@
 //! Walking over the records of a range, copying them from the leaves a batch at a time.
 //!
-//! A batch is copied under the latch of one leaf, each record in the version that the reader sees. What is done with it
-//! then holds no latch, so that can take as long as it likes, and write to the same leaf.
+//! A batch is copied under the latch of one leaf, each record in the version that the reader sees. The caller
+//! then uses the batch without a latch, for as long as it likes, and may write to the same leaf.
 
-use std::{ops::Bound, sync::Arc};
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+};
 
-use super::read::{Found, Kept, Reader, visible};
+use super::read::{Reader, StoredValue, VisibleValue, visible};
 use crate::{
-    ahead,
     btree::{Direction, Start, Tree},
-    core::Core,
-    error::Result,
     mutant::{Rule, is_broken},
-    node::{LeafCell, Node},
-    scratch::Scratch,
+    page::{
+        node::{LeafCell, Node},
+        scratch::Scratch,
+    },
+    pool::read_ahead,
     space::Space,
+    txn::TxnEngine,
+    types::Result,
 };
 
 /// Most records in a batch.
@@ -68,16 +73,16 @@ impl Batch {
     }
 
     /// Copies a record, the value only if it is short.
-    fn push(&mut self, key: &[u8], found: &Found<'_>) {
+    fn push(&mut self, key: &[u8], found: &StoredValue<'_>) {
         let key_at = self.bytes.len();
         self.bytes.extend_from_slice(key);
         let value_at = self.bytes.len();
         let value = match found {
-            Found::Short(value) => {
+            StoredValue::Short(value) => {
                 self.bytes.extend_from_slice(value);
                 Value::Short(value.len())
             }
-            Found::Long(_) => Value::Long(Vec::new()),
+            StoredValue::Long(_) => Value::Long(Vec::new()),
         };
         self.records.push(Copied { key_at, value_at, value });
     }
@@ -90,7 +95,7 @@ pub(super) struct Walk<K> {
     start: Option<Start>,
     /// The bound in whose direction it goes.
     end: Bound<K>,
-    run: ahead::Run,
+    run: read_ahead::Run,
 }
 
 impl<K: AsRef<[u8]>> Walk<K> {
@@ -104,7 +109,7 @@ impl<K: AsRef<[u8]>> Walk<K> {
             Bound::Included(key) => Start::At(key.as_ref().to_vec()),
             Bound::Excluded(key) => Start::Behind(key.as_ref().to_vec()),
         };
-        Walk { direction, start: Some(start), end, run: ahead::Run::default() }
+        Walk { direction, start: Some(start), end, run: read_ahead::Run::default() }
     }
 
     /// Whether nothing is left.
@@ -126,20 +131,20 @@ impl<K: AsRef<[u8]>> Walk<K> {
     /// must not go on. The caller holds no latch.
     pub(super) fn fill(
         &mut self,
-        core: &Core,
+        engine: &TxnEngine,
         space: &Arc<Space>,
         reader: Reader<'_>,
         records_max: usize,
         batch: &mut Batch,
     ) -> Result<()> {
-        let _call = core.poison.call();
+        let _call = engine.poison.call();
         loop {
             batch.clear();
             let mut long = Vec::new();
             let mut long_bytes = 0;
-            self.leaf(core, space, reader, |cell, kept| {
+            self.leaf(engine, space, reader, |cell, kept| {
                 batch.push(cell.key, &kept.found);
-                if let Found::Long(reference) = &kept.found {
+                if let StoredValue::Long(reference) = &kept.found {
                     long_bytes += u64::from(reference.bytes);
                     long.push((batch.len() - 1, kept.detached()));
                 }
@@ -147,7 +152,7 @@ impl<K: AsRef<[u8]>> Walk<K> {
             })?;
             // All are read before anybody is given one: who has it may wait for what waits for tickets.
             for (at, kept) in long {
-                batch.records[at].value = Value::Long(kept.read(core, space)?);
+                batch.records[at].value = Value::Long(kept.read(engine, space)?);
             }
             if batch.len() > 0 || self.is_over() {
                 return Ok(());
@@ -156,12 +161,12 @@ impl<K: AsRef<[u8]>> Walk<K> {
     }
 
     /// Counts the records that are left.
-    pub(super) fn count(mut self, core: &Core, space: &Arc<Space>, reader: Reader<'_>) -> Result<u64> {
-        let _call = core.poison.call();
+    pub(super) fn count(mut self, engine: &TxnEngine, space: &Arc<Space>, reader: Reader<'_>) -> Result<u64> {
+        let _call = engine.poison.call();
         let mut records = 0;
         while !self.is_over() {
-            core.throttle_memory()?;
-            self.leaf(core, space, reader, |_, _| {
+            engine.flusher.throttle_memory()?;
+            self.leaf(engine, space, reader, |_, _| {
                 records += 1;
                 true
             })?;
@@ -173,14 +178,14 @@ impl<K: AsRef<[u8]>> Walk<K> {
     /// an error what `each` has seen does not count.
     fn leaf<'a>(
         &mut self,
-        core: &'a Core,
+        engine: &'a TxnEngine,
         space: &Arc<Space>,
         reader: Reader<'_>,
-        mut each: impl FnMut(LeafCell<'_>, Kept<'a, '_>) -> bool,
+        mut each: impl FnMut(LeafCell<'_>, VisibleValue<'a, '_>) -> bool,
     ) -> Result<()> {
         let Some(at) = &self.start else { return Ok(()) };
-        let leaf = Tree::new(core, space).scan_leaf(at, self.direction, self.run.wish())?;
-        core.name_ahead(&mut self.run, space.id, &leaf.following);
+        let leaf = Tree::new(&engine.pager, space).scan_leaf(at, self.direction, self.run.wish())?;
+        engine.read_ahead.name(&mut self.run, space.id(), &leaf.following);
         let node = Node::new(&leaf.page);
         let slots = leaf.slots;
         let mut next = leaf.next;
@@ -195,7 +200,7 @@ impl<K: AsRef<[u8]>> Walk<K> {
                 next = None;
                 break;
             }
-            let Some(kept) = visible(core, reader, cell)? else { continue };
+            let Some(kept) = visible(engine, reader, cell)? else { continue };
             if !each(cell, kept) && i + 1 < slots.len() {
                 next = Some(Start::Behind(cell.key.to_vec()));
                 is_same_leaf = true;
@@ -212,4 +217,27 @@ impl<K: AsRef<[u8]>> Walk<K> {
         self.start = next;
         Ok(())
     }
+}
+
+/// Calls `each` with the records between the bounds that `reader` sees, in order, until it breaks. No
+/// latch is held during the calls.
+pub(crate) fn scan(
+    engine: &TxnEngine,
+    space: &Arc<Space>,
+    reader: Reader<'_>,
+    bounds: (Bound<&[u8]>, Bound<&[u8]>),
+    direction: Direction,
+    mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+) -> Result<()> {
+    let mut walk = Walk::new(bounds, direction);
+    let mut batch = Batch::default();
+    while !walk.is_over() {
+        walk.fill(engine, space, reader, BATCH_RECORDS, &mut batch)?;
+        for at in 0..batch.len() {
+            if each(batch.key(at), batch.value(at)).is_break() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
 }

@@ -11,18 +11,20 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Txn, check_key, check_value, is_long, roll_back, spot_of};
+use super::{Txn, check_key, check_value, finger_of, is_long, roll_back};
 use crate::{
-    error::{Error, Result},
     mtr::Mtr,
     mutant::{Rule, is_broken},
-    node::{LEAF_CELL_HEADER, LeafCell, Node, SLOT},
-    ops::PageOp,
+    page::{
+        node::{LEAF_CELL_HEADER, LeafCell, Node, SLOT},
+        ops::PageOp,
+        scratch::Scratch,
+        undo::RECORD_HEADER,
+    },
     pool::WriteGuard,
-    scratch::Scratch,
     space::Space,
-    store::Table,
-    undo::RECORD_HEADER as UNDO_RECORD_BYTES,
+    txn::Table,
+    types::{Error, Result},
 };
 
 /// Share of a leaf that is left free behind its last record.
@@ -41,7 +43,7 @@ struct Ahead<K, V> {
 impl<K: AsRef<[u8]>, V: AsRef<[u8]>> Ahead<K, V> {
     /// Takes what may fill a leaf.
     fn take(&mut self, space: &Space, records: &mut impl Iterator<Item = (K, V)>) -> Result<()> {
-        while self.bytes < space.page_bytes
+        while self.bytes < space.page_bytes()
             && let Some((key, value)) = records.next()
         {
             let key_bytes = key.as_ref();
@@ -72,9 +74,9 @@ fn bytes_of(key: &[u8], value: &[u8]) -> usize {
 }
 
 impl Txn {
-    /// Inserts records in ascending order of their keys, none of which may exist, and returns how many. Quickest into an
-    /// empty table or behind its last key, several times as quick as [`Txn::put`]; in between as quick as the gaps are
-    /// wide. Row-compressed tables, and values too long for a leaf, take as long as by [`Txn::insert`].
+    /// Inserts records in ascending order of their keys, none of which may exist, and returns how many. Quickest into
+    /// an empty table or behind its last key, several times as quick as [`Txn::put`]; in between as quick as the gaps
+    /// are wide. Row-compressed tables, and values too long for a leaf, take as long as by [`Txn::insert`].
     ///
     /// It is part of the transaction, as if the records had been inserted one by one: a crash or a rollback takes back
     /// all of them, others see them with the commit, and they may be more than memory holds. A rollback takes longer
@@ -101,14 +103,14 @@ impl Txn {
         records: impl IntoIterator<Item = (K, V)>,
     ) -> Result<u64> {
         let space = self.space(table)?;
-        self.core.poison.check()?;
+        self.engine.poison.check()?;
         let before = self.savepoint()?.newest;
         let outcome = self.load(table, space, &mut records.into_iter());
         if let (Err(_), Some(log)) = (&outcome, self.undo)
             && !is_broken(Rule::LoadsWhole)
         {
             self.changes += 1;
-            self.busy(|txn| roll_back(&txn.core, log, before).map_err(|e| txn.core.poison.set(e)))?;
+            self.busy(|txn| roll_back(&txn.engine, log, before).map_err(|e| txn.engine.poison.set(e)))?;
             self.running.iter().for_each(|running| running.note_release());
         }
         outcome
@@ -126,7 +128,7 @@ impl Txn {
             let Some((key, value)) = ahead.records.first() else { return Ok(ahead.taken) };
             let (key, value) = (key.as_ref(), value.as_ref());
             // The first change of a transaction claims its undo slot.
-            let is_alone = self.undo.is_none() || space.row.is_some() || is_long(space, key, value);
+            let is_alone = self.undo.is_none() || space.blocks().is_some() || is_long(space, key, value);
             // Not around the caller's iterator: what that does is the caller's.
             let written = match is_alone {
                 true => 0,
@@ -147,7 +149,7 @@ impl Txn {
         space: &Arc<Space>,
         records: &[(K, V)],
     ) -> Result<usize> {
-        self.core.admit(false)?;
+        self.engine.admit(false)?;
         self.changes += 1;
         let (mut leaf, found) = self.lock_leaf(space, records[0].0.as_ref())?;
         let Err(slot) = found else { return Ok(0) };
@@ -159,19 +161,19 @@ impl Txn {
         let mut mtr = Mtr::new();
         let keys = records[..count].iter().map(|(key, _)| key.as_ref());
         // As in `log_undo`: on failure nothing may build on pages that may be half changed.
-        let appended = log.append_inserts(&self.core, &mut mtr, space.id, keys);
-        let (undo, mut undo_pages) = appended.map_err(|e| self.core.poison.set(e))?;
+        let appended = log.append_inserts(&self.engine.undo, &mut mtr, space.id(), keys);
+        let (undo, mut undo_pages) = appended.map_err(|e| self.engine.poison.set(e))?;
         let mut cell = Scratch::new();
         for (at, (undo, (key, value))) in undo.iter().zip(records).enumerate() {
             let (key, value) = (key.as_ref(), value.as_ref());
             cell.clear();
             LeafCell { flags: 0, txn: me, undo: *undo, key, value }.encode(&mut cell);
             mtr.apply(&mut leaf, PageOp::Insert { slot: (slot + at) as u16, cell: &cell });
-            self.history_bytes += (UNDO_RECORD_BYTES + key.len()) as u64;
+            self.history_bytes += (RECORD_HEADER + key.len()) as u64;
         }
         let mut pages: SmallVec<[&mut WriteGuard; 5]> = undo_pages.pages().collect();
         pages.push(&mut leaf);
-        mtr.commit(&self.core, &mut pages)?;
+        mtr.commit(&self.engine.pager, &mut pages)?;
         Ok(undo.len())
     }
 
@@ -184,20 +186,20 @@ impl Txn {
         records: &[(K, V)],
     ) -> usize {
         let me = self.id();
-        let core = &self.core;
+        let engine = &self.engine;
         // Locks are taken under the latch of the key's leaf, which is this one for all keys that count.
-        let has_locks = core.txns.has_locks(space.id);
+        let has_locks = engine.txns.has_locks(space.id());
         let next = (slot < leaf.count()).then(|| leaf.key(slot));
-        let spot = spot_of(&mut self.spots, space.id);
+        let finger = finger_of(&mut self.fingers, space.id());
         let kept = if next.is_none() { (leaf.used() + leaf.free()) / SPARE } else { 0 };
         let mut free = leaf.free().saturating_sub(kept);
         let fits = |(at, (key, value)): &(usize, &(K, V))| {
             let (key, value) = (key.as_ref(), value.as_ref());
             let bytes = bytes_of(key, value);
-            let is_before_bound = spot.is_before_bound(key) || is_broken(Rule::LoadsStayInLeaf);
+            let is_before_bound = finger.is_before_bound(key) || is_broken(Rule::LoadsStayInLeaf);
             let is_here = *at == 0 || is_before_bound && next.is_none_or(|next| key < next);
             let has_locks = has_locks && !is_broken(Rule::LoadsAskForLocks);
-            let is_free = *at == 0 || !has_locks || core.txns.lock_owner(me, space.id, key).is_none();
+            let is_free = *at == 0 || !has_locks || engine.txns.lock_owner(me, space.id(), key).is_none();
             let fits = bytes <= free && is_here && is_free && !is_long(space, key, value);
             free = free.saturating_sub(bytes);
             fits

@@ -3,13 +3,13 @@
 use super::{Txn, read};
 use crate::{
     btree::Tree,
-    error::Result,
     mutant::{Rule, is_broken},
-    node::Node,
-    store::Table,
+    page::node::Node,
+    txn::Table,
+    types::Result,
 };
 
-/// What became of [`Txn::insert_if_absent`].
+/// The outcome of [`Txn::insert_if_absent`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Insertion {
@@ -19,7 +19,7 @@ pub enum Insertion {
     Present(Vec<u8>),
 }
 
-/// What became of [`Txn::compare_and_swap`].
+/// The outcome of [`Txn::compare_and_swap`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Swap {
@@ -54,22 +54,22 @@ impl Txn {
     /// Those of [`Txn::get`]; `value` may hold anything then.
     pub fn get_into(&self, table: &Table, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         value.clear();
-        let _call = self.core.poison.call();
+        let _call = self.engine.poison.call();
         let space = self.space(table)?;
-        self.core.throttle_memory()?;
+        self.engine.flusher.throttle_memory()?;
         let reader = self.reader();
-        let leaf = Tree::new(&self.core, space).leaf_read(key)?;
+        let leaf = Tree::new(&self.engine.pager, space).leaf_read(key)?;
         let node = Node::new(&leaf);
         let Ok(slot) = node.search(key) else {
             reader.check()?;
             return Ok(false);
         };
-        let Some(kept) = read::visible(&self.core, reader, node.leaf_cell(slot))? else { return Ok(false) };
+        let Some(kept) = read::visible(&self.engine, reader, node.leaf_cell(slot))? else { return Ok(false) };
         match kept.into_short(value) {
             None => Ok(true),
             Some(long) => {
                 drop(leaf);
-                *value = long.read(&self.core, space)?;
+                *value = long.read(&self.engine, space)?;
                 Ok(true)
             }
         }
@@ -102,7 +102,8 @@ impl Txn {
     /// key is locked until the end of the transaction in any case.
     ///
     /// Under a snapshot it is compared with the value in the snapshot; where others have changed that since, this fails
-    /// with [`Error::Conflict`](crate::Error::Conflict). A transaction of one such call is best begun at read committed.
+    /// with [`Error::Conflict`](crate::Error::Conflict). A transaction of one such call is best begun at read
+    /// committed.
     ///
     /// ```
     /// # use lacuna_device::MemPlace;

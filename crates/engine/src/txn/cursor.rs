@@ -1,7 +1,7 @@
 //! Cursors: a position among the keys of a table that outlasts writes of the same transaction.
 //!
 //! A cursor holds a position and a batch of records that it has copied, and borrows the transaction for each step only.
-//! So the transaction may write in between. What it wrote is seen: a batch counts for the state of one transaction, and
+//! So the transaction may write in between. Its writes are seen: a batch counts for the state of one transaction, and
 //! any write ends that. The next step then seeks its place anew, by key.
 
 use std::{ops::Bound, sync::Arc};
@@ -13,9 +13,9 @@ use super::{
 };
 use crate::{
     btree::Direction,
-    error::Result,
     mutant::{Rule, is_broken},
-    store::Table,
+    txn::Table,
+    types::Result,
 };
 
 /// Records of a batch behind a write: the next one likely ends it.
@@ -74,7 +74,7 @@ enum Place {
     Behind,
 }
 
-/// What of the batch counts.
+/// The part of the batch that counts.
 struct Copied {
     walk: Walk<Vec<u8>>,
     direction: Direction,
@@ -105,7 +105,8 @@ impl Cursor {
         self.step(txn, Direction::Forward)
     }
 
-    /// Moves to the record before, at the end to the last one. `None` at the start, before which the cursor then stands.
+    /// Moves to the record before, at the end to the last one. `None` at the start, before which the cursor then
+    /// stands.
     ///
     /// # Errors
     /// Those of [`Cursor::next`].
@@ -170,7 +171,7 @@ impl Cursor {
     }
 
     fn step(&mut self, txn: &Txn, direction: Direction) -> Result<Option<Record>> {
-        txn.core.poison.check_open()?;
+        txn.engine.poison.check_open()?;
         let stamp = (txn.serial, txn.changes);
         let was_changed = self.copied.as_ref().is_some_and(|copied| copied.stamp != stamp);
         let is_good = |copied: &Copied| {

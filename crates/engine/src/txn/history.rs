@@ -1,4 +1,4 @@
-//! What becomes of the undo logs of committed transactions: kept while views need them, purged, dropped.
+//! History: the undo logs of committed transactions are kept while views need them, then purged and dropped.
 //!
 //! A log that no view needs and that has nothing to purge is gone with the commit: its slot is free at once.
 //! One that needs purging goes to the purge thread together with its slot. One that a view needs stays in the
@@ -13,22 +13,20 @@
 
 use std::collections::VecDeque;
 
-use super::{
-    purge,
-    slots::{Clearance, Drained, KeptLog},
-};
+use super::purge;
+use crate::undo::slots::{Clearance, Drained, RetainedLog};
 use crate::{
-    core::Core,
-    error::Result,
     flush::INTERVAL,
     sync::{
         Condvar, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    txn::TxnEngine,
+    types::Result,
     undo::{self, UndoLog},
 };
 
-/// Snapshots, and what is kept for them.
+/// Snapshots, and the history that is kept for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HistoryStats {
@@ -65,16 +63,16 @@ struct Retired {
     needs_purge: bool,
 }
 
-/// What is to be purged.
+/// Logs that are to be purged.
 #[derive(Default)]
 struct Queue {
     logs: VecDeque<Retired>,
     is_working: bool,
 }
 
-impl Core {
+impl TxnEngine {
     pub(crate) fn history_stats(&self) -> HistoryStats {
-        let (transactions, bytes) = self.txns.slots.history();
+        let (transactions, bytes) = self.undo.slots().history();
         HistoryStats {
             snapshots: self.txns.views() as u64,
             transactions,
@@ -86,7 +84,7 @@ impl Core {
 
     /// Takes an undo slot for a transaction, and whether it holds history; the caller holds no latch.
     pub(crate) fn take_undo_slot(&self) -> Result<(u32, bool)> {
-        self.txns.slots.take(self.options.lock_timeout, &self.poison)
+        self.undo.slots().take(self.options.lock_timeout, &self.poison)
     }
 
     /// Gives back a slot to which nothing was written.
@@ -94,7 +92,7 @@ impl Core {
         let left = if holds_history {
             self.clear_slot(slot)
         } else {
-            self.txns.slots.give_back(slot);
+            self.undo.slots().give_back(slot);
             Ok(())
         };
         if let Err(e) = left {
@@ -105,14 +103,14 @@ impl Core {
     /// Gives back the slot of a transaction that was rolled back.
     pub(crate) fn leave_slot(&self, log: UndoLog) -> Result<()> {
         if log.appends() {
-            log.leave(self)?;
+            log.leave(&self.undo)?;
         }
         self.clear_slot(log.slot())
     }
 
     /// Gives back a slot in which its holder leaves nothing, and its pages where that is the holder's to do.
     pub(crate) fn clear_slot(&self, slot: u32) -> Result<()> {
-        self.txns.slots.leave(slot).map_or(Ok(()), |clearance| self.clear_whole(clearance))
+        self.undo.slots().leave(slot).map_or(Ok(()), |clearance| self.clear_whole(clearance))
     }
 
     /// Takes over the undo log of a committed transaction, whose own view is closed. It finished at `moment`.
@@ -120,9 +118,11 @@ impl Core {
         // A view that is taken from now on sees the transaction.
         let is_needed = self.txns.oldest_view() < moment;
         if is_needed || log.appends() {
-            let kept = KeptLog { log, moment, newest: log.newest(self)?, needs_purge, bytes };
-            if self.txns.slots.keep(kept, log.first(), is_needed) {
-                if !self.has_threads() || self.txns.slots.history().1 / 2 > self.options.history_bytes {
+            let kept = RetainedLog { log, moment, newest: log.newest(&self.undo)?, needs_purge, bytes };
+            if self.undo.slots().keep(kept, log.first(), is_needed) {
+                if !self.flusher.has_threads()
+                    || self.undo.slots().history().1 / 2 > self.options.history_bytes
+                {
                     self.purge_history()?;
                 }
                 self.wake_purge_if_due();
@@ -130,9 +130,9 @@ impl Core {
             }
         }
         let retired = Retired { log, needs_purge };
-        if !needs_purge && !log.is_chained(self)? {
-            self.txns.slots.give_back(log.slot());
-        } else if self.has_threads() {
+        if !needs_purge && !log.is_chained(&self.undo)? {
+            self.undo.slots().give_back(log.slot());
+        } else if self.flusher.has_threads() {
             self.purge.queue.lock().logs.push_back(retired);
             self.purge.work.notify_one();
         } else {
@@ -145,12 +145,12 @@ impl Core {
     fn purge_one(&self, retired: &Retired) -> Result<()> {
         let log = retired.log;
         if retired.needs_purge {
-            purge(self, log, log.newest(self)?)?;
+            purge(self, log, log.newest(&self.undo)?)?;
         }
-        if log.is_chained(self)? {
+        if log.is_chained(&self.undo)? {
             return self.clear_slot(log.slot());
         }
-        self.txns.slots.give_back(log.slot());
+        self.undo.slots().give_back(log.slot());
         Ok(())
     }
 
@@ -160,7 +160,7 @@ impl Core {
         let _one = self.purge.one.lock();
         loop {
             loop {
-                let logs = self.txns.slots.due(self.txns.oldest_view());
+                let logs = self.undo.slots().due(self.txns.oldest_view());
                 if logs.is_empty() {
                     break;
                 }
@@ -174,19 +174,19 @@ impl Core {
     }
 
     /// Purges and forgets the oldest logs of a slot.
-    fn purge_kept(&self, logs: &[KeptLog]) -> Result<()> {
+    fn purge_kept(&self, logs: &[RetainedLog]) -> Result<()> {
         for kept in logs.iter().filter(|kept| kept.needs_purge) {
             purge(self, kept.log, kept.newest)?;
         }
         let newest = logs.last().expect("at least one").log;
-        self.throttle()?;
-        newest.forget(self, logs.len() - 1)?;
+        self.flusher.throttle()?;
+        newest.forget(&self.undo, logs.len() - 1)?;
         // Only now may their pages be used otherwise.
-        match self.txns.slots.purged(newest.slot(), logs.len()) {
+        match self.undo.slots().purged(newest.slot(), logs.len()) {
             Drained::Whole(all) => self.clear_whole(all)?,
             Drained::UpTo(part) => {
-                undo::trim(self, &part)?;
-                self.txns.slots.trimmed(part).map_or(Ok(()), |all| self.clear_whole(all))?;
+                undo::trim(&self.undo, &part)?;
+                self.undo.slots().trimmed(part).map_or(Ok(()), |all| self.clear_whole(all))?;
             }
             Drained::Owned => {}
         }
@@ -196,18 +196,18 @@ impl Core {
 
     /// Clears a slot that holds no history any more, and gives it back.
     fn clear_whole(&self, clearance: Clearance) -> Result<()> {
-        undo::clear(self, &clearance)?;
-        self.txns.slots.cleared(clearance);
+        undo::clear(&self.undo, &clearance)?;
+        self.undo.slots().cleared(clearance);
         Ok(())
     }
 
     fn history_is_too_long(&self) -> bool {
-        self.txns.slots.history().1 > self.options.history_bytes
+        self.undo.slots().history().1 > self.options.history_bytes
     }
 
     fn history_is_due(&self) -> bool {
         // A stopped store purges nothing any more.
-        (self.txns.slots.is_due(self.txns.oldest_view()) || self.history_is_too_long())
+        (self.undo.slots().is_due(self.txns.oldest_view()) || self.history_is_too_long())
             && self.poison.check().is_ok()
     }
 
@@ -223,9 +223,14 @@ impl Core {
         self.purge.queue.lock().logs.pop_front()
     }
 
+    /// Refuses a write that there is no space for, even after a purge; see [`crate::flush::Flusher::admit`].
+    pub(crate) fn admit(&self, is_delete: bool) -> Result<()> {
+        self.flusher.admit(is_delete, || self.wait_for_purge())
+    }
+
     /// Returns once all that is committed by now, and that no view needs, is purged.
-    pub(crate) fn settle_purge(&self) -> Result<()> {
-        if !self.has_threads() {
+    pub(crate) fn wait_for_purge(&self) -> Result<()> {
+        if !self.flusher.has_threads() {
             return self.purge_waiting();
         }
         let mut queue = self.purge.queue.lock();
@@ -246,7 +251,7 @@ impl Core {
     }
 
     pub(crate) fn wake_purge_if_due(&self) {
-        if self.has_threads() && self.history_is_due() {
+        if self.flusher.has_threads() && self.history_is_due() {
             self.wake_purge();
         }
     }
@@ -262,14 +267,14 @@ impl Core {
                         queue.is_working = true;
                         break retired;
                     }
-                    if !self.has_threads() {
+                    if !self.flusher.has_threads() {
                         return;
                     }
                     self.purge.work.wait(&mut queue);
                 }
             };
             let purge = || {
-                self.throttle().and_then(|()| match &retired {
+                self.flusher.throttle().and_then(|()| match &retired {
                     Some(retired) => self.purge_one(retired),
                     None => self.purge_history(),
                 })

@@ -7,14 +7,16 @@ use std::sync::Arc;
 
 use super::{Txn, Write, roll_back};
 use crate::{
-    error::Result,
-    ids::{TxnId, UndoPtr},
     mtr::Mtr,
-    node::{Node, OVERFLOW},
-    overflow::{self, Reference},
+    overflow,
+    page::{
+        node::{Node, OVERFLOW},
+        overflow::Reference,
+        undo::{Change, UndoRecord},
+    },
     pool::WriteGuard,
     space::Space,
-    undo::{Change, UndoRecord},
+    types::{Result, TxnId, UndoPtr},
 };
 
 impl Txn {
@@ -32,11 +34,11 @@ impl Txn {
         if must_be_new && existed {
             return Ok(true);
         }
-        let locked = self.core.txns.lock(self.id(), space.id, key);
+        let locked = self.engine.txns.lock(self.id(), space.id(), key);
         drop(leaf);
         let outcome = self.write_chain_and_leaf(space, key, value, must_be_new);
         // From here on the record's writer is the lock.
-        self.core.txns.unlock(self.id(), locked);
+        self.engine.txns.unlock(self.id(), locked);
         if outcome.is_err() {
             self.running.iter().for_each(|running| running.note_release());
         }
@@ -57,7 +59,7 @@ impl Txn {
             self.write_short(space, key, write, OVERFLOW)
         });
         if let (Err(_), Some(log)) = (&outcome, self.undo) {
-            roll_back(&self.core, log, before).map_err(|e| self.core.poison.set(e))?;
+            roll_back(&self.engine, log, before).map_err(|e| self.engine.poison.set(e))?;
         }
         outcome
     }
@@ -65,15 +67,15 @@ impl Txn {
     /// Writes a chain that holds `value` and is owned by this transaction's undo log.
     fn write_chain(&mut self, space: &Arc<Space>, value: &[u8]) -> Result<Reference> {
         let mut parts = value.chunks(space.part_bytes_max());
-        let core = self.core.clone();
+        let engine = self.engine.clone();
         let mut mtr = Mtr::new();
         let part = parts.next().expect("a long value is not empty");
-        let mut new = overflow::start(&core, space, &mut mtr, part)?;
+        let mut new = overflow::start(&engine.pager, space, &mut mtr, part)?;
         let reference = Reference::new(new.page.id().page, value);
         let encoded = reference.encode();
         let record = UndoRecord {
             change: Change::Chain,
-            table: space.id,
+            table: space.id(),
             previous: UndoPtr::NONE,
             old_flags: OVERFLOW,
             old_txn: TxnId::NONE,
@@ -84,14 +86,14 @@ impl Txn {
         let (_, mut undo_pages) = self.log_undo(&mut mtr, record)?;
         let mut pages: Vec<&mut WriteGuard> = undo_pages.pages().collect();
         pages.extend([&mut new.page, &mut new.header]);
-        mtr.commit(&core, &mut pages)?;
+        mtr.commit(&engine.pager, &mut pages)?;
         drop((new, undo_pages));
         let mut last = reference.first;
         for (i, part) in parts.enumerate() {
-            // Each part takes room, log and memory like a record of its own.
-            core.throttle()?;
-            core.admit(false)?;
-            last = overflow::extend(&core, space, reference.first, last, i as u32 + 1, part)?;
+            // Each part takes space, log and memory like a record of its own.
+            engine.flusher.throttle()?;
+            engine.admit(false)?;
+            last = overflow::extend(&engine.pager, space, reference.first, last, i as u32 + 1, part)?;
         }
         Ok(reference)
     }

@@ -5,8 +5,8 @@
 //! So memory holds no lock per written row, only who waits for whom, and the keys that were locked
 //! by [`Txn::get_for_update`].
 //!
-//! A snapshot is a *view* (`view`): the transactions that were finished when it was taken. Who reads by it
-//! goes from a record back to the version that it sees; the undo logs of transactions that some view does not
+//! A snapshot is a *view* (`view`): the transactions that were finished when it was taken. A reader
+//! goes from a record back to the version that its view sees; the undo logs of transactions that some view does not
 //! see are kept, as *history*, behind those of later transactions in the same slot (`slots`). What they
 //! deleted or replaced is purged once all views see them (`history`). Under a snapshot the first one to
 //! update a record wins: whoever then finds a writer that its view does not see gets a conflict.
@@ -16,7 +16,7 @@
 //! 1. A record whose writer runs is changed by nobody else.
 //! 2. A change and its undo record are one mini-transaction.
 //! 3. A key's lock state is decided with its leaf latched exclusively, whether the key exists or not.
-//! 4. No latch is held while waiting for a transaction, for log room or for memory.
+//! 4. No latch is held while waiting for a transaction, for log space or for memory.
 //! 5. A record that was deleted, and a long value that was replaced, stay until all views see that. Whoever
 //!    takes back a change of a deleted record restores it unless all views see the deletion, which is decided
 //!    under the leaf's latch: the deletion's purge comes once they do, behind that latch.
@@ -24,9 +24,9 @@
 //! Crash argument: views end with the process. Recovery rolls back what was running, then purges every log
 //! that was kept, and clears its slot.
 //!
-//! A commit first appends its record, then lets others see its changes, then waits for the log. Who
-//! builds on these changes commits behind them in the log; only a reader may see what a crash in
-//! that moment takes back.
+//! A commit first appends its record, then lets others see its changes, then waits for the log. A transaction that
+//! builds on these changes commits behind them in the log; only a reader may see what a crash in that moment takes
+//! back.
 
 mod active;
 mod batch;
@@ -34,12 +34,13 @@ mod bounds;
 mod bulk;
 mod conditional;
 mod cursor;
+mod engine;
 mod history;
 mod long;
 mod read;
 mod records;
 mod rollback;
-mod slots;
+mod table;
 mod view;
 
 use std::{
@@ -48,41 +49,40 @@ use std::{
 };
 
 use active::LockedKey;
-pub(crate) use active::{Running, Txns};
+pub(crate) use active::{ActiveTxns, Running};
+pub(crate) use batch::scan;
 pub use bounds::KeyRange;
 pub use conditional::{Insertion, Swap};
 pub use cursor::Cursor;
+pub(crate) use engine::TxnEngine;
 pub use history::HistoryStats;
 pub(crate) use history::Purge;
-use read::Kept;
-pub(crate) use read::{Reader, scan};
+pub(crate) use read::Reader;
+use read::VisibleValue;
 pub use records::{Record, Records};
 use rollback::holds;
 pub(crate) use rollback::{purge, roll_back};
-pub(crate) use slots::Clearance;
 use smallvec::SmallVec;
+pub use table::Table;
 
 use crate::{
-    btree::{Direction, Spot, Tree, asks_to_merge},
-    core::Core,
-    delta::Difference,
-    error::{Error, Result},
-    ids::{TableId, TxnId, UndoPtr},
-    mtr::Mtr,
+    btree::{Direction, Finger, Tree, asks_to_merge},
+    mtr::{self, LOGGED_OP_BYTES, Mtr},
     mutant::{Rule, is_broken},
-    node::{self, DELETED, LeafCell, Node, OVERFLOW, SLOT},
-    ops::PageOp,
-    options::{Durability, Isolation, TransactionOptions},
-    overflow,
+    page::{
+        delta::Difference,
+        node::{self, DELETED, LeafCell, Node, OVERFLOW, SLOT},
+        ops::PageOp,
+        overflow::VALUE_BYTES_MAX,
+        scratch::Scratch,
+        undo::{Change, UndoRecord},
+    },
     poison::IN_A_CALL,
     pool::WriteGuard,
-    row,
-    scratch::Scratch,
-    space::Space,
-    store::Table,
-    sync::{Mutex, atomic::Ordering},
-    undo::{Change, Latched, UndoLog, UndoRecord},
-    uses::Use,
+    space::{Space, pins::TablePin},
+    sync::{Mutex, atomic::Ordering, deadline},
+    types::{Durability, Error, Isolation, Result, TableId, TransactionOptions, TxnId, UndoPtr},
+    undo::{Latched, UndoLog},
     wal::Until,
 };
 use view::View;
@@ -92,9 +92,9 @@ use view::View;
 /// Reads see what [`Isolation`] says, and the transaction's own changes. Written and locked keys stay locked
 /// until the end.
 pub struct Txn {
-    core: Arc<Core>,
+    engine: Arc<TxnEngine>,
     options: TransactionOptions,
-    /// Tells it from all others of this process, also while it has no number.
+    /// Distinguishes it from all others of this process, also while it has no number.
     serial: u64,
     /// Taken with the first read or write, of a snapshot.
     view: OnceLock<Arc<View>>,
@@ -105,14 +105,14 @@ pub struct Txn {
     undo: Option<UndoLog>,
     /// It deleted records, or replaced long values.
     needs_purge: bool,
-    /// Room that its undo records take, and the long values they come to own.
+    /// Bytes that its undo records take, and the long values they come to own.
     history_bytes: u64,
     locked: Vec<LockedKey>,
     /// The leaf of each table that was latched last to lock a key.
-    spots: SmallVec<[(TableId, Spot); 4]>,
+    fingers: SmallVec<[(TableId, Finger); 4]>,
     /// Tables that it has read or written: they stay until its end.
-    used: Mutex<Vec<Use>>,
-    /// Times that it wrote, or took something back: tells cursors to look again.
+    pins: Mutex<Vec<TablePin>>,
+    /// Times that it wrote, or took something back: cursors look again when this has grown.
     changes: u64,
     finished: bool,
     /// It is being changed: should it be dropped then, that panicked.
@@ -127,7 +127,7 @@ pub struct Savepoint {
     newest: UndoPtr,
 }
 
-/// What a write finds and does.
+/// The kind of a write.
 enum Write<'a> {
     Put(&'a [u8]),
     Insert(&'a [u8]),
@@ -135,11 +135,11 @@ enum Write<'a> {
 }
 
 impl Txn {
-    pub(crate) fn new(core: Arc<Core>, options: TransactionOptions) -> Txn {
+    pub(crate) fn new(engine: Arc<TxnEngine>, options: TransactionOptions) -> Txn {
         // No scheduler need know of it.
         static BEGUN: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Txn {
-            core,
+            engine,
             options,
             serial: BEGUN.fetch_add(1, Ordering::Relaxed),
             view: OnceLock::new(),
@@ -149,8 +149,8 @@ impl Txn {
             needs_purge: false,
             history_bytes: 0,
             locked: Vec::new(),
-            spots: SmallVec::new(),
-            used: Mutex::default(),
+            fingers: SmallVec::new(),
+            pins: Mutex::default(),
             changes: 0,
             finished: false,
             is_busy: false,
@@ -162,18 +162,18 @@ impl Txn {
     }
 
     fn id_for_locks(&mut self) -> TxnId {
-        self.running.get_or_insert_with(|| self.core.txns.start()).id
+        self.running.get_or_insert_with(|| self.engine.txns.start()).id
     }
 
     fn space<'t>(&self, table: &'t Table) -> Result<&'t Arc<Space>> {
-        if !Arc::ptr_eq(&self.core, table.core()) {
+        if !Arc::ptr_eq(&self.engine, table.engine()) {
             return Err(Error::WrongStore);
         }
-        self.core.poison.check_open()?;
+        self.engine.poison.check_open()?;
         let space = table.space();
-        let mut used = self.used.lock();
-        if !used.iter().any(|one| Arc::ptr_eq(one, space)) {
-            used.push(space.enter()?);
+        let mut pins = self.pins.lock();
+        if !pins.iter().any(|one| Arc::ptr_eq(one, space)) {
+            pins.push(space.pin()?);
         }
         Ok(space)
     }
@@ -196,7 +196,7 @@ impl Txn {
     }
 
     fn any_view(&self) -> &View {
-        self.view.get_or_init(|| self.core.txns.open_view())
+        self.view.get_or_init(|| self.engine.txns.open_view())
     }
 
     /// The value of `key`, if there is one. Never waits for a lock.
@@ -204,17 +204,18 @@ impl Txn {
     /// # Errors
     /// [`Error::SnapshotTooOld`].
     pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let _call = self.core.poison.call();
+        let _call = self.engine.poison.call();
         let space = self.space(table)?;
-        self.core.throttle_memory()?;
+        self.engine.flusher.throttle_memory()?;
         let reader = self.reader();
-        let leaf = Tree::new(&self.core, space).leaf_read(key)?;
+        let leaf = Tree::new(&self.engine.pager, space).leaf_read(key)?;
         let node = Node::new(&leaf);
         match node.search(key) {
             Ok(slot) => {
-                let kept = read::visible(&self.core, reader, node.leaf_cell(slot))?.map(Kept::detached);
+                let kept =
+                    read::visible(&self.engine, reader, node.leaf_cell(slot))?.map(VisibleValue::detached);
                 drop(leaf);
-                kept.map(|kept| kept.read(&self.core, space)).transpose()
+                kept.map(|kept| kept.read(&self.engine, space)).transpose()
             }
             Err(_) => reader.check().map(|()| None),
         }
@@ -232,19 +233,21 @@ impl Txn {
 
     fn lock_and_read(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let space = self.space(table)?;
-        self.core.poison.check()?;
+        self.engine.poison.check()?;
         check_key(space, key)?;
         let (leaf, found) = self.lock_leaf(space, key)?;
         let me = self.id();
         let node = Node::new(&leaf);
         let kept = match found {
-            Ok(slot) => read::visible(&self.core, self.reader(), node.leaf_cell(slot))?.map(Kept::detached),
+            Ok(slot) => {
+                read::visible(&self.engine, self.reader(), node.leaf_cell(slot))?.map(VisibleValue::detached)
+            }
             Err(_) => None,
         };
         // Also if it has written the key: that may be taken back.
-        self.locked.extend(self.core.txns.lock(me, space.id, key));
+        self.locked.extend(self.engine.txns.lock(me, space.id(), key));
         drop(leaf);
-        kept.map(|kept| kept.read(&self.core, space)).transpose()
+        kept.map(|kept| kept.read(&self.engine, space)).transpose()
     }
 
     /// Sets the value of `key`, whether it exists or not. A key may take an eighth of the table's page, of a
@@ -272,7 +275,7 @@ impl Txn {
     /// Deletes `key`; whether it existed.
     ///
     /// # Errors
-    /// Those of [`Txn::put`]; [`Error::Full`] comes later than there, as deletions give room back.
+    /// Those of [`Txn::put`]; [`Error::Full`] comes later than there, as deletions give space back.
     pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<bool> {
         self.write(table, key, Write::Delete)
     }
@@ -292,14 +295,14 @@ impl Txn {
         each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         let space = self.space(table)?;
-        self.core.throttle_memory()?;
-        read::scan(&self.core, space, self.reader(), (lower, upper), direction, each)
+        self.engine.flusher.throttle_memory()?;
+        scan(&self.engine, space, self.reader(), (lower, upper), direction, each)
     }
 
     /// A point to which [`Txn::rollback_to`] can go back.
     pub fn savepoint(&self) -> Result<Savepoint> {
-        let _call = self.core.poison.call();
-        let newest = self.undo.map_or(Ok(UndoPtr::NONE), |log| log.newest(&self.core))?;
+        let _call = self.engine.poison.call();
+        let newest = self.undo.map_or(Ok(UndoPtr::NONE), |log| log.newest(&self.engine.undo))?;
         Ok(Savepoint { of: self.serial, newest })
     }
 
@@ -319,13 +322,13 @@ impl Txn {
             return Err(bad());
         }
         let Some(log) = self.undo else { return Ok(()) };
-        self.core.poison.check_open()?;
-        self.core.poison.check()?;
-        if !holds(&self.core, log, savepoint.newest)? {
+        self.engine.poison.check_open()?;
+        self.engine.poison.check()?;
+        if !holds(&self.engine, log, savepoint.newest)? {
             return Err(bad());
         }
         self.changes += 1;
-        roll_back(&self.core, log, savepoint.newest).map_err(|e| self.core.poison.set(e))?;
+        roll_back(&self.engine, log, savepoint.newest).map_err(|e| self.engine.poison.set(e))?;
         self.running.iter().for_each(|running| running.note_release());
         Ok(())
     }
@@ -346,19 +349,19 @@ impl Txn {
             self.end();
             return Ok(());
         };
-        self.core.poison.check_open()?;
-        let committed = self.core.poison.check().and_then(|()| log.commit(&self.core));
-        let lsn = committed.map_err(|e| self.core.poison.set(e))?;
+        self.engine.poison.check_open()?;
+        let committed = self.engine.poison.check().and_then(|()| log.commit(&self.engine.undo));
+        let lsn = committed.map_err(|e| self.engine.poison.set(e))?;
         self.slot = None;
         let moment = self.end();
-        self.core
+        self.engine
             .retire(log, moment, self.needs_purge, self.history_bytes)
-            .map_err(|e| self.core.poison.set(e))?;
-        match self.core.options.durability {
-            Durability::Relaxed if self.core.has_threads() => Ok(()),
-            Durability::Relaxed => self.core.sync_relaxed(),
+            .map_err(|e| self.engine.poison.set(e))?;
+        match self.engine.options.durability {
+            Durability::Relaxed if self.engine.flusher.has_threads() => Ok(()),
+            Durability::Relaxed => self.engine.flusher.sync_relaxed(),
             Durability::Sync if is_broken(Rule::CommitSyncs) => Ok(()),
-            Durability::Sync => self.core.log.reach(lsn, Until::Flushed),
+            Durability::Sync => self.engine.pager.log().reach(lsn, Until::Flushed),
         }
     }
 
@@ -377,13 +380,13 @@ impl Txn {
 
     fn abort(&mut self) -> Result<()> {
         self.finished = true;
-        let core = self.core.clone();
+        let engine = self.engine.clone();
         if let Some(log) = self.undo {
-            core.poison.check()?;
+            engine.poison.check()?;
             // A transaction that cannot be taken back must not let go of its locks: stop the store.
-            roll_back(&core, log, UndoPtr::NONE)
-                .and_then(|()| core.leave_slot(log))
-                .map_err(|e| core.poison.set(e))?;
+            roll_back(&engine, log, UndoPtr::NONE)
+                .and_then(|()| engine.leave_slot(log))
+                .map_err(|e| engine.poison.set(e))?;
             self.slot = None;
         }
         self.end();
@@ -393,18 +396,18 @@ impl Txn {
     /// Gives up all that the transaction holds. Returns the moment, where it had a number.
     fn end(&mut self) -> u64 {
         if let Some((slot, holds_history)) = self.slot.take() {
-            self.core.give_slot_back(slot, holds_history);
+            self.engine.give_slot_back(slot, holds_history);
         }
         let mut moment = 0;
         if let Some(running) = self.running.take() {
-            moment = self.core.txns.finish(&running, self.locked.drain(..));
+            moment = self.engine.txns.finish(&running, self.locked.drain(..));
         }
         if let Some(view) = self.view.take()
-            && self.core.txns.close_view(&view)
+            && self.engine.txns.close_view(&view)
         {
-            self.core.wake_purge_if_due();
+            self.engine.wake_purge_if_due();
         }
-        self.used.get_mut().clear();
+        self.pins.get_mut().clear();
         moment
     }
 
@@ -414,25 +417,25 @@ impl Txn {
         let me = self.id_for_locks();
         // The snapshot is of the moment before the first wait.
         self.view();
-        let mut deadline = None;
+        let mut until = None;
         loop {
-            self.core.throttle()?;
-            let tree = Tree::new(&self.core, space);
-            let leaf = tree.leaf_at(spot_of(&mut self.spots, space.id), key)?;
+            self.engine.flusher.throttle()?;
+            let tree = Tree::new(&self.engine.pager, space);
+            let leaf = tree.leaf_at(finger_of(&mut self.fingers, space.id()), key)?;
             let node = Node::new(&leaf);
             let found = node.search(key);
             let writer = found.ok().map(|slot| node.leaf_cell(slot).txn);
             let owner = writer
                 .filter(|txn| *txn != me && !is_broken(Rule::WritersLock))
-                .and_then(|txn| self.core.txns.get(txn));
-            let Some(owner) = owner.or_else(|| self.core.txns.lock_owner(me, space.id, key)) else {
+                .and_then(|txn| self.engine.txns.get(txn));
+            let Some(owner) = owner.or_else(|| self.engine.txns.lock_owner(me, space.id(), key)) else {
                 self.check_conflict(writer)?;
                 return Ok((leaf, found));
             };
             let releases = owner.releases();
             drop(leaf);
-            let deadline = *deadline.get_or_insert_with(|| active::deadline(self.core.options.lock_timeout));
-            self.core.txns.wait(me, (&owner, releases), deadline, &self.core.poison)?;
+            let until = *until.get_or_insert_with(|| deadline(self.engine.options.lock_timeout));
+            self.engine.txns.wait(me, (&owner, releases), until, &self.engine.poison)?;
         }
     }
 
@@ -455,15 +458,15 @@ impl Txn {
 
     fn write_any(&mut self, table: &Table, key: &[u8], write: Write<'_>) -> Result<bool> {
         let space = self.space(table)?;
-        self.core.poison.check()?;
+        self.engine.poison.check()?;
         check_key(space, key)?;
         if let Write::Put(value) | Write::Insert(value) = write {
             check_value(value)?;
         }
-        self.core.admit(matches!(write, Write::Delete))?;
+        self.engine.admit(matches!(write, Write::Delete))?;
         self.changes += 1;
         if self.slot.is_none() {
-            self.slot = Some(self.core.take_undo_slot()?);
+            self.slot = Some(self.engine.take_undo_slot()?);
         }
         match write {
             Write::Put(value) if is_long(space, key, value) => self.write_long(space, key, value, false),
@@ -477,8 +480,8 @@ impl Txn {
     fn write_short(&mut self, space: &Arc<Space>, key: &[u8], write: Write<'_>, flags: u8) -> Result<bool> {
         let mut has_split = false;
         let outcome = self.write_to_leaf(space, key, write, flags, &mut has_split);
-        if has_split && outcome.is_err() && self.core.poison.check().is_ok() {
-            Tree::new(&self.core, space).merge_if_empty(key)?;
+        if has_split && outcome.is_err() && self.engine.poison.check().is_ok() {
+            Tree::new(&self.engine.pager, space).merge_if_empty(key)?;
         }
         outcome
     }
@@ -510,18 +513,18 @@ impl Txn {
             };
             let slot = found.unwrap_or_else(|slot| slot);
             let is_new = old.is_none();
-            let tree = Tree::new(&self.core, space);
-            let logged = row::LOGGED_OP_BYTES
-                + value.map_or(0, |value| node::LEAF_CELL_HEADER + key.len() + value.len());
+            let tree = Tree::new(&self.engine.pager, space);
+            let logged =
+                LOGGED_OP_BYTES + value.map_or(0, |value| node::LEAF_CELL_HEADER + key.len() + value.len());
             let fits = more_bytes <= node.free() && (!is_new || tree.accepts(node, slot, more_bytes));
-            if !fits || !row::make_room(&self.core, &mut leaf, logged)? {
+            if !fits || !mtr::make_space(&self.engine.pager, &mut leaf, logged)? {
                 drop(leaf);
                 tree.split(key, more_bytes, logged)?;
                 *has_split = true;
                 continue;
             }
             if self.change(space, leaf, slot, is_new, key, value.map(|value| (flags, value)))? {
-                Tree::new(&self.core, space).merge(key)?;
+                Tree::new(&self.engine.pager, space).merge(key)?;
             }
             return Ok(existed);
         }
@@ -545,13 +548,13 @@ impl Txn {
         let mut mtr = Mtr::new();
         let (undo, mut undo_pages) = {
             let mut delta = Scratch::new();
-            let record = undo_of(space.id, key, (old, value), edit.as_ref(), &mut delta);
+            let record = undo_of(space.id(), key, (old, value), edit.as_ref(), &mut delta);
             self.log_undo(&mut mtr, record)?
         };
         let slot = slot as u16;
         let mut bytes = Scratch::new();
         // The log of a block takes whole records, as InnoDB's does.
-        let op = match (value, edit.filter(|_| space.row.is_none())) {
+        let op = match (value, edit.filter(|_| space.blocks().is_none())) {
             (Some((_, value)), Some(edit)) => {
                 edit.encode(value, &mut bytes);
                 PageOp::Edit { slot, txn: me, undo, delta: &bytes }
@@ -575,7 +578,7 @@ impl Txn {
         let asks = asks_to_merge(Node::new(&leaf), used);
         let mut pages: SmallVec<[&mut WriteGuard; 5]> = undo_pages.pages().collect();
         pages.push(&mut leaf);
-        mtr.commit(&self.core, &mut pages)?;
+        mtr.commit(&self.engine.pager, &mut pages)?;
         Ok(asks)
     }
 
@@ -584,25 +587,25 @@ impl Txn {
         let (slot, holds_history) = self.slot.expect("taken before the leaf was latched");
         let log = self.undo.unwrap_or_else(|| UndoLog::new(slot, self.id(), holds_history));
         self.history_bytes += record.bytes();
-        let outcome = log.append(&self.core, mtr, record, is_first);
+        let outcome = log.append(&self.engine.undo, mtr, record, is_first);
         match &outcome {
             Ok(_) => self.undo = Some(log),
             // Pages may be half changed, without a log record: nothing may build on them.
-            Err(e) => drop(self.core.poison.set(e.clone())),
+            Err(e) => drop(self.engine.poison.set(e.clone())),
         }
         outcome
     }
 }
 
-fn spot_of(spots: &mut SmallVec<[(TableId, Spot); 4]>, table: TableId) -> &mut Spot {
-    let at = spots.iter().position(|(of, _)| *of == table).unwrap_or_else(|| {
-        spots.push((table, Spot::default()));
-        spots.len() - 1
+fn finger_of(fingers: &mut SmallVec<[(TableId, Finger); 4]>, table: TableId) -> &mut Finger {
+    let at = fingers.iter().position(|(of, _)| *of == table).unwrap_or_else(|| {
+        fingers.push((table, Finger::default()));
+        fingers.len() - 1
     });
-    &mut spots[at].1
+    &mut fingers[at].1
 }
 
-/// What differs, when a record that is there gets another value and the log needs no more than that.
+/// The difference, when a record that is there gets another value and the log needs no more than that.
 fn edit_of(old: Option<LeafCell<'_>>, value: Option<(u8, &[u8])>) -> Option<Difference> {
     match (old, value) {
         (Some(LeafCell { flags: 0, value: old, .. }), Some((0, value))) => Difference::of(old, value),
@@ -644,7 +647,7 @@ fn undo_of<'a>(
 impl Drop for Txn {
     fn drop(&mut self) {
         if self.is_busy {
-            self.core.poison.panicked(IN_A_CALL);
+            self.engine.poison.panicked(IN_A_CALL);
         } else if !self.finished {
             // On failure the store is poisoned, and the next call on it says why.
             let _ = self.busy(Txn::abort);
@@ -666,7 +669,7 @@ fn is_long(space: &Space, key: &[u8], value: &[u8]) -> bool {
 }
 
 fn check_value(value: &[u8]) -> Result<()> {
-    let bytes_max = overflow::VALUE_BYTES_MAX;
+    let bytes_max = VALUE_BYTES_MAX;
     if value.len() > bytes_max {
         return Err(Error::TooLarge { what: "value", bytes: value.len(), bytes_max });
     }

@@ -1,33 +1,27 @@
-//! What a reader sees: the newest version that its view sees, or else is committed, or the reader's own.
+//! Visibility: a reader sees the newest version that its view sees, or else that is committed, or the reader's own.
 //!
 //! A snapshot follows undo pointers from one version to the one before, with the leaf latched, as long as
 //! its view does not see the writer. Each record on that way is kept for the view (undo's invariant 4).
 
-use std::{
-    borrow::Cow,
-    ops::{Bound, ControlFlow},
-    sync::Arc,
-};
+use std::{borrow::Cow, sync::Arc};
 
-use super::{
-    batch::{BATCH_RECORDS, Batch, Walk},
-    view::View,
-};
+use super::view::View;
 use crate::{
-    alloc::corrupt,
-    btree::Direction,
-    core::Core,
-    delta,
-    error::Result,
-    ids::TxnId,
     mutant::{Rule, is_broken},
-    node::{DELETED, LeafCell, OVERFLOW},
-    overflow::{self, Reference, Ticket},
-    space::Space,
-    undo::{self, Change},
+    overflow::{self, Ticket},
+    page::{
+        delta,
+        node::{DELETED, LeafCell, OVERFLOW},
+        overflow::Reference,
+        undo::Change,
+    },
+    space::{Space, corrupt},
+    txn::TxnEngine,
+    types::{Result, TxnId},
+    undo,
 };
 
-/// Who reads.
+/// A reader: a transaction, and its view.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     pub(crate) me: TxnId,
@@ -39,11 +33,11 @@ impl Reader<'_> {
     /// Nobody's transaction.
     pub(crate) const COMMITTED: Reader<'static> = Reader { me: TxnId::NONE, view: None };
 
-    fn sees(&self, core: &Core, txn: TxnId) -> bool {
+    fn sees(&self, engine: &TxnEngine, txn: TxnId) -> bool {
         (txn == self.me && !is_broken(Rule::OwnChangesSeen))
             || match self.view {
                 Some(view) => view.sees(txn),
-                None => core.txns.get(txn).is_none(),
+                None => engine.txns.get(txn).is_none(),
             }
     }
 
@@ -54,91 +48,99 @@ impl Reader<'_> {
 }
 
 /// A value as a leaf or an undo record holds it.
-pub(super) enum Found<'c> {
+pub(super) enum StoredValue<'c> {
     Short(Cow<'c, [u8]>),
     Long(Reference),
 }
 
-impl<'c> Found<'c> {
-    fn new(flags: u8, value: Cow<'c, [u8]>) -> Found<'c> {
+impl<'c> StoredValue<'c> {
+    fn new(flags: u8, value: Cow<'c, [u8]>) -> StoredValue<'c> {
         if flags & OVERFLOW == 0 {
-            Found::Short(value)
+            StoredValue::Short(value)
         } else {
-            Found::Long(Reference::parse(&value).expect("proven when leaf or undo record was read"))
+            StoredValue::Long(Reference::parse(&value).expect("proven when leaf or undo record was read"))
         }
     }
 }
 
 /// A value that was found under a leaf's latch, and the ticket that keeps it readable without.
-pub(crate) struct Kept<'a, 'c> {
-    pub(super) found: Found<'c>,
+pub(crate) struct VisibleValue<'a, 'c> {
+    pub(super) found: StoredValue<'c>,
     ticket: Option<Ticket<'a>>,
 }
 
-impl<'a, 'c> Kept<'a, 'c> {
+impl<'a, 'c> VisibleValue<'a, 'c> {
     /// The caller still holds the leaf's latch.
-    fn new(core: &'a Core, found: Found<'c>) -> Kept<'a, 'c> {
-        let ticket = matches!(found, Found::Long(_)).then(|| core.chain_readers.enter());
-        Kept { found, ticket }
+    fn new(engine: &'a TxnEngine, found: StoredValue<'c>) -> VisibleValue<'a, 'c> {
+        let ticket = matches!(found, StoredValue::Long(_)).then(|| engine.chains.enter());
+        VisibleValue { found, ticket }
     }
 
     /// The same without the leaf.
-    pub(crate) fn detached(self) -> Kept<'a, 'static> {
+    pub(crate) fn detached(self) -> VisibleValue<'a, 'static> {
         let found = match self.found {
-            Found::Short(value) => Found::Short(Cow::Owned(value.into_owned())),
-            Found::Long(reference) => Found::Long(reference),
+            StoredValue::Short(value) => StoredValue::Short(Cow::Owned(value.into_owned())),
+            StoredValue::Long(reference) => StoredValue::Long(reference),
         };
-        Kept { found, ticket: self.ticket }
+        VisibleValue { found, ticket: self.ticket }
     }
 
-    /// Appends the value to `value` if it is short; else gives it back, for [`Kept::read`].
-    pub(crate) fn into_short(self, value: &mut Vec<u8>) -> Option<Kept<'a, 'static>> {
+    /// Appends the value to `value` if it is short; else gives it back, for [`VisibleValue::read`].
+    pub(crate) fn into_short(self, value: &mut Vec<u8>) -> Option<VisibleValue<'a, 'static>> {
         match self.found {
-            Found::Short(short) => {
+            StoredValue::Short(short) => {
                 value.extend_from_slice(&short);
                 None
             }
-            Found::Long(reference) => Some(Kept { found: Found::Long(reference), ticket: self.ticket }),
+            StoredValue::Long(reference) => {
+                Some(VisibleValue { found: StoredValue::Long(reference), ticket: self.ticket })
+            }
         }
     }
 
     /// The value; the caller holds no latch any more.
-    pub(crate) fn read(self, core: &Core, space: &Arc<Space>) -> Result<Vec<u8>> {
+    pub(crate) fn read(self, engine: &TxnEngine, space: &Arc<Space>) -> Result<Vec<u8>> {
         match (self.found, self.ticket) {
-            (Found::Short(value), _) => Ok(value.into_owned()),
-            (Found::Long(reference), Some(ticket)) => overflow::read(core, space, reference, &ticket),
-            (Found::Long(_), None) => unreachable!("made with a ticket"),
+            (StoredValue::Short(value), _) => Ok(value.into_owned()),
+            (StoredValue::Long(reference), Some(ticket)) => {
+                overflow::read(&engine.pager, space, reference, &ticket)
+            }
+            (StoredValue::Long(_), None) => unreachable!("made with a ticket"),
         }
     }
 }
 
 /// The version of a leaf record that `reader` sees, `None` when there is none. The caller holds the
 /// leaf's latch, so the record's writer can neither change it nor take it back meanwhile; if the
-/// writer finishes, it has committed. Like [`Kept::new`] it is made good by [`Reader::check`] behind it.
+/// writer finishes, it has committed. Like [`VisibleValue::new`] it is made good by [`Reader::check`] behind it.
 pub(crate) fn visible<'a, 'c>(
-    core: &'a Core,
+    engine: &'a TxnEngine,
     reader: Reader<'_>,
     cell: LeafCell<'c>,
-) -> Result<Option<Kept<'a, 'c>>> {
-    let found = find_visible(core, reader, cell);
-    let kept = found.map(|found| found.map(|found| Kept::new(core, found)));
-    // What a view that was given up leads to may be anything, damage too. Who was told that it is good has
-    // a ticket, for which purge waits.
+) -> Result<Option<VisibleValue<'a, 'c>>> {
+    let found = find_visible(engine, reader, cell);
+    let kept = found.map(|found| found.map(|found| VisibleValue::new(engine, found)));
+    // A view that was given up may lead to anything, damage too. A reader whose view is still good here has a ticket,
+    // for which purge waits.
     reader.check()?;
     kept
 }
 
-fn find_visible<'c>(core: &Core, reader: Reader<'_>, cell: LeafCell<'c>) -> Result<Option<Found<'c>>> {
-    let current = || (!cell.is_deleted()).then(|| Found::new(cell.flags, Cow::Borrowed(cell.value)));
-    if reader.sees(core, cell.txn) || is_broken(Rule::VersionsFollowed) {
+fn find_visible<'c>(
+    engine: &TxnEngine,
+    reader: Reader<'_>,
+    cell: LeafCell<'c>,
+) -> Result<Option<StoredValue<'c>>> {
+    let current = || (!cell.is_deleted()).then(|| StoredValue::new(cell.flags, Cow::Borrowed(cell.value)));
+    if reader.sees(engine, cell.txn) || is_broken(Rule::VersionsFollowed) {
         return Ok(current());
     }
     let mut value = cell.value.to_vec();
     let (mut txn, mut ptr) = (cell.txn, cell.undo);
     loop {
         let record = match reader.view {
-            Some(_) => undo::read_kept(core, ptr)?,
-            None => match undo::read(core, ptr, txn)? {
+            Some(_) => undo::read_kept(&engine.undo, ptr)?,
+            None => match undo::read(&engine.undo, ptr, txn)? {
                 Some(record) => record,
                 None => return Ok(current()),
             },
@@ -148,52 +150,29 @@ fn find_visible<'c>(core: &Core, reader: Reader<'_>, cell: LeafCell<'c>) -> Resu
             reader.check()?;
         }
         if record.key != cell.key {
-            return Err(corrupt(core.undo_space(), ptr.page(), "a record names another one's undo record"));
+            return Err(corrupt(engine.undo.space(), ptr.page(), "a record names another one's undo record"));
         }
         match record.change {
             Change::Insert => return Ok(None),
             Change::Update => value = record.old_value.into_owned(),
             Change::Edit => {
-                let no_such = || corrupt(core.undo_space(), ptr.page(), "an edit of another value");
+                let no_such = || corrupt(engine.undo.space(), ptr.page(), "an edit of another value");
                 delta::apply(&record.old_value, &mut value).ok_or_else(no_such)?;
             }
             // The value stayed in the leaf.
             Change::Delete => {}
             Change::Chain | Change::Orphan | Change::Spent | Change::Link => {
                 return Err(corrupt(
-                    core.undo_space(),
+                    engine.undo.space(),
                     ptr.page(),
                     "a leaf names no undo record of a change",
                 ));
             }
         }
-        if record.old_txn != txn && reader.sees(core, record.old_txn) {
+        if record.old_txn != txn && reader.sees(engine, record.old_txn) {
             let is_deleted = record.old_flags & DELETED != 0;
-            return Ok((!is_deleted).then(|| Found::new(record.old_flags, Cow::Owned(value))));
+            return Ok((!is_deleted).then(|| StoredValue::new(record.old_flags, Cow::Owned(value))));
         }
         (txn, ptr) = (record.old_txn, record.old_undo);
     }
-}
-
-/// Calls `each` with the records between the bounds that `reader` sees, in order, until it breaks. No
-/// latch is held during the calls.
-pub(crate) fn scan(
-    core: &Core,
-    space: &Arc<Space>,
-    reader: Reader<'_>,
-    bounds: (Bound<&[u8]>, Bound<&[u8]>),
-    direction: Direction,
-    mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-) -> Result<()> {
-    let mut walk = Walk::new(bounds, direction);
-    let mut batch = Batch::default();
-    while !walk.is_over() {
-        walk.fill(core, space, reader, BATCH_RECORDS, &mut batch)?;
-        for at in 0..batch.len() {
-            if each(batch.key(at), batch.value(at)).is_break() {
-                return Ok(());
-            }
-        }
-    }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use super::{
     batch::{BATCH_RECORDS, Batch, Walk},
     bounds::{KeyRange, prefix_end},
 };
-use crate::{btree::Direction, error::Result, store::Table};
+use crate::{btree::Direction, txn::Table, types::Result};
 
 /// Records that the first batch takes: many ranges are short, or given up soon.
 pub(super) const FIRST_BATCH: usize = 16;
@@ -77,7 +77,7 @@ impl End {
     }
 
     fn next(&mut self, txn: &Txn, table: &Table) -> Result<Option<Record>> {
-        txn.core.poison.check_open()?;
+        txn.engine.poison.check_open()?;
         if self.at == self.batch.len() {
             self.at = 0;
             let batch = renewed(&mut self.batch);
@@ -212,7 +212,7 @@ impl Txn {
     /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
     pub fn count(&self, table: &Table, range: impl KeyRange) -> Result<u64> {
         let space = self.space(table)?;
-        Walk::new(range.key_bounds(), Direction::Forward).count(&self.core, space, self.reader())
+        Walk::new(range.key_bounds(), Direction::Forward).count(&self.engine, space, self.reader())
     }
 
     /// Copies the next records of a walk.
@@ -224,7 +224,7 @@ impl Txn {
         batch: &mut Batch,
     ) -> Result<()> {
         let space = self.space(table)?;
-        self.core.throttle_memory()?;
-        walk.fill(&self.core, space, self.reader(), records_max, batch)
+        self.engine.flusher.throttle_memory()?;
+        walk.fill(&self.engine, space, self.reader(), records_max, batch)
     }
 }

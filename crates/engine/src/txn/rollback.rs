@@ -11,21 +11,21 @@ use std::{borrow::Cow, sync::Arc};
 use smallvec::SmallVec;
 
 use crate::{
-    alloc::corrupt,
     btree::{Tree, asks_to_merge},
-    core::Core,
-    delta,
-    error::{Error, Result},
-    ids::UndoPtr,
-    mtr::Mtr,
+    mtr::{self, LOGGED_OP_BYTES, Mtr},
     mutant::{Rule, is_broken},
-    node::{DELETED, LEAF_CELL_HEADER, LeafCell, Node},
-    ops::PageOp,
     overflow,
+    page::{
+        delta,
+        node::{DELETED, LEAF_CELL_HEADER, LeafCell, Node},
+        ops::PageOp,
+        undo::{Change, UndoRecord},
+    },
     pool::WriteGuard,
-    row,
-    space::Space,
-    undo::{self, Change, UndoLog, UndoRecord},
+    space::{Space, corrupt},
+    txn::TxnEngine,
+    types::{Error, Result, UndoPtr},
+    undo::{self, UndoLog},
 };
 
 /// Takes the changes of `log` back, newest first, until the one at `keep` counts again
@@ -33,55 +33,55 @@ use crate::{
 ///
 /// Each step is one mini-transaction that restores a record and retracts its undo record, so that an
 /// interrupted rollback goes on where it stopped.
-pub(crate) fn roll_back(core: &Core, log: UndoLog, keep: UndoPtr) -> Result<()> {
+pub(crate) fn roll_back(engine: &TxnEngine, log: UndoLog, keep: UndoPtr) -> Result<()> {
     loop {
-        core.throttle()?;
-        let newest = log.newest(core)?;
+        engine.flusher.throttle()?;
+        let newest = log.newest(&engine.undo)?;
         if newest == keep || newest.is_none() {
             return Ok(());
         }
         // Recovery takes the pointer from the device.
-        let missing = || corrupt(core.undo_space(), newest.page(), "an undo record that counts is missing");
-        let record = undo::read(core, newest, log.txn())?.ok_or_else(missing)?;
+        let missing = || corrupt(engine.undo.space(), newest.page(), "an undo record that counts is missing");
+        let record = undo::read(&engine.undo, newest, log.txn())?.ok_or_else(missing)?;
         if record.previous.is_none() && is_broken(Rule::RollbacksWhole) {
             let mut mtr = Mtr::new();
-            let mut first = log.retract(core, &mut mtr, record.previous)?;
-            mtr.commit(core, &mut [&mut first])?;
+            let mut first = log.retract(&engine.undo, &mut mtr, record.previous)?;
+            mtr.commit(&engine.pager, &mut [&mut first])?;
             return Ok(());
         }
-        take_back(core, log, newest, &record)?;
+        take_back(engine, log, newest, &record)?;
     }
 }
 
 /// Whether the record at `keep` is one of those of `log` that count ([`UndoPtr::NONE`] always is).
-pub(super) fn holds(core: &Core, log: UndoLog, keep: UndoPtr) -> Result<bool> {
+pub(super) fn holds(engine: &TxnEngine, log: UndoLog, keep: UndoPtr) -> Result<bool> {
     if keep.is_none() {
         return Ok(true);
     }
-    let mut ptr = log.newest(core)?;
+    let mut ptr = log.newest(&engine.undo)?;
     while ptr != keep {
-        let Some(record) = undo::read(core, ptr, log.txn())? else { return Ok(false) };
+        let Some(record) = undo::read(&engine.undo, ptr, log.txn())? else { return Ok(false) };
         ptr = record.previous;
     }
     Ok(true)
 }
 
-fn no_chain(core: &Core, ptr: UndoPtr) -> Error {
-    corrupt(core.undo_space(), ptr.page(), "an undo record of a chain that names none, or is spent")
+fn no_chain(engine: &TxnEngine, ptr: UndoPtr) -> Error {
+    corrupt(engine.undo.space(), ptr.page(), "an undo record of a chain that names none, or is spent")
 }
 
-fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -> Result<()> {
-    let Some(space) = core.spaces.get(record.table) else {
+fn take_back(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -> Result<()> {
+    let Some(space) = engine.spaces.get(record.table) else {
         // The crash took the table's creation, and all its content with it.
         let mut mtr = Mtr::new();
-        let mut first = log.retract(core, &mut mtr, record.previous)?;
-        mtr.commit(core, &mut [&mut first])?;
+        let mut first = log.retract(&engine.undo, &mut mtr, record.previous)?;
+        mtr.commit(&engine.pager, &mut [&mut first])?;
         return Ok(());
     };
     if matches!(record.change, Change::Chain | Change::Orphan) {
-        return take_chain_back(core, &space, log, ptr, record);
+        return take_chain_back(engine, &space, log, ptr, record);
     }
-    let tree = Tree::new(core, &space);
+    let tree = Tree::new(&engine.pager, &space);
     loop {
         let mut leaf = tree.leaf_write(&record.key)?;
         let node = Node::new(&leaf);
@@ -93,14 +93,14 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -
         let value = node.leaf_cell(slot).value;
         let old_value = value_before(record, value).ok_or_else(astray)?;
         let grown = old_value.len().saturating_sub(value.len());
-        let logged = row::LOGGED_OP_BYTES + LEAF_CELL_HEADER + record.key.len() + old_value.len();
+        let logged = LOGGED_OP_BYTES + LEAF_CELL_HEADER + record.key.len() + old_value.len();
         // A deletion that was committed when we wrote over it, and that nobody needs any more: its own purge
         // may have passed. If a view needs it, its purge comes later, and behind this latch.
         let was_purgeable = record.old_flags & DELETED != 0
             && record.old_txn != log.txn()
-            && (core.txns.is_seen_by_all(record.old_txn) || is_broken(Rule::DeletionsRestored));
+            && (engine.txns.is_seen_by_all(record.old_txn) || is_broken(Rule::DeletionsRestored));
         let fits = grown <= node.free() || was_purgeable;
-        if !fits || !row::make_room(core, &mut leaf, logged)? {
+        if !fits || !mtr::make_space(&engine.pager, &mut leaf, logged)? {
             drop(leaf);
             tree.split(&record.key, grown, logged)?;
             continue;
@@ -108,17 +108,17 @@ fn take_back(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -
         let mut mtr = Mtr::new();
         let mut cell = Vec::new();
         let op = op_back(&space, slot as u16, record, &old_value, was_purgeable, &mut cell);
-        let op = op.ok_or_else(|| no_chain(core, ptr))?;
+        let op = op.ok_or_else(|| no_chain(engine, ptr))?;
         // Before the leaf, whose change must not be left without a log record when the undo page cannot be read. A
         // purgeable record's chain is left to this undo record, which is dealt with once more.
         let mut undo_page = match record.old_reference() {
-            Some(_) if was_purgeable => log.mark(core, &mut mtr, ptr, Change::Orphan)?,
-            _ => log.retract(core, &mut mtr, record.previous)?,
+            Some(_) if was_purgeable => log.mark(&engine.undo, &mut mtr, ptr, Change::Orphan)?,
+            _ => log.retract(&engine.undo, &mut mtr, record.previous)?,
         };
         let used = Node::new(&leaf).used();
         mtr.apply(&mut leaf, op);
         let asks = asks_to_merge(Node::new(&leaf), used);
-        mtr.commit(core, &mut [&mut leaf, &mut undo_page])?;
+        mtr.commit(&engine.pager, &mut [&mut leaf, &mut undo_page])?;
         drop((leaf, undo_page));
         if asks {
             tree.merge(&record.key)?;
@@ -151,7 +151,7 @@ fn op_back<'a>(
     match record.change {
         Change::Insert => Some(PageOp::Remove { slot }),
         Change::Update if was_purgeable => Some(PageOp::Remove { slot }),
-        Change::Edit if space.row.is_none() => {
+        Change::Edit if space.blocks().is_none() => {
             Some(PageOp::Edit { slot, txn, undo, delta: &record.old_value })
         }
         Change::Update | Change::Edit => {
@@ -165,57 +165,57 @@ fn op_back<'a>(
 
 /// Gives back a chain that the transaction's undo log owns.
 fn take_chain_back(
-    core: &Core,
+    engine: &TxnEngine,
     space: &Arc<Space>,
     log: UndoLog,
     ptr: UndoPtr,
     record: &UndoRecord<'_>,
 ) -> Result<()> {
-    let chain = record.old_reference().ok_or_else(|| no_chain(core, ptr))?.first;
-    overflow::shorten(core, space, chain)?;
+    let chain = record.old_reference().ok_or_else(|| no_chain(engine, ptr))?.first;
+    engine.chains.shorten(space, chain)?;
     let mut mtr = Mtr::new();
-    let chain = overflow::latch_first(core, space, chain)?;
-    let mut first = log.retract(core, &mut mtr, record.previous)?;
+    let chain = overflow::latch_first(&engine.pager, space, chain)?;
+    let mut first = log.retract(&engine.undo, &mut mtr, record.previous)?;
     let [mut page, mut header] = chain.free(&mut mtr);
-    mtr.commit(core, &mut [&mut page, &mut header, &mut first])?;
+    mtr.commit(&engine.pager, &mut [&mut page, &mut header, &mut first])?;
     Ok(())
 }
 
 /// Removes the records that the committed transaction of `log` deleted, where they still are as it
 /// left them, and gives the chains back that it replaced or deleted. `newest` is the log's newest record. All
 /// views see the transaction. May be repeated.
-pub(crate) fn purge(core: &Core, log: UndoLog, newest: UndoPtr) -> Result<()> {
+pub(crate) fn purge(engine: &TxnEngine, log: UndoLog, newest: UndoPtr) -> Result<()> {
     let mut ptr = newest;
     while !ptr.is_none() {
-        core.throttle()?;
-        let record = undo::read_kept(core, ptr)?;
-        ptr = purge_change(core, log, ptr, &record).map(|()| record.previous)?;
+        engine.flusher.throttle()?;
+        let record = undo::read_kept(&engine.undo, ptr)?;
+        ptr = purge_change(engine, log, ptr, &record).map(|()| record.previous)?;
     }
     Ok(())
 }
 
-fn purge_change(core: &Core, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -> Result<()> {
+fn purge_change(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -> Result<()> {
     // What was in a table that was dropped is gone.
-    let space = || core.spaces.operate(record.table);
+    let space = || engine.spaces.pin_for_work(record.table);
     match record.change {
-        Change::Delete => space().map_or(Ok(()), |space| purge_record(core, &space, log, ptr, record)),
+        Change::Delete => space().map_or(Ok(()), |space| purge_record(engine, &space, log, ptr, record)),
         Change::Update if record.old_reference().is_some() => {
-            space().map_or(Ok(()), |space| purge_replaced(core, &space, log, ptr, record))
+            space().map_or(Ok(()), |space| purge_replaced(engine, &space, log, ptr, record))
         }
-        Change::Orphan => space().map_or(Ok(()), |space| purge_chain(core, &space, log, ptr, record)),
+        Change::Orphan => space().map_or(Ok(()), |space| purge_chain(engine, &space, log, ptr, record)),
         Change::Insert | Change::Update | Change::Edit | Change::Chain | Change::Spent => Ok(()),
-        Change::Link => Err(no_chain(core, ptr)),
+        Change::Link => Err(no_chain(engine, ptr)),
     }
 }
 
 fn purge_record(
-    core: &Core,
+    engine: &TxnEngine,
     space: &Arc<Space>,
     log: UndoLog,
     ptr: UndoPtr,
     record: &UndoRecord<'_>,
 ) -> Result<()> {
-    let tree = Tree::new(core, space);
+    let tree = Tree::new(&engine.pager, space);
     let (mut leaf, slot) = loop {
         let mut leaf = tree.leaf_write(&record.key)?;
         let node = Node::new(&leaf);
@@ -224,35 +224,35 @@ fn purge_record(
         if !cell.is_deleted() || cell.txn != log.txn() || cell.undo != ptr {
             return Ok(());
         }
-        if row::make_room(core, &mut leaf, row::LOGGED_OP_BYTES)? {
+        if mtr::make_space(&engine.pager, &mut leaf, LOGGED_OP_BYTES)? {
             break (leaf, slot);
         }
         drop(leaf);
-        tree.split(&record.key, 0, row::LOGGED_OP_BYTES)?;
+        tree.split(&record.key, 0, LOGGED_OP_BYTES)?;
     };
     let mut mtr = Mtr::new();
     let is_long = record.old_reference().is_some();
-    let mut undo_page = is_long.then(|| log.mark(core, &mut mtr, ptr, Change::Orphan)).transpose()?;
+    let mut undo_page = is_long.then(|| log.mark(&engine.undo, &mut mtr, ptr, Change::Orphan)).transpose()?;
     let used = Node::new(&leaf).used();
     mtr.apply(&mut leaf, PageOp::Remove { slot: slot as u16 });
     let asks = asks_to_merge(Node::new(&leaf), used);
     let mut pages: SmallVec<[&mut WriteGuard; 2]> = undo_page.iter_mut().collect();
     pages.push(&mut leaf);
-    mtr.commit(core, &mut pages)?;
+    mtr.commit(&engine.pager, &mut pages)?;
     drop(pages);
     drop((leaf, undo_page));
     if asks {
         tree.merge(&record.key)?;
     }
     if is_long {
-        purge_chain(core, space, log, ptr, record)?;
+        purge_chain(engine, space, log, ptr, record)?;
     }
     Ok(())
 }
 
 /// Gives back the chain of a value that was replaced.
 fn purge_replaced(
-    core: &Core,
+    engine: &TxnEngine,
     space: &Arc<Space>,
     log: UndoLog,
     ptr: UndoPtr,
@@ -260,24 +260,24 @@ fn purge_replaced(
 ) -> Result<()> {
     // Readers that took the writer for running follow its undo record with the leaf latched. Behind this
     // latch they have left the leaf and hold their tickets, and later ones find the writer finished.
-    drop(Tree::new(core, space).leaf_write(&record.key)?);
-    purge_chain(core, space, log, ptr, record)
+    drop(Tree::new(&engine.pager, space).leaf_write(&record.key)?);
+    purge_chain(engine, space, log, ptr, record)
 }
 
 /// Gives back the chain that the record owns.
 fn purge_chain(
-    core: &Core,
+    engine: &TxnEngine,
     space: &Arc<Space>,
     log: UndoLog,
     ptr: UndoPtr,
     record: &UndoRecord<'_>,
 ) -> Result<()> {
-    let chain = record.old_reference().ok_or_else(|| no_chain(core, ptr))?.first;
-    overflow::shorten(core, space, chain)?;
+    let chain = record.old_reference().ok_or_else(|| no_chain(engine, ptr))?.first;
+    engine.chains.shorten(space, chain)?;
     let mut mtr = Mtr::new();
-    let chain = overflow::latch_first(core, space, chain)?;
-    let mut undo_page = log.mark(core, &mut mtr, ptr, Change::Spent)?;
+    let chain = overflow::latch_first(&engine.pager, space, chain)?;
+    let mut undo_page = log.mark(&engine.undo, &mut mtr, ptr, Change::Spent)?;
     let [mut page, mut header] = chain.free(&mut mtr);
-    mtr.commit(core, &mut [&mut page, &mut header, &mut undo_page])?;
+    mtr.commit(&engine.pager, &mut [&mut page, &mut header, &mut undo_page])?;
     Ok(())
 }

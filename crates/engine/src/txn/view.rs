@@ -7,23 +7,22 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    error::{Error, Result},
-    ids::TxnId,
     mutant::{Rule, is_broken},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    types::{Error, Result, TxnId},
 };
 
 /// The moment of no view: later than any.
 const NEVER: u64 = u64::MAX;
 
-/// What a snapshot sees.
+/// The set of transactions that a snapshot sees.
 #[derive(Debug)]
 pub(crate) struct View {
     moment: u64,
-    /// What is less was finished; what is not less than `next` had not begun.
+    /// Lesser numbers were finished; numbers from `next` on had not begun.
     oldest: u64,
     next: u64,
-    /// Those in between that were running, ascending.
+    /// Transactions in between that were running, ascending.
     running: Vec<TxnId>,
     is_revoked: AtomicBool,
 }
@@ -34,12 +33,12 @@ impl View {
         txn.0 < self.oldest || (txn.0 < self.next && self.running.binary_search(&txn).is_err())
     }
 
-    /// What is less, the view sees.
+    /// The view sees all lesser numbers.
     pub(super) fn oldest(&self) -> u64 {
         self.oldest
     }
 
-    /// Fails once history that the view needs may be gone. Whoever read a leaf or history asks afterwards:
+    /// Fails once history that the view needs may be gone. A reader asks after it read a leaf or history:
     /// if the view was good then, so was what was read.
     pub(crate) fn check(&self) -> Result<()> {
         let is_revoked = self.is_revoked.load(Ordering::Acquire) && !is_broken(Rule::SnapshotsFail);

@@ -2,17 +2,16 @@
 
 use smallvec::SmallVec;
 
-use super::{
-    Change, LAST, Latched, RECORD, RECORD_HEADER, TXN, UNDO_PAGE_BYTES, UndoLog, UndoRecord, put, used,
-};
+use super::{Latched, UndoFile, UndoLog, put};
 use crate::{
-    alloc::u64_at,
-    core::Core,
-    error::Result,
-    ids::{PageNo, TableId, TxnId, UndoPtr},
     mtr::Mtr,
-    ops::PageOp,
-    scratch::Scratch,
+    page::{
+        ops::PageOp,
+        scratch::Scratch,
+        u64_at,
+        undo::{Change, LAST, RECORD, RECORD_HEADER, TXN, UNDO_PAGE_BYTES, UndoRecord, used},
+    },
+    types::{PageNo, Result, TableId, TxnId, UndoPtr},
 };
 use lacuna_page::TRAILER_BYTES;
 
@@ -21,23 +20,23 @@ impl UndoLog {
     /// they lie. The log has a record already.
     pub(crate) fn append_inserts<'k>(
         self,
-        core: &Core,
+        file: &UndoFile,
         mtr: &mut Mtr,
         table: TableId,
         keys: impl Iterator<Item = &'k [u8]>,
     ) -> Result<(Vec<UndoPtr>, Latched)> {
-        let space = core.undo_space();
+        let space = file.space();
         let mut pages = SmallVec::new();
-        let mut first = core.pool.write(space, self.first())?;
+        let mut first = file.pager.write(space, self.first())?;
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         let mut previous = UndoPtr(u64_at(&first, RECORD));
         let last = PageNo(u64_at(&first, LAST));
-        let mut last = if last == self.first() { None } else { Some(core.pool.write(space, last)?) };
+        let mut last = if last == self.first() { None } else { Some(file.pager.write(space, last)?) };
         let mut keys = keys.peekable();
         let least = RECORD_HEADER + keys.peek().expect("at least one").len();
         let room = UNDO_PAGE_BYTES - TRAILER_BYTES;
         if used(last.as_ref().unwrap_or(&first)) + least > room {
-            super::add_page(core, mtr, &mut pages, &mut first, &mut last)?;
+            super::add_page(file, mtr, &mut pages, &mut first, &mut last)?;
         }
         let target = last.as_mut().unwrap_or(&mut first);
         if u64_at(target, TXN) != self.txn.0 {

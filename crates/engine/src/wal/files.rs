@@ -1,9 +1,9 @@
-//! The files of the log: one for each stretch of log offsets, so that no file outgrows what a file
+//! The files of the log: one for each segment of log offsets, so that no file outgrows what a file
 //! system holds.
 //!
-//! Stretch `n` covers offsets from `n * stretch_bytes` on and is the file `wal.n`. A group lies whole in
-//! the file of its first byte, at its offset within the stretch; the last one of a file may reach past
-//! the stretch's end, and the next group then starts in the next file, behind a gap of the same length.
+//! Segment `n` covers offsets from `n * segment_bytes` on and is the file `wal.n`. A group lies whole in
+//! the file of its first byte, at its offset within the segment; the last one of a file may reach past
+//! the segment's end, and the next group then starts in the next file, behind a gap of the same length.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,25 +11,24 @@ use lacuna_device::{File, Place, StreamHint};
 
 use super::format::Salt;
 use crate::{
-    error::Result,
-    ids::Lsn,
     mutant::{Rule, is_broken},
     sync::Mutex,
+    types::{Lsn, Result},
 };
 
 /// Bytes of log in a file.
-pub(crate) const STRETCH_BYTES: u64 = 1 << 40;
+pub(crate) const SEGMENT_BYTES: u64 = 1 << 40;
 /// Step by which a file is extended, so that few writes change its length.
 const EXTEND_BYTES: u64 = 64 << 20;
 
-/// Name of the file that holds a stretch.
-fn file_name(stretch: u64) -> String {
-    format!("wal.{stretch:06}")
+/// Name of the file that holds a segment.
+fn file_name(segment: u64) -> String {
+    format!("wal.{segment:06}")
 }
 
 fn parse_file_name(name: &str) -> Option<u64> {
-    let stretch = name.strip_prefix("wal.")?.parse().ok()?;
-    (file_name(stretch) == name).then_some(stretch)
+    let segment = name.strip_prefix("wal.")?.parse().ok()?;
+    (file_name(segment) == name).then_some(segment)
 }
 
 /// Whether a file of that name belongs to a log.
@@ -40,8 +39,8 @@ pub(crate) fn is_log_file(name: &str) -> bool {
 /// The log's files, opened as they are needed.
 pub(crate) struct LogFiles {
     place: Arc<dyn Place>,
-    stretch_bytes: u64,
-    /// What the groups in them carry.
+    segment_bytes: u64,
+    /// The salt that the groups in them carry.
     pub(super) salt: Salt,
     open: Mutex<BTreeMap<u64, Open>>,
 }
@@ -55,29 +54,29 @@ struct Open {
 
 impl LogFiles {
     /// Opens those that are there.
-    pub(crate) fn open(place: Arc<dyn Place>, stretch_bytes: u64, salt: Salt) -> Result<LogFiles> {
+    pub(crate) fn open(place: Arc<dyn Place>, segment_bytes: u64, salt: Salt) -> Result<LogFiles> {
         let mut open = BTreeMap::new();
         for name in place.list()? {
-            if let Some(stretch) = parse_file_name(&name) {
+            if let Some(segment) = parse_file_name(&name) {
                 let file = place.open(&name, StreamHint::Log)?;
                 let bytes = file.len()?;
-                open.insert(stretch, Open { file, bytes });
+                open.insert(segment, Open { file, bytes });
             }
         }
-        Ok(LogFiles { place, stretch_bytes, salt, open: Mutex::new(open) })
+        Ok(LogFiles { place, segment_bytes, salt, open: Mutex::new(open) })
     }
 
     pub(crate) fn is_ordered(&self) -> bool {
         self.place.props().ordered
     }
 
-    fn stretch(&self, at: Lsn) -> (u64, u64) {
-        (at.0 / self.stretch_bytes, at.0 % self.stretch_bytes)
+    fn segment(&self, at: Lsn) -> (u64, u64) {
+        (at.0 / self.segment_bytes, at.0 % self.segment_bytes)
     }
 
     /// Where the file behind that of `at` starts.
     pub(crate) fn next_file(&self, at: Lsn) -> Lsn {
-        Lsn((self.stretch(at).0 + 1) * self.stretch_bytes)
+        Lsn((self.segment(at).0 + 1) * self.segment_bytes)
     }
 
     /// No group starts here or behind.
@@ -85,13 +84,13 @@ impl LogFiles {
         let open = self.open.lock();
         Lsn(open
             .last_key_value()
-            .map_or(0, |(stretch, open)| stretch * self.stretch_bytes + open.bytes.min(self.stretch_bytes)))
+            .map_or(0, |(segment, open)| segment * self.segment_bytes + open.bytes.min(self.segment_bytes)))
     }
 
     /// Whether the file of `at` holds nothing from there on.
     pub(crate) fn is_hole_from(&self, at: Lsn) -> Result<bool> {
-        let (stretch, offset) = self.stretch(at);
-        let open = self.open.lock().get(&stretch).cloned();
+        let (segment, offset) = self.segment(at);
+        let open = self.open.lock().get(&segment).cloned();
         match open {
             Some(open) if offset < open.bytes => Ok(open.file.allocated(offset, open.bytes - offset)? == 0),
             _ => Ok(true),
@@ -100,19 +99,19 @@ impl LogFiles {
 
     /// Whether groups that start there lie in one file.
     pub(crate) fn in_same_file(&self, a: Lsn, b: Lsn) -> bool {
-        self.stretch(a).0 == self.stretch(b).0
+        self.segment(a).0 == self.segment(b).0
     }
 
     /// Bytes that can be read of a group that starts at `at`.
     pub(crate) fn readable_bytes(&self, at: Lsn) -> u64 {
-        let (stretch, offset) = self.stretch(at);
-        self.open.lock().get(&stretch).map_or(0, |open| open.bytes.saturating_sub(offset))
+        let (segment, offset) = self.segment(at);
+        self.open.lock().get(&segment).map_or(0, |open| open.bytes.saturating_sub(offset))
     }
 
     /// Fills `buf` from the file of the group that starts at `at`, from `skip` bytes into the group.
     pub(crate) fn read(&self, at: Lsn, skip: u64, buf: &mut [u8]) -> Result<()> {
-        let (stretch, offset) = self.stretch(at);
-        let open = self.open.lock().get(&stretch).cloned();
+        let (segment, offset) = self.segment(at);
+        let open = self.open.lock().get(&segment).cloned();
         match open {
             Some(open) => Ok(open.file.read_at(offset + skip, buf)?),
             None => {
@@ -124,13 +123,13 @@ impl LogFiles {
 
     /// Writes a group. One caller at a time.
     pub(crate) fn write(&self, at: Lsn, group: &[u8]) -> Result<()> {
-        let (stretch, offset) = self.stretch(at);
+        let (segment, offset) = self.segment(at);
         let end = offset + group.len() as u64;
-        let known = self.open.lock().get(&stretch).cloned();
+        let known = self.open.lock().get(&segment).cloned();
         let mut open = match known {
             Some(open) => open,
             None => {
-                let file = self.place.create(&file_name(stretch), StreamHint::Log)?;
+                let file = self.place.create(&file_name(segment), StreamHint::Log)?;
                 if !self.is_ordered() {
                     self.place.sync()?;
                 }
@@ -142,7 +141,7 @@ impl LogFiles {
             open.file.set_len(open.bytes)?;
         }
         open.file.write_at(offset, group)?;
-        self.open.lock().insert(stretch, open);
+        self.open.lock().insert(segment, open);
         Ok(())
     }
 
@@ -158,11 +157,11 @@ impl LogFiles {
 
     /// Gives the log from `from` to `to`, a start of a group, back.
     pub(crate) fn give_back(&self, from: Lsn, to: Lsn) -> Result<()> {
-        let (first, mut offset) = self.stretch(from);
-        let (last, end) = self.stretch(to);
-        for stretch in first..last {
-            if self.open.lock().remove(&stretch).is_some() {
-                self.place.remove(&file_name(stretch))?;
+        let (first, mut offset) = self.segment(from);
+        let (last, end) = self.segment(to);
+        for segment in first..last {
+            if self.open.lock().remove(&segment).is_some() {
+                self.place.remove(&file_name(segment))?;
             }
             offset = 0;
         }
@@ -170,7 +169,7 @@ impl LogFiles {
         match open {
             Some(open) if open.file.props().hole_unit > 0 && offset < end => {
                 match open.file.punch(offset, end - offset) {
-                    // The room comes back with the file's end.
+                    // The space comes back with the file's end.
                     Err(lacuna_device::Error::Unsupported { .. } | lacuna_device::Error::Full { .. }) => {
                         Ok(())
                     }
@@ -189,13 +188,13 @@ impl LogFiles {
     /// Wipes whatever lies at and behind `end`, and makes that durable: remains of groups that a crash
     /// tore, in this file or in a later one.
     pub(crate) fn wipe_behind(&self, end: Lsn) -> Result<()> {
-        let (stretch, offset) = self.stretch(end);
-        let later: Vec<u64> = self.open.lock().range(stretch + 1..).map(|(later, _)| *later).collect();
+        let (segment, offset) = self.segment(end);
+        let later: Vec<u64> = self.open.lock().range(segment + 1..).map(|(later, _)| *later).collect();
         for later in later {
             self.open.lock().remove(&later);
             self.place.remove(&file_name(later))?;
         }
-        let open = self.open.lock().get(&stretch).cloned();
+        let open = self.open.lock().get(&segment).cloned();
         if let Some(open) = open
             && open.bytes > offset
         {
@@ -218,8 +217,8 @@ mod tests {
 
     #[test]
     fn file_names_are_read_back() {
-        for stretch in [0, 7, 1_000_000] {
-            assert_eq!(parse_file_name(&file_name(stretch)), Some(stretch));
+        for segment in [0, 7, 1_000_000] {
+            assert_eq!(parse_file_name(&file_name(segment)), Some(segment));
         }
         for other in ["wal", "wal.7", "wal.x", "control"] {
             assert!(!is_log_file(other), "{other}");

@@ -3,7 +3,7 @@
 //! The log is a file whose offsets only grow; an [`Lsn`] is one of them. It is a chain of *groups*,
 //! each starting on a sector: a header, then mini-transaction records back to back. A group carries
 //! its own offset and one checksum over all of it, so that a torn group, or the remains of an older
-//! one, are never taken for a whole one; and the store's salt, so that bytes of a value never are.
+//! one, are never taken for a whole one; and it carries the store's salt, so that bytes of a value never are.
 
 use std::{fs::File, io::Read};
 
@@ -12,7 +12,7 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use crate::{error::Result, ids::Lsn};
+use crate::types::{Lsn, Result};
 
 /// Unit in which groups are written and addressed, in bytes.
 pub(crate) const SECTOR: usize = 512;
@@ -35,7 +35,7 @@ struct GroupHeader {
     checksum: U32,
     /// Bytes of header and records.
     bytes: U32,
-    /// The group's own offset, exclusive or with the salt.
+    /// The group's own offset, XORed with the salt.
     start: U64,
     /// Opening of the store that wrote it.
     epoch: U64,
@@ -43,15 +43,12 @@ struct GroupHeader {
 
 const _: () = assert!(HEADER_BYTES == 32);
 
-/// A number of the store's own that each of its groups carries whole, for the checksum would leave only 32 bits of it
-/// to guess, and a log has room for many guesses. Who writes values does not know it.
+/// A number of the store's own, not 0, that each of its groups carries whole: the checksum alone would leave only 32
+/// bits to guess, and a log holds many guesses. Whoever writes values does not know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Salt(pub(crate) u64);
 
 impl Salt {
-    /// That of stores that older programs made.
-    pub(crate) const NONE: Salt = Salt(0);
-
     /// One for a new store.
     pub(crate) fn random() -> Result<Salt> {
         const SOURCE: &str = "/dev/urandom";
@@ -139,7 +136,7 @@ pub(crate) fn claimed_bytes(first: &[u8], at: Lsn, salt: Salt) -> Option<usize> 
 }
 
 /// The records of a whole group at `at`, and the epoch that wrote it; `None` when it is not one.
-pub(crate) fn open_group(group: &[u8], at: Lsn, salt: Salt) -> Option<(u64, Records<'_>)> {
+pub(crate) fn open_group(group: &[u8], at: Lsn, salt: Salt) -> Option<(u64, GroupRecords<'_>)> {
     let bytes = claimed_bytes(group, at, salt)?;
     let group = group.get(..bytes)?;
     let (mut header, body) = GroupHeader::read_from_prefix(group).ok()?;
@@ -148,35 +145,35 @@ pub(crate) fn open_group(group: &[u8], at: Lsn, salt: Salt) -> Option<(u64, Reco
     if lacuna_crc::crc32c_append(lacuna_crc::crc32c(header.as_bytes()), body) != want {
         return None;
     }
-    let records = Records { body, at: Lsn(at.0 + HEADER_BYTES as u64) };
+    let records = GroupRecords { body, at: Lsn(at.0 + HEADER_BYTES as u64) };
     Some((header.epoch.get(), records))
 }
 
 /// Iterates over the mini-transactions of a group.
-pub(crate) struct Records<'a> {
+pub(crate) struct GroupRecords<'a> {
     body: &'a [u8],
     at: Lsn,
 }
 
 /// One mini-transaction of the log.
-pub(crate) struct Record<'a> {
+pub(crate) struct LogRecord<'a> {
     pub(crate) start: Lsn,
     pub(crate) end: Lsn,
     /// Its page operations, encoded.
     pub(crate) ops: &'a [u8],
 }
 
-impl<'a> Iterator for Records<'a> {
-    type Item = Record<'a>;
+impl<'a> Iterator for GroupRecords<'a> {
+    type Item = LogRecord<'a>;
 
-    fn next(&mut self) -> Option<Record<'a>> {
+    fn next(&mut self) -> Option<LogRecord<'a>> {
         let (prefix, rest) = self.body.split_at_checked(RECORD_PREFIX)?;
         let len = u32::from_le_bytes(prefix.try_into().expect("four bytes")) as usize;
         let (ops, rest) = rest.split_at_checked(len)?;
         let start = self.at;
         self.at = Lsn(start.0 + (RECORD_PREFIX + len) as u64);
         self.body = rest;
-        Some(Record { start, end: self.at, ops })
+        Some(LogRecord { start, end: self.at, ops })
     }
 }
 
@@ -226,6 +223,6 @@ mod tests {
         }
         assert!(open_group(&bytes, Lsn(0), SALT).is_none(), "not its place");
         assert!(open_group(&bytes[..SECTOR], start, SALT).is_none(), "cut short");
-        assert!(open_group(&bytes, start, Salt::NONE).is_none(), "of another store");
+        assert!(open_group(&bytes, start, Salt(8)).is_none(), "of another store");
     }
 }

@@ -6,22 +6,22 @@ use lacuna_device::AlignedBuf;
 
 use super::{
     LogFiles,
-    format::{self, Records, SECTOR, Salt},
+    format::{self, GroupRecords, SECTOR, Salt},
 };
-use crate::{error::Result, ids::Lsn};
+use crate::types::{Lsn, Result};
 
-/// What is read at a time, at least.
+/// Bytes that are read at a time, at least.
 const READ_BYTES: usize = 1 << 20;
 /// Groups longer than this are not believed.
 const GROUP_BYTES_MAX: usize = 1 << 30;
 
 /// Reads groups until the log's end.
-pub(crate) struct Reader {
+pub(crate) struct LogReader {
     files: Arc<LogFiles>,
     at: Lsn,
     epoch: u64,
     buffer: AlignedBuf,
-    /// What of the buffer is filled, and from which offset on; always of one file.
+    /// The part of the buffer that is filled, and from which offset on; always of one file.
     filled: usize,
     buffer_at: Lsn,
 }
@@ -34,15 +34,15 @@ pub(crate) struct Group<'a> {
 }
 
 impl Group<'_> {
-    pub(crate) fn records(&self) -> Records<'_> {
+    pub(crate) fn records(&self) -> GroupRecords<'_> {
         format::open_group(self.bytes, self.start, self.salt).expect("verified when read").1
     }
 }
 
-impl Reader {
+impl LogReader {
     /// Reads from `at`, where a group starts.
-    pub(crate) fn new(files: Arc<LogFiles>, at: Lsn) -> Reader {
-        Reader { files, at, epoch: 0, buffer: AlignedBuf::zeroed(0), filled: 0, buffer_at: Lsn(0) }
+    pub(crate) fn new(files: Arc<LogFiles>, at: Lsn) -> LogReader {
+        LogReader { files, at, epoch: 0, buffer: AlignedBuf::zeroed(0), filled: 0, buffer_at: Lsn(0) }
     }
 
     /// Writes the group just read again. Where a sync once failed, what is read may be in a cache only.
@@ -81,7 +81,7 @@ impl Reader {
         Ok(Some(Group { bytes: &self.buffer[offset..offset + bytes], start: at, salt }))
     }
 
-    /// A whole group behind the place where [`Reader::next_group`] found none. A crash leaves no such group,
+    /// A whole group behind the place where [`LogReader::next_group`] found none. A crash leaves no such group,
     /// because each is on the medium before the next is written, nor does a value (invariant 5); so the log is damaged
     /// in between.
     pub(crate) fn group_behind_end(&mut self) -> Result<Option<Lsn>> {

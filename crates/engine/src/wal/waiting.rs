@@ -1,18 +1,18 @@
-//! Who waits for the log, and who of them is woken.
+//! The threads that wait for the log, and which of them is woken.
 
 use std::sync::Arc;
 
 use super::Until;
-use crate::{ids::Lsn, signal::Signal};
+use crate::{sync::signal::Signal, types::Lsn};
 
-/// One who waits.
+/// A thread that waits.
 struct Waiter {
     lsn: Lsn,
     until: Until,
     woken: Arc<Signal>,
 }
 
-/// Those who wait, in the order in which they came.
+/// The threads that wait, in the order in which they came.
 #[derive(Default)]
 pub(super) struct Waiting {
     waiters: Vec<Waiter>,

@@ -1,0 +1,190 @@
+//! Space held back, so that a store that fills up stops new records and nothing else.
+//!
+//! A store whose storage is full to the last byte could neither commit nor roll back nor recover. So new records are
+//! refused while less is free than accepted work may come to need: the log up to its limit, and as many dirty pages as
+//! there may be, written anew at their full size. Deletes need log before they give space back. They are refused only
+//! when what is dirty now, and a little log, would no longer fit even after everything was flushed and the log given
+//! back. Before a new record is refused deleted records are purged and all is flushed as well, now and then: pages that
+//! were freed become holes thereby, and count as free again. In small storage log and dirty pages are limited to a
+//! share of it.
+//!
+//! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
+
+use crate::{
+    flush::Flusher,
+    mutant::{Rule, is_broken},
+    pool::replay_cost,
+    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+    types::{Error, Result, StoreOptions},
+};
+
+/// The log may take one in this many bytes of a place, and dirty pages as many.
+const SHARE: u64 = 8;
+/// Share of the pool that may be dirty. Beyond it the oldest are flushed, many of which will be changed again soon;
+/// eviction asks for none of these. But with no clean page at all each miss would wait for a flush.
+const DIRTY_SHARE: (u64, u64) = (15, 16);
+/// Log written between two measurements, at most.
+const MEASURE_BYTES: u64 = 128 << 10;
+/// Least space for the log, however small the storage is.
+const LOG_BYTES_MIN: u64 = 256 << 10;
+
+/// How much space there was when it was last measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+enum Level {
+    Plenty = 0,
+    DeletesOnly = 1,
+    Nothing = 2,
+}
+
+/// The last measurement.
+pub(crate) struct Capacity {
+    level: AtomicU8,
+    /// End of the log then.
+    measured_at: AtomicU64,
+    /// Bytes of dirty pages beyond which the oldest are flushed.
+    pub(super) dirty_bytes_max: u64,
+    /// Reads in a replay of pages dirty and on their way, beyond which writers wait.
+    pub(super) reads_max: u64,
+    /// End of the log when all was last flushed for a writer without space.
+    flushed_at: AtomicU64,
+}
+
+impl Capacity {
+    /// For a place of `place_bytes`.
+    pub(super) fn new(options: &StoreOptions, place_bytes: u64) -> Capacity {
+        let dirty_bytes_max =
+            (options.pool_bytes as u64 / DIRTY_SHARE.1 * DIRTY_SHARE.0).min(place_bytes / SHARE);
+        Capacity {
+            level: AtomicU8::new(Level::Plenty as u8),
+            measured_at: AtomicU64::new(0),
+            dirty_bytes_max,
+            reads_max: replay_cost::reads_max(options.replay_time, options.log_bytes),
+            flushed_at: AtomicU64::new(0),
+        }
+    }
+
+    /// Reads in a replay of dirty pages beyond which the oldest are flushed.
+    pub(super) fn dirty_reads_max(&self) -> u64 {
+        self.reads_max / 16 * 15
+    }
+
+    /// Bytes of pages dirty and on their way beyond which writers wait.
+    pub(super) fn unflushed_bytes_max(&self) -> u64 {
+        self.dirty_bytes_max / 16 * 17
+    }
+}
+
+/// Bytes of log for a place of `place_bytes`.
+pub(crate) fn log_bytes(options: &StoreOptions, place_bytes: u64) -> u64 {
+    options.log_bytes.min((place_bytes / SHARE).max(LOG_BYTES_MIN))
+}
+
+/// Bytes of history that snapshots may keep in a place of `place_bytes`.
+pub(crate) fn history_bytes(options: &StoreOptions, place_bytes: u64) -> u64 {
+    options.history_bytes.min(place_bytes / SHARE)
+}
+
+/// Space that accepted work may come to need, in bytes.
+struct Need {
+    log_left: u64,
+    log_max: u64,
+    dirty: u64,
+    dirty_max: u64,
+}
+
+fn level(free_bytes: u64, need: &Need) -> Level {
+    if free_bytes >= need.log_left + need.dirty_max {
+        Level::Plenty
+    } else if free_bytes >= need.log_max / 16 + need.dirty / 2 {
+        Level::DeletesOnly
+    } else {
+        Level::Nothing
+    }
+}
+
+impl Flusher {
+    /// Measures the space left. The producer does so at each round, and writers when the log has grown
+    /// much since.
+    pub(super) fn measure_capacity(&self) -> Result<()> {
+        self.capacity.measured_at.store(self.pager.log().end_hint(), Ordering::Relaxed);
+        let Some(free_bytes) = self.place.free_bytes()? else { return Ok(()) };
+        let log_max = self.options.log_bytes;
+        let need = Need {
+            log_left: log_max.saturating_sub(self.pager.log().used_bytes()),
+            log_max,
+            dirty: self.pager.pool().dirty().unflushed_bytes() as u64,
+            // Operations that passed the throttle together may go a little beyond it.
+            dirty_max: self.capacity.unflushed_bytes_max() / 4 * 5,
+        };
+        self.capacity.level.store(level(free_bytes, &need) as u8, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn capacity_level(&self) -> u8 {
+        self.capacity.level.load(Ordering::Relaxed)
+    }
+
+    /// Whether so much was logged since all was last flushed for space that another flush may bring some.
+    fn may_flush_for_space(&self) -> bool {
+        let (end, last) = (self.pager.log().end_hint(), &self.capacity.flushed_at);
+        let before = last.load(Ordering::Relaxed);
+        let is_due = end.saturating_sub(before) > MEASURE_BYTES;
+        is_due && last.compare_exchange(before, end, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Refuses a write that there is no space for. `purge` removes records that were deleted and that no view needs.
+    pub(crate) fn admit(&self, is_delete: bool, purge: impl FnOnce() -> Result<()>) -> Result<()> {
+        if self.pager.log().end_hint().saturating_sub(self.capacity.measured_at.load(Ordering::Relaxed))
+            > MEASURE_BYTES
+        {
+            self.measure_capacity()?;
+        }
+        let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
+        if self.capacity_level() > allowed as u8 {
+            if is_delete || self.may_flush_for_space() {
+                if !is_delete && !is_broken(Rule::RefusedAfterPurge) {
+                    // Deleted records take their space until they are purged.
+                    purge()?;
+                }
+                // The log, stale images of dirty pages and freed ones, which are no holes yet, may hold what is
+                // missing.
+                self.flush_all()?;
+            }
+            // The place may have grown, or others have left it space.
+            self.measure_capacity()?;
+        }
+        if self.capacity_level() > allowed as u8 {
+            return Err(Error::Full { what: self.place.name().into() });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_follow_the_space() {
+        let need = Need { log_left: 50, log_max: 160, dirty: 20, dirty_max: 50 };
+        for (free, want) in [
+            (100, Level::Plenty),
+            (1000, Level::Plenty),
+            (99, Level::DeletesOnly),
+            (20, Level::DeletesOnly),
+            (19, Level::Nothing),
+            (0, Level::Nothing),
+        ] {
+            assert_eq!(level(free, &need), want, "{free}");
+        }
+    }
+
+    #[test]
+    fn a_small_place_has_a_small_log() {
+        let options = StoreOptions { log_bytes: 256 << 20, ..StoreOptions::default() };
+        assert_eq!(log_bytes(&options, 8 << 30), 256 << 20);
+        assert_eq!(log_bytes(&options, 64 << 20), 8 << 20);
+        assert_eq!(log_bytes(&options, 0), LOG_BYTES_MIN);
+    }
+}

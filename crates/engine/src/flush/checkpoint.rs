@@ -1,0 +1,66 @@
+//! Writing everything, and moving the checkpoint.
+
+use std::time::Instant;
+
+use super::{Flusher, ROUND_PAGES, queue::into_work, stats::Cause};
+use crate::{
+    alloc::truncate_all,
+    mutant::{Rule, is_broken},
+    sync::thread,
+    types::Result,
+    wal::{Until, control::Root},
+};
+
+impl Flusher {
+    /// Syncs the log when [`crate::StoreOptions::relaxed_interval`] is over; for stores with relaxed durability.
+    pub(crate) fn sync_relaxed(&self) -> Result<()> {
+        let mut synced = self.log_synced.lock();
+        if synced.elapsed() < self.options.relaxed_interval {
+            return Ok(());
+        }
+        *synced = Instant::now();
+        drop(synced);
+        self.pager.log().reach(self.pager.log().next(), Until::Flushed)
+    }
+
+    /// Writes every page that is dirty now, and moves the checkpoint to the log's end. With nobody
+    /// writing, the next recovery has nothing to replay.
+    pub(crate) fn flush_all(&self) -> Result<()> {
+        truncate_all(&self.pager, &self.spaces, self.options.log_bytes)?;
+        let until = self.pager.log().next();
+        self.pager.log().reach(until, Until::Flushed)?;
+        loop {
+            self.poison.check()?;
+            let frames = self.pager.pool().dirty().oldest_pages(until, ROUND_PAGES);
+            self.carry_out(into_work(frames, until, Cause::Asked))?;
+            if self.pager.pool().dirty().oldest().is_none_or(|oldest| oldest >= until) {
+                break;
+            }
+            // The other pages are latched by a writer or on their way in another thread.
+            thread::yield_now();
+        }
+        self.checkpoint()
+    }
+
+    pub(super) fn checkpoint_is_due(&self) -> bool {
+        // Another thread may be ahead.
+        let start = self.pager.log().start_needed(|| self.pager.pool().dirty().oldest()).0;
+        start.saturating_sub(self.control.root().checkpoint.0) > self.options.log_bytes / 16
+    }
+
+    /// Moves the checkpoint as far as the pages on the device allow (invariant 4).
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        let _one = self.checkpointing.lock();
+        let before = self.control.root();
+        let start = self.pager.log().start_needed(|| self.pager.pool().dirty().oldest());
+        if start == before.checkpoint {
+            return Ok(());
+        }
+        let root = Root { checkpoint: start, ..before };
+        let sync = !self.place.props().ordered && !is_broken(Rule::CheckpointsSynced);
+        self.control.write(root, sync).map_err(|e| self.poison.set(e))?;
+        self.pager.log().truncate(start)?;
+        self.counters.checkpointed();
+        Ok(())
+    }
+}

@@ -1,0 +1,289 @@
+//! The doublewrite file: a second home for pages while their first one is being overwritten.
+//!
+//! For places that may tear a page. A consumer takes one of a few *regions* of the file, writes its
+//! images and a header that names them, and syncs; only then the pages are written to their own
+//! places and synced. A crash in between leaves each page whole in at least one of both. Recovery
+//! puts every whole image of the file back whose own place holds none.
+//!
+//! Invariants:
+//!
+//! 1. A region is used anew only when its pages are synced in place. When that fails the store is stopped before the
+//!    region is free, and a job that takes a region of a stopped store leaves it as it is.
+//! 2. By the end of recovery, which gives all regions free, so are they too: a process may have ended, or its sync
+//!    failed, between write and sync, and what reads well in place is in a cache only. It is written again, and synced.
+//!
+//! Images stay in a region until it is used anew, so some are older than what their places held. One with an LSN before
+//! the checkpoint, or before that of an image of its page that a page-write record names, was synced in place long ago
+//! and is left alone: damage in its place is no torn write, and putting it back would lose changes silently. Of all
+//! others the log still holds every later change, and replay applies it.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use lacuna_device::{AlignedBuf, File, Place, SECTOR, StreamHint};
+use lacuna_page::{Decoder, Error as PageError, PAGE_BYTES_MAX};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout,
+    little_endian::{U32, U64},
+};
+
+use super::{JOB_PAGES, write::Image};
+use crate::{
+    page::node,
+    poison::Poison,
+    space::Spaces,
+    sync::{Condvar, Mutex},
+    types::{Lsn, PageId, PageNo, Result, TableId},
+    wal::page_writes::PageWrites,
+};
+
+const NAME: &str = "doublewrite";
+const MAGIC: u32 = u32::from_le_bytes(*b"LcDW");
+const REGIONS: u64 = 8;
+const HEADER_BYTES: usize = 4096;
+const REGION_BYTES: u64 = (HEADER_BYTES + JOB_PAGES * PAGE_BYTES_MAX) as u64;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy)]
+#[repr(C)]
+struct Header {
+    magic: U32,
+    /// CRC32C of header and entries with this field zero.
+    checksum: U32,
+    count: U32,
+    reserved: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy)]
+#[repr(C)]
+struct Entry {
+    page: U64,
+    table: U32,
+    /// Where the image starts in the region.
+    start: U32,
+    bytes: U32,
+    reserved: U32,
+}
+
+const _: () = assert!(size_of::<Header>() + JOB_PAGES * size_of::<Entry>() <= HEADER_BYTES);
+
+/// The open file, and which of its regions are free.
+pub(super) struct DoublewriteFile {
+    file: Arc<dyn File>,
+    free: Mutex<Vec<u64>>,
+    freed: Condvar,
+}
+
+/// A region in use; dropped once its pages are synced in place.
+pub(super) struct Region<'a> {
+    owner: &'a DoublewriteFile,
+    number: u64,
+}
+
+impl Drop for Region<'_> {
+    fn drop(&mut self) {
+        self.owner.free.lock().push(self.number);
+        self.owner.freed.notify_one();
+    }
+}
+
+impl DoublewriteFile {
+    pub(super) fn open(place: &dyn Place) -> Result<DoublewriteFile> {
+        let file = match place.open(NAME, StreamHint::Log) {
+            Err(lacuna_device::Error::NotFound { .. }) => {
+                let file = place.create(NAME, StreamHint::Log)?;
+                // Syncing the file alone does not keep its name.
+                place.sync()?;
+                file
+            }
+            other => other?,
+        };
+        file.set_len(REGIONS * REGION_BYTES)?;
+        Ok(DoublewriteFile { file, free: Mutex::new((0..REGIONS).collect()), freed: Condvar::new() })
+    }
+
+    /// Makes the images durable here. The region is held until its pages are in place.
+    pub(super) fn write(
+        &self,
+        images: &[Image],
+        buffer: &[u8],
+        poison: &Poison,
+    ) -> Result<(Region<'_>, u64)> {
+        let region = self.take();
+        poison.check()?; // invariant 1
+        let at = region.number * REGION_BYTES;
+        let mut header = AlignedBuf::zeroed(HEADER_BYTES);
+        let mut used = HEADER_BYTES;
+        let written = || images.iter().filter(|image| !image.is_hole());
+        for (i, image) in written().enumerate() {
+            let entry = Entry {
+                page: image.page().0.into(),
+                table: image.space.id().0.into(),
+                start: (used as u32).into(),
+                bytes: (image.bytes as u32).into(),
+                reserved: 0.into(),
+            };
+            let slot = size_of::<Header>() + i * size_of::<Entry>();
+            header[slot..slot + size_of::<Entry>()].copy_from_slice(entry.as_bytes());
+            used += image.bytes;
+        }
+        let mut head = Header {
+            magic: MAGIC.into(),
+            checksum: 0.into(),
+            count: (written().count() as u32).into(),
+            reserved: 0.into(),
+        };
+        header[..size_of::<Header>()].copy_from_slice(head.as_bytes());
+        head.checksum = lacuna_crc::crc32c(&header).into();
+        header[..size_of::<Header>()].copy_from_slice(head.as_bytes());
+        let first = written().next().expect("the caller looked").start;
+        let last = written().next_back().expect("the caller looked");
+        self.file.write_at(at, &header)?;
+        self.file.write_at(at + HEADER_BYTES as u64, &buffer[first..last.start + last.bytes])?;
+        self.file.sync()?;
+        Ok((region, used as u64))
+    }
+
+    fn take(&self) -> Region<'_> {
+        let mut free = self.free.lock();
+        loop {
+            if let Some(number) = free.pop() {
+                return Region { owner: self, number };
+            }
+            self.freed.wait(&mut free);
+        }
+    }
+}
+
+/// Puts back the pages that a crash tore. Returns how many. To be called before the log is replayed
+/// from `checkpoint`, but for what is `on_device`.
+pub(crate) fn restore(
+    place: &dyn Place,
+    spaces: &Spaces,
+    checkpoint: Lsn,
+    on_device: &PageWrites,
+) -> Result<u64> {
+    let file = match place.open(NAME, StreamHint::Log) {
+        Err(lacuna_device::Error::NotFound { .. }) => return Ok(0),
+        other => other?,
+    };
+    let mut restored = 0;
+    let mut written = BTreeSet::new();
+    for region in 0..REGIONS {
+        let at = region * REGION_BYTES;
+        let mut header = AlignedBuf::zeroed(HEADER_BYTES);
+        file.read_at(at, &mut header)?;
+        for entry in parse(&mut header) {
+            let (table, page) = (TableId(entry.table.get()), PageNo(entry.page.get()));
+            let oldest = on_device.lsn(PageId { table, page }).map_or(checkpoint, |lsn| lsn.max(checkpoint));
+            let outcome = restore_page(spaces, &*file, at, entry, oldest)?;
+            if outcome != Outcome::Left {
+                written.insert(table);
+            }
+            restored += u64::from(outcome == Outcome::Restored);
+        }
+    }
+    for space in written.into_iter().filter_map(|table| spaces.get(table)) {
+        space.file().sync()?;
+    }
+    Ok(restored)
+}
+
+/// The entries of a region's header; none when it is torn.
+fn parse(header: &mut [u8]) -> Vec<Entry> {
+    let (mut head, _) = Header::read_from_prefix(header).expect("long enough");
+    let want = head.checksum.get();
+    let count = head.count.get() as usize;
+    head.checksum = 0.into();
+    header[..size_of::<Header>()].copy_from_slice(head.as_bytes());
+    if head.magic != MAGIC || count > JOB_PAGES || lacuna_crc::crc32c(header) != want {
+        return Vec::new();
+    }
+    let slots = header[size_of::<Header>()..].chunks_exact(size_of::<Entry>());
+    slots.take(count).map(|slot| Entry::read_from_bytes(slot).expect("exact chunk")).collect()
+}
+
+/// The outcome for the page of an image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// Nothing: it is on the medium, or was not touched, or is damaged.
+    Left,
+    /// It was written again as it is (invariant 2).
+    Renewed,
+    /// It was torn, and is what the image says now.
+    Restored,
+}
+
+fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, oldest: Lsn) -> Result<Outcome> {
+    let (table, page) = (TableId(entry.table.get()), PageNo(entry.page.get()));
+    let bytes = entry.bytes.get() as usize;
+    let Some(space) = spaces.get(table) else { return Ok(Outcome::Left) };
+    if bytes > space.page_bytes()
+        || (space.blocks().is_some() && bytes != space.slot_bytes())
+        || u64::from(entry.start.get()) + bytes as u64 > REGION_BYTES
+    {
+        return Ok(Outcome::Left);
+    }
+    let mut decoder = Decoder::unpacking(node::unpack);
+    let mut target = vec![0; space.page_bytes()];
+    let mut open = |image: &mut [u8]| match space.blocks() {
+        // The checksum covers all of a block; the copy is for the field that it is checked without.
+        Some(_) => lacuna_page::open_block(&mut image.to_vec(), (table.0, page.0), space.page_bytes()),
+        None => decoder.decode(image, (table.0, page.0), &mut target),
+    };
+    let mut image = AlignedBuf::zeroed(space.slot_bytes());
+    space.file().read_at(space.offset(page), &mut image)?;
+    let mut open = |image: &mut [u8]| match open(image) {
+        // It is whole and of this page, and need not be decompressed to be written.
+        Err(PageError::NotBuiltIn(_)) => Ok(lacuna_page::read_meta(image)),
+        opened => opened,
+    };
+    if let Ok(meta) = open(&mut image) {
+        if Lsn(meta.lsn) < oldest {
+            return Ok(Outcome::Left); // or the checkpoint would not have passed it
+        }
+        let bytes = match space.blocks() {
+            Some(_) => image.len(),
+            None => lacuna_page::image_bytes(&image).expect("it was opened").next_multiple_of(SECTOR),
+        };
+        space.file().write_at(space.offset(page), &image[..bytes])?;
+        return Ok(Outcome::Renewed);
+    }
+    let mut image = AlignedBuf::zeroed(bytes);
+    file.read_at(region + u64::from(entry.start.get()), &mut image)?;
+    match open(&mut image) {
+        Ok(meta) if Lsn(meta.lsn) >= oldest => {}
+        // Old, or torn itself: then its pages were not touched yet.
+        _ => return Ok(Outcome::Left),
+    }
+    space.file().write_at(space.offset(page), &image)?;
+    Ok(Outcome::Restored)
+}
+
+/// The header of a region as it is, and under a valid checksum; see the module fuzz.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz_doublewrite(bytes: &[u8]) {
+    let mut header = vec![0; HEADER_BYTES];
+    let len = bytes.len().min(HEADER_BYTES);
+    header[..len].copy_from_slice(&bytes[..len]);
+    parse(&mut header.clone());
+    header[4..8].fill(0);
+    let crc = lacuna_crc::crc32c(&header);
+    header[4..8].copy_from_slice(&crc.to_le_bytes());
+    assert!(parse(&mut header).len() <= JOB_PAGES);
+}
+
+/// Rows of FORMAT.md: structure, offset, bytes, field.
+#[cfg(test)]
+pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
+    ("doublewrite header", std::mem::offset_of!(Header, magic), 4, "magic"),
+    ("doublewrite header", std::mem::offset_of!(Header, checksum), 4, "checksum"),
+    ("doublewrite header", std::mem::offset_of!(Header, count), 4, "count"),
+    ("doublewrite header", std::mem::offset_of!(Header, reserved), 4, "reserved"),
+    ("doublewrite entry", std::mem::offset_of!(Entry, page), 8, "page"),
+    ("doublewrite entry", std::mem::offset_of!(Entry, table), 4, "table"),
+    ("doublewrite entry", std::mem::offset_of!(Entry, start), 4, "start"),
+    ("doublewrite entry", std::mem::offset_of!(Entry, bytes), 4, "bytes"),
+    ("doublewrite entry", std::mem::offset_of!(Entry, reserved), 4, "reserved"),
+];
+
+#[cfg(test)]
+mod tests;

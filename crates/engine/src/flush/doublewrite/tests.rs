@@ -1,0 +1,144 @@
+use std::{
+    io,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use lacuna_device::BatchOp;
+use lacuna_sim::{HookedPlace, Hooks, SimPlace, for_each_seed};
+
+use super::{
+    super::{Flusher, queue::into_work},
+    *,
+};
+use crate::{Durability, Error, Store, StoreOptions, Table, TableOptions, flush::stats::Cause, wal::Until};
+
+/// A directory in which a batch waits when the test asks for it, and fails then.
+struct Failing {
+    is_next: AtomicBool,
+    written: Barrier,
+    fails: Barrier,
+}
+
+impl Hooks for Failing {
+    fn after_batch(&self, _: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+        if !self.is_next.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.written.wait();
+        self.fails.wait();
+        Err(lacuna_device::Error::io("directory", io::Error::other("injected failure")))
+    }
+}
+
+/// Otherwise a job that waited for the region would overwrite the only whole image of a torn page.
+#[test]
+fn the_region_of_pages_that_were_not_written_is_not_used_anew() {
+    for_each_seed(12, |seed| {
+        let place = SimPlace::new(seed);
+        let failing = Arc::new(Failing {
+            is_next: AtomicBool::new(false),
+            written: Barrier::new(2),
+            fails: Barrier::new(2),
+        });
+        let options =
+            StoreOptions { background: false, durability: Durability::Sync, ..StoreOptions::default() };
+        let store =
+            Store::open(HookedPlace::new(place.clone(), failing.clone()), options.clone()).expect("open");
+        let [first, second] =
+            ["first", "second"].map(|name| store.create_table(name, TableOptions::default()).expect("table"));
+        let put = |table: &Table, value: u8| {
+            let mut txn = store.begin();
+            (0..12_u8).for_each(|key| txn.put(table, &[key], &[value; 1000]).expect("put"));
+            txn.commit().expect("commit");
+        };
+        put(&first, 1);
+        store.checkpoint().expect("checkpoint");
+        put(&first, 2);
+        let doublewrite = first.engine().flusher().doublewrite.as_ref().expect("a directory tears pages");
+        doublewrite.free.lock().truncate(1);
+        failing.is_next.store(true, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let fails = scope.spawn(|| store.checkpoint());
+            failing.written.wait();
+            put(&second, 1);
+            let waits = scope.spawn(|| store.checkpoint());
+            thread::sleep(Duration::from_millis(30)); // for it to come to the region
+            failing.fails.wait();
+            assert!(fails.join().expect("thread").is_err() && waits.join().expect("thread").is_err());
+        });
+        drop((first, second, store));
+        place.power_cycle();
+        let store = Store::open(place, options).expect("each page is whole somewhere");
+        let table = store.table("first").expect("catalog").expect("there");
+        assert_eq!(store.begin().get(&table, &[3]).expect("get").as_deref(), Some(&[2; 1000][..]));
+        store.check().expect("check");
+    });
+}
+
+/// Writes what is dirty, in the region of the two that was not used last, and no checkpoint.
+fn land(flusher: &Flusher) {
+    flusher.doublewrite.as_ref().expect("a directory tears pages").free.lock().reverse();
+    let until = flusher.pager.log().next();
+    flusher
+        .carry_out(into_work(flusher.pager.pool().dirty().oldest_pages(until, 512), until, Cause::Asked))
+        .expect("flush");
+    flusher.pager.log().reach(flusher.pager.log().next(), Until::Flushed).expect("log");
+}
+
+fn put(store: &Store, table: &Table, value: u8) {
+    let mut txn = store.begin();
+    txn.put(table, b"k", &[value; 1000]).expect("put");
+    txn.commit().expect("commit");
+}
+
+/// A store whose table has its page in both regions, with 1 and with 2, and the image with 1.
+fn written_twice(options: &StoreOptions) -> (Arc<SimPlace>, Store, Table, AlignedBuf) {
+    let place = SimPlace::new(1);
+    let store = Store::open(place.clone(), options.clone()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("table");
+    store.checkpoint().expect("checkpoint");
+    table.engine().flusher().doublewrite.as_ref().expect("a directory tears pages").free.lock().truncate(2);
+    put(&store, &table, 1);
+    land(table.engine().flusher());
+    let mut older = AlignedBuf::zeroed(16 << 10);
+    table.space().file().read_at(16 << 10, &mut older).expect("read");
+    put(&store, &table, 2);
+    land(table.engine().flusher());
+    (place, store, table, older)
+}
+
+fn options() -> StoreOptions {
+    StoreOptions { background: false, ..StoreOptions::default() }
+}
+
+/// Otherwise replay would pass over the changes that it lacks.
+#[test]
+fn an_image_older_than_one_that_landed_is_not_put_back() {
+    let (place, store, table, _) = written_twice(&options());
+    let name = table.space().name();
+    drop((table, store));
+    place.power_cycle();
+    place.flip_bit(&name, (16 << 10) + 9000, 1);
+    let store = Store::open(place, options()).expect("the newer one is there");
+    let recovery = store.stats().expect("stats").recovery;
+    assert!(recovery.restored_pages == 1 && recovery.applied == 0, "{recovery:?}");
+    let table = store.table("t").expect("catalog").expect("there");
+    assert_eq!(store.begin().get(&table, b"k").expect("get").as_deref(), Some(&[2; 1000][..]));
+}
+
+#[test]
+fn a_page_older_than_its_image_that_landed_is_damaged() {
+    let (place, store, table, older) = written_twice(&options());
+    put(&store, &table, 3);
+    let name = table.space().name();
+    drop((table, store));
+    let file = place.open(&name, StreamHint::Data).expect("open");
+    file.write_at(16 << 10, &older).expect("write");
+    let outcome = Store::open(place, options());
+    assert!(matches!(outcome, Err(Error::Corrupt { .. })), "{:?}", outcome.err());
+}

@@ -1,0 +1,51 @@
+//! The kind and the LSN of a page, by its header.
+
+use crate::types::Lsn;
+
+/// The kind of a page, as its header names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum PageKind {
+    /// Page 0 of every table file: page allocation.
+    Space = 1,
+    /// A B+tree node.
+    Node = 2,
+    /// Undo records.
+    Undo = 3,
+    /// Given back; lists other pages that were, and holds the number of the next such page.
+    Free = 4,
+    /// Part of a long value.
+    Overflow = 5,
+    /// Given back, and listed in a free page. Its image is a hole.
+    Hole = 6,
+}
+
+impl PageKind {
+    pub(crate) fn from_u8(kind: u8) -> Option<PageKind> {
+        Some(match kind {
+            1 => PageKind::Space,
+            2 => PageKind::Node,
+            3 => PageKind::Undo,
+            4 => PageKind::Free,
+            5 => PageKind::Overflow,
+            6 => PageKind::Hole,
+            _ => return None,
+        })
+    }
+}
+
+/// Kind of a page, by its header.
+pub(crate) fn kind(page: &[u8]) -> Option<PageKind> {
+    PageKind::from_u8(lacuna_page::read_meta(page).kind)
+}
+
+pub(super) fn set_kind(page: &mut [u8], kind: PageKind) {
+    let mut meta = lacuna_page::read_meta(page);
+    meta.kind = kind as u8;
+    lacuna_page::write_meta(page, &meta);
+}
+
+/// LSN of a page, by its header.
+pub(crate) fn lsn(page: &[u8]) -> Lsn {
+    Lsn(lacuna_page::read_meta(page).lsn)
+}

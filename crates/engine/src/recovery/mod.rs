@@ -1,0 +1,382 @@
+//! Opening a store: from whatever a crash left to a state in which every commit that was
+//! acknowledged is there, and no other transaction.
+//!
+//! 1. The control file names the checkpoint. Without one the store is new, or its making was
+//!    interrupted before anything was in it.
+//! 2. The log is read to find its end, and which images are on the device.
+//! 3. Torn pages are put back from the doublewrite file, if there is one, and those written again that may be whole in
+//!    a cache only. Whatever lies behind the log's end is wiped and the opening's epoch is
+//!    made durable before the first new record, so old remains are never taken for new log.
+//! 4. The log is replayed (`replay`): an operation is applied when the page's LSN is older. This brings back
+//!    the pages of all tables, undo included, as they were when the last record was logged.
+//! 5. Transactions that the undo file says were running are rolled back, by logged changes; deletions
+//!    of committed ones are purged, and their history, which no view needs any more, is dropped.
+//! 6. Files of tables that the catalog does not know are removed: making or dropping these tables was interrupted.
+//!
+//! A crash during any step leaves what the same steps deal with again: replay is idempotent by page
+//! LSN, a rollback goes on where it stopped, and the checkpoint moves only when pages are on the
+//! device.
+//!
+//! A process that was killed, or met a failed sync, leaves in a cache what a later power cut still takes. On an
+//! `ordered` place that is the place's to deal with. Elsewhere nothing that was only read is built on: names are synced
+//! before they are listed, what the control file said is written anew with the epoch, groups and pages as above.
+
+pub(crate) mod read_only;
+mod replay;
+
+use std::{
+    collections::VecDeque,
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use lacuna_device::{Place, StreamHint};
+use lacuna_page::Algorithm;
+
+use crate::{
+    btree::{Direction, Tree},
+    catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, Row},
+    flush::{self, Flusher},
+    mtr::Pager,
+    page::undo::{State, UNDO_PAGE_BYTES},
+    poison::Poison,
+    pool::{Pool, read_ahead::ReadAhead},
+    recovery::replay::replay,
+    space::{self, SYSTEM_CODEC, Space, Spaces, corrupt},
+    txn::{self, ActiveTxns, TxnEngine},
+    types::{Error, Layout, Lsn, PageId, PageNo, Result, StoreOptions, TableKind, UndoPtr},
+    undo::{self, UNDO_TABLE},
+    wal::{
+        Log, LogFiles, LogReader, SEGMENT_BYTES, Salt,
+        control::{self, Control, Root},
+        is_log_file,
+        page_writes::PageWrites,
+    },
+};
+
+/// The work of opening a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryStats {
+    /// Bytes of log read.
+    pub log_bytes: u64,
+    /// Mini-transactions in them.
+    pub records: u64,
+    /// Page operations applied; the others were on the device already.
+    pub applied: u64,
+    /// Operations that were on the device as the log itself says: their pages were not read for them.
+    pub landed: u64,
+    /// Times that a page was read, or made, to replay what the log says of it.
+    pub pages: u64,
+    /// How long reading and replaying the log took.
+    pub replay_time: Duration,
+    /// Transactions rolled back.
+    pub rolled_back: u64,
+    /// Pages put back from the doublewrite file.
+    pub restored_pages: u64,
+}
+
+/// Opens the store in `place`, making a new one when the place is empty.
+pub(crate) fn open(
+    place: Arc<dyn Place>,
+    mut options: StoreOptions,
+) -> Result<(Arc<TxnEngine>, RecoveryStats)> {
+    let place_bytes = fit_options(&*place, &mut options)?;
+    let (control, root) = match Control::open(&*place)? {
+        Some(found) => found,
+        None => {
+            let salt = options.log_salt.map_or_else(Salt::random, |salt| Ok(Salt(salt.get())))?;
+            make(&*place, salt)?;
+            Control::open(&*place)?.expect("just made")
+        }
+    };
+    if !place.props().ordered {
+        // A process that was killed may have left names in a cache that a power cut still takes, or brings back.
+        place.sync()?;
+    }
+    let spaces = open_spaces(&*place)?;
+    let wal = Arc::new(LogFiles::open(place.clone(), SEGMENT_BYTES, root.salt)?);
+    let started = Instant::now();
+    let mut on_device = PageWrites::default();
+    let (groups, end) = survey_log(wal.clone(), root.checkpoint, &mut on_device)?;
+    let mut stats = RecoveryStats {
+        restored_pages: flush::restore(&*place, &spaces, root.checkpoint, &on_device)?,
+        ..RecoveryStats::default()
+    };
+    wal.wipe_behind(end)?;
+    let root = Root { epoch: root.epoch + 1, ..root };
+    control.write(root, true)?;
+    let poison = Arc::new(Poison::default());
+    let log = Log::start(
+        wal.clone(),
+        root.checkpoint,
+        (groups, end),
+        root.epoch,
+        options.log_bytes,
+        poison.clone(),
+    )?;
+    let parts = Parts::new((place, place_bytes), options, spaces, log, control, poison, end)?;
+    replay(&parts, LogReader::new(wal, root.checkpoint), end, &on_device, &mut stats)?;
+    stats.replay_time = started.elapsed();
+    let undo_space = bootstrap(&parts, &on_device)?;
+    let engine = parts.into_engine(undo_space);
+    finish_transactions(&engine, &mut stats)?;
+    load_catalog(&engine)?;
+    Ok((engine, stats))
+}
+
+/// The layers below transactions, as they are put together while a store is opened.
+struct Parts {
+    pager: Arc<Pager>,
+    spaces: Arc<Spaces>,
+    flusher: Arc<Flusher>,
+    txns: Arc<ActiveTxns>,
+    read_ahead: Arc<ReadAhead>,
+    options: StoreOptions,
+    poison: Arc<Poison>,
+}
+
+impl Parts {
+    /// Of a store whose log ends at `end`.
+    fn new(
+        (place, place_bytes): (Arc<dyn Place>, u64),
+        options: StoreOptions,
+        spaces: Spaces,
+        log: Log,
+        control: Control,
+        poison: Arc<Poison>,
+        end: Lsn,
+    ) -> Result<Parts> {
+        let spaces = Arc::new(spaces);
+        let pool = Arc::new(Pool::new(options.pool_bytes, end, poison.clone()));
+        let pager = Arc::new(Pager::new(pool.clone(), log, poison.clone()));
+        let txns = Arc::new(ActiveTxns::new());
+        let flusher = Flusher::new(
+            (place, place_bytes),
+            &options,
+            spaces.clone(),
+            pager.clone(),
+            control,
+            txns.clone(),
+            poison.clone(),
+        )?;
+        let read_ahead = Arc::new(ReadAhead::new(pool, spaces.clone(), poison.clone()));
+        Ok(Parts { pager, spaces, flusher: Arc::new(flusher), txns, read_ahead, options, poison })
+    }
+
+    fn into_engine(self, undo_space: Arc<Space>) -> Arc<TxnEngine> {
+        Arc::new(TxnEngine::new(
+            self.txns,
+            undo_space,
+            self.pager,
+            self.spaces,
+            self.flusher,
+            self.read_ahead,
+            (self.options, self.poison),
+        ))
+    }
+}
+
+/// Checks options and place, and cuts options down to what the place allows. Returns the place's size in bytes.
+pub(crate) fn fit_options(place: &dyn Place, options: &mut StoreOptions) -> Result<u64> {
+    options.check()?;
+    if place.props().io_align > 512 {
+        let reason =
+            format!("needs I/O aligned to {} bytes; 512 is the most that works", place.props().io_align);
+        return Err(Error::BadStore { what: place.name().into(), reason });
+    }
+    let place_bytes = match place.free_bytes()? {
+        Some(free_bytes) => free_bytes.saturating_add(place.stats()?.allocated_bytes),
+        None => u64::MAX,
+    };
+    options.log_bytes = flush::log_bytes(options, place_bytes);
+    options.history_bytes = flush::history_bytes(options, place_bytes);
+    Ok(place_bytes)
+}
+
+/// Makes the files of a new store. The control file comes last and makes them one.
+fn make(place: &dyn Place, salt: Salt) -> Result<()> {
+    let system = [(CATALOG_TABLE, CATALOG_PAGE_BYTES), (UNDO_TABLE, UNDO_PAGE_BYTES)]
+        .map(|(id, page_bytes)| space::file_name(id, Layout::of_pages(page_bytes)));
+    for name in place.list()? {
+        let is_ours = is_log_file(&name) || space::parse_file_name(&name).is_some();
+        if is_ours && place.open(&name, StreamHint::Data)?.len()? > 0 {
+            let reason = format!("holds {name} but no {} file: its root is lost", control::NAME);
+            return Err(Error::BadStore { what: place.name().into(), reason });
+        }
+    }
+    for name in system {
+        match place.create(&name, StreamHint::Data) {
+            Ok(_) | Err(lacuna_device::Error::Exists { .. }) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    place.sync()?;
+    match place.remove(control::NAME) {
+        Ok(()) | Err(lacuna_device::Error::NotFound { .. }) => {}
+        Err(e) => return Err(e.into()),
+    }
+    Control::create(place, Root { epoch: 1, checkpoint: Lsn(0), salt })?;
+    place.sync()?;
+    Ok(())
+}
+
+pub(crate) fn open_spaces(place: &dyn Place) -> Result<Spaces> {
+    let spaces = Spaces::default();
+    for name in place.list()? {
+        if let Some((id, layout)) = space::parse_file_name(&name) {
+            let space = Space::new(id, place.open(&name, StreamHint::Data)?, layout)?;
+            if id == CATALOG_TABLE || id == UNDO_TABLE {
+                space.set_codec(SYSTEM_CODEC);
+            }
+            spaces.insert(Arc::new(space));
+        }
+    }
+    Ok(spaces)
+}
+
+/// Where the log's groups start, and where it ends; takes in the page-write records. After a failed sync groups that
+/// read well may be in a cache only; so, unless the place is `ordered`, they are written again, to be synced with the
+/// wiping.
+fn survey_log(
+    wal: Arc<LogFiles>,
+    checkpoint: Lsn,
+    on_device: &mut PageWrites,
+) -> Result<(VecDeque<Lsn>, Lsn)> {
+    let mut reader = LogReader::new(wal.clone(), checkpoint);
+    let mut groups = VecDeque::new();
+    loop {
+        let at = reader.position();
+        let group = reader.next_group()?;
+        let is_group = group.is_some();
+        for record in group.iter().flat_map(|group| group.records()) {
+            on_device.take_in(&record).map_err(|e| bad_log(record.start, e.0))?;
+        }
+        if is_group && !wal.is_ordered() {
+            reader.rewrite(at)?;
+        }
+        if !is_group {
+            if let Some(behind) = reader.group_behind_end()? {
+                return Err(bad_log(at, &format!("no whole group, but there is one at byte {}", behind.0)));
+            }
+            return Ok((groups, at));
+        }
+        groups.push_back(at);
+    }
+}
+
+pub(crate) fn bad_log(at: Lsn, reason: &str) -> Error {
+    Error::Corrupt { what: "log".into(), at: format!("byte {}", at.0), reason: reason.into() }
+}
+
+/// Makes the catalog and the undo file of a store that was just made. While its log begins at 0 all of its history was
+/// replayed, and what is blank then was never made, unless a page-write record names it; later it was lost. A catalog
+/// must not be made anew then: all tables would be removed.
+fn bootstrap(parts: &Parts, on_device: &PageWrites) -> Result<Arc<Space>> {
+    let missing = |name: &str| Error::BadStore {
+        what: parts.flusher.place().name().into(),
+        reason: format!("{name} is missing"),
+    };
+    let catalog = parts.spaces.get(CATALOG_TABLE).ok_or_else(|| missing("the catalog"))?;
+    let undo_space = parts.spaces.get(UNDO_TABLE).ok_or_else(|| missing("the undo file"))?;
+    let is_new = parts.flusher.checkpoint_lsn() == Lsn(0);
+    for space in [&catalog, &undo_space] {
+        let is_made = !is_new || on_device.lsn(PageId { table: space.id(), page: PageNo(0) }).is_some();
+        if is_made && parts.pager.read_if_written(space, PageNo(0))?.is_none() {
+            return Err(corrupt(space, PageNo(0), "blank in a store that has been used"));
+        }
+    }
+    if parts.pager.read_if_written(&catalog, PageNo(0))?.is_none() {
+        Tree::format(&parts.pager, &catalog)?;
+    }
+    if parts.pager.read_if_written(&undo_space, PageNo(0))?.is_none() {
+        undo::format(&parts.pager, &undo_space)?;
+    }
+    Ok(undo_space)
+}
+
+fn finish_transactions(engine: &TxnEngine, stats: &mut RecoveryStats) -> Result<()> {
+    let (found, newest) = undo::survey(engine.undo())?;
+    for (log, state) in &found {
+        if *state == State::Active {
+            engine.txns().resume(log.txn());
+        }
+        engine.undo().slots().take_this(log.slot());
+    }
+    // Not before: what is less than all running ones counts as finished.
+    engine.txns().skip_past(newest);
+    for (log, state) in found {
+        if state == State::Active {
+            txn::roll_back(engine, log, UndoPtr::NONE)?;
+            if let Some(running) = engine.txns().get(log.txn()) {
+                engine.txns().finish(&running, std::iter::empty());
+            }
+            stats.rolled_back += 1;
+        }
+        // Nobody has a view: all that was committed can be purged.
+        for (committed, newest) in undo::committed_logs(engine.undo(), log, state)? {
+            txn::purge(engine, committed, newest)?;
+        }
+        if state != State::Idle || !log.is_clear(engine.undo())? {
+            engine.clear_slot(log.slot())?;
+        } else {
+            engine.undo().slots().give_back(log.slot());
+        }
+    }
+    Ok(())
+}
+
+/// The catalog's rows of tables, by name.
+pub(crate) fn read_catalog(engine: &TxnEngine) -> Result<Vec<(String, Row)>> {
+    let catalog = engine.spaces().get(CATALOG_TABLE).expect("opened with the store");
+    let mut rows = Vec::new();
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    txn::scan(engine, &catalog, txn::Reader::COMMITTED, all, Direction::Forward, |key, value| {
+        let name = String::from_utf8_lossy(key).into_owned();
+        if name == catalog::DEFAULTS {
+            return ControlFlow::Continue(());
+        }
+        rows.push(Row::decode(&name, value).map(|row| (name, row)));
+        ControlFlow::Continue(())
+    })?;
+    rows.into_iter().collect()
+}
+
+/// Takes in what the catalog says of the tables' files.
+pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
+    let rows = read_catalog(engine)?;
+    for (name, row) in &rows {
+        let Some(space) = engine.spaces().get(row.id) else {
+            let reason = format!(
+                "the file of table {name} ({}) is missing",
+                space::file_name(row.id, row.options.layout())
+            );
+            return Err(Error::BadStore { what: engine.flusher().place().name().into(), reason });
+        };
+        space.set_kind(row.options.kind);
+    }
+    if rows.iter().any(|(_, row)| wants_holes(row.options.kind)) {
+        warn_without_holes(engine);
+    }
+    for space in engine.spaces().all() {
+        let is_system = space.id() == CATALOG_TABLE || space.id() == UNDO_TABLE;
+        if !engine.poison().is_read_only() && !is_system && rows.iter().all(|(_, row)| row.id != space.id()) {
+            catalog::remove_file(engine, &space)?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn wants_holes(kind: TableKind) -> bool {
+    matches!(kind, TableKind::PageCompressed { algorithm, .. } if algorithm != Algorithm::None)
+}
+
+/// Compressed pages take as much space as others on a place without holes; nothing else would report that.
+pub(crate) fn warn_without_holes(engine: &TxnEngine) {
+    if engine.flusher().place().props().hole_unit == 0 {
+        log::warn!(
+            "{}: makes no holes, so compressed pages take as much room as plain ones",
+            engine.flusher().place().name()
+        );
+    }
+}

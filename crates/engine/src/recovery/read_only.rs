@@ -1,0 +1,55 @@
+//! Opening a store for reading only: nothing is written to its place, not even a sync.
+//!
+//! So what a crash left cannot be dealt with. A store is opened so only when there is nothing to do: its log is empty,
+//! and no transaction was running when it was closed. Then its files say all, and stay as they are.
+
+use std::sync::Arc;
+
+use lacuna_device::Place;
+
+use crate::{
+    catalog::CATALOG_TABLE,
+    page::undo::State,
+    poison::Poison,
+    recovery::{Parts, fit_options, load_catalog, open_spaces},
+    txn::TxnEngine,
+    types::{Doublewrite, Error, PageNo, Result, StoreOptions},
+    undo::{self, UNDO_TABLE},
+    wal::{Log, LogFiles, LogReader, SEGMENT_BYTES, control::Control},
+};
+
+/// Opens the store in `place`, which was closed.
+pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<Arc<TxnEngine>> {
+    let place_bytes = fit_options(&*place, &mut options)?;
+    let what = place.name().to_owned();
+    // Nothing is flushed, and the file for it need not be there.
+    options.doublewrite = Doublewrite::Off;
+    let no_store = || Error::BadStore { what: what.clone(), reason: "holds no store".into() };
+    let not_closed = |reason| Error::NotClosed { what: what.clone(), reason };
+    let (control, root) = Control::open(&*place)?.ok_or_else(no_store)?;
+    let spaces = open_spaces(&*place)?;
+    let wal = Arc::new(LogFiles::open(place.clone(), SEGMENT_BYTES, root.salt)?);
+    let mut log = LogReader::new(wal.clone(), root.checkpoint);
+    if log.next_group()?.is_some() || log.group_behind_end()?.is_some() {
+        return Err(not_closed("its log is not empty"));
+    }
+    let poison = Arc::new(Poison::read_only());
+    let no_groups = (Default::default(), root.checkpoint);
+    let log = Log::start(wal, root.checkpoint, no_groups, root.epoch, options.log_bytes, poison.clone())?;
+    let parts = Parts::new((place, place_bytes), options, spaces, log, control, poison, root.checkpoint)?;
+    let [catalog, undo_space] = [CATALOG_TABLE, UNDO_TABLE].map(|id| parts.spaces.get(id));
+    let (Some(catalog), Some(undo_space)) = (catalog, undo_space) else { return Err(no_store()) };
+    let is_made = parts.pager.read_if_written(&catalog, PageNo(0))?.is_some()
+        && parts.pager.read_if_written(&undo_space, PageNo(0))?.is_some();
+    if !is_made {
+        return Err(not_closed("its making was interrupted"));
+    }
+    let engine = parts.into_engine(undo_space);
+    let (logs, newest) = undo::survey(engine.undo())?;
+    if logs.iter().any(|(_, state)| *state == State::Active) {
+        return Err(not_closed("a transaction was running"));
+    }
+    engine.txns().skip_past(newest);
+    load_catalog(&engine)?;
+    Ok(engine)
+}

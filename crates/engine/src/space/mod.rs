@@ -1,0 +1,386 @@
+//! Table files, and where their pages lie.
+//!
+//! A table is one file whose name has its number, page size and block size, so that recovery can
+//! apply the log before it can read the catalog. Page `n` lies at byte `n * page_bytes`, as an image of
+//! the `page` crate followed by a hole; in a row-compressed table at byte `n * block_bytes`, as a block.
+
+pub(crate) mod pins;
+
+use std::{collections::HashMap, sync::Arc};
+
+use lacuna_device::File;
+use lacuna_page::{Algorithm, Codec, Error as PageError};
+
+use crate::{
+    page::{node, overflow},
+    row::Blocks,
+    space::pins::{Pins, TablePin},
+    sync::{
+        Mutex, MutexGuard, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    types::{Error, Layout, PageNo, Result, TableId, TableKind, is_block_bytes},
+};
+
+/// Catalog and undo pages are always compressed: they are the store's, not the user's to choose.
+pub(crate) const SYSTEM_CODEC: Codec = system_codec();
+
+/// LZ4, or where that is not built in the first algorithm that is.
+const fn system_codec() -> Codec {
+    let mut number = 1;
+    while number < Algorithm::ALL.len() {
+        let algorithm = Algorithm::ALL[number];
+        if algorithm.is_built_in() {
+            return Codec { algorithm, level: 0 };
+        }
+        number += 1;
+    }
+    Codec::PLAIN
+}
+
+/// No codec: what the catalog says of the table was not read yet.
+const UNKNOWN: u64 = u64::MAX;
+
+/// Least and greatest step by which a table's file is extended, in bytes.
+const EXTEND_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+
+/// Pages freed before somebody looks whether the file can be truncated: so many, and one in this many of the file's.
+const CUT_PAGES_MIN: u64 = 16;
+const CUT_SHARE: u64 = 16;
+
+/// An open table file.
+pub(crate) struct Space {
+    id: TableId,
+    file: Arc<dyn File>,
+    page_bytes: usize,
+    /// The blocks of a row-compressed table.
+    blocks: Option<Arc<Blocks>>,
+    /// How pages are written from now on: algorithm in the high half, level in the low one; or [`UNKNOWN`].
+    codec: AtomicU64,
+    file_bytes: Mutex<u64>,
+    /// Pages freed since somebody last looked whether the file can be truncated.
+    freed_pages: AtomicU64,
+    /// Held by the thread that truncates the file.
+    truncating: Mutex<()>,
+    flushed: FlushCounters,
+    pub(super) pins: Pins,
+    /// Times that bounds of its leaves changed (`btree::finger`).
+    restructured: AtomicU64,
+}
+
+/// Counts of what was written of a table since the store was opened.
+#[derive(Clone, Copy)]
+pub(crate) struct Flushed {
+    pub(crate) pages: u64,
+    pub(crate) image_bytes: u64,
+    pub(crate) plain_pages: u64,
+    pub(crate) punches: u64,
+    pub(crate) refused_punches: u64,
+}
+
+#[derive(Default)]
+struct FlushCounters {
+    pages: AtomicU64,
+    image_bytes: AtomicU64,
+    plain_pages: AtomicU64,
+    punches: AtomicU64,
+    refused_punches: AtomicU64,
+}
+
+impl Space {
+    /// # Errors
+    /// [`Error::NotBuiltIn`] for blocks without zlib: replay could not go on in the middle of one.
+    pub(crate) fn new(id: TableId, file: Arc<dyn File>, layout: Layout) -> Result<Space> {
+        if layout.block_bytes.is_some() && !Algorithm::Zlib.is_built_in() {
+            return Err(Error::NotBuiltIn { what: file_name(id, layout), algorithm: Algorithm::Zlib });
+        }
+        let file_bytes = Mutex::new(file.len()?);
+        Ok(Space {
+            id,
+            file,
+            page_bytes: layout.page_bytes,
+            blocks: layout
+                .block_bytes
+                .map(|block_bytes| Arc::new(Blocks::new(block_bytes, layout.page_bytes))),
+            codec: AtomicU64::new(UNKNOWN),
+            file_bytes,
+            freed_pages: AtomicU64::new(0),
+            truncating: Mutex::default(),
+            flushed: FlushCounters::default(),
+            pins: Pins::default(),
+            restructured: AtomicU64::new(0),
+        })
+    }
+
+    fn layout(&self) -> Layout {
+        Layout {
+            page_bytes: self.page_bytes,
+            block_bytes: self.blocks.as_ref().map(|blocks| blocks.block_bytes()),
+        }
+    }
+
+    pub(crate) fn id(&self) -> TableId {
+        self.id
+    }
+
+    pub(crate) fn file(&self) -> &dyn File {
+        &*self.file
+    }
+
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// The blocks of a row-compressed table.
+    pub(crate) fn blocks(&self) -> Option<&Arc<Blocks>> {
+        self.blocks.as_ref()
+    }
+
+    /// The file's name.
+    pub(crate) fn name(&self) -> String {
+        file_name(self.id, self.layout())
+    }
+
+    /// Why the image of a page could not be decoded.
+    pub(crate) fn bad_image(&self, page: PageNo, error: &PageError) -> Error {
+        let PageError::NotBuiltIn(algorithm) = *error else {
+            let at = format!("page {}", page.0);
+            return Error::Corrupt { what: self.name(), at, reason: error.to_string() };
+        };
+        Error::NotBuiltIn { what: format!("{}: page {}", self.name(), page.0), algorithm }
+    }
+
+    /// Bytes that a page takes in the file.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.layout().slot_bytes()
+    }
+
+    /// Bytes that a page takes in memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.page_bytes + self.blocks.as_ref().map_or(0, |blocks| blocks.block_bytes())
+    }
+
+    /// Longest key in bytes.
+    pub(crate) fn key_bytes_max(&self) -> usize {
+        node::key_bytes_max(self.slot_bytes())
+    }
+
+    /// Longest value that stays in the leaf with a key of `key_bytes`, in bytes. A leaf always takes two
+    /// records, and a block as well.
+    pub(crate) fn value_bytes_max(&self, key_bytes: usize) -> usize {
+        let of_page = node::value_bytes_max(self.page_bytes);
+        self.blocks.as_ref().map_or(of_page, |blocks| of_page.min(blocks.record_bytes_max() - key_bytes))
+    }
+
+    /// Bytes of a long value that a page takes.
+    pub(crate) fn part_bytes_max(&self) -> usize {
+        let of_page = overflow::part_bytes_max(self.page_bytes);
+        self.blocks.as_ref().map_or(of_page, |blocks| of_page.min(blocks.part_bytes_max()))
+    }
+
+    /// Makes pages be written by that kind's settings from now on.
+    pub(crate) fn set_kind(&self, kind: TableKind) {
+        self.set_codec(kind.codec());
+        if let (Some(blocks), TableKind::RowCompressed { level, .. }) = (&self.blocks, kind) {
+            blocks.set_level(level);
+        }
+    }
+
+    pub(crate) fn offset(&self, page: PageNo) -> u64 {
+        // A number from a damaged page may be anything: no file takes the offset that it gets here.
+        page.0.saturating_mul(self.slot_bytes() as u64)
+    }
+
+    /// For a page whose image on the device takes `disk_bytes`, 0 if it has none. While recovery replays, before it
+    /// can read the catalog, a page that was written as it is stays so, and others become small: a place that
+    /// compressed tables have filled has no space for them otherwise.
+    pub(crate) fn codec(&self, disk_bytes: usize) -> Codec {
+        let word = self.codec.load(Ordering::Relaxed);
+        if word == UNKNOWN {
+            return if disk_bytes == self.page_bytes { Codec::PLAIN } else { SYSTEM_CODEC };
+        }
+        let algorithm = Algorithm::try_from((word >> 32) as u8).expect("set_codec stored it");
+        Codec { algorithm, level: word as u32 as i32 }
+    }
+
+    pub(crate) fn set_codec(&self, codec: Codec) {
+        let word = (codec.algorithm as u64) << 32 | u64::from(codec.level as u32);
+        self.codec.store(word, Ordering::Relaxed);
+    }
+
+    /// Sees to it that writing `page` will not have to extend the file. Once for many pages this
+    /// changes the file's length, under the caller's latches and a lock that only allocation takes.
+    pub(crate) fn reserve(&self, page: PageNo) -> Result<()> {
+        let end = self.offset(PageNo(page.0 + 1));
+        let mut file_bytes = self.file_bytes.lock();
+        if end > *file_bytes {
+            let step = (end / 8).clamp(*EXTEND_BYTES.start(), *EXTEND_BYTES.end());
+            let unit = self.slot_bytes() as u64;
+            let target = (end + step).next_multiple_of(unit);
+            self.file.set_len(target)?;
+            *file_bytes = target;
+        }
+        Ok(())
+    }
+
+    /// Cuts what lies behind the first `pages` off the file. The caller keeps others from being allocated.
+    pub(crate) fn cut(&self, pages: u64) -> Result<()> {
+        let end = self.offset(PageNo(pages));
+        let mut file_bytes = self.file_bytes.lock();
+        if end < *file_bytes {
+            self.file.set_len(end)?;
+            *file_bytes = end;
+        }
+        Ok(())
+    }
+
+    /// Notes that a page was freed.
+    pub(crate) fn note_freed(&self) {
+        self.freed_pages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Begins to truncate the file, one caller at a time. Pages freed before no longer count.
+    pub(crate) fn begin_to_truncate(&self) -> MutexGuard<'_, ()> {
+        let guard = self.truncating.lock();
+        self.freed_pages.store(0, Ordering::Relaxed);
+        guard
+    }
+
+    /// Times that bounds of the table's leaves changed (`btree::finger`).
+    pub(crate) fn restructured(&self) -> u64 {
+        self.restructured.load(Ordering::Acquire)
+    }
+
+    /// Notes that bounds of leaves change.
+    pub(crate) fn note_restructured(&self) {
+        self.restructured.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts an image that was written.
+    pub(crate) fn count_image(&self, bytes: usize, is_plain: bool) {
+        self.flushed.pages.fetch_add(1, Ordering::Relaxed);
+        self.flushed.image_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.flushed.plain_pages.fetch_add(u64::from(is_plain), Ordering::Relaxed);
+    }
+
+    /// Counts a hole that was made.
+    pub(crate) fn count_punch(&self) {
+        self.flushed.punches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a hole that was refused.
+    pub(crate) fn count_refused_punch(&self) {
+        self.flushed.refused_punches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts since the store was opened.
+    pub(crate) fn flushed(&self) -> Flushed {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Flushed {
+            pages: get(&self.flushed.pages),
+            image_bytes: get(&self.flushed.image_bytes),
+            plain_pages: get(&self.flushed.plain_pages),
+            punches: get(&self.flushed.punches),
+            refused_punches: get(&self.flushed.refused_punches),
+        }
+    }
+
+    /// Whether so much was freed since the last look that the file's end may be free.
+    pub(crate) fn wants_cut(&self) -> bool {
+        let freed = self.freed_pages.load(Ordering::Relaxed);
+        freed >= CUT_PAGES_MIN && freed * CUT_SHARE * self.slot_bytes() as u64 >= *self.file_bytes.lock()
+    }
+}
+
+/// An error that names a page.
+pub(crate) fn corrupt(space: &Space, page: PageNo, reason: impl Into<String>) -> Error {
+    Error::Corrupt { what: space.name(), at: format!("page {}", page.0), reason: reason.into() }
+}
+
+/// All open table files.
+#[derive(Default)]
+pub(crate) struct Spaces {
+    by_id: RwLock<HashMap<TableId, Arc<Space>>>,
+}
+
+impl Spaces {
+    pub(crate) fn get(&self, id: TableId) -> Option<Arc<Space>> {
+        self.by_id.read().get(&id).cloned()
+    }
+
+    /// A pin of the table by the store's own work; `None` when there is no such table.
+    pub(crate) fn pin_for_work(&self, id: TableId) -> Option<TablePin> {
+        self.get(id)?.pin_for_work()
+    }
+
+    pub(crate) fn insert(&self, space: Arc<Space>) {
+        self.by_id.write().insert(space.id, space);
+    }
+
+    pub(crate) fn remove(&self, id: TableId) {
+        self.by_id.write().remove(&id);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Space>> {
+        let mut all: Vec<_> = self.by_id.read().values().cloned().collect();
+        all.sort_by_key(|space| space.id);
+        all
+    }
+}
+
+/// Name of a table's file.
+pub(crate) fn file_name(id: TableId, layout: Layout) -> String {
+    let pages = format!("t{:08}.{}k", id.0, layout.page_bytes / 1024);
+    match layout.block_bytes {
+        None => pages,
+        Some(block_bytes) => format!("{pages}.{}k", block_bytes / 1024),
+    }
+}
+
+/// Table and sizes of a file of that name; `None` when it is no table's.
+pub(crate) fn parse_file_name(name: &str) -> Option<(TableId, Layout)> {
+    let mut parts = name.strip_prefix('t')?.split('.');
+    let id = TableId(parts.next()?.parse().ok()?);
+    let mut kib = || parts.next().map(|part| Some(part.strip_suffix('k')?.parse::<usize>().ok()? * 1024));
+    let page_bytes = kib()??;
+    let block_bytes = match kib() {
+        None => None,
+        Some(block_bytes) => Some(block_bytes?),
+    };
+    let layout = Layout { page_bytes, block_bytes };
+    let known = [4, 8, 16, 32, 64].contains(&(page_bytes / 1024))
+        && block_bytes.is_none_or(|bytes| is_block_bytes(bytes, page_bytes))
+        && file_name(id, layout) == name;
+    known.then_some((id, layout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_names_are_read_back() {
+        let pages = Layout::of_pages(16 << 10);
+        for (layout, want) in [
+            (pages, "t00000017.16k"),
+            (Layout { block_bytes: Some(8 << 10), ..pages }, "t00000017.16k.8k"),
+            (Layout { block_bytes: Some(4 << 10), ..pages }, "t00000017.16k.4k"),
+        ] {
+            let name = file_name(TableId(17), layout);
+            assert_eq!(name, want);
+            assert_eq!(parse_file_name(&name), Some((TableId(17), layout)));
+        }
+        for other in [
+            "t00000017.16k.16k",
+            "t00000017.16k.",
+            "t00000017.16k.8k.8k",
+            "wal",
+            "t1.16k",
+            "t00000017.17k",
+            "t00000017",
+            "x00000017.16k",
+        ] {
+            assert_eq!(parse_file_name(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Pins: who uses a table, so that it is not dropped meanwhile.
+//!
+//! A transaction pins a table from its first read or write of it to its own end; a drop refuses while one does. The
+//! store's own work (purging, counting) pins it for one operation at a time, a flush for one batch of images; a drop
+//! waits for these.
+//!
+//! Invariants:
+//!
+//! 1. Outside of recovery nobody touches a table's pages or its file without a pin of it.
+//! 2. A table is closed to transactions only while none pins it, and to the store's own work only once its row is gone
+//!    from the catalog for good: purge, which skips tables that are gone, must not skip one that stays.
+//! 3. It is closed to flushes last: an operation may wait for memory or log that only a flush of the table's own pages
+//!    gives back.
+//!
+//! The lock is a leaf. A thread that closes a table holds no latch. Operations wait for flushes at most, flushes for
+//! the device and the log, and neither makes or drops a table; so both always end.
+
+use std::{ops::Deref, sync::Arc};
+
+use crate::{
+    space::Space,
+    sync::{Condvar, Mutex},
+    types::{Error, Result},
+};
+
+/// The pins of one table.
+#[derive(Default)]
+pub(crate) struct Pins {
+    counts: Mutex<Counts>,
+    /// An operation or a flush ended.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Counts {
+    transactions: usize,
+    operations: usize,
+    flushes: usize,
+    is_closed: bool,
+    is_gone: bool,
+    is_sealed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    Transaction,
+    Operation,
+    Flush,
+}
+
+/// A pin of a table; it ends when this is dropped.
+pub(crate) struct TablePin {
+    space: Arc<Space>,
+    holder: Holder,
+}
+
+impl Deref for TablePin {
+    type Target = Arc<Space>;
+
+    fn deref(&self) -> &Arc<Space> {
+        &self.space
+    }
+}
+
+impl Drop for TablePin {
+    fn drop(&mut self) {
+        let pins = &self.space.pins;
+        let mut counts = pins.counts.lock();
+        match self.holder {
+            Holder::Transaction => counts.transactions -= 1,
+            Holder::Operation => counts.operations -= 1,
+            Holder::Flush => counts.flushes -= 1,
+        }
+        if self.holder != Holder::Transaction {
+            pins.ended.notify_all();
+        }
+    }
+}
+
+impl Space {
+    /// A pin by a transaction.
+    ///
+    /// # Errors
+    /// [`Error::TableDropped`].
+    pub(crate) fn pin(self: &Arc<Space>) -> Result<TablePin> {
+        let mut counts = self.pins.counts.lock();
+        if counts.is_closed {
+            return Err(Error::TableDropped { id: self.id });
+        }
+        counts.transactions += 1;
+        Ok(TablePin { space: self.clone(), holder: Holder::Transaction })
+    }
+
+    /// A pin by the store's own work; `None` once the table is gone.
+    pub(crate) fn pin_for_work(self: &Arc<Space>) -> Option<TablePin> {
+        let mut counts = self.pins.counts.lock();
+        if counts.is_gone {
+            return None;
+        }
+        counts.operations += 1;
+        Some(TablePin { space: self.clone(), holder: Holder::Operation })
+    }
+
+    /// A pin by a flush; `None` once nothing is to be written any more.
+    pub(crate) fn pin_for_flush(self: &Arc<Space>) -> Option<TablePin> {
+        let mut counts = self.pins.counts.lock();
+        if counts.is_sealed {
+            return None;
+        }
+        counts.flushes += 1;
+        Some(TablePin { space: self.clone(), holder: Holder::Flush })
+    }
+
+    /// Closes the table to transactions; false, and nothing done, while one uses it.
+    pub(crate) fn close(&self) -> bool {
+        let mut counts = self.pins.counts.lock();
+        let is_free = counts.transactions == 0;
+        counts.is_closed |= is_free;
+        is_free
+    }
+
+    /// Opens it again to transactions.
+    pub(crate) fn reopen(&self) {
+        self.pins.counts.lock().is_closed = false;
+    }
+
+    /// Closes it to the store's own work, then to flushes, and waits for what is under way.
+    pub(crate) fn close_for_good(&self) {
+        let mut counts = self.pins.counts.lock();
+        assert!(counts.is_closed && counts.transactions == 0, "invariant 2");
+        counts.is_gone = true;
+        while counts.operations > 0 {
+            self.pins.ended.wait(&mut counts);
+        }
+        counts.is_sealed = true;
+        while counts.flushes > 0 {
+            self.pins.ended.wait(&mut counts);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use lacuna_device::{MemPlace, Place, StreamHint};
+
+    use super::*;
+    use crate::types::{Layout, TableId};
+
+    #[test]
+    fn a_drop_refuses_transactions_and_waits_for_operations() {
+        let file = MemPlace::new().create("t", StreamHint::Data).expect("create");
+        let space = Arc::new(Space::new(TableId(16), file, Layout::of_pages(4096)).expect("space"));
+        let reader = space.pin().expect("open");
+        assert!(!space.close(), "a transaction uses it");
+        drop(reader);
+        assert!(space.close());
+        assert!(matches!(space.pin(), Err(Error::TableDropped { id: TableId(16) })));
+        space.reopen();
+        drop(space.pin().expect("open again"));
+        let work = space.pin_for_work().expect("still there");
+        assert!(space.close());
+        thread::scope(|scope| {
+            let dropping = scope.spawn(|| space.close_for_good());
+            while space.pin_for_work().is_some() {
+                thread::yield_now();
+            }
+            // What the work may wait for is still possible.
+            let flush = space.pin_for_flush().expect("not sealed");
+            assert!(!dropping.is_finished(), "work is under way");
+            drop(work);
+            while space.pin_for_flush().is_some() {
+                thread::yield_now();
+            }
+            assert!(!dropping.is_finished(), "a flush is under way");
+            drop(flush);
+        });
+    }
+}

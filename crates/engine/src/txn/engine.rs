@@ -1,0 +1,92 @@
+//! The state that all transactions of a store share.
+
+use std::sync::Arc;
+
+use super::{ActiveTxns, Purge};
+use crate::{
+    flush::Flusher,
+    mtr::Pager,
+    overflow::Chains,
+    poison::Poison,
+    pool::read_ahead::ReadAhead,
+    space::{Space, Spaces},
+    types::StoreOptions,
+    undo::UndoFile,
+};
+
+/// The layers below, as transactions use them, and the state of all transactions.
+pub(crate) struct TxnEngine {
+    pub(super) pager: Arc<Pager>,
+    pub(super) spaces: Arc<Spaces>,
+    pub(super) flusher: Arc<Flusher>,
+    pub(super) read_ahead: Arc<ReadAhead>,
+    pub(super) chains: Chains,
+    pub(super) undo: UndoFile,
+    pub(super) txns: Arc<ActiveTxns>,
+    pub(super) purge: Purge,
+    pub(super) options: StoreOptions,
+    pub(super) poison: Arc<Poison>,
+}
+
+impl TxnEngine {
+    /// For the transactions `txns`, whose undo file is `undo_space`.
+    pub(crate) fn new(
+        txns: Arc<ActiveTxns>,
+        undo_space: Arc<Space>,
+        pager: Arc<Pager>,
+        spaces: Arc<Spaces>,
+        flusher: Arc<Flusher>,
+        read_ahead: Arc<ReadAhead>,
+        (options, poison): (StoreOptions, Arc<Poison>),
+    ) -> TxnEngine {
+        TxnEngine {
+            chains: Chains::new(pager.clone(), flusher.clone()),
+            undo: UndoFile::new(pager.clone(), flusher.clone(), undo_space),
+            pager,
+            spaces,
+            flusher,
+            read_ahead,
+            txns,
+            purge: Purge::default(),
+            options,
+            poison,
+        }
+    }
+
+    pub(crate) fn pager(&self) -> &Arc<Pager> {
+        &self.pager
+    }
+
+    pub(crate) fn spaces(&self) -> &Spaces {
+        &self.spaces
+    }
+
+    pub(crate) fn flusher(&self) -> &Arc<Flusher> {
+        &self.flusher
+    }
+
+    pub(crate) fn read_ahead(&self) -> &Arc<ReadAhead> {
+        &self.read_ahead
+    }
+
+    pub(crate) fn flush_threads(&self) -> usize {
+        self.options.flush_threads
+    }
+
+    #[cfg(test)]
+    pub(crate) fn chains(&self) -> &Chains {
+        &self.chains
+    }
+
+    pub(crate) fn undo(&self) -> &UndoFile {
+        &self.undo
+    }
+
+    pub(crate) fn txns(&self) -> &ActiveTxns {
+        &self.txns
+    }
+
+    pub(crate) fn poison(&self) -> &Poison {
+        &self.poison
+    }
+}

@@ -1,0 +1,13 @@
+//! Numbers and addresses, options and errors, which every layer names.
+
+mod error;
+mod ids;
+mod options;
+
+pub use error::{Error, Result};
+pub use ids::TableId;
+pub(crate) use ids::{Lsn, PageId, PageNo, TxnId, UndoPtr};
+pub use options::{
+    Doublewrite, Durability, Isolation, StoreOptions, TableKind, TableOptions, TransactionOptions,
+};
+pub(crate) use options::{Layout, is_block_bytes};

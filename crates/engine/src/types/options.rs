@@ -1,0 +1,329 @@
+use std::{num::NonZeroU64, str::FromStr, time::Duration};
+
+use lacuna_page::{Algorithm, Codec, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+
+use crate::types::error::{Error, Result};
+
+/// When a commit returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Once it is on the medium. Commits at the same time share one sync.
+    #[default]
+    Sync,
+    /// At once; it reaches the medium within [`StoreOptions::relaxed_interval`]. A crash may take the
+    /// last commits back, always the latest ones and each whole.
+    Relaxed,
+}
+
+/// Which changes of others a transaction sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// It sees what was committed at its first read or write, however long it runs, and its own changes. Changing or
+    /// locking a record that another transaction has changed since fails with [`Error::Conflict`].
+    ///
+    /// Two such transactions may still each read what the other one writes (*write skew*, Adya's G2-item): both
+    /// commit, as in no order one after the other. Where a decision rests on a record that the transaction does not
+    /// write, [`crate::Txn::get_for_update`] instead of [`crate::Txn::get`], or a write of that record, prevents it.
+    /// A scan cannot lock what it did *not* find; lock one record that stands for the range instead.
+    ///
+    /// ```
+    /// # use lacuna_device::MemPlace;
+    /// # use lacuna_engine::{Error, Store, StoreOptions, TableOptions};
+    /// # let store = Store::open(MemPlace::new(), StoreOptions::default())?;
+    /// let on_call = store.create_table("on call", TableOptions::default())?;
+    /// let mut setup = store.begin();
+    /// setup.put(&on_call, b"ada", b"yes")?;
+    /// setup.put(&on_call, b"bob", b"yes")?;
+    /// setup.commit()?;
+    ///
+    /// // Each leaves because the other one stays.
+    /// let (mut ada, mut bob) = (store.begin(), store.begin());
+    /// assert_eq!(ada.get(&on_call, b"bob")?.as_deref(), Some(&b"yes"[..]));
+    /// assert_eq!(bob.get(&on_call, b"ada")?.as_deref(), Some(&b"yes"[..]));
+    /// ada.put(&on_call, b"ada", b"no")?;
+    /// bob.put(&on_call, b"bob", b"no")?;
+    /// ada.commit()?;
+    /// bob.commit()?; // and nobody is on call
+    ///
+    /// // With the record locked that the decision rests on, the second one finds out.
+    /// let (mut ada, mut bob) = (store.begin(), store.begin());
+    /// ada.get(&on_call, b"ada")?;
+    /// bob.get(&on_call, b"ada")?;
+    /// ada.get_for_update(&on_call, b"bob")?;
+    /// ada.put(&on_call, b"ada", b"yes")?;
+    /// ada.commit()?;
+    /// assert!(matches!(bob.get_for_update(&on_call, b"ada"), Err(Error::Conflict)));
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[default]
+    Snapshot,
+    /// Each read sees what is committed by then, and the transaction's own changes. Nothing is kept for it.
+    ReadCommitted,
+}
+
+/// Settings of a transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransactionOptions {
+    /// Which changes of others it sees. Default: a snapshot.
+    pub isolation: Isolation,
+}
+
+impl TransactionOptions {
+    /// A transaction that reads what is committed when it looks.
+    pub const READ_COMMITTED: TransactionOptions = TransactionOptions { isolation: Isolation::ReadCommitted };
+}
+
+/// Settings of an open store. None of them but [`StoreOptions::log_salt`] is kept in the store.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Memory for pages, in bytes; at least 1 MiB. Default 128 MiB.
+    pub pool_bytes: usize,
+    /// When a commit returns.
+    pub durability: Durability,
+    /// How often the log is synced when durability is relaxed. Default 1 s.
+    pub relaxed_interval: Duration,
+    /// Log that a recovery may have to replay, in bytes; writers are slowed when it is nearly used
+    /// up. At least 256 KiB. Default 256 MiB.
+    pub log_bytes: u64,
+    /// How long replaying the log may take after a crash, on a device that reads 128 MiB of log and 5,000 pages of
+    /// 16 KiB a second; a fast one takes a tenth of that. So many pages may be dirty as it can read in what
+    /// `log_bytes` leaves of this time (40,000 by default, and never less than 256), however large the pool is. More
+    /// time spares writes of pages that are changed again. Default 10 s.
+    pub replay_time: Duration,
+    /// Threads that compress and write pages. Default: one for each processor.
+    pub flush_threads: usize,
+    /// How long a writer waits for another transaction's lock. Default 50 s.
+    pub lock_timeout: Duration,
+    /// Space that changes may take which committed transactions made and open snapshots do not see, in
+    /// bytes; beyond it the oldest snapshot is given up ([`Error::SnapshotTooOld`]). At least 1 KiB; at most an
+    /// eighth of the place is used. Default 1 GiB.
+    pub history_bytes: u64,
+    /// Whether pages are first written to a doublewrite file. Default: where the place cannot write a
+    /// page atomically.
+    pub doublewrite: Doublewrite,
+    /// Whether flushing, purging and checkpoints run in threads of their own. Without, they run in
+    /// the threads that call the store, and in [`crate::Store::step`]. Default true.
+    pub background: bool,
+    /// The salt of a store that is made now. It distinguishes the store's log from bytes of values that are made to
+    /// look like it; whoever chooses values must not know it. Stores that exist keep their own. Default: random; tests
+    /// give one to write the same bytes each time.
+    pub log_salt: Option<NonZeroU64>,
+}
+
+/// Whether pages are written twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Doublewrite {
+    /// Where the place cannot write a page atomically.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never. On a place that tears writes, a crash may then cost the store.
+    Off,
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions {
+            pool_bytes: 128 << 20,
+            durability: Durability::Sync,
+            relaxed_interval: Duration::from_secs(1),
+            log_bytes: 256 << 20,
+            replay_time: Duration::from_secs(10),
+            flush_threads: std::thread::available_parallelism().map_or(2, usize::from),
+            lock_timeout: Duration::from_secs(50),
+            history_bytes: 1 << 30,
+            doublewrite: Doublewrite::Auto,
+            background: true,
+            log_salt: None,
+        }
+    }
+}
+
+impl StoreOptions {
+    pub(crate) fn check(&self) -> Result<()> {
+        let bad = |what, reason: &str| Err(Error::BadOption { what, reason: reason.into() });
+        if self.pool_bytes < 1 << 20 {
+            return bad("pool_bytes", "at least 1 MiB");
+        }
+        if self.log_bytes < 256 << 10 {
+            return bad("log_bytes", "at least 256 KiB");
+        }
+        if self.history_bytes < 1 << 10 {
+            return bad("history_bytes", "at least 1 KiB");
+        }
+        if self.flush_threads == 0 || self.flush_threads > 256 {
+            return bad("flush_threads", "1 to 256");
+        }
+        Ok(())
+    }
+}
+
+/// How a table's pages are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TableKind {
+    /// As they are; the last page of a long value without what the value does not fill.
+    #[default]
+    Plain,
+    /// Compressed when they are flushed; the space saved is given back as a hole.
+    PageCompressed {
+        /// The algorithm; [`Algorithm::None`] writes pages as they are. It must be built in
+        /// ([`Algorithm::is_built_in`]).
+        algorithm: Algorithm,
+        /// The algorithm's level, one of [`Algorithm::levels`]; 0 is its default.
+        level: i32,
+    },
+    /// Compressed row by row into blocks of a fixed length, as InnoDB's `ROW_FORMAT=COMPRESSED` does: each
+    /// block holds a page compressed by zlib and a log of changes to it; when that is full the page is
+    /// compressed anew by whoever changes it, and split when it does not fit. Kept as the baseline that
+    /// page compression is measured against; it needs the cargo feature `zlib`.
+    RowCompressed {
+        /// Length of a block in KiB: a half or a quarter of the page, at least 4. It cannot be altered.
+        key_block_size: u32,
+        /// zlib's level, 1 to 9; 0 is 6.
+        level: i32,
+    },
+}
+
+impl TableKind {
+    pub(crate) fn codec(self) -> Codec {
+        match self {
+            TableKind::Plain | TableKind::RowCompressed { .. } => Codec::PLAIN,
+            TableKind::PageCompressed { algorithm, level } => Codec { algorithm, level },
+        }
+    }
+}
+
+/// Settings of a table, kept in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableOptions {
+    /// How its pages are kept.
+    pub kind: TableKind,
+    /// Bytes of a page: 4, 8, 16, 32 or 64 KiB. Default 16 KiB.
+    pub page_bytes: usize,
+}
+
+impl Default for TableOptions {
+    fn default() -> TableOptions {
+        TableOptions { kind: TableKind::Plain, page_bytes: 16 << 10 }
+    }
+}
+
+impl TableOptions {
+    /// A table whose pages are compressed by `algorithm` at its default level.
+    pub fn compressed(algorithm: Algorithm) -> TableOptions {
+        TableOptions { kind: TableKind::PageCompressed { algorithm, level: 0 }, ..TableOptions::default() }
+    }
+
+    /// A row-compressed table with blocks of `key_block_size` KiB at zlib's default level.
+    pub fn row_compressed(key_block_size: u32) -> TableOptions {
+        TableOptions {
+            kind: TableKind::RowCompressed { key_block_size, level: 0 },
+            ..TableOptions::default()
+        }
+    }
+
+    /// The same settings with pages of `page_bytes`.
+    #[must_use]
+    pub fn page_bytes(self, page_bytes: usize) -> TableOptions {
+        TableOptions { page_bytes, ..self }
+    }
+
+    /// Whether a table may have them, in this program.
+    pub(crate) fn check(&self) -> Result<()> {
+        let algorithm = match self.kind {
+            TableKind::RowCompressed { .. } => Algorithm::Zlib,
+            kind => kind.codec().algorithm,
+        };
+        if !algorithm.is_built_in() {
+            return Err(Error::NotBuiltIn { what: "table options".into(), algorithm });
+        }
+        self.check_stored()
+    }
+
+    /// Whether they are sound, in a program that has all algorithms.
+    pub(crate) fn check_stored(&self) -> Result<()> {
+        if let TableKind::PageCompressed { algorithm, level } = self.kind
+            && !algorithm.levels().contains(&level)
+        {
+            let levels = algorithm.levels();
+            let reason = format!("{level} is not one of {algorithm}, {} to {}", levels.start(), levels.end());
+            return Err(Error::BadOption { what: "level", reason });
+        }
+        if !self.page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&self.page_bytes)
+        {
+            let reason = format!("{} is not 4, 8, 16, 32 or 64 KiB", self.page_bytes);
+            return Err(Error::BadOption { what: "page_bytes", reason });
+        }
+        if let TableKind::RowCompressed { key_block_size, level } = self.kind {
+            if !is_block_bytes(key_block_size as usize * 1024, self.page_bytes) {
+                let reason =
+                    format!("{key_block_size} KiB is not a half or a quarter of the page, or less than 4");
+                return Err(Error::BadOption { what: "key_block_size", reason });
+            }
+            if !(0..=9).contains(&level) {
+                return Err(Error::BadOption { what: "level", reason: format!("{level} is not 0 to 9") });
+            }
+        }
+        Ok(())
+    }
+
+    /// For error messages.
+    pub(crate) fn text(&self) -> String {
+        let kind = match self.kind {
+            TableKind::Plain => "plain".into(),
+            TableKind::PageCompressed { algorithm, level } => format!("{algorithm} (level {level})"),
+            TableKind::RowCompressed { key_block_size, level } => {
+                format!("row-compressed (blocks of {key_block_size} KiB, level {level})")
+            }
+        };
+        format!("{kind} pages of {} KiB", self.page_bytes / 1024)
+    }
+
+    /// The part of them that lasts for the life of the table.
+    pub(crate) fn layout(&self) -> Layout {
+        let block_bytes = match self.kind {
+            TableKind::RowCompressed { key_block_size, .. } => Some(key_block_size as usize * 1024),
+            TableKind::Plain | TableKind::PageCompressed { .. } => None,
+        };
+        Layout { page_bytes: self.page_bytes, block_bytes }
+    }
+}
+
+impl FromStr for Doublewrite {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Doublewrite> {
+        match s {
+            "auto" => Ok(Doublewrite::Auto),
+            "on" => Ok(Doublewrite::On),
+            "off" => Ok(Doublewrite::Off),
+            _ => Err(Error::BadOption { what: "doublewrite", reason: format!("{s} is not auto, on or off") }),
+        }
+    }
+}
+
+/// Sizes that a table keeps for life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) page_bytes: usize,
+    /// Of a row-compressed table.
+    pub(crate) block_bytes: Option<usize>,
+}
+
+impl Layout {
+    /// Of a table whose pages lie in the file as they are, or compressed when they are flushed.
+    pub(crate) fn of_pages(page_bytes: usize) -> Layout {
+        Layout { page_bytes, block_bytes: None }
+    }
+
+    /// Bytes that a page takes in the file.
+    pub(crate) fn slot_bytes(self) -> usize {
+        self.block_bytes.unwrap_or(self.page_bytes)
+    }
+}
+
+/// Whether a table with pages of `page_bytes` may have blocks of `bytes`.
+pub(crate) fn is_block_bytes(bytes: usize, page_bytes: usize) -> bool {
+    bytes >= PAGE_BYTES_MIN && (bytes * 2 == page_bytes || bytes * 4 == page_bytes)
+}

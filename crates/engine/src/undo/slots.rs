@@ -1,0 +1,367 @@
+//! Undo slots: which are free, what history their pages hold, and who may give pages back.
+//!
+//! A transaction whose history a view may need leaves its undo log where it is when it commits, and gives
+//! its slot back at once: the next owner appends behind it. So readers never make writers wait. A slot
+//! without history is used from the start of its first page, which keeps undo in a few hot pages.
+//!
+//! A slot is *free*, or *held*: by the transaction that took it, then by the purge queue when that transaction
+//! has committed and no view needs its log, or by purge, which clears it. It is *kept* from the first log that is
+//! kept in it until all are purged and its pages are cleared; it may be free meanwhile.
+//!
+//! Invariants:
+//!
+//! 1. Logs in a slot were finished in the order in which they lie there.
+//! 2. The next owner of a kept slot appends; nobody else writes records to a slot than its holder.
+//! 3. Pages are given back only with a [`Clearance`], of which a slot has one at a time. Purge gets it for the pages
+//!    before the oldest log that still counts, whoever holds the slot; the holder, for all pages, once no log is kept
+//!    in the slot and purge has returned its own. A holder that leaves earlier only frees the slot: it stays kept,
+//!    and its pages are purge's, or the next owner's, to clear.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    mutant::{Rule, is_broken},
+    poison::{POISON_CHECK, Poison},
+    sync::{
+        Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+        deadline,
+    },
+    types::{Error, PageNo, Result, UndoPtr},
+    undo::{SLOTS, UndoLog},
+};
+
+/// The undo log of a committed transaction, kept for views.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RetainedLog {
+    pub(crate) log: UndoLog,
+    /// When the transaction finished.
+    pub(crate) moment: u64,
+    pub(crate) newest: UndoPtr,
+    /// It deleted records, or replaced long values.
+    pub(crate) needs_purge: bool,
+    /// Bytes that its undo records and the long values they own take.
+    pub(crate) bytes: u64,
+}
+
+/// A slot whose pages hold history.
+#[derive(Default)]
+struct SlotHistory {
+    /// Oldest first, each with the page in which its log starts.
+    logs: VecDeque<(PageNo, RetainedLog)>,
+    /// The same for the log of the slot's owner.
+    owner_start: Option<PageNo>,
+    /// Purge has the slot's clearance.
+    is_trimmed: bool,
+}
+
+impl SlotHistory {
+    /// Whether pages of the slot are of no use to anybody but its holder.
+    fn is_drained(&self) -> bool {
+        self.logs.is_empty() && (!self.is_trimmed || is_broken(Rule::OneGivesPagesBack))
+    }
+}
+
+/// The right to give back pages of a slot (invariant 3): those before `keep`, or all; never the first one.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Clearance {
+    slot: u32,
+    keep: Option<PageNo>,
+}
+
+impl Clearance {
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// The first page that stays beside the slot's first one, if any does.
+    pub(crate) fn keep(&self) -> Option<PageNo> {
+        self.keep
+    }
+}
+
+struct Table {
+    /// The one given back last is taken first.
+    free: Vec<u32>,
+    is_held: Vec<bool>,
+    kept: HashMap<u32, SlotHistory>,
+    /// Retained logs by their moments.
+    order: BTreeMap<u64, u32>,
+    bytes: u64,
+}
+
+impl Table {
+    fn free(&mut self, slot: u32) {
+        assert!(std::mem::replace(&mut self.is_held[slot as usize], false), "only who holds a slot frees it");
+        self.free.push(slot);
+    }
+
+    fn hold(&mut self, slot: u32) {
+        let was_held = std::mem::replace(&mut self.is_held[slot as usize], true);
+        assert!(!was_held, "a slot has one holder");
+    }
+
+    /// The holder's right to all pages; `None` while there are logs in them, or purge has its own.
+    fn clearance(&self, slot: u32) -> Option<Clearance> {
+        assert!(self.is_held[slot as usize], "only for who holds the slot");
+        let is_drained = self.kept.get(&slot).is_none_or(SlotHistory::is_drained);
+        is_drained.then_some(Clearance { slot, keep: None })
+    }
+}
+
+/// What happens to a slot's pages after logs in it were purged.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Drained {
+    /// It holds no history any more. It was free, and now belongs to the caller, to be cleared.
+    Whole(Clearance),
+    /// Logs are left, or the owner's is: the pages before them are to be given back.
+    UpTo(Clearance),
+    /// The slot's owner will deal with its pages.
+    Owned,
+}
+
+/// All undo slots. Its lock is taken last, under latches too, and held for moments.
+pub(crate) struct Slots {
+    table: Mutex<Table>,
+    freed: Condvar,
+    made: Vec<AtomicBool>,
+}
+
+impl Slots {
+    pub(super) fn new() -> Slots {
+        let table = Table {
+            free: (0..SLOTS).rev().collect(),
+            is_held: vec![false; SLOTS as usize],
+            kept: HashMap::new(),
+            order: BTreeMap::new(),
+            bytes: 0,
+        };
+        let made = (0..SLOTS).map(|_| AtomicBool::new(false)).collect();
+        Slots { table: Mutex::new(table), freed: Condvar::new(), made }
+    }
+
+    /// Takes a free slot, waiting for one when all are in use; and whether its pages hold history.
+    pub(crate) fn take(&self, timeout: Duration, poison: &Poison) -> Result<(u32, bool)> {
+        let deadline = deadline(timeout);
+        let mut table = self.table.lock();
+        loop {
+            if let Some(slot) = table.free.pop() {
+                table.hold(slot);
+                return Ok((slot, table.kept.contains_key(&slot)));
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::LockTimeout);
+            }
+            // A stopped store gives no slot back any more.
+            poison.check()?;
+            self.freed.wait_until(&mut table, deadline.min(Instant::now() + POISON_CHECK));
+        }
+    }
+
+    /// Takes a particular slot, which recovery found in use.
+    pub(crate) fn take_this(&self, slot: u32) {
+        let mut table = self.table.lock();
+        table.free.retain(|free| *free != slot);
+        table.hold(slot);
+    }
+
+    /// Gives a slot back whose first page is all it has, and holds nothing that counts.
+    pub(crate) fn give_back(&self, slot: u32) {
+        let mut table = self.table.lock();
+        assert!(table.kept.get(&slot).is_none_or(SlotHistory::is_drained), "invariant 3");
+        table.kept.remove(&slot);
+        table.free(slot);
+        self.freed.notify_one();
+    }
+
+    /// The holder's right to give back all of the slot's pages; where it has none yet (invariant 3), the slot is
+    /// free by that.
+    pub(crate) fn leave(&self, slot: u32) -> Option<Clearance> {
+        let mut table = self.table.lock();
+        let clearance = table.clearance(slot);
+        if clearance.is_none() {
+            table.kept.get_mut(&slot).expect("it is kept").owner_start = None;
+            table.free(slot);
+            self.freed.notify_one();
+        }
+        clearance
+    }
+
+    /// Gives back a slot that was cleared.
+    pub(crate) fn cleared(&self, clearance: Clearance) {
+        assert!(clearance.keep.is_none(), "of all its pages");
+        self.give_back(clearance.slot);
+    }
+
+    /// Notes that the log of a kept slot's owner starts in the page `start`, or behind it.
+    pub(crate) fn start_log(&self, slot: u32, start: PageNo) {
+        if let Some(kept) = self.table.lock().kept.get_mut(&slot) {
+            kept.owner_start = Some(start);
+        }
+    }
+
+    /// Keeps the owner's log, which starts in `first` if no other is in the slot, and gives the slot back.
+    /// False, and nothing done, when no view needs it, no other log is kept there and purge is not at work there.
+    pub(crate) fn keep(&self, log: RetainedLog, first: PageNo, is_needed: bool) -> bool {
+        let mut guard = self.table.lock();
+        let table = &mut *guard;
+        let slot = log.log.slot();
+        if !is_needed && table.clearance(slot).is_some() {
+            table.kept.remove(&slot);
+            return false;
+        }
+        let kept = table.kept.entry(slot).or_default();
+        assert!(kept.logs.back().is_none_or(|(_, last)| last.moment < log.moment), "invariant 1");
+        let start = kept.owner_start.take().unwrap_or(first);
+        kept.logs.push_back((start, log));
+        table.order.insert(log.moment, slot);
+        table.bytes += log.bytes;
+        table.free(slot);
+        self.freed.notify_one();
+        true
+    }
+
+    /// The logs that finished before `moment` in the slot that has the oldest of all, oldest first; none when
+    /// there are none. They stay kept.
+    pub(crate) fn due(&self, moment: u64) -> Vec<RetainedLog> {
+        let table = self.table.lock();
+        let Some((_, slot)) = table.order.range(..moment).next() else { return Vec::new() };
+        let logs = table.kept[slot].logs.iter().map(|(_, log)| *log);
+        logs.take_while(|log| log.moment < moment || is_broken(Rule::LaterLogsKept)).collect()
+    }
+
+    /// Whether there are any.
+    pub(crate) fn is_due(&self, moment: u64) -> bool {
+        self.table.lock().order.range(..moment).next().is_some()
+    }
+
+    /// Forgets the oldest `count` logs of a kept slot, which were purged.
+    pub(crate) fn purged(&self, slot: u32, count: usize) -> Drained {
+        let mut guard = self.table.lock();
+        let table = &mut *guard;
+        let kept = table.kept.get_mut(&slot).expect("its logs were kept");
+        assert!(!kept.is_trimmed, "invariant 3");
+        for (_, log) in kept.logs.drain(..count) {
+            table.order.remove(&log.moment);
+            table.bytes -= log.bytes;
+        }
+        let next = kept.logs.front().map(|(start, _)| *start).or(kept.owner_start);
+        if let Some(start) = next {
+            kept.is_trimmed = true;
+            return Drained::UpTo(Clearance { slot, keep: Some(start) });
+        }
+        Slots::whole(table, slot).map_or(Drained::Owned, Drained::Whole)
+    }
+
+    /// Takes purge's right to a slot's pages back. Instead it gets the right to all of them, with the slot, when the
+    /// log that they were kept for is gone meanwhile and nobody holds the slot.
+    pub(crate) fn trimmed(&self, clearance: Clearance) -> Option<Clearance> {
+        let mut guard = self.table.lock();
+        let kept = guard.kept.get_mut(&clearance.slot)?;
+        kept.is_trimmed = false;
+        if kept.logs.is_empty() { Slots::whole(&mut guard, clearance.slot) } else { None }
+    }
+
+    /// Purge's right to a slot without logs, which it holds from now on; `None` when another one does.
+    fn whole(table: &mut Table, slot: u32) -> Option<Clearance> {
+        let at = table.free.iter().position(|free| *free == slot)?;
+        table.free.remove(at);
+        table.hold(slot);
+        table.clearance(slot)
+    }
+
+    /// Logs kept, and the bytes they take.
+    pub(crate) fn history(&self) -> (u64, u64) {
+        let table = self.table.lock();
+        (table.order.len() as u64, table.bytes)
+    }
+
+    /// Whether the slot's first page exists.
+    pub(crate) fn is_made(&self, slot: u32) -> bool {
+        self.made[slot as usize].load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_made(&self, slot: u32) {
+        self.made[slot as usize].store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::TxnId;
+
+    fn log(slot: u32, moment: u64) -> RetainedLog {
+        let log = UndoLog::new(slot, TxnId(moment), false);
+        RetainedLog { log, moment, newest: UndoPtr::NONE, needs_purge: false, bytes: 10 }
+    }
+
+    fn take(slots: &Slots) -> (u32, bool) {
+        slots.take(Duration::ZERO, &Poison::default()).expect("free")
+    }
+
+    #[test]
+    fn a_slot_with_history_is_free_and_appended_to_until_it_is_drained() {
+        let slots = Slots::new();
+        let (slot, kept) = take(&slots);
+        assert!(!kept && !slots.keep(log(slot, 1), PageNo(1), false), "nobody needs it");
+        assert!(slots.keep(log(slot, 1), PageNo(1), true));
+        assert_eq!(take(&slots), (slot, true));
+        slots.start_log(slot, PageNo(7));
+        assert!(slots.keep(log(slot, 3), PageNo(1), false), "others are kept there");
+        assert_eq!((slots.due(3).len(), slots.due(4).len(), slots.history()), (1, 2, (2, 20)));
+        let part = Clearance { slot, keep: Some(PageNo(7)) };
+        assert_eq!(slots.purged(slot, 1), Drained::UpTo(part));
+        assert_eq!(slots.trimmed(Clearance { slot, keep: Some(PageNo(7)) }), None, "a log is left");
+        let Drained::Whole(all) = slots.purged(slot, 1) else { panic!("nobody holds it") };
+        assert!(take(&slots) != (slot, true), "it is the caller's to clear");
+        slots.cleared(all);
+        assert_eq!((take(&slots), slots.history()), ((slot, false), (0, 0)));
+    }
+
+    #[test]
+    fn the_owner_of_a_drained_slot_clears_it() {
+        let slots = Slots::new();
+        let (slot, _) = take(&slots);
+        assert!(slots.keep(log(slot, 1), PageNo(1), true));
+        assert_eq!(take(&slots), (slot, true));
+        assert_eq!(slots.purged(slot, 1), Drained::Owned);
+        assert!(!slots.keep(log(slot, 2), PageNo(1), false));
+        assert_eq!(slots.leave(slot), Some(Clearance { slot, keep: None }));
+    }
+
+    /// A slot of which purge gives pages back, up to the log of its owner, which starts in page 7.
+    fn trimmed_slot() -> (Slots, u32, Clearance) {
+        let slots = Slots::new();
+        let (slot, _) = take(&slots);
+        assert!(slots.keep(log(slot, 1), PageNo(1), true));
+        assert_eq!(take(&slots), (slot, true));
+        slots.start_log(slot, PageNo(7));
+        let Drained::UpTo(part) = slots.purged(slot, 1) else { panic!("its owner has a log there") };
+        (slots, slot, part)
+    }
+
+    /// Otherwise a purge that still trims the chain of earlier logs would give back the next owner's pages.
+    #[test]
+    fn whoever_leaves_a_slot_that_is_trimmed_leaves_its_pages_to_others() {
+        let (slots, slot, part) = trimmed_slot();
+        assert_eq!(slots.leave(slot), None, "purge is at work there");
+        assert_eq!(slots.trimmed(part), Some(Clearance { slot, keep: None }), "nobody has it");
+        assert!(take(&slots).0 != slot, "purge clears it");
+
+        let (slots, slot, part) = trimmed_slot();
+        assert_eq!(slots.leave(slot), None);
+        assert_eq!(take(&slots), (slot, true), "the next one appends");
+        assert_eq!(slots.trimmed(part), None, "the next one will clear it");
+        assert_eq!(slots.leave(slot), Some(Clearance { slot, keep: None }));
+
+        let (slots, slot, part) = trimmed_slot();
+        assert!(slots.keep(log(slot, 2), PageNo(1), false), "purge comes to it next");
+        assert_eq!(slots.trimmed(part), None);
+        assert!(matches!(slots.purged(slot, 1), Drained::Whole(_)));
+    }
+}
