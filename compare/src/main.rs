@@ -23,7 +23,7 @@ use lacuna_bench::{
     linkbench::{self, AckLog, Config, Db, RunReport, comparison},
 };
 use lacuna_engine::{StoreOptions, TableKind, TableOptions};
-use lacuna_nvmfs::{FormatOptions, PlaceOptions, format_path, open_place};
+use lacuna_nvmfs::{FormatOptions, VfsOptions, format_path, open_vfs};
 use lacuna_page::Algorithm;
 use serde_json::json;
 
@@ -45,7 +45,7 @@ struct Arguments {
     contestant: Contestant,
     /// An empty directory; for lacuna a block device too
     #[arg(long)]
-    place: PathBuf,
+    vfs: PathBuf,
     /// Make a store on the block device, over whatever is on it
     #[arg(long)]
     format: bool,
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     let Contestant { name, compression } = arguments.contestant;
-    eprintln!("{}: {}, {} ids", arguments.place.display(), arguments.contestant, arguments.ids);
+    eprintln!("{}: {}, {} ids", arguments.vfs.display(), arguments.contestant, arguments.ids);
     let (report, traffic) = match name {
         Name::Lacuna => run_ours(arguments, compression)?,
         #[cfg(feature = "rocksdb")]
@@ -136,10 +136,10 @@ fn run(arguments: &Arguments) -> Result<()> {
 
 /// Runs on a peer, in a directory that must be empty.
 fn run_peer<P: Peer>(arguments: &Arguments) -> Result<(RunReport, Option<DeviceTraffic>)> {
-    let place = &arguments.place;
-    let mut names = fs::read_dir(place).with_context(|| place.display().to_string())?;
+    let vfs = &arguments.vfs;
+    let mut names = fs::read_dir(vfs).with_context(|| vfs.display().to_string())?;
     if names.any(|name| name.is_ok_and(|name| name.file_name() != "lost+found")) {
-        bail!("{}: not empty", place.display());
+        bail!("{}: not empty", vfs.display());
     }
     let settings = Settings {
         pool_bytes: arguments.pool_bytes,
@@ -147,7 +147,7 @@ fn run_peer<P: Peer>(arguments: &Arguments) -> Result<(RunReport, Option<DeviceT
         clients: arguments.requesters.max(LOADERS),
         compression: arguments.contestant.compression,
     };
-    measure(arguments, PeerDb::<P>::open(place, &settings)?).map(|(_, report, traffic)| (report, traffic))
+    measure(arguments, PeerDb::<P>::open(vfs, &settings)?).map(|(_, report, traffic)| (report, traffic))
 }
 
 /// Runs on our own engine, in a store on a block device or in a directory.
@@ -155,21 +155,21 @@ fn run_ours(
     arguments: &Arguments,
     compression: Option<Compression>,
 ) -> Result<(RunReport, Option<DeviceTraffic>)> {
-    let place = &arguments.place;
+    let vfs = &arguments.vfs;
     if arguments.format {
-        format_device(place)?;
+        format_device(vfs)?;
     }
     let kind = match compression {
         Some(Compression::None) => TableKind::Plain,
         None | Some(Compression::Lz4) => TableKind::PageCompressed { algorithm: Algorithm::Lz4, level: 0 },
         Some(Compression::Zstd) => TableKind::PageCompressed { algorithm: Algorithm::Zstd, level: 0 },
     };
-    let opened = open_place(place, &PlaceOptions::default())?;
+    let opened = open_vfs(vfs, &VfsOptions::default())?;
     let pool_bytes = arguments.pool_bytes as usize;
     let store_options = StoreOptions { pool_bytes, ..StoreOptions::default() };
     let table_options = TableOptions { kind, ..TableOptions::default() };
     let (db, report, traffic) =
-        measure(arguments, EngineDb::create(opened.place(), store_options, table_options)?)?;
+        measure(arguments, EngineDb::create(opened.vfs(), store_options, table_options)?)?;
     db.close()?;
     opened.close()?;
     Ok((report, traffic))
@@ -198,7 +198,7 @@ fn measure<D: Db>(arguments: &Arguments, db: D) -> Result<(D, RunReport, Option<
     let (name, compression) = (arguments.contestant.name.as_str(), arguments.contestant.compression());
     let db = OnDevice::new(db, arguments.device.clone());
     let report = linkbench::run(&db, &config, name, compression, None::<&AckLog>)
-        .with_context(|| arguments.place.display().to_string())?;
+        .with_context(|| arguments.vfs.display().to_string())?;
     let traffic = db.traffic();
     Ok((db.db, report, traffic))
 }

@@ -3,7 +3,7 @@
 use std::{ops::Bound, sync::Arc};
 
 use anyhow::{Context, Result, bail};
-use lacuna_device::Place;
+use lacuna_device::Vfs;
 use lacuna_engine::{Direction, Error, RowStats, Store, StoreOptions, TableOptions, TransactionOptions};
 
 use crate::{
@@ -19,26 +19,26 @@ pub struct EngineDb {
 }
 
 impl EngineDb {
-    /// Opens the store in `place`, or makes one in an empty place, and makes the tables.
+    /// Opens the store in `vfs`, or makes one in an empty place, and makes the tables.
     ///
     /// # Errors
     /// When the tables are there already, and whatever the engine fails with.
     pub fn create(
-        place: Arc<dyn Place>,
+        vfs: Arc<dyn Vfs>,
         store_options: StoreOptions,
         table_options: TableOptions,
     ) -> Result<EngineDb> {
         let names = Table::ALL.map(Table::name);
-        let (store, tables) = create_tables(place, store_options, &names, table_options)?;
+        let (store, tables) = create_tables(vfs, store_options, &names, table_options)?;
         Ok(EngineDb { store, tables })
     }
 
-    /// Opens the store in `place`, which has the tables.
+    /// Opens the store in `vfs`, which has the tables.
     ///
     /// # Errors
     /// When a table is missing, and whatever the engine fails with.
-    pub fn open(place: Arc<dyn Place>, store_options: StoreOptions) -> Result<EngineDb> {
-        let (store, tables) = open_tables(place, store_options, &Table::ALL.map(Table::name))?;
+    pub fn open(vfs: Arc<dyn Vfs>, store_options: StoreOptions) -> Result<EngineDb> {
+        let (store, tables) = open_tables(vfs, store_options, &Table::ALL.map(Table::name))?;
         Ok(EngineDb { store, tables })
     }
 
@@ -77,20 +77,20 @@ impl Measured for EngineDb {
     }
 }
 
-/// Opens the store in `place`, or makes one in an empty place, and makes the tables `names` in it. They come in
+/// Opens the store in `vfs`, or makes one in an empty place, and makes the tables `names` in it. They come in
 /// the same order.
 ///
 /// # Errors
 /// When one of them is there already, and whatever the engine fails with.
 pub(crate) fn create_tables(
-    place: Arc<dyn Place>,
+    vfs: Arc<dyn Vfs>,
     store_options: StoreOptions,
     names: &[&str],
     table_options: TableOptions,
 ) -> Result<(Store, Vec<lacuna_engine::Table>)> {
-    let at = place.name().to_owned();
+    let at = vfs.name().to_owned();
     let named = || at.clone();
-    let store = Store::open(place, store_options).with_context(named)?;
+    let store = Store::open(vfs, store_options).with_context(named)?;
     for name in names {
         if store.table(name).with_context(named)?.is_some() {
             bail!("{at}: holds the table {name} already; give another place, or remove this one's content");
@@ -101,21 +101,21 @@ pub(crate) fn create_tables(
     Ok((store, tables))
 }
 
-/// Opens the store in `place`, which has the tables `names`. They come in the same order.
+/// Opens the store in `vfs`, which has the tables `names`. They come in the same order.
 ///
 /// # Errors
 /// When one of them is missing, and whatever the engine fails with.
 pub(crate) fn open_tables(
-    place: Arc<dyn Place>,
+    vfs: Arc<dyn Vfs>,
     store_options: StoreOptions,
     names: &[&str],
 ) -> Result<(Store, Vec<lacuna_engine::Table>)> {
-    let at = place.name().to_owned();
+    let at = vfs.name().to_owned();
     let named = || at.clone();
-    if place.list().with_context(named)?.is_empty() {
+    if vfs.list().with_context(named)?.is_empty() {
         bail!("{at}: holds no tables");
     }
-    let store = Store::open(place, store_options).with_context(named)?;
+    let store = Store::open(vfs, store_options).with_context(named)?;
     let find = |name: &&str| {
         let found = store.table(name).with_context(named)?;
         found.with_context(|| format!("{at}: holds no table {name}"))
@@ -126,12 +126,12 @@ pub(crate) fn open_tables(
 
 /// Sizes and traffic of a store.
 pub(crate) fn footprint(store: &Store) -> Result<Footprint> {
-    let place = store.stats()?.place;
+    let vfs = store.stats()?.vfs;
     Ok(Footprint {
         logical_bytes: store.tables()?.iter().map(|table| table.file_bytes).sum(),
-        allocated_bytes: place.allocated_bytes,
-        store_bytes: place.store_bytes,
-        device_written_bytes: place.device_written_bytes,
+        allocated_bytes: vfs.allocated_bytes,
+        store_bytes: vfs.store_bytes,
+        device_written_bytes: vfs.device_written_bytes,
     })
 }
 

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_engine::{Store, StoreOptions};
-use lacuna_nvmfs::{CheckDepth, OpenedPlace, PlaceOptions, open_place};
+use lacuna_nvmfs::{CheckDepth, OpenedVfs, VfsOptions, open_vfs};
 
 use crate::{control, info::holds_tables, progress::Shown, say};
 
@@ -22,22 +22,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if let Some(findings) = control::ask(&arguments.store, "check")? {
         return report(&name.to_string(), &findings.lines().collect::<Vec<_>>(), "");
     }
-    let mut options = PlaceOptions::default();
+    let mut options = VfsOptions::default();
     options.options.ftl.map_memory = Some(MAP_MEMORY);
-    let opened = open_place(&arguments.store, &options)?;
+    let opened = open_vfs(&arguments.store, &options)?;
     let mut summary = String::new();
     let mut findings = Vec::new();
-    if let OpenedPlace::Store(fs) = &opened {
+    if let OpenedVfs::Store(fs) = &opened {
         let report = fs.check_told(CheckDepth::Payload, Shown::default().told())?;
         findings = report.findings.into_iter().map(|finding| finding.message).collect();
     }
-    let place = opened.place();
-    let has_tables = findings.is_empty() && holds_tables(&*place)?;
-    if !has_tables && matches!(opened, OpenedPlace::Directory(_)) {
+    let vfs = opened.vfs();
+    let has_tables = findings.is_empty() && holds_tables(&*vfs)?;
+    if !has_tables && matches!(opened, OpenedVfs::Directory(_)) {
         bail!("{name}: there are no tables");
     }
     if has_tables {
-        let store = Store::open(place, StoreOptions::default()).with_context(|| name.to_string())?;
+        let store = Store::open(vfs, StoreOptions::default()).with_context(|| name.to_string())?;
         for table in store.check().with_context(|| format!("{name}: not sound"))? {
             summary += &format!("{name}: table {}: {} records\n", table.name, table.records);
         }

@@ -2,9 +2,9 @@ use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_device::{Error, Place, StreamHint};
+use lacuna_device::{Error, StreamHint, Vfs};
 use lacuna_engine::{RecoveryStats, Store, StoreOptions, TableImages, TableInfo, TableKind, TableOptions};
-use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
+use lacuna_nvmfs::{OpenedVfs, VfsOptions, open_vfs};
 use serde_json::{Value, json};
 
 use crate::{control, live, say};
@@ -39,10 +39,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         };
         return say(&text);
     }
-    let opened = open_place(&arguments.store, &PlaceOptions::default())?;
-    let place = opened.place();
-    let (tables, images, kept) = if holds_tables(&*place)? {
-        let store = Store::open(place.clone(), StoreOptions::default()).with_context(|| name.clone())?;
+    let opened = open_vfs(&arguments.store, &VfsOptions::default())?;
+    let vfs = opened.vfs();
+    let (tables, images, kept) = if holds_tables(&*vfs)? {
+        let store = Store::open(vfs.clone(), StoreOptions::default()).with_context(|| name.clone())?;
         let tables = store.tables()?;
         let mut images = Images::new();
         for table in tables.iter().filter(|_| arguments.pages) {
@@ -55,9 +55,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         (Vec::new(), Images::new(), None)
     };
     let mut info = match &opened {
-        OpenedPlace::Store(fs) => live::store_info(&name, fs),
+        OpenedVfs::Store(fs) => live::store_info(&name, fs),
         _ => {
-            let stats = place.stats()?;
+            let stats = vfs.stats()?;
             json!({
                 "store": name,
                 "allocated_bytes": stats.allocated_bytes,
@@ -79,13 +79,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     say(&text)
 }
 
-/// Whether the engine keeps tables in `place`: its first file is there.
-pub(crate) fn holds_tables(place: &dyn Place) -> Result<bool> {
-    match place.open("control", StreamHint::Data) {
+/// Whether the engine keeps tables in `vfs`: its first file is there.
+pub(crate) fn holds_tables(vfs: &dyn Vfs) -> Result<bool> {
+    match vfs.open("control", StreamHint::Data) {
         Ok(_) => Ok(true),
         Err(Error::NotFound { .. }) => Ok(false),
         // It may be the name of no file.
-        Err(_) => Ok(place.list()?.iter().any(|name| name == "control")),
+        Err(_) => Ok(vfs.list()?.iter().any(|name| name == "control")),
     }
 }
 

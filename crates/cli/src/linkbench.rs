@@ -72,17 +72,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// Prints and writes what the runs found; an error when one of them left a graph that is not sound.
 pub(crate) fn conclude(
     arguments: &Arguments,
-    place: &str,
+    vfs: &str,
     runs: &[RunReport],
     report: impl FnOnce() -> Value,
 ) -> Result<()> {
-    arguments.phases.conclude(place, &comparison(runs), runs.iter().map(|run| &run.figures), report)
+    arguments.phases.conclude(vfs, &comparison(runs), runs.iter().map(|run| &run.figures), report)
 }
 
 fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLog>) -> Result<RunReport> {
-    let Tables { place, store_options, table_options, kind, algorithm } = tables;
+    let Tables { vfs, store_options, table_options, kind, algorithm } = tables;
     eprintln!("{}: {} tables, {} ids", target.name(), kind.name(), config.ids);
-    let db = EngineDb::create(place, store_options, table_options)?;
+    let db = EngineDb::create(vfs, store_options, table_options)?;
     let mut report =
         linkbench::run(&db, config, kind.name(), algorithm, acks).with_context(|| target.name())?;
     if kind == Kind::Row {
@@ -94,7 +94,7 @@ fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLo
 
 fn verify(arguments: &Arguments, log: &Path, store: &Path) -> Result<()> {
     let opened = arguments.engine.open(store)?;
-    let db = EngineDb::open(opened.place(), arguments.engine.store_options())?;
+    let db = EngineDb::open(opened.vfs(), arguments.engine.store_options())?;
     let verified = verify_acks(&db, log).with_context(|| store.display().to_string())?;
     db.close()?;
     opened.close()?;

@@ -62,11 +62,11 @@ impl Phases {
         settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// Prints `comparison` and writes the report, if asked for; an error when one of the runs at `place` left
+    /// Prints `comparison` and writes the report, if asked for; an error when one of the runs at `vfs` left
     /// tables that are not as they must be.
     pub(crate) fn conclude<'a>(
         &self,
-        place: &str,
+        vfs: &str,
         comparison: &str,
         figures: impl IntoIterator<Item = &'a Figures>,
         report: impl FnOnce() -> Value,
@@ -78,7 +78,7 @@ impl Phases {
         }
         for Figures { tables, violation, .. } in figures {
             if let Some(violation) = violation {
-                bail!("{place}: {tables} tables: {violation}");
+                bail!("{vfs}: {tables} tables: {violation}");
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::{
 use anyhow::{Result, bail};
 use clap::Args;
 use lacuna_ftl::Damage;
-use lacuna_nvmfs::{Nvmfs, OpenedPlace, PlaceOptions, open_place};
+use lacuna_nvmfs::{Nvmfs, OpenedVfs, VfsOptions, open_vfs};
 use serde_json::json;
 
 use crate::{check::MAP_MEMORY, progress::Shown, say, size::Size};
@@ -27,10 +27,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = arguments.store.display().to_string();
-    let mut options = PlaceOptions::default();
+    let mut options = VfsOptions::default();
     options.options.ftl.map_memory = Some(MAP_MEMORY);
-    let opened = open_place(&arguments.store, &options)?;
-    let OpenedPlace::Store(fs) = &opened else {
+    let opened = open_vfs(&arguments.store, &options)?;
+    let OpenedVfs::Store(fs) = &opened else {
         bail!("{name}: a directory has no checksums to verify; `lacuna check` looks at its tables");
     };
     let mut pace =

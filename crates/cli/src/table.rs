@@ -15,9 +15,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use lacuna_device::Place;
+use lacuna_device::Vfs;
 use lacuna_engine::{OptimizeProgress, Store, StoreOptions, TableInfo, TableKind, TableOptions};
-use lacuna_nvmfs::{PlaceOptions, open_place};
+use lacuna_nvmfs::{VfsOptions, open_vfs};
 use lacuna_page::Algorithm;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -174,18 +174,18 @@ fn with_kind(before: TableOptions, kind: TableKind, page: Option<Size>) -> Table
 /// returns.
 fn on(path: &Path, work: impl FnOnce(&Store) -> Result<String>) -> Result<()> {
     let name = path.display().to_string();
-    let opened = open_place(path, &PlaceOptions::default())?;
-    let place = opened.place();
-    if !holds_tables(&*place)? {
+    let opened = open_vfs(path, &VfsOptions::default())?;
+    let vfs = opened.vfs();
+    if !holds_tables(&*vfs)? {
         bail!("{name}: there are no tables");
     }
-    let done = worked_on(place, work).with_context(|| name.clone());
+    let done = worked_on(vfs, work).with_context(|| name.clone());
     opened.close()?;
     done?.lines().try_for_each(|line| say(&format!("{name}: {line}\n")))
 }
 
-fn worked_on(place: Arc<dyn Place>, work: impl FnOnce(&Store) -> Result<String>) -> Result<String> {
-    let store = Store::open(place, StoreOptions::default())?;
+fn worked_on(vfs: Arc<dyn Vfs>, work: impl FnOnce(&Store) -> Result<String>) -> Result<String> {
+    let store = Store::open(vfs, StoreOptions::default())?;
     let done = work(&store);
     let closed = store.close();
     let done = done?;
@@ -243,14 +243,14 @@ fn progress_text(progress: OptimizeProgress) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lacuna_device::MemPlace;
+    use lacuna_device::MemVfs;
 
     use super::*;
 
     #[test]
     fn an_interruption_stops_at_the_next_pages_and_the_next_call_goes_on() {
         let options = StoreOptions { flush_threads: 1, ..StoreOptions::default() };
-        let store = Store::open(MemPlace::new(), options).unwrap();
+        let store = Store::open(MemVfs::new(), options).unwrap();
         let table = store.create_table("t", TableOptions::default().page_bytes(4096)).unwrap();
         let mut txn = store.begin();
         (0..4000_u32).for_each(|key| txn.put(&table, &key.to_be_bytes(), &[7; 100]).unwrap());

@@ -11,16 +11,16 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_device::Place;
+use lacuna_device::Vfs;
 use lacuna_engine::{Doublewrite, StoreOptions, TableKind, TableOptions};
 use lacuna_ftl::Footprint;
-use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
+use lacuna_nvmfs::{OpenedVfs, VfsOptions, open_vfs};
 use lacuna_page::Algorithm;
 use serde_json::{Map, Value, json};
 
 use crate::{
     size::Size,
-    trace::{TracedPlace, must_be_new, with_suffix},
+    trace::{TracedVfs, must_be_new, with_suffix},
 };
 
 /// Place and tables.
@@ -100,7 +100,7 @@ impl FromStr for Kind {
 
 /// What a run on one kind of tables is given.
 pub(crate) struct Tables {
-    pub place: Arc<dyn Place>,
+    pub vfs: Arc<dyn Vfs>,
     pub store_options: StoreOptions,
     pub table_options: TableOptions,
     pub kind: Kind,
@@ -140,19 +140,19 @@ impl EngineOptions {
         for (number, kind) in self.tables.iter().enumerate() {
             let log = begin()?;
             let opened = target.open(self, self.trace_of(*kind).as_deref())?;
-            let place = opened.place();
-            let names_before: HashSet<String> = place.list()?.into_iter().collect();
-            runs.push(run(&target, self.tables(*kind, Arc::clone(&place)), log)?);
+            let vfs = opened.vfs();
+            let names_before: HashSet<String> = vfs.list()?.into_iter().collect();
+            runs.push(run(&target, self.tables(*kind, Arc::clone(&vfs)), log)?);
             if number + 1 < self.tables.len() {
-                target.clear(&*place, &names_before)?;
+                target.clear(&*vfs, &names_before)?;
             }
-            drop(place);
+            drop(vfs);
             opened.close()?;
         }
         Ok((target, runs))
     }
 
-    fn tables(&self, kind: Kind, place: Arc<dyn Place>) -> Tables {
+    fn tables(&self, kind: Kind, vfs: Arc<dyn Vfs>) -> Tables {
         let EngineOptions { algorithm, level, key_block_size, row_level, .. } = *self;
         let (table_kind, algorithm) = match kind {
             Kind::Plain => (TableKind::Plain, Algorithm::None.name()),
@@ -160,7 +160,7 @@ impl EngineOptions {
             Kind::Row => (TableKind::RowCompressed { key_block_size, level: row_level }, "zlib"),
         };
         let table_options = TableOptions { kind: table_kind, ..TableOptions::default() };
-        Tables { place, store_options: self.store_options(), table_options, kind, algorithm }
+        Tables { vfs, store_options: self.store_options(), table_options, kind, algorithm }
     }
 
     /// Where the writes of the run with `kind` of tables are recorded.
@@ -170,12 +170,12 @@ impl EngineOptions {
     }
 
     /// Opens a place that is there, to verify what is in it.
-    pub(crate) fn open(&self, store: &Path) -> Result<OpenedPlace> {
-        open_place(store, &self.place_options()).map_err(Into::into)
+    pub(crate) fn open(&self, store: &Path) -> Result<OpenedVfs> {
+        open_vfs(store, &self.vfs_options()).map_err(Into::into)
     }
 
-    fn place_options(&self) -> PlaceOptions {
-        let mut options = PlaceOptions::default();
+    fn vfs_options(&self) -> VfsOptions {
+        let mut options = VfsOptions::default();
         options.options.ftl.map_memory = self.map_memory.map(|size| size.0);
         options.options.ftl.footprint = self.footprint;
         options
@@ -252,13 +252,13 @@ impl Target {
         self.path().display().to_string()
     }
 
-    fn open(&self, given: &EngineOptions, trace: Option<&Path>) -> Result<TracedPlace> {
+    fn open(&self, given: &EngineOptions, trace: Option<&Path>) -> Result<TracedVfs> {
         let create_size = match self {
             Target::Existing(_) => None,
             Target::Temporary(_) | Target::New(_) => Some(given.size.0),
         };
-        let options = PlaceOptions { create_size, ..given.place_options() };
-        let opened = TracedPlace::open(self.path(), &options, trace)?;
+        let options = VfsOptions { create_size, ..given.vfs_options() };
+        let opened = TracedVfs::open(self.path(), &options, trace)?;
         if let Target::Temporary(path) = self {
             fs::remove_file(path).with_context(|| self.name())?;
         }
@@ -266,15 +266,15 @@ impl Target {
     }
 
     /// Makes room for the next run.
-    fn clear(&self, place: &dyn Place, names_before: &HashSet<String>) -> Result<()> {
+    fn clear(&self, vfs: &dyn Vfs, names_before: &HashSet<String>) -> Result<()> {
         match self {
             Target::Temporary(_) => Ok(()),
             Target::New(path) => fs::remove_file(path).with_context(|| self.name()),
             Target::Existing(_) => {
-                for name in place.list()?.into_iter().filter(|name| !names_before.contains(name)) {
-                    place.remove(&name)?;
+                for name in vfs.list()?.into_iter().filter(|name| !names_before.contains(name)) {
+                    vfs.remove(&name)?;
                 }
-                Ok(place.sync()?)
+                Ok(vfs.sync()?)
             }
         }
     }

@@ -71,9 +71,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLog>) -> Result<RunReport> {
-    let Tables { place, store_options, table_options, kind, algorithm } = tables;
+    let Tables { vfs, store_options, table_options, kind, algorithm } = tables;
     eprintln!("{}: {} tables, {} warehouses", target.name(), kind.name(), config.scale.warehouses);
-    let database = Database::create(place, store_options, table_options)?;
+    let database = Database::create(vfs, store_options, table_options)?;
     let mut report =
         tpcc::run(&database, config, kind.name(), algorithm, acks).with_context(|| target.name())?;
     if kind == Kind::Row {
@@ -85,7 +85,7 @@ fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLo
 
 fn verify(arguments: &Arguments, store: &Path, log: Option<&Path>) -> Result<()> {
     let opened = arguments.engine.open(store)?;
-    let database = Database::open(opened.place(), arguments.engine.store_options())?;
+    let database = Database::open(opened.vfs(), arguments.engine.store_options())?;
     let verified = match log {
         Some(log) => tpcc::verify_acks(&database, log),
         None => tpcc::verify(&database),

@@ -8,30 +8,30 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use lacuna_bench::trace::{TraceDevice, TracePlace, TraceSource, TraceWriter};
-use lacuna_device::{BlockDevice, Place, RawDevice, RawOptions};
-use lacuna_nvmfs::{Nvmfs, OpenedPlace, PlaceOptions, format_path, open_place};
+use lacuna_bench::trace::{TraceDevice, TraceSource, TraceVfs, TraceWriter};
+use lacuna_device::{BlockDevice, RawDevice, RawOptions, Vfs};
+use lacuna_nvmfs::{Nvmfs, OpenedVfs, VfsOptions, format_path, open_vfs};
 
 /// An open place, and the trace of what is written to it, if one is made.
-pub(crate) struct TracedPlace {
-    opened: OpenedPlace,
-    place: Arc<dyn Place>,
+pub(crate) struct TracedVfs {
+    opened: OpenedVfs,
+    vfs: Arc<dyn Vfs>,
     trace: Option<Arc<TraceWriter>>,
 }
 
-impl TracedPlace {
-    /// Like [`open_place`], and records into the new file `trace`. What is written to make a store is not
+impl TracedVfs {
+    /// Like [`open_vfs`], and records into the new file `trace`. What is written to make a store is not
     /// recorded.
-    pub(crate) fn open(path: &Path, options: &PlaceOptions, trace: Option<&Path>) -> Result<TracedPlace> {
+    pub(crate) fn open(path: &Path, options: &VfsOptions, trace: Option<&Path>) -> Result<TracedVfs> {
         let Some(trace) = trace else {
-            let opened = open_place(path, options)?;
-            return Ok(TracedPlace { place: opened.place(), opened, trace: None });
+            let opened = open_vfs(path, options)?;
+            return Ok(TracedVfs { vfs: opened.vfs(), opened, trace: None });
         };
         if fs::metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
-            let opened = open_place(path, options)?;
+            let opened = open_vfs(path, options)?;
             let trace = TraceWriter::create(trace, TraceSource::Files)?;
-            let place = Arc::new(TracePlace::new(opened.place(), Arc::clone(&trace)));
-            return Ok(TracedPlace { opened, place, trace: Some(trace) });
+            let vfs = Arc::new(TraceVfs::new(opened.vfs(), Arc::clone(&trace)));
+            return Ok(TracedVfs { opened, vfs, trace: Some(trace) });
         }
         let missing = matches!(fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound);
         if let (true, Some(size)) = (missing, options.create_size) {
@@ -41,19 +41,19 @@ impl TracedPlace {
         let device: Arc<dyn BlockDevice> = Arc::new(RawDevice::open(path, raw)?);
         let trace = TraceWriter::create(trace, TraceDevice::source(&*device))?;
         let device = Arc::new(TraceDevice::new(device, Arc::clone(&trace)));
-        let opened = OpenedPlace::Store(Arc::new(Nvmfs::open(device, options.options.clone())?));
-        Ok(TracedPlace { place: opened.place(), opened, trace: Some(trace) })
+        let opened = OpenedVfs::Store(Arc::new(Nvmfs::open(device, options.options.clone())?));
+        Ok(TracedVfs { vfs: opened.vfs(), opened, trace: Some(trace) })
     }
 
-    pub(crate) fn place(&self) -> Arc<dyn Place> {
-        Arc::clone(&self.place)
+    pub(crate) fn vfs(&self) -> Arc<dyn Vfs> {
+        Arc::clone(&self.vfs)
     }
 
     /// Closes the place, of which no handle may be left, and ends the trace.
     pub(crate) fn close(self) -> Result<()> {
         self.opened.close()?;
-        let TracedPlace { opened, place, trace } = self;
-        drop((opened, place));
+        let TracedVfs { opened, vfs, trace } = self;
+        drop((opened, vfs));
         if let Some(trace) = trace {
             trace.finish()?;
         }

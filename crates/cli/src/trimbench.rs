@@ -7,7 +7,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_bench::trimbench::{self, Config, Data, Experiment, Measured};
-use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
+use lacuna_nvmfs::{OpenedVfs, VfsOptions, open_vfs};
 use serde_json::{Value, json};
 
 use crate::{say, size::Size};
@@ -125,11 +125,11 @@ fn run_store(arguments: &Arguments, config: &Config) -> Result<Vec<Measured>> {
     let Some(path) = &arguments.store else { return Ok(Vec::new()) };
     let is_new = !path.exists();
     let create_size = is_new.then_some(arguments.size.0);
-    let opened = open_place(path, &PlaceOptions { create_size, ..PlaceOptions::default() })?;
-    if matches!(opened, OpenedPlace::Directory(_)) {
+    let opened = open_vfs(path, &VfsOptions { create_size, ..VfsOptions::default() })?;
+    if matches!(opened, OpenedVfs::Directory(_)) {
         bail!("{}: a directory: give it without --store", path.display());
     }
-    let measured = trimbench::run_store(config, opened.place());
+    let measured = trimbench::run_store(config, opened.vfs());
     let closed = opened.close();
     if is_new {
         fs::remove_file(path).with_context(|| path.display().to_string())?;

@@ -9,7 +9,7 @@ use std::{
 
 use lacuna_device::{RawDevice, RawOptions, StreamHint};
 use lacuna_engine::{Store, StoreOptions, TableOptions};
-use lacuna_nvmfs::{PlaceOptions, open_place};
+use lacuna_nvmfs::{VfsOptions, open_vfs};
 use support::{Scratch, lacuna, run, succeed};
 
 /// Expects exit code `code` and that the last line on standard error is a complaint with all of
@@ -111,17 +111,17 @@ fn tables_that_are_not_there_and_settings_that_do_not_fit() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("bare")).unwrap();
     succeed(&scratch, "format empty --size 64M");
-    for place in ["empty", "bare"] {
-        complains(&run(&scratch, &format!("table defaults {place} page")), 1, &[place, "no tables"]);
+    for vfs in ["empty", "bare"] {
+        complains(&run(&scratch, &format!("table defaults {vfs} page")), 1, &[vfs, "no tables"]);
     }
     // A store holds files too, a directory is none that could be sound or not.
     complains(&run(&scratch, "check bare"), 1, &["bare", "no tables"]);
     succeed(&scratch, "check empty");
     assert!(!scratch.path("bare/control").exists(), "a store was made there");
 
-    let options = PlaceOptions { create_size: Some(64 << 20), ..PlaceOptions::default() };
-    let opened = open_place(&scratch.path("store"), &options).unwrap();
-    let store = Store::open(opened.place(), StoreOptions::default()).unwrap();
+    let options = VfsOptions { create_size: Some(64 << 20), ..VfsOptions::default() };
+    let opened = open_vfs(&scratch.path("store"), &options).unwrap();
+    let store = Store::open(opened.vfs(), StoreOptions::default()).unwrap();
     store.create_table("t", TableOptions::default()).unwrap();
     store.create_table("rows", TableOptions::row_compressed(4)).unwrap();
     store.close().unwrap();
@@ -229,8 +229,8 @@ fn scrubbing_names_the_damaged_file() {
     succeed(&scratch, "format store --size 64M");
     let path = scratch.path("store");
     let data: Vec<u8> = (0..16384_u32).map(|n| (n * n / 7 % 251) as u8).collect();
-    let opened = open_place(&path, &PlaceOptions::default()).unwrap();
-    opened.place().create("victim", StreamHint::Data).unwrap().write_at(1 << 20, &data).unwrap();
+    let opened = open_vfs(&path, &VfsOptions::default()).unwrap();
+    opened.vfs().create("victim", StreamHint::Data).unwrap().write_at(1 << 20, &data).unwrap();
     opened.close().unwrap();
     drop(opened);
     assert!(succeed(&scratch, "scrub store").contains("all sound"));

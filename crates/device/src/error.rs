@@ -46,7 +46,7 @@ pub enum Error {
         /// Length of the request in bytes.
         len: u64,
     },
-    /// A name that the place cannot hold.
+    /// A name that the VFS cannot hold.
     #[error("{name:?}: bad file name: {reason}")]
     BadName {
         /// The name asked for.
@@ -54,12 +54,12 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// A batch larger than the place can apply at once.
+    /// A batch larger than the VFS can apply at once.
     #[error("batch of {bytes} bytes is larger than {bytes_max}")]
     BatchTooLarge {
         /// Size of the batch.
         bytes: u64,
-        /// What the place takes at most.
+        /// What the VFS takes at most.
         bytes_max: u64,
     },
     /// Bytes on the medium are not what was written there.
@@ -83,7 +83,7 @@ pub enum Error {
     /// The operation is not supported here.
     #[error("{what}: not supported: {operation}")]
     Unsupported {
-        /// The place or device.
+        /// The VFS or device.
         what: String,
         /// What was asked for.
         operation: &'static str,

@@ -2,8 +2,8 @@
 //!
 //! - [`BlockDevice`]: raw space addressed in bytes, sector-aligned. The flash translation layer lives on it.
 //!   [`RawDevice`] is a store file or block device, [`MemDevice`] is in memory.
-//! - [`File`] and [`Place`]: positional files with holes, and a named set of them. The database engine lives on it,
-//!   unchanged on a file system of ours, on a directory of ext4 or XFS ([`DirPlace`]) and in memory ([`MemPlace`]).
+//! - [`File`] and [`Vfs`]: positional files with holes, and a named set of them. The database engine lives on it,
+//!   unchanged on a file system of ours, on a directory of ext4 or XFS ([`DirVfs`]) and in memory ([`MemVfs`]).
 //!
 //! This is the only crate of Lacuna that makes storage system calls. The simulators of both interfaces, whose power can
 //! be cut, are in `lacuna-sim`; buffers and arenas in `lacuna-memory`.
@@ -19,7 +19,7 @@
 //! # Modules
 //!
 //! ```text
-//! error <- block, place  <- mem         both interfaces in memory
+//! error <- block, vfs  <- mem         both interfaces in memory
 //!                        <- positional  files with direct I/O, shared by
 //!                             <- dir    directories
 //!                             <- raw    store files and disks; prompt: their threads' scheduling
@@ -31,17 +31,17 @@ mod block;
 mod dir;
 mod error;
 pub mod mem;
-mod place;
 mod positional;
 mod prompt;
 mod raw;
+mod vfs;
 
 pub use block::{BlockDevice, DeviceStats, Geometry, GrowingGeometry, SECTOR, WriteDone};
-pub use dir::{DirOptions, DirPlace};
+pub use dir::{DirOptions, DirVfs};
 pub use error::{Error, Result};
-pub use mem::{MemDevice, MemPlace};
-pub use place::{BatchOp, File, FileId, FileProps, Place, PlaceStats, StreamHint, check_file_name};
+pub use mem::{MemDevice, MemVfs};
 pub use raw::{BlockIo, RawDevice, RawOptions};
+pub use vfs::{BatchOp, File, FileId, FileProps, StreamHint, Vfs, VfsStats, check_file_name};
 
 // The interfaces take and return these buffers.
 pub use lacuna_memory::{AlignedBuf, Blank, Filled, Home};

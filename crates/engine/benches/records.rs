@@ -15,7 +15,7 @@ use criterion::{
     Criterion, criterion_group,
     measurement::{Measurement, ValueFormatter, WallTime},
 };
-use lacuna_device::MemPlace;
+use lacuna_device::MemVfs;
 use lacuna_engine::{Durability, Error, Store, StoreOptions, Table, TableOptions, TransactionOptions};
 use lacuna_sim::SeededRng;
 use rustix::time::{ClockId, clock_gettime};
@@ -63,7 +63,7 @@ impl Measurement for ProcessorTime {
 
 fn open(durability: Durability) -> (Store, Table) {
     let options = StoreOptions { pool_bytes: 256 << 20, durability, ..StoreOptions::default() };
-    let store = Store::open(MemPlace::new(), options).unwrap();
+    let store = Store::open(MemVfs::new(), options).unwrap();
     let table = store.create_table("t", TableOptions::default()).unwrap();
     (store, table)
 }

@@ -6,9 +6,9 @@
 
 use std::{error::Error as StdError, ops::Bound, ops::ControlFlow, sync::Arc, thread};
 
-use lacuna_device::{MemPlace, Place};
+use lacuna_device::{MemVfs, Vfs};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableOptions};
-use lacuna_nvmfs::{PlaceOptions, open_place};
+use lacuna_nvmfs::{VfsOptions, open_vfs};
 
 const ACCOUNTS: u64 = 100;
 const START: i64 = 1000;
@@ -24,14 +24,14 @@ struct Bank {
 
 fn main() -> Result<(), Box<dyn StdError>> {
     let mut opened = None;
-    let place: Arc<dyn Place> = match std::env::args_os().nth(1) {
-        None => MemPlace::new(),
+    let vfs: Arc<dyn Vfs> = match std::env::args_os().nth(1) {
+        None => MemVfs::new(),
         Some(path) => {
-            let options = PlaceOptions { create_size: Some(256 << 20), ..PlaceOptions::default() };
-            opened.insert(open_place(path.as_ref(), &options)?).place()
+            let options = VfsOptions { create_size: Some(256 << 20), ..VfsOptions::default() };
+            opened.insert(open_vfs(path.as_ref(), &options)?).vfs()
         }
     };
-    let store = Store::open(place, StoreOptions::default())?;
+    let store = Store::open(vfs, StoreOptions::default())?;
     let bank = Bank {
         accounts: store.open_table("accounts", TableOptions::compressed(Algorithm::Lz4))?,
         by_balance: store.open_table("accounts_by_balance", TableOptions::compressed(Algorithm::Lz4))?,

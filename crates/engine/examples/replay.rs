@@ -16,7 +16,7 @@ use std::{
 };
 
 use lacuna_engine::{Algorithm, Direction, Durability, Store, StoreOptions, TableOptions};
-use lacuna_nvmfs::{PlaceOptions, open_place};
+use lacuna_nvmfs::{VfsOptions, open_vfs};
 
 const RECORD_BYTES: usize = 300;
 const LOG_BYTES: u64 = 256 << 20;
@@ -39,23 +39,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     let is_load = what == "load";
     let millions = number.unwrap_or(4);
     let create_size = is_load.then_some((millions + 2) << 30);
-    let place = open_place(path.as_ref(), &PlaceOptions { create_size, ..PlaceOptions::default() })?;
+    let vfs = open_vfs(path.as_ref(), &VfsOptions { create_size, ..VfsOptions::default() })?;
     let options = StoreOptions {
         durability: if is_load { Durability::Relaxed } else { Durability::Sync },
         log_bytes: LOG_BYTES,
         ..StoreOptions::default()
     };
     let (started, cpu) = (Instant::now(), cpu_seconds());
-    let store = Store::open(place.place(), options)?;
+    let store = Store::open(vfs.vfs(), options)?;
     if what == "open" {
         let (seconds, cpu) = (started.elapsed().as_secs_f64(), cpu_seconds() - cpu);
         let stats = store.stats()?;
         println!("{:#?}", stats.recovery);
         let pool = stats.pool;
         println!("opened in {seconds:.2} s, {cpu:.2} s of processor time, {} pages read", pool.misses);
-        println!("{} pages written, {} bytes read", stats.flush.pages, stats.place.device_read_bytes);
+        println!("{} pages written, {} bytes read", stats.flush.pages, stats.vfs.device_read_bytes);
         store.close()?;
-        return Ok(place.close()?);
+        return Ok(vfs.close()?);
     }
     let table = store.open_table("t", TableOptions::compressed(Algorithm::Lz4))?;
     let mut random = Random(1);
@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             txn.commit()?;
         }
         store.close()?;
-        return Ok(place.close()?);
+        return Ok(vfs.close()?);
     }
     let mut records = 0;
     store.begin().scan(&table, Bound::Unbounded, Bound::Unbounded, Direction::Backward, |key, _| {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use lacuna_engine::{Algorithm, Direction, Store, StoreOptions, Table, TableOptions};
-use lacuna_nvmfs::{OpenedPlace, PlaceOptions, open_place};
+use lacuna_nvmfs::{OpenedVfs, VfsOptions, open_vfs};
 
 const ROUNDS: u32 = 5;
 const RECORD_BYTES: usize = 200;
@@ -24,13 +24,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = arguments.next().ok_or("give the path of a new store file")?;
     let millions: u32 = arguments.next().map_or(Ok(1), |n| n.to_string_lossy().parse())?;
     let records = millions * 1_000_000;
-    let options = PlaceOptions { create_size: Some(u64::from(millions) << 30), ..PlaceOptions::default() };
-    let place = open_place(path.as_ref(), &options)?;
-    load(&place, records)?;
+    let options = VfsOptions { create_size: Some(u64::from(millions) << 30), ..VfsOptions::default() };
+    let vfs = open_vfs(path.as_ref(), &options)?;
+    load(&vfs, records)?;
     println!("{:8} {:>7} {:>7} {:>8} {:>8} {:>8}", "ahead", "s", "cpu s", "missed", "ahead", "unused");
     for _ in 0..ROUNDS {
         for background in [true, false] {
-            let (store, table) = open(&place, records, background)?;
+            let (store, table) = open(&vfs, records, background)?;
             let (start, cpu) = (Instant::now(), cpu_seconds());
             let mut seen = 0;
             let each = |_: &[u8], value: &[u8]| {
@@ -50,19 +50,18 @@ fn main() -> Result<(), Box<dyn Error>> {
             store.close()?;
         }
     }
-    Ok(place.close()?)
+    Ok(vfs.close()?)
 }
 
-fn open(place: &OpenedPlace, records: u32, background: bool) -> Result<(Store, Table), lacuna_engine::Error> {
+fn open(vfs: &OpenedVfs, records: u32, background: bool) -> Result<(Store, Table), lacuna_engine::Error> {
     let pool_bytes = records as usize * RECORD_BYTES / 4;
-    let store =
-        Store::open(place.place(), StoreOptions { pool_bytes, background, ..StoreOptions::default() })?;
+    let store = Store::open(vfs.vfs(), StoreOptions { pool_bytes, background, ..StoreOptions::default() })?;
     let table = store.open_table("t", TableOptions::compressed(Algorithm::Lz4))?;
     Ok((store, table))
 }
 
-fn load(place: &OpenedPlace, records: u32) -> Result<(), lacuna_engine::Error> {
-    let (store, table) = open(place, records, true)?;
+fn load(vfs: &OpenedVfs, records: u32) -> Result<(), lacuna_engine::Error> {
+    let (store, table) = open(vfs, records, true)?;
     let mut random = 1u64;
     for first in (0..records).step_by(1000) {
         let mut txn = store.begin();

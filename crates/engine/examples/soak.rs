@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lacuna_device::{BlockDevice, MemPlace, Place};
+use lacuna_device::{BlockDevice, MemVfs, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions,
     TransactionOptions, Txn,
@@ -35,7 +35,7 @@ const STUCK: Duration = Duration::from_secs(60);
 type Step = fn(&Store, &[Table], u64, &mut Rng) -> Result<(), Error>;
 
 struct Load {
-    place: Arc<dyn Place>,
+    vfs: Arc<dyn Vfs>,
     options: StoreOptions,
     tables: Vec<TableOptions>,
     threads: Vec<Step>,
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn StdError>> {
         "mixed" => mixed(),
         other => return Err(format!("{other}: no such load").into()),
     };
-    let open = || Store::open(load.place.clone(), load.options.clone());
+    let open = || Store::open(load.vfs.clone(), load.options.clone());
     let store = open()?;
     let tables: Result<Vec<_>, _> = load
         .tables
@@ -147,7 +147,7 @@ fn rollbacks() -> Load {
             .try_for_each(|_| txn.get(&tables[0], &key(rng.below(4), rng.below(300))).map(drop))
     }
     Load {
-        place: MemPlace::new(),
+        vfs: MemVfs::new(),
         options: StoreOptions { pool_bytes: 32 << 20, ..StoreOptions::default() },
         tables: vec![TableOptions::default()],
         threads: [vec![writer as Step; 4], vec![reader as Step; 3]].concat(),
@@ -183,7 +183,7 @@ fn contended(seed: u64) -> Result<Load, Box<dyn StdError>> {
     format.ftl.segment_bytes = Some(256 << 10);
     Nvmfs::format(device.clone(), &format)?;
     Ok(Load {
-        place: Arc::new(Nvmfs::open(device, Options::default())?),
+        vfs: Arc::new(Nvmfs::open(device, Options::default())?),
         options: StoreOptions {
             pool_bytes: 1 << 20,
             log_bytes: 1 << 20,
@@ -246,7 +246,7 @@ fn mixed() -> Load {
         TableOptions::row_compressed(8),
     ];
     Load {
-        place: MemPlace::new(),
+        vfs: MemVfs::new(),
         options: StoreOptions {
             pool_bytes: 2 << 20,
             log_bytes: 4 << 20,

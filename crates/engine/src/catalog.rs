@@ -116,13 +116,13 @@ impl Row {
 /// Gives back the file of a table that has no row, durably, and forgets its pages. Nobody uses it any more.
 pub(crate) fn remove_file(engine: &TxnEngine, space: &Space) -> Result<()> {
     engine.spaces().remove(space.id());
-    engine.flusher().place().remove(&space.name())?;
-    if !engine.flusher().place().props().ordered {
-        engine.flusher().place().sync()?;
+    engine.flusher().vfs().remove(&space.name())?;
+    if !engine.flusher().vfs().props().ordered {
+        engine.flusher().vfs().sync()?;
     }
     // From here on the checkpoint may pass what the log says of it.
     engine.pager().pool().forget_table(space.id());
-    // Handles of the table keep the file open, and on most places its space with it. Nobody else knows the file.
+    // Handles of the table keep the file open, and on most VFSs its space with it. Nobody else knows the file.
     let _ = space.file().set_len(0);
     Ok(())
 }
@@ -140,7 +140,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use lacuna_sim::SimPlace;
+    use lacuna_sim::SimVfs;
 
     use super::*;
     use crate::{Store, StoreOptions};
@@ -189,9 +189,9 @@ mod tests {
     #[test]
     fn pages_of_a_table_stay_dirty_until_its_file_is_gone_for_good() {
         for cut in 1..4 {
-            let place = SimPlace::new(cut);
+            let vfs = SimVfs::new(cut);
             let options = StoreOptions { background: false, ..StoreOptions::default() };
-            let store = Store::open(place.clone(), options).expect("open");
+            let store = Store::open(vfs.clone(), options).expect("open");
             let table = store.create_table("t", TableOptions::default()).expect("create");
             let engine = table.engine();
             store.checkpoint().expect("checkpoint");
@@ -200,7 +200,7 @@ mod tests {
             txn.commit().expect("commit");
             let before = engine.pager().pool().dirty().dirty_bytes();
             // In the removal, in the sync, and in the step that gives the space of an open file back.
-            place.set_cut_after(cut);
+            vfs.set_cut_after(cut);
             let outcome = remove_file(engine, table.space());
             assert_eq!(outcome.is_ok(), cut == 3);
             assert_eq!(engine.pager().pool().dirty().dirty_bytes() < before, cut == 3, "cut {cut}");

@@ -1,15 +1,15 @@
 //! An embeddable transactional engine: ordered tables of byte keys and values, in B+trees whose pages are compressed
 //! when they are flushed.
 //!
-//! A [`Store`] lives in a [`lacuna_device::Place`]: a file system of Lacuna's own on flash, a directory, or memory. The
-//! engine asks the place what it guarantees and chooses its crash protocol by that: on a place that writes atomically
+//! A [`Store`] lives in a [`lacuna_device::Vfs`]: a file system of Lacuna's own on flash, a directory, or memory. The
+//! engine asks the VFS what it guarantees and chooses its crash protocol by that: on a VFS that writes atomically
 //! and in order there is no doublewrite and no sync but the log's; elsewhere there are both.
 //!
 //! ```
-//! use lacuna_device::MemPlace;
+//! use lacuna_device::MemVfs;
 //! use lacuna_engine::{Algorithm, Store, StoreOptions, TableOptions};
 //!
-//! let store = Store::open(MemPlace::new(), StoreOptions::default())?;
+//! let store = Store::open(MemVfs::new(), StoreOptions::default())?;
 //! let people = store.create_table("people", TableOptions::compressed(Algorithm::Lz4))?;
 //! let mut txn = store.begin();
 //! txn.put(&people, b"ada", b"countess")?;
@@ -49,7 +49,7 @@
 //!
 //! - A page changes only by operations of mini-transactions (`mtr`), whose records are in the log before the page is on
 //!   the device. The log (`wal`) is a chain of checksummed groups; it ends at the first offset without a whole group.
-//! - A page image carries its LSN and checksum and is replaced atomically, by the place or by the doublewrite file
+//! - A page image carries its LSN and checksum and is replaced atomically, by the VFS or by the doublewrite file
 //!   (`flush`). So replaying the log by page LSN (`recovery::replay`) restores the last logged state of all pages.
 //! - The log says which images are on the device, once they are (`wal::page_writes`). Replay does not read these pages,
 //!   so it reads as many as may be dirty at a time, and no more.

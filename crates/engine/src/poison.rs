@@ -2,7 +2,7 @@
 //!
 //! After a failed write or sync nothing is known of what the medium holds, and after a panic nothing of what memory
 //! holds: the store stops, for everybody. Nothing is written any more, so opening it again recovers all that was
-//! acknowledged. Reads go on until the store is closed: then the place may have another owner.
+//! acknowledged. Reads go on until the store is closed: then the VFS may have another owner.
 //!
 //! A panic stops the store before a latch that the thread holds is given up ([`Sentinel`] of its frame), so that
 //! neither a reader nor a flush takes a page that is changed by half; and at the latest when the call ends. A thread
@@ -26,7 +26,7 @@ use crate::{
 
 /// Calls from outside are refused, while the store writes what it has in memory.
 const CLOSING: u8 = 1;
-/// Nothing reaches the place any more.
+/// Nothing reaches the VFS any more.
 const CLOSED: u8 = 2;
 
 /// How often a waiter looks whether the store has been stopped.
@@ -82,7 +82,7 @@ impl Poison {
         before.map(drop).map_err(|_| Error::Closed)
     }
 
-    /// Nothing is written to the place any more, nor read.
+    /// Nothing is written to the VFS any more, nor read.
     pub(crate) fn close(&self) {
         self.closed.store(CLOSED, Ordering::Release);
     }

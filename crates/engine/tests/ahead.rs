@@ -2,14 +2,14 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use lacuna_device::MemPlace;
+use lacuna_device::MemVfs;
 use lacuna_engine::{Algorithm, Direction, Store, StoreOptions, Table, TableOptions};
 
 const RECORDS: u32 = 10_000;
 
 fn store(background: bool) -> (Store, Table) {
     let options = StoreOptions { pool_bytes: 1 << 20, background, ..StoreOptions::default() };
-    let store = Store::open(MemPlace::new(), options).expect("open");
+    let store = Store::open(MemVfs::new(), options).expect("open");
     let table = TableOptions::compressed(Algorithm::Lz4).page_bytes(4096);
     let table = store.open_table("t", table).expect("table");
     for part in 0..RECORDS / 1000 {

@@ -4,10 +4,10 @@ mod rigs;
 
 use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 
-use lacuna_device::{MemDevice, MemPlace, Place};
+use lacuna_device::{MemDevice, MemVfs, Vfs};
 use lacuna_engine::{Algorithm, Error, Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
-use lacuna_sim::{SeededRng, SimPlace, for_each_seed};
+use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
 use rigs::{Flash, Rig};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -41,7 +41,7 @@ fn value(rng: &mut SeededRng, page_bytes: usize) -> Vec<u8> {
 /// Loads into an empty table, behind its last record and in between, beside deleted records and others' changes.
 fn play(seed: u64, table_options: TableOptions) {
     let mut rng = SeededRng::new(seed);
-    let store = Store::open(MemPlace::new(), options(seed.is_multiple_of(2))).expect("open");
+    let store = Store::open(MemVfs::new(), options(seed.is_multiple_of(2))).expect("open");
     let table = store.create_table("t", table_options).expect("create");
     let mut committed = Model::new();
     for _ in 0..6 {
@@ -97,7 +97,7 @@ fn numbers(range: std::ops::Range<u32>) -> impl Iterator<Item = ([u8; 4], [u8; 4
 #[test]
 fn a_load_that_fails_leaves_none_of_its_records_and_the_transaction_goes_on() {
     for table_options in kinds() {
-        let store = Store::open(MemPlace::new(), options(false)).expect("open");
+        let store = Store::open(MemVfs::new(), options(false)).expect("open");
         let table = store.create_table("t", table_options).expect("create");
         let mut txn = store.begin();
         txn.put(&table, &5000u32.to_be_bytes(), b"mine").expect("put");
@@ -121,7 +121,7 @@ fn a_load_that_fails_leaves_none_of_its_records_and_the_transaction_goes_on() {
 fn a_load_waits_for_locks_in_its_way() {
     let lock_timeout = Duration::from_millis(20);
     let options = StoreOptions { lock_timeout, ..options(true) };
-    let store = Store::open(MemPlace::new(), options).expect("open");
+    let store = Store::open(MemVfs::new(), options).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut locker = store.begin();
     locker.get_for_update(&table, &77u32.to_be_bytes()).expect("free, and not there");
@@ -139,7 +139,7 @@ fn a_load_waits_for_locks_in_its_way() {
 
 #[test]
 fn leaves_are_left_full() {
-    let store = Store::open(MemPlace::new(), StoreOptions::default()).expect("open");
+    let store = Store::open(MemVfs::new(), StoreOptions::default()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut txn = store.begin();
     txn.bulk_load(&table, numbers(0..100_000)).expect("load");
@@ -152,7 +152,7 @@ fn leaves_are_left_full() {
 
 #[test]
 fn loads_beside_each_other_and_readers() {
-    let store = Store::open(MemPlace::new(), options(true)).expect("open");
+    let store = Store::open(MemVfs::new(), options(true)).expect("open");
     let table = store.create_table("t", kinds()[0]).expect("create");
     thread::scope(|scope| {
         for part in 0..4u32 {
@@ -184,8 +184,8 @@ fn loads_beside_each_other_and_readers() {
 fn a_load_that_fills_the_store_leaves_nothing() {
     let device = Arc::new(MemDevice::new(24 << 20));
     Nvmfs::format(device.clone(), &FormatOptions::default()).expect("format");
-    let place: Arc<dyn Place> = Arc::new(Nvmfs::open(device, Options::default()).expect("open"));
-    let store = Store::open(place.clone(), options(true)).expect("open");
+    let vfs: Arc<dyn Vfs> = Arc::new(Nvmfs::open(device, Options::default()).expect("open"));
+    let store = Store::open(vfs.clone(), options(true)).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut rng = SeededRng::new(1);
     let mut noise = vec![0; 200];
@@ -202,7 +202,7 @@ fn a_load_that_fills_the_store_leaves_nothing() {
     }
     store.check().expect("check");
     drop(store);
-    let store = Store::open(place, options(true)).expect("open again");
+    let store = Store::open(vfs, options(true)).expect("open again");
     assert_eq!(store.check().expect("check")[1].records, 0);
 }
 
@@ -211,8 +211,8 @@ fn cut_case(rig: &dyn Rig, seed: u64, outcomes: &mut [u64; 2]) {
     let mut rng = SeededRng::new(seed);
     let mut loads: Vec<bool> = Vec::new();
     for round in 0..4u32 {
-        let (_place, store) = rigs::recover(rig, &mut rng, |place| {
-            Ok((place.clone(), Store::open(place, options(seed.is_multiple_of(5)))?))
+        let (_vfs, store) = rigs::recover(rig, &mut rng, |vfs| {
+            Ok((vfs.clone(), Store::open(vfs, options(seed.is_multiple_of(5)))?))
         });
         let kind = kinds()[seed as usize % 4];
         // The table itself may have been lost.
@@ -260,7 +260,7 @@ fn power_cuts_during_loads_on_flash_leave_them_whole_or_not_at_all() {
 #[test]
 fn power_cuts_during_loads_on_a_directory_leave_them_whole_or_not_at_all() {
     let mut outcomes = [0; 2];
-    for_each_seed(60, |seed| cut_case(&SimPlace::new(seed), seed, &mut outcomes));
+    for_each_seed(60, |seed| cut_case(&SimVfs::new(seed), seed, &mut outcomes));
     println!("{outcomes:?} loads gone, and there");
     assert!(outcomes.iter().all(|count| *count > 20));
 }

@@ -5,7 +5,7 @@ use std::{
     thread,
 };
 
-use lacuna_device::MemPlace;
+use lacuna_device::MemVfs;
 use lacuna_engine::{Durability, Error, Store, StoreOptions, Table, TableOptions};
 use lacuna_sim::{SeededRng as Rng, for_each_seed};
 
@@ -65,8 +65,8 @@ fn read(store: &Store, table: &Table, rng: &mut Rng, is_over: &AtomicBool) -> Re
 #[test]
 fn purge_leaves_the_pages_of_a_slots_next_owner_alone() {
     for_each_seed(4, |seed| {
-        let place = MemPlace::new();
-        let store = Store::open(place.clone(), options()).expect("open");
+        let vfs = MemVfs::new();
+        let store = Store::open(vfs.clone(), options()).expect("open");
         let table = store.create_table("t", TableOptions::default()).expect("table");
         let is_over = AtomicBool::new(false);
         let committed: Vec<u64> = thread::scope(|scope| {
@@ -100,7 +100,7 @@ fn purge_leaves_the_pages_of_a_slots_next_owner_alone() {
         };
         check(&store, &table);
         drop((store, table));
-        let store = Store::open(place, options()).expect("open again");
+        let store = Store::open(vfs, options()).expect("open again");
         let table = store.table("t").expect("catalog").expect("table");
         check(&store, &table);
     });

@@ -7,13 +7,13 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{MemDevice, MemPlace, Place};
+use lacuna_device::{MemDevice, MemVfs, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Error, Insertion, Savepoint, Store, StoreOptions, Swap, Table,
     TableKind, TableOptions, TransactionOptions, Txn,
 };
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
-use lacuna_sim::SimPlace;
+use lacuna_sim::SimVfs;
 
 fn options() -> StoreOptions {
     StoreOptions {
@@ -25,7 +25,7 @@ fn options() -> StoreOptions {
     }
 }
 
-fn flash() -> Arc<dyn Place> {
+fn flash() -> Arc<dyn Vfs> {
     let device = Arc::new(MemDevice::new(64 << 20));
     Nvmfs::format(device.clone(), &FormatOptions::default()).expect("format");
     Arc::new(Nvmfs::open(device, Options::default()).expect("open"))
@@ -67,7 +67,7 @@ fn handles_go_between_threads_and_are_shared_by_them() {
 #[test]
 fn a_deadlock_costs_one_transaction() {
     let options = StoreOptions { lock_timeout: Duration::from_secs(3600), background: true, ..options() };
-    let store = Store::open(MemPlace::new(), options).expect("open");
+    let store = Store::open(MemVfs::new(), options).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let both_have_one = Barrier::new(2);
     let work = |first: &[u8], second: &[u8]| {
@@ -95,7 +95,7 @@ fn a_deadlock_costs_one_transaction() {
 #[test]
 fn a_wait_for_a_lock_ends_in_time_and_the_transaction_goes_on() {
     let options = StoreOptions { lock_timeout: Duration::from_millis(20), ..options() };
-    let store = Store::open(MemPlace::new(), options).expect("open");
+    let store = Store::open(MemVfs::new(), options).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut owner = store.begin();
     owner.put(&table, b"k", b"owner").expect("put");
@@ -118,8 +118,7 @@ fn a_wait_for_a_lock_ends_in_time_and_the_transaction_goes_on() {
 /// Longest key of each size of pages, and of blocks, with a value that goes into overflow pages beside it.
 #[test]
 fn keys_take_an_eighth_of_a_page_and_no_byte_more() {
-    let store =
-        Store::open(MemPlace::new(), StoreOptions { pool_bytes: 16 << 20, ..options() }).expect("open");
+    let store = Store::open(MemVfs::new(), StoreOptions { pool_bytes: 16 << 20, ..options() }).expect("open");
     let kinds =
         [4, 8, 16, 32, 64].map(|kib| (TableOptions::default().page_bytes(kib << 10), (kib << 10) / 8));
     let blocks = [(TableOptions::row_compressed(8), 1024), (TableOptions::row_compressed(4), 512)];
@@ -147,7 +146,7 @@ fn keys_take_an_eighth_of_a_page_and_no_byte_more() {
 /// Between bounds, from both ends, with what does not contain a key.
 #[test]
 fn ranges_end_where_they_are_told_to() {
-    let store = Store::open(MemPlace::new(), options()).expect("open");
+    let store = Store::open(MemVfs::new(), options()).expect("open");
     let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
     write(&store, &table, 500, |key| vec![key as u8; 60]);
     let range = |lower: Bound<u32>, upper: Bound<u32>, direction| {
@@ -191,8 +190,8 @@ fn ranges_end_where_they_are_told_to() {
 /// Only what an older, longer image took and a newer one does not is given back.
 #[test]
 fn holes_are_punched_only_where_images_became_shorter() {
-    for (place, is_flash) in [(SimPlace::new(1) as Arc<dyn Place>, false), (flash(), true)] {
-        let store = Store::open(place, options()).expect("open");
+    for (vfs, is_flash) in [(SimVfs::new(1) as Arc<dyn Vfs>, false), (flash(), true)] {
+        let store = Store::open(vfs, options()).expect("open");
         let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("create");
         let punches = || store.tables().expect("tables")[0].punches;
         let allocated = || store.tables().expect("tables")[0].allocated_bytes;
@@ -210,15 +209,15 @@ fn holes_are_punched_only_where_images_became_shorter() {
     }
 }
 
-/// Whatever the place could do by itself.
+/// Whatever the VFS could do by itself.
 #[test]
 fn pages_are_written_twice_where_asked_for_and_where_they_could_be_torn() {
     for (doublewrite, on_flash, on_a_directory) in
         [(Doublewrite::On, true, true), (Doublewrite::Off, false, false), (Doublewrite::Auto, false, true)]
     {
-        for (place, expected) in [(flash(), on_flash), (SimPlace::new(3) as Arc<dyn Place>, on_a_directory)] {
+        for (vfs, expected) in [(flash(), on_flash), (SimVfs::new(3) as Arc<dyn Vfs>, on_a_directory)] {
             let options = StoreOptions { doublewrite, ..options() };
-            let store = Store::open(place.clone(), options.clone()).expect("open");
+            let store = Store::open(vfs.clone(), options.clone()).expect("open");
             assert_eq!(store.writes_twice(), expected);
             let table = store.create_table("t", TableOptions::compressed(Algorithm::Zstd)).expect("create");
             write(&store, &table, 300, |key| noise(key, 500));
@@ -229,7 +228,7 @@ fn pages_are_written_twice_where_asked_for_and_where_they_could_be_torn() {
                 "{stats:?}"
             );
             drop((table, store));
-            let store = Store::open(place, options).expect("open again");
+            let store = Store::open(vfs, options).expect("open again");
             let table = store.table("t").expect("catalog").expect("there");
             for key in 0..300_u32 {
                 assert_eq!(
@@ -245,8 +244,8 @@ fn pages_are_written_twice_where_asked_for_and_where_they_could_be_torn() {
 /// A table mixes algorithms: altering it changes how pages are written from then on, and nothing else.
 #[test]
 fn pages_are_counted_by_the_algorithms_of_their_images() {
-    for place in [SimPlace::new(1) as Arc<dyn Place>, flash()] {
-        let store = Store::open(place, options()).expect("open");
+    for vfs in [SimVfs::new(1) as Arc<dyn Vfs>, flash()] {
+        let store = Store::open(vfs, options()).expect("open");
         let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
         let pages = || store.images("t").expect("images").pages.into_iter().collect::<Vec<_>>();
         assert!(pages().is_empty(), "what is in memory only does not count");
@@ -280,7 +279,7 @@ fn pages_are_counted_by_the_algorithms_of_their_images() {
 /// Into memory of any length before, of values in the leaf and in pages of their own.
 #[test]
 fn a_value_is_read_into_the_callers_memory() {
-    let store = Store::open(MemPlace::new(), options()).expect("open");
+    let store = Store::open(MemVfs::new(), options()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut txn = store.begin();
     let lengths = [100, 0, 50_000, 4096, 1, 200_000, 3];
@@ -300,7 +299,7 @@ fn a_value_is_read_into_the_callers_memory() {
 
 #[test]
 fn conditional_writes_say_what_was_in_their_way() {
-    let store = Store::open(MemPlace::new(), options()).expect("open");
+    let store = Store::open(MemVfs::new(), options()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut txn = store.begin();
     let long = noise(1, 100_000);
@@ -329,7 +328,7 @@ fn conditional_writes_say_what_was_in_their_way() {
 /// Each number is taken by one thread, whoever is faster.
 #[test]
 fn threads_count_by_compare_and_swap() {
-    let store = Store::open(MemPlace::new(), StoreOptions { background: true, ..options() }).expect("open");
+    let store = Store::open(MemVfs::new(), StoreOptions { background: true, ..options() }).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let number = |value: Option<&[u8]>| value.map_or(0, |v| u32::from_be_bytes(v.try_into().expect("four")));
     thread::scope(|scope| {

@@ -23,7 +23,7 @@ use edited::edited;
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions, Txn,
 };
-use lacuna_sim::{SeededRng, SimPlace, for_each_seed};
+use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
 use rigs::{Flash, Rig};
 
 const TABLES: [&str; 3] = ["plain", "compressed", "row"];
@@ -69,8 +69,8 @@ fn random_kinds(rng: &mut SeededRng) -> [TableOptions; 3] {
 }
 
 fn recover(rig: &dyn Rig, rng: &mut SeededRng, options: &StoreOptions, kinds: [TableOptions; 3]) -> Store {
-    rigs::recover(rig, rng, |place| {
-        let store = Store::open(place, options.clone())?;
+    rigs::recover(rig, rng, |vfs| {
+        let store = Store::open(vfs, options.clone())?;
         for (name, kind) in TABLES.iter().zip(kinds) {
             if store.table(name)?.is_none() {
                 store.create_table(name, kind)?;
@@ -124,7 +124,7 @@ impl Snapshots {
                 let (txn, then) = &self.0[chosen];
                 match read_by(txn, tables) {
                     Ok(found) => assert!(found == *then, "a snapshot changed"),
-                    // Too much was kept for it in this little place.
+                    // Too much was kept for it in this little VFS.
                     Err(Error::SnapshotTooOld) => drop(self.0.swap_remove(chosen)),
                     Err(e) => return Err(e),
                 }
@@ -206,7 +206,7 @@ fn delete_some(
     Ok(())
 }
 
-/// Runs transactions until the power is cut, or the place fails. `states` are all that may survive a crash now.
+/// Runs transactions until the power is cut, or the VFS fails. `states` are all that may survive a crash now.
 fn run_until_cut(
     rig: &dyn Rig,
     store: &Store,
@@ -318,7 +318,7 @@ fn power_cuts_on_flash_lose_no_commit() {
     });
 }
 
-/// A full place refuses new records; rollbacks, purges and recoveries have the room that they need.
+/// A full VFS refuses new records; rollbacks, purges and recoveries have the room that they need.
 #[test]
 fn power_cuts_on_full_flash_lose_no_commit() {
     for_each_seed(12, |seed| {
@@ -335,7 +335,7 @@ fn power_cuts_on_full_flash_lose_no_commit() {
 
 #[test]
 fn power_cuts_on_a_directory_lose_no_commit() {
-    for_each_seed(150, |seed| crash_case(&SimPlace::new(seed), seed, Doublewrite::Auto));
+    for_each_seed(150, |seed| crash_case(&SimVfs::new(seed), seed, Doublewrite::Auto));
 }
 
 /// The same with a second writer, whose pages are flushed between the write of others and their sync, and who moves
@@ -383,7 +383,7 @@ fn pages_never_overtake_the_log() {
 fn pages_never_overtake_a_log_that_only_a_cache_held() {
     const RECORDS: u64 = 3000;
     for_each_seed(20, |seed| {
-        let place = SimPlace::new(seed);
+        let vfs = SimVfs::new(seed);
         let mut rng = SeededRng::new(seed);
         let options = StoreOptions {
             pool_bytes: 32 << 20,
@@ -391,7 +391,7 @@ fn pages_never_overtake_a_log_that_only_a_cache_held() {
             durability: Durability::Sync,
             ..options(&mut rng)
         };
-        let store = recover(&place, &mut rng, &options, kinds());
+        let store = recover(&vfs, &mut rng, &options, kinds());
         let table = tables(&store)[0].clone();
         let mut txn = store.begin();
         (0..RECORDS).for_each(|key| txn.put(&table, &key.to_be_bytes(), &[1; 600]).expect("put"));
@@ -401,15 +401,15 @@ fn pages_never_overtake_a_log_that_only_a_cache_held() {
         for key in (0..RECORDS).step_by(5) {
             txn.put(&table, &key.to_be_bytes(), &[2; 600]).expect("put");
         }
-        place.fail_sync();
+        vfs.fail_sync();
         txn.commit().expect_err("the sync failed");
         drop((table, store));
-        place.heal();
-        place.set_cut_after(1 + rng.below(200));
+        vfs.heal();
+        vfs.set_cut_after(1 + rng.below(200));
         let little = StoreOptions { pool_bytes: 1 << 20, ..options.clone() };
-        drop(Store::open(place.clone(), little));
-        place.power_cycle();
-        let store = recover(&place, &mut rng, &options, kinds());
+        drop(Store::open(vfs.clone(), little));
+        vfs.power_cycle();
+        let store = recover(&vfs, &mut rng, &options, kinds());
         let changed = read_all(&store).into_values().filter(|value| value[0] == 2).count() as u64;
         assert!(changed == 0 || changed == RECORDS.div_ceil(5), "{changed} changes of a transaction");
         store.check().expect("check");
@@ -421,7 +421,7 @@ fn pages_never_overtake_a_log_that_only_a_cache_held() {
 #[test]
 fn images_name_writers_whose_end_may_be_lost() {
     for_each_seed(20, |seed| {
-        let rig = SimPlace::new(seed);
+        let rig = SimVfs::new(seed);
         let mut rng = SeededRng::new(seed);
         let options = StoreOptions { durability: Durability::Relaxed, ..options(&mut rng) };
         let store = recover(&rig, &mut rng, &options, kinds());
@@ -467,7 +467,7 @@ fn images_name_writers_whose_end_may_be_lost() {
 #[test]
 fn a_directory_without_doublewrite_is_caught() {
     let caught = (1..=60).any(|seed| {
-        let rig = SimPlace::new(seed);
+        let rig = SimVfs::new(seed);
         let case = std::panic::AssertUnwindSafe(|| crash_case(&rig, seed, Doublewrite::Off));
         std::panic::catch_unwind(case).is_err()
     });
@@ -485,8 +485,8 @@ fn threads_case(rig: &dyn Rig, seed: u64) {
     for _ in 0..2 {
         let quiet = StoreOptions { background: false, ..options.clone() };
         drop(recover(rig, &mut rng, &quiet, kinds()));
-        let place = rig.open_place().expect("recovered");
-        let store = Store::open(place, StoreOptions { background: true, ..options.clone() }).expect("open");
+        let vfs = rig.open_vfs().expect("recovered");
+        let store = Store::open(vfs, StoreOptions { background: true, ..options.clone() }).expect("open");
         let handles = tables(&store);
         rig.set_cut_after(1 + rng.below(2000));
         let base = rng.next_u64();
@@ -526,7 +526,7 @@ fn power_cuts_under_many_threads_lose_no_commit() {
 
 #[test]
 fn power_cuts_under_many_threads_on_a_directory_lose_no_commit() {
-    for_each_seed(6, |seed| threads_case(&SimPlace::new(seed), seed));
+    for_each_seed(6, |seed| threads_case(&SimVfs::new(seed), seed));
 }
 
 /// Takes snapshots, and reads each twice.

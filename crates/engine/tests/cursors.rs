@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use lacuna_device::MemPlace;
+use lacuna_device::MemVfs;
 use lacuna_engine::{
     Algorithm, Cursor, Error, Record, Store, StoreOptions, Swap, Table, TableOptions, TransactionOptions, Txn,
 };
@@ -182,7 +182,7 @@ impl Expected {
 /// Cursors that live through transactions, writes, savepoints and rollbacks.
 fn play(seed: u64, table_options: TableOptions) {
     let mut rng = SeededRng::new(seed);
-    let store = Store::open(MemPlace::new(), options(seed.is_multiple_of(2))).expect("open");
+    let store = Store::open(MemVfs::new(), options(seed.is_multiple_of(2))).expect("open");
     let table = store.create_table("t", table_options).expect("create");
     let mut committed = Model::new();
     let mut cursors: Vec<_> = (0..3).map(|_| (table.cursor(), Expected(Stand::Start))).collect();
@@ -243,7 +243,7 @@ fn cursors_and_ranges_agree_with_a_map_on_row_compressed_tables() {
 /// Others insert and delete all around, so leaves split and merge under the cursors of snapshots, which see none of it.
 #[test]
 fn cursors_of_a_snapshot_see_one_state_among_splits_and_merges() {
-    let store = Store::open(MemPlace::new(), options(true)).expect("open");
+    let store = Store::open(MemVfs::new(), options(true)).expect("open");
     let table = store.create_table("t", kinds()[0]).expect("create");
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -295,8 +295,8 @@ fn cursors_of_a_snapshot_see_one_state_among_splits_and_merges() {
 
 #[test]
 fn a_table_with_cursors_is_dropped_behind_their_transactions() {
-    let store = Store::open(MemPlace::new(), options(false)).expect("open");
-    let other = Store::open(MemPlace::new(), options(false)).expect("open");
+    let store = Store::open(MemVfs::new(), options(false)).expect("open");
+    let other = Store::open(MemVfs::new(), options(false)).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut txn = store.begin();
     (0..100u8).for_each(|key| txn.put(&table, &[key], b"v").expect("put"));
@@ -324,7 +324,7 @@ fn a_table_with_cursors_is_dropped_behind_their_transactions() {
 
 #[test]
 fn estimates_are_near() {
-    let store = Store::open(MemPlace::new(), StoreOptions::default()).expect("open");
+    let store = Store::open(MemVfs::new(), StoreOptions::default()).expect("open");
     for (records, name) in [(0u64, "none"), (3, "few"), (1000, "some"), (60_000, "many")] {
         let table = store.create_table(name, TableOptions::default().page_bytes(4096)).expect("create");
         let mut txn = store.begin();
@@ -344,7 +344,7 @@ fn estimates_are_near() {
 /// What its snapshot saw was deleted and purged: not even an empty leaf passes for the end of the table.
 #[test]
 fn walks_of_a_snapshot_that_was_given_up_are_told() {
-    let store = Store::open(MemPlace::new(), StoreOptions { history_bytes: 1024, ..options(false) });
+    let store = Store::open(MemVfs::new(), StoreOptions { history_bytes: 1024, ..options(false) });
     let store = store.expect("open");
     let table = store.create_table("t", kinds()[0]).expect("create");
     let write = |deletes: bool, first: u8| {
@@ -381,7 +381,7 @@ fn walks_of_a_snapshot_that_was_given_up_are_told() {
 /// ahead, savepoints that are taken back, loads that fail in the middle, swaps of long values.
 fn disturb(seed: u64, table_options: TableOptions) {
     let mut rng = SeededRng::new(seed);
-    let store = Store::open(MemPlace::new(), options(false)).expect("open");
+    let store = Store::open(MemVfs::new(), options(false)).expect("open");
     let table = store.create_table("t", table_options).expect("create");
     let mut model = Model::new();
     let mut txn = store.begin();

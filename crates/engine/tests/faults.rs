@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{BlockDevice, Place, SECTOR, StreamHint};
+use lacuna_device::{BlockDevice, SECTOR, StreamHint, Vfs};
 use lacuna_engine::{Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableOptions};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
-use lacuna_sim::{SeededRng, SimDevice, SimPlace, for_each_seed};
+use lacuna_sim::{SeededRng, SimDevice, SimVfs, for_each_seed};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -33,28 +33,28 @@ fn options(background: bool) -> StoreOptions {
 
 /// Where a store lives, with a medium that can fail.
 trait Rig: Send + Sync + 'static {
-    fn place(&self) -> lacuna_device::Result<Arc<dyn Place>>;
+    fn vfs(&self) -> lacuna_device::Result<Arc<dyn Vfs>>;
     fn fail_writes_after(&self, writes: u64);
     fn fail_sync(&self);
     fn enospc(&self);
     fn heal(&self, power_cycle: bool);
 }
 
-impl Rig for Arc<SimPlace> {
-    fn place(&self) -> lacuna_device::Result<Arc<dyn Place>> {
+impl Rig for Arc<SimVfs> {
+    fn vfs(&self) -> lacuna_device::Result<Arc<dyn Vfs>> {
         Ok(self.clone())
     }
     fn fail_writes_after(&self, writes: u64) {
-        SimPlace::fail_writes_after(self, writes);
+        SimVfs::fail_writes_after(self, writes);
     }
     fn fail_sync(&self) {
-        SimPlace::fail_sync(self);
+        SimVfs::fail_sync(self);
     }
     fn enospc(&self) {
-        SimPlace::enospc(self);
+        SimVfs::enospc(self);
     }
     fn heal(&self, power_cycle: bool) {
-        SimPlace::heal(self);
+        SimVfs::heal(self);
         if power_cycle {
             self.power_cycle();
         }
@@ -64,7 +64,7 @@ impl Rig for Arc<SimPlace> {
 /// The file system of Lacuna's own on a simulated device.
 struct Flash(Arc<SimDevice>);
 
-fn open_flash(device: &Arc<SimDevice>) -> lacuna_device::Result<Arc<dyn Place>> {
+fn open_flash(device: &Arc<SimDevice>) -> lacuna_device::Result<Arc<dyn Vfs>> {
     let raw: Arc<dyn BlockDevice> = device.clone();
     let mut options = Options::default();
     options.ftl.background = false;
@@ -82,7 +82,7 @@ fn flash(seed: u64) -> Arc<SimDevice> {
 }
 
 impl Rig for Flash {
-    fn place(&self) -> lacuna_device::Result<Arc<dyn Place>> {
+    fn vfs(&self) -> lacuna_device::Result<Arc<dyn Vfs>> {
         open_flash(&self.0)
     }
     fn fail_writes_after(&self, writes: u64) {
@@ -136,8 +136,8 @@ fn change(store: &Store, table: &Table, rng: &mut SeededRng, model: &mut Model) 
     txn.commit()
 }
 
-fn make(place: Arc<dyn Place>, background: bool) -> (Store, Table) {
-    let store = Store::open(place, options(background)).expect("open");
+fn make(vfs: Arc<dyn Vfs>, background: bool) -> (Store, Table) {
+    let store = Store::open(vfs, options(background)).expect("open");
     let kind = TableOptions::compressed(Algorithm::Lz4).page_bytes(4096);
     let table = store.create_table("t", kind).expect("create");
     (store, table)
@@ -153,7 +153,7 @@ enum Fault {
 /// The workload with one fault. Every outcome but the acknowledged commits, with or without the one
 /// under way, is a failure.
 fn fault_case(rig: &dyn Rig, fault: Fault, background: bool, power_cycle: bool) {
-    let (store, table) = make(rig.place().expect("place"), background);
+    let (store, table) = make(rig.vfs().expect("place"), background);
     let mut rng = SeededRng::new(7);
     let (mut acked, mut under_way) = (Model::new(), Model::new());
     if let Fault::WriteAfter(n) = fault {
@@ -196,7 +196,7 @@ fn fault_case(rig: &dyn Rig, fault: Fault, background: bool, power_cycle: bool) 
         let _ = store.close();
     }
     rig.heal(power_cycle);
-    let store = Store::open(rig.place().expect("place"), options(background))
+    let store = Store::open(rig.vfs().expect("place"), options(background))
         .unwrap_or_else(|e| panic!("{fault:?}, power cycle {power_cycle}: {e}"));
     let found = read_all(&store).expect("scan");
     assert!(
@@ -237,7 +237,7 @@ fn fault_matrix<R: Rig>(new: impl Fn(u64) -> R, writes_step: usize) {
 
 #[test]
 fn a_failing_directory_stops_the_store_and_loses_no_commit() {
-    fault_matrix(SimPlace::new, 3);
+    fault_matrix(SimVfs::new, 3);
 }
 
 #[test]
@@ -246,8 +246,8 @@ fn a_failing_flash_stops_the_store_and_loses_no_commit() {
 }
 
 /// A store after the workload, and the states before and after its last transaction.
-fn filled(place: Arc<dyn Place>, close: bool) -> [Model; 2] {
-    let (store, table) = make(place, false);
+fn filled(vfs: Arc<dyn Vfs>, close: bool) -> [Model; 2] {
+    let (store, table) = make(vfs, false);
     let mut rng = SeededRng::new(7);
     let mut states = [Model::new(), Model::new()];
     for _ in 0..TXNS {
@@ -263,9 +263,9 @@ fn filled(place: Arc<dyn Place>, close: bool) -> [Model; 2] {
 }
 
 /// Opens and reads everything: the right data or an error that names the damage.
-fn survives(place: lacuna_device::Result<Arc<dyn Place>>, states: &[Model; 2], what: &str) {
-    let read = place.map_err(Error::from).and_then(|place| {
-        let store = Store::open(place, options(false))?;
+fn survives(vfs: lacuna_device::Result<Arc<dyn Vfs>>, states: &[Model; 2], what: &str) {
+    let read = vfs.map_err(Error::from).and_then(|vfs| {
+        let store = Store::open(vfs, options(false))?;
         let found = read_all(&store)?;
         store.check()?;
         Ok(found)
@@ -277,11 +277,11 @@ fn survives(place: lacuna_device::Result<Arc<dyn Place>>, states: &[Model; 2], w
     }
 }
 
-/// Bytes of the place's files that take room, as file and offset of a sector.
-fn sectors(place: &SimPlace) -> Vec<(String, u64)> {
+/// Bytes of the VFS's files that take room, as file and offset of a sector.
+fn sectors(vfs: &SimVfs) -> Vec<(String, u64)> {
     let mut found = Vec::new();
-    for name in place.list().expect("list") {
-        let file = place.open(&name, StreamHint::Data).expect("open");
+    for name in vfs.list().expect("list") {
+        let file = vfs.open(&name, StreamHint::Data).expect("open");
         let len = file.len().expect("len");
         for at in (0..len).step_by(SECTOR) {
             if file.allocated(at, SECTOR as u64).expect("allocated") > 0 {
@@ -293,20 +293,20 @@ fn sectors(place: &SimPlace) -> Vec<(String, u64)> {
 }
 
 fn flip_files(close: bool, cases: u64) {
-    let place = SimPlace::new(1);
-    let states = filled(place.clone(), close);
-    let sectors = sectors(&place);
+    let vfs = SimVfs::new(1);
+    let states = filled(vfs.clone(), close);
+    let sectors = sectors(&vfs);
     for_each_seed(cases, |seed| {
         let mut rng = SeededRng::new(seed);
         // Each file is as likely as any other, whatever its length.
-        let names: Vec<_> = place.list().expect("list");
+        let names: Vec<_> = vfs.list().expect("list");
         let name = &names[rng.below(names.len() as u64) as usize];
         let of_file: Vec<_> = sectors.iter().filter(|(file, _)| file == name).collect();
         let Some((_, sector)) = of_file.get(rng.below(of_file.len().max(1) as u64) as usize) else { return };
         // Headers are at the start of sectors.
         let within = if rng.chance(50) { rng.below(64) } else { rng.below(SECTOR as u64) };
         let bit = rng.below(8) as u8;
-        let damaged = place.fork(seed);
+        let damaged = vfs.fork(seed);
         damaged.flip_bit(name, sector + within, bit);
         let what = format!("{name} byte {} bit {bit}", sector + within);
         survives(Ok(damaged), &states, &what);

@@ -1,12 +1,12 @@
 //! What pages are written for.
 
-use lacuna_device::MemPlace;
+use lacuna_device::MemVfs;
 use lacuna_engine::{FlushStats, Store, StoreOptions, TableOptions};
 
 /// Changes 4,000 records ten times, in another order each time.
 fn flushed(pool_bytes: usize, log_bytes: u64) -> (Store, FlushStats) {
     let options = StoreOptions { pool_bytes, log_bytes, background: false, ..StoreOptions::default() };
-    let store = Store::open(MemPlace::new(), options).expect("open");
+    let store = Store::open(MemVfs::new(), options).expect("open");
     let table = store.open_table("t", TableOptions::default().page_bytes(4096)).expect("table");
     for round in 0..10_u32 {
         for part in 0..40 {
@@ -54,7 +54,7 @@ fn with_room_for_all_nothing_is_written() {
 #[test]
 fn few_pages_are_written_twice_although_all_are_dirty() {
     let options = StoreOptions { pool_bytes: 2 << 20, background: false, ..StoreOptions::default() };
-    let store = Store::open(MemPlace::new(), options).expect("open");
+    let store = Store::open(MemVfs::new(), options).expect("open");
     let table = store.open_table("t", TableOptions::default().page_bytes(4096)).expect("table");
     for round in 0..3_u32 {
         for i in 0..20_000_u32 {

@@ -1,4 +1,4 @@
-//! A place that fills up: new records are refused, everything else goes on, and nothing is lost.
+//! A VFS that fills up: new records are refused, everything else goes on, and nothing is lost.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod rigs;
@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use lacuna_device::{BlockDevice, MemDevice, Place};
+use lacuna_device::{BlockDevice, MemDevice, Vfs};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableOptions};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
 use lacuna_sim::{SeededRng, for_each_seed};
@@ -21,7 +21,7 @@ fn device() -> Arc<dyn BlockDevice> {
     device
 }
 
-fn place(device: &Arc<dyn BlockDevice>, background: bool) -> Arc<dyn Place> {
+fn vfs(device: &Arc<dyn BlockDevice>, background: bool) -> Arc<dyn Vfs> {
     let mut options = Options::default();
     options.ftl.background = background;
     Arc::new(Nvmfs::open(device.clone(), options).expect("open"))
@@ -75,7 +75,7 @@ fn fill(store: &Store, table: &Table, from: u64) -> u64 {
 
 fn fill_empty_and_fill_again(background: bool) {
     let device = device();
-    let store = Store::open(place(&device, background), options(background)).expect("open");
+    let store = Store::open(vfs(&device, background), options(background)).expect("open");
     let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("create");
     let records = fill(&store, &table, 0);
     assert!(records * 800 > 27 << 20, "full after only {records} records");
@@ -83,7 +83,7 @@ fn fill_empty_and_fill_again(background: bool) {
     drop((store, table));
 
     // As after a kill: recovery needs no room that is not there.
-    let store = Store::open(place(&device, background), options(background)).expect("a full store opens");
+    let store = Store::open(vfs(&device, background), options(background)).expect("a full store opens");
     let table = store.table("t").expect("table").expect("there");
     assert_eq!(count(&store, &table), records);
     store.check().expect("check");
@@ -98,7 +98,7 @@ fn fill_empty_and_fill_again(background: bool) {
     drop(table);
     // Closing purges what was deleted, to the last record.
     store.close().expect("close");
-    let store = Store::open(place(&device, background), options(background)).expect("open");
+    let store = Store::open(vfs(&device, background), options(background)).expect("open");
     let table = store.table("t").expect("table").expect("there");
     let more = fill(&store, &table, records);
     assert!(more > records, "deletes gave no room back");
@@ -120,7 +120,7 @@ fn a_full_store_refuses_and_recovers_with_threads() {
 #[test]
 fn what_was_deleted_makes_space_at_once() {
     let device = device();
-    let store = Store::open(place(&device, true), options(true)).expect("open");
+    let store = Store::open(vfs(&device, true), options(true)).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let (mut first, mut end) = (0u64, fill(&store, &table, 0));
     for _ in 0..4 {
@@ -160,7 +160,7 @@ fn a_full_store_goes_on_when_its_place_grows() {
         assert!(after > before + before * 8 / 10, "{before} records, then {after}");
         drop((store, table));
         drop(fs);
-        let store = Store::open(place(&device, background), options(background)).expect("open again");
+        let store = Store::open(vfs(&device, background), options(background)).expect("open again");
         let table = store.table("t").expect("table").expect("there");
         assert_eq!(count(&store, &table), after);
         store.check().expect("check");
@@ -219,8 +219,8 @@ impl Life {
     /// Opens the store after a crash, compares it with the model, and makes what was found the model.
     fn open(&mut self) -> (Store, Table) {
         let (kind, background) = (self.kind, self.background);
-        let (store, table) = recover(&self.flash, &mut self.rng, |place| {
-            let store = Store::open(place, options(background))?;
+        let (store, table) = recover(&self.flash, &mut self.rng, |vfs| {
+            let store = Store::open(vfs, options(background))?;
             let table = store.open_table("t", kind)?;
             Ok((store, table))
         });

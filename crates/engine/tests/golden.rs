@@ -14,9 +14,9 @@ use std::{
 };
 
 use history::{Left, Model, Work, history, kinds, options, tables};
-use lacuna_device::{AlignedBuf, MemPlace, Place, SECTOR, StreamHint};
+use lacuna_device::{AlignedBuf, MemVfs, SECTOR, StreamHint, Vfs};
 use lacuna_engine::{Algorithm, Direction, Error, Store, TableOptions, TransactionOptions};
-use lacuna_sim::SimPlace;
+use lacuna_sim::SimVfs;
 
 struct Image {
     name: &'static str,
@@ -50,13 +50,13 @@ fn number(rest: &mut &[u8], len: usize) -> usize {
 }
 
 /// The files of an image, all of it synced. See [`pack`].
-fn unpack(image: &Image) -> Arc<SimPlace> {
-    let place = SimPlace::new(1);
+fn unpack(image: &Image) -> Arc<SimVfs> {
+    let vfs = SimVfs::new(1);
     let mut rest = image.packed;
     while !rest.is_empty() {
         let name_bytes = number(&mut rest, 1);
         let name = std::str::from_utf8(take(&mut rest, name_bytes)).expect("a name");
-        let file = place.create(name, StreamHint::Data).expect("create");
+        let file = vfs.create(name, StreamHint::Data).expect("create");
         file.set_len(number(&mut rest, 8) as u64).expect("set_len");
         let mut at = 0;
         loop {
@@ -73,18 +73,18 @@ fn unpack(image: &Image) -> Arc<SimPlace> {
             at += len;
         }
     }
-    place.sync().expect("sync");
-    place
+    vfs.sync().expect("sync");
+    vfs
 }
 
 /// All files: length of the name (u8), the name, length of the file (u64); then, until no byte follows, how many zeros
 /// are left out and how many bytes follow (u32 each), and these.
-fn pack(place: &dyn Place) -> Vec<u8> {
+fn pack(vfs: &dyn Vfs) -> Vec<u8> {
     let mut packed = Vec::new();
-    let mut names = place.list().expect("list");
+    let mut names = vfs.list().expect("list");
     names.sort();
     for name in names {
-        let file = place.open(&name, StreamHint::Data).expect("open");
+        let file = vfs.open(&name, StreamHint::Data).expect("open");
         let len = file.len().expect("len");
         packed.push(name.len() as u8);
         packed.extend_from_slice(name.as_bytes());
@@ -117,16 +117,16 @@ fn prepare(store: &Store) {
 }
 
 /// A store whose power is cut within the checkpoint, after so many operations; `None` when it was over by then.
-fn crashed(cut: u64) -> Option<Arc<SimPlace>> {
-    let place = SimPlace::new(1);
-    let store = Store::open(place.clone(), options()).expect("open");
+fn crashed(cut: u64) -> Option<Arc<SimVfs>> {
+    let vfs = SimVfs::new(1);
+    let store = Store::open(vfs.clone(), options()).expect("open");
     prepare(&store);
     let left = history(&store);
-    place.set_cut_after(cut);
+    vfs.set_cut_after(cut);
     store.checkpoint().err()?;
     drop((left, store));
-    place.power_cycle();
-    Some(place)
+    vfs.power_cycle();
+    Some(vfs)
 }
 
 /// Writes the images. Only for a version of the format that has none yet: those of released versions stay.
@@ -134,19 +134,19 @@ fn crashed(cut: u64) -> Option<Arc<SimPlace>> {
 #[ignore = "writes tests/golden"]
 fn make_images() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let place = SimPlace::new(1);
-    let store = Store::open(place.clone(), options()).expect("open");
+    let vfs = SimVfs::new(1);
+    let store = Store::open(vfs.clone(), options()).expect("open");
     prepare(&store);
     let left = history(&store);
     left.open.rollback().expect("rollback");
     drop(left.reader);
     store.close().expect("close");
-    fs::write(golden.join("closed"), pack(&*place)).expect("write");
+    fs::write(golden.join("closed"), pack(&*vfs)).expect("write");
     // The first cut that tears pages.
     let image = (1..).find_map(|cut| {
-        let place = crashed(cut).expect("some cut tears a page");
-        let packed = pack(&*place);
-        let did = Store::open(place, options()).expect("recover").stats().expect("stats").recovery;
+        let vfs = crashed(cut).expect("some cut tears a page");
+        let packed = pack(&*vfs);
+        let did = Store::open(vfs, options()).expect("recover").stats().expect("stats").recovery;
         (did.restored_pages > 0 && did.applied > 100).then_some(packed)
     });
     fs::write(golden.join("crashed"), image.expect("there is one")).expect("write");
@@ -154,15 +154,15 @@ fn make_images() {
 
 /// What [`history`] left committed.
 fn committed() -> Model {
-    let store = Store::open(MemPlace::new(), options()).expect("open");
+    let store = Store::open(MemVfs::new(), options()).expect("open");
     let Left { model, open, reader } = history(&store);
     drop((open, reader));
     model
 }
 
-fn slot(place: &dyn Place, slot: u64) -> AlignedBuf {
+fn slot(vfs: &dyn Vfs, slot: u64) -> AlignedBuf {
     let mut sector = AlignedBuf::zeroed(SECTOR);
-    place.open("control", StreamHint::Data).expect("control").read_at(slot, &mut sector).expect("read");
+    vfs.open("control", StreamHint::Data).expect("control").read_at(slot, &mut sector).expect("read");
     sector
 }
 
@@ -177,8 +177,8 @@ fn checksum(sector: &[u8]) -> u32 {
 }
 
 /// Those of control's slot that counts.
-fn features(place: &dyn Place) -> u64 {
-    let slots = SLOTS.map(|at| slot(place, at)).into_iter();
+fn features(vfs: &dyn Vfs) -> u64 {
+    let slots = SLOTS.map(|at| slot(vfs, at)).into_iter();
     let whole = slots.filter(|sector| sector[CHECKSUM_AT..][..4] == checksum(sector).to_le_bytes());
     word(&whole.max_by_key(|sector| word(sector, SEQUENCE_AT)).expect("a whole slot"), FEATURES_AT)
 }
@@ -225,9 +225,9 @@ fn change(store: &Store, mut model: Model) -> Model {
 fn golden_stores_are_recovered_and_changed() {
     let before = committed();
     for image in &IMAGES {
-        let (name, place) = (image.name, unpack(image));
-        assert_eq!(features(&*place), FEATURES, "{name}");
-        let store = Store::open(place.clone(), options()).expect(name);
+        let (name, vfs) = (image.name, unpack(image));
+        assert_eq!(features(&*vfs), FEATURES, "{name}");
+        let store = Store::open(vfs.clone(), options()).expect(name);
         let did = store.stats().expect("stats").recovery;
         match image.is_closed {
             true => assert_eq!((did.records, did.rolled_back, did.restored_pages), (0, 0, 0), "{name}"),
@@ -243,12 +243,12 @@ fn golden_stores_are_recovered_and_changed() {
         assert_holds(&store, &model, name);
         // Replayed on pages of the image and new ones.
         drop(store);
-        place.power_cycle();
-        let store = Store::open(place.clone(), options()).expect(name);
+        vfs.power_cycle();
+        let store = Store::open(vfs.clone(), options()).expect(name);
         assert!(store.stats().expect("stats").recovery.applied > 100, "{name}");
         assert_holds(&store, &model, name);
         store.close().expect("close");
-        let store = Store::open(place, options()).expect(name);
+        let store = Store::open(vfs, options()).expect(name);
         assert_holds(&store, &model, name);
     }
 }
@@ -282,13 +282,13 @@ fn power_cuts_while_a_golden_store_is_opened_do_no_harm() {
     for image in IMAGES.iter().filter(|image| !image.is_closed) {
         let (name, golden) = (image.name, unpack(image));
         for cut in 1.. {
-            let place = golden.fork(cut);
-            place.set_cut_after(cut);
+            let vfs = golden.fork(cut);
+            vfs.set_cut_after(cut);
             // So that what recovery did is logged and written.
-            let is_done = Store::open(place.clone(), options()).and_then(|store| store.checkpoint()).is_ok();
-            place.power_cycle();
+            let is_done = Store::open(vfs.clone(), options()).and_then(|store| store.checkpoint()).is_ok();
+            vfs.power_cycle();
             let store =
-                Store::open(place, options()).unwrap_or_else(|error| panic!("{name}: cut {cut}: {error}"));
+                Store::open(vfs, options()).unwrap_or_else(|error| panic!("{name}: cut {cut}: {error}"));
             assert_holds(&store, &before, name);
             if is_done {
                 assert!(cut > 10, "{name}: recovery has more to do");
@@ -304,32 +304,32 @@ fn a_store_of_other_features_is_refused_by_name_and_left_alone() {
         .iter()
         .flat_map(|image| [(image, 4 << 8, "features 0x400"), (image, 1 << 7, "before version 1")])
     {
-        let place = unpack(image);
-        let control = place.open("control", StreamHint::Data).expect("control");
+        let vfs = unpack(image);
+        let control = vfs.open("control", StreamHint::Data).expect("control");
         for at in SLOTS {
-            let mut sector = slot(&*place, at);
+            let mut sector = slot(&*vfs, at);
             let features = word(&sector, FEATURES_AT) ^ flip;
             sector[FEATURES_AT..][..8].copy_from_slice(&features.to_le_bytes());
             let checksum = checksum(&sector);
             sector[CHECKSUM_AT..][..4].copy_from_slice(&checksum.to_le_bytes());
             control.write_at(at, &sector).expect("write");
         }
-        let ops = place.ops();
-        match Store::open(place.clone(), options()) {
+        let ops = vfs.ops();
+        match Store::open(vfs.clone(), options()) {
             Err(Error::BadStore { reason, .. }) => assert!(reason.contains(says), "{reason}"),
             other => panic!("{}: {:?}", image.name, other.err()),
         }
-        assert_eq!(place.ops(), ops, "nothing was written");
+        assert_eq!(vfs.ops(), ops, "nothing was written");
     }
 }
 
 /// A program of another version reads the first sector of a slot: it must be whole, and name what it may not know.
 #[test]
 fn a_new_store_names_what_its_readers_must_know() {
-    let place = MemPlace::new();
-    Store::open(place.clone(), options()).expect("open").close().expect("close");
+    let vfs = MemVfs::new();
+    Store::open(vfs.clone(), options()).expect("open").close().expect("close");
     for at in SLOTS {
-        let sector = slot(&*place, at);
+        let sector = slot(&*vfs, at);
         assert_eq!(sector[CHECKSUM_AT..][..4], checksum(&sector).to_le_bytes());
         assert!(sector[CONTROL_BYTES..].iter().all(|byte| *byte == 0));
         assert_eq!(word(&sector, FEATURES_AT), FEATURES);

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::MemPlace;
+use lacuna_device::MemVfs;
 use lacuna_engine::{
     Direction, Error,
     Isolation::{self, ReadCommitted, Snapshot},
@@ -132,7 +132,7 @@ const SHORT: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(20);
 
 fn play(name: &str, isolation: Isolation, script: &[Line], outcome: &[(u8, u8)]) {
-    let store = Store::open(MemPlace::new(), StoreOptions::default()).expect("open");
+    let store = Store::open(MemVfs::new(), StoreOptions::default()).expect("open");
     let table = store.create_table("test", TableOptions::default()).expect("create");
     let mut setup = store.begin();
     for key in [1, 2] {

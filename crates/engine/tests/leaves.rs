@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::MemPlace;
+use lacuna_device::MemVfs;
 use lacuna_engine::{Direction, Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn};
 
 const KEYS: u32 = 400;
@@ -20,7 +20,7 @@ fn key(i: u32) -> [u8; 4] {
 /// A table of several leaves that holds all even keys, and [`MOVED`].
 fn store() -> (Store, Table) {
     let options = StoreOptions { background: false, lock_timeout: Duration::ZERO, ..StoreOptions::default() };
-    let store = Store::open(MemPlace::new(), options).expect("open");
+    let store = Store::open(MemVfs::new(), options).expect("open");
     let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
     write(&store, &table, (0..KEYS).filter(|i| i.is_multiple_of(2) || *i == MOVED));
     (store, table)

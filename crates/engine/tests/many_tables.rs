@@ -13,11 +13,11 @@ use std::{
 };
 
 use edited::edited;
-use lacuna_device::Place;
+use lacuna_device::Vfs;
 use lacuna_engine::{
     Algorithm, Direction, Durability, Error, Store, StoreOptions, TableKind, TableOptions, Txn,
 };
-use lacuna_sim::{SeededRng, SimPlace, for_each_seed};
+use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
 use rigs::{Flash, Rig};
 
 const ROUNDS: u64 = 3;
@@ -51,8 +51,8 @@ fn random_kind(rng: &mut SeededRng) -> TableOptions {
     }
 }
 
-fn recover(rig: &dyn Rig, rng: &mut SeededRng, options: &StoreOptions) -> (Arc<dyn Place>, Store) {
-    rigs::recover(rig, rng, |place| Ok((place.clone(), Store::open(place, options.clone())?)))
+fn recover(rig: &dyn Rig, rng: &mut SeededRng, options: &StoreOptions) -> (Arc<dyn Vfs>, Store) {
+    rigs::recover(rig, rng, |vfs| Ok((vfs.clone(), Store::open(vfs, options.clone())?)))
 }
 
 fn read_all(store: &Store, txn: &Txn) -> Result<Model, Error> {
@@ -227,19 +227,19 @@ fn crash_case(rig: &dyn Rig, seed: u64) {
     let mut states = vec![Model::new()];
     for round in 0..ROUNDS {
         let options = options(&mut rng);
-        let (place, store) = recover(rig, &mut rng, &options);
+        let (vfs, store) = recover(rig, &mut rng, &options);
         let found = read_all(&store, &store.begin()).expect("scan");
         let is_possible = states.contains(&found);
         let kinds: Vec<_> = found.iter().map(|(name, of)| (name, of.0, of.1.len())).collect();
         assert!(is_possible, "round {round}: {kinds:?} is none of the {} states that may be", states.len());
         store.check().unwrap_or_else(|e| panic!("round {round}: {e}"));
-        let files = place.list().expect("list").iter().filter(|name| name.starts_with('t')).count();
+        let files = vfs.list().expect("list").iter().filter(|name| name.starts_with('t')).count();
         assert_eq!(files, found.len() + 2, "round {round}: a file for each table, catalog and undo");
         rig.check();
         states = vec![found];
         let ops_max = [30, 300, 1500][rng.below(3) as usize];
         rig.set_cut_after(1 + rng.below(ops_max));
-        drop(place);
+        drop(vfs);
         let is_sync = options.durability == Durability::Sync;
         run_until_cut(rig, &store, &mut rng, is_sync, &mut states);
     }
@@ -252,5 +252,5 @@ fn power_cuts_on_flash_leave_every_table_whole_or_gone() {
 
 #[test]
 fn power_cuts_on_a_directory_leave_every_table_whole_or_gone() {
-    for_each_seed(60, |seed| crash_case(&SimPlace::new(seed), seed));
+    for_each_seed(60, |seed| crash_case(&SimVfs::new(seed), seed));
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use edited::edited;
-use lacuna_device::MemPlace;
+use lacuna_device::MemVfs;
 use lacuna_engine::{
     Algorithm, Direction, Error, Isolation, Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn,
 };
@@ -167,9 +167,9 @@ fn run_against_model(table_options: TableOptions, background: bool, rounds: u64)
 }
 
 fn model_case(table_options: TableOptions, background: bool, rounds: u64, rng: &mut Rng) {
-    let place = MemPlace::new();
+    let vfs = MemVfs::new();
     let mut model = Model::new();
-    let mut store = Store::open(place.clone(), options(background)).expect("open");
+    let mut store = Store::open(vfs.clone(), options(background)).expect("open");
     store.create_table("t", table_options).expect("create");
     for round in 0..rounds {
         let table = store.table("t").expect("table").expect("there");
@@ -185,7 +185,7 @@ fn model_case(table_options: TableOptions, background: bool, rounds: u64, rng: &
                 // As after a kill: what is committed is in the log.
                 _ => drop(store),
             }
-            store = Store::open(place.clone(), options(background)).expect("reopen");
+            store = Store::open(vfs.clone(), options(background)).expect("reopen");
             let table = store.table("t").expect("table").expect("there");
             assert_same(&store.begin(), &table, &model);
         }
@@ -221,8 +221,8 @@ fn row_compressed_quarter_pages_behave_like_a_map() {
 
 #[test]
 fn a_table_many_times_the_pool_shrinks_again() {
-    let place = MemPlace::new();
-    let store = Store::open(place, options(true)).expect("open");
+    let vfs = MemVfs::new();
+    let store = Store::open(vfs, options(true)).expect("open");
     let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("create");
     let value = vec![b'v'; 900];
     let keys = 40_000u32;
@@ -250,7 +250,7 @@ fn a_table_many_times_the_pool_shrinks_again() {
 
 #[test]
 fn a_transaction_larger_than_memory_rolls_back() {
-    let store = Store::open(MemPlace::new(), options(true)).expect("open");
+    let store = Store::open(MemVfs::new(), options(true)).expect("open");
     let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("create");
     let mut setup = store.begin();
     for i in 0..1000u32 {
@@ -270,7 +270,7 @@ fn a_transaction_larger_than_memory_rolls_back() {
 
 #[test]
 fn concurrent_transfers_keep_the_sum_and_deadlocks_are_broken() {
-    let store = Store::open(MemPlace::new(), options(true)).expect("open");
+    let store = Store::open(MemVfs::new(), options(true)).expect("open");
     let table = store.create_table("accounts", TableOptions::default()).expect("create");
     let accounts = 12u64;
     let mut setup = store.begin();
@@ -317,7 +317,7 @@ fn transfer(store: &Store, table: &Table, from: u64, to: u64, sum: i64) -> Resul
 
 #[test]
 fn many_threads_on_one_tree_agree_with_their_models() {
-    let store = Store::open(MemPlace::new(), options(true)).expect("open");
+    let store = Store::open(MemVfs::new(), options(true)).expect("open");
     let table =
         store.create_table("t", TableOptions::compressed(Algorithm::Lz4).page_bytes(4096)).expect("create");
     let base = 1u64;
@@ -359,7 +359,7 @@ fn many_threads_on_one_tree_agree_with_their_models() {
 /// and in order, and a snapshot sees the same forwards and backwards.
 #[test]
 fn scans_in_both_directions_keep_their_place_among_splits_and_merges() {
-    let store = Store::open(MemPlace::new(), options(true)).expect("open");
+    let store = Store::open(MemVfs::new(), options(true)).expect("open");
     let table =
         store.create_table("t", TableOptions::compressed(Algorithm::Lz4).page_bytes(4096)).expect("create");
     let fixed: Vec<_> = (0..300u64).map(|i| (i * 64).to_be_bytes().to_vec()).collect();
@@ -416,7 +416,7 @@ fn scans_in_both_directions_keep_their_place_among_splits_and_merges() {
 
 #[test]
 fn bad_input_is_refused_by_name() {
-    let store = Store::open(MemPlace::new(), options(false)).expect("open");
+    let store = Store::open(MemVfs::new(), options(false)).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     assert!(matches!(store.create_table("t", TableOptions::default()), Err(Error::TableExists { .. })));
     assert!(store.create_table("u", TableOptions::default().page_bytes(5000)).is_err());
@@ -427,6 +427,6 @@ fn bad_input_is_refused_by_name() {
     assert!(matches!(txn.put(&table, b"k", &too_long), Err(Error::TooLarge { what: "value", .. })));
     txn.put(&table, &[0; 2048], &[1; 4096]).expect("the largest record of a leaf");
     txn.commit().expect("commit");
-    let other = Store::open(MemPlace::new(), options(false)).expect("open");
+    let other = Store::open(MemVfs::new(), options(false)).expect("open");
     assert!(matches!(other.begin().get(&table, b"k"), Err(Error::WrongStore)));
 }

@@ -5,10 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use lacuna_device::{MemDevice, MemPlace, Place};
+use lacuna_device::{MemDevice, MemVfs, Vfs};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn};
 use lacuna_nvmfs::{self as nvmfs, Nvmfs};
-use lacuna_sim::{HookedPlace, Hooks, SimPlace};
+use lacuna_sim::{HookedVfs, Hooks, SimVfs};
 
 struct NoHooks;
 
@@ -62,21 +62,21 @@ fn assert_closed(store: &Store, table: &Table, txn: &mut Txn) {
 #[test]
 fn handles_of_a_closed_store_say_so_and_touch_nothing() {
     for background in [false, true] {
-        let place = SimPlace::new(1);
-        let store = Store::open(place.clone(), options(background)).expect("open");
+        let vfs = SimVfs::new(1);
+        let store = Store::open(vfs.clone(), options(background)).expect("open");
         let table = fill(&store, "t");
         let mut reader = store.begin();
         assert_eq!(count(&reader, &table).expect("open"), 2001);
         let mut writer = store.begin();
         writer.put(&table, b"k", b"unfinished").expect("put");
         store.clone().close().expect("close");
-        let ops = place.ops();
+        let ops = vfs.ops();
         assert_closed(&store, &table, &mut reader);
         assert!(is_closed(writer.put(&table, b"k", b"v")) && is_closed(writer.commit()));
         assert!(is_closed(store.clone().close()), "closed twice");
         drop((reader, store));
-        assert_eq!(place.ops(), ops, "somebody else may own the place by now");
-        let store = Store::open(place, options(background)).expect("open again");
+        assert_eq!(vfs.ops(), ops, "somebody else may own the place by now");
+        let store = Store::open(vfs, options(background)).expect("open again");
         assert!(matches!(store.begin().get(&table, b"k"), Err(Error::WrongStore)), "a handle of the old one");
         let table = store.table("t").expect("catalog").expect("there");
         assert_eq!(count(&store.begin(), &table).expect("scan"), 2001);
@@ -86,17 +86,17 @@ fn handles_of_a_closed_store_say_so_and_touch_nothing() {
 
 #[test]
 fn what_outlives_a_dropped_store_says_so_and_touches_nothing() {
-    let place = SimPlace::new(2);
-    let store = Store::open(place.clone(), options(true)).expect("open");
+    let vfs = SimVfs::new(2);
+    let store = Store::open(vfs.clone(), options(true)).expect("open");
     let table = fill(&store, "t");
     let mut txn = store.begin();
     txn.put(&table, b"k", b"v").expect("put");
     drop(store);
-    let again = Store::open(place.clone(), options(false)).expect("the place is free");
-    let ops = place.ops();
+    let again = Store::open(vfs.clone(), options(false)).expect("the place is free");
+    let ops = vfs.ops();
     assert!(is_closed(txn.get(&table, b"k")) && is_closed(txn.put(&table, b"k", b"w")));
     drop(txn);
-    assert_eq!(place.ops(), ops);
+    assert_eq!(vfs.ops(), ops);
     assert_eq!(
         again.begin().get(&again.table("t").expect("catalog").expect("there"), b"k").expect("get"),
         None
@@ -106,9 +106,9 @@ fn what_outlives_a_dropped_store_says_so_and_touches_nothing() {
 
 #[test]
 fn a_place_has_one_store_at_a_time() {
-    let place = MemPlace::new();
-    let store = Store::open(place.clone(), options(true)).expect("open");
-    let second: Arc<dyn Place> = place.clone();
+    let vfs = MemVfs::new();
+    let store = Store::open(vfs.clone(), options(true)).expect("open");
+    let second: Arc<dyn Vfs> = vfs.clone();
     for _ in 0..2 {
         assert!(matches!(Store::open(second.clone(), options(true)), Err(Error::Busy { .. })));
         assert!(matches!(Store::open_read_only(second.clone(), options(true)), Err(Error::Busy { .. })));
@@ -131,14 +131,14 @@ fn a_place_is_known_by_whichever_object_stands_for_it() {
     let device = Arc::new(MemDevice::new(64 << 20));
     Nvmfs::format(device.clone(), &nvmfs::FormatOptions::default()).expect("format");
     let fs = Arc::new(Nvmfs::open(device, nvmfs::Options::default()).expect("open"));
-    let directory = |path: &str| -> Arc<dyn Place> { fs.directory(path, true).expect("directory") };
+    let directory = |path: &str| -> Arc<dyn Vfs> { fs.directory(path, true).expect("directory") };
     let (first, other) = (directory("people"), directory("pages"));
     let store = Store::open(first.clone(), options(true)).expect("open");
     assert!(matches!(Store::open(directory("/people/"), options(true)), Err(Error::Busy { .. })));
-    let hooked = HookedPlace::new(first, Arc::new(NoHooks));
+    let hooked = HookedVfs::new(first, Arc::new(NoHooks));
     assert!(matches!(Store::open(hooked, options(true)), Err(Error::Busy { .. })));
     let beside = Store::open(other, options(true)).expect("another directory");
-    let root: Arc<dyn Place> = fs.clone();
+    let root: Arc<dyn Vfs> = fs.clone();
     Store::open(root.clone(), options(true)).expect("the root").close().expect("close");
     let above = Store::open(directory("/"), options(true)).expect("free");
     assert!(matches!(Store::open(root, options(true)), Err(Error::Busy { .. })));
@@ -149,19 +149,19 @@ fn a_place_is_known_by_whichever_object_stands_for_it() {
 
 #[test]
 fn a_closed_store_opens_for_reading_without_a_write() {
-    let place = SimPlace::new(3);
-    let nothing = Store::open_read_only(place.clone(), options(true));
-    assert!(matches!(nothing, Err(Error::BadStore { .. })) && place.ops() == 0, "no store is made");
-    let store = Store::open(place.clone(), options(true)).expect("open");
+    let vfs = SimVfs::new(3);
+    let nothing = Store::open_read_only(vfs.clone(), options(true));
+    assert!(matches!(nothing, Err(Error::BadStore { .. })) && vfs.ops() == 0, "no store is made");
+    let store = Store::open(vfs.clone(), options(true)).expect("open");
     fill(&store, "t");
     let table = store.create_table("plain", TableOptions::default()).expect("create");
     let mut unfinished = store.begin();
     unfinished.put(&table, b"never", b"committed").expect("put");
     drop(unfinished);
     store.close().expect("close");
-    let ops = place.ops();
+    let ops = vfs.ops();
     for _ in 0..2 {
-        let store = Store::open_read_only(place.clone(), options(true)).expect("open for reading");
+        let store = Store::open_read_only(vfs.clone(), options(true)).expect("open for reading");
         let table = store.table("t").expect("catalog").expect("there");
         let mut txn = store.begin();
         assert_eq!(count(&txn, &table).expect("scan"), 2001);
@@ -180,38 +180,38 @@ fn a_closed_store_opens_for_reading_without_a_write() {
         assert_eq!(store.check().expect("check").len(), 3);
         store.close().expect("close");
     }
-    drop(Store::open_read_only(place.clone(), options(true)).expect("open for reading"));
-    assert_eq!(place.ops(), ops, "something was written");
-    Store::open(place, options(true)).expect("open").check().expect("check");
+    drop(Store::open_read_only(vfs.clone(), options(true)).expect("open for reading"));
+    assert_eq!(vfs.ops(), ops, "something was written");
+    Store::open(vfs, options(true)).expect("open").check().expect("check");
 }
 
 #[test]
 fn a_store_that_was_not_closed_does_not_open_for_reading() {
-    let place = SimPlace::new(4);
-    let store = Store::open(place.clone(), options(false)).expect("open");
+    let vfs = SimVfs::new(4);
+    let store = Store::open(vfs.clone(), options(false)).expect("open");
     let table = fill(&store, "t");
     drop(store);
-    let ops = place.ops();
-    let opened = Store::open_read_only(place.clone(), options(false));
-    assert!(matches!(opened, Err(Error::NotClosed { .. })) && place.ops() == ops);
+    let ops = vfs.ops();
+    let opened = Store::open_read_only(vfs.clone(), options(false));
+    assert!(matches!(opened, Err(Error::NotClosed { .. })) && vfs.ops() == ops);
     // Nor one that was closed under a transaction.
-    let store = Store::open(place.clone(), options(false)).expect("open");
+    let store = Store::open(vfs.clone(), options(false)).expect("open");
     drop(table);
     let table = store.table("t").expect("catalog").expect("there");
     let mut txn = store.begin();
     txn.put(&table, b"k", b"v").expect("put");
     store.close().expect("close");
     drop(txn);
-    let opened = Store::open_read_only(place.clone(), options(false));
+    let opened = Store::open_read_only(vfs.clone(), options(false));
     assert!(matches!(opened, Err(Error::NotClosed { reason: "a transaction was running", .. })));
-    Store::open(place.clone(), options(false)).expect("open").close().expect("close");
-    Store::open_read_only(place, options(false)).expect("in order again");
+    Store::open(vfs.clone(), options(false)).expect("open").close().expect("close");
+    Store::open_read_only(vfs, options(false)).expect("in order again");
 }
 
 #[test]
 fn options_are_checked_when_they_are_given() {
     let refuses = |what, options: StoreOptions| {
-        let opened = Store::open(MemPlace::new(), options);
+        let opened = Store::open(MemVfs::new(), options);
         assert!(matches!(opened, Err(Error::BadOption { what: found, .. }) if found == what), "{what}");
     };
     refuses("pool_bytes", StoreOptions { pool_bytes: (1 << 20) - 1, ..options(false) });
@@ -219,7 +219,7 @@ fn options_are_checked_when_they_are_given() {
     refuses("history_bytes", StoreOptions { history_bytes: 0, ..options(false) });
     refuses("flush_threads", StoreOptions { flush_threads: 0, ..options(false) });
     refuses("flush_threads", StoreOptions { flush_threads: 257, ..options(false) });
-    let store = Store::open(MemPlace::new(), options(false)).expect("open");
+    let store = Store::open(MemVfs::new(), options(false)).expect("open");
     let page = |algorithm, level| TableKind::PageCompressed { algorithm, level };
     store.create_table("t", TableOptions::default()).expect("create");
     for (algorithm, bad, good) in [
@@ -257,7 +257,7 @@ fn options_are_checked_when_they_are_given() {
 
 #[test]
 fn a_table_is_not_opened_with_other_options_than_it_has() {
-    let store = Store::open(MemPlace::new(), options(false)).expect("open");
+    let store = Store::open(MemVfs::new(), options(false)).expect("open");
     let lz4 = TableOptions::compressed(Algorithm::Lz4);
     let id = store.open_table("t", lz4).expect("made").id();
     assert_eq!(store.open_table("t", lz4).expect("the same").id(), id);

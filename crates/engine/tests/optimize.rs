@@ -13,11 +13,11 @@ use std::{
     thread,
 };
 
-use lacuna_device::{BatchOp, MemPlace, Place};
+use lacuna_device::{BatchOp, MemVfs, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Error, OptimizeProgress, Store, StoreOptions, Table, TableKind, TableOptions,
 };
-use lacuna_sim::{HookedPlace, Hooks, SeededRng, SimPlace, for_each_seed};
+use lacuna_sim::{HookedVfs, Hooks, SeededRng, SimVfs, for_each_seed};
 use rigs::{Flash, Rig};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -86,8 +86,8 @@ fn allocated_bytes(store: &Store) -> u64 {
 #[test]
 fn every_page_takes_the_form_asked_for_and_is_then_left_alone() {
     for background in [false, true] {
-        let place = MemPlace::new();
-        let mut store = Store::open(place.clone(), options(background)).expect("open");
+        let vfs = MemVfs::new();
+        let mut store = Store::open(vfs.clone(), options(background)).expect("open");
         let mut table = store.create_table("t", TableOptions::default()).expect("create");
         let (mut model, mut rng) = (Model::new(), SeededRng::new(1));
         change(&store, &table, &mut model, &mut rng, 300).expect("change");
@@ -111,7 +111,7 @@ fn every_page_takes_the_form_asked_for_and_is_then_left_alone() {
             assert_eq!(store.optimize("t", go_on).expect("again").rewritten, 0, "{kind:?}");
             drop(table);
             store.close().expect("close");
-            store = Store::open(place.clone(), options(background)).expect("open");
+            store = Store::open(vfs.clone(), options(background)).expect("open");
             table = store.table("t").expect("catalog").expect("there");
             assert_eq!(store.optimize("t", go_on).expect("again").rewritten, 0, "{kind:?}, opened again");
             assert!(read(&store, &table) == model, "{kind:?}");
@@ -124,7 +124,7 @@ fn every_page_takes_the_form_asked_for_and_is_then_left_alone() {
 
 #[test]
 fn it_can_be_given_up_and_taken_up_again() {
-    let store = Store::open(MemPlace::new(), options(false)).expect("open");
+    let store = Store::open(MemVfs::new(), options(false)).expect("open");
     let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
     let (mut model, mut rng) = (Model::new(), SeededRng::new(1));
     change(&store, &table, &mut model, &mut rng, 100).expect("change");
@@ -149,8 +149,8 @@ fn it_can_be_given_up_and_taken_up_again() {
 
 #[test]
 fn blocks_of_row_compressed_tables_are_compressed_anew() {
-    let place = MemPlace::new();
-    let store = Store::open(place.clone(), options(false)).expect("open");
+    let vfs = MemVfs::new();
+    let store = Store::open(vfs.clone(), options(false)).expect("open");
     let table = store.create_table("t", TableOptions::row_compressed(8)).expect("create");
     let (mut model, mut rng) = (Model::new(), SeededRng::new(1));
     change(&store, &table, &mut model, &mut rng, 100).expect("change");
@@ -160,14 +160,14 @@ fn blocks_of_row_compressed_tables_are_compressed_anew() {
     assert!(read(&store, &table) == model);
     store.check().expect("check");
     drop((table, store));
-    let store = Store::open(place, options(false)).expect("recover");
+    let store = Store::open(vfs, options(false)).expect("recover");
     let table = store.table("t").expect("catalog").expect("there");
     assert!(read(&store, &table) == model);
 }
 
 #[test]
 fn readers_and_writers_go_on_meanwhile() {
-    let store = Store::open(MemPlace::new(), options(true)).expect("open");
+    let store = Store::open(MemVfs::new(), options(true)).expect("open");
     let tables = ["a", "b"]
         .map(|name| store.create_table(name, TableOptions::default().page_bytes(4096)).expect("create"));
     let is_done = AtomicBool::new(false);
@@ -217,8 +217,8 @@ impl Hooks for Noted {
 #[test]
 fn callers_write_no_pages() {
     let noted = Arc::new(Noted::default());
-    let place = HookedPlace::new(MemPlace::new(), noted.clone());
-    let store = Store::open(place, options(true)).expect("open");
+    let vfs = HookedVfs::new(MemVfs::new(), noted.clone());
+    let store = Store::open(vfs, options(true)).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let (mut model, mut rng) = (Model::new(), SeededRng::new(1));
     change(&store, &table, &mut model, &mut rng, 100).expect("change");
@@ -231,7 +231,7 @@ fn callers_write_no_pages() {
 }
 
 fn recover(rig: &dyn Rig, rng: &mut SeededRng) -> Store {
-    rigs::recover(rig, rng, |place| Store::open(place, options(false)))
+    rigs::recover(rig, rng, |vfs| Store::open(vfs, options(false)))
 }
 
 /// The power is cut at some write of an optimization, among changes that are not flushed.
@@ -278,32 +278,32 @@ fn power_cuts_during_an_optimization_on_flash_lose_nothing() {
 
 #[test]
 fn power_cuts_during_an_optimization_on_a_directory_lose_nothing() {
-    for_each_seed(80, |seed| cut_case(&SimPlace::new(seed), seed));
+    for_each_seed(80, |seed| cut_case(&SimVfs::new(seed), seed));
 }
 
 #[test]
 fn a_failed_write_stops_the_store_and_loses_nothing() {
     for case in 1..25 {
-        let place = SimPlace::new(case);
-        let store = Store::open(place.clone(), options(case % 4 == 3)).expect("open");
+        let vfs = SimVfs::new(case);
+        let store = Store::open(vfs.clone(), options(case % 4 == 3)).expect("open");
         let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
         let (mut model, mut rng) = (Model::new(), SeededRng::new(case));
         change(&store, &table, &mut model, &mut rng, 30).expect("change");
         store.checkpoint().expect("checkpoint");
         store.alter_table("t", LZ4).expect("alter");
         if case % 5 == 0 {
-            place.fail_sync()
+            vfs.fail_sync()
         } else {
-            place.fail_writes_after(case)
+            vfs.fail_writes_after(case)
         }
         assert!(store.optimize("t", go_on).is_err(), "case {case}");
         assert!(matches!(store.optimize("t", go_on), Err(Error::Poisoned { .. })));
         drop((table, store));
-        place.heal();
+        vfs.heal();
         if case % 2 == 0 {
-            place.power_cycle();
+            vfs.power_cycle();
         }
-        let reopened: Arc<dyn Place> = place;
+        let reopened: Arc<dyn Vfs> = vfs;
         let store = Store::open(reopened, options(false)).expect("open again");
         let table = store.table("t").expect("catalog").expect("there");
         assert!(read(&store, &table) == model, "case {case}");

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use lacuna_device::{AlignedBuf, MemPlace, Place, StreamHint};
+use lacuna_device::{AlignedBuf, MemVfs, StreamHint, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Error, Store, StoreOptions, Table, TableCheck, TableOptions, TransactionOptions,
 };
@@ -16,8 +16,8 @@ fn options(background: bool) -> StoreOptions {
     StoreOptions { pool_bytes: 2 << 20, log_bytes: 1 << 20, background, ..StoreOptions::default() }
 }
 
-fn store_and_table(place: Arc<dyn Place>) -> (Store, Table) {
-    let store = Store::open(place, options(false)).expect("open");
+fn store_and_table(vfs: Arc<dyn Vfs>) -> (Store, Table) {
+    let store = Store::open(vfs, options(false)).expect("open");
     let table = store.open_table("t", TableOptions::default().page_bytes(PAGE)).expect("table");
     (store, table)
 }
@@ -48,8 +48,8 @@ fn pages(len: usize) -> u64 {
 
 #[test]
 fn values_of_every_awkward_length_come_back() {
-    let place = MemPlace::new();
-    let (store, table) = store_and_table(place.clone());
+    let vfs = MemVfs::new();
+    let (store, table) = store_and_table(vfs.clone());
     let part = PAGE - 96;
     let lengths = [1, 1024, 1025, part - 1, part, part + 1, 2 * part, 2 * part + 1, 100 << 10, 3 << 20];
     for (i, len) in lengths.into_iter().enumerate() {
@@ -58,7 +58,7 @@ fn values_of_every_awkward_length_come_back() {
     let want: u64 = lengths.iter().filter(|len| **len > PAGE / 4).map(|len| pages(*len)).sum();
     assert_eq!(check(&store).overflow_pages, want);
     drop((table, store));
-    let (store, table) = store_and_table(place);
+    let (store, table) = store_and_table(vfs);
     for (i, len) in lengths.into_iter().enumerate() {
         assert_eq!(get(&store, &table, &[i as u8]), Some(value(i, len)), "{len} bytes");
     }
@@ -76,9 +76,8 @@ fn values_of_every_awkward_length_come_back() {
 
 #[test]
 fn the_longest_value_fits_and_is_given_back() {
-    let place = MemPlace::new();
-    let store =
-        Store::open(place, StoreOptions { background: true, ..StoreOptions::default() }).expect("open");
+    let vfs = MemVfs::new();
+    let store = Store::open(vfs, StoreOptions { background: true, ..StoreOptions::default() }).expect("open");
     let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("create");
     let longest = value(1, 16 << 20);
     put(&store, &table, b"k", &longest);
@@ -94,7 +93,7 @@ fn the_longest_value_fits_and_is_given_back() {
 
 #[test]
 fn old_values_stay_until_the_commit_and_no_page_is_lost() {
-    let (store, table) = store_and_table(MemPlace::new());
+    let (store, table) = store_and_table(MemVfs::new());
     let (old, new) = (value(1, 50_000), value(2, 70_000));
     put(&store, &table, b"k", &old);
     let mut txn = store.begin();
@@ -128,8 +127,8 @@ fn old_values_stay_until_the_commit_and_no_page_is_lost() {
 #[test]
 fn a_long_value_deleted_by_one_and_overwritten_by_another_goes_once() {
     for commits in [false, true] {
-        let place = MemPlace::new();
-        let store = Store::open(place, options(true)).expect("open");
+        let vfs = MemVfs::new();
+        let store = Store::open(vfs, options(true)).expect("open");
         let table = store.create_table("t", TableOptions::default().page_bytes(PAGE)).expect("create");
         for round in 0..30 {
             put(&store, &table, b"k", &value(round, 30_000));
@@ -152,7 +151,7 @@ fn a_long_value_deleted_by_one_and_overwritten_by_another_goes_once() {
 
 #[test]
 fn an_insert_of_a_key_that_is_there_leaves_nothing_behind() {
-    let (store, table) = store_and_table(MemPlace::new());
+    let (store, table) = store_and_table(MemVfs::new());
     put(&store, &table, b"k", b"there");
     let mut txn = store.begin();
     assert!(matches!(txn.insert(&table, b"k", &value(1, 50_000)), Err(Error::KeyExists)));
@@ -162,7 +161,7 @@ fn an_insert_of_a_key_that_is_there_leaves_nothing_behind() {
 
 #[test]
 fn a_long_value_is_locked_while_it_is_written() {
-    let (store, table) = store_and_table(MemPlace::new());
+    let (store, table) = store_and_table(MemVfs::new());
     let mut first = store.begin();
     first.put(&table, b"k", &value(1, 50_000)).expect("put");
     std::thread::scope(|scope| {
@@ -181,7 +180,7 @@ fn a_long_value_is_locked_while_it_is_written() {
 
 #[test]
 fn readers_see_whole_values_while_writers_replace_them() {
-    let store = Store::open(MemPlace::new(), options(true)).expect("open");
+    let store = Store::open(MemVfs::new(), options(true)).expect("open");
     let table = store.create_table("t", TableOptions::default().page_bytes(PAGE)).expect("create");
     for key in 0..4u8 {
         put(&store, &table, &[key], &[0; 20_000]);
@@ -214,13 +213,13 @@ fn readers_see_whole_values_while_writers_replace_them() {
 
 #[test]
 fn a_damaged_chain_is_an_error_and_never_wrong_data() {
-    let place = MemPlace::new();
-    let (store, table) = store_and_table(place.clone());
+    let vfs = MemVfs::new();
+    let (store, table) = store_and_table(vfs.clone());
     let whole = value(1, 20_000);
     put(&store, &table, b"k", &whole);
     store.close().expect("close");
     drop(table);
-    let file = place.open("t00000016.4k", StreamHint::Data).expect("table file");
+    let file = vfs.open("t00000016.4k", StreamHint::Data).expect("table file");
     for page in 2..2 + pages(20_000) {
         let mut image = AlignedBuf::zeroed(PAGE);
         file.read_at(page * PAGE as u64, &mut image).expect("read");
@@ -233,7 +232,7 @@ fn a_damaged_chain_is_an_error_and_never_wrong_data() {
         }] {
             image.copy_from_slice(&damage);
             file.write_at(page * PAGE as u64, &image).expect("write");
-            let (store, table) = store_and_table(place.clone());
+            let (store, table) = store_and_table(vfs.clone());
             assert!(matches!(store.begin().get(&table, b"k"), Err(Error::Corrupt { .. })), "page {page}");
             assert!(matches!(store.check(), Err(Error::Corrupt { .. })), "page {page}");
             drop((table, store));
@@ -241,6 +240,6 @@ fn a_damaged_chain_is_an_error_and_never_wrong_data() {
         image.copy_from_slice(&sound);
         file.write_at(page * PAGE as u64, &image).expect("write");
     }
-    let (store, table) = store_and_table(place);
+    let (store, table) = store_and_table(vfs);
     assert_eq!(get(&store, &table, b"k"), Some(whole));
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lacuna_device::{AlignedBuf, MemPlace, Place, StreamHint};
+use lacuna_device::{AlignedBuf, MemVfs, StreamHint, Vfs};
 use lacuna_engine::{Algorithm, Error, Store, StoreOptions, TableOptions};
 
 const PAGE: usize = 16 << 10;
@@ -21,9 +21,9 @@ const ROOT: usize = 1;
 const FILE: &str = "t00000016.16k";
 const KEYS: u32 = 2_000;
 
-fn open(place: &Arc<MemPlace>) -> Store {
+fn open(vfs: &Arc<MemVfs>) -> Store {
     let options = StoreOptions { background: false, ..StoreOptions::default() };
-    Store::open(place.clone(), options).expect("open")
+    Store::open(vfs.clone(), options).expect("open")
 }
 
 fn value(key: u32) -> Vec<u8> {
@@ -31,20 +31,20 @@ fn value(key: u32) -> Vec<u8> {
 }
 
 /// A closed store with one table of several leaves.
-fn written(options: TableOptions) -> Arc<MemPlace> {
-    let place = MemPlace::new();
-    let store = open(&place);
+fn written(options: TableOptions) -> Arc<MemVfs> {
+    let vfs = MemVfs::new();
+    let store = open(&vfs);
     let table = store.create_table("t", options).expect("create");
     let mut txn = store.begin();
     (0..KEYS).for_each(|key| txn.put(&table, &key.to_be_bytes(), &value(key)).expect("put"));
     txn.commit().expect("commit");
     drop(table);
     store.close().expect("close");
-    place
+    vfs
 }
 
-fn assert_reads(place: &Arc<MemPlace>, what: &str) {
-    let store = open(place);
+fn assert_reads(vfs: &Arc<MemVfs>, what: &str) {
+    let store = open(vfs);
     let table = store.table("t").expect("catalog").expect("there");
     let txn = store.begin();
     for key in 0..KEYS {
@@ -55,8 +55,8 @@ fn assert_reads(place: &Arc<MemPlace>, what: &str) {
 }
 
 /// The images of all nodes, by page.
-fn nodes(place: &MemPlace) -> Vec<(usize, AlignedBuf)> {
-    let file = place.open(FILE, StreamHint::Data).expect("the table");
+fn nodes(vfs: &MemVfs) -> Vec<(usize, AlignedBuf)> {
+    let file = vfs.open(FILE, StreamHint::Data).expect("the table");
     let pages = file.len().expect("len") as usize / PAGE;
     let read = |page: usize| {
         let mut image = AlignedBuf::zeroed(PAGE);
@@ -73,14 +73,14 @@ fn compressed_leaves_are_packed_and_no_others() {
         (TableOptions::compressed(Algorithm::Lz4), 1, PACKED),
         (TableOptions::compressed(Algorithm::Zstd), 2, PACKED),
     ] {
-        let place = written(options);
-        let nodes = nodes(&place);
+        let vfs = written(options);
+        let nodes = nodes(&vfs);
         assert!(nodes.len() > 3, "{} nodes", nodes.len());
         for (page, image) in nodes {
             let want = if page == ROOT { 0 } else { flags };
             assert_eq!((image[ALGORITHM_AT], image[FLAGS_AT]), (algorithm, want), "page {page}");
         }
-        assert_reads(&place, "reopened");
+        assert_reads(&vfs, "reopened");
     }
 }
 
@@ -92,10 +92,9 @@ fn lz4_literals(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn what_does_not_unpack_is_an_error_with_its_place() {
-    let place = written(TableOptions::compressed(Algorithm::Lz4));
-    let (page, image) =
-        nodes(&place).into_iter().find(|(_, image)| image[FLAGS_AT] == PACKED).expect("a leaf");
-    let file = place.open(FILE, StreamHint::Data).expect("the table");
+    let vfs = written(TableOptions::compressed(Algorithm::Lz4));
+    let (page, image) = nodes(&vfs).into_iter().find(|(_, image)| image[FLAGS_AT] == PACKED).expect("a leaf");
+    let file = vfs.open(FILE, StreamHint::Data).expect("the table");
     let put = |flags: u8, stored: &[u8]| {
         let mut forged = AlignedBuf::zeroed(SECTOR);
         forged[..HEADER_BYTES].copy_from_slice(&image[..HEADER_BYTES]);
@@ -114,11 +113,11 @@ fn what_does_not_unpack_is_an_error_with_its_place() {
         (2, lz4_literals(&[1; 14]), "flags 0x02"),
     ] {
         put(flags, &stored);
-        let error = open(&place).check().expect_err(want);
+        let error = open(&vfs).check().expect_err(want);
         let Error::Corrupt { what, at, reason } = &error else { panic!("{error}") };
         assert_eq!((&what[..], &at[..]), (FILE, &format!("page {page}")[..]));
         assert!(reason.contains(want), "{reason}");
     }
     file.write_at((page * PAGE) as u64, &image).expect("write");
-    assert_reads(&place, "as it was");
+    assert_reads(&vfs, "as it was");
 }

@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{BatchOp, MemPlace, Place};
+use lacuna_device::{BatchOp, MemVfs, Vfs};
 use lacuna_engine::{Algorithm, Error, Store, StoreOptions, Table, TableOptions};
-use lacuna_sim::{HookedPlace, Hooks, SeededRng as Rng, for_each_seed};
+use lacuna_sim::{HookedVfs, Hooks, SeededRng as Rng, for_each_seed};
 
 const THREADS: u64 = 3;
 /// How long a stopped store may take to let everybody go.
@@ -81,9 +81,9 @@ fn work(store: &Store, table: &Table, thread: u64) -> u64 {
 
 fn run(seed: u64) {
     let mut rng = Rng::new(seed);
-    let place = MemPlace::new();
+    let vfs = MemVfs::new();
     let fuse = Arc::new(Fuse { left: AtomicU64::new(0) });
-    let hooked: Arc<dyn Place> = HookedPlace::new(place.clone(), Arc::clone(&fuse));
+    let hooked: Arc<dyn Vfs> = HookedVfs::new(vfs.clone(), Arc::clone(&fuse));
     let store = Store::open(hooked, options()).expect("open");
     let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("table");
     fuse.left.store(1 + rng.below(600), Ordering::SeqCst);
@@ -116,7 +116,7 @@ fn run(seed: u64) {
     assert!(matches!(store.begin().put(&table, b"k", b"v"), Err(Error::Poisoned { .. })));
     drop((table, store));
 
-    let store = Store::open(place, options()).expect("open again");
+    let store = Store::open(vfs, options()).expect("open again");
     let table = store.table("t").expect("catalog").expect("table");
     store.check().expect("check");
     for (thread, rounds) in acknowledged.into_iter().enumerate() {

@@ -9,12 +9,12 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{AlignedBuf, BatchOp, FileProps, MemPlace, Place, StreamHint};
+use lacuna_device::{AlignedBuf, BatchOp, FileProps, MemVfs, StreamHint, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions,
     TransactionOptions,
 };
-use lacuna_sim::{HookedPlace, Hooks, SeededRng, SimPlace, for_each_seed};
+use lacuna_sim::{HookedVfs, Hooks, SeededRng, SimVfs, for_each_seed};
 
 fn options() -> StoreOptions {
     StoreOptions {
@@ -48,8 +48,8 @@ fn count(store: &Store, table: &Table) -> usize {
 /// pass what was not replayed yet.
 #[test]
 fn recovery_under_pressure_replays_the_whole_log() {
-    let place = MemPlace::new();
-    let store = Store::open(place.clone(), options()).expect("open");
+    let vfs = MemVfs::new();
+    let store = Store::open(vfs.clone(), options()).expect("open");
     let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
     for i in 0..20_000 {
         let mut txn = store.begin();
@@ -58,7 +58,7 @@ fn recovery_under_pressure_replays_the_whole_log() {
     }
     drop((table, store));
     let tight = StoreOptions { pool_bytes: 1 << 20, log_bytes: 256 << 10, ..options() };
-    let store = Store::open(place, tight).expect("recover");
+    let store = Store::open(vfs, tight).expect("recover");
     let table = store.table("t").expect("catalog").expect("there");
     assert!(store.tables().expect("tables")[0].flushed_pages > 50);
     assert_eq!(count(&store, &table), 20_000);
@@ -72,8 +72,8 @@ fn recovery_under_pressure_leaves_pages_as_small_as_they_were() {
     for (kind, is_plain) in
         [(TableOptions::default(), true), (TableOptions::compressed(Algorithm::Zstd), false)]
     {
-        let place = MemPlace::new();
-        let store = Store::open(place.clone(), options()).expect("open");
+        let vfs = MemVfs::new();
+        let store = Store::open(vfs.clone(), options()).expect("open");
         let table = store.create_table("t", kind.page_bytes(4096)).expect("create");
         let write = |from: u32| {
             let mut txn = store.begin();
@@ -86,7 +86,7 @@ fn recovery_under_pressure_leaves_pages_as_small_as_they_were() {
         write(5000);
         drop((table, store));
         let tight = StoreOptions { pool_bytes: 1 << 20, log_bytes: 256 << 10, ..options() };
-        let store = Store::open(place, tight).expect("recover");
+        let store = Store::open(vfs, tight).expect("recover");
         let written = &store.tables().expect("tables")[0];
         assert!(written.flushed_pages > 50, "recovery wrote {} pages", written.flushed_pages);
         match is_plain {
@@ -99,8 +99,8 @@ fn recovery_under_pressure_leaves_pages_as_small_as_they_were() {
 /// The undo slot of the greatest transaction number may be taken over by a lesser one.
 #[test]
 fn transaction_numbers_are_not_used_twice() {
-    let place = MemPlace::new();
-    let store = Store::open(place.clone(), options()).expect("open");
+    let vfs = MemVfs::new();
+    let store = Store::open(vfs.clone(), options()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut early = store.begin();
     early.get_for_update(&table, b"early").expect("lock");
@@ -112,7 +112,7 @@ fn transaction_numbers_are_not_used_twice() {
     drop(table);
     store.close().expect("close");
 
-    let store = Store::open(place, options()).expect("open");
+    let store = Store::open(vfs, options()).expect("open");
     let table = store.table("t").expect("catalog").expect("there");
     let mut next = store.begin();
     next.put(&table, b"next", b"running").expect("put");
@@ -127,19 +127,19 @@ fn a_table_of_another_page_size_may_follow_an_interrupted_one() {
     let options = StoreOptions { log_bytes: 256 << 10, ..options() };
     let small = TableOptions::default().page_bytes(4096);
     for (filler, cut) in (100..116).flat_map(|filler| (1..8).map(move |cut| (filler, cut))) {
-        let place = SimPlace::new(cut);
-        let store = Store::open(place.clone(), options.clone()).expect("open");
+        let vfs = SimVfs::new(cut);
+        let store = Store::open(vfs.clone(), options.clone()).expect("open");
         let table = store.create_table("filler", small).expect("create");
         let mut txn = store.begin();
         for i in 0..filler {
             txn.put(&table, &key(i), &[7; 20]).expect("put");
         }
         txn.commit().expect("commit");
-        place.set_cut_after(cut);
+        vfs.set_cut_after(cut);
         let _ = store.create_table("small", small);
         drop((table, store));
-        place.power_cycle();
-        let store = Store::open(place.clone(), options.clone()).expect("recover");
+        vfs.power_cycle();
+        let store = Store::open(vfs.clone(), options.clone()).expect("recover");
         let table =
             store.create_table("large", TableOptions::default().page_bytes(64 << 10)).expect("create");
         let mut txn = store.begin();
@@ -153,8 +153,8 @@ fn a_table_of_another_page_size_may_follow_an_interrupted_one() {
 /// Merging leaves needs the allocation page. When that cannot be read nothing may have been changed.
 #[test]
 fn a_merge_that_fails_changes_nothing() {
-    let place = SimPlace::new(1);
-    let store = Store::open(place.clone(), options()).expect("open");
+    let vfs = SimVfs::new(1);
+    let store = Store::open(vfs.clone(), options()).expect("open");
     let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
     let mut txn = store.begin();
     for i in 0..400 {
@@ -164,9 +164,9 @@ fn a_merge_that_fails_changes_nothing() {
     drop(table);
     store.close().expect("close");
 
-    place.flip_bit("t00000016.4k", 70, 0);
+    vfs.flip_bit("t00000016.4k", 70, 0);
     let sync = StoreOptions { durability: Durability::Sync, ..options() };
-    let store = Store::open(place.clone(), sync).expect("open");
+    let store = Store::open(vfs.clone(), sync).expect("open");
     let table = store.table("t").expect("catalog").expect("there");
     let mut kept = 400;
     for i in 0..400 {
@@ -180,9 +180,9 @@ fn a_merge_that_fails_changes_nothing() {
     assert!(kept > 0, "no merge met the damage");
     assert!(matches!(store.begin().put(&table, b"x", b"y"), Err(Error::Poisoned { .. })));
     assert_eq!(count(&store, &table), kept);
-    place.flip_bit("t00000016.4k", 70, 0);
+    vfs.flip_bit("t00000016.4k", 70, 0);
     drop((table, store));
-    let store = Store::open(place, options()).expect("open");
+    let store = Store::open(vfs, options()).expect("open");
     let table = store.table("t").expect("catalog").expect("there");
     let found = count(&store, &table);
     assert!(found == kept || found == kept + 1, "{found} records, {kept} expected");
@@ -193,9 +193,9 @@ fn a_merge_that_fails_changes_nothing() {
 #[test]
 fn the_doublewrite_file_survives_the_first_crash() {
     for (cut, seed) in (1..20).flat_map(|cut| (0..10).map(move |seed| (cut, seed))) {
-        let place = SimPlace::new(seed * 100 + cut);
+        let vfs = SimVfs::new(seed * 100 + cut);
         let without = StoreOptions { doublewrite: Doublewrite::Off, ..options() };
-        let store = Store::open(place.clone(), without).expect("open");
+        let store = Store::open(vfs.clone(), without).expect("open");
         let table = store.create_table("t", TableOptions::default()).expect("create");
         let mut txn = store.begin();
         (0..50).for_each(|i| txn.put(&table, &key(i), &[7; 200]).expect("put"));
@@ -203,16 +203,16 @@ fn the_doublewrite_file_survives_the_first_crash() {
         drop(table);
         store.close().expect("close");
 
-        let store = Store::open(place.clone(), options()).expect("open");
+        let store = Store::open(vfs.clone(), options()).expect("open");
         let table = store.table("t").expect("catalog").expect("there");
         let mut txn = store.begin();
         (0..50).for_each(|i| txn.put(&table, &key(i), &[8; 200]).expect("put"));
         txn.commit().expect("commit");
-        place.set_cut_after(cut);
+        vfs.set_cut_after(cut);
         let _ = store.checkpoint();
         drop((table, store));
-        place.power_cycle();
-        let store = Store::open(place, options()).unwrap_or_else(|e| panic!("cut {cut}, seed {seed}: {e}"));
+        vfs.power_cycle();
+        let store = Store::open(vfs, options()).unwrap_or_else(|e| panic!("cut {cut}, seed {seed}: {e}"));
         let table = store.table("t").expect("catalog").expect("there");
         assert_eq!(count(&store, &table), 50);
     }
@@ -221,9 +221,9 @@ fn the_doublewrite_file_survives_the_first_crash() {
 /// Damage in the middle of the log is not its end: commits behind it were acknowledged.
 #[test]
 fn damage_inside_the_log_is_not_taken_for_its_end() {
-    let place = SimPlace::new(1);
+    let vfs = SimVfs::new(1);
     let sync = StoreOptions { durability: Durability::Sync, ..options() };
-    let store = Store::open(place.clone(), sync.clone()).expect("open");
+    let store = Store::open(vfs.clone(), sync.clone()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     for i in 0..100 {
         let mut txn = store.begin();
@@ -231,15 +231,15 @@ fn damage_inside_the_log_is_not_taken_for_its_end() {
         txn.commit().expect("commit");
     }
     drop((table, store));
-    place.flip_bit("wal.000000", 20 * 512 + 100, 3);
-    let opened = Store::open(place, sync);
+    vfs.flip_bit("wal.000000", 20 * 512 + 100, 3);
+    let opened = Store::open(vfs, sync);
     assert!(matches!(opened, Err(Error::Corrupt { .. })), "commits were lost in silence");
 }
 
 /// The bytes of the log up to there.
-fn log_of(place: &SimPlace, bytes: usize) -> AlignedBuf {
+fn log_of(vfs: &SimVfs, bytes: usize) -> AlignedBuf {
     let mut log = AlignedBuf::zeroed(bytes);
-    place.open("wal.000000", StreamHint::Log).expect("log").read_at(0, &mut log).expect("read");
+    vfs.open("wal.000000", StreamHint::Log).expect("log").read_at(0, &mut log).expect("read");
     log
 }
 
@@ -260,7 +260,7 @@ fn forged_group(at: u64) -> Vec<u8> {
 #[test]
 fn a_value_does_not_pass_for_a_group_of_the_log() {
     let sync = StoreOptions { durability: Durability::Sync, ..options() };
-    let before = SimPlace::new(1);
+    let before = SimVfs::new(1);
     let store = Store::open(before.clone(), sync.clone()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut txn = store.begin();
@@ -269,14 +269,14 @@ fn a_value_does_not_pass_for_a_group_of_the_log() {
     drop(table);
     store.close().expect("close");
     let logged = |value: &[u8]| {
-        let place = before.fork(1);
-        let store = Store::open(place.clone(), sync.clone()).expect("open");
+        let vfs = before.fork(1);
+        let store = Store::open(vfs.clone(), sync.clone()).expect("open");
         let table = store.table("t").expect("catalog").expect("there");
         let mut txn = store.begin();
         txn.put(&table, b"torn", value).expect("put");
         txn.commit().expect("commit");
         drop((table, store));
-        place
+        vfs
     };
     let mut value = [0xa5; 2000];
     let log = log_of(&logged(&value), 64 << 10);
@@ -285,14 +285,14 @@ fn a_value_does_not_pass_for_a_group_of_the_log() {
     let forged = forged_group(sector as u64);
     value[sector - start..][..forged.len()].copy_from_slice(&forged);
 
-    let place = logged(&value);
-    let log = log_of(&place, 64 << 10);
+    let vfs = logged(&value);
+    let log = log_of(&vfs, 64 << 10);
     assert!(log[sector..].starts_with(&forged), "the value lies where it lay before");
     let is_group = |at: &usize| log[*at..].starts_with(b"LcWG");
     let group = (0..sector).step_by(512).rfind(is_group).expect("the group that the value is in");
-    let file = place.open("wal.000000", StreamHint::Log).expect("log");
+    let file = vfs.open("wal.000000", StreamHint::Log).expect("log");
     file.write_at(group as u64, &AlignedBuf::zeroed(512)).expect("write");
-    let store = Store::open(place, sync.clone()).expect("a commit that was torn was not acknowledged");
+    let store = Store::open(vfs, sync.clone()).expect("a commit that was torn was not acknowledged");
     let table = store.table("t").expect("catalog").expect("there");
     assert_eq!(count(&store, &table), 1);
     store.check().expect("check");
@@ -303,8 +303,8 @@ fn a_value_does_not_pass_for_a_group_of_the_log() {
 fn a_damaged_control_slot_is_noticed() {
     let mut refused = 0;
     for slot in [0, 4096] {
-        let place = SimPlace::new(1);
-        let store = Store::open(place.clone(), options()).expect("open");
+        let vfs = SimVfs::new(1);
+        let store = Store::open(vfs.clone(), options()).expect("open");
         let table = store.create_table("t", TableOptions::default()).expect("create");
         for i in 0..300 {
             let mut txn = store.begin();
@@ -313,8 +313,8 @@ fn a_damaged_control_slot_is_noticed() {
         }
         drop(table);
         store.close().expect("close");
-        place.flip_bit("control", slot + 40, 3);
-        match Store::open(place, options()) {
+        vfs.flip_bit("control", slot + 40, 3);
+        match Store::open(vfs, options()) {
             Ok(store) => {
                 let table = store.table("t").expect("catalog").expect("there");
                 assert_eq!(count(&store, &table), 300);
@@ -329,22 +329,21 @@ fn a_damaged_control_slot_is_noticed() {
 /// The catalog's pages are gone. Making a new catalog would remove every table's file.
 #[test]
 fn a_lost_catalog_is_not_made_anew() {
-    let place = SimPlace::new(1);
-    let store = Store::open(place.clone(), options()).expect("open");
+    let vfs = SimVfs::new(1);
+    let store = Store::open(vfs.clone(), options()).expect("open");
     store.create_table("t", TableOptions::default()).expect("create");
     store.close().expect("close");
-    let file = place.open("t00000000.16k", StreamHint::Data).expect("open");
+    let file = vfs.open("t00000000.16k", StreamHint::Data).expect("open");
     file.punch(0, file.len().expect("len")).expect("punch");
-    let lost = matches!(Store::open(place.clone(), options()), Err(Error::Corrupt { .. }));
+    let lost = matches!(Store::open(vfs.clone(), options()), Err(Error::Corrupt { .. }));
     assert!(lost, "a lost catalog was taken for a new store");
-    assert!(place.list().expect("list").contains(&"t00000016.16k".to_string()));
+    assert!(vfs.list().expect("list").contains(&"t00000016.16k".to_string()));
 }
 
 /// A rollback writes as much as what it takes back: it must not leave the bounds of memory and log.
 #[test]
 fn a_long_rollback_keeps_within_memory() {
-    let store =
-        Store::open(MemPlace::new(), StoreOptions { pool_bytes: 1 << 20, ..options() }).expect("open");
+    let store = Store::open(MemVfs::new(), StoreOptions { pool_bytes: 1 << 20, ..options() }).expect("open");
     let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
     let mut txn = store.begin();
     for i in 0..40_000_u32 {
@@ -359,7 +358,7 @@ fn a_long_rollback_keeps_within_memory() {
 /// Going back to a savepoint that an earlier one undid must not undo everything.
 #[test]
 fn a_savepoint_that_was_undone_is_refused() {
-    let store = Store::open(MemPlace::new(), options()).expect("open");
+    let store = Store::open(MemVfs::new(), options()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut txn = store.begin();
     txn.put(&table, b"a", b"1").expect("put");
@@ -374,32 +373,32 @@ fn a_savepoint_that_was_undone_is_refused() {
     assert_eq!(count(&store, &table), 1);
 }
 
-/// A transaction that outlives its store must not touch the place, which may have a new owner.
+/// A transaction that outlives its store must not touch the VFS, which may have a new owner.
 #[test]
 fn a_closed_store_takes_no_more_changes() {
-    let place: Arc<dyn Place> = MemPlace::new();
-    let store = Store::open(place.clone(), options()).expect("open");
+    let vfs: Arc<dyn Vfs> = MemVfs::new();
+    let store = Store::open(vfs.clone(), options()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut running = store.begin();
     running.put(&table, b"k", b"v").expect("put");
     store.close().expect("close");
     assert!(matches!(running.put(&table, b"l", b"v"), Err(Error::Closed)));
     drop(running);
-    let store = Store::open(place, options()).expect("open");
+    let store = Store::open(vfs, options()).expect("open");
     let table = store.table("t").expect("catalog").expect("there");
     assert_eq!(count(&store, &table), 0);
 }
 
-/// A place whose files have no holes, as on many network file systems.
+/// A VFS whose files have no holes, as on many network file systems.
 struct Solid {
     /// What it says of holes: it may learn only when asked for one that there are none.
     hole_unit: u32,
     asked: AtomicU64,
 }
 
-fn solid(hole_unit: u32) -> (Arc<HookedPlace<Solid>>, Arc<Solid>) {
+fn solid(hole_unit: u32) -> (Arc<HookedVfs<Solid>>, Arc<Solid>) {
     let solid = Arc::new(Solid { hole_unit, asked: AtomicU64::new(0) });
-    (HookedPlace::new(SimPlace::new(1), solid.clone()), solid)
+    (HookedVfs::new(SimVfs::new(1), solid.clone()), solid)
 }
 
 impl Hooks for Solid {
@@ -421,15 +420,15 @@ impl Hooks for Solid {
 
 #[test]
 fn a_place_without_holes_opens_again() {
-    let (place, _) = solid(0);
-    let store = Store::open(place.clone(), options()).expect("open");
+    let (vfs, _) = solid(0);
+    let store = Store::open(vfs.clone(), options()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut txn = store.begin();
     txn.put(&table, b"k", b"v").expect("put");
     txn.commit().expect("commit");
     drop((table, store));
     for _ in 0..2 {
-        let store = Store::open(place.clone(), options()).expect("open again");
+        let store = Store::open(vfs.clone(), options()).expect("open again");
         let table = store.table("t").expect("catalog").expect("there");
         assert_eq!(count(&store, &table), 1);
         store.close().expect("close");
@@ -439,10 +438,10 @@ fn a_place_without_holes_opens_again() {
 /// Where holes turn out to be refused, images that become shorter keep the room of longer ones, and that is all.
 #[test]
 fn refused_holes_cost_room_and_nothing_else() {
-    let (place, holes) = solid(4096);
+    let (vfs, holes) = solid(4096);
     // Without threads there is one who can be refused.
     let options = StoreOptions { doublewrite: Doublewrite::Off, log_bytes: 1 << 20, ..options() };
-    let store = Store::open(place.clone(), options.clone()).expect("open");
+    let store = Store::open(vfs.clone(), options.clone()).expect("open");
     let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("create");
     let write = |store: &Store, table: &Table, of: fn(u32) -> u8| {
         for i in 0..400_u32 {
@@ -463,7 +462,7 @@ fn refused_holes_cost_room_and_nothing_else() {
     store.check().expect("sound");
     store.close().expect("close");
 
-    let store = Store::open(place.clone(), options).expect("open again");
+    let store = Store::open(vfs.clone(), options).expect("open again");
     let table = store.table("t").expect("catalog").expect("there");
     assert_eq!(count(&store, &table), 400);
     write(&store, &table, |x| (x.wrapping_mul(2_654_435_761) >> 13) as u8);
@@ -476,7 +475,7 @@ fn refused_holes_cost_room_and_nothing_else() {
 #[test]
 fn the_longest_timeout_does_not_overflow() {
     let options = StoreOptions { lock_timeout: Duration::MAX, ..options() };
-    let store = Store::open(MemPlace::new(), options).expect("open");
+    let store = Store::open(MemVfs::new(), options).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut txn = store.begin();
     txn.put(&table, b"k", b"v").expect("put");
@@ -488,12 +487,12 @@ fn the_longest_timeout_does_not_overflow() {
 #[test]
 fn what_only_the_cache_held_after_a_failed_sync_survives_a_later_cut() {
     for_each_seed(60, |seed| {
-        let place = SimPlace::new(seed);
+        let vfs = SimVfs::new(seed);
         // Without doublewrite the first sync of a checkpoint is that of the pages themselves.
         let fails_pages = seed % 2 == 0;
         let doublewrite = if fails_pages { Doublewrite::Off } else { Doublewrite::Auto };
         let options = StoreOptions { durability: Durability::Sync, doublewrite, ..options() };
-        let store = Store::open(place.clone(), options.clone()).expect("open");
+        let store = Store::open(vfs.clone(), options.clone()).expect("open");
         let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
         let commit = |store: &Store, table: &Table, i: u32| {
             let mut txn = store.begin();
@@ -503,14 +502,14 @@ fn what_only_the_cache_held_after_a_failed_sync_survives_a_later_cut() {
         for i in 0..40 {
             commit(&store, &table, i).expect("commit");
         }
-        place.fail_sync();
+        vfs.fail_sync();
         let failed = if fails_pages { store.checkpoint() } else { commit(&store, &table, 40) };
         assert!(failed.is_err(), "the sync did not fail");
         drop((table, store));
-        place.heal();
+        vfs.heal();
 
         // No power cycle: the cache is still there.
-        let store = Store::open(place.clone(), options.clone()).expect("opens over the cache");
+        let store = Store::open(vfs.clone(), options.clone()).expect("opens over the cache");
         let table = store.table("t").expect("catalog").expect("there");
         let shown = count(&store, &table);
         assert!(shown >= 40);
@@ -521,8 +520,8 @@ fn what_only_the_cache_held_after_a_failed_sync_survives_a_later_cut() {
             store.checkpoint().expect("checkpoint");
         }
         drop((table, store));
-        place.power_cycle();
-        let store = Store::open(place.clone(), options.clone()).expect("opens after the cut");
+        vfs.power_cycle();
+        let store = Store::open(vfs.clone(), options.clone()).expect("opens after the cut");
         let table = store.table("t").expect("catalog").expect("there");
         assert_eq!(count(&store, &table), shown + 20);
         store.check().expect("check");
@@ -535,7 +534,7 @@ fn what_only_the_cache_held_after_a_failed_sync_survives_a_later_cut() {
 fn a_cut_in_a_recovery_after_a_kill_tears_no_page_for_good() {
     for_each_seed(20, |seed| {
         let mut rng = SeededRng::new(seed);
-        let place = SimPlace::new(seed);
+        let vfs = SimVfs::new(seed);
         let options = StoreOptions { pool_bytes: 4 << 20, ..options() };
         let change = |store: &Store, value: u8| {
             let table = store.open_table("t", TableOptions::default()).expect("table");
@@ -543,20 +542,20 @@ fn a_cut_in_a_recovery_after_a_kill_tears_no_page_for_good() {
             (0..400).for_each(|i| txn.put(&table, &key(i), &[value; 3000]).expect("put"));
             txn.commit().expect("commit");
         };
-        let store = Store::open(place.clone(), options.clone()).expect("open");
+        let store = Store::open(vfs.clone(), options.clone()).expect("open");
         change(&store, 1);
         store.checkpoint().expect("checkpoint");
         change(&store, 2);
-        place.set_cut_after(1 + rng.below(150));
-        assert!(store.checkpoint().is_err() || !place.is_off());
+        vfs.set_cut_after(1 + rng.below(150));
+        assert!(store.checkpoint().is_err() || !vfs.is_off());
         drop(store);
-        place.kill();
-        let again = Store::open(place.clone(), options.clone()).expect("opens over the cache");
-        place.set_cut_after(1 + rng.below(150));
-        assert!(again.checkpoint().is_err() || !place.is_off());
+        vfs.kill();
+        let again = Store::open(vfs.clone(), options.clone()).expect("opens over the cache");
+        vfs.set_cut_after(1 + rng.below(150));
+        assert!(again.checkpoint().is_err() || !vfs.is_off());
         drop(again);
-        place.power_cycle();
-        let store = Store::open(place.clone(), options.clone()).expect("opens after the cut");
+        vfs.power_cycle();
+        let store = Store::open(vfs.clone(), options.clone()).expect("opens after the cut");
         let table = store.table("t").expect("catalog").expect("there");
         assert_eq!(count(&store, &table), 400);
         store.check().expect("check");
@@ -568,14 +567,14 @@ fn a_cut_in_a_recovery_after_a_kill_tears_no_page_for_good() {
 fn names_that_a_killed_process_changed_are_durable_before_the_log_is_given_up() {
     for_each_seed(20, |seed| {
         let mut rng = SeededRng::new(seed);
-        let place = SimPlace::new(seed);
+        let vfs = SimVfs::new(seed);
         let options = StoreOptions { durability: Durability::Sync, log_bytes: 256 << 10, ..options() };
         let write = |table: &Table, store: &Store, i: u32| {
             let mut txn = store.begin();
             txn.put(table, &key(i), &[i as u8; 700]).expect("put");
             txn.commit().expect("commit");
         };
-        let store = Store::open(place.clone(), options.clone()).expect("open");
+        let store = Store::open(vfs.clone(), options.clone()).expect("open");
         let [stays, victim] = ["stays", "victim"]
             .map(|name| store.create_table(name, TableOptions::default().page_bytes(4096)).expect("table"));
         for i in 0..70 {
@@ -583,23 +582,23 @@ fn names_that_a_killed_process_changed_are_durable_before_the_log_is_given_up() 
             write(&stays, &store, i);
         }
         drop(victim);
-        place.set_cut_after(1 + rng.below(6));
+        vfs.set_cut_after(1 + rng.below(6));
         let cut = store.drop_table("victim");
-        assert!(cut.is_err() || !place.is_off());
-        place.set_cut_after(0);
+        assert!(cut.is_err() || !vfs.is_off());
+        vfs.set_cut_after(0);
         drop((stays, store));
-        place.kill();
-        let store = Store::open(place.clone(), options.clone()).expect("opens over the cache");
+        vfs.kill();
+        let store = Store::open(vfs.clone(), options.clone()).expect("opens over the cache");
         let stays = store.table("stays").expect("catalog").expect("there");
         for i in 70..70 + rng.below(60) as u32 {
             write(&stays, &store, i);
             store.step().expect("step");
         }
         let records = count(&store, &stays);
-        place.set_cut_after(0);
+        vfs.set_cut_after(0);
         drop((stays, store));
-        place.power_cycle();
-        let store = Store::open(place.clone(), options.clone()).expect("opens after the cut");
+        vfs.power_cycle();
+        let store = Store::open(vfs.clone(), options.clone()).expect("opens after the cut");
         let stays = store.table("stays").expect("catalog").expect("there");
         assert_eq!(count(&store, &stays), records);
         store.check().expect("check");
@@ -622,7 +621,7 @@ fn a_lock_is_given_up_with_what_was_done_under_it() {
         }
     }
     let store = StoreOptions { lock_timeout: Duration::ZERO, ..options() };
-    let store = Store::open(MemPlace::new(), store).expect("open");
+    let store = Store::open(MemVfs::new(), store).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let committed = || store.begin_with(TransactionOptions::READ_COMMITTED);
     let running: Vec<_> = (0..2000_u32)
@@ -663,7 +662,7 @@ fn a_lock_is_given_up_with_what_was_done_under_it() {
 #[test]
 fn a_lock_on_a_written_key_outlives_the_write() {
     let options = StoreOptions { lock_timeout: Duration::ZERO, ..options() };
-    let store = Store::open(MemPlace::new(), options).expect("open");
+    let store = Store::open(MemVfs::new(), options).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let mut txn = store.begin();
     txn.put(&table, b"other", b"").expect("put");
@@ -679,7 +678,7 @@ fn a_lock_on_a_written_key_outlives_the_write() {
 
 #[test]
 fn a_savepoint_is_of_one_transaction() {
-    let store = Store::open(MemPlace::new(), StoreOptions::default()).expect("open");
+    let store = Store::open(MemVfs::new(), StoreOptions::default()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("table");
     let (mut a, mut b) = (store.begin(), store.begin());
     let early = b.savepoint().expect("savepoint");
@@ -699,7 +698,7 @@ fn a_savepoint_is_of_one_transaction() {
 #[test]
 fn who_waits_for_a_key_goes_on_when_its_writer_takes_it_back() {
     let options = StoreOptions { lock_timeout: Duration::from_secs(10), ..StoreOptions::default() };
-    let store = Store::open(MemPlace::new(), options).expect("open");
+    let store = Store::open(MemVfs::new(), options).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("table");
     let mut writer = store.begin();
     writer.put(&table, b"kept", b"1").expect("put");
@@ -728,7 +727,7 @@ fn relaxed_commits_are_synced_in_time_without_threads() {
         relaxed_interval: std::time::Duration::ZERO,
         ..StoreOptions::default()
     };
-    let store = Store::open(MemPlace::new(), options).expect("open");
+    let store = Store::open(MemVfs::new(), options).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("table");
     let before = store.stats().expect("stats").log.syncs;
     let mut txn = store.begin();

@@ -10,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{BlockDevice, Place, StreamHint};
+use lacuna_device::{BlockDevice, StreamHint, Vfs};
 use lacuna_engine::{
     Direction, Error, RecoveryStats, Store, StoreOptions, Table, TableOptions, TransactionOptions,
 };
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
-use lacuna_sim::{SeededRng, SimDevice, SimPlace};
+use lacuna_sim::{SeededRng, SimDevice, SimVfs};
 
 const RECORDS: u64 = 20_000;
 /// What no time at all is taken for.
@@ -25,12 +25,12 @@ const OPERATION_READS: u64 = 8;
 
 /// Something of which a copy can be taken at any time, as a power cut would leave it.
 trait Rig: Sync {
-    fn place(&self) -> Arc<dyn Place>;
+    fn vfs(&self) -> Arc<dyn Vfs>;
     fn cut(&self, seed: u64) -> Box<dyn Rig>;
 }
 
-impl Rig for Arc<SimPlace> {
-    fn place(&self) -> Arc<dyn Place> {
+impl Rig for Arc<SimVfs> {
+    fn vfs(&self) -> Arc<dyn Vfs> {
         self.clone()
     }
 
@@ -42,7 +42,7 @@ impl Rig for Arc<SimPlace> {
 }
 
 impl Rig for Arc<SimDevice> {
-    fn place(&self) -> Arc<dyn Place> {
+    fn vfs(&self) -> Arc<dyn Vfs> {
         let raw: Arc<dyn BlockDevice> = self.clone();
         Arc::new(Nvmfs::open(raw, Options::default()).expect("open"))
     }
@@ -55,7 +55,7 @@ impl Rig for Arc<SimDevice> {
 }
 
 fn directory() -> Box<dyn Rig> {
-    Box::new(SimPlace::new(1))
+    Box::new(SimVfs::new(1))
 }
 
 fn flash() -> Box<dyn Rig> {
@@ -112,7 +112,7 @@ fn read_all(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
 /// What opening a copy takes, by its own account and by the pool's, which also counts what is read after the replay.
 fn recovered(rig: &dyn Rig, seed: u64) -> RecoveryStats {
     let copy = rig.cut(seed);
-    let store = Store::open(copy.place(), options()).expect("open");
+    let store = Store::open(copy.vfs(), options()).expect("open");
     let stats = store.stats().expect("stats");
     assert!(stats.pool.misses >= stats.recovery.pages, "{stats:?}");
     assert!(stats.pool.misses <= stats.recovery.pages + 20, "{stats:?}");
@@ -121,7 +121,7 @@ fn recovered(rig: &dyn Rig, seed: u64) -> RecoveryStats {
 
 /// Pages read by recoveries from cuts among changes by one thread.
 fn reads_after_cuts(rig: &dyn Rig, options: StoreOptions) -> Vec<RecoveryStats> {
-    let store = Store::open(rig.place(), options).expect("open");
+    let store = Store::open(rig.vfs(), options).expect("open");
     let table = load(&store);
     let mut rng = SeededRng::new(5);
     let mut all = Vec::new();
@@ -155,7 +155,7 @@ fn with_all_the_time_in_the_world_replay_reads_more() {
 fn replay_reads_what_is_allowed_while_threads_write() {
     const WRITERS: u64 = 4;
     let rig = directory();
-    let store = Store::open(rig.place(), StoreOptions { background: true, ..options() }).expect("open");
+    let store = Store::open(rig.vfs(), StoreOptions { background: true, ..options() }).expect("open");
     let table = load(&store);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -183,14 +183,14 @@ fn pages_that_landed_are_not_read() {
     for rig in [directory(), flash()] {
         // So many pages leave the pool that most of those that the log names have landed.
         let options = StoreOptions { pool_bytes: 1 << 20, log_bytes: 64 << 20, ..options() };
-        let store = Store::open(rig.place(), options.clone()).expect("open");
+        let store = Store::open(rig.vfs(), options.clone()).expect("open");
         let table = load(&store);
         let mut rng = SeededRng::new(5);
         (0..3_000).for_each(|_| change(&store, &table, &mut rng));
         let mut rig = rig.cut(1);
         let mut before: Option<RecoveryStats> = None;
         for round in 0..4 {
-            let store = Store::open(rig.place(), options.clone()).expect("open");
+            let store = Store::open(rig.vfs(), options.clone()).expect("open");
             let did = store.stats().expect("stats").recovery;
             assert!(did.landed > 2_000 && did.pages < 300, "{did:?}");
             let most = before.map_or(300, |before| before.pages + 10 * OPERATION_READS);
@@ -209,7 +209,7 @@ fn pages_that_landed_are_not_read() {
 fn threads_replay_what_one_does_with_little_memory_or_much() {
     for rig in [directory(), flash()] {
         let patient = StoreOptions { replay_time: Duration::MAX, ..options() };
-        let store = Store::open(rig.place(), patient.clone()).expect("open");
+        let store = Store::open(rig.vfs(), patient.clone()).expect("open");
         let table = load(&store);
         let mut rng = SeededRng::new(5);
         (0..20_000).for_each(|_| change(&store, &table, &mut rng));
@@ -219,7 +219,7 @@ fn threads_replay_what_one_does_with_little_memory_or_much() {
             for background in [false, true] {
                 let copy = cut.cut(1);
                 let options = StoreOptions { pool_bytes, background, ..patient.clone() };
-                let store = Store::open(copy.place(), options).expect("open");
+                let store = Store::open(copy.vfs(), options).expect("open");
                 let did = store.stats().expect("stats").recovery;
                 assert!(did.applied > 10_000, "{did:?}");
                 assert!(read_all(&store) == want, "{pool_bytes}, {background}");
@@ -232,19 +232,19 @@ fn threads_replay_what_one_does_with_little_memory_or_much() {
 /// Or the store would seem to have been made a moment ago, and all tables would be removed.
 #[test]
 fn a_catalog_that_landed_and_is_gone_is_missed() {
-    let place = SimPlace::new(1);
+    let vfs = SimVfs::new(1);
     // Pages have to be written before the first checkpoint is due.
-    let store = Store::open(place.clone(), StoreOptions { log_bytes: 256 << 20, ..options() }).expect("open");
+    let store = Store::open(vfs.clone(), StoreOptions { log_bytes: 256 << 20, ..options() }).expect("open");
     let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
     let mut rng = SeededRng::new(5);
     (0..5_000).for_each(|_| change(&store, &table, &mut rng));
     assert_eq!(store.stats().expect("stats").flush.checkpoints, 0);
     drop((table, store));
     for name in ["t00000000.16k", "doublewrite"] {
-        let file = place.open(name, StreamHint::Data).expect("open");
+        let file = vfs.open(name, StreamHint::Data).expect("open");
         file.punch(0, file.len().expect("length")).expect("punch");
     }
-    let outcome = Store::open(place.clone(), options());
+    let outcome = Store::open(vfs.clone(), options());
     assert!(matches!(outcome, Err(Error::Corrupt { .. })), "{:?}", outcome.err());
-    assert!(place.list().expect("list").iter().any(|name| name.starts_with("t00000016")));
+    assert!(vfs.list().expect("list").iter().any(|name| name.starts_with("t00000016")));
 }

@@ -2,16 +2,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use lacuna_device::{AlignedBuf, MemPlace, Place, StreamHint};
+use lacuna_device::{AlignedBuf, MemVfs, StreamHint, Vfs};
 use lacuna_engine::{Algorithm, Error, RowStats, Store, StoreOptions, Table, TableKind, TableOptions};
 use lacuna_sim::{SeededRng as Rng, for_each_seed};
 
 const FILE: &str = "t00000016.16k.8k";
 
-fn open(place: Arc<dyn Place>, pool_bytes: usize) -> (Store, Table) {
+fn open(vfs: Arc<dyn Vfs>, pool_bytes: usize) -> (Store, Table) {
     let options =
         StoreOptions { pool_bytes, log_bytes: 4 << 20, background: false, ..StoreOptions::default() };
-    let store = Store::open(place, options).expect("open");
+    let store = Store::open(vfs, options).expect("open");
     let table = store.open_table("t", TableOptions::row_compressed(8)).expect("table");
     (store, table)
 }
@@ -42,8 +42,8 @@ fn fill(store: &Store, table: &Table, records: u64, noise: usize) {
 
 #[test]
 fn well_compressible_pages_take_half_the_room_and_few_compressions() {
-    let place = MemPlace::new();
-    let (store, table) = open(place.clone(), 64 << 20);
+    let vfs = MemVfs::new();
+    let (store, table) = open(vfs.clone(), 64 << 20);
     fill(&store, &table, 10_000, 20);
     store.checkpoint().expect("checkpoint");
     let stats = row_stats(&store);
@@ -53,7 +53,7 @@ fn well_compressible_pages_take_half_the_room_and_few_compressions() {
     let check = store.check().expect("check").pop().expect("a table");
     // Blocks lie side by side, and no layer below can shorten them.
     let pages = check.leaves + check.inner_nodes + check.free_pages + 1;
-    let file = place.open(FILE, StreamHint::Data).expect("named by its sizes");
+    let file = vfs.open(FILE, StreamHint::Data).expect("named by its sizes");
     let mut last = AlignedBuf::zeroed(8 << 10);
     file.read_at((pages - 1) * (8 << 10), &mut last).expect("read");
     assert_eq!(&last[(8 << 10) - 8..], b"LcRBTail");
@@ -63,7 +63,7 @@ fn well_compressible_pages_take_half_the_room_and_few_compressions() {
 
 #[test]
 fn pages_that_do_not_fit_are_split_and_padded() {
-    let (store, table) = open(MemPlace::new(), 64 << 20);
+    let (store, table) = open(MemVfs::new(), 64 << 20);
     fill(&store, &table, 20_000, 80);
     let stats = row_stats(&store);
     assert!(stats.failures > 50 && stats.splits > 50 && stats.pad_bytes > 0, "{stats:?}");
@@ -73,8 +73,8 @@ fn pages_that_do_not_fit_are_split_and_padded() {
 
 #[test]
 fn blocks_stay_in_memory_when_their_pages_leave() {
-    let place = MemPlace::new();
-    let (store, table) = open(place.clone(), 4 << 20);
+    let vfs = MemVfs::new();
+    let (store, table) = open(vfs.clone(), 4 << 20);
     fill(&store, &table, 20_000, 20);
     let mut rng = Rng::new(2);
     for _ in 0..20_000 {
@@ -90,11 +90,11 @@ fn blocks_stay_in_memory_when_their_pages_leave() {
 #[test]
 fn replay_takes_blocks_through_the_same_states() {
     for_each_seed(20, |seed| {
-        let place = MemPlace::new();
+        let vfs = MemVfs::new();
         let mut rng = Rng::new(seed);
         let mut model = BTreeMap::<Vec<u8>, Vec<u8>>::new();
         for round in 0..4 {
-            let (store, table) = open(place.clone(), 2 << 20);
+            let (store, table) = open(vfs.clone(), 2 << 20);
             for (key, value) in &model {
                 assert_eq!(store.begin().get(&table, key).expect("get").as_ref(), Some(value));
             }
@@ -129,12 +129,12 @@ fn replay_takes_blocks_through_the_same_states() {
 
 #[test]
 fn damaged_blocks_are_errors() {
-    let place = MemPlace::new();
-    let (store, table) = open(place.clone(), 4 << 20);
+    let vfs = MemVfs::new();
+    let (store, table) = open(vfs.clone(), 4 << 20);
     fill(&store, &table, 300, 50);
     store.close().expect("close");
     drop(table);
-    let file = place.open(FILE, StreamHint::Data).expect("table file");
+    let file = vfs.open(FILE, StreamHint::Data).expect("table file");
     let mut rng = Rng::new(3);
     for _ in 0..100 {
         let (page, bit) = (rng.below(4), rng.below(8 * (8 << 10)));
@@ -142,18 +142,18 @@ fn damaged_blocks_are_errors() {
         file.read_at(page * (8 << 10), &mut block).expect("read");
         block[bit as usize / 8] ^= 1 << (bit % 8);
         file.write_at(page * (8 << 10), &block).expect("write");
-        let (store, _) = open(place.clone(), 4 << 20);
+        let (store, _) = open(vfs.clone(), 4 << 20);
         assert!(matches!(store.check(), Err(Error::Corrupt { .. })), "page {page}, bit {bit}");
         drop(store);
         block[bit as usize / 8] ^= 1 << (bit % 8);
         file.write_at(page * (8 << 10), &block).expect("write");
     }
-    open(place, 4 << 20).0.check().expect("sound again");
+    open(vfs, 4 << 20).0.check().expect("sound again");
 }
 
 #[test]
 fn the_level_can_be_altered_and_the_blocks_cannot() {
-    let (store, table) = open(MemPlace::new(), 4 << 20);
+    let (store, table) = open(MemVfs::new(), 4 << 20);
     fill(&store, &table, 100, 20);
     let alter = |kind| store.alter_table("t", kind);
     alter(TableKind::RowCompressed { key_block_size: 8, level: 9 }).expect("level");

@@ -1,5 +1,5 @@
 //! Room under histories of every shape: what is deleted gives its room back, whatever the order of inserts and
-//! deletes, the kind of table and the place; and the first record is found in as many pages as the tree is high.
+//! deletes, the kind of table and the VFS; and the first record is found in as many pages as the tree is high.
 
 mod rigs;
 
@@ -11,21 +11,21 @@ use std::{
     sync::Arc,
 };
 
-use lacuna_device::{BlockDevice, DirOptions, DirPlace, MemDevice, MemPlace, Place, StreamHint};
+use lacuna_device::{BlockDevice, DirOptions, DirVfs, MemDevice, MemVfs, StreamHint, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableCheck, TableInfo, TableKind,
     TableOptions,
 };
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
-use lacuna_sim::{SeededRng, SimPlace, for_each_seed};
+use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
 use rigs::{Flash, Rig};
 
 fn options() -> StoreOptions {
     StoreOptions { pool_bytes: 4 << 20, log_bytes: 1 << 20, background: false, ..StoreOptions::default() }
 }
 
-fn open(place: &Arc<dyn Place>, table: TableOptions) -> (Store, Table) {
-    let store = Store::open(place.clone(), options()).expect("open");
+fn open(vfs: &Arc<dyn Vfs>, table: TableOptions) -> (Store, Table) {
+    let store = Store::open(vfs.clone(), options()).expect("open");
     let table = store.open_table("t", table).expect("table");
     (store, table)
 }
@@ -68,7 +68,7 @@ fn kinds() -> [TableOptions; 3] {
 fn run_queue(kind: TableOptions, is_ascending: bool) {
     const LIVE: u64 = 500;
     const ROUNDS: u64 = 100;
-    let (store, table) = open(&(MemPlace::new() as Arc<dyn Place>), kind);
+    let (store, table) = open(&(MemVfs::new() as Arc<dyn Vfs>), kind);
     let number = |i: u64| if is_ascending { i } else { u64::MAX - i };
     change(&store, &table, (0..LIVE).map(number), std::iter::empty());
     let full = check(&store);
@@ -111,7 +111,7 @@ fn leaves_are_merged_however_records_are_deleted() {
         let orders: [Vec<u64>; 3] =
             [(0..COUNT).collect(), (0..COUNT).rev().collect(), shuffled(COUNT, &mut rng)];
         for order in orders {
-            let (store, table) = open(&(MemPlace::new() as Arc<dyn Place>), kind);
+            let (store, table) = open(&(MemVfs::new() as Arc<dyn Vfs>), kind);
             (0..COUNT).step_by(100).for_each(|i| change(&store, &table, i..i + 100, std::iter::empty()));
             let full = check(&store);
             assert!(full.height >= if kind == kinds()[0] { 3 } else { 2 }, "{full:?}");
@@ -134,7 +134,7 @@ fn leaves_are_merged_however_records_are_deleted() {
 #[test]
 fn leaves_are_merged_when_values_become_shorter() {
     for kind in kinds() {
-        let (store, table) = open(&(MemPlace::new() as Arc<dyn Place>), kind);
+        let (store, table) = open(&(MemVfs::new() as Arc<dyn Vfs>), kind);
         change(&store, &table, 0..1000, std::iter::empty());
         let full = check(&store);
         for i in 0..1000u64 {
@@ -150,7 +150,7 @@ fn leaves_are_merged_when_values_become_shorter() {
 /// What is left after anything was deleted: the pages of an empty table, and a list of free ones.
 const EMPTY_BYTES: u64 = 128 << 10;
 
-fn flash(bytes: u64) -> Arc<dyn Place> {
+fn flash(bytes: u64) -> Arc<dyn Vfs> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(bytes));
     Nvmfs::format(device.clone(), &FormatOptions::default()).expect("format");
     let mut options = Options::default();
@@ -158,13 +158,13 @@ fn flash(bytes: u64) -> Arc<dyn Place> {
     Arc::new(Nvmfs::open(device, options).expect("open"))
 }
 
-/// Each kind of place, by name. The directory is made for the test of that name.
-fn places(test: &str) -> Vec<(&'static str, Arc<dyn Place>)> {
+/// Each kind of VFS, by name. The directory is made for the test of that name.
+fn places(test: &str) -> Vec<(&'static str, Arc<dyn Vfs>)> {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).expect("directory");
-    let directory = DirPlace::open(&path, DirOptions::default()).expect("directory");
-    vec![("memory", MemPlace::new()), ("flash", flash(256 << 20)), ("directory", directory)]
+    let directory = DirVfs::open(&path, DirOptions::default()).expect("directory");
+    vec![("memory", MemVfs::new()), ("flash", flash(256 << 20)), ("directory", directory)]
 }
 
 fn info(store: &Store) -> TableInfo {
@@ -199,10 +199,10 @@ fn delete_all(store: &Store, table: &Table, count: usize) {
 #[test]
 fn what_is_deleted_is_given_back_on_every_place() {
     let lens: Vec<usize> = (0..1500).map(|i| if i % 50 == 7 { 50_000 } else { 300 }).collect();
-    for (place_name, place) in places("given_back") {
+    for (vfs_name, vfs) in places("given_back") {
         for kind in kinds() {
-            let name = format!("{place_name}, {kind:?}");
-            let (store, table) = open(&place, kind);
+            let name = format!("{vfs_name}, {kind:?}");
+            let (store, table) = open(&vfs, kind);
             put_all(&store, &table, &lens);
             store.checkpoint().expect("checkpoint");
             let full = info(&store);
@@ -218,7 +218,7 @@ fn what_is_deleted_is_given_back_on_every_place() {
             drop(table);
             store.close().expect("close");
             // What is free is found again, and used before the file grows.
-            let (store, table) = open(&place, kind);
+            let (store, table) = open(&vfs, kind);
             put_all(&store, &table, &lens);
             store.checkpoint().expect("checkpoint");
             let again = info(&store);
@@ -237,8 +237,8 @@ fn what_is_deleted_is_given_back_on_every_place() {
 
 #[test]
 fn undo_is_given_back_on_every_place() {
-    for (name, place) in places("undo_given_back") {
-        let (store, table) = open(&place, TableOptions::default());
+    for (name, vfs) in places("undo_given_back") {
+        let (store, table) = open(&vfs, TableOptions::default());
         let lens = vec![1000; 3000];
         put_all(&store, &table, &lens);
         let mut txn = store.begin();
@@ -246,7 +246,7 @@ fn undo_is_given_back_on_every_place() {
             txn.put(&table, &i.to_be_bytes(), &noise(i + 1, 999)).expect("put");
         }
         store.checkpoint().expect("checkpoint");
-        let undo = place.open("t00000001.32k", StreamHint::Data).expect("undo");
+        let undo = vfs.open("t00000001.32k", StreamHint::Data).expect("undo");
         let allocated = || undo.allocated(0, u64::MAX / 2).expect("allocated");
         let full = allocated();
         assert!(full > 2 << 20, "{name}: {full}");
@@ -277,8 +277,8 @@ fn fill(store: &Store, table: &Table, from: u64) -> u64 {
 #[test]
 fn a_full_store_takes_new_records_once_enough_were_deleted() {
     for kind in [kinds()[0], kinds()[2]] {
-        let place = flash(32 << 20);
-        let (store, table) = open(&place, kind);
+        let vfs = flash(32 << 20);
+        let (store, table) = open(&vfs, kind);
         let mut next = fill(&store, &table, 0);
         let mut first = 0;
         for _ in 0..2 {
@@ -345,8 +345,8 @@ fn cut_case(rig: &dyn Rig, seed: u64) {
     options.pool_bytes = 1 << 20;
     let mut states = vec![Model::new()];
     for round in 0..3 {
-        let store = rigs::recover(rig, &mut rng, |place| {
-            let store = Store::open(place, options.clone())?;
+        let store = rigs::recover(rig, &mut rng, |vfs| {
+            let store = Store::open(vfs, options.clone())?;
             store.open_table("t", kind)?;
             Ok(store)
         });
@@ -380,7 +380,7 @@ fn cut_case(rig: &dyn Rig, seed: u64) {
 
 #[test]
 fn power_cuts_among_holes_and_cut_files_on_a_directory() {
-    for_each_seed(30, |seed| cut_case(&SimPlace::new(seed), seed));
+    for_each_seed(30, |seed| cut_case(&SimVfs::new(seed), seed));
 }
 
 #[test]
@@ -392,14 +392,14 @@ fn power_cuts_among_holes_and_cut_files_on_flash() {
 #[test]
 fn no_length_takes_much_more_than_itself() {
     const COUNT: u64 = 60;
-    for (name, place) in places("lengths") {
-        let unit = u64::from(place.props().hole_unit);
+    for (name, vfs) in places("lengths") {
+        let unit = u64::from(vfs.props().hole_unit);
         for page_bytes in [4096, 16 << 10] {
             for len in
                 [300, 700, 1000, 1024, 1025, 2000, 3000, 4050, 4096, 4097, 6000, 9000, 16_300, 16_400, 40_000]
             {
                 for is_ascending in [true, false] {
-                    let (store, table) = open(&place, TableOptions::default().page_bytes(page_bytes));
+                    let (store, table) = open(&vfs, TableOptions::default().page_bytes(page_bytes));
                     for i in 0..COUNT {
                         let key = if is_ascending { i } else { COUNT - i };
                         let mut txn = store.begin();
@@ -426,10 +426,10 @@ fn no_length_takes_much_more_than_itself() {
 fn files_are_cut_only_once_the_log_says_that_their_end_is_free() {
     const COUNT: u64 = 2000;
     for cut in 1..40 {
-        let place = SimPlace::new(cut);
+        let vfs = SimVfs::new(cut);
         let open = || {
             let options = StoreOptions { durability: Durability::Relaxed, ..options() };
-            let store = Store::open(place.clone(), options).expect("open");
+            let store = Store::open(vfs.clone(), options).expect("open");
             let table = store.open_table("t", TableOptions::default().page_bytes(4096)).expect("table");
             (store, table)
         };
@@ -437,12 +437,12 @@ fn files_are_cut_only_once_the_log_says_that_their_end_is_free() {
         change(&store, &table, 0..COUNT, std::iter::empty());
         store.checkpoint().expect("checkpoint");
         change(&store, &table, std::iter::empty(), 100..COUNT);
-        place.set_cut_after(cut);
+        vfs.set_cut_after(cut);
         let outcome = store.checkpoint();
-        assert!(outcome.is_ok() || place.is_off());
-        place.set_cut_after(0);
+        assert!(outcome.is_ok() || vfs.is_off());
+        vfs.set_cut_after(0);
         drop((table, store));
-        place.power_cycle();
+        vfs.power_cycle();
         let (store, table) = open();
         let found = read(&store, &table).len() as u64;
         assert!(found == 100 || found == COUNT, "cut {cut}: {found} records");
@@ -578,18 +578,18 @@ impl IsRow for TableOptions {
     }
 }
 
-/// Every shape on every kind of table and place.
+/// Every shape on every kind of table and VFS.
 #[test]
 fn room_follows_what_is_live_in_histories_of_every_shape() {
     for_each_seed(9, |seed| {
-        let (name, place) = places(&format!("shapes_{seed}")).swap_remove(seed as usize % 3);
+        let (name, vfs) = places(&format!("shapes_{seed}")).swap_remove(seed as usize % 3);
         let kind = match seed / 3 % 3 {
             0 => TableOptions::default().page_bytes(4096 << (seed / 9 % 3)),
             1 => TableOptions::compressed(Algorithm::Lz4),
             _ => TableOptions::row_compressed(4).page_bytes(8192),
         };
-        let unit = u64::from(place.props().hole_unit);
-        let (store, table) = open(&place, kind);
+        let unit = u64::from(vfs.props().hole_unit);
+        let (store, table) = open(&vfs, kind);
         let (model, rng) = (Model::new(), SeededRng::new(seed));
         let mut shape = Shape { store: &store, table: &table, kind, unit, model, rng };
         shape.run();
@@ -602,8 +602,8 @@ fn room_follows_what_is_live_in_histories_of_every_shape() {
 #[test]
 fn a_nearly_full_store_goes_on_for_ever() {
     for kind in [kinds()[0], kinds()[1]] {
-        let place = flash(24 << 20);
-        let (store, table) = open(&place, kind);
+        let vfs = flash(24 << 20);
+        let (store, table) = open(&vfs, kind);
         // In no order of keys: leaves are as full as they stay.
         let mut rng = SeededRng::new(3);
         let mut live: Vec<u64> = Vec::new();

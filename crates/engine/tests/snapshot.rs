@@ -13,7 +13,7 @@ use std::{
 };
 
 use edited::edited;
-use lacuna_device::{MemPlace, Place, StreamHint};
+use lacuna_device::{MemVfs, StreamHint, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Error, Isolation, Savepoint, Store, StoreOptions, Table, TableOptions,
     TransactionOptions, Txn,
@@ -37,8 +37,8 @@ fn options(background: bool) -> StoreOptions {
     }
 }
 
-fn open(place: Arc<dyn Place>, background: bool) -> (Store, Table) {
-    let store = Store::open(place, options(background)).expect("open");
+fn open(vfs: Arc<dyn Vfs>, background: bool) -> (Store, Table) {
+    let store = Store::open(vfs, options(background)).expect("open");
     let table = store.open_table("t", TableOptions::default().page_bytes(4096)).expect("table");
     (store, table)
 }
@@ -136,7 +136,7 @@ fn anomalies_are_prevented_as_the_isolation_says() {
     ];
     for (name, anomaly, in_snapshot, in_read_committed) in table {
         for (isolation, expected) in [(SNAPSHOT, in_snapshot), (READ_COMMITTED, in_read_committed)] {
-            let (store, table) = open(MemPlace::new(), false);
+            let (store, table) = open(MemVfs::new(), false);
             put(&store, &table, b"a", b"0");
             put(&store, &table, b"b", b"0");
             assert_eq!(anomaly(&store, &table, isolation), expected, "{name}, {isolation:?}");
@@ -150,8 +150,8 @@ fn anomalies_are_prevented_as_the_isolation_says() {
 fn waits_end_as_the_owner_does() {
     for commits in [true, false] {
         for locks_only in [true, false] {
-            let place = MemPlace::new();
-            let store = Store::open(place, StoreOptions::default()).expect("open");
+            let vfs = MemVfs::new();
+            let store = Store::open(vfs, StoreOptions::default()).expect("open");
             let table = store.create_table("t", TableOptions::default()).expect("create");
             put(&store, &table, b"k", b"0");
             let mut owner = store.begin();
@@ -366,10 +366,10 @@ fn long_pages(store: &Store) -> u64 {
 fn random_schedules(table_options: TableOptions, background: bool) {
     for_each_seed(25, |seed| {
         let mut rng = Rng::new(seed);
-        let place = MemPlace::new();
+        let vfs = MemVfs::new();
         let mut model = Model::default();
         for _ in 0..3 {
-            let store = Store::open(place.clone(), options(background)).expect("open");
+            let store = Store::open(vfs.clone(), options(background)).expect("open");
             let table = store.open_table("t", table_options).expect("table");
             compare_all(&mut Player::new(&store, &mut rng), &table, &model);
             schedule(&store, &table, &mut model, &mut rng);
@@ -391,7 +391,7 @@ fn random_schedules(table_options: TableOptions, background: bool) {
                 }
                 assert_eq!(long_pages(&store), pages, "the reader needs them");
                 drop(store);
-                let store = Store::open(place.clone(), options(background)).expect("recover");
+                let store = Store::open(vfs.clone(), options(background)).expect("recover");
                 assert_eq!(long_pages(&store), 0);
                 let check = store.check().expect("check").pop().expect("a table");
                 assert_eq!((check.records, check.leaves), (0, 1));
@@ -423,8 +423,8 @@ fn random_schedules_on_row_compressed_pages() {
 #[test]
 fn history_grows_beyond_the_slots_and_is_given_back() {
     for background in [false, true] {
-        let place = MemPlace::new();
-        let (store, table) = open(place.clone(), background);
+        let vfs = MemVfs::new();
+        let (store, table) = open(vfs.clone(), background);
         for key in 0..50u8 {
             put(&store, &table, &[key], &[key; 300]);
         }
@@ -443,7 +443,7 @@ fn history_grows_beyond_the_slots_and_is_given_back() {
             drop(reader);
             store.check().expect("check");
             assert_eq!(store.stats().expect("stats").history.transactions, 0);
-            let undo = place.open("t00000001.32k", StreamHint::Data).expect("undo file");
+            let undo = vfs.open("t00000001.32k", StreamHint::Data).expect("undo file");
             store.checkpoint().expect("checkpoint");
             file_bytes.push(undo.len().expect("len"));
         }
@@ -459,8 +459,8 @@ fn history_grows_beyond_the_slots_and_is_given_back() {
 /// With a snapshot always open, each on its own, the pages before the oldest one's history are used again.
 #[test]
 fn overlapping_snapshots_do_not_keep_everything() {
-    let place = MemPlace::new();
-    let (store, table) = open(place.clone(), false);
+    let vfs = MemVfs::new();
+    let (store, table) = open(vfs.clone(), false);
     let mut readers = Vec::new();
     for i in 0..20_000u32 {
         put(&store, &table, &[(i % 50) as u8], &[i as u8; 300]);
@@ -475,7 +475,7 @@ fn overlapping_snapshots_do_not_keep_everything() {
         assert!(store.stats().expect("stats").history.transactions <= 700);
     }
     store.checkpoint().expect("checkpoint");
-    let undo = place.open("t00000001.32k", StreamHint::Data).expect("undo file");
+    let undo = vfs.open("t00000001.32k", StreamHint::Data).expect("undo file");
     // The slots' pages and one step by which a file is extended; all history would take more than 200 pages.
     assert!(undo.len().expect("len") < (1025 + 150) * (32 << 10), "{} bytes", undo.len().expect("len"));
 }
@@ -484,7 +484,7 @@ fn overlapping_snapshots_do_not_keep_everything() {
 fn too_much_history_costs_the_oldest_snapshot() {
     for background in [false, true] {
         let options = StoreOptions { history_bytes: 100_000, ..options(background) };
-        let store = Store::open(MemPlace::new(), options).expect("open");
+        let store = Store::open(MemVfs::new(), options).expect("open");
         let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
         put(&store, &table, b"k", &[0; 50]);
         put(&store, &table, b"long", &[0; 30_000]);
@@ -517,7 +517,7 @@ fn too_much_history_costs_the_oldest_snapshot() {
 fn a_snapshot_that_was_given_up_fails_also_where_its_history_is_overwritten() {
     for updates in 1..6 {
         let options = StoreOptions { history_bytes: 100_000, ..options(false) };
-        let store = Store::open(MemPlace::new(), options).expect("open");
+        let store = Store::open(MemVfs::new(), options).expect("open");
         let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
         put(&store, &table, b"k", &[0; 50]);
         let old = store.begin();
@@ -536,7 +536,7 @@ fn a_snapshot_that_was_given_up_fails_also_where_its_history_is_overwritten() {
 #[test]
 fn snapshots_under_many_writers_are_consistent() {
     let waiting = StoreOptions { lock_timeout: Duration::from_secs(50), ..options(true) };
-    let store = Store::open(MemPlace::new(), waiting).expect("open");
+    let store = Store::open(MemVfs::new(), waiting).expect("open");
     let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
     // An account has a balance, and bytes that make some of them long.
     let account = |balance: i64, len: u64| [&balance.to_le_bytes()[..], &vec![7; len as usize]].concat();

@@ -10,9 +10,9 @@ use std::{
     thread,
 };
 
-use lacuna_device::{MemPlace, Place};
+use lacuna_device::{MemVfs, Vfs};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn};
-use lacuna_sim::{SeededRng, SimPlace, for_each_seed};
+use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
 use rigs::{Flash, Rig};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -62,12 +62,12 @@ fn is_gone<T>(outcome: Result<T, Error>) -> bool {
 fn a_dropped_table_gives_its_room_back_and_its_handles_fail() {
     for background in [false, true] {
         for options_of_table in kinds() {
-            let place = MemPlace::new();
-            let store = Store::open(place.clone(), options(background)).expect("open");
+            let vfs = MemVfs::new();
+            let store = Store::open(vfs.clone(), options(background)).expect("open");
             let other = store.create_table("other", kinds()[0]).expect("create");
             fill(&store, &other, 10, b"stays");
             let table = store.create_table("t", options_of_table).expect("create");
-            let before = place.stats().expect("stats").allocated_bytes;
+            let before = vfs.stats().expect("stats").allocated_bytes;
             let snapshot = store.begin();
             assert_eq!(snapshot.get(&other, b"x").expect("get"), None);
             let mut noise = vec![0; 20_000];
@@ -81,13 +81,13 @@ fn a_dropped_table_gives_its_room_back_and_its_handles_fail() {
             store.checkpoint().expect("checkpoint");
             // In the log and in memory, not on the device.
             fill(&store, &table, 50, &[b'd'; 300]);
-            assert!(place.stats().expect("stats").allocated_bytes > before + (1 << 20));
-            let files = place.list().expect("list").len();
+            assert!(vfs.stats().expect("stats").allocated_bytes > before + (1 << 20));
+            let files = vfs.list().expect("list").len();
             store.drop_table("t").expect("drop");
             store.checkpoint().expect("checkpoint");
-            assert_eq!(place.list().expect("list").len(), files - 1);
+            assert_eq!(vfs.list().expect("list").len(), files - 1);
             // Undo of the snapshot's history, and the log, may be left.
-            assert!(place.stats().expect("stats").allocated_bytes < before + (1 << 20));
+            assert!(vfs.stats().expect("stats").allocated_bytes < before + (1 << 20));
             assert!(store.table("t").expect("catalog").is_none());
             assert!(matches!(store.drop_table("t"), Err(Error::NoSuchTable { .. })));
             assert!(is_gone(snapshot.get(&table, b"k")) && is_gone(read(&snapshot, &table)));
@@ -107,7 +107,7 @@ fn a_dropped_table_gives_its_room_back_and_its_handles_fail() {
             store.check().expect("check");
             drop((again, other));
             store.close().expect("close");
-            let store = Store::open(place, options(background)).expect("open again");
+            let store = Store::open(vfs, options(background)).expect("open again");
             let found = ["other", "t"].map(|name| store.table(name).expect("catalog").expect("there"));
             assert_eq!(found.map(|table| read(&store.begin(), &table).expect("scan").len()), [11, 3]);
         }
@@ -116,7 +116,7 @@ fn a_dropped_table_gives_its_room_back_and_its_handles_fail() {
 
 #[test]
 fn a_table_in_use_is_not_dropped() {
-    let store = Store::open(MemPlace::new(), options(false)).expect("open");
+    let store = Store::open(MemVfs::new(), options(false)).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
     fill(&store, &table, 3, b"v");
     let uses: [fn(&mut Txn, &Table); 5] = [
@@ -142,8 +142,8 @@ fn a_table_in_use_is_not_dropped() {
 #[test]
 fn history_of_a_dropped_table_is_passed_over() {
     for (background, crash) in [(false, false), (true, false), (false, true)] {
-        let place = MemPlace::new();
-        let store = Store::open(place.clone(), options(background)).expect("open");
+        let vfs = MemVfs::new();
+        let store = Store::open(vfs.clone(), options(background)).expect("open");
         let other = store.create_table("other", kinds()[0]).expect("create");
         let table = store.create_table("t", kinds()[0]).expect("create");
         fill(&store, &table, 40, &[b'l'; 9000]);
@@ -170,7 +170,7 @@ fn history_of_a_dropped_table_is_passed_over() {
             assert_eq!(store.stats().expect("stats").history.transactions, 0);
             store.close().expect("close");
         }
-        let store = Store::open(place, options(background)).expect("open again");
+        let store = Store::open(vfs, options(background)).expect("open again");
         assert_eq!(store.check().expect("check").len(), 2, "the catalog and the other table");
         assert_eq!(store.begin().get(&other_of(&store), b"k").expect("get").as_deref(), Some(&b"v"[..]));
     }
@@ -180,7 +180,7 @@ fn history_of_a_dropped_table_is_passed_over() {
 /// back; the drop waits for the purge.
 #[test]
 fn a_drop_beside_the_purge_of_a_long_history_ends() {
-    let store = Store::open(MemPlace::new(), options(true)).expect("open");
+    let store = Store::open(MemVfs::new(), options(true)).expect("open");
     let other = store.create_table("other", kinds()[0]).expect("create");
     for _ in 0..4 {
         let table = store.create_table("t", kinds()[0]).expect("create");
@@ -244,22 +244,22 @@ fn play(store: &Store, tables: &mut [(Table, Model)], rng: &mut SeededRng) -> Re
     Ok(())
 }
 
-fn recover(rig: &dyn Rig, rng: &mut SeededRng) -> (Arc<dyn Place>, Store) {
-    rigs::recover(rig, rng, |place| Ok((place.clone(), Store::open(place, options(false))?)))
+fn recover(rig: &dyn Rig, rng: &mut SeededRng) -> (Arc<dyn Vfs>, Store) {
+    rigs::recover(rig, rng, |vfs| Ok((vfs.clone(), Store::open(vfs, options(false))?)))
 }
 
-fn table_files(place: &dyn Place) -> usize {
-    place.list().expect("list").iter().filter(|name| name.starts_with('t')).count()
+fn table_files(vfs: &dyn Vfs) -> usize {
+    vfs.list().expect("list").iter().filter(|name| name.starts_with('t')).count()
 }
 
 /// The table `victim` after a drop that may have failed: whole or gone. Whether it is gone.
-fn assert_whole_or_gone(place: &dyn Place, store: &Store, victim: &Model, other: &Model) -> bool {
+fn assert_whole_or_gone(vfs: &dyn Vfs, store: &Store, victim: &Model, other: &Model) -> bool {
     let table = store.table("victim").expect("catalog");
     if let Some(table) = &table {
         assert!(read(&store.begin(), table).expect("scan") == *victim, "half a drop");
     }
     // Catalog, undo, the other one.
-    assert_eq!(table_files(place), 3 + usize::from(table.is_some()), "a file was left behind");
+    assert_eq!(table_files(vfs), 3 + usize::from(table.is_some()), "a file was left behind");
     assert!(read(&store.begin(), &other_of(store)).expect("scan") == *other, "the other table");
     store.check().expect("check");
     table.is_none()
@@ -298,11 +298,11 @@ fn drop_case(rig: &dyn Rig, seed: u64, outcomes: &mut [u64; 2]) {
             continue;
         }
         drop(store);
-        let (place, store) = recover(rig, &mut rng);
-        let is_gone = assert_whole_or_gone(&*place, &store, &victim, &other);
+        let (vfs, store) = recover(rig, &mut rng);
+        let is_gone = assert_whole_or_gone(&*vfs, &store, &victim, &other);
         assert!(is_gone || !acknowledged, "a drop was lost");
         outcomes[usize::from(is_gone)] += 1;
-        drop((place, store));
+        drop((vfs, store));
         rig.check();
     }
 }
@@ -320,7 +320,7 @@ fn power_cuts_during_a_drop_on_flash_leave_a_whole_table_or_none() {
 
 #[test]
 fn power_cuts_during_a_drop_on_a_directory_leave_a_whole_table_or_none() {
-    drop_matrix(|seed, outcomes| drop_case(&SimPlace::new(seed), seed, outcomes));
+    drop_matrix(|seed, outcomes| drop_case(&SimVfs::new(seed), seed, outcomes));
 }
 
 /// Every write of a drop fails once, and every sync.
@@ -328,26 +328,26 @@ fn power_cuts_during_a_drop_on_a_directory_leave_a_whole_table_or_none() {
 fn a_failed_drop_stops_the_store_or_changes_nothing() {
     let mut whole = 0;
     for case in 0..24 {
-        let place = SimPlace::new(case);
+        let vfs = SimVfs::new(case);
         let mut rng = SeededRng::new(case);
-        let store = Store::open(place.clone(), options(case % 3 == 2)).expect("open");
+        let store = Store::open(vfs.clone(), options(case % 3 == 2)).expect("open");
         let tables = ["other", "victim"].map(|name| store.create_table(name, kinds()[0]).expect("create"));
         let mut tables = tables.map(|table| (table, Model::new()));
         play(&store, &mut tables, &mut rng).expect("play");
         let [(_, other), (_, victim)] = tables;
         match case % 12 {
-            0 => place.fail_sync(),
-            n => place.fail_writes_after(n),
+            0 => vfs.fail_sync(),
+            n => vfs.fail_writes_after(n),
         }
         let acknowledged = store.drop_table("victim").is_ok();
         assert!(acknowledged || matches!(store.drop_table("other"), Err(Error::Poisoned { .. })));
         drop(store);
-        place.heal();
+        vfs.heal();
         if case % 2 == 0 {
-            place.power_cycle();
+            vfs.power_cycle();
         }
-        let store = Store::open(place.clone(), options(false)).expect("open again");
-        let is_gone = assert_whole_or_gone(&*place, &store, &victim, &other);
+        let store = Store::open(vfs.clone(), options(false)).expect("open again");
+        let is_gone = assert_whole_or_gone(&*vfs, &store, &victim, &other);
         assert!(is_gone || !acknowledged, "a drop was lost");
         whole += u64::from(!is_gone);
     }
@@ -360,27 +360,27 @@ fn a_failed_drop_stops_the_store_or_changes_nothing() {
 fn a_failed_creation_leaves_no_file() {
     let mut whole = 0;
     for case in 0..24 {
-        let place = SimPlace::new(case);
-        let store = Store::open(place.clone(), options(case % 3 == 2)).expect("open");
+        let vfs = SimVfs::new(case);
+        let store = Store::open(vfs.clone(), options(case % 3 == 2)).expect("open");
         let other = store.create_table("other", kinds()[0]).expect("create");
         fill(&store, &other, 50, b"stays");
         match case % 12 {
-            0 => place.fail_sync(),
-            n => place.fail_writes_after(n),
+            0 => vfs.fail_sync(),
+            n => vfs.fail_writes_after(n),
         }
         let acknowledged = store.create_table("new", kinds()[case as usize % 3]).is_ok();
-        place.heal();
+        vfs.heal();
         if !acknowledged && store.create_table("next", kinds()[0]).is_ok() {
-            assert_eq!(table_files(&*place), 4, "catalog, undo and two tables");
+            assert_eq!(table_files(&*vfs), 4, "catalog, undo and two tables");
         }
         drop(store);
         if case % 2 == 0 {
-            place.power_cycle();
+            vfs.power_cycle();
         }
-        let store = Store::open(place.clone(), options(false)).expect("open again");
+        let store = Store::open(vfs.clone(), options(false)).expect("open again");
         let tables = store.tables().expect("tables").len();
         assert!(!acknowledged || store.table("new").expect("catalog").is_some(), "a table was lost");
-        assert_eq!(table_files(&*place), 2 + tables, "a file was left behind");
+        assert_eq!(table_files(&*vfs), 2 + tables, "a file was left behind");
         store.check().expect("check");
         whole += usize::from(acknowledged);
     }
@@ -390,7 +390,7 @@ fn a_failed_creation_leaves_no_file() {
 /// Threads that use tables, while others drop and make them: each call succeeds or says why not.
 #[test]
 fn tables_come_and_go_under_their_users() {
-    let store = Store::open(MemPlace::new(), options(true)).expect("open");
+    let store = Store::open(MemVfs::new(), options(true)).expect("open");
     let names = ["a", "b", "c"];
     thread::scope(|scope| {
         for t in 0..3u64 {
@@ -450,8 +450,8 @@ fn kinds_in_force(store: &Store) -> Vec<(String, TableKind, bool)> {
 
 #[test]
 fn tables_follow_the_defaults_until_they_have_their_own() {
-    let place = MemPlace::new();
-    let store = Store::open(place.clone(), options(false)).expect("open");
+    let vfs = MemVfs::new();
+    let store = Store::open(vfs.clone(), options(false)).expect("open");
     let [lz4, zstd] = [Algorithm::Lz4, Algorithm::Zstd].map(TableOptions::compressed);
     let row = TableOptions::row_compressed(8);
     assert_eq!(store.defaults().expect("defaults"), TableOptions::default());
@@ -488,7 +488,7 @@ fn tables_follow_the_defaults_until_they_have_their_own() {
     drop(late);
     store.close().expect("close");
 
-    let store = Store::open(place, options(false)).expect("open again");
+    let store = Store::open(vfs, options(false)).expect("open again");
     assert_eq!(store.defaults().expect("defaults"), row);
     assert_eq!(kinds_in_force(&store)[3], ("row".into(), row.kind, true));
     store.set_defaults(lz4).expect("set");
@@ -507,17 +507,17 @@ fn power_cuts_leave_tables_and_defaults_in_step() {
     let kinds = [TableKind::Plain, TableOptions::compressed(Algorithm::Lz4).kind];
     let mut seen = [0; 2];
     for_each_seed(40, |seed| {
-        let place = SimPlace::new(seed);
-        let store = Store::open(place.clone(), options(false)).expect("open");
+        let vfs = SimVfs::new(seed);
+        let store = Store::open(vfs.clone(), options(false)).expect("open");
         for i in 0..20 {
             store.create_inheriting_table(&format!("t{i}")).expect("create");
         }
-        place.set_cut_after(1 + seed % 8);
+        vfs.set_cut_after(1 + seed % 8);
         let acknowledged =
             store.set_defaults(TableOptions { kind: kinds[1], ..TableOptions::default() }).is_ok();
         drop(store);
-        place.power_cycle();
-        let store = Store::open(place, options(false)).expect("recover");
+        vfs.power_cycle();
+        let store = Store::open(vfs, options(false)).expect("recover");
         let found = store.defaults().expect("defaults").kind;
         assert!(found == kinds[1] || !acknowledged, "a change was lost");
         assert!(kinds_in_force(&store).iter().all(|(_, kind, inherits)| *kind == found && *inherits));

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lacuna_device::{BatchOp, BlockDevice, DirOptions, DirPlace, MemDevice, Place, StreamHint};
+use lacuna_device::{BatchOp, BlockDevice, DirOptions, DirVfs, MemDevice, StreamHint, Vfs};
 use lacuna_ftl::{Lba, Op, Stream};
 use lacuna_fuse::{
     FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, UringTransport,
@@ -131,13 +131,13 @@ fn a_damaged_file_is_an_error_and_can_be_removed() {
 #[test]
 fn a_directory_of_a_mount_takes_sectors_and_has_fine_holes() {
     mounted(|dir, _| {
-        let place = DirPlace::open(dir, DirOptions::default()).unwrap();
-        assert_eq!((place.props().io_align, place.props().hole_unit), (512, 4096));
-        let file = place.create("pages", StreamHint::Data).unwrap();
+        let vfs = DirVfs::open(dir, DirOptions::default()).unwrap();
+        assert_eq!((vfs.props().io_align, vfs.props().hole_unit), (512, 4096));
+        let file = vfs.create("pages", StreamHint::Data).unwrap();
         file.write_at(0, &[7; 16384]).unwrap();
         file.write_at(512, &[8; 512]).unwrap();
-        place.write_batch(&[BatchOp::Punch { file: file.id(), offset: 4096, len: 12288 }]).unwrap();
-        place.sync().unwrap();
+        vfs.write_batch(&[BatchOp::Punch { file: file.id(), offset: 4096, len: 12288 }]).unwrap();
+        vfs.sync().unwrap();
         assert_eq!(file.allocated(0, 16384).unwrap(), 4096);
         let mut buf = [0; 1536];
         file.read_at(512, &mut buf).unwrap();

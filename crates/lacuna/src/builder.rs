@@ -1,8 +1,8 @@
 use std::{path::Path, time::Duration};
 
-use lacuna_device::MemPlace;
+use lacuna_device::MemVfs;
 use lacuna_engine::{self as engine, StoreOptions};
-use lacuna_nvmfs::PlaceOptions;
+use lacuna_nvmfs::VfsOptions;
 
 use crate::{Doublewrite, Durability, Result, Store, error::at_path, storage::Storage};
 
@@ -28,13 +28,13 @@ const SIZE_BYTES: u64 = 8 << 30;
 #[must_use]
 pub struct Builder {
     size_bytes: u64,
-    storage: PlaceOptions,
+    storage: VfsOptions,
     engine: StoreOptions,
 }
 
 impl Default for Builder {
     fn default() -> Builder {
-        let (storage, engine) = (PlaceOptions::default(), StoreOptions::default());
+        let (storage, engine) = (VfsOptions::default(), StoreOptions::default());
         Builder { size_bytes: SIZE_BYTES, storage, engine }
     }
 }
@@ -133,10 +133,10 @@ impl Builder {
         let path = path.as_ref();
         let create_size = Some(self.size_bytes);
         let read_only = self.storage.read_only;
-        let storage = Storage::open(path, &PlaceOptions { create_size, ..self.storage })?;
+        let storage = Storage::open(path, &VfsOptions { create_size, ..self.storage })?;
         let engine = match read_only {
-            true => engine::Store::open_read_only(storage.place(), self.engine),
-            false => engine::Store::open(storage.place(), self.engine),
+            true => engine::Store::open_read_only(storage.vfs(), self.engine),
+            false => engine::Store::open(storage.vfs(), self.engine),
         };
         Ok(Store::new(engine.map_err(|e| at_path(path, e))?, Some(storage)))
     }
@@ -146,6 +146,6 @@ impl Builder {
     /// # Errors
     /// [`crate::Error::BadOption`]: an option is out of range.
     pub fn in_memory(self) -> Result<Store> {
-        Ok(Store::new(engine::Store::open(MemPlace::new(), self.engine)?, None))
+        Ok(Store::new(engine::Store::open(MemVfs::new(), self.engine)?, None))
     }
 }

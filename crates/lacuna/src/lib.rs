@@ -77,7 +77,7 @@ pub use store::Store;
 
 /// What a store counts: the parts of [`StoreStats`](stats::StoreStats), which `Store::stats` returns.
 pub mod stats {
-    pub use lacuna_device::PlaceStats;
+    pub use lacuna_device::VfsStats;
     pub use lacuna_engine::{
         FlushStats, HistoryStats, LogStats, PoolStats, RecoveryStats, ReplayEstimate, RowStats, StoreStats,
     };

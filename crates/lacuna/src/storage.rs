@@ -8,39 +8,39 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use lacuna_device::{Error as DeviceError, Place};
-use lacuna_nvmfs::{Error as FsError, OpenedPlace, PlaceOptions, open_place};
+use lacuna_device::{Error as DeviceError, Vfs};
+use lacuna_nvmfs::{Error as FsError, OpenedVfs, VfsOptions, open_vfs};
 use parking_lot::Mutex;
 
 use crate::{Error, Result, error::of_storage};
 
 /// What this process has open, by device and inode. The operating system's lock says no more than that somebody has it.
-static OPEN: Mutex<BTreeMap<(u64, u64), Weak<dyn Place>>> = Mutex::new(BTreeMap::new());
+static OPEN: Mutex<BTreeMap<(u64, u64), Weak<dyn Vfs>>> = Mutex::new(BTreeMap::new());
 
 /// Open storage of one store.
 #[derive(Clone)]
 pub(crate) struct Storage {
-    opened: OpenedPlace,
+    opened: OpenedVfs,
     path: PathBuf,
 }
 
 impl Storage {
     /// # Errors
     /// Each names the path.
-    pub(crate) fn open(path: &Path, options: &PlaceOptions) -> Result<Storage> {
+    pub(crate) fn open(path: &Path, options: &VfsOptions) -> Result<Storage> {
         let busy = || Error::Busy { what: path.display().to_string() };
         if is_open(path) {
             return Err(busy());
         }
-        let opened = open_place(path, options).map_err(|error| match error {
+        let opened = open_vfs(path, options).map_err(|error| match error {
             // Another thread may have been opening it.
             FsError::Device(DeviceError::Busy { .. }) if is_open(path) => busy(),
             error => of_storage(path, error),
         })?;
         if let Some(identity) = identity(path) {
             let mut open = OPEN.lock();
-            open.retain(|_, place| place.strong_count() > 0);
-            open.insert(identity, Arc::downgrade(&opened.place()));
+            open.retain(|_, vfs| vfs.strong_count() > 0);
+            open.insert(identity, Arc::downgrade(&opened.vfs()));
         }
         Ok(Storage { opened, path: path.to_owned() })
     }
@@ -49,8 +49,8 @@ impl Storage {
         &self.path
     }
 
-    pub(crate) fn place(&self) -> Arc<dyn Place> {
-        self.opened.place()
+    pub(crate) fn vfs(&self) -> Arc<dyn Vfs> {
+        self.opened.vfs()
     }
 
     pub(crate) fn close(&self) -> Result<()> {
@@ -59,7 +59,7 @@ impl Storage {
 
     pub(crate) fn grow(&self, bytes: u64) -> Result<u64> {
         match &self.opened {
-            OpenedPlace::Store(fs) => fs.grow(Some(bytes)).map_err(|error| of_storage(&self.path, error)),
+            OpenedVfs::Store(fs) => fs.grow(Some(bytes)).map_err(|error| of_storage(&self.path, error)),
             _ => Err(Error::BadOption { what: "size", reason: "a store in a directory has none".into() }),
         }
     }
@@ -76,5 +76,5 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 fn is_open(path: &Path) -> bool {
     let open = OPEN.lock();
-    identity(path).and_then(|identity| open.get(&identity)).is_some_and(|place| place.strong_count() > 0)
+    identity(path).and_then(|identity| open.get(&identity)).is_some_and(|vfs| vfs.strong_count() > 0)
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use lacuna_nvmfs::{
-    CheckDepth, Error, Ino, Nvmfs, OpenedPlace, PlaceOptions, Refusal, open_place,
+    CheckDepth, Error, Ino, Nvmfs, OpenedVfs, Refusal, VfsOptions, open_vfs,
     posix::{Caller, Posix, WriteOptions},
 };
 
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
         return Err(format!("{store}: exists already").into());
     }
     let size = (count * STORE_BYTES_PER_INODE).max(STORE_BYTES_MIN).next_multiple_of(1 << 20);
-    let mut options = PlaceOptions { create_size: Some(size), ..PlaceOptions::default() };
+    let mut options = VfsOptions { create_size: Some(size), ..VfsOptions::default() };
     options.options.ftl.map_memory = map_memory;
     fill(&*open(path, &options)?, count)?;
     look(path, &options, count)?;
@@ -47,9 +47,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn open(path: &Path, options: &PlaceOptions) -> Result<Arc<Nvmfs>> {
-    let OpenedPlace::Store(place) = open_place(path, options)? else { return Err("not a store".into()) };
-    Ok(place)
+fn open(path: &Path, options: &VfsOptions) -> Result<Arc<Nvmfs>> {
+    let OpenedVfs::Store(vfs) = open_vfs(path, options)? else { return Err("not a store".into()) };
+    Ok(vfs)
 }
 
 fn timed<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -74,8 +74,8 @@ fn directory_name(number: u64) -> Vec<u8> {
 }
 
 /// Makes the files, and says how fast.
-fn fill(place: &Nvmfs, count: u64) -> Result<()> {
-    let fs = place.posix();
+fn fill(vfs: &Nvmfs, count: u64) -> Result<()> {
+    let fs = vfs.posix();
     limits(&fs)?;
     let mut directory = Ino::ROOT;
     for tenth in 0..10 {
@@ -91,9 +91,9 @@ fn fill(place: &Nvmfs, count: u64) -> Result<()> {
         let rate = done as f64 / begun.elapsed().max(Duration::from_nanos(1)).as_secs_f64();
         println!("tenth {tenth}: {rate:.0} creates/s, {} MiB resident", resident_mebibytes()?);
     }
-    let stats = place.ftl().stats();
+    let stats = vfs.ftl().stats();
     println!("map: {} extents, {} MiB", stats.extents, stats.map_memory_bytes >> 20);
-    timed("close", || Ok(place.close()?))
+    timed("close", || Ok(vfs.close()?))
 }
 
 /// The longest name and the longest file.
@@ -110,9 +110,9 @@ fn limits(fs: &Posix) -> Result<()> {
 }
 
 /// What is there after the store was opened anew.
-fn look(path: &Path, options: &PlaceOptions, count: u64) -> Result<()> {
-    let place = timed("open", || open(path, options))?;
-    let fs = place.posix();
+fn look(path: &Path, options: &VfsOptions, count: u64) -> Result<()> {
+    let vfs = timed("open", || open(path, options))?;
+    let fs = vfs.posix();
     let statfs = timed("first statfs", || Ok(fs.statfs()?))?;
     println!("inodes in use: {}", statfs.inodes - statfs.free_inodes);
     timed("first create", || Ok(fs.mknod(Ino::ROOT, b"new", 0o100_644, 0, Caller::default())?))?;
@@ -123,8 +123,8 @@ fn look(path: &Path, options: &PlaceOptions, count: u64) -> Result<()> {
         }
         Ok(())
     })?;
-    let report = timed("check", || Ok(place.check(CheckDepth::Structure)?))?;
+    let report = timed("check", || Ok(vfs.check(CheckDepth::Structure)?))?;
     assert!(report.is_clean(), "{:#?}", report.findings);
     println!("{} files, {} directories, no finding", report.files, report.directories);
-    timed("close", || Ok(place.close()?))
+    timed("close", || Ok(vfs.close()?))
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use lacuna_nvmfs::{
-    Ino, OpenedPlace, PlaceOptions, open_place,
+    Ino, OpenedVfs, VfsOptions, open_vfs,
     posix::{Caller, Posix},
 };
 
@@ -32,38 +32,38 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err(format!("{store}: exists already").into());
     }
     let size = (count * STORE_BYTES_PER_NAME).max(STORE_BYTES_MIN).next_multiple_of(1 << 20);
-    let options = PlaceOptions { create_size: Some(size), ..PlaceOptions::default() };
-    let open = || match open_place(path, &options) {
-        Ok(OpenedPlace::Store(place)) => Ok(place),
+    let options = VfsOptions { create_size: Some(size), ..VfsOptions::default() };
+    let open = || match open_vfs(path, &options) {
+        Ok(OpenedVfs::Store(vfs)) => Ok(vfs),
         Ok(_) => Err("not a store".into()),
         Err(error) => Err(Box::<dyn std::error::Error>::from(error)),
     };
-    let place = open()?;
-    let fs = place.posix();
+    let vfs = open()?;
+    let fs = vfs.posix();
     let directory = fs.mkdir(Ino::ROOT, b"names", 0o755, Caller::default())?.ino;
     rates("create", count, |number| {
         fs.mknod(directory, &name(number), 0o100_644, 0, Caller::default()).map(drop)
     })?;
-    place.close()?;
-    drop((fs, place));
+    vfs.close()?;
+    drop((fs, vfs));
 
-    let place = open()?;
-    let fs = place.posix();
+    let vfs = open()?;
+    let fs = vfs.posix();
     // In an order that is not that of their creation.
     rates("lookup", count.min(20_000), |number| {
         fs.lookup(directory, &name(number * 7919 % count)).map(drop)
     })?;
-    place.close()?;
-    drop((fs, place));
+    vfs.close()?;
+    drop((fs, vfs));
 
-    let place = open()?;
-    let fs = place.posix();
+    let vfs = open()?;
+    let fs = vfs.posix();
     list(&fs, directory)?;
     if keeps {
-        return Ok(place.close()?);
+        return Ok(vfs.close()?);
     }
     rates("unlink", count, |number| fs.unlink(directory, &name(number)).map(drop))?;
-    place.close()?;
+    vfs.close()?;
     std::fs::remove_file(path)?;
     Ok(())
 }

@@ -200,7 +200,7 @@ fn device_errno(error: &device::Error) -> i32 {
     errno.raw_os_error()
 }
 
-/// Users of a place see its failures in the words of the device layer.
+/// Users of a VFS see its failures in the words of the device layer.
 impl From<Error> for device::Error {
     fn from(error: Error) -> device::Error {
         let what = error.to_string();

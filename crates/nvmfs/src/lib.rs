@@ -10,25 +10,25 @@
 //!   there is no journal and no repair; after a crash the file system only frees inodes that were open without a name.
 //!
 //! [`posix::Posix`] is the whole of it, by inodes: directories, links, attributes, holes. [`Nvmfs`] itself
-//! is a [`lacuna_device::Place`], and so is each [directory](Nvmfs::directory): the files in it by name, for
+//! is a [`lacuna_device::Vfs`], and so is each [directory](Nvmfs::directory): the files in it by name, for
 //! engines in the same process.
 //! Its batches are atomic up to [`lacuna_device::FileProps::atomic_bytes_max`], its writes ordered: after
 //! a crash it holds the result of all operations up to some point, everything synced included.
 //!
 //! ```
 //! use std::sync::Arc;
-//! use lacuna_device::{MemDevice, Place, StreamHint};
+//! use lacuna_device::{MemDevice, Vfs, StreamHint};
 //! use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Arc::new(MemDevice::new(64 << 20));
 //! Nvmfs::format(device.clone(), &FormatOptions::default())?;
-//! let place = Nvmfs::open(device, Options::default())?;
-//! let file = place.create("table", StreamHint::Data)?;
+//! let vfs = Nvmfs::open(device, Options::default())?;
+//! let file = vfs.create("table", StreamHint::Data)?;
 //! file.write_at(1 << 30, &[7; 4096])?; // a gigabyte into the file, and 4 KiB of space taken
-//! place.sync()?;
+//! vfs.sync()?;
 //! assert_eq!(file.len()?, (1 << 30) + 4096);
-//! place.close()?;
+//! vfs.close()?;
 //! # Ok(())
 //! # }
 //! ```
@@ -122,5 +122,5 @@ pub use format::fuzz;
 pub use format::{FILE_BYTES_MAX, Ino, Timestamp, system_time};
 pub use lacuna_ftl::{CheckDepth, Finding, Progress};
 pub use salvage::{RemainingEntry, RemainingInode, Remains};
-pub use vfs::{Directory, Nvmfs, OpenedPlace, Options, PlaceOptions, format_path, open_place, salvage_store};
+pub use vfs::{Directory, Nvmfs, OpenedVfs, Options, VfsOptions, format_path, open_vfs, salvage_store};
 pub use volume::FormatOptions;

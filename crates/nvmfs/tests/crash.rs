@@ -9,7 +9,7 @@ mod power;
 use std::sync::Arc;
 
 use history::{BALLAST, Change, Data, Model, Part, apply, ballast_change, random_change};
-use lacuna_device::{BlockDevice, Error, Place, StreamHint};
+use lacuna_device::{BlockDevice, Error, StreamHint, Vfs};
 use lacuna_ftl::Work;
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs};
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
@@ -21,10 +21,10 @@ fn is_power_cut(error: &Error) -> bool {
     matches!(error, Error::PowerCut | Error::Poisoned { .. })
 }
 
-/// Puts a file into the place that fills a part of it, so that collection has something to move and
+/// Puts a file into the VFS that fills a part of it, so that collection has something to move and
 /// `Full` is near.
-fn add_ballast(place: &Nvmfs, rng: &mut SeededRng, history: &mut History<Model>) {
-    let stats = place.ftl().stats();
+fn add_ballast(vfs: &Nvmfs, rng: &mut SeededRng, history: &mut History<Model>) {
+    let stats = vfs.ftl().stats();
     let free_bytes = stats.live_limit_bytes.saturating_sub(stats.live_bytes);
     let mut data = vec![0; (free_bytes * rng.below(95) / 100) as usize / 512 * 512];
     rng.fill(&mut data);
@@ -36,16 +36,16 @@ fn add_ballast(place: &Nvmfs, rng: &mut SeededRng, history: &mut History<Model>)
         Change::Batch(vec![part])
     });
     for change in std::iter::once(create).chain(pieces) {
-        apply(place, &change).unwrap();
+        apply(vfs, &change).unwrap();
         let after = history.now().after(&change).unwrap();
         history.states = vec![after];
     }
-    place.sync().unwrap();
+    vfs.sync().unwrap();
 }
 
-/// Changes the place until the power is cut; `upkeep_percent` of the steps do background work.
+/// Changes the VFS until the power is cut; `upkeep_percent` of the steps do background work.
 fn run_until_cut(
-    place: &Nvmfs,
+    vfs: &Nvmfs,
     device: &SimDevice,
     rng: &mut SeededRng,
     history: &mut History<Model>,
@@ -53,14 +53,14 @@ fn run_until_cut(
 ) {
     for _ in 0..10_000 {
         if rng.chance(10) {
-            match place.sync() {
+            match vfs.sync() {
                 Ok(()) => history.synced(),
                 Err(error) => return assert!(device.is_off() && is_power_cut(&error), "{error}"),
             }
         }
         if rng.chance(upkeep_percent) {
             let work = [Work::Due, Work::Gc, Work::Checkpoint][rng.below(3) as usize];
-            if place.ftl().step(work).is_err() {
+            if vfs.ftl().step(work).is_err() {
                 return assert!(device.is_off());
             }
         }
@@ -71,7 +71,7 @@ fn run_until_cut(
             random_change(rng, history.now())
         };
         let expected = history.now().after(&change);
-        match (apply(place, &change), expected) {
+        match (apply(vfs, &change), expected) {
             (Ok(()), Ok(after)) => history.states.push(after),
             (Ok(()), Err(error)) => panic!("{change:?} was done, not refused: {error}"),
             (Err(Error::Full { .. }), Ok(_)) => {}
@@ -93,17 +93,17 @@ fn crash_case(seed: u64) {
     let mut rng = SeededRng::new(seed);
     let device = formatted(seed);
     let mut history = History { states: vec![Model::default()] };
-    let mut place = open(&device).unwrap();
-    add_ballast(&place, &mut rng, &mut history);
+    let mut vfs = open(&device).unwrap();
+    add_ballast(&vfs, &mut rng, &mut history);
     let upkeep_percent = [0, 5, 20][rng.below(3) as usize];
     for round in 0..ROUNDS {
         let ops_max = if rng.chance(50) { 40 } else { 400 };
         device.set_cut_after(1 + rng.below(ops_max));
-        run_until_cut(&place, &device, &mut rng, &mut history, upkeep_percent);
-        drop(place);
-        place = recover(&device, &mut rng);
+        run_until_cut(&vfs, &device, &mut rng, &mut history, upkeep_percent);
+        drop(vfs);
+        vfs = recover(&device, &mut rng);
 
-        let found = Model::read(&place).unwrap();
+        let found = Model::read(&vfs).unwrap();
         let Some(survived) = history.states.iter().position(|state| *state == found) else {
             let states = history.states.iter().map(Model::summary);
             panic!(
@@ -112,7 +112,7 @@ fn crash_case(seed: u64) {
                 states.collect::<Vec<_>>().join("\n")
             );
         };
-        let report = place.check(CheckDepth::Payload).unwrap();
+        let report = vfs.check(CheckDepth::Payload).unwrap();
         assert!(report.is_clean(), "round {round}: {:#?}", report.findings);
         // Recovery makes what it found durable.
         history.states = vec![history.states.swap_remove(survived)];
@@ -140,9 +140,9 @@ fn a_cut_while_formatting_leaves_nothing_or_a_file_system() {
         assert!(formatted.is_ok() || was_cut);
         device.power_cycle();
         match open(&device) {
-            Ok(place) => {
-                assert!(place.list().unwrap().is_empty());
-                assert!(place.check(CheckDepth::Payload).unwrap().is_clean());
+            Ok(vfs) => {
+                assert!(vfs.list().unwrap().is_empty());
+                assert!(vfs.check(CheckDepth::Payload).unwrap().is_clean());
             }
             Err(_) => assert!(was_cut, "a finished format does not open"),
         }

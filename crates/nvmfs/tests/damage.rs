@@ -5,11 +5,11 @@ mod history;
 use std::{fs, sync::Arc};
 
 use history::{Model, apply, random_change};
-use lacuna_device::{BlockDevice, Error as DeviceError, MemDevice, Place, StreamHint};
+use lacuna_device::{BlockDevice, Error as DeviceError, MemDevice, StreamHint, Vfs};
 use lacuna_ftl::{self as ftl, Lba, Op, Stream};
 use lacuna_nvmfs::{
-    CheckDepth, Error, FormatOptions, Ino, Nvmfs, OpenedPlace, Options, PlaceOptions, Remains, format_path,
-    open_place,
+    CheckDepth, Error, FormatOptions, Ino, Nvmfs, OpenedVfs, Options, Remains, VfsOptions, format_path,
+    open_vfs,
     posix::{Caller, FileKind, Rename, SetAttr, WriteOptions, XattrMode},
 };
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed, unreadable};
@@ -32,10 +32,10 @@ fn sim(seed: u64) -> (Arc<SimDevice>, Arc<dyn BlockDevice>) {
 }
 
 /// Compares all that can be read with the model. True if there was no error.
-fn reads_right_or_fails(place: &Nvmfs, model: &Model) -> bool {
+fn reads_right_or_fails(vfs: &Nvmfs, model: &Model) -> bool {
     let mut is_whole = true;
     for (name, content) in &model.0 {
-        let file = match place.open(name, StreamHint::Data) {
+        let file = match vfs.open(name, StreamHint::Data) {
             Ok(file) => file,
             Err(error) => {
                 assert!(!matches!(error, DeviceError::NotFound { .. }), "{name} vanished");
@@ -52,7 +52,7 @@ fn reads_right_or_fails(place: &Nvmfs, model: &Model) -> bool {
             }
         }
     }
-    match place.list() {
+    match vfs.list() {
         Ok(names) => assert!(!is_whole || names.len() == model.0.len()),
         Err(_) => is_whole = false,
     }
@@ -61,9 +61,9 @@ fn reads_right_or_fails(place: &Nvmfs, model: &Model) -> bool {
 
 /// Compares what is left with the model, if all batches are there. False if there is nothing to begin with.
 fn remains_are_right(salvaged: lacuna_nvmfs::Result<(Nvmfs, Vec<String>)>, model: &Model) -> bool {
-    let Ok((place, damage)) = salvaged else { return false };
-    let entries = place.remaining_entries(Ino::ROOT).unwrap();
-    let inodes = place.remaining_inodes().unwrap();
+    let Ok((vfs, damage)) = salvaged else { return false };
+    let entries = vfs.remaining_entries(Ino::ROOT).unwrap();
+    let inodes = vfs.remaining_inodes().unwrap();
     if !damage.is_empty() {
         return true;
     }
@@ -73,7 +73,7 @@ fn remains_are_right(salvaged: lacuna_nvmfs::Result<(Nvmfs, Vec<String>)>, model
         let mut left = model.0[std::str::from_utf8(&entry.name).unwrap()].to_vec();
         let mut offset = 0;
         while offset < left.len() as u64 {
-            let Remains { found, lost } = place.remaining_data(entry.ino, offset).unwrap();
+            let Remains { found, lost } = vfs.remaining_data(entry.ino, offset).unwrap();
             for (at, data) in found.runs {
                 let (at, within) = (at as usize, data.len().min(left.len().saturating_sub(at as usize)));
                 assert!(data[..within] == left[at..at + within], "wrong data");
@@ -95,26 +95,26 @@ fn flipped_bits_are_errors_or_harmless() {
     for_each_seed(150, |seed| {
         let mut rng = SeededRng::new(seed);
         let (device, raw) = sim(seed);
-        let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+        let vfs = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
         let mut model = Model::default();
         for _ in 0..40 {
             let change = random_change(&mut rng, &model);
-            if let (Ok(()), Ok(after)) = (apply(&place, &change), model.after(&change)) {
+            if let (Ok(()), Ok(after)) = (apply(&vfs, &change), model.after(&change)) {
                 model = after;
             }
         }
-        let written = place.ftl().stats().store_bytes.min(4 << 20);
-        place.close().unwrap();
-        drop(place);
+        let written = vfs.ftl().stats().store_bytes.min(4 << 20);
+        vfs.close().unwrap();
+        drop(vfs);
         for _ in 0..=rng.below(4) {
             let within = if rng.chance(70) { written } else { 4 << 20 };
             device.flip_bit(rng.below(within), rng.below(8) as u8);
         }
         let remains = remains_are_right(Nvmfs::salvage(Arc::clone(&raw), Options::default()), &model);
-        let Ok(place) = Nvmfs::open(raw, Options::default()) else { return };
+        let Ok(vfs) = Nvmfs::open(raw, Options::default()) else { return };
         assert!(remains, "salvage refuses what opens");
-        let is_clean = place.check(CheckDepth::Payload).is_ok_and(|report| report.is_clean());
-        let is_whole = reads_right_or_fails(&place, &model);
+        let is_clean = vfs.check(CheckDepth::Payload).is_ok_and(|report| report.is_clean());
+        let is_whole = reads_right_or_fails(&vfs, &model);
         assert!(is_whole || !is_clean, "the check saw nothing, a read did");
     });
 }
@@ -122,18 +122,18 @@ fn flipped_bits_are_errors_or_harmless() {
 #[test]
 fn a_damaged_inode_is_an_error_and_a_finding() {
     let (_, raw) = sim(1);
-    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
-    place.create("a", StreamHint::Data).unwrap();
-    place.create("b", StreamHint::Data).unwrap();
+    let vfs = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    vfs.create("a", StreamHint::Data).unwrap();
+    vfs.create("b", StreamHint::Data).unwrap();
     let garbage = Op::Write { lba: inode_lba(16), data: &[0xa5; 512] };
-    place.ftl().write_batch(&[garbage], Stream::Data).unwrap();
-    place.close().unwrap();
-    drop(place); // with what it has in memory
-    let place = Nvmfs::open(raw, Options::default()).unwrap();
-    let error = place.open("a", StreamHint::Data).err().unwrap();
+    vfs.ftl().write_batch(&[garbage], Stream::Data).unwrap();
+    vfs.close().unwrap();
+    drop(vfs); // with what it has in memory
+    let vfs = Nvmfs::open(raw, Options::default()).unwrap();
+    let error = vfs.open("a", StreamHint::Data).err().unwrap();
     assert!(matches!(error, DeviceError::Corrupt { .. }), "{error}");
-    place.open("b", StreamHint::Data).unwrap();
-    let report = place.check(CheckDepth::Structure).unwrap();
+    vfs.open("b", StreamHint::Data).unwrap();
+    let report = vfs.check(CheckDepth::Structure).unwrap();
     let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };
     for words in ["inode 16", "\"a\" in directory 2", "inode table at sector 16"] {
         assert!(finding.message.contains(words), "{finding:?}");
@@ -146,64 +146,64 @@ type Damage = fn(&Nvmfs);
 /// A file of 4096 bytes with the names "a" and "b", inode 16, damaged; a sound one, "c"; and nothing in memory.
 fn damaged_file(damage: Damage) -> (Arc<dyn BlockDevice>, Nvmfs) {
     let (_, raw) = sim(1);
-    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
-    place.create("a", StreamHint::Data).unwrap().write_at(0, &[1; 4096]).unwrap();
-    place.posix().link(Ino::new(16).unwrap(), Ino::ROOT, b"b").unwrap();
-    place.create("c", StreamHint::Data).unwrap().write_at(0, &[3; 4096]).unwrap();
-    damage(&place);
-    place.close().unwrap();
-    drop(place);
-    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
-    (raw, place)
+    let vfs = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    vfs.create("a", StreamHint::Data).unwrap().write_at(0, &[1; 4096]).unwrap();
+    vfs.posix().link(Ino::new(16).unwrap(), Ino::ROOT, b"b").unwrap();
+    vfs.create("c", StreamHint::Data).unwrap().write_at(0, &[3; 4096]).unwrap();
+    damage(&vfs);
+    vfs.close().unwrap();
+    drop(vfs);
+    let vfs = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    (raw, vfs)
 }
 
-fn findings(place: &Nvmfs) -> Vec<String> {
-    let report = place.check(CheckDepth::Payload).unwrap();
+fn findings(vfs: &Nvmfs) -> Vec<String> {
+    let report = vfs.check(CheckDepth::Payload).unwrap();
     report.findings.into_iter().map(|finding| finding.message).collect()
 }
 
 #[test]
 fn names_of_a_damaged_file_can_be_removed_and_its_number_stays_taken() {
-    let (raw, place) = damaged_file(|place| write(place, inode_lba(16)));
-    place.remove("a").unwrap();
-    assert!(matches!(place.open("a", StreamHint::Data), Err(DeviceError::NotFound { .. })));
-    assert!(matches!(place.open("b", StreamHint::Data), Err(DeviceError::Corrupt { .. })), "its other name");
-    let found = findings(&place);
+    let (raw, vfs) = damaged_file(|vfs| write(vfs, inode_lba(16)));
+    vfs.remove("a").unwrap();
+    assert!(matches!(vfs.open("a", StreamHint::Data), Err(DeviceError::NotFound { .. })));
+    assert!(matches!(vfs.open("b", StreamHint::Data), Err(DeviceError::Corrupt { .. })), "its other name");
+    let found = findings(&vfs);
     assert!(found.len() == 1 && found[0].contains("called \"b\" in directory 2"), "{found:?}");
     // A damaged name is not replaced: that would take the file along.
-    let renamed = place.rename("c", "b");
+    let renamed = vfs.rename("c", "b");
     assert!(matches!(renamed, Err(DeviceError::Corrupt { .. })), "{renamed:?}");
-    place.remove("b").unwrap();
+    vfs.remove("b").unwrap();
     for round in 0..2 {
-        let place = match round {
-            0 => &place,
+        let vfs = match round {
+            0 => &vfs,
             _ => &Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap(),
         };
-        let found = findings(place);
+        let found = findings(vfs);
         assert!(found.len() == 1 && found[0].contains("no name, nothing frees the 4096 bytes"), "{found:?}");
-        let new = place.create(&format!("new {round}"), StreamHint::Data).unwrap();
+        let new = vfs.create(&format!("new {round}"), StreamHint::Data).unwrap();
         assert_ne!(new.id().0 as u32, 16, "the number was given to another");
         let mut back = [0; 4096];
-        place.open("c", StreamHint::Data).unwrap().read_at(0, &mut back).unwrap();
+        vfs.open("c", StreamHint::Data).unwrap().read_at(0, &mut back).unwrap();
         assert_eq!(back, [3; 4096]);
-        place.close().unwrap();
+        vfs.close().unwrap();
     }
 }
 
 /// A name whose inode is not there, or another file's by now, goes alone too.
 #[test]
 fn a_name_that_leads_to_no_inode_or_to_anothers_can_be_removed() {
-    let gone: Damage = |place| trim(place, inode_lba(16), 1);
-    let anothers: Damage = |place| patch(place, inode_lba(16), 28, &[1, 2, 3, 4]);
+    let gone: Damage = |vfs| trim(vfs, inode_lba(16), 1);
+    let anothers: Damage = |vfs| patch(vfs, inode_lba(16), 28, &[1, 2, 3, 4]);
     for (damage, left) in [(gone, "file number 16 has sector 0 and no inode"), (anothers, "16 has 0 names")] {
-        let (_, place) = damaged_file(damage);
-        let read_other = || place.ftl().is_mapped(inode_lba(16)).unwrap();
+        let (_, vfs) = damaged_file(damage);
+        let read_other = || vfs.ftl().is_mapped(inode_lba(16)).unwrap();
         let is_there = read_other();
-        place.remove("a").unwrap();
-        place.remove("b").unwrap();
-        assert_eq!(place.list().unwrap(), ["c"]);
+        vfs.remove("a").unwrap();
+        vfs.remove("b").unwrap();
+        assert_eq!(vfs.list().unwrap(), ["c"]);
         assert_eq!(read_other(), is_there, "another's inode was taken along");
-        let found = findings(&place);
+        let found = findings(&vfs);
         assert!(found.len() == 1 && found[0].contains(left), "{found:?}");
     }
 }
@@ -212,8 +212,8 @@ fn a_name_that_leads_to_no_inode_or_to_anothers_can_be_removed() {
 #[test]
 fn a_file_whose_inode_the_device_cannot_read_can_be_removed() {
     const MODE: u32 = 0o100_640;
-    let (raw, place) = damaged_file(|place| {
-        let fs = place.posix();
+    let (raw, vfs) = damaged_file(|vfs| {
+        let fs = vfs.posix();
         let other = fs.lookup(Ino::ROOT, b"c").unwrap().ino;
         let pad = || fs.write(other, 4096, &[7; 65536], WriteOptions::default()).unwrap();
         pad(); // changes an inode, too
@@ -222,7 +222,7 @@ fn a_file_whose_inode_the_device_cannot_read_can_be_removed() {
         fs.setattr(Ino::new(16).unwrap(), &mode).unwrap();
         pad();
     });
-    drop(place);
+    drop(vfs);
     let mut bytes = vec![0; 4 << 20];
     raw.read_at(0, &mut bytes).unwrap();
     let is_inode = |at: &usize| {
@@ -230,33 +230,33 @@ fn a_file_whose_inode_the_device_cannot_read_can_be_removed() {
         field(0, b"LNfs\x02") && field(16, &inode_lba(16).0.to_le_bytes()) && field(32, &MODE.to_le_bytes())
     };
     let at = (0..bytes.len() - 512).rfind(is_inode).expect("it is on the device") as u64;
-    let place =
+    let vfs =
         Nvmfs::open(unreadable(raw, std::iter::once(at..at + 1).collect()), Options::default()).unwrap();
-    let error = place.posix().lookup(Ino::ROOT, b"a").unwrap_err();
+    let error = vfs.posix().lookup(Ino::ROOT, b"a").unwrap_err();
     assert!(matches!(error, Error::Ftl(ftl::Error::Device(_))) && error.errno() == 5, "{error}");
-    place.remove("a").unwrap();
-    place.remove("b").unwrap();
-    assert_eq!(place.list().unwrap(), ["c"]);
-    place.open("c", StreamHint::Data).unwrap();
-    let report = place.check(CheckDepth::Structure).unwrap();
+    vfs.remove("a").unwrap();
+    vfs.remove("b").unwrap();
+    assert_eq!(vfs.list().unwrap(), ["c"]);
+    vfs.open("c", StreamHint::Data).unwrap();
+    let report = vfs.check(CheckDepth::Structure).unwrap();
     assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
 }
 
 #[test]
 fn a_damaged_directory_stays_with_all_that_is_in_it() {
     let (_, raw) = sim(1);
-    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
-    let directory = place.posix().mkdir(Ino::ROOT, b"d", 0o755, Caller::default()).unwrap().ino;
-    write(&place, inode_lba(directory.number()));
-    place.close().unwrap();
-    drop(place);
-    let place = Nvmfs::open(raw, Options::default()).unwrap();
-    let fs = place.posix();
+    let vfs = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    let directory = vfs.posix().mkdir(Ino::ROOT, b"d", 0o755, Caller::default()).unwrap().ino;
+    write(&vfs, inode_lba(directory.number()));
+    vfs.close().unwrap();
+    drop(vfs);
+    let vfs = Nvmfs::open(raw, Options::default()).unwrap();
+    let fs = vfs.posix();
     for result in [fs.rmdir(Ino::ROOT, b"d"), fs.unlink(Ino::ROOT, b"d")] {
         assert!(matches!(result, Err(Error::Corrupt { .. })), "{result:?}");
     }
     assert_eq!(fs.entry(Ino::ROOT, b"d").unwrap(), (directory, FileKind::Directory));
-    let found = findings(&place);
+    let found = findings(&vfs);
     assert!(found.len() == 1 && found[0].contains("called \"d\" in directory 2"), "{found:?}");
 }
 
@@ -265,17 +265,17 @@ fn a_damaged_directory_stays_with_all_that_is_in_it() {
 #[test]
 fn broken_invariants_are_found() {
     type Break<'a> = (&'a str, &'a dyn Fn(&Nvmfs));
-    let of_root = |place: &Nvmfs, name: &[u8]| {
-        let ino = place.posix().lookup(Ino::ROOT, name).unwrap().ino;
+    let of_root = |vfs: &Nvmfs, name: &[u8]| {
+        let ino = vfs.posix().lookup(Ino::ROOT, name).unwrap().ino;
         let region = Lba(2 << 36)..Lba(3 << 36);
         let mut rest = region.clone();
         let bucket = |lba: Lba| {
             let mut sector = [0; 512];
-            place.ftl().read(lba, &mut sector).unwrap();
+            vfs.ftl().read(lba, &mut sector).unwrap();
             u64::from(u32::from_le_bytes(sector[24..28].try_into().unwrap()))
         };
         loop {
-            let run = place.ftl().mapped(rest.clone()).unwrap().unwrap();
+            let run = vfs.ftl().mapped(rest.clone()).unwrap().unwrap();
             match (run.start.0..run.end.0).find(|lba| bucket(Lba(*lba)) == ino.number()) {
                 Some(lba) => break Lba(lba),
                 None => rest.start = run.end,
@@ -283,115 +283,115 @@ fn broken_invariants_are_found() {
         }
     };
     let breaks: [Break<'_>; 15] = [
-        ("has 0 names", &|place| trim(place, of_root(place, b"a"), 1)),
-        ("has no inode", &|place| trim(place, inode_lba(16), 1)),
-        ("past its end", &|place| write(place, Lba((16 << 36) + 100))),
-        ("and no inode", &|place| write(place, Lba(99 << 36))),
-        ("behind all files", &|place| write(place, Lba(u64::MAX - 10))),
-        ("data behind its end", &|place| write(place, Lba((16 << 36) + 8))),
-        ("has 1 names and 3 links", &|place| patch(place, inode_lba(16), 36, &[3])),
-        ("has 1 in it and 9 links", &|place| patch(place, inode_lba(17), 36, &[9])),
-        ("has another parent", &|place| patch(place, inode_lba(18), 64, &[2])),
-        ("does not hang from the root", &|place| patch(place, inode_lba(17), 64, &[18])),
-        ("0 links and is no orphan", &|place| patch(place, inode_lba(16), 36, &[0])),
-        ("of the orphans has no inode", &|place| patch_as(place, Lba(3 << 36 | 77), 5, &[(24, 77)])),
-        ("links and is an orphan", &|place| {
-            let generation = place.posix().getattr(Ino::new(16).unwrap()).unwrap().generation;
+        ("has 0 names", &|vfs| trim(vfs, of_root(vfs, b"a"), 1)),
+        ("has no inode", &|vfs| trim(vfs, inode_lba(16), 1)),
+        ("past its end", &|vfs| write(vfs, Lba((16 << 36) + 100))),
+        ("and no inode", &|vfs| write(vfs, Lba(99 << 36))),
+        ("behind all files", &|vfs| write(vfs, Lba(u64::MAX - 10))),
+        ("data behind its end", &|vfs| write(vfs, Lba((16 << 36) + 8))),
+        ("has 1 names and 3 links", &|vfs| patch(vfs, inode_lba(16), 36, &[3])),
+        ("has 1 in it and 9 links", &|vfs| patch(vfs, inode_lba(17), 36, &[9])),
+        ("has another parent", &|vfs| patch(vfs, inode_lba(18), 64, &[2])),
+        ("does not hang from the root", &|vfs| patch(vfs, inode_lba(17), 64, &[18])),
+        ("0 links and is no orphan", &|vfs| patch(vfs, inode_lba(16), 36, &[0])),
+        ("of the orphans has no inode", &|vfs| patch_as(vfs, Lba(3 << 36 | 77), 5, &[(24, 77)])),
+        ("links and is an orphan", &|vfs| {
+            let generation = vfs.posix().getattr(Ino::new(16).unwrap()).unwrap().generation;
             let [a, b, c, d] = generation.to_le_bytes();
             let fields = [(24, 16), (28, a), (29, b), (30, c), (31, d)];
-            patch_as(place, Lba(3 << 36 | 16), 5, &fields);
+            patch_as(vfs, Lba(3 << 36 | 16), 5, &fields);
         }),
-        ("of the attributes is no inode's", &|place| write(place, Lba(4 << 36 | 16 << 8))),
-        ("attributes of inode", &|place| trim(place, Lba(4 << 36 | 19 << 8), 1)),
+        ("of the attributes is no inode's", &|vfs| write(vfs, Lba(4 << 36 | 16 << 8))),
+        ("attributes of inode", &|vfs| trim(vfs, Lba(4 << 36 | 19 << 8), 1)),
     ];
     for (expected, break_it) in breaks {
         let (_, raw) = sim(1);
-        let place = Nvmfs::open(raw, Options::default()).unwrap();
-        place.create("a", StreamHint::Data).unwrap().write_at(0, &[1; 4096]).unwrap();
-        let fs = place.posix();
+        let vfs = Nvmfs::open(raw, Options::default()).unwrap();
+        vfs.create("a", StreamHint::Data).unwrap().write_at(0, &[1; 4096]).unwrap();
+        let fs = vfs.posix();
         fs.write(Ino::new(16).unwrap(), 4096, &[1; 100], WriteOptions::default()).unwrap();
         let directory = fs.mkdir(Ino::ROOT, b"d", 0o755, Caller::default()).unwrap().ino;
         fs.mkdir(directory, b"inner", 0o755, Caller::default()).unwrap();
         let other = fs.mknod(Ino::ROOT, b"b", 0o100_644, 0, Caller::default()).unwrap().ino;
         fs.setxattr(other, b"user.large", &[5; 2000], XattrMode::Set).unwrap();
-        assert!(place.check(CheckDepth::Payload).unwrap().is_clean());
-        break_it(&place);
-        let report = place.check(CheckDepth::Payload).unwrap();
+        assert!(vfs.check(CheckDepth::Payload).unwrap().is_clean());
+        break_it(&vfs);
+        let report = vfs.check(CheckDepth::Payload).unwrap();
         let is_found = report.findings.iter().any(|finding| finding.message.contains(expected));
         assert!(is_found, "{expected:?} is not among {:?}", report.findings);
     }
 }
 
 /// Overwrites bytes of a sector of the file system's own, and makes its checksum right again.
-fn patch(place: &Nvmfs, lba: Lba, at: usize, bytes: &[u8]) {
+fn patch(vfs: &Nvmfs, lba: Lba, at: usize, bytes: &[u8]) {
     let mut sector = [0; 512];
-    place.ftl().read(lba, &mut sector).unwrap();
+    vfs.ftl().read(lba, &mut sector).unwrap();
     sector[at..at + bytes.len()].copy_from_slice(bytes);
-    store(place, lba, sector);
+    store(vfs, lba, sector);
 }
 
 /// Makes a sector of the given kind, with the given bytes in it.
-fn patch_as(place: &Nvmfs, lba: Lba, kind: u8, bytes: &[(usize, u8)]) {
+fn patch_as(vfs: &Nvmfs, lba: Lba, kind: u8, bytes: &[(usize, u8)]) {
     let mut sector = [0; 512];
     sector[..6].copy_from_slice(&[b'L', b'N', b'f', b's', kind, 1]);
     sector[16..24].copy_from_slice(&lba.0.to_le_bytes());
     bytes.iter().for_each(|(at, byte)| sector[*at] = *byte);
-    store(place, lba, sector);
+    store(vfs, lba, sector);
 }
 
-fn store(place: &Nvmfs, lba: Lba, mut sector: [u8; 512]) {
+fn store(vfs: &Nvmfs, lba: Lba, mut sector: [u8; 512]) {
     sector[8..12].fill(0);
     let crc = lacuna_crc::crc32c(&sector);
     sector[8..12].copy_from_slice(&crc.to_le_bytes());
-    place.ftl().write_batch(&[Op::Write { lba, data: &sector }], Stream::Data).unwrap();
+    vfs.ftl().write_batch(&[Op::Write { lba, data: &sector }], Stream::Data).unwrap();
 }
 
 /// A directory that is its own parent's parent does not hang a rename, nor the check.
 #[test]
 fn a_circle_of_directories_is_an_error() {
     let (_, raw) = sim(1);
-    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
-    let fs = place.posix();
+    let vfs = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    let fs = vfs.posix();
     let make = |parent, name: &[u8]| fs.mkdir(parent, name, 0o755, Caller::default()).unwrap().ino;
     let outer = make(Ino::ROOT, b"outer");
     let inner = make(outer, b"inner");
     let other = make(Ino::ROOT, b"other");
-    patch(&place, inode_lba(outer.number()), 64, &[inner.number() as u8]);
-    place.close().unwrap();
-    drop((fs, place));
-    let place = Nvmfs::open(raw, Options::default()).unwrap();
-    let error = place.posix().rename(Ino::ROOT, b"other", inner, b"x", Rename::Replace).unwrap_err();
+    patch(&vfs, inode_lba(outer.number()), 64, &[inner.number() as u8]);
+    vfs.close().unwrap();
+    drop((fs, vfs));
+    let vfs = Nvmfs::open(raw, Options::default()).unwrap();
+    let error = vfs.posix().rename(Ino::ROOT, b"other", inner, b"x", Rename::Replace).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }) && error.errno() == 5, "{error}");
-    assert_eq!(place.posix().lookup(Ino::ROOT, b"other").unwrap().ino, other);
-    assert!(!place.check(CheckDepth::Structure).unwrap().is_clean());
+    assert_eq!(vfs.posix().lookup(Ino::ROOT, b"other").unwrap().ino, other);
+    assert!(!vfs.check(CheckDepth::Structure).unwrap().is_clean());
 }
 
 /// Damage to what a crash left of open files does not keep the store from being opened.
 #[test]
 fn damaged_orphans_are_left_and_found() {
     let (_, raw) = sim(1);
-    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
-    let fs = place.posix();
+    let vfs = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    let fs = vfs.posix();
     for name in [&b"a"[..], b"b", b"c"] {
         fs.create(Ino::ROOT, name, 0o644, Caller::default()).unwrap();
         fs.unlink(Ino::ROOT, name).unwrap();
     }
-    patch(&place, Lba(3 << 36 | 16), 28, &[1, 2, 3, 4]); // another generation
-    write(&place, Lba(3 << 36 | 17)); // no such sector
+    patch(&vfs, Lba(3 << 36 | 16), 28, &[1, 2, 3, 4]); // another generation
+    write(&vfs, Lba(3 << 36 | 17)); // no such sector
     fs.sync().unwrap();
-    drop((fs, place));
-    let place = Nvmfs::open(raw, Options::default()).unwrap();
-    let report = place.check(CheckDepth::Payload).unwrap();
+    drop((fs, vfs));
+    let vfs = Nvmfs::open(raw, Options::default()).unwrap();
+    let report = vfs.check(CheckDepth::Payload).unwrap();
     assert_eq!(report.findings.len(), 4, "{:?}", report.findings);
-    assert!(place.posix().getattr(Ino::new(18).unwrap()).is_err(), "the sound one is gone");
+    assert!(vfs.posix().getattr(Ino::new(18).unwrap()).is_err(), "the sound one is gone");
 }
 
-fn trim(place: &Nvmfs, lba: Lba, sectors: u64) {
-    place.ftl().write_batch(&[Op::Trim { lba, sectors }], Stream::Data).unwrap();
+fn trim(vfs: &Nvmfs, lba: Lba, sectors: u64) {
+    vfs.ftl().write_batch(&[Op::Trim { lba, sectors }], Stream::Data).unwrap();
 }
 
-fn write(place: &Nvmfs, lba: Lba) {
-    place.ftl().write_batch(&[Op::Write { lba, data: &[1; 512] }], Stream::Data).unwrap();
+fn write(vfs: &Nvmfs, lba: Lba) {
+    vfs.ftl().write_batch(&[Op::Write { lba, data: &[1; 512] }], Stream::Data).unwrap();
 }
 
 #[test]
@@ -405,8 +405,8 @@ fn a_store_without_file_system_is_refused() {
     assert!(matches!(error, Error::Ftl(ftl::Error::NotEmpty { .. })), "{error}");
 }
 
-fn opened_error(path: &std::path::Path, options: &PlaceOptions) -> String {
-    open_place(path, options).err().expect("it opened").to_string()
+fn opened_error(path: &std::path::Path, options: &VfsOptions) -> String {
+    open_vfs(path, options).err().expect("it opened").to_string()
 }
 
 #[test]
@@ -417,20 +417,20 @@ fn paths_become_places_or_one_clear_error() {
         assert!(error.contains(path.to_str().unwrap()) && error.contains(cause), "{error}");
         assert!(!error.contains('\n'), "{error}");
     };
-    named(opened_error(&path, &PlaceOptions::default()), "No such file");
+    named(opened_error(&path, &VfsOptions::default()), "No such file");
 
-    let options = PlaceOptions { create_size: Some(32 << 20), ..PlaceOptions::default() };
-    let opened = open_place(&path, &options).unwrap();
-    let place = opened.place();
-    place.create("a", StreamHint::Data).unwrap().write_at(0, &[8; 4096]).unwrap();
+    let options = VfsOptions { create_size: Some(32 << 20), ..VfsOptions::default() };
+    let opened = open_vfs(&path, &options).unwrap();
+    let vfs = opened.vfs();
+    vfs.create("a", StreamHint::Data).unwrap().write_at(0, &[8; 4096]).unwrap();
     named(opened_error(&path, &options), "in use by another process");
     opened.close().unwrap();
-    drop((opened, place));
+    drop((opened, vfs));
 
     // An existing store is opened, whatever size was asked for; and never formatted by accident.
-    let opened = open_place(&path, &options).unwrap();
-    assert!(matches!(opened, OpenedPlace::Store(_)));
-    assert_eq!(opened.place().list().unwrap(), ["a"]);
+    let opened = open_vfs(&path, &options).unwrap();
+    assert!(matches!(opened, OpenedVfs::Store(_)));
+    assert_eq!(opened.vfs().list().unwrap(), ["a"]);
     drop(opened);
     named(
         format_path(&path, Some(64 << 20), &FormatOptions::default()).err().unwrap().to_string(),
@@ -441,7 +441,7 @@ fn paths_become_places_or_one_clear_error() {
     force.ftl.force = true;
     format_path(&path, Some(64 << 20), &force).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), 64 << 20);
-    assert!(open_place(&path, &options).unwrap().place().list().unwrap().is_empty());
+    assert!(open_vfs(&path, &options).unwrap().vfs().list().unwrap().is_empty());
 
     for foreign in [&b""[..], b"#!/bin/sh\necho precious\n", &[0x42; 1 << 20]] {
         fs::write(&path, foreign).unwrap();
@@ -460,20 +460,20 @@ fn paths_become_places_or_one_clear_error() {
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
     named(opened_error(&path, &options), "");
 
-    let opened = open_place(directory.path(), &options).unwrap();
-    assert!(matches!(opened, OpenedPlace::Directory(_)));
+    let opened = open_vfs(directory.path(), &options).unwrap();
+    assert!(matches!(opened, OpenedVfs::Directory(_)));
 }
 
 #[test]
 fn a_store_opened_read_only_is_not_touched() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    let read_only = PlaceOptions { read_only: true, ..PlaceOptions::default() };
+    let read_only = VfsOptions { read_only: true, ..VfsOptions::default() };
     for is_closed in [true, false] {
         let _ = fs::remove_file(&path);
-        let options = PlaceOptions { create_size: Some(32 << 20), ..PlaceOptions::default() };
-        let opened = open_place(&path, &options).unwrap();
-        let file = opened.place().create("a", StreamHint::Data).unwrap();
+        let options = VfsOptions { create_size: Some(32 << 20), ..VfsOptions::default() };
+        let opened = open_vfs(&path, &options).unwrap();
+        let file = opened.vfs().create("a", StreamHint::Data).unwrap();
         file.write_at(0, &[8; 4096]).unwrap();
         file.sync().unwrap();
         if is_closed {
@@ -482,29 +482,29 @@ fn a_store_opened_read_only_is_not_touched() {
         drop((file, opened));
 
         let bytes = fs::read(&path).unwrap();
-        let opened = open_place(&path, &read_only).unwrap();
-        let place = opened.place();
-        let file = place.open("a", StreamHint::Data).unwrap();
+        let opened = open_vfs(&path, &read_only).unwrap();
+        let vfs = opened.vfs();
+        let file = vfs.open("a", StreamHint::Data).unwrap();
         let mut back = [0; 4096];
         file.read_at(0, &mut back).unwrap();
         assert_eq!(back, [8; 4096]);
         for result in [
             file.write_at(0, &[9; 512]),
             file.set_len(0),
-            place.create("b", StreamHint::Data).map(drop),
-            place.remove("a"),
-            place.rename("a", "b"),
+            vfs.create("b", StreamHint::Data).map(drop),
+            vfs.remove("a"),
+            vfs.rename("a", "b"),
         ] {
             assert!(matches!(result, Err(DeviceError::Unsupported { .. })), "{result:?}");
         }
-        let OpenedPlace::Store(store) = &opened else { panic!("not a store") };
+        let OpenedVfs::Store(store) = &opened else { panic!("not a store") };
         assert!(store.check(CheckDepth::Payload).unwrap().is_clean());
         opened.close().unwrap();
-        drop((file, place, opened));
+        drop((file, vfs, opened));
         assert!(fs::read(&path).unwrap() == bytes, "closed before: {is_closed}");
     }
     let missing = directory.path().join("missing");
-    assert!(open_place(&missing, &PlaceOptions { create_size: Some(32 << 20), ..read_only }).is_err());
+    assert!(open_vfs(&missing, &VfsOptions { create_size: Some(32 << 20), ..read_only }).is_err());
     assert!(!missing.exists());
 }
 
@@ -513,8 +513,8 @@ fn a_failed_creation_leaves_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     for size in [0, 4097, 8192] {
-        let options = PlaceOptions { create_size: Some(size), ..PlaceOptions::default() };
-        assert!(open_place(&path, &options).is_err());
+        let options = VfsOptions { create_size: Some(size), ..VfsOptions::default() };
+        assert!(open_vfs(&path, &options).is_err());
         assert!(!path.exists(), "{size}");
         assert!(format_path(&path, Some(size), &FormatOptions::default()).is_err());
         assert!(!path.exists(), "{size}");
@@ -524,21 +524,21 @@ fn a_failed_creation_leaves_no_file() {
 #[test]
 fn a_failed_device_stops_writes_and_loses_nothing_synced() {
     let (device, raw) = sim(1);
-    let place = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
-    let file = place.create("a", StreamHint::Data).unwrap();
+    let vfs = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    let file = vfs.create("a", StreamHint::Data).unwrap();
     file.write_at(0, &[1; 4096]).unwrap();
-    place.sync().unwrap();
+    vfs.sync().unwrap();
     file.write_at(0, &[2; 4096]).unwrap();
     device.fail_sync();
-    assert!(place.sync().is_err());
+    assert!(vfs.sync().is_err());
     device.heal();
-    let error = place.sync().err().unwrap();
+    let error = vfs.sync().err().unwrap();
     assert!(matches!(error, DeviceError::Poisoned { .. }), "{error}");
     assert!(file.write_at(0, &[3; 4096]).is_err());
-    drop((file, place));
+    drop((file, vfs));
     device.power_cycle();
-    let place = Nvmfs::open(raw, Options::default()).unwrap();
+    let vfs = Nvmfs::open(raw, Options::default()).unwrap();
     let mut back = [0; 4096];
-    place.open("a", StreamHint::Data).unwrap().read_at(0, &mut back).unwrap();
+    vfs.open("a", StreamHint::Data).unwrap().read_at(0, &mut back).unwrap();
     assert!(back == [1; 4096] || back == [2; 4096]);
 }

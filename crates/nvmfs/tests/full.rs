@@ -3,7 +3,7 @@
 
 mod power;
 
-use lacuna_device::{Error, Place, Result, StreamHint};
+use lacuna_device::{Error, Result, StreamHint, Vfs};
 use lacuna_ftl::Work;
 use lacuna_nvmfs::{CheckDepth, Nvmfs};
 use lacuna_sim::{SeededRng, for_each_seed};
@@ -29,37 +29,37 @@ fn unless_full(result: Result<()>) -> Result<bool> {
 }
 
 /// Makes files, and writes them, until one is refused.
-fn fill(place: &Nvmfs, rng: &mut SeededRng) -> Result<()> {
+fn fill(vfs: &Nvmfs, rng: &mut SeededRng) -> Result<()> {
     loop {
         let name = format!("file {}", rng.next_u64());
-        if !unless_full(place.create(&name, StreamHint::Data).map(drop))? {
+        if !unless_full(vfs.create(&name, StreamHint::Data).map(drop))? {
             return Ok(());
         }
         let sectors = 1 + rng.below(FILE_SECTORS_MAX);
         let data = bytes(rng, sectors);
-        if !unless_full(place.open(&name, StreamHint::Data)?.write_at(0, &data))? {
+        if !unless_full(vfs.open(&name, StreamHint::Data)?.write_at(0, &data))? {
             return Ok(());
         }
     }
 }
 
 /// One change that adds nothing.
-fn change(place: &Nvmfs, rng: &mut SeededRng) -> Result<()> {
-    let names = place.list()?;
+fn change(vfs: &Nvmfs, rng: &mut SeededRng) -> Result<()> {
+    let names = vfs.list()?;
     if names.is_empty() {
         return Ok(());
     }
     let name = &names[rng.below(names.len() as u64) as usize];
-    let file = place.open(name, StreamHint::Data)?;
+    let file = vfs.open(name, StreamHint::Data)?;
     let sectors = file.len()? / SECTOR;
     match rng.below(40) {
-        0 => place.remove(name).inspect_err(|error| eprintln!("a removal: {error}")),
+        0 => vfs.remove(name).inspect_err(|error| eprintln!("a removal: {error}")),
         1 => {
             let len = rng.below(sectors + 1) * SECTOR;
             file.set_len(len).inspect_err(|error| eprintln!("a truncation: {error}"))
         }
-        2 => place.sync(),
-        3 => place.ftl().step(Work::Gc).map(drop).map_err(|_| Error::PowerCut),
+        2 => vfs.sync(),
+        3 => vfs.ftl().step(Work::Gc).map(drop).map_err(|_| Error::PowerCut),
         _ if sectors == 0 => Ok(()),
         4..20 => {
             // It cuts extents, which may be too many then.
@@ -79,30 +79,30 @@ fn what_is_there_can_always_be_changed() {
     for_each_seed(8, |seed| {
         let rng = &mut SeededRng::new(seed);
         let device = formatted(seed);
-        let mut place = open(&device).expect("a new store");
+        let mut vfs = open(&device).expect("a new store");
         for number in 0..USES {
             if rng.chance(50) {
                 device.set_cut_after(1 + rng.below(200));
             }
-            let refilled = if number % 4 == 0 { fill(&place, rng) } else { Ok(()) };
+            let refilled = if number % 4 == 0 { fill(&vfs, rng) } else { Ok(()) };
             let many = rng.below(120);
-            let mut worked = refilled.and_then(|()| (0..many).try_for_each(|_| change(&place, rng)));
+            let mut worked = refilled.and_then(|()| (0..many).try_for_each(|_| change(&vfs, rng)));
             if worked.is_ok() && rng.chance(30) {
-                worked = place.close().map_err(|_| Error::PowerCut);
+                worked = vfs.close().map_err(|_| Error::PowerCut);
             }
             if let Err(error) = worked {
                 let is_expected = matches!(error, Error::PowerCut | Error::Poisoned { .. });
-                assert!(device.is_off() && is_expected, "use {number}: {error}; {:#?}", place.ftl().stats());
+                assert!(device.is_off() && is_expected, "use {number}: {error}; {:#?}", vfs.ftl().stats());
             }
-            drop(place);
-            place = recover(&device, rng);
+            drop(vfs);
+            vfs = recover(&device, rng);
         }
-        let report = place.check(CheckDepth::Payload).expect("a check");
+        let report = vfs.check(CheckDepth::Payload).expect("a check");
         assert!(report.is_clean(), "{report:?}");
-        for name in place.list().expect("a listing") {
-            place.remove(&name).unwrap_or_else(|error| panic!("removing {name}: {error}"));
+        for name in vfs.list().expect("a listing") {
+            vfs.remove(&name).unwrap_or_else(|error| panic!("removing {name}: {error}"));
         }
-        place.sync().expect("a sync");
-        assert_eq!(place.list().expect("a listing"), Vec::<String>::new());
+        vfs.sync().expect("a sync");
+        assert_eq!(vfs.list().expect("a listing"), Vec::<String>::new());
     });
 }

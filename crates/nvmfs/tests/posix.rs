@@ -8,16 +8,16 @@ use by_inode::{
     KILL, NOBODY, PLAIN, ROOT, SECONDS, assert_clean, at, clock, dir, file, formatted, new, open, refused,
     times,
 };
-use lacuna_device::{BlockDevice, MemDevice, Place, StreamHint};
+use lacuna_device::{BlockDevice, MemDevice, StreamHint, Vfs};
 use lacuna_nvmfs::{
-    Error, FormatOptions, Ino, Nvmfs, OpenedPlace, PlaceOptions, Refusal, open_place,
+    Error, FormatOptions, Ino, Nvmfs, OpenedVfs, Refusal, VfsOptions, open_vfs,
     posix::{Allocate, Attr, Caller, FileKind, Rename, Runs, SetAttr, SetTime, WriteOptions, XattrMode},
 };
 
 #[test]
 fn errors_have_the_numbers_of_posix() {
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     let errno = |result: Result<Attr, Error>| result.unwrap_err().errno();
     assert_eq!(errno(fs.lookup(ROOT, b"a")), 2);
     file(&fs, "a");
@@ -41,8 +41,8 @@ fn errors_have_the_numbers_of_posix() {
 
 #[test]
 fn names_that_cannot_be_are_refused() {
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     for name in [&b""[..], b"a/b", b"a\0b"] {
         refused(fs.mkdir(ROOT, name, 0, NOBODY), Refusal::Invalid);
         refused(fs.lookup(ROOT, name), Refusal::Invalid);
@@ -67,13 +67,13 @@ fn names_that_cannot_be_are_refused() {
         fs.setxattr(link.ino, b"trusted.t", &[1; 150], XattrMode::Set).unwrap();
         assert_eq!(fs.readlink(link.ino).unwrap(), target);
     }
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 #[test]
 fn directories_know_their_parents_and_count_their_children() {
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     let (a, b) = (dir(&fs, ROOT, "a"), dir(&fs, ROOT, "b"));
     let inner = dir(&fs, a, "inner");
     let nlink = |ino| fs.getattr(ino).unwrap().nlink;
@@ -92,14 +92,14 @@ fn directories_know_their_parents_and_count_their_children() {
     refused(fs.rename(a, b"deep", ROOT, b"b", Rename::Replace), Refusal::NotEmpty);
     fs.rename(a, b"deep", ROOT, b"deep", Rename::NoReplace).unwrap();
     refused(fs.rename(ROOT, b"deep", ROOT, b"b", Rename::NoReplace), Refusal::Exists);
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 #[test]
 fn times_move_and_are_stored_when_they_must() {
     let device = formatted(64 << 20);
-    let place = open(&device);
-    let fs = place.posix();
+    let vfs = open(&device);
+    let fs = vfs.posix();
     SECONDS.set(2000);
     let a = file(&fs, "a");
     assert_eq!(times(&fs.getattr(a).unwrap()), (2000, 2000, 2000));
@@ -109,26 +109,26 @@ fn times_move_and_are_stored_when_they_must() {
 
     // A write within the length: its bytes and nothing else.
     SECONDS.set(2001);
-    let before = place.ftl().stats().host_bytes;
+    let before = vfs.ftl().stats().host_bytes;
     fs.write(a, 0, &[2; 1024], PLAIN).unwrap();
-    assert_eq!(place.ftl().stats().host_bytes - before, 1024);
+    assert_eq!(vfs.ftl().stats().host_bytes - before, 1024);
     assert_eq!(times(&fs.getattr(a).unwrap()), (2000, 2001, 2001));
     fs.fsync(a, true).unwrap();
-    let reopened = |place: Nvmfs| {
-        drop(place);
-        let place = open(&device);
-        (times(&place.posix().getattr(a).unwrap()), place)
+    let reopened = |vfs: Nvmfs| {
+        drop(vfs);
+        let vfs = open(&device);
+        (times(&vfs.posix().getattr(a).unwrap()), vfs)
     };
     drop(fs);
-    let (stored, place) = reopened(place);
+    let (stored, vfs) = reopened(vfs);
     assert_eq!(stored.1, 2000, "fdatasync stores no times");
-    let fs = place.posix();
+    let fs = vfs.posix();
     fs.write(a, 512, &[3; 512], PLAIN).unwrap();
     fs.fsync(a, false).unwrap();
     drop(fs);
-    let (stored, place) = reopened(place);
+    let (stored, vfs) = reopened(vfs);
     assert_eq!(stored.1, 2001, "fsync does");
-    let fs = place.posix();
+    let fs = vfs.posix();
 
     // Reads, as relatime has it.
     SECONDS.set(2002);
@@ -143,10 +143,10 @@ fn times_move_and_are_stored_when_they_must() {
     fs.release(a).unwrap();
     fs.sync().unwrap();
     drop(fs);
-    let (stored, place) = reopened(place);
+    let (stored, vfs) = reopened(vfs);
     assert_eq!(stored.0, clock().seconds, "the last release does, too");
 
-    let fs = place.posix();
+    let fs = vfs.posix();
     SECONDS.set(90_000);
     let set = SetAttr {
         accessed: Some(SetTime::At(at(-5))),
@@ -169,26 +169,26 @@ fn times_move_and_are_stored_when_they_must() {
     SECONDS.set(90_004);
     let set = SetAttr { size: Some(100), ..SetAttr::default() };
     assert_eq!(times(&fs.setattr(a, &set).unwrap()), (-5, 90_004, 90_004));
-    place.close().unwrap();
+    vfs.close().unwrap();
     drop(fs);
-    let (stored, place) = reopened(place);
+    let (stored, vfs) = reopened(vfs);
     assert_eq!(stored, (-5, 90_004, 90_004));
-    assert_eq!(place.posix().getattr(ROOT).unwrap().modified, at(90_003));
-    assert_clean(&place);
+    assert_eq!(vfs.posix().getattr(ROOT).unwrap().modified, at(90_003));
+    assert_clean(&vfs);
 }
 
-/// What a place makes belongs to whom its directory belongs.
+/// What a VFS makes belongs to whom its directory belongs.
 #[test]
 fn a_store_belongs_to_who_formats_it() {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
     let options = FormatOptions { owner: Some(NOBODY), clock, ..FormatOptions::default() };
     Nvmfs::format(device.clone(), &options).unwrap();
-    let place = open(&device);
-    let fs = place.posix();
+    let vfs = open(&device);
+    let fs = vfs.posix();
     let owner = |attr: Attr| Caller { uid: attr.uid, gid: attr.gid };
     assert_eq!(owner(fs.getattr(ROOT).unwrap()), NOBODY);
-    place.create("file", StreamHint::Data).unwrap();
-    let inner = place.directory("outer/inner", true).unwrap();
+    vfs.create("file", StreamHint::Data).unwrap();
+    let inner = vfs.directory("outer/inner", true).unwrap();
     let outer = fs.lookup(ROOT, b"outer").unwrap();
     let made = [fs.lookup(ROOT, b"file").unwrap(), outer, fs.lookup(outer.ino, b"inner").unwrap()];
     assert_eq!(made.map(owner), [NOBODY; 3]);
@@ -204,17 +204,17 @@ fn a_store_belongs_to_who_formats_it() {
 fn a_store_belongs_to_who_makes_its_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let options = PlaceOptions { create_size: Some(64 << 20), ..PlaceOptions::default() };
-    let OpenedPlace::Store(place) = open_place(&path, &options).unwrap() else { panic!("a store") };
-    let (store, root) = (path.metadata().unwrap(), place.posix().getattr(ROOT).unwrap());
+    let options = VfsOptions { create_size: Some(64 << 20), ..VfsOptions::default() };
+    let OpenedVfs::Store(vfs) = open_vfs(&path, &options).unwrap() else { panic!("a store") };
+    let (store, root) = (path.metadata().unwrap(), vfs.posix().getattr(ROOT).unwrap());
     assert_eq!((root.uid, root.gid), (store.uid(), store.gid()));
 }
 
 /// Whether it finds anything to do or not, as on ext4 and XFS.
 #[test]
 fn fallocate_is_a_change() {
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     SECONDS.set(2000);
     let a = file(&fs, "a");
     fs.write(a, 0, &[1; 512], PLAIN).unwrap();
@@ -247,8 +247,8 @@ fn fallocate_is_a_change() {
 /// Who has it open sees that it changed.
 #[test]
 fn to_lose_the_last_name_is_a_change() {
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     SECONDS.set(2000);
     let (a, b, d) = (file(&fs, "a"), file(&fs, "b"), dir(&fs, ROOT, "d"));
     [a, b, d].iter().for_each(|ino| fs.open(*ino).unwrap());
@@ -264,8 +264,8 @@ fn to_lose_the_last_name_is_a_change() {
 
 #[test]
 fn privileges_go_when_others_write() {
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     let (a, b) = (file(&fs, "a"), file(&fs, "b"));
     fs.write(b, 0, &[2; 512], PLAIN).unwrap();
     let set_mode = |mode| {
@@ -335,13 +335,13 @@ fn privileges_go_when_others_write() {
     let device = fs.mknod(d, b"null", 0o020_666, 0x103, NOBODY).unwrap();
     assert_eq!((device.kind, device.rdev), (FileKind::CharDevice, 0x103));
     refused(fs.mknod(d, b"no", 0o040_700, 0, NOBODY), Refusal::Invalid);
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 #[test]
 fn files_end_at_32_tib() {
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     let a = file(&fs, "a");
     let max = 32_u64 << 40;
     refused(fs.setattr(a, &SetAttr { size: Some(max + 1), ..SetAttr::default() }), Refusal::FileTooLarge);
@@ -356,13 +356,13 @@ fn files_end_at_32_tib() {
     assert_eq!(fs.seek_hole(a, max - 1).unwrap(), max);
     fs.setattr(a, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
     assert_eq!(fs.getattr(a).unwrap().allocated_bytes, 0);
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 #[test]
 fn large_writes_and_copies_keep_their_bytes_and_holes() {
-    let place = open(&formatted(256 << 20));
-    let fs = place.posix();
+    let vfs = open(&formatted(256 << 20));
+    let fs = vfs.posix();
     let (a, b) = (file(&fs, "a"), file(&fs, "b"));
     let mut data = vec![0; 20 << 20];
     for (index, byte) in data.iter_mut().enumerate() {
@@ -392,22 +392,22 @@ fn large_writes_and_copies_keep_their_bytes_and_holes() {
     fs.read(a, 0, &mut original).unwrap();
     assert!(copy == original);
     refused(fs.copy_range((a, 0), (a, 100), 1000, false), Refusal::Invalid);
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 #[test]
 fn runs_are_written_and_read_together() {
-    let place = open(&formatted(256 << 20));
-    let fs = place.posix();
+    let vfs = open(&formatted(256 << 20));
+    let fs = vfs.posix();
     let a = file(&fs, "a");
-    let bytes_max = place.props().atomic_bytes_max;
+    let bytes_max = vfs.props().atomic_bytes_max;
     fs.write(a, 0, &[9; 2048], PLAIN).unwrap();
     // Unaligned ends keep what was around them; a long run is cut.
     let long = vec![5; bytes_max as usize + 4096];
     let runs = [(100, &[1; 100][..]), (700, &[2; 1000]), (8192, &[3; 512]), (1 << 20, &long)];
-    let batches = place.ftl().stats().batches;
+    let batches = vfs.ftl().stats().batches;
     fs.write_runs(a, &runs).unwrap();
-    assert_eq!(place.ftl().stats().batches - batches, 3, "what fits together, and the two pieces");
+    assert_eq!(vfs.ftl().stats().batches - batches, 3, "what fits together, and the two pieces");
     let size = (1 << 20) + long.len() as u64;
     assert_eq!(fs.getattr(a).unwrap().size, size);
     let mut expected = vec![0; size as usize];
@@ -437,16 +437,16 @@ fn runs_are_written_and_read_together() {
     refused(fs.write_runs(a, &[(0, &[1; 100]), (511, &[1; 1])]), Refusal::Invalid);
     refused(fs.write_runs(a, &[(512, &[1; 1]), (0, &[1; 1])]), Refusal::Invalid);
     refused(fs.write_runs(a, &[((32 << 40) - 1, &[1; 2])]), Refusal::FileTooLarge);
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 #[test]
 fn attributes_have_the_limits_of_linux() {
     let device = formatted(64 << 20);
-    let place = open(&device);
-    let fs = place.posix();
+    let vfs = open(&device);
+    let fs = vfs.posix();
     let a = file(&fs, "a");
-    let before = place.ftl().stats().allocated_bytes;
+    let before = vfs.ftl().stats().allocated_bytes;
     let set = |name: &[u8], value: &[u8]| fs.setxattr(a, name, value, XattrMode::Set);
     refused(set(b"", b"v"), Refusal::AttributeName);
     refused(set(&[&b"user."[..], &[b'n'; 251]].concat(), b"v"), Refusal::AttributeName);
@@ -461,12 +461,12 @@ fn attributes_have_the_limits_of_linux() {
     refused(set(b"user.more", &vec![1; 60_000]), Refusal::NoRoom);
     set(b"user.more", &vec![1; 50_000]).unwrap();
     refused(fs.setxattr(a, b"user.more", b"v", XattrMode::Create), Refusal::Exists);
-    place.close().unwrap();
-    assert_clean(&place);
-    drop((fs, place));
+    vfs.close().unwrap();
+    assert_clean(&vfs);
+    drop((fs, vfs));
 
-    let place = open(&device);
-    let fs = place.posix();
+    let vfs = open(&device);
+    let fs = vfs.posix();
     assert!(fs.getxattr(a, &longest).unwrap() == vec![7; 65_536]);
     assert_eq!(fs.getxattr(a, b"user.empty").unwrap(), b"");
     let names = [&b"trusted.t\0user.empty\0user.more\0"[..], &longest, b"\0"].concat();
@@ -478,15 +478,15 @@ fn attributes_have_the_limits_of_linux() {
     assert_eq!(fs.getattr(a).unwrap().allocated_bytes, 0, "what fits is in the inode again");
     fs.removexattr(a, b"user.empty").unwrap();
     fs.removexattr(a, b"trusted.t").unwrap();
-    assert_eq!(place.ftl().stats().allocated_bytes, before);
-    assert_clean(&place);
+    assert_eq!(vfs.ftl().stats().allocated_bytes, before);
+    assert_clean(&vfs);
 }
 
 #[test]
 fn a_place_and_its_inodes_are_the_same_files() {
-    let place = new();
-    let fs = place.posix();
-    let by_name = place.create("a", StreamHint::Data).unwrap();
+    let vfs = new();
+    let fs = vfs.posix();
+    let by_name = vfs.create("a", StreamHint::Data).unwrap();
     by_name.write_at(0, &[5; 1024]).unwrap();
     let a = fs.lookup(ROOT, b"a").unwrap();
     assert_eq!((a.size, a.perm), (1024, 0o644));
@@ -496,17 +496,17 @@ fn a_place_and_its_inodes_are_the_same_files() {
     assert_eq!(&back[99..106], b"\x05hello\x05");
     dir(&fs, ROOT, "d");
     fs.mknod(ROOT, b"\xff", 0o100_600, 0, NOBODY).unwrap();
-    assert_eq!(place.list().unwrap(), ["a"]);
-    for result in [place.open("d", StreamHint::Data).map(drop), place.remove("d")] {
+    assert_eq!(vfs.list().unwrap(), ["a"]);
+    for result in [vfs.open("d", StreamHint::Data).map(drop), vfs.remove("d")] {
         assert!(matches!(result, Err(lacuna_device::Error::Unsupported { .. })), "{result:?}");
     }
     // Open by number: removed by name, it lives until it is released.
     fs.open(a.ino).unwrap();
-    place.remove("a").unwrap();
+    vfs.remove("a").unwrap();
     assert_eq!(by_name.len().unwrap(), 1024);
     fs.release(a.ino).unwrap();
     assert!(by_name.len().is_err());
     refused(fs.getattr(a.ino), Refusal::Stale);
     refused(fs.release(a.ino), Refusal::Stale);
-    assert_clean(&place);
+    assert_clean(&vfs);
 }

@@ -38,8 +38,8 @@ fn is_full(error: &Error) -> bool {
 }
 
 /// Fills a part of the store, so that collection has something to move and `Full` is near.
-fn add_ballast(place: &Nvmfs, driver: &mut Driver, rng: &mut SeededRng, history: &mut History<World>) {
-    let stats = place.ftl().stats();
+fn add_ballast(vfs: &Nvmfs, driver: &mut Driver, rng: &mut SeededRng, history: &mut History<World>) {
+    let stats = vfs.ftl().stats();
     let free_bytes = stats.live_limit_bytes.saturating_sub(stats.live_bytes);
     let mut data = vec![0; (free_bytes * rng.below(80) / 100) as usize];
     rng.fill(&mut data);
@@ -62,13 +62,13 @@ fn add_ballast(place: &Nvmfs, driver: &mut Driver, rng: &mut SeededRng, history:
 
 /// Changes the file system until the power is cut; `upkeep_percent` of the steps do background work.
 fn run_until_cut(
-    place: &Nvmfs,
+    vfs: &Nvmfs,
     device: &SimDevice,
     rng: &mut SeededRng,
     history: &mut History<World>,
     upkeep_percent: u64,
 ) {
-    let mut driver = Driver::new(place.posix());
+    let mut driver = Driver::new(vfs.posix());
     for _ in 0..10_000 {
         if rng.chance(8) {
             match driver.fs.sync() {
@@ -86,7 +86,7 @@ fn run_until_cut(
         }
         if rng.chance(upkeep_percent) {
             let work = [Work::Due, Work::Gc, Work::Checkpoint][rng.below(3) as usize];
-            if place.ftl().step(work).is_err() {
+            if vfs.ftl().step(work).is_err() {
                 return assert!(device.is_off());
             }
         }
@@ -118,17 +118,17 @@ fn crash_case(seed: u64) {
     let mut rng = SeededRng::new(seed);
     let device = formatted(seed);
     let mut history = History { states: vec![World::default()] };
-    let mut place = open(&device).unwrap();
-    add_ballast(&place, &mut Driver::new(place.posix()), &mut rng, &mut history);
+    let mut vfs = open(&device).unwrap();
+    add_ballast(&vfs, &mut Driver::new(vfs.posix()), &mut rng, &mut history);
     let upkeep_percent = [0, 5, 20][rng.below(3) as usize];
     for round in 0..ROUNDS {
         let ops_max = if rng.chance(50) { 40 } else { 400 };
         device.set_cut_after(1 + rng.below(ops_max));
-        run_until_cut(&place, &device, &mut rng, &mut history, upkeep_percent);
-        drop(place);
-        place = recover(&device, &mut rng);
+        run_until_cut(&vfs, &device, &mut rng, &mut history, upkeep_percent);
+        drop(vfs);
+        vfs = recover(&device, &mut rng);
 
-        let found = Driver::new(place.posix()).snapshot().unwrap();
+        let found = Driver::new(vfs.posix()).snapshot().unwrap();
         let Some(survived) = history.states.iter().rposition(|state| state.snapshot() == found) else {
             let states = history.states.iter().map(|state| summary(&state.snapshot()));
             panic!(
@@ -137,7 +137,7 @@ fn crash_case(seed: u64) {
                 states.collect::<Vec<_>>().join("\n")
             );
         };
-        let report = place.check(CheckDepth::Payload).unwrap();
+        let report = vfs.check(CheckDepth::Payload).unwrap();
         assert!(report.is_clean(), "round {round}: {:#?}", report.findings);
         // Recovery makes what it found durable, and nothing is open any more.
         let mut state = history.states.swap_remove(survived);
@@ -158,10 +158,10 @@ fn a_crash_gives_the_room_of_orphans_back() {
     for_each_seed(40, |seed| {
         let device = formatted(seed);
         let mut rng = SeededRng::new(seed);
-        let place = open(&device).unwrap();
-        let fs = place.posix();
+        let vfs = open(&device).unwrap();
+        let fs = vfs.posix();
         let caller = Caller::default();
-        let before = place.ftl().stats().allocated_bytes;
+        let before = vfs.ftl().stats().allocated_bytes;
         let file = fs.create(Ino::ROOT, b"file", 0o600, caller).unwrap().ino;
         fs.write(file, 100, &[7; 100_000], WriteOptions::default()).unwrap();
         fs.setxattr(file, b"user.large", &[8; 10_000], XattrMode::Set).unwrap();
@@ -177,16 +177,16 @@ fn a_crash_gives_the_room_of_orphans_back() {
         assert!(fs.mknod(directory, b"late", 0o100_600, 0, caller).is_err());
         fs.write(file, 200_000, &[9; 1000], WriteOptions::default()).unwrap();
         assert_eq!(fs.getattr(file).unwrap().size, 201_000);
-        assert!(place.check(CheckDepth::Payload).unwrap().is_clean());
+        assert!(vfs.check(CheckDepth::Payload).unwrap().is_clean());
         fs.sync().unwrap();
         device.set_cut_after(1);
         assert!(fs.mkdir(Ino::ROOT, b"cut", 0o700, caller).and_then(|_| fs.sync()).is_err());
-        drop((fs, place));
-        let place = recover(&device, &mut rng);
-        assert!(place.check(CheckDepth::Payload).unwrap().is_clean());
-        assert!(place.posix().getattr(file).is_err());
-        let _ = place.posix().rmdir(Ino::ROOT, b"cut");
-        assert_eq!(place.ftl().stats().allocated_bytes, before);
+        drop((fs, vfs));
+        let vfs = recover(&device, &mut rng);
+        assert!(vfs.check(CheckDepth::Payload).unwrap().is_clean());
+        assert!(vfs.posix().getattr(file).is_err());
+        let _ = vfs.posix().rmdir(Ino::ROOT, b"cut");
+        assert_eq!(vfs.ftl().stats().allocated_bytes, before);
     });
 }
 
@@ -200,12 +200,12 @@ fn a_cut_among_many_threads_leaves_order() {
         }
         let device = formatted(seed);
         let mut rng = SeededRng::new(seed);
-        let mut place = open(&device).unwrap();
+        let mut vfs = open(&device).unwrap();
         for round in 0..3 {
             device.set_cut_after(1 + rng.below(300));
             std::thread::scope(|scope| {
                 for worker in 0..3 {
-                    let fs = place.posix();
+                    let fs = vfs.posix();
                     scope.spawn(move || {
                         for attempt in 0..1000 {
                             let seed = seed << 20 | attempt << 4 | round << 2 | worker;
@@ -222,11 +222,11 @@ fn a_cut_among_many_threads_leaves_order() {
                 }
             });
             assert!(device.is_off(), "the power was never cut");
-            drop(place);
-            place = recover(&device, &mut rng);
-            let report = place.check(CheckDepth::Payload).unwrap();
+            drop(vfs);
+            vfs = recover(&device, &mut rng);
+            let report = vfs.check(CheckDepth::Payload).unwrap();
             assert!(report.is_clean(), "round {round}: {:#?}", report.findings);
-            Driver::new(place.posix()).snapshot().unwrap();
+            Driver::new(vfs.posix()).snapshot().unwrap();
         }
     });
 }
@@ -261,8 +261,8 @@ fn a_sync_covers_what_another_is_still_writing() {
         let mut rng = SeededRng::new(seed);
         let raw: Arc<dyn BlockDevice> = device.clone();
         let ftl = ftl::Options { background: false, ..ftl::Options::default() };
-        let place = Nvmfs::open(raw, Options { ftl, clock: clock::look, ..Options::default() }).unwrap();
-        let fs = place.posix();
+        let vfs = Nvmfs::open(raw, Options { ftl, clock: clock::look, ..Options::default() }).unwrap();
+        let fs = vfs.posix();
         let file = fs.create(Ino::ROOT, b"file", 0o600, Caller::default()).unwrap().ino;
         let write = |byte| fs.write(file, 0, &[byte; 4096], WriteOptions::default()).unwrap();
         write(1);
@@ -280,10 +280,10 @@ fn a_sync_covers_what_another_is_still_writing() {
             device.set_cut_after(0);
             clock::GOES_ON.wait();
         });
-        drop((fs, place));
-        let place = recover(&device, &mut rng);
+        drop((fs, vfs));
+        let vfs = recover(&device, &mut rng);
         let mut found = [0; 4096];
-        place.posix().read(file, 0, &mut found).unwrap();
+        vfs.posix().read(file, 0, &mut found).unwrap();
         assert!(found == [2; 4096], "what was synced is lost");
     });
 }

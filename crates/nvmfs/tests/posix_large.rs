@@ -36,8 +36,8 @@ fn list(fs: &Posix, ino: Ino, cursor: u64, count: usize) -> (Vec<Vec<u8>>, u64) 
 #[test]
 fn many_names_in_one_directory() {
     let count: u32 = if is_nightly() { 1_000_000 } else { 100_000 };
-    let place = open(u64::from(count) * 1024 + (64 << 20));
-    let fs = place.posix();
+    let vfs = open(u64::from(count) * 1024 + (64 << 20));
+    let fs = vfs.posix();
     let directory = fs.mkdir(Ino::ROOT, b"many", 0o755, Caller::default()).unwrap().ino;
     let name = |number: u32| format!("name of file {number}").into_bytes();
     for number in 0..count {
@@ -69,7 +69,7 @@ fn many_names_in_one_directory() {
     for number in (1..count).step_by(2) {
         assert!(seen.contains(&name(number)), "{number} was not seen");
     }
-    let report = place.check(CheckDepth::Structure).unwrap();
+    let report = vfs.check(CheckDepth::Structure).unwrap();
     assert!(report.is_clean(), "{:#?}", report.findings);
     assert_eq!(report.files, u64::from(count));
     let statfs = fs.statfs().unwrap();
@@ -79,8 +79,8 @@ fn many_names_in_one_directory() {
 #[test]
 fn a_file_with_many_holes_goes_at_once() {
     let holes: u64 = if is_nightly() { 1_024_000 } else { 102_400 };
-    let place = open(holes * 1536 + (64 << 20));
-    let fs = place.posix();
+    let vfs = open(holes * 1536 + (64 << 20));
+    let fs = vfs.posix();
     let free_bytes = || fs.statfs().unwrap().free_bytes;
     let before = free_bytes();
     let file = fs.create(Ino::ROOT, b"holes", 0o600, Caller::default()).unwrap().ino;
@@ -96,9 +96,9 @@ fn a_file_with_many_holes_goes_at_once() {
     assert_eq!((fs.seek_data(file, 0).unwrap(), fs.seek_hole(file, 512).unwrap()), (512, 1024));
     fs.release(file).unwrap();
 
-    let batches = place.ftl().stats().batches;
+    let batches = vfs.ftl().stats().batches;
     fs.unlink(Ino::ROOT, b"holes").unwrap();
-    assert_eq!(place.ftl().stats().batches, batches + 1, "it goes in one batch");
+    assert_eq!(vfs.ftl().stats().batches, batches + 1, "it goes in one batch");
     assert!(before - free_bytes() < 4096, "all of its room is free at once");
-    assert!(place.check(CheckDepth::Structure).unwrap().is_clean());
+    assert!(vfs.check(CheckDepth::Structure).unwrap().is_clean());
 }

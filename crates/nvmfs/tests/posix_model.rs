@@ -21,8 +21,8 @@ fn random_histories_match_the_model() {
     for_each_seed(30, |seed| {
         let mut rng = SeededRng::new(seed);
         let device = formatted(32 << 20);
-        let mut place = open(&device);
-        let mut driver = Driver::new(place.posix());
+        let mut vfs = open(&device);
+        let mut driver = Driver::new(vfs.posix());
         let mut world = World::default();
         for step in 0..400 {
             let change = random_change(&mut rng, &world);
@@ -38,26 +38,26 @@ fn random_histories_match_the_model() {
                 let found = driver.snapshot().unwrap();
                 let expected = world.snapshot();
                 assert!(found == expected, "step {step}: {}\nnot {}", summary(&found), summary(&expected));
-                assert_clean(&place);
+                assert_clean(&vfs);
             }
             if rng.chance(2) {
                 if rng.chance(50) {
-                    place.close().unwrap()
+                    vfs.close().unwrap()
                 } else {
                     driver.fs.sync().unwrap()
                 }
-                drop((driver, place));
-                place = open(&device);
-                driver = Driver::new(place.posix());
+                drop((driver, vfs));
+                vfs = open(&device);
+                driver = Driver::new(vfs.posix());
                 world.close_all();
                 assert!(driver.snapshot().unwrap() == world.snapshot(), "step {step}, reopened");
-                assert_clean(&place);
+                assert_clean(&vfs);
             }
         }
         assert!(driver.snapshot().unwrap() == world.snapshot());
         while !driver.handles.is_empty() {
             driver.fs.release(driver.handles.pop().unwrap()).unwrap();
         }
-        assert_clean(&place);
+        assert_clean(&vfs);
     });
 }

@@ -27,15 +27,15 @@ use lacuna_sim::SimDevice;
 #[test]
 fn a_read_only_store_refuses_changes() {
     let device = formatted(64 << 20);
-    let place = open(&device);
-    let a = file(&place.posix(), "a");
-    place.posix().write(a, 0, b"data", PLAIN).unwrap();
-    place.close().unwrap();
-    drop(place);
+    let vfs = open(&device);
+    let a = file(&vfs.posix(), "a");
+    vfs.posix().write(a, 0, b"data", PLAIN).unwrap();
+    vfs.close().unwrap();
+    drop(vfs);
     let mut options = Options::default();
     options.ftl.read_only = true;
-    let place = Nvmfs::open(device, options).unwrap();
-    let fs = place.posix();
+    let vfs = Nvmfs::open(device, options).unwrap();
+    let fs = vfs.posix();
     let mut back = [0; 4];
     fs.open(a).unwrap();
     assert_eq!(fs.read(a, 0, &mut back).unwrap(), 4);
@@ -50,7 +50,7 @@ fn a_read_only_store_refuses_changes() {
     fs.fsync(a, false).unwrap();
     fs.release(a).unwrap();
     fs.sync().unwrap();
-    place.close().unwrap();
+    vfs.close().unwrap();
 }
 
 /// A sync flushes what its inode needs, and nothing if another's sync has done so since.
@@ -58,14 +58,14 @@ fn a_read_only_store_refuses_changes() {
 fn a_sync_reaches_up_to_the_last_change_of_its_inode() {
     let mut options = Options { clock, ..Options::default() };
     options.ftl.background = false;
-    let place = Nvmfs::open(formatted(64 << 20), options).unwrap();
-    let fs = place.posix();
+    let vfs = Nvmfs::open(formatted(64 << 20), options).unwrap();
+    let fs = vfs.posix();
     let (table, log) = (file(&fs, "table"), file(&fs, "log"));
     let write = |ino| fs.write(ino, 0, &[1; 512], PLAIN).unwrap();
     let flushes = |ino, data_only| {
-        let before = place.ftl().stats().flushes;
+        let before = vfs.ftl().stats().flushes;
         fs.fsync(ino, data_only).unwrap();
-        place.ftl().stats().flushes - before
+        vfs.ftl().stats().flushes - before
     };
     write(table);
     write(log);
@@ -87,8 +87,8 @@ fn a_sync_reaches_up_to_the_last_change_of_its_inode() {
 #[test]
 fn a_full_store_refuses_growth_alone() {
     let device = formatted(32 << 20);
-    let place = open(&device);
-    let fs = place.posix();
+    let vfs = open(&device);
+    let fs = vfs.posix();
     let mut rng = lacuna_sim::SeededRng::new(1);
     let mut page = vec![0; 100_001];
     rng.fill(&mut page);
@@ -130,7 +130,7 @@ fn a_full_store_refuses_growth_alone() {
     assert_eq!(fs.getattr(opened).unwrap().nlink, 0);
     fs.setattr(opened, &SetAttr { size: Some(777), ..SetAttr::default() }).unwrap();
     fs.release(opened).unwrap();
-    assert_clean(&place);
+    assert_clean(&vfs);
     assert!(fs.statfs().unwrap().free_bytes > full.free_bytes + 90_000);
     for number in 0..count {
         fs.unlink(d, format!("{number}").as_bytes()).unwrap();
@@ -140,15 +140,15 @@ fn a_full_store_refuses_growth_alone() {
     let empty = fs.statfs().unwrap();
     assert_eq!(empty.free_inodes, empty.inodes - 1);
     assert!(empty.total_bytes - empty.free_bytes < 1000, "{empty:?}");
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 /// Times that are in memory only do not become too many: the oldest are stored without being asked for.
 #[test]
 fn unstored_times_are_bounded() {
     let device = formatted(64 << 20);
-    let place = open(&device);
-    let fs = place.posix();
+    let vfs = open(&device);
+    let fs = vfs.posix();
     let mut files = Vec::new();
     for number in 0..5000 {
         files.push(file(&fs, &format!("{number}")));
@@ -158,8 +158,8 @@ fn unstored_times_are_bounded() {
     for ino in &files {
         fs.write(*ino, 0, &[2; 512], PLAIN).unwrap();
     }
-    place.ftl().flush().unwrap();
-    drop((fs, place));
+    vfs.ftl().flush().unwrap();
+    drop((fs, vfs));
     let fs = open(&device).posix();
     let stored = files.iter().filter(|ino| fs.getattr(**ino).unwrap().modified == at(5000)).count();
     assert!((4000..5000).contains(&stored), "{stored}");
@@ -169,8 +169,8 @@ fn unstored_times_are_bounded() {
 #[test]
 fn unstored_times_of_reads_are_bounded() {
     let device = formatted(64 << 20);
-    let place = open(&device);
-    let fs = place.posix();
+    let vfs = open(&device);
+    let fs = vfs.posix();
     let looked_at: Vec<_> = (0..5000)
         .map(|number| match number % 2 {
             0 => dir(&fs, ROOT, &format!("{number}")),
@@ -188,8 +188,8 @@ fn unstored_times_of_reads_are_bounded() {
             _ => assert_eq!(fs.read_runs(*ino, 0).unwrap().end, 512),
         }
     }
-    place.ftl().flush().unwrap();
-    drop((fs, place));
+    vfs.ftl().flush().unwrap();
+    drop((fs, vfs));
     let fs = open(&device).posix();
     let stored = looked_at.iter().filter(|ino| fs.getattr(**ino).unwrap().accessed == at(5000)).count();
     assert!((4000..5000).contains(&stored), "{stored}");
@@ -209,8 +209,8 @@ fn reads_of_a_stopped_store_go_on_without_times() {
     let device = SimDevice::new(128 << 20, 1);
     Nvmfs::format(device.clone(), &FormatOptions { clock, ..FormatOptions::default() }).unwrap();
     let options = Options { clock: counting_clock, ..Options::default() };
-    let place = Nvmfs::open(device.clone(), options).unwrap();
-    let fs = place.posix();
+    let vfs = Nvmfs::open(device.clone(), options).unwrap();
+    let fs = vfs.posix();
     let files: Vec<_> = (0..FILES).map(|number| file(&fs, &format!("{number}"))).collect();
     files.iter().for_each(|ino| assert_eq!(fs.write(*ino, 0, &[1; 512], PLAIN).unwrap(), 512));
     fs.sync().unwrap();
@@ -234,8 +234,8 @@ fn reads_of_a_stopped_store_go_on_without_times() {
 fn unaligned_writes_and_appends_from_many_threads_lose_nothing() {
     const SLOT: usize = 300;
     const SLOTS: usize = 200;
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     let (a, log) = (file(&fs, "a"), file(&fs, "log"));
     let next = AtomicI64::new(0);
     std::thread::scope(|scope| {
@@ -266,15 +266,15 @@ fn unaligned_writes_and_appends_from_many_threads_lose_nothing() {
     let mut numbers: Vec<i64> = text.lines().map(|line| line.parse().unwrap()).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..400).collect::<Vec<_>>());
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 /// Threads make, move and remove directories and files in each other's way. Whoever loses is told, nobody
 /// waits for ever, and what is left is in order.
 #[test]
 fn names_from_many_threads_stay_in_order() {
-    let place = Nvmfs::open(formatted(64 << 20), Options { inodes_kept: 8, ..Options::default() }).unwrap();
-    let fs = place.posix();
+    let vfs = Nvmfs::open(formatted(64 << 20), Options { inodes_kept: 8, ..Options::default() }).unwrap();
+    let fs = vfs.posix();
     for name in ["a", "b", "c"] {
         dir(&fs, ROOT, name);
     }
@@ -287,18 +287,18 @@ fn names_from_many_threads_stay_in_order() {
             });
         }
         for _ in 0..20 {
-            assert_clean(&place); // while they are at it
+            assert_clean(&vfs); // while they are at it
         }
     });
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 /// Who changes names or inodes waits for a check that reads them. Nobody waits for him: others read, list, open, and
 /// write within lengths meanwhile, in the same files and directories.
 #[test]
 fn who_waits_for_a_check_keeps_nobody_waiting() {
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     let (a, b, d) = (file(&fs, "a"), file(&fs, "b"), dir(&fs, ROOT, "d"));
     fs.write(a, 0, &[1; 8192], PLAIN).unwrap();
     let changes: [fn(&Posix, Ino, Ino); 4] = [
@@ -310,24 +310,24 @@ fn who_waits_for_a_check_keeps_nobody_waiting() {
     let (reads, is_reading) = mpsc::channel();
     let (goes_on, may_go_on) = mpsc::channel();
     thread::scope(|scope| {
-        let place = &place;
+        let vfs = &vfs;
         scope.spawn(move || {
             let told = |progress: Progress| {
                 if progress.what == "inodes" && reads.send(()).is_ok() {
                     let _ = may_go_on.recv();
                 }
             };
-            assert!(place.check_told(CheckDepth::Payload, told).unwrap().is_clean());
+            assert!(vfs.check_told(CheckDepth::Payload, told).unwrap().is_clean());
         });
         is_reading.recv().unwrap();
         drop(is_reading);
         let waiting = changes.map(|change| {
-            let fs = place.posix();
+            let fs = vfs.posix();
             scope.spawn(move || change(&fs, a, d))
         });
         thread::sleep(Duration::from_millis(300));
         let (done, is_done) = mpsc::channel();
-        let others = place.posix();
+        let others = vfs.posix();
         scope.spawn(move || {
             others.write(a, 100, &[2; 600], PLAIN).unwrap();
             assert_eq!(others.getattr(a).unwrap().size, 8192);
@@ -346,7 +346,7 @@ fn who_waits_for_a_check_keeps_nobody_waiting() {
     });
     assert_eq!(fs.getattr(a).unwrap().size, 8704);
     fs.lookup(d, b"b").unwrap();
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 /// Times are no part of what a check looks at: while it reads, those that became too many are stored, and nobody waits
@@ -354,26 +354,26 @@ fn who_waits_for_a_check_keeps_nobody_waiting() {
 #[test]
 fn a_check_keeps_no_times_from_being_stored() {
     let device = formatted(64 << 20);
-    let place = open(&device);
-    let fs = place.posix();
+    let vfs = open(&device);
+    let fs = vfs.posix();
     let files: Vec<_> = (0..5000).map(|number| file(&fs, &format!("{number}"))).collect();
     files.iter().for_each(|ino| assert_eq!(fs.write(*ino, 0, &[1; 512], PLAIN).unwrap(), 512));
     let (reads, is_reading) = mpsc::channel();
     let (goes_on, may_go_on) = mpsc::channel();
     thread::scope(|scope| {
-        let place = &place;
+        let vfs = &vfs;
         let check = scope.spawn(move || {
             let told = |progress: Progress| {
                 if progress.what == "inodes" && reads.send(()).is_ok() {
                     let _ = may_go_on.recv();
                 }
             };
-            place.check_told(CheckDepth::Payload, told).unwrap()
+            vfs.check_told(CheckDepth::Payload, told).unwrap()
         });
         is_reading.recv().unwrap();
         drop(is_reading);
         let (done, is_done) = mpsc::channel();
-        let (others, files) = (place.posix(), files.clone());
+        let (others, files) = (vfs.posix(), files.clone());
         scope.spawn(move || {
             SECONDS.set(5000);
             for ino in files {
@@ -387,8 +387,8 @@ fn a_check_keeps_no_times_from_being_stored() {
         let report = check.join().unwrap();
         assert!(report.is_clean(), "{:#?}", report.findings);
     });
-    place.ftl().flush().unwrap();
-    drop((fs, place));
+    vfs.ftl().flush().unwrap();
+    drop((fs, vfs));
     let fs = open(&device).posix();
     let stored = files.iter().filter(|ino| fs.getattr(**ino).unwrap().modified == at(5000)).count();
     assert!((4000..5000).contains(&stored), "{stored}");

@@ -213,8 +213,8 @@ fn clear(fs: &Posix, directory: Ino) {
     }
 }
 
-fn inodes(place: &Nvmfs) -> u64 {
-    let stat = place.posix().statfs().unwrap();
+fn inodes(vfs: &Nvmfs) -> u64 {
+    let stat = vfs.posix().statfs().unwrap();
     stat.inodes - stat.free_inodes
 }
 
@@ -222,8 +222,8 @@ fn inodes(place: &Nvmfs) -> u64 {
 fn operations_of_many_threads_have_an_order() {
     for_each_seed(6, |seed| {
         let options = Options { inodes_kept: 4, ..Options::default() };
-        let place = Nvmfs::open(formatted(64 << 20), options).unwrap();
-        let fs = place.posix().counting_lookups();
+        let vfs = Nvmfs::open(formatted(64 << 20), options).unwrap();
+        let fs = vfs.posix().counting_lookups();
         let start = Barrier::new(THREADS as usize);
         thread::scope(|scope| {
             for client in 0..THREADS {
@@ -235,11 +235,11 @@ fn operations_of_many_threads_have_an_order() {
                     (0..STEPS).for_each(|_| client.step());
                 });
             }
-            assert_clean(&place); // while they are at it
+            assert_clean(&vfs); // while they are at it
         });
-        assert_clean(&place);
-        clear(&place.posix(), Ino::ROOT);
-        assert_eq!(inodes(&place), 1, "something was removed and not freed");
-        assert_clean(&place);
+        assert_clean(&vfs);
+        clear(&vfs.posix(), Ino::ROOT);
+        assert_eq!(inodes(&vfs), 1, "something was removed and not freed");
+        assert_clean(&vfs);
     });
 }

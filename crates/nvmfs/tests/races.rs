@@ -71,18 +71,18 @@ fn replace(fs: &Posix, name: &[u8]) {
 
 #[test]
 fn a_name_that_is_replaced_is_always_there() {
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     replace(&fs, b"a");
     let looked = race(&[&|| replace(&fs, b"a")], || assert_eq!(fs.lookup(ROOT, b"a").unwrap().nlink, 1));
     assert!(looked > 100, "{looked}");
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 #[test]
 fn a_directory_that_moves_has_a_parent() {
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     let dir = fs.mkdir(ROOT, b"moves", 0o755, NOBODY).unwrap().ino;
     let carry = || {
         // From the root into a new directory, back, and that is removed.
@@ -92,7 +92,7 @@ fn a_directory_that_moves_has_a_parent() {
         fs.rmdir(ROOT, b"above").unwrap();
     };
     race(&[&carry], || assert_ne!(fs.lookup(dir, b"..").unwrap().ino, dir));
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn who_makes_an_object_is_told_of_it() {
         }),
     ];
     for (what, make) in makes {
-        let place = new();
-        let fs = place.posix();
+        let vfs = new();
+        let fs = vfs.posix();
         let file = fs.mknod(ROOT, b"file", FILE, 0, NOBODY).unwrap().ino;
         let remove = || {
             unless(fs.unlink(ROOT, b"x"), &[Refusal::NotFound, Refusal::IsADirectory]);
@@ -121,7 +121,7 @@ fn who_makes_an_object_is_told_of_it() {
             Err(error) => panic!("{what}: {error}"),
         };
         race(&[&remove, &remove, &remove], || made(make(&fs, file)));
-        assert_clean(&place);
+        assert_clean(&vfs);
     }
 }
 
@@ -141,8 +141,8 @@ fn use_inode(fs: &Posix, ino: Ino) -> Result<(), Error> {
 
 #[test]
 fn what_is_open_stays_usable() {
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     replace(&fs, b"a");
     let remove = || _ = unless(fs.unlink(ROOT, b"a"), &[Refusal::NotFound]);
     race(&[&|| replace(&fs, b"a"), &remove], || {
@@ -152,18 +152,18 @@ fn what_is_open_stays_usable() {
         }
         fs.release(made.ino).unwrap();
     });
-    assert_clean(&place);
+    assert_clean(&vfs);
 }
 
 #[test]
 fn what_lost_its_names_is_not_found_for_another() {
-    let place = new();
-    let fs = place.posix();
+    let vfs = new();
+    let fs = vfs.posix();
     race(&[&|| _ = unless(fs.unlink(ROOT, b"a"), &[Refusal::NotFound])], || {
         let Some(made) = unless(fs.mknod(ROOT, b"a", FILE, 0, NOBODY), &[Refusal::Exists]) else { return };
         if unless(fs.link(made.ino, ROOT, b"b"), &[Refusal::NotFound]).is_some() {
             fs.unlink(ROOT, b"b").unwrap();
         }
     });
-    assert_clean(&place);
+    assert_clean(&vfs);
 }

@@ -43,8 +43,8 @@ fn data_are_synced_though_times_cannot_be_stored() {
     let mut options = Options { access_times: false, ..Options::default() };
     options.ftl.background = false;
     options.ftl.map_memory = Some(64 << 10);
-    let place = Nvmfs::open(device, options).unwrap();
-    let fs = place.posix();
+    let vfs = Nvmfs::open(device, options).unwrap();
+    let fs = vfs.posix();
     for number in 0..FILES {
         let name = format!("file {number}");
         let ino = fs.create(Ino::ROOT, name.as_bytes(), 0o644, Caller::default()).unwrap().ino;
@@ -52,7 +52,7 @@ fn data_are_synced_though_times_cannot_be_stored() {
         fs.release(ino).unwrap();
     }
     fs.sync().unwrap();
-    place.ftl().checkpoint().unwrap(); // what is not changed any more may leave the memory
+    vfs.ftl().checkpoint().unwrap(); // what is not changed any more may leave the memory
     let [first, last] = [file(&fs, 0), file(&fs, FILES - 1)];
     fs.write(first, 0, &[2; 512], WriteOptions::default()).unwrap();
     (1000..FILES).for_each(|number| assert_ne!(file(&fs, number), first));
@@ -61,14 +61,14 @@ fn data_are_synced_though_times_cannot_be_stored() {
     let syncs: [(&str, Sync); 3] = [
         ("fsync", |_, fs, ino| fs.fsync(ino, false)),
         ("sync", |_, fs, _| fs.sync()),
-        ("close", |place, _, _| place.close()),
+        ("close", |vfs, _, _| vfs.close()),
     ];
     for (what, sync) in syncs {
         fs.write(last, 0, &[2; 512], WriteOptions::default()).unwrap();
         fails.store(true, SeqCst);
-        let flushes = place.ftl().stats().flushes;
-        assert!(sync(&place, &fs, first).is_err(), "{what}: nothing had to be read");
-        assert!(place.ftl().stats().flushes > flushes, "{what} left the data where they were");
+        let flushes = vfs.ftl().stats().flushes;
+        assert!(sync(&vfs, &fs, first).is_err(), "{what}: nothing had to be read");
+        assert!(vfs.ftl().stats().flushes > flushes, "{what} left the data where they were");
         fails.store(false, SeqCst);
     }
     fs.sync().unwrap();
@@ -81,8 +81,8 @@ fn a_sync_covers_what_was_done_to_an_inode_that_could_not_be_read() {
     Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).unwrap();
     let mut options = Options { access_times: false, inodes_kept: 0, ..Options::default() };
     options.ftl.background = false;
-    let place = Nvmfs::open(device, options).unwrap();
-    let fs = place.posix();
+    let vfs = Nvmfs::open(device, options).unwrap();
+    let fs = vfs.posix();
     let make = |name: &[u8], bytes| {
         let ino = fs.create(Ino::ROOT, name, 0o644, Caller::default()).unwrap().ino;
         fs.write(ino, 0, &vec![1; bytes], WriteOptions::default()).unwrap();
@@ -94,9 +94,9 @@ fn a_sync_covers_what_was_done_to_an_inode_that_could_not_be_read() {
     fails.store(true, SeqCst);
     assert!(fs.getattr(ino).is_err(), "this test tests nothing");
     fails.store(false, SeqCst);
-    let flushes = place.ftl().stats().flushes;
+    let flushes = vfs.ftl().stats().flushes;
     fs.fsync(ino, true).unwrap();
-    assert!(place.ftl().stats().flushes > flushes, "the file is not on the device");
+    assert!(vfs.ftl().stats().flushes > flushes, "the file is not on the device");
 }
 
 /// A file is made, and then the device cannot be read for what it takes: `create` tells of it all the same.
@@ -118,21 +118,21 @@ fn a_file_that_was_made_is_told_of() {
         options.ftl.background = false;
         Nvmfs::open(Arc::clone(&device), options).unwrap()
     };
-    let place = open();
+    let vfs = open();
     for number in 0..FILES {
         let name = format!("file {number}");
-        let ino = place.posix().create(Ino::ROOT, name.as_bytes(), 0o644, Caller::default()).unwrap().ino;
-        place.posix().write(ino, 0, &[1; 512], WriteOptions::default()).unwrap();
-        place.posix().release(ino).unwrap();
+        let ino = vfs.posix().create(Ino::ROOT, name.as_bytes(), 0o644, Caller::default()).unwrap().ino;
+        vfs.posix().write(ino, 0, &[1; 512], WriteOptions::default()).unwrap();
+        vfs.posix().release(ino).unwrap();
     }
     // Its number is the first that is free, and in the map its data would lie between others'.
-    place.posix().unlink(Ino::ROOT, format!("file {GAP}").as_bytes()).unwrap();
-    place.close().unwrap();
-    drop(place);
+    vfs.posix().unlink(Ino::ROOT, format!("file {GAP}").as_bytes()).unwrap();
+    vfs.close().unwrap();
+    drop(vfs);
     let mut failed = 0;
     for reads in 0.. {
-        let place = open();
-        let fs = place.posix();
+        let vfs = open();
+        let fs = vfs.posix();
         reads_left.store(reads, SeqCst);
         let created = fs.create(Ino::ROOT, b"new", 0o644, Caller::default());
         reads_left.store(i64::MAX, SeqCst);
@@ -141,7 +141,7 @@ fn a_file_that_was_made_is_told_of() {
         }
         failed += 1;
         assert!(fs.lookup(Ino::ROOT, b"new").is_err(), "it was made");
-        place.close().unwrap();
+        vfs.close().unwrap();
     }
     assert!(failed > 0, "this test tests nothing");
 }

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
-use lacuna_device::{BatchOp, File, FileId, FileProps, Place, PlaceStats, Result, StreamHint};
+use lacuna_device::{BatchOp, File, FileId, FileProps, Result, StreamHint, Vfs, VfsStats};
 
-/// What a test does around the calls of a [`HookedPlace`], in the caller's thread.
+/// What a test does around the calls of a [`HookedVfs`], in the caller's thread.
 pub trait Hooks: Send + Sync {
-    /// The properties that the place and its files report, given the real ones.
+    /// The properties that the VFS and its files report, given the real ones.
     fn props(&self, props: FileProps) -> FileProps {
         props
     }
@@ -24,15 +24,15 @@ pub trait Hooks: Send + Sync {
         Ok(())
     }
 
-    /// Called before a sync of a file or the place. If it fails, nothing is synced.
+    /// Called before a sync of a file or the VFS. If it fails, nothing is synced.
     fn before_sync(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// A place that calls [`Hooks`] and passes everything on to the place within.
-pub struct HookedPlace<H> {
-    place: Arc<dyn Place>,
+/// A VFS that calls [`Hooks`] and passes everything on to the VFS within.
+pub struct HookedVfs<H> {
+    vfs: Arc<dyn Vfs>,
     hooks: Arc<H>,
 }
 
@@ -41,10 +41,10 @@ struct HookedFile<H> {
     hooks: Arc<H>,
 }
 
-impl<H: Hooks + 'static> HookedPlace<H> {
-    /// Wraps `place` with `hooks`.
-    pub fn new(place: Arc<dyn Place>, hooks: Arc<H>) -> Arc<HookedPlace<H>> {
-        Arc::new(HookedPlace { place, hooks })
+impl<H: Hooks + 'static> HookedVfs<H> {
+    /// Wraps `vfs` with `hooks`.
+    pub fn new(vfs: Arc<dyn Vfs>, hooks: Arc<H>) -> Arc<HookedVfs<H>> {
+        Arc::new(HookedVfs { vfs, hooks })
     }
 
     fn hooked(&self, file: Arc<dyn File>) -> Arc<dyn File> {
@@ -52,56 +52,56 @@ impl<H: Hooks + 'static> HookedPlace<H> {
     }
 }
 
-impl<H: Hooks + 'static> Place for HookedPlace<H> {
+impl<H: Hooks + 'static> Vfs for HookedVfs<H> {
     fn name(&self) -> &str {
-        self.place.name()
+        self.vfs.name()
     }
 
     fn identity(&self) -> (usize, u64) {
-        self.place.identity()
+        self.vfs.identity()
     }
 
     fn props(&self) -> FileProps {
-        self.hooks.props(self.place.props())
+        self.hooks.props(self.vfs.props())
     }
 
     fn open(&self, name: &str, hint: StreamHint) -> Result<Arc<dyn File>> {
-        Ok(self.hooked(self.place.open(name, hint)?))
+        Ok(self.hooked(self.vfs.open(name, hint)?))
     }
 
     fn create(&self, name: &str, hint: StreamHint) -> Result<Arc<dyn File>> {
-        Ok(self.hooked(self.place.create(name, hint)?))
+        Ok(self.hooked(self.vfs.create(name, hint)?))
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        self.place.remove(name)
+        self.vfs.remove(name)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.place.rename(from, to)
+        self.vfs.rename(from, to)
     }
 
     fn list(&self) -> Result<Vec<String>> {
-        self.place.list()
+        self.vfs.list()
     }
 
     fn write_batch(&self, ops: &[BatchOp<'_>]) -> Result<()> {
         self.hooks.before_batch(ops)?;
-        self.place.write_batch(ops)?;
+        self.vfs.write_batch(ops)?;
         self.hooks.after_batch(ops)
     }
 
     fn sync(&self) -> Result<()> {
         self.hooks.before_sync()?;
-        self.place.sync()
+        self.vfs.sync()
     }
 
-    fn stats(&self) -> Result<PlaceStats> {
-        self.place.stats()
+    fn stats(&self) -> Result<VfsStats> {
+        self.vfs.stats()
     }
 
     fn free_bytes(&self) -> Result<Option<u64>> {
-        self.place.free_bytes()
+        self.vfs.free_bytes()
     }
 }
 

@@ -1,12 +1,12 @@
 //! Simulated storage with power cuts and injected faults: a crate for tests.
 //!
-//! - [`SimDevice`] is a [`BlockDevice`](lacuna_device::BlockDevice) and [`SimPlace`] a
-//!   [`Place`](lacuna_device::Place), both in memory. They keep what is durable apart from what was written since the
+//! - [`SimDevice`] is a [`BlockDevice`](lacuna_device::BlockDevice) and [`SimVfs`] a
+//!   [`Vfs`](lacuna_device::Vfs), both in memory. They keep what is durable apart from what was written since the
 //!   last sync, so that a power cut can do to the latter all that the contract of `lacuna-device` allows.
 //! - [`FaultRates`] goes beyond that contract: a [`SimDevice`] then loses and misdirects writes, returns stale data or
 //!   delays discards, without an error. [`Fault`] records each.
-//! - [`BeforeReads`] calls a hook before each read of any device, [`HookedPlace`] calls [`Hooks`] around the calls of
-//!   any place, [`unreadable`] makes byte ranges of a device fail.
+//! - [`BeforeReads`] calls a hook before each read of any device, [`HookedVfs`] calls [`Hooks`] around the calls of
+//!   any VFS, [`unreadable`] makes byte ranges of a device fail.
 //! - [`SeededRng`] is the only source of chance; [`for_each_seed`] runs a test for many seeds and names one that fails.
 //!
 //! # Invariants
@@ -22,15 +22,15 @@ mod crash;
 mod device;
 mod faults;
 mod hooked;
-mod place;
 mod power;
 mod rng;
 mod seeds;
+mod vfs;
 
 pub use before_reads::{BeforeReads, unreadable};
 pub use device::SimDevice;
 pub use faults::{Fault, FaultRates};
-pub use hooked::{HookedPlace, Hooks};
-pub use place::SimPlace;
+pub use hooked::{HookedVfs, Hooks};
 pub use rng::SeededRng;
 pub use seeds::for_each_seed;
+pub use vfs::SimVfs;

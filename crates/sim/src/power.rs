@@ -1,4 +1,4 @@
-//! Power cuts and injected failures, shared by the simulated device and the simulated place.
+//! Power cuts and injected failures, shared by the simulated device and the simulated VFS.
 
 use std::io;
 

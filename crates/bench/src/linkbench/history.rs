@@ -49,24 +49,24 @@ impl History {
             self.places.insert(tail.list(), self.tails.len());
             self.tails.push(tail);
         } else {
-            let place = random.below(self.tails.len() as u64) as usize;
-            self.places.remove(&self.tails[place].list());
-            self.places.insert(tail.list(), place);
-            self.tails[place] = tail;
+            let vfs = random.below(self.tails.len() as u64) as usize;
+            self.places.remove(&self.tails[vfs].list());
+            self.places.insert(tail.list(), vfs);
+            self.tails[vfs] = tail;
         }
     }
 
     /// Moves the end of a known list on, or forgets the list when it ended.
     pub(crate) fn advance(&mut self, tail: Tail, older: Option<Tail>) {
-        let Some(&place) = self.places.get(&tail.list()) else { return };
+        let Some(&vfs) = self.places.get(&tail.list()) else { return };
         if let Some(older) = older {
-            self.tails[place] = older;
+            self.tails[vfs] = older;
             return;
         }
         self.places.remove(&tail.list());
-        self.tails.swap_remove(place);
-        if let Some(moved) = self.tails.get(place) {
-            self.places.insert(moved.list(), place);
+        self.tails.swap_remove(vfs);
+        if let Some(moved) = self.tails.get(vfs) {
+            self.places.insert(moved.list(), vfs);
         }
     }
 }

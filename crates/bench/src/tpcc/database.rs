@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Result, anyhow};
-use lacuna_device::Place;
+use lacuna_device::Vfs;
 use lacuna_engine::{Direction, Error, RowStats, Store, StoreOptions, TableOptions, TransactionOptions};
 
 use super::schema::{Table, end_of};
@@ -24,26 +24,26 @@ pub struct Database {
 }
 
 impl Database {
-    /// Opens the store in `place`, or makes one in an empty place, and makes the tables.
+    /// Opens the store in `vfs`, or makes one in an empty place, and makes the tables.
     ///
     /// # Errors
     /// When the tables are there already, and whatever the engine fails with.
     pub fn create(
-        place: Arc<dyn Place>,
+        vfs: Arc<dyn Vfs>,
         store_options: StoreOptions,
         table_options: TableOptions,
     ) -> Result<Database> {
         let names = Table::ALL.map(Table::name);
-        let (store, tables) = create_tables(place, store_options, &names, table_options)?;
+        let (store, tables) = create_tables(vfs, store_options, &names, table_options)?;
         Ok(Database { store, tables })
     }
 
-    /// Opens the store in `place`, which has the tables.
+    /// Opens the store in `vfs`, which has the tables.
     ///
     /// # Errors
     /// When a table is missing, and whatever the engine fails with.
-    pub fn open(place: Arc<dyn Place>, store_options: StoreOptions) -> Result<Database> {
-        let (store, tables) = open_tables(place, store_options, &Table::ALL.map(Table::name))?;
+    pub fn open(vfs: Arc<dyn Vfs>, store_options: StoreOptions) -> Result<Database> {
+        let (store, tables) = open_tables(vfs, store_options, &Table::ALL.map(Table::name))?;
         Ok(Database { store, tables })
     }
 

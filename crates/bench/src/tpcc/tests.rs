@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
-use lacuna_device::MemPlace;
+use lacuna_device::MemVfs;
 use lacuna_engine::{StoreOptions, TableOptions};
 
 use super::{
@@ -32,7 +32,7 @@ const NEW: u32 = 29;
 
 fn database() -> Database {
     let options = StoreOptions { pool_bytes: 8 << 20, ..StoreOptions::default() };
-    Database::create(MemPlace::new(), options, TableOptions::default()).unwrap()
+    Database::create(MemVfs::new(), options, TableOptions::default()).unwrap()
 }
 
 fn scratch(name: &str) -> PathBuf {

@@ -1,6 +1,6 @@
 //! Write traces: which bytes a run wrote, discarded and synced, in which order; not what they were.
 //!
-//! [`TraceDevice`] and [`TracePlace`] stand between a layer and what it lives on and tell a
+//! [`TraceDevice`] and [`TraceVfs`] stand between a layer and what it lives on and tell a
 //! [`TraceWriter`], which makes a file of it; [`TraceReader`] reads that back, for the
 //! [flash model](crate::flash) or whatever else wants to know. The bytes of the file are in `format`
 //! and in docs/FORMAT.md.
@@ -13,15 +13,15 @@ mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzz;
-mod place;
 mod reader;
 #[cfg(test)]
 mod tests;
+mod vfs;
 mod writer;
 
 pub use device::TraceDevice;
-pub use place::TracePlace;
 pub use reader::TraceReader;
+pub use vfs::TraceVfs;
 pub use writer::TraceWriter;
 
 /// One thing that a run did to its medium. Offsets and lengths are in bytes, whole sectors.
@@ -53,7 +53,7 @@ pub enum TraceSource {
         /// Its size in bytes.
         capacity_bytes: u64,
     },
-    /// The files of a place. Each has [`FILE_SPAN_BYTES`] of addresses of its own; where the file
+    /// The files of a VFS. Each has [`FILE_SPAN_BYTES`] of addresses of its own; where the file
     /// system puts them, its journal and its metadata are not in the trace. What was cut off, punched
     /// or removed counts as discarded.
     Files,

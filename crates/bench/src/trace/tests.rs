@@ -1,6 +1,6 @@
 use std::{fs, path::Path, sync::Arc};
 
-use lacuna_device::{BatchOp, BlockDevice, Error, MemDevice, MemPlace, Place, Result, StreamHint};
+use lacuna_device::{BatchOp, BlockDevice, Error, MemDevice, MemVfs, Result, StreamHint, Vfs};
 use lacuna_sim::SeededRng;
 
 use super::*;
@@ -92,26 +92,25 @@ fn files_have_addresses_of_their_own() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace");
     let writer = TraceWriter::create(&path, TraceSource::Files).unwrap();
-    let place = TracePlace::new(MemPlace::new(), Arc::clone(&writer));
-    let a = place.create("a", StreamHint::Data).unwrap();
-    let b = place.create("b", StreamHint::Log).unwrap();
+    let vfs = TraceVfs::new(MemVfs::new(), Arc::clone(&writer));
+    let a = vfs.create("a", StreamHint::Data).unwrap();
+    let b = vfs.create("b", StreamHint::Log).unwrap();
     a.write_at(4096, &[1; 4096]).unwrap();
     b.write_at(0, &[2; 8192]).unwrap();
-    place
-        .write_batch(&[
-            BatchOp::Write { file: b.id(), offset: 8192, data: &[3; 512] },
-            BatchOp::Punch { file: a.id(), offset: 4096, len: 512 },
-        ])
-        .unwrap();
+    vfs.write_batch(&[
+        BatchOp::Write { file: b.id(), offset: 8192, data: &[3; 512] },
+        BatchOp::Punch { file: a.id(), offset: 4096, len: 512 },
+    ])
+    .unwrap();
     b.sync().unwrap();
     b.set_len(4096).unwrap();
-    place.rename("b", "a").unwrap();
-    let renamed = place.open("a", StreamHint::Data).unwrap();
+    vfs.rename("b", "a").unwrap();
+    let renamed = vfs.open("a", StreamHint::Data).unwrap();
     renamed.write_at(512, &[4; 512]).unwrap();
     drop(renamed);
-    place.remove("a").unwrap();
-    place.create("b", StreamHint::Data).unwrap().write_at(0, &[5; 512]).unwrap();
-    place.sync().unwrap();
+    vfs.remove("a").unwrap();
+    vfs.create("b", StreamHint::Data).unwrap().write_at(0, &[5; 512]).unwrap();
+    vfs.sync().unwrap();
     writer.finish().unwrap();
     let at = |file: u64, offset: u64| file * FILE_SPAN_BYTES + offset;
     let write = |file, offset, len| TraceOp::Write { offset: at(file, offset), len };

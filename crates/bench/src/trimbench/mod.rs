@@ -20,7 +20,7 @@ mod tests;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use lacuna_device::Place;
+use lacuna_device::Vfs;
 
 pub use experiment::Experiment;
 pub use report::{Measured, table};
@@ -101,8 +101,8 @@ pub fn run_directory(config: &Config, directory: &Path) -> Result<Vec<Measured>>
 ///
 /// # Errors
 /// Whatever the store fails with.
-pub fn run_store(config: &Config, place: Arc<dyn Place>) -> Result<Vec<Measured>> {
-    run(config, &StoreTarget::new(place))
+pub fn run_store(config: &Config, vfs: Arc<dyn Vfs>) -> Result<Vec<Measured>> {
+    run(config, &StoreTarget::new(vfs))
 }
 
 fn run(config: &Config, target: &dyn Target) -> Result<Vec<Measured>> {

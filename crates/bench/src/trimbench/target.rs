@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use lacuna_device::{File as PlaceFile, Place, StreamHint};
+use lacuna_device::{File as VfsFile, StreamHint, Vfs};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, seek, statvfs, syncfs};
 
 use crate::block_stat::{DeviceTraffic, device_traffic, device_under, mount_of};
@@ -143,11 +143,11 @@ impl TestFile for DirFile {
 }
 
 /// A store in this process.
-pub(super) struct StoreTarget(Arc<dyn Place>);
+pub(super) struct StoreTarget(Arc<dyn Vfs>);
 
 impl StoreTarget {
-    pub(super) fn new(place: Arc<dyn Place>) -> StoreTarget {
-        StoreTarget(place)
+    pub(super) fn new(vfs: Arc<dyn Vfs>) -> StoreTarget {
+        StoreTarget(vfs)
     }
 }
 
@@ -192,7 +192,7 @@ impl Target for StoreTarget {
     }
 }
 
-struct StoreFile(Arc<dyn PlaceFile>);
+struct StoreFile(Arc<dyn VfsFile>);
 
 impl TestFile for StoreFile {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

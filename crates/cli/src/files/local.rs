@@ -19,7 +19,7 @@ use rustix::{
     process::{Gid, Uid},
 };
 
-use super::place::{Kept, Reader, Writer, Xattrs};
+use super::ends::{Kept, Reader, Writer, Xattrs};
 
 /// Bytes that are read at a time.
 const READ_BYTES: u64 = 8 << 20;

@@ -4,9 +4,9 @@
 //! outside. Symbolic links are copied and listed, never followed.
 
 mod copy;
+mod ends;
 mod local;
 mod opened;
-mod place;
 mod rescue;
 
 use std::{
@@ -22,8 +22,8 @@ use lacuna_nvmfs::{
 };
 
 use crate::say;
+use ends::{Operand, Target};
 use opened::OpenStores;
-use place::{Operand, Target};
 pub(crate) use rescue::{RescueArguments, rescue};
 
 /// Bytes moved at once; one atomic write.

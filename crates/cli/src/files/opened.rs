@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use lacuna_nvmfs::{Ino, Nvmfs, OpenedPlace, PlaceOptions, open_place, posix::Posix};
+use lacuna_nvmfs::{Ino, Nvmfs, OpenedVfs, VfsOptions, open_vfs, posix::Posix};
 
 /// The stores that a command uses.
 pub(super) struct OpenStores {
@@ -66,9 +66,9 @@ impl OpenStores {
         if let Some((_, fs)) = stores.iter().find(|(open, _)| *open == key) {
             return Ok(Arc::clone(fs));
         }
-        let options = PlaceOptions { read_only: self.read_only, ..PlaceOptions::default() };
-        match open_place(store, &options)? {
-            OpenedPlace::Store(fs) => {
+        let options = VfsOptions { read_only: self.read_only, ..VfsOptions::default() };
+        match open_vfs(store, &options)? {
+            OpenedVfs::Store(fs) => {
                 stores.push((key, Arc::clone(&fs)));
                 Ok(fs)
             }

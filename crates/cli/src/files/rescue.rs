@@ -21,7 +21,7 @@ use lacuna_nvmfs::{
 
 use super::{
     copy::runs_of_data,
-    place::{Kept, Source, Target},
+    ends::{Kept, Source, Target},
 };
 use crate::{complain, progress::Shown};
 

@@ -23,7 +23,7 @@ use lacuna_device as device;
 use lacuna_fuse::{
     FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, Unmounter, UringTransport,
 };
-use lacuna_nvmfs::{Error, Nvmfs, OpenedPlace, PlaceOptions, open_place};
+use lacuna_nvmfs::{Error, Nvmfs, OpenedVfs, VfsOptions, open_vfs};
 use rustix::io::Errno as Os;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -115,12 +115,12 @@ fn detach_dead(dir: &Path, store: &Path) {
 }
 
 fn open(arguments: &Arguments) -> Result<Arc<Nvmfs>> {
-    let mut options = PlaceOptions { read_only: arguments.read_only, ..PlaceOptions::default() };
+    let mut options = VfsOptions { read_only: arguments.read_only, ..VfsOptions::default() };
     options.options.ftl.footprint = arguments.footprint;
     let deadline = Instant::now() + CLOSE_TIMEOUT;
     loop {
-        match open_place(&arguments.store, &options) {
-            Ok(OpenedPlace::Store(fs)) => return Ok(fs),
+        match open_vfs(&arguments.store, &options) {
+            Ok(OpenedVfs::Store(fs)) => return Ok(fs),
             Ok(_) => bail!("{}: a directory; only a store can be mounted", arguments.store.display()),
             Err(Error::Device(device::Error::Busy { .. }))
                 if Instant::now() < deadline && is_closing(&arguments.store)? =>

@@ -1,11 +1,11 @@
 //! Files in a directory of the operating system's file system.
 //!
-//! A [`DirPlace`] owns the lock file [`LOCK_NAME`] and a table of the files that are open or written
+//! A [`DirVfs`] owns the lock file [`LOCK_NAME`] and a table of the files that are open or written
 //! and not yet synced.
 //!
 //! 1. A file leaves the table only when no handle of it is left and it was synced since its last
-//!    write, so a sync of the place reaches every write.
-//! 2. Names are durable when `create`, `remove` and `rename` return, and when the place is opened: each syncs the
+//!    write, so a sync of the VFS reaches every write.
+//! 2. Names are durable when `create`, `remove` and `rename` return, and when the VFS is opened: each syncs the
 //!    directory.
 //!
 //! Nothing here is atomic or ordered, and [`File::props`] reports that.
@@ -31,26 +31,26 @@ use rustix::{
 
 use self::file::DirFile;
 use crate::{
-    BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, SECTOR, StreamHint, check_file_name,
+    BatchOp, Error, File, FileId, FileProps, Result, SECTOR, StreamHint, Vfs, VfsStats, check_file_name,
     positional::PositionalFile,
 };
 
-/// Held locked while the place is open. It stays behind, empty, and is no file of the place.
+/// Held locked while the VFS is open. It stays behind, empty, and is no file of the VFS.
 const LOCK_NAME: &str = ".lacuna-lock";
 
 /// Unit of `st_blocks` in bytes, whatever the file system.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// How to open a [`DirPlace`].
+/// How to open a [`DirVfs`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirOptions {
     /// Refuse every change.
     pub read_only: bool,
 }
 
-/// A [`Place`] on an existing directory, opened for this process alone. Its files bypass the page
+/// A [`Vfs`] on an existing directory, opened for this process alone. Its files bypass the page
 /// cache where the file system has direct I/O.
-pub struct DirPlace {
+pub struct DirVfs {
     name: String,
     directory: OwnedFd,
     props: FileProps,
@@ -74,13 +74,13 @@ struct Counters {
     syncs: AtomicU64,
 }
 
-impl DirPlace {
+impl DirVfs {
     /// Opens the directory `path`.
     ///
     /// # Errors
     /// [`Error::Busy`] when another process has it open; an I/O error naming the directory when it does
     /// not exist or gives no right to write.
-    pub fn open(path: &Path, options: DirOptions) -> Result<Arc<DirPlace>> {
+    pub fn open(path: &Path, options: DirOptions) -> Result<Arc<DirVfs>> {
         let name = path.display().to_string();
         let error = |what: &str, source: io::Error| Error::io(format!("{name}: {what}"), source);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -106,7 +106,7 @@ impl DirPlace {
             io_align: lock.io_align,
             ordered: false,
         };
-        let place = DirPlace {
+        let vfs = DirVfs {
             name,
             directory,
             props,
@@ -116,9 +116,9 @@ impl DirPlace {
             _lock: lock,
         };
         if !options.read_only {
-            place.sync_names()?; // a process may have ended between a change and its sync
+            vfs.sync_names()?; // a process may have ended between a change and its sync
         }
-        Ok(Arc::new(place))
+        Ok(Arc::new(vfs))
     }
 
     fn check_writable(&self, operation: &'static str) -> Result<()> {
@@ -194,7 +194,7 @@ fn hole_unit(probe: &fs::File) -> io::Result<u32> {
     }
 }
 
-/// Checks the name of a file of the place.
+/// Checks the name of a file of the VFS.
 fn check_name(name: &str) -> Result<()> {
     check_file_name(name)?;
     if name == LOCK_NAME {
@@ -203,7 +203,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-impl Place for DirPlace {
+impl Vfs for DirVfs {
     fn name(&self) -> &str {
         &self.name
     }
@@ -247,7 +247,7 @@ impl Place for DirPlace {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.directory).map_err(error)? {
             let entry = entry.map_err(error)?;
-            // What is not UTF-8 was not made through a place.
+            // What is not UTF-8 was not made through a VFS.
             let Ok(name) = entry.file_name().to_str() else { continue };
             if name == LOCK_NAME {
                 continue;
@@ -287,9 +287,9 @@ impl Place for DirPlace {
         files.iter().filter(|file| file.is_dirty()).try_for_each(|file| file.sync())
     }
 
-    fn stats(&self) -> Result<PlaceStats> {
+    fn stats(&self) -> Result<VfsStats> {
         let allocated_bytes = self.allocated_bytes()?;
-        Ok(PlaceStats {
+        Ok(VfsStats {
             device_written_bytes: self.counters.written_bytes.load(Relaxed),
             device_read_bytes: self.counters.read_bytes.load(Relaxed),
             device_syncs: self.counters.syncs.load(Relaxed),

@@ -1,10 +1,10 @@
 use super::*;
 use crate::AlignedBuf;
 
-fn place() -> (tempfile::TempDir, Arc<DirPlace>) {
+fn vfs() -> (tempfile::TempDir, Arc<DirVfs>) {
     let directory = tempfile::tempdir().unwrap();
-    let place = DirPlace::open(directory.path(), DirOptions::default()).unwrap();
-    (directory, place)
+    let vfs = DirVfs::open(directory.path(), DirOptions::default()).unwrap();
+    (directory, vfs)
 }
 
 fn filled(len: usize, byte: u8) -> AlignedBuf {
@@ -15,92 +15,92 @@ fn filled(len: usize, byte: u8) -> AlignedBuf {
 
 #[test]
 fn files_have_names_and_content() {
-    let (directory, place) = place();
-    let file = place.create("a", StreamHint::Data).unwrap();
-    assert!(matches!(place.create("a", StreamHint::Data), Err(Error::Exists { .. })));
-    assert!(matches!(place.open("b", StreamHint::Data), Err(Error::NotFound { .. })));
-    assert!(matches!(place.rename("b", "c"), Err(Error::NotFound { .. })));
-    assert!(matches!(place.remove("b"), Err(Error::NotFound { .. })));
+    let (directory, vfs) = vfs();
+    let file = vfs.create("a", StreamHint::Data).unwrap();
+    assert!(matches!(vfs.create("a", StreamHint::Data), Err(Error::Exists { .. })));
+    assert!(matches!(vfs.open("b", StreamHint::Data), Err(Error::NotFound { .. })));
+    assert!(matches!(vfs.rename("b", "c"), Err(Error::NotFound { .. })));
+    assert!(matches!(vfs.remove("b"), Err(Error::NotFound { .. })));
     file.write_at(4096, &filled(8192, 7)).unwrap();
     assert_eq!(file.len().unwrap(), 12288);
     file.set_len(16384).unwrap();
     file.sync().unwrap();
 
-    place.create("b", StreamHint::Log).unwrap().write_at(0, &vec![3; 4096]).unwrap();
-    place.rename("a", "b").unwrap();
-    place.sync().unwrap();
-    assert_eq!(place.list().unwrap(), ["b"]);
-    drop((file, place));
+    vfs.create("b", StreamHint::Log).unwrap().write_at(0, &vec![3; 4096]).unwrap();
+    vfs.rename("a", "b").unwrap();
+    vfs.sync().unwrap();
+    assert_eq!(vfs.list().unwrap(), ["b"]);
+    drop((file, vfs));
 
-    let place = DirPlace::open(directory.path(), DirOptions { read_only: true }).unwrap();
-    let file = place.open("b", StreamHint::Data).unwrap();
+    let vfs = DirVfs::open(directory.path(), DirOptions { read_only: true }).unwrap();
+    let file = vfs.open("b", StreamHint::Data).unwrap();
     let mut back = vec![9; 32768];
     file.read_at(0, &mut back).unwrap();
     assert!(back[..4096].iter().chain(&back[12288..]).all(|byte| *byte == 0));
     assert!(back[4096..12288].iter().all(|byte| *byte == 7));
     assert!(matches!(file.set_len(0), Err(Error::Unsupported { .. })));
-    assert!(matches!(place.remove("b"), Err(Error::Unsupported { .. })));
+    assert!(matches!(vfs.remove("b"), Err(Error::Unsupported { .. })));
 }
 
 #[test]
 fn holes_give_room_back() {
-    let (_directory, place) = place();
-    let unit = u64::from(place.props().hole_unit);
+    let (_directory, vfs) = vfs();
+    let unit = u64::from(vfs.props().hole_unit);
     if unit == 0 {
         return;
     }
-    let file = place.create("a", StreamHint::Data).unwrap();
+    let file = vfs.create("a", StreamHint::Data).unwrap();
     file.write_at(0, &filled(16 * unit as usize, 1)).unwrap();
-    place.sync().unwrap();
+    vfs.sync().unwrap();
     assert_eq!(file.allocated(0, u64::MAX).unwrap(), 16 * unit);
     let punch = BatchOp::Punch { file: file.id(), offset: 4 * unit, len: 4 * unit };
-    place.write_batch(&[punch]).unwrap();
-    place.sync().unwrap();
+    vfs.write_batch(&[punch]).unwrap();
+    vfs.sync().unwrap();
     assert_eq!(file.allocated(0, u64::MAX).unwrap(), 12 * unit);
     assert_eq!(file.allocated(3 * unit, 2 * unit).unwrap(), unit);
     assert_eq!(file.len().unwrap(), 16 * unit);
-    assert_eq!(place.stats().unwrap().allocated_bytes, 12 * unit);
+    assert_eq!(vfs.stats().unwrap().allocated_bytes, 12 * unit);
 }
 
 #[test]
 fn a_closed_file_is_kept_until_it_is_synced() {
-    let (_directory, place) = place();
-    place.create("a", StreamHint::Data).unwrap().write_at(0, &filled(4096, 1)).unwrap();
-    place.create("b", StreamHint::Data).unwrap();
-    assert_eq!(place.files.lock().by_id.len(), 2, "invariant 1");
-    place.sync().unwrap();
-    place.open("b", StreamHint::Data).unwrap();
-    assert_eq!(place.files.lock().by_id.len(), 1);
+    let (_directory, vfs) = vfs();
+    vfs.create("a", StreamHint::Data).unwrap().write_at(0, &filled(4096, 1)).unwrap();
+    vfs.create("b", StreamHint::Data).unwrap();
+    assert_eq!(vfs.files.lock().by_id.len(), 2, "invariant 1");
+    vfs.sync().unwrap();
+    vfs.open("b", StreamHint::Data).unwrap();
+    assert_eq!(vfs.files.lock().by_id.len(), 1);
 }
 
 #[test]
 fn a_second_opener_is_told_who_is_busy() {
-    let (directory, _place) = place();
-    let error = DirPlace::open(directory.path(), DirOptions::default()).err().unwrap();
+    let (directory, _vfs) = vfs();
+    let error = DirVfs::open(directory.path(), DirOptions::default()).err().unwrap();
     assert_eq!(error.to_string(), format!("{}: in use by another process", directory.path().display()));
 }
 
 #[test]
 fn the_lock_is_no_file_of_the_place() {
-    let (directory, place) = place();
+    let (directory, vfs) = vfs();
     fs::create_dir(directory.path().join("sub")).unwrap();
-    assert!(place.list().unwrap().is_empty());
-    assert!(matches!(place.open(LOCK_NAME, StreamHint::Data), Err(Error::BadName { .. })));
-    assert!(matches!(place.create("x/y", StreamHint::Data), Err(Error::BadName { .. })));
-    assert!(place.open("sub", StreamHint::Data).is_err());
+    assert!(vfs.list().unwrap().is_empty());
+    assert!(matches!(vfs.open(LOCK_NAME, StreamHint::Data), Err(Error::BadName { .. })));
+    assert!(matches!(vfs.create("x/y", StreamHint::Data), Err(Error::BadName { .. })));
+    assert!(vfs.open("sub", StreamHint::Data).is_err());
 }
 
 #[test]
 fn bad_directories_and_ranges_are_named() {
     for path in ["/no/such/directory", "/proc", "/dev/null"] {
-        let error = DirPlace::open(Path::new(path), DirOptions::default()).err().unwrap();
+        let error = DirVfs::open(Path::new(path), DirOptions::default()).err().unwrap();
         assert!(error.to_string().starts_with(&format!("{path}: ")), "{error}");
     }
-    let (_directory, place) = place();
-    let file = place.create("a", StreamHint::Data).unwrap();
+    let (_directory, vfs) = vfs();
+    let file = vfs.create("a", StreamHint::Data).unwrap();
     assert!(matches!(file.write_at(100, &[0; 512]), Err(Error::BadRange { .. })));
     assert!(matches!(file.punch(0, 100), Err(Error::BadRange { .. })));
     assert!(matches!(file.set_len(100), Err(Error::BadRange { .. })));
     let gone = BatchOp::Punch { file: FileId(77), offset: 0, len: 512 };
-    assert!(matches!(place.write_batch(&[gone]), Err(Error::NotFound { .. } | Error::BadRange { .. })));
+    assert!(matches!(vfs.write_batch(&[gone]), Err(Error::NotFound { .. } | Error::BadRange { .. })));
 }

@@ -4,10 +4,10 @@
 
 mod device;
 mod image;
-mod place;
 mod sparse;
+mod vfs;
 
 pub use device::MemDevice;
 pub use image::FileImage;
-pub use place::MemPlace;
 pub use sparse::SparseBytes;
+pub use vfs::MemVfs;

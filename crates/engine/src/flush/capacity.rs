@@ -18,7 +18,7 @@ use crate::{
     types::{Error, Result, StoreOptions},
 };
 
-/// The log may take one in this many bytes of a place, and dirty pages as many.
+/// The log may take one in this many bytes of a VFS, and dirty pages as many.
 const SHARE: u64 = 8;
 /// Share of the pool that may be dirty. Beyond it the oldest are flushed, many of which will be changed again soon;
 /// eviction asks for none of these. But with no clean page at all each miss would wait for a flush.
@@ -51,10 +51,10 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// For a place of `place_bytes`.
-    pub(super) fn new(options: &StoreOptions, place_bytes: u64) -> Capacity {
+    /// For a place of `vfs_bytes`.
+    pub(super) fn new(options: &StoreOptions, vfs_bytes: u64) -> Capacity {
         let dirty_bytes_max =
-            (options.pool_bytes as u64 / DIRTY_SHARE.1 * DIRTY_SHARE.0).min(place_bytes / SHARE);
+            (options.pool_bytes as u64 / DIRTY_SHARE.1 * DIRTY_SHARE.0).min(vfs_bytes / SHARE);
         Capacity {
             level: AtomicU8::new(Level::Plenty as u8),
             measured_at: AtomicU64::new(0),
@@ -75,14 +75,14 @@ impl Capacity {
     }
 }
 
-/// Bytes of log for a place of `place_bytes`.
-pub(crate) fn log_bytes(options: &StoreOptions, place_bytes: u64) -> u64 {
-    options.log_bytes.min((place_bytes / SHARE).max(LOG_BYTES_MIN))
+/// Bytes of log for a place of `vfs_bytes`.
+pub(crate) fn log_bytes(options: &StoreOptions, vfs_bytes: u64) -> u64 {
+    options.log_bytes.min((vfs_bytes / SHARE).max(LOG_BYTES_MIN))
 }
 
-/// Bytes of history that snapshots may keep in a place of `place_bytes`.
-pub(crate) fn history_bytes(options: &StoreOptions, place_bytes: u64) -> u64 {
-    options.history_bytes.min(place_bytes / SHARE)
+/// Bytes of history that snapshots may keep in a place of `vfs_bytes`.
+pub(crate) fn history_bytes(options: &StoreOptions, vfs_bytes: u64) -> u64 {
+    options.history_bytes.min(vfs_bytes / SHARE)
 }
 
 /// Space that accepted work may come to need, in bytes.
@@ -108,7 +108,7 @@ impl Flusher {
     /// much since.
     pub(super) fn measure_capacity(&self) -> Result<()> {
         self.capacity.measured_at.store(self.pager.log().end_hint(), Ordering::Relaxed);
-        let Some(free_bytes) = self.place.free_bytes()? else { return Ok(()) };
+        let Some(free_bytes) = self.vfs.free_bytes()? else { return Ok(()) };
         let log_max = self.options.log_bytes;
         let need = Need {
             log_left: log_max.saturating_sub(self.pager.log().used_bytes()),
@@ -151,11 +151,11 @@ impl Flusher {
                 // missing.
                 self.flush_all()?;
             }
-            // The place may have grown, or others have left it space.
+            // The VFS may have grown, or others have left it space.
             self.measure_capacity()?;
         }
         if self.capacity_level() > allowed as u8 {
-            return Err(Error::Full { what: self.place.name().into() });
+            return Err(Error::Full { what: self.vfs.name().into() });
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ impl Flusher {
             return Ok(());
         }
         let root = Root { checkpoint: start, ..before };
-        let sync = !self.place.props().ordered && !is_broken(Rule::CheckpointsSynced);
+        let sync = !self.vfs.props().ordered && !is_broken(Rule::CheckpointsSynced);
         self.control.write(root, sync).map_err(|e| self.poison.set(e))?;
         self.pager.log().truncate(start)?;
         self.counters.checkpointed();

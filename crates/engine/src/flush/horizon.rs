@@ -68,7 +68,7 @@ impl Flusher {
 
 #[cfg(test)]
 mod tests {
-    use lacuna_device::MemPlace;
+    use lacuna_device::MemVfs;
 
     use super::*;
     use crate::{Durability, Store, StoreOptions, TableOptions, btree::Tree, page::node::Node};
@@ -77,7 +77,7 @@ mod tests {
     fn the_horizon_passes_what_all_see_once_its_end_is_logged() {
         let options =
             StoreOptions { background: false, durability: Durability::Relaxed, ..StoreOptions::default() };
-        let store = Store::open(MemPlace::new(), options).expect("open");
+        let store = Store::open(MemVfs::new(), options).expect("open");
         let table = store.create_table("t", TableOptions::default()).expect("create");
         let engine = table.engine();
         let (pager, flusher) = (engine.pager(), engine.flusher());

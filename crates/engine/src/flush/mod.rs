@@ -9,11 +9,11 @@
 //!
 //! Invariants:
 //!
-//! 1. A page is written only when the log up to its LSN is: *written* before it where the place is
+//! 1. A page is written only when the log up to its LSN is: *written* before it where the VFS is
 //!    `ordered`, flushed before it elsewhere.
 //! 2. A page leaves the flush list only when its image can no longer be lost unless the log behind
-//!    it is too: on an ordered place when it is written, elsewhere when it is synced.
-//! 3. Where the place cannot write a page atomically, an image is synced in the doublewrite file
+//!    it is too: on an ordered VFS when it is written, elsewhere when it is synced.
+//! 3. Where the VFS cannot write a page atomically, an image is synced in the doublewrite file
 //!    before the page is overwritten.
 //! 4. The control file names a checkpoint before the log behind it is given up.
 //! 5. A job writes those of its pages that are dirty since before the log offset that it names. A caller that
@@ -46,7 +46,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lacuna_device::Place;
+use lacuna_device::Vfs;
 
 pub(crate) use capacity::{history_bytes, log_bytes};
 #[cfg(test)]
@@ -86,7 +86,7 @@ pub(crate) const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Brings pages to the device, and moves the checkpoint.
 pub(crate) struct Flusher {
-    place: Arc<dyn Place>,
+    vfs: Arc<dyn Vfs>,
     spaces: Arc<Spaces>,
     pager: Arc<Pager>,
     control: Control,
@@ -111,7 +111,7 @@ pub(crate) struct Flusher {
 
 impl Flusher {
     pub(crate) fn new(
-        (place, place_bytes): (Arc<dyn Place>, u64),
+        (vfs, vfs_bytes): (Arc<dyn Vfs>, u64),
         options: &StoreOptions,
         spaces: Arc<Spaces>,
         pager: Arc<Pager>,
@@ -119,7 +119,7 @@ impl Flusher {
         transactions: Arc<dyn Transactions>,
         poison: Arc<Poison>,
     ) -> Result<Flusher> {
-        let props = place.props();
+        let props = vfs.props();
         let page = lacuna_page::PAGE_BYTES_MAX as u64;
         let is_atomic = props.atomic_bytes_max >= page && u64::from(props.atomic_align) <= 512;
         let twice = match options.doublewrite {
@@ -127,9 +127,9 @@ impl Flusher {
             Doublewrite::On => true,
             Doublewrite::Off => false,
         };
-        let doublewrite = if twice { Some(DoublewriteFile::open(&*place)?) } else { None };
+        let doublewrite = if twice { Some(DoublewriteFile::open(&*vfs)?) } else { None };
         Ok(Flusher {
-            place,
+            vfs,
             spaces,
             pager,
             control,
@@ -143,7 +143,7 @@ impl Flusher {
             checkpointing: Mutex::new(()),
             is_running: AtomicBool::new(false),
             log_synced: Mutex::new(Instant::now()),
-            capacity: Capacity::new(options, place_bytes),
+            capacity: Capacity::new(options, vfs_bytes),
             horizon: Horizon::default(),
             counters: Counters::default(),
         })
@@ -188,24 +188,24 @@ impl Flusher {
         self.control.root().checkpoint
     }
 
-    pub(crate) fn place(&self) -> &dyn Place {
-        &*self.place
+    pub(crate) fn vfs(&self) -> &dyn Vfs {
+        &*self.vfs
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use lacuna_device::MemPlace;
+    use lacuna_device::MemVfs;
 
     use super::{queue::into_work, stats::Cause, *};
 
     /// Otherwise the recovery after the next would read it again (replay invariant 4).
     #[test]
     fn what_landed_is_noted_again_when_the_log_lost_the_note() {
-        let place = MemPlace::new();
+        let vfs = MemVfs::new();
         let open = || {
             let options = StoreOptions { background: false, ..StoreOptions::default() };
-            crate::Store::open(place.clone(), options).expect("open")
+            crate::Store::open(vfs.clone(), options).expect("open")
         };
         let store = open();
         let table = store.create_table("t", crate::TableOptions::default()).expect("table");

@@ -95,7 +95,7 @@ pub(super) fn into_work(mut frames: Vec<Arc<Frame>>, before: Lsn, cause: Cause) 
 
 #[cfg(test)]
 mod tests {
-    use lacuna_device::{MemPlace, Place, StreamHint};
+    use lacuna_device::{MemVfs, StreamHint, Vfs};
 
     use super::*;
     use crate::{
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn flushes_go_before_rewrites_each_in_turn() {
-        let file = MemPlace::new().create("t", StreamHint::Data).expect("create");
+        let file = MemVfs::new().create("t", StreamHint::Data).expect("create");
         let space = Arc::new(Space::new(TableId(16), file, Layout::of_pages(4096)).expect("space"));
         let rewrite = |pages| Work::Rewrite(Rewrite { space: Arc::clone(&space), pages });
         let due = Due { frames: Vec::new(), before: Lsn(0), cause: Cause::Asked };
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_rewrite_has_its_turn_beside_flushes_without_end() {
-        let file = MemPlace::new().create("t", StreamHint::Data).expect("create");
+        let file = MemVfs::new().create("t", StreamHint::Data).expect("create");
         let space = Arc::new(Space::new(TableId(16), file, Layout::of_pages(4096)).expect("space"));
         let rewrite = || Work::Rewrite(Rewrite { space: Arc::clone(&space), pages: 0..1 });
         let flush = || Work::Flush(Due { frames: Vec::new(), before: Lsn(0), cause: Cause::Log });

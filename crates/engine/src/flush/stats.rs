@@ -21,7 +21,7 @@ pub struct FlushStats {
     pub batches: u64,
     /// Holes punched because an image became shorter.
     pub punches: u64,
-    /// Holes that the place refused. After the first such refusal the store asks for no more until it is reopened;
+    /// Holes that the VFS refused. After the first such refusal the store asks for no more until it is reopened;
     /// only space is lost by it.
     pub refused_punches: u64,
     /// Bytes written to the doublewrite file.

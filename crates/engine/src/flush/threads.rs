@@ -31,7 +31,7 @@ impl Flusher {
     }
 
     pub(super) fn produce_round(&self) {
-        // A place that cannot be asked will say so when it is written to.
+        // A VFS that cannot be asked will say so when it is written to.
         let _ = self.measure_capacity();
         for work in self.due_work() {
             let refused = self.submit(Job { work, ended: None });

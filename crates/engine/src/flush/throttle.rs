@@ -33,7 +33,7 @@ impl Flusher {
         Ok(())
     }
 
-    /// Whether the pool is nearly used up, or too much of it is dirty: for the pool, the place, or a recovery.
+    /// Whether the pool is nearly used up, or too much of it is dirty: for the pool, the VFS, or a recovery.
     pub(super) fn is_memory_tight(&self) -> bool {
         self.pager.pool().dirty().unflushed_bytes() as u64 > self.capacity.unflushed_bytes_max()
             || self.pager.pool().dirty().unflushed_reads() as u64 > self.capacity.reads_max

@@ -22,7 +22,7 @@ use crate::{
     wal::{Until, page_writes},
 };
 
-/// Images are cut to this unit, the finest that any place knows.
+/// Images are cut to this unit, the finest that any VFS knows.
 const SECTOR: usize = 512;
 /// Images of a batch take this many bytes at most; larger jobs go in several batches.
 const BATCH_BYTES: usize = 1 << 20;
@@ -267,7 +267,7 @@ impl Writer {
     }
 
     fn write_in_place(&self, flusher: &Flusher, images: &[Image]) -> Result<(), Error> {
-        let props = flusher.place.props();
+        let props = flusher.vfs.props();
         let is_atomic = props.atomic_bytes_max > 0;
         let may_punch = flusher.counters.may_punch();
         let mut batch = Vec::with_capacity(2 * images.len());
@@ -297,7 +297,7 @@ impl Writer {
                 }
             }
         }
-        flusher.place.write_batch(&batch)?;
+        flusher.vfs.write_batch(&batch)?;
         for (image, hole) in holes {
             if !punch(flusher, image, hole)? && image.is_hole {
                 write_hole(image)?;
@@ -342,14 +342,14 @@ fn is_compressed_node(page: &[u8], codec: Codec) -> bool {
     codec.algorithm != Algorithm::None && ops::kind(page) == Some(PageKind::Node)
 }
 
-/// Gives back what an older, longer image left behind, on a place that makes holes apart from writes. One that refuses
+/// Gives back what an older, longer image left behind, on a VFS that makes holes apart from writes. One that refuses
 /// costs space and nothing else: readers go by the image's own length.
 /// Whether it did.
 fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
     if !flusher.counters.may_punch() {
         return Ok(false);
     }
-    match flusher.place.write_batch(&[hole]) {
+    match flusher.vfs.write_batch(&[hole]) {
         Ok(()) => {
             punched(flusher, image);
             Ok(true)

@@ -246,7 +246,7 @@ impl First<'_> {
 mod tests {
     use std::{thread, time::Duration};
 
-    use lacuna_device::MemPlace;
+    use lacuna_device::MemVfs;
 
     use super::*;
     use crate::{Store, StoreOptions, TableOptions, btree::Tree, page::node::Node};
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_chain_stays_while_someone_who_saw_it_reads() {
         let options = StoreOptions { background: false, ..StoreOptions::default() };
-        let store = Store::open(MemPlace::new(), options).expect("open");
+        let store = Store::open(MemVfs::new(), options).expect("open");
         let table = store.create_table("t", TableOptions::default()).expect("create");
         let value: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
         let mut txn = store.begin();

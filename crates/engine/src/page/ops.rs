@@ -1,6 +1,6 @@
 //! Page operations: the only way in which a page changes, forwards and in recovery alike. Pure.
 //!
-//! The write-ahead log is a sequence of these. An operation names a place *within* a page by slot
+//! The write-ahead log is a sequence of these. An operation names a VFS *within* a page by slot
 //! or offset (physiological logging), so it may be replayed only on the very page version it was
 //! made for; the page's LSN decides that.
 

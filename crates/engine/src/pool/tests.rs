@@ -1,4 +1,4 @@
-use lacuna_device::{MemPlace, Place, StreamHint};
+use lacuna_device::{MemVfs, StreamHint, Vfs};
 use lacuna_page::{Codec, Encoder};
 
 use super::*;
@@ -10,7 +10,7 @@ use crate::{
 const PAGE: usize = 4096;
 
 fn space_with_pages(count: u64) -> Space {
-    let file = MemPlace::new().create("t", StreamHint::Data).expect("create");
+    let file = MemVfs::new().create("t", StreamHint::Data).expect("create");
     let space = Space::new(TableId(3), file, Layout::of_pages(PAGE)).expect("space");
     for page in 0..count {
         let mut bytes = vec![0; PAGE];

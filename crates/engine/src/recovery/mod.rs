@@ -18,7 +18,7 @@
 //! device.
 //!
 //! A process that was killed, or met a failed sync, leaves in a cache what a later power cut still takes. On an
-//! `ordered` place that is the place's to deal with. Elsewhere nothing that was only read is built on: names are synced
+//! `ordered` VFS that is the VFS's to deal with. Elsewhere nothing that was only read is built on: names are synced
 //! before they are listed, what the control file said is written anew with the epoch, groups and pages as above.
 
 pub(crate) mod read_only;
@@ -31,7 +31,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lacuna_device::{Place, StreamHint};
+use lacuna_device::{StreamHint, Vfs};
 use lacuna_page::Algorithm;
 
 use crate::{
@@ -76,31 +76,28 @@ pub struct RecoveryStats {
     pub restored_pages: u64,
 }
 
-/// Opens the store in `place`, making a new one when the place is empty.
-pub(crate) fn open(
-    place: Arc<dyn Place>,
-    mut options: StoreOptions,
-) -> Result<(Arc<TxnEngine>, RecoveryStats)> {
-    let place_bytes = fit_options(&*place, &mut options)?;
-    let (control, root) = match Control::open(&*place)? {
+/// Opens the store in `vfs`, making a new one when the VFS is empty.
+pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<TxnEngine>, RecoveryStats)> {
+    let vfs_bytes = fit_options(&*vfs, &mut options)?;
+    let (control, root) = match Control::open(&*vfs)? {
         Some(found) => found,
         None => {
             let salt = options.log_salt.map_or_else(Salt::random, |salt| Ok(Salt(salt.get())))?;
-            make(&*place, salt)?;
-            Control::open(&*place)?.expect("just made")
+            make(&*vfs, salt)?;
+            Control::open(&*vfs)?.expect("just made")
         }
     };
-    if !place.props().ordered {
+    if !vfs.props().ordered {
         // A process that was killed may have left names in a cache that a power cut still takes, or brings back.
-        place.sync()?;
+        vfs.sync()?;
     }
-    let spaces = open_spaces(&*place)?;
-    let wal = Arc::new(LogFiles::open(place.clone(), SEGMENT_BYTES, root.salt)?);
+    let spaces = open_spaces(&*vfs)?;
+    let wal = Arc::new(LogFiles::open(vfs.clone(), SEGMENT_BYTES, root.salt)?);
     let started = Instant::now();
     let mut on_device = PageWrites::default();
     let (groups, end) = survey_log(wal.clone(), root.checkpoint, &mut on_device)?;
     let mut stats = RecoveryStats {
-        restored_pages: flush::restore(&*place, &spaces, root.checkpoint, &on_device)?,
+        restored_pages: flush::restore(&*vfs, &spaces, root.checkpoint, &on_device)?,
         ..RecoveryStats::default()
     };
     wal.wipe_behind(end)?;
@@ -115,7 +112,7 @@ pub(crate) fn open(
         options.log_bytes,
         poison.clone(),
     )?;
-    let parts = Parts::new((place, place_bytes), options, spaces, log, control, poison, end)?;
+    let parts = Parts::new((vfs, vfs_bytes), options, spaces, log, control, poison, end)?;
     replay(&parts, LogReader::new(wal, root.checkpoint), end, &on_device, &mut stats)?;
     stats.replay_time = started.elapsed();
     let undo_space = bootstrap(&parts, &on_device)?;
@@ -139,7 +136,7 @@ struct Parts {
 impl Parts {
     /// Of a store whose log ends at `end`.
     fn new(
-        (place, place_bytes): (Arc<dyn Place>, u64),
+        (vfs, vfs_bytes): (Arc<dyn Vfs>, u64),
         options: StoreOptions,
         spaces: Spaces,
         log: Log,
@@ -152,7 +149,7 @@ impl Parts {
         let pager = Arc::new(Pager::new(pool.clone(), log, poison.clone()));
         let txns = Arc::new(ActiveTxns::new());
         let flusher = Flusher::new(
-            (place, place_bytes),
+            (vfs, vfs_bytes),
             &options,
             spaces.clone(),
             pager.clone(),
@@ -177,55 +174,55 @@ impl Parts {
     }
 }
 
-/// Checks options and place, and cuts options down to what the place allows. Returns the place's size in bytes.
-pub(crate) fn fit_options(place: &dyn Place, options: &mut StoreOptions) -> Result<u64> {
+/// Checks options and VFS, and cuts options down to what the VFS allows. Returns the VFS's size in bytes.
+pub(crate) fn fit_options(vfs: &dyn Vfs, options: &mut StoreOptions) -> Result<u64> {
     options.check()?;
-    if place.props().io_align > 512 {
+    if vfs.props().io_align > 512 {
         let reason =
-            format!("needs I/O aligned to {} bytes; 512 is the most that works", place.props().io_align);
-        return Err(Error::BadStore { what: place.name().into(), reason });
+            format!("needs I/O aligned to {} bytes; 512 is the most that works", vfs.props().io_align);
+        return Err(Error::BadStore { what: vfs.name().into(), reason });
     }
-    let place_bytes = match place.free_bytes()? {
-        Some(free_bytes) => free_bytes.saturating_add(place.stats()?.allocated_bytes),
+    let vfs_bytes = match vfs.free_bytes()? {
+        Some(free_bytes) => free_bytes.saturating_add(vfs.stats()?.allocated_bytes),
         None => u64::MAX,
     };
-    options.log_bytes = flush::log_bytes(options, place_bytes);
-    options.history_bytes = flush::history_bytes(options, place_bytes);
-    Ok(place_bytes)
+    options.log_bytes = flush::log_bytes(options, vfs_bytes);
+    options.history_bytes = flush::history_bytes(options, vfs_bytes);
+    Ok(vfs_bytes)
 }
 
 /// Makes the files of a new store. The control file comes last and makes them one.
-fn make(place: &dyn Place, salt: Salt) -> Result<()> {
+fn make(vfs: &dyn Vfs, salt: Salt) -> Result<()> {
     let system = [(CATALOG_TABLE, CATALOG_PAGE_BYTES), (UNDO_TABLE, UNDO_PAGE_BYTES)]
         .map(|(id, page_bytes)| space::file_name(id, Layout::of_pages(page_bytes)));
-    for name in place.list()? {
+    for name in vfs.list()? {
         let is_ours = is_log_file(&name) || space::parse_file_name(&name).is_some();
-        if is_ours && place.open(&name, StreamHint::Data)?.len()? > 0 {
+        if is_ours && vfs.open(&name, StreamHint::Data)?.len()? > 0 {
             let reason = format!("holds {name} but no {} file: its root is lost", control::NAME);
-            return Err(Error::BadStore { what: place.name().into(), reason });
+            return Err(Error::BadStore { what: vfs.name().into(), reason });
         }
     }
     for name in system {
-        match place.create(&name, StreamHint::Data) {
+        match vfs.create(&name, StreamHint::Data) {
             Ok(_) | Err(lacuna_device::Error::Exists { .. }) => {}
             Err(e) => return Err(e.into()),
         }
     }
-    place.sync()?;
-    match place.remove(control::NAME) {
+    vfs.sync()?;
+    match vfs.remove(control::NAME) {
         Ok(()) | Err(lacuna_device::Error::NotFound { .. }) => {}
         Err(e) => return Err(e.into()),
     }
-    Control::create(place, Root { epoch: 1, checkpoint: Lsn(0), salt })?;
-    place.sync()?;
+    Control::create(vfs, Root { epoch: 1, checkpoint: Lsn(0), salt })?;
+    vfs.sync()?;
     Ok(())
 }
 
-pub(crate) fn open_spaces(place: &dyn Place) -> Result<Spaces> {
+pub(crate) fn open_spaces(vfs: &dyn Vfs) -> Result<Spaces> {
     let spaces = Spaces::default();
-    for name in place.list()? {
+    for name in vfs.list()? {
         if let Some((id, layout)) = space::parse_file_name(&name) {
-            let space = Space::new(id, place.open(&name, StreamHint::Data)?, layout)?;
+            let space = Space::new(id, vfs.open(&name, StreamHint::Data)?, layout)?;
             if id == CATALOG_TABLE || id == UNDO_TABLE {
                 space.set_codec(SYSTEM_CODEC);
             }
@@ -236,7 +233,7 @@ pub(crate) fn open_spaces(place: &dyn Place) -> Result<Spaces> {
 }
 
 /// Where the log's groups start, and where it ends; takes in the page-write records. After a failed sync groups that
-/// read well may be in a cache only; so, unless the place is `ordered`, they are written again, to be synced with the
+/// read well may be in a cache only; so, unless the VFS is `ordered`, they are written again, to be synced with the
 /// wiping.
 fn survey_log(
     wal: Arc<LogFiles>,
@@ -274,7 +271,7 @@ pub(crate) fn bad_log(at: Lsn, reason: &str) -> Error {
 /// must not be made anew then: all tables would be removed.
 fn bootstrap(parts: &Parts, on_device: &PageWrites) -> Result<Arc<Space>> {
     let missing = |name: &str| Error::BadStore {
-        what: parts.flusher.place().name().into(),
+        what: parts.flusher.vfs().name().into(),
         reason: format!("{name} is missing"),
     };
     let catalog = parts.spaces.get(CATALOG_TABLE).ok_or_else(|| missing("the catalog"))?;
@@ -351,7 +348,7 @@ pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
                 "the file of table {name} ({}) is missing",
                 space::file_name(row.id, row.options.layout())
             );
-            return Err(Error::BadStore { what: engine.flusher().place().name().into(), reason });
+            return Err(Error::BadStore { what: engine.flusher().vfs().name().into(), reason });
         };
         space.set_kind(row.options.kind);
     }
@@ -371,12 +368,12 @@ pub(crate) fn wants_holes(kind: TableKind) -> bool {
     matches!(kind, TableKind::PageCompressed { algorithm, .. } if algorithm != Algorithm::None)
 }
 
-/// Compressed pages take as much space as others on a place without holes; nothing else would report that.
+/// Compressed pages take as much space as others on a VFS without holes; nothing else would report that.
 pub(crate) fn warn_without_holes(engine: &TxnEngine) {
-    if engine.flusher().place().props().hole_unit == 0 {
+    if engine.flusher().vfs().props().hole_unit == 0 {
         log::warn!(
             "{}: makes no holes, so compressed pages take as much room as plain ones",
-            engine.flusher().place().name()
+            engine.flusher().vfs().name()
         );
     }
 }

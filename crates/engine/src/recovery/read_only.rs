@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use lacuna_device::Place;
+use lacuna_device::Vfs;
 
 use crate::{
     catalog::CATALOG_TABLE,
@@ -18,17 +18,17 @@ use crate::{
     wal::{Log, LogFiles, LogReader, SEGMENT_BYTES, control::Control},
 };
 
-/// Opens the store in `place`, which was closed.
-pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<Arc<TxnEngine>> {
-    let place_bytes = fit_options(&*place, &mut options)?;
-    let what = place.name().to_owned();
+/// Opens the store in `vfs`, which was closed.
+pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<Arc<TxnEngine>> {
+    let vfs_bytes = fit_options(&*vfs, &mut options)?;
+    let what = vfs.name().to_owned();
     // Nothing is flushed, and the file for it need not be there.
     options.doublewrite = Doublewrite::Off;
     let no_store = || Error::BadStore { what: what.clone(), reason: "holds no store".into() };
     let not_closed = |reason| Error::NotClosed { what: what.clone(), reason };
-    let (control, root) = Control::open(&*place)?.ok_or_else(no_store)?;
-    let spaces = open_spaces(&*place)?;
-    let wal = Arc::new(LogFiles::open(place.clone(), SEGMENT_BYTES, root.salt)?);
+    let (control, root) = Control::open(&*vfs)?.ok_or_else(no_store)?;
+    let spaces = open_spaces(&*vfs)?;
+    let wal = Arc::new(LogFiles::open(vfs.clone(), SEGMENT_BYTES, root.salt)?);
     let mut log = LogReader::new(wal.clone(), root.checkpoint);
     if log.next_group()?.is_some() || log.group_behind_end()?.is_some() {
         return Err(not_closed("its log is not empty"));
@@ -36,7 +36,7 @@ pub(crate) fn open(place: Arc<dyn Place>, mut options: StoreOptions) -> Result<A
     let poison = Arc::new(Poison::read_only());
     let no_groups = (Default::default(), root.checkpoint);
     let log = Log::start(wal, root.checkpoint, no_groups, root.epoch, options.log_bytes, poison.clone())?;
-    let parts = Parts::new((place, place_bytes), options, spaces, log, control, poison, root.checkpoint)?;
+    let parts = Parts::new((vfs, vfs_bytes), options, spaces, log, control, poison, root.checkpoint)?;
     let [catalog, undo_space] = [CATALOG_TABLE, UNDO_TABLE].map(|id| parts.spaces.get(id));
     let (Some(catalog), Some(undo_space)) = (catalog, undo_space) else { return Err(no_store()) };
     let is_made = parts.pager.read_if_written(&catalog, PageNo(0))?.is_some()

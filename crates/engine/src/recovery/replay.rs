@@ -147,7 +147,7 @@ impl Batch {
         let id = steps[0].page;
         // A table that is not there never became whole, or was dropped.
         let Some(space) = parts.spaces.get(id.table) else { return Ok(()) };
-        let is_ordered = parts.flusher.place().props().ordered;
+        let is_ordered = parts.flusher.vfs().props().ordered;
         let read = parts.pager.write(&space, id.page);
         applied.pages += 1;
         let is_made = read.is_err();

@@ -192,7 +192,7 @@ impl Space {
     }
 
     /// For a page whose image on the device takes `disk_bytes`, 0 if it has none. While recovery replays, before it
-    /// can read the catalog, a page that was written as it is stays so, and others become small: a place that
+    /// can read the catalog, a page that was written as it is stays so, and others become small: a VFS that
     /// compressed tables have filled has no space for them otherwise.
     pub(crate) fn codec(&self, disk_bytes: usize) -> Codec {
         let word = self.codec.load(Ordering::Relaxed);

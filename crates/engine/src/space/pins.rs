@@ -143,14 +143,14 @@ impl Space {
 mod tests {
     use std::thread;
 
-    use lacuna_device::{MemPlace, Place, StreamHint};
+    use lacuna_device::{MemVfs, StreamHint, Vfs};
 
     use super::*;
     use crate::types::{Layout, TableId};
 
     #[test]
     fn a_drop_refuses_transactions_and_waits_for_operations() {
-        let file = MemPlace::new().create("t", StreamHint::Data).expect("create");
+        let file = MemVfs::new().create("t", StreamHint::Data).expect("create");
         let space = Arc::new(Space::new(TableId(16), file, Layout::of_pages(4096)).expect("space"));
         let reader = space.pin().expect("open");
         assert!(!space.close(), "a transaction uses it");

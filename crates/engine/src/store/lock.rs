@@ -1,17 +1,17 @@
-//! One store of a process in a place at a time.
+//! One store of a process in a VFS at a time.
 //!
-//! The place keeps other processes out by a lock, and a directory or a device also a second object of this process. Two
-//! objects for one place say so themselves ([`Place::identity`]): nothing in the store's files distinguishes them from
+//! The VFS keeps other processes out by a lock, and a directory or a device also a second object of this process. Two
+//! objects for one VFS say so themselves ([`Vfs::identity`]): nothing in the store's files distinguishes them from
 //! a copy.
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use lacuna_device::Place;
+use lacuna_device::Vfs;
 use parking_lot::Mutex;
 
 use crate::types::{Error, Result};
 
-/// Identities of the places that have an open store. The store keeps its place alive, so no other place gets the same
+/// Identities of the VFSs that have an open store. The store keeps its VFS alive, so no other VFS gets the same
 /// identity meanwhile.
 static LOCKED: Mutex<BTreeSet<(usize, u64)>> = Mutex::new(BTreeSet::new());
 
@@ -23,10 +23,10 @@ pub(super) struct StoreLock {
 impl StoreLock {
     /// # Errors
     /// [`Error::Busy`].
-    pub(super) fn new(place: &Arc<dyn Place>) -> Result<StoreLock> {
-        let identity = place.identity();
+    pub(super) fn new(vfs: &Arc<dyn Vfs>) -> Result<StoreLock> {
+        let identity = vfs.identity();
         if !LOCKED.lock().insert(identity) {
-            return Err(Error::Busy { what: place.name().into() });
+            return Err(Error::Busy { what: vfs.name().into() });
         }
         Ok(StoreLock { identity })
     }

@@ -12,7 +12,7 @@ pub use tables::TableInfo;
 
 use std::sync::Arc;
 
-use lacuna_device::{Place, PlaceStats};
+use lacuna_device::{Vfs, VfsStats};
 
 use lock::StoreLock;
 
@@ -33,7 +33,7 @@ use crate::{
 /// A transactional store of tables. Cheap to clone; all clones are the same store.
 ///
 /// Dropping the last clone stops its threads and leaves everything committed to the log; the next
-/// opening replays it. [`Store::close`] leaves nothing to replay. Either way the place is free for the next opening,
+/// opening replays it. [`Store::close`] leaves nothing to replay. Either way the VFS is free for the next opening,
 /// and every other handle, of tables, transactions and cursors, fails with [`Error::Closed`] from then on.
 #[derive(Clone)]
 pub struct Store {
@@ -60,8 +60,8 @@ pub struct StoreStats {
     pub log: LogStats,
     /// Page writes.
     pub flush: FlushStats,
-    /// The place below: all its traffic and space.
-    pub place: PlaceStats,
+    /// The VFS below: all its traffic and space.
+    pub vfs: VfsStats,
     /// Row-compressed tables.
     pub row: RowStats,
     /// Open snapshots, and what is kept for them.
@@ -93,17 +93,17 @@ pub struct TableCheck {
 }
 
 impl Store {
-    /// Opens the store in `place`, recovering it from a crash if need be; makes a new one in an empty
-    /// place.
+    /// Opens the store in `vfs`, recovering it from a crash if need be; makes a new one in an empty
+    /// VFS.
     ///
     /// # Errors
-    /// [`Error::BadStore`] for a place that holds something else or a newer store,
+    /// [`Error::BadStore`] for a VFS that holds something else or a newer store,
     /// [`Error::Corrupt`] for damage that recovery met, [`Error::BadOption`], [`Error::Busy`] when a store of this
-    /// process is open in the place.
-    pub fn open(place: Arc<dyn Place>, options: StoreOptions) -> Result<Store> {
+    /// process is open in the VFS.
+    pub fn open(vfs: Arc<dyn Vfs>, options: StoreOptions) -> Result<Store> {
         let background = options.background;
-        let claim = Mutex::new(Some(StoreLock::new(&place)?));
-        let (engine, recovery) = recovery::open(place, options)?;
+        let claim = Mutex::new(Some(StoreLock::new(&vfs)?));
+        let (engine, recovery) = recovery::open(vfs, options)?;
         let threads = if background {
             let spawn_error = |e| Error::BadOption { what: "background threads", reason: format!("{e}") };
             threads::start(&engine).map_err(|e| {
@@ -118,31 +118,31 @@ impl Store {
         Ok(Store { inner: Arc::new(inner) })
     }
 
-    /// Opens the store in `place` for reading only: nothing is written to the place, and no thread is started. All
+    /// Opens the store in `vfs` for reading only: nothing is written to the VFS, and no thread is started. All
     /// changes, of tables too, fail with [`Error::ReadOnly`].
     ///
     /// # Errors
     /// [`Error::NotClosed`] for a store that was not closed: opening it for writing brings it in order.
-    /// [`Error::BadStore`] for a place that holds no store; those of [`Store::open`].
+    /// [`Error::BadStore`] for a VFS that holds no store; those of [`Store::open`].
     ///
     /// ```
-    /// # use lacuna_device::MemPlace;
+    /// # use lacuna_device::MemVfs;
     /// # use lacuna_engine::{Error, Store, StoreOptions, TableOptions};
-    /// # let place = MemPlace::new();
-    /// let store = Store::open(place.clone(), StoreOptions::default())?;
+    /// # let vfs = MemVfs::new();
+    /// let store = Store::open(vfs.clone(), StoreOptions::default())?;
     /// store.create_table("people", TableOptions::default())?;
     /// store.close()?;
     ///
-    /// let store = Store::open_read_only(place, StoreOptions::default())?;
+    /// let store = Store::open_read_only(vfs, StoreOptions::default())?;
     /// let people = store.table("people")?.expect("made above");
     /// let mut txn = store.begin();
     /// assert_eq!(txn.get(&people, b"ada")?, None);
     /// assert!(matches!(txn.put(&people, b"ada", b"countess"), Err(Error::ReadOnly)));
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn open_read_only(place: Arc<dyn Place>, options: StoreOptions) -> Result<Store> {
-        let claim = Mutex::new(Some(StoreLock::new(&place)?));
-        let engine = read_only::open(place, StoreOptions { background: false, ..options })?;
+    pub fn open_read_only(vfs: Arc<dyn Vfs>, options: StoreOptions) -> Result<Store> {
+        let claim = Mutex::new(Some(StoreLock::new(&vfs)?));
+        let engine = read_only::open(vfs, StoreOptions { background: false, ..options })?;
         let (threads, recovery) = (Mutex::default(), RecoveryStats::default());
         Ok(Store { inner: Arc::new(Inner { engine, threads, ddl: Mutex::new(()), recovery, claim }) })
     }
@@ -171,14 +171,14 @@ impl Store {
             row: RowStats::sum(
                 engine.spaces().all().iter().filter_map(|space| space.blocks().map(|blocks| &**blocks)),
             ),
-            place: engine.flusher().place().stats()?,
+            vfs: engine.flusher().vfs().stats()?,
             history: engine.history_stats(),
             recovery: self.inner.recovery,
             replay: engine.flusher().replay_estimate(),
         })
     }
 
-    /// Whether pages are written twice because the place could tear them.
+    /// Whether pages are written twice because the VFS could tear them.
     pub fn writes_twice(&self) -> bool {
         self.inner.engine.flusher().writes_twice()
     }
@@ -246,7 +246,7 @@ impl Store {
         let call = engine.poison().call();
         let outcome = self.write_all();
         drop(call);
-        // Transactions that are dropped later must not roll back: the place may have a new owner by then.
+        // Transactions that are dropped later must not roll back: the VFS may have a new owner by then.
         engine.poison().close();
         *self.inner.claim.lock() = None;
         outcome
@@ -261,7 +261,7 @@ impl Store {
         }
         engine.purge_waiting()?;
         engine.flusher().flush_all()?;
-        Ok(engine.flusher().place().sync()?)
+        Ok(engine.flusher().vfs().sync()?)
     }
 
     /// The parts of the store, while it is open.
@@ -286,7 +286,7 @@ impl Drop for Inner {
         self.stop();
         // With relaxed durability the last commits are still in memory.
         let _ = self.engine.pager().log().reach(self.engine.pager().log().next(), Until::Flushed);
-        // Before the lock is free: what is left of its transactions must not meet the place's next owner.
+        // Before the lock is free: what is left of its transactions must not meet the VFS's next owner.
         self.engine.poison().close();
     }
 }

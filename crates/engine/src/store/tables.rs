@@ -61,7 +61,7 @@ pub struct TableInfo {
     pub flushed_image_bytes: u64,
     /// Holes punched since the store was opened because an image became shorter.
     pub punches: u64,
-    /// Holes that the place refused ([`crate::FlushStats::refused_punches`]).
+    /// Holes that the VFS refused ([`crate::FlushStats::refused_punches`]).
     pub refused_punches: u64,
 }
 
@@ -98,9 +98,9 @@ impl Store {
         engine.admit(false)?;
         let id = self.number_table()?;
         let file_name = space::file_name(id, options.layout());
-        let file = engine.flusher().place().create(&file_name, StreamHint::Data)?;
+        let file = engine.flusher().vfs().create(&file_name, StreamHint::Data)?;
         let space = Space::new(id, file, options.layout())
-            .inspect_err(|_| drop(engine.flusher().place().remove(&file_name)));
+            .inspect_err(|_| drop(engine.flusher().vfs().remove(&file_name)));
         let space = Arc::new(space?);
         space.set_kind(options.kind);
         engine.spaces().insert(space.clone());
@@ -117,11 +117,11 @@ impl Store {
     /// Makes a new table's tree, and its row in the catalog. On failure there is no row, or the store is stopped.
     fn fill_table(&self, name: &str, space: &Arc<Space>, row: Row) -> Result<()> {
         let engine = &self.inner.engine;
-        if !engine.flusher().place().props().ordered {
+        if !engine.flusher().vfs().props().ordered {
             // The log must not speak of a file that a crash may take back.
-            engine.flusher().place().sync().map_err(|e| engine.poison().set(e.into()))?;
+            engine.flusher().vfs().sync().map_err(|e| engine.poison().set(e.into()))?;
         }
-        // Before the tree: a place that is full refuses this, and nothing has changed yet.
+        // Before the tree: a VFS that is full refuses this, and nothing has changed yet.
         space.reserve(PageNo(1))?;
         Tree::format(engine.pager(), space).map_err(|e| engine.poison().set(e))?;
         if recovery::wants_holes(row.options.kind) {
@@ -343,7 +343,7 @@ impl Store {
 mod tests {
     use std::time::Duration;
 
-    use lacuna_device::{MemPlace, Place};
+    use lacuna_device::{MemVfs, Vfs};
 
     use super::*;
     use crate::StoreOptions;
@@ -351,25 +351,25 @@ mod tests {
     /// The last step is what fails: the new row's key is locked.
     #[test]
     fn a_table_whose_row_is_refused_leaves_nothing() {
-        let place = MemPlace::new();
+        let vfs = MemVfs::new();
         let lock_timeout = Duration::from_millis(10);
         let options = StoreOptions { background: false, lock_timeout, ..StoreOptions::default() };
-        let store = Store::open(place.clone(), options).expect("open");
+        let store = Store::open(vfs.clone(), options).expect("open");
         store.create_table("other", TableOptions::default()).expect("create");
-        let before = place.list().expect("list").len();
+        let before = vfs.list().expect("list").len();
         let mut locker = store.begin_internal();
         assert_eq!(locker.get_for_update(&store.catalog(), b"t").expect("free"), None);
         for _ in 0..3 {
             let refused = store.create_table("t", TableOptions::default()).map(drop);
             assert!(matches!(refused, Err(Error::LockTimeout)), "{refused:?}");
         }
-        assert_eq!(place.list().expect("list").len(), before);
+        assert_eq!(vfs.list().expect("list").len(), before);
         drop(locker);
         assert_eq!(store.check().expect("check").len(), 2, "the catalog and the other one");
         store.create_table("t", TableOptions::default()).expect("create");
         // The log speaks of tables that are gone.
         drop(store);
-        let store = Store::open(place.clone(), StoreOptions::default()).expect("open again");
-        assert_eq!((store.check().expect("check").len(), place.list().expect("list").len()), (3, before + 1));
+        let store = Store::open(vfs.clone(), StoreOptions::default()).expect("open again");
+        assert_eq!((store.check().expect("check").len(), vfs.list().expect("list").len()), (3, before + 1));
     }
 }

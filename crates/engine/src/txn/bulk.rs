@@ -83,9 +83,9 @@ impl Txn {
     /// than the load: records are taken back one by one.
     ///
     /// ```
-    /// # use lacuna_device::MemPlace;
+    /// # use lacuna_device::MemVfs;
     /// # use lacuna_engine::{Error, Store, StoreOptions, TableOptions};
-    /// # let store = Store::open(MemPlace::new(), StoreOptions::default())?;
+    /// # let store = Store::open(MemVfs::new(), StoreOptions::default())?;
     /// # let table = store.create_table("t", TableOptions::default())?;
     /// let mut txn = store.begin();
     /// let squares = (0..1000u32).map(|n| (n.to_be_bytes(), (n * n).to_be_bytes()));

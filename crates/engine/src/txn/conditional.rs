@@ -38,9 +38,9 @@ impl Txn {
     /// writers, also of other records, waiting for whoever keeps it, and for ever when that is the writer.)
     ///
     /// ```
-    /// # use lacuna_device::MemPlace;
+    /// # use lacuna_device::MemVfs;
     /// # use lacuna_engine::{Error, Store, StoreOptions, TableOptions};
-    /// # let store = Store::open(MemPlace::new(), StoreOptions::default())?;
+    /// # let store = Store::open(MemVfs::new(), StoreOptions::default())?;
     /// # let table = store.create_table("t", TableOptions::default())?;
     /// let mut txn = store.begin();
     /// txn.put(&table, b"ada", b"countess")?;
@@ -79,9 +79,9 @@ impl Txn {
     /// case. [`Txn::insert`] is quicker where the value of a record that is there is of no interest.
     ///
     /// ```
-    /// # use lacuna_device::MemPlace;
+    /// # use lacuna_device::MemVfs;
     /// # use lacuna_engine::{Error, Insertion, Store, StoreOptions, TableOptions};
-    /// # let store = Store::open(MemPlace::new(), StoreOptions::default())?;
+    /// # let store = Store::open(MemVfs::new(), StoreOptions::default())?;
     /// # let table = store.create_table("t", TableOptions::default())?;
     /// let mut txn = store.begin();
     /// assert_eq!(txn.insert_if_absent(&table, b"ada", b"1")?, Insertion::Done);
@@ -106,9 +106,9 @@ impl Txn {
     /// committed.
     ///
     /// ```
-    /// # use lacuna_device::MemPlace;
+    /// # use lacuna_device::MemVfs;
     /// # use lacuna_engine::{Error, Store, StoreOptions, Swap, TableOptions};
-    /// # let store = Store::open(MemPlace::new(), StoreOptions::default())?;
+    /// # let store = Store::open(MemVfs::new(), StoreOptions::default())?;
     /// # let table = store.create_table("t", TableOptions::default())?;
     /// let mut txn = store.begin();
     /// assert_eq!(txn.compare_and_swap(&table, b"ada", None, Some(b"1"))?, Swap::Done);

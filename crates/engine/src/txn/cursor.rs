@@ -32,9 +32,9 @@ const BATCH_BEHIND_WRITE: usize = 4;
 /// pages. While a transaction lives that a cursor has read in, the table cannot be dropped.
 ///
 /// ```
-/// # use lacuna_device::MemPlace;
+/// # use lacuna_device::MemVfs;
 /// # use lacuna_engine::{Error, Store, StoreOptions, TableOptions};
-/// # let store = Store::open(MemPlace::new(), StoreOptions::default())?;
+/// # let store = Store::open(MemVfs::new(), StoreOptions::default())?;
 /// # let table = store.create_table("t", TableOptions::default())?;
 /// let mut txn = store.begin();
 /// for key in 0..10u8 {
@@ -52,8 +52,8 @@ const BATCH_BEHIND_WRITE: usize = 4;
 /// ```
 pub struct Cursor {
     table: Table,
-    place: Place,
-    /// Where `place` needs one.
+    vfs: Vfs,
+    /// Where `vfs` needs one.
     key: Vec<u8>,
     copied: Option<Copied>,
     batch: Arc<Batch>,
@@ -61,7 +61,7 @@ pub struct Cursor {
 
 /// Where a cursor stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Vfs {
     /// Before all records.
     Start,
     /// Behind all records.
@@ -89,7 +89,7 @@ impl Table {
     /// A cursor before the first record.
     pub fn cursor(&self) -> Cursor {
         let batch = Arc::default();
-        Cursor { table: self.clone(), place: Place::Start, key: Vec::new(), copied: None, batch }
+        Cursor { table: self.clone(), vfs: Vfs::Start, key: Vec::new(), copied: None, batch }
     }
 }
 
@@ -119,7 +119,7 @@ impl Cursor {
     /// # Errors
     /// Those of [`Cursor::next`].
     pub fn first(&mut self, txn: &Txn) -> Result<Option<Record>> {
-        self.stand(Place::Start, &[]);
+        self.stand(Vfs::Start, &[]);
         self.next(txn)
     }
 
@@ -128,7 +128,7 @@ impl Cursor {
     /// # Errors
     /// Those of [`Cursor::next`].
     pub fn last(&mut self, txn: &Txn) -> Result<Option<Record>> {
-        self.stand(Place::End, &[]);
+        self.stand(Vfs::End, &[]);
         self.prev(txn)
     }
 
@@ -137,7 +137,7 @@ impl Cursor {
     /// # Errors
     /// Those of [`Cursor::next`].
     pub fn seek(&mut self, txn: &Txn, key: &[u8]) -> Result<Option<Record>> {
-        self.stand(Place::Before, key);
+        self.stand(Vfs::Before, key);
         self.next(txn)
     }
 
@@ -146,12 +146,12 @@ impl Cursor {
     /// # Errors
     /// Those of [`Cursor::next`].
     pub fn seek_back(&mut self, txn: &Txn, key: &[u8]) -> Result<Option<Record>> {
-        self.stand(Place::Behind, key);
+        self.stand(Vfs::Behind, key);
         self.prev(txn)
     }
 
-    fn stand(&mut self, place: Place, key: &[u8]) {
-        self.place = place;
+    fn stand(&mut self, vfs: Vfs, key: &[u8]) {
+        self.vfs = vfs;
         self.key.clear();
         self.key.extend_from_slice(key);
         self.copied = None;
@@ -160,11 +160,11 @@ impl Cursor {
     /// Where a walk in that direction starts.
     fn start(&self, direction: Direction) -> Option<Bound<Vec<u8>>> {
         use Direction::{Backward, Forward};
-        match (self.place, direction) {
-            (Place::Start, Forward) | (Place::End, Backward) => Some(Bound::Unbounded),
-            (Place::Start, Backward) | (Place::End, Forward) => None,
-            (Place::Before, Forward) | (Place::Behind, Backward) => Some(Bound::Included(self.key.clone())),
-            (Place::On, _) | (Place::Before, Backward) | (Place::Behind, Forward) => {
+        match (self.vfs, direction) {
+            (Vfs::Start, Forward) | (Vfs::End, Backward) => Some(Bound::Unbounded),
+            (Vfs::Start, Backward) | (Vfs::End, Forward) => None,
+            (Vfs::Before, Forward) | (Vfs::Behind, Backward) => Some(Bound::Included(self.key.clone())),
+            (Vfs::On, _) | (Vfs::Before, Backward) | (Vfs::Behind, Forward) => {
                 Some(Bound::Excluded(self.key.clone()))
             }
         }
@@ -207,17 +207,17 @@ impl Cursor {
 
     fn stand_on(&mut self, copied: Copied) -> Record {
         let record = Record::new(&self.batch, copied.at);
-        self.stand(Place::On, record.key());
+        self.stand(Vfs::On, record.key());
         self.copied = Some(copied);
         record
     }
 
     /// There was no record any more in that direction.
     fn pass(&mut self, direction: Direction) {
-        self.place = match (self.place, direction) {
-            (Place::On, Direction::Forward) => Place::Behind,
-            (Place::On, Direction::Backward) => Place::Before,
-            (place, _) => place,
+        self.vfs = match (self.vfs, direction) {
+            (Vfs::On, Direction::Forward) => Vfs::Behind,
+            (Vfs::On, Direction::Backward) => Vfs::Before,
+            (vfs, _) => vfs,
         };
     }
 }

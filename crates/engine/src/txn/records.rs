@@ -146,9 +146,9 @@ impl Txn {
     /// transaction cannot be written to: a [`Cursor`](crate::Cursor) allows that.
     ///
     /// ```
-    /// # use lacuna_device::MemPlace;
+    /// # use lacuna_device::MemVfs;
     /// # use lacuna_engine::{Error, Store, StoreOptions, TableOptions};
-    /// # let store = Store::open(MemPlace::new(), StoreOptions::default())?;
+    /// # let store = Store::open(MemVfs::new(), StoreOptions::default())?;
     /// # let table = store.create_table("t", TableOptions::default())?;
     /// let mut txn = store.begin();
     /// for name in ["ada", "bob", "eve", "zoe"] {

@@ -33,7 +33,7 @@ pub enum Error {
     /// The store was written by a newer version, or is not a store at all.
     #[error("{what}: {reason}")]
     BadStore {
-        /// The place.
+        /// The VFS.
         what: String,
         /// The reason.
         reason: String,
@@ -93,11 +93,11 @@ pub enum Error {
         /// The table's number.
         id: TableId,
     },
-    /// The place has only the space left that finishing and taking back transactions may need. Nothing
+    /// The VFS has only the space left that finishing and taking back transactions may need. Nothing
     /// was changed; deletes still work for a while and give space back.
     #[error("{what}: no space left for new records")]
     Full {
-        /// The place.
+        /// The VFS.
         what: String,
     },
     /// An option or name out of range.
@@ -126,10 +126,10 @@ pub enum Error {
     /// The store of this handle was closed, or all its [`crate::Store`] handles were dropped.
     #[error("store closed")]
     Closed,
-    /// A store of this process is open in the place.
+    /// A store of this process is open in the VFS.
     #[error("{what}: open already in this process")]
     Busy {
-        /// The place.
+        /// The VFS.
         what: String,
     },
     /// The store was opened for reading only.
@@ -138,7 +138,7 @@ pub enum Error {
     /// A store that was not closed cannot be opened for reading only: what its log holds would have to be written.
     #[error("{what}: not closed cleanly ({reason}), so it has to be opened for writing first")]
     NotClosed {
-        /// The place.
+        /// The VFS.
         what: String,
         /// The work that is left.
         reason: &'static str,

@@ -27,9 +27,9 @@ pub enum Isolation {
     /// A scan cannot lock what it did *not* find; lock one record that stands for the range instead.
     ///
     /// ```
-    /// # use lacuna_device::MemPlace;
+    /// # use lacuna_device::MemVfs;
     /// # use lacuna_engine::{Error, Store, StoreOptions, TableOptions};
-    /// # let store = Store::open(MemPlace::new(), StoreOptions::default())?;
+    /// # let store = Store::open(MemVfs::new(), StoreOptions::default())?;
     /// let on_call = store.create_table("on call", TableOptions::default())?;
     /// let mut setup = store.begin();
     /// setup.put(&on_call, b"ada", b"yes")?;
@@ -96,9 +96,9 @@ pub struct StoreOptions {
     pub lock_timeout: Duration,
     /// Space that changes may take which committed transactions made and open snapshots do not see, in
     /// bytes; beyond it the oldest snapshot is given up ([`Error::SnapshotTooOld`]). At least 1 KiB; at most an
-    /// eighth of the place is used. Default 1 GiB.
+    /// eighth of the VFS is used. Default 1 GiB.
     pub history_bytes: u64,
-    /// Whether pages are first written to a doublewrite file. Default: where the place cannot write a
+    /// Whether pages are first written to a doublewrite file. Default: where the VFS cannot write a
     /// page atomically.
     pub doublewrite: Doublewrite,
     /// Whether flushing, purging and checkpoints run in threads of their own. Without, they run in
@@ -113,12 +113,12 @@ pub struct StoreOptions {
 /// Whether pages are written twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Doublewrite {
-    /// Where the place cannot write a page atomically.
+    /// Where the VFS cannot write a page atomically.
     #[default]
     Auto,
     /// Always.
     On,
-    /// Never. On a place that tears writes, a crash may then cost the store.
+    /// Never. On a VFS that tears writes, a crash may then cost the store.
     Off,
 }
 

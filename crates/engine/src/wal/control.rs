@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use lacuna_device::{AlignedBuf, File, Place, StreamHint};
+use lacuna_device::{AlignedBuf, File, StreamHint, Vfs};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
     little_endian::{U32, U64},
@@ -76,8 +76,8 @@ pub(crate) struct Control {
 
 impl Control {
     /// Makes the file; durable on return.
-    pub(crate) fn create(place: &dyn Place, root: Root) -> Result<()> {
-        let file = place.create(NAME, StreamHint::Data)?;
+    pub(crate) fn create(vfs: &dyn Vfs, root: Root) -> Result<()> {
+        let file = vfs.create(NAME, StreamHint::Data)?;
         file.set_len(2 * SLOT_BYTES)?;
         // There is no other slot yet: this one must be blank, or whole.
         file.write_at(SLOT_BYTES + SECTOR as u64, &salt_sector(root.salt))?;
@@ -88,8 +88,8 @@ impl Control {
     }
 
     /// Opens and reads the file. `None` when there is none, or one whose making was interrupted.
-    pub(crate) fn open(place: &dyn Place) -> Result<Option<(Control, Root)>> {
-        let file = match place.open(NAME, StreamHint::Data) {
+    pub(crate) fn open(vfs: &dyn Vfs) -> Result<Option<(Control, Root)>> {
+        let file = match vfs.open(NAME, StreamHint::Data) {
             Ok(file) => file,
             Err(lacuna_device::Error::NotFound { .. }) => return Ok(None),
             Err(e) => return Err(e.into()),
@@ -100,7 +100,7 @@ impl Control {
             let mut sectors = AlignedBuf::zeroed(2 * SECTOR);
             file.read_at(slot * SLOT_BYTES, &mut sectors)?;
             all_blank &= sectors[..SECTOR].iter().all(|byte| *byte == 0);
-            if let Some((sequence, root)) = parse(&sectors, place.name())?
+            if let Some((sequence, root)) = parse(&sectors, vfs.name())?
                 && found.is_none_or(|(newest, _)| sequence > newest)
             {
                 found = Some((sequence, root));
@@ -110,7 +110,7 @@ impl Control {
             Some((sequence, root)) => Ok(Some((Control { file, last: Mutex::new((sequence, root)) }, root))),
             None if all_blank => Ok(None),
             None => Err(Error::Corrupt {
-                what: format!("{}: {NAME}", place.name()),
+                what: format!("{}: {NAME}", vfs.name()),
                 at: "both slots".into(),
                 reason: "checksum does not match".into(),
             }),
@@ -162,7 +162,7 @@ fn salt_sector(salt: Salt) -> AlignedBuf {
 }
 
 /// Sequence and content of a slot, two sectors; `None` when a checksum does not match.
-fn parse(sectors: &[u8], place: &str) -> Result<Option<(u64, Root)>> {
+fn parse(sectors: &[u8], vfs: &str) -> Result<Option<(u64, Root)>> {
     let (sector, behind) = sectors.split_at(SECTOR);
     let (mut slot, rest) = Slot::read_from_prefix(sector).expect("a sector is longer");
     let want = slot.checksum.get();
@@ -173,7 +173,7 @@ fn parse(sectors: &[u8], place: &str) -> Result<Option<(u64, Root)>> {
     {
         return Ok(None);
     }
-    let bad = |reason: String| Err(Error::BadStore { what: format!("{place}: {NAME}"), reason });
+    let bad = |reason: String| Err(Error::BadStore { what: format!("{vfs}: {NAME}"), reason });
     if slot.version != VERSION {
         return bad(format!("format version {} is unknown to this program", slot.version));
     }
@@ -237,7 +237,7 @@ pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
 
 #[cfg(test)]
 mod tests {
-    use lacuna_device::MemPlace;
+    use lacuna_device::MemVfs;
 
     use super::*;
 
@@ -250,25 +250,25 @@ mod tests {
     }
 
     fn torn_slots(salt: Salt, torn: usize) {
-        let place = MemPlace::new();
+        let vfs = MemVfs::new();
         let root = |n| Root { epoch: n, checkpoint: Lsn(n * 512), salt };
-        assert!(Control::open(&*place).expect("open").is_none());
-        Control::create(&*place, root(1)).expect("create");
-        let (control, found) = Control::open(&*place).expect("open").expect("there");
+        assert!(Control::open(&*vfs).expect("open").is_none());
+        Control::create(&*vfs, root(1)).expect("create");
+        let (control, found) = Control::open(&*vfs).expect("open").expect("there");
         assert_eq!(found, root(1));
         control.write(root(2), true).expect("write");
         control.write(root(3), true).expect("write");
-        assert_eq!(Control::open(&*place).expect("open").expect("there").1, root(3));
+        assert_eq!(Control::open(&*vfs).expect("open").expect("there").1, root(3));
         // Sequence 3 went to slot 1: tear it.
-        let file = place.open(NAME, StreamHint::Data).expect("open");
+        let file = vfs.open(NAME, StreamHint::Data).expect("open");
         let mut sectors = AlignedBuf::zeroed(2 * SECTOR);
         file.read_at(SLOT_BYTES, &mut sectors).expect("read");
         sectors[torn] ^= 1;
         file.write_at(SLOT_BYTES, &sectors).expect("write");
-        assert_eq!(Control::open(&*place).expect("open").expect("there").1, root(2));
+        assert_eq!(Control::open(&*vfs).expect("open").expect("there").1, root(2));
         file.read_at(0, &mut sectors).expect("read");
         sectors[torn] ^= 1;
         file.write_at(0, &sectors).expect("write");
-        assert!(matches!(Control::open(&*place), Err(Error::Corrupt { .. })));
+        assert!(matches!(Control::open(&*vfs), Err(Error::Corrupt { .. })));
     }
 }

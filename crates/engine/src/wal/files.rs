@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use lacuna_device::{File, Place, StreamHint};
+use lacuna_device::{File, StreamHint, Vfs};
 
 use super::format::Salt;
 use crate::{
@@ -38,7 +38,7 @@ pub(crate) fn is_log_file(name: &str) -> bool {
 
 /// The log's files, opened as they are needed.
 pub(crate) struct LogFiles {
-    place: Arc<dyn Place>,
+    vfs: Arc<dyn Vfs>,
     segment_bytes: u64,
     /// The salt that the groups in them carry.
     pub(super) salt: Salt,
@@ -54,20 +54,20 @@ struct Open {
 
 impl LogFiles {
     /// Opens those that are there.
-    pub(crate) fn open(place: Arc<dyn Place>, segment_bytes: u64, salt: Salt) -> Result<LogFiles> {
+    pub(crate) fn open(vfs: Arc<dyn Vfs>, segment_bytes: u64, salt: Salt) -> Result<LogFiles> {
         let mut open = BTreeMap::new();
-        for name in place.list()? {
+        for name in vfs.list()? {
             if let Some(segment) = parse_file_name(&name) {
-                let file = place.open(&name, StreamHint::Log)?;
+                let file = vfs.open(&name, StreamHint::Log)?;
                 let bytes = file.len()?;
                 open.insert(segment, Open { file, bytes });
             }
         }
-        Ok(LogFiles { place, segment_bytes, salt, open: Mutex::new(open) })
+        Ok(LogFiles { vfs, segment_bytes, salt, open: Mutex::new(open) })
     }
 
     pub(crate) fn is_ordered(&self) -> bool {
-        self.place.props().ordered
+        self.vfs.props().ordered
     }
 
     fn segment(&self, at: Lsn) -> (u64, u64) {
@@ -129,9 +129,9 @@ impl LogFiles {
         let mut open = match known {
             Some(open) => open,
             None => {
-                let file = self.place.create(&file_name(segment), StreamHint::Log)?;
+                let file = self.vfs.create(&file_name(segment), StreamHint::Log)?;
                 if !self.is_ordered() {
-                    self.place.sync()?;
+                    self.vfs.sync()?;
                 }
                 Open { file, bytes: 0 }
             }
@@ -146,7 +146,7 @@ impl LogFiles {
     }
 
     /// Makes all groups written so far durable. Groups before the last file's were synced before its
-    /// first one was written, or lie in an `ordered` place.
+    /// first one was written, or lie in an `ordered` VFS.
     pub(crate) fn sync(&self) -> Result<()> {
         let last = self.open.lock().last_key_value().map(|(_, open)| open.file.clone());
         if let Some(file) = last {
@@ -161,7 +161,7 @@ impl LogFiles {
         let (last, end) = self.segment(to);
         for segment in first..last {
             if self.open.lock().remove(&segment).is_some() {
-                self.place.remove(&file_name(segment))?;
+                self.vfs.remove(&file_name(segment))?;
             }
             offset = 0;
         }
@@ -192,13 +192,13 @@ impl LogFiles {
         let later: Vec<u64> = self.open.lock().range(segment + 1..).map(|(later, _)| *later).collect();
         for later in later {
             self.open.lock().remove(&later);
-            self.place.remove(&file_name(later))?;
+            self.vfs.remove(&file_name(later))?;
         }
         let open = self.open.lock().get(&segment).cloned();
         if let Some(open) = open
             && open.bytes > offset
         {
-            // Cutting the file and extending it again leaves zeros on every kind of place.
+            // Cutting the file and extending it again leaves zeros on every kind of VFS.
             open.file.set_len(offset)?;
             open.file.set_len(open.bytes)?;
         }

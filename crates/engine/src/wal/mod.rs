@@ -12,7 +12,7 @@
 //!    if all before it were written before. On a medium that is not `ordered` a group is *flushed*
 //!    before the next one is written; a torn or lost group is therefore always the last.
 //! 3. A group is never replaced by other bytes: recovery wipes what lies behind the log's end and syncs
-//!    before the first append. (Where the place is not `ordered` it also writes the groups it found
+//!    before the first append. (Where the VFS is not `ordered` it also writes the groups it found
 //!    again, as they are: after a failed sync they may be in a cache only.) Groups of earlier openings
 //!    carry an older epoch.
 //! 4. A record is appended, and its pages enter the list of dirty pages, under one lock: nobody sees
@@ -71,7 +71,7 @@ const SYNCS_MAX: usize = 2;
 /// How far a caller wants the log to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Handed to the file: later writes to the place never survive without it, if it is `ordered`.
+    /// Handed to the file: later writes to the VFS never survive without it, if it is `ordered`.
     Written,
     /// On the medium.
     Flushed,
@@ -259,7 +259,7 @@ impl Log {
         self.reached(until).1.load(Ordering::Acquire) >= lsn.0
     }
 
-    /// The meaning of `until` on this place, and how far the log is.
+    /// The meaning of `until` on this VFS, and how far the log is.
     fn reached(&self, until: Until) -> (Until, &AtomicU64) {
         let until = if self.ordered { until } else { Until::Flushed };
         (until, if until == Until::Flushed { &self.flushed_hint } else { &self.written_hint })
@@ -293,7 +293,7 @@ impl Log {
         }
     }
 
-    /// Writes all that was appended by now, as the one leader, and syncs it: on an `ordered` place when it no
+    /// Writes all that was appended by now, as the one leader, and syncs it: on an `ordered` VFS when it no
     /// longer leads.
     fn lead(&self, mut state: MutexGuard<'_, State>, until: Until) -> Result<()> {
         if !state.open.is_empty() {
@@ -352,13 +352,13 @@ impl Log {
         outcome
     }
 
-    /// Syncs that may be under way: on a place that is not `ordered` a group is written only after all others are
+    /// Syncs that may be under way: on a VFS that is not `ordered` a group is written only after all others are
     /// flushed (invariant 2).
     fn syncs_max(&self) -> usize {
         if self.ordered { SYNCS_MAX } else { 1 }
     }
 
-    /// The leader's writes, without a lock. On a place that is not `ordered` each group is flushed before the
+    /// The leader's writes, without a lock. On a VFS that is not `ordered` each group is flushed before the
     /// next is written.
     fn write_groups(&self, groups: &VecDeque<(Lsn, Vec<u8>)>, aligned: &mut AlignedBuf) -> Result<()> {
         for (i, (start, bytes)) in groups.iter().enumerate() {

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use lacuna_device::MemPlace;
+use lacuna_device::MemVfs;
 use lacuna_engine::{
     Durability,
     Isolation::{self, ReadCommitted, Snapshot},
@@ -461,7 +461,7 @@ fn what_a_crash_may_not_do_is_found() {
 
 /// A history of the engine, which is sound.
 fn recorded(seed: u64) -> History {
-    let rig: session::SharedRig = Arc::new(Memory(MemPlace::new()));
+    let rig: session::SharedRig = Arc::new(Memory(MemVfs::new()));
     let plan = Arc::new(Plan::new(seed, 1));
     let store = session::open(&*rig, &plan, &mut SeededRng::new(seed));
     let session = Arc::new(Session::new(rig, plan, store, 0));

@@ -34,18 +34,18 @@ mod worker;
 use std::sync::Arc;
 
 use anomalies::{Anomaly, Shown};
-use lacuna_device::{MemPlace, Place};
-use lacuna_sim::{SeededRng, SimPlace, for_each_seed};
+use lacuna_device::{MemVfs, Vfs};
+use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
 use plan::Plan;
 use record::{History, Outcome, State};
 use rigs::{Flash, Rig};
 use session::{Session, SharedRig};
 
 /// Memory, which keeps everything and has no power plug.
-struct Memory(Arc<MemPlace>);
+struct Memory(Arc<MemVfs>);
 
 impl Rig for Memory {
-    fn open_place(&self) -> lacuna_device::Result<Arc<dyn Place>> {
+    fn open_vfs(&self) -> lacuna_device::Result<Arc<dyn Vfs>> {
         Ok(self.0.clone())
     }
     fn set_cut_after(&self, _: u64) {}
@@ -164,12 +164,12 @@ fn cases(name: &str, default_cases: u64, cuts: bool, rig: impl Fn(u64) -> Shared
 
 #[test]
 fn histories_in_memory_are_sound() {
-    cases("memory", 200, false, |_| Arc::new(Memory(MemPlace::new())));
+    cases("memory", 200, false, |_| Arc::new(Memory(MemVfs::new())));
 }
 
 #[test]
 fn histories_on_a_directory_are_sound() {
-    cases("directory", 60, false, |seed| Arc::new(SimPlace::new(seed)));
+    cases("directory", 60, false, |seed| Arc::new(SimVfs::new(seed)));
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn histories_on_flash_are_sound() {
 
 #[test]
 fn histories_across_cuts_on_a_directory_are_sound() {
-    cases("cuts on a directory", 50, true, |seed| Arc::new(SimPlace::new(seed)));
+    cases("cuts on a directory", 50, true, |seed| Arc::new(SimVfs::new(seed)));
 }
 
 #[test]

@@ -42,8 +42,8 @@ pub(crate) struct Session {
 /// Opens the store in the rig after whatever happened to it, with everything in it that a case needs.
 pub(crate) fn open(rig: &dyn Rig, plan: &Plan, rng: &mut lacuna_sim::SeededRng) -> Store {
     let quiet = StoreOptions { background: false, ..plan.options.clone() };
-    let open_all = |place, options: &StoreOptions| -> Result<Store, Error> {
-        let store = Store::open(place, options.clone())?;
+    let open_all = |vfs, options: &StoreOptions| -> Result<Store, Error> {
+        let store = Store::open(vfs, options.clone())?;
         for (name, options) in TABLES.iter().zip(plan.tables).chain([(&MARKS, plan.marks)]) {
             // It may have been altered since.
             if store.table(name)?.is_none() {
@@ -52,13 +52,13 @@ pub(crate) fn open(rig: &dyn Rig, plan: &Plan, rng: &mut lacuna_sim::SeededRng) 
         }
         Ok(store)
     };
-    let store = rigs::recover(rig, rng, |place| open_all(place, &quiet));
+    let store = rigs::recover(rig, rng, |vfs| open_all(vfs, &quiet));
     if !plan.options.background {
         return store;
     }
     drop(store);
-    let place = rig.open_place().expect("it was recovered");
-    open_all(place, &plan.options).expect("it was recovered")
+    let vfs = rig.open_vfs().expect("it was recovered");
+    open_all(vfs, &plan.options).expect("it was recovered")
 }
 
 impl Session {
@@ -84,7 +84,7 @@ impl Session {
         self.clock.fetch_add(1, SeqCst)
     }
 
-    /// Notes an error, unless the place was made to fail. What was recorded until then is checked all the same, and
+    /// Notes an error, unless the VFS was made to fail. What was recorded until then is checked all the same, and
     /// may tell more than the error.
     pub(crate) fn fail(&self, doing: &str, error: &Error) {
         if !self.rig.may_fail() {

@@ -33,7 +33,7 @@ pub(crate) struct Worker {
 pub(crate) enum Next {
     Step,
     RollBack,
-    /// The place failed.
+    /// The VFS failed.
     Stop,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Open<'a> {
 }
 
 impl Worker {
-    /// All transactions of the thread, or as many as the place allows.
+    /// All transactions of the thread, or as many as the VFS allows.
     pub(crate) fn run(self) -> Vec<TxnRecord> {
         let mut records = Vec::new();
         for number in 0..self.session.plan.txns(self.thread) {
@@ -446,7 +446,7 @@ impl Open<'_> {
         }
     }
 
-    /// The record, and whether the place still works.
+    /// The record, and whether the VFS still works.
     fn end(mut self, ending: Ending) -> (TxnRecord, bool) {
         self.record.end_began = self.session.now();
         let outcome = match ending {

@@ -6,9 +6,9 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
-use lacuna_device::{BatchOp, Place};
+use lacuna_device::{BatchOp, Vfs};
 use lacuna_engine::{Error, Store, TableOptions, TransactionOptions};
-use lacuna_sim::{HookedPlace, Hooks, SeededRng, SimPlace};
+use lacuna_sim::{HookedVfs, Hooks, SeededRng, SimVfs};
 use parking_lot::Mutex;
 
 use super::rigs::Rig;
@@ -17,7 +17,7 @@ use super::rigs::Rig;
 const TABLE: &str = "beside";
 
 pub(crate) struct Beside {
-    place: Arc<SimPlace>,
+    vfs: Arc<SimVfs>,
     rng: Mutex<SeededRng>,
     store: Mutex<Option<Store>>,
     is_working: AtomicBool,
@@ -26,7 +26,7 @@ pub(crate) struct Beside {
 impl Beside {
     pub(crate) fn new(seed: u64) -> Arc<Beside> {
         Arc::new(Beside {
-            place: SimPlace::new(seed),
+            vfs: SimVfs::new(seed),
             rng: Mutex::new(SeededRng::new(!seed)),
             store: Mutex::new(None),
             is_working: AtomicBool::new(false),
@@ -65,10 +65,10 @@ impl Beside {
     }
 
     fn may_fail(&self) -> bool {
-        self.place.is_off() || self.place.is_failing()
+        self.vfs.is_off() || self.vfs.is_failing()
     }
 
-    /// Ends the second writer with the store, before the place is another one.
+    /// Ends the second writer with the store, before the VFS is another one.
     fn end(&self) {
         let store = self.store.lock().take();
         drop(store);
@@ -88,29 +88,29 @@ impl Hooks for Beside {
 }
 
 impl Rig for Arc<Beside> {
-    fn open_place(&self) -> lacuna_device::Result<Arc<dyn Place>> {
-        Ok(HookedPlace::new(self.place.clone(), self.clone()))
+    fn open_vfs(&self) -> lacuna_device::Result<Arc<dyn Vfs>> {
+        Ok(HookedVfs::new(self.vfs.clone(), self.clone()))
     }
     fn set_cut_after(&self, ops: u64) {
-        self.place.set_cut_after(ops);
+        self.vfs.set_cut_after(ops);
     }
     fn is_off(&self) -> bool {
-        self.place.is_off()
+        self.vfs.is_off()
     }
     fn power_cycle(&self) {
         self.end();
-        self.place.power_cycle();
+        self.vfs.power_cycle();
     }
     fn kill(&self) {
         self.end();
-        self.place.kill();
+        self.vfs.kill();
     }
     fn fail(&self, rng: &mut SeededRng) {
-        Rig::fail(&self.place, rng);
+        Rig::fail(&self.vfs, rng);
     }
     fn heal(&self) {
         self.end();
-        self.place.heal();
+        self.vfs.heal();
     }
     fn may_fail(&self) -> bool {
         Beside::may_fail(self)

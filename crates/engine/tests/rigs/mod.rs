@@ -1,16 +1,16 @@
-//! Places with a power plug, for the crash matrices.
+//! VFSs with a power plug, for the crash matrices.
 
 use std::sync::Arc;
 
-use lacuna_device::{BlockDevice, Place, StreamHint};
+use lacuna_device::{BlockDevice, StreamHint, Vfs};
 use lacuna_engine::Error;
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
-use lacuna_sim::{SeededRng, SimDevice, SimPlace};
+use lacuna_sim::{SeededRng, SimDevice, SimVfs};
 
 /// Something with a power plug on which a store can live.
 pub(crate) trait Rig: Sync {
-    fn open_place(&self) -> lacuna_device::Result<Arc<dyn Place>>;
+    fn open_vfs(&self) -> lacuna_device::Result<Arc<dyn Vfs>>;
     fn set_cut_after(&self, ops: u64);
     fn is_off(&self) -> bool;
     fn power_cycle(&self);
@@ -27,12 +27,12 @@ pub(crate) trait Rig: Sync {
     fn check(&self);
 }
 
-/// Opens the place, and with `open` what is in it, after a power cut or the end of the process, with up to three more
+/// Opens the VFS, and with `open` what is in it, after a power cut or the end of the process, with up to three more
 /// of these or of failures on the way, until it succeeds.
 pub(crate) fn recover<T>(
     rig: &dyn Rig,
     rng: &mut SeededRng,
-    open: impl Fn(Arc<dyn Place>) -> Result<T, Error>,
+    open: impl Fn(Arc<dyn Vfs>) -> Result<T, Error>,
 ) -> T {
     for cut in 0.. {
         rig.heal();
@@ -46,7 +46,7 @@ pub(crate) fn recover<T>(
             60..70 if cut < 3 => rig.fail(rng),
             _ => rig.set_cut_after(u64::MAX),
         }
-        match rig.open_place().map_err(Error::from).and_then(&open) {
+        match rig.open_vfs().map_err(Error::from).and_then(&open) {
             Ok(opened) => {
                 // Called off before the look: threads of the layers below may still be writing.
                 rig.set_cut_after(u64::MAX);
@@ -91,12 +91,12 @@ impl Flash {
     #[allow(dead_code, reason = "not every test wants it full")]
     pub(crate) fn fill_up_to(&self, free_bytes: u64) {
         let raw: Arc<dyn BlockDevice> = self.device.clone();
-        let place = Nvmfs::open(raw, Options::default()).expect("open");
-        let stats = place.ftl().stats();
-        let ballast = place.create("ballast", StreamHint::Data).expect("create");
+        let vfs = Nvmfs::open(raw, Options::default()).expect("open");
+        let stats = vfs.ftl().stats();
+        let ballast = vfs.create("ballast", StreamHint::Data).expect("create");
         let pieces = (stats.live_limit_bytes - stats.live_bytes).saturating_sub(free_bytes) / PIECE as u64;
         (0..pieces).for_each(|i| ballast.write_at(i * PIECE as u64, &[7; PIECE]).expect("room for it"));
-        place.close().expect("close");
+        vfs.close().expect("close");
     }
 }
 
@@ -105,18 +105,18 @@ impl Flash {
 const PIECE: usize = 64 << 10;
 
 impl Rig for Flash {
-    fn open_place(&self) -> lacuna_device::Result<Arc<dyn Place>> {
+    fn open_vfs(&self) -> lacuna_device::Result<Arc<dyn Vfs>> {
         let ftl = ftl::Options { background: self.background, ..ftl::Options::default() };
         let raw: Arc<dyn BlockDevice> = self.device.clone();
         *self.open.lock() = None;
-        let place = Arc::new(
+        let vfs = Arc::new(
             Nvmfs::open(raw, Options { ftl, ..Options::default() }).map_err(lacuna_device::Error::from)?,
         );
-        *self.open.lock() = Some(place.clone());
+        *self.open.lock() = Some(vfs.clone());
         if self.in_directory {
-            return Ok(place.directory("a/store", true)?);
+            return Ok(vfs.directory("a/store", true)?);
         }
-        Ok(place)
+        Ok(vfs)
     }
 
     fn set_cut_after(&self, ops: u64) {
@@ -154,37 +154,37 @@ impl Rig for Flash {
 
     fn upkeep(&self, rng: &mut SeededRng) {
         let work = [Work::Due, Work::Gc, Work::Checkpoint][rng.below(3) as usize];
-        let place = self.open.lock().clone().expect("open");
-        assert!(place.ftl().step(work).is_ok() || self.may_fail());
+        let vfs = self.open.lock().clone().expect("open");
+        assert!(vfs.ftl().step(work).is_ok() || self.may_fail());
     }
 
     fn check(&self) {
-        let place = self.open.lock().clone().expect("open");
-        let report = place.check(CheckDepth::Payload).expect("check");
+        let vfs = self.open.lock().clone().expect("open");
+        let report = vfs.check(CheckDepth::Payload).expect("check");
         assert!(report.is_clean(), "{:#?}", report.findings);
     }
 }
 
 /// A simulated directory: no atomic writes, no order.
-impl Rig for Arc<SimPlace> {
-    fn open_place(&self) -> lacuna_device::Result<Arc<dyn Place>> {
+impl Rig for Arc<SimVfs> {
+    fn open_vfs(&self) -> lacuna_device::Result<Arc<dyn Vfs>> {
         Ok(self.clone())
     }
 
     fn set_cut_after(&self, ops: u64) {
-        SimPlace::set_cut_after(self, ops);
+        SimVfs::set_cut_after(self, ops);
     }
 
     fn is_off(&self) -> bool {
-        SimPlace::is_off(self)
+        SimVfs::is_off(self)
     }
 
     fn power_cycle(&self) {
-        SimPlace::power_cycle(self);
+        SimVfs::power_cycle(self);
     }
 
     fn kill(&self) {
-        SimPlace::kill(self);
+        SimVfs::kill(self);
     }
 
     fn fail(&self, rng: &mut SeededRng) {
@@ -192,11 +192,11 @@ impl Rig for Arc<SimPlace> {
     }
 
     fn heal(&self) {
-        SimPlace::heal(self);
+        SimVfs::heal(self);
     }
 
     fn may_fail(&self) -> bool {
-        SimPlace::is_off(self) || self.is_failing()
+        SimVfs::is_off(self) || self.is_failing()
     }
 
     fn upkeep(&self, _: &mut SeededRng) {}

@@ -1,4 +1,4 @@
-//! Threads on one store under shuttle, which decides at every lock, latch, atomic and request to the place who goes
+//! Threads on one store under shuttle, which decides at every lock, latch, atomic and request to the VFS who goes
 //! on: at random, and by PCT, which finds what takes few but unlikely switches. A thread that nobody wakes is a
 //! deadlock, which shuttle reports.
 //!
@@ -16,9 +16,9 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{BatchOp, MemPlace, Place};
+use lacuna_device::{BatchOp, MemVfs, Vfs};
 use lacuna_engine::{Direction, Error, Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn};
-use lacuna_sim::{HookedPlace, Hooks, SeededRng as Rng, SimPlace, for_each_seed};
+use lacuna_sim::{HookedVfs, Hooks, SeededRng as Rng, SimVfs, for_each_seed};
 use shuttle::{
     Config, FailurePersistence, Runner,
     rand::RngCore,
@@ -53,7 +53,7 @@ fn dice() -> Rng {
     Rng::new(shuttle::rand::thread_rng().next_u64())
 }
 
-/// Others may go on whenever the place is asked for something.
+/// Others may go on whenever the VFS is asked for something.
 struct Yields;
 
 impl Hooks for Yields {
@@ -83,8 +83,8 @@ fn options() -> StoreOptions {
     }
 }
 
-fn open(place: &Arc<dyn Place>, options: StoreOptions) -> (Store, Table) {
-    let store = Store::open(HookedPlace::new(place.clone(), Arc::new(Yields)), options).unwrap();
+fn open(vfs: &Arc<dyn Vfs>, options: StoreOptions) -> (Store, Table) {
+    let store = Store::open(HookedVfs::new(vfs.clone(), Arc::new(Yields)), options).unwrap();
     let table = store.open_table("t", TableOptions::default().page_bytes(64 << 10)).unwrap();
     (store, table)
 }
@@ -117,11 +117,11 @@ fn join<T>(threads: Vec<thread::JoinHandle<T>>) -> Vec<T> {
 }
 
 /// The store is sound, holds `want`, and does so too when it is opened again.
-fn check(store: Store, table: Table, place: &Arc<dyn Place>, want: &BTreeMap<Vec<u8>, u64>) {
+fn check(store: Store, table: Table, vfs: &Arc<dyn Vfs>, want: &BTreeMap<Vec<u8>, u64>) {
     store.check().unwrap();
     assert_eq!(versions(&store.begin(), &table, Direction::Backward).unwrap(), *want);
     drop((store, table));
-    let (store, table) = open(place, options());
+    let (store, table) = open(vfs, options());
     store.check().unwrap();
     assert_eq!(versions(&store.begin(), &table, Direction::Forward).unwrap(), *want);
 }
@@ -130,8 +130,8 @@ fn check(store: Store, table: Table, place: &Arc<dyn Place>, want: &BTreeMap<Vec
 #[test]
 fn undo_pages_have_one_owner() {
     explore(20, || {
-        let place: Arc<dyn Place> = MemPlace::new();
-        let (store, table) = open(&place, options());
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, options());
         let writers = (0..2).map(|writer| {
             let (store, table) = (store.clone(), table.clone());
             thread::spawn(move || {
@@ -171,7 +171,7 @@ fn undo_pages_have_one_owner() {
         let all = committed.iter().zip(0..).filter(|(round, _)| **round > 0);
         let want = all.flat_map(|(round, writer)| (0..3).map(move |record| (key(writer, record), *round)));
         let want = want.collect();
-        check(store, table, &place, &want);
+        check(store, table, &vfs, &want);
     });
 }
 
@@ -180,8 +180,8 @@ fn undo_pages_have_one_owner() {
 #[test]
 fn purge_leaves_the_pages_of_the_next_owner_alone() {
     explore(30, || {
-        let place: Arc<dyn Place> = MemPlace::new();
-        let (store, table) = open(&place, options());
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, options());
         let put_all = |txn: &mut Txn, table: &Table, version| {
             (0..4).for_each(|record| txn.put(table, &key(0, record), &value(version)).unwrap());
         };
@@ -209,7 +209,7 @@ fn purge_leaves_the_pages_of_the_next_owner_alone() {
         purge.join().unwrap();
         next.rollback().unwrap();
         let want = (0..4).map(|record| (key(0, record), 1)).collect();
-        check(store, table, &place, &want);
+        check(store, table, &vfs, &want);
     });
 }
 
@@ -217,8 +217,8 @@ fn purge_leaves_the_pages_of_the_next_owner_alone() {
 #[test]
 fn versions_of_a_snapshot_that_was_given_up_end() {
     explore(1, || {
-        let place: Arc<dyn Place> = MemPlace::new();
-        let (store, table) = open(&place, StoreOptions { history_bytes: 1024, ..options() });
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, StoreOptions { history_bytes: 1024, ..options() });
         let put = |key: &[u8], version| {
             let mut txn = store.begin();
             txn.put(&table, key, &[version; 50]).unwrap();
@@ -242,9 +242,8 @@ fn versions_of_a_snapshot_that_was_given_up_end() {
 #[test]
 fn snapshots_that_are_given_up_fail() {
     explore(10, || {
-        let place: Arc<dyn Place> = MemPlace::new();
-        let (store, table) =
-            open(&place, StoreOptions { history_bytes: 3 * VALUE_BYTES as u64, ..options() });
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, StoreOptions { history_bytes: 3 * VALUE_BYTES as u64, ..options() });
         let mut txn = store.begin();
         (0..2).for_each(|record| txn.put(&table, &key(0, record), &value(0)).unwrap());
         txn.commit().unwrap();
@@ -282,8 +281,8 @@ fn snapshots_that_are_given_up_fail() {
 #[test]
 fn records_stay_in_order_while_leaves_split_and_merge() {
     explore(5, || {
-        let place: Arc<dyn Place> = MemPlace::new();
-        let (store, table) = open(&place, options());
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, options());
         let writers = (0..2).map(|writer| {
             let (store, table) = (store.clone(), table.clone());
             thread::spawn(move || {
@@ -325,7 +324,7 @@ fn records_stay_in_order_while_leaves_split_and_merge() {
         };
         let want = join(writers).into_iter().flatten().collect();
         helper.join().unwrap();
-        check(store, table, &place, &want);
+        check(store, table, &vfs, &want);
     });
 }
 
@@ -333,8 +332,8 @@ fn records_stay_in_order_while_leaves_split_and_merge() {
 #[test]
 fn writers_of_the_same_records_end() {
     explore(15, || {
-        let place: Arc<dyn Place> = MemPlace::new();
-        let (store, table) = open(&place, options());
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, options());
         let mut txn = store.begin();
         (0..3).for_each(|record| txn.put(&table, &key(0, record), &value(100)).unwrap());
         txn.commit().unwrap();
@@ -377,9 +376,9 @@ fn writers_of_the_same_records_end() {
 #[test]
 fn commits_that_returned_survive_a_power_cut() {
     explore(10, || {
-        let medium = SimPlace::new(dice().next_u64());
-        let place: Arc<dyn Place> = medium.clone();
-        let (store, table) = open(&place, StoreOptions { log_bytes: 256 << 10, ..options() });
+        let medium = SimVfs::new(dice().next_u64());
+        let vfs: Arc<dyn Vfs> = medium.clone();
+        let (store, table) = open(&vfs, StoreOptions { log_bytes: 256 << 10, ..options() });
         let writers = (0..3).map(|writer| {
             let (store, table) = (store.clone(), table.clone());
             thread::spawn(move || {
@@ -398,7 +397,7 @@ fn commits_that_returned_survive_a_power_cut() {
         medium.set_cut_after(1);
         drop((store, table));
         medium.power_cycle();
-        let (store, table) = open(&place, options());
+        let (store, table) = open(&vfs, options());
         store.check().unwrap();
         for (round, writer) in acknowledged.into_iter().zip(0..) {
             let found = store.begin().get(&table, &key(writer, 0)).unwrap();
@@ -411,8 +410,8 @@ fn commits_that_returned_survive_a_power_cut() {
 #[test]
 fn a_table_is_dropped_beside_its_users() {
     explore(10, || {
-        let place: Arc<dyn Place> = MemPlace::new();
-        let (store, table) = open(&place, options());
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, options());
         let user = {
             let (store, table) = (store.clone(), table.clone());
             thread::spawn(move || {
@@ -494,8 +493,8 @@ fn thin_out(store: &Store, table: &Table, records: std::ops::Range<u64>) -> BTre
 #[test]
 fn nothing_is_missed_while_leaves_merge() {
     explore(3, || {
-        let place: Arc<dyn Place> = MemPlace::new();
-        let (store, table) = open(&place, options());
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, options());
         fill(&store, &table, 26, 1);
         let thinners = [0..13, 13..26].map(|records| {
             let (store, table) = (store.clone(), table.clone());
@@ -537,7 +536,7 @@ fn nothing_is_missed_while_leaves_merge() {
         store.step().unwrap();
         let leaves = store.check().unwrap()[1].leaves;
         assert!(leaves <= 3, "{leaves} leaves for six long records and some short ones");
-        check(store, table, &place, &want);
+        check(store, table, &vfs, &want);
     });
 }
 
@@ -546,8 +545,8 @@ fn nothing_is_missed_while_leaves_merge() {
 #[test]
 fn cursors_stay_open_while_leaves_merge() {
     explore(3, || {
-        let place: Arc<dyn Place> = MemPlace::new();
-        let (store, table) = open(&place, options());
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, options());
         fill(&store, &table, 20, 1);
         let thinner = {
             let (store, table) = (store.clone(), table.clone());
@@ -608,7 +607,7 @@ fn cursors_stay_open_while_leaves_merge() {
         drop(cursor);
         store.step().unwrap();
         assert_eq!(store.check().unwrap()[1].leaves, 1);
-        check(store, table, &place, &BTreeMap::new());
+        check(store, table, &vfs, &BTreeMap::new());
     });
 }
 
@@ -616,8 +615,8 @@ fn cursors_stay_open_while_leaves_merge() {
 #[test]
 fn a_record_that_is_refused_leaves_no_empty_leaf() {
     explore(20, || {
-        let place: Arc<dyn Place> = MemPlace::new();
-        let (store, table) = open(&place, StoreOptions { lock_timeout: Duration::ZERO, ..options() });
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, StoreOptions { lock_timeout: Duration::ZERO, ..options() });
         let is_descending = dice().chance(50);
         // So many that the leaf at that end is full.
         let count = if is_descending { 15 } else { 18 };
@@ -650,7 +649,7 @@ fn a_record_that_is_refused_leaves_no_empty_leaf() {
         writer.join().unwrap();
         locker.rollback().unwrap();
         assert_eq!(store.check().unwrap()[1].leaves, leaves, "descending: {is_descending}");
-        check(store, table, &place, &(1..=count).map(|record| (key(0, record), 1)).collect());
+        check(store, table, &vfs, &(1..=count).map(|record| (key(0, record), 1)).collect());
     });
 }
 
@@ -665,8 +664,8 @@ fn holes_and_cuts_spare_what_is_allocated_meanwhile() {
         long
     }
     explore(2, || {
-        let place: Arc<dyn Place> = MemPlace::new();
-        let (store, other) = open(&place, options());
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, other) = open(&vfs, options());
         let table = store.create_table("long", TableOptions::default().page_bytes(4096)).unwrap();
         let mut txn = store.begin();
         (0..3).for_each(|record| txn.put(&table, &key(0, record), &long(record)).unwrap());
@@ -717,7 +716,7 @@ fn holes_and_cuts_spare_what_is_allocated_meanwhile() {
         want.insert(key(0, 0), 0);
         store.check().unwrap();
         drop((store, table, other));
-        let (store, _) = open(&place, options());
+        let (store, _) = open(&vfs, options());
         let table = store.table("long").unwrap().unwrap();
         store.check().unwrap();
         let txn = store.begin();
@@ -759,9 +758,9 @@ impl Hooks for Fuse {
 #[test]
 fn a_panic_wakes_everybody() {
     explore(10, || {
-        let place: Arc<dyn Place> = MemPlace::new();
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
         let fuse = Arc::new(Fuse { left: AtomicU64::new(0) });
-        let store = Store::open(HookedPlace::new(place.clone(), fuse.clone()), options()).unwrap();
+        let store = Store::open(HookedVfs::new(vfs.clone(), fuse.clone()), options()).unwrap();
         let table = store.open_table("t", TableOptions::default().page_bytes(64 << 10)).unwrap();
         fill(&store, &table, 3, 1);
         fuse.left.store(1 + dice().below(8), SeqCst);
@@ -793,7 +792,7 @@ fn a_panic_wakes_everybody() {
         };
         let acknowledged = join((1..=3).map(work).collect());
         drop((store, table));
-        let (store, table) = open(&place, options());
+        let (store, table) = open(&vfs, options());
         store.check().unwrap();
         for (round, writer) in acknowledged.into_iter().zip(1..) {
             let found = store.begin().get(&table, &key(writer, 0)).unwrap();

@@ -21,7 +21,7 @@ use crate::{
 /// A file system with something of everything in it, and what can be broken there.
 struct World {
     device: Arc<SimDevice>,
-    place: Nvmfs,
+    vfs: Nvmfs,
     /// Regular files with one name, of an odd length.
     files: Vec<Named>,
     /// Directories with nothing in them.
@@ -53,10 +53,10 @@ impl World {
         Nvmfs::format(device.clone(), &format).unwrap();
         let mut options = Options::default();
         options.ftl.background = false;
-        let place = Nvmfs::open(device.clone(), options).unwrap();
+        let vfs = Nvmfs::open(device.clone(), options).unwrap();
         let mut world = World {
             device,
-            place,
+            vfs,
             files: Vec::new(),
             directories: Vec::new(),
             links: Vec::new(),
@@ -70,7 +70,7 @@ impl World {
     }
 
     fn make(&mut self, number: u64, rng: &mut SeededRng) {
-        let fs = self.place.posix();
+        let fs = self.vfs.posix();
         let parents: Vec<Ino> = self.directories.iter().map(|directory| directory.ino).collect();
         let parent = match rng.below(4) {
             0 if !parents.is_empty() => parents[rng.below(parents.len() as u64) as usize],
@@ -111,19 +111,19 @@ impl World {
     }
 
     fn fs(&self) -> Posix {
-        self.place.posix()
+        self.vfs.posix()
     }
 
     fn volume(&self) -> &Volume {
-        self.place.layers().inodes().volume()
+        self.vfs.layers().inodes().volume()
     }
 
     fn write(&self, lba: Lba, data: &[u8]) {
-        self.place.ftl().write_batch(&[Op::Write { lba, data }], Stream::Data).unwrap();
+        self.vfs.ftl().write_batch(&[Op::Write { lba, data }], Stream::Data).unwrap();
     }
 
     fn trim(&self, lba: Lba) {
-        self.place.ftl().write_batch(&[Op::Trim { lba, sectors: 1 }], Stream::Data).unwrap();
+        self.vfs.ftl().write_batch(&[Op::Trim { lba, sectors: 1 }], Stream::Data).unwrap();
     }
 
     fn inode(&self, of: &Named) -> Inode {
@@ -143,14 +143,14 @@ impl World {
     /// What is found when so many sectors are read together.
     fn findings(&self, at_once: usize) -> Vec<String> {
         let mut report = Report::default();
-        check_files(self.place.layers().inodes(), CheckDepth::Payload, at_once, &mut report, &mut |_| {})
+        check_files(self.vfs.layers().inodes(), CheckDepth::Payload, at_once, &mut report, &mut |_| {})
             .unwrap();
         report.findings.into_iter().map(|finding| finding.message).collect()
     }
 
     fn stir(&self) {
-        while self.place.ftl().step(Work::Gc).unwrap() && self.place.ftl().stats().gc_segments < 40 {}
-        self.place.ftl().checkpoint().unwrap();
+        while self.vfs.ftl().step(Work::Gc).unwrap() && self.vfs.ftl().stats().gc_segments < 40 {}
+        self.vfs.ftl().checkpoint().unwrap();
     }
 }
 
@@ -322,8 +322,8 @@ fn flipped_bits_are_found_alike() {
         cases += 1;
         let mut rng = SeededRng::new(seed);
         let world = World::new(seed);
-        world.place.ftl().checkpoint().unwrap();
-        let used = world.place.ftl().stats().store_bytes;
+        world.vfs.ftl().checkpoint().unwrap();
+        let used = world.vfs.ftl().stats().store_bytes;
         for _ in 0..20 {
             world.device.flip_bit((64 << 10) + rng.below(used), rng.below(8) as u8);
         }
@@ -419,19 +419,19 @@ fn it_takes_few_reads() {
     let device = Arc::new(MemDevice::new(64 << 20));
     Nvmfs::format(device.clone(), &FormatOptions::default()).unwrap();
     let open = || Nvmfs::open(device.clone(), Options::default()).unwrap();
-    let place = open();
-    let fs = place.posix();
+    let vfs = open();
+    let fs = vfs.posix();
     for number in 0..FILES {
         let name = format!("file {}", number * 7919 % FILES);
         let ino = fs.mknod(Ino::ROOT, name.as_bytes(), 0o100_644, 0, Caller::default()).unwrap().ino;
         fs.write(ino, 0, &[1; 700], WriteOptions::default()).unwrap();
     }
-    place.close().unwrap();
-    drop((fs, place));
-    let place = open();
+    vfs.close().unwrap();
+    drop((fs, vfs));
+    let vfs = open();
     let before = device.stats().reads;
     let mut told = Vec::new();
-    let report = place.check_told(CheckDepth::Payload, |progress| told.push(progress)).unwrap();
+    let report = vfs.check_told(CheckDepth::Payload, |progress| told.push(progress)).unwrap();
     let reads = device.stats().reads - before;
     assert!(report.is_clean() && report.files == FILES, "{report:?}");
     assert!(reads < FILES / 10, "{reads} reads for {FILES} files");

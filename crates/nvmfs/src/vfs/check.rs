@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lacuna_device::{Place, SECTOR, StreamHint};
+use lacuna_device::{SECTOR, StreamHint, Vfs};
 use lacuna_ftl::{CheckDepth, Lba, Progress};
 
 use crate::{

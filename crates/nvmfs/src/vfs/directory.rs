@@ -1,10 +1,10 @@
-//! Directories as [`Place`]s: the files in one by name. The file system itself is the place of its root.
+//! Directories as [`Vfs`]s: the files in one by name. The file system itself is the place of its root.
 
 use super::file::write_files;
 use std::sync::Arc;
 
 use lacuna_device::{
-    BatchOp, Error as DeviceError, File, FileProps, Place, PlaceStats, Result as DeviceResult, StreamHint,
+    BatchOp, Error as DeviceError, File, FileProps, Result as DeviceResult, StreamHint, Vfs, VfsStats,
     check_file_name,
 };
 
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// A directory as a [`Place`]; see [`Nvmfs::directory`].
+/// A directory as a [`Vfs`]; see [`Nvmfs::directory`].
 ///
 /// It keeps the directory's inode, with or without a name, as long as it lives: so renaming the directory
 /// changes nothing, and in one that was removed there is nothing, nor can anything be made. What is made here
@@ -94,7 +94,7 @@ impl Nvmfs {
     }
 }
 
-impl Place for Directory {
+impl Vfs for Directory {
     fn name(&self) -> &str {
         &self.name
     }
@@ -165,9 +165,9 @@ impl Place for Directory {
     }
 
     /// Those of the whole store.
-    fn stats(&self) -> DeviceResult<PlaceStats> {
+    fn stats(&self) -> DeviceResult<VfsStats> {
         let stats = self.layers.inodes().volume().ftl().stats();
-        Ok(PlaceStats {
+        Ok(VfsStats {
             device_written_bytes: stats.device.written_bytes,
             device_read_bytes: stats.device.read_bytes,
             device_syncs: stats.device.syncs,
@@ -183,7 +183,7 @@ impl Place for Directory {
 }
 
 /// The place of the root directory.
-impl Place for Nvmfs {
+impl Vfs for Nvmfs {
     fn name(&self) -> &str {
         self.root.name()
     }
@@ -224,7 +224,7 @@ impl Place for Nvmfs {
         self.root.sync()
     }
 
-    fn stats(&self) -> DeviceResult<PlaceStats> {
+    fn stats(&self) -> DeviceResult<VfsStats> {
         self.root.stats()
     }
 

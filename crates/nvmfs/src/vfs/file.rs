@@ -1,4 +1,4 @@
-//! Open files of places, in whole sectors, and batches over several of them.
+//! Open files of a VFS, in whole sectors, and batches over several of them.
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 

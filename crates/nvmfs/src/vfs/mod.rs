@@ -12,7 +12,7 @@ mod salvage;
 mod tests;
 
 pub use directory::Directory;
-pub use open::{OpenedPlace, PlaceOptions, format_path, open_place, salvage_store};
+pub use open::{OpenedVfs, VfsOptions, format_path, open_vfs, salvage_store};
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! From a path to a place: what the command line and the engine's users start with.
+//! From a path to a VFS: what the command line and the engine's users start with.
 
 use std::{fs, io, path::Path, sync::Arc};
 
-use lacuna_device::{BlockDevice, DirOptions, DirPlace, Place, RawDevice, RawOptions};
+use lacuna_device::{BlockDevice, DirOptions, DirVfs, RawDevice, RawOptions, Vfs};
 use lacuna_ftl as ftl;
 
 use crate::{
@@ -11,9 +11,9 @@ use crate::{
     volume::FormatOptions,
 };
 
-/// How [`open_place`] opens or makes a place.
+/// How [`open_vfs`] opens or makes a VFS.
 #[derive(Clone, Debug)]
-pub struct PlaceOptions {
+pub struct VfsOptions {
     /// When nothing exists at the path: make a store file of this size in bytes, a multiple of 4096.
     pub create_size: Option<u64>,
     /// Refuse every change.
@@ -24,10 +24,10 @@ pub struct PlaceOptions {
     pub format: FormatOptions,
 }
 
-impl Default for PlaceOptions {
-    fn default() -> PlaceOptions {
+impl Default for VfsOptions {
+    fn default() -> VfsOptions {
         let ftl = ftl::Options { background: true, ..ftl::Options::default() };
-        PlaceOptions {
+        VfsOptions {
             create_size: None,
             read_only: false,
             options: Options { ftl, ..Options::default() },
@@ -39,27 +39,27 @@ impl Default for PlaceOptions {
 /// What was found at a path.
 #[derive(Clone)]
 #[non_exhaustive]
-pub enum OpenedPlace {
+pub enum OpenedVfs {
     /// A directory: tables are plain files in it.
-    Directory(Arc<DirPlace>),
+    Directory(Arc<DirVfs>),
     /// A store file or block device.
     Store(Arc<Nvmfs>),
 }
 
-impl OpenedPlace {
-    /// The place, whatever it is.
-    pub fn place(&self) -> Arc<dyn Place> {
+impl OpenedVfs {
+    /// The VFS, whatever it is.
+    pub fn vfs(&self) -> Arc<dyn Vfs> {
         match self {
-            OpenedPlace::Directory(place) => place.clone(),
-            OpenedPlace::Store(place) => place.clone(),
+            OpenedVfs::Directory(vfs) => vfs.clone(),
+            OpenedVfs::Store(vfs) => vfs.clone(),
         }
     }
 
     /// Makes everything durable and leaves a store so that the next open has nothing to replay.
     pub fn close(&self) -> Result<()> {
         match self {
-            OpenedPlace::Directory(place) => Ok(place.sync()?),
-            OpenedPlace::Store(place) => place.close(),
+            OpenedVfs::Directory(vfs) => Ok(vfs.sync()?),
+            OpenedVfs::Store(vfs) => vfs.close(),
         }
     }
 }
@@ -67,14 +67,14 @@ impl OpenedPlace {
 /// Opens what lies at `path`: an existing directory, store file or block device; or makes a store file.
 ///
 /// # Errors
-/// Each names the path. A foreign file is [`ftl::Error::NotAStore`] and left as it is; a place that
+/// Each names the path. A foreign file is [`ftl::Error::NotAStore`] and left as it is; a VFS that
 /// another process has open is [`lacuna_device::Error::Busy`].
-pub fn open_place(path: &Path, options: &PlaceOptions) -> Result<OpenedPlace> {
+pub fn open_vfs(path: &Path, options: &VfsOptions) -> Result<OpenedVfs> {
     let raw = RawOptions { read_only: options.read_only, ..RawOptions::default() };
     match (fs::metadata(path), options.create_size) {
         (Ok(metadata), _) if metadata.is_dir() => {
-            let place = DirPlace::open(path, DirOptions { read_only: options.read_only })?;
-            Ok(OpenedPlace::Directory(place))
+            let vfs = DirVfs::open(path, DirOptions { read_only: options.read_only })?;
+            Ok(OpenedVfs::Directory(vfs))
         }
         (Err(error), Some(size)) if error.kind() == io::ErrorKind::NotFound && !options.read_only => {
             let device: Arc<dyn BlockDevice> = Arc::new(RawDevice::create(path, size, raw)?);
@@ -90,17 +90,17 @@ pub fn open_place(path: &Path, options: &PlaceOptions) -> Result<OpenedPlace> {
 /// Opens what is left of the store at `path`, a store file or block device; see [`Nvmfs::salvage`].
 ///
 /// # Errors
-/// As [`open_place`]; of damage only where nothing can be begun with.
+/// As [`open_vfs`]; of damage only where nothing can be begun with.
 pub fn salvage_store(path: &Path, options: Options) -> Result<(Arc<Nvmfs>, Vec<String>)> {
     let raw = RawOptions { read_only: true, ..RawOptions::default() };
     let (fs, damage) = Nvmfs::salvage(Arc::new(RawDevice::open(path, raw)?), options)?;
     Ok((Arc::new(fs), damage))
 }
 
-fn open_store(device: Arc<dyn BlockDevice>, options: &PlaceOptions) -> Result<OpenedPlace> {
+fn open_store(device: Arc<dyn BlockDevice>, options: &VfsOptions) -> Result<OpenedVfs> {
     let mut run = options.options.clone();
     run.ftl.read_only |= options.read_only;
-    Ok(OpenedPlace::Store(Arc::new(Nvmfs::open(device, run)?)))
+    Ok(OpenedVfs::Store(Arc::new(Nvmfs::open(device, run)?)))
 }
 
 /// Makes a file system at `path`: a new store file, an existing one or a block device.

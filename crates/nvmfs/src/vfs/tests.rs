@@ -83,12 +83,12 @@ impl Cold {
         let mut options = Options { access_times: false, ..Options::default() };
         options.ftl.background = false;
         options.ftl.map_memory = self.map_memory;
-        let place = Nvmfs::open(watched, options).unwrap();
+        let vfs = Nvmfs::open(watched, options).unwrap();
         if is_watched {
-            above.set(Arc::downgrade(&place.layers)).expect("set once");
+            above.set(Arc::downgrade(&vfs.layers)).expect("set once");
         }
-        let result = body(&place.posix(), &|| waits.load(SeqCst));
-        place.close().unwrap();
+        let result = body(&vfs.posix(), &|| waits.load(SeqCst));
+        vfs.close().unwrap();
         result
     }
 }

@@ -62,8 +62,8 @@ pub(crate) fn refused<T>(result: Result<T, Error>, expected: Refusal) {
 }
 
 #[track_caller]
-pub(crate) fn assert_clean(place: &Nvmfs) {
-    let report = place.check(CheckDepth::Payload).unwrap();
+pub(crate) fn assert_clean(vfs: &Nvmfs) {
+    let report = vfs.check(CheckDepth::Payload).unwrap();
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 

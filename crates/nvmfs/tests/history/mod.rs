@@ -1,10 +1,10 @@
-//! Random operations on a place, and the model that they are compared with.
+//! Random operations on a VFS, and the model that they are compared with.
 
 #![allow(dead_code)] // each test uses its part
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use lacuna_device::{BatchOp, Error, Place, Result, StreamHint};
+use lacuna_device::{BatchOp, Error, Result, StreamHint, Vfs};
 use lacuna_sim::SeededRng;
 
 pub(crate) const SECTOR: u64 = 512;
@@ -15,7 +15,7 @@ pub(crate) const BALLAST: &str = "ballast";
 /// Largest file of a history in sectors.
 const FILE_SECTORS_MAX: u64 = 64;
 
-/// What a place holds: contents by name. Contents are shared between states of a history.
+/// What a VFS holds: contents by name. Contents are shared between states of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Model(pub(crate) BTreeMap<String, Arc<Vec<u8>>>);
 
@@ -104,16 +104,16 @@ pub(crate) fn random_change(rng: &mut SeededRng, model: &Model) -> Change {
     }
 }
 
-/// Applies a change to a place.
-pub(crate) fn apply(place: &dyn Place, change: &Change) -> Result<()> {
+/// Applies a change to a VFS.
+pub(crate) fn apply(vfs: &dyn Vfs, change: &Change) -> Result<()> {
     match change {
-        Change::Create(name, hint) => place.create(name, *hint).map(drop),
-        Change::Remove(name) => place.remove(name),
-        Change::Rename(from, to) => place.rename(from, to),
-        Change::SetLen(name, len) => place.open(name, StreamHint::Data)?.set_len(*len),
+        Change::Create(name, hint) => vfs.create(name, *hint).map(drop),
+        Change::Remove(name) => vfs.remove(name),
+        Change::Rename(from, to) => vfs.rename(from, to),
+        Change::SetLen(name, len) => vfs.open(name, StreamHint::Data)?.set_len(*len),
         Change::Batch(parts) => {
             let opened: Result<Vec<_>> =
-                parts.iter().map(|part| place.open(&part.name, StreamHint::Data)).collect();
+                parts.iter().map(|part| vfs.open(&part.name, StreamHint::Data)).collect();
             let opened = opened?;
             let ops: Vec<BatchOp<'_>> = parts
                 .iter()
@@ -123,13 +123,13 @@ pub(crate) fn apply(place: &dyn Place, change: &Change) -> Result<()> {
                     Data::Punch(len) => BatchOp::Punch { file: file.id(), offset: part.offset, len: *len },
                 })
                 .collect();
-            place.write_batch(&ops)
+            vfs.write_batch(&ops)
         }
     }
 }
 
 impl Model {
-    /// The model after a change, or the error that a place returns for it.
+    /// The model after a change, or the error that a VFS returns for it.
     pub(crate) fn after(&self, change: &Change) -> Result<Model> {
         let mut model = self.clone();
         let missing = |name: &String| Error::NotFound { name: name.clone() };
@@ -160,11 +160,11 @@ impl Model {
         Ok(model)
     }
 
-    /// What a place holds.
-    pub(crate) fn read(place: &dyn Place) -> Result<Model> {
+    /// What a VFS holds.
+    pub(crate) fn read(vfs: &dyn Vfs) -> Result<Model> {
         let mut model = Model::default();
-        for name in place.list()? {
-            let file = place.open(&name, StreamHint::Data)?;
+        for name in vfs.list()? {
+            let file = vfs.open(&name, StreamHint::Data)?;
             let len = file.len()?;
             // A little past the end, where zeros must be.
             let mut content = vec![1; (len + 4 * SECTOR) as usize];

@@ -67,11 +67,11 @@ pub(crate) fn recover(device: &Arc<SimDevice>, rng: &mut SeededRng) -> Nvmfs {
             _ => {}
         }
         match open(device) {
-            Ok(place) if !device.is_off() => {
+            Ok(vfs) if !device.is_off() => {
                 // The rest of the recovery is not to be cut, nor to fail, by what was meant for it.
                 device.set_cut_after(u64::MAX);
                 device.heal();
-                return place;
+                return vfs;
             }
             Ok(_) => {}
             Err(error) => assert!(device.is_off() || device.is_failing(), "recovery failed: {error}"),

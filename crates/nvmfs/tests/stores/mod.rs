@@ -13,7 +13,7 @@ pub(crate) fn formatted(capacity_bytes: u64) -> Arc<dyn BlockDevice> {
     device
 }
 
-pub(crate) fn assert_clean(place: &Nvmfs) {
-    let report = place.check(CheckDepth::Payload).unwrap();
+pub(crate) fn assert_clean(vfs: &Nvmfs) {
+    let report = vfs.check(CheckDepth::Payload).unwrap();
     assert!(report.is_clean(), "{:#?}", report.findings);
 }

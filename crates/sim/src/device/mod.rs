@@ -123,7 +123,7 @@ impl Pending {
     }
 }
 
-/// Fills a range with random bytes that depend on the seed and the place only.
+/// Fills a range with random bytes that depend on the seed and the VFS only.
 fn write_garbage(image: &mut SparseBytes, seed: u64, offset: u64, len: u64) {
     let mut sector = [0; SECTOR];
     for at in (offset..offset + len).step_by(SECTOR) {

@@ -1,6 +1,6 @@
 //! The doublewrite file: a second home for pages while their first one is being overwritten.
 //!
-//! For places that may tear a page. A consumer takes one of a few *regions* of the file, writes its
+//! For VFSs that may tear a page. A consumer takes one of a few *regions* of the file, writes its
 //! images and a header that names them, and syncs; only then the pages are written to their own
 //! places and synced. A crash in between leaves each page whole in at least one of both. Recovery
 //! puts every whole image of the file back whose own place holds none.
@@ -19,7 +19,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use lacuna_device::{AlignedBuf, File, Place, SECTOR, StreamHint};
+use lacuna_device::{AlignedBuf, File, SECTOR, StreamHint, Vfs};
 use lacuna_page::{Decoder, Error as PageError, PAGE_BYTES_MAX};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
@@ -86,12 +86,12 @@ impl Drop for Region<'_> {
 }
 
 impl DoublewriteFile {
-    pub(super) fn open(place: &dyn Place) -> Result<DoublewriteFile> {
-        let file = match place.open(NAME, StreamHint::Log) {
+    pub(super) fn open(vfs: &dyn Vfs) -> Result<DoublewriteFile> {
+        let file = match vfs.open(NAME, StreamHint::Log) {
             Err(lacuna_device::Error::NotFound { .. }) => {
-                let file = place.create(NAME, StreamHint::Log)?;
+                let file = vfs.create(NAME, StreamHint::Log)?;
                 // Syncing the file alone does not keep its name.
-                place.sync()?;
+                vfs.sync()?;
                 file
             }
             other => other?,
@@ -156,12 +156,12 @@ impl DoublewriteFile {
 /// Puts back the pages that a crash tore. Returns how many. To be called before the log is replayed
 /// from `checkpoint`, but for what is `on_device`.
 pub(crate) fn restore(
-    place: &dyn Place,
+    vfs: &dyn Vfs,
     spaces: &Spaces,
     checkpoint: Lsn,
     on_device: &PageWrites,
 ) -> Result<u64> {
-    let file = match place.open(NAME, StreamHint::Log) {
+    let file = match vfs.open(NAME, StreamHint::Log) {
         Err(lacuna_device::Error::NotFound { .. }) => return Ok(0),
         other => other?,
     };

@@ -9,7 +9,7 @@ use std::{
 };
 
 use lacuna_device::BatchOp;
-use lacuna_sim::{HookedPlace, Hooks, SimPlace, for_each_seed};
+use lacuna_sim::{HookedVfs, Hooks, SimVfs, for_each_seed};
 
 use super::{
     super::{Flusher, queue::into_work},
@@ -39,7 +39,7 @@ impl Hooks for Failing {
 #[test]
 fn the_region_of_pages_that_were_not_written_is_not_used_anew() {
     for_each_seed(12, |seed| {
-        let place = SimPlace::new(seed);
+        let vfs = SimVfs::new(seed);
         let failing = Arc::new(Failing {
             is_next: AtomicBool::new(false),
             written: Barrier::new(2),
@@ -47,8 +47,7 @@ fn the_region_of_pages_that_were_not_written_is_not_used_anew() {
         });
         let options =
             StoreOptions { background: false, durability: Durability::Sync, ..StoreOptions::default() };
-        let store =
-            Store::open(HookedPlace::new(place.clone(), failing.clone()), options.clone()).expect("open");
+        let store = Store::open(HookedVfs::new(vfs.clone(), failing.clone()), options.clone()).expect("open");
         let [first, second] =
             ["first", "second"].map(|name| store.create_table(name, TableOptions::default()).expect("table"));
         let put = |table: &Table, value: u8| {
@@ -72,8 +71,8 @@ fn the_region_of_pages_that_were_not_written_is_not_used_anew() {
             assert!(fails.join().expect("thread").is_err() && waits.join().expect("thread").is_err());
         });
         drop((first, second, store));
-        place.power_cycle();
-        let store = Store::open(place, options).expect("each page is whole somewhere");
+        vfs.power_cycle();
+        let store = Store::open(vfs, options).expect("each page is whole somewhere");
         let table = store.table("first").expect("catalog").expect("there");
         assert_eq!(store.begin().get(&table, &[3]).expect("get").as_deref(), Some(&[2; 1000][..]));
         store.check().expect("check");
@@ -97,9 +96,9 @@ fn put(store: &Store, table: &Table, value: u8) {
 }
 
 /// A store whose table has its page in both regions, with 1 and with 2, and the image with 1.
-fn written_twice(options: &StoreOptions) -> (Arc<SimPlace>, Store, Table, AlignedBuf) {
-    let place = SimPlace::new(1);
-    let store = Store::open(place.clone(), options.clone()).expect("open");
+fn written_twice(options: &StoreOptions) -> (Arc<SimVfs>, Store, Table, AlignedBuf) {
+    let vfs = SimVfs::new(1);
+    let store = Store::open(vfs.clone(), options.clone()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("table");
     store.checkpoint().expect("checkpoint");
     table.engine().flusher().doublewrite.as_ref().expect("a directory tears pages").free.lock().truncate(2);
@@ -109,7 +108,7 @@ fn written_twice(options: &StoreOptions) -> (Arc<SimPlace>, Store, Table, Aligne
     table.space().file().read_at(16 << 10, &mut older).expect("read");
     put(&store, &table, 2);
     land(table.engine().flusher());
-    (place, store, table, older)
+    (vfs, store, table, older)
 }
 
 fn options() -> StoreOptions {
@@ -119,12 +118,12 @@ fn options() -> StoreOptions {
 /// Otherwise replay would pass over the changes that it lacks.
 #[test]
 fn an_image_older_than_one_that_landed_is_not_put_back() {
-    let (place, store, table, _) = written_twice(&options());
+    let (vfs, store, table, _) = written_twice(&options());
     let name = table.space().name();
     drop((table, store));
-    place.power_cycle();
-    place.flip_bit(&name, (16 << 10) + 9000, 1);
-    let store = Store::open(place, options()).expect("the newer one is there");
+    vfs.power_cycle();
+    vfs.flip_bit(&name, (16 << 10) + 9000, 1);
+    let store = Store::open(vfs, options()).expect("the newer one is there");
     let recovery = store.stats().expect("stats").recovery;
     assert!(recovery.restored_pages == 1 && recovery.applied == 0, "{recovery:?}");
     let table = store.table("t").expect("catalog").expect("there");
@@ -133,12 +132,12 @@ fn an_image_older_than_one_that_landed_is_not_put_back() {
 
 #[test]
 fn a_page_older_than_its_image_that_landed_is_damaged() {
-    let (place, store, table, older) = written_twice(&options());
+    let (vfs, store, table, older) = written_twice(&options());
     put(&store, &table, 3);
     let name = table.space().name();
     drop((table, store));
-    let file = place.open(&name, StreamHint::Data).expect("open");
+    let file = vfs.open(&name, StreamHint::Data).expect("open");
     file.write_at(16 << 10, &older).expect("write");
-    let outcome = Store::open(place, options());
+    let outcome = Store::open(vfs, options());
     assert!(matches!(outcome, Err(Error::Corrupt { .. })), "{:?}", outcome.err());
 }

@@ -2,8 +2,8 @@ mod turns;
 
 use std::thread;
 
-use lacuna_device::MemPlace;
-use lacuna_sim::{SimPlace, for_each_seed};
+use lacuna_device::MemVfs;
+use lacuna_sim::{SimVfs, for_each_seed};
 
 use super::*;
 use crate::pool::DirtyList;
@@ -12,7 +12,7 @@ const SALT: Salt = Salt(0x5a17);
 
 /// A log whose files are so short that it goes through many of them.
 fn log() -> (Arc<LogFiles>, Log) {
-    let files = Arc::new(LogFiles::open(MemPlace::new(), 8192, SALT).expect("open"));
+    let files = Arc::new(LogFiles::open(MemVfs::new(), 8192, SALT).expect("open"));
     let empty = (VecDeque::new(), Lsn(0));
     let log =
         Log::start(files.clone(), Lsn(0), empty, 1, 1 << 20, Arc::new(Poison::default())).expect("start");
@@ -58,8 +58,8 @@ fn what_was_flushed_is_read_back_in_order() {
 #[test]
 fn a_failed_sync_wakes_all_who_wait() {
     for_each_seed(20, |seed| {
-        let place = SimPlace::new(seed);
-        let files = Arc::new(LogFiles::open(place.clone(), 8192, SALT).expect("open"));
+        let vfs = SimVfs::new(seed);
+        let files = Arc::new(LogFiles::open(vfs.clone(), 8192, SALT).expect("open"));
         let empty = (VecDeque::new(), Lsn(0));
         let log = Log::start(files, Lsn(0), empty, 1, 1 << 20, Arc::new(Poison::default())).expect("start");
         let begun = AtomicU64::new(0);
@@ -79,7 +79,7 @@ fn a_failed_sync_wakes_all_who_wait() {
             while begun.load(Ordering::Relaxed) < 200 {
                 thread::yield_now();
             }
-            place.fail_sync();
+            vfs.fail_sync();
         });
     });
 }
@@ -108,7 +108,7 @@ fn truncation_keeps_what_comes_after() {
 /// Invariant 3. Wiping leaves none, so no crash shows it.
 #[test]
 fn a_group_of_an_earlier_opening_is_never_the_next() {
-    let files = Arc::new(LogFiles::open(MemPlace::new(), 8192, SALT).expect("open"));
+    let files = Arc::new(LogFiles::open(MemVfs::new(), 8192, SALT).expect("open"));
     let write = |at, epoch| {
         let mut group = GroupBuilder::new(at, Vec::new());
         group.push(&[7; 600]);
@@ -139,7 +139,7 @@ fn a_value_with_a_group_in_it_is_none() {
     let mut value = vec![7; SECTOR - format::HEADER_BYTES - format::RECORD_PREFIX];
     value.extend_from_slice(&forged);
     for (salt, found) in [(SALT, None), (KNOWN, Some(forged_at))] {
-        let files = Arc::new(LogFiles::open(MemPlace::new(), 8192, salt).expect("open"));
+        let files = Arc::new(LogFiles::open(MemVfs::new(), 8192, salt).expect("open"));
         let mut group = GroupBuilder::new(Lsn(0), Vec::new());
         group.push(&value);
         let (start, mut bytes) = group.seal(1, salt);

@@ -1,9 +1,9 @@
-//! Syncs beside each other, on an `ordered` place whose syncs end when the test says so.
+//! Syncs beside each other, on an `ordered` VFS whose syncs end when the test says so.
 
 use std::{thread, time::Duration};
 
-use lacuna_device::{Error as DeviceError, MemPlace};
-use lacuna_sim::{HookedPlace, Hooks};
+use lacuna_device::{Error as DeviceError, MemVfs};
+use lacuna_sim::{HookedVfs, Hooks};
 
 use super::super::*;
 use crate::sync::Condvar;
@@ -67,8 +67,8 @@ impl Drop for Opener<'_> {
 
 fn gated_log() -> (Arc<Gate>, Log) {
     let gate = Arc::new(Gate::default());
-    let place = HookedPlace::new(MemPlace::new(), Arc::clone(&gate));
-    let files = Arc::new(LogFiles::open(place, 1 << 20, Salt(1)).expect("open"));
+    let vfs = HookedVfs::new(MemVfs::new(), Arc::clone(&gate));
+    let files = Arc::new(LogFiles::open(vfs, 1 << 20, Salt(1)).expect("open"));
     let empty = (VecDeque::new(), Lsn(0));
     (gate, Log::start(files, Lsn(0), empty, 1, 1 << 20, Arc::default()).expect("start"))
 }

@@ -63,8 +63,8 @@ fn listed(fs: &Posix, directory: Ino, cursor: u64, count: usize) -> Vec<Entry> {
 }
 
 /// The same as it is in the store.
-fn stored(place: &Nvmfs, directory: Ino, cursor: u64, count: usize) -> Vec<Entry> {
-    let window = place.layers().names().read_window(directory, Bucket(cursor - 2), 1 << 20).unwrap();
+fn stored(vfs: &Nvmfs, directory: Ino, cursor: u64, count: usize) -> Vec<Entry> {
+    let window = vfs.layers().names().read_window(directory, Bucket(cursor - 2), 1 << 20).unwrap();
     let entries = window.map_or(Vec::new(), |window| window.into_entries().0);
     let entry = |(bucket, entry): (Bucket, super::Listed)| (entry.ino, entry.name.into(), bucket.0 + 3);
     entries.into_iter().take(count).map(entry).collect()
@@ -75,8 +75,8 @@ fn stored(place: &Nvmfs, directory: Ino, cursor: u64, count: usize) -> Vec<Entry
 fn windows_follow_every_change() {
     for_each_seed(20, |seed| {
         let mut rng = SeededRng::new(seed);
-        let (_, _, place) = formatted();
-        let fs = place.posix();
+        let (_, _, vfs) = formatted();
+        let fs = vfs.posix();
         let directory = |number| fs.mkdir(Ino::ROOT, &name(number), 0o755, Caller::default()).unwrap().ino;
         let directories: Vec<Ino> = (0..WINDOWS_MAX as u64 + 1 - seed % 3).map(directory).collect();
         for directory in &directories {
@@ -95,7 +95,7 @@ fn windows_follow_every_change() {
                 _ => {
                     let count = 1 + rng.below(200) as usize;
                     let found = listed(&fs, directories[at], cursors[at], count);
-                    assert_eq!(found, stored(&place, directories[at], cursors[at], count));
+                    assert_eq!(found, stored(&vfs, directories[at], cursors[at], count));
                     cursors[at] = found.last().map_or(2, |(.., next)| *next);
                 }
             }
@@ -107,21 +107,21 @@ fn windows_follow_every_change() {
 /// none that begins later.
 #[test]
 fn what_changed_while_it_was_read_is_no_window() {
-    let (device, next_read, place) = formatted();
-    let directory = place.posix().mkdir(Ino::ROOT, b"directory", 0o755, Caller::default()).unwrap().ino;
-    (0..300).for_each(|number| assert!(make(&place.posix(), directory, number)));
-    place.close().unwrap();
-    drop(place); // with what it has in memory
-    let place = Nvmfs::open(device.clone(), Options::default()).unwrap();
-    let fs = place.posix();
+    let (device, next_read, vfs) = formatted();
+    let directory = vfs.posix().mkdir(Ino::ROOT, b"directory", 0o755, Caller::default()).unwrap().ino;
+    (0..300).for_each(|number| assert!(make(&vfs.posix(), directory, number)));
+    vfs.close().unwrap();
+    drop(vfs); // with what it has in memory
+    let vfs = Nvmfs::open(device.clone(), Options::default()).unwrap();
+    let fs = vfs.posix();
     // Everything but the entries themselves is in memory then.
     fs.getattr(directory).unwrap();
-    let third = stored(&place, directory, 2, 3).pop().unwrap();
+    let third = stored(&vfs, directory, 2, 3).pop().unwrap();
     let (unlinks, gone) = (fs.clone(), third.1.clone());
     *next_read.lock().unwrap() = Some(Box::new(move || unlinks.unlink(directory, &gone).map(drop).unwrap()));
     assert!(listed(&fs, directory, 2, 5).contains(&third), "the hook came too early to show anything");
     assert!(next_read.lock().unwrap().is_none(), "nothing was read");
     let found = listed(&fs, directory, 2, 300);
     assert!(!found.contains(&third));
-    assert_eq!(found, stored(&place, directory, 2, 300));
+    assert_eq!(found, stored(&vfs, directory, 2, 300));
 }

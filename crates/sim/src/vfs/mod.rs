@@ -1,9 +1,9 @@
-//! A simulated directory: a place that is neither atomic nor ordered.
+//! A simulated directory: a VFS that is neither atomic nor ordered.
 //!
 //! It stands for a directory of ext4 or XFS at its worst. For every file it owns two images,
 //! `medium` (what survives any power cut) and `cache` (what reads see); `pending` lists the content
 //! changes of all files since they were synced, oldest first, and `pending_names` the changes of
-//! names since the last sync of the place. A power cut
+//! names since the last sync of the VFS. A power cut
 //!
 //! 1. keeps, drops, tears (at sectors) or reorders each pending write and hole;
 //! 2. gives each file any length that it had since it was synced, with zeros where data was lost;
@@ -15,7 +15,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lacuna_device::{
-    BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, SECTOR, StreamHint, check_file_name,
+    BatchOp, Error, File, FileId, FileProps, Result, SECTOR, StreamHint, Vfs, VfsStats, check_file_name,
     mem::FileImage,
 };
 use parking_lot::Mutex;
@@ -36,8 +36,8 @@ const PROPS: FileProps = FileProps {
     ordered: false,
 };
 
-/// A seeded in-memory [`Place`] without atomicity and order, whose power can be cut.
-pub struct SimPlace {
+/// A seeded in-memory [`Vfs`] without atomicity and order, whose power can be cut.
+pub struct SimVfs {
     state: Arc<Mutex<State>>,
 }
 
@@ -53,7 +53,7 @@ struct State {
     life: u64,
     power: Power,
     rng: SeededRng,
-    stats: PlaceStats,
+    stats: VfsStats,
 }
 
 #[derive(Clone, Default)]
@@ -153,7 +153,7 @@ impl State {
         self.files.get_mut(&id).ok_or_else(missing)
     }
 
-    /// Makes a change of names visible and leaves it to the next sync of the place or crash.
+    /// Makes a change of names visible and leaves it to the next sync of the VFS or crash.
     fn change_names(&mut self, verdict: Verdict, change: NameChange) -> Result<()> {
         change.apply(&mut self.names);
         self.pending_names.push(change);
@@ -267,9 +267,9 @@ fn finish(verdict: Verdict) -> Result<()> {
     }
 }
 
-impl SimPlace {
-    /// An empty place; `seed` drives all chance.
-    pub fn new(seed: u64) -> Arc<SimPlace> {
+impl SimVfs {
+    /// An empty VFS; `seed` drives all chance.
+    pub fn new(seed: u64) -> Arc<SimVfs> {
         let state = State {
             names: BTreeMap::new(),
             medium_names: BTreeMap::new(),
@@ -280,16 +280,16 @@ impl SimPlace {
             life: 0,
             power: Power::default(),
             rng: SeededRng::new(seed),
-            stats: PlaceStats::default(),
+            stats: VfsStats::default(),
         };
-        Arc::new(SimPlace { state: Arc::new(Mutex::new(state)) })
+        Arc::new(SimVfs { state: Arc::new(Mutex::new(state)) })
     }
 
-    /// An independent place in the same state, driven by `seed` from here on.
-    pub fn fork(&self, seed: u64) -> Arc<SimPlace> {
+    /// An independent VFS in the same state, driven by `seed` from here on.
+    pub fn fork(&self, seed: u64) -> Arc<SimVfs> {
         let mut state = self.state.lock().clone();
         state.rng = SeededRng::new(seed);
-        Arc::new(SimPlace { state: Arc::new(Mutex::new(state)) })
+        Arc::new(SimVfs { state: Arc::new(Mutex::new(state)) })
     }
 
     /// Operations so far that changed something: writes, holes, lengths, names and syncs.
@@ -324,7 +324,7 @@ impl SimPlace {
         state.power.switch_on();
     }
 
-    /// Ends the process that used the place, not the power, or switches that on as if only the process had ended:
+    /// Ends the process that used the VFS, not the power, or switches that on as if only the process had ended:
     /// all handles are dead, and what is not synced stays in the cache, for a later cut to take. A cut that was set
     /// and did not happen is cancelled. Injected failures stay.
     pub fn kill(&self) {
@@ -339,7 +339,7 @@ impl SimPlace {
     }
 
     /// From the `writes`-th next write on, writes fail with an I/O error and may be done in part,
-    /// until [`SimPlace::heal`].
+    /// until [`SimVfs::heal`].
     ///
     /// # Panics
     /// When `writes` is 0.
@@ -347,7 +347,7 @@ impl SimPlace {
         self.state.lock().power.set_write_failure_after(writes);
     }
 
-    /// Syncs fail with an I/O error until [`SimPlace::heal`]. What was written before, to any file, is
+    /// Syncs fail with an I/O error until [`SimVfs::heal`]. What was written before, to any file, is
     /// then kept or lost for good, whatever later syncs say.
     pub fn fail_sync(&self) {
         self.fail_syncs_after(1);
@@ -361,7 +361,7 @@ impl SimPlace {
         self.state.lock().power.set_sync_failure_after(syncs);
     }
 
-    /// Writes fail with [`Error::Full`] until [`SimPlace::heal`].
+    /// Writes fail with [`Error::Full`] until [`SimVfs::heal`].
     pub fn enospc(&self) {
         self.state.lock().power.full = true;
     }
@@ -395,7 +395,7 @@ impl SimPlace {
     }
 }
 
-impl Place for SimPlace {
+impl Vfs for SimVfs {
     fn name(&self) -> &str {
         NAME
     }
@@ -471,13 +471,13 @@ impl Place for SimPlace {
         self.state.lock().sync(None)
     }
 
-    fn stats(&self) -> Result<PlaceStats> {
+    fn stats(&self) -> Result<VfsStats> {
         let state = self.state.lock();
         state.power.check()?;
         let named = |id: &FileId| state.names.values().any(|name_id| name_id == id);
         let live = state.files.iter().filter(|(id, _)| named(id));
         let allocated_bytes = live.map(|(_, content)| content.cache.bytes.allocated(0, u64::MAX)).sum();
-        Ok(PlaceStats { allocated_bytes, store_bytes: allocated_bytes, ..state.stats })
+        Ok(VfsStats { allocated_bytes, store_bytes: allocated_bytes, ..state.stats })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tracing the files of a place.
+//! Tracing the files of a VFS.
 //!
 //! Owns a table of the files by name: each gets a number, and with it a part of the trace's addresses,
 //! that it keeps when it is renamed and that no other file ever gets. The table also knows which bytes
@@ -6,14 +6,14 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use lacuna_device::{BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, StreamHint};
+use lacuna_device::{BatchOp, Error, File, FileId, FileProps, Result, StreamHint, Vfs, VfsStats};
 use parking_lot::Mutex;
 
 use super::{FILE_SPAN_BYTES, TraceOp, TraceWriter};
 
-/// A [`Place`] that passes everything on to another one and records what changes its files.
-pub struct TracePlace {
-    inner: Arc<dyn Place>,
+/// A [`Vfs`] that passes everything on to another one and records what changes its files.
+pub struct TraceVfs {
+    inner: Arc<dyn Vfs>,
     trace: Arc<TraceWriter>,
     files: Mutex<Files>,
 }
@@ -55,10 +55,10 @@ fn check_span(name: &str, offset: u64, len: u64) -> Result<()> {
     }
 }
 
-impl TracePlace {
+impl TraceVfs {
     /// Records into `trace` what is done to the files of `inner` from now on.
-    pub fn new(inner: Arc<dyn Place>, trace: Arc<TraceWriter>) -> TracePlace {
-        TracePlace { inner, trace, files: Mutex::default() }
+    pub fn new(inner: Arc<dyn Vfs>, trace: Arc<TraceWriter>) -> TraceVfs {
+        TraceVfs { inner, trace, files: Mutex::default() }
     }
 
     fn traced(&self, name: &str, file: Arc<dyn File>) -> Result<Arc<dyn File>> {
@@ -86,7 +86,7 @@ impl TracePlace {
     }
 }
 
-impl Place for TracePlace {
+impl Vfs for TraceVfs {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -153,7 +153,7 @@ impl Place for TracePlace {
         Ok(())
     }
 
-    fn stats(&self) -> Result<PlaceStats> {
+    fn stats(&self) -> Result<VfsStats> {
         self.inner.stats()
     }
 
@@ -162,7 +162,7 @@ impl Place for TracePlace {
     }
 }
 
-/// An open file of a [`TracePlace`].
+/// An open file of a [`TraceVfs`].
 struct TraceFile {
     name: String,
     inner: Arc<dyn File>,

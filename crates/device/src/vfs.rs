@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// Identifies an open file of a [`Place`]; unique within the place, never reused while open.
+/// Identifies an open file of a [`Vfs`]; unique within the VFS, never reused while open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
 
@@ -18,7 +18,7 @@ pub struct FileProps {
     pub hole_unit: u32,
     /// Alignment of offsets, lengths and file sizes, in bytes.
     pub io_align: u32,
-    /// Later writes, to any file of the place, never survive a crash that loses earlier ones.
+    /// Later writes, to any file of the VFS, never survive a crash that loses earlier ones.
     pub ordered: bool,
 }
 
@@ -35,7 +35,7 @@ impl FileProps {
     }
 }
 
-/// [`Error::BadName`] for what is not a file name in any [`Place`]: 1 to 255 bytes, without `/` and
+/// [`Error::BadName`] for what is not a file name in any [`Vfs`]: 1 to 255 bytes, without `/` and
 /// NUL, and neither `.` nor `..`.
 pub fn check_file_name(name: &str) -> Result<()> {
     let reason = match name {
@@ -65,7 +65,7 @@ pub enum StreamHint {
 pub enum BatchOp<'a> {
     /// Write `data` at byte `offset` of `file`, extending it where needed.
     Write {
-        /// The file, open in this place.
+        /// The file, open in this VFS.
         file: FileId,
         /// Byte offset, a multiple of [`FileProps::io_align`].
         offset: u64,
@@ -74,7 +74,7 @@ pub enum BatchOp<'a> {
     },
     /// Make `len` bytes at `offset` read as zeros and free their space. Keeps the file's length.
     Punch {
-        /// The file, open in this place.
+        /// The file, open in this VFS.
         file: FileId,
         /// Byte offset, a multiple of [`FileProps::io_align`].
         offset: u64,
@@ -144,10 +144,10 @@ pub trait File: Send + Sync {
     fn sync(&self) -> Result<()>;
 }
 
-/// Traffic of a place and the space that it takes.
+/// Traffic of a VFS and the space that it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PlaceStats {
-    /// All bytes that reached the device since the place was opened: data, log, metadata, garbage
+pub struct VfsStats {
+    /// All bytes that reached the device since the VFS was opened: data, log, metadata, garbage
     /// collection, checkpoints.
     pub device_written_bytes: u64,
     /// All bytes read from the device.
@@ -163,17 +163,17 @@ pub struct PlaceStats {
 /// A named set of files with atomic batches across them.
 ///
 /// Names are UTF-8, 1 to 255 bytes, without `/` and NUL, and neither `.` nor `..`.
-pub trait Place: Send + Sync {
+pub trait Vfs: Send + Sync {
     /// A name for error messages, such as the path.
     fn name(&self) -> &str;
 
-    /// Identifies the place: equal for two objects of this process that stand for one place, while they live. By
-    /// default the object's address; a wrapper returns the identity of the place within.
+    /// Identifies the VFS: equal for two objects of this process that stand for one VFS, while they live. By
+    /// default the object's address; a wrapper returns the identity of the VFS within.
     fn identity(&self) -> (usize, u64) {
         (std::ptr::from_ref(self).addr(), 0)
     }
 
-    /// What files of this place can do.
+    /// What files of this VFS can do.
     fn props(&self) -> FileProps;
 
     /// Opens the file `name`; [`crate::Error::NotFound`] when there is none.
@@ -200,7 +200,7 @@ pub trait Place: Send + Sync {
     fn sync(&self) -> Result<()>;
 
     /// Traffic and space taken.
-    fn stats(&self) -> Result<PlaceStats>;
+    fn stats(&self) -> Result<VfsStats>;
 
     /// Space left for new data, in bytes; `None` when it is unbounded or unknown. Cheap enough to be
     /// asked many times a second.

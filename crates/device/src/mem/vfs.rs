@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::FileImage;
 use crate::{
-    BatchOp, Error, File, FileId, FileProps, Place, PlaceStats, Result, SECTOR, StreamHint, check_file_name,
+    BatchOp, Error, File, FileId, FileProps, Result, SECTOR, StreamHint, Vfs, VfsStats, check_file_name,
 };
 
 const NAME: &str = "memory";
@@ -22,14 +22,14 @@ const PROPS: FileProps = FileProps {
     ordered: true,
 };
 
-/// A [`Place`] in memory that offers all that a place can. Its files are gone when it and their handles are dropped.
+/// A [`Vfs`] in memory that offers all that a VFS can. Its files are gone when it and their handles are dropped.
 ///
 /// Lock order: `names`, then `files`, then one file's `image`; no two images at a time.
 #[derive(Default)]
-pub struct MemPlace {
+pub struct MemVfs {
     names: Mutex<Names>,
     files: RwLock<HashMap<FileId, Arc<MemFile>>>,
-    traffic: Arc<Mutex<PlaceStats>>,
+    traffic: Arc<Mutex<VfsStats>>,
 }
 
 #[derive(Default)]
@@ -41,12 +41,12 @@ struct Names {
 struct MemFile {
     id: FileId,
     image: RwLock<FileImage>,
-    traffic: Arc<Mutex<PlaceStats>>,
+    traffic: Arc<Mutex<VfsStats>>,
 }
 
-impl MemPlace {
-    /// A place without files.
-    pub fn new() -> Arc<MemPlace> {
+impl MemVfs {
+    /// A VFS without files.
+    pub fn new() -> Arc<MemVfs> {
         Arc::default()
     }
 
@@ -56,7 +56,7 @@ impl MemPlace {
     }
 }
 
-impl Place for MemPlace {
+impl Vfs for MemVfs {
     fn name(&self) -> &str {
         NAME
     }
@@ -134,10 +134,10 @@ impl Place for MemPlace {
         Ok(())
     }
 
-    fn stats(&self) -> Result<PlaceStats> {
+    fn stats(&self) -> Result<VfsStats> {
         let files: Vec<_> = self.files.read().values().cloned().collect();
         let allocated_bytes = files.iter().map(|file| file.image.read().bytes.allocated(0, u64::MAX)).sum();
-        Ok(PlaceStats { allocated_bytes, store_bytes: allocated_bytes, ..*self.traffic.lock() })
+        Ok(VfsStats { allocated_bytes, store_bytes: allocated_bytes, ..*self.traffic.lock() })
     }
 }
 
@@ -196,37 +196,37 @@ mod tests {
 
     #[test]
     fn files_have_names_holes_and_lengths() {
-        let place = MemPlace::new();
-        let file = place.create("a", StreamHint::Data).unwrap();
-        assert!(matches!(place.create("a", StreamHint::Data), Err(Error::Exists { .. })));
+        let vfs = MemVfs::new();
+        let file = vfs.create("a", StreamHint::Data).unwrap();
+        assert!(matches!(vfs.create("a", StreamHint::Data), Err(Error::Exists { .. })));
         file.write_at(1024, &[5; 1024]).unwrap();
         assert_eq!((file.len().unwrap(), file.allocated(0, u64::MAX).unwrap()), (2048, 1024));
         file.punch(1024, 512).unwrap();
         file.set_len(4096).unwrap();
         let mut back = [1; 3072];
-        place.open("a", StreamHint::Data).unwrap().read_at(1024, &mut back).unwrap();
+        vfs.open("a", StreamHint::Data).unwrap().read_at(1024, &mut back).unwrap();
         assert_eq!((back[0], back[512], back[1024]), (0, 5, 0));
-        assert_eq!(place.stats().unwrap().allocated_bytes, 512);
+        assert_eq!(vfs.stats().unwrap().allocated_bytes, 512);
 
-        place.create("b", StreamHint::Log).unwrap();
-        place.rename("a", "b").unwrap();
-        assert_eq!(place.list().unwrap(), ["b"]);
-        assert_eq!(place.open("b", StreamHint::Data).unwrap().len().unwrap(), 4096);
-        place.remove("b").unwrap();
-        assert!(matches!(place.open("b", StreamHint::Data), Err(Error::NotFound { .. })));
+        vfs.create("b", StreamHint::Log).unwrap();
+        vfs.rename("a", "b").unwrap();
+        assert_eq!(vfs.list().unwrap(), ["b"]);
+        assert_eq!(vfs.open("b", StreamHint::Data).unwrap().len().unwrap(), 4096);
+        vfs.remove("b").unwrap();
+        assert!(matches!(vfs.open("b", StreamHint::Data), Err(Error::NotFound { .. })));
     }
 
     #[test]
     fn a_batch_is_refused_before_anything_is_applied() {
-        let place = MemPlace::new();
-        let file = place.create("a", StreamHint::Data).unwrap();
+        let vfs = MemVfs::new();
+        let file = vfs.create("a", StreamHint::Data).unwrap();
         let good = BatchOp::Write { file: file.id(), offset: 0, data: &[1; 512] };
         let bad = BatchOp::Punch { file: file.id(), offset: 1, len: 512 };
-        assert!(matches!(place.write_batch(&[good, bad]), Err(Error::BadRange { .. })));
+        assert!(matches!(vfs.write_batch(&[good, bad]), Err(Error::BadRange { .. })));
         let gone = BatchOp::Punch { file: FileId(99), offset: 0, len: 512 };
-        assert!(matches!(place.write_batch(&[good, gone]), Err(Error::NotFound { .. })));
+        assert!(matches!(vfs.write_batch(&[good, gone]), Err(Error::NotFound { .. })));
         assert!(file.is_empty().unwrap());
-        place.write_batch(&[good, good]).unwrap();
+        vfs.write_batch(&[good, good]).unwrap();
         assert_eq!(file.len().unwrap(), 512);
     }
 }
