@@ -11,7 +11,6 @@ mod format;
 mod info;
 mod iobench;
 mod linkbench;
-mod linkbench_sql;
 mod live;
 mod mariadb_demo;
 mod metrics;

@@ -6,7 +6,10 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, bail};
 use lacuna_nvmfs::posix::FileKind;
 
-use super::ends::{Identity, Reader, Source, Target, Writer};
+use super::{
+    contents::{Identity, Reader, Writer},
+    ends::{Source, Target},
+};
 
 /// What was copied of files with several names, by what they are.
 type Copied = HashMap<Identity, Target>;

@@ -3,21 +3,23 @@
 use std::{
     ffi::OsStr,
     fs,
-    os::unix::{
-        ffi::{OsStrExt, OsStringExt},
-        fs::{FileTypeExt, MetadataExt},
-    },
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
 use lacuna_nvmfs::{
-    Error, Ino, Nvmfs, Refusal, Timestamp,
+    Error, Ino, Nvmfs, Refusal,
     posix::{Caller, FileKind, Posix, Runs, SetAttr, SetTime, XattrMode},
 };
 
-use super::{entries, local::LocalFile, opened::StorePath};
+use super::{
+    contents::{Kept, Reader, Writer, Xattrs},
+    entries,
+    local::{self, LocalFile},
+    opened::StorePath,
+};
 
 /// What a user names.
 pub(super) enum Operand {
@@ -43,26 +45,6 @@ impl Operand {
             Operand::Outside(path) => Ok(Source::Outside(path.clone())),
         }
     }
-}
-
-/// Which file it is: the device or store that it lies on, and its number there.
-pub(super) type Identity = (u64, u64);
-
-/// Names and values of extended attributes.
-pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// What of an inode a copy keeps.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Kept {
-    pub(super) kind: FileKind,
-    pub(super) perm: u32,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) size: u64,
-    pub(super) accessed: Timestamp,
-    pub(super) modified: Timestamp,
-    /// Of what has several names and is no directory.
-    pub(super) identity: Option<Identity>,
 }
 
 /// Something to be copied.
@@ -96,14 +78,14 @@ impl Source {
                     modified: attr.modified,
                 })
             }
-            Source::Outside(path) => Ok(kept_outside(&fs::symlink_metadata(path)?)),
+            Source::Outside(path) => Ok(local::kept(&fs::symlink_metadata(path)?)),
         }
     }
 
     /// Extended attributes, of a symbolic link its own.
     pub(super) fn xattrs(&self) -> Result<Xattrs> {
         match self {
-            Source::Outside(path) => super::local::xattrs(path),
+            Source::Outside(path) => local::xattrs(path),
             Source::Inside { posix, ino, .. } => {
                 let names = posix.listxattr(*ino)?;
                 let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
@@ -147,45 +129,6 @@ impl Source {
             Source::Outside(path) => Box::new(LocalFile::open(path)?),
         })
     }
-}
-
-fn kept_outside(metadata: &fs::Metadata) -> Kept {
-    let file_type = metadata.file_type();
-    let kind = match () {
-        () if file_type.is_dir() => FileKind::Directory,
-        () if file_type.is_symlink() => FileKind::Symlink,
-        () if file_type.is_fifo() => FileKind::Fifo,
-        () if file_type.is_socket() => FileKind::Socket,
-        () if file_type.is_char_device() => FileKind::CharDevice,
-        () if file_type.is_block_device() => FileKind::BlockDevice,
-        () => FileKind::File,
-    };
-    let is_one_of_several = metadata.nlink() > 1 && kind != FileKind::Directory;
-    Kept {
-        identity: is_one_of_several.then_some((metadata.dev(), metadata.ino())),
-        kind,
-        perm: metadata.mode() & 0o7777,
-        uid: metadata.uid(),
-        gid: metadata.gid(),
-        size: metadata.size(),
-        accessed: Timestamp { seconds: metadata.atime(), nanoseconds: metadata.atime_nsec() as u32 },
-        modified: Timestamp { seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() as u32 },
-    }
-}
-
-/// A file that is read where it has data.
-pub(super) trait Reader {
-    /// Runs of data from `offset` on (a multiple of 4096, or where the runs before ended), some megabytes of
-    /// them; and up to where that is all, at most the length of the file.
-    fn read_runs(&self, offset: u64) -> Result<Runs>;
-}
-
-/// A new file; what is never written is a hole.
-pub(super) trait Writer {
-    /// Writes data, each with its offset, in order.
-    fn write_runs(&self, runs: &[(u64, &[u8])]) -> Result<()>;
-    /// Sets the length, and ends the file.
-    fn finish(&self, size: u64) -> Result<()>;
 }
 
 /// A name that something is copied to.
@@ -343,7 +286,7 @@ impl Target {
     /// Owner (where allowed), extended attributes, permissions and times of the source.
     pub(super) fn set_kept(&self, kept: &Kept, xattrs: &Xattrs) -> Result<()> {
         match self {
-            Target::Outside(path) => super::local::set_kept(path, kept, xattrs),
+            Target::Outside(path) => local::set_kept(path, kept, xattrs),
             Target::Inside { posix, parent, entry, .. } => {
                 let ino = posix.lookup(*parent, entry)?.ino;
                 let is_link = kept.kind == FileKind::Symlink;
@@ -360,9 +303,7 @@ impl Target {
                 posix.setattr(ino, &SetAttr { mode: changes.mode, ..SetAttr::default() })?;
                 for (name, value) in xattrs {
                     match posix.setxattr(ino, name, value, XattrMode::Set) {
-                        Err(Error::Refused(Refusal::NotSupported)) => {
-                            super::local::left_out(&self.name(), name)
-                        }
+                        Err(Error::Refused(Refusal::NotSupported)) => local::left_out(&self.name(), name),
                         set => set?,
                     }
                 }

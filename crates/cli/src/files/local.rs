@@ -4,12 +4,15 @@ use std::{
     fs::{self, File},
     io,
     ops::Range,
-    os::unix::fs::{FileExt, PermissionsExt},
+    os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt},
     path::Path,
 };
 
 use anyhow::Result;
-use lacuna_nvmfs::posix::{FileKind, Runs};
+use lacuna_nvmfs::{
+    Timestamp,
+    posix::{FileKind, Runs},
+};
 use rustix::{
     fs::{
         AtFlags, CWD, SeekFrom, Timespec, Timestamps, XattrFlags, chownat, lgetxattr, llistxattr, lsetxattr,
@@ -19,7 +22,7 @@ use rustix::{
     process::{Gid, Uid},
 };
 
-use super::ends::{Kept, Reader, Writer, Xattrs};
+use super::contents::{Kept, Reader, Writer, Xattrs};
 
 /// Bytes that are read at a time.
 const READ_BYTES: u64 = 8 << 20;
@@ -137,4 +140,29 @@ pub(super) fn set_kept(path: &Path, kept: &Kept, xattrs: &Xattrs) -> Result<()> 
         |time: lacuna_nvmfs::Timestamp| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
     let times = Timestamps { last_access: spec(kept.accessed), last_modification: spec(kept.modified) };
     Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// What of a file a copy keeps.
+pub(super) fn kept(metadata: &fs::Metadata) -> Kept {
+    let file_type = metadata.file_type();
+    let kind = match () {
+        () if file_type.is_dir() => FileKind::Directory,
+        () if file_type.is_symlink() => FileKind::Symlink,
+        () if file_type.is_fifo() => FileKind::Fifo,
+        () if file_type.is_socket() => FileKind::Socket,
+        () if file_type.is_char_device() => FileKind::CharDevice,
+        () if file_type.is_block_device() => FileKind::BlockDevice,
+        () => FileKind::File,
+    };
+    let is_one_of_several = metadata.nlink() > 1 && kind != FileKind::Directory;
+    Kept {
+        identity: is_one_of_several.then_some((metadata.dev(), metadata.ino())),
+        kind,
+        perm: metadata.mode() & 0o7777,
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        size: metadata.size(),
+        accessed: Timestamp { seconds: metadata.atime(), nanoseconds: metadata.atime_nsec() as u32 },
+        modified: Timestamp { seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() as u32 },
+    }
 }

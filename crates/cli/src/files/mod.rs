@@ -3,6 +3,7 @@
 //! A file in a store is written `STORE:PATH`; where no file has the name before a colon, it is a file
 //! outside. Symbolic links are copied and listed, never followed.
 
+mod contents;
 mod copy;
 mod ends;
 mod local;

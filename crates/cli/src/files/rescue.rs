@@ -20,8 +20,9 @@ use lacuna_nvmfs::{
 };
 
 use super::{
+    contents::Kept,
     copy::runs_of_data,
-    ends::{Kept, Source, Target},
+    ends::{Source, Target},
 };
 use crate::{complain, progress::Shown};
 

@@ -3,42 +3,16 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use clap::Args;
 use lacuna_bench::{
     linkbench::{self, AckLog, Config, Format, RunReport, SqlDb, Written, verify_acks},
     mysql::{Address, Login},
 };
 use serde_json::{Map, Value, json};
 
-use crate::{
-    linkbench::{Arguments, conclude, settings},
-    say,
-    tables::Kind,
-};
+use super::options::{Arguments, SqlOptions, conclude, settings};
+use crate::{say, tables::Kind};
 
-/// Options that mean something with --mysql alone.
-#[derive(Args)]
-pub(crate) struct Options {
-    /// With --mysql: who connects
-    #[arg(long, default_value = "root", requires = "mysql")]
-    user: String,
-    /// With --mysql: password, if any
-    #[arg(long, default_value = "", requires = "mysql", hide_default_value = true)]
-    password: String,
-    /// With --mysql: database for the tables; made when missing
-    #[arg(long, default_value = "linkbench", requires = "mysql")]
-    database: String,
-    /// With --mysql: compression of page tables: lz4, zlib, lzo, lzma, bzip2 or snappy, as far as the
-    /// server has it
-    #[arg(long, value_name = "ALGORITHM", default_value = "lz4", requires = "mysql")]
-    innodb_algorithm: String,
-    /// With --mysql: what bytes written are counted by: a block device, process (the server's
-    /// /proc/PID/io), status (the server's own counter), or auto, the first of these that can be had
-    #[arg(long, value_name = "COUNTER", default_value = "auto", requires = "mysql")]
-    written_from: Written,
-}
-
-fn login(options: &Options) -> Login {
+fn login(options: &SqlOptions) -> Login {
     Login {
         user: options.user.clone(),
         password: options.password.clone(),
@@ -46,7 +20,7 @@ fn login(options: &Options) -> Login {
     }
 }
 
-fn format(kind: Kind, options: &Options) -> (Format, &str) {
+fn format(kind: Kind, options: &SqlOptions) -> (Format, &str) {
     match kind {
         Kind::Plain => (Format::Plain, "none"),
         Kind::Row => (Format::Row, "zlib"),
@@ -55,7 +29,7 @@ fn format(kind: Kind, options: &Options) -> (Format, &str) {
 }
 
 /// Runs the kinds of tables one after the other; those of the last stay.
-pub(crate) fn run(arguments: &Arguments, config: &Config, server: &Address) -> Result<()> {
+pub(super) fn run(arguments: &Arguments, config: &Config, server: &Address) -> Result<()> {
     let mut runs: Vec<RunReport> = Vec::new();
     let mut facts = Vec::new();
     let mut written_from = String::new();
@@ -86,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments, config: &Config, server: &Address) -> R
 }
 
 /// Proves that a server has every commit of a log.
-pub(crate) fn verify(arguments: &Arguments, log: &Path, server: &Address) -> Result<()> {
+pub(super) fn verify(arguments: &Arguments, log: &Path, server: &Address) -> Result<()> {
     let db = SqlDb::open(server, &login(&arguments.sql), Written::Status)?;
     let verified = verify_acks(&db, log).with_context(|| server.to_string())?;
     say(&format!(

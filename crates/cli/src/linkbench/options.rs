@@ -1,0 +1,80 @@
+//! What the program is asked for, and what every report of the benchmark says.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{ArgGroup, Args};
+use lacuna_bench::{
+    linkbench::{self, Config, RunReport, Written, comparison},
+    mysql::Address,
+};
+use serde_json::{Map, Value, json};
+
+use crate::{phases::Phases, tables::EngineOptions};
+
+/// Run the LinkBench social graph benchmark
+#[derive(Args)]
+#[command(group = ArgGroup::new("place").args(["store", "mysql"]))]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(super) engine: EngineOptions,
+    /// Use the tables of a MySQL or MariaDB server, at its socket or HOST:PORT, not our engine
+    #[arg(long, value_name = "SERVER", conflicts_with_all = ["store", "size", "pool", "trace", "algorithm"])]
+    pub(super) mysql: Option<Address>,
+    #[command(flatten)]
+    pub(super) sql: SqlOptions,
+    /// Number of nodes to load; LinkBench's own standard is 10000000
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 36))]
+    pub(super) ids: u64,
+    #[command(flatten)]
+    pub(super) phases: Phases,
+    /// Use the out-degrees of a file like LinkBench's Distribution.dat, not the built-in fit to them
+    #[arg(long, value_name = "FILE")]
+    pub(super) distribution: Option<PathBuf>,
+    /// Run nothing; prove that every commit in this acknowledgement log is in the store or server
+    #[arg(long, value_name = "FILE", requires = "place", conflicts_with_all = ["ack_log", "json", "trace"])]
+    pub(super) verify_acks: Option<PathBuf>,
+}
+
+/// Options that mean something with --mysql alone.
+#[derive(Args)]
+pub(super) struct SqlOptions {
+    /// With --mysql: who connects
+    #[arg(long, default_value = "root", requires = "mysql")]
+    pub(super) user: String,
+    /// With --mysql: password, if any
+    #[arg(long, default_value = "", requires = "mysql", hide_default_value = true)]
+    pub(super) password: String,
+    /// With --mysql: database for the tables; made when missing
+    #[arg(long, default_value = "linkbench", requires = "mysql")]
+    pub(super) database: String,
+    /// With --mysql: compression of page tables: lz4, zlib, lzo, lzma, bzip2 or snappy, as far as the
+    /// server has it
+    #[arg(long, value_name = "ALGORITHM", default_value = "lz4", requires = "mysql")]
+    pub(super) innodb_algorithm: String,
+    /// With --mysql: what bytes written are counted by: a block device, process (the server's
+    /// /proc/PID/io), status (the server's own counter), or auto, the first of these that can be had
+    #[arg(long, value_name = "COUNTER", default_value = "auto", requires = "mysql")]
+    pub(super) written_from: Written,
+}
+
+/// Prints and writes what the runs found; an error when one of them left a graph that is not sound.
+pub(super) fn conclude(
+    arguments: &Arguments,
+    vfs: &str,
+    runs: &[RunReport],
+    report: impl FnOnce() -> Value,
+) -> Result<()> {
+    arguments.phases.conclude(vfs, &comparison(runs), runs.iter().map(|run| &run.figures), report)
+}
+
+/// Settings that every report of this benchmark names.
+pub(super) fn settings(config: &Config) -> Map<String, Value> {
+    let distribution = config.distribution.as_ref().map(|path| path.display().to_string());
+    let settings = [
+        ("ids", json!(config.ids)),
+        ("node_data_bytes_max", json!(linkbench::NODE_DATA_BYTES_MAX)),
+        ("distribution", json!(distribution)),
+    ];
+    settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
