@@ -45,11 +45,11 @@ struct Arguments {
     contestant: Contestant,
     /// An empty directory; for lacuna a block device too
     #[arg(long)]
-    vfs: PathBuf,
+    storage: PathBuf,
     /// Make a store on the block device, over whatever is on it
     #[arg(long)]
     format: bool,
-    /// The block device below the place, whose counters tell the bytes written; by default the engine's own
+    /// The block device below the storage, whose counters tell the bytes written; by default the engine's own
     /// count, or that of the system for this process
     #[arg(long, value_name = "DEVICE")]
     device: Option<PathBuf>,
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     let Contestant { name, compression } = arguments.contestant;
-    eprintln!("{}: {}, {} ids", arguments.vfs.display(), arguments.contestant, arguments.ids);
+    eprintln!("{}: {}, {} ids", arguments.storage.display(), arguments.contestant, arguments.ids);
     let (report, traffic) = match name {
         Name::Lacuna => run_ours(arguments, compression)?,
         #[cfg(feature = "rocksdb")]
@@ -136,10 +136,10 @@ fn run(arguments: &Arguments) -> Result<()> {
 
 /// Runs on a peer, in a directory that must be empty.
 fn run_peer<P: Peer>(arguments: &Arguments) -> Result<(RunReport, Option<DeviceTraffic>)> {
-    let vfs = &arguments.vfs;
-    let mut names = fs::read_dir(vfs).with_context(|| vfs.display().to_string())?;
+    let storage = &arguments.storage;
+    let mut names = fs::read_dir(storage).with_context(|| storage.display().to_string())?;
     if names.any(|name| name.is_ok_and(|name| name.file_name() != "lost+found")) {
-        bail!("{}: not empty", vfs.display());
+        bail!("{}: not empty", storage.display());
     }
     let settings = Settings {
         pool_bytes: arguments.pool_bytes,
@@ -147,7 +147,7 @@ fn run_peer<P: Peer>(arguments: &Arguments) -> Result<(RunReport, Option<DeviceT
         clients: arguments.requesters.max(LOADERS),
         compression: arguments.contestant.compression,
     };
-    measure(arguments, PeerDb::<P>::open(vfs, &settings)?).map(|(_, report, traffic)| (report, traffic))
+    measure(arguments, PeerDb::<P>::open(storage, &settings)?).map(|(_, report, traffic)| (report, traffic))
 }
 
 /// Runs on our own engine, in a store on a block device or in a directory.
@@ -155,16 +155,16 @@ fn run_ours(
     arguments: &Arguments,
     compression: Option<Compression>,
 ) -> Result<(RunReport, Option<DeviceTraffic>)> {
-    let vfs = &arguments.vfs;
+    let storage = &arguments.storage;
     if arguments.format {
-        format_device(vfs)?;
+        format_device(storage)?;
     }
     let kind = match compression {
         Some(Compression::None) => TableKind::Plain,
         None | Some(Compression::Lz4) => TableKind::PageCompressed { algorithm: Algorithm::Lz4, level: 0 },
         Some(Compression::Zstd) => TableKind::PageCompressed { algorithm: Algorithm::Zstd, level: 0 },
     };
-    let opened = open_vfs(vfs, &VfsOptions::default())?;
+    let opened = open_vfs(storage, &VfsOptions::default())?;
     let pool_bytes = arguments.pool_bytes as usize;
     let store_options = StoreOptions { pool_bytes, ..StoreOptions::default() };
     let table_options = TableOptions { kind, ..TableOptions::default() };
@@ -198,7 +198,7 @@ fn measure<D: Db>(arguments: &Arguments, db: D) -> Result<(D, RunReport, Option<
     let (name, compression) = (arguments.contestant.name.as_str(), arguments.contestant.compression());
     let db = OnDevice::new(db, arguments.device.clone());
     let report = linkbench::run(&db, &config, name, compression, None::<&AckLog>)
-        .with_context(|| arguments.vfs.display().to_string())?;
+        .with_context(|| arguments.storage.display().to_string())?;
     let traffic = db.traffic();
     Ok((db.db, report, traffic))
 }

@@ -30,8 +30,8 @@ impl Shuffle {
         let groups = self.rotations.len() as u64;
         let group = index % groups;
         let members = (self.n - group).div_ceil(groups);
-        let vfs = (index / groups + by(self.rotations[group as usize], members)) % members;
-        vfs * groups + group
+        let position = (index / groups + by(self.rotations[group as usize], members)) % members;
+        position * groups + group
     }
 }
 

@@ -62,11 +62,11 @@ impl Phases {
         settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// Prints `comparison` and writes the report, if asked for; an error when one of the runs at `vfs` left
+    /// Prints `comparison` and writes the report, if asked for; an error when one of the runs at `storage` left
     /// tables that are not as they must be.
     pub(crate) fn conclude<'a>(
         &self,
-        vfs: &str,
+        storage: &str,
         comparison: &str,
         figures: impl IntoIterator<Item = &'a Figures>,
         report: impl FnOnce() -> Value,
@@ -78,7 +78,7 @@ impl Phases {
         }
         for Figures { tables, violation, .. } in figures {
             if let Some(violation) = violation {
-                bail!("{vfs}: {tables} tables: {violation}");
+                bail!("{storage}: {tables} tables: {violation}");
             }
         }
         Ok(())

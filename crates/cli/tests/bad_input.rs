@@ -111,8 +111,8 @@ fn tables_that_are_not_there_and_settings_that_do_not_fit() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("bare")).unwrap();
     succeed(&scratch, "format empty --size 64M");
-    for vfs in ["empty", "bare"] {
-        complains(&run(&scratch, &format!("table defaults {vfs} page")), 1, &[vfs, "no tables"]);
+    for storage in ["empty", "bare"] {
+        complains(&run(&scratch, &format!("table defaults {storage} page")), 1, &[storage, "no tables"]);
     }
     // A store holds files too, a directory is none that could be sound or not.
     complains(&run(&scratch, "check bare"), 1, &["bare", "no tables"]);

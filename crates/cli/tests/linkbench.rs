@@ -42,17 +42,18 @@ fn stores_and_directories_keep_the_last_run() {
     scratch.distribution();
     fs::create_dir(scratch.path("dir")).unwrap();
     succeed(&scratch, "format made --size 512M");
-    for vfs in ["missing", "made", "dir"] {
-        succeed(&scratch, &format!("linkbench --store {vfs} --size 512M {SMALL} --ack-log acks"));
-        succeed(&scratch, &format!("check {vfs}"));
-        let proof = succeed(&scratch, &format!("linkbench --verify-acks acks --store {vfs}"));
+    for storage in ["missing", "made", "dir"] {
+        succeed(&scratch, &format!("linkbench --store {storage} --size 512M {SMALL} --ack-log acks"));
+        succeed(&scratch, &format!("check {storage}"));
+        let proof = succeed(&scratch, &format!("linkbench --verify-acks acks --store {storage}"));
         assert!(proof.contains("sound"), "{proof}");
-        let info: Value = serde_json::from_str(&succeed(&scratch, &format!("info {vfs} --json"))).unwrap();
+        let info: Value =
+            serde_json::from_str(&succeed(&scratch, &format!("info {storage} --json"))).unwrap();
         let tables = info["tables"].as_array().unwrap();
         let link = tables.iter().find(|table| table["name"] == "link").unwrap();
         assert_eq!((&link["tables"], &link["algorithm"]), (&"page".into(), &"lz4".into()));
         // A second benchmark does not mix with the first.
-        let again = run(&scratch, &format!("linkbench --store {vfs} {SMALL}"));
+        let again = run(&scratch, &format!("linkbench --store {storage} {SMALL}"));
         assert_eq!(again.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&again.stderr).contains("holds the table"), "{again:?}");
     }
@@ -64,13 +65,13 @@ fn row_compressed_tables_run_and_are_counted() {
     let scratch = Scratch::new();
     scratch.distribution();
     fs::create_dir(scratch.path("dir")).unwrap();
-    for vfs in ["store", "dir"] {
+    for storage in ["store", "dir"] {
         let table = succeed(
             &scratch,
-            &format!("linkbench --store {vfs} --size 512M --tables plain,row {SMALL} --json out.json"),
+            &format!("linkbench --store {storage} --size 512M --tables plain,row {SMALL} --json out.json"),
         );
         assert!(table.contains("row/zlib : plain"), "{table}");
-        succeed(&scratch, &format!("check {vfs}"));
+        succeed(&scratch, &format!("check {storage}"));
         let report = report(&scratch);
         let [plain, row] = [&report["runs"][0], &report["runs"][1]];
         assert!(plain["row_compression"].is_null());

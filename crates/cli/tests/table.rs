@@ -10,9 +10,9 @@ use serde_json::Value;
 use support::{Scratch, succeed};
 
 /// A place with a table of its own settings, "own", and one that follows the defaults, "follows".
-fn make(scratch: &Scratch, vfs: &str) {
+fn make(scratch: &Scratch, storage: &str) {
     let options = VfsOptions { create_size: Some(64 << 20), ..VfsOptions::default() };
-    let opened = open_vfs(&scratch.path(vfs), &options).unwrap();
+    let opened = open_vfs(&scratch.path(storage), &options).unwrap();
     let store = Store::open(opened.vfs(), StoreOptions::default()).unwrap();
     let own = store.create_table("own", TableOptions::default()).unwrap();
     store.create_inheriting_table("follows").unwrap();
@@ -24,9 +24,9 @@ fn make(scratch: &Scratch, vfs: &str) {
 }
 
 /// What `info` says of a table.
-fn table(scratch: &Scratch, vfs: &str, name: &str) -> Option<Value> {
+fn table(scratch: &Scratch, storage: &str, name: &str) -> Option<Value> {
     let info: Value =
-        serde_json::from_str(&succeed(scratch, &format!("info {vfs} --json"))).expect("valid JSON");
+        serde_json::from_str(&succeed(scratch, &format!("info {storage} --json"))).expect("valid JSON");
     info["tables"].as_array().unwrap().iter().find(|table| table["name"] == name).cloned()
 }
 
@@ -39,10 +39,10 @@ fn form(table: &Value) -> (&str, &str, i64, bool) {
 fn tables_are_altered_optimized_made_to_follow_and_dropped() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("dir")).unwrap();
-    for vfs in ["file", "dir"] {
-        make(&scratch, vfs);
-        let lacuna = |arguments: &str| succeed(&scratch, &arguments.replace("PLACE", vfs));
-        let found = |name| table(&scratch, vfs, name).expect("is there");
+    for storage in ["file", "dir"] {
+        make(&scratch, storage);
+        let lacuna = |arguments: &str| succeed(&scratch, &arguments.replace("PLACE", storage));
+        let found = |name| table(&scratch, storage, name).expect("is there");
         let defaults = lacuna("table defaults PLACE");
         assert!(defaults.contains("tables are plain by default, in pages of 16K"), "{defaults}");
         let defaults = lacuna("table defaults PLACE page --algorithm zstd --level 3 --page 8K");
@@ -55,7 +55,7 @@ fn tables_are_altered_optimized_made_to_follow_and_dropped() {
         assert!(lacuna("table alter PLACE own page --algorithm zstd").contains("own: page/zstd from now on"));
         assert_eq!(found("own")["allocated_bytes"].as_u64(), bytes_before, "so far");
         let told = lacuna("table optimize PLACE");
-        assert_eq!(told.lines().filter(|line| line.starts_with(vfs)).count(), 2, "{told}");
+        assert_eq!(told.lines().filter(|line| line.starts_with(storage)).count(), 2, "{told}");
         assert!(told.contains("own: ") && !told.contains("own: 0 of"), "{told}");
         assert!(found("own")["allocated_bytes"].as_u64() < bytes_before, "{told}");
         assert!(lacuna("table optimize PLACE own").contains("own: 0 of"));
@@ -69,7 +69,7 @@ fn tables_are_altered_optimized_made_to_follow_and_dropped() {
         assert!(lacuna("table inherit PLACE own").contains("own: follows the defaults, page/lz4"));
         assert_eq!(form(&found("own")), ("page", "lz4", 0, true));
         assert!(lacuna("table drop PLACE own").contains("own: dropped"));
-        assert!(table(&scratch, vfs, "own").is_none());
+        assert!(table(&scratch, storage, "own").is_none());
         assert!(lacuna("check PLACE").contains("sound"));
     }
 }

@@ -36,14 +36,14 @@ fn all_kinds_of_tables_run_side_by_side() {
 fn stores_and_directories_keep_the_last_run() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("dir")).unwrap();
-    for vfs in ["store", "dir"] {
-        succeed(&scratch, &format!("tpcc --store {vfs} {SMALL} --ack-log acks"));
-        succeed(&scratch, &format!("check {vfs}"));
-        let proof = succeed(&scratch, &format!("tpcc --store {vfs} --verify"));
+    for storage in ["store", "dir"] {
+        succeed(&scratch, &format!("tpcc --store {storage} {SMALL} --ack-log acks"));
+        succeed(&scratch, &format!("check {storage}"));
+        let proof = succeed(&scratch, &format!("tpcc --store {storage} --verify"));
         assert!(proof.contains("all conditions hold (2 warehouses"), "{proof}");
-        let proof = succeed(&scratch, &format!("tpcc --store {vfs} --verify-acks acks"));
+        let proof = succeed(&scratch, &format!("tpcc --store {storage} --verify-acks acks"));
         assert!(proof.contains("acknowledged changes are there"), "{proof}");
-        let again = run(&scratch, &format!("tpcc --store {vfs} {SMALL}"));
+        let again = run(&scratch, &format!("tpcc --store {storage} {SMALL}"));
         assert_eq!(again.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&again.stderr).contains("holds the table"), "{again:?}");
     }

@@ -8,7 +8,7 @@ use crate::random::Random;
 #[derive(Debug, Default)]
 pub(crate) struct History {
     tails: Vec<Tail>,
-    places: HashMap<(u64, u64), usize>,
+    slots: HashMap<(u64, u64), usize>,
 }
 
 /// The oldest link of a list that was fetched so far.
@@ -42,31 +42,31 @@ impl History {
 
     /// Remembers the end of a list's first part, unless the list is known already.
     pub(crate) fn add(&mut self, tail: Tail, random: &mut Random) {
-        if self.places.contains_key(&tail.list()) {
+        if self.slots.contains_key(&tail.list()) {
             return;
         }
         if self.tails.len() < Self::TAILS_MAX {
-            self.places.insert(tail.list(), self.tails.len());
+            self.slots.insert(tail.list(), self.tails.len());
             self.tails.push(tail);
         } else {
-            let vfs = random.below(self.tails.len() as u64) as usize;
-            self.places.remove(&self.tails[vfs].list());
-            self.places.insert(tail.list(), vfs);
-            self.tails[vfs] = tail;
+            let at = random.below(self.tails.len() as u64) as usize;
+            self.slots.remove(&self.tails[at].list());
+            self.slots.insert(tail.list(), at);
+            self.tails[at] = tail;
         }
     }
 
     /// Moves the end of a known list on, or forgets the list when it ended.
     pub(crate) fn advance(&mut self, tail: Tail, older: Option<Tail>) {
-        let Some(&vfs) = self.places.get(&tail.list()) else { return };
+        let Some(&at) = self.slots.get(&tail.list()) else { return };
         if let Some(older) = older {
-            self.tails[vfs] = older;
+            self.tails[at] = older;
             return;
         }
-        self.places.remove(&tail.list());
-        self.tails.swap_remove(vfs);
-        if let Some(moved) = self.tails.get(vfs) {
-            self.places.insert(moved.list(), vfs);
+        self.slots.remove(&tail.list());
+        self.tails.swap_remove(at);
+        if let Some(moved) = self.tails.get(at) {
+            self.slots.insert(moved.list(), at);
         }
     }
 }
@@ -90,7 +90,7 @@ mod tests {
             assert_eq!(tail.time, 5);
             history.advance(tail, None);
         }
-        assert!(history.tails.is_empty() && history.places.is_empty());
+        assert!(history.tails.is_empty() && history.slots.is_empty());
     }
 
     #[test]

@@ -61,11 +61,11 @@ pub(super) struct SqlOptions {
 /// Prints and writes what the runs found; an error when one of them left a graph that is not sound.
 pub(super) fn conclude(
     arguments: &Arguments,
-    vfs: &str,
+    storage: &str,
     runs: &[RunReport],
     report: impl FnOnce() -> Value,
 ) -> Result<()> {
-    arguments.phases.conclude(vfs, &comparison(runs), runs.iter().map(|run| &run.figures), report)
+    arguments.phases.conclude(storage, &comparison(runs), runs.iter().map(|run| &run.figures), report)
 }
 
 /// Settings that every report of this benchmark names.

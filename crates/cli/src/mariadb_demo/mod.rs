@@ -55,9 +55,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Some(_) => None,
         None => Some(Mount::start(&work.0, arguments.size.0)?),
     };
-    let vfs = mount.as_ref().map_or(&work.0, |mount| &mount.dir).clone();
-    say(&format!("data directory on {}\n", vfs.display()))?;
-    let server = Server::start(&programs, &vfs, &work.0, &interrupted)?;
+    let data_base = mount.as_ref().map_or(&work.0, |mount| &mount.dir).clone();
+    say(&format!("data directory on {}\n", data_base.display()))?;
+    let server = Server::start(&programs, &data_base, &work.0, &interrupted)?;
     let demo = Demo { arguments, interrupted: &interrupted, data: server.data.clone() };
     let shown = demo.show(&mut server.connect()?, mount.as_ref());
     server.stop()?;

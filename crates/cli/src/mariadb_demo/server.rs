@@ -138,11 +138,11 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn start(
         programs: &Programs,
-        vfs: &Path,
+        base: &Path,
         work: &Path,
         interrupted: &AtomicBool,
     ) -> Result<Server> {
-        let data = vfs.join("data");
+        let data = base.join("data");
         // A socket's path must be short.
         let socket = env::temp_dir().join(format!("lacuna-demo-{}.sock", std::process::id()));
         let user = getuid().is_root().then_some("--user=root");

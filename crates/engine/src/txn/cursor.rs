@@ -52,8 +52,8 @@ const BATCH_BEHIND_WRITE: usize = 4;
 /// ```
 pub struct Cursor {
     table: Table,
-    vfs: Vfs,
-    /// Where `vfs` needs one.
+    position: Position,
+    /// Where `position` needs one.
     key: Vec<u8>,
     copied: Option<Copied>,
     batch: Arc<Batch>,
@@ -61,7 +61,7 @@ pub struct Cursor {
 
 /// Where a cursor stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Vfs {
+enum Position {
     /// Before all records.
     Start,
     /// Behind all records.
@@ -89,7 +89,7 @@ impl Table {
     /// A cursor before the first record.
     pub fn cursor(&self) -> Cursor {
         let batch = Arc::default();
-        Cursor { table: self.clone(), vfs: Vfs::Start, key: Vec::new(), copied: None, batch }
+        Cursor { table: self.clone(), position: Position::Start, key: Vec::new(), copied: None, batch }
     }
 }
 
@@ -119,7 +119,7 @@ impl Cursor {
     /// # Errors
     /// Those of [`Cursor::next`].
     pub fn first(&mut self, txn: &Txn) -> Result<Option<Record>> {
-        self.stand(Vfs::Start, &[]);
+        self.stand(Position::Start, &[]);
         self.next(txn)
     }
 
@@ -128,7 +128,7 @@ impl Cursor {
     /// # Errors
     /// Those of [`Cursor::next`].
     pub fn last(&mut self, txn: &Txn) -> Result<Option<Record>> {
-        self.stand(Vfs::End, &[]);
+        self.stand(Position::End, &[]);
         self.prev(txn)
     }
 
@@ -137,7 +137,7 @@ impl Cursor {
     /// # Errors
     /// Those of [`Cursor::next`].
     pub fn seek(&mut self, txn: &Txn, key: &[u8]) -> Result<Option<Record>> {
-        self.stand(Vfs::Before, key);
+        self.stand(Position::Before, key);
         self.next(txn)
     }
 
@@ -146,12 +146,12 @@ impl Cursor {
     /// # Errors
     /// Those of [`Cursor::next`].
     pub fn seek_back(&mut self, txn: &Txn, key: &[u8]) -> Result<Option<Record>> {
-        self.stand(Vfs::Behind, key);
+        self.stand(Position::Behind, key);
         self.prev(txn)
     }
 
-    fn stand(&mut self, vfs: Vfs, key: &[u8]) {
-        self.vfs = vfs;
+    fn stand(&mut self, position: Position, key: &[u8]) {
+        self.position = position;
         self.key.clear();
         self.key.extend_from_slice(key);
         self.copied = None;
@@ -160,11 +160,13 @@ impl Cursor {
     /// Where a walk in that direction starts.
     fn start(&self, direction: Direction) -> Option<Bound<Vec<u8>>> {
         use Direction::{Backward, Forward};
-        match (self.vfs, direction) {
-            (Vfs::Start, Forward) | (Vfs::End, Backward) => Some(Bound::Unbounded),
-            (Vfs::Start, Backward) | (Vfs::End, Forward) => None,
-            (Vfs::Before, Forward) | (Vfs::Behind, Backward) => Some(Bound::Included(self.key.clone())),
-            (Vfs::On, _) | (Vfs::Before, Backward) | (Vfs::Behind, Forward) => {
+        match (self.position, direction) {
+            (Position::Start, Forward) | (Position::End, Backward) => Some(Bound::Unbounded),
+            (Position::Start, Backward) | (Position::End, Forward) => None,
+            (Position::Before, Forward) | (Position::Behind, Backward) => {
+                Some(Bound::Included(self.key.clone()))
+            }
+            (Position::On, _) | (Position::Before, Backward) | (Position::Behind, Forward) => {
                 Some(Bound::Excluded(self.key.clone()))
             }
         }
@@ -207,17 +209,17 @@ impl Cursor {
 
     fn stand_on(&mut self, copied: Copied) -> Record {
         let record = Record::new(&self.batch, copied.at);
-        self.stand(Vfs::On, record.key());
+        self.stand(Position::On, record.key());
         self.copied = Some(copied);
         record
     }
 
     /// There was no record any more in that direction.
     fn pass(&mut self, direction: Direction) {
-        self.vfs = match (self.vfs, direction) {
-            (Vfs::On, Direction::Forward) => Vfs::Behind,
-            (Vfs::On, Direction::Backward) => Vfs::Before,
-            (vfs, _) => vfs,
+        self.position = match (self.position, direction) {
+            (Position::On, Direction::Forward) => Position::Behind,
+            (Position::On, Direction::Backward) => Position::Before,
+            (position, _) => position,
         };
     }
 }

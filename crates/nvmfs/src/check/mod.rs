@@ -129,8 +129,8 @@ impl Checker<'_> {
             let number = ino.number();
             if let Some((lba, name)) = name {
                 let (directory, _) = Ino::of(*lba);
-                let vfs = format!("{name:?} in directory {}", directory.0);
-                report.add(format!("inode {number}, called {vfs}, is damaged: {error}"));
+                let path = format!("{name:?} in directory {}", directory.0);
+                report.add(format!("inode {number}, called {path}, is damaged: {error}"));
                 continue;
             }
             let xattrs = ino.xattr_lba()..Lba(ino.xattr_lba().0 + XATTR_SECTORS);

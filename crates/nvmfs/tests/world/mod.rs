@@ -155,7 +155,7 @@ impl Driver {
     }
 
     /// The directory of a path, and the last name.
-    fn vfs<'a>(&self, path: &'a Path) -> Result<(Ino, &'a [u8]), Error> {
+    fn parent_and_name<'a>(&self, path: &'a Path) -> Result<(Ino, &'a [u8]), Error> {
         let (name, parents) = path.split_last().expect("paths have a name");
         Ok((self.walk(parents)?, name))
     }
@@ -169,36 +169,36 @@ impl Driver {
         let fs = self.fs.clone();
         match change {
             Change::Make { path, mode, caller } => {
-                let (parent, name) = self.vfs(path)?;
+                let (parent, name) = self.parent_and_name(path)?;
                 match FileKind::of_mode(*mode) {
                     Some(FileKind::Directory) => fs.mkdir(parent, name, *mode, *caller)?,
                     _ => fs.mknod(parent, name, *mode, 77, *caller)?,
                 };
             }
             Change::Create { path, mode, caller } => {
-                let (parent, name) = self.vfs(path)?;
+                let (parent, name) = self.parent_and_name(path)?;
                 self.handles.push(fs.create(parent, name, *mode, *caller)?.ino);
             }
             Change::Symlink { path, target } => {
-                let (parent, name) = self.vfs(path)?;
+                let (parent, name) = self.parent_and_name(path)?;
                 fs.symlink(parent, name, target, Caller::default())?;
             }
             Change::Link { from, to } => {
                 let ino = self.walk(from)?;
-                let (parent, name) = self.vfs(to)?;
+                let (parent, name) = self.parent_and_name(to)?;
                 fs.link(ino, parent, name)?;
             }
             Change::Unlink(path) => {
-                let (parent, name) = self.vfs(path)?;
+                let (parent, name) = self.parent_and_name(path)?;
                 fs.unlink(parent, name)?;
             }
             Change::Rmdir(path) => {
-                let (parent, name) = self.vfs(path)?;
+                let (parent, name) = self.parent_and_name(path)?;
                 fs.rmdir(parent, name)?;
             }
             Change::Rename { from, to, mode } => {
-                let (parent, name) = self.vfs(from)?;
-                let (new_parent, new_name) = self.vfs(to)?;
+                let (parent, name) = self.parent_and_name(from)?;
+                let (new_parent, new_name) = self.parent_and_name(to)?;
                 fs.rename(parent, name, new_parent, new_name, *mode)?;
             }
             Change::Write { path, offset, data, trim_to } => {
@@ -245,7 +245,7 @@ impl Driver {
                 fs.write(self.handles[*handle], *offset, data, WriteOptions::default())?;
             }
             Change::LinkOpen { handle, to } => {
-                let (parent, name) = self.vfs(to)?;
+                let (parent, name) = self.parent_and_name(to)?;
                 fs.link(self.handles[*handle], parent, name)?;
             }
         }

@@ -96,7 +96,7 @@ impl World {
         path.iter().try_fold(ROOT, |id, name| self.directory(id)?.get(name).copied().ok_or(Refusal::NotFound))
     }
 
-    fn vfs(&self, path: &Path) -> Result<(Id, Vec<u8>), Refusal> {
+    fn parent_and_name(&self, path: &Path) -> Result<(Id, Vec<u8>), Refusal> {
         let (name, parents) = path.split_last().unwrap();
         let id = self.walk(parents)?;
         Ok((id, name.clone()))
@@ -116,7 +116,7 @@ impl World {
     }
 
     fn make(&mut self, path: &Path, body: Body, mode: u32, caller: Caller) -> Result<Id, Refusal> {
-        let (parent, name) = self.vfs(path)?;
+        let (parent, name) = self.parent_and_name(path)?;
         if self.directory(parent)?.contains_key(&name) {
             return Err(Refusal::Exists);
         }
@@ -133,7 +133,7 @@ impl World {
     }
 
     fn link(&mut self, id: Id, to: &Path) -> Result<(), Refusal> {
-        let (parent, name) = self.vfs(to)?;
+        let (parent, name) = self.parent_and_name(to)?;
         if self.nodes[&id].is_directory() {
             return Err(Refusal::NotPermitted);
         }
@@ -168,8 +168,8 @@ impl World {
     }
 
     fn rename(&mut self, from: &Path, to: &Path, mode: Rename) -> Result<(), Refusal> {
-        let (old, old_name) = self.vfs(from)?;
-        let (new, new_name) = self.vfs(to)?;
+        let (old, old_name) = self.parent_and_name(from)?;
+        let (new, new_name) = self.parent_and_name(to)?;
         self.directory(old)?;
         self.directory(new)?;
         let id = *self.directory(old)?.get(&old_name).ok_or(Refusal::NotFound)?;
@@ -210,7 +210,7 @@ impl World {
     }
 
     fn remove(&mut self, path: &Path, directory: bool) -> Result<(), Refusal> {
-        let (parent, name) = self.vfs(path)?;
+        let (parent, name) = self.parent_and_name(path)?;
         let id = *self.directory(parent)?.get(&name).ok_or(Refusal::NotFound)?;
         match (&self.nodes[&id].body, directory) {
             (Body::Directory(entries), true) if !entries.is_empty() => return Err(Refusal::NotEmpty),
