@@ -1,7 +1,7 @@
 //! Transfers between accounts from several threads: row locks, a secondary index kept in the same
 //! transaction, and another try after a deadlock or a conflict of snapshots.
 //!
-//! Run with `cargo run --release -p lacuna-engine --example accounts -- [PLACE]`; PLACE is a store file
+//! Run with `cargo run --release -p lacuna-engine --example transfers -- [PATH]`; PATH is a store file
 //! (made when missing), a directory or a block device, memory when it is left out.
 
 use std::{error::Error as StdError, ops::Bound, ops::ControlFlow, sync::Arc, thread};
