@@ -377,6 +377,22 @@ fn walks_of_a_snapshot_that_was_given_up_are_told() {
     assert_eq!(new.count(&table, ..[60]).expect("count"), 0);
 }
 
+/// A load beginning at `key` that fails at its last record, which is there or comes the wrong way round.
+fn refuse_load(txn: &mut Txn, table: &Table, model: &Model, key: &[u8], rng: &mut SeededRng) {
+    let mut load: Vec<_> = (0..40u8).map(|n| [key, &[1, n]].concat()).collect();
+    load.retain(|key| !model.contains_key(key));
+    let last = match rng.chance(50) {
+        true => model.range::<Vec<u8>, _>((Bound::Excluded(&load[0]), Bound::Unbounded)).next(),
+        false => None,
+    };
+    let last = last.map_or(Vec::new(), |(key, _)| key.clone());
+    load.retain(|key| last.is_empty() || *key < last);
+    load.push(last);
+    let load = load.iter().map(|key| (key, [9; 300]));
+    let refused = txn.bulk_load(table, load);
+    assert!(matches!(refused, Err(Error::KeyExists | Error::OutOfOrder { .. })), "{refused:?}");
+}
+
 /// Everything that a transaction may do to itself while it walks: to the record where the cursor stands and to those
 /// ahead, savepoints that are taken back, loads that fail in the middle, swaps of long values.
 fn disturb(seed: u64, table_options: TableOptions) {
@@ -430,19 +446,7 @@ fn disturb(seed: u64, table_options: TableOptions) {
                 }
             }
             6 => {
-                // The last one is there, or comes the wrong way round.
-                let mut load: Vec<_> = (0..40u8).map(|n| [&key[..], &[1, n]].concat()).collect();
-                load.retain(|key| !model.contains_key(key));
-                let last = match rng.chance(50) {
-                    true => model.range::<Vec<u8>, _>((Bound::Excluded(&load[0]), Bound::Unbounded)).next(),
-                    false => None,
-                };
-                let last = last.map_or(Vec::new(), |(key, _)| key.clone());
-                load.retain(|key| last.is_empty() || *key < last);
-                load.push(last);
-                let load = load.iter().map(|key| (key, [9; 300]));
-                let refused = txn.bulk_load(&table, load);
-                assert!(matches!(refused, Err(Error::KeyExists | Error::OutOfOrder { .. })), "{refused:?}");
+                refuse_load(&mut txn, &table, &model, &key, &mut rng);
             }
             7 => kept = Some((txn.savepoint().expect("savepoint"), model.clone())),
             8 => {

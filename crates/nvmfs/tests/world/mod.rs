@@ -231,6 +231,17 @@ impl Driver {
                 fs.setxattr(self.walk(path)?, name, value, *mode)?;
             }
             Change::RemoveXattr { path, name } => fs.removexattr(self.walk(path)?, name)?,
+            Change::Open(_) | Change::Release(_) | Change::WriteOpen { .. } | Change::LinkOpen { .. } => {
+                self.apply_to_open(change)?;
+            }
+        }
+        Ok(0)
+    }
+
+    /// A change by an open file.
+    fn apply_to_open(&mut self, change: &Change) -> Result<(), Error> {
+        let fs = self.fs.clone();
+        match change {
             Change::Open(path) => {
                 let ino = self.walk(path)?;
                 fs.open(ino)?;
@@ -248,8 +259,9 @@ impl Driver {
                 let (parent, name) = self.parent_and_name(to)?;
                 fs.link(self.handles[*handle], parent, name)?;
             }
+            _ => unreachable!("of names and paths"),
         }
-        Ok(0)
+        Ok(())
     }
 
     /// All names, each looked at in every way there is.

@@ -3,9 +3,14 @@ use zerocopy::IntoBytes;
 use super::*;
 
 /// Operations with a structure, a payload, and what they mean (in the notation of `Debug`).
-fn table() -> Vec<(u32, Vec<u8>, &'static [u8], &'static str)> {
+type Row = (u32, Vec<u8>, &'static [u8], &'static str);
+
+fn table() -> Vec<Row> {
+    [of_names(), of_data()].concat()
+}
+
+fn of_names() -> Vec<Row> {
     let bytes = |value: &dyn AsBytes| value.to_vec();
-    let read = wire::ReadIn { offset: 7, size: 512, ..Default::default() };
     vec![
         (opcode::LOOKUP, vec![], b"a\0", "Lookup { name: [97] }"),
         (opcode::READLINK, vec![], b"", "ReadLink"),
@@ -44,6 +49,13 @@ fn table() -> Vec<(u32, Vec<u8>, &'static [u8], &'static str)> {
             b"a\0",
             "Create { name: [97], mode: 6, flags: 5 }",
         ),
+    ]
+}
+
+fn of_data() -> Vec<Row> {
+    let bytes = |value: &dyn AsBytes| value.to_vec();
+    let read = wire::ReadIn { offset: 7, size: 512, ..Default::default() };
+    vec![
         (opcode::READ, bytes(&read), b"", "Read { offset: 7, len: 512 }"),
         (opcode::READDIR, bytes(&read), b"", "ReadDir { cursor: 7, len: 512 }"),
         (opcode::READDIRPLUS, bytes(&read), b"", "ReadDirPlus { cursor: 7, len: 512 }"),
