@@ -3,8 +3,8 @@
 //!
 //!     cargo bench -p lacuna-engine --bench records
 //!
-//! Times are those of the calling thread on a processor, so they hardly depend on who else wants one; loads also say
-//! how long they took, with background threads and until the commit was durable, in memory.
+//! Times are those of the calling thread on a processor, so other load on the machine hardly changes them; loads also
+//! say how long they took, with background threads and until the commit was durable, in memory.
 
 use std::{
     hint::black_box,

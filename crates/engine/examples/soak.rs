@@ -5,8 +5,8 @@
 //! `rollbacks`: 4 writers with their own 300 records each, six of ten transactions taken back, 3 readers of snapshots.
 //! `contended`: 8 writers of the same 200 records in two tables with pages of 32 and 8 KiB, some values long, 2 readers;
 //! a flash store of 44 MiB, one flush thread, a doublewrite file, 100 KiB of history. `mixed`: 16 threads with all
-//! operations, tables that come and go among them, in a pool of 2 MiB. Every 5 s a line says how far it is. A load in
-//! which no transaction ends for a minute counts as stuck. The exit code tells.
+//! operations, tables that come and go among them, in a pool of 2 MiB. It prints its progress every 5 s. A load in
+//! which no transaction ends for a minute counts as stuck. The exit code reports success or failure.
 
 use std::{
     env,

@@ -62,8 +62,8 @@ fn handles_go_between_threads_and_are_shared_by_them() {
     is_shared::<Error>();
 }
 
-/// The one whose wait would close the circle is told at once, however long waits may last; the other one goes on once
-/// the victim is rolled back, and the victim succeeds when it is run again.
+/// The transaction whose wait would close the cycle fails at once, whatever the lock timeout; the other one goes on
+/// once the victim is rolled back, and the victim succeeds when it is run again.
 #[test]
 fn a_deadlock_costs_one_transaction() {
     let options = StoreOptions { lock_timeout: Duration::from_secs(3600), background: true, ..options() };
@@ -325,7 +325,7 @@ fn conditional_writes_say_what_was_in_their_way() {
     assert!(matches!(late.insert_if_absent(&table, &key, b"v"), Err(Error::Conflict)));
 }
 
-/// Each number is taken by one thread, whoever is faster.
+/// Each number is taken by exactly one thread.
 #[test]
 fn threads_count_by_compare_and_swap() {
     let store = Store::open(MemVfs::new(), StoreOptions { background: true, ..options() }).expect("open");

@@ -283,7 +283,7 @@ fn crash_case(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite) {
     crash_case_beside(rig, seed, doublewrite, |_| {});
 }
 
-/// `join` is told of each store before work begins on it.
+/// `join` is called with each store before work begins on it.
 fn crash_case_beside(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite, join: impl Fn(&Store)) {
     let mut rng = SeededRng::new(seed);
     let kinds = random_kinds(&mut rng);
@@ -338,8 +338,8 @@ fn power_cuts_on_a_directory_lose_no_commit() {
     for_each_seed(150, |seed| crash_case(&SimVfs::new(seed), seed, Doublewrite::Auto));
 }
 
-/// The same with a second writer, whose pages are flushed between the write of others and their sync, and who moves
-/// the checkpoint then.
+/// The same with a second writer. Its pages are flushed between the write of others and their sync, and it then moves
+/// the checkpoint.
 #[test]
 fn power_cuts_beside_another_writer_lose_no_commit() {
     for_each_seed(100, |seed| {
@@ -377,8 +377,8 @@ fn pages_never_overtake_the_log() {
     });
 }
 
-/// A process that ended left the end of its log in a cache. Who replays it in so little memory that pages are written
-/// meanwhile must have it on the medium before them.
+/// A process that ended left the end of its log in a cache. If recovery has so little memory that it writes pages
+/// during replay, it must sync the log before them.
 #[test]
 fn pages_never_overtake_a_log_that_only_a_cache_held() {
     const RECORDS: u64 = 3000;

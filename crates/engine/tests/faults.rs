@@ -318,7 +318,7 @@ fn flipped_bits_of_a_closed_store_never_give_wrong_data() {
     flip_files(true, 400);
 }
 
-/// The last group of the log cannot be told from one that a crash tore: its commit may be missing.
+/// A damaged last group of the log looks like one that a crash tore: its commit may be missing.
 #[test]
 fn flipped_bits_of_a_killed_store_never_give_wrong_data() {
     flip_files(false, 400);

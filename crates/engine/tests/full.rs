@@ -116,7 +116,7 @@ fn a_full_store_refuses_and_recovers_with_threads() {
     fill_empty_and_fill_again(true);
 }
 
-/// Whoever deletes and inserts at once need not know that records are purged by another thread.
+/// A transaction that deletes and inserts need not know that another thread purges records.
 #[test]
 fn what_was_deleted_makes_space_at_once() {
     let device = device();
@@ -124,7 +124,7 @@ fn what_was_deleted_makes_space_at_once() {
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let (mut first, mut end) = (0u64, fill(&store, &table, 0));
     for _ in 0..4 {
-        // Purge begins when nobody sees the records any more.
+        // Purge begins when no view sees the records any more.
         let reader = store.begin();
         assert!(reader.get(&table, &first.to_be_bytes()).expect("readable").is_some());
         let deleted = (end - first) / 2;

@@ -53,7 +53,7 @@ fn value(value: u8) -> Answer {
     Value(Some(value))
 }
 
-/// One step: who, what, and the answer; `waits` for it until a later step.
+/// One step: the transaction, its operation and the answer; `waits` for it until a later step.
 struct Line {
     txn: usize,
     step: Do,
@@ -243,7 +243,7 @@ fn g1c_circular_information_flow_does_not_happen() {
     }
 }
 
-/// OTV, observed transaction vanishes: who sees some of a transaction, and later what overwrote it.
+/// OTV, observed transaction vanishes: a reader sees part of a transaction, and later the values that overwrote it.
 #[test]
 fn otv_observed_transactions_do_not_vanish() {
     let committed = [
@@ -406,7 +406,7 @@ fn g_single_interleaved_writes_wait_for_each_other() {
     play("G-single interleaved", Snapshot, &script, &[(1, 12), (2, 18)]);
 }
 
-/// Both wait for one another, and the one who closes the circle is the victim.
+/// Both wait for one another, and the one that closes the cycle is the victim.
 #[test]
 fn write_cycles_are_broken() {
     for isolation in [ReadCommitted, Snapshot] {

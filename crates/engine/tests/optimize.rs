@@ -213,7 +213,7 @@ impl Hooks for Noted {
     }
 }
 
-/// Pages are compressed by who writes them: threads of the store, never its caller's.
+/// Pages are compressed by the threads that write them: the store's own, never its caller's.
 #[test]
 fn callers_write_no_pages() {
     let noted = Arc::new(Noted::default());

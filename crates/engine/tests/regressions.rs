@@ -65,8 +65,8 @@ fn recovery_under_pressure_replays_the_whole_log() {
     store.check().expect("check");
 }
 
-/// While the log is replayed nobody knows yet how a table wants to be written. Compressed ones must not come out of
-/// that larger: their place may be full of them.
+/// During replay the tables' options are not known yet. Compressed tables must not grow by it: the VFS may be full of
+/// them.
 #[test]
 fn recovery_under_pressure_leaves_pages_as_small_as_they_were() {
     for (kind, is_plain) in
@@ -243,7 +243,7 @@ fn log_of(vfs: &SimVfs, bytes: usize) -> AlignedBuf {
     log
 }
 
-/// A group of the log as one would make it who knows all but the store's salt.
+/// A group of the log as an attacker would make it who knows all but the store's salt.
 fn forged_group(at: u64) -> Vec<u8> {
     let records = [1, 0, 0, 0, 9];
     let mut group = b"LcWG\x01\0\0\0\0\0\0\0".to_vec();
@@ -256,7 +256,7 @@ fn forged_group(at: u64) -> Vec<u8> {
     group
 }
 
-/// The last group is torn: behind where the log ends now lies whatever was put into a value.
+/// The last group is torn: the bytes of a value follow the new end of the log.
 #[test]
 fn a_value_does_not_pass_for_a_group_of_the_log() {
     let sync = StoreOptions { durability: Durability::Sync, ..options() };
@@ -439,7 +439,7 @@ fn a_place_without_holes_opens_again() {
 #[test]
 fn refused_holes_cost_room_and_nothing_else() {
     let (vfs, holes) = solid(4096);
-    // Without threads there is one who can be refused.
+    // Without threads a writer can be refused.
     let options = StoreOptions { doublewrite: Doublewrite::Off, log_bytes: 1 << 20, ..options() };
     let store = Store::open(vfs.clone(), options.clone()).expect("open");
     let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("create");
@@ -529,7 +529,7 @@ fn what_only_the_cache_held_after_a_failed_sync_survives_a_later_cut() {
 }
 
 /// A process that ends between the write of its pages and their sync leaves pages in the cache that only the
-/// doublewrite file holds on the medium. Whoever opens the store then uses that file anew, for other pages first.
+/// doublewrite file holds on the medium. The next opening overwrites that file, with other pages first.
 #[test]
 fn a_cut_in_a_recovery_after_a_kill_tears_no_page_for_good() {
     for_each_seed(20, |seed| {
@@ -605,13 +605,13 @@ fn names_that_a_killed_process_changed_are_durable_before_the_log_is_given_up() 
     });
 }
 
-/// Who gets a lock sees what was committed under it. Nobody waits, so that many come while a lock is given up; and
-/// views are taken meanwhile, of many running transactions, so that it takes long to become visible.
+/// A new holder of a lock sees what was committed under it. No transaction waits, so that many arrive while a lock is
+/// released; and views are taken meanwhile, of many running transactions, so that it takes long to become visible.
 #[test]
 fn a_lock_is_given_up_with_what_was_done_under_it() {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 400;
-    /// What `work` returns once nobody else has a lock that it needs.
+    /// Retries `work` until no other transaction has a lock that it needs.
     fn insist<T>(mut work: impl FnMut() -> Result<T, Error>) -> T {
         loop {
             match work() {

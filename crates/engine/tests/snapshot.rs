@@ -31,7 +31,7 @@ fn options(background: bool) -> StoreOptions {
         pool_bytes: 2 << 20,
         log_bytes: 1 << 20,
         background,
-        // One thread plays all transactions: who would have to wait is told at once.
+        // One thread plays all transactions: one that would have to wait gets an error at once.
         lock_timeout: Duration::ZERO,
         ..StoreOptions::default()
     }
@@ -418,8 +418,8 @@ fn random_schedules_on_row_compressed_pages() {
     random_schedules(TableOptions::row_compressed(4).page_bytes(8 << 10), false);
 }
 
-/// More transactions than there are undo slots, in sight of one snapshot: nobody waits for it, it sees what
-/// it saw, and what was kept for it is given back, again and again.
+/// More transactions than there are undo slots, under one snapshot: no transaction waits for it, its reads stay the
+/// same, and the history kept for it is freed, again and again.
 #[test]
 fn history_grows_beyond_the_slots_and_is_given_back() {
     for background in [false, true] {

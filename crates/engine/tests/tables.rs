@@ -1,5 +1,5 @@
-//! Dropping tables: what is refused, what becomes of those who look, power cuts and failures in the middle,
-//! and many threads at once. And defaults that tables follow.
+//! Dropping tables: which drops are refused, what concurrent readers get, power cuts and failures in the middle, and
+//! many threads at once. And defaults that tables follow.
 
 mod rigs;
 

@@ -1,4 +1,4 @@
-//! Structure modifications: splitting full nodes. `merge` has the other way.
+//! Structure modifications: splitting full nodes. `merge` does the reverse.
 
 use super::{ROOT, Tree};
 use crate::{
@@ -94,7 +94,7 @@ impl Tree<'_> {
         let mut child = allocator.allocate(&mut mtr)?;
         let level = Node::new(root).level();
         if self.space.blocks().is_some() {
-            // The same block again fits, whatever is in it.
+            // The same block fits again, whatever it holds.
             mtr.apply(&mut child, PageOp::Block { data: &root.export_block() });
         } else {
             mtr.apply(&mut child, PageOp::Init { level });
@@ -119,7 +119,7 @@ impl Tree<'_> {
         let at = found.unwrap_or_else(|slot| slot);
         let (run, next) = node.insert_run();
         let count = node.count();
-        // Of long records a leaf may have been filled by fewer than make a run elsewhere.
+        // Fewer long records than make a run may have filled a leaf.
         let is_filled_up = at == next && usize::from(run) + 1 >= count.min(usize::from(RUN_MIN) + 1);
         let (right, separator) = if at == count && (count < 2 || is_filled_up) {
             // The new record opens the next leaf; this one stays as it is.
@@ -141,7 +141,7 @@ impl Tree<'_> {
         self.split_child(parent, slot, leaf, right, &separator)
     }
 
-    /// Where to cut a node, at `at` or behind, so that the right part fits into a block, and that block.
+    /// Where to cut a node, at `at` or after it, so that the right part fits into a block, and that block.
     fn right_part(self, node: Node<'_>, mut at: usize) -> (usize, Option<Vec<u8>>) {
         let Some(blocks) = self.space.blocks() else { return (at, None) };
         loop {

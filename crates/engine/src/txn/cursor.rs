@@ -1,8 +1,8 @@
 //! Cursors: a position among the keys of a table that outlasts writes of the same transaction.
 //!
 //! A cursor holds a position and a batch of records that it has copied, and borrows the transaction for each step only.
-//! So the transaction may write in between. Its writes are seen: a batch counts for the state of one transaction, and
-//! any write ends that. The next step then seeks its place anew, by key.
+//! So the transaction may write in between. Its writes are seen: a batch is valid for the state of one transaction, and
+//! any write invalidates it. The next step then seeks its position again, by key.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::{
     types::Result,
 };
 
-/// Records of a batch behind a write: the next one likely ends it.
+/// Records of a batch after a write: the next write likely invalidates it.
 const BATCH_BEHIND_WRITE: usize = 4;
 
 /// A position among the records of a table, from which it moves in either direction.
@@ -26,10 +26,10 @@ const BATCH_BEHIND_WRITE: usize = 4;
 /// Each step borrows a transaction, which may be written to between two steps: the next step sees that. It moves to the
 /// nearest record behind the key where the cursor stands, or before it, whether that key is still there or not. A
 /// cursor may also go on in another transaction of the same store. At read committed, records that others commit close
-/// behind its position may be seen late, as a step may have copied the records there before.
+/// after its position may be seen late, as a step may have copied the records there before.
 ///
-/// No latch is held between two steps, so a cursor delays nobody, and never fails because others split and merge
-/// pages. While a transaction lives that a cursor has read in, the table cannot be dropped.
+/// No latch is held between two steps, so a cursor delays no other transaction, and never fails because others split
+/// and merge pages. While a transaction lives that a cursor has read in, the table cannot be dropped.
 ///
 /// ```
 /// # use lacuna_device::MemVfs;
@@ -53,7 +53,7 @@ const BATCH_BEHIND_WRITE: usize = 4;
 pub struct Cursor {
     table: Table,
     vfs: Vfs,
-    /// Where `vfs` needs one.
+    /// The key that the position refers to, where it needs one.
     key: Vec<u8>,
     copied: Option<Copied>,
     batch: Arc<Batch>,
@@ -74,7 +74,7 @@ enum Vfs {
     Behind,
 }
 
-/// The part of the batch that counts.
+/// The part of the batch that is valid.
 struct Copied {
     walk: Walk<Vec<u8>>,
     direction: Direction,

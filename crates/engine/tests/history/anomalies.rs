@@ -31,7 +31,7 @@ pub(crate) enum Kind {
     Uncommitted,
     /// What was read was overwritten before, or never so.
     Stale,
-    /// Bytes that nobody wrote.
+    /// Bytes that no transaction wrote.
     Garbage,
     /// A scan out of order or bounds, or with a record twice.
     BadScan,

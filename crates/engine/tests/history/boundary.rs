@@ -35,7 +35,7 @@ fn is_durable(history: &History, txn: &TxnRecord, durability: Durability) -> boo
         && (durability == Durability::Sync || txn.end_ended < history.durable_until)
 }
 
-/// Compares what was found with the history before it, in which it notes who survived.
+/// Compares the records found with the history before it, and notes there which transactions survived.
 pub(crate) fn check(history: &mut History, found: &Found, durability: Durability) -> Vec<Anomaly> {
     let keys = versions::keys(history);
     let effects: Vec<Effects> = history.txns.iter().map(|txn| Effects::of(txn, &keys)).collect();
@@ -70,7 +70,7 @@ pub(crate) fn check(history: &mut History, found: &Found, durability: Durability
 /// When a record was last acquired, what it then became, and by whom.
 type Expected = (Stamp, Option<(WriteId, Vec<WriteId>)>, u64);
 
-/// Every record is as the last one left it who survived.
+/// Every record is as the last surviving transaction left it.
 fn compare(history: &History, found: &Found, effects: &[Effects], survives: &[bool]) -> Vec<Anomaly> {
     let mut expected: BTreeMap<Key, Expected> = BTreeMap::new();
     expected.extend(history.initial.iter().map(|(key, value)| (*key, (0, Some(value.clone()), 0))));

@@ -11,7 +11,7 @@
 //! A count is a read of a predicate: the records that were there by some moment of it are as many, of a snapshot at the
 //! moment that its other reads and counts leave.
 //!
-//! What transactions read that rolled back counts as well. A read of an absent record tells only that it is one of the
+//! Reads of transactions that rolled back count as well. A read of an absent record only shows that it is one of the
 //! absences that were possible then; its dependencies are those that all of them have in common.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,7 +133,7 @@ impl Checker<'_> {
         ops.iter().any(|op| matches!(op.what, What::Delete { key: deleted, .. } if deleted == key))
     }
 
-    /// Checks what a transaction read and wrote by itself, and tells which versions it read.
+    /// Checks what a transaction read and wrote by itself, and returns the versions that it read.
     fn check_txn(&mut self, txn: usize) -> Vec<Resolved> {
         let effects = &self.effects[txn];
         for detail in &effects.internal {

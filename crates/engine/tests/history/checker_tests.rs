@@ -197,7 +197,7 @@ fn blind_update(story: &mut Story, isolation: Isolation) {
     story.commit(one);
 }
 
-/// Sees one write of a transaction and not the other one. Not even the stamps tell: all of it overlaps.
+/// Sees one write of a transaction and not the other one. Not even the stamps give an order: all of it overlaps.
 fn g_single(story: &mut Story, isolation: Isolation) {
     let [one, two] = [story.begin(isolation), story.begin(isolation)];
     story.write(two, X);
@@ -326,7 +326,8 @@ fn counts_of_two_moments(story: &mut Story, isolation: Isolation) {
     story.history.txns[0].ops[0].ended = story.now;
 }
 
-/// Each kind by itself: the name of a tale, who tells it, and what must be found under both isolations.
+/// Each kind by itself: the name of a history, the function that builds it, and the anomalies that must be found under
+/// both isolations.
 const TALES: &[(Tale, &[Kind], &[Kind])] = &[
     (g0, &[Kind::G0, Kind::TwoOwners], &[Kind::G0, Kind::TwoOwners]),
     (g1a, &[Kind::G1a], &[Kind::G1a]),

@@ -6,7 +6,7 @@
 //! several runs to fail again.
 //!
 //! - `record` is what is recorded, by `worker` and `ranges`; values say which write they are of (`value`).
-//! - `effects` tells what a transaction did by its own record, `versions` the order of each record's versions,
+//! - `effects` derives what a transaction did from its own record, `versions` the order of each record's versions,
 //!   `checker` what is wrong, over `graph`; `anomalies` names it.
 //! - `boundary` compares a store that was opened again with the history before.
 //! - `session` opens stores, `watch` runs the threads.

@@ -17,7 +17,7 @@ pub(crate) struct Key {
     pub(crate) number: u32,
 }
 
-/// Names one write of the whole case. The value carries it, so a read tells which write it saw.
+/// Names one write of the whole case. The value carries it, so a read shows which write it saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WriteId(pub(crate) u64);
 

@@ -84,8 +84,8 @@ impl Session {
         self.clock.fetch_add(1, SeqCst)
     }
 
-    /// Notes an error, unless the VFS was made to fail. What was recorded until then is checked all the same, and
-    /// may tell more than the error.
+    /// Notes an error, unless the VFS was made to fail. The history recorded until then is checked all the same, and
+    /// may show more than the error.
     pub(crate) fn fail(&self, doing: &str, error: &Error) {
         if !self.rig.may_fail() {
             self.failures.lock().push(format!("{doing}: {error:?}"));
@@ -97,7 +97,7 @@ impl Session {
         self.tables.get(number).cloned().or_else(|| self.churned.read().clone())
     }
 
-    /// The whole store, while nobody writes.
+    /// The whole store, while no transaction writes.
     pub(crate) fn look(&self) -> Found {
         let churned = self.churned.read().clone();
         let tables: Vec<&Table> = self.tables.iter().chain([&self.marks]).chain(&churned).collect();

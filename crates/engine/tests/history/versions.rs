@@ -68,7 +68,7 @@ pub(crate) enum Misfit {
     Early(usize),
     /// It was overwritten before, or its record was never so.
     Late,
-    /// It may be of a transaction of unknown outcome that nobody else saw anything of: no anomaly.
+    /// It may be of a transaction of unknown outcome whose writes no other transaction saw: no anomaly.
     Doubtful,
 }
 
@@ -102,7 +102,8 @@ pub(crate) fn keys(history: &History) -> BTreeSet<Key> {
     keys
 }
 
-/// Which transactions count as committed: of the unknown ones those whose writes somebody saw, then or later.
+/// Which transactions count as committed: of the unknown ones those whose writes another transaction saw, then or
+/// later.
 pub(crate) fn committed(history: &History, effects: &[Effects]) -> Vec<bool> {
     let seen = effects.iter().flat_map(|e| &e.reads).filter_map(|read| match read.seen {
         Seen::Version(write, _) => Some(write.txn()),

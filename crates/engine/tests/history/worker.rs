@@ -337,7 +337,7 @@ impl Open<'_> {
         let lock = Lock::Explicit;
         match self.txn.compare_and_swap(table, &key_bytes, expected.as_deref(), value.as_deref()) {
             Ok(Swap::Done) => {
-                // Of what nobody writes this is garbage, which is an anomaly.
+                // For a key that no worker writes this is garbage, which is an anomaly.
                 self.note(began, What::Read { key, seen: before, lock });
                 match value {
                     Some(_) => self.note(began, What::Write { key, write, list }),
@@ -431,7 +431,7 @@ impl Open<'_> {
         }
     }
 
-    /// See `boundary`. Nobody else wants the record.
+    /// See `boundary`. No other worker uses the record.
     fn mark(&mut self) -> Next {
         let marks = self.session.marks.clone();
         let key = key_of(&marks, self.record.id as u32);

@@ -138,7 +138,7 @@ impl Rig for Flash {
     }
 
     fn fail(&self, rng: &mut SeededRng) {
-        // A thread in the background could fail, and nobody would hear of it in time.
+        // A background thread could fail without being noticed in time.
         if !self.background {
             fail_some(rng, |writes| self.device.fail_writes_after(writes), || self.device.fail_sync());
         }

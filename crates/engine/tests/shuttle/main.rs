@@ -1,6 +1,6 @@
-//! Threads on one store under shuttle, which decides at every lock, latch, atomic and request to the VFS who goes
-//! on: at random, and by PCT, which finds what takes few but unlikely switches. A thread that nobody wakes is a
-//! deadlock, which shuttle reports.
+//! Threads on one store under shuttle, which decides at every lock, latch, atomic and request to the VFS which thread
+//! goes on: at random, and by PCT, which finds bugs that need few but unlikely switches. A thread that is never woken
+//! is a deadlock, which shuttle reports.
 //!
 //! `cargo test -p lacuna-engine --features shuttle --test shuttle`; seeds as everywhere. Pages of 64 KiB with long
 //! records make undo logs of several pages, splits, merges and evictions of a few records each.
@@ -238,7 +238,7 @@ fn versions_of_a_snapshot_that_was_given_up_end() {
     });
 }
 
-/// A snapshot reads what it saw first, or is told that it was given up; it never waits for ever.
+/// A snapshot reads what it saw first, or gets the error that it was revoked; it never waits for ever.
 #[test]
 fn snapshots_that_are_given_up_fail() {
     explore(10, || {
@@ -372,7 +372,7 @@ fn writers_of_the_same_records_end() {
     });
 }
 
-/// Whoever returns from a commit finds it after a power cut, whoever led its group.
+/// A commit that returned survives a power cut, whichever thread led its group.
 #[test]
 fn commits_that_returned_survive_a_power_cut() {
     explore(10, || {
@@ -406,7 +406,7 @@ fn commits_that_returned_survive_a_power_cut() {
     });
 }
 
-/// A table is dropped while others begin to use it: they are told, or the drop is refused.
+/// A table is dropped while others begin to use it: they get an error, or the drop is refused.
 #[test]
 fn a_table_is_dropped_beside_its_users() {
     explore(10, || {
@@ -489,7 +489,7 @@ fn thin_out(store: &Store, table: &Table, records: std::ops::Range<u64>) -> BTre
 }
 
 /// Leaves become empty, two become one and three become two, while others look for records and scan in both
-/// directions: what nobody touches is found by each, once and in order, and a snapshot sees what it saw first.
+/// directions: each of them finds every untouched record, once and in order, and a snapshot sees what it saw first.
 #[test]
 fn nothing_is_missed_while_leaves_merge() {
     explore(3, || {
@@ -754,7 +754,7 @@ impl Hooks for Fuse {
 }
 
 /// One thread panics, in a write or a sync, while others wait for its locks, its group of commits and its latches: each
-/// of them is woken and told, and what was acknowledged is there afterwards.
+/// of them is woken with an error, and every acknowledged commit is there afterwards.
 #[test]
 fn a_panic_wakes_everybody() {
     explore(10, || {
