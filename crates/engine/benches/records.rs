@@ -1,5 +1,4 @@
-//! What single records cost on one thread, with all pages in memory; and what loading costs, record by record and in
-//! bulk.
+//! The cost of single records on one thread, with all pages in memory; and of loading, record by record and in bulk.
 //!
 //!     cargo bench -p lacuna-engine --bench records
 //!
@@ -171,7 +170,7 @@ criterion_group! {
 }
 
 fn main() {
-    // `cargo test` only wants to see it built.
+    // `cargo test` only checks that it builds.
     if std::env::args().any(|argument| argument == "--bench") {
         loads();
         benches();

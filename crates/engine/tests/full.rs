@@ -82,7 +82,7 @@ fn fill_empty_and_fill_again(background: bool) {
     assert_eq!(count(&store, &table), records);
     drop((store, table));
 
-    // As after a kill: recovery needs no room that is not there.
+    // As after a kill: recovery needs no more space than there is.
     let store = Store::open(vfs(&device, background), options(background)).expect("a full store opens");
     let table = store.table("t").expect("table").expect("there");
     assert_eq!(count(&store, &table), records);
@@ -182,7 +182,7 @@ struct Life {
     rng: SeededRng,
     /// Version of each acknowledged record.
     model: BTreeMap<u64, u64>,
-    /// What a transaction whose commit failed would have left: `None` for a record that it deleted.
+    /// Changes of a transaction whose commit failed: `None` for a record that it deleted.
     in_doubt: BTreeMap<u64, Option<u64>>,
     next_key: u64,
     refused: u64,
@@ -216,7 +216,7 @@ impl Life {
         }
     }
 
-    /// Opens the store after a crash, compares it with the model, and makes what was found the model.
+    /// Opens the store after a crash, compares it with the model, and takes its content as the new model.
     fn open(&mut self) -> (Store, Table) {
         let (kind, background) = (self.kind, self.background);
         let (store, table) = recover(&self.flash, &mut self.rng, |vfs| {
@@ -334,7 +334,7 @@ impl Life {
     }
 }
 
-/// Fullness, age and power cuts at once: deletes always work and give room back, whatever ended the use before.
+/// Fullness, age and power cuts at once: deletes always work and free space, however the previous use ended.
 #[test]
 fn stores_live_long_at_their_limit() {
     for_each_seed(LIVES, |seed| {

@@ -1,9 +1,9 @@
 //! Hermitage (Martin Kleppmann, <https://github.com/ept/hermitage>): the classic interleavings of two or three
-//! transactions, step by step, with what becomes of each under both isolations.
+//! transactions, step by step, with the outcome of each under both isolations.
 //!
 //! Each transaction has a thread of its own, which does its steps in the order of the script. A step that has to wait
 //! for another transaction is marked by `waits`: the script goes on without it, and its answer comes when the other
-//! one ends. Whether a step waited is part of what is expected.
+//! one ends. Whether a step waited is part of the expected outcome.
 
 use std::{
     collections::BTreeMap,
@@ -127,7 +127,7 @@ fn player(
     }
 }
 
-/// A step that must wait is given so long to do it, one that must not so long to come back.
+/// A step that must wait is given so long to begin waiting, one that must not so long to return.
 const SHORT: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(20);
 
@@ -274,7 +274,7 @@ fn otv_observed_transactions_do_not_vanish() {
     play("OTV", Snapshot, &snapshot, &[(1, 11), (2, 19)]);
 }
 
-/// PMP, predicate-many-preceders: a scan again finds what was inserted meanwhile.
+/// PMP, predicate-many-preceders: a repeated scan finds records inserted meanwhile.
 #[test]
 fn pmp_phantoms_are_seen_at_read_committed_only() {
     for (isolation, then) in [(ReadCommitted, vec![(3, 30)]), (Snapshot, vec![])] {
@@ -292,7 +292,7 @@ fn pmp_phantoms_are_seen_at_read_committed_only() {
 /// The same with a predicate that is written by: the record that the first one makes matching is or is not deleted.
 #[test]
 fn pmp_writes_by_a_predicate_go_by_what_is_seen() {
-    // The scan at read committed does not wait: it goes by what is committed then.
+    // The scan at read committed does not wait: it sees the state committed by then.
     for isolation in [ReadCommitted, Snapshot] {
         let script = [
             line(1, UpdateWhere(20, 30), Done),
@@ -372,7 +372,7 @@ fn g_single_predicate_dependencies_are_seen_at_read_committed_only() {
     }
 }
 
-/// G-single with a write by a predicate: it must not go by a newer state than what was read.
+/// G-single with a write by a predicate: it must not use a newer state than the one read.
 #[test]
 fn g_single_writes_by_a_predicate_conflict_in_snapshots() {
     let deletes = |then: Answer, end: Do| {
@@ -453,7 +453,7 @@ fn g2_item_write_skew_happens_unless_reads_lock() {
     play("G2-item locked", Snapshot, &locked(Conflict), &[(1, 11), (2, 20)]);
 }
 
-/// G2, anti-dependency cycles by predicates: each inserts what the other one's scan would have found.
+/// G2, anti-dependency cycles by predicates: each inserts a record that the other one's scan would have found.
 #[test]
 fn g2_anti_dependency_cycles_happen() {
     for isolation in [ReadCommitted, Snapshot] {

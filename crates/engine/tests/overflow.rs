@@ -224,7 +224,7 @@ fn a_damaged_chain_is_an_error_and_never_wrong_data() {
         let mut image = AlignedBuf::zeroed(PAGE);
         file.read_at(page * PAGE as u64, &mut image).expect("read");
         let sound = image.to_vec();
-        // Another page of the same chain in its place, under the checksum of its own.
+        // Another page of the same chain instead of it, with a valid checksum.
         for damage in [vec![0; PAGE], {
             let mut flipped = sound.clone();
             flipped[200] ^= 1;

@@ -19,7 +19,7 @@ const THREADS: u64 = 3;
 /// How long a stopped store may take to release all threads.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Panics in the n-th call that changes something, in whichever thread that comes.
+/// Panics in the n-th call that changes something, whichever thread makes it.
 struct Fuse {
     left: AtomicU64,
 }

@@ -1,5 +1,5 @@
-//! What must be there when a store is opened again: every durable commit, every other one whole or not at all, and
-//! none without those before it.
+//! The state that a reopened store must have: every durable commit, every other one whole or not at all, and none
+//! without those before it.
 //!
 //! Every transaction that writes also inserts a record of its own, its *mark*, so that afterwards it is known of each
 //! whether it is there.
@@ -15,7 +15,7 @@ use super::{
     versions,
 };
 
-/// What was found in a store that was just opened.
+/// The content of a store that was just opened.
 pub(crate) struct Found {
     pub(crate) state: State,
     pub(crate) tables: BTreeSet<u32>,
@@ -29,7 +29,7 @@ impl Found {
     }
 }
 
-/// Whether the commit promised that the transaction stays.
+/// Whether the commit promised durability.
 fn is_durable(history: &History, txn: &TxnRecord, durability: Durability) -> bool {
     txn.outcome == Outcome::Committed
         && (durability == Durability::Sync || txn.end_ended < history.durable_until)
@@ -112,5 +112,5 @@ fn compare(history: &History, found: &Found, effects: &[Effects], survives: &[bo
     anomalies
 }
 
-/// What is read outside of any history: with both isolations the same.
+/// For reads outside of any history, which must be the same at both isolations.
 pub(crate) const LEVELS: [Isolation; 2] = [Isolation::Snapshot, Isolation::ReadCommitted];

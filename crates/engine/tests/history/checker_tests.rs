@@ -116,7 +116,7 @@ impl Story {
 const X0: WriteId = WriteId(1);
 const Y0: WriteId = WriteId(2);
 
-/// Tells a story in which something is wrong.
+/// Writes down a history with an anomaly.
 type Tale = fn(&mut Story, Isolation);
 
 /// Two transactions write both records, in different orders.
@@ -138,7 +138,7 @@ fn g1a(story: &mut Story, isolation: Isolation) {
     story.abort(one);
 }
 
-/// Read what a savepoint took back.
+/// Reads a write that was undone by going back to a savepoint.
 fn g1a_of_a_savepoint(story: &mut Story, isolation: Isolation) {
     let [one, two] = [story.begin(isolation), story.begin(isolation)];
     story.op(one, What::Savepoint);
@@ -176,7 +176,7 @@ fn two_owners(story: &mut Story, isolation: Isolation) {
     story.commit(one);
 }
 
-/// What was read, locked or not, was changed before it was replaced.
+/// The record read, locked or not, was changed before it was replaced.
 fn lost_update(story: &mut Story, isolation: Isolation) {
     let [one, two] = [story.begin(isolation), story.begin(isolation)];
     let lock = if isolation == Snapshot { Lock::No } else { Lock::Explicit };
@@ -380,7 +380,7 @@ fn write_skew_is_no_anomaly() {
     assert!(report.anomalies.is_empty() && report.write_skews == 1);
 }
 
-/// What read committed may do, and savepoints, deletions, lists and locks used as they should be.
+/// Histories that read committed allows, and correct uses of savepoints, deletions, lists and locks.
 #[test]
 fn sound_histories_are_sound() {
     let mut story = Story::new();

@@ -1,4 +1,4 @@
-//! One opening of the store, and what its threads share.
+//! One opening of the store, and the state that its threads share.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,7 +39,7 @@ pub(crate) struct Session {
     pub(crate) failures: Mutex<Vec<String>>,
 }
 
-/// Opens the store in the rig after whatever happened to it, with everything in it that a case needs.
+/// Opens the store in the rig, whatever state that is in, and makes the tables that a case needs.
 pub(crate) fn open(rig: &dyn Rig, plan: &Plan, rng: &mut lacuna_sim::SeededRng) -> Store {
     let quiet = StoreOptions { background: false, ..plan.options.clone() };
     let open_all = |vfs, options: &StoreOptions| -> Result<Store, Error> {
