@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     conclude(arguments, &target.name(), &runs, || report(arguments, &config, &target, &runs))
 }
 
-/// Prints and writes what the runs found; an error when one of them left a graph that is not sound.
+/// Prints and writes the results of the runs; an error when one of them left a graph that is not sound.
 pub(crate) fn conclude(
     arguments: &Arguments,
     vfs: &str,

@@ -19,7 +19,7 @@ use crate::{
 /// Options that mean something with --mysql alone.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// With --mysql: who connects
+    /// With --mysql: user to connect as
     #[arg(long, default_value = "root", requires = "mysql")]
     user: String,
     /// With --mysql: password, if any
@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments, config: &Config, server: &Address) -> R
     })
 }
 
-/// Proves that a server has every commit of a log.
+/// Verifies that a server has every commit of a log.
 pub(crate) fn verify(arguments: &Arguments, log: &Path, server: &Address) -> Result<()> {
     let db = SqlDb::open(server, &login(&arguments.sql), Written::Status)?;
     let verified = verify_acks(&db, log).with_context(|| server.to_string())?;

@@ -19,7 +19,7 @@ use lacuna_nvmfs::{
 
 use super::{entries, local::LocalFile, opened::StorePath};
 
-/// What a user names.
+/// A source or target that the user names.
 pub(super) enum Operand {
     Inside(StorePath),
     Outside(PathBuf),
@@ -33,7 +33,7 @@ impl Operand {
         }
     }
 
-    /// What is there to be copied.
+    /// The file to be copied.
     pub(super) fn source(&self) -> Result<Source> {
         match self {
             Operand::Inside(path) => {
@@ -45,13 +45,13 @@ impl Operand {
     }
 }
 
-/// Which file it is: the device or store that it lies on, and its number there.
+/// The identity of a file: its device or store, and its inode number there.
 pub(super) type Identity = (u64, u64);
 
 /// Names and values of extended attributes.
 pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What of an inode a copy keeps.
+/// The attributes of an inode that a copy keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
     pub(super) kind: FileKind,
@@ -61,7 +61,7 @@ pub(super) struct Kept {
     pub(super) size: u64,
     pub(super) accessed: Timestamp,
     pub(super) modified: Timestamp,
-    /// Of what has several names and is no directory.
+    /// Of a file with several names that is no directory.
     pub(super) identity: Option<Identity>,
 }
 
@@ -119,7 +119,7 @@ impl Source {
         }
     }
 
-    /// What is in a directory, by name.
+    /// The entries of a directory, by name.
     pub(super) fn entries(&self) -> Result<Vec<(Vec<u8>, Source)>> {
         match self {
             Source::Inside { fs, posix, ino, name } => {
@@ -180,7 +180,7 @@ pub(super) trait Reader {
     fn read_runs(&self, offset: u64) -> Result<Runs>;
 }
 
-/// A new file; what is never written is a hole.
+/// A new file; ranges that are never written are holes.
 pub(super) trait Writer {
     /// Writes data, each with its offset, in order.
     fn write_runs(&self, runs: &[(u64, &[u8])]) -> Result<()>;
@@ -188,7 +188,7 @@ pub(super) trait Writer {
     fn finish(&self, size: u64) -> Result<()>;
 }
 
-/// A name that something is copied to.
+/// The target name of a copy.
 #[derive(Clone)]
 pub(super) enum Target {
     Inside { fs: Arc<Nvmfs>, posix: Posix, parent: Ino, entry: Vec<u8>, name: String },
@@ -233,8 +233,7 @@ impl Target {
         }
     }
 
-    /// Whether `source` is the very thing that has this name, or a directory that this name lies in: a
-    /// copy would eat what it copies.
+    /// Whether `source` has this name, or is a directory that contains it: a copy would then overwrite its own source.
     pub(super) fn is_within(&self, source: &Source) -> Result<bool> {
         match (self, source) {
             (
@@ -298,7 +297,7 @@ impl Target {
         }
     }
 
-    /// Makes this another name of what was copied to `first`, in the same place. What had it is gone.
+    /// Makes this another name of the copy at `first`, on the same side. A file that had the name is replaced.
     pub(super) fn link_to(&self, first: &Target) -> Result<()> {
         match (self, first) {
             (Target::Outside(path), Target::Outside(first)) => {
@@ -323,7 +322,7 @@ impl Target {
         }
     }
 
-    /// An empty file to write; what was there before is gone.
+    /// An empty file to write; an existing one is replaced.
     pub(super) fn writer(&self) -> Result<Box<dyn Writer>> {
         match self {
             Target::Outside(path) => Ok(Box::new(LocalFile::create(path)?)),

@@ -38,7 +38,7 @@ impl LocalFile {
 }
 
 impl LocalFile {
-    /// The next run of data at or behind `offset`.
+    /// The next run of data at or after `offset`.
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
         match seek(&self.0, SeekFrom::Data(offset)) {
             Ok(start) => Ok(Some(start..seek(&self.0, SeekFrom::Hole(start))?)),
@@ -112,7 +112,7 @@ pub(super) fn xattrs(path: &Path) -> Result<Xattrs> {
         .collect()
 }
 
-/// Says that the target cannot hold an attribute.
+/// Warns that the target cannot hold an attribute.
 pub(super) fn left_out(target: &str, name: &[u8]) {
     eprintln!("lacuna: {target}: without the attribute {}", String::from_utf8_lossy(name));
 }
