@@ -31,7 +31,7 @@ use lacuna_sim::{SeededRng as Rng, SimDevice};
 
 const STUCK: Duration = Duration::from_secs(60);
 
-/// What one thread does until the time is up: transaction after transaction.
+/// The transaction that one thread repeats until the time is up.
 type Step = fn(&Store, &[Table], u64, &mut Rng) -> Result<(), Error>;
 
 struct Load {

@@ -62,7 +62,7 @@ impl Row {
         row
     }
 
-    /// Takes over the default kind, unless the table follows none or was made in another layout. Whether it
+    /// Takes over the default kind, unless the table follows none or was made in another layout. Returns whether it
     /// did.
     pub(crate) fn follow(&mut self, kind: TableKind) -> bool {
         let options = TableOptions { kind, ..self.options };

@@ -30,7 +30,7 @@ lacuna_mutants::breakable_rules! {
     LaterLogsKept = "later-logs-kept",
     /// A table's file is removed only once its row is gone, durably (store::tables invariant 2).
     RowBeforeFile = "row-before-file",
-    /// A deleted record that a view needs is restored when a change of it is taken back (txn invariant 5).
+    /// A deleted record that a view needs is restored when a change of it is rolled back (txn invariant 5).
     DeletionsRestored = "deletions-restored",
     /// A snapshot fails once its history may be gone.
     SnapshotsFail = "snapshots-fail",
@@ -38,7 +38,7 @@ lacuna_mutants::breakable_rules! {
     HistoryPurged = "history-purged",
     /// The undo record of an edit leads back to the value before it.
     EditsLeadBack = "edits-lead-back",
-    /// A transaction is behind the horizon only when its end is in the log (flush::horizon).
+    /// A transaction is below the horizon only when its end is in the log (flush::horizon).
     EndsLogged = "ends-logged",
     /// Splits and merges are noted (btree::finger invariant 2).
     BoundsNoted = "bounds-noted",
@@ -58,7 +58,7 @@ lacuna_mutants::breakable_rules! {
     DescentsCouple = "descents-couple",
     /// A file is truncated with its header latched, so that no page is allocated meanwhile (alloc invariant 4).
     CutsLatchHeader = "cuts-latch-header",
-    /// A cursor looks again once its transaction has written.
+    /// A cursor reads again once its transaction has written.
     CursorsLookAgain = "cursors-look-again",
     /// A walk along leaves checks after each that its view is still valid: records may have been purged from the leaf.
     WalksAskTheView = "walks-ask-the-view",
@@ -66,7 +66,7 @@ lacuna_mutants::breakable_rules! {
     LoadsAskForLocks = "loads-ask-for-locks",
     /// A load puts into a leaf only records that belong there.
     LoadsStayInLeaf = "loads-stay-in-leaf",
-    /// A load that fails takes all its records back.
+    /// A load that fails removes all its records.
     LoadsWhole = "loads-whole",
     /// The record is locked before it is compared.
     SwapsLock = "swaps-lock",
@@ -86,6 +86,6 @@ lacuna_mutants::breakable_rules! {
     WritersLock = "writers-lock",
     /// A key that is locked by `get_for_update` is locked.
     LocksHold = "locks-hold",
-    /// A rollback takes all changes back.
+    /// A rollback undoes all changes.
     RollbacksWhole = "rollbacks-whole",
 }

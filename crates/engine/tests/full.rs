@@ -96,7 +96,7 @@ fn fill_empty_and_fill_again(background: bool) {
     }
     let kept = count(&store, &table);
     drop(table);
-    // Closing purges what was deleted, to the last record.
+    // Closing purges every deleted record.
     store.close().expect("close");
     let store = Store::open(vfs(&device, background), options(background)).expect("open");
     let table = store.table("t").expect("table").expect("there");
@@ -174,7 +174,7 @@ const USES: u64 = 6;
 /// Records that a transaction writes at most.
 const TXN_RECORDS: u64 = 40;
 
-/// A store that is always near full, and what must be in it.
+/// A store that is always near full, and its expected content.
 struct Life {
     flash: Flash,
     kind: TableOptions,

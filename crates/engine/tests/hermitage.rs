@@ -20,7 +20,7 @@ use lacuna_engine::{
     Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn,
 };
 
-/// What a transaction does in one step. Records are 1, 2, ... with the values 10, 20, ... at the start.
+/// The operation of a transaction in one step. Records are 1, 2, ... with the values 10, 20, ... at the start.
 #[derive(Clone, Copy, Debug)]
 enum Do {
     Get(u8),
@@ -38,7 +38,7 @@ enum Do {
 }
 use Do::*;
 
-/// What came of it.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
     Done,
@@ -390,7 +390,8 @@ fn g_single_writes_by_a_predicate_conflict_in_snapshots() {
     play("G-single write", Snapshot, &deletes(Conflict, Rollback), &[(1, 12), (2, 18)]);
 }
 
-/// The same with the deletion between the two writes of the other one, which waits for it; taken back, nothing is left.
+/// The same with the deletion between the two writes of the other one, which waits for it; after its rollback nothing
+/// is left.
 #[test]
 fn g_single_interleaved_writes_wait_for_each_other() {
     let script = [

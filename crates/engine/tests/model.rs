@@ -101,7 +101,7 @@ fn random_value(rng: &mut Rng, page_bytes: usize) -> Vec<u8> {
     let byte = rng.below(256) as u8;
     let mut value: Vec<u8> = (0..len).map(|i| byte.wrapping_add((i / 5) as u8)).collect();
     if rng.chance(40) {
-        // What does not compress.
+        // Values that do not compress.
         rng.fill(&mut value);
     }
     value

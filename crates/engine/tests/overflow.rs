@@ -36,7 +36,7 @@ fn get(store: &Store, table: &Table, key: &[u8]) -> Option<Vec<u8>> {
     store.begin().get(table, key).expect("get")
 }
 
-/// What a check counts in the table.
+/// The counts of a check of the table.
 fn check(store: &Store) -> TableCheck {
     store.check().expect("check").pop().expect("a table")
 }

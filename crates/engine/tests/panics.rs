@@ -53,7 +53,7 @@ fn key(thread: u64, record: u64) -> Vec<u8> {
     format!("{thread}/{record:04}").into_bytes()
 }
 
-/// Commits transactions of three records until the store stops; how many were acknowledged.
+/// Commits transactions of three records until the store stops; returns how many were acknowledged.
 fn work(store: &Store, table: &Table, thread: u64) -> u64 {
     for round in 1.. {
         let attempt = || {

@@ -30,7 +30,7 @@ fn open(vfs: &Arc<dyn Vfs>, table: TableOptions) -> (Store, Table) {
     (store, table)
 }
 
-/// What a check counts in the table.
+/// The counts of a check of the table.
 fn check(store: &Store) -> TableCheck {
     store.check().expect("sound").into_iter().find(|table| table.name == "t").expect("there")
 }

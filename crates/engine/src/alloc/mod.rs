@@ -11,8 +11,8 @@
 //!    its page, nor collides with an image of the page's next use.
 //! 3. An allocated page is initialised without being read. Replay may then find a hole where an older version of the
 //!    page was, and skips the changes before it was initialised (`replay`, invariant 5).
-//! 4. The file is truncated only after page `used`, once no crash can bring a greater `used` back, and with the header
-//!    latched.
+//! 4. The file is truncated only beyond its first `used` pages, once no crash can bring a greater `used` back, and with
+//!    the header latched.
 //!
 //! Latch order: all pages that a mini-transaction already holds; the header; pages of the list; then the page that is
 //! allocated, which no other thread can be waiting for.

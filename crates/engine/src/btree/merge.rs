@@ -6,8 +6,8 @@
 //! - an empty leaf is removed, with the inner nodes above that hold nothing else;
 //! - two neighbours become one, or three become two, where [`FILL`] of each page is enough for all.
 //!
-//! Inner nodes follow when they are underfull, the root when it has one child left. Row-compressed leaves are merged
-//! in pairs only, where the block of both leaves space for changes.
+//! Inner nodes follow when they are underfull, the root when it has one child left. Row-compressed leaves are merged in
+//! pairs only, where their common block has space for changes.
 //!
 //! Invariants:
 //!
@@ -129,7 +129,7 @@ impl Tree<'_> {
     }
 
     /// Merges inner nodes on the way to `key` that are underfull, or hold an empty leaf only, and lowers the root.
-    /// Whether anything changed.
+    /// Returns whether anything changed.
     fn merge_inner(self, key: &[u8]) -> Result<bool> {
         let mut parent = self.pager.write(self.space, ROOT)?;
         self.check_node(&parent, ROOT, None)?;
@@ -171,8 +171,8 @@ impl Tree<'_> {
         }
     }
 
-    /// Removes the child at `slot`, one of several, if there is nothing in it but a chain of only children that ends
-    /// in an empty leaf. Whether it did.
+    /// Removes the child at `slot`, one of several, if there is nothing in it but a chain of only children that ends in
+    /// an empty leaf. Returns whether it did.
     fn remove_empty(self, parent: &mut WriteGuard, slot: usize) -> Result<bool> {
         let mut chain = vec![self.write_child(Node::new(parent), slot)?];
         loop {
@@ -207,7 +207,7 @@ impl Tree<'_> {
         Ok(true)
     }
 
-    /// Moves all of the right child of a pair into the left one, if there is space. Whether it did.
+    /// Moves all of the right child of a pair into the left one, if there is space. Returns whether it did.
     fn merge_pair(self, parent: &mut WriteGuard, left_slot: usize) -> Result<bool> {
         let mut left = self.write_child(Node::new(parent), left_slot)?;
         let mut right = self.write_child(Node::new(parent), left_slot + 1)?;

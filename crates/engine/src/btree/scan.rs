@@ -26,7 +26,7 @@ pub(crate) enum Start {
     End,
     /// At this key.
     At(Vec<u8>),
-    /// Just behind this key, in scan order.
+    /// Just after this key, in scan order.
     Behind(Vec<u8>),
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Leaf {
     pub(crate) following: Vec<PageNo>,
 }
 
-/// The children behind `slot`, in scan order; `which` of them, the next one being 0.
+/// The children after `slot`, in scan order; `which` of them, the next one being 0.
 fn following(node: Node<'_>, slot: usize, direction: Direction, which: Range<usize>) -> Vec<PageNo> {
     let at = |next: usize| match direction {
         Direction::Forward => Some(slot + 1 + next).filter(|slot| *slot < node.count()),

@@ -16,7 +16,7 @@ use crate::{
 /// A leaf filled by ascending inserts is left with one sixteenth free for later growth; not so for records longer than
 /// that, which would not grow in it, and of which one more may fit.
 const RUN_FILL: (usize, usize) = (15, 16);
-/// Inserts in a row, one right behind the other, that make a run.
+/// Inserts in a row, one right after the other, that make a run.
 const RUN_MIN: u16 = 4;
 
 impl Tree<'_> {
@@ -154,8 +154,8 @@ impl Tree<'_> {
         }
     }
 
-    /// Moves the cells of `child` from `at` on into a new right sibling behind `separator`, in a
-    /// row-compressed table by the block that [`Tree::right_part`] made of them.
+    /// Moves the cells of `child` from `at` on into a new right sibling after `separator`, in a row-compressed table by
+    /// the block that [`Tree::right_part`] made of them.
     fn split_child(
         self,
         parent: &mut WriteGuard,
@@ -239,7 +239,7 @@ fn middle(node: Node<'_>) -> usize {
     node.count() - 1
 }
 
-/// Copies the cells of `from` from slot `at` on behind those of `to`.
+/// Copies the cells of `from` from slot `at` on after those of `to`.
 pub(super) fn append_cells(mtr: &mut Mtr, from: &WriteGuard, at: usize, to: &mut WriteGuard) {
     let from = Node::new(from);
     let base = Node::new(to).count();

@@ -1,10 +1,10 @@
-//! The visibility horizon: images of compressed pages do not name transactions behind it.
+//! The visibility horizon: images of compressed pages do not name transactions below it.
 //!
 //! A leaf record names its writer and an undo record. Once the writer is finished and all views see it, neither is
 //! followed any more. Numbers that differ from record to record are also what a compressor cannot shorten. So images of
 //! compressed leaves have zeros there, as if the record had always existed. The page in memory keeps them.
 //!
-//! Invariant: a transaction behind the horizon is finished, all views see it, and its end is in the log as far as an
+//! Invariant: a transaction below the horizon is finished, all views see it, and its end is in the log as far as an
 //! image's own changes must be (flush invariant 1). So recovery, which finds the image, never rolls it back.
 //!
 //! Records that are deleted or hold a reference keep both, because purge looks for them.
@@ -23,7 +23,7 @@ pub(crate) trait Transactions: Send + Sync {
     fn seen_by_all(&self) -> TxnId;
 }
 
-/// The horizon: transactions with lesser numbers are behind it.
+/// The horizon: transactions with lesser numbers are below it.
 pub(super) struct Horizon(Mutex<State>);
 
 struct State {

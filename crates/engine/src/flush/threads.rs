@@ -12,8 +12,8 @@ use crate::{
     types::{Lsn, Result},
 };
 
-/// Share of the log behind which a page is flushed for its oldest change. The later that is, the more changes of a page
-/// share one image; but from 7/8 on writers wait, and the checkpoint follows by sixteenths.
+/// A page is flushed for its oldest change when more than this share of the log follows that. The later that is, the
+/// more changes of a page share one image; but from 7/8 on writers wait, and the checkpoint follows by sixteenths.
 const LOG_SHARE: (u64, u64) = (3, 4);
 
 impl Flusher {

@@ -323,8 +323,8 @@ fn log_page_writes(flusher: &Flusher, images: &[Image]) -> Result<()> {
     flusher.pager.log().append_page_writes(&records)
 }
 
-/// How to make the image of a page that is otherwise made by `codec`: a long value's last page, where it can be stored
-/// without what the value does not fill, is compressed, or a value a little longer than a leaf takes would take a page.
+/// The codec for the image of a page whose table uses `codec`: a long value's last page is compressed, where the part
+/// that the value does not fill can be left out. Otherwise a value a little longer than a leaf takes would take a page.
 fn codec_of(space: &Space, page: &[u8], codec: Codec) -> Codec {
     let unit = space.file().props().hole_unit as usize;
     let is_plain = codec.algorithm == Algorithm::None && unit != 0;

@@ -73,7 +73,7 @@ pub(crate) fn start(pager: &Pager, space: &Arc<Space>, mtr: &mut Mtr, part: &[u8
     Ok(NewPage { page, header: allocator.header })
 }
 
-/// Adds a page behind `last`, the last one of the chain so far; returns its number.
+/// Adds a page after `last`, the last one of the chain so far; returns its number.
 pub(crate) fn extend(
     pager: &Pager,
     space: &Arc<Space>,

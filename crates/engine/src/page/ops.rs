@@ -233,7 +233,7 @@ impl<'a> OpReader<'a> {
         Ok((page, self.rest(tag)?))
     }
 
-    /// What follows tag and page.
+    /// The fields after tag and page.
     fn rest(&mut self, tag: u8) -> Result<PageOp<'a>, BadOp> {
         if tag == 1 {
             return Ok(PageOp::Init { level: u16::from_le_bytes(self.array()?) });

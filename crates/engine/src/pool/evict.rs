@@ -79,8 +79,7 @@ impl Shard {
         assert!(before.is_none(), "a page has one frame");
     }
 
-    /// Takes out a frame whose page could not be read.
-    /// Whether it was there.
+    /// Takes out a frame whose page could not be read. Returns whether it was there.
     pub(super) fn discard(&mut self, frame: &Arc<Frame>) -> bool {
         let is_here = self.frames.get(&frame.id).is_some_and(|f| Arc::ptr_eq(f, frame));
         if is_here {

@@ -94,8 +94,8 @@ impl Frame {
         self.disk_bytes.load(Ordering::Relaxed) as usize
     }
 
-    /// Notes that an image of `disk_bytes` is on the device, which is no hole if it `is_image`. Whether one was written
-    /// before since the page came in.
+    /// Notes that an image of `disk_bytes` is on the device, which is no hole if it `is_image`. Returns whether one was
+    /// written before since the page came in.
     pub(crate) fn note_written(&self, disk_bytes: usize, is_image: bool) -> bool {
         self.disk_bytes.store(disk_bytes as u32, Ordering::Relaxed);
         is_image && self.written.swap(true, Ordering::Relaxed)

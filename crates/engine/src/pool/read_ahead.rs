@@ -56,7 +56,7 @@ struct Queue {
 pub(crate) struct Run {
     /// Times it went from one leaf to the next.
     steps: u32,
-    /// Leaves behind the present one that are named already.
+    /// Leaves after the present one that are named already.
     named: usize,
     is_new_leaf: bool,
 }
@@ -102,7 +102,7 @@ impl ReadAhead {
         }
     }
 
-    /// Reads one page that was named. Whether there was one.
+    /// Reads one page that was named. Returns whether there was one.
     pub(crate) fn step(&self) -> bool {
         let Some(id) = self.queue.lock().pages.pop_front() else { return false };
         self.read(id);

@@ -10,7 +10,7 @@
 //! 2. A table is closed to transactions only while none pins it, and to the store's own work only once its row is gone
 //!    from the catalog for good: purge, which skips tables that are gone, must not skip one that stays.
 //! 3. It is closed to flushes last: an operation may wait for memory or log that only a flush of the table's own pages
-//!    gives back.
+//!    frees.
 //!
 //! The lock is a leaf. A thread that closes a table holds no latch. Operations wait for flushes at most, flushes for
 //! the device and the log, and neither makes or drops a table; so both always end.

@@ -191,7 +191,7 @@ impl Store {
     }
 
     /// One round of reading ahead, purging, flushing and checkpointing in this thread, for stores opened without
-    /// [`StoreOptions::background`]. Whether pages were written.
+    /// [`StoreOptions::background`]. Returns whether pages were written.
     pub fn step(&self) -> Result<bool> {
         let engine = self.engine()?;
         engine.poison().check()?;

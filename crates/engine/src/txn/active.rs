@@ -173,7 +173,7 @@ impl ActiveTxns {
         self.oldest_view.load(Ordering::Acquire)
     }
 
-    /// Whether all views see the finished transaction `txn`. What is true stays true.
+    /// Whether all views see the finished transaction `txn`. Once true it stays true.
     pub(crate) fn is_seen_by_all(&self, txn: TxnId) -> bool {
         self.running.lock().views.oldest().is_none_or(|view| view.sees(txn))
     }

@@ -79,9 +79,9 @@ impl Txn {
     /// depends on the width of the gaps. Row-compressed tables, and values too long for a leaf, take as long as by
     /// [`Txn::insert`].
     ///
-    /// It is part of the transaction, as if the records had been inserted one by one: a crash or a rollback takes back
-    /// all of them, others see them with the commit, and they may be more than memory holds. A rollback takes longer
-    /// than the load: records are taken back one by one.
+    /// It is part of the transaction, as if the records had been inserted one by one: a crash or a rollback removes all
+    /// of them, others see them with the commit, and they may be more than memory holds. A rollback takes longer than
+    /// the load: records are removed one by one.
     ///
     /// ```
     /// # use lacuna_device::MemVfs;

@@ -31,8 +31,8 @@ pub enum Swap {
 
 impl Txn {
     /// Like [`Txn::get`], into memory of the caller, which is used again: `value` is replaced, or emptied where there
-    /// is no record. Whether there is one. Values that a leaf holds are copied once, and nothing is allocated when
-    /// `value` has the capacity.
+    /// is no record. Returns whether there is one. Values that a leaf holds are copied once, and nothing is allocated
+    /// when `value` has the capacity.
     ///
     /// (There is no guard that shows a value in place: it would hold the latch of its leaf, and so block all writers of
     /// that leaf, also of other records, until it is dropped; a writer that kept it would wait for itself for ever.)

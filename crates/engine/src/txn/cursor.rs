@@ -24,9 +24,9 @@ const BATCH_BEHIND_WRITE: usize = 4;
 /// A position among the records of a table, from which it moves in either direction.
 ///
 /// Each step borrows a transaction, which may be written to between two steps: the next step sees that. It moves to the
-/// nearest record behind the key where the cursor stands, or before it, whether that key is still there or not. A
-/// cursor may also go on in another transaction of the same store. At read committed, records that others commit close
-/// after its position may be seen late, as a step may have copied the records there before.
+/// nearest record after the key where the cursor stands, or before it, whether that key is still there or not. A cursor
+/// may also go on in another transaction of the same store. At read committed, records that others commit close after
+/// its position may be seen late, as a step may have copied the records there before.
 ///
 /// No latch is held between two steps, so a cursor delays no other transaction, and never fails because others split
 /// and merge pages. While a transaction lives that a cursor has read in, the table cannot be dropped.
@@ -68,9 +68,9 @@ enum Vfs {
     End,
     /// On the record with its key, if that still exists.
     On,
-    /// Between that key, or where it would be, and what is before it.
+    /// Between that key, or where it would be, and the record before it.
     Before,
-    /// Between that key and what is behind it.
+    /// Between that key and the record after it.
     Behind,
 }
 
@@ -94,7 +94,7 @@ impl Table {
 }
 
 impl Cursor {
-    /// Moves to the next record, at first the one with the least key. `None` at the end; the cursor then stands behind
+    /// Moves to the next record, at first the one with the least key. `None` at the end; the cursor then stands after
     /// the last record, and a record that is written there later is the next one.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! A log that no view needs and that has nothing to purge is dropped at the commit: its slot is free at once. One that
 //! needs purging goes to the purge thread together with its slot. One that a view needs stays in the slot, which is
-//! given back (see `slots`); once the oldest view sees its transaction the purge thread purges and forgets it. Without
+//! returned (see `slots`); once the oldest view sees its transaction the purge thread purges and drops it. Without
 //! threads, committing transactions and [`crate::Store::step`] do this work.
 //!
 //! History is bounded: beyond `history_bytes` the oldest view is revoked, and beyond twice as much committing
@@ -194,7 +194,7 @@ impl TxnEngine {
         Ok(())
     }
 
-    /// Clears a slot that holds no history any more, and gives it back.
+    /// Clears a slot that holds no history any more, and returns it.
     fn clear_whole(&self, clearance: Clearance) -> Result<()> {
         undo::clear(&self.undo, &clearance)?;
         self.undo.slots().cleared(clearance);

@@ -272,7 +272,7 @@ impl Txn {
         }
     }
 
-    /// Deletes `key`; whether it existed.
+    /// Deletes `key`; returns whether it existed.
     ///
     /// # Errors
     /// Those of [`Txn::put`]; [`Error::Full`] comes later than there, as deletions free space.
@@ -475,7 +475,7 @@ impl Txn {
         }
     }
 
-    /// Writes a value, or the reference to one, that the leaf takes; `flags` say which. Whether the key
+    /// Writes a value, or the reference to one, that the leaf takes; `flags` say which. Returns whether the key
     /// existed.
     fn write_short(&mut self, space: &Arc<Space>, key: &[u8], write: Write<'_>, flags: u8) -> Result<bool> {
         let mut has_split = false;
@@ -530,8 +530,8 @@ impl Txn {
         }
     }
 
-    /// Changes one record of a latched leaf, together with its undo record (invariant 2). Whether the leaf became so
-    /// empty that it asks to be merged.
+    /// Changes one record of a latched leaf, together with its undo record (invariant 2). Returns whether the leaf
+    /// became so empty that it asks to be merged.
     fn change(
         &mut self,
         space: &Arc<Space>,

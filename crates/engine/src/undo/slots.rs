@@ -113,7 +113,7 @@ impl Table {
     }
 }
 
-/// What happens to a slot's pages after logs in it were purged.
+/// The next step for a slot's pages after logs in it were purged.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Drained {
     /// It holds no history any more. It was free, and now belongs to the caller, to be cleared.

@@ -188,7 +188,7 @@ fn parse(sectors: &[u8], vfs: &str) -> Result<Option<(u64, Root)>> {
     Ok(parse_salt(behind).map(|salt| (slot.sequence.get(), Root { epoch, checkpoint, salt })))
 }
 
-/// The salt behind a slot; `None` when it is torn.
+/// The salt after a slot; `None` when it is torn.
 fn parse_salt(sector: &[u8]) -> Option<Salt> {
     let (mut raw, rest) = SaltRaw::read_from_prefix(sector).expect("a sector is longer");
     let want = raw.checksum.get();

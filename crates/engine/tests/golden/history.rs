@@ -13,7 +13,7 @@ const OPEN: u32 = 100;
 const INDEXED: usize = 0;
 const INDEX: usize = 4;
 
-/// What is in a store: table and key, value.
+/// The content of a store: table and key, value.
 pub(crate) type Model = BTreeMap<(&'static str, Vec<u8>), Vec<u8>>;
 
 pub(crate) fn options() -> StoreOptions {
@@ -110,7 +110,7 @@ pub(crate) fn tables(store: &Store) -> Vec<(&'static str, Table)> {
 
 /// The transactions that [`history`] leaves running.
 pub(crate) struct Left {
-    /// What is committed.
+    /// The committed records.
     pub(crate) model: Model,
     /// Has changes before and after the last checkpoint.
     pub(crate) open: Txn,

@@ -114,7 +114,7 @@ impl Checker<'_> {
             for (older, newer) in versions.iter().zip(&versions[1..]) {
                 let Some(list) = &newer.list else { continue };
                 let before = older.list.as_deref().unwrap_or_default();
-                // A transaction may have appended more than once, or started anew behind a deletion of its own.
+                // A transaction may have appended more than once, or started anew after a deletion of its own.
                 let own =
                     list.iter().rev().take_while(|w| newer.write.is_some_and(|n| n.txn() == w.txn())).count();
                 let others = &list[..list.len() - own];
@@ -294,7 +294,7 @@ impl Checker<'_> {
             if let Some(writer) = versions[read.first].txn {
                 graph.add(writer, txn, Edge::Read);
             }
-            // What read committed does not read again may change.
+            // At read committed a record may change that is not read again.
             let next = versions.get(read.last + 1).and_then(|version| version.txn);
             if let Some(next) = next.filter(|_| self.is_snapshot(txn)) {
                 graph.add(txn, next, Edge::Anti);

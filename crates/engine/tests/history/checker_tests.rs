@@ -470,8 +470,8 @@ fn recorded(seed: u64) -> History {
     watch::history(&session, Default::default(), txns)
 }
 
-/// Changes what one read of a committed transaction's version saw, or its writer's end. What must be found then, if
-/// there is a read that can be changed so.
+/// Changes what one read of a committed transaction's version saw, or its writer's end. Returns the anomaly that must
+/// be found then, if there is a read that can be changed so.
 fn falsify(history: &mut History, rng: &mut SeededRng) -> Option<&'static [Kind]> {
     let mut reads = Vec::new();
     for (t, txn) in history.txns.iter().enumerate() {

@@ -24,7 +24,7 @@ use super::{
 /// A thread without progress for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a thread does.
+/// The activity of a thread.
 #[derive(Default)]
 pub(crate) struct Slot {
     steps: AtomicU64,
