@@ -1,4 +1,4 @@
-//! Who runs, as the command line names it.
+//! The engine under test, as the command line names it.
 
 use std::{fmt, str::FromStr};
 
@@ -39,7 +39,7 @@ impl Name {
         }
     }
 
-    /// What it can be asked for beside its default.
+    /// The compressions that it offers beside its default.
     fn offers(self) -> &'static [Compression] {
         match self {
             Name::Lacuna => &[Compression::None, Compression::Lz4, Compression::Zstd],

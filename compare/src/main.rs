@@ -1,5 +1,5 @@
 //! LinkBench of the crate `lacuna-bench`, the same requests on the same rows, on other storage engines and on ours.
-//! `compare/run` runs it for each and makes a table of what it says.
+//! `compare/run` runs it for each and makes a table of the results.
 
 mod contestant;
 mod on_device;
@@ -49,17 +49,17 @@ struct Arguments {
     /// Make a store on the block device, over whatever is on it
     #[arg(long)]
     format: bool,
-    /// The block device below the storage, whose counters tell the bytes written; by default the engine's own
+    /// The block device below the directory, whose counters measure the bytes written; by default the engine's own
     /// count, or that of the system for this process
     #[arg(long, value_name = "DEVICE")]
     device: Option<PathBuf>,
     /// Number of nodes to load
     #[arg(long, default_value_t = 1_000_000)]
     ids: u64,
-    /// Bytes of memory for what the engine caches and buffers itself
+    /// Bytes of memory for the engine's own caches and buffers
     #[arg(long, default_value_t = 256 << 20)]
     pool_bytes: u64,
-    /// Most bytes that a peer's files may grow to, for those that want to know
+    /// Most bytes that a peer's files may grow to, for peers that need to know it
     #[arg(long, default_value_t = 16 << 30)]
     size_bytes: u64,
     /// Threads that make requests

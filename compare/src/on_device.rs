@@ -11,8 +11,8 @@ use lacuna_bench::{
     linkbench::{Db, DbResult},
 };
 
-/// The database, and the counters of its device at every look at its footprint. The device counts the same for
-/// everybody: data, logs, and what a file system adds.
+/// The database, and the counters of its device at every reading of its footprint. The device counts the same for every
+/// engine: data, logs, and what a file system adds.
 pub(crate) struct OnDevice<D> {
     pub(crate) db: D,
     device: Option<PathBuf>,
@@ -25,7 +25,7 @@ impl<D> OnDevice<D> {
         OnDevice { db, device, seen: Mutex::default() }
     }
 
-    /// What the device did between the first and the last look: the measured phase and settling.
+    /// The device's traffic between the first and the last reading: the measured phase and settling.
     pub(crate) fn traffic(&self) -> Option<DeviceTraffic> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         Some(seen.last()?.since(*seen.first()?))

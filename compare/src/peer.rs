@@ -1,16 +1,16 @@
-//! What a peer has to offer, and the benchmark's transactions on top of it.
+//! The interface of a peer, and the benchmark's transactions on top of it.
 //!
-//! A transaction of the benchmark does not say at its begin whether it will write. Peers with one writer at a time
-//! would have to take every one for a writer; so a [`PeerTxn`] begins nothing before its first call, which
-//! says it: a transaction that changes or locks is a writer from that call on, any other a reader. The benchmark's
-//! transactions that write lock or write first, so that none has read before it becomes a writer; one that had
-//! would see newer rows then, which read committed allows.
+//! A transaction of the benchmark does not declare at its begin whether it will write. Peers with one writer at a time
+//! would have to treat every one as a writer; so a [`PeerTxn`] begins nothing before its first call, which decides it:
+//! a transaction that changes or locks is a writer from that call on, any other a reader. The benchmark's transactions
+//! that write lock or write first, so that none has read before it becomes a writer; one that had would see newer rows
+//! then, which read committed allows.
 //!
-//! What holds of every peer:
+//! Every peer guarantees:
 //!
 //! 1. A commit that returned is durable: each peer is set to sync its log or file before.
-//! 2. What [`Write::get_for_update`] returned is still the newest when the commit succeeds: by locks, by being the only
-//!    writer, or because the commit fails with [`DbError::Retry`] otherwise.
+//! 2. The value that [`Write::get_for_update`] returned is still the newest when the commit succeeds: by locks, by
+//!    being the only writer, or because the commit fails with [`DbError::Retry`] otherwise.
 //! 3. A writer that changed nothing commits nothing: no peer pays for a sync that it would not need.
 
 use std::{
@@ -25,12 +25,12 @@ use lacuna_bench::{
     tree_bytes,
 };
 
-/// What a contestant is given.
+/// The settings of a contestant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// Memory for what it caches and buffers itself.
+    /// Memory for its own caches and buffers.
     pub pool_bytes: u64,
-    /// Most bytes that its files may grow to, where it wants to know that.
+    /// Most bytes that its files may grow to, for engines that need to know it.
     pub size_bytes: u64,
     /// Threads that use it at a time.
     pub clients: u32,
@@ -89,18 +89,17 @@ pub(crate) trait Peer: Sized + Sync {
     /// Opens the tables in a directory, made when they are missing.
     fn open(directory: &Path, settings: &Settings) -> Result<Self>;
 
-    /// Begins to read what is committed.
+    /// Begins a view of the committed state.
     fn reader(&self) -> DbResult<Self::Reader<'_>>;
 
     /// Begins a transaction.
     fn writer(&self) -> DbResult<Self::Writer<'_>>;
 
-    /// Writes to its files what it holds back, and waits until it has nothing more to do. Called without
-    /// transactions.
+    /// Writes its buffers to its files, and waits until it has no more background work. Called without transactions.
     fn settle(&self) -> Result<()>;
 }
 
-/// An error that running the transaction again does not mend.
+/// An error that running the transaction again does not cure.
 pub(crate) fn fatal(error: impl Into<anyhow::Error>) -> DbError {
     DbError::Fatal(error.into())
 }
@@ -131,13 +130,13 @@ impl<P: Peer> Db for PeerDb<P> {
 }
 
 impl<P: Peer> Measured for PeerDb<P> {
-    /// What the peer left to the page cache is written as well.
+    /// Data that the peer left in the page cache is written as well.
     fn settle(&self) -> Result<()> {
         self.peer.settle()?;
         Ok(rustix::fs::syncfs(File::open(&self.directory)?)?)
     }
 
-    /// Every file counts in full: peers do not tell apart what is live. Without a device to ask, the bytes that
+    /// Every file counts in full: peers do not report which bytes are live. Without a device to ask, the bytes that
     /// reached it are what this process caused to be written.
     fn footprint(&self) -> Result<Footprint> {
         let bytes = tree_bytes(&self.directory).with_context(|| self.directory.display().to_string())?;

@@ -116,7 +116,7 @@ fn is_like_a_map<P: Peer>(settings: &Settings) {
     }
 }
 
-/// Two threads read a number under its lock and count it up; one of them must see what the other one did.
+/// Two threads read a number under its lock and increment it; each must see the other's increments.
 fn loses_no_update<P: Peer>(settings: &Settings) {
     const EACH: u64 = 100;
     let directory = tempfile::tempdir().unwrap();
@@ -162,7 +162,7 @@ fn linkbench_config(directory: &Path) -> Config {
     }
 }
 
-/// The graph is sound after a run, and everything acknowledged is there, also when it is opened again.
+/// The graph is sound after a run, and every acknowledged commit is there, also after reopening.
 fn keeps_what_it_acknowledged<P: Peer>(settings: &Settings) {
     let directory = tempfile::tempdir().unwrap();
     let (acks, tables) = (directory.path().join("acks"), directory.path().join("tables"));

@@ -1,4 +1,4 @@
-//! Tells the program which commit it is built from, for benchmark reports.
+//! Sets the commit that the program is built from, for benchmark reports.
 
 use std::process::Command;
 

@@ -43,7 +43,7 @@ impl Peer for Lmdb {
         options.map_size(settings.size_bytes as usize & !0xFFFF);
         options.max_dbs(4);
         options.max_readers(settings.clients + 16);
-        // SAFETY: nobody else changes the files while they are mapped: the directory is this run's own. The flag
+        // SAFETY: no other process changes the files while they are mapped: the directory is this run's own. The flag
         // changes advice to the kernel only; none of those that give up durability or locks is set.
         #[allow(unsafe_code)]
         let env = unsafe { options.flags(EnvFlags::NO_READ_AHEAD).open(directory) }?;

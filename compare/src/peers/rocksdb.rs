@@ -7,8 +7,8 @@
 //! Indexes and filters are cut into blocks ("Partitioned Index Filters" there). Whole, the filter of a table outgrows
 //! a shard of a small cache, is never kept, and is read again for every row: with 32 MB of pool all but stopped.
 //!
-//! The library lets nobody flush a database with locks, or ask it for pending work. So settling closes it and opens
-//! the same tables as a database without, which does both; the block cache is kept meanwhile.
+//! The library offers no way to flush a database with locks, or to query its pending work. So settling closes it and
+//! opens the same tables as a database without locks, which offers both; the block cache is kept meanwhile.
 
 use std::{
     path::{Path, PathBuf},
@@ -32,7 +32,7 @@ type Database = TransactionDB<SingleThreaded>;
 /// None once it is committed: that takes it.
 type Locking<'db> = Option<Transaction<'db, Database>>;
 
-/// What is to be zero before a database has nothing more to do.
+/// Properties that are zero when a database has no more background work.
 const PENDING: [&str; 4] = [
     "rocksdb.mem-table-flush-pending",
     "rocksdb.num-running-flushes",
@@ -48,7 +48,7 @@ pub(crate) struct RocksDb {
     db: RwLock<Option<Database>>,
 }
 
-/// The database, which does not go away meanwhile.
+/// The database, which stays open while this is held.
 type Open<'p> = RwLockReadGuard<'p, Option<Database>>;
 
 pub(crate) struct RocksDbReader<'p>(Open<'p>);
@@ -140,7 +140,7 @@ impl RocksDb {
         Ok(Database::open_cf_descriptors(options, &locks, directory, families(table))?)
     }
 
-    /// Writes all memtables, and waits for all compactions. Nobody else has the database open.
+    /// Writes all memtables, and waits for all compactions. No other handle of the database is open.
     fn finish(&self) -> Result<()> {
         let (options, table) = &self.options;
         let db = DB::open_cf_descriptors(options, &self.directory, families(table))?;

@@ -3,8 +3,8 @@
 //!
 //! Each table has its key as primary key, `WITHOUT ROWID`, so that it is one tree. Each requester has a connection of
 //! its own; writers queue up at a lock here, since SQLite's own waiting is sleeping and trying again. The file is
-//! mapped (`mmap_size`), so that connections share the page cache rather than each having a part of the pool; what
-//! lies beyond SQLite's limit of 2 GiB is read.
+//! mapped (`mmap_size`), so that connections share the page cache rather than each having a part of the pool; pages
+//! beyond SQLite's limit of 2 GiB are read.
 
 use std::{
     path::{Path, PathBuf},
@@ -38,7 +38,7 @@ pub(crate) struct SqliteWriter<'p> {
     _only: MutexGuard<'p, ()>,
 }
 
-/// What is said to a table.
+/// The statements of a table.
 struct Statements {
     get: String,
     scan: String,

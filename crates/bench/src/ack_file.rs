@@ -1,5 +1,5 @@
-//! A file of acknowledgements, outside the store: a first line that says which benchmark's it is, then one
-//! line for each thing that must be found in the store after any crash.
+//! A file of acknowledgements, outside the store: a first line that names the benchmark, then one line for each fact
+//! that must hold in the store after any crash.
 //!
 //! After a commit returned, and before its requester goes on, one `write` appends what that commit
 //! changed, so the lines survive a `kill -9` of the process at any moment.
@@ -15,9 +15,9 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What one commit of a benchmark changed; each displays as a line, without its end.
+/// A change by a commit of a benchmark; each displays as a line, without its end.
 pub trait Acknowledgement: fmt::Display {
-    /// Says whose file it is, and of which version.
+    /// Names the benchmark and the version of the file.
     const FIRST_LINE: &'static str;
 }
 
@@ -33,7 +33,7 @@ impl<A: Acknowledgement> AckFile<A> {
     /// Starts the log anew.
     ///
     /// # Errors
-    /// When the file cannot be written, or exists and is something else than such a log.
+    /// When the file cannot be written, or exists and is not such a log.
     pub fn create(path: &Path) -> Result<AckFile<A>> {
         let first_line = A::FIRST_LINE;
         let named = || path.display().to_string();
@@ -63,8 +63,8 @@ impl<A: Acknowledgement> AckFile<A> {
     }
 }
 
-/// Hands every line behind the first to `add`, which says whether it is an acknowledgement. An unfinished
-/// last line is what a crash leaves and is not one.
+/// Passes every line after the first to `add`, which returns whether it is an acknowledgement. A crash may leave an
+/// unfinished last line, which is skipped.
 pub(crate) fn read<A: Acknowledgement>(path: &Path, mut add: impl FnMut(&str) -> bool) -> Result<()> {
     let named = || path.display().to_string();
     let mut file = BufReader::new(File::open(path).with_context(named)?);

@@ -1,5 +1,5 @@
-//! Where a directory is mounted from, what the system counts for the block device below it, and the room that
-//! its files take.
+//! Where a directory is mounted from, the system's counters of the block device below it, and the space that its files
+//! take.
 
 use std::{
     ffi::OsString,
@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use rustix::fs::{major, minor};
 
-/// What a block device did since the system started.
+/// The traffic of a block device since the system started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceTraffic {
     /// Bytes read.
@@ -23,7 +23,7 @@ pub struct DeviceTraffic {
 }
 
 impl DeviceTraffic {
-    /// What it did since `before`.
+    /// The traffic since `before`.
     pub fn since(self, before: DeviceTraffic) -> DeviceTraffic {
         DeviceTraffic {
             read_bytes: self.read_bytes - before.read_bytes,
@@ -49,7 +49,7 @@ pub fn device_traffic(device: &Path) -> Result<DeviceTraffic> {
 }
 
 /// Sectors of 512 bytes stand in the third and the seventh column, flushes in the sixteenth
-/// (Documentation/block/stat.rst); before Linux 5.5 nobody counted these.
+/// (Documentation/block/stat.rst); Linux counts these from 5.5 on.
 fn parse_stat(text: &str) -> Option<DeviceTraffic> {
     let columns: Vec<u64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     Some(DeviceTraffic {
@@ -59,7 +59,7 @@ fn parse_stat(text: &str) -> Option<DeviceTraffic> {
     })
 }
 
-/// Room that all files below a directory take, in bytes; nothing when it cannot be listed.
+/// Space that all files below a directory take, in bytes; `None` when it cannot be listed.
 pub fn tree_bytes(directory: &Path) -> Option<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(directory).ok()? {
@@ -74,19 +74,19 @@ pub fn tree_bytes(directory: &Path) -> Option<u64> {
     Some(bytes)
 }
 
-/// The mount that a path lies in.
+/// The mount that contains a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
     /// Directory that it is mounted on.
     pub point: PathBuf,
     /// Type of the file system, such as `ext4` or `fuse.lacuna`.
     pub file_system: String,
-    /// What is mounted: a device, a store.
+    /// The mounted device or store.
     pub source: PathBuf,
 }
 
 impl Mount {
-    /// Its block device, if that is what is mounted.
+    /// Its block device, if the source is one.
     pub(crate) fn device(&self) -> Option<PathBuf> {
         device_traffic(&self.source).is_ok().then(|| self.source.clone())
     }

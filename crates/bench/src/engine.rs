@@ -19,7 +19,7 @@ pub struct EngineDb {
 }
 
 impl EngineDb {
-    /// Opens the store in `vfs`, or makes one in an empty place, and makes the tables.
+    /// Opens the store in `vfs`, or makes one in an empty VFS, and makes the tables.
     ///
     /// # Errors
     /// When the tables are there already, and whatever the engine fails with.
@@ -42,7 +42,7 @@ impl EngineDb {
         Ok(EngineDb { store, tables })
     }
 
-    /// What row compression did since the store was opened.
+    /// Counters of row compression since the store was opened.
     pub fn row_compression(&self) -> Result<RowStats> {
         Ok(self.store.stats()?.row)
     }
@@ -57,7 +57,7 @@ impl Db for EngineDb {
     type Txn<'db> = EngineTxn<'db>;
 
     fn begin(&self) -> DbResult<EngineTxn<'_>> {
-        // What LinkBench asks for, and what servers run it with; its figures stay comparable.
+        // The isolation that LinkBench asks for and that servers run it with, so that its figures stay comparable.
         let txn = self.store.begin_with(TransactionOptions::READ_COMMITTED);
         Ok(EngineTxn { txn, tables: &self.tables })
     }
@@ -77,8 +77,8 @@ impl Measured for EngineDb {
     }
 }
 
-/// Opens the store in `vfs`, or makes one in an empty place, and makes the tables `names` in it. They come in
-/// the same order.
+/// Opens the store in `vfs`, or makes one in an empty VFS, and makes the tables `names` in it. They come in the same
+/// order.
 ///
 /// # Errors
 /// When one of them is there already, and whatever the engine fails with.
@@ -141,7 +141,7 @@ pub struct EngineTxn<'db> {
     tables: &'db [lacuna_engine::Table],
 }
 
-/// What an error of the engine means to a client.
+/// Classifies an error of the engine for a client.
 pub(crate) fn classify(error: Error) -> DbError {
     if error.is_retryable() { DbError::Retry(error.to_string()) } else { DbError::Fatal(error.into()) }
 }

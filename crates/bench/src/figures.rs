@@ -1,4 +1,4 @@
-//! What the runs of all benchmarks report alike, as JSON and as a table for people.
+//! The figures common to all benchmarks, as JSON and as a table for people.
 
 use lacuna_engine::RowStats;
 use serde::Serialize;
@@ -15,7 +15,7 @@ pub struct Figures {
     pub tables: String,
     /// Compression in force.
     pub algorithm: String,
-    /// Time to load and to write out everything that the load put off.
+    /// Time to load and to write out everything that the load deferred.
     pub load_seconds: f64,
     /// Processor time of the whole process over the same, and of a server's on the same machine.
     pub load_cpu_seconds: f64,
@@ -28,10 +28,10 @@ pub struct Figures {
     pub logical_bytes: u64,
     /// Live bytes of the whole store at the end.
     pub allocated_bytes: u64,
-    /// Room that the store takes on the device at the end, garbage and metadata included.
+    /// Space that the store takes on the device at the end, garbage and metadata included.
     pub store_bytes: u64,
-    /// All that reached the device from the start of the measured phase on until everything it put
-    /// off was written: pages, log, metadata, garbage collection, checkpoints.
+    /// All bytes that reached the device from the start of the measured phase on until everything it deferred was
+    /// written: pages, log, metadata, garbage collection, checkpoints.
     pub device_bytes_written: u64,
     /// The same as of the load, from the start of the measured phase on.
     pub cpu_seconds: f64,
@@ -41,10 +41,10 @@ pub struct Figures {
     /// Latencies by operation, retries included.
     #[serde(serialize_with = "as_object")]
     pub ops: Vec<(&'static str, Summary)>,
-    /// What row compression did, from the start of the load on; of row-compressed tables only.
+    /// Counters of row compression, from the start of the load on; of row-compressed tables only.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "row_compression::as_object")]
     pub row_compression: Option<RowStats>,
-    /// The first violation when what must hold at the end does not.
+    /// The first violation found by the verification at the end.
     #[serde(skip)]
     pub violation: Option<String>,
 }
@@ -94,7 +94,7 @@ pub(crate) fn add_load<R>(table: &mut SideBySide<'_, R>, of: impl Fn(&R) -> &Fig
     }
 }
 
-/// Adds the rows for room.
+/// Adds the rows for space.
 pub(crate) fn add_room<R>(table: &mut SideBySide<'_, R>, of: impl Fn(&R) -> &Figures) {
     table.row("tables without compression, MB", 1, |run| of(run).logical_bytes as f64 / 1e6);
     table.row("live bytes in the store, MB", 1, |run| of(run).allocated_bytes as f64 / 1e6);

@@ -1,4 +1,4 @@
-//! What the load phase of a benchmark takes.
+//! The cost of a benchmark's load phase.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::{
     requesters::{Measured, cpu_seconds},
 };
 
-/// The load, and writing out everything that it put off.
+/// The load, and writing out everything that it deferred.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Loading {
     /// How long it took.
@@ -20,7 +20,7 @@ pub(crate) struct Loading {
     pub(crate) pages: Option<PageTraffic>,
 }
 
-/// Runs `load`, settles the database, and tells what both took beside what `load` returned.
+/// Runs `load` and settles the database; returns the cost of both beside the result of `load`.
 pub(crate) fn during<T>(database: &impl Measured, load: impl FnOnce() -> Result<T>) -> Result<(T, Loading)> {
     let before = database.page_traffic()?;
     let (start, cpu_start) = (Instant::now(), cpu_seconds() + database.server_cpu_seconds());

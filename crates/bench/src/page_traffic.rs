@@ -10,15 +10,15 @@ use crate::side_by_side::SideBySide;
 /// Counters of the engine, over the measured part and settling at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PageTraffic {
-    /// Pages that were looked for and had to be read.
+    /// Pages that were looked up and had to be read.
     pub read: u64,
     /// Pages read ahead of scans.
     pub read_ahead: u64,
-    /// Pages among them that left unused.
+    /// Pages among them that were evicted unused.
     pub read_ahead_unused: u64,
     /// Pages written.
     pub written: u64,
-    /// Pages among them that stood in the way of eviction.
+    /// Pages among them that blocked eviction.
     pub written_for_eviction: u64,
     /// Pages among them whose oldest changes kept too much log.
     pub written_for_log: u64,
@@ -73,7 +73,7 @@ impl Sub for PageTraffic {
     }
 }
 
-/// Adds the rows that tell of them, per thousand of `requests`; none when no run was our engine's.
+/// Adds the rows for these counters, per thousand of `requests`; none when no run was our engine's.
 pub(crate) fn add_rows<R>(
     table: &mut SideBySide<'_, R>,
     requests: impl Fn(&R) -> u64,

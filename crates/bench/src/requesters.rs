@@ -11,23 +11,23 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{latencies::Latencies, page_traffic::PageTraffic, progress::Progress};
 
-/// Room that a database takes and traffic that it caused.
+/// Space that a database takes and traffic that it caused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Size of the tables without compression and holes, in bytes.
     pub logical_bytes: u64,
     /// Live bytes of everything the database keeps.
     pub allocated_bytes: u64,
-    /// Room taken on the device, garbage and metadata included.
+    /// Space taken on the device, garbage and metadata included.
     pub store_bytes: u64,
     /// All bytes that reached the device since the store was opened.
     pub device_written_bytes: u64,
 }
 
-/// What is measured of a database beside its answers.
+/// The measurements of a database beside its latencies.
 pub trait Measured: Sync {
-    /// Writes out whatever is held back in memory, as a checkpoint does, so that sizes and traffic
-    /// are those of the work done so far.
+    /// Writes out all changes held in memory, as a checkpoint does, so that sizes and traffic are those of the work
+    /// done so far.
     fn settle(&self) -> Result<()>;
 
     /// Sizes and traffic.
@@ -54,7 +54,7 @@ pub(crate) trait Requester {
     fn retries(&self) -> u64;
 }
 
-/// How a request phase goes.
+/// The settings of a request phase.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub requesters: u32,
@@ -78,7 +78,7 @@ impl Plan {
     }
 }
 
-/// What the request phase found.
+/// The results of the request phase.
 #[derive(Clone, Debug)]
 pub(crate) struct Requested {
     pub latencies: Latencies,
@@ -103,8 +103,7 @@ const STOPPED: u8 = 2;
 
 /// Runs the request phase; `requester` makes the one with a number. Requests that begin while it is
 /// measured count; the last ones are waited for. The database is settled at the end, and traffic and
-/// processor time include that, so that work which was put off is not work saved; what the warm-up
-/// put off is included as well.
+/// processor time include that, so that deferred work is counted; work that the warm-up deferred is included as well.
 pub(crate) fn run<R: Requester>(
     database: &impl Measured,
     plan: Plan,

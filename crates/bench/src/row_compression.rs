@@ -10,7 +10,7 @@ pub(crate) fn as_object<S: Serializer>(row: &Option<RowStats>, serializer: S) ->
     serializer.collect_map(row.iter().flat_map(RowStats::named))
 }
 
-/// Adds the rows that tell of them, if a run has row-compressed tables.
+/// Adds the rows for these counters, if a run has row-compressed tables.
 pub(crate) fn add_rows<R>(table: &mut SideBySide<'_, R>, of: impl Fn(&R) -> Option<RowStats>) {
     if table.runs().iter().all(|run| of(run).is_none()) {
         return;

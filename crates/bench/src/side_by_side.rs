@@ -24,7 +24,7 @@ impl<'r, R> SideBySide<'r, R> {
         self.runs
     }
 
-    /// A figure of every run, with so many digits behind the point.
+    /// A figure of every run, with so many digits after the point.
     pub(crate) fn row(&mut self, name: &str, digits: usize, value: impl Fn(&R) -> f64) {
         let values: Vec<f64> = self.runs.iter().map(value).collect();
         let cells: Vec<String> = values.iter().map(|value| format!("{value:.digits$}")).collect();

@@ -1,9 +1,9 @@
-//! Whether what was measured in several rounds keeps a promise.
+//! Whether the measurements of several rounds keep a promise.
 //!
-//! Both sides of a ratio are measured in every round, so what the machine did meanwhile is in both. Where the ratios'
-//! geometric mean lies with a confidence of 90% is told by Student's distribution of their logarithms. A promise
-//! is kept when all of that interval is on the right side of the bound, and broken when none of it is; else it is
-//! open, as more rounds would tell. One round tells nothing.
+//! Both sides of a ratio are measured in every round, so other load on the machine affects both. The 90% confidence
+//! interval of the ratios' geometric mean follows from Student's distribution of their logarithms. A promise is kept
+//! when all of that interval is on the right side of the bound, and broken when none of it is; else it is open, and
+//! more rounds would decide it. One round decides nothing.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 /// Quantiles 0.95 of Student's distribution, for 1 to 9 degrees of freedom. They fall: the last is safe for more.
 const STUDENT: [f64; 9] = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833];
 
-/// What is asked of a figure.
+/// The target of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     /// This or more.
@@ -31,12 +31,12 @@ pub enum Verdict {
     Met,
     /// None of it is.
     Missed,
-    /// What was measured does not tell.
+    /// The measurements do not decide it.
     Open,
 }
 
 impl Bound {
-    /// Whether a figure that lies in `interval` keeps to it.
+    /// Whether a figure in `interval` meets the bound.
     pub fn judge(self, [low, high]: [f64; 2]) -> Verdict {
         let (least, most) = match self {
             Bound::AtLeast(least) => (least, f64::INFINITY),
@@ -78,7 +78,7 @@ pub struct Estimate {
     pub values: Vec<f64>,
     /// Their median.
     pub median: f64,
-    /// Where it lies. An end that is infinite is null in JSON.
+    /// Its interval. An infinite end is null in JSON.
     pub interval: [f64; 2],
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     if sorted.len().is_multiple_of(2) { (sorted[middle - 1] + sorted[middle]) / 2.0 } else { sorted[middle] }
 }
 
-/// Where the geometric mean of such ratios lies, at a confidence of 90%.
+/// The interval of the geometric mean of such ratios, at a confidence of 90%.
 fn interval(ratios: &[f64]) -> [f64; 2] {
     let count = ratios.len() as f64;
     let Some(freedom) = ratios.len().checked_sub(2) else { return [0.0, f64::INFINITY] };

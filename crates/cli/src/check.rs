@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
     store: PathBuf,
 }
 
-/// For the map: several times what a check looks at in one go.
+/// For the map: several times as much as a check reads at once.
 pub(crate) const MAP_MEMORY: u64 = 128 << 20;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {

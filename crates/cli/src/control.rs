@@ -7,7 +7,7 @@
 //!
 //! The socket's name follows from the identity of the store file or block device, not from its path: all
 //! paths to a store lead to the same socket. It lies in `/run/lacuna` for root, else in the user's own
-//! runtime directory. A socket that nobody listens on is what a killed process left behind.
+//! runtime directory. A socket without a listener was left by a killed process.
 
 use std::{
     fs, io,
@@ -33,7 +33,7 @@ const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 10;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Answers a question, or says why not.
+/// Answers a question, or returns the reason why not.
 pub(crate) type Answerer = dyn Fn(&str) -> Result<String, String> + Send + Sync;
 
 /// The socket of a store, listened on by a thread until this is dropped.
@@ -42,11 +42,11 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Listens for questions about `store`. The caller owns the store, so nobody else may listen.
+    /// Listens for questions about `store`. The caller owns the store, so no other process may listen.
     pub(crate) fn start(store: &Path, answerer: Arc<Answerer>) -> io::Result<Listener> {
         let path = socket_path(store)?;
         if let Some(directory) = path.parent() {
-            // Root's may be looked into by all; a user's concerns nobody else.
+            // All users may list root's directory; a user's is private.
             let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
             fs::DirBuilder::new().recursive(true).mode(mode).create(directory)?;
         }
@@ -91,8 +91,8 @@ fn serve(mut client: UnixStream, answerer: &Answerer) -> io::Result<()> {
     }
 }
 
-/// Asks the owner of `store`; `None` when nobody listens. One that ends while it is asked is asked again, so that
-/// the answer is that of the next one, or nobody's.
+/// Asks the owner of `store`; `None` when no process listens. If the owner ends during the question, it is repeated, so
+/// that the answer is the next owner's, or `None`.
 pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>> {
     let mut attempts = 1;
     loop {
@@ -161,7 +161,7 @@ mod tests {
         fs::create_dir_all(socket.parent().expect("a directory")).expect("directory");
         let listener = UnixListener::bind(&socket).expect("listens");
         let owner = thread::spawn(move || {
-            // Two leave with the question unread, as a killed process does.
+            // Two close the connection with the question unread, as a killed process does.
             for _ in 0..2 {
                 let (client, _) = listener.accept().expect("a client");
                 let mut first = [0];

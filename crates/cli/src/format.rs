@@ -11,7 +11,7 @@ use lacuna_nvmfs::{FormatOptions, format_path};
 
 use crate::{say, size::Size};
 
-/// Make an empty store: a new file, or a block device. Its root directory belongs to who does so
+/// Make an empty store: a new file, or a block device. Its root directory belongs to the user who makes it
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// A store file, made when missing, or a block device

@@ -131,7 +131,7 @@ fn defaults_json(defaults: &TableOptions) -> Value {
     json!({ "tables": kind, "algorithm": algorithm, "level": level, "page_bytes": defaults.page_bytes })
 }
 
-/// What opening the store had to do.
+/// The work of opening the store.
 fn recovery_json(did: &RecoveryStats) -> Value {
     json!({
         "log_bytes": did.log_bytes,
@@ -182,7 +182,7 @@ fn table_json(table: &TableInfo, images: Option<&TableImages>) -> Value {
     json
 }
 
-/// Pages by algorithm, and the room of their images beside that of pages.
+/// Pages by algorithm, and the space of their images compared with that of pages.
 fn images_text(images: &TableImages, page_bytes: usize) -> String {
     let mut parts: Vec<String> =
         images.pages.iter().map(|(algorithm, pages)| format!("{pages} {algorithm}")).collect();

@@ -97,11 +97,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     config.check()?;
     arguments.trace.as_deref().map_or(Ok(()), must_be_new)?;
     if let Some(path) = &arguments.json {
-        // Hours of benchmark must not end in a report that cannot be written.
+        // Checked first, so that hours of benchmark do not end in a report that cannot be written.
         let opened = fs::File::options().create(true).append(true).open(path);
         opened.with_context(|| path.display().to_string())?;
     }
-    // The raw one first: it may be refused, and nothing has been made by then.
+    // The raw one first: it may be refused, and no file has been made by then.
     let raw = arguments.raw.as_deref().map(|path| open_raw(path, arguments)).transpose()?;
     let store = open_store(arguments)?;
     let trace = match &arguments.trace {
@@ -168,14 +168,14 @@ fn open_store(arguments: &Arguments) -> Result<Arc<dyn BlockDevice>> {
         return make(path, arguments.size.0, options, false);
     }
     let device: Arc<dyn BlockDevice> = Arc::new(RawDevice::open(path, options)?);
-    // Refuses a place that holds anything, unless it is forced.
+    // Refuses storage that holds anything, unless forced.
     let format = FormatOptions { force: arguments.force, ..FormatOptions::default() };
     Ftl::format(Arc::clone(&device), &format).with_context(|| path.display().to_string())?;
     Ok(device)
 }
 
 fn open_raw(path: &Path, arguments: &Arguments) -> Result<Arc<dyn BlockDevice>> {
-    // Trimming a file is punching holes into it: that is what the file system below is measured by.
+    // Trimming a file punches holes into it, which measures the file system below.
     let options = RawOptions::default();
     if is_missing(path) {
         return make(path, arguments.size.0, options, true);

@@ -1,4 +1,4 @@
-//! What a mounted store tells about itself: answers on its control socket.
+//! The answers of a mounted store on its control socket.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -25,7 +25,7 @@ pub(crate) fn answerer(store: String, service: &Arc<Service>, read_only: bool) -
     })
 }
 
-/// What `lacuna info` shows of a store, tables apart.
+/// The output of `lacuna info` for a store, without its tables.
 pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
     let stats = fs.ftl().stats();
     json!({
@@ -92,7 +92,7 @@ fn stream_info(stats: &Stats) -> Value {
     Value::Object(info.into_iter().collect())
 }
 
-/// Name, help and value of what is counted for each stream.
+/// Name, help and value of each counter of a stream.
 type StreamCounter = (&'static str, &'static str, fn(&StreamStats) -> u64);
 
 const STREAM_COUNTERS: [StreamCounter; 3] = [

@@ -1,5 +1,5 @@
-//! What benchmarks of databases share on the command line beside their tables: who makes requests and for how
-//! long, and where acknowledgements and results go.
+//! The options common to benchmarks of databases, beside their tables: number of requesters and duration, and the files
+//! for acknowledgements and results.
 
 use std::{
     fs,
@@ -63,7 +63,7 @@ impl Phases {
     }
 
     /// Prints `comparison` and writes the report, if asked for; an error when one of the runs at `storage` left
-    /// tables that are not as they must be.
+    /// tables that fail verification.
     pub(crate) fn conclude<'a>(
         &self,
         storage: &str,

@@ -7,7 +7,7 @@ use lacuna_nvmfs::Progress;
 /// How often it is shown.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Says whether it is time to show how far something has come.
+/// Decides when progress is shown.
 pub(crate) struct Shown {
     last: Instant,
 }
@@ -28,7 +28,7 @@ impl Shown {
         is_due
     }
 
-    /// Shows what it is told.
+    /// Returns a callback that shows the progress passed to it.
     pub(crate) fn told(mut self) -> impl FnMut(Progress) {
         move |progress| {
             if self.is_due() {

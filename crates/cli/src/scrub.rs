@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// What each damage concerns.
+/// The file or structure that each damage belongs to.
 fn owners(fs: &Nvmfs, damage: &[Damage]) -> Vec<String> {
     let sectors = damage.iter().filter_map(|damage| Some(damage.sectors.as_ref()?.start));
     let mut owners = fs.owners_of(&sectors.collect::<Vec<_>>()).into_iter();

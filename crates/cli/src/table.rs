@@ -1,7 +1,7 @@
 //! Tables of a store: dropping, altering and optimizing them, and what new ones are like.
 //!
-//! A place without tables is an error: the engine would make a store of it. Everything here is whole or not
-//! done at all across a crash, but for `optimize`: page by page, it may end anywhere and be called again.
+//! Storage without tables is an error: the engine would make a store in it. Each command is done as a whole or not at
+//! all across a crash, except `optimize`, which goes page by page, may end anywhere and can be repeated.
 
 use std::{
     ops::ControlFlow,
@@ -40,13 +40,14 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum TableCommand {
-    /// Remove a table with all that is in it, and give its room back
+    /// Remove a table with all its records, and free its space
     Drop(Named),
     /// Change how a table's pages are written from now on; `optimize` writes those that are there
     Alter(AlterArguments),
     /// Let a table follow the store's defaults, now and whenever they change
     Inherit(Named),
-    /// Write pages anew that are not as their table's settings ask; after Ctrl-C the same command goes on
+    /// Rewrite pages that do not have the form that their table's settings ask for; after Ctrl-C the same command goes
+    /// on
     Optimize(OptimizeArguments),
     /// Show or set what tables are made like, and what those that inherit follow
     Defaults(DefaultsArguments),
@@ -91,7 +92,7 @@ struct DefaultsArguments {
     page: Option<Size>,
 }
 
-/// What goes with a kind of tables.
+/// The settings of a kind of tables.
 #[derive(Args)]
 struct Compression {
     /// Compression of page tables: none, lz4, zstd, zlib, lzo, snappy, bzip2 or lzma; by default lz4
@@ -170,8 +171,7 @@ fn with_kind(before: TableOptions, kind: TableKind, page: Option<Size>) -> Table
     TableOptions { kind, page_bytes }
 }
 
-/// Opens the tables of a place for `work`, closes them whatever came of it, and prints the lines that it
-/// returns.
+/// Opens the tables at `path` for `work`, closes them also after an error, and prints the lines that it returns.
 fn on(path: &Path, work: impl FnOnce(&Store) -> Result<String>) -> Result<()> {
     let name = path.display().to_string();
     let opened = open_vfs(path, &VfsOptions::default())?;
@@ -208,10 +208,10 @@ fn interruption() -> Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
-/// Optimizes these tables, or all; what that did.
+/// Optimizes these tables, or all; returns a summary.
 fn optimize(store: &Store, tables: &[String], interrupted: &AtomicBool) -> Result<String> {
     let all = store.tables()?;
-    // A mistake in the last name is told before the first table is worked on.
+    // A mistake in the last name is reported before work on the first table begins.
     tables.iter().try_for_each(|table| info(store, table).map(drop))?;
     let mut lines = Vec::new();
     for before in all.iter().filter(|info| tables.is_empty() || tables.contains(&info.name)) {

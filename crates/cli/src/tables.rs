@@ -1,4 +1,4 @@
-//! What benchmarks of the engine share on the command line: the place, and what the tables in it are.
+//! The options common to benchmarks of the engine: the storage, and the kinds of tables in it.
 
 use std::{
     collections::HashSet,
@@ -98,7 +98,7 @@ impl FromStr for Kind {
     }
 }
 
-/// What a run on one kind of tables is given.
+/// The settings of a run on one kind of tables.
 pub(crate) struct Tables {
     pub vfs: Arc<dyn Vfs>,
     pub store_options: StoreOptions,
@@ -109,7 +109,7 @@ pub(crate) struct Tables {
 }
 
 impl EngineOptions {
-    /// Refuses, before hours of benchmark, what could not be carried out in the end.
+    /// Refuses, before hours of benchmark, options that would fail at the end.
     pub(crate) fn check(&self, json: Option<&Path>) -> Result<()> {
         let mut seen = HashSet::new();
         if let Some(twice) = self.tables.iter().find(|kind| !seen.insert(**kind)) {
@@ -125,9 +125,9 @@ impl EngineOptions {
         self.tables.iter().filter_map(|kind| self.trace_of(*kind)).try_for_each(|trace| must_be_new(&trace))
     }
 
-    /// Runs `run` on each kind of tables; the place of each is empty, or as it was before the first, and those
-    /// of the last stay. `begin` comes first: an acknowledgement log must be new before its store is, or a
-    /// crash in between leaves one that demands what never was there. `temporary` names a store in the current
+    /// Runs `run` on each kind of tables; each starts on empty storage, or on its state before the first run, and the
+    /// tables of the last run stay. `begin` comes first: an acknowledgement log must be new before its store is, or a
+    /// crash in between leaves a log that demands rows that never existed. `temporary` names a store in the current
     /// directory for a run without --store.
     pub(crate) fn run_each<L, R>(
         &self,
@@ -163,13 +163,13 @@ impl EngineOptions {
         Tables { vfs, store_options: self.store_options(), table_options, kind, algorithm }
     }
 
-    /// Where the writes of the run with `kind` of tables are recorded.
+    /// The trace file of the run with `kind` of tables.
     fn trace_of(&self, kind: Kind) -> Option<PathBuf> {
         let trace = self.trace.as_ref()?;
         Some(if self.tables.len() == 1 { trace.clone() } else { with_suffix(trace, kind.name()) })
     }
 
-    /// Opens a place that is there, to verify what is in it.
+    /// Opens existing storage, to verify its tables.
     pub(crate) fn open(&self, store: &Path) -> Result<OpenedVfs> {
         open_vfs(store, &self.vfs_options()).map_err(Into::into)
     }
@@ -219,10 +219,10 @@ impl EngineOptions {
     }
 }
 
-/// The place of the runs. Each run gets it empty, or as it was before the first.
+/// The storage of the runs. Each run gets it empty, or in its state before the first run.
 pub(crate) enum Target {
-    /// A store file in the current directory that is unlinked as soon as it is open: the system
-    /// removes it whatever ends the program.
+    /// A store file in the current directory that is unlinked as soon as it is open: the system removes it however the
+    /// program ends.
     Temporary(PathBuf),
     /// A store file that the runs make.
     New(PathBuf),
@@ -265,7 +265,7 @@ impl Target {
         Ok(opened)
     }
 
-    /// Makes room for the next run.
+    /// Clears the storage for the next run.
     fn clear(&self, vfs: &dyn Vfs, names_before: &HashSet<String>) -> Result<()> {
         match self {
             Target::Temporary(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! Places whose writes are recorded.
+//! Storage whose writes are recorded.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use lacuna_bench::trace::{TraceDevice, TraceSource, TraceVfs, TraceWriter};
 use lacuna_device::{BlockDevice, RawDevice, RawOptions, Vfs};
 use lacuna_nvmfs::{Nvmfs, OpenedVfs, VfsOptions, format_path, open_vfs};
 
-/// An open place, and the trace of what is written to it, if one is made.
+/// Open storage, and the trace of its writes, if one is made.
 pub(crate) struct TracedVfs {
     opened: OpenedVfs,
     vfs: Arc<dyn Vfs>,
@@ -20,8 +20,7 @@ pub(crate) struct TracedVfs {
 }
 
 impl TracedVfs {
-    /// Like [`open_vfs`], and records into the new file `trace`. What is written to make a store is not
-    /// recorded.
+    /// Like [`open_vfs`], and records into the new file `trace`. The writes that make a store are not recorded.
     pub(crate) fn open(path: &Path, options: &VfsOptions, trace: Option<&Path>) -> Result<TracedVfs> {
         let Some(trace) = trace else {
             let opened = open_vfs(path, options)?;
@@ -49,7 +48,7 @@ impl TracedVfs {
         Arc::clone(&self.vfs)
     }
 
-    /// Closes the place, of which no handle may be left, and ends the trace.
+    /// Closes the storage, of which no handle may be left, and ends the trace.
     pub(crate) fn close(self) -> Result<()> {
         self.opened.close()?;
         let TracedVfs { opened, vfs, trace } = self;
@@ -61,7 +60,7 @@ impl TracedVfs {
     }
 }
 
-/// Refuses a trace that could not be made in the end.
+/// Refuses a trace that could not be made in the end: its file exists, or its directory does not.
 pub(crate) fn must_be_new(trace: &Path) -> Result<()> {
     if fs::symlink_metadata(trace).is_ok() {
         bail!("{}: exists already", trace.display());
@@ -72,7 +71,7 @@ pub(crate) fn must_be_new(trace: &Path) -> Result<()> {
     }
 }
 
-/// `trace` with `suffix` behind it.
+/// `trace` followed by `suffix`.
 pub(crate) fn with_suffix(trace: &Path, suffix: &str) -> PathBuf {
     let mut name = trace.as_os_str().to_owned();
     name.push(".");

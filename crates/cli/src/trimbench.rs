@@ -15,8 +15,8 @@ use crate::{say, size::Size};
 /// Measure what holes cost on file systems, as the NVM Compression papers did
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Directories, each on a file system to be measured; best on devices that are equal, written once in
-    /// full and used by nobody else (bench/trimbench-all makes such)
+    /// Directories, each on a file system to be measured; best on devices that are equal, written once in full and not
+    /// used otherwise (bench/trimbench-all makes such)
     #[arg(value_name = "DIR", required_unless_present = "store")]
     dirs: Vec<PathBuf>,
     /// Measure a store in this process too: a store file (made when missing) or a block device
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     config.check()?;
     if let Some(path) = &arguments.json {
-        // Hours of benchmark must not end in a report that cannot be written.
+        // Checked first, so that hours of benchmark do not end in a report that cannot be written.
         let opened = fs::File::options().create(true).append(true).open(path);
         opened.with_context(|| path.display().to_string())?;
     }

@@ -1,4 +1,4 @@
-//! Whatever is wrong: one line that names the place and the cause, an exit code, nothing lost.
+//! For every kind of bad input: one line that names the path and the cause, an exit code, nothing lost.
 
 mod support;
 
@@ -114,7 +114,7 @@ fn tables_that_are_not_there_and_settings_that_do_not_fit() {
     for storage in ["empty", "bare"] {
         complains(&run(&scratch, &format!("table defaults {storage} page")), 1, &[storage, "no tables"]);
     }
-    // A store holds files too, a directory is none that could be sound or not.
+    // A store holds files too; a directory cannot be checked without tables.
     complains(&run(&scratch, "check bare"), 1, &["bare", "no tables"]);
     succeed(&scratch, "check empty");
     assert!(!scratch.path("bare/control").exists(), "a store was made there");
@@ -127,7 +127,7 @@ fn tables_that_are_not_there_and_settings_that_do_not_fit() {
     store.close().unwrap();
     opened.close().unwrap();
     drop(opened);
-    // What is above them tells of room, which each opening takes some of.
+    // The lines above report space, of which each opening takes some.
     let tables =
         || succeed(&scratch, "info store").split_once("compression").expect("has tables").1.to_owned();
     let before = tables();
@@ -163,7 +163,7 @@ fn truncated_flipped_and_locked_stores() {
         fs::write(scratch.path("cut"), &sound[..kept]).unwrap();
         complains(&run(&scratch, "info cut"), 1, &["cut"]);
     }
-    // Any byte that is not zero may flip: then the store is sound still, or the damage is named.
+    // Any byte that is not zero may flip: then the store is still sound, or the damage is named.
     let written: Vec<usize> = (0..sound.len()).filter(|&at| sound[at] != 0).collect();
     for step in 0..60 {
         let mut flipped = sound.clone();
@@ -203,11 +203,11 @@ fn full_stores_and_disks() {
         &format!("linkbench --store full --size 24M --tables page --ack-log {} {arguments}", acks.display()),
     );
     complains(&output, 1, &["full", "no space"]);
-    // What was acknowledged before is there, and the store is as sound as any.
+    // Everything acknowledged before is there, and the store is sound.
     succeed(&scratch, "check full");
     succeed(&scratch, &format!("linkbench --verify-acks {} --store full", acks.display()));
 
-    // A host file system without room, where we may mount one.
+    // A host file system without space, where we may mount one.
     let disk = scratch.path("disk");
     fs::create_dir(&disk).unwrap();
     let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=16M", "none"]).arg(&disk).output();

@@ -1,4 +1,4 @@
-//! What `lacuna cp` keeps.
+//! The attributes that `lacuna cp` keeps.
 
 use std::{
     fs,

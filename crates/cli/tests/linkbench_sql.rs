@@ -1,4 +1,4 @@
-//! LinkBench on a real server, where one is installed; says so where none is.
+//! LinkBench on a real server, if one is installed; otherwise the test prints that it is skipped.
 
 mod support;
 
@@ -58,7 +58,7 @@ impl Drop for Server {
     }
 }
 
-/// The server refuses to run as root unless it is told to.
+/// The server refuses to run as root without this option.
 fn as_root() -> Option<&'static str> {
     let metadata = fs::metadata("/proc/self").unwrap();
     (std::os::unix::fs::MetadataExt::uid(&metadata) == 0).then_some("--user=root")
@@ -91,7 +91,7 @@ fn tables_of_a_server_are_loaded_measured_and_survive_it() {
     assert!(bytes(1) < bytes(0) && bytes(2) < bytes(0), "{} {} {}", bytes(0), bytes(1), bytes(2));
     assert!(report["config"]["device_bytes_written_from"].as_str().unwrap().contains("/proc/"));
 
-    // The last tables stay: they are not mixed with others, and hold what was acknowledged.
+    // The last tables stay: they are not mixed with others, and hold every acknowledged commit.
     let again = run(&scratch, &format!("linkbench {SMALL}"));
     assert_eq!(again.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&again.stderr).contains("holds the table"), "{again:?}");
@@ -107,7 +107,7 @@ fn tables_of_a_server_are_loaded_measured_and_survive_it() {
     assert!(server.is_some());
     assert!(succeed(&scratch, verify).contains("sound"));
 
-    // What is lost is missed.
+    // Verification notices lost rows.
     let mut client = Command::new("mariadb");
     client.args(["--no-defaults", "--user=root", "--execute=DELETE FROM linkbench.nodetable WHERE id = 7"]);
     client.arg(format!("--socket={}", scratch.path("data/server.sock").display()));

@@ -1,4 +1,4 @@
-//! What `lacuna rescue` gets out of damaged stores.
+//! The files that `lacuna rescue` recovers from damaged stores.
 
 use std::{
     collections::BTreeMap,
@@ -58,7 +58,7 @@ fn store(scratch: &Scratch) {
     succeed(scratch, "cp -r tree store:/tree");
 }
 
-/// Damages each place in the store that holds `bytes`.
+/// Damages every occurrence of `bytes` in the store.
 fn damage(scratch: &Scratch, bytes: &[u8]) {
     let path = scratch.path("store");
     let mut image = fs::read(&path).unwrap();
@@ -80,7 +80,7 @@ fn a_sound_store_is_copied_as_it_is() {
     assert_eq!(inode("out/tree/whole"), inode("out/tree/sub/whole"));
     assert_eq!(fs::read_link(scratch.path("out/tree/link")).unwrap(), Path::new("whole"));
     assert!(fs::metadata(scratch.path("out/tree/sparse")).unwrap().blocks() < 1000);
-    // Nothing is written over what is there.
+    // Existing files are not overwritten.
     let output = run(&scratch, "rescue store out");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("out: not empty"), "{output:?}");

@@ -9,7 +9,7 @@ use lacuna_nvmfs::{VfsOptions, open_vfs};
 use serde_json::Value;
 use support::{Scratch, succeed};
 
-/// A place with a table of its own settings, "own", and one that follows the defaults, "follows".
+/// A store with a table of its own settings, "own", and one that follows the defaults, "follows".
 fn make(scratch: &Scratch, storage: &str) {
     let options = VfsOptions { create_size: Some(64 << 20), ..VfsOptions::default() };
     let opened = open_vfs(&scratch.path(storage), &options).unwrap();
@@ -23,7 +23,7 @@ fn make(scratch: &Scratch, storage: &str) {
     opened.close().unwrap();
 }
 
-/// What `info` says of a table.
+/// The output of `info` for a table.
 fn table(scratch: &Scratch, storage: &str, name: &str) -> Option<Value> {
     let info: Value =
         serde_json::from_str(&succeed(scratch, &format!("info {storage} --json"))).expect("valid JSON");

@@ -27,8 +27,8 @@ fn directories_and_stores_stand_in_one_report() {
     );
     let report: Value = serde_json::from_str(&fs::read_to_string(scratch.path("all.json")).unwrap()).unwrap();
     let runs = report["runs"].as_array().unwrap();
-    // Two trims on each of the two; in the store, which nobody else fills meanwhile, also a file that is
-    // made, copied and dropped until its room is back.
+    // Two trims on each of the two; in the store, which no other process fills meanwhile, also a file that is made,
+    // copied and dropped until its space is free.
     assert_eq!(runs.len(), 2 + 2 + 3, "{table}");
     let in_process: Vec<&Value> =
         runs.iter().filter(|run| run["file_system"] == "nvmfs in-process").collect();

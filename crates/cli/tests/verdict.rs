@@ -1,4 +1,4 @@
-//! `lacuna verdict` on what `bench/proof` keeps.
+//! `lacuna verdict` on the files of `bench/proof`.
 
 mod support;
 

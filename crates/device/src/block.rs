@@ -103,7 +103,7 @@ pub trait BlockDevice: Send + Sync {
     fn geometry(&self) -> Geometry;
 
     /// Makes the device larger while it is in use, if it can, and measures its size. New space reads as zeros, or as
-    /// what the device holds there. Durable when it returns.
+    /// the device's content there. Durable when it returns.
     ///
     /// # Errors
     /// A device that cannot grow fails only if it cannot be measured; one that can also fails if it would shrink.
@@ -131,7 +131,7 @@ pub trait BlockDevice: Send + Sync {
     /// device can. By default one after the other, in order.
     ///
     /// # Errors
-    /// The first failure; what the buffers hold is then undefined.
+    /// The first failure; the buffers' content is then undefined.
     fn read_many(&self, reads: &mut [(u64, AlignedBuf)]) -> Result<()> {
         reads.iter_mut().try_for_each(|(offset, buf)| self.read_at(*offset, buf))
     }
@@ -140,7 +140,7 @@ pub trait BlockDevice: Send + Sync {
     /// time where the device can. By default one after the other, in order.
     ///
     /// # Errors
-    /// The first failure; what is on the device of any of them is then unknown.
+    /// The first failure; it is then unknown which of them are on the device.
     fn write_many(&self, writes: &[(u64, Filled)]) -> Result<()> {
         writes.iter().try_for_each(|(offset, data)| self.write_at(*offset, data))
     }
@@ -157,7 +157,7 @@ pub trait BlockDevice: Send + Sync {
         done(outcome, data);
     }
 
-    /// The name of what carries out requests in flight together, for display.
+    /// The name of the I/O engine that carries out concurrent requests, for display.
     ///
     /// # Errors
     /// When the engine that the options name cannot be started.

@@ -1,6 +1,6 @@
 use std::{io, path::PathBuf};
 
-/// What can go wrong below a storage layer.
+/// The errors of devices and files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,7 +18,7 @@ pub enum Error {
         /// The store.
         path: PathBuf,
     },
-    /// No space is left for what was asked.
+    /// No space is left for the request.
     #[error("{what}: no space left")]
     Full {
         /// The store or file system.
@@ -51,7 +51,7 @@ pub enum Error {
     BadName {
         /// The name asked for.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
     /// A batch larger than the VFS can apply at once.
@@ -59,20 +59,20 @@ pub enum Error {
     BatchTooLarge {
         /// Size of the batch.
         bytes: u64,
-        /// What the VFS takes at most.
+        /// The most that the VFS takes.
         bytes_max: u64,
     },
-    /// Bytes on the medium are not what was written there.
+    /// Bytes on the medium are not those that were written.
     #[error("{what} at byte {at}: corrupt: {reason}")]
     Corrupt {
         /// The file or store.
         what: String,
         /// Byte offset of the damage.
         at: u64,
-        /// How it was noticed.
+        /// The check that failed.
         reason: String,
     },
-    /// An earlier write or sync failed; nothing is written until the store is opened anew.
+    /// An earlier write or sync failed; nothing is written until the store is reopened.
     #[error("{what}: stopped after an earlier failure: {reason}")]
     Poisoned {
         /// The store.
@@ -85,7 +85,7 @@ pub enum Error {
     Unsupported {
         /// The VFS or device.
         what: String,
-        /// What was asked for.
+        /// The requested operation.
         operation: &'static str,
     },
     /// The simulated power is off. Only simulators return it.

@@ -30,7 +30,7 @@ pub(crate) struct PositionalFile {
     cache_syncs: CacheSyncs,
 }
 
-/// Syncs of what lies in the page cache.
+/// Syncs of files that go through the page cache.
 ///
 /// When the kernel could not write some of it, it reports that to one caller of fsync on the open file, and takes the
 /// data for written from then on. So syncs run one at a time, and none succeeds once one has failed: that failure
@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// As the system does it: a write that was lost is told once, to whoever syncs next.
+    /// As the system does it: a lost write is reported once, to the next caller of sync.
     #[test]
     fn what_the_cache_lost_is_nobodys_success() {
         let (syncs, is_lost) = (CacheSyncs::default(), AtomicBool::new(false));

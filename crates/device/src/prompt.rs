@@ -5,9 +5,9 @@
 //! wait as well. A thread that asks for short slices gets no larger share of a processor, but gets it at once when it
 //! wakes.
 //!
-//! It suits only threads that do next to nothing before the device works again. Threads that serve a mount do not ask
-//! for short slices: each of their wake-ups took the processor from the database that waits for other answers as well,
-//! and MariaDB lost 7 to 16% of its requests on two processors.
+//! It suits only threads that do very little before the device works again. Threads that serve a mount do not ask for
+//! short slices: each of their wake-ups took the processor from the database that waits for other answers as well, and
+//! MariaDB lost 7 to 16% of its requests on two processors.
 //!
 //! See the kernel's documentation of its EEVDF scheduler: from Linux 6.12 on the `sched_runtime` that `sched_setattr`
 //! takes is the slice of an ordinary thread, and a waking thread with a shorter slice preempts one with a longer slice.
@@ -67,7 +67,7 @@ mod tests {
         };
         for after in thread::spawn(change).join().unwrap() {
             assert_eq!((after.sched_policy, after.sched_nice), (before.sched_policy, before.sched_nice));
-            // Kernels before 6.12 know of no slices and tell none.
+            // Kernels before 6.12 have no slices and report none.
             if before.sched_runtime != 0 {
                 assert_eq!(after.sched_runtime, SLICE_NANOS);
             }

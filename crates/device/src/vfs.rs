@@ -6,7 +6,7 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
 
-/// What a file's medium can do. An engine chooses its crash protocol by it.
+/// The guarantees of a file's medium. An engine chooses its crash protocol by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileProps {
     /// Largest batch, in bytes of data, that is applied whole or not at all across a crash;
@@ -49,8 +49,8 @@ pub fn check_file_name(name: &str) -> Result<()> {
     Err(Error::BadName { name: name.to_owned(), reason })
 }
 
-/// Expected lifetime of what is written to a file, chosen when it is opened. Data of one stream is
-/// kept apart from that of others on flash.
+/// Expected lifetime of the data written to a file, chosen when it is opened. Data of one stream is kept apart from
+/// that of others on flash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamHint {
     /// Pages that are overwritten in place.
@@ -113,7 +113,7 @@ pub trait File: Send + Sync {
     /// The file's number, for [`BatchOp`].
     fn id(&self) -> FileId;
 
-    /// What its medium can do.
+    /// The guarantees of its medium.
     fn props(&self) -> FileProps;
 
     /// Length in bytes.
@@ -124,10 +124,10 @@ pub trait File: Send + Sync {
         Ok(self.len()? == 0)
     }
 
-    /// Truncates or extends the file; what is added reads as zeros and takes no space.
+    /// Truncates or extends the file; added bytes read as zeros and take no space.
     fn set_len(&self, len: u64) -> Result<()>;
 
-    /// Fills `buf` from byte `offset`; what lies in a hole or past the end reads as zeros.
+    /// Fills `buf` from byte `offset`; bytes in a hole or past the end read as zeros.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
     /// Writes `data` at `offset`, extending the file where needed.
@@ -173,7 +173,7 @@ pub trait Vfs: Send + Sync {
         (std::ptr::from_ref(self).addr(), 0)
     }
 
-    /// What files of this VFS can do.
+    /// The guarantees of this VFS's files.
     fn props(&self) -> FileProps;
 
     /// Opens the file `name`; [`crate::Error::NotFound`] when there is none.

@@ -1,10 +1,9 @@
-//! What single records cost on one thread, with all pages in memory; and what loading costs, record by record and in
-//! bulk.
+//! The cost of single records on one thread, with all pages in memory; and of loading, record by record and in bulk.
 //!
 //!     cargo bench -p lacuna-engine --bench records
 //!
-//! Times are those of the calling thread on a processor, so they hardly depend on who else wants one; loads also say
-//! how long they took, with background threads and until the commit was durable, in memory.
+//! Times are those of the calling thread on a processor, so other load on the machine hardly changes them; loads also
+//! say how long they took, with background threads and until the commit was durable, in memory.
 
 use std::{
     hint::black_box,
@@ -171,7 +170,7 @@ criterion_group! {
 }
 
 fn main() {
-    // `cargo test` only wants to see it built.
+    // `cargo test` only checks that it builds.
     if std::env::args().any(|argument| argument == "--bench") {
         loads();
         benches();

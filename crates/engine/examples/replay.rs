@@ -1,4 +1,4 @@
-//! What replay costs where it costs most: small changes of records all over a table that is many times the pool.
+//! The cost of replay in its worst case: small changes of records all over a table that is many times the pool.
 //!
 //!     cargo build --release -p lacuna-engine --example replay
 //!     replay STORE load [MILLIONS]    # STORE: a new file, 400 MB a million

@@ -1,5 +1,5 @@
-//! What reading ahead of scans brings: a scan of a whole table by a store that was just opened, with the thread that
-//! reads ahead and without, by turns.
+//! The gain of reading ahead of scans: a freshly opened store scans a whole table, with the thread that reads ahead and
+//! without, by turns.
 //!
 //!     cargo run --release -p lacuna-engine --example scan -- STORE [MILLIONS]   # STORE: a new file, 200 MB a million
 //!

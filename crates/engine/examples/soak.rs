@@ -1,12 +1,12 @@
-//! Loads that once destroyed stores, for as long as one likes, with a watchdog; then `check`, and again after opening.
+//! Loads that once destroyed stores, run for a given time under a watchdog; then `check`, and again after reopening.
 //!
 //!     cargo run --release -p lacuna-engine --example soak -- LOAD SECONDS [SEED]
 //!
-//! `rollbacks`: 4 writers with their own 300 records each, six of ten transactions taken back, 3 readers of snapshots.
-//! `contended`: 8 writers of the same 200 records in two tables with pages of 32 and 8 KiB, some values long, 2 readers;
-//! a flash store of 44 MiB, one flush thread, a doublewrite file, 100 KiB of history. `mixed`: 16 threads with all
-//! operations, tables that come and go among them, in a pool of 2 MiB. Every 5 s a line says how far it is. A load in
-//! which no transaction ends for a minute counts as stuck. The exit code tells.
+//! `rollbacks`: 4 writers with their own 300 records each, six of ten transactions rolled back, 3 readers of snapshots.
+//! `contended`: 8 writers of the same 200 records in two tables with pages of 32 and 8 KiB, some values long, 2
+//! readers; a flash store of 44 MiB, one flush thread, a doublewrite file, 100 KiB of history. `mixed`: 16 threads with
+//! all operations, tables that come and go among them, in a pool of 2 MiB. It prints its progress every 5 s. A load in
+//! which no transaction ends for a minute counts as stuck. The exit code reports success or failure.
 
 use std::{
     env,
@@ -31,7 +31,7 @@ use lacuna_sim::{SeededRng as Rng, SimDevice};
 
 const STUCK: Duration = Duration::from_secs(60);
 
-/// What one thread does until the time is up: transaction after transaction.
+/// The transaction that one thread repeats until the time is up.
 type Step = fn(&Store, &[Table], u64, &mut Rng) -> Result<(), Error>;
 
 struct Load {

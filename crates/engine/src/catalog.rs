@@ -62,7 +62,7 @@ impl Row {
         row
     }
 
-    /// Takes over the default kind, unless the table follows none or was made in another layout. Whether it
+    /// Takes over the default kind, unless the table follows none or was made in another layout. Returns whether it
     /// did.
     pub(crate) fn follow(&mut self, kind: TableKind) -> bool {
         let options = TableOptions { kind, ..self.options };
@@ -113,16 +113,17 @@ impl Row {
     }
 }
 
-/// Gives back the file of a table that has no row, durably, and forgets its pages. Nobody uses it any more.
+/// Removes the file of a table that has no row, durably, and drops its pages from the pool. The table is no longer in
+/// use.
 pub(crate) fn remove_file(engine: &TxnEngine, space: &Space) -> Result<()> {
     engine.spaces().remove(space.id());
     engine.flusher().vfs().remove(&space.name())?;
     if !engine.flusher().vfs().props().ordered {
         engine.flusher().vfs().sync()?;
     }
-    // From here on the checkpoint may pass what the log says of it.
+    // From here on the checkpoint may pass the table's log records.
     engine.pager().pool().forget_table(space.id());
-    // Handles of the table keep the file open, and on most VFSs its space with it. Nobody else knows the file.
+    // Handles of the table keep the file open, and on most VFSs its space with it. No other component uses the file.
     let _ = space.file().set_len(0);
     Ok(())
 }
@@ -199,7 +200,7 @@ mod tests {
             txn.put(&table, b"k", b"v").expect("put");
             txn.commit().expect("commit");
             let before = engine.pager().pool().dirty().dirty_bytes();
-            // In the removal, in the sync, and in the step that gives the space of an open file back.
+            // In the removal, in the sync, and in the step that frees the space of an open file.
             vfs.set_cut_after(cut);
             let outcome = remove_file(engine, table.space());
             assert_eq!(outcome.is_ok(), cut == 3);

@@ -22,7 +22,7 @@
 //! # Layers
 //!
 //! Each folder imports only from those below it (`.ci/layers` checks the lines at the end of this head). No object is
-//! handed to everybody: each layer takes the objects of the layers below that it needs.
+//! passed to every layer: each layer takes the objects of the layers below that it needs.
 //!
 //! ```text
 //! store       the public face: Store, making and dropping tables, the store's threads
@@ -42,8 +42,9 @@
 //! sync, poison, types, mutant   locks under a scheduler; stopped stores; names, options, errors
 //! ```
 //!
-//! Calls go down. Two things must go up, and do so through what the upper layer hands down: the log learns the oldest
-//! dirty page from a closure, and the flush learns from `flush::Transactions` which writers images still have to name.
+//! Calls go down. Two values must go up, through a closure or trait object that the upper layer passes down: the log
+//! learns the oldest dirty page from a closure, and the flush layer learns from `flush::Transactions` which writers
+//! images still have to name.
 //!
 //! # Why a crash at any instant is harmless
 //!
@@ -53,28 +54,28 @@
 //!   (`flush`). So replaying the log by page LSN (`recovery::replay`) restores the last logged state of all pages.
 //! - The log says which images are on the device, once they are (`wal::page_writes`). Replay does not read these pages,
 //!   so it reads as many as may be dirty at a time, and no more.
-//! - A value too long for a leaf is in the log page by page before the change that names it (`overflow`).
-//! - Undo is kept in such pages too (`undo`). So the restored state says which transactions were running, and recovery
+//! - A value too long for a leaf is logged page by page before the change that names it (`overflow`).
+//! - Undo is kept in such pages too (`undo`). So the restored state shows which transactions were running, and recovery
 //!   rolls them back by further logged changes. A commit is one record: it is in the log or it is not.
-//! - What snapshots keep of committed transactions is in undo pages, with what these deleted or replaced and is not
-//!   purged. No snapshot outlives a crash: recovery purges all of it.
-//! - The log is given up only behind the oldest change that is not on the device (`flush`, invariant 4).
+//! - The history that snapshots keep of committed transactions is in undo pages, with the records and values that these
+//!   deleted or replaced and that are not purged. No snapshot outlives a crash: recovery purges all of it.
+//! - The log is freed only up to the oldest change that is not on the device (`flush`, invariant 4).
 //!
 //! # Why threads are harmless
 //!
 //! - A page has one copy in memory, and a latch (`pool`). Latches are taken from the root of a tree down, siblings from
 //!   left to right; then pages of a chain; then undo pages, a slot's first page before its last; then the allocation
-//!   page. So nobody waits in a circle.
-//! - Below latches lie locks of moments: a shard of the pool, the log's state, then the list of dirty pages. None of
-//!   them is held across I/O, and no latch is held while a page is compressed or written, nor while anybody waits for a
-//!   transaction, for log or for memory (`txn`, invariant 4).
-//! - A record is locked by the transaction that it names as its writer, as long as that runs; who waits for whom is
-//!   looked through for a circle with each new wait (`txn::active`). Readers wait for nobody: they follow undo records
-//!   to the version that their view sees.
-//! - What a reader follows stays: views hold back purge, tickets hold back chains of long values (`overflow`), pins
-//!   hold back drops of tables (`space::pins`).
-//! - A panic or a failed write stops the store for everybody before a latch is free again (`poison`). What is in memory
-//!   by then is never written, so opening the store again recovers all that was acknowledged.
+//!   page. So latch waits never form a cycle.
+//! - Below latches come locks that are held briefly: a shard of the pool, the log's state, then the list of dirty
+//!   pages. None of them is held across I/O, and no latch is held while a page is compressed or written, nor while a
+//!   thread waits for a transaction, for log or for memory (`txn`, invariant 4).
+//! - A record is locked by the transaction that it names as its writer, as long as that runs; each new wait searches
+//!   the waits-for graph for a cycle (`txn::active`). Readers never wait for a lock: they follow undo records to the
+//!   version that their view sees.
+//! - The versions that a reader follows are kept: views hold back purge, tickets hold back the freeing of long values
+//!   (`overflow`), pins hold back drops of tables (`space::pins`).
+//! - A panic or a failed write stops the store for all threads before a latch is free again (`poison`). Pages in memory
+//!   at that point are never written, so opening the store again recovers every acknowledged commit.
 //!
 //! Each module opens with its own invariants; `recovery` says in which order opening a store does what.
 //!

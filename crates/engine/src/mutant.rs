@@ -1,52 +1,52 @@
-//! Rules that tests may break, to see that it would be noticed: tests/mutants.rs.
+//! Rules that tests may break, to verify that the break is caught: tests/mutants.rs.
 
 lacuna_mutants::breakable_rules! {
     /// A page is written only when the log up to its LSN is (flush invariant 1).
     LogBeforePages = "log-before-pages",
     /// A page leaves the list of dirty ones only when its image is synced (flush invariant 2).
     PagesSynced = "pages-synced",
-    /// A page-write record comes behind its image, as durable as that has to be (page_writes invariant 1).
+    /// A page-write record is appended after its image, once that is as durable as it has to be (page_writes invariant
+    /// 1).
     NotesFollowImages = "notes-follow-images",
-    /// The log that recovery read, and wiped behind its end, is synced before anything is built on it (wal invariant
-    /// 3).
+    /// The log that recovery read, and wiped after its end, is synced before anything is built on it (wal invariant 3).
     SurveySynced = "survey-synced",
-    /// Pages on their way hold the checkpoint back (dirty list invariant 1).
+    /// Pages in flight hold the checkpoint back (dirty list invariant 1).
     FlightsCount = "flights-count",
-    /// The control file is on the medium before log is given up (flush invariant 4).
+    /// The control file is on the medium before log is freed (flush invariant 4).
     CheckpointsSynced = "checkpoints-synced",
     /// A commit returns when it is durable.
     CommitSyncs = "commit-syncs",
     /// The history that a view needs is kept (undo invariant 4).
     HistoryKept = "history-kept",
-    /// While purge gives pages of an undo slot back, nobody else does (slots invariant 3).
+    /// While purge frees pages of an undo slot, no other thread does (slots invariant 3).
     OneGivesPagesBack = "one-gives-pages-back",
-    /// A reader that follows a record's versions asks at each whether its view is still good (txn::read).
+    /// A reader that follows a record's versions checks at each that its view is still valid (txn::read).
     VersionsAskTheView = "versions-ask-the-view",
     /// A panic with a page latched stops the store (poison).
     PanicsStop = "panics-stop",
-    /// A transaction that gives up locks before its end wakes the waiters.
+    /// A transaction that releases locks before its end wakes the waiters.
     ReleasesWake = "releases-wake",
-    /// Of the logs in a slot only those are purged that no view needs, not those behind them.
+    /// Of the logs in a slot only those that no view needs are purged, not those after them.
     LaterLogsKept = "later-logs-kept",
     /// A table's file is removed only once its row is gone, durably (store::tables invariant 2).
     RowBeforeFile = "row-before-file",
-    /// A deleted record that a view needs is restored when a change of it is taken back (txn invariant 5).
+    /// A deleted record that a view needs is restored when a change of it is rolled back (txn invariant 5).
     DeletionsRestored = "deletions-restored",
     /// A snapshot fails once its history may be gone.
     SnapshotsFail = "snapshots-fail",
-    /// Recovery purges what was kept in a slot behind its last log.
+    /// Recovery purges the logs kept in a slot before its last log.
     HistoryPurged = "history-purged",
     /// The undo record of an edit leads back to the value before it.
     EditsLeadBack = "edits-lead-back",
-    /// A transaction is behind the horizon only when its end is in the log (flush::horizon).
+    /// A transaction is below the horizon only when its end is in the log (flush::horizon).
     EndsLogged = "ends-logged",
     /// Splits and merges are noted (btree::finger invariant 2).
     BoundsNoted = "bounds-noted",
-    /// A new record is refused only when what was deleted is purged (flush::capacity).
+    /// A new record is refused only after deleted records were purged (flush::capacity).
     RefusedAfterPurge = "refused-after-purge",
-    /// A file is cut only when the log that says so is durable (alloc invariant 4).
+    /// A file is truncated only when the log of that is durable (alloc invariant 4).
     CutsFollowLog = "cuts-follow-log",
-    /// Replay passes over what a page held before it was made anew (replay invariant 5).
+    /// Replay skips the changes of a page before it was made anew (replay invariant 5).
     HolesReplayed = "holes-replayed",
     /// A leaf that takes keys of another one has its separator before them (btree::merge).
     SeparatorsMove = "separators-move",
@@ -54,27 +54,27 @@ lacuna_mutants::breakable_rules! {
     EmptyLeavesGo = "empty-leaves-go",
     /// A leaf that a split made for a record that is then refused is removed (btree::merge invariant 1).
     RefusedLeavesGo = "refused-leaves-go",
-    /// A descent latches a child before it gives up the parent (btree).
+    /// A descent latches a child before it releases the parent (btree).
     DescentsCouple = "descents-couple",
-    /// A file is cut with its header latched, so that nobody allocates meanwhile (alloc invariant 4).
+    /// A file is truncated with its header latched, so that no page is allocated meanwhile (alloc invariant 4).
     CutsLatchHeader = "cuts-latch-header",
-    /// A cursor looks again once its transaction has written.
+    /// A cursor reads again once its transaction has written.
     CursorsLookAgain = "cursors-look-again",
-    /// A walk along leaves asks behind each whether its view is still good: records may be gone from the leaf.
+    /// A walk along leaves checks after each that its view is still valid: records may have been purged from the leaf.
     WalksAskTheView = "walks-ask-the-view",
     /// A load stops before keys that others have locked.
     LoadsAskForLocks = "loads-ask-for-locks",
-    /// A load puts into a leaf only what belongs there.
+    /// A load puts into a leaf only records that belong there.
     LoadsStayInLeaf = "loads-stay-in-leaf",
-    /// A load that fails takes all its records back.
+    /// A load that fails removes all its records.
     LoadsWhole = "loads-whole",
-    /// The record that is compared is locked before.
+    /// The record is locked before it is compared.
     SwapsLock = "swaps-lock",
-    /// A leaf that was latched before is that of a key only if it has the key.
+    /// A leaf that was latched before counts as the leaf of a key only if it has the key.
     LeafHasKey = "leaf-has-key",
     /// A snapshot reads by its view.
     ViewsHold = "views-hold",
-    /// Each read at read committed sees what is committed by then.
+    /// Each read at read committed sees all commits before it.
     ReadsFresh = "reads-fresh",
     /// A reader that does not see a record's writer goes on to the version before.
     VersionsFollowed = "versions-followed",
@@ -82,10 +82,10 @@ lacuna_mutants::breakable_rules! {
     OwnChangesSeen = "own-changes-seen",
     /// Under a snapshot the first one to update a record wins.
     FirstUpdaterWins = "first-updater-wins",
-    /// A record whose writer runs is changed by nobody else (txn invariant 1).
+    /// A record whose writer runs is changed by no other transaction (txn invariant 1).
     WritersLock = "writers-lock",
     /// A key that is locked by `get_for_update` is locked.
     LocksHold = "locks-hold",
-    /// A rollback takes all changes back.
+    /// A rollback undoes all changes.
     RollbacksWhole = "rollbacks-whole",
 }

@@ -1,16 +1,16 @@
 //! Whether the store works: open, for reading only, closing, closed, or stopped by a failure.
 //!
-//! After a failed write or sync nothing is known of what the medium holds, and after a panic nothing of what memory
-//! holds: the store stops, for everybody. Nothing is written any more, so opening it again recovers all that was
-//! acknowledged. Reads go on until the store is closed: then the VFS may have another owner.
+//! After a failed write or sync the contents of the medium are unknown, and after a panic those of memory: the store
+//! stops for all threads. Nothing is written any more, so opening it again recovers every acknowledged commit. Reads go
+//! on until the store is closed: then the VFS may have another owner.
 //!
-//! A panic stops the store before a latch that the thread holds is given up ([`Sentinel`] of its frame), so that
-//! neither a reader nor a flush takes a page that is changed by half; and at the latest when the call ends. A thread
-//! that waits looks at the poison from time to time, or is woken by the one that sets it.
+//! A panic stops the store before a latch that the thread holds is released ([`Sentinel`] of its frame), so that
+//! neither a reader nor a flush uses a half-changed page; and at the latest when the call ends. A waiting thread checks
+//! the poison from time to time, or is woken by the thread that sets it.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    // No scheduler need know of these.
+    // These need not go through the scheduler of the tests.
     sync::{
         OnceLock,
         atomic::{AtomicU8, Ordering},
@@ -24,14 +24,14 @@ use crate::{
     types::{Error, Result},
 };
 
-/// Calls from outside are refused, while the store writes what it has in memory.
+/// Public calls are refused, while the store writes its dirty pages.
 const CLOSING: u8 = 1;
 /// Nothing reaches the VFS any more.
 const CLOSED: u8 = 2;
 
-/// How often a waiter looks whether the store has been stopped.
+/// How often a waiter checks whether the store has been stopped.
 pub(crate) const POISON_CHECK: Duration = Duration::from_millis(100);
-/// Set once, by the first failure that leaves the medium in doubt.
+/// Set once, by the first failure after which the medium's contents are unknown.
 #[derive(Default)]
 pub(crate) struct Poison {
     stop: OnceLock<Stop>,
@@ -68,12 +68,12 @@ impl Poison {
         }
     }
 
-    /// Fails when the store is closed, or about to be. Each call from outside asks.
+    /// Fails when the store is closed, or about to be. Every public call checks it.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Error::Closed) }
     }
 
-    /// Refuses calls from outside from now on.
+    /// Refuses public calls from now on.
     ///
     /// # Errors
     /// [`Error::Closed`] when that has been done before.
@@ -94,7 +94,7 @@ impl Poison {
 
     /// Calls `work`, and stops the store if it panics; what it returned, if it did not.
     pub(crate) fn guard<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        // Nothing that the work leaves behind is used: the store is stopped.
+        // No state that the work leaves behind is used: the store is stopped.
         let outcome = catch_unwind(AssertUnwindSafe(work));
         outcome
             .map_err(|payload| {
@@ -113,8 +113,8 @@ impl Poison {
     }
 }
 
-/// Notices that its thread begins to panic. A thread that panics already may use the store while it unwinds, to
-/// take a transaction back.
+/// Notices that its thread begins to panic. A thread that panics already may use the store while it unwinds, to roll a
+/// transaction back.
 pub(crate) struct Sentinel {
     was_panicking: bool,
 }

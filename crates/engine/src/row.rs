@@ -1,20 +1,19 @@
 //! Row-compressed tables: the scheme of InnoDB's `ROW_FORMAT=COMPRESSED`, kept as a baseline.
 //!
-//! A page of such a table has a *block* of fixed length, in memory behind the page and on the device in
-//! its place. The block holds the page compressed, and a log of the operations applied to it since. A writer
-//! appends to that log; when it is full the page is compressed anew, in the foreground and
-//! under the latch, and the new block goes to the write-ahead log; when the page does not fit it is split.
-//! A flush writes blocks as they are. The pool may drop a page and keep its block.
+//! A page of such a table has a *block* of fixed length, in memory after the page and on the device instead of it. The
+//! block holds the page compressed, and a log of the operations applied to it since. A writer appends to that log; when
+//! it is full the page is compressed again, in the foreground and under the latch, and the new block goes to the
+//! write-ahead log; when the page does not fit it is split. A flush writes blocks as they are. The pool may drop a page
+//! and keep its block.
 //!
 //! Invariants:
 //!
-//! 1. Outside of a mini-transaction block and page say the same: restoring the block's image and applying
-//!    its log gives the page, up to where cells lie in it.
-//! 2. Replay takes a block through the same states: what is appended depends on block and operation alone,
-//!    and every compressed image is in the write-ahead log. So it needs no compressor, and a page that fitted
-//!    fits again.
-//! 3. [`RESERVE`] bytes of a block's log are for truncations alone. So a page can be split whatever it
-//!    holds: the right part is chosen so that it fits, the left one is truncated in its log.
+//! 1. Outside of a mini-transaction block and page have the same content: restoring the block's image and applying its
+//!    log gives the page, except for the offsets of its cells.
+//! 2. Replay takes a block through the same states: the bytes appended depend on block and operation alone, and every
+//!    compressed image is in the write-ahead log. So it needs no compressor, and a page that fitted fits again.
+//! 3. [`RESERVE`] bytes of a block's log are for truncations alone. So any page can be split: the right part is chosen
+//!    so that it fits, the left one is truncated in its log.
 //! 4. A page with two records fits its block uncompressed ([`Blocks::record_bytes_max`]), so a page that
 //!    must be split can be.
 //!

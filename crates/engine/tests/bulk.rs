@@ -38,7 +38,7 @@ fn value(rng: &mut SeededRng, page_bytes: usize) -> Vec<u8> {
     vec![rng.below(256) as u8; bytes as usize]
 }
 
-/// Loads into an empty table, behind its last record and in between, beside deleted records and others' changes.
+/// Loads into an empty table, after its last record and in between, beside deleted records and others' changes.
 fn play(seed: u64, table_options: TableOptions) {
     let mut rng = SeededRng::new(seed);
     let store = Store::open(MemVfs::new(), options(seed.is_multiple_of(2))).expect("open");

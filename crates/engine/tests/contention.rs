@@ -24,7 +24,8 @@ fn key(writer: u64, record: u64) -> [u8; 16] {
     key
 }
 
-/// Writes its records in `rounds` transactions, of which six in ten are taken back. What each record then holds.
+/// Writes its records in `rounds` transactions, of which six in ten are rolled back. Returns what each record then
+/// holds.
 fn write(store: &Store, table: &Table, writer: u64, rounds: u64, rng: &mut Rng) -> Result<u64, Error> {
     let mut committed = 0;
     for round in 1..=rounds {
@@ -60,8 +61,8 @@ fn read(store: &Store, table: &Table, rng: &mut Rng, is_over: &AtomicBool) -> Re
     Ok(())
 }
 
-/// Without the ownership of undo pages (undo slots, invariant 3) purge gives pages back that the next owner of a slot
-/// has written to: the store stops, cannot be opened, or a page neither is in use nor free.
+/// Without the ownership of undo pages (undo slots, invariant 3) purge frees pages that the next owner of a slot has
+/// written to: the store stops, cannot be opened, or a page is neither in use nor free.
 #[test]
 fn purge_leaves_the_pages_of_a_slots_next_owner_alone() {
     for_each_seed(4, |seed| {

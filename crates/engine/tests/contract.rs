@@ -1,4 +1,4 @@
-//! Sentences of the interface's contract that no other test holds the store to.
+//! Sentences of the interface's contract that no other test covers.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -62,8 +62,8 @@ fn handles_go_between_threads_and_are_shared_by_them() {
     is_shared::<Error>();
 }
 
-/// The one whose wait would close the circle is told at once, however long waits may last; the other one goes on once
-/// the victim is rolled back, and the victim succeeds when it is run again.
+/// The transaction whose wait would close the cycle fails at once, whatever the lock timeout; the other one goes on
+/// once the victim is rolled back, and the victim succeeds when it is run again.
 #[test]
 fn a_deadlock_costs_one_transaction() {
     let options = StoreOptions { lock_timeout: Duration::from_secs(3600), background: true, ..options() };
@@ -143,7 +143,7 @@ fn keys_take_an_eighth_of_a_page_and_no_byte_more() {
     store.check().expect("sound");
 }
 
-/// Between bounds, from both ends, with what does not contain a key.
+/// Between bounds, from both ends, also for ranges without a key.
 #[test]
 fn ranges_end_where_they_are_told_to() {
     let store = Store::open(MemVfs::new(), options()).expect("open");
@@ -187,7 +187,7 @@ fn ranges_end_where_they_are_told_to() {
     }
 }
 
-/// Only what an older, longer image took and a newer one does not is given back.
+/// Only the space that an older, longer image took and a newer one does not is punched.
 #[test]
 fn holes_are_punched_only_where_images_became_shorter() {
     for (vfs, is_flash) in [(SimVfs::new(1) as Arc<dyn Vfs>, false), (flash(), true)] {
@@ -316,7 +316,7 @@ fn conditional_writes_say_what_was_in_their_way() {
     assert_eq!(swap(Some(b""), Some(b"3")), Swap::Done, "an empty value is one");
     txn.commit().expect("commit");
     assert_eq!(store.begin().get(&table, b"k").expect("get").as_deref(), Some(&b"3"[..]));
-    // What a snapshot does not see is in the way as well.
+    // A record that a snapshot does not see is in the way as well.
     let mut late = store.begin();
     assert!(late.get(&table, b"other").expect("get").is_none());
     write(&store, &table, 1, |_| b"newer".to_vec());
@@ -325,7 +325,7 @@ fn conditional_writes_say_what_was_in_their_way() {
     assert!(matches!(late.insert_if_absent(&table, &key, b"v"), Err(Error::Conflict)));
 }
 
-/// Each number is taken by one thread, whoever is faster.
+/// Each number is taken by exactly one thread.
 #[test]
 fn threads_count_by_compare_and_swap() {
     let store = Store::open(MemVfs::new(), StoreOptions { background: true, ..options() }).expect("open");

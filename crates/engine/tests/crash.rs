@@ -104,7 +104,7 @@ fn read_by(txn: &Txn, tables: &[Table; 3]) -> Result<Model, Error> {
 struct Snapshots(Vec<(Txn, Model)>);
 
 impl Snapshots {
-    /// Takes one of the state `now`, looks at one again, or ends one, perhaps.
+    /// At random opens a snapshot of the state `now`, reads one again, or ends one.
     fn play(
         &mut self,
         store: &Store,
@@ -124,7 +124,7 @@ impl Snapshots {
                 let (txn, then) = &self.0[chosen];
                 match read_by(txn, tables) {
                     Ok(found) => assert!(found == *then, "a snapshot changed"),
-                    // Too much was kept for it in this little VFS.
+                    // Its history grew too large for this small VFS.
                     Err(Error::SnapshotTooOld) => drop(self.0.swap_remove(chosen)),
                     Err(e) => return Err(e),
                 }
@@ -206,7 +206,7 @@ fn delete_some(
     Ok(())
 }
 
-/// Runs transactions until the power is cut, or the VFS fails. `states` are all that may survive a crash now.
+/// Runs transactions until the power is cut, or the VFS fails. `states` are all states that a crash may leave now.
 fn run_until_cut(
     rig: &dyn Rig,
     store: &Store,
@@ -283,7 +283,7 @@ fn crash_case(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite) {
     crash_case_beside(rig, seed, doublewrite, |_| {});
 }
 
-/// `join` is told of each store before work begins on it.
+/// `join` is called with each store before work begins on it.
 fn crash_case_beside(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite, join: impl Fn(&Store)) {
     let mut rng = SeededRng::new(seed);
     let kinds = random_kinds(&mut rng);
@@ -318,7 +318,7 @@ fn power_cuts_on_flash_lose_no_commit() {
     });
 }
 
-/// A full VFS refuses new records; rollbacks, purges and recoveries have the room that they need.
+/// A full VFS refuses new records; rollbacks, purges and recoveries have the space that they need.
 #[test]
 fn power_cuts_on_full_flash_lose_no_commit() {
     for_each_seed(12, |seed| {
@@ -338,8 +338,8 @@ fn power_cuts_on_a_directory_lose_no_commit() {
     for_each_seed(150, |seed| crash_case(&SimVfs::new(seed), seed, Doublewrite::Auto));
 }
 
-/// The same with a second writer, whose pages are flushed between the write of others and their sync, and who moves
-/// the checkpoint then.
+/// The same with a second writer. Its pages are flushed between the write of others and their sync, and it then moves
+/// the checkpoint.
 #[test]
 fn power_cuts_beside_another_writer_lose_no_commit() {
     for_each_seed(100, |seed| {
@@ -377,8 +377,8 @@ fn pages_never_overtake_the_log() {
     });
 }
 
-/// A process that ended left the end of its log in a cache. Who replays it in so little memory that pages are written
-/// meanwhile must have it on the medium before them.
+/// A process that ended left the end of its log in a cache. If recovery has so little memory that it writes pages
+/// during replay, it must sync the log before them.
 #[test]
 fn pages_never_overtake_a_log_that_only_a_cache_held() {
     const RECORDS: u64 = 3000;
@@ -417,7 +417,7 @@ fn pages_never_overtake_a_log_that_only_a_cache_held() {
 }
 
 /// Pages that leave a small pool after a commit whose end is not in the log yet: an image must still name the writer,
-/// or recovery could not take it back.
+/// or recovery could not roll it back.
 #[test]
 fn images_name_writers_whose_end_may_be_lost() {
     for_each_seed(20, |seed| {
@@ -436,7 +436,7 @@ fn images_name_writers_whose_end_may_be_lost() {
         store.checkpoint().expect("checkpoint");
         let mut states = vec![state];
         for value in 0..1 + rng.below(20) as u8 {
-            // Reads push pages out, and what was changed is flushed on their way.
+            // Reads evict pages, and changed ones are flushed.
             let look_around = |rng: &mut SeededRng| {
                 for _ in 0..rng.below(8) {
                     store.begin().get(&table, &key(rng)).expect("get");
@@ -463,7 +463,7 @@ fn images_name_writers_whose_end_may_be_lost() {
     });
 }
 
-/// Whether the matrix is sharp: without the doublewrite file a directory that tears pages must lose.
+/// Verifies that the matrix catches torn pages: without the doublewrite file a directory that tears pages must fail.
 #[test]
 fn a_directory_without_doublewrite_is_caught() {
     let caught = (1..=60).any(|seed| {

@@ -108,7 +108,7 @@ fn compare_ranges(txn: &Txn, table: &Table, model: &Model, rng: &mut SeededRng) 
     assert_eq!(ends, [owned(model.first_key_value()), owned(model.last_key_value())]);
 }
 
-/// What a cursor should do.
+/// The expected behaviour of a cursor.
 #[derive(Clone, Debug)]
 enum Stand {
     Start,
@@ -341,7 +341,7 @@ fn estimates_are_near() {
     }
 }
 
-/// What its snapshot saw was deleted and purged: not even an empty leaf passes for the end of the table.
+/// The records that its snapshot saw were deleted and purged: an empty leaf must not be taken for the end of the table.
 #[test]
 fn walks_of_a_snapshot_that_was_given_up_are_told() {
     let store = Store::open(MemVfs::new(), StoreOptions { history_bytes: 1024, ..options(false) });
@@ -394,7 +394,7 @@ fn refuse_load(txn: &mut Txn, table: &Table, model: &Model, key: &[u8], rng: &mu
 }
 
 /// Everything that a transaction may do to itself while it walks: to the record where the cursor stands and to those
-/// ahead, savepoints that are taken back, loads that fail in the middle, swaps of long values.
+/// ahead, savepoints that are rolled back to, loads that fail in the middle, swaps of long values.
 fn disturb(seed: u64, table_options: TableOptions) {
     let mut rng = SeededRng::new(seed);
     let store = Store::open(MemVfs::new(), options(false)).expect("open");
@@ -427,7 +427,7 @@ fn disturb(seed: u64, table_options: TableOptions) {
                 model.remove(&key);
             }
             3 => {
-                // Right ahead of it, or right behind.
+                // Just before it, or just after.
                 let near = [&key[..], &[rng.below(2) as u8 * 0xff]].concat();
                 let long = vec![7; rng.below(40_000) as usize];
                 txn.put(&table, &near, &long).expect("put");

@@ -1,5 +1,5 @@
 //! Failing devices and damaged bytes. After a failed write or sync the store stops, without a panic or
-//! a hang, and opens again with every acknowledged commit; a flipped bit is an error or does no harm.
+//! a hang, and opens again with every acknowledged commit; a flipped bit is reported as an error or has no effect.
 
 use std::{
     collections::BTreeMap,
@@ -150,8 +150,8 @@ enum Fault {
     FullAt(u64),
 }
 
-/// The workload with one fault. Every outcome but the acknowledged commits, with or without the one
-/// under way, is a failure.
+/// The workload with one fault. The store must hold the acknowledged commits, with or without the one under way; every
+/// other outcome is a failure.
 fn fault_case(rig: &dyn Rig, fault: Fault, background: bool, power_cycle: bool) {
     let (store, table) = make(rig.vfs().expect("place"), background);
     let mut rng = SeededRng::new(7);
@@ -224,7 +224,7 @@ fn in_time(what: String, case: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Every write, then syncs and a full medium at some moments, in all ways to go on from there.
+/// A fault at every write, at some syncs, and a full medium at some moments, with every way to continue.
 fn fault_matrix<R: Rig>(new: impl Fn(u64) -> R, writes_step: usize) {
     let writes = (1..240).step_by(writes_step).map(Fault::WriteAfter);
     let others = (0..TXNS).step_by(7).flat_map(|at| [Fault::SyncAt(at), Fault::FullAt(at)]);
@@ -262,7 +262,7 @@ fn filled(vfs: Arc<dyn Vfs>, close: bool) -> [Model; 2] {
     states
 }
 
-/// Opens and reads everything: the right data or an error that names the damage.
+/// Opens and reads everything: yields the right data or an error that names the damage.
 fn survives(vfs: lacuna_device::Result<Arc<dyn Vfs>>, states: &[Model; 2], what: &str) {
     let read = vfs.map_err(Error::from).and_then(|vfs| {
         let store = Store::open(vfs, options(false))?;
@@ -277,7 +277,7 @@ fn survives(vfs: lacuna_device::Result<Arc<dyn Vfs>>, states: &[Model; 2], what:
     }
 }
 
-/// Bytes of the VFS's files that take room, as file and offset of a sector.
+/// Allocated sectors of the VFS's files, as file and offset.
 fn sectors(vfs: &SimVfs) -> Vec<(String, u64)> {
     let mut found = Vec::new();
     for name in vfs.list().expect("list") {
@@ -318,7 +318,7 @@ fn flipped_bits_of_a_closed_store_never_give_wrong_data() {
     flip_files(true, 400);
 }
 
-/// The last group of the log cannot be told from one that a crash tore: its commit may be missing.
+/// A damaged last group of the log looks like one that a crash tore: its commit may be missing.
 #[test]
 fn flipped_bits_of_a_killed_store_never_give_wrong_data() {
     flip_files(false, 400);

@@ -1,4 +1,4 @@
-//! What pages are written for.
+//! The reasons for which pages are written.
 
 use lacuna_device::MemVfs;
 use lacuna_engine::{FlushStats, Store, StoreOptions, TableOptions};

@@ -82,7 +82,7 @@ fn fill_empty_and_fill_again(background: bool) {
     assert_eq!(count(&store, &table), records);
     drop((store, table));
 
-    // As after a kill: recovery needs no room that is not there.
+    // As after a kill: recovery needs no more space than there is.
     let store = Store::open(vfs(&device, background), options(background)).expect("a full store opens");
     let table = store.table("t").expect("table").expect("there");
     assert_eq!(count(&store, &table), records);
@@ -96,7 +96,7 @@ fn fill_empty_and_fill_again(background: bool) {
     }
     let kept = count(&store, &table);
     drop(table);
-    // Closing purges what was deleted, to the last record.
+    // Closing purges every deleted record.
     store.close().expect("close");
     let store = Store::open(vfs(&device, background), options(background)).expect("open");
     let table = store.table("t").expect("table").expect("there");
@@ -116,7 +116,7 @@ fn a_full_store_refuses_and_recovers_with_threads() {
     fill_empty_and_fill_again(true);
 }
 
-/// Whoever deletes and inserts at once need not know that records are purged by another thread.
+/// A transaction that deletes and inserts need not know that another thread purges records.
 #[test]
 fn what_was_deleted_makes_space_at_once() {
     let device = device();
@@ -124,7 +124,7 @@ fn what_was_deleted_makes_space_at_once() {
     let table = store.create_table("t", TableOptions::default()).expect("create");
     let (mut first, mut end) = (0u64, fill(&store, &table, 0));
     for _ in 0..4 {
-        // Purge begins when nobody sees the records any more.
+        // Purge begins when no view sees the records any more.
         let reader = store.begin();
         assert!(reader.get(&table, &first.to_be_bytes()).expect("readable").is_some());
         let deleted = (end - first) / 2;
@@ -174,7 +174,7 @@ const USES: u64 = 6;
 /// Records that a transaction writes at most.
 const TXN_RECORDS: u64 = 40;
 
-/// A store that is always near full, and what must be in it.
+/// A store that is always near full, and its expected content.
 struct Life {
     flash: Flash,
     kind: TableOptions,
@@ -182,7 +182,7 @@ struct Life {
     rng: SeededRng,
     /// Version of each acknowledged record.
     model: BTreeMap<u64, u64>,
-    /// What a transaction whose commit failed would have left: `None` for a record that it deleted.
+    /// Changes of a transaction whose commit failed: `None` for a record that it deleted.
     in_doubt: BTreeMap<u64, Option<u64>>,
     next_key: u64,
     refused: u64,
@@ -216,7 +216,7 @@ impl Life {
         }
     }
 
-    /// Opens the store after a crash, compares it with the model, and makes what was found the model.
+    /// Opens the store after a crash, compares it with the model, and takes its content as the new model.
     fn open(&mut self) -> (Store, Table) {
         let (kind, background) = (self.kind, self.background);
         let (store, table) = recover(&self.flash, &mut self.rng, |vfs| {
@@ -334,7 +334,7 @@ impl Life {
     }
 }
 
-/// Fullness, age and power cuts at once: deletes always work and give room back, whatever ended the use before.
+/// Fullness, age and power cuts at once: deletes always work and free space, however the previous use ended.
 #[test]
 fn stores_live_long_at_their_limit() {
     for_each_seed(LIVES, |seed| {

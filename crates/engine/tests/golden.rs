@@ -1,4 +1,4 @@
-//! Golden images: stores as version 1 of the format left them, which every later version must read.
+//! Golden images: stores written by version 1 of the format, which every later version must read.
 //!
 //! `golden/` holds the files of a store after [`history`], closed, and as a power cut within a checkpoint left them:
 //! with torn pages, a running transaction, versions, and deletions that are not purged. [`make_images`] wrote them.
@@ -28,7 +28,7 @@ const IMAGES: [Image; 2] = [
     Image { name: "crashed", packed: include_bytes!("golden/crashed"), is_closed: false },
     Image { name: "closed", packed: include_bytes!("golden/closed"), is_closed: true },
 ];
-/// What control says of them.
+/// The features in their control file.
 const FEATURES: u64 = 0b11_1111_1111;
 /// Zeros that are left out when files are packed, at least.
 const GAP: usize = 8;
@@ -152,7 +152,7 @@ fn make_images() {
     fs::write(golden.join("crashed"), image.expect("there is one")).expect("write");
 }
 
-/// What [`history`] left committed.
+/// The records that [`history`] committed.
 fn committed() -> Model {
     let store = Store::open(MemVfs::new(), options()).expect("open");
     let Left { model, open, reader } = history(&store);
@@ -206,7 +206,7 @@ fn assert_holds(store: &Store, model: &Model, what: &str) {
     assert_eq!(records, model.len() as u64, "{what}");
 }
 
-/// Edits, and whatever else there is, some of it taken back; what is committed then.
+/// Edits and all other kinds of changes, some of them rolled back; returns the committed records.
 fn change(store: &Store, mut model: Model) -> Model {
     let tables = tables(store);
     let mut work = Work::begin(store, &tables, &model);

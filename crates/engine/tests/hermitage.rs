@@ -1,9 +1,9 @@
 //! Hermitage (Martin Kleppmann, <https://github.com/ept/hermitage>): the classic interleavings of two or three
-//! transactions, step by step, with what becomes of each under both isolations.
+//! transactions, step by step, with the outcome of each under both isolations.
 //!
 //! Each transaction has a thread of its own, which does its steps in the order of the script. A step that has to wait
 //! for another transaction is marked by `waits`: the script goes on without it, and its answer comes when the other
-//! one ends. Whether a step waited is part of what is expected.
+//! one ends. Whether a step waited is part of the expected outcome.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use lacuna_engine::{
     Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn,
 };
 
-/// What a transaction does in one step. Records are 1, 2, ... with the values 10, 20, ... at the start.
+/// The operation of a transaction in one step. Records are 1, 2, ... with the values 10, 20, ... at the start.
 #[derive(Clone, Copy, Debug)]
 enum Do {
     Get(u8),
@@ -38,7 +38,7 @@ enum Do {
 }
 use Do::*;
 
-/// What came of it.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
     Done,
@@ -53,7 +53,7 @@ fn value(value: u8) -> Answer {
     Value(Some(value))
 }
 
-/// One step: who, what, and the answer; `waits` for it until a later step.
+/// One step: the transaction, its operation and the answer; `waits` for it until a later step.
 struct Line {
     txn: usize,
     step: Do,
@@ -127,7 +127,7 @@ fn player(
     }
 }
 
-/// A step that must wait is given so long to do it, one that must not so long to come back.
+/// A step that must wait is given so long to begin waiting, one that must not so long to return.
 const SHORT: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(20);
 
@@ -243,7 +243,7 @@ fn g1c_circular_information_flow_does_not_happen() {
     }
 }
 
-/// OTV, observed transaction vanishes: who sees some of a transaction, and later what overwrote it.
+/// OTV, observed transaction vanishes: a reader sees part of a transaction, and later the values that overwrote it.
 #[test]
 fn otv_observed_transactions_do_not_vanish() {
     let committed = [
@@ -274,7 +274,7 @@ fn otv_observed_transactions_do_not_vanish() {
     play("OTV", Snapshot, &snapshot, &[(1, 11), (2, 19)]);
 }
 
-/// PMP, predicate-many-preceders: a scan again finds what was inserted meanwhile.
+/// PMP, predicate-many-preceders: a repeated scan finds records inserted meanwhile.
 #[test]
 fn pmp_phantoms_are_seen_at_read_committed_only() {
     for (isolation, then) in [(ReadCommitted, vec![(3, 30)]), (Snapshot, vec![])] {
@@ -292,7 +292,7 @@ fn pmp_phantoms_are_seen_at_read_committed_only() {
 /// The same with a predicate that is written by: the record that the first one makes matching is or is not deleted.
 #[test]
 fn pmp_writes_by_a_predicate_go_by_what_is_seen() {
-    // The scan at read committed does not wait: it goes by what is committed then.
+    // The scan at read committed does not wait: it sees the state committed by then.
     for isolation in [ReadCommitted, Snapshot] {
         let script = [
             line(1, UpdateWhere(20, 30), Done),
@@ -372,7 +372,7 @@ fn g_single_predicate_dependencies_are_seen_at_read_committed_only() {
     }
 }
 
-/// G-single with a write by a predicate: it must not go by a newer state than what was read.
+/// G-single with a write by a predicate: it must not use a newer state than the one read.
 #[test]
 fn g_single_writes_by_a_predicate_conflict_in_snapshots() {
     let deletes = |then: Answer, end: Do| {
@@ -390,7 +390,8 @@ fn g_single_writes_by_a_predicate_conflict_in_snapshots() {
     play("G-single write", Snapshot, &deletes(Conflict, Rollback), &[(1, 12), (2, 18)]);
 }
 
-/// The same with the deletion between the two writes of the other one, which waits for it; taken back, nothing is left.
+/// The same with the deletion between the two writes of the other one, which waits for it; after its rollback nothing
+/// is left.
 #[test]
 fn g_single_interleaved_writes_wait_for_each_other() {
     let script = [
@@ -406,7 +407,7 @@ fn g_single_interleaved_writes_wait_for_each_other() {
     play("G-single interleaved", Snapshot, &script, &[(1, 12), (2, 18)]);
 }
 
-/// Both wait for one another, and the one who closes the circle is the victim.
+/// Both wait for one another, and the one that closes the cycle is the victim.
 #[test]
 fn write_cycles_are_broken() {
     for isolation in [ReadCommitted, Snapshot] {
@@ -453,7 +454,7 @@ fn g2_item_write_skew_happens_unless_reads_lock() {
     play("G2-item locked", Snapshot, &locked(Conflict), &[(1, 11), (2, 20)]);
 }
 
-/// G2, anti-dependency cycles by predicates: each inserts what the other one's scan would have found.
+/// G2, anti-dependency cycles by predicates: each inserts a record that the other one's scan would have found.
 #[test]
 fn g2_anti_dependency_cycles_happen() {
     for isolation in [ReadCommitted, Snapshot] {

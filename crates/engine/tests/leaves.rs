@@ -1,5 +1,5 @@
-//! Leaves that split and merge between the look at a record and its change: the leaf that was latched for a lock is
-//! not always the one to write to.
+//! Leaves that split and merge between reading a record and changing it: the leaf that was latched for a lock is not
+//! always the one to write to.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -26,7 +26,7 @@ fn store() -> (Store, Table) {
     (store, table)
 }
 
-/// Writes each key by a transaction of its own, which has met no leaf before.
+/// Writes each key by a transaction of its own, which remembers no leaf.
 fn write(store: &Store, table: &Table, keys: impl Iterator<Item = u32>) {
     for i in keys {
         let mut txn = store.begin();
@@ -46,7 +46,7 @@ fn leaves(store: &Store) -> u64 {
     store.check().expect("sound").iter().find(|table| table.name == "t").expect("there").leaves
 }
 
-/// Writes through the transaction, and holds the table against what must be in it.
+/// Writes through the transaction, and compares the table with the expected records.
 fn write_and_compare(store: &Store, table: &Table, mut txn: Txn, others: impl Fn(u32) -> bool) {
     txn.put(table, &key(MOVED), b"written").expect("put");
     txn.commit().expect("commit");
@@ -68,7 +68,7 @@ fn a_record_that_moved_since_it_was_locked_is_written_where_it_is() {
     let (store, table) = store();
     let before = leaves(&store);
     let locked = locker(&store, &table);
-    // Downwards: leaves are split in the middle, and have room left.
+    // Downwards: leaves are split in the middle, and have space left.
     write(&store, &table, (1..KEYS).step_by(2).rev().filter(|i| *i != MOVED));
     assert!(leaves(&store) > before * 3 / 2, "leaves were split");
     write_and_compare(&store, &table, locked, |_| true);

@@ -1,6 +1,6 @@
 //! The crash matrix with tables of all kinds that come and go, are altered and optimized, among transactions over
-//! several of them with long values: after each power cut there are the tables, of the kinds, with the records, that
-//! were acknowledged, or those of the change under way besides; and no file that belongs to none.
+//! several of them with long values: after each power cut the store has the acknowledged tables, kinds and records,
+//! with or without the change under way, and no file without a table.
 
 #[path = "rigs/edited.rs"]
 mod edited;
@@ -163,7 +163,7 @@ fn define(store: &Store, rng: &mut SeededRng, model: &mut Model) -> Result<bool,
     Ok(true)
 }
 
-/// Works until the power is cut. `states` are all that may survive a crash now.
+/// Works until the power is cut. `states` are all states that a crash may leave now.
 fn run_until_cut(rig: &dyn Rig, store: &Store, rng: &mut SeededRng, is_sync: bool, states: &mut Vec<Model>) {
     let mut snapshot: Option<(Txn, Model)> = None;
     for _ in 0..20_000 {
@@ -201,7 +201,7 @@ fn run_until_cut(rig: &dyn Rig, store: &Store, rng: &mut SeededRng, is_sync: boo
         };
         match outcome {
             Ok(true) => *states = vec![after],
-            // What is not durable yet, or changed nothing.
+            // A change that is not durable yet, or had no effect.
             Ok(false) if states.last() == Some(&after) => {}
             _ => states.push(after),
         }

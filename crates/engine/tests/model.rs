@@ -41,7 +41,7 @@ fn assert_same(txn: &Txn, table: &Table, model: &Model) {
     assert!(backward == want, "backward: {} records, {} expected", backward.len(), want.len());
 }
 
-/// Ranges with random bounds, in both directions, given up after some records.
+/// Ranges with random bounds, in both directions, abandoned after some records.
 fn assert_same_ranges(txn: &Txn, table: &Table, model: &Model, rng: &mut Rng, page_bytes: usize) {
     for _ in 0..20 {
         let mut bound = || {
@@ -101,7 +101,7 @@ fn random_value(rng: &mut Rng, page_bytes: usize) -> Vec<u8> {
     let byte = rng.below(256) as u8;
     let mut value: Vec<u8> = (0..len).map(|i| byte.wrapping_add((i / 5) as u8)).collect();
     if rng.chance(40) {
-        // What does not compress.
+        // Values that do not compress.
         rng.fill(&mut value);
     }
     value
@@ -182,7 +182,7 @@ fn model_case(table_options: TableOptions, background: bool, rounds: u64, rng: &
             drop(table);
             match rng.below(2) {
                 0 => store.close().expect("close"),
-                // As after a kill: what is committed is in the log.
+                // As after a kill: committed changes are in the log.
                 _ => drop(store),
             }
             store = Store::open(vfs.clone(), options(background)).expect("reopen");
@@ -355,8 +355,8 @@ fn many_threads_on_one_tree_agree_with_their_models() {
     store.close().expect("close");
 }
 
-/// Readers walk in both directions while leaves split and merge under them: what stays is always seen once
-/// and in order, and a snapshot sees the same forwards and backwards.
+/// Readers walk in both directions while leaves split and merge under them: records that stay are always seen once and
+/// in order, and a snapshot sees the same forwards and backwards.
 #[test]
 fn scans_in_both_directions_keep_their_place_among_splits_and_merges() {
     let store = Store::open(MemVfs::new(), options(true)).expect("open");

@@ -1,5 +1,5 @@
-//! Shows that the crash matrix notices: breaks one rule of src/mutant.rs at a time, in a process of its
-//! own, and demands that the test named for it fails; and that it passes while no rule is broken.
+//! Verifies that the crash matrix catches each broken rule: breaks one rule of src/mutant.rs at a time, in a process of
+//! its own, and demands that the test named for it fails; and that it passes while no rule is broken.
 //!
 //! `cargo test -p lacuna-engine --features mutants --test mutants -- --nocapture`, and with the feature `shuttle` too
 //! for those rules that only a scheduler of threads can find broken.
@@ -118,7 +118,7 @@ const RULES: &[(&str, &str)] = &[
 
 const MEMORY: &str = "history::histories_in_memory_are_sound";
 const CUTS: &str = "history::histories_across_cuts_on_a_directory_are_sound";
-/// Of so many seeds one must show what is looked for: it depends on the turns of threads too.
+/// One of so many seeds must show the anomaly: it also depends on how threads interleave.
 const SEEDS: u64 = 400;
 
 /// Each rule, a test that records histories, and an anomaly that it must find in one of a seed without the rule.
@@ -151,7 +151,7 @@ const ANOMALIES: &[(&str, &str, &str)] = &[
 /// A broken rule may let threads wait for ever.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The seed whose history shows `anomaly` to `test` without the rule.
+/// The seed in whose history `test` finds `anomaly` without the rule.
 fn seed_that_shows(rule: &str, test: &str, anomaly: &str) -> Option<u64> {
     (1..=SEEDS).find(|seed| {
         let mut child = Command::new(env::current_exe().expect("the path of this test"));

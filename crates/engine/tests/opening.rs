@@ -1,4 +1,4 @@
-//! Opening and closing: for reading only, twice, and what handles say that outlive their store.
+//! Opening and closing: for reading only, twice, and the errors of handles that outlive their store.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -119,7 +119,7 @@ fn a_place_has_one_store_at_a_time() {
     clone.close().expect("close");
     let store = Store::open(second.clone(), options(true)).expect("free");
     drop(store);
-    // An opening that fails lets go as well.
+    // A failed opening also releases the VFS.
     let bad = StoreOptions { pool_bytes: 0, ..options(true) };
     assert!(matches!(Store::open(second.clone(), bad), Err(Error::BadOption { what: "pool_bytes", .. })));
     Store::open(second, options(true)).expect("free").close().expect("close");

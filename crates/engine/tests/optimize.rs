@@ -1,5 +1,5 @@
-//! Optimizing a table: the form of its pages, its room, readers and writers beside it, power cuts and
-//! failures in the middle.
+//! Optimizing a table: the form of its pages, its space, readers and writers beside it, power cuts and failures in the
+//! middle.
 
 mod rigs;
 
@@ -101,8 +101,8 @@ fn every_page_takes_the_form_asked_for_and_is_then_left_alone() {
             let outcome = store.optimize("t", go_on).expect("optimize");
             assert!(outcome.rewritten > outcome.pages / 2 && outcome.done == outcome.pages, "{outcome:?}");
             bytes.push(allocated_bytes(&store));
-            // The pool is small: in the background a few of the pages that are being written anew may be flushed
-            // before, and a flush looks less hard.
+            // The pool is small: in the background a few of the pages that are being rewritten may be flushed before,
+            // and a flush compresses less.
             let again = store.optimize("t", go_on).expect("again").rewritten;
             assert!(
                 again == 0 || background && again < outcome.pages / 2,
@@ -213,7 +213,7 @@ impl Hooks for Noted {
     }
 }
 
-/// Pages are compressed by who writes them: threads of the store, never its caller's.
+/// Pages are compressed by the threads that write them: the store's own, never its caller's.
 #[test]
 fn callers_write_no_pages() {
     let noted = Arc::new(Noted::default());

@@ -36,7 +36,7 @@ fn get(store: &Store, table: &Table, key: &[u8]) -> Option<Vec<u8>> {
     store.begin().get(table, key).expect("get")
 }
 
-/// What a check counts in the table.
+/// The counts of a check of the table.
 fn check(store: &Store) -> TableCheck {
     store.check().expect("check").pop().expect("a table")
 }
@@ -224,7 +224,7 @@ fn a_damaged_chain_is_an_error_and_never_wrong_data() {
         let mut image = AlignedBuf::zeroed(PAGE);
         file.read_at(page * PAGE as u64, &mut image).expect("read");
         let sound = image.to_vec();
-        // Another page of the same chain in its place, under the checksum of its own.
+        // Another page of the same chain instead of it, with a valid checksum.
         for damage in [vec![0; PAGE], {
             let mut flipped = sound.clone();
             flipped[200] ^= 1;

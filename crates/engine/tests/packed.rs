@@ -1,4 +1,4 @@
-//! Images of compressed leaves are packed; what does not unpack is an error that names its place.
+//! Images of compressed leaves are packed; one that does not unpack is an error that names its page.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! A panic inside of the store stops it for everybody, with an error; nobody waits for ever, and all that was
-//! acknowledged is there when it is opened again.
+//! A panic inside of the store stops it for all threads, with an error; no thread waits for ever, and every
+//! acknowledged commit is there when it is opened again.
 
 use std::{
     sync::{
@@ -16,10 +16,10 @@ use lacuna_engine::{Algorithm, Error, Store, StoreOptions, Table, TableOptions};
 use lacuna_sim::{HookedVfs, Hooks, SeededRng as Rng, for_each_seed};
 
 const THREADS: u64 = 3;
-/// How long a stopped store may take to let everybody go.
+/// How long a stopped store may take to release all threads.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Panics in the n-th call that changes something, in whichever thread that comes.
+/// Panics in the n-th call that changes something, whichever thread makes it.
 struct Fuse {
     left: AtomicU64,
 }
@@ -53,7 +53,7 @@ fn key(thread: u64, record: u64) -> Vec<u8> {
     format!("{thread}/{record:04}").into_bytes()
 }
 
-/// Commits transactions of three records until the store stops; how many were acknowledged.
+/// Commits transactions of three records until the store stops; returns how many were acknowledged.
 fn work(store: &Store, table: &Table, thread: u64) -> u64 {
     for round in 1.. {
         let attempt = || {

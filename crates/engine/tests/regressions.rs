@@ -1,4 +1,4 @@
-//! Histories that once went wrong, each by the name of what it must keep.
+//! Histories that once failed, each named for the property that it must keep.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -65,8 +65,8 @@ fn recovery_under_pressure_replays_the_whole_log() {
     store.check().expect("check");
 }
 
-/// While the log is replayed nobody knows yet how a table wants to be written. Compressed ones must not come out of
-/// that larger: their place may be full of them.
+/// During replay the tables' options are not known yet. Compressed tables must not grow by it: the VFS may be full of
+/// them.
 #[test]
 fn recovery_under_pressure_leaves_pages_as_small_as_they_were() {
     for (kind, is_plain) in
@@ -120,8 +120,8 @@ fn transaction_numbers_are_not_used_twice() {
     assert_eq!(seen.as_deref(), Some(&b"committed"[..]));
 }
 
-/// A table whose making was cut off, its pages in the log but not its row, leaves nothing in memory
-/// for the next one of its number.
+/// A table whose creation was cut off, with its pages in the log but not its row, leaves no pages in memory for the
+/// next table of its number.
 #[test]
 fn a_table_of_another_page_size_may_follow_an_interrupted_one() {
     let options = StoreOptions { log_bytes: 256 << 10, ..options() };
@@ -218,7 +218,7 @@ fn the_doublewrite_file_survives_the_first_crash() {
     }
 }
 
-/// Damage in the middle of the log is not its end: commits behind it were acknowledged.
+/// Damage in the middle of the log is not its end: commits after it were acknowledged.
 #[test]
 fn damage_inside_the_log_is_not_taken_for_its_end() {
     let vfs = SimVfs::new(1);
@@ -243,7 +243,7 @@ fn log_of(vfs: &SimVfs, bytes: usize) -> AlignedBuf {
     log
 }
 
-/// A group of the log as one would make it who knows all but the store's salt.
+/// A group of the log as an attacker would make it who knows all but the store's salt.
 fn forged_group(at: u64) -> Vec<u8> {
     let records = [1, 0, 0, 0, 9];
     let mut group = b"LcWG\x01\0\0\0\0\0\0\0".to_vec();
@@ -256,7 +256,7 @@ fn forged_group(at: u64) -> Vec<u8> {
     group
 }
 
-/// The last group is torn: behind where the log ends now lies whatever was put into a value.
+/// The last group is torn: the bytes of a value follow the new end of the log.
 #[test]
 fn a_value_does_not_pass_for_a_group_of_the_log() {
     let sync = StoreOptions { durability: Durability::Sync, ..options() };
@@ -298,7 +298,7 @@ fn a_value_does_not_pass_for_a_group_of_the_log() {
     store.check().expect("check");
 }
 
-/// The control file's newest slot is damaged: the older one names log that was given up.
+/// The control file's newest slot is damaged: the older one names log that was freed.
 #[test]
 fn a_damaged_control_slot_is_noticed() {
     let mut refused = 0;
@@ -340,7 +340,7 @@ fn a_lost_catalog_is_not_made_anew() {
     assert!(vfs.list().expect("list").contains(&"t00000016.16k".to_string()));
 }
 
-/// A rollback writes as much as what it takes back: it must not leave the bounds of memory and log.
+/// A rollback writes as much as the changes it undoes: it must stay within the bounds of memory and log.
 #[test]
 fn a_long_rollback_keeps_within_memory() {
     let store = Store::open(MemVfs::new(), StoreOptions { pool_bytes: 1 << 20, ..options() }).expect("open");
@@ -391,7 +391,7 @@ fn a_closed_store_takes_no_more_changes() {
 
 /// A VFS whose files have no holes, as on many network file systems.
 struct Solid {
-    /// What it says of holes: it may learn only when asked for one that there are none.
+    /// The hole size it reports: it may find out only at the first request that it has no holes.
     hole_unit: u32,
     asked: AtomicU64,
 }
@@ -435,11 +435,11 @@ fn a_place_without_holes_opens_again() {
     }
 }
 
-/// Where holes turn out to be refused, images that become shorter keep the room of longer ones, and that is all.
+/// Where holes are refused, images that become shorter keep the space of longer ones, without any other effect.
 #[test]
 fn refused_holes_cost_room_and_nothing_else() {
     let (vfs, holes) = solid(4096);
-    // Without threads there is one who can be refused.
+    // Without threads a writer can be refused.
     let options = StoreOptions { doublewrite: Doublewrite::Off, log_bytes: 1 << 20, ..options() };
     let store = Store::open(vfs.clone(), options.clone()).expect("open");
     let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("create");
@@ -529,7 +529,7 @@ fn what_only_the_cache_held_after_a_failed_sync_survives_a_later_cut() {
 }
 
 /// A process that ends between the write of its pages and their sync leaves pages in the cache that only the
-/// doublewrite file holds on the medium. Whoever opens the store then uses that file anew, for other pages first.
+/// doublewrite file holds on the medium. The next opening overwrites that file, with other pages first.
 #[test]
 fn a_cut_in_a_recovery_after_a_kill_tears_no_page_for_good() {
     for_each_seed(20, |seed| {
@@ -562,7 +562,7 @@ fn a_cut_in_a_recovery_after_a_kill_tears_no_page_for_good() {
     });
 }
 
-/// The same of names: the file of a dropped table must not come back when a part of its log has been given up.
+/// The same of names: the file of a dropped table must not come back when a part of its log has been freed.
 #[test]
 fn names_that_a_killed_process_changed_are_durable_before_the_log_is_given_up() {
     for_each_seed(20, |seed| {
@@ -605,13 +605,13 @@ fn names_that_a_killed_process_changed_are_durable_before_the_log_is_given_up() 
     });
 }
 
-/// Who gets a lock sees what was committed under it. Nobody waits, so that many come while a lock is given up; and
-/// views are taken meanwhile, of many running transactions, so that it takes long to become visible.
+/// A new holder of a lock sees what was committed under it. No transaction waits, so that many arrive while a lock is
+/// released; and views are taken meanwhile, of many running transactions, so that it takes long to become visible.
 #[test]
 fn a_lock_is_given_up_with_what_was_done_under_it() {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 400;
-    /// What `work` returns once nobody else has a lock that it needs.
+    /// Retries `work` until no other transaction has a lock that it needs.
     fn insist<T>(mut work: impl FnMut() -> Result<T, Error>) -> T {
         loop {
             match work() {
@@ -658,7 +658,7 @@ fn a_lock_is_given_up_with_what_was_done_under_it() {
     drop(running);
 }
 
-/// What is locked stays locked, also when a write of it before the lock is taken back.
+/// A locked key stays locked, also when a write of it before the lock is rolled back.
 #[test]
 fn a_lock_on_a_written_key_outlives_the_write() {
     let options = StoreOptions { lock_timeout: Duration::ZERO, ..options() };

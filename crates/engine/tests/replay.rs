@@ -1,4 +1,5 @@
-//! What replay reads: no more than is allowed, whenever it comes, and nothing that has landed. By counts, not clocks.
+//! Pages that replay reads: no more than allowed, whenever the crash comes, and none with a page-write record. Measured
+//! by counts, not clocks.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -18,9 +19,9 @@ use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
 use lacuna_sim::{SeededRng, SimDevice, SimVfs};
 
 const RECORDS: u64 = 20_000;
-/// What no time at all is taken for.
+/// Reads allowed when `replay_time` is zero.
 const READS_MIN: u64 = 256;
-/// What an operation may change that was let pass: a path of the tree and its undo.
+/// Pages that an admitted operation may change: a path of the tree and its undo.
 const OPERATION_READS: u64 = 8;
 
 /// Something of which a copy can be taken at any time, as a power cut would leave it.
@@ -66,7 +67,7 @@ fn flash() -> Box<dyn Rig> {
     Box::new(device)
 }
 
-/// A pool that could be dirty all over, and a log that has room for a change of every leaf.
+/// A pool that could be dirty all over, and a log that has space for a change of every leaf.
 fn options() -> StoreOptions {
     StoreOptions {
         pool_bytes: 24 << 20,
@@ -109,7 +110,7 @@ fn read_all(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
     found
 }
 
-/// What opening a copy takes, by its own account and by the pool's, which also counts what is read after the replay.
+/// The reads of opening a copy, by its own count and by the pool's, which also counts reads after the replay.
 fn recovered(rig: &dyn Rig, seed: u64) -> RecoveryStats {
     let copy = rig.cut(seed);
     let store = Store::open(copy.vfs(), options()).expect("open");
@@ -143,7 +144,7 @@ fn replay_reads_what_is_allowed_wherever_it_is_cut() {
     }
 }
 
-/// So the test above says something.
+/// Shows that the test above is effective.
 #[test]
 fn with_all_the_time_in_the_world_replay_reads_more() {
     let all = reads_after_cuts(&*directory(), StoreOptions { replay_time: Duration::MAX, ..options() });
@@ -181,7 +182,7 @@ fn replay_reads_what_is_allowed_while_threads_write() {
 #[test]
 fn pages_that_landed_are_not_read() {
     for rig in [directory(), flash()] {
-        // So many pages leave the pool that most of those that the log names have landed.
+        // So many pages leave the pool that most of those that the log names have a page-write record.
         let options = StoreOptions { pool_bytes: 1 << 20, log_bytes: 64 << 20, ..options() };
         let store = Store::open(rig.vfs(), options.clone()).expect("open");
         let table = load(&store);

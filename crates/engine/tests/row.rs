@@ -1,4 +1,4 @@
-//! Row-compressed tables: what makes them a fair baseline, and what makes them safe.
+//! Row-compressed tables: properties that make them a fair baseline, and their crash safety.
 
 use std::{collections::BTreeMap, sync::Arc};
 

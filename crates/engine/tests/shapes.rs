@@ -1,5 +1,5 @@
-//! Room under histories of every shape: what is deleted gives its room back, whatever the order of inserts and
-//! deletes, the kind of table and the VFS; and the first record is found in as many pages as the tree is high.
+//! Space under histories of every shape: deletes free their space, whatever the order of inserts and deletes, the kind
+//! of table and the VFS; and the first record is found in as many page look-ups as the tree is high.
 
 mod rigs;
 
@@ -30,7 +30,7 @@ fn open(vfs: &Arc<dyn Vfs>, table: TableOptions) -> (Store, Table) {
     (store, table)
 }
 
-/// What a check counts in the table.
+/// The counts of a check of the table.
 fn check(store: &Store) -> TableCheck {
     store.check().expect("sound").into_iter().find(|table| table.name == "t").expect("there")
 }
@@ -147,7 +147,7 @@ fn leaves_are_merged_when_values_become_shorter() {
     }
 }
 
-/// What is left after anything was deleted: the pages of an empty table, and a list of free ones.
+/// Most space left after all was deleted: the pages of an empty table, and a list of free ones.
 const EMPTY_BYTES: u64 = 128 << 10;
 
 fn flash(bytes: u64) -> Arc<dyn Vfs> {
@@ -178,7 +178,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     value
 }
 
-/// Puts records with values of these lengths, and takes them out again in the order of their keys.
+/// Inserts records with values of these lengths, and deletes them in the order of their keys.
 fn put_all(store: &Store, table: &Table, lens: &[usize]) {
     for (i, some) in lens.chunks(50).enumerate() {
         let mut txn = store.begin();
@@ -217,7 +217,7 @@ fn what_is_deleted_is_given_back_on_every_place() {
             assert_eq!(check(&store).records, 0, "{name}");
             drop(table);
             store.close().expect("close");
-            // What is free is found again, and used before the file grows.
+            // Free pages are found again, and used before the file grows.
             let (store, table) = open(&vfs, kind);
             put_all(&store, &table, &lens);
             store.checkpoint().expect("checkpoint");
@@ -308,7 +308,7 @@ fn read(store: &Store, table: &Table) -> Model {
     found
 }
 
-/// A transaction that makes the table grow or shrink much; what is in it afterwards is in `model` when that is ended.
+/// A transaction that makes the table grow or shrink much; `model` becomes the table's content after its commit.
 fn swing(store: &Store, table: &Table, model: &mut Model, rng: &mut SeededRng) -> Result<(), Error> {
     let before = model.clone();
     let mut txn = store.begin();
@@ -421,7 +421,7 @@ fn no_length_takes_much_more_than_itself() {
     }
 }
 
-/// What is behind the new end must be free in every state that a crash leaves.
+/// Pages after the new end must be free in every state that a crash leaves.
 #[test]
 fn files_are_cut_only_once_the_log_says_that_their_end_is_free() {
     const COUNT: u64 = 2000;
@@ -450,7 +450,7 @@ fn files_are_cut_only_once_the_log_says_that_their_end_is_free() {
     }
 }
 
-/// A table and what must be in it.
+/// A table and its expected content.
 struct Shape<'a> {
     store: &'a Store,
     table: &'a Table,
@@ -490,7 +490,7 @@ impl Shape<'_> {
         self.model = after;
     }
 
-    /// Proves content, tree and bounds.
+    /// Checks content, tree and bounds.
     fn prove(&mut self, what: &str) {
         self.store.checkpoint().expect("checkpoint");
         let (is_row, page_bytes) = (self.kind.layout_is_row(), self.kind.page_bytes as u64);
@@ -604,7 +604,7 @@ fn a_nearly_full_store_goes_on_for_ever() {
     for kind in [kinds()[0], kinds()[1]] {
         let vfs = flash(24 << 20);
         let (store, table) = open(&vfs, kind);
-        // In no order of keys: leaves are as full as they stay.
+        // In random order of keys: leaves reach their steady fill.
         let mut rng = SeededRng::new(3);
         let mut live: Vec<u64> = Vec::new();
         let number = |rng: &mut SeededRng| rng.below(1 << 60);

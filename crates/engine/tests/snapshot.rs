@@ -1,4 +1,4 @@
-//! Isolation: the classic anomalies, random schedules against a map of all versions, and what is kept for
+//! Isolation: the classic anomalies, random schedules against a map of all versions, and the history kept for
 //! snapshots.
 
 #[path = "rigs/edited.rs"]
@@ -31,7 +31,7 @@ fn options(background: bool) -> StoreOptions {
         pool_bytes: 2 << 20,
         log_bytes: 1 << 20,
         background,
-        // One thread plays all transactions: who would have to wait is told at once.
+        // One thread plays all transactions: one that would have to wait gets an error at once.
         lock_timeout: Duration::ZERO,
         ..StoreOptions::default()
     }
@@ -199,7 +199,7 @@ impl Model {
     }
 }
 
-/// A transaction, and what the model knows of it.
+/// A transaction, and its state in the model.
 struct Player {
     txn: Txn,
     is_snapshot: bool,
@@ -252,7 +252,7 @@ fn random_value(rng: &mut Rng) -> Value {
     vec![rng.below(256) as u8; len as usize]
 }
 
-/// One random operation of player `i`, whose outcome must be what the model says.
+/// One random operation of player `i`, whose outcome must be the model's.
 fn play(players: &mut [Player], i: usize, table: &Table, model: &Model, rng: &mut Rng) {
     let key = vec![b'k', rng.below(40) as u8];
     let is_held = players.iter().enumerate().any(|(j, other)| j != i && other.holds(&key));
@@ -418,8 +418,8 @@ fn random_schedules_on_row_compressed_pages() {
     random_schedules(TableOptions::row_compressed(4).page_bytes(8 << 10), false);
 }
 
-/// More transactions than there are undo slots, in sight of one snapshot: nobody waits for it, it sees what
-/// it saw, and what was kept for it is given back, again and again.
+/// More transactions than there are undo slots, under one snapshot: no transaction waits for it, its reads stay the
+/// same, and the history kept for it is freed, again and again.
 #[test]
 fn history_grows_beyond_the_slots_and_is_given_back() {
     for background in [false, true] {
@@ -506,7 +506,7 @@ fn too_much_history_costs_the_oldest_snapshot() {
         assert!(too_old(old.put(&table, b"other", b"late")));
         assert!(too_old(old.get_for_update(&table, b"k").map(drop)));
         assert!(too_old(scan(&old, &table, Direction::Forward).map(drop)));
-        // What it wrote before was sound, and is still its own to commit.
+        // Its earlier writes were valid, and can still be committed.
         old.commit().expect("commit");
         assert!(is(&store.begin(), &table, b"mine", b"before"));
     }

@@ -1,5 +1,5 @@
-//! Dropping tables: what is refused, what becomes of those who look, power cuts and failures in the middle,
-//! and many threads at once. And defaults that tables follow.
+//! Dropping tables: which drops are refused, what concurrent readers get, power cuts and failures in the middle, and
+//! many threads at once. And defaults that tables follow.
 
 mod rigs;
 
@@ -72,7 +72,7 @@ fn a_dropped_table_gives_its_room_back_and_its_handles_fail() {
             assert_eq!(snapshot.get(&other, b"x").expect("get"), None);
             let mut noise = vec![0; 20_000];
             for key in 0..100u32 {
-                // What no algorithm makes shorter.
+                // Values that no algorithm compresses.
                 SeededRng::new(key.into()).fill(&mut noise);
                 let mut txn = store.begin();
                 txn.put(&table, &key.to_be_bytes(), &noise).expect("put");
@@ -137,8 +137,8 @@ fn a_table_in_use_is_not_dropped() {
     store.drop_table("t").expect("nobody uses it any more");
 }
 
-/// Deletions and long values that a snapshot kept from being purged, in a table that is gone by then; and
-/// the same when recovery meets them.
+/// Deletions and long values that a snapshot kept from being purged, in a table that is dropped by then; and the same
+/// during recovery.
 #[test]
 fn history_of_a_dropped_table_is_passed_over() {
     for (background, crash) in [(false, false), (true, false), (false, true)] {
@@ -176,8 +176,8 @@ fn history_of_a_dropped_table_is_passed_over() {
     }
 }
 
-/// Purging a table's history waits for memory and log, which here only flushing the table's own pages gives
-/// back; the drop waits for the purge.
+/// Purging a table's history waits for memory and log, which here only flushing the table's own pages frees; the drop
+/// waits for the purge.
 #[test]
 fn a_drop_beside_the_purge_of_a_long_history_ends() {
     let store = Store::open(MemVfs::new(), options(true)).expect("open");
@@ -252,7 +252,7 @@ fn table_files(vfs: &dyn Vfs) -> usize {
     vfs.list().expect("list").iter().filter(|name| name.starts_with('t')).count()
 }
 
-/// The table `victim` after a drop that may have failed: whole or gone. Whether it is gone.
+/// The table `victim` after a drop that may have failed must be whole or gone; returns whether it is gone.
 fn assert_whole_or_gone(vfs: &dyn Vfs, store: &Store, victim: &Model, other: &Model) -> bool {
     let table = store.table("victim").expect("catalog");
     if let Some(table) = &table {
@@ -265,7 +265,7 @@ fn assert_whole_or_gone(vfs: &dyn Vfs, store: &Store, victim: &Model, other: &Mo
     table.is_none()
 }
 
-/// The power is cut at one of the first writes of a drop, or a little behind it.
+/// The power is cut at one of the first writes of a drop, or shortly after it.
 fn drop_case(rig: &dyn Rig, seed: u64, outcomes: &mut [u64; 2]) {
     let mut rng = SeededRng::new(seed);
     let mut other = Model::new();
@@ -283,7 +283,7 @@ fn drop_case(rig: &dyn Rig, seed: u64, outcomes: &mut [u64; 2]) {
         rig.set_cut_after(rng.below(12));
         let acknowledged = store.drop_table("victim").is_ok();
         if acknowledged && rng.chance(50) {
-            // What is logged and flushed behind the drop must not need the table.
+            // Changes logged and flushed after the drop must not need the table.
             let mut tables = [(other_of(&store), other)];
             let _ = play(&store, &mut tables, &mut rng);
             let _ = store.create_table("victim", kinds()[0]);
@@ -293,7 +293,7 @@ fn drop_case(rig: &dyn Rig, seed: u64, outcomes: &mut [u64; 2]) {
                 assert!(read(&store.begin(), &new).expect("scan").is_empty(), "a dropped table came back");
             }
             store.check().expect("check");
-            // Whether a commit under way survived is the other matrix's to judge.
+            // The other matrix checks whether a commit under way survived.
             other = read(&store.begin(), &other_of(&store)).expect("scan");
             continue;
         }
@@ -354,7 +354,7 @@ fn a_failed_drop_stops_the_store_or_changes_nothing() {
     assert!(whole > 0 && whole < 24, "{whole} of 24 tables are whole");
 }
 
-/// Every write of a creation fails once, and every sync: what was made by then is gone, or the store is stopped and the
+/// Every write of a creation fails once, and every sync: the partial table is removed, or the store is stopped and the
 /// next opening removes it.
 #[test]
 fn a_failed_creation_leaves_no_file() {
@@ -387,7 +387,7 @@ fn a_failed_creation_leaves_no_file() {
     assert!(whole < 24, "nothing failed");
 }
 
-/// Threads that use tables, while others drop and make them: each call succeeds or says why not.
+/// Threads that use tables, while others drop and make them: each call succeeds or returns a documented error.
 #[test]
 fn tables_come_and_go_under_their_users() {
     let store = Store::open(MemVfs::new(), options(true)).expect("open");
@@ -480,7 +480,7 @@ fn tables_follow_the_defaults_until_they_have_their_own() {
     store.alter_table("own", TableKind::Plain).expect("alter");
     store.set_defaults(zstd).expect("set");
     assert_eq!(kinds_in_force(&store), named(zstd.kind, zstd.kind, TableKind::Plain, false));
-    // What another layout would take passes by.
+    // Defaults of another layout do not apply.
     store.set_defaults(row).expect("set");
     assert_eq!(kinds_in_force(&store), named(zstd.kind, zstd.kind, TableKind::Plain, false));
     assert_eq!(store.create_inheriting_table("row").expect("create").id().0, late.id().0 + 1);

@@ -1,5 +1,5 @@
-//! Transfers between accounts from several threads: transactions that meet on a record are tried again, and no money
-//! is lost. Run with `cargo run -p lacuna --example accounts -- [PATH]`; in memory without a path.
+//! Transfers between accounts from several threads: transactions that conflict on a record are retried, and no money is
+//! lost. Run with `cargo run -p lacuna --example accounts -- [PATH]`; in memory without a path.
 
 use std::{ops::Bound, ops::ControlFlow, thread};
 

@@ -9,7 +9,7 @@ use crate::{Doublewrite, Durability, Result, Store, error::at_path, storage::Sto
 /// Size of a new store file unless another is asked for. It takes space only as it is filled.
 const SIZE_BYTES: u64 = 8 << 30;
 
-/// Options of a store, and what opens it with them. None is kept in the store but the size of a new file.
+/// Options of a store, and the calls that open it with them. Only the size of a new file is kept in the store.
 ///
 /// ```
 /// use lacuna::{Durability, Store};
@@ -40,14 +40,14 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Size of a store file that is made, in bytes: a multiple of 4096. It is what the store may come to hold, garbage
+    /// Size of a store file that is made, in bytes: a multiple of 4096. It limits the store's content, garbage
     /// included; the file is sparse. Default 8 GiB; [`Store::grow`] makes it larger later.
     pub fn size(mut self, bytes: u64) -> Builder {
         self.size_bytes = bytes;
         self
     }
 
-    /// Opens without a write: a store that was closed, and changes fail with [`crate::Error::ReadOnly`].
+    /// Opens without writing, which takes a store that was closed; changes fail with [`crate::Error::ReadOnly`].
     pub fn read_only(mut self) -> Builder {
         self.storage.read_only = true;
         self
@@ -95,8 +95,8 @@ impl Builder {
         self
     }
 
-    /// Space for what open snapshots still see of records that were changed since, in bytes; beyond it the oldest
-    /// snapshot is given up ([`crate::Error::SnapshotTooOld`]). At least 1 KiB. Default 1 GiB, less in a small store.
+    /// Space for older versions of records that open snapshots still see, in bytes; beyond it the oldest snapshot is
+    /// revoked ([`crate::Error::SnapshotTooOld`]). At least 1 KiB. Default 1 GiB, less in a small store.
     pub fn history_bytes(mut self, bytes: u64) -> Builder {
         self.engine.history_bytes = bytes;
         self
@@ -115,10 +115,10 @@ impl Builder {
     /// Each names `path`, but [`Error::BadOption`].
     /// - [`Error::Busy`]: it is open in this process already, be it by a table or transaction of a closed store.
     /// - [`Error::Device`] with [`DeviceError::Busy`]: another process has it open. With others: the system refuses.
-    /// - [`Error::BadStore`]: it holds something else, which is left as it is, or a store of a newer version.
-    /// - [`Error::Corrupt`]: what is needed to open it is damaged.
+    /// - [`Error::BadStore`]: `path` holds something else, which is left as it is, or a store of a newer version.
+    /// - [`Error::Corrupt`]: data needed to open it is damaged.
     /// - [`Error::NotClosed`]: it was to be opened for reading only, and has to be recovered first.
-    /// - [`Error::NotBuiltIn`]: opening it takes an algorithm that is not.
+    /// - [`Error::NotBuiltIn`]: opening it takes an algorithm that is not built in.
     /// - [`Error::BadOption`]: an option is out of range.
     ///
     /// [`Error::Busy`]: crate::Error::Busy

@@ -1,4 +1,4 @@
-//! The errors of all layers in the words of one, [`Error`].
+//! Converts the errors of all layers into one type, [`Error`].
 
 use std::{path::Path, sync::Arc};
 
@@ -7,7 +7,7 @@ use lacuna_nvmfs::Error as FsError;
 
 use crate::Error;
 
-/// What opening or closing the storage at `path` failed with.
+/// The error of opening or closing the storage at `path`.
 pub(crate) fn of_storage(path: &Path, error: FsError) -> Error {
     match error {
         FsError::Device(error) | FsError::Ftl(FtlError::Device(error)) => Error::Device(Arc::new(error)),

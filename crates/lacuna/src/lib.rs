@@ -1,5 +1,5 @@
 //! An embeddable, transactional, ordered store for flash. It compresses database pages when it flushes them, writes
-//! them in place and gives the gap behind each back to the flash, with no doublewrite buffer.
+//! them in place and returns the gap after each to the flash, with no doublewrite buffer.
 //!
 //! ```no_run
 //! use lacuna::{Algorithm, Store, TableOptions};
@@ -18,11 +18,11 @@
 //!
 //! - In a *store file*, which is made where there is nothing yet, or on a *block device* that `lacuna format` has
 //!   prepared: there Lacuna's own file system writes pages atomically and in order.
-//! - In a *directory* of any file system, where tables are plain files; holes give space back as far as that file
-//!   system has them, and pages are written twice where it cannot write one atomically.
+//! - In a *directory* of any file system, where tables are plain files; holes free space as far as that file system has
+//!   them, and pages are written twice where it cannot write one atomically.
 //! - In *memory*, for tests: [`Store::in_memory`].
 //!
-//! [`Store::builder`] has the options. The program `lacuna` looks into stores, checks and mounts them.
+//! [`Store::builder`] has the options. The program `lacuna` inspects, checks and mounts stores.
 //!
 //! # Tables and transactions
 //!
@@ -75,7 +75,7 @@ pub use lacuna_engine::{
 };
 pub use store::Store;
 
-/// What a store counts: the parts of [`StoreStats`](stats::StoreStats), which `Store::stats` returns.
+/// The counters of a store: the parts of [`StoreStats`](stats::StoreStats), which `Store::stats` returns.
 pub mod stats {
     pub use lacuna_device::VfsStats;
     pub use lacuna_engine::{

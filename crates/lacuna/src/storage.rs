@@ -1,4 +1,4 @@
-//! What a store is in: the file system on a store file or device, or a directory.
+//! The storage of a store: the file system on a store file or device, or a directory.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 
 use crate::{Error, Result, error::of_storage};
 
-/// What this process has open, by device and inode. The operating system's lock says no more than that somebody has it.
+/// The storage that this process has open, by device and inode. The operating system's lock shows only that some
+/// process has it.
 static OPEN: Mutex<BTreeMap<(u64, u64), Weak<dyn Vfs>>> = Mutex::new(BTreeMap::new());
 
 /// Open storage of one store.
@@ -65,7 +66,7 @@ impl Storage {
     }
 }
 
-/// Tells apart what paths lead to, by whatever names; `None` where there is nothing.
+/// Identifies the file at a path, under any of its names; `None` where there is none.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let metadata = fs::metadata(path).ok()?;
     Some(match metadata.file_type().is_block_device() {

@@ -6,12 +6,11 @@ use crate::{Builder, Error, Result, storage::Storage};
 
 /// A transactional store of tables, open. Cheap to clone; all clones are the same store.
 ///
-/// What can be done with it are the methods of the engine's store, which it dereferences to:
-/// [`open_table`](engine::Store::open_table), [`begin`](engine::Store::begin), [`check`](engine::Store::check),
-/// [`stats`](engine::Store::stats) and the others.
+/// Its methods are those of the engine's store, which it dereferences to: [`open_table`](engine::Store::open_table),
+/// [`begin`](engine::Store::begin), [`check`](engine::Store::check), [`stats`](engine::Store::stats) and the others.
 ///
-/// Dropping the last clone loses nothing that was committed; the next opening replays the log. [`Store::close`] leaves
-/// nothing to replay.
+/// Dropping the last clone loses no commit; the next opening replays the log. [`Store::close`] leaves nothing to
+/// replay.
 #[derive(Clone)]
 pub struct Store {
     // Fields are dropped in their order, and the engine writes to its storage until it is gone.
@@ -33,7 +32,7 @@ impl Store {
     /// A new store in memory, gone with its last handle.
     ///
     /// # Errors
-    /// None but what starting threads meets.
+    /// Only those of starting threads.
     pub fn in_memory() -> Result<Store> {
         Store::builder().in_memory()
     }
@@ -52,7 +51,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::BadOption`] for a store without a size of its own, in a directory or in memory; [`Error::BadStore`]
-    /// where the device has not that much; [`Error::ReadOnly`].
+    /// where the device is not that large; [`Error::ReadOnly`].
     pub fn grow(&self, bytes: u64) -> Result<u64> {
         match &self.storage {
             Some(storage) => storage.grow(bytes),

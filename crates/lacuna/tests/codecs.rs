@@ -10,8 +10,7 @@ fn open(path: &Path) -> lacuna::Result<Store> {
     Store::builder().pool_bytes(4 << 20).open(path)
 }
 
-/// Says in the header of every page in the file of a table that the page is compressed by `algorithm`; see `page` in
-/// docs/FORMAT.md.
+/// Sets `algorithm` in the header of every page in the file of a table; see `page` in docs/FORMAT.md.
 fn relabel(file: &Path, algorithm: Algorithm) {
     let mut bytes = fs::read(file).expect("a table");
     for image in bytes.chunks_exact_mut(PAGE_BYTES).filter(|image| image.starts_with(b"LcPg")) {
@@ -52,7 +51,7 @@ fn a_page_of_an_algorithm_that_is_not_built_in_names_the_feature() {
         );
         assert!(message.contains(&format!("feature `{algorithm}`")), "{message}");
         assert!(message.contains("t00000016.16k: page"), "{message}");
-        // Nothing is wrong with the rest of the store.
+        // The rest of the store is intact.
         let other = store.create_table("other", TableOptions::default()).expect("table");
         let mut txn = store.begin();
         txn.put(&other, b"key", b"value").expect("put");

@@ -11,7 +11,7 @@ fn put(store: &Store, table: &Table, key: &[u8], value: &[u8]) -> lacuna::Result
     txn.commit()
 }
 
-/// Opens what is at `path` as often as wanted: small, so that tests are fast.
+/// Opens the store at `path`, small, so that tests are fast.
 fn open(path: &Path) -> lacuna::Result<Store> {
     Store::builder().size(64 << 20).pool_bytes(4 << 20).open(path)
 }
@@ -32,7 +32,7 @@ fn holds_the_record(store: &Store) -> bool {
     store.begin().get(&table, b"key").expect("get").as_deref() == Some(b"value")
 }
 
-/// The message of what has to fail, which is one line and names the path.
+/// Expects an error whose message is one line and names the path; returns it.
 fn refusal(path: &Path, opened: lacuna::Result<Store>) -> Error {
     let error = opened.expect_err("it opened");
     let message = error.to_string();
@@ -168,7 +168,7 @@ fn a_store_is_opened_once_in_a_process() {
 fn another_holder_of_the_lock_is_an_error_of_the_device() {
     let (_directory, path) = scratch();
     make(&path);
-    // Not by this library: to it that is as good as another process.
+    // Not by this library: it treats that like another process.
     let other = fs::File::open(&path).expect("a file");
     other.lock().expect("locked");
     let Error::Device(error) = refusal(&path, open(&path)) else { panic!("another error") };
@@ -229,7 +229,7 @@ fn damage_names_the_path() {
     let (_directory, path) = scratch();
     make(&path);
     let mut bytes = fs::read(&path).expect("read");
-    // Behind the first blocks, where the superblock is.
+    // After the first blocks, where the superblock is.
     bytes[64 << 10..].iter_mut().for_each(|byte| *byte ^= 0x55);
     fs::write(&path, bytes).expect("written");
     assert!(matches!(refusal(&path, open(&path)), Error::Corrupt { .. }));

@@ -1,4 +1,4 @@
-//! What each codec makes of the pages of real tables, and what that costs.
+//! The compressed size of real tables' pages by each codec, and its cost.
 //!
 //!     lacuna tpcc --store DIR --tables plain --warehouses 1 --seconds 5   # DIR: an empty directory
 //!     cargo run --release -p lacuna-page --example codecs -- DIR/t*
@@ -48,7 +48,7 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Pages spread evenly over the file; holes and what is no page of 16 KiB are left out.
+/// Pages spread evenly over the file; holes, and bytes that are no page of 16 KiB, are left out.
 fn pages(file: &[u8]) -> Vec<Vec<u8>> {
     let all: Vec<&[u8]> = file.chunks_exact(PAGE).filter(|page| page.starts_with(b"LcPg")).collect();
     let step = all.len().div_ceil(PAGES_MAX).max(1);

@@ -1,7 +1,7 @@
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
 /// LZ4's level for a page whose last image took more than a share of it, the largest first: the less a page shrinks,
-/// the longer LZ4 looks for what it does not find, and the less is lost where it does not look.
+/// the longer LZ4 searches in vain for matches, and the less a shorter search loses.
 const HASTY: [((usize, usize), i32); 2] = [((3, 4), -8), ((1, 2), -3)];
 
 /// How the body of a page is transformed. The numbers are on disk and never change.
@@ -116,15 +116,14 @@ impl FromStr for Algorithm {
 
 /// An algorithm and how hard it tries.
 ///
-/// Level 0 is what suits pages that are compressed at every flush: the fast end of each algorithm, and by
-/// [`Codec::after`] less of it for pages that hardly shrink.
-/// `lz4`: 1 is LZ4's default, negative ones trade ratio for speed (`-level` is LZ4's
-/// acceleration), 2 to 12 are LZ4HC. `zstd`: -7 to 22 as zstd counts them, but 0 is 1. `zlib`: 1 to 9, 0 is its own
-/// default of 6. `lzma`: 0 to 9, its presets. The others have none. Readers need no level. Levels beyond a range are
-/// taken as its end.
+/// Level 0 suits pages that are compressed at every flush: the fast end of each algorithm, and by [`Codec::after`] an
+/// even faster level for pages that hardly shrink. `lz4`: 1 is LZ4's default, negative ones trade ratio for speed
+/// (`-level` is LZ4's acceleration), 2 to 12 are LZ4HC. `zstd`: -7 to 22 as zstd counts them, but 0 is 1. `zlib`: 1 to
+/// 9, 0 is its own default of 6. `lzma`: 0 to 9, its presets. The others have none. Readers need no level. Levels
+/// beyond a range are taken as its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Codec {
-    /// What to do.
+    /// The algorithm.
     pub algorithm: Algorithm,
     /// How hard to try.
     pub level: i32,
@@ -134,8 +133,8 @@ impl Codec {
     /// Pages as they are.
     pub const PLAIN: Codec = Codec { algorithm: Algorithm::None, level: 0 };
 
-    /// The codec for a page whose last image took `image_bytes`. At level 0, LZ4 looks less hard for matches where
-    /// it found few: there it takes longest and gains least.
+    /// The codec for a page whose last image took `image_bytes`. At level 0, LZ4 searches less for matches where it
+    /// found few: there it takes longest and gains least.
     #[must_use]
     pub fn after(self, image_bytes: usize, page_bytes: usize) -> Codec {
         let takes_more = |share: (usize, usize)| image_bytes * share.1 > page_bytes * share.0;

@@ -1,5 +1,5 @@
-//! Blocks of fixed length, for row-compressed tables: a compressed image of a page, and behind it a
-//! log of what has been done to the page since.
+//! Blocks of fixed length, for row-compressed tables: a compressed image of a page, followed by a log of the changes to
+//! the page since.
 //!
 //! ```text
 //! 0        64                                                      len - 8   len
@@ -8,10 +8,9 @@
 //! +--------+----------------------+---------+----------------------+---------+
 //! ```
 //!
-//! What the log means is the caller's. The image holds a page's body without the gap in its middle:
-//! its first `head` and its last `tail` bytes. A block is whole only after [`seal`]; in memory its
-//! address, LSN and checksum are not kept up. It ends in a byte that is not zero: fixed means fixed on
-//! every layer below.
+//! The caller defines the content of the log. The image holds a page's body without the gap in its middle: its first
+//! `head` and its last `tail` bytes. A block is whole only after [`seal`]; in memory its address, LSN and checksum are
+//! not kept up. It ends in a byte that is not zero, so that no layer below shortens it.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -84,7 +83,7 @@ pub fn block_log_room(block: &[u8]) -> usize {
     block_capacity(block.len()) - header.stored_bytes.get() as usize - header.log_bytes.get() as usize
 }
 
-/// Appends to the log; false, and no change, when there is no room.
+/// Appends to the log; false, and no change, when there is no space.
 #[must_use]
 pub fn append_to_block(block: &mut [u8], bytes: &[u8]) -> bool {
     if bytes.len() > block_log_room(block) {
@@ -122,7 +121,7 @@ pub fn export_block(block: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Makes the block what [`export_block`] returned.
+/// Sets the block to the bytes that [`export_block`] returned.
 ///
 /// # Errors
 /// [`Error::Length`] when the bytes contradict themselves or do not fit.
@@ -147,7 +146,7 @@ pub fn block_kind(block: &[u8]) -> u8 {
     header(block).kind
 }
 
-/// Makes the block ready for its device: address, LSN, trailer, checksum, and zeros in what is free.
+/// Makes the block ready for its device: address, LSN, trailer, checksum, and zeros in the free space.
 pub fn seal_block(block: &mut [u8], meta: &Meta, page_bytes: usize) {
     let mut header = header(block);
     header.magic = MAGIC.into();
@@ -261,7 +260,7 @@ impl BlockCodec {
         true
     }
 
-    /// Restores the page that the image holds, as it was before what the log says, under `meta`.
+    /// Restores the page that the image holds, without the changes in the log, under `meta`.
     ///
     /// # Errors
     /// [`Error::Length`] when the image does not have the bytes it claims, [`Error::NotBuiltIn`] without zlib.
@@ -358,7 +357,7 @@ mod tests {
         assert!(round_trip(&noise, &[], 8 << 10).is_none());
     }
 
-    /// A compressor that was stopped half way does not go on where it was.
+    /// A compressor that was stopped half way starts afresh.
     #[test]
     fn pages_survive_behind_many_that_do_not_fit() {
         let text: Vec<u8> = (0..12_000).map(|i| b"the same words again "[i % 21]).collect();

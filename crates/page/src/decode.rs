@@ -8,8 +8,8 @@ use crate::{
     },
 };
 
-/// Makes the body of a page, given whole, of its packed form; the error says why that is none. Any bytes may come:
-/// the checksum vouches for them, but not against forgers.
+/// Makes the body of a page, given whole, of its packed form; the error says why that is none. The input may be any
+/// bytes: the checksum does not protect against forged ones.
 pub type Unpack = fn(packed: &[u8], page: &mut [u8]) -> Result<(), &'static str>;
 
 /// Verifies images and restores pages. Holds decompression contexts, so keep one per thread.
@@ -27,14 +27,13 @@ impl Decoder {
         Decoder::default()
     }
 
-    /// A decoder for pages of an owner who unpacks what it gave to [`crate::Encoder::encode_packed`].
+    /// A decoder for pages whose bodies were packed for [`crate::Encoder::encode_packed`]; `unpack` restores them.
     pub fn unpacking(unpack: Unpack) -> Decoder {
         Decoder { unpack: Some(unpack), ..Decoder::default() }
     }
 
-    /// Restores the page whose image starts `image` (what follows the image is not looked at) and
-    /// says what it is. `expect` is the table and page number that must be in it. After an error
-    /// the content of `page` is undefined.
+    /// Restores the page whose image starts `image` (bytes after the image are ignored) and returns its description.
+    /// `expect` is the table and page number that must be in it. After an error the content of `page` is undefined.
     ///
     /// # Errors
     /// [`Error::Blank`] when all of `image` is zero, [`Error::Misplaced`] when it is a sound image of another page,
@@ -51,7 +50,7 @@ impl Decoder {
         if found != header.checksum.get() {
             return Err(Error::Checksum { expected: header.checksum.get(), found });
         }
-        // From here on the bytes are those that an encoder made; what fails now was made wrong.
+        // From here on the bytes are those that an encoder made; a failure now is the encoder's mistake.
         let meta = header.meta();
         if (meta.table, meta.page_no) != expect {
             return Err(Error::Misplaced { table: meta.table, page_no: meta.page_no });

@@ -6,7 +6,7 @@ use crate::{
     format::{HEADER_BYTES, Header, MAGIC, PACKED, TRAILER_BYTES, assert_page_bytes},
 };
 
-/// What [`Encoder::encode`] made.
+/// The result of [`Encoder::encode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoded {
     /// Length of the image in bytes, not rounded to sectors.
@@ -15,7 +15,7 @@ pub struct Encoded {
     pub algorithm: Algorithm,
 }
 
-/// Puts the header in front of what `out` has from there to `image_bytes`, and zeros behind.
+/// Puts the header before the bytes that `out` has from there to `image_bytes`, and zeros after them.
 fn seal(
     page: &[u8],
     algorithm: Algorithm,
@@ -54,7 +54,7 @@ impl Encoder {
     }
 
     /// Writes the image of `page` to the start of `out`, filled with zeros up to the next multiple of `sector`. An
-    /// image that would not take at least one sector less than the page is made plain instead, and so is one of an
+    /// image that would not take at least one sector less than the page is stored plain instead, and so is one of an
     /// algorithm that is not built in. The header of `page` must come from [`crate::write_meta`].
     ///
     /// # Panics
@@ -68,9 +68,9 @@ impl Encoder {
         })
     }
 
-    /// As [`Encoder::encode`], but what is compressed is `packed`, which stands for the page's body: the
-    /// page's owner makes the body of it ([`crate::Decoder::unpacking`]). Of `page` only the header counts. `None`,
-    /// and nothing of use in `out`, when the image would not take at least one sector less than the page.
+    /// As [`Encoder::encode`], but compresses `packed`, which stands for the page's body: the decoder's owner unpacks
+    /// it ([`crate::Decoder::unpacking`]). Of `page` only the header is used. `None`, and undefined bytes in `out`,
+    /// when the image would not take at least one sector less than the page.
     ///
     /// # Panics
     /// As [`Encoder::encode`], and when `packed` is longer than the body.

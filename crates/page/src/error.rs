@@ -1,7 +1,6 @@
 use crate::Algorithm;
 
-/// Why an image is not the page that was asked for. Which file and offset it came from, the caller
-/// knows.
+/// Why an image is not the requested page. The caller knows the file and offset that it came from.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -29,9 +28,9 @@ pub enum Error {
     /// The checksum does not match the bytes.
     #[error("page checksum is {found:#010x}, header says {expected:#010x}")]
     Checksum {
-        /// What the header holds.
+        /// The checksum in the header.
         expected: u32,
-        /// What the bytes give.
+        /// The checksum of the bytes.
         found: u32,
     },
     /// Bytes that must be zero are not, or the trailer is not a trailer.

@@ -20,7 +20,7 @@ pub const PAGE_BYTES_MAX: usize = 64 << 10;
 
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"LcPg");
 pub(crate) const VERSION: u8 = 1;
-/// Flag: what was compressed is the owner's packed form of the body.
+/// Flag: the owner's packed form of the body was compressed.
 pub(crate) const PACKED: u8 = 1;
 /// Ends every page in memory and every plain image. Its last byte must not be zero (invariant 4).
 pub(crate) const TRAILER: [u8; TRAILER_BYTES] = *b"LcPgTail";
@@ -45,7 +45,7 @@ pub(crate) struct Header {
     pub page_bytes: U32,
     pub page_no: U64,
     pub lsn: U64,
-    /// Length of what follows the header in the image.
+    /// Length of the bytes after the header in the image.
     pub stored_bytes: U32,
     /// CRC32C of the header, this field zero, and the stored bytes.
     pub checksum: U32,
@@ -92,7 +92,7 @@ pub(crate) fn assert_page_bytes(bytes: usize) {
     assert!(is_page_bytes(bytes), "{bytes} is not a page size");
 }
 
-/// What a page says of itself.
+/// The identity of a page, as its header has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
     /// The caller's own type of page.
@@ -105,7 +105,7 @@ pub struct Meta {
     pub lsn: u64,
 }
 
-/// What the header of `page`, a page in memory, holds. All zeros for a zeroed page.
+/// Reads the header of `page`, a page in memory. All zeros for a zeroed page.
 ///
 /// # Panics
 /// When `page` is shorter than a header.
@@ -115,7 +115,7 @@ pub fn read_meta(page: &[u8]) -> Meta {
     header.meta()
 }
 
-/// Makes header and trailer of `page`, a page in memory. The body is left alone.
+/// Writes header and trailer of `page`, a page in memory. The body is left alone.
 ///
 /// # Panics
 /// When the length of `page` is not a page size.

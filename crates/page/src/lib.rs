@@ -13,16 +13,15 @@
 //! and the compressed body, or the frame itself when that saves no sector), [`Decoder`] verifies an
 //! image and restores the frame byte for byte. The bytes are laid down in `docs/FORMAT.md`.
 //!
-//! What holds:
+//! Invariants:
 //!
 //! 1. The algorithm is a property of the image, not of the table: images of all algorithms mix.
 //! 2. `decode(encode(frame)) == frame` for every frame whose header [`write_meta`] made.
 //! 3. An image is returned as data only when its checksum, its lengths, its reserved bytes and its
 //!    own address agree. No input makes this crate panic or return another page's bytes.
-//! 4. A plain image ends in a byte that is not zero, so a layer below that drops trailing zeros
-//!    stores it whole: plain means plain everywhere.
-//! 5. What is compressed may be a packed body, which its owner makes and unpacks ([`Encoder::encode_packed`],
-//!    [`Decoder::unpacking`]). It is never taken for a body, nor a body for a packed one.
+//! 4. A plain image ends in a byte that is not zero, so a layer below that drops trailing zeros stores it whole.
+//! 5. The compressed bytes may be a packed body, which its owner makes and unpacks ([`Encoder::encode_packed`],
+//!    [`Decoder::unpacking`]). A packed body is never taken for a plain one, nor the reverse.
 //!
 //! Each algorithm is a cargo feature of its name: `lz4` and `zstd` by default, `zlib`, `lzo`, `snappy`, `bzip2`,
 //! `lzma`, or `all-codecs`. Images of the others are verified, but not decompressed ([`Error::NotBuiltIn`]). Only

@@ -7,7 +7,7 @@ use lacuna_page::{
 
 const SECTOR: usize = 512;
 
-/// SplitMix64: all that these tests need of randomness.
+/// SplitMix64: random enough for these tests.
 struct Random(u64);
 
 impl Random {
@@ -130,7 +130,7 @@ fn a_page_that_does_not_shrink_by_a_sector_is_plain() {
     }
 }
 
-/// Invariant 3: any flipped bit of an image is noticed.
+/// Invariant 3: any flipped bit of an image is detected.
 #[test]
 fn flipped_bits_are_noticed() {
     for_each_seed(40, |random| {
@@ -254,7 +254,7 @@ fn blank_foreign_and_misplaced_are_told_apart() {
     assert_eq!(decoder.decode(&image, (2, 3), &mut back), Ok(meta));
 }
 
-/// Bytes that nobody encoded, the second time under a header whose checksum holds.
+/// Bytes that no encoder made, the second time under a header with a valid checksum.
 #[test]
 fn noise_never_panics() {
     for_each_seed(300, |random| {

@@ -2,7 +2,7 @@ use std::{ops::Range, sync::Arc};
 
 use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, Result, WriteDone};
 
-/// A device that calls a test's hook before each read, in the reader's thread. The hook may count reads, do something
+/// A device that calls a test's hook before each read, in the reader's thread. The hook may count reads, do other work
 /// first, or make them fail. Reads that are in flight together are one call of the hook.
 pub struct BeforeReads<F> {
     inner: Arc<dyn BlockDevice>,

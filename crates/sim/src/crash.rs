@@ -1,4 +1,4 @@
-//! Decides what a power cut does to writes that were not synced. Pure: no state, no I/O.
+//! Decides the effect of a power cut on writes that were not synced. Pure: no state, no I/O.
 
 use crate::SeededRng;
 
@@ -18,8 +18,8 @@ pub(crate) struct CrashStep {
     pub(crate) kept: Kept,
 }
 
-/// The kind of a whole crash. Independent chance for each sector would hardly ever produce the crashes that find most
-/// bugs: nothing lost, everything lost, only the newest write lost.
+/// The kind of a whole crash. Independent chance for each sector would rarely produce the crashes that find most bugs:
+/// nothing lost, everything lost, only the newest write lost.
 #[derive(Clone, Copy)]
 enum CrashKind {
     KeepAll,
@@ -32,7 +32,7 @@ enum CrashKind {
     Scramble,
 }
 
-/// Decides what becomes of pending writes, given the sectors of each, oldest first. The caller applies the steps in the
+/// Decides the fate of pending writes, given the sectors of each, oldest first. The caller applies the steps in the
 /// order returned; a write without a step is lost.
 pub(crate) fn plan_crash(rng: &mut SeededRng, pending_sectors: &[u64]) -> Vec<CrashStep> {
     let count = pending_sectors.len();

@@ -1,5 +1,5 @@
-//! Silent faults: what goes wrong without an error, decided by a seed. This module decides and records; the simulated
-//! device carries out.
+//! Silent faults: failures that are not reported as errors, decided by a seed. This module decides and records them;
+//! the simulated device carries them out.
 
 use crate::SeededRng;
 
@@ -11,14 +11,14 @@ pub struct FaultRates {
     pub lost_writes: u32,
     /// Writes that go to another address, over whatever is there.
     pub misdirected_writes: u32,
-    /// Reads of which some sectors return what they held before they were last written.
+    /// Reads of which some sectors return their content before the last write.
     pub stale_reads: u32,
     /// Discards that happen some operations later. They spare sectors written in between, unless
     /// [`FaultRates::discards_overtake`] is set.
     pub late_discards: u32,
     /// Discards that happen in part.
     pub partial_discards: u32,
-    /// Late discards hit what was written after them: what some drives did with queued trims.
+    /// Late discards hit data written after them, as some drives did with queued trims.
     pub discards_overtake: bool,
     /// Faults in all, after which none happens; 0 for no limit.
     pub limit: u64,
@@ -73,7 +73,7 @@ const LATE_OPS_MAX: u64 = 256;
 /// A part of the device, in bytes.
 pub(crate) type Range = std::ops::Range<u64>;
 
-/// What becomes of a write.
+/// The fate of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteFate {
     AsAsked,
@@ -81,7 +81,7 @@ pub(crate) enum WriteFate {
     Misdirected(u64),
 }
 
-/// What becomes of a discard: the part that happens now, or a delay.
+/// The fate of a discard: the part that happens now, or a delay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiscardFate {
     Now(Range),

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use lacuna_device::{BatchOp, File, FileId, FileProps, Result, StreamHint, Vfs, VfsStats};
 
-/// What a test does around the calls of a [`HookedVfs`], in the caller's thread.
+/// A test's code that runs around the calls of a [`HookedVfs`], in the caller's thread.
 pub trait Hooks: Send + Sync {
     /// The properties that the VFS and its files report, given the real ones.
     fn props(&self, props: FileProps) -> FileProps {

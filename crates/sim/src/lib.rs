@@ -1,8 +1,8 @@
 //! Simulated storage with power cuts and injected faults: a crate for tests.
 //!
 //! - [`SimDevice`] is a [`BlockDevice`](lacuna_device::BlockDevice) and [`SimVfs`] a
-//!   [`Vfs`](lacuna_device::Vfs), both in memory. They keep what is durable apart from what was written since the
-//!   last sync, so that a power cut can do to the latter all that the contract of `lacuna-device` allows.
+//!   [`Vfs`](lacuna_device::Vfs), both in memory. They keep durable content apart from content written since the last
+//!   sync, so that a power cut can affect the latter in every way that the contract of `lacuna-device` allows.
 //! - [`FaultRates`] goes beyond that contract: a [`SimDevice`] then loses and misdirects writes, returns stale data or
 //!   delays discards, without an error. [`Fault`] records each.
 //! - [`BeforeReads`] calls a hook before each read of any device, [`HookedVfs`] calls [`Hooks`] around the calls of
@@ -12,8 +12,8 @@
 //! # Invariants
 //!
 //! 1. The same calls from one thread with the same seed end in the same bytes.
-//! 2. What a power cut does stays within the contract of `lacuna-device`, unless faults are injected; over many seeds
-//!    everything that the contract allows happens.
+//! 2. The effects of a power cut stay within the contract of `lacuna-device`, unless faults are injected; over many
+//!    seeds everything that the contract allows happens.
 //! 3. Nothing touches the medium while the power is off: every call returns
 //!    [`Error::PowerCut`](lacuna_device::Error::PowerCut).
 

@@ -1,8 +1,8 @@
-//! A model of what an SSD does with the writes that it is given: pure, no data, no clock.
+//! A model of an SSD's internal writes for given host writes: pure, no data, no clock.
 //!
 //! Flash is programmed page by page and erased block by block, so an SSD maps pages and collects
 //! blocks just as the ftl maps extents and collects segments, and multiplies the host's writes once
-//! more. Fed with the write trace of any run (see [`crate::trace`]), the model says by how much.
+//! more. Fed with the write trace of any run (see [`crate::trace`]), the model computes by how much.
 //!
 //! A [`FlashModel`] owns a page map, its inverse, the state of each erase block, and a write buffer.
 //!
@@ -11,16 +11,16 @@
 //! 2. A block's `valid` is the number of its pages that have an owner; pages from `written` on have
 //!    none.
 //! 3. A block is exactly one of: free, an append point, or closed (written to its end).
-//! 4. Whenever the host takes a free block another one is left, which collection may take; collection
-//!    gives back at least as many as it takes.
+//! 4. Whenever the host takes a free block another one is left, which collection may take; collection frees at least as
+//!    many as it takes.
 //!
-//! Collection always gains room: at most `blocks - 3` blocks' worth of pages are mapped, so of the
-//! closed blocks, at least `blocks - 2` when collection is due, one is not all valid.
+//! Collection always gains space: at most `blocks - 3` blocks' worth of pages are mapped, so of the closed blocks, at
+//! least `blocks - 2` when collection is due, one is not all valid.
 //!
-//! What is modelled, and what is not: greedy victims; one append point for the host and one for
-//! collection; the least worn free block is taken first, but cold blocks are not moved to level wear.
-//! A page that is written in part is programmed whole. The buffer collects pages, oldest out first,
-//! and a sync empties it: the drive has no power-loss protection. The drive starts out empty.
+//! Scope of the model: greedy victims; one append point for the host and one for collection; the least worn free block
+//! is taken first, but cold blocks are not moved to level wear. A page that is written in part is programmed whole. The
+//! buffer collects pages, oldest out first, and a sync empties it: the drive has no power-loss protection. The drive
+//! starts out empty.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -33,7 +33,7 @@ mod tests;
 
 /// An entry of `owner` that no page has.
 const NO_PAGE: u64 = u64::MAX;
-/// Blocks beyond the capacity in any case: two append points and one for collection to start with.
+/// Blocks beyond the capacity in any case: two append points and one for the first collection.
 const SPARE_BLOCKS: u64 = 3;
 
 /// The drive that is modelled.
@@ -61,7 +61,7 @@ impl Default for FlashOptions {
     }
 }
 
-/// What a trace cost the drive.
+/// The cost of a trace for the drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FlashReport {
     /// Capacity that the drive offers, in bytes.
@@ -97,8 +97,7 @@ impl FlashReport {
     }
 }
 
-/// The most that holds data at any time of a trace, in bytes of whole pages: the smallest drive that it
-/// fits on.
+/// The most bytes that hold data at any time of a trace, in whole pages: the smallest drive that it fits on.
 ///
 /// # Errors
 /// Those of the trace.
@@ -145,7 +144,7 @@ struct Block {
     erases: u64,
 }
 
-/// Who programs a page.
+/// The cause of programming a page.
 #[derive(Clone, Copy)]
 enum Writer {
     Host,
@@ -247,7 +246,7 @@ impl FlashModel {
         Ok(())
     }
 
-    /// Forgets the pages that lie in the range as a whole: drives ignore the rest.
+    /// Unmaps the pages that are entirely in the range: drives ignore the rest.
     fn discard(&mut self, offset: u64, len: u64) {
         self.counters.discarded_bytes = self.counters.discarded_bytes.saturating_add(len);
         let first = offset.div_ceil(self.options.page_bytes);
@@ -326,7 +325,7 @@ impl FlashModel {
         number
     }
 
-    /// Moves what is valid in the block with the least of it, and erases that.
+    /// Moves the valid pages of the block with the fewest, and erases it.
     fn collect(&mut self) {
         let closed = self.blocks.iter().enumerate().filter(|(_, block)| block.state == State::Closed);
         let victim = closed.min_by_key(|(_, block)| (block.valid, block.erases)).map(|(number, _)| number);
@@ -348,7 +347,7 @@ impl FlashModel {
         self.counters.erases += 1;
     }
 
-    /// What it cost, with everything programmed that is still in the buffer.
+    /// The cost so far, after programming everything that is still in the buffer.
     ///
     /// # Errors
     /// As [`FlashModel::apply`].
@@ -366,7 +365,7 @@ impl FlashModel {
         })
     }
 
-    /// Holds the invariants of the module against a recount.
+    /// Checks the invariants of the module by a recount.
     ///
     /// # Panics
     /// When one is broken.

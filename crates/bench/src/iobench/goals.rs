@@ -1,7 +1,7 @@
-//! What the ftl is meant to reach beside the bare device, measured in one call: rounds in which both
-//! take short turns, and the ratio of each round. Halfway through a round the two exchange their devices, and the order
-//! in which they are filled: of two equal files on one disk, one may well be read a tenth faster than the other. A goal
-//! is met when the interval in which the ratio lies with a confidence of 90% clears it ([`crate::Verdict`]).
+//! The ftl's goals relative to the bare device, measured in one call: rounds in which both take short turns, and the
+//! ratio of each round. Halfway through a round the two exchange their devices, and the order in which they are filled:
+//! of two equal files on one disk, one may well be read a tenth faster than the other. A goal is met when the ratio's
+//! 90% confidence interval clears it ([`crate::Verdict`]).
 
 use std::{fmt::Write, sync::Arc, time::Duration};
 
@@ -20,12 +20,13 @@ use crate::{
     verdict::{Bound, Estimate, Verdict, median},
 };
 
-/// Rounds that are possible. One is for those who gather the rounds of several calls: it has no interval.
+/// Allowed numbers of rounds. A single round has no interval: it is for callers that combine the rounds of several
+/// calls.
 pub const ROUNDS: std::ops::RangeInclusive<u64> = 1..=10;
 /// How long one works before the other does, or less. A disk's speed changes within seconds.
 const TURN: Duration = Duration::from_millis(500);
 
-/// What one side does.
+/// The work of one side.
 #[derive(Clone, Copy)]
 struct Side {
     pattern: Pattern,
@@ -41,7 +42,7 @@ pub(crate) struct Goal {
     /// Unit of `value`.
     unit: &'static str,
     value: fn(&PatternReport) -> f64,
-    /// The ratio ftl : raw that is asked for.
+    /// The required ratio ftl : raw.
     pub(crate) bound: Bound,
 }
 
@@ -90,7 +91,7 @@ pub(crate) const GOALS: [Goal; 4] = [
 /// How a goal was met. Its JSON form is part of the command line's contract.
 #[derive(Clone, Debug, Serialize)]
 pub struct GoalReport {
-    /// What is compared.
+    /// The compared figure.
     pub name: &'static str,
     /// Unit of the values.
     pub unit: &'static str,
@@ -102,17 +103,17 @@ pub struct GoalReport {
     pub ratio: f64,
     /// Ends of the interval of the ratio's geometric mean, at a confidence of 90%.
     pub interval: [f64; 2],
-    /// What is asked for, such as `>= 0.85`.
+    /// The goal, such as `>= 0.85`.
     pub goal: String,
     /// Whether the whole interval is on the right side of it.
     pub is_met: bool,
-    /// Whether it is, none of it is, or neither.
+    /// Met if it is, missed if no part of it is, else open.
     pub verdict: Verdict,
 }
 
-/// Runs all goals in `rounds` rounds. Whatever the devices hold is lost. `config` gives seconds,
-/// threads, seed and the live share of the last run, which is overwritten to the steady state once and has
-/// no goal. All single results come back too.
+/// Runs all goals in `rounds` rounds. The content of the devices is lost. `config` gives seconds, threads, seed and the
+/// live share of the last run, which is overwritten to the steady state once and has no goal. All single results come
+/// back too.
 ///
 /// # Errors
 /// As [`super::run`], and for numbers of rounds outside [`ROUNDS`].
@@ -136,7 +137,7 @@ pub fn run(
         ..config.clone()
     };
     let mut all = Vec::new();
-    // The last two goals look at the same runs.
+    // The last two goals use the same runs.
     let [writes, reads, appends, bytes] = &GOALS;
     let mut goals = Vec::new();
     for same in [&[writes][..], &[reads], &[appends, bytes]] {
@@ -162,7 +163,7 @@ pub fn run(
 }
 
 /// One round: the ftl and the bare device, by these configurations and patterns. Half of the time each is on either
-/// device, and in the second half the bare device is filled first: what was written last may well be read faster.
+/// device, and in the second half the bare device is filled first: the file written last may well be read faster.
 fn measure(
     [ftl, bare]: [Config; 2],
     [on_ftl, on_bare]: [Pattern; 2],
@@ -198,8 +199,8 @@ fn measure(
     ))
 }
 
-/// Measures both for so long each, [`TURN`] by turn: what the machine does meanwhile comes to both, and each follows
-/// upon the other as often as it goes before it.
+/// Measures both for so long each, [`TURN`] by turn: other load on the machine affects both, and each runs before the
+/// other as often as after it.
 fn take_turns(seconds: Duration, mut sides: [Measuring<'_>; 2]) -> Result<[Measured; 2]> {
     let turns = seconds.div_duration_f64(TURN).ceil().max(1.0) as u32;
     for turn in 0..turns {

@@ -1,9 +1,8 @@
 //! The ftl under patterns of I/O, and the bare device beside it.
 //!
-//! Every pattern starts on a store that was made anew: nothing that one leaves behind, such as
-//! fragments or garbage, is in the figures of the next. Data is random, so nothing below can compress
-//! it. Latencies are those of whole calls, throughput includes making everything durable at the end,
-//! and filling before the measured part is in none of the figures.
+//! Every pattern starts on a new store: fragments or garbage of one do not affect the figures of the next. Data is
+//! random, so nothing below can compress it. Latencies are those of whole calls, throughput includes making everything
+//! durable at the end, and filling before the measured part is in none of the figures.
 
 pub mod goals;
 mod pattern;
@@ -21,7 +20,7 @@ use lacuna_device::BlockDevice;
 pub use pattern::Pattern;
 pub use report::{PatternReport, comparison};
 
-/// Largest block in bytes: what a batch of any store takes.
+/// Largest block in bytes: the most that a batch of any store takes.
 pub const BLOCK_BYTES_MAX: u64 = 1 << 20;
 
 /// Which blocks are overwritten how often.
@@ -55,7 +54,7 @@ impl fmt::Display for Skew {
     }
 }
 
-/// What to run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Patterns, in this order.
@@ -77,14 +76,14 @@ pub struct Config {
     pub map_memory_bytes: Option<u64>,
     /// For all patterns that choose blocks at random.
     pub skew: Skew,
-    /// Seed of places and data.
+    /// Seed of offsets and data.
     pub seed: u64,
     /// Nothing on standard error.
     pub quiet: bool,
 }
 
 /// Runs the patterns on a store on `device`, and each of them on `raw` as well, if there is one.
-/// Whatever the devices hold is lost.
+/// The content of the devices is lost.
 ///
 /// # Errors
 /// When the configuration makes no sense, and whatever the devices and the ftl fail with.
@@ -103,7 +102,7 @@ pub fn run(
         let capacity = device.geometry().capacity_bytes;
         reports.push(report);
         if let Some(raw) = raw {
-            // The same bytes, so that both have the same to do.
+            // The same bytes, so that both have the same work.
             let capacity = capacity.min(raw.geometry().capacity_bytes);
             let target = target::RawTarget::new(Arc::clone(raw));
             let report = worker::run(config, *pattern, &target, capacity);

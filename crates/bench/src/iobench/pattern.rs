@@ -3,7 +3,7 @@ use std::str::FromStr;
 /// A kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// Blocks one behind the other, from front to back and again.
+    /// Blocks one after the other, from front to back and again.
     SequentialWrite,
     /// The same, read.
     SequentialRead,

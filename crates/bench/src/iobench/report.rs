@@ -1,4 +1,4 @@
-//! What the patterns found, as JSON and as a table for people.
+//! The patterns' results, as JSON and as a table for people.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{Config, Pattern, target::Traffic};
 use crate::Summary;
 
-/// What was measured of one pattern.
+/// The measurement of one pattern.
 pub(super) struct Measured {
     pub(super) seconds: f64,
     pub(super) requests: u64,
@@ -24,7 +24,7 @@ impl Measured {
         Ok(Measured { seconds, requests, traffic, nanos: Histogram::new(3)? })
     }
 
-    /// What was measured of the same pattern elsewhere comes to it.
+    /// Adds another measurement of the same pattern.
     pub(super) fn add(&mut self, other: &Measured) -> Result<()> {
         self.seconds += other.seconds;
         self.requests += other.requests;
@@ -54,9 +54,9 @@ pub struct PatternReport {
     pub bytes_per_second: f64,
     /// Data written by the requests.
     pub host_bytes_written: u64,
-    /// All that reached the device over the same time.
+    /// All bytes that reached the device over the same time.
     pub device_bytes_written: u64,
-    /// All that was read from it.
+    /// All bytes that were read from it.
     pub device_bytes_read: u64,
     /// Bytes written to the device per byte of data; 0 for reads.
     pub write_amplification: f64,

@@ -9,7 +9,7 @@ pub(super) const FTL: &str = "ftl";
 /// Name of the bare device.
 pub(super) const RAW: &str = "raw";
 
-/// What a pattern runs on. Offsets and lengths are in bytes, multiples of 512.
+/// The target of a pattern. Offsets and lengths are in bytes, multiples of 512.
 pub(super) trait Target: Sync {
     fn name(&self) -> &'static str;
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
@@ -19,7 +19,7 @@ pub(super) trait Target: Sync {
     fn traffic(&self) -> Traffic;
 }
 
-/// What reached the device so far, and why, in bytes.
+/// Bytes that reached the device so far, by cause.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traffic {
     pub(super) written_bytes: u64,

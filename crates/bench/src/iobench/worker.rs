@@ -19,10 +19,10 @@ use crate::{linkbench::Zipf, progress::Progress, random::Random, shuffle::Shuffl
 
 /// Random bytes that writes take their data from.
 const POOL_BYTES: usize = 8 << 20;
-/// What one thread reads goes into so many bytes of memory, one block after the other, as pages go into the frames of a
-/// pool. Were it a single block, that would stay in the cache of whoever copies into it, until somebody looks at the
-/// data: the ftl does, for its checksum, and the bare device's reader does not. On a virtual disk that alone made reads
-/// 5 to 9% slower, those of the bare device too when their data was added up; with 32 MiB, 1% at most.
+/// Each thread reads into so many bytes of memory, one block after the other, as pages go into the frames of a pool. A
+/// single block would stay in the cache of the processor that copies into it, until a thread reads the data: the ftl
+/// does, for its checksum, and the bare device's reader does not. On a virtual disk that alone made reads 5 to 9%
+/// slower, those of the bare device too when their data was added up; with 32 MiB, 1% at most.
 const FRAMES_BYTES: usize = 32 << 20;
 /// Bytes of one write of the fill.
 const FILL_BYTES: u64 = 1 << 20;
@@ -59,8 +59,8 @@ pub(super) fn run(
     Ok(PatternReport::new(config, pattern, target.name(), capacity_bytes, &measured))
 }
 
-/// A pattern on a target that was filled and settled for it. It is measured in as many turns as one likes: what is
-/// between them is in no figure.
+/// A pattern on a target that was filled and settled for it. It is measured in any number of turns: the time between
+/// them is in no figure.
 pub(super) struct Measuring<'a> {
     load: Load<'a>,
     workers: Vec<Worker>,
@@ -91,7 +91,7 @@ impl<'a> Measuring<'a> {
         Ok(Measuring { load, workers, measured: Measured::none()? })
     }
 
-    /// Makes requests until then, and what they wrote durable.
+    /// Makes requests until then, and makes their writes durable.
     fn turn(&mut self, until: Until) -> Result<()> {
         let Measuring { load, workers, measured, .. } = self;
         let before = load.target.traffic();

@@ -39,8 +39,8 @@ impl Skewed {
 ///
 /// "Correlated" ones rank ids as [`Degrees`] does: the hottest id has the most links. LinkBench
 /// blends a little of them into a distribution that knows nothing of degrees. Its code then looks
-/// up the blend of writes under the name of that of reads; here the configuration is taken at its
-/// word (95% uncorrelated, Zipf 0.741).
+/// up the blend of writes under the name of that of reads; here the configuration is followed literally (95%
+/// uncorrelated, Zipf 0.741).
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     ids: u64,

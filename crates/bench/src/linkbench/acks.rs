@@ -1,4 +1,4 @@
-//! The acknowledgement log: what must be found in the store after any crash.
+//! The acknowledgement log: the rows that must be found in the store after any crash.
 //!
 //! An [`AckFile`] with these lines:
 //!
@@ -13,11 +13,10 @@
 //! D id                     node deleted
 //! ```
 //!
-//! Why this proves what it says, although requesters race: versions are read and counted up under
-//! the row's lock inside the transaction, so per row they grow in commit order. A row must be there
-//! at its highest acknowledged version, with that very content, or at a later one (of a commit that
-//! was not acknowledged any more). Ids of nodes are never reused within a run, so a deletion is
-//! final, and only a row whose deletion was at least announced may be missing.
+//! Why this is conclusive although requesters race: versions are read and incremented under the row's lock inside the
+//! transaction, so per row they grow in commit order. A row must be there at its highest acknowledged version, with
+//! that very content, or at a later one (of a commit that was not acknowledged). Ids of nodes are never reused within a
+//! run, so a deletion is final, and only a row whose deletion was at least announced may be missing.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -31,7 +30,7 @@ use anyhow::Result;
 use super::schema::LinkId;
 use crate::ack_file::{self, AckFile, Acknowledgement, fields};
 
-/// What one commit changed.
+/// The changes of one commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ack {
     NodesLoaded { id: u64, n: u64 },
@@ -66,7 +65,7 @@ impl fmt::Display for Ack {
 /// Writes acknowledgements.
 pub type AckLog = AckFile<Ack>;
 
-/// All that a log demands of the store.
+/// All rows that a log requires of the store.
 #[derive(Debug, Default)]
 pub(crate) struct Demands {
     /// First id to number of nodes.

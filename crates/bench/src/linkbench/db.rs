@@ -1,4 +1,4 @@
-//! What LinkBench asks of a database. Each engine under test gets an implementation of this.
+//! The interface that LinkBench needs of a database. Each engine under test implements it.
 
 use std::ops::ControlFlow;
 
@@ -77,7 +77,7 @@ pub trait Txn {
     /// Removes `key`; `false` when it was not there.
     fn delete(&mut self, table: Table, key: &[u8]) -> DbResult<bool>;
 
-    /// Visits the entries with keys in `from .. to` in ascending order until told to stop.
+    /// Visits the entries with keys in `from .. to` in ascending order until `visit` breaks.
     fn scan(&mut self, table: Table, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> DbResult<()>;
 
     /// Adds `by` to the number of visible links of the list `(id1, link_type)`, under the lock of its

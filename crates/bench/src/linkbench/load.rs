@@ -68,7 +68,7 @@ fn jobs(ids: u64, degrees: &Degrees) -> Vec<Job> {
     jobs
 }
 
-/// Loads all nodes and links. `next_node_id` is left behind the last node.
+/// Loads all nodes and links. `next_node_id` is set to the id after the last node.
 pub(crate) fn load<D: Db>(
     db: &D,
     config: &Config,
@@ -90,7 +90,7 @@ pub(crate) fn load<D: Db>(
                 links.fetch_add(rows.links, Relaxed);
             });
             if result.is_err() {
-                // Nobody starts another job.
+                // No thread starts another job.
                 taken.store(jobs.len() as u64, Relaxed);
                 return result;
             }

@@ -2,8 +2,8 @@
 //! tool's configuration `FBWorkload.properties`.
 //!
 //! A run loads nodes and links, warms up, and lets many requesters draw ten kinds of requests with
-//! the original's mix, access distributions and payloads; then it proves that index and counts
-//! agree with the links. What differs from the original, besides the language:
+//! the original's mix, access distributions and payloads; then it verifies that index and counts agree with the links.
+//! Differences from the original, besides the language:
 //!
 //! - Versions of rows count their changes (the original writes constants), so that the
 //!   acknowledgement log can prove what survived a crash.
@@ -82,7 +82,7 @@ pub struct Config {
 }
 
 /// Runs load, warm-up and request phase on `db`, whose tables exist and are empty, and verifies the
-/// graph. `tables` and `algorithm` name in the report what the tables are.
+/// graph. `tables` and `algorithm` name the kind of tables in the report.
 ///
 /// # Errors
 /// When the database or the acknowledgement log fails. A graph that does not verify is not an error

@@ -14,7 +14,7 @@ use super::{
     },
 };
 
-/// A transaction that loses this often in a row is given up: something is wrong with the engine.
+/// A transaction that loses this often in a row is abandoned: something is wrong with the engine.
 const RETRIES_MAX: u32 = 10_000;
 
 /// A list of links as a client would hold it, its memory reused.
@@ -59,7 +59,7 @@ impl<'a, D: Db> Client<'a, D> {
         self.retries
     }
 
-    /// Runs `work` as a transaction until it does not lose, then acknowledges what it changed.
+    /// Runs `work` as a transaction until it does not lose, then acknowledges its changes.
     pub(crate) fn transact<T>(
         &mut self,
         mut work: impl FnMut(&mut D::Txn<'a>, &mut Vec<u8>, &mut Vec<Ack>) -> DbResult<T>,
@@ -89,7 +89,7 @@ impl<'a, D: Db> Client<'a, D> {
         Err(anyhow!("a transaction lost {RETRIES_MAX} times in a row"))
     }
 
-    /// Adds a visible link or overwrites it; whether it is new. Updates of links are this too.
+    /// Adds a visible link or overwrites it; returns whether it is new. Updates of links are this too.
     pub(crate) fn add_link(&mut self, id: LinkId, time: u64, data: &[u8]) -> anyhow::Result<bool> {
         self.transact(|txn, value, acks| {
             let key = id.key();
@@ -117,7 +117,7 @@ impl<'a, D: Db> Client<'a, D> {
         })
     }
 
-    /// Hides a link; whether it was visible.
+    /// Hides a link; returns whether it was visible.
     pub(crate) fn delete_link(&mut self, id: LinkId, now: u64) -> anyhow::Result<bool> {
         self.transact(|txn, value, acks| {
             let key = id.key();
@@ -144,7 +144,7 @@ impl<'a, D: Db> Client<'a, D> {
         })
     }
 
-    /// Fetches single links, visible or not; how many there were.
+    /// Fetches single links, visible or not; returns how many there were.
     pub(crate) fn get_links(&mut self, id1: u64, link_type: u64, id2s: &[u64]) -> anyhow::Result<usize> {
         self.transact(|txn, _, _| {
             let mut found = 0;
@@ -208,7 +208,7 @@ impl<'a, D: Db> Client<'a, D> {
         Ok(id)
     }
 
-    /// Overwrites a node; whether it was there.
+    /// Overwrites a node; returns whether it was there.
     pub(crate) fn update_node(&mut self, id: u64, time: u32, data: &[u8]) -> anyhow::Result<bool> {
         self.transact(|txn, value, acks| {
             let Some(old) = txn.get_for_update(Table::Node, &node_key(id))? else { return Ok(false) };
@@ -220,7 +220,7 @@ impl<'a, D: Db> Client<'a, D> {
         })
     }
 
-    /// Removes a node; whether it was there.
+    /// Removes a node; returns whether it was there.
     pub(crate) fn delete_node(&mut self, id: u64) -> anyhow::Result<bool> {
         self.transact(|txn, _, acks| {
             let deleted = txn.delete(Table::Node, &node_key(id))?;
@@ -231,7 +231,7 @@ impl<'a, D: Db> Client<'a, D> {
         })
     }
 
-    /// Fetches a node; whether it is there.
+    /// Fetches a node; returns whether it is there.
     pub(crate) fn get_node(&mut self, id: u64) -> anyhow::Result<bool> {
         self.transact(|txn, _, _| {
             let Some(value) = txn.get(Table::Node, &node_key(id))? else { return Ok(false) };

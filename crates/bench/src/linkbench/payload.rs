@@ -18,7 +18,7 @@ const CHUNK: usize = 128;
 /// setting looks among the values instead of the names, so that all it has ever used is this.
 const MOTIF_BYTES: usize = 512;
 
-/// What a payload is for.
+/// The use of a payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     first_byte: u8,

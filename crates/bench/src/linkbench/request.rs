@@ -94,8 +94,8 @@ impl<'a, D: Db> LinkRequester<'a, D> {
         }
     }
 
-    /// Draws what the operation needs, then runs it; how long the database took, in nanoseconds,
-    /// retries included.
+    /// Draws the operation's arguments, then runs it; returns how long the database took, in nanoseconds, retries
+    /// included.
     fn run_one(&mut self, operation: Operation) -> Result<u64> {
         let (access, random) = (self.access, &mut self.random);
         self.data.clear();

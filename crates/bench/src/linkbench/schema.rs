@@ -77,7 +77,7 @@ impl<'a> LinkRow<'a> {
         ])
     }
 
-    /// Value of this link in the index: the columns that its key has not.
+    /// Value of this link in the index: the columns that its key lacks.
     pub(crate) fn index_value(&self, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(&self.version.to_le_bytes());
@@ -97,12 +97,12 @@ impl<'a> LinkRow<'a> {
     }
 }
 
-/// What the index keys of all links of a list start with.
+/// The common start of the index keys of all links of a list.
 pub(crate) fn index_prefix(id1: u64, link_type: u64, visibility: u8) -> [u8; 17] {
     join([&id1.to_be_bytes(), &link_type.to_be_bytes(), &[visibility]])
 }
 
-/// What the first key of a part of a list says: id1, link type, visibility, and the newest time.
+/// Decodes the first key of a part of a list: id1, link type, visibility, and the newest time.
 pub(crate) fn list_of_prefix(key: &[u8]) -> Result<(u64, u64, u8, u64)> {
     let cut = || format_err!("index key of {} bytes", key.len());
     let ([id1, link_type], tail) = words(key).ok_or_else(cut)?;

@@ -1,4 +1,4 @@
-//! Whole runs against the database in memory, and what verification makes of damage.
+//! Whole runs against the database in memory, and the verification of damaged graphs.
 
 use std::{
     fs,
@@ -88,7 +88,7 @@ fn the_same_seed_loads_the_same_rows() {
     };
     let rows = load_only(1, 1);
     let other_loaders = load_only(1, 3);
-    // Times and versions of counts depend on who came first; nothing else does.
+    // Times and versions of counts depend on the order of threads; nothing else does.
     for table in [Table::Node, Table::Link, Table::LinkByTime] {
         assert!(rows[table as usize] == other_loaders[table as usize], "{table:?}");
     }

@@ -3,7 +3,7 @@
 //! 1. Every link has exactly one entry in the index, with its very columns, and no entry is without
 //!    a link.
 //! 2. Every count equals the number of visible links of its list.
-//! 3. Everything that was acknowledged is there (see [`super::acks`]).
+//! 3. Every acknowledged row is there (see [`super::acks`]).
 //!
 //! Each table is read once from end to end in the order of its keys. Links and index sort
 //! differently, so invariant 1 is checked by comparing sums of 128-bit hashes of all their rows;
@@ -23,7 +23,7 @@ use super::{
     schema::{self, CountRow, LinkId, LinkRow, NodeRow, VISIBLE},
 };
 
-/// What a sound graph holds.
+/// The counts of a sound graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Nodes.
@@ -32,7 +32,7 @@ pub struct Verified {
     pub links: u64,
     /// Visible links.
     pub visible_links: u64,
-    /// Acknowledgements that were proven, if any were asked for.
+    /// Verified acknowledgements, if any were asked for.
     pub acks: u64,
 }
 

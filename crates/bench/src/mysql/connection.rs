@@ -54,7 +54,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Who connects, and to what.
+/// User, password and database of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Login {
     /// User.
@@ -65,7 +65,7 @@ pub struct Login {
     pub database: Option<String>,
 }
 
-/// What a statement did that returned no rows.
+/// The result of a statement that returns no rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// Rows that it found to change, whether or not they differ afterwards; a row that was replaced on
@@ -91,7 +91,7 @@ pub struct Connection {
     sequence: u8,
     /// The packet that was read last.
     packet: Vec<u8>,
-    /// The packet that is being sent, with room for its header.
+    /// The packet that is being sent, with space for its header.
     out: Vec<u8>,
     columns: Vec<Column>,
 }
@@ -106,8 +106,7 @@ impl Connection {
     /// Connects and logs in.
     ///
     /// # Errors
-    /// When nobody listens, when the server refuses the login or wants a scheme other than the native
-    /// password.
+    /// When no server listens there, when it refuses the login or wants a scheme other than the native password.
     pub fn connect(address: &Address, login: &Login) -> Result<Connection> {
         let stream: Box<dyn Stream> = match address {
             Address::Socket(path) => Box::new(UnixStream::connect(path)?),
@@ -129,7 +128,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// What the server calls its version.
+    /// The server's version string.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -287,7 +286,7 @@ impl Connection {
         self.send_out()
     }
 
-    /// Sends what is in `out` behind the header's four bytes.
+    /// Sends the content of `out` after the header's four bytes.
     fn send_out(&mut self) -> Result<()> {
         let length = self.out.len() - 4;
         if length > PACKET_BYTES_MAX {
@@ -351,7 +350,7 @@ impl Connection {
         }
     }
 
-    /// Reads the next row into `packet`; whether there was one.
+    /// Reads the next row into `packet`; returns whether there was one.
     fn receive_row(&mut self) -> Result<bool> {
         self.receive()?;
         match self.packet.first() {

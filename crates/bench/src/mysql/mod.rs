@@ -1,12 +1,11 @@
 //! A small client of the MySQL protocol, as MariaDB speaks it: text statements, prepared statements,
 //! rows as they arrive, the native password scheme. No TLS, no compression, nothing asynchronous.
 //!
-//! It exists because a benchmark wants a client that costs little and does only what is asked of it,
-//! and because the known crates bring 70 others with them. The protocol is described at
-//! <https://mariadb.com/kb/en/clientserver-protocol/>.
+//! It exists because a benchmark needs a client with little overhead and no hidden requests, and because the known
+//! crates bring 70 others with them. The protocol is described at <https://mariadb.com/kb/en/clientserver-protocol/>.
 //!
-//! Whatever the server sends is checked: nonsense is [`Error::Protocol`], never a panic. A connection
-//! that failed in any way but by [`Error::Server`] is of no use any more and says so.
+//! All input from the server is checked: invalid bytes yield [`Error::Protocol`], never a panic. A connection that
+//! failed in any way but by [`Error::Server`] is unusable, and every later call returns an error.
 
 mod connection;
 mod wire;
@@ -29,7 +28,7 @@ pub enum Error {
     /// The connection is gone.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// The server said what this client does not understand.
+    /// The server sent a packet that this client does not understand.
     #[error("the server does not keep to the protocol: {0}")]
     Protocol(&'static str),
     /// Something that this client cannot do.

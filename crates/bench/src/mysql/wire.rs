@@ -4,10 +4,10 @@ use sha1_smol::Sha1;
 
 use super::{Error, Result};
 
-/// What the client says it can do: new passwords, found instead of changed rows, protocol 4.1,
-/// transactions in the status, authentication by plug-in.
+/// The client's capabilities: new passwords, found instead of changed rows, protocol 4.1, transactions in the status,
+/// authentication by plug-in.
 const CAPABILITIES: u32 = 0x1 | 0x2 | 0x4 | 0x200 | 0x2000 | 0x8000 | 0x8_0000;
-/// What the server must offer: protocol 4.1, new passwords, authentication by plug-in.
+/// The capabilities that the server must offer: protocol 4.1, new passwords, authentication by plug-in.
 const CAPABILITIES_NEEDED: u32 = 0x200 | 0x8000 | 0x8_0000;
 const CAPABILITY_DATABASE: u32 = 0x8;
 /// latin1_swedish_ci: every byte is a character of its own, so nothing is converted on the way.
@@ -205,8 +205,8 @@ pub(super) fn handshake(user: &str, proof: &[u8], database: Option<&str>, plugin
     out
 }
 
-/// What proves to the server that the client knows the password, without telling it:
-/// SHA1(p) xor SHA1(scramble, SHA1(SHA1(p))). Nothing proves an empty one.
+/// Proves to the server that the client knows the password, without sending it: SHA1(p) xor SHA1(scramble,
+/// SHA1(SHA1(p))). An empty one has no proof.
 pub(super) fn native_proof(password: &str, scramble: &[u8]) -> Vec<u8> {
     if password.is_empty() {
         return Vec::new();
@@ -341,7 +341,7 @@ mod tests {
         assert!(Reader(&[0xFE, 255, 255, 255, 255, 255, 255, 255, 255]).string().is_err());
     }
 
-    /// What a server stores is SHA1(SHA1(p)): it finds the proof by undoing the mask.
+    /// A server stores SHA1(SHA1(p)): it checks the proof by undoing the mask.
     #[test]
     fn the_server_can_check_the_proof() {
         let scramble = *b"abcdefghijklmnopqrst";

@@ -1,4 +1,4 @@
-//! The promises: each a figure of one round, and what is asked of it.
+//! The promises: each a figure of one round, and its target.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use super::rounds::{Round, Rounds};
 use crate::{Bound, iobench::goals::GOALS};
 use Bound::{AtLeast, AtMost, Between};
 
-/// Our own engine among its peers: what its tables are by default.
+/// Our own engine among its peers, with its default tables.
 const OURS: &str = "lacuna/lz4";
 
-/// What a figure is.
+/// The kind of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A ratio of two measured sides, a time: judged by its interval over rounds.
@@ -20,12 +20,12 @@ pub(super) enum Kind {
     Counted,
 }
 
-/// A figure of a round; none if the round lacks what it is made of.
+/// A figure of a round; none if the round lacks its inputs.
 type Reading = Box<dyn Fn(&Round) -> Option<f64>>;
 
-/// A figure, and what is asked of it.
+/// A figure, and its target.
 pub(super) struct Ask {
-    /// What it is, where a promise has several.
+    /// Its name, where a promise has several figures.
     pub(super) what: &'static str,
     pub(super) kind: Kind,
     pub(super) bound: Bound,
@@ -35,11 +35,11 @@ pub(super) struct Ask {
 /// A promise: kept if one of its asks is met.
 pub(super) struct Claim {
     pub(super) name: String,
-    /// What the papers and today's best have.
+    /// The figures of the papers and of today's best.
     pub(super) others: &'static str,
     /// The runs that it needs.
     pub(super) runs: &'static [&'static str],
-    /// What went wrong where a report has no figure of it.
+    /// The failure, where a report lacks the figure.
     pub(super) failure: Option<String>,
     pub(super) asks: Vec<Ask>,
 }
@@ -74,7 +74,7 @@ fn at(value: &Value, pointer: &str) -> Option<f64> {
     value.pointer(pointer)?.as_f64()
 }
 
-/// What one variant of the engine's tables did in a benchmark.
+/// The result of one variant of the engine's tables in a benchmark.
 fn variant<'r>(round: &'r Round, benchmark: &str, variant: &str) -> Option<&'r Value> {
     round.entry(benchmark, "variant", variant)?.pointer("/report/runs/0")
 }
@@ -248,8 +248,8 @@ fn amplification() -> Vec<Claim> {
     ]
 }
 
-/// One promise for each peer: it takes more room than we do, or we are 1.5 times as fast. So no peer is better in both,
-/// and who takes no more room is left behind.
+/// One promise for each peer: it takes more space than we do, or we are 1.5 times as fast. So no peer is better in
+/// both, and a peer that takes no more space is clearly slower.
 fn peers(rounds: &Rounds) -> Vec<Claim> {
     const RUNS: &[&str] = &["peers"];
     let entries = || rounds.rounds.iter().flat_map(|round| round.entries("peers"));

@@ -1,9 +1,9 @@
-//! What the design promises of speed, room and bytes written, judged by what `bench/proof` measured.
+//! The design's promises on speed, space and bytes written, judged by the measurements of `bench/proof`.
 //!
-//! That script keeps a directory: `settings`, one line that says how much was run, and for each round `round-N` with
-//! a report `NAME.json` of each of [`RUNS`], beside it the command (`NAME.command`), or why there is no report
-//! (`NAME.error`). [`judge`] reads all of it. It computes nothing but ratios of figures of one round, and medians and
-//! intervals of these ([`crate::Estimate`]); a round that lacks a report counts for none of what needs it.
+//! That script keeps a directory: `settings`, one line that describes how much was run, and for each round `round-N`
+//! with a report `NAME.json` of each of [`RUNS`], beside it the command (`NAME.command`), or the reason why there is no
+//! report (`NAME.error`). [`judge`] reads all of it. It computes only ratios of figures of one round, and medians and
+//! intervals of these ([`crate::Estimate`]); a round that lacks a report does not count for the figures that need it.
 
 mod claims;
 mod report;
@@ -18,10 +18,10 @@ use anyhow::Result;
 pub use report::{Judged, Proof};
 pub use rounds::RUNS;
 
-/// Judges what the rounds in a directory found.
+/// Judges the rounds in a directory.
 ///
 /// # Errors
-/// When the directory or a file in it cannot be read, or is not what the script writes.
+/// When the directory or a file in it cannot be read, or is not in the script's format.
 pub fn judge(directory: &Path) -> Result<Proof> {
     let rounds = rounds::Rounds::read(directory)?;
     Ok(report::prove(&rounds))

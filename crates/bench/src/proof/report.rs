@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{Estimate, Verdict};
 
-/// All that was promised, and what was measured. Its JSON form is part of the command line's contract.
+/// All promises and measurements. Its JSON form is part of the command line's contract.
 #[derive(Clone, Debug, Serialize)]
 pub struct Proof {
     /// `proof`.
@@ -30,9 +30,9 @@ pub struct Proof {
 /// A promise, judged.
 #[derive(Clone, Debug, Serialize)]
 pub struct Judged {
-    /// What is compared.
+    /// The compared figure.
     pub name: String,
-    /// What the papers and today's best have.
+    /// The figures of the papers and of today's best.
     pub others: &'static str,
     /// The runs that it was taken from.
     pub runs: &'static [&'static str],
@@ -45,16 +45,16 @@ pub struct Judged {
     pub reason: Option<String>,
 }
 
-/// A figure, and what is asked of it.
+/// A figure, and its target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
-    /// What it is, where there are several.
+    /// Its name, where there are several.
     pub what: &'static str,
-    /// What is asked for, such as `>= 0.85`.
+    /// The target, such as `>= 0.85`.
     pub target: String,
-    /// What was measured, if anything was.
+    /// The measurement, if there is one.
     pub estimate: Option<Estimate>,
-    /// Whether it keeps to it.
+    /// Whether it meets the target.
     pub verdict: Verdict,
 }
 
@@ -182,7 +182,7 @@ fn interval(estimate: &Estimate) -> String {
     if high.is_finite() { format!("{} to {}", digits(low), digits(high)) } else { "-".to_owned() }
 }
 
-/// Three digits that count.
+/// Three significant digits.
 fn digits(value: f64) -> String {
     match value.abs() {
         magnitude if magnitude >= 100.0 => format!("{value:.0}"),

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// What `bench/proof` runs in each round.
+/// The runs of `bench/proof` in each round.
 pub const RUNS: [&str; 10] = [
     "linkbench",
     "tpcc",
@@ -46,7 +46,7 @@ impl Round {
     }
 }
 
-/// All that was measured.
+/// All measurements.
 #[derive(Default)]
 pub(super) struct Rounds {
     pub(super) settings: String,

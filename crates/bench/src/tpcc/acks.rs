@@ -1,4 +1,4 @@
-//! The acknowledgement log: what must be found in the store after any crash.
+//! The acknowledgement log: the facts that must hold in the store after any crash.
 //!
 //! An [`AckFile`] with these lines:
 //!
@@ -11,8 +11,8 @@
 //! D warehouse district order carrier   an order was delivered
 //! ```
 //!
-//! None of these facts ever changes again, so each must be found as it was acknowledged. What the same
-//! transactions changed beside it (counters, balances, stock) is tied to it by the consistency conditions.
+//! None of these facts ever changes again, so each must be found as it was acknowledged. The other changes of the same
+//! transactions (counters, balances, stock) are tied to these facts by the consistency conditions.
 
 use std::{fmt, path::Path};
 
@@ -21,7 +21,7 @@ use anyhow::Result;
 use super::Scale;
 use crate::ack_file::{self, AckFile, Acknowledgement, fields};
 
-/// What one commit did.
+/// The effect of one commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ack {
     Loaded(Scale),

@@ -24,7 +24,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// Opens the store in `vfs`, or makes one in an empty place, and makes the tables.
+    /// Opens the store in `vfs`, or makes one in an empty VFS, and makes the tables.
     ///
     /// # Errors
     /// When the tables are there already, and whatever the engine fails with.
@@ -51,7 +51,7 @@ impl Database {
         Txn { txn: self.store.begin_with(TransactionOptions::READ_COMMITTED), tables: &self.tables }
     }
 
-    /// What row compression did since the store was opened.
+    /// Counters of row compression since the store was opened.
     pub fn row_compression(&self) -> Result<RowStats> {
         Ok(self.store.stats()?.row)
     }
@@ -109,7 +109,7 @@ impl Txn<'_> {
         self.txn.put(&self.tables[table as usize], key, value).map_err(classify)
     }
 
-    /// Adds a key that nobody else can have added.
+    /// Adds a key that no other transaction can have added.
     pub(crate) fn insert(&mut self, table: Table, key: &[u8], value: &[u8]) -> DbResult<()> {
         self.txn.insert(&self.tables[table as usize], key, value).map_err(|error| match error {
             Error::KeyExists => DbError::Fatal(anyhow!("{} {key:02x?} is there already", table.name())),

@@ -65,7 +65,7 @@ fn jobs(scale: Scale) -> Vec<Job> {
     jobs
 }
 
-/// Loads everything; how many rows, indexes included.
+/// Loads everything; returns how many rows, indexes included.
 pub(crate) fn load(database: &Database, config: &Config, acks: Option<&AckLog>) -> Result<u64> {
     let jobs = jobs(config.scale);
     let (taken, rows) = (AtomicUsize::new(0), AtomicU64::new(0));
@@ -75,7 +75,7 @@ pub(crate) fn load(database: &Database, config: &Config, acks: Option<&AckLog>) 
         while let Some(&job) = jobs.get(taken.fetch_add(1, Relaxed)) {
             let result = loader.run(job);
             if result.is_err() {
-                // Nobody starts another job.
+                // No thread starts another job.
                 taken.store(jobs.len(), Relaxed);
                 return result;
             }
@@ -149,8 +149,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// One transaction on random numbers that are the same when it is run again; `work` tells how many rows
-    /// it added.
+    /// One transaction on random numbers that are the same when it is run again; `work` returns how many rows it added.
     fn batch(
         &mut self,
         purpose: u64,
@@ -276,7 +275,7 @@ fn insert_customer(txn: &mut Txn<'_>, random: &mut Random, config: &Config, id: 
     txn.insert(Table::History, &history_key(warehouse, district, number), &history.value())
 }
 
-/// An order with its lines, and its entries in new-order, unless it is delivered, and in the index; how many
+/// An order with its lines, and its entries in new-order, unless it is delivered, and in the index; returns how many
 /// rows that is.
 fn insert_order(
     txn: &mut Txn<'_>,

@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 
-/// What requesters do. A new-order that rolls back is counted apart.
+/// The operations of requesters. A new-order that rolls back is counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     NewOrder,

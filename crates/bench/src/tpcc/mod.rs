@@ -3,7 +3,7 @@
 //! results, for TPC-C wants think times, terminals and an audit.
 //!
 //! A run loads warehouses, warms up, and lets requesters deal the five transactions from shuffled decks of
-//! 23, without waiting between them; then it proves TPC-C's consistency conditions ([`verify`]).
+//! 23, without waiting between them; then it verifies TPC-C's consistency conditions ([`verify`]).
 //!
 //! - New-orders per minute count the committed ones. One in a hundred rolls back, as TPC-C has it, and is
 //!   reported beside them.
@@ -93,7 +93,7 @@ pub struct Config {
 }
 
 /// Runs load, warm-up and request phase on `database`, whose tables exist and are empty, and verifies it.
-/// `tables` and `algorithm` name in the report what the tables are.
+/// `tables` and `algorithm` name the kind of tables in the report.
 ///
 /// # Errors
 /// When the database or the acknowledgement log fails. A condition that does not hold is not an error here:

@@ -1,4 +1,4 @@
-//! What a run found, as JSON and as a table for people.
+//! A run's results, as JSON and as a table for people.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::{
 /// Result of one run. Its JSON form is part of the command line's contract.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReport {
-    /// What all benchmarks report.
+    /// The figures common to all benchmarks.
     #[serde(flatten)]
     pub figures: Figures,
     /// Rows loaded, those of the indexes included.
@@ -119,7 +119,7 @@ mod tests {
         assert!((report.device_bytes_written_per_transaction - 10.0).abs() < 1e-6);
     }
 
-    /// Tools read these names: they stay.
+    /// Tools read these names, so they must not change.
     #[test]
     fn json_has_the_promised_fields() {
         let json = serde_json::to_value(report()).unwrap();

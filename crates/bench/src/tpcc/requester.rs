@@ -1,4 +1,4 @@
-//! What requesters ask for (TPC-C, 2.4.1 to 2.8.1).
+//! The requests and their arguments (TPC-C, 2.4.1 to 2.8.1).
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},

@@ -1,7 +1,7 @@
 //! Rows as keys and values. Keys are their columns as big-endian words, so they compare bytewise as the
-//! columns do; values are all other columns one behind the other: numbers little-endian, texts behind their
-//! length in two bytes. Money is in cents, taxes and discounts are in ten-thousandths, times are
-//! milliseconds since 1970; 0 stands for a carrier or time that is null.
+//! columns do; values are all other columns one after the other: numbers little-endian, texts after their length in two
+//! bytes. Money is in cents, taxes and discounts are in ten-thousandths, times are milliseconds since 1970; 0 stands
+//! for a carrier or time that is null.
 
 use anyhow::{Result, anyhow, ensure};
 
@@ -80,7 +80,7 @@ pub(crate) fn columns<const N: usize>(key: &[u8]) -> Result<[u32; N]> {
     Ok(std::array::from_fn(|i| u32::from_be_bytes(key[4 * i..][..4].try_into().expect("four bytes"))))
 }
 
-/// Behind every key that begins with `start`, which is not all ones.
+/// The first key after every key that begins with `start`, which is not all ones.
 pub(crate) fn end_of(start: &[u8]) -> Vec<u8> {
     let mut end = start.to_vec();
     let last = end.iter().rposition(|&byte| byte != 0xFF).expect("a key below the last");
@@ -100,7 +100,7 @@ const VALUE_BYTES: usize = 512;
 /// Names are padded with zeros to this in keys, which no name contains.
 const NAME: usize = 16;
 
-/// What the index keys of all customers of a last name start with.
+/// The common start of the index keys of all customers of a last name.
 pub(crate) fn last_name_key(warehouse: u32, district: u32, last: &[u8]) -> Vec<u8> {
     let mut start = key(&[warehouse, district]);
     start.extend_from_slice(last);
@@ -211,7 +211,7 @@ macro_rules! row {
 }
 
 row! {
-    /// Where somebody is.
+    /// A postal address.
     Address<'a> of 'a {
         street_1: &'a [u8],
         street_2: &'a [u8],
@@ -319,7 +319,7 @@ row! {
 pub(crate) const DISTRICT_INFO: u32 = 24;
 
 impl<'a> StockRow<'a> {
-    /// What an order line of that district says.
+    /// The info that an order line of that district carries.
     pub(crate) fn district_info(&self, district: u32) -> Result<&'a [u8]> {
         let infos = self.district_infos.chunks(DISTRICT_INFO as usize).nth(district as usize - 1);
         infos.ok_or_else(|| anyhow!("stock without the info of district {district}"))

@@ -1,4 +1,4 @@
-//! Whole runs on the engine in memory, and what verification makes of damage.
+//! Whole runs on the engine in memory, and the verification of damaged databases.
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Random values as TPC-C wants them (4.3.2, 2.1.6).
+//! Random values as TPC-C defines them (4.3.2, 2.1.6).
 
 use crate::random::Random;
 

@@ -1,7 +1,7 @@
 //! The five transactions (TPC-C, 2.4 to 2.8).
 //!
-//! They are right at read committed and at snapshot isolation: what a transaction changes it reads under a
-//! lock first. Locks are taken in this order, so that transactions of the mix never wait in a circle:
+//! They are correct at read committed and at snapshot isolation: a transaction first reads under a lock every row that
+//! it changes. Locks are taken in this order, so that waits of the mix never form a cycle:
 //!
 //! 1. entries of new-order, by district, each followed by its order and customer (delivery)
 //! 2. customer (payment)
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::linkbench::{DbError, DbResult};
 
-/// A transaction that loses this often in a row is given up: something is wrong with the engine.
+/// A transaction that loses this often in a row is abandoned: something is wrong with the engine.
 const RETRIES_MAX: u32 = 10_000;
 /// Most characters of a customer's data.
 const CUSTOMER_DATA_MAX: usize = 500;
@@ -41,7 +41,7 @@ pub(crate) struct Line {
     pub quantity: u8,
 }
 
-/// What a new-order is given.
+/// The input of a new-order.
 #[derive(Clone, Debug)]
 pub(crate) struct NewOrder {
     pub warehouse: u32,
@@ -67,7 +67,7 @@ pub(crate) struct Customer {
     pub who: Who,
 }
 
-/// What a payment is given.
+/// The input of a payment.
 #[derive(Clone, Debug)]
 pub(crate) struct Payment {
     pub warehouse: u32,
@@ -101,7 +101,7 @@ impl<'a> Client<'a> {
         self.retries
     }
 
-    /// Runs `work` as a transaction until it does not lose, then acknowledges what it did.
+    /// Runs `work` as a transaction until it does not lose, then acknowledges it.
     fn transact<T>(
         &mut self,
         mut work: impl FnMut(&mut Txn<'a>, &mut Vec<Ack>) -> DbResult<End<T>>,
@@ -222,7 +222,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Delivers the oldest order of each district of a warehouse that has one; how many it delivered.
+    /// Delivers the oldest order of each district of a warehouse that has one; returns how many it delivered.
     pub(crate) fn delivery(&mut self, warehouse: u32, carrier: u8, now: u64) -> Result<usize> {
         self.commit(|txn, acks| {
             for district in 1..=DISTRICTS {
@@ -362,9 +362,9 @@ fn pay(txn: &mut Txn<'_>, payment: &Payment) -> DbResult<u32> {
 /// Removes the oldest entry of a district from new-order; its order.
 ///
 /// Another delivery may have it already: then it is gone once its lock is granted, and the next one is the
-/// oldest. And a scan at read committed may have passed the place of an entry before that was committed, and
-/// met a later one that was committed after: so the locked one must be the oldest to a second look, which
-/// sees all that committed before it.
+/// oldest. And a scan at read committed may have passed the position of an entry before that was committed, and met a
+/// later one that was committed after: so the locked one must also be the oldest in a second scan, which sees all
+/// earlier commits.
 fn take_oldest(txn: &mut Txn<'_>, warehouse: u32, district: u32) -> DbResult<Option<u32>> {
     let entries = key(&[warehouse, district]);
     while let Some(oldest) = txn.first(Table::NewOrder, &entries)? {

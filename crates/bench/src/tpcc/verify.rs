@@ -1,7 +1,6 @@
 //! TPC-C's consistency conditions, and the acknowledgement log, against the store.
 //!
-//! The conditions are 3.3.2.1 to 3.3.2.10 and 3.3.2.12; 3.3.2.11 holds for a database that was only loaded.
-//! In one place each:
+//! The conditions are 3.3.2.1 to 3.3.2.10 and 3.3.2.12; 3.3.2.11 holds for a database that was only loaded. In short:
 //!
 //! 1. a warehouse's payments to date are the sum of its districts'
 //! 2. the next order of a district follows the last one, and the last one to be delivered if there is any
@@ -16,7 +15,7 @@
 //! 12. a customer's balance and payments to date are together what was delivered
 //!
 //! Beyond TPC-C: both indexes have exactly one entry for each customer and order. One district at a time is
-//! held in memory, and what each customer paid.
+//! held in memory, and the payments of each customer.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -37,7 +36,7 @@ use super::{
 };
 use crate::linkbench::DbError;
 
-/// What a consistent database holds.
+/// The counts of a consistent database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Warehouses.
@@ -46,14 +45,14 @@ pub struct Verified {
     pub orders: u64,
     /// Payments.
     pub payments: u64,
-    /// Acknowledgements that were proven, if any were asked for.
+    /// Verified acknowledgements, if any were asked for.
     pub acks: u64,
 }
 
 /// Checks the conditions and the indexes.
 ///
 /// # Errors
-/// When the store cannot be read, and for the first violation, which names condition and place.
+/// When the store cannot be read, and for the first violation, which names the condition and the row.
 pub fn verify(database: &Database) -> Result<Verified> {
     let txn = database.begin();
     let paid = Paid::read(&txn)?;
@@ -175,7 +174,7 @@ struct Lines {
     delivered_amount: i64,
 }
 
-/// What a customer's row says, in cents.
+/// The amounts in a customer's row, in cents.
 #[derive(Clone, Copy)]
 struct Account {
     balance: i64,
@@ -184,7 +183,7 @@ struct Account {
     paid: i64,
 }
 
-/// Everything the conditions ask of a district.
+/// All values that the conditions compare in a district.
 struct District {
     ytd: i64,
     next_order: u32,
@@ -418,7 +417,7 @@ fn check_ack(txn: &Txn<'_>, ack: &Ack) -> Result<()> {
     }
 }
 
-/// Whether all that never grows is there; orders and payments grow, but not below what was loaded.
+/// Checks that rows whose number never changes are complete, and that orders and payments are no fewer than loaded.
 fn check_loaded(txn: &Txn<'_>, scale: Scale) -> Result<()> {
     let (warehouses, items) = (u64::from(scale.warehouses), u64::from(scale.items));
     let districts = warehouses * u64::from(super::DISTRICTS);

@@ -11,12 +11,12 @@ pub struct TraceDevice {
 }
 
 impl TraceDevice {
-    /// What a trace of `device` is a trace of.
+    /// The source named in a trace of `device`.
     pub fn source(device: &dyn BlockDevice) -> TraceSource {
         TraceSource::Device { capacity_bytes: device.geometry().capacity_bytes }
     }
 
-    /// Records into `trace` what is done to `inner` from now on.
+    /// Records into `trace` all changes to `inner` from now on.
     pub fn new(inner: Arc<dyn BlockDevice>, trace: Arc<TraceWriter>) -> TraceDevice {
         TraceDevice { inner, trace }
     }

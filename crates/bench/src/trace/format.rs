@@ -136,7 +136,7 @@ impl TraceFrameRaw {
         raw
     }
 
-    /// Entries that follow, as far as that can be told without them. 0 is the end of the trace.
+    /// Entries that follow, as far as the frame header shows. 0 is the end of the trace.
     pub(super) fn entries(&self) -> Result<usize, Flaw> {
         if self.magic != FRAME_MAGIC {
             return Err("no frame where one should begin".into());
@@ -148,7 +148,7 @@ impl TraceFrameRaw {
         Ok(entries)
     }
 
-    /// Whether frame and entries are what was written as number `number`.
+    /// Whether frame and entries are those written as number `number`.
     pub(super) fn verify(&self, number: u64, before: u64, entries: &[TraceEntryRaw]) -> Result<(), Flaw> {
         if self.crc.get() != seal(self.as_bytes(), FRAME_CRC_AT, entries.as_bytes()) {
             return Err("checksum of the frame does not match".into());
@@ -161,8 +161,8 @@ impl TraceFrameRaw {
 }
 
 impl TraceEntryRaw {
-    /// The entries of one operation: several for very long ones, none for empty ones. What is not on
-    /// the grid of sectors is rounded: writes to more, discards to less.
+    /// The entries of one operation: several for very long ones, none for empty ones. Ranges off the grid of sectors
+    /// are rounded: writes to more, discards to less.
     pub(super) fn of(op: TraceOp) -> impl Iterator<Item = TraceEntryRaw> {
         const UNIT: u64 = SECTOR as u64;
         let (kind, first, end) = match op {

@@ -1,9 +1,8 @@
-//! Write traces: which bytes a run wrote, discarded and synced, in which order; not what they were.
+//! Write traces: the offsets that a run wrote, discarded and synced, in their order, without the data.
 //!
-//! [`TraceDevice`] and [`TraceVfs`] stand between a layer and what it lives on and tell a
-//! [`TraceWriter`], which makes a file of it; [`TraceReader`] reads that back, for the
-//! [flash model](crate::flash) or whatever else wants to know. The bytes of the file are in `format`
-//! and in docs/FORMAT.md.
+//! [`TraceDevice`] and [`TraceVfs`] stand between a layer and the storage below it and report each operation to a
+//! [`TraceWriter`], which writes a file; [`TraceReader`] reads that back, for the [flash model](crate::flash) or other
+//! tools. The bytes of the file are in `format` and in docs/FORMAT.md.
 //!
 //! An operation is recorded once it has returned without an error. So the order of operations that
 //! overlap in time is one of those possible, and a write that failed in part is not in the trace.
@@ -24,7 +23,7 @@ pub use reader::TraceReader;
 pub use vfs::TraceVfs;
 pub use writer::TraceWriter;
 
-/// One thing that a run did to its medium. Offsets and lengths are in bytes, whole sectors.
+/// One operation of a run on its medium. Offsets and lengths are in bytes, whole sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceOp {
     /// Bytes were written.
@@ -45,7 +44,7 @@ pub enum TraceOp {
     Sync,
 }
 
-/// What was traced.
+/// The traced storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceSource {
     /// One device; offsets are its own.
@@ -53,9 +52,9 @@ pub enum TraceSource {
         /// Its size in bytes.
         capacity_bytes: u64,
     },
-    /// The files of a VFS. Each has [`FILE_SPAN_BYTES`] of addresses of its own; where the file
-    /// system puts them, its journal and its metadata are not in the trace. What was cut off, punched
-    /// or removed counts as discarded.
+    /// The files of a VFS. Each has [`FILE_SPAN_BYTES`] of addresses of its own; their location on the device, the file
+    /// system's journal and its metadata are not in the trace. Truncated, punched and removed ranges count as
+    /// discarded.
     Files,
 }
 

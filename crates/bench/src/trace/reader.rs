@@ -12,7 +12,7 @@ use super::{
     format::{ENTRY_BYTES, Flaw, TraceEntryRaw, TraceFrameRaw, TraceHeaderRaw},
 };
 
-/// Reads a trace file from front to back. Nothing comes out of it before its checksum was verified.
+/// Reads a trace file from front to back. It returns nothing before its checksum was verified.
 ///
 /// It is an iterator; after an error it ends.
 pub struct TraceReader {
@@ -52,7 +52,7 @@ impl TraceReader {
         let mut bytes = [0; size_of::<TraceHeaderRaw>()];
         let read = reader.fill(&mut bytes)?;
         let header = TraceHeaderRaw::read_from_bytes(&bytes).expect("sizes are equal");
-        // A short file is most likely a foreign one, so the header speaks first.
+        // A short file is most likely a foreign one, so the header is checked first.
         reader.source = header.verify().map_err(|flaw| reader.corrupt(flaw))?;
         if read < bytes.len() {
             return Err(reader.corrupt("truncated within the header".into()));
@@ -60,7 +60,7 @@ impl TraceReader {
         Ok(reader)
     }
 
-    /// What was traced.
+    /// The traced storage.
     pub fn source(&self) -> TraceSource {
         self.source
     }

@@ -28,7 +28,7 @@ struct Files {
 /// A file of the trace, whatever its name and however often it is open.
 struct Traced {
     number: u64,
-    /// No byte from here on was ever written, as far as is known.
+    /// No byte from here on is known to have been written.
     end: Mutex<u64>,
 }
 
@@ -56,7 +56,7 @@ fn check_span(name: &str, offset: u64, len: u64) -> Result<()> {
 }
 
 impl TraceVfs {
-    /// Records into `trace` what is done to the files of `inner` from now on.
+    /// Records into `trace` all changes to the files of `inner` from now on.
     pub fn new(inner: Arc<dyn Vfs>, trace: Arc<TraceWriter>) -> TraceVfs {
         TraceVfs { inner, trace, files: Mutex::default() }
     }

@@ -9,10 +9,10 @@ use super::{
     format::{ENTRY_BYTES, FRAME_ENTRIES_MAX, TraceEntryRaw, TraceFrameRaw, TraceHeaderRaw},
 };
 
-/// Makes a trace file. Shared by all that are traced into it.
+/// Writes a trace file. Shared by all devices and files that are traced into it.
 ///
-/// A failure to write it does not disturb the run that is traced; [`TraceWriter::finish`] tells.
-/// Without that call the file has no end, and readers refuse it.
+/// A failure to write it does not disturb the traced run; [`TraceWriter::finish`] reports it. Without that call the
+/// file has no end, and readers refuse it.
 pub struct TraceWriter {
     name: String,
     state: Mutex<State>,

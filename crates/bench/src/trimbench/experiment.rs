@@ -24,9 +24,9 @@ const PIECE_BYTES: u64 = 4096;
 const FILL_BYTES: u64 = 1 << 20;
 /// Blocks that the writer may be ahead of the trimmer.
 const AHEAD_MAX: usize = 1024;
-/// Longest wait for room that was given up.
+/// Longest wait for freed space.
 const ROOM_WAIT: Duration = Duration::from_secs(600);
-/// Room of a dropped file that counts as all of it: file systems keep some of what led to it.
+/// Freed share of a dropped file that counts as all of it: file systems keep some of its metadata.
 const ROOM_SHARE: f64 = 0.98;
 
 /// One way to use files.
@@ -80,7 +80,7 @@ pub(super) fn run(config: &Config, target: &dyn Target, experiment: Experiment) 
     }
 }
 
-/// Removes a file when an experiment ends, however it does.
+/// Removes a file when an experiment ends, also by an error.
 struct Remover<'a>(&'a dyn Target, &'static str);
 
 impl Drop for Remover<'_> {
@@ -116,8 +116,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Measures `work`, which returns how many operations it made. What it put off is part of the traffic,
-    /// not of the time.
+    /// Measures `work`, which returns how many operations it made. Deferred work is part of the traffic, not of the
+    /// time.
     fn measure(&self, experiment: &'static str, work: impl FnOnce() -> Result<u64>) -> Result<Measured> {
         self.target.settle()?;
         let before = self.target.traffic()?;
@@ -183,7 +183,7 @@ impl Bench<'_> {
                         let trimmer = scope.spawn(|| to_trim.into_iter().try_for_each(cut));
                         let writer = (0..blocks).map(|index| order.permute(index)).try_for_each(|block| {
                             write(block, &mut buf)?;
-                            // Nobody listens when the trimmer failed: its error is the one to tell.
+                            // The send fails only if the trimmer has failed: its error is the one to report.
                             let _ = written.send(block);
                             anyhow::Ok(())
                         });
@@ -269,7 +269,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Pieces of 4 KiB with as much nothing behind each.
+    /// Pieces of 4 KiB with a hole of 4 KiB after each.
     fn holes(&self) -> Result<Vec<Measured>> {
         let holes = self.config.holes;
         let file = self.target.create("holes", false)?;
@@ -325,8 +325,7 @@ impl Bench<'_> {
         Ok(pieces)
     }
 
-    /// Removes a file and waits until its room is there again. Whoever else uses the file system meanwhile
-    /// disturbs that.
+    /// Removes a file and waits until its space is free again. Other users of the file system disturb that.
     fn drop_file(&self, name: &'static str, allocated: u64) -> Result<Measured> {
         self.target.settle()?;
         let wanted = self.target.free_bytes()? + (allocated as f64 * ROOM_SHARE) as u64;
@@ -355,7 +354,7 @@ fn filling(data: Data, seed: u64, bytes: u64) -> AlignedBuf {
     buf
 }
 
-/// Sleeps, then sets `stop`; returns early when somebody else did.
+/// Sleeps, then sets `stop`; returns early when another thread did.
 fn sleep_unless(stop: &AtomicBool, time: Duration) {
     let start = Instant::now();
     while let Some(left) = time.checked_sub(start.elapsed()) {

@@ -1,11 +1,11 @@
-//! What holes cost: the file system experiment of the NVM Compression papers (Das et al., INFLOW 2014;
-//! the slides of FMS 2015), on directories of any mounted file system and on a store in this process.
+//! The cost of holes: the file system experiment of the NVM Compression papers (Das et al., INFLOW 2014; the slides of
+//! FMS 2015), on directories of any mounted file system and on a store in this process.
 //!
 //! A file is written once in full, then every one of its blocks of 16 KiB once more, in scattered order,
 //! and the last 1 to 12 KiB of each are trimmed, as a database does that compresses pages: by a second
 //! thread that follows the first, or by the same thread after each write. Run time ends when all is
-//! durable. The counters of the device are read once more work that was put off has been asked for
-//! (`syncfs`), outside of the time.
+//! durable. The counters of the device are read again after deferred work was forced by `syncfs`, outside of the run
+//! time.
 //!
 //! Beside it: direct reads and writes of one file by many threads, appends of 4 KiB each made durable, and
 //! a file with very many holes that is made, copied and dropped. Data is random but for runs named
@@ -29,7 +29,7 @@ use target::{DirTarget, StoreTarget, Target};
 /// Bytes of a block: the page of InnoDB, and of our engine.
 pub const BLOCK_BYTES: u64 = 16 << 10;
 
-/// What blocks are filled with.
+/// The content of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     /// Bytes that nothing can compress.
@@ -48,7 +48,7 @@ impl Data {
     }
 }
 
-/// What to run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Experiments, in this order.
@@ -88,7 +88,7 @@ impl Config {
     }
 }
 
-/// Runs all experiments in a directory. What they make there is removed again.
+/// Runs all experiments in a directory. Their files are removed again.
 ///
 /// # Errors
 /// Whatever the file system fails with.
@@ -97,7 +97,7 @@ pub fn run_directory(config: &Config, directory: &Path) -> Result<Vec<Measured>>
     run(config, &target)
 }
 
-/// Runs all experiments on a place in this process, a store. What they make there is removed again.
+/// Runs all experiments on a store in this process. Their files are removed again.
 ///
 /// # Errors
 /// Whatever the store fails with.

@@ -1,4 +1,4 @@
-//! What the experiments found, as JSON and as a table for people.
+//! The experiments' results, as JSON and as a table for people.
 
 use std::{borrow::Cow, fmt::Write};
 
@@ -11,9 +11,9 @@ pub struct Measured {
     pub target: String,
     /// Type of the file system.
     pub file_system: String,
-    /// Block device, or what else the traffic is counted by; none when nothing counts it.
+    /// Block device or other counter of the traffic; none when it is not counted.
     pub counted_by: Option<String>,
-    /// What was run.
+    /// The experiment.
     pub experiment: Cow<'static, str>,
     /// `random` or `zeros`.
     pub data: Cow<'static, str>,
@@ -23,13 +23,13 @@ pub struct Measured {
     pub threads: u32,
     /// Blocks, requests, appends or holes.
     pub operations: u64,
-    /// Run time until all was durable.
+    /// Run time until all data was durable.
     pub seconds: f64,
     /// Their ratio.
     pub operations_per_second: f64,
     /// Read from the device meanwhile.
     pub device_read_bytes: Option<u64>,
-    /// Written to it until everything put off was written.
+    /// Written to it until all deferred data was written.
     pub device_written_bytes: Option<u64>,
 }
 

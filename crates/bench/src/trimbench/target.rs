@@ -21,9 +21,9 @@ pub(super) trait TestFile: Send + Sync {
     fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
     fn trim(&self, offset: u64, len: u64) -> Result<()>;
     fn sync(&self) -> Result<()>;
-    /// Room that it takes.
+    /// Space that it takes.
     fn allocated(&self) -> Result<u64>;
-    /// The next range at or behind `offset` that is no hole, as far as can be asked; whole files
+    /// The next range at or after `offset` that is not a hole, as far as the system reports holes; whole files
     /// otherwise.
     fn next_data(&self, offset: u64) -> Result<Option<(u64, u64)>>;
 }
@@ -33,14 +33,14 @@ pub(super) trait Target: Sync {
     fn name(&self) -> String;
     /// Its type, such as `ext4` or `nvmfs in-process`.
     fn file_system(&self) -> String;
-    /// What its traffic is counted by, if anything.
+    /// The counter of its traffic, if there is one.
     fn device(&self) -> Option<String>;
     /// Makes a file; one that is a log is appended to.
     fn create(&self, name: &str, is_log: bool) -> Result<Box<dyn TestFile>>;
     fn remove(&self, name: &str) -> Result<()>;
-    /// Room left.
+    /// Space left.
     fn free_bytes(&self) -> Result<u64>;
-    /// Asks for everything that was put off.
+    /// Forces all deferred work.
     fn settle(&self) -> Result<()>;
     fn traffic(&self) -> Result<Option<DeviceTraffic>>;
 }
@@ -60,7 +60,7 @@ impl DirTarget {
         Ok(DirTarget { path: path.to_owned(), file_system, device: device_under(path) })
     }
 
-    /// Names of our own: two runs in one directory do not meet.
+    /// Names of our own: two runs in one directory do not collide.
     fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(format!("trimbench-{}-{name}", process::id()))
     }
@@ -215,7 +215,7 @@ impl TestFile for StoreFile {
         Ok(self.0.allocated(0, self.0.len()?)?)
     }
 
-    /// Files of a place do not tell where their holes are: what takes no room is one.
+    /// Files of a VFS do not report where their holes are: a range that takes no space is one.
     fn next_data(&self, offset: u64) -> Result<Option<(u64, u64)>> {
         const STEP: u64 = 4096;
         let len = self.0.len()?;

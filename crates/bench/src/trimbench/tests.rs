@@ -4,7 +4,7 @@ use super::{BLOCK_BYTES, Config, Data, Experiment, Measured, run_directory, tabl
 
 fn config() -> Config {
     Config {
-        // Not the one that waits for statfs to show room: others use this file system meanwhile.
+        // Not the one that waits for statfs to show freed space: others use this file system meanwhile.
         experiments: Experiment::ALL.into_iter().filter(|e| *e != Experiment::Holes).collect(),
         file_bytes: 64 * BLOCK_BYTES,
         trims: vec![1024, 12 << 10],
@@ -18,7 +18,7 @@ fn config() -> Config {
     }
 }
 
-/// Everything that is measured, on whatever file system temporary files are on.
+/// All measurements, on the file system of temporary files.
 fn small(test: &str) -> Option<Vec<Measured>> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target");
     let dir = std::env::var_os("CARGO_TARGET_DIR").map_or(dir, PathBuf::from);

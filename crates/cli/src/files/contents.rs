@@ -6,13 +6,13 @@ use lacuna_nvmfs::{
     posix::{FileKind, Runs},
 };
 
-/// Which file it is: the device or store that it lies on, and its number there.
+/// The identity of a file: its device or store, and its inode number there.
 pub(super) type Identity = (u64, u64);
 
 /// Names and values of extended attributes.
 pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What of an inode a copy keeps.
+/// The attributes of an inode that a copy keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
     pub(super) kind: FileKind,
@@ -22,7 +22,7 @@ pub(super) struct Kept {
     pub(super) size: u64,
     pub(super) accessed: Timestamp,
     pub(super) modified: Timestamp,
-    /// Of what has several names and is no directory.
+    /// Of a file with several names that is no directory.
     pub(super) identity: Option<Identity>,
 }
 
@@ -33,7 +33,7 @@ pub(super) trait Reader {
     fn read_runs(&self, offset: u64) -> Result<Runs>;
 }
 
-/// A new file; what is never written is a hole.
+/// A new file; ranges that are never written are holes.
 pub(super) trait Writer {
     /// Writes data, each with its offset, in order.
     fn write_runs(&self, runs: &[(u64, &[u8])]) -> Result<()>;

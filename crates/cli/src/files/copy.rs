@@ -11,10 +11,10 @@ use super::{
     ends::{Source, Target},
 };
 
-/// What was copied of files with several names, by what they are.
+/// The copies of files with several names, by the files' identities.
 type Copied = HashMap<Identity, Target>;
 
-/// What outside file systems store at least; a run of zeros of this size is left out.
+/// Smallest unit that outside file systems store; a run of zeros of this size is left out.
 const HOLE_BYTES: usize = 4096;
 
 /// Copies `source` to `target`: contents, holes, permissions, times, extended attributes, and which names
@@ -55,7 +55,7 @@ fn copy_entry(source: &Source, target: &Target, recursive: bool, copied: &mut Co
     target.set_kept(&kept, &xattrs).with_context(|| target.name())
 }
 
-/// Many runs are read and written at once: what a file with holes costs is its bytes, not its runs.
+/// Many runs are read and written at once: the cost of a file with holes is its bytes, not its runs.
 fn copy_data(reader: &dyn Reader, writer: &dyn Writer, size: u64) -> Result<()> {
     let mut offset = 0;
     while offset < size {

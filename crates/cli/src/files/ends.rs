@@ -21,7 +21,7 @@ use super::{
     opened::StorePath,
 };
 
-/// What a user names.
+/// A source or target that the user names.
 pub(super) enum Operand {
     Inside(StorePath),
     Outside(PathBuf),
@@ -35,7 +35,7 @@ impl Operand {
         }
     }
 
-    /// What is there to be copied.
+    /// The file to be copied.
     pub(super) fn source(&self) -> Result<Source> {
         match self {
             Operand::Inside(path) => {
@@ -101,7 +101,7 @@ impl Source {
         }
     }
 
-    /// What is in a directory, by name.
+    /// The entries of a directory, by name.
     pub(super) fn entries(&self) -> Result<Vec<(Vec<u8>, Source)>> {
         match self {
             Source::Inside { fs, posix, ino, name } => {
@@ -131,7 +131,7 @@ impl Source {
     }
 }
 
-/// A name that something is copied to.
+/// The target name of a copy.
 #[derive(Clone)]
 pub(super) enum Target {
     Inside { fs: Arc<Nvmfs>, posix: Posix, parent: Ino, entry: Vec<u8>, name: String },
@@ -176,8 +176,7 @@ impl Target {
         }
     }
 
-    /// Whether `source` is the very thing that has this name, or a directory that this name lies in: a
-    /// copy would eat what it copies.
+    /// Whether `source` has this name, or is a directory that contains it: a copy would then overwrite its own source.
     pub(super) fn is_within(&self, source: &Source) -> Result<bool> {
         match (self, source) {
             (
@@ -241,7 +240,7 @@ impl Target {
         }
     }
 
-    /// Makes this another name of what was copied to `first`, in the same place. What had it is gone.
+    /// Makes this another name of the copy at `first`, on the same side. A file that had the name is replaced.
     pub(super) fn link_to(&self, first: &Target) -> Result<()> {
         match (self, first) {
             (Target::Outside(path), Target::Outside(first)) => {
@@ -266,7 +265,7 @@ impl Target {
         }
     }
 
-    /// An empty file to write; what was there before is gone.
+    /// An empty file to write; an existing one is replaced.
     pub(super) fn writer(&self) -> Result<Box<dyn Writer>> {
         match self {
             Target::Outside(path) => Ok(Box::new(LocalFile::create(path)?)),

@@ -41,7 +41,7 @@ impl LocalFile {
 }
 
 impl LocalFile {
-    /// The next run of data at or behind `offset`.
+    /// The next run of data at or after `offset`.
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
         match seek(&self.0, SeekFrom::Data(offset)) {
             Ok(start) => Ok(Some(start..seek(&self.0, SeekFrom::Hole(start))?)),
@@ -115,7 +115,7 @@ pub(super) fn xattrs(path: &Path) -> Result<Xattrs> {
         .collect()
 }
 
-/// Says that the target cannot hold an attribute.
+/// Warns that the target cannot hold an attribute.
 pub(super) fn left_out(target: &str, name: &[u8]) {
     eprintln!("lacuna: {target}: without the attribute {}", String::from_utf8_lossy(name));
 }
@@ -142,7 +142,7 @@ pub(super) fn set_kept(path: &Path, kept: &Kept, xattrs: &Xattrs) -> Result<()> 
     Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// What of a file a copy keeps.
+/// The attributes of a file that a copy keeps.
 pub(super) fn kept(metadata: &fs::Metadata) -> Kept {
     let file_type = metadata.file_type();
     let kind = match () {

@@ -126,8 +126,8 @@ fn entries(posix: &Posix, directory: Ino) -> Result<Vec<(Vec<u8>, Ino)>> {
     Ok(entries)
 }
 
-/// The same with attributes. Inodes are read many at a time and in order of their numbers, in which they lie
-/// side by side as long as they were made in it.
+/// The same with attributes. Inodes are read many at a time and in order of their numbers, in which they are adjacent
+/// if they were created in that order.
 fn entries_with_attributes(posix: &Posix, directory: Ino) -> Result<Vec<(Vec<u8>, Attr)>> {
     let mut entries = entries(posix, directory)?;
     entries.sort_unstable_by_key(|(_, ino)| *ino);
@@ -142,7 +142,7 @@ fn entries_with_attributes(posix: &Posix, directory: Ino) -> Result<Vec<(Vec<u8>
     Ok(found)
 }
 
-/// Type and permissions, links, owner, group, length, room taken, name.
+/// Type and permissions, links, owner, group, length, space taken, name.
 fn line(posix: &Posix, attr: &Attr, name: &str) -> Result<String> {
     let target = match attr.kind {
         FileKind::Symlink => {

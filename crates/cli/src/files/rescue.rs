@@ -1,7 +1,7 @@
-//! `lacuna rescue`: what is left of a damaged store, copied elsewhere.
+//! `lacuna rescue`: copies the readable files of a damaged store elsewhere.
 //!
-//! It goes by names from the root, and then by the inodes that no name led to, which land in `lost+found`. Whatever
-//! cannot be read is told in a line of its own, and left out; of files it becomes a hole.
+//! It follows names from the root, and then takes the inodes without a name, which go to `lost+found`. Everything
+//! unreadable is reported in a line of its own, and left out; in files it becomes a hole.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{complain, progress::Shown};
 
-/// Where inodes go that no name leads to.
+/// The directory for inodes without a name.
 const LOST_AND_FOUND: &str = "lost+found";
 
 /// Copy what is left of a damaged store; holes stay holes, what cannot be read becomes one
@@ -75,7 +75,7 @@ struct Rescue {
     fs: Arc<Nvmfs>,
     posix: Posix,
     store: String,
-    /// What was copied, and where to.
+    /// The copied inodes and their targets.
     copied: HashMap<Ino, Target>,
     losses: u64,
     shown: Shown,
@@ -87,12 +87,12 @@ impl Rescue {
         complain(line);
     }
 
-    /// What `part` is, if that can be read of `name`.
+    /// The value of `part` if it could be read; otherwise reports the failure for `name`.
     fn read<T>(&mut self, name: &str, what: &str, part: Result<T>) -> Option<T> {
         part.inspect_err(|error| self.lose(&format!("{name}: {what}: {error:#}"))).ok()
     }
 
-    /// Copies an inode, and what is in it, to `target`. `path` is what leads to it.
+    /// Copies an inode, with all entries of a directory, to `target`. `path` is its path in the store.
     fn copy(&mut self, ino: Ino, kind: FileKind, path: String, target: &Target) -> Result<()> {
         let name = format!("{}:{path}", self.store);
         if let Some(first) = self.copied.get(&ino) {
@@ -171,7 +171,7 @@ impl Rescue {
         writer.finish(kept.map_or(end, |kept| kept.size))
     }
 
-    /// Copies what no name has led to: directories first, from the top, as their entries lead on.
+    /// Copies inodes without a name: directories first, from the top, as their entries lead to others.
     fn copy_nameless(&mut self, to: &Path) -> Result<()> {
         let remains = self.fs.remaining_inodes()?;
         for (range, error) in remains.lost {
@@ -187,7 +187,7 @@ impl Rescue {
                 |inode: &RemainingInode| inode.parent.is_none_or(|parent| !nameless.contains(&parent));
             let (mut tops, below): (Vec<_>, Vec<_>) = directories.into_iter().partition(is_top);
             directories = below;
-            // Those that lie in each other hang from nothing.
+            // Directories that contain each other in a cycle have no top.
             tops.extend(if tops.is_empty() { directories.pop() } else { None });
             tops.iter().try_for_each(|inode| self.copy_inode(inode, to))?;
         }

@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
 /// Options that mean something with --mysql alone.
 #[derive(Args)]
 pub(super) struct SqlOptions {
-    /// With --mysql: who connects
+    /// With --mysql: user to connect as
     #[arg(long, default_value = "root", requires = "mysql")]
     pub(super) user: String,
     /// With --mysql: password, if any
@@ -58,7 +58,7 @@ pub(super) struct SqlOptions {
     pub(super) written_from: Written,
 }
 
-/// Prints and writes what the runs found; an error when one of them left a graph that is not sound.
+/// Prints and writes the results of the runs; an error when one of them left a graph that is not sound.
 pub(super) fn conclude(
     arguments: &Arguments,
     storage: &str,

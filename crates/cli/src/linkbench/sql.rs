@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Arguments, config: &Config, server: &Address) -> R
     })
 }
 
-/// Proves that a server has every commit of a log.
+/// Verifies that a server has every commit of a log.
 pub(super) fn verify(arguments: &Arguments, log: &Path, server: &Address) -> Result<()> {
     let db = SqlDb::open(server, &login(&arguments.sql), Written::Status)?;
     let verified = verify_acks(&db, log).with_context(|| server.to_string())?;

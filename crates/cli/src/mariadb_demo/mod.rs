@@ -1,8 +1,8 @@
-//! `lacuna mariadb-demo`: a stock MariaDB on a fresh mount, from nothing to nothing.
+//! `lacuna mariadb-demo`: a stock MariaDB on a fresh mount, of which nothing is left afterwards.
 //!
-//! What is started is held by values that stop it when they are dropped, in the order server, mount,
-//! directory, whatever ends the demo. Its processes have process groups of their own, so that Ctrl-C
-//! reaches this program alone, which looks at it between statements.
+//! Server, mount and directory are held by values that stop or remove them when dropped, in this order, however the
+//! demo ends. Its processes have process groups of their own, so that Ctrl-C reaches this program alone, which checks
+//! for it between statements.
 
 mod server;
 

@@ -38,7 +38,7 @@ fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&path).chain(more).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
-/// A process that is told to end when this is dropped, and waited for.
+/// A process that is terminated and waited for when this is dropped.
 struct Process {
     name: &'static str,
     child: Child,
@@ -50,7 +50,7 @@ impl Process {
         Ok(Process { name, child: child.context(name)? })
     }
 
-    /// Waits until `is_up` says so.
+    /// Waits until `is_up` returns true.
     fn wait_until(&mut self, mut is_up: impl FnMut() -> bool) -> Result<()> {
         let start = Instant::now();
         while !is_up() {

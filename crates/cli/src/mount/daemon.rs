@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 
 use super::Arguments;
 
-/// What the background process writes to standard output when the mount stands.
+/// The line that the background process writes to standard output when the mount is ready.
 pub(super) const READY: &str = "mounted\n";
 
-/// Starts the background process and returns when its mount stands.
+/// Starts the background process and returns when its mount is ready.
 pub(super) fn start(arguments: &Arguments) -> Result<()> {
     let program = std::env::current_exe().context("this program's own file")?;
     let mut child = Command::new(program)

@@ -1,7 +1,7 @@
-//! Makes what no program synced durable every few seconds.
+//! Syncs the store every few seconds, for programs that do not.
 //!
-//! The kernel passes fsync on to a FUSE file system, but neither sync(2) nor the passing of time: without
-//! this, a power cut would take all that was written since anybody's last fsync, however long ago.
+//! The kernel passes fsync on to a FUSE file system, but neither sync(2) nor periodic writeback: without this, a power
+//! cut would lose all data written since the last fsync of any program, however long ago.
 
 use std::{
     sync::{
@@ -36,8 +36,8 @@ impl Flusher {
     }
 }
 
-/// What was synced, and how that went. Batches are counted from the opening of the store on: what was written before
-/// this thread began is new, too.
+/// The batches that were synced, and the outcome. Batches are counted from the opening of the store on: data written
+/// before this thread began is new, too.
 #[derive(Default)]
 struct Turns {
     batches_synced: u64,
@@ -45,8 +45,8 @@ struct Turns {
 }
 
 impl Turns {
-    /// Syncs if there is anything new, or what could not be synced the last time. A device may come to
-    /// itself; the log is told once until then.
+    /// Syncs if there is new data, or data whose last sync failed. A device may recover; until then the failure is
+    /// logged once.
     fn turn(&mut self, batches: u64, sync: impl FnOnce() -> Result<()>) {
         if batches == self.batches_synced {
             return;

@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 /// The names under which the program is mount(8)'s helper.
 const HELPERS: [&str; 2] = ["mount.lacuna", "mount.fuse.lacuna"];
 
-/// Options of fstab that concern mount(8), systemd or nobody.
+/// Options of fstab that concern mount(8) or systemd, or have no effect.
 const IGNORED: [&str; 21] = [
     "defaults",
     "auto",
@@ -56,10 +56,9 @@ pub(crate) fn is_helper(program: &OsStr) -> bool {
 }
 
 /// Translates `mount.lacuna STORE DIR [-sfnv] [-t TYPE] [-o OPTION,...]` into `lacuna mount ...`, or with the
-/// option `remount` into `lacuna remount ...`, which heeds of the others only the last of `ro` and `rw`.
+/// option `remount` into `lacuna remount ...`, which of the others uses only the last of `ro` and `rw`.
 ///
-/// A file system in fstab is there for everybody, so that root's mounts imply `allow_other`;
-/// `private` takes it back.
+/// A file system in fstab is meant for all users, so root's mounts imply `allow_other`; `private` revokes it.
 pub(crate) fn arguments_of_helper(
     given: impl Iterator<Item = OsString>,
     is_root: bool,
@@ -155,7 +154,7 @@ mod tests {
             ("/s /d -o ro,rw", true, Ok("lacuna mount --allow-other -- /s /d")),
             ("/s /d -o rw,fcta,remount,ro", true, Ok("lacuna remount --read-only -- /d")),
             ("/s /d -o ro,remount,rw,threads=4", true, Ok("lacuna remount -- /d")),
-            // What mount(8) makes of `mount -o remount,rw /d` out of the table of mounts.
+            // The call that mount(8) makes for `mount -o remount,rw /d`, with options of the table of mounts.
             (
                 "/s /d -o rw,nosuid,nodev,relatime,remount,user_id=0,group_id=0,default_permissions,allow_other",
                 true,

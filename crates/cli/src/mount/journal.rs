@@ -9,7 +9,7 @@ use std::{
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-/// The socket on which syslog, or systemd's journal in its place, listens.
+/// The socket on which syslog, or systemd's journal instead of it, listens.
 const SYSLOG: &str = "/dev/log";
 /// Facility `daemon` of syslog.
 const FACILITY: u8 = 3 << 3;
@@ -39,9 +39,9 @@ pub(super) fn is_detached() -> bool {
     JOURNAL.detached.load(Ordering::Relaxed)
 }
 
-/// Whether the transport complains about an answer that nobody waits for any more: its request was
-/// interrupted, or the file system unmounted (`ENOENT`); or about a mount that it ends at its own end, whether
-/// it stands or not: what of one is left then is our affair.
+/// Whether the transport complains about an answer that no process waits for any more: its request was interrupted, or
+/// the file system unmounted (`ENOENT`); or about unmounting when it ends, which it tries whether or not the mount
+/// still exists: we remove what is left of a mount ourselves.
 fn is_too_late(record: &Record<'_>) -> bool {
     match record.target() {
         "fuser::reply" => record.args().to_string().ends_with("(os error 2)"),
@@ -52,7 +52,7 @@ fn is_too_late(record: &Record<'_>) -> bool {
 
 impl Log for Journal {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // The transport's own chatter is of use to its developers only.
+        // The transport's own messages are useful to its developers only.
         metadata.level() <= if metadata.target().starts_with("lacuna") { Level::Info } else { Level::Warn }
     }
 

@@ -1,8 +1,8 @@
 //! `lacuna mount` and `lacuna umount`.
 //!
-//! Without `--foreground` the program starts itself again as the process that serves the mount, and waits
-//! on a pipe until that one says that the mount stands, or dies with a reason. So the caller's exit code
-//! means what it says, and nothing forks with threads running.
+//! Without `--foreground` the program starts itself again as the process that serves the mount, and waits on a pipe
+//! until that process reports that the mount is ready, or dies with a reason. So the caller's exit code is reliable,
+//! and no process forks with threads running.
 
 mod daemon;
 mod flusher;
@@ -26,7 +26,7 @@ pub(crate) use helper::{arguments_of_helper, is_helper};
 pub(crate) use journal::install as install_log;
 pub(crate) use remount::{RemountArguments, remount};
 
-/// What carries the kernel's requests.
+/// The transport of the kernel's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Carrier {
     /// io_uring where it can be had, else fuser
@@ -38,7 +38,7 @@ enum Carrier {
 }
 
 impl Carrier {
-    /// What the command line calls it.
+    /// Its name on the command line.
     fn name(self) -> String {
         self.to_possible_value().expect("none is hidden").get_name().to_owned()
     }
@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     /// What carries the kernel's requests
     #[arg(long, value_enum, default_value_t = Carrier::Auto)]
     transport: Carrier,
-    /// Block size told to programs; MariaDB takes anything above 4096 for 512
+    /// Block size reported to programs; MariaDB takes anything above 4096 for 512
     #[arg(long, default_value_t = 65536, value_parser = block_size)]
     blksize: u32,
     /// Keep files that are opened without O_DIRECT in the kernel's page cache
@@ -91,7 +91,7 @@ pub(crate) struct Arguments {
     /// 200 percent of a file
     #[arg(long, default_value_t = Footprint::Auto)]
     footprint: Footprint,
-    /// Started by `lacuna mount`: tell it on standard output when the mount stands
+    /// Started by `lacuna mount`: report on standard output when the mount is ready
     #[arg(long, hide = true, conflicts_with = "foreground")]
     background_process: bool,
 }
@@ -140,7 +140,7 @@ pub(crate) struct UnmountArguments {
 pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let name = arguments.dir.display();
     let dir = match absolute(&arguments.dir) {
-        // What a killed process left behind answers nothing, not even its own name.
+        // A mount left by a killed process answers no request, not even for its attributes.
         Err(_) if is_dead(&arguments.dir) => {
             let parent = arguments.dir.parent().filter(|parent| !parent.as_os_str().is_empty());
             let last = arguments.dir.file_name().context("a directory is needed")?;

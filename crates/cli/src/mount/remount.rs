@@ -1,7 +1,7 @@
 //! `mount -o remount,ro` and back, as mount(8) asks its helper for it.
 //!
-//! The kernel does all of it: a mount that it holds for read-only sends no changes. The store stays open as it
-//! was, so a store that was opened for reading cannot become writable.
+//! The kernel does all of it: it sends no changes to a read-only mount. The store stays open as it was, so a store that
+//! was opened for reading cannot become writable.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ pub(crate) fn remount(arguments: &RemountArguments) -> Result<()> {
         .with_context(|| name.to_string())
 }
 
-/// What the kernel would take away if it were not named again. Times it leaves as they are.
+/// Flags that the kernel would clear if they were not passed again. It leaves the time flags as they are.
 fn flags(present: StatVfsMountFlags, read_only: bool) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, read_only);

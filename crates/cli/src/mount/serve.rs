@@ -33,9 +33,9 @@ use signal_hook::{
 use super::{Arguments, Carrier, daemon, flusher::Flusher, journal};
 use crate::{control, live};
 
-/// What MariaDB looks for before it asks files whether they write atomically. Any node will do.
+/// MariaDB looks for this before it asks files whether they write atomically. Any node will do.
 const FCTA: &str = "/dev/fcta";
-/// How often `lacuna umount` looks whether the store is closed.
+/// How often `lacuna umount` checks whether the store is closed.
 const CLOSE_POLL: Duration = Duration::from_millis(20);
 /// How long `lacuna mount` waits for a store that was unmounted just now.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,14 +46,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     if let Err(error) = &outcome
         && journal::is_detached()
     {
-        // Where the program tells of its end there is nobody any more.
+        // The caller that would print this error is gone.
         log::error!("{error:#}");
     }
     outcome
 }
 
 fn serve(arguments: &Arguments) -> Result<()> {
-    // A broken invariant in one thread must not leave the others writing. What was acknowledged is safe.
+    // After a broken invariant in one thread the others must not go on writing. Acknowledged writes are safe.
     panic::set_hook(Box::new(|info| {
         log::error!("stopped: {info}");
         std::process::abort();
@@ -62,7 +62,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
         rustix::process::setsid().context("leaving the session")?;
         std::env::set_current_dir("/")?;
     }
-    // From here on a signal waits until the mount stands: it cannot leave half of one behind.
+    // From here on a signal waits until the mount is ready, so that it cannot leave half of one behind.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let name = arguments.store.display().to_string();
     let fs = open(arguments)?;
@@ -91,9 +91,9 @@ fn serve(arguments: &Arguments) -> Result<()> {
     if served.is_err() {
         detach_dead(&arguments.dir, &arguments.store);
     }
-    // What was asked of the store comes first: an error of the transport must not keep it open.
+    // Closing the store comes first: an error of the transport must not keep it open.
     fs.close().with_context(|| name.clone())?;
-    // The store's lock goes with its last user; who waits for the socket to vanish may then open it.
+    // The store's lock is released with its last user; a process that waits for the socket to vanish may then open it.
     drop((service, fs));
     drop(listener);
     served.with_context(|| format!("{}: not served any more", arguments.dir.display()))?;
@@ -101,7 +101,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Takes a mount that nobody serves from its directory. Files that are open in it stay dead.
+/// Detaches a mount without a serving process from its directory. Files that are open in it stay unusable.
 fn detach_dead(dir: &Path, store: &Path) {
     // Attributes may live on in the kernel's cache; this is always asked for.
     let is_dead = matches!(rustix::fs::statfs(dir), Err(Os::NOTCONN | Os::CONNABORTED));
@@ -166,20 +166,20 @@ fn mount(service: &Arc<Service>, arguments: &Arguments) -> io::Result<Box<dyn Se
         Carrier::Uring => over(&UringTransport),
         Carrier::Auto if !UringTransport::is_on() => over(&FuserTransport),
         Carrier::Auto => over(&UringTransport).or_else(|error| {
-            // Not root, or rings are forbidden here. What else is wrong, fuser finds as well.
+            // Not root, or rings are forbidden here. Any other error fuser meets as well.
             log::info!("{}: {error}; over /dev/fuse instead of io_uring", arguments.dir.display());
             over(&FuserTransport)
         }),
     }
 }
 
-/// Unmounts on a signal. A file system in use is detached and served until its last file is closed; what
-/// was acknowledged so far is made durable at once, should the next signal be one that kills.
+/// Unmounts on a signal. A file system in use is detached and served until its last file is closed; acknowledged writes
+/// are made durable at once, in case the next signal kills.
 fn stop(dir: &Path, store: &Path, unmounter: &mut Unmounter, fs: &Mutex<Option<Arc<Nvmfs>>>) {
     if let Err(error) = unmounter() {
         log::warn!("{}: {error}; detached, serving until its last file is closed", dir.display());
     }
-    // For all but root the transport detaches at once, if it can, and does not say how that went.
+    // For all but root the transport detaches at once, if it can, and does not report the outcome.
     if matches!(store_mounted_on(dir), Ok(Some(mounted)) if mounted == store)
         && let Err(error) = super::unmount_dir(dir, true)
     {
@@ -193,7 +193,7 @@ fn stop(dir: &Path, store: &Path, unmounter: &mut Unmounter, fs: &Mutex<Option<A
     }
 }
 
-/// Tells whoever started us that the mount stands.
+/// Reports to the starting process that the mount is ready.
 fn announce(arguments: &Arguments) -> Result<()> {
     if arguments.background_process {
         std::io::stdout().write_all(daemon::READY.as_bytes())?;
@@ -207,7 +207,7 @@ fn announce(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Tells systemd (`Type=notify`) about our state, if it wants to know.
+/// Reports our state to systemd (`Type=notify`), if it asks for it.
 fn notify_systemd(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match socket.as_bytes().strip_prefix(b"@") {

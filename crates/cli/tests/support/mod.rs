@@ -61,8 +61,8 @@ pub(crate) fn wait_for_lines(child: &mut Child, file: &Path, lines: usize) {
     }
 }
 
-/// As [`run`], again and again while the store is in use: on a busy machine the kernel takes its time to end
-/// what a killed process had under way.
+/// As [`run`], again and again while the store is in use: on a busy machine the kernel takes a while to end a killed
+/// process's requests.
 pub(crate) fn run_after_kill(scratch: &Scratch, arguments: &str) -> Output {
     loop {
         let output = run(scratch, arguments);

@@ -52,7 +52,7 @@ impl DirFile {
         Ok(())
     }
 
-    /// The next place where data or a hole begins, or the end of the file.
+    /// The next offset where data or a hole begins, or the end of the file.
     fn seek(&self, to: SeekFrom, end: u64) -> Result<u64> {
         match rustix::fs::seek(&self.file.file, to) {
             Ok(at) => Ok(at),

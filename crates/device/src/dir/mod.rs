@@ -166,7 +166,7 @@ impl DirVfs {
         self.files.lock().by_id.get(&id).cloned().ok_or_else(missing)
     }
 
-    /// Room taken by all files, in bytes.
+    /// Space taken by all files, in bytes.
     fn allocated_bytes(&self) -> Result<u64> {
         let mut bytes = 0;
         for name in self.list()? {
@@ -247,7 +247,7 @@ impl Vfs for DirVfs {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.directory).map_err(error)? {
             let entry = entry.map_err(error)?;
-            // What is not UTF-8 was not made through a VFS.
+            // A name that is not UTF-8 was not made through a VFS.
             let Ok(name) = entry.file_name().to_str() else { continue };
             if name == LOCK_NAME {
                 continue;

@@ -14,7 +14,7 @@ struct Page {
     bytes: [u8; PAGE],
 }
 
-/// A sparse byte space, addressed in whole sectors. What was never written reads as zeros.
+/// A sparse byte space, addressed in whole sectors. Bytes that were never written read as zeros.
 #[derive(Clone, Default)]
 pub struct SparseBytes {
     pages: BTreeMap<u64, Box<Page>>,

@@ -8,7 +8,7 @@ use rustix::ioctl::{self, Opcode, Setter};
 /// `BLKDISCARD` of `linux/fs.h`: `_IO(0x12, 119)`, a pointer to offset and length in bytes.
 const BLKDISCARD: Opcode = ioctl::opcode::none(0x12, 119);
 
-/// Tells a block device that a byte range is no longer needed.
+/// Discards a byte range of a block device.
 pub(super) fn discard_block_range(device: &File, offset: u64, len: u64) -> io::Result<()> {
     // SAFETY: the kernel reads two u64 behind the pointer that BLKDISCARD takes, and the setter passes
     // one to such a pair, which lives until the call returns.

@@ -43,7 +43,7 @@ const SIZE_UNIT: u64 = 4096;
 pub struct RawOptions {
     /// Refuse writes, syncs and discards.
     pub read_only: bool,
-    /// What carries out [`BlockDevice::submit_write`] and [`BlockDevice::read_many`].
+    /// The I/O engine for [`BlockDevice::submit_write`] and [`BlockDevice::read_many`].
     pub io: BlockIo,
 }
 
@@ -117,7 +117,7 @@ impl RawDevice {
     ///
     /// # Errors
     /// [`Error::Busy`] when another opener keeps it for a second, [`Error::Unsupported`] when it is neither or
-    /// `LACUNA_IO` is nonsense, and whatever an io_uring that is asked for by name is refused with.
+    /// `LACUNA_IO` is nonsense, and the system's error when an io_uring is asked for by name and refused.
     pub fn open(path: &Path, mut options: RawOptions) -> Result<RawDevice> {
         let name = path.display().to_string();
         options.io = engine::wanted(options.io, env::var("LACUNA_IO").ok().as_deref())?;
@@ -195,7 +195,7 @@ impl RawDevice {
             return Ok(engine);
         }
         let started = Engine::start(self.options.io, &self.file)?;
-        // Of two that are started at once, one ends again without having been used.
+        // Of two engines started at once, one ends again unused.
         Ok(self.engine.get_or_init(|| started))
     }
 

@@ -1,6 +1,6 @@
-//! A read or write that goes on while its caller does something else.
+//! An asynchronous read or write.
 //!
-//! A [`Request`] owns its memory until it has ended, so nobody has to wait for it lest the memory goes away.
+//! A [`Request`] owns its memory until it has ended, so no caller has to wait for it to keep the memory alive.
 
 use crate::{AlignedBuf, Filled, Result, positional::PositionalFile};
 

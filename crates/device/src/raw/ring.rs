@@ -1,4 +1,4 @@
-//! What every io_uring here has in common: how one is made and entered, and what its completions mean.
+//! The code common to all io_urings here: making and entering one, and decoding its completions.
 
 use std::io;
 
@@ -24,7 +24,7 @@ pub(super) fn make_ring(entries: u32) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// Submits what was pushed and waits for up to `completions` completions.
+/// Submits the pushed entries and waits for up to `completions` completions.
 pub(super) fn enter(ring: &IoUring, completions: usize) {
     if let Err(error) = ring.submit_and_wait(completions) {
         match Errno::from_io_error(&error) {

@@ -4,10 +4,10 @@
 //! is woken, whereas the engine's thread costs two wake-ups for each request.
 //!
 //! Invariants:
-//! 1. [`carry_out`] returns only when all that it has pushed has completed; a panic before that aborts the
-//!    process. So the kernel knows of memory only while it is borrowed here, and leaves no request behind for the
-//!    end of the thread, which would cancel it.
-//! 2. No more than [`TRANSFERS_MAX`] entries are on their way, so neither queue overflows.
+//! 1. [`carry_out`] returns only when all entries that it has pushed have completed; a panic before that aborts the
+//!    process. So the kernel knows of memory only while it is borrowed here, and leaves no request behind for the end
+//!    of the thread, which would cancel it.
+//! 2. No more than [`TRANSFERS_MAX`] entries are in flight, so neither queue overflows.
 
 #![allow(unsafe_code)] // Entries of the ring carry addresses; the kernel writes behind our back.
 
@@ -67,7 +67,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Ends a request that has completed with `result`. What is left is done by ordinary calls.
+    /// Ends a request that has completed with `result`. The rest of it is done by ordinary calls.
     fn end(&mut self, file: &PositionalFile, result: i32) -> Result<()> {
         let outcome = outcome(result, self.len());
         let offset = self.offset;
@@ -103,9 +103,9 @@ fn carry_out_on(ring: &mut IoUring, file: &PositionalFile, mut transfers: Vec<Tr
     let abort = AbortOnPanic;
     for (number, transfer) in transfers.iter_mut().enumerate() {
         let entry = transfer.entry(file).user_data(number as u64);
-        // SAFETY: the entry's memory is what the transfer borrows, mutably where the kernel writes, and its length
-        // at most that of the memory. By invariant 1 it stays borrowed, and nobody looks at it, until the kernel
-        // has given it back.
+        // SAFETY: the entry's memory is that which the transfer borrows, mutably where the kernel writes, and its
+        // length at most that of the memory. By invariant 1 it stays borrowed, and no thread accesses it, until the
+        // kernel has completed the entry.
         let pushed = unsafe { ring.submission().push(&entry) };
         pushed.expect("invariant 2: the submission queue has room");
     }

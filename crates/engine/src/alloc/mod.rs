@@ -1,21 +1,21 @@
 //! Pages of a table file: which are free, and where the file ends.
 //!
 //! Page 0 of every file counts the pages in use and free, and heads a list of free pages. Each of these lists as many
-//! others as fit: all but one in hundreds are *holes*, with nothing in them that anybody reads.
+//! others as fit: all but one in hundreds are *holes*, whose content is never read.
 //!
 //! Invariants:
 //!
 //! 1. A page is in use, in the list, or listed by a page of the list, once.
-//! 2. The image of a hole is a hole in the file (`flush`). It is made like any other image: once the log that frees the
-//!    page is where it has to be, and one at a time for a page; so a hole never overtakes the change that frees its
-//!    page, nor meets an image of the page's next use.
-//! 3. Whoever allocates a page makes it anew, without reading it. Replay, which may meet a page older than the hole in
-//!    its place, passes over what comes before that (`replay`, invariant 5).
-//! 4. The file is truncated only behind `used`, when no crash brings a greater `used` back, and with the header
-//!    latched.
+//! 2. The image of a hole is a hole in the file (`flush`). It is written like any other image: after the log that frees
+//!    the page has reached the device, and one at a time for a page; so a hole never overtakes the change that frees
+//!    its page, nor collides with an image of the page's next use.
+//! 3. An allocated page is initialised without being read. Replay may then find a hole where an older version of the
+//!    page was, and skips the changes before it was initialised (`replay`, invariant 5).
+//! 4. The file is truncated only beyond its first `used` pages, once no crash can bring a greater `used` back, and with
+//!    the header latched.
 //!
-//! Latches: the header after those of all pages that a mini-transaction already holds; then pages of the list; then the
-//! page that is allocated, which nobody else can be waiting for.
+//! Latch order: all pages that a mini-transaction already holds; the header; pages of the list; then the page that is
+//! allocated, which no other thread can be waiting for.
 
 mod truncate;
 
@@ -59,7 +59,8 @@ pub(crate) struct Allocator<'a> {
     pager: &'a Pager,
     space: &'a Arc<Space>,
     pub(crate) header: WriteGuard,
-    /// The first page of the list, until a mini-transaction takes it: reading it later could fail behind a change.
+    /// The first page of the list, until a mini-transaction takes it. It is read up front: a read that fails after a
+    /// change would leave that without a log record.
     list: Option<WriteGuard>,
 }
 
@@ -108,7 +109,7 @@ impl<'a> Allocator<'a> {
         self.put(mtr, EXTRA, value);
     }
 
-    /// A page for the caller to make into something; its content is undefined.
+    /// A page for the caller to initialise; its content is undefined.
     pub(crate) fn allocate(&mut self, mtr: &mut Mtr) -> Result<WriteGuard> {
         let head = PageNo(u64_at(&self.header, FREE_HEAD));
         if head.0 == 0 {
@@ -135,7 +136,7 @@ impl<'a> Allocator<'a> {
         Ok(self.pager.create(self.space, page))
     }
 
-    /// Gives `page` back.
+    /// Frees `page`.
     pub(crate) fn free(&mut self, mtr: &mut Mtr, page: &mut WriteGuard) {
         let head = u64_at(&self.header, FREE_HEAD);
         let count = u64_at(&self.header, FREE_COUNT);

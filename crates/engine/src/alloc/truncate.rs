@@ -1,7 +1,7 @@
 //! Truncating a file whose last pages are free.
 //!
-//! One mini-transaction writes the list anew without these pages, least numbers first, so that a file that shrinks
-//! fills from its start. The file is truncated only when the log that says so is durable (`alloc`, invariant 4).
+//! One mini-transaction rewrites the list without these pages, least numbers first, so that a shrunk file fills from
+//! its start. The file is truncated only when the log of that is durable (`alloc`, invariant 4).
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     wal::Until,
 };
 
-/// The log takes one in this many bytes for a list that is written anew, at most; of a longer list the first part.
+/// A rewritten list takes at most one in this many bytes of the log; of a longer list only the first part is rewritten.
 const LOG_SHARE: u64 = 16;
 
 /// The first pages of a list, and all that they list.
@@ -31,7 +31,7 @@ struct ListHead {
     rest: PageNo,
 }
 
-/// Truncates those files of which much was freed lately. The caller holds no latch.
+/// Truncates the files in which many pages were freed lately. The caller holds no latch.
 pub(crate) fn truncate_all(pager: &Pager, spaces: &Spaces, log_bytes: u64) -> Result<()> {
     for space in spaces.all().into_iter().filter(|space| space.wants_cut()) {
         if let Some(space) = space.pin_for_work() {
@@ -41,8 +41,8 @@ pub(crate) fn truncate_all(pager: &Pager, spaces: &Spaces, log_bytes: u64) -> Re
     Ok(())
 }
 
-/// Truncates the file as far as the pages at its end are free; if it `is_asked`, also what a crash has left of that to
-/// do. The caller holds no latch, and uses the table.
+/// Truncates the file as far as the pages at its end are free; if it `is_asked`, also finishes a truncation that a
+/// crash interrupted. The caller holds no latch, and pins the table.
 pub(crate) fn truncate(pager: &Pager, space: &Arc<Space>, is_asked: bool, log_bytes: u64) -> Result<()> {
     let _one = space.begin_to_truncate();
     let end = match drop_last(pager, space, log_bytes)? {
@@ -64,7 +64,7 @@ pub(crate) fn truncate(pager: &Pager, space: &Arc<Space>, is_asked: bool, log_by
     space.cut(used).map_err(|e| pager.poison().set(e))
 }
 
-/// Takes the free pages at the file's end out of the list; returns where the log says so, if there are any.
+/// Takes the free pages at the file's end out of the list; returns the LSN of that change, if there are any.
 fn drop_last(pager: &Pager, space: &Arc<Space>, log_bytes: u64) -> Result<Option<Lsn>> {
     let mut allocator = Allocator::latch(pager, space)?;
     let used = allocator.used();

@@ -1,4 +1,4 @@
-//! Proving a tree's invariants.
+//! Checks a tree's invariants.
 
 use super::{ROOT, Tree};
 use crate::{

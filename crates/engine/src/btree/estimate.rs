@@ -1,9 +1,9 @@
-//! How many records a tree has, by a few of its paths.
+//! Estimates how many records a tree has, from a few of its paths.
 
 use super::{ROOT, Tree};
 use crate::{page::node::Node, types::Result};
 
-/// Paths that are looked at, spread over the root.
+/// Sampled paths, spread over the root.
 const PATHS: usize = 8;
 
 impl Tree<'_> {

@@ -5,12 +5,12 @@
 //!
 //! Invariants:
 //!
-//! 1. A key is in one leaf only: where it is found is where a descent would end. A leaf that gave its records away has
-//!    none of them left once its latch is free: splits and merges hold all their pages latched, and a page that is
-//!    freed is blanked.
-//! 2. `Space::restructured` grows while every leaf is latched exclusively whose bounds change. So while it stays as it
-//!    was when a finger was noted, with the leaf latched then and now, the leaf's bounds are the same, and what lies
-//!    behind its first key and before the noted bound belongs there.
+//! 1. A key is in one leaf only: where it is found is where a descent would end. A leaf whose records moved elsewhere
+//!    has none of them left once its latch is free: splits and merges hold all their pages latched, and a freed page is
+//!    blanked.
+//! 2. `Space::restructured` is increased while every leaf whose bounds change is latched exclusively. So if it has not
+//!    changed since a finger was noted, with the leaf latched then and now, the leaf's bounds are the same, and a key
+//!    after its first key and before the noted bound belongs there.
 
 use super::Tree;
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Finger {
     page: Option<PageNo>,
-    /// Where the next leaf starts; empty, which no separator is, at the last one.
+    /// Where the next leaf starts; empty at the last one, as no separator is empty.
     bound: Vec<u8>,
     restructured: u64,
 }
@@ -68,7 +68,8 @@ impl Tree<'_> {
             return None;
         }
         let node = Node::new(&page);
-        // Broken only where there is space: a writer without any splits the key's own leaf, and looks again.
+        // Broken only where the leaf has space: without it the writer splits the leaf that its key belongs to, and
+        // searches again.
         let breaks = |rule| is_broken(rule) && node.free() > self.space.page_bytes() / 8;
         let is_in_leaf = match node.search(key) {
             Ok(_) => true,

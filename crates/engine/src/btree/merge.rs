@@ -1,23 +1,23 @@
-//! Giving pages back: empty and underfull nodes are merged with their neighbours, on either side.
+//! Freeing pages: empty and underfull nodes are merged with their neighbours, on either side.
 //!
-//! A writer that takes bytes out of a leaf asks ([`asks`]) whether it crossed a mark, and if so calls [`Tree::merge`].
-//! That latches the leaf's parent exclusively and takes what gives a page back:
+//! A writer that takes bytes out of a leaf checks ([`asks`]) whether its fill fell below a mark, and if so calls
+//! [`Tree::merge`]. That latches the leaf's parent exclusively and does the first of these that frees a page:
 //!
-//! - an empty leaf goes, with the inner nodes above that hold nothing else;
+//! - an empty leaf is removed, with the inner nodes above that hold nothing else;
 //! - two neighbours become one, or three become two, where [`FILL`] of each page is enough for all.
 //!
-//! Inner nodes follow when they are underfull, the root when it has one child left. Row-compressed leaves are merged
-//! in pairs only, where the block of both leaves space for changes.
+//! Inner nodes follow when they are underfull, the root when it has one child left. Row-compressed leaves are merged in
+//! pairs only, where their common block has space for changes.
 //!
 //! Invariants:
 //!
-//! 1. No leaf is empty for longer than its last record's removal takes to ask, unless it is the root: so the first
-//!    record lies in the first leaf, or in the next one that holds more than deleted records. (A split at either end of
-//!    a leaf makes an empty one for the record to come. A writer that is refused that record then gives the leaf back;
-//!    if a crash comes first, it stays until the next insert, or until a neighbour asks.)
+//! 1. A leaf is empty only until the writer that removed its last record has called [`Tree::merge`], unless it is the
+//!    root: so the first record lies in the first leaf, or in the next one that holds more than deleted records. (A
+//!    split at either end of a leaf makes an empty one for the next record. If that record is refused, its writer frees
+//!    the leaf; after a crash before that, the leaf stays until the next insert, or until a neighbour asks.)
 //! 2. Each step is one mini-transaction, with the parent and all nodes that change latched exclusively. A leaf loses
-//!    keys of its range only while it is latched so and `Space::restructured` grows (`finger`, invariant 2); a range
-//!    that becomes wider takes nothing from anybody. Scans go on by the fence that they met, which may lie within a
+//!    keys of its range only while it is latched so and `Space::restructured` grows (`finger`, invariant 2); a leaf
+//!    whose range becomes wider loses no key. Scans continue from the fence that they last read, which may be within a
 //!    leaf by then.
 //!
 //! Latches: those of `btree`.
@@ -58,7 +58,7 @@ pub(crate) fn asks(leaf: Node<'_>, used_before: usize) -> bool {
 }
 
 impl Tree<'_> {
-    /// Gives back what pages can be spared around the leaf of `key`. The caller holds no latch.
+    /// Frees the pages that can be spared around the leaf of `key`. The caller holds no latch.
     pub(crate) fn merge(self, key: &[u8]) -> Result<()> {
         loop {
             let Some(mut parent) = self.leaf_parent(key)? else { return Ok(()) };
@@ -74,7 +74,7 @@ impl Tree<'_> {
         }
     }
 
-    /// Gives back the leaf of `key` if a split has made it for a record that was refused. The caller holds no latch.
+    /// Frees the leaf of `key` if a split has made it for a record that was refused. The caller holds no latch.
     pub(crate) fn merge_if_empty(self, key: &[u8]) -> Result<()> {
         let is_empty = Node::new(&self.leaf_read(key)?[..]).count() == 0;
         if is_empty && !is_broken(Rule::RefusedLeavesGo) { self.merge(key) } else { Ok(()) }
@@ -106,7 +106,7 @@ impl Tree<'_> {
         }
     }
 
-    /// Gives back one of the leaves around `slot`, if it can be spared. Whether it did.
+    /// Frees one of the leaves around `slot`, if it can be spared; returns whether it did.
     fn merge_leaves(self, parent: &mut WriteGuard, slot: usize) -> Result<bool> {
         let count = Node::new(parent).count();
         if count == 1 {
@@ -129,7 +129,7 @@ impl Tree<'_> {
     }
 
     /// Merges inner nodes on the way to `key` that are underfull, or hold an empty leaf only, and lowers the root.
-    /// Whether anything changed.
+    /// Returns whether anything changed.
     fn merge_inner(self, key: &[u8]) -> Result<bool> {
         let mut parent = self.pager.write(self.space, ROOT)?;
         self.check_node(&parent, ROOT, None)?;
@@ -171,8 +171,8 @@ impl Tree<'_> {
         }
     }
 
-    /// Removes the child at `slot`, one of several, if there is nothing in it but a chain of only children that ends
-    /// in an empty leaf. Whether it did.
+    /// Removes the child at `slot`, one of several, if there is nothing in it but a chain of only children that ends in
+    /// an empty leaf. Returns whether it did.
     fn remove_empty(self, parent: &mut WriteGuard, slot: usize) -> Result<bool> {
         let mut chain = vec![self.write_child(Node::new(parent), slot)?];
         loop {
@@ -192,7 +192,7 @@ impl Tree<'_> {
         let mut mtr = Mtr::new();
         mtr.apply(parent, PageOp::Remove { slot: slot as u16 });
         if slot == 0 {
-            // The next one takes over the keys, and the first key of a node is empty.
+            // The next child takes over the keys, and the first key of a node is empty.
             let mut cell = Vec::new();
             node::encode_inner(b"", Node::new(parent).child(0), &mut cell);
             mtr.apply(parent, PageOp::Replace { slot: 0, cell: &cell });
@@ -207,7 +207,7 @@ impl Tree<'_> {
         Ok(true)
     }
 
-    /// Moves all of the right child of a pair into the left one, if there is space. Whether it did.
+    /// Moves all of the right child of a pair into the left one, if there is space. Returns whether it did.
     fn merge_pair(self, parent: &mut WriteGuard, left_slot: usize) -> Result<bool> {
         let mut left = self.write_child(Node::new(parent), left_slot)?;
         let mut right = self.write_child(Node::new(parent), left_slot + 1)?;
@@ -231,7 +231,7 @@ impl Tree<'_> {
                 Some(block)
             }
         };
-        // Before the first change: what fails behind one would leave it without a log record.
+        // Before the first change: a failure after one would leave it without a log record.
         let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut mtr = Mtr::new();
         if let Some(block) = block {
@@ -250,7 +250,8 @@ impl Tree<'_> {
         Ok(true)
     }
 
-    /// Shares the leaf behind the one at `left_slot` out to that and the next one, if there is space. Whether it did.
+    /// Distributes the leaf after the one at `left_slot` to that and the next one, if there is space; returns whether
+    /// it did.
     fn merge_triple(self, parent: &mut WriteGuard, left_slot: usize) -> Result<bool> {
         let mut left = self.write_child(Node::new(parent), left_slot)?;
         let mut middle = self.write_child(Node::new(parent), left_slot + 1)?;
@@ -290,7 +291,7 @@ impl Tree<'_> {
         Ok(true)
     }
 
-    /// Takes the place of the root's only child.
+    /// Replaces the root by its only child.
     fn shrink_root(self, root: &mut WriteGuard, child: &mut WriteGuard) -> Result<()> {
         let mut allocator = Allocator::latch(self.pager, self.space)?;
         let mut mtr = Mtr::new();
@@ -311,8 +312,8 @@ fn is_underfull(node: Node<'_>) -> bool {
     node.used() < capacity(node) / UNDERFULL
 }
 
-/// The slot of the middle leaf from which on its cells go to the right one, so that both take `full` bytes at most and
-/// are as equal as may be; `None` when all that does not fit into two.
+/// The first slot of the middle leaf whose cells go to the right one, so that both take `full` bytes at most and are as
+/// equal as possible; `None` when the cells do not fit into two leaves.
 fn share_out(left: Node<'_>, middle: Node<'_>, right: Node<'_>, full: usize) -> Option<usize> {
     let total = left.used() + middle.used() + right.used();
     if total > 2 * full {

@@ -3,11 +3,11 @@
 //! Records live in leaves only; the root is page 1 for ever. Nodes have no sibling links: a scan goes
 //! from leaf to leaf by descending again from the *fence*, the separator that bounds the leaf.
 //!
-//! Latches: a descent latches a child before it gives up the parent. Readers latch shared; writers
-//! latch the leaf exclusively, and everything above it shared. A change of structure (`split`, `merge`) descends
-//! with exclusive latches on one parent and its children, splitting full nodes on its way down, so
-//! it never needs to go up again. All latches are taken from the root down, siblings from left to
-//! right and only under their exclusively latched parent, then the allocation page: no cycle.
+//! Latches: a descent latches a child before it releases the parent. Readers latch shared; writers latch the leaf
+//! exclusively, and everything above it shared. A change of structure (`split`, `merge`) descends with exclusive
+//! latches on one parent and its children, splitting full nodes on its way down, so it never needs to go up again. All
+//! latches are taken from the root down, siblings from left to right and only under their exclusively latched parent,
+//! then the allocation page: no cycle.
 //!
 //! Crash argument: each change of structure is one mini-transaction, and leaves a valid tree.
 
@@ -79,8 +79,8 @@ impl<'a> Tree<'a> {
         self.descend(key, |_| ())
     }
 
-    /// The same. `bound` is called with each separator on the way behind which `key` does not lie: the last of them is
-    /// where the next leaf starts, and without any it is the last leaf.
+    /// The same. `bound` is called with each separator on the way that is greater than `key`: the last of them is where
+    /// the next leaf starts, and without any the leaf is the last one.
     fn descend(self, key: &[u8], mut bound: impl FnMut(&[u8])) -> Result<WriteGuard> {
         loop {
             let mut page = self.pager.read(self.space, ROOT)?;
@@ -107,7 +107,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The child, latched before its parent is given up.
+    /// The child, latched before its parent is released.
     fn go_down(self, parent: ReadGuard, slot: usize) -> Result<ReadGuard> {
         if is_broken(Rule::DescentsCouple) {
             let (number, level) = (Node::new(&parent).child(slot), Node::new(&parent).level() - 1);

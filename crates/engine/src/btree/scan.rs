@@ -26,7 +26,7 @@ pub(crate) enum Start {
     End,
     /// At this key.
     At(Vec<u8>),
-    /// Just behind this key, in scan order.
+    /// Just after this key, in scan order.
     Behind(Vec<u8>),
 }
 
@@ -38,11 +38,11 @@ pub(crate) struct Leaf {
     pub(crate) slots: Range<usize>,
     /// Where the next leaf starts; `None` at the last one.
     pub(crate) next: Option<Start>,
-    /// The leaves behind it that were asked for, in scan order, as far as its parent has them.
+    /// The following leaves that were asked for, in scan order, as far as its parent has them.
     pub(crate) following: Vec<PageNo>,
 }
 
-/// The children behind `slot`, in scan order; `which` of them, the next one being 0.
+/// The children after `slot`, in scan order; `which` of them, the next one being 0.
 fn following(node: Node<'_>, slot: usize, direction: Direction, which: Range<usize>) -> Vec<PageNo> {
     let at = |next: usize| match direction {
         Direction::Forward => Some(slot + 1 + next).filter(|slot| *slot < node.count()),
@@ -52,9 +52,8 @@ fn following(node: Node<'_>, slot: usize, direction: Direction, which: Range<usi
 }
 
 impl Tree<'_> {
-    /// The leaf at which a scan in `direction` starts, and what in it lies behind `start`. It may
-    /// hold nothing in range; then the scan goes on at `next`. `ahead` says which of the leaves behind it to
-    /// list, the next one being 0.
+    /// The leaf at which a scan in `direction` starts, and its slots from `start` on. It may hold nothing in range;
+    /// then the scan goes on at `next`. `ahead` says which of the leaves after it to list, the next one being 0.
     pub(crate) fn scan_leaf(self, start: &Start, direction: Direction, ahead: Range<usize>) -> Result<Leaf> {
         let mut page = self.pager.read(self.space, ROOT)?;
         self.check_node(&page, ROOT, None)?;
@@ -77,7 +76,7 @@ impl Tree<'_> {
                     let slot = match start {
                         Start::End => node.count() - 1,
                         Start::At(key) => node.child_slot(key),
-                        // A separator is the least key of its child: what is less lies before.
+                        // A separator is the least key of its child: smaller keys are in the children before it.
                         Start::Behind(key) => match node.search(key) {
                             Ok(slot) | Err(slot) => slot.saturating_sub(1),
                         },

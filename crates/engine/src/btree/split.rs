@@ -1,4 +1,4 @@
-//! Structure modifications: splitting full nodes. `merge` has the other way.
+//! Structure modifications: splitting full nodes. `merge` does the reverse.
 
 use super::{ROOT, Tree};
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 /// A leaf filled by ascending inserts is left with one sixteenth free for later growth; not so for records longer than
 /// that, which would not grow in it, and of which one more may fit.
 const RUN_FILL: (usize, usize) = (15, 16);
-/// Inserts in a row, one right behind the other, that make a run.
+/// Inserts in a row, one right after the other, that make a run.
 const RUN_MIN: u16 = 4;
 
 impl Tree<'_> {
@@ -94,7 +94,7 @@ impl Tree<'_> {
         let mut child = allocator.allocate(&mut mtr)?;
         let level = Node::new(root).level();
         if self.space.blocks().is_some() {
-            // The same block again fits, whatever is in it.
+            // The same block fits again, whatever it holds.
             mtr.apply(&mut child, PageOp::Block { data: &root.export_block() });
         } else {
             mtr.apply(&mut child, PageOp::Init { level });
@@ -119,7 +119,7 @@ impl Tree<'_> {
         let at = found.unwrap_or_else(|slot| slot);
         let (run, next) = node.insert_run();
         let count = node.count();
-        // Of long records a leaf may have been filled by fewer than make a run elsewhere.
+        // Fewer long records than make a run may have filled a leaf.
         let is_filled_up = at == next && usize::from(run) + 1 >= count.min(usize::from(RUN_MIN) + 1);
         let (right, separator) = if at == count && (count < 2 || is_filled_up) {
             // The new record opens the next leaf; this one stays as it is.
@@ -141,7 +141,7 @@ impl Tree<'_> {
         self.split_child(parent, slot, leaf, right, &separator)
     }
 
-    /// Where to cut a node, at `at` or behind, so that the right part fits into a block, and that block.
+    /// Where to cut a node, at `at` or after it, so that the right part fits into a block, and that block.
     fn right_part(self, node: Node<'_>, mut at: usize) -> (usize, Option<Vec<u8>>) {
         let Some(blocks) = self.space.blocks() else { return (at, None) };
         loop {
@@ -154,8 +154,8 @@ impl Tree<'_> {
         }
     }
 
-    /// Moves the cells of `child` from `at` on into a new right sibling behind `separator`, in a
-    /// row-compressed table by the block that [`Tree::right_part`] made of them.
+    /// Moves the cells of `child` from `at` on into a new right sibling after `separator`, in a row-compressed table by
+    /// the block that [`Tree::right_part`] made of them.
     fn split_child(
         self,
         parent: &mut WriteGuard,
@@ -239,7 +239,7 @@ fn middle(node: Node<'_>) -> usize {
     node.count() - 1
 }
 
-/// Copies the cells of `from` from slot `at` on behind those of `to`.
+/// Copies the cells of `from` from slot `at` on after those of `to`.
 pub(super) fn append_cells(mtr: &mut Mtr, from: &WriteGuard, at: usize, to: &mut WriteGuard) {
     let from = Node::new(from);
     let base = Node::new(to).count();

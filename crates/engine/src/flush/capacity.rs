@@ -1,11 +1,11 @@
-//! Space held back, so that a store that fills up stops new records and nothing else.
+//! Reserved space, so that a store that fills up refuses new records and nothing else.
 //!
 //! A store whose storage is full to the last byte could neither commit nor roll back nor recover. So new records are
-//! refused while less is free than accepted work may come to need: the log up to its limit, and as many dirty pages as
-//! there may be, written anew at their full size. Deletes need log before they give space back. They are refused only
-//! when what is dirty now, and a little log, would no longer fit even after everything was flushed and the log given
-//! back. Before a new record is refused deleted records are purged and all is flushed as well, now and then: pages that
-//! were freed become holes thereby, and count as free again. In small storage log and dirty pages are limited to a
+//! refused while less is free than accepted work may come to need: the log up to its limit, and the largest allowed
+//! number of dirty pages, rewritten at their full size. Deletes need log before they free space. They are refused only
+//! when the pages that are dirty now, and a little log, would no longer fit even after everything was flushed and the
+//! log freed. Before a new record is refused, deleted records are purged and, now and then, everything is flushed:
+//! freed pages thereby become holes, and count as free again. In small storage log and dirty pages are limited to a
 //! share of it.
 //!
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
@@ -21,7 +21,7 @@ use crate::{
 /// The log may take one in this many bytes of a VFS, and dirty pages as many.
 const SHARE: u64 = 8;
 /// Share of the pool that may be dirty. Beyond it the oldest are flushed, many of which will be changed again soon;
-/// eviction asks for none of these. But with no clean page at all each miss would wait for a flush.
+/// eviction asks for none of these. But without any clean page each miss would wait for a flush.
 const DIRTY_SHARE: (u64, u64) = (15, 16);
 /// Log written between two measurements, at most.
 const MEASURE_BYTES: u64 = 128 << 10;
@@ -46,12 +46,12 @@ pub(crate) struct Capacity {
     pub(super) dirty_bytes_max: u64,
     /// Reads in a replay of pages dirty and on their way, beyond which writers wait.
     pub(super) reads_max: u64,
-    /// End of the log when all was last flushed for a writer without space.
+    /// End of the log when everything was last flushed for a writer without space.
     flushed_at: AtomicU64,
 }
 
 impl Capacity {
-    /// For a place of `vfs_bytes`.
+    /// For a VFS of `vfs_bytes`.
     pub(super) fn new(options: &StoreOptions, vfs_bytes: u64) -> Capacity {
         let dirty_bytes_max =
             (options.pool_bytes as u64 / DIRTY_SHARE.1 * DIRTY_SHARE.0).min(vfs_bytes / SHARE);
@@ -75,12 +75,12 @@ impl Capacity {
     }
 }
 
-/// Bytes of log for a place of `vfs_bytes`.
+/// Bytes of log for a VFS of `vfs_bytes`.
 pub(crate) fn log_bytes(options: &StoreOptions, vfs_bytes: u64) -> u64 {
     options.log_bytes.min((vfs_bytes / SHARE).max(LOG_BYTES_MIN))
 }
 
-/// Bytes of history that snapshots may keep in a place of `vfs_bytes`.
+/// Bytes of history that snapshots may keep in a VFS of `vfs_bytes`.
 pub(crate) fn history_bytes(options: &StoreOptions, vfs_bytes: u64) -> u64 {
     options.history_bytes.min(vfs_bytes / SHARE)
 }
@@ -114,7 +114,7 @@ impl Flusher {
             log_left: log_max.saturating_sub(self.pager.log().used_bytes()),
             log_max,
             dirty: self.pager.pool().dirty().unflushed_bytes() as u64,
-            // Operations that passed the throttle together may go a little beyond it.
+            // Operations that passed the throttle at the same time may exceed it a little.
             dirty_max: self.capacity.unflushed_bytes_max() / 4 * 5,
         };
         self.capacity.level.store(level(free_bytes, &need) as u8, Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Flusher {
         self.capacity.level.load(Ordering::Relaxed)
     }
 
-    /// Whether so much was logged since all was last flushed for space that another flush may bring some.
+    /// Whether enough was logged since the last flush for space that another flush may free some.
     fn may_flush_for_space(&self) -> bool {
         let (end, last) = (self.pager.log().end_hint(), &self.capacity.flushed_at);
         let before = last.load(Ordering::Relaxed);
@@ -147,11 +147,11 @@ impl Flusher {
                     // Deleted records take their space until they are purged.
                     purge()?;
                 }
-                // The log, stale images of dirty pages and freed ones, which are no holes yet, may hold what is
-                // missing.
+                // The log, stale images of dirty pages and freed pages that are not holes yet may hold the missing
+                // space.
                 self.flush_all()?;
             }
-            // The VFS may have grown, or others have left it space.
+            // The VFS may have grown, or other users of it have freed space.
             self.measure_capacity()?;
         }
         if self.capacity_level() > allowed as u8 {

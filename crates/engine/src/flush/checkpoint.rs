@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Flusher {
-    /// Syncs the log when [`crate::StoreOptions::relaxed_interval`] is over; for stores with relaxed durability.
+    /// Syncs the log when [`crate::StoreOptions::relaxed_interval`] has passed; for stores with relaxed durability.
     pub(crate) fn sync_relaxed(&self) -> Result<()> {
         let mut synced = self.log_synced.lock();
         if synced.elapsed() < self.options.relaxed_interval {
@@ -23,8 +23,8 @@ impl Flusher {
         self.pager.log().reach(self.pager.log().next(), Until::Flushed)
     }
 
-    /// Writes every page that is dirty now, and moves the checkpoint to the log's end. With nobody
-    /// writing, the next recovery has nothing to replay.
+    /// Writes every page that is dirty now, and moves the checkpoint to the log's end. If no transaction writes
+    /// meanwhile, the next recovery has nothing to replay.
     pub(crate) fn flush_all(&self) -> Result<()> {
         truncate_all(&self.pager, &self.spaces, self.options.log_bytes)?;
         let until = self.pager.log().next();
@@ -43,7 +43,7 @@ impl Flusher {
     }
 
     pub(super) fn checkpoint_is_due(&self) -> bool {
-        // Another thread may be ahead.
+        // Another thread may have moved it further.
         let start = self.pager.log().start_needed(|| self.pager.pool().dirty().oldest()).0;
         start.saturating_sub(self.control.root().checkpoint.0) > self.options.log_bytes / 16
     }

@@ -1,10 +1,10 @@
-//! The visibility horizon: images of compressed pages do not name transactions behind it.
+//! The visibility horizon: images of compressed pages do not name transactions below it.
 //!
-//! A leaf record names its writer and an undo record. Once the writer is finished and all views see it, nobody
-//! follows either any more. Numbers that differ from record to record are also what a compressor cannot shorten. So
-//! images of compressed leaves have zeros there, as if the record had always existed. The page in memory keeps them.
+//! A leaf record names its writer and an undo record. Once the writer is finished and all views see it, neither is
+//! followed any more. Numbers that differ from record to record are also what a compressor cannot shorten. So images of
+//! compressed leaves have zeros there, as if the record had always existed. The page in memory keeps them.
 //!
-//! Invariant: a transaction behind the horizon is finished, all views see it, and its end is in the log as far as an
+//! Invariant: a transaction below the horizon is finished, all views see it, and its end is in the log as far as an
 //! image's own changes must be (flush invariant 1). So recovery, which finds the image, never rolls it back.
 //!
 //! Records that are deleted or hold a reference keep both, because purge looks for them.
@@ -17,18 +17,18 @@ use crate::{
     wal::Until,
 };
 
-/// The transactions, as the flush below them knows them.
+/// The transactions, as the flush layer below them sees them.
 pub(crate) trait Transactions: Send + Sync {
     /// Transactions with lesser numbers are finished, and all views see them. Only grows.
     fn seen_by_all(&self) -> TxnId;
 }
 
-/// The horizon: transactions with lesser numbers are behind it.
+/// The horizon: transactions with lesser numbers are below it.
 pub(super) struct Horizon(Mutex<State>);
 
 struct State {
     horizon: TxnId,
-    /// Will be, once the log up to `end` is written.
+    /// The next horizon, once the log up to `end` is written.
     finished: TxnId,
     end: Lsn,
 }
@@ -40,7 +40,8 @@ impl Default for Horizon {
 }
 
 impl Flusher {
-    /// Moves the horizon past what is finished by now and all views see, unless others write meanwhile.
+    /// Moves the horizon past the transactions that are finished by now and that all views see, unless others write
+    /// meanwhile.
     pub(crate) fn advance_horizon(&self) -> Result<()> {
         self.pager.log().reach(self.pager.log().next(), Until::Written)?;
         self.horizon();
@@ -53,7 +54,7 @@ impl Flusher {
         if is_broken(Rule::EndsLogged) {
             return self.transactions.seen_by_all();
         }
-        // Twice: while nobody writes, the horizon passes all that is finished at once.
+        // Twice: while no transaction writes, the horizon then passes every finished one.
         for _ in 0..2 {
             if self.pager.log().has_reached(state.end, Until::Written) {
                 state.horizon = state.finished;

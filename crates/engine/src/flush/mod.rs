@@ -1,34 +1,33 @@
 //! Flushing: bringing changed pages to the device, many at a time, by many threads.
 //!
-//! One producer decides what is due, from the space left in the log and from the pages that stand in
-//! the way of eviction, and fills a queue of jobs; consumers copy the pages of a job under a shared
-//! latch, compress the copies outside of it, and write them in one batch. Foreground threads never
-//! compress: a caller that wants all written, or a table optimized, hands in jobs and waits. (The multi-threaded
-//! flush of Lindström et al., "NVM aware MariaDB database system", NVMSA 2015, with targets instead of a
-//! fixed scan depth.)
+//! One producer decides which pages are due, from the space left in the log and from the pages that block eviction, and
+//! fills a queue of jobs; consumers copy the pages of a job under a shared latch, compress the copies outside of it,
+//! and write them in one batch. Foreground threads never compress: a caller that wants all pages written, or a table
+//! optimized, submits jobs and waits. (The multi-threaded flush of Lindström et al., "NVM aware MariaDB database
+//! system", NVMSA 2015, with targets instead of a fixed scan depth.)
 //!
 //! Invariants:
 //!
 //! 1. A page is written only when the log up to its LSN is: *written* before it where the VFS is
 //!    `ordered`, flushed before it elsewhere.
-//! 2. A page leaves the flush list only when its image can no longer be lost unless the log behind
-//!    it is too: on an ordered VFS when it is written, elsewhere when it is synced.
+//! 2. A page leaves the flush list only when its image can no longer be lost unless the log after it is too: on an
+//!    ordered VFS when it is written, elsewhere when it is synced.
 //! 3. Where the VFS cannot write a page atomically, an image is synced in the doublewrite file
 //!    before the page is overwritten.
-//! 4. The control file names a checkpoint before the log behind it is given up.
+//! 4. The control file names a checkpoint before the log up to it is freed.
 //! 5. A job writes those of its pages that are dirty since before the log offset that it names. A caller that
 //!    wants all changes up to an offset on the device names that offset; pages that were written since, and changed
-//!    again, have no part in it.
+//!    again, are not part of it.
 //!
 //! 6. The image of a page that is listed as free is a hole (`alloc`, invariant 2), which obeys all these.
 //!
 //! No latch is held while a page is compressed and written, and none is waited for: a page that is being
-//! changed is left for the next round. Only rewriting (`rewrite`) takes pages as others do; nobody waits
-//! for a job with a page latched.
+//! changed is left for the next round. Only rewriting (`rewrite`) waits for latches as other threads do; no thread
+//! waits for a job with a page latched.
 //!
-//! In `queue` lies the work. `threads` decides what is due and does it; `write`, `doublewrite` and `rewrite` bring a
-//! page to the device; `checkpoint` gives the log up; `throttle` and `capacity` slow and refuse writers; `horizon`
-//! knows which writers images still have to name.
+//! `queue` holds the jobs. `threads` decides which are due and runs them; `write`, `doublewrite` and `rewrite` write a
+//! page to the device; `checkpoint` frees log space; `throttle` and `capacity` slow and refuse writers; `horizon` knows
+//! which writers images still have to name.
 
 mod capacity;
 mod checkpoint;
@@ -81,10 +80,10 @@ use stats::Counters;
 const JOB_PAGES: usize = 32;
 /// Pages that a round of the producer asks for, at most.
 const ROUND_PAGES: usize = 512;
-/// How often the producer looks around when nobody wakes it.
+/// How often the producer checks for work when it is not woken.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Brings pages to the device, and moves the checkpoint.
+/// Writes pages to the device, and moves the checkpoint.
 pub(crate) struct Flusher {
     vfs: Arc<dyn Vfs>,
     spaces: Arc<Spaces>,
@@ -165,7 +164,7 @@ impl Flusher {
         self.is_running.store(true, Ordering::Release);
     }
 
-    /// Asks the threads to end once they are done with what they are doing.
+    /// Asks the threads to end once they have finished their current work.
     pub(crate) fn stop(&self) {
         self.is_running.store(false, Ordering::Release);
         self.queue.lock().stop = true;
@@ -178,7 +177,7 @@ impl Flusher {
         self.is_running.load(Ordering::Acquire)
     }
 
-    /// Gives back what is free at the end of a table's file, also what a crash has left of that to do.
+    /// Truncates the free end of a table's file, also finishing a truncation that a crash interrupted.
     pub(crate) fn truncate(&self, space: &Arc<Space>) -> Result<()> {
         truncate(&self.pager, space, true, self.options.log_bytes)
     }

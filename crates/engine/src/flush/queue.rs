@@ -9,18 +9,18 @@ use crate::{
     types::{Lsn, Result},
 };
 
-/// Flushes after which a rewrite that waits has its turn, or optimizing would not end beside writers that never rest.
+/// Flushes after which a waiting rewrite gets its turn, or optimizing would not end beside writers that never pause.
 const FLUSHES_IN_A_ROW: usize = 8;
 
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) flushes: VecDeque<Job>,
-    /// Space in the log and memory wait for flushes; only a caller that optimizes waits for these. So these mostly come
-    /// last.
+    /// Space in the log and memory depend on flushes; only a caller that optimizes waits for rewrites. So these mostly
+    /// come last.
     pub(super) rewrites: VecDeque<Job>,
     /// Flushes taken since the last rewrite was.
     pub(super) flushes_taken: usize,
-    /// Grows with each job and checkpoint that is done.
+    /// Increased by each finished job and checkpoint.
     pub(super) progress: u64,
     pub(super) stop: bool,
 }
@@ -58,12 +58,12 @@ pub(crate) struct Due {
 pub(crate) enum Work {
     /// Writes pages that are due.
     Flush(Due),
-    /// Writes pages anew that did not change.
+    /// Rewrites pages that did not change.
     Rewrite(Rewrite),
 }
 
 impl Work {
-    /// The pages that were written anew. A failure has poisoned the store.
+    /// Returns the number of rewritten pages. A failure has poisoned the store.
     pub(super) fn carry_out(self, flusher: &Flusher, writer: &mut Writer) -> Result<u64> {
         match self {
             Work::Flush(due) => {
@@ -79,7 +79,7 @@ impl Work {
 /// Work in the queue.
 pub(super) struct Job {
     pub(super) work: Work,
-    /// Where its outcome goes, if somebody waits for it. Nobody else needs it: a failure poisons the store.
+    /// Where its outcome is sent, if a caller waits for it. Otherwise it is not needed: a failure poisons the store.
     pub(super) ended: Option<mpsc::Sender<Result<u64>>>,
 }
 

@@ -1,10 +1,9 @@
-//! Writing pages anew that did not change, so that they take the form that their table now asks for.
+//! Rewriting unchanged pages, so that they take the form that their table's settings now ask for.
 //!
-//! A page whose image would come out as it lies on the device is left alone. Any other one gets a change in
-//! the log that changes nothing, and is written like the rest: log before page, doublewrite, sync, hole. So
-//! its new image is newer than the one before and than the checkpoint, or a torn one would not be put back
-//! from the doublewrite file; and a crash leaves each page in the old form or in the new one, either of which
-//! says the same.
+//! A page whose new image would equal the one on the device is left alone. Any other page gets a log record that
+//! changes nothing, and is written like the rest: log before page, doublewrite, sync, hole. So its new image is newer
+//! than the previous one and than the checkpoint; otherwise a torn one would not be restored from the doublewrite file.
+//! A crash leaves each page in the old form or in the new one, with the same content.
 //!
 //! Blocks of row-compressed tables are part of the log's history (`row`): they are compressed anew by logged
 //! changes.
@@ -27,8 +26,7 @@ use crate::{
     types::{Lsn, PageNo, Result},
 };
 
-/// Pages of a table that are to be written anew if they would come out otherwise. The caller pins the table
-/// until it has ended.
+/// Pages of a table that are to be rewritten if their image would differ. The caller pins the table until it has ended.
 pub(crate) struct Rewrite {
     pub(crate) space: Arc<Space>,
     pub(crate) pages: Range<u64>,
@@ -40,8 +38,8 @@ impl Rewrite {
 }
 
 impl Writer {
-    /// Writes those of the pages anew that would come out otherwise; returns how many. Pages that are dirty
-    /// anyway, or being changed, are left to the next flush.
+    /// Rewrites those of the pages whose image would differ; returns how many. Pages that are dirty or being changed
+    /// are left to the next flush.
     pub(super) fn rewrite(&mut self, flusher: &Flusher, Rewrite { space, pages }: Rewrite) -> Result<u64> {
         let mut outdated = Vec::new();
         let mut recompressed = 0;
@@ -57,14 +55,14 @@ impl Writer {
         Ok(count + recompressed)
     }
 
-    /// Whether the page has no changes to be flushed, and its image on the device would come out otherwise.
+    /// Whether the page has no changes to be flushed, and its new image would differ from the one on the device.
     fn is_outdated(&mut self, flusher: &Flusher, space: &Arc<Space>, page: PageNo) -> Result<bool> {
         let Some(page) = flusher.pager.read_if_written(space, page)? else { return Ok(false) };
         if page.frame().has_changes() || ops::kind(&page) == Some(PageKind::Hole) {
             return Ok(false);
         }
-        // An image on its way was perhaps made before the table was altered. While the page is latched no
-        // other can set out, so without one the device stands still here.
+        // An image in flight may have been made before the table was altered. While the page is latched no other write
+        // of it can start, so without one in flight its image on the device does not change.
         Ok(page.frame().is_in_flight() || self.would_change(flusher, &page, space)?)
     }
 }

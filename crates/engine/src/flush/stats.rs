@@ -5,13 +5,13 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Counters of flushing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushStats {
-    /// Pages written, those that follow and the rest: all were to be written, as by a checkpoint.
+    /// Pages written: the three counts below, and pages written because all were to be, as by a checkpoint.
     pub pages: u64,
-    /// Pages among them that stood in the way of eviction.
+    /// Pages among them that blocked eviction.
     pub for_eviction: u64,
-    /// Pages among them that were not wanted for that, but whose oldest changes kept too much log.
+    /// Pages among them that did not, but whose oldest changes kept too much log.
     pub for_log: u64,
-    /// Pages among them that were neither, but too much of the pool was dirty.
+    /// Pages among them written for neither reason, but because too much of the pool was dirty.
     pub for_dirty: u64,
     /// Pages of all of them that had been written since they came into the pool, and changed again.
     pub again: u64,
@@ -21,8 +21,8 @@ pub struct FlushStats {
     pub batches: u64,
     /// Holes punched because an image became shorter.
     pub punches: u64,
-    /// Holes that the VFS refused. After the first such refusal the store asks for no more until it is reopened;
-    /// only space is lost by it.
+    /// Holes that the VFS refused. After the first refusal the store punches no more until it is reopened; this costs
+    /// only space.
     pub refused_punches: u64,
     /// Bytes written to the doublewrite file.
     pub doublewrite_bytes: u64,
@@ -35,13 +35,13 @@ pub struct FlushStats {
 /// Why pages are flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Eviction met them dirty.
+    /// Eviction found them dirty.
     Eviction,
     /// Their oldest changes keep too much log.
     Log,
     /// Too much of the pool is dirty.
     Dirty,
-    /// Somebody wants them written.
+    /// A caller asked for them to be written.
     Asked,
 }
 

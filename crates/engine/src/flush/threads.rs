@@ -1,4 +1,4 @@
-//! The producer, which decides what is due, and the consumers, which do it.
+//! The producer, which decides which pages are due, and the consumers, which write them.
 
 use super::{
     Flusher, INTERVAL, ROUND_PAGES,
@@ -12,8 +12,8 @@ use crate::{
     types::{Lsn, Result},
 };
 
-/// Share of the log behind which a page is flushed for its oldest change. The later that is, the more changes of a
-/// page go with one image; but from 7/8 on writers wait, and the checkpoint follows by sixteenths.
+/// A page is flushed for its oldest change when more than this share of the log follows that. The later that is, the
+/// more changes of a page share one image; but from 7/8 on writers wait, and the checkpoint follows by sixteenths.
 const LOG_SHARE: (u64, u64) = (3, 4);
 
 impl Flusher {
@@ -21,7 +21,7 @@ impl Flusher {
         while self.has_threads() {
             self.pager.pool().wait_until_asked(INTERVAL);
             if self.poison.check().is_err() {
-                // Nothing will be written any more, but writers must be let go.
+                // Nothing will be written any more, but waiting writers must be woken.
                 self.done.notify_all();
                 thread::sleep(INTERVAL);
                 continue;
@@ -31,7 +31,7 @@ impl Flusher {
     }
 
     pub(super) fn produce_round(&self) {
-        // A VFS that cannot be asked will say so when it is written to.
+        // A VFS that fails here will report its error on the next write.
         let _ = self.measure_capacity();
         for work in self.due_work() {
             let refused = self.submit(Job { work, ended: None });
@@ -71,10 +71,10 @@ impl Flusher {
         all
     }
 
-    /// Queues a job; gives it back when nobody is going to do it.
+    /// Queues a job; returns it when no thread will run it.
     pub(super) fn submit(&self, job: Job) -> Result<(), Job> {
         let mut queue = self.queue.lock();
-        // Two jobs for each consumer keep all busy; more would only grow stale.
+        // Two jobs for each consumer keep all busy; more would only become stale.
         while queue.of(&job.work).len() >= 2 * self.options.flush_threads && !queue.stop {
             self.done.wait_for(&mut queue, INTERVAL);
         }
@@ -86,8 +86,8 @@ impl Flusher {
         Ok(())
     }
 
-    /// Has all of it done by consumers, several at a time, or where there are none in this thread; waits for
-    /// it. How many pages were written anew. The caller holds no latch.
+    /// Runs all jobs in the consumers, several at a time, or without consumers in this thread, and waits for them.
+    /// Returns the number of rewritten pages. The caller holds no latch.
     pub(crate) fn carry_out(&self, all: impl IntoIterator<Item = Work>) -> Result<u64> {
         let (ended, outcomes) = mpsc::channel();
         let mut writer = None;
@@ -133,7 +133,7 @@ impl Flusher {
         }
     }
 
-    /// One round of flushing in this thread. Whether pages were written: what is due may be on its way already.
+    /// One round of flushing in this thread. Returns whether pages were written: due pages may be in flight already.
     pub(crate) fn flush_step(&self) -> Result<bool> {
         let all = self.due_work();
         let written_before = self.stats().pages;

@@ -40,8 +40,8 @@ impl Flusher {
             || self.pager.pool().bytes() > self.pager.pool().budget_bytes() / 8 * 9
     }
 
-    /// Flushes in this thread while memory is nearly used up: recovery does, before there are others. The caller
-    /// holds no latch.
+    /// Flushes in this thread while memory is nearly used up; recovery does so, before the flush threads run. The
+    /// caller holds no latch.
     pub(crate) fn relieve_memory(&self) -> Result<()> {
         while self.is_memory_tight() && self.flush_step()? {
             self.pager.pool().shrink();

@@ -32,7 +32,7 @@ pub(super) struct Writer {
     encoder: Encoder,
     /// A copy of the page that is being compressed.
     copy: AlignedBuf,
-    /// Memory for its packed form, which is compressed in its place.
+    /// Memory for its packed form, which is compressed instead of it.
     packed: AlignedBuf,
     /// Images, each on a sector.
     images: AlignedBuf,
@@ -62,7 +62,7 @@ pub(super) struct Image {
     pub(super) bytes: usize,
     lsn: Lsn,
     is_plain: bool,
-    /// There is nothing to write: the page's place is to be a hole.
+    /// There is nothing to write: the page's range of the file is to be a hole.
     is_hole: bool,
 }
 
@@ -75,8 +75,7 @@ impl Image {
         self.frame.id().page
     }
 
-    /// The part of the page's place on the device that an older, longer image still takes, by the
-    /// granularity of holes.
+    /// The part of the page's range on the device that an older, longer image still takes, by the granularity of holes.
     fn stale(&self) -> Option<(u64, u64)> {
         let unit = u64::from(self.space.file().props().hole_unit);
         let on_disk = self.frame.disk_bytes() as u64;
@@ -91,7 +90,7 @@ impl Image {
 }
 
 impl Writer {
-    /// Writes those pages that still are due and that nobody is changing. A failure poisons the store.
+    /// Writes those pages that are still due and not being changed. A failure poisons the store.
     pub(super) fn write(&mut self, flusher: &Flusher, due: &Due) -> Result<()> {
         assert!(due.frames.len() <= JOB_PAGES);
         let mut images = Vec::with_capacity(due.frames.len());
@@ -99,7 +98,7 @@ impl Writer {
         let mut newest = Lsn(0);
         self.horizon = flusher.horizon();
         for frame in &due.frames {
-            // Pages of a table that is gone are never written.
+            // Pages of a dropped table are never written.
             let Some(space) = flusher.spaces.get(frame.id().table).and_then(|space| space.pin_for_flush())
             else {
                 continue;
@@ -154,7 +153,7 @@ impl Writer {
         }
         let on_disk = frame.disk_bytes();
         let codec = match due.cause {
-            // Nobody waits for space, and it may be the page's last image for long.
+            // No writer waits for space, and it may be the page's last image for long.
             Cause::Asked => space.codec(on_disk),
             Cause::Eviction | Cause::Log | Cause::Dirty => {
                 space.codec(on_disk).after(on_disk, space.page_bytes())
@@ -174,7 +173,7 @@ impl Writer {
     /// Copies a latched page for [`Writer::encode`].
     fn copy(&mut self, page: &[u8], codec: Codec) {
         let copy = &mut self.copy[..page.len()];
-        // Packing tidies the page as well.
+        // Packing also leaves out free space.
         if is_compressed_node(page, codec) { copy.copy_from_slice(page) } else { copy_tidied(page, copy) }
     }
 
@@ -199,8 +198,8 @@ impl Writer {
         (bytes, encoded.algorithm == Algorithm::None)
     }
 
-    /// Whether the image of a page without changes would come out other than it is on the device. Nobody
-    /// writes it meanwhile.
+    /// Whether the new image of an unchanged page would differ from the one on the device. The page must not be written
+    /// meanwhile.
     pub(super) fn would_change(
         &mut self,
         flusher: &Flusher,
@@ -324,8 +323,8 @@ fn log_page_writes(flusher: &Flusher, images: &[Image]) -> Result<()> {
     flusher.pager.log().append_page_writes(&records)
 }
 
-/// How to make the image of a page that is otherwise made by `codec`: a long value's last page, where it can be stored
-/// without what the value does not fill, is compressed, or a value a little longer than a leaf takes would take a page.
+/// The codec for the image of a page whose table uses `codec`: a long value's last page is compressed, where the part
+/// that the value does not fill can be left out. Otherwise a value a little longer than a leaf takes would take a page.
 fn codec_of(space: &Space, page: &[u8], codec: Codec) -> Codec {
     let unit = space.file().props().hole_unit as usize;
     let is_plain = codec.algorithm == Algorithm::None && unit != 0;
@@ -342,9 +341,8 @@ fn is_compressed_node(page: &[u8], codec: Codec) -> bool {
     codec.algorithm != Algorithm::None && ops::kind(page) == Some(PageKind::Node)
 }
 
-/// Gives back what an older, longer image left behind, on a VFS that makes holes apart from writes. One that refuses
-/// costs space and nothing else: readers go by the image's own length.
-/// Whether it did.
+/// Punches the space that an older, longer image took beyond this one, on a VFS that makes holes apart from writes. A
+/// refusal costs space and nothing else: readers go by the image's own length. Returns whether it did.
 fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
     if !flusher.counters.may_punch() {
         return Ok(false);
@@ -371,7 +369,7 @@ fn is_hole(flusher: &Flusher, space: &Space, page: &[u8]) -> bool {
     has_holes && ops::kind(page) == Some(PageKind::Hole)
 }
 
-/// Writes the image of a page of which no hole could be made: what lies in its place must not be older than a
+/// Writes the image of a page of which no hole could be made: the image on the device must not be older than its
 /// page-write record.
 fn write_hole(image: &Image) -> Result<()> {
     let space = &image.space;
@@ -397,7 +395,7 @@ fn punched(flusher: &Flusher, image: &Image) {
     flusher.counters.punched();
 }
 
-/// Copies a page with zeros for what no reader looks at, so that its image compresses well.
+/// Copies a page with its unused bytes zeroed, so that its image compresses well.
 fn copy_tidied(page: &[u8], out: &mut [u8]) {
     match ops::kind(page) {
         Some(PageKind::Node) => node::copy_tidied(page, out),

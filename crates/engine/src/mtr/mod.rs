@@ -1,9 +1,9 @@
 //! Mini-transactions: a set of page changes that recovery applies whole or not at all.
 //!
 //! A mini-transaction latches the pages it changes exclusively, applies operations to them while
-//! recording each, and commits by appending the record to the log. Only then are the latches given
-//! up, so a page's changes appear in the log in the order in which they were made (invariant of
-//! replay by page LSN). Pages that the caller cannot hold it holds itself.
+//! recording each, and commits by appending the record to the log. Only then are the latches released, so a page's
+//! changes appear in the log in the order in which they were made (invariant of replay by page LSN). It holds pages
+//! itself that the caller cannot hold.
 
 mod pager;
 mod space;
@@ -20,8 +20,8 @@ use crate::{
     types::{Lsn, PageId, Result},
 };
 
-/// A mini-transaction in the making. Dropping it uncommitted after an operation is a bug: the
-/// changed pages say so when their guards meet the next commit.
+/// A mini-transaction in the making. Dropping it uncommitted after an operation is a bug, which the guards of the
+/// changed pages detect at the next commit.
 #[must_use]
 pub(crate) struct Mtr {
     ops: Scratch,
@@ -45,7 +45,7 @@ impl Mtr {
         self.held.push(page);
     }
 
-    /// Gives a page back that it holds.
+    /// Returns a page that it holds.
     pub(crate) fn let_go(&mut self, page: PageId) -> Option<WriteGuard> {
         let at = self.held.iter().position(|held| held.id() == page)?;
         Some(self.held.remove(at))

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Pool and log together. Pages are read through it, and changed by mini-transactions ([`super::Mtr`]), which keep the
-/// order between the two that recovery rests on. Trees, chains, undo logs and allocation are all reached through it.
+/// order between the two that recovery relies on. Trees, chains, undo logs and allocation are all reached through it.
 pub(crate) struct Pager {
     pool: Arc<Pool>,
     log: Log,

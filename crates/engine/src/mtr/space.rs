@@ -7,8 +7,8 @@ use crate::{page::node::Node, pool::WriteGuard, row::RESERVE, types::Result};
 /// Most that an operation takes there beside its cell.
 pub(crate) use crate::row::LOGGED_OP_BYTES;
 
-/// Sees to it that operations of `bytes` fit into the log of the page's block, compressing it anew if need
-/// be. False when the page does not fit then: it has to be split. The caller has changed nothing yet.
+/// Ensures that operations of `bytes` fit into the log of the page's block, compressing it again if necessary. False
+/// when the page does not fit then: it has to be split. The caller has changed nothing yet.
 pub(crate) fn make_space(pager: &Pager, page: &mut WriteGuard, bytes: usize) -> Result<bool> {
     if !page.has_block() || lacuna_page::block_log_room(page.block()) >= bytes + RESERVE {
         return Ok(true);
@@ -22,7 +22,7 @@ pub(crate) fn make_space(pager: &Pager, page: &mut WriteGuard, bytes: usize) -> 
     Ok(true)
 }
 
-/// Like [`make_space`], but does not try again what failed before on the same page.
+/// Like [`make_space`], but does not repeat a compression that failed before on the same page.
 pub(crate) fn try_make_space(pager: &Pager, page: &mut WriteGuard, bytes: usize) -> Result<bool> {
     let is_unfit = page.is_unfit();
     let has_room = !page.has_block() || lacuna_page::block_log_room(page.block()) >= bytes + RESERVE;

@@ -8,21 +8,21 @@
 //! 1. A chain that is in use has one owner, which names its first page: the undo record that announced
 //!    it (`Change::Chain`) until its transaction's leaf record takes over, then that leaf record, then
 //!    the undo record of the change that replaced it or of the deletion that removed it. Ownership
-//!    passes in the mini-transaction that changes the leaf. So a chain is given back once, by whoever
-//!    deals with the undo record that owns it: rollback for new chains, purge for old ones.
-//! 2. A chain grows page by page at its end and is given back page by page behind its first one, the
-//!    first page last, together with the change of the undo record that owns it. So a crash at any
-//!    time leaves a chain that its owner still names, shorter at most, which only its removal sees.
-//! 3. Pages are given back only after everyone has left who may have seen a reference to them. A reader
-//!    takes a [`Ticket`] while it holds the latch of the leaf that led it to the chain, and reads the
-//!    chain without any latch but those of its pages, one at a time.
+//!    passes in the mini-transaction that changes the leaf. So a chain is freed once, with the undo record that owns
+//!    it: by rollback for new chains, by purge for old ones.
+//! 2. A chain grows page by page at its end and is freed page by page after its first one, the first page last,
+//!    together with the change of the undo record that owns it. So a crash at any time leaves a chain that its owner
+//!    still names, shorter at most, which only its removal sees.
+//! 3. Pages are freed only after every reader that may have seen a reference to them has left. A reader takes a
+//!    [`Ticket`] while it holds the latch of the leaf that led it to the chain, and reads the chain without any latch
+//!    but those of its pages, one at a time.
 //!
-//! Space: a value takes its bytes, 96 in each page that it fills and about 160 in the last one, and what is missing to
-//! a unit of holes there: 512 bytes at most on flash and in memory, 4 KiB in a directory. For the image of the last
-//! page is compressed in plain tables too (`flush`), and what the value does not fill is a hole. A leaf, which takes
-//! values up to a quarter of the page, may waste as much as one of these is long when its keys came in order. So of
-//! many long values none takes more than 1.25 times its length, and such a unit. Row-compressed tables have blocks
-//! instead of images; there the last one is taken whole.
+//! Space: a value takes its bytes, 96 in each page that it fills and about 160 in the last one, and the padding to a
+//! unit of holes there: 512 bytes at most on flash and in memory, 4 KiB in a directory. For the image of the last page
+//! is compressed in plain tables too (`flush`), and the part of the page that the value does not fill is a hole. A
+//! leaf, which takes values up to a quarter of the page, may waste as much as one of these is long when its keys came
+//! in order. So of many long values none takes more than 1.25 times its length, and such a unit. Row-compressed tables
+//! have blocks instead of images; there the last one is taken whole.
 //!
 //! Latches: a page of the chain before the next one, both before the allocation page, that before undo
 //! pages.
@@ -49,7 +49,7 @@ use crate::{
     types::{PageNo, Result, TableId},
 };
 
-/// Chains that undo records speak of.
+/// Chains that undo records name.
 #[derive(Default)]
 pub(crate) struct UndoChains {
     /// Of values that were replaced: no leaf names them.
@@ -73,7 +73,7 @@ pub(crate) fn start(pager: &Pager, space: &Arc<Space>, mtr: &mut Mtr, part: &[u8
     Ok(NewPage { page, header: allocator.header })
 }
 
-/// Adds a page behind `last`, the last one of the chain so far; returns its number.
+/// Adds a page after `last`, the last one of the chain so far; returns its number.
 pub(crate) fn extend(
     pager: &Pager,
     space: &Arc<Space>,
@@ -115,7 +115,7 @@ fn link<'a>(space: &Space, page: &'a [u8], number: PageNo, first: PageNo) -> Res
     Ok(link)
 }
 
-/// Calls `each` with the number and the part of every page of a chain that nobody is giving back.
+/// Calls `each` with the number and the part of every page of a chain that is not being freed.
 fn walk(
     pager: &Pager,
     space: &Arc<Space>,
@@ -150,7 +150,7 @@ pub(crate) fn read(
     reference: Reference,
     _: &Ticket<'_>,
 ) -> Result<Vec<u8>> {
-    // The length is not proven yet: a file has no more pages than its bytes allow.
+    // The length is not verified yet: a file has no more pages than its bytes allow.
     let mut value = Vec::new();
     walk(pager, space, reference, |_, part| {
         value.extend_from_slice(part);
@@ -162,7 +162,7 @@ pub(crate) fn read(
     Ok(value)
 }
 
-/// Calls `mark` with the number of every page of the chain, after proving it whole. For checks.
+/// Calls `mark` with the number of every page of the chain, after verifying that it is whole. For checks.
 pub(crate) fn check(
     pager: &Pager,
     space: &Arc<Space>,
@@ -192,13 +192,13 @@ impl Chains {
         Chains { pager, flusher, readers: Readers::default() }
     }
 
-    /// Enters a reader, who still holds the latch of the leaf that led to the chain.
+    /// Registers a reader. The caller still holds the latch of the leaf that led to the chain.
     pub(crate) fn enter(&self) -> Ticket<'_> {
         self.readers.enter()
     }
 
-    /// Gives all pages of the chain at `first` back but the first one, once its readers have left. May be
-    /// interrupted and repeated. The caller holds no latch; nobody can find the chain any more.
+    /// Frees all pages of the chain at `first` but the first one, once its readers have left. May be interrupted and
+    /// repeated. The caller holds no latch; the chain is no longer reachable.
     pub(crate) fn shorten(&self, space: &Arc<Space>, first: PageNo) -> Result<()> {
         self.readers.wait_for_earlier();
         let pager = &*self.pager;
@@ -220,7 +220,7 @@ impl Chains {
     }
 }
 
-/// The first page of a shortened chain, about to be given back.
+/// The first page of a shortened chain, about to be freed.
 pub(crate) struct First<'a> {
     page: WriteGuard,
     allocator: Allocator<'a>,
@@ -235,7 +235,7 @@ pub(crate) fn latch_first<'a>(pager: &'a Pager, space: &'a Arc<Space>, first: Pa
 }
 
 impl First<'_> {
-    /// Gives it back; the caller commits the change of its owner with it.
+    /// Frees it; the caller commits the change of its owner with it.
     pub(crate) fn free(mut self, mtr: &mut Mtr) -> [WriteGuard; 2] {
         self.allocator.free(mtr, &mut self.page);
         [self.page, self.allocator.header]

@@ -3,7 +3,7 @@
 use crate::sync::{Condvar, Mutex};
 use std::collections::BTreeSet;
 
-/// Numbers the readers of chains, so that giving pages back can wait for those that came before.
+/// Numbers the readers of chains, so that a thread that frees pages can wait for the earlier ones.
 #[derive(Default)]
 pub(crate) struct Readers {
     tickets: Mutex<Tickets>,
@@ -23,7 +23,7 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl Readers {
-    /// Enters a reader, who still holds the latch of the leaf that led to the chain.
+    /// Registers a reader. The caller still holds the latch of the leaf that led to the chain.
     pub(crate) fn enter(&self) -> Ticket<'_> {
         let mut tickets = self.tickets.lock();
         let number = tickets.next;
@@ -32,8 +32,7 @@ impl Readers {
         Ticket { readers: self, number }
     }
 
-    /// Waits until all readers that have entered by now have left. The caller holds no latch and no
-    /// ticket.
+    /// Waits until all readers registered so far have left. The caller holds no latch and no ticket.
     pub(crate) fn wait_for_earlier(&self) {
         let mut tickets = self.tickets.lock();
         let bound = tickets.next;

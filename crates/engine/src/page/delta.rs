@@ -1,8 +1,9 @@
-//! Deltas: what makes one value of another of the same length. Pure.
+//! Deltas, which turn one value into another of the same length. Pure.
 //!
-//! A delta is a list of *hunks*: bytes that stay as they are since the hunk before, bytes that are replaced (both
-//! LEB128), and what replaces them. Most changes of a record concern a few of its bytes, so the log and the undo
-//! record of a change hold a delta each: one leads from the value before to the one behind, the other back.
+//! A delta is a list of *hunks*: the number of bytes that stay as they are since the last hunk, the number of bytes
+//! that are replaced (both LEB128), and the new bytes. Most changes of a record concern a few of its bytes, so the log
+//! and the undo record of a change hold a delta each: one turns the old value into the new one, the other the new one
+//! into the old.
 
 use std::ops::Range;
 
@@ -43,7 +44,7 @@ impl Difference {
         Some(Difference { hunks })
     }
 
-    /// Appends the delta that makes `value`, which is either of the two, of the other one.
+    /// Appends the delta that turns the other one into `value`, which is either of the two.
     pub(crate) fn encode(&self, value: &[u8], out: &mut Vec<u8>) {
         let mut at = 0;
         for hunk in &self.hunks {
@@ -64,7 +65,7 @@ fn common_bytes(a: &[u8], b: &[u8]) -> Option<usize> {
     a[from..].iter().zip(&b[from..]).position(|(a, b)| a != b).map(|at| from + at)
 }
 
-/// Behind the last byte that differs before [`GAP_MIN`] equal ones, from `start` on, which differs.
+/// The end of the last differing byte before [`GAP_MIN`] equal ones, from `start` on, which differs.
 fn end_of_hunk(before: &[u8], behind: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     let window = |end: usize| end..before.len().min(end + GAP_MIN);
@@ -74,7 +75,7 @@ fn end_of_hunk(before: &[u8], behind: &[u8], start: usize) -> usize {
     end
 }
 
-/// Makes the other value of this one. `None`, and anything in `value`, when the delta is not of a value of that
+/// Turns `value` into the other one. `None`, and undefined bytes in `value`, when the delta is not of a value of that
 /// length.
 #[must_use]
 pub(crate) fn apply(mut delta: &[u8], value: &mut [u8]) -> Option<()> {

@@ -12,11 +12,11 @@ pub(crate) enum PageKind {
     Node = 2,
     /// Undo records.
     Undo = 3,
-    /// Given back; lists other pages that were, and holds the number of the next such page.
+    /// Free; lists other free pages, and holds the number of the next such page.
     Free = 4,
     /// Part of a long value.
     Overflow = 5,
-    /// Given back, and listed in a free page. Its image is a hole.
+    /// Free, and listed in a free page. Its image is a hole.
     Hole = 6,
 }
 

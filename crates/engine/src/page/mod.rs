@@ -1,4 +1,4 @@
-//! The bytes of pages: what is in them, and the operations that change them. Nothing here does I/O or locks.
+//! The bytes of pages: their layout, and the operations that change them. Nothing here does I/O or locks.
 
 pub(crate) mod delta;
 pub(crate) mod kind;

@@ -1,8 +1,8 @@
 //! Page operations: the only way in which a page changes, forwards and in recovery alike. Pure.
 //!
-//! The write-ahead log is a sequence of these. An operation names a VFS *within* a page by slot
-//! or offset (physiological logging), so it may be replayed only on the very page version it was
-//! made for; the page's LSN decides that.
+//! The write-ahead log is a sequence of these. An operation names a position *within* a page by slot or offset
+//! (physiological logging), so it may be replayed only on the very page version it was made for; the page's LSN decides
+//! that.
 
 use super::kind::set_kind;
 pub(crate) use super::kind::{PageKind, kind, lsn};
@@ -39,7 +39,7 @@ pub(crate) enum PageOp<'a> {
     /// Appends records to a page of them, which also points at their first as the newest of its log if that
     /// `is_newest`.
     Append { is_newest: bool, data: &'a [u8] },
-    /// Makes the page what a block holds. Only in tables with blocks, whose guards apply it (see `row`).
+    /// Replaces the page by the content of a block. Only in tables with blocks, whose guards apply it (see `row`).
     Block { data: &'a [u8] },
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum PageOp<'a> {
 pub(crate) struct BadOp(pub(crate) &'static str);
 
 impl PageOp<'_> {
-    /// Whether it makes the page anew, whatever that was before.
+    /// Whether it initialises the page, whatever that held before.
     pub(crate) fn is_making(&self) -> bool {
         matches!(self, PageOp::Init { .. } | PageOp::Blank { .. } | PageOp::Block { .. })
     }
@@ -174,7 +174,7 @@ impl PageOp<'_> {
     }
 }
 
-/// Checks a page just read from a device against what its kind promises.
+/// Checks a page just read from a device against the invariants of its kind.
 pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
     match kind(page) {
         Some(PageKind::Node) => node::validate(page),
@@ -233,7 +233,7 @@ impl<'a> OpReader<'a> {
         Ok((page, self.rest(tag)?))
     }
 
-    /// What follows tag and page.
+    /// The fields after tag and page.
     fn rest(&mut self, tag: u8) -> Result<PageOp<'a>, BadOp> {
         if tag == 1 {
             return Ok(PageOp::Init { level: u16::from_le_bytes(self.array()?) });
@@ -356,7 +356,7 @@ mod tests {
             PageOp::Init { level: 0 }.apply(&mut page).expect("fits");
             for item in OpReader::new(&bytes) {
                 let Ok((_, op)) = item else { break };
-                // Cells are checked by the group's checksum, not here: only well-formed ones count.
+                // Cells are covered by the group's checksum and not checked here: only well-formed ones count.
                 if !matches!(op, PageOp::Insert { .. } | PageOp::Replace { .. }) {
                     let _ = op.apply(&mut page);
                 }

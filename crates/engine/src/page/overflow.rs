@@ -22,7 +22,7 @@ pub(crate) const VALUE_BYTES_MAX: usize = 16 << 20;
 struct ReferenceRaw {
     first: U64,
     bytes: U32,
-    /// CRC32C of the value: the pages prove themselves, this proves that they belong together.
+    /// CRC32C of the value: each page has its own checksum, this one verifies that they belong together.
     checksum: U32,
 }
 
@@ -68,7 +68,7 @@ impl Reference {
     }
 }
 
-/// Header of a page of a chain, behind that of all pages.
+/// Header of a page of a chain, after that of all pages.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy)]
 #[repr(C)]
 struct LinkRaw {
@@ -103,7 +103,7 @@ pub(crate) struct Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    /// The bytes behind the header of the page.
+    /// The bytes after the header of the page.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let raw = LinkRaw {
             next: self.next.0.into(),

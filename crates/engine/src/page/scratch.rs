@@ -1,4 +1,4 @@
-//! Memory for bytes that are put together and soon forgotten, such as a log record.
+//! Memory for short-lived byte strings, such as a log record.
 
 use std::{
     cell::RefCell,
@@ -15,7 +15,7 @@ thread_local! {
     static PIECES: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An empty vector at first, in memory that the thread has used before. Dropping it keeps that for the next one.
+/// A vector, empty at first, in memory that the thread has used before. Dropping it keeps the memory for the next one.
 pub(crate) struct Scratch(Vec<u8>);
 
 impl Scratch {

@@ -5,7 +5,7 @@
 //! | txn   | used  | state | next | last | record | newest | history | links | records ...
 //! ```
 //!
-//! The module `undo` says what the fields mean and who changes them.
+//! The module `undo` documents what the fields mean and which code changes them.
 
 use std::borrow::Cow;
 
@@ -66,15 +66,14 @@ pub(crate) enum Change {
     Update = 2,
     /// There was one, and its value is still in the leaf. A long value's reference is here too.
     Delete = 3,
-    /// A chain was begun for a long value. It is taken back with the transaction.
+    /// A chain was begun for a long value. It is rolled back with the transaction.
     Chain = 4,
-    /// A chain that no leaf names any more: it is given back in any case. Such a record was another
-    /// one before.
+    /// A chain that no leaf names any more: it is freed in any case. The record was of another kind before.
     Orphan = 5,
-    /// The chain of the old value was given back. Such a record was another one before.
+    /// The chain of the old value was freed. The record was of another kind before.
     Spent = 6,
-    /// No change: behind it lies the log of another transaction than before. `old_txn` had the one before,
-    /// `old_undo` is its newest record, `previous` the link before.
+    /// No change: the log of another transaction begins after it. `old_txn` wrote the log before it, `old_undo` is that
+    /// log's newest record, `previous` the previous link.
     Link = 7,
     /// There was one with a short value of the same length; kept here is the delta that leads back to it.
     Edit = 8,
@@ -172,7 +171,7 @@ pub(crate) fn used(page: &[u8]) -> usize {
     u32_at(page, USED) as usize
 }
 
-/// Copies a page of undo records with zeros for what no record takes, so that an image of it compresses well.
+/// Copies a page of undo records with its unused bytes zeroed, so that an image of it compresses well.
 pub(crate) fn copy_tidied(page: &[u8], out: &mut [u8]) {
     let end = page.len() - TRAILER_BYTES;
     let from = used(page).clamp(RECORDS, end);

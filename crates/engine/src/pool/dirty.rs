@@ -46,7 +46,7 @@ impl DirtyList {
     /// Notes that `frame`, latched exclusively by the caller, changed in the record that starts at
     /// `start`.
     pub(crate) fn enter(&self, frame: &Arc<Frame>, start: Lsn) {
-        // It stays so: by invariant 3 nobody takes it off while the caller has it latched.
+        // It stays so: by invariant 3 no thread takes it off the list while the caller has it latched.
         if frame.has_changes() {
             return;
         }
@@ -88,8 +88,8 @@ impl DirtyList {
         }
     }
 
-    /// Notes that of the log only what comes before `end` was replayed: changes behind it are on no page
-    /// and in no list yet. `None` when the replay is over.
+    /// Notes that the log was replayed only up to `end`: later changes are on no page and in no list yet. `None` when
+    /// the replay is over.
     pub(crate) fn set_replayed(&self, end: Option<Lsn>) {
         self.inner.lock().replayed = end;
     }
@@ -119,12 +119,12 @@ impl DirtyList {
         (inner.dirty_bytes, inner.dirty_reads)
     }
 
-    /// Bytes of pages whose newest change is not on the medium, not much older than now.
+    /// Bytes of pages whose newest change is not on the medium; may lag slightly.
     pub(crate) fn unflushed_bytes(&self) -> usize {
         self.unflushed_bytes.load(Ordering::Relaxed)
     }
 
-    /// Reads that replay has to make for pages whose newest change is not on the medium, not much older than now.
+    /// Reads that replay has to make for pages whose newest change is not on the medium; may lag slightly.
     pub(crate) fn unflushed_reads(&self) -> usize {
         self.unflushed_reads.load(Ordering::Relaxed)
     }
@@ -140,8 +140,7 @@ impl DirtyList {
             .collect()
     }
 
-    /// Forgets the changes of a table whose file is about to be removed. None of its pages may be in
-    /// flight.
+    /// Drops the changes of a table whose file is about to be removed. None of its pages may be in flight.
     pub(crate) fn forget_table(&self, table: TableId) {
         let mut inner = self.inner.lock();
         assert!(inner.in_flight.keys().all(|key| key.1.table != table), "nobody uses the table");

@@ -5,15 +5,15 @@
 //! soon after it left is remembered by a ghost and goes to the main queue at once. (Yang et al.,
 //! "FIFO queues are all you need for cache eviction", SOSP 2023.)
 //!
-//! Uses at about the same time count once: a writer first locks a record, and perhaps reads it before, and a page that
-//! nobody else wants would pass for one that is used again. Time is counted in misses: its unit is a small share of
-//! those that replace the pool's content.
+//! Uses at about the same time count once: a writer first locks a record, and perhaps reads it before, so that a page
+//! used by this writer alone would count as reused. Time is counted in misses: its unit is a small share of those that
+//! replace the pool's content.
 //!
-//! A dirty page whose turn it is leaves its queue and is *wanted*: the flush is asked for it. When its job is
-//! done it comes back, to the front of the main queue if it may leave now. So each is asked for once, and
-//! eviction neither passes over it again and again nor takes the uses of hot pages meanwhile. A few are asked for at
-//! a time: an eviction that searched on for a clean page would ask for all that are cold, long before they have to
-//! leave, and those that are changed meanwhile would be written twice.
+//! A dirty page whose turn it is leaves its queue and is *wanted*: it is handed to the flush. When its job is done it
+//! comes back, to the front of the main queue if it may be evicted now. So each is requested once, and eviction neither
+//! skips it again and again nor uses up the use counts of hot pages meanwhile. A few are requested at a time: an
+//! eviction that searched on for a clean page would request all cold pages, long before they have to leave, and those
+//! that are changed meanwhile would be written twice.
 //!
 //! Invariant: each frame is in one of the queues, or `wanted`. Its flag `wanted` changes under the shard's lock only.
 
@@ -27,9 +27,9 @@ use crate::{
     types::{PageId, TableId},
 };
 
-/// Share of the budget that the small queue may take, one in this many.
+/// The small queue may take one in this many bytes of the budget.
 const SMALL_SHARE: usize = 10;
-/// Dirty pages that are asked for while space is made once, at most.
+/// Dirty pages requested in one search for space, at most.
 const WANTED_MAX: usize = 4;
 
 /// The pages of one shard. Frames are found, entered and evicted under the shard's lock only.
@@ -79,8 +79,7 @@ impl Shard {
         assert!(before.is_none(), "a page has one frame");
     }
 
-    /// Takes out a frame whose page could not be read.
-    /// Whether it was there.
+    /// Takes out a frame whose page could not be read. Returns whether it was there.
     pub(super) fn discard(&mut self, frame: &Arc<Frame>) -> bool {
         let is_here = self.frames.get(&frame.id).is_some_and(|f| Arc::ptr_eq(f, frame));
         if is_here {
@@ -144,8 +143,8 @@ impl Shard {
         kept + bytes
     }
 
-    /// Evicts one clean page that nobody uses. Dirty ones met on the way leave their queue for `wanted`.
-    /// `None` when that has all it may, or a whole round found nothing.
+    /// Evicts one clean, unused page. Dirty ones met on the way move from their queue to `wanted`. `None` when `wanted`
+    /// is full, or a whole round found nothing.
     pub(super) fn evict(&mut self, budget_bytes: usize, wanted: &mut Vec<Arc<Frame>>) -> Option<Arc<Frame>> {
         // Each page is met at most this often: it has three uses to lose, and moves queues once.
         let mut steps = (self.small.len() + self.main.len()) * 2;
@@ -215,7 +214,7 @@ impl Shard {
     }
 }
 
-/// Whether no more dirty pages may be asked for while space is made.
+/// Whether no more dirty pages may be requested in this search for space.
 pub(super) fn wants_enough(wanted: &[Arc<Frame>]) -> bool {
     wanted.len() >= WANTED_MAX
 }

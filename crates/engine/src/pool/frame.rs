@@ -20,7 +20,7 @@ use crate::{
     types::{Lsn, PageId, PageNo},
 };
 
-/// Stands for the uses of a page that was brought in ahead of its first.
+/// In place of the use count: the page was read ahead of its first use.
 const AHEAD: u8 = u8::MAX;
 
 /// A page in the pool. An `Arc` of it keeps it from being evicted.
@@ -29,13 +29,13 @@ pub(crate) struct Frame {
     pub(super) page_bytes: usize,
     /// Bytes of page and block.
     pub(super) memory_bytes: usize,
-    /// Of a row-compressed table: its block lies behind the page.
+    /// The page is of a row-compressed table: its block follows the page in the buffer.
     pub(super) blocks: Option<Arc<Blocks>>,
     /// LSN of the page when it was last found not to fit into its block.
     unfit_lsn: AtomicU64,
     /// The latch: shared to read the page, exclusive to change it.
     latch: Latch<AlignedBuf>,
-    /// Uses since it came in, saturating, or [`AHEAD`]; what eviction goes by.
+    /// Uses since it was read in, saturating, or [`AHEAD`]; eviction decides by it.
     uses: AtomicU8,
     /// When it was used last.
     used_at: AtomicU32,
@@ -49,9 +49,9 @@ pub(crate) struct Frame {
     pub(super) disk_bytes: AtomicU32,
     /// It was written since it came in.
     written: AtomicBool,
-    /// Reading it failed, or changing it panicked: whoever waited for the latch must look again.
+    /// Reading it failed, or changing it panicked: threads that waited for the latch must look the page up again.
     pub(super) failed: AtomicBool,
-    /// Of the store, which a panic stops.
+    /// The store's poison, set by a panic.
     poison: Arc<Poison>,
     /// Eviction asked for it to be flushed, and keeps it in no queue until it was.
     pub(super) wanted: AtomicBool,
@@ -94,8 +94,8 @@ impl Frame {
         self.disk_bytes.load(Ordering::Relaxed) as usize
     }
 
-    /// Notes that an image of `disk_bytes` is on the device, which is no hole if it `is_image`. Whether one was written
-    /// before since the page came in.
+    /// Notes that an image of `disk_bytes` is on the device, which is no hole if it `is_image`. Returns whether one was
+    /// written before since the page came in.
     pub(crate) fn note_written(&self, disk_bytes: usize, is_image: bool) -> bool {
         self.disk_bytes.store(disk_bytes as u32, Ordering::Relaxed);
         is_image && self.written.swap(true, Ordering::Relaxed)
@@ -115,7 +115,7 @@ impl Frame {
         }
     }
 
-    /// Whether it was brought in ahead of its first use, which is still to come.
+    /// Whether it was read ahead and not used yet.
     pub(super) fn is_ahead(&self) -> bool {
         self.uses.load(Ordering::Relaxed) == AHEAD
     }
@@ -153,7 +153,7 @@ impl Frame {
         ReadGuard { frame: self, page }
     }
 
-    /// The shared latch, if no one holds it exclusively, or panicked while changing the page.
+    /// The shared latch, unless a thread holds it exclusively, or panicked while changing the page.
     pub(crate) fn try_read(self: &Arc<Frame>) -> Option<ReadGuard> {
         let page = self.latch.try_read()?;
         (!self.failed.load(Ordering::Acquire)).then(|| ReadGuard { frame: self.clone(), page })
@@ -165,7 +165,7 @@ impl Frame {
         WriteGuard { frame, page, modified: false, stale: false }
     }
 
-    /// Takes the buffer back from a frame that nobody uses any more.
+    /// Takes the buffer back from a frame that is no longer used.
     pub(super) fn into_buffer(self) -> Option<AlignedBuf> {
         self.latch.into_inner()
     }
@@ -200,8 +200,8 @@ impl ReadGuard {
     }
 }
 
-/// The frame of a page that is latched exclusively. It is dropped before the latch: should the thread have
-/// panicked, the store is stopped before anybody can see what became of the page.
+/// The frame of a page that is latched exclusively. It is dropped before the latch: if the thread panicked, the store
+/// is stopped before another thread can see the page.
 pub(crate) struct LatchedFrame {
     frame: Arc<Frame>,
     sentinel: Sentinel,

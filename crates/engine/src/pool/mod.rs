@@ -1,16 +1,16 @@
 //! The buffer pool: uncompressed pages in bounded memory.
 //!
-//! A page of a row-compressed table has its block behind it in the same frame. When such a page is evicted
-//! its block stays a while longer, sealed; a page has a frame or a kept block, never both.
+//! A page of a row-compressed table has its block after it in the same frame. When such a page is evicted its block is
+//! kept a while longer, sealed; a page has a frame or a kept block, never both.
 //!
-//! Owns all frames. A page is found, brought in and evicted under its shard's lock; its content is
-//! guarded by its own latch.
+//! Owns all frames. A page is found, inserted and evicted under its shard's lock; its content is guarded by its own
+//! latch.
 //!
 //! Invariants:
 //!
-//! 1. A page has at most one frame, so whoever holds its latch sees its only copy in memory.
-//! 2. A frame is evicted only when nobody but the shard holds it and no change in it is missing on
-//!    the device; so what is read back is never older than what was evicted.
+//! 1. A page has at most one frame, so the holder of its latch sees its only copy in memory.
+//! 2. A frame is evicted only when the shard alone holds it and no change in it is missing on the device; so what is
+//!    read back is never older than what was evicted.
 //! 3. A frame enters its shard latched exclusively by the thread that fills it; others wait for the
 //!    latch, not for the shard. When filling fails the frame is discarded and the others look again.
 //!
@@ -51,17 +51,17 @@ use evict::Shard;
 
 /// Shards of a pool that is large enough for so many.
 const SHARDS_MAX: usize = 16;
-/// A shard holds this many pages of 16 KiB at least.
+/// A shard holds at least this many pages of 16 KiB.
 const SHARD_BYTES_MIN: usize = 64 * (16 << 10);
 
-/// Bytes of the pool for each miss of the unit in which time goes by.
+/// One unit of time is one miss for each so many bytes of the pool.
 const MOMENT_BYTES: usize = 32 * (16 << 10);
 
 /// Share of the budget that blocks without their pages may take. They hold twice to four times as much in
 /// the same memory, but each use costs a decompression and a second copy.
 const KEPT_SHARE: (usize, usize) = (5, 8);
 
-/// So many dirty pages in the way of eviction are flushed at once; fewer when the producer next looks.
+/// So many dirty pages that block eviction are flushed at once; fewer at the producer's next round.
 const WANTED_DUE: usize = 16;
 
 /// Counters of a pool.
@@ -73,9 +73,9 @@ pub struct PoolStats {
     pub misses: u64,
     /// Pages read ahead of scans.
     pub read_ahead: u64,
-    /// Pages among them that left before anybody used them.
+    /// Pages among them that were evicted before their first use.
     pub read_ahead_unused: u64,
-    /// Pages that left to make space.
+    /// Pages evicted to make space.
     pub evictions: u64,
     /// Bytes of pages in memory.
     pub bytes: u64,
@@ -92,9 +92,9 @@ pub(crate) struct Pool {
     dirty: DirtyList,
     /// No image on the device has a greater LSN: the log's end when it was opened, or the newest written.
     newest_lsn: AtomicU64,
-    /// Dirty pages that eviction met and the flush has not taken yet.
+    /// Dirty pages that eviction found and the flush has not taken yet.
     wanted: Mutex<Vec<Arc<Frame>>>,
-    /// Raised when there are enough of them for a job, or a page that was brought in found no space.
+    /// Raised when there are enough of them for a job, or a page that was read in found no space.
     needs_flush: Signal,
     poison: Arc<Poison>,
     misses: AtomicU64,
@@ -164,12 +164,12 @@ impl Pool {
         &self.dirty
     }
 
-    /// Asks whoever flushes to look around now.
+    /// Wakes the flush producer.
     pub(crate) fn ask_for_flush(&self) {
         self.needs_flush.raise();
     }
 
-    /// Waits until somebody asks for a flush, or for `timeout`.
+    /// Waits until a flush is requested, or for `timeout`.
     pub(crate) fn wait_until_asked(&self, timeout: Duration) {
         self.needs_flush.wait_for(timeout);
     }
@@ -186,12 +186,12 @@ impl Pool {
         }
     }
 
-    /// Lets pages leave again that the flush had in hand. The caller gives up its hold of them.
+    /// Makes pages evictable again that the flush held. The caller gives up its references.
     pub(crate) fn take_back(&self, frames: Vec<Arc<Frame>>) {
         for frame in frames {
             let mut shard = self.shard(frame.id).lock();
             shard.take_back(&frame);
-            // Before the lock, or eviction would find it in use.
+            // Before the lock is released, or eviction would find it in use.
             drop(frame);
         }
         if self.bytes() > self.budget_bytes {
@@ -242,7 +242,7 @@ impl Pool {
         buffer
     }
 
-    /// Dirty pages that stand in the way of eviction. The caller gives them to [`Pool::take_back`].
+    /// Dirty pages that block eviction. The caller returns them by [`Pool::take_back`].
     pub(crate) fn take_wanted(&self) -> Vec<Arc<Frame>> {
         std::mem::take(&mut *self.wanted.lock())
     }
@@ -301,7 +301,7 @@ impl Pool {
         }
     }
 
-    /// Brings a page into memory for who is going to read it, unless it is there or memory is short.
+    /// Reads a page into memory ahead of its use, unless it is there or memory is short.
     pub(crate) fn read_ahead(&self, space: &Space, page: PageNo) -> Result<()> {
         let id = PageId { table: space.id(), page };
         if self.bytes() > self.budget_bytes || self.shard(id).lock().get(id).is_some() {
@@ -329,8 +329,8 @@ impl Pool {
         }
     }
 
-    /// The page, latched exclusively and zeroed but for its header, without reading it: it was just
-    /// allocated, or recovery is about to make it anew.
+    /// The page, latched exclusively and zeroed but for its header, without reading it: it was just allocated, or
+    /// recovery is about to initialise it.
     pub(crate) fn create(&self, space: &Space, page: PageNo) -> WriteGuard {
         let id = PageId { table: space.id(), page };
         loop {
@@ -367,7 +367,7 @@ impl Pool {
             }
             let kept = locked.take_block(id);
             self.bytes.fetch_sub(kept.as_ref().map_or(0, |block| block.len()), Ordering::Relaxed);
-            // Space was made before the memory was: to ask again would have more pages written.
+            // Space was made before the memory was allocated: making it again would have more pages written.
             let buffer = made.take().or_else(|| {
                 let evicted = self.make_room(&mut locked, memory_bytes);
                 evicted.filter(|buffer| buffer.len() == memory_bytes)
@@ -378,7 +378,7 @@ impl Pool {
                     locked.keep_block(id, block);
                 }
                 drop(locked);
-                // It may be the first of a huge page, which is zeroed: nobody need wait for that.
+                // It may be the first of a huge page, which the kernel zeroes: no other thread should wait for that.
                 made = Some(AlignedBuf::dense(memory_bytes));
                 continue;
             };
@@ -395,8 +395,8 @@ impl Pool {
         (self.misses.load(Ordering::Relaxed) / self.moment_misses) as u32
     }
 
-    /// Forgets the pages of a table whose file is about to be removed, changes included: its number may be
-    /// given to another table. Nobody uses them, and none is in flight.
+    /// Drops the pages of a table whose file is about to be removed, changes included: its number may be given to
+    /// another table. They are not in use, and none is in flight.
     pub(crate) fn forget_table(&self, table: TableId) {
         self.dirty.forget_table(table);
         for shard in &self.shards {
@@ -415,7 +415,7 @@ impl Pool {
     }
 }
 
-/// Zeroes a page and gives it the header of its place, of no kind yet.
+/// Zeroes a page and gives it the header of its address, of no kind yet.
 fn blank(guard: &mut WriteGuard) {
     let id = guard.id();
     let (_, block, stale) = guard.parts_mut();
@@ -468,7 +468,7 @@ fn read_image(space: &Space, page: PageNo, newest: Lsn, guard: &mut WriteGuard) 
         ops::validate(target).map_err(|e| corrupt(e.to_string()))?;
         let lsn = ops::lsn(target);
         if lsn > newest {
-            // Replay would skip what is logged from now on: the log lost its end, or its root is old.
+            // Replay would skip changes logged from now on: the log lost its end, or its root is old.
             return Err(corrupt(format!("{lsn} is behind the end of the log, {newest}")));
         }
         debug_assert!(target.len() > TRAILER_BYTES);

@@ -1,19 +1,19 @@
 //! Read-ahead: the leaves that a scan is about to visit are read, verified and decompressed in the background.
 //!
 //! A scan that has gone from leaf to leaf four times names those that follow in the same parent, and a few threads
-//! bring them into the pool: the device answers several reads in the time of one, which is all that there is to win,
-//! for a page is read in many times the time that it is scanned in. Without threads [`crate::Store::step`] does.
+//! bring them into the pool: the device answers several reads in the time of one. That is all there is to gain, as
+//! reading a page takes many times as long as scanning it. Without threads [`crate::Store::step`] does it.
 //!
 //! Invariants:
 //!
-//! 1. It is a hint, and nobody waits for it: of more than [`QUEUE_MAX`] names the oldest are forgotten, and a page
-//!    that cannot be read is left to the scan, which reports the error.
-//! 2. A page is read under a pin of its table, so none of a table that is gone is.
-//! 3. By then the number may be another page's: a page in memory proves nothing. Scans reach it through the tree
-//!    as ever.
+//! 1. It is a hint, and no thread waits for it: beyond [`QUEUE_MAX`] names the oldest are dropped, and a page that
+//!    cannot be read is left to the scan, which reports the error.
+//! 2. A page is read under a pin of its table, so no page of a dropped table is read.
+//! 3. By then the number may belong to another page: that it is in memory proves nothing. Scans still reach it through
+//!    the tree.
 //! 4. A scan is at most [`LEAVES_MAX`] leaves ahead of itself, and nothing is read while the pool is beyond its
-//!    budget. Bringing a page in does not count as a use, so pages that are read once pass through the small queue
-//!    all the same (`pool::evict`).
+//!    budget. Reading a page ahead does not count as a use, so pages that are used once still pass through the small
+//!    queue (`pool::evict`).
 //!
 //! The queue's lock is a leaf. No latch but that of the page being read is held.
 
@@ -56,7 +56,7 @@ struct Queue {
 pub(crate) struct Run {
     /// Times it went from one leaf to the next.
     steps: u32,
-    /// Leaves behind the present one that are named already.
+    /// Leaves after the present one that are named already.
     named: usize,
     is_new_leaf: bool,
 }
@@ -69,8 +69,8 @@ impl Run {
         self.is_new_leaf = true;
     }
 
-    /// Which of the leaves that follow should be named, the next one being 0. Most scans end soon: the first
-    /// four leaves ask for nothing, later ones for ever more.
+    /// Which of the leaves that follow should be named, the next one being 0. Most scans are short: the first four
+    /// leaves name nothing, later ones more and more.
     pub(crate) fn wish(&mut self) -> Range<usize> {
         let ahead = match self.steps {
             0..=3 => 0,
@@ -102,7 +102,7 @@ impl ReadAhead {
         }
     }
 
-    /// Reads one page that was named. Whether there was one.
+    /// Reads one page that was named. Returns whether there was one.
     pub(crate) fn step(&self) -> bool {
         let Some(id) = self.queue.lock().pages.pop_front() else { return false };
         self.read(id);

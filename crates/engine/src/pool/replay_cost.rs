@@ -8,12 +8,12 @@ use std::time::Duration;
 /// Log that is replayed in a second, in bytes, whatever the machine: it is read twice, in large pieces, and the page of
 /// each operation is looked up.
 const LOG_BYTES_PER_SECOND: u64 = 128 << 20;
-/// Reads of 16 KiB that are answered in a second, many at a time and in order of place: by a modest SSD or a small
-/// volume of a cloud. A good drive answers a hundred times as many.
+/// Reads of 16 KiB that are answered in a second, many at a time and in order of address, by a modest SSD or a small
+/// cloud volume. A good drive answers a hundred times as many.
 const READS_PER_SECOND: u64 = 5_000;
 /// Such a read, in bytes.
 const READ_BYTES: usize = 16 << 10;
-/// Reads that are left to replay in any case: less would leave no page in memory to be changed twice.
+/// Reads that replay may make in any case: with fewer no page would stay in memory to be changed twice.
 const READS_MIN: u64 = 256;
 
 /// The work of a recovery if the store ended now.

@@ -1,25 +1,24 @@
-//! Opening a store: from whatever a crash left to a state in which every commit that was
-//! acknowledged is there, and no other transaction.
+//! Opening a store: from the state that a crash left to one that holds every acknowledged commit and no other
+//! transaction.
 //!
-//! 1. The control file names the checkpoint. Without one the store is new, or its making was
-//!    interrupted before anything was in it.
+//! 1. The control file names the checkpoint. Without one the store is new, or its creation was interrupted before it
+//!    held anything.
 //! 2. The log is read to find its end, and which images are on the device.
-//! 3. Torn pages are put back from the doublewrite file, if there is one, and those written again that may be whole in
-//!    a cache only. Whatever lies behind the log's end is wiped and the opening's epoch is
-//!    made durable before the first new record, so old remains are never taken for new log.
+//! 3. Torn pages are restored from the doublewrite file, if there is one, and pages that may be whole in a cache only
+//!    are written again. Bytes after the log's end are wiped and the opening's epoch is made durable before the first
+//!    new record, so stale bytes are never taken for new log.
 //! 4. The log is replayed (`replay`): an operation is applied when the page's LSN is older. This brings back
 //!    the pages of all tables, undo included, as they were when the last record was logged.
 //! 5. Transactions that the undo file says were running are rolled back, by logged changes; deletions
 //!    of committed ones are purged, and their history, which no view needs any more, is dropped.
 //! 6. Files of tables that the catalog does not know are removed: making or dropping these tables was interrupted.
 //!
-//! A crash during any step leaves what the same steps deal with again: replay is idempotent by page
-//! LSN, a rollback goes on where it stopped, and the checkpoint moves only when pages are on the
-//! device.
+//! A crash during any step leaves a state that the same steps handle again: replay is idempotent by page LSN, a
+//! rollback continues where it stopped, and the checkpoint moves only when pages are on the device.
 //!
-//! A process that was killed, or met a failed sync, leaves in a cache what a later power cut still takes. On an
-//! `ordered` VFS that is the VFS's to deal with. Elsewhere nothing that was only read is built on: names are synced
-//! before they are listed, what the control file said is written anew with the epoch, groups and pages as above.
+//! A process that was killed, or whose sync failed, leaves data in a cache that a later power cut still loses. An
+//! `ordered` VFS handles that itself. Elsewhere recovery relies on nothing that it has only read: names are synced
+//! before they are listed, the control file is rewritten with the epoch, groups and pages as above.
 
 pub(crate) mod read_only;
 mod replay;
@@ -62,11 +61,11 @@ pub struct RecoveryStats {
     pub log_bytes: u64,
     /// Mini-transactions in them.
     pub records: u64,
-    /// Page operations applied; the others were on the device already.
+    /// Page operations applied; the others were already on the device.
     pub applied: u64,
-    /// Operations that were on the device as the log itself says: their pages were not read for them.
+    /// Operations that page-write records showed to be on the device: their pages were not read for them.
     pub landed: u64,
-    /// Times that a page was read, or made, to replay what the log says of it.
+    /// Times that a page was read, or initialised, to replay its log records.
     pub pages: u64,
     /// How long reading and replaying the log took.
     pub replay_time: Duration,
@@ -88,7 +87,7 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
         }
     };
     if !vfs.props().ordered {
-        // A process that was killed may have left names in a cache that a power cut still takes, or brings back.
+        // A killed process may have left changes of names in a cache, which a power cut would still undo.
         vfs.sync()?;
     }
     let spaces = open_spaces(&*vfs)?;
@@ -134,7 +133,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Of a store whose log ends at `end`.
+    /// For a store whose log ends at `end`.
     fn new(
         (vfs, vfs_bytes): (Arc<dyn Vfs>, u64),
         options: StoreOptions,
@@ -232,9 +231,9 @@ pub(crate) fn open_spaces(vfs: &dyn Vfs) -> Result<Spaces> {
     Ok(spaces)
 }
 
-/// Where the log's groups start, and where it ends; takes in the page-write records. After a failed sync groups that
-/// read well may be in a cache only; so, unless the VFS is `ordered`, they are written again, to be synced with the
-/// wiping.
+/// Finds where the log's groups start, and where it ends; collects the page-write records. After a failed sync, groups
+/// that read well may be in a cache only; so, unless the VFS is `ordered`, they are written again, to be synced with
+/// the wiping.
 fn survey_log(
     wal: Arc<LogFiles>,
     checkpoint: Lsn,
@@ -266,9 +265,9 @@ pub(crate) fn bad_log(at: Lsn, reason: &str) -> Error {
     Error::Corrupt { what: "log".into(), at: format!("byte {}", at.0), reason: reason.into() }
 }
 
-/// Makes the catalog and the undo file of a store that was just made. While its log begins at 0 all of its history was
-/// replayed, and what is blank then was never made, unless a page-write record names it; later it was lost. A catalog
-/// must not be made anew then: all tables would be removed.
+/// Makes the catalog and the undo file of a store that was just created. While the log begins at 0, all of its history
+/// was replayed, and a page that is blank then was never made, unless a page-write record names it; in any other case
+/// it was lost. A lost catalog must not be made again: all tables would be removed.
 fn bootstrap(parts: &Parts, on_device: &PageWrites) -> Result<Arc<Space>> {
     let missing = |name: &str| Error::BadStore {
         what: parts.flusher.vfs().name().into(),
@@ -300,7 +299,7 @@ fn finish_transactions(engine: &TxnEngine, stats: &mut RecoveryStats) -> Result<
         }
         engine.undo().slots().take_this(log.slot());
     }
-    // Not before: what is less than all running ones counts as finished.
+    // Not before: numbers below all running ones count as finished.
     engine.txns().skip_past(newest);
     for (log, state) in found {
         if state == State::Active {
@@ -310,7 +309,7 @@ fn finish_transactions(engine: &TxnEngine, stats: &mut RecoveryStats) -> Result<
             }
             stats.rolled_back += 1;
         }
-        // Nobody has a view: all that was committed can be purged.
+        // No view exists: every committed transaction can be purged.
         for (committed, newest) in undo::committed_logs(engine.undo(), log, state)? {
             txn::purge(engine, committed, newest)?;
         }
@@ -339,7 +338,7 @@ pub(crate) fn read_catalog(engine: &TxnEngine) -> Result<Vec<(String, Row)>> {
     rows.into_iter().collect()
 }
 
-/// Takes in what the catalog says of the tables' files.
+/// Applies the catalog's settings to the tables' files.
 pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
     let rows = read_catalog(engine)?;
     for (name, row) in &rows {

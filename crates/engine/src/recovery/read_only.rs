@@ -1,7 +1,7 @@
-//! Opening a store for reading only: nothing is written to its place, not even a sync.
+//! Opening a store for reading only: nothing is written to its VFS, and nothing synced.
 //!
-//! So what a crash left cannot be dealt with. A store is opened so only when there is nothing to do: its log is empty,
-//! and no transaction was running when it was closed. Then its files say all, and stay as they are.
+//! So it cannot recover from a crash. A store is opened this way only when there is nothing to recover: its log is
+//! empty, and no transaction was running when it was closed. Then its files are complete, and stay as they are.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<Arc<TxnEngine>> {
     let vfs_bytes = fit_options(&*vfs, &mut options)?;
     let what = vfs.name().to_owned();
-    // Nothing is flushed, and the file for it need not be there.
+    // Nothing is flushed, and the doublewrite file need not exist.
     options.doublewrite = Doublewrite::Off;
     let no_store = || Error::BadStore { what: what.clone(), reason: "holds no store".into() };
     let not_closed = |reason| Error::NotClosed { what: what.clone(), reason };

@@ -1,24 +1,25 @@
-//! Replay: changes that the log holds and pages lack are applied, page by page in the order of their places.
+//! Replay: changes that the log holds and pages lack are applied, page by page in the order of their addresses.
 //!
 //! The log is read in *batches* of a share of the pool. From each the operations that are not on the device
 //! (`page_writes`) are kept in memory, sorted by page. Then threads take page after page: a page is read once for all
-//! its operations of the batch, the device has many reads to answer at a time, and they come in the order of places.
-//! Without background threads the caller's does it alone.
+//! its operations of the batch, the device has many reads to answer at a time, and they come in address order. Without
+//! background threads the caller's thread does it alone.
 //!
 //! Invariants:
 //!
 //! 1. An operation is applied if the page is older than its record, operations of a page in the order of the log. No
 //!    other order matters: the log is whole, so in the end no mini-transaction is applied in part.
 //! 2. A page gets the LSN of a record with all the record's operations on it, under one latch.
-//! 3. Batches follow each other. Until all is replayed the list of dirty pages has the start of the present one for
-//!    its oldest change, so the checkpoint does not pass what was kept and not applied.
-//! 4. A page whose changes are on the device is not read. One that is found to be although the log lost its record
-//!    is recorded again, or else is dirty. So reads are those of pages that were dirty or in flight when the last group
-//!    was sealed (`page_writes`, invariant 2), also in the next recovery. `flush::capacity` keeps them to what
-//!    [`crate::ReplayEstimate`] allows; only a store that is opened with a smaller pool than it had reads some again.
-//! 5. A page that cannot be read, because it was freed since and is a hole, or was torn, counts for nothing once the
-//!    log makes it anew: what comes before that is passed over. Until all such pages were made the checkpoint stays;
-//!    one that never is was damaged.
+//! 3. Batches follow each other. Until all is replayed, the list of dirty pages reports the start of the present batch
+//!    as its oldest change, so the checkpoint does not pass operations that were kept and not applied.
+//! 4. A page whose changes are on the device is not read. A page that is found to be current although the log lost its
+//!    page-write record is recorded again, or else is dirty. So reads are those of pages that were dirty or in flight
+//!    when the last group was sealed (`page_writes`, invariant 2), also in the next recovery. `flush::capacity` keeps
+//!    them to what [`crate::ReplayEstimate`] allows; only a store that is opened with a smaller pool than it had reads
+//!    some again.
+//! 5. A page that cannot be read, because it was freed since and is a hole, or was torn, does no harm once the log
+//!    initialises it: changes before that are skipped. Until all such pages were initialised the checkpoint stays; one
+//!    that never is was damaged.
 
 use std::{
     collections::BTreeMap,
@@ -40,7 +41,7 @@ use crate::{
     },
 };
 
-/// Threads, each of which has one page at a time in hand: what devices answer best at a time.
+/// Threads, each of which reads one page at a time: the queue depth that devices answer best.
 const THREADS: usize = 32;
 /// Share of the pool's bytes that a batch may take besides, and bounds of it.
 const BATCH_SHARE: usize = 4;
@@ -61,7 +62,7 @@ struct Step {
 struct Batch {
     steps: Vec<Step>,
     ops: Vec<u8>,
-    /// Pages that could not be read, and that the log has not made anew so far (invariant 5).
+    /// Pages that could not be read, and that the log has not initialised so far (invariant 5).
     unread: Mutex<BTreeMap<PageId, Error>>,
 }
 
@@ -91,7 +92,7 @@ impl Batch {
         Ok(were_on_device)
     }
 
-    /// Applies what was kept, and forgets it.
+    /// Applies the kept operations, and drops them.
     fn apply(&mut self, parts: &Parts, on_device: &PageWrites, stats: &mut RecoveryStats) -> Result<()> {
         // Stable: a record may come back to a page.
         self.steps.sort_by_key(|step| (step.page, step.start));
@@ -109,7 +110,7 @@ impl Batch {
             }
             Ok(applied)
         };
-        // A scheduler of threads does not know them.
+        // The tests' scheduler does not know these threads.
         let may_help = parts.options.background && !cfg!(feature = "shuttle");
         let helpers = if may_help { THREADS.min(pages.len()).saturating_sub(1) } else { 0 };
         let outcomes = thread::scope(|scope| {
@@ -145,7 +146,7 @@ impl Batch {
         applied: &mut Applied,
     ) -> Result<()> {
         let id = steps[0].page;
-        // A table that is not there never became whole, or was dropped.
+        // A missing table was never fully created, or was dropped.
         let Some(space) = parts.spaces.get(id.table) else { return Ok(()) };
         let is_ordered = parts.flusher.vfs().props().ordered;
         let read = parts.pager.write(&space, id.page);
@@ -209,7 +210,7 @@ struct Applied {
     page_writes: Vec<u8>,
 }
 
-/// Replays the log from where `reader` is to `end`, but for what is `on_device`.
+/// Replays the log from the position of `reader` to `end`, except for changes that are `on_device`.
 pub(super) fn replay(
     parts: &Parts,
     mut reader: LogReader,

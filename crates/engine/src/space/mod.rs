@@ -1,4 +1,4 @@
-//! Table files, and where their pages lie.
+//! Table files, and the offsets of their pages.
 //!
 //! A table is one file whose name has its number, page size and block size, so that recovery can
 //! apply the log before it can read the catalog. Page `n` lies at byte `n * page_bytes`, as an image of
@@ -22,7 +22,7 @@ use crate::{
     types::{Error, Layout, PageNo, Result, TableId, TableKind, is_block_bytes},
 };
 
-/// Catalog and undo pages are always compressed: they are the store's, not the user's to choose.
+/// Catalog and undo pages are always compressed: users have no setting for them.
 pub(crate) const SYSTEM_CODEC: Codec = system_codec();
 
 /// LZ4, or where that is not built in the first algorithm that is.
@@ -38,13 +38,13 @@ const fn system_codec() -> Codec {
     Codec::PLAIN
 }
 
-/// No codec: what the catalog says of the table was not read yet.
+/// No codec: the table's catalog row was not read yet.
 const UNKNOWN: u64 = u64::MAX;
 
 /// Least and greatest step by which a table's file is extended, in bytes.
 const EXTEND_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 
-/// Pages freed before somebody looks whether the file can be truncated: so many, and one in this many of the file's.
+/// Pages freed before the file is checked for truncation: so many, and one in this many of the file's.
 const CUT_PAGES_MIN: u64 = 16;
 const CUT_SHARE: u64 = 16;
 
@@ -58,7 +58,7 @@ pub(crate) struct Space {
     /// How pages are written from now on: algorithm in the high half, level in the low one; or [`UNKNOWN`].
     codec: AtomicU64,
     file_bytes: Mutex<u64>,
-    /// Pages freed since somebody last looked whether the file can be truncated.
+    /// Pages freed since the file was last checked for truncation.
     freed_pages: AtomicU64,
     /// Held by the thread that truncates the file.
     truncating: Mutex<()>,
@@ -192,8 +192,8 @@ impl Space {
     }
 
     /// For a page whose image on the device takes `disk_bytes`, 0 if it has none. While recovery replays, before it
-    /// can read the catalog, a page that was written as it is stays so, and others become small: a VFS that
-    /// compressed tables have filled has no space for them otherwise.
+    /// can read the catalog, a page that was written uncompressed stays so, and others are compressed: a VFS filled by
+    /// compressed tables would otherwise have no space for them.
     pub(crate) fn codec(&self, disk_bytes: usize) -> Codec {
         let word = self.codec.load(Ordering::Relaxed);
         if word == UNKNOWN {
@@ -208,8 +208,8 @@ impl Space {
         self.codec.store(word, Ordering::Relaxed);
     }
 
-    /// Sees to it that writing `page` will not have to extend the file. Once for many pages this
-    /// changes the file's length, under the caller's latches and a lock that only allocation takes.
+    /// Ensures that writing `page` will not have to extend the file. Once for many pages this changes the file's
+    /// length, under the caller's latches and a lock that only allocation takes.
     pub(crate) fn reserve(&self, page: PageNo) -> Result<()> {
         let end = self.offset(PageNo(page.0 + 1));
         let mut file_bytes = self.file_bytes.lock();
@@ -223,7 +223,7 @@ impl Space {
         Ok(())
     }
 
-    /// Cuts what lies behind the first `pages` off the file. The caller keeps others from being allocated.
+    /// Truncates the file to its first `pages`. The caller keeps others from being allocated.
     pub(crate) fn cut(&self, pages: u64) -> Result<()> {
         let end = self.offset(PageNo(pages));
         let mut file_bytes = self.file_bytes.lock();

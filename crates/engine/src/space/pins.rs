@@ -1,4 +1,4 @@
-//! Pins: who uses a table, so that it is not dropped meanwhile.
+//! Pins: the users of a table, which keep it from being dropped.
 //!
 //! A transaction pins a table from its first read or write of it to its own end; a drop refuses while one does. The
 //! store's own work (purging, counting) pins it for one operation at a time, a flush for one batch of images; a drop
@@ -6,11 +6,11 @@
 //!
 //! Invariants:
 //!
-//! 1. Outside of recovery nobody touches a table's pages or its file without a pin of it.
+//! 1. Outside of recovery a table's pages and its file are accessed only under a pin of it.
 //! 2. A table is closed to transactions only while none pins it, and to the store's own work only once its row is gone
 //!    from the catalog for good: purge, which skips tables that are gone, must not skip one that stays.
 //! 3. It is closed to flushes last: an operation may wait for memory or log that only a flush of the table's own pages
-//!    gives back.
+//!    frees.
 //!
 //! The lock is a leaf. A thread that closes a table holds no latch. Operations wait for flushes at most, flushes for
 //! the device and the log, and neither makes or drops a table; so both always end.
@@ -101,7 +101,7 @@ impl Space {
         Some(TablePin { space: self.clone(), holder: Holder::Operation })
     }
 
-    /// A pin by a flush; `None` once nothing is to be written any more.
+    /// A pin by a flush; `None` once the table is closed to flushes.
     pub(crate) fn pin_for_flush(self: &Arc<Space>) -> Option<TablePin> {
         let mut counts = self.pins.counts.lock();
         if counts.is_sealed {
@@ -124,7 +124,7 @@ impl Space {
         self.pins.counts.lock().is_closed = false;
     }
 
-    /// Closes it to the store's own work, then to flushes, and waits for what is under way.
+    /// Closes it to the store's own work, then to flushes, and waits for operations under way.
     pub(crate) fn close_for_good(&self) {
         let mut counts = self.pins.counts.lock();
         assert!(counts.is_closed && counts.transactions == 0, "invariant 2");
@@ -166,7 +166,7 @@ mod tests {
             while space.pin_for_work().is_some() {
                 thread::yield_now();
             }
-            // What the work may wait for is still possible.
+            // The flush that the work may wait for is still possible.
             let flush = space.pin_for_flush().expect("not sealed");
             assert!(!dropping.is_finished(), "work is under way");
             drop(work);

@@ -29,15 +29,16 @@ pub struct TableImages {
 }
 
 impl Store {
-    /// Reads what the table's pages are on the device; changes that are still in memory do not count. Takes about
-    /// as long as reading all of it. Row-compressed tables have blocks instead of images, none of which is counted.
+    /// Reads the images of the table's pages on the device; changes that are still in memory do not count. Takes about
+    /// as long as reading the whole table. Row-compressed tables have blocks instead of images, none of which is
+    /// counted.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::Corrupt`] for a page that begins with no image.
     pub fn images(&self, name: &str) -> Result<TableImages> {
         let engine = self.engine()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
-        // Like a transaction: the table is not dropped under it.
+        // Like a transaction, so that the table is not dropped meanwhile.
         let space = table.space().pin()?;
         let mut found = TableImages::default();
         if space.blocks().is_some() {

@@ -1,8 +1,7 @@
 //! One store of a process in a VFS at a time.
 //!
 //! The VFS keeps other processes out by a lock, and a directory or a device also a second object of this process. Two
-//! objects for one VFS say so themselves ([`Vfs::identity`]): nothing in the store's files distinguishes them from
-//! a copy.
+//! objects for one VFS report the same [`Vfs::identity`]: nothing in the store's files distinguishes them from a copy.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -15,7 +14,7 @@ use crate::types::{Error, Result};
 /// identity meanwhile.
 static LOCKED: Mutex<BTreeSet<(usize, u64)>> = Mutex::new(BTreeSet::new());
 
-/// An open store's hold of its place, until it is dropped.
+/// An open store's claim of its VFS, until it is dropped.
 pub(super) struct StoreLock {
     identity: (usize, u64),
 }

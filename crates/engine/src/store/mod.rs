@@ -64,7 +64,7 @@ pub struct StoreStats {
     pub vfs: VfsStats,
     /// Row-compressed tables.
     pub row: RowStats,
-    /// Open snapshots, and what is kept for them.
+    /// Open snapshots, and the history kept for them.
     pub history: HistoryStats,
     /// The work of opening the store.
     pub recovery: RecoveryStats,
@@ -122,8 +122,8 @@ impl Store {
     /// changes, of tables too, fail with [`Error::ReadOnly`].
     ///
     /// # Errors
-    /// [`Error::NotClosed`] for a store that was not closed: opening it for writing brings it in order.
-    /// [`Error::BadStore`] for a VFS that holds no store; those of [`Store::open`].
+    /// [`Error::NotClosed`] for a store that was not closed: opening it for writing recovers it. [`Error::BadStore`]
+    /// for a VFS that holds no store; those of [`Store::open`].
     ///
     /// ```
     /// # use lacuna_device::MemVfs;
@@ -183,7 +183,7 @@ impl Store {
         self.inner.engine.flusher().writes_twice()
     }
 
-    /// Writes all changed pages and gives the log up to now back. Others may go on meanwhile.
+    /// Writes all changed pages and frees the log up to now. Other threads may go on meanwhile.
     pub fn checkpoint(&self) -> Result<()> {
         let engine = self.engine()?;
         let _call = engine.poison().call();
@@ -191,7 +191,7 @@ impl Store {
     }
 
     /// One round of reading ahead, purging, flushing and checkpointing in this thread, for stores opened without
-    /// [`StoreOptions::background`]. Whether pages were written.
+    /// [`StoreOptions::background`]. Returns whether pages were written.
     pub fn step(&self) -> Result<bool> {
         let engine = self.engine()?;
         engine.poison().check()?;
@@ -202,8 +202,8 @@ impl Store {
         engine.flusher().flush_step()
     }
 
-    /// Reads every page of every table and proves the trees' invariants, and that no page is lost. No
-    /// transaction may write meanwhile.
+    /// Reads every page of every table and checks the trees' invariants, and that no page is lost. No transaction may
+    /// write meanwhile.
     ///
     /// # Errors
     /// [`Error::Corrupt`] with the first damage found.
@@ -252,7 +252,7 @@ impl Store {
         outcome
     }
 
-    /// Leaves nothing to do for the next opening, as far as nobody has a transaction open.
+    /// Leaves nothing to recover for the next opening, unless a transaction is open.
     fn write_all(&self) -> Result<()> {
         let engine = &self.inner.engine;
         while engine.txns().revoke_oldest_view() {}
@@ -286,7 +286,7 @@ impl Drop for Inner {
         self.stop();
         // With relaxed durability the last commits are still in memory.
         let _ = self.engine.pager().log().reach(self.engine.pager().log().next(), Until::Flushed);
-        // Before the lock is free: what is left of its transactions must not meet the VFS's next owner.
+        // Before the lock is free: remaining transactions must not touch the VFS under its next owner.
         self.engine.poison().close();
     }
 }

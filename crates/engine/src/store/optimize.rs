@@ -1,4 +1,4 @@
-//! Bringing all pages of a table into the form that its settings ask for.
+//! Rewriting all pages of a table as its settings ask.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -17,18 +17,17 @@ pub struct OptimizeProgress {
     pub pages: u64,
     /// Pages looked at so far.
     pub done: u64,
-    /// Pages among them that were written anew: the others had the form asked for, or changes that are flushed
-    /// at the end.
+    /// Pages among them that were rewritten: the others had the required form, or changes that are flushed at the end.
     pub rewritten: u64,
 }
 
 impl Store {
-    /// Writes all pages of a table as its settings ask now, so that after [`Store::alter_table`] the table
-    /// takes the space that they promise; and gives the log up to now back. Others read and write meanwhile.
-    /// Pages that would come out as they are on the device are not written.
+    /// Writes all pages of a table as its settings ask now, so that after [`Store::alter_table`] the table takes the
+    /// space that these settings promise; and frees the log up to now. Others read and write meanwhile. Pages whose
+    /// image would not change are not written.
     ///
-    /// `each` is called after every few pages. When it breaks, or a crash does, what is done is done and the
-    /// next call looks at all pages again.
+    /// `each` is called after every few pages. When it breaks, or the process crashes, finished pages stay as they are
+    /// and the next call checks all pages again.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
@@ -40,12 +39,12 @@ impl Store {
         let engine = self.engine()?;
         engine.poison().check()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
-        // Like a transaction: the table is not dropped under it.
+        // Like a transaction, so that the table is not dropped meanwhile.
         let space = table.space().pin()?;
         // Pages that are made from now on are written as the settings ask anyway.
         let pages = Allocator::latch(engine.pager(), &space)?.used();
         let mut progress = OptimizeProgress { pages, ..OptimizeProgress::default() };
-        // So that the next call finds no more to forget than this one.
+        // So that a next call finds no more writers to leave out than this one.
         engine.flusher().advance_horizon()?;
         while progress.done < pages {
             engine.flusher().throttle()?;

@@ -2,20 +2,19 @@
 //!
 //! Invariants:
 //!
-//! 1. A number is given to one table for ever: page 0 of the catalog holds the next one, which is logged
-//!    before anything speaks of the table. So neither the log nor undo records can mean another table than
-//!    the one they were written for.
-//! 2. A table's file is there, durably, before the log speaks of its pages, and until its row is gone from
-//!    the catalog, durably.
-//! 3. Dirty pages of a dropped table are forgotten only after its file is gone, durably. Until then the
-//!    checkpoint cannot pass what is in the log of it, so a file that is there can be replayed.
+//! 1. A number is given to one table for ever: page 0 of the catalog holds the next one, which is logged before
+//!    anything names the table. So neither the log nor undo records can mean another table than the one they were
+//!    written for.
+//! 2. A table's file exists, durably, before the log names its pages, and until its row is gone from the catalog,
+//!    durably.
+//! 3. Dirty pages of a dropped table are discarded only after its file is gone, durably. Until then the checkpoint
+//!    cannot pass the table's log records, so a file that still exists can be replayed.
 //!
-//! Crash argument of a drop: one transaction removes the row. Before that is durable the table is whole;
-//! behind it opening the store removes the file, if it is still there, and the log's records, undo records
-//! and images in the doublewrite file of a table without a file are passed over.
+//! Crash argument of a drop: one transaction removes the row. Before that is durable the table is whole; after it,
+//! opening the store removes the file, if it still exists, and skips log records, undo records and doublewrite images
+//! of a table without a file.
 //!
-//! Locks: `ddl` before everything else; no transaction and no latch is waited for under it but those of the
-//! catalog.
+//! Locks: `ddl` before everything else; under it only transactions and latches of the catalog are waited for.
 
 use std::sync::Arc;
 
@@ -106,7 +105,7 @@ impl Store {
         engine.spaces().insert(space.clone());
         let made = self.fill_table(name, &space, Row { id, options, inherits });
         if made.is_err() && engine.poison().check().is_ok() {
-            // The row is not there, and will not be. What the log says of the table is passed over as after a drop.
+            // There is no row, and there will be none. The table's log records are skipped as after a drop.
             assert!(space.close(), "nobody knows of it");
             space.close_for_good();
             catalog::remove_file(engine, &space).map_err(|e| engine.poison().set(e))?;
@@ -118,7 +117,7 @@ impl Store {
     fn fill_table(&self, name: &str, space: &Arc<Space>, row: Row) -> Result<()> {
         let engine = &self.inner.engine;
         if !engine.flusher().vfs().props().ordered {
-            // The log must not speak of a file that a crash may take back.
+            // The log must not name a file that a crash may undo.
             engine.flusher().vfs().sync().map_err(|e| engine.poison().set(e.into()))?;
         }
         // Before the tree: a VFS that is full refuses this, and nothing has changed yet.
@@ -195,7 +194,7 @@ impl Store {
     /// The table of that name, made with `options` when there is none. [`Store::table`] opens one as it is.
     ///
     /// # Errors
-    /// [`Error::OtherOptions`] when there is one with other options, whoever gave it these; those of
+    /// [`Error::OtherOptions`] when a table of this name exists with other options, however they were set; those of
     /// [`Store::create_table`].
     pub fn open_table(&self, name: &str, options: TableOptions) -> Result<Table> {
         options.check()?;
@@ -217,9 +216,9 @@ impl Store {
         }
     }
 
-    /// Removes a table with all that is in it, and gives its space back; durable on return, and after a crash
-    /// done in whole or not at all. Handles of the table fail with [`Error::TableDropped`] from then on, in
-    /// snapshots taken before too; a new table of that name is another one.
+    /// Removes a table with all its records, and frees its space; durable on return, and after a crash done in whole or
+    /// not at all. Handles of the table fail with [`Error::TableDropped`] from then on, in snapshots taken before too;
+    /// a new table of that name is another one.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]. [`Error::TableInUse`] while a transaction that has read or written the table
@@ -367,7 +366,7 @@ mod tests {
         drop(locker);
         assert_eq!(store.check().expect("check").len(), 2, "the catalog and the other one");
         store.create_table("t", TableOptions::default()).expect("create");
-        // The log speaks of tables that are gone.
+        // The log names tables that were dropped.
         drop(store);
         let store = Store::open(vfs.clone(), StoreOptions::default()).expect("open again");
         assert_eq!((store.check().expect("check").len(), vfs.list().expect("list").len()), (3, before + 1));

@@ -23,7 +23,7 @@ pub(super) fn start(engine: &Arc<TxnEngine>) -> std::io::Result<Vec<thread::Join
     Ok(threads)
 }
 
-/// Asks the threads to end once they are done with what they are doing.
+/// Asks the threads to end once they have finished their current work.
 pub(super) fn stop(engine: &TxnEngine) {
     engine.flusher().stop();
     engine.wake_purge();

@@ -1,4 +1,4 @@
-//! The interfaces of parking_lot that the crate uses, over shuttle. As there, a lock that a panicking thread gives up
+//! The interfaces of parking_lot that the crate uses, over shuttle. As there, a lock that a panicking thread releases
 //! is like any other.
 
 use std::{
@@ -82,7 +82,7 @@ impl Condvar {
         guard.held = Some(locked(self.0.wait(held)));
     }
 
-    /// There is no clock here: the others have a turn, and the time is up.
+    /// There is no clock here: the other threads get a turn, then the wait times out.
     pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _until: Instant) -> TimedOut {
         guard.held = None;
         thread::yield_now();

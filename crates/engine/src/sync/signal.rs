@@ -3,7 +3,7 @@
 use crate::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// Raised by anyone, any number of times, and taken down by the thread that waits for it. Its lock is a leaf.
+/// Raised by any thread, any number of times, and taken down by the thread that waits for it. Its lock is a leaf.
 #[derive(Default)]
 pub(crate) struct Signal {
     is_raised: Mutex<bool>,
@@ -14,7 +14,7 @@ impl Signal {
     pub(crate) fn raise(&self) {
         let was_raised = std::mem::replace(&mut *self.is_raised.lock(), true);
         if !was_raised {
-            // Without the lock, or who is woken would wait for that.
+            // After the lock is released, or the woken thread would wait for it.
             self.raised.notify_one();
         }
     }

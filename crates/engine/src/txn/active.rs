@@ -23,7 +23,7 @@ use crate::{
 /// A key locked whether it is written or not.
 pub(crate) type LockedKey = (TableId, Arc<[u8]>);
 
-/// A table's locked keys, and whose they are.
+/// A table's locked keys, and their owners.
 type Locks = HashMap<Arc<[u8]>, TxnId>;
 
 /// A running transaction, as others see it.
@@ -37,17 +37,17 @@ pub(crate) struct Running {
 #[derive(Debug, Default)]
 struct Progress {
     is_finished: bool,
-    /// Times that it gave up some of its locks before its end.
+    /// Times that it released some of its locks before its end.
     releases: u64,
 }
 
 impl Running {
-    /// To be asked while the transaction is known to hold a lock, for [`ActiveTxns::wait`].
+    /// For [`ActiveTxns::wait`]; to be read while the transaction is known to hold a lock.
     pub(crate) fn releases(&self) -> u64 {
         self.progress.lock().releases
     }
 
-    /// Wakes the waiters, because the transaction has given up some of its locks.
+    /// Wakes the waiters, because the transaction has released some of its locks.
     pub(crate) fn note_release(&self) {
         if is_broken(Rule::ReleasesWake) {
             return;
@@ -123,11 +123,11 @@ impl ActiveTxns {
         self.oldest.store(oldest, Ordering::Release);
     }
 
-    /// Makes what the transaction did visible to others, gives up the locks that it has beside those of the records
-    /// it wrote, and wakes who waits for it. Returns the moment.
+    /// Makes the transaction's changes visible to others, releases the locks that it has beside those of the records it
+    /// wrote, and wakes the transactions waiting for it. Returns the moment.
     ///
-    /// In that order: as soon as it is visible its locks count as free, and who gets one sees all that was done under
-    /// it. A lock that another took over by then stays.
+    /// In that order: as soon as it is visible its locks count as free, and its next holder sees all that was done
+    /// under it. A lock that another took over by then stays.
     pub(crate) fn finish(&self, running: &Running, locked: impl ExactSizeIterator<Item = LockedKey>) -> u64 {
         let mut numbers = self.running.lock();
         numbers.running.remove(&running.id);
@@ -150,7 +150,7 @@ impl ActiveTxns {
         numbers.views.open(next, running, &self.oldest_view)
     }
 
-    /// Whether history may have become purgeable by that.
+    /// Returns whether history may have become purgeable by that.
     pub(crate) fn close_view(&self, view: &View) -> bool {
         self.running.lock().views.close(view, &self.oldest_view)
     }
@@ -165,7 +165,7 @@ impl ActiveTxns {
         self.running.lock().views.count()
     }
 
-    /// Moment of the oldest view: nobody needs the history of what finished before. Only grows.
+    /// Moment of the oldest view: no view needs history of transactions that finished before it. Only grows.
     pub(crate) fn oldest_view(&self) -> u64 {
         if is_broken(Rule::HistoryKept) {
             return u64::MAX;
@@ -173,7 +173,7 @@ impl ActiveTxns {
         self.oldest_view.load(Ordering::Acquire)
     }
 
-    /// Whether all views see the finished transaction `txn`. What is true stays true.
+    /// Whether all views see the finished transaction `txn`. Once true it stays true.
     pub(crate) fn is_seen_by_all(&self, txn: TxnId) -> bool {
         self.running.lock().views.oldest().is_none_or(|view| view.sees(txn))
     }
@@ -186,9 +186,9 @@ impl ActiveTxns {
         self.running.lock().running.get(&id).cloned()
     }
 
-    /// Waits until `owner` is finished, or gives up locks again after it had done so `releases` times; to be asked
-    /// before the leaf's latch is given up under which it was found to hold the lock, or what is waited for might be
-    /// over. Refuses with [`Error::Deadlock`] when `owner` waits, perhaps through others, for `waiter`.
+    /// Waits until `owner` is finished, or releases locks again after it had done so `releases` times. Read `releases`
+    /// before releasing the leaf's latch under which `owner` was found to hold the lock, or the awaited event may have
+    /// passed. Refuses with [`Error::Deadlock`] when `owner` waits, perhaps through others, for `waiter`.
     pub(crate) fn wait(
         &self,
         waiter: TxnId,
@@ -211,7 +211,7 @@ impl ActiveTxns {
         let is_held = |progress: &Progress| !progress.is_finished && progress.releases == releases;
         let mut outcome = Ok(());
         while is_held(&progress) && outcome.is_ok() {
-            // The owner may have died of the failure that stopped the store.
+            // The owner's thread may have died of the failure that stopped the store.
             let tick = deadline.min(Instant::now() + POISON_CHECK);
             let timed_out = owner.signal.wait_until(&mut progress, tick).timed_out();
             outcome = match timed_out && Instant::now() >= deadline && is_held(&progress) {
@@ -230,21 +230,21 @@ impl ActiveTxns {
         if owner == me || is_broken(Rule::LocksHold) { None } else { self.get(owner) }
     }
 
-    /// Whether anybody holds an explicit lock on a key of the table.
+    /// Whether any transaction holds an explicit lock on a key of the table.
     pub(crate) fn has_locks(&self, table: TableId) -> bool {
         self.locks.lock().get(&table).is_some_and(|locks| !locks.is_empty())
     }
 
     /// Takes an explicit lock; the caller holds the key's leaf latched and found no other owner.
-    /// The lock to give up again, if it is new to `me`.
+    /// Returns the lock to release again, if it is new to `me`.
     pub(crate) fn lock(&self, me: TxnId, table: TableId, key: &[u8]) -> Option<LockedKey> {
         let key: Arc<[u8]> = key.into();
         let before = self.locks.lock().entry(table).or_default().insert(key.clone(), me);
         (before != Some(me)).then_some((table, key))
     }
 
-    /// Gives explicit locks up that are not needed any more, as those of keys that `me` has written. One that another
-    /// took over stays.
+    /// Releases explicit locks that are not needed any more, as those of keys that `me` has written. One that another
+    /// transaction took over stays.
     pub(crate) fn unlock(&self, me: TxnId, keys: impl IntoIterator<Item = LockedKey>) {
         let mut locks = self.locks.lock();
         for (table, key) in keys {

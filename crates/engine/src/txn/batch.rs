@@ -43,7 +43,7 @@ struct Copied {
 }
 
 enum Value {
-    /// Length of what lies behind the key.
+    /// Length of the value after the key.
     Short(usize),
     Long(Vec<u8>),
 }
@@ -88,7 +88,7 @@ impl Batch {
     }
 }
 
-/// Where a walk over the records between two bounds is.
+/// The position of a walk over the records between two bounds.
 pub(super) struct Walk<K> {
     direction: Direction,
     /// Where it goes on; `None` at its end.
@@ -127,7 +127,7 @@ impl<K: AsRef<[u8]>> Walk<K> {
         }
     }
 
-    /// Replaces what is in `batch` by the next records, `records_max` at most; none at the end. After an error it
+    /// Replaces what is in `batch` by the next records, `records_max` at most; none at the end. After an error the walk
     /// must not go on. The caller holds no latch.
     pub(super) fn fill(
         &mut self,
@@ -150,7 +150,8 @@ impl<K: AsRef<[u8]>> Walk<K> {
                 }
                 batch.len() < records_max && long_bytes < BATCH_LONG_BYTES
             })?;
-            // All are read before anybody is given one: who has it may wait for what waits for tickets.
+            // All are read before the caller gets the batch: it may then wait for a transaction that waits for these
+            // tickets.
             for (at, kept) in long {
                 batch.records[at].value = Value::Long(kept.read(engine, space)?);
             }

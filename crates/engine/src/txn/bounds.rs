@@ -4,7 +4,7 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 
 /// A range of keys: `..`, `"a".."f"`, `key..`, or a pair of bounds, of anything that is bytes.
 ///
-/// Of a range whose lower bound is above its upper one no key is part.
+/// A range whose lower bound is above its upper one is empty.
 pub trait KeyRange {
     /// The lower and the upper bound.
     fn key_bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>);

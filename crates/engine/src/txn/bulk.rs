@@ -2,8 +2,8 @@
 //!
 //! All records of a run that belong into one leaf, up to the next record that is there, go in by one mini-transaction
 //! with their undo records. So what a write costs beside its bytes (finding and latching the leaf and the undo pages,
-//! the log's lock) is shared by a leafful of records. To everybody else it looks as if they had been inserted one by
-//! one: rollback, recovery and readers know nothing of it.
+//! the log's lock) is shared by a leafful of records. Rollback, recovery and readers see the same as if they had been
+//! inserted one by one.
 //!
 //! Leaves are left as ascending inserts leave them, 15/16 full.
 
@@ -27,10 +27,10 @@ use crate::{
     types::{Error, Result},
 };
 
-/// Share of a leaf that is left free behind its last record.
+/// One in this many bytes of a leaf is left free after its last record.
 const SPARE: usize = 16;
 
-/// Records that were taken from the caller, and are not written yet.
+/// Records that were taken from the caller's iterator, and are not written yet.
 struct Ahead<K, V> {
     records: Vec<(K, V)>,
     bytes: usize,
@@ -74,13 +74,14 @@ fn bytes_of(key: &[u8], value: &[u8]) -> usize {
 }
 
 impl Txn {
-    /// Inserts records in ascending order of their keys, none of which may exist, and returns how many. Quickest into
-    /// an empty table or behind its last key, several times as quick as [`Txn::put`]; in between as quick as the gaps
-    /// are wide. Row-compressed tables, and values too long for a leaf, take as long as by [`Txn::insert`].
+    /// Inserts records in ascending order of their keys, none of which may exist, and returns how many. Fastest into an
+    /// empty table or after its last key, several times as fast as [`Txn::put`]; between existing keys the speed
+    /// depends on the width of the gaps. Row-compressed tables, and values too long for a leaf, take as long as by
+    /// [`Txn::insert`].
     ///
-    /// It is part of the transaction, as if the records had been inserted one by one: a crash or a rollback takes back
-    /// all of them, others see them with the commit, and they may be more than memory holds. A rollback takes longer
-    /// than the load: records are taken back one by one.
+    /// It is part of the transaction, as if the records had been inserted one by one: a crash or a rollback removes all
+    /// of them, others see them with the commit, and they may be more than memory holds. A rollback takes longer than
+    /// the load: records are removed one by one.
     ///
     /// ```
     /// # use lacuna_device::MemVfs;
@@ -129,7 +130,7 @@ impl Txn {
             let (key, value) = (key.as_ref(), value.as_ref());
             // The first change of a transaction claims its undo slot.
             let is_alone = self.undo.is_none() || space.blocks().is_some() || is_long(space, key, value);
-            // Not around the caller's iterator: what that does is the caller's.
+            // Not around the caller's iterator: a panic in it is the caller's.
             let written = match is_alone {
                 true => 0,
                 false => self.busy(|txn| txn.load_into_leaf(space, &ahead.records))?,
@@ -142,7 +143,7 @@ impl Txn {
         }
     }
 
-    /// Inserts the first of `records`, as many as their leaf takes at one place; none where the first needs more than
+    /// Inserts the first of `records`, as many as their leaf takes side by side; none where the first needs more than
     /// that.
     fn load_into_leaf<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &mut self,
@@ -177,7 +178,7 @@ impl Txn {
         Ok(undo.len())
     }
 
-    /// How many of `records` go into the latched leaf at `slot`, side by side, with nobody's lock in the way.
+    /// How many of `records` go into the latched leaf at `slot`, side by side, without meeting a lock.
     fn fitting<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &mut self,
         space: &Arc<Space>,

@@ -1,4 +1,4 @@
-//! Writes that depend on what is there, and reads into the caller's memory.
+//! Writes that depend on the present value, and reads into the caller's memory.
 
 use super::{Txn, read};
 use crate::{
@@ -23,7 +23,7 @@ pub enum Insertion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Swap {
-    /// The record was as expected, and is as asked for now.
+    /// The record had the expected value, and has the new one now.
     Done,
     /// It has this value, or does not exist. Nothing was changed.
     Other(Option<Vec<u8>>),
@@ -31,11 +31,11 @@ pub enum Swap {
 
 impl Txn {
     /// Like [`Txn::get`], into memory of the caller, which is used again: `value` is replaced, or emptied where there
-    /// is no record. Whether there is one. Values that a leaf holds are copied once, and nothing is allocated when
-    /// `value` has room.
+    /// is no record. Returns whether there is one. Values that a leaf holds are copied once, and nothing is allocated
+    /// when `value` has the capacity.
     ///
-    /// (There is no guard that shows a value in place: it would hold the latch of its leaf, and so keep all
-    /// writers, also of other records, waiting for whoever keeps it, and for ever when that is the writer.)
+    /// (There is no guard that shows a value in place: it would hold the latch of its leaf, and so block all writers of
+    /// that leaf, also of other records, until it is dropped; a writer that kept it would wait for itself for ever.)
     ///
     /// ```
     /// # use lacuna_device::MemVfs;
@@ -76,7 +76,7 @@ impl Txn {
     }
 
     /// Sets the value of `key` if there is no such record. The key is locked until the end of the transaction in any
-    /// case. [`Txn::insert`] is quicker where the value of a record that is there is of no interest.
+    /// case. [`Txn::insert`] is faster where the caller does not need the existing value.
     ///
     /// ```
     /// # use lacuna_device::MemVfs;

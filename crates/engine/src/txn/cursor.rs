@@ -1,8 +1,8 @@
 //! Cursors: a position among the keys of a table that outlasts writes of the same transaction.
 //!
 //! A cursor holds a position and a batch of records that it has copied, and borrows the transaction for each step only.
-//! So the transaction may write in between. Its writes are seen: a batch counts for the state of one transaction, and
-//! any write ends that. The next step then seeks its place anew, by key.
+//! So the transaction may write in between. Its writes are seen: a batch is valid for the state of one transaction, and
+//! any write invalidates it. The next step then seeks its position again, by key.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -18,18 +18,18 @@ use crate::{
     types::Result,
 };
 
-/// Records of a batch behind a write: the next one likely ends it.
+/// Records of a batch after a write: the next write likely invalidates it.
 const BATCH_BEHIND_WRITE: usize = 4;
 
 /// A position among the records of a table, from which it moves in either direction.
 ///
 /// Each step borrows a transaction, which may be written to between two steps: the next step sees that. It moves to the
-/// nearest record behind the key where the cursor stands, or before it, whether that key is still there or not. A
-/// cursor may also go on in another transaction of the same store. At read committed, records that others commit close
-/// behind its position may be seen late, as a step may have copied the records there before.
+/// nearest record after the key where the cursor stands, or before it, whether that key is still there or not. A cursor
+/// may also go on in another transaction of the same store. At read committed, records that others commit close after
+/// its position may be seen late, as a step may have copied the records there before.
 ///
-/// No latch is held between two steps, so a cursor delays nobody, and never fails because others split and merge
-/// pages. While a transaction lives that a cursor has read in, the table cannot be dropped.
+/// No latch is held between two steps, so a cursor delays no other transaction, and never fails because others split
+/// and merge pages. While a transaction lives that a cursor has read in, the table cannot be dropped.
 ///
 /// ```
 /// # use lacuna_device::MemVfs;
@@ -53,7 +53,7 @@ const BATCH_BEHIND_WRITE: usize = 4;
 pub struct Cursor {
     table: Table,
     position: Position,
-    /// Where `position` needs one.
+    /// The key that the position refers to, where it needs one.
     key: Vec<u8>,
     copied: Option<Copied>,
     batch: Arc<Batch>,
@@ -68,13 +68,13 @@ enum Position {
     End,
     /// On the record with its key, if that still exists.
     On,
-    /// Between that key, or where it would be, and what is before it.
+    /// Between that key, or where it would be, and the record before it.
     Before,
-    /// Between that key and what is behind it.
+    /// Between that key and the record after it.
     Behind,
 }
 
-/// The part of the batch that counts.
+/// The part of the batch that is valid.
 struct Copied {
     walk: Walk<Vec<u8>>,
     direction: Direction,
@@ -94,7 +94,7 @@ impl Table {
 }
 
 impl Cursor {
-    /// Moves to the next record, at first the one with the least key. `None` at the end; the cursor then stands behind
+    /// Moves to the next record, at first the one with the least key. `None` at the end; the cursor then stands after
     /// the last record, and a record that is written there later is the next one.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ pub(crate) struct TxnEngine {
 }
 
 impl TxnEngine {
-    /// For the transactions `txns`, whose undo file is `undo_space`.
+    /// For the transactions `txns`, with the undo file `undo_space`.
     pub(crate) fn new(
         txns: Arc<ActiveTxns>,
         undo_space: Arc<Space>,

@@ -1,14 +1,14 @@
 //! History: the undo logs of committed transactions are kept while views need them, then purged and dropped.
 //!
-//! A log that no view needs and that has nothing to purge is gone with the commit: its slot is free at once.
-//! One that needs purging goes to the purge thread together with its slot. One that a view needs stays in the
-//! slot, which is given back (see `slots`); once the oldest view sees its transaction the purge thread purges
-//! and forgets it. Without threads all that is done by those who commit, and by [`crate::Store::step`].
+//! A log that no view needs and that has nothing to purge is dropped at the commit: its slot is free at once. One that
+//! needs purging goes to the purge thread together with its slot. One that a view needs stays in the slot, which is
+//! returned (see `slots`); once the oldest view sees its transaction the purge thread purges and drops it. Without
+//! threads, committing transactions and [`crate::Store::step`] do this work.
 //!
-//! History is bounded: beyond `history_bytes` the oldest view is revoked, and beyond twice as much whoever
-//! commits helps to purge.
+//! History is bounded: beyond `history_bytes` the oldest view is revoked, and beyond twice as much committing
+//! transactions help to purge.
 //!
-//! Locks: `one` (held across a purge, by nobody who holds a latch) before everything else; `queue` before
+//! Locks: `one` (held across a purge, never by a thread that holds a latch) before everything else; `queue` before
 //! those of the slots and of the running transactions.
 
 use std::collections::VecDeque;
@@ -38,7 +38,7 @@ pub struct HistoryStats {
     pub bytes: u64,
     /// Transactions whose history was purged since the store was opened.
     pub purged: u64,
-    /// Snapshots given up because too much was kept for them.
+    /// Snapshots revoked because too much history was kept for them.
     pub revoked: u64,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Purge {
 /// The undo log of a committed transaction that no view needs, with its slot.
 struct Retired {
     log: UndoLog,
-    /// It deleted records, or replaced long values; else there only are pages to be given back.
+    /// It deleted records, or replaced long values; otherwise there are only pages to free.
     needs_purge: bool,
 }
 
@@ -108,7 +108,7 @@ impl TxnEngine {
         self.clear_slot(log.slot())
     }
 
-    /// Gives back a slot in which its holder leaves nothing, and its pages where that is the holder's to do.
+    /// Gives back a slot in which its holder leaves nothing, and frees its pages where the holder has to.
     pub(crate) fn clear_slot(&self, slot: u32) -> Result<()> {
         self.undo.slots().leave(slot).map_or(Ok(()), |clearance| self.clear_whole(clearance))
     }
@@ -181,7 +181,7 @@ impl TxnEngine {
         let newest = logs.last().expect("at least one").log;
         self.flusher.throttle()?;
         newest.forget(&self.undo, logs.len() - 1)?;
-        // Only now may their pages be used otherwise.
+        // Only now may their pages be reused.
         match self.undo.slots().purged(newest.slot(), logs.len()) {
             Drained::Whole(all) => self.clear_whole(all)?,
             Drained::UpTo(part) => {
@@ -194,7 +194,7 @@ impl TxnEngine {
         Ok(())
     }
 
-    /// Clears a slot that holds no history any more, and gives it back.
+    /// Clears a slot that holds no history any more, and returns it.
     fn clear_whole(&self, clearance: Clearance) -> Result<()> {
         undo::clear(&self.undo, &clearance)?;
         self.undo.slots().cleared(clearance);
@@ -228,7 +228,7 @@ impl TxnEngine {
         self.flusher.admit(is_delete, || self.wait_for_purge())
     }
 
-    /// Returns once all that is committed by now, and that no view needs, is purged.
+    /// Returns once every transaction that is committed by now, and that no view needs, is purged.
     pub(crate) fn wait_for_purge(&self) -> Result<()> {
         if !self.flusher.has_threads() {
             return self.purge_waiting();
@@ -242,9 +242,9 @@ impl TxnEngine {
         Ok(())
     }
 
-    /// Makes the purge thread look around.
+    /// Makes the purge thread check for work.
     pub(crate) fn wake_purge(&self) {
-        // Under the lock: between its look and its wait the thread would miss this.
+        // Under the lock: between its check and its wait the thread would miss this.
         let queue = self.purge.queue.lock();
         self.purge.work.notify_all();
         drop(queue);

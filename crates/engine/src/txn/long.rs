@@ -1,7 +1,7 @@
 //! Writing a value that is too long for a leaf.
 //!
-//! The key is locked first, so that nobody else can write it while the chain is written. The chain is
-//! announced by an undo record before it grows: whatever interrupts the write, rollback finds it.
+//! The key is locked first, so that no other transaction can write it while the chain is written. An undo record names
+//! the chain before it grows: however the write is interrupted, rollback finds the chain.
 
 use std::sync::Arc;
 

@@ -2,31 +2,31 @@
 //!
 //! A record's writer is named in the record. While that transaction runs, the record is locked: other
 //! writers wait for the transaction to finish, readers follow the undo pointer to the version before.
-//! So memory holds no lock per written row, only who waits for whom, and the keys that were locked
-//! by [`Txn::get_for_update`].
+//! So memory holds no lock per written row, only the waits-for graph, and the keys that were locked by
+//! [`Txn::get_for_update`].
 //!
 //! A snapshot is a *view* (`view`): the transactions that were finished when it was taken. A reader
 //! goes from a record back to the version that its view sees; the undo logs of transactions that some view does not
-//! see are kept, as *history*, behind those of later transactions in the same slot (`slots`). What they
-//! deleted or replaced is purged once all views see them (`history`). Under a snapshot the first one to
-//! update a record wins: whoever then finds a writer that its view does not see gets a conflict.
+//! see are kept, as *history*, before those of later transactions in the same slot (`slots`). Records and values that
+//! they deleted or replaced are purged once all views see them (`history`). Under a snapshot the first transaction to
+//! update a record wins: a later one that finds a writer that its view does not see gets a conflict.
 //!
 //! Invariants:
 //!
-//! 1. A record whose writer runs is changed by nobody else.
+//! 1. A record whose writer runs is changed by no other transaction.
 //! 2. A change and its undo record are one mini-transaction.
 //! 3. A key's lock state is decided with its leaf latched exclusively, whether the key exists or not.
 //! 4. No latch is held while waiting for a transaction, for log space or for memory.
-//! 5. A record that was deleted, and a long value that was replaced, stay until all views see that. Whoever
-//!    takes back a change of a deleted record restores it unless all views see the deletion, which is decided
-//!    under the leaf's latch: the deletion's purge comes once they do, behind that latch.
+//! 5. A record that was deleted, and a long value that was replaced, stay until all views see that. Rolling back a
+//!    change of a deleted record restores it unless all views see the deletion, which is decided under the leaf's
+//!    latch: once they do, the deletion is purged, after taking that latch.
 //!
 //! Crash argument: views end with the process. Recovery rolls back what was running, then purges every log
 //! that was kept, and clears its slot.
 //!
 //! A commit first appends its record, then lets others see its changes, then waits for the log. A transaction that
-//! builds on these changes commits behind them in the log; only a reader may see what a crash in that moment takes
-//! back.
+//! builds on these changes commits after them in the log; only a reader may see changes that a crash in that moment
+//! undoes.
 
 mod active;
 mod batch;
@@ -110,12 +110,12 @@ pub struct Txn {
     locked: Vec<LockedKey>,
     /// The leaf of each table that was latched last to lock a key.
     fingers: SmallVec<[(TableId, Finger); 4]>,
-    /// Tables that it has read or written: they stay until its end.
+    /// Tables that it has read or written, which cannot be dropped until its end.
     pins: Mutex<Vec<TablePin>>,
-    /// Times that it wrote, or took something back: cursors look again when this has grown.
+    /// Times that it wrote, or undid a change: cursors read again when this has increased.
     changes: u64,
     finished: bool,
-    /// It is being changed: should it be dropped then, that panicked.
+    /// A change is under way: if the transaction is dropped now, that change panicked.
     is_busy: bool,
 }
 
@@ -136,7 +136,7 @@ enum Write<'a> {
 
 impl Txn {
     pub(crate) fn new(engine: Arc<TxnEngine>, options: TransactionOptions) -> Txn {
-        // No scheduler need know of it.
+        // It need not go through the scheduler of the tests.
         static BEGUN: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Txn {
             engine,
@@ -244,7 +244,7 @@ impl Txn {
             }
             Err(_) => None,
         };
-        // Also if it has written the key: that may be taken back.
+        // Also if it has written the key: the write may be rolled back.
         self.locked.extend(self.engine.txns.lock(me, space.id(), key));
         drop(leaf);
         kept.map(|kept| kept.read(&self.engine, space)).transpose()
@@ -272,10 +272,10 @@ impl Txn {
         }
     }
 
-    /// Deletes `key`; whether it existed.
+    /// Deletes `key`; returns whether it existed.
     ///
     /// # Errors
-    /// Those of [`Txn::put`]; [`Error::Full`] comes later than there, as deletions give space back.
+    /// Those of [`Txn::put`]; [`Error::Full`] comes later than there, as deletions free space.
     pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<bool> {
         self.write(table, key, Write::Delete)
     }
@@ -306,12 +306,12 @@ impl Txn {
         Ok(Savepoint { of: self.serial, newest })
     }
 
-    /// Takes back all changes since `savepoint`. Locks of [`Txn::get_for_update`] are kept; keys written
-    /// since are no longer locked, and transactions that wait for them go on.
+    /// Undoes all changes since `savepoint`. Locks of [`Txn::get_for_update`] are kept; keys written since are no
+    /// longer locked, and transactions that wait for them go on.
     ///
     /// # Errors
-    /// [`Error::BadOption`] for a savepoint of another transaction, or one that was taken back itself;
-    /// nothing has changed then.
+    /// [`Error::BadOption`] for a savepoint of another transaction, or one that was itself rolled back; nothing has
+    /// changed then.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
         self.busy(|txn| txn.take_back_to(savepoint))
     }
@@ -337,8 +337,8 @@ impl Txn {
     /// on the medium.
     ///
     /// # Errors
-    /// [`Error::Closed`]: they will not survive. With any other it is unknown whether they will, and the store is
-    /// stopped.
+    /// [`Error::Closed`]: the changes will not survive. With any other error it is unknown whether they will, and the
+    /// store is stopped.
     pub fn commit(mut self) -> Result<()> {
         self.finished = true;
         self.busy(Txn::make_visible)
@@ -365,7 +365,7 @@ impl Txn {
         }
     }
 
-    /// Takes all changes back.
+    /// Undoes all changes.
     pub fn rollback(mut self) -> Result<()> {
         self.busy(Txn::abort)
     }
@@ -383,7 +383,7 @@ impl Txn {
         let engine = self.engine.clone();
         if let Some(log) = self.undo {
             engine.poison.check()?;
-            // A transaction that cannot be taken back must not let go of its locks: stop the store.
+            // A transaction that cannot be rolled back must not release its locks: stop the store.
             roll_back(&engine, log, UndoPtr::NONE)
                 .and_then(|()| engine.leave_slot(log))
                 .map_err(|e| engine.poison.set(e))?;
@@ -393,7 +393,7 @@ impl Txn {
         Ok(())
     }
 
-    /// Gives up all that the transaction holds. Returns the moment, where it had a number.
+    /// Releases everything that the transaction holds. Returns the moment, if it had a number.
     fn end(&mut self) -> u64 {
         if let Some((slot, holds_history)) = self.slot.take() {
             self.engine.give_slot_back(slot, holds_history);
@@ -475,7 +475,7 @@ impl Txn {
         }
     }
 
-    /// Writes a value, or the reference to one, that the leaf takes; `flags` say which. Whether the key
+    /// Writes a value, or the reference to one, that the leaf takes; `flags` say which. Returns whether the key
     /// existed.
     fn write_short(&mut self, space: &Arc<Space>, key: &[u8], write: Write<'_>, flags: u8) -> Result<bool> {
         let mut has_split = false;
@@ -530,8 +530,8 @@ impl Txn {
         }
     }
 
-    /// Changes one record of a latched leaf, together with its undo record (invariant 2). Whether the leaf became so
-    /// empty that it asks to be merged.
+    /// Changes one record of a latched leaf, together with its undo record (invariant 2). Returns whether the leaf
+    /// became so empty that it asks to be merged.
     fn change(
         &mut self,
         space: &Arc<Space>,
@@ -590,7 +590,7 @@ impl Txn {
         let outcome = log.append(&self.engine.undo, mtr, record, is_first);
         match &outcome {
             Ok(_) => self.undo = Some(log),
-            // Pages may be half changed, without a log record: nothing may build on them.
+            // Pages may be half changed, without a log record: they must not be used any more.
             Err(e) => drop(self.engine.poison.set(e.clone())),
         }
         outcome
@@ -649,7 +649,7 @@ impl Drop for Txn {
         if self.is_busy {
             self.engine.poison.panicked(IN_A_CALL);
         } else if !self.finished {
-            // On failure the store is poisoned, and the next call on it says why.
+            // On failure the store is poisoned, and the next call on it returns the reason.
             let _ = self.busy(Txn::abort);
         }
     }

@@ -25,12 +25,12 @@ use crate::{
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     pub(crate) me: TxnId,
-    /// A snapshot; without, all that is committed is seen.
+    /// A snapshot's view; without one the reader sees everything committed.
     pub(crate) view: Option<&'a View>,
 }
 
 impl Reader<'_> {
-    /// Nobody's transaction.
+    /// A reader outside of any transaction.
     pub(crate) const COMMITTED: Reader<'static> = Reader { me: TxnId::NONE, view: None };
 
     fn sees(&self, engine: &TxnEngine, txn: TxnId) -> bool {
@@ -63,7 +63,7 @@ impl<'c> StoredValue<'c> {
     }
 }
 
-/// A value that was found under a leaf's latch, and the ticket that keeps it readable without.
+/// A value that was found under a leaf's latch, and the ticket that keeps it readable after the latch is released.
 pub(crate) struct VisibleValue<'a, 'c> {
     pub(super) found: StoredValue<'c>,
     ticket: Option<Ticket<'a>>,
@@ -110,9 +110,9 @@ impl<'a, 'c> VisibleValue<'a, 'c> {
     }
 }
 
-/// The version of a leaf record that `reader` sees, `None` when there is none. The caller holds the
-/// leaf's latch, so the record's writer can neither change it nor take it back meanwhile; if the
-/// writer finishes, it has committed. Like [`VisibleValue::new`] it is made good by [`Reader::check`] behind it.
+/// The version of a leaf record that `reader` sees, `None` when there is none. The caller holds the leaf's latch, so
+/// the record's writer can neither change it nor roll it back meanwhile; if the writer finishes, it has committed. As
+/// for [`VisibleValue::new`], the result is valid only if [`Reader::check`] succeeds after it.
 pub(crate) fn visible<'a, 'c>(
     engine: &'a TxnEngine,
     reader: Reader<'_>,
@@ -120,8 +120,8 @@ pub(crate) fn visible<'a, 'c>(
 ) -> Result<Option<VisibleValue<'a, 'c>>> {
     let found = find_visible(engine, reader, cell);
     let kept = found.map(|found| found.map(|found| VisibleValue::new(engine, found)));
-    // A view that was given up may lead to anything, damage too. A reader whose view is still good here has a ticket,
-    // for which purge waits.
+    // A revoked view may lead to any bytes, even ones that look damaged. A reader whose view is still valid here has a
+    // ticket, for which purge waits.
     reader.check()?;
     kept
 }
@@ -145,7 +145,7 @@ fn find_visible<'c>(
                 None => return Ok(current()),
             },
         };
-        // Once the view is given up the record may be another one, even one that leads back to itself.
+        // Once the view is revoked the record may be another one, even one that leads back to itself.
         if !is_broken(Rule::VersionsAskTheView) {
             reader.check()?;
         }

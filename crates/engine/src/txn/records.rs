@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{btree::Direction, txn::Table, types::Result};
 
-/// Records that the first batch takes: many ranges are short, or given up soon.
+/// Records that the first batch takes: many ranges are short, or abandoned early.
 pub(super) const FIRST_BATCH: usize = 16;
 
 /// A record as the transaction sees it. It shares the memory of a batch of up to 128 records, which it keeps.
@@ -206,7 +206,7 @@ impl Txn {
     }
 
     /// Counts the records of a range of keys in the transaction's view, by reading their leaves.
-    /// [`Table::estimated_count`] is quick, and not exact.
+    /// [`Table::estimated_count`] is fast, and not exact.
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).

@@ -1,9 +1,9 @@
-//! Taking changes back, and purging what commits deleted and replaced.
+//! Undoing changes, and purging the records and values that commits deleted and replaced.
 //!
 //! The undo record that owns a chain (see `overflow`) is changed with its last page: retracted by a
 //! rollback, marked [`Change::Spent`] by a purge. So both may be interrupted and repeated.
 //!
-//! All pages of a mini-transaction are latched, which may read them, before the first is changed: what fails behind a
+//! All pages of a mini-transaction are latched, which may read them, before the first is changed: a failure after a
 //! change would leave it without a log record, and a flush that is under way could write it.
 
 use std::{borrow::Cow, sync::Arc};
@@ -28,11 +28,11 @@ use crate::{
     undo::{self, UndoLog},
 };
 
-/// Takes the changes of `log` back, newest first, until the one at `keep` counts again
-/// ([`UndoPtr::NONE`]: all of them).
+/// Undoes the changes of `log`, newest first, until the one at `keep` is the newest again ([`UndoPtr::NONE`]: all of
+/// them).
 ///
-/// Each step is one mini-transaction that restores a record and retracts its undo record, so that an
-/// interrupted rollback goes on where it stopped.
+/// Each step is one mini-transaction that restores a record and retracts its undo record, so that an interrupted
+/// rollback continues where it stopped.
 pub(crate) fn roll_back(engine: &TxnEngine, log: UndoLog, keep: UndoPtr) -> Result<()> {
     loop {
         engine.flusher.throttle()?;
@@ -94,8 +94,8 @@ fn take_back(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord
         let old_value = value_before(record, value).ok_or_else(astray)?;
         let grown = old_value.len().saturating_sub(value.len());
         let logged = LOGGED_OP_BYTES + LEAF_CELL_HEADER + record.key.len() + old_value.len();
-        // A deletion that was committed when we wrote over it, and that nobody needs any more: its own purge
-        // may have passed. If a view needs it, its purge comes later, and behind this latch.
+        // A deletion that was committed when we overwrote it, and that no view needs any more: its own purge may have
+        // passed. If a view needs it, its purge comes later, and takes this latch first.
         let was_purgeable = record.old_flags & DELETED != 0
             && record.old_txn != log.txn()
             && (engine.txns.is_seen_by_all(record.old_txn) || is_broken(Rule::DeletionsRestored));
@@ -110,7 +110,7 @@ fn take_back(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord
         let op = op_back(&space, slot as u16, record, &old_value, was_purgeable, &mut cell);
         let op = op.ok_or_else(|| no_chain(engine, ptr))?;
         // Before the leaf, whose change must not be left without a log record when the undo page cannot be read. A
-        // purgeable record's chain is left to this undo record, which is dealt with once more.
+        // purgeable record's chain is left to this undo record, which is processed once more.
         let mut undo_page = match record.old_reference() {
             Some(_) if was_purgeable => log.mark(&engine.undo, &mut mtr, ptr, Change::Orphan)?,
             _ => log.retract(&engine.undo, &mut mtr, record.previous)?,
@@ -138,7 +138,8 @@ fn value_before<'a>(record: &'a UndoRecord<'_>, value: &[u8]) -> Option<Cow<'a, 
     Some(Cow::Owned(before))
 }
 
-/// What takes the change of a leaf record back; `None` when it is no such change. `cell` is memory for one.
+/// The operation that undoes the change of a leaf record; `None` when it is no such change. `cell` is memory for a
+/// cell.
 fn op_back<'a>(
     space: &Space,
     slot: u16,
@@ -163,7 +164,7 @@ fn op_back<'a>(
     }
 }
 
-/// Gives back a chain that the transaction's undo log owns.
+/// Frees a chain that the transaction's undo log owns.
 fn take_chain_back(
     engine: &TxnEngine,
     space: &Arc<Space>,
@@ -181,9 +182,9 @@ fn take_chain_back(
     Ok(())
 }
 
-/// Removes the records that the committed transaction of `log` deleted, where they still are as it
-/// left them, and gives the chains back that it replaced or deleted. `newest` is the log's newest record. All
-/// views see the transaction. May be repeated.
+/// Removes the records that the committed transaction of `log` deleted, where they are unchanged since, and frees the
+/// chains that it replaced or deleted. `newest` is the log's newest record. All views see the transaction. May be
+/// repeated.
 pub(crate) fn purge(engine: &TxnEngine, log: UndoLog, newest: UndoPtr) -> Result<()> {
     let mut ptr = newest;
     while !ptr.is_none() {
@@ -195,7 +196,7 @@ pub(crate) fn purge(engine: &TxnEngine, log: UndoLog, newest: UndoPtr) -> Result
 }
 
 fn purge_change(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -> Result<()> {
-    // What was in a table that was dropped is gone.
+    // The content of a dropped table is gone.
     let space = || engine.spaces.pin_for_work(record.table);
     match record.change {
         Change::Delete => space().map_or(Ok(()), |space| purge_record(engine, &space, log, ptr, record)),
@@ -250,7 +251,7 @@ fn purge_record(
     Ok(())
 }
 
-/// Gives back the chain of a value that was replaced.
+/// Frees the chain of a value that was replaced.
 fn purge_replaced(
     engine: &TxnEngine,
     space: &Arc<Space>,
@@ -258,13 +259,13 @@ fn purge_replaced(
     ptr: UndoPtr,
     record: &UndoRecord<'_>,
 ) -> Result<()> {
-    // Readers that took the writer for running follow its undo record with the leaf latched. Behind this
-    // latch they have left the leaf and hold their tickets, and later ones find the writer finished.
+    // Readers that found the writer running follow its undo record with the leaf latched. Once this thread gets the
+    // latch they have left the leaf and hold their tickets, and later readers find the writer finished.
     drop(Tree::new(&engine.pager, space).leaf_write(&record.key)?);
     purge_chain(engine, space, log, ptr, record)
 }
 
-/// Gives back the chain that the record owns.
+/// Frees the chain that the record owns.
 fn purge_chain(
     engine: &TxnEngine,
     space: &Arc<Space>,

@@ -34,16 +34,16 @@ impl Table {
         self.space.id()
     }
 
-    /// About how many records the table has, uncommitted ones included, from a few paths through its tree: as long as
-    /// a few look-ups. Where records of all lengths are mixed well it is within a few percent.
-    /// [`crate::Txn::count`] counts.
+    /// About how many records the table has, uncommitted ones included, from a few paths through its tree, in the time
+    /// of a few look-ups. Where records of all lengths are mixed well it is within a few percent. [`crate::Txn::count`]
+    /// is exact.
     ///
     /// # Errors
     /// [`crate::Error::TableDropped`], [`crate::Error::Closed`].
     pub fn estimated_count(&self) -> Result<u64> {
         self.engine.poison.check_open()?;
         let _call = self.engine.poison.call();
-        // Like a transaction: the table is not dropped under it.
+        // Like a transaction, so that the table is not dropped meanwhile.
         let space = self.space.pin()?;
         Tree::new(&self.engine.pager, &space).estimate()
     }

@@ -1,8 +1,8 @@
 //! Read views: which transactions a snapshot sees.
 //!
-//! A view is taken with the first read or write of a snapshot transaction. It sees what was committed then.
-//! Its place in the order of commits and views is its *moment*: what a view does not see of the finished
-//! transactions are those that finished at a later moment, and only their history must be kept for it.
+//! A view is taken with the first read or write of a snapshot transaction. It sees the transactions committed by then.
+//! Its position in the order of commits and views is its *moment*: of the finished transactions a view does not see
+//! those that finished at a later moment, and only their history must be kept for it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -38,8 +38,8 @@ impl View {
         self.oldest
     }
 
-    /// Fails once history that the view needs may be gone. A reader asks after it read a leaf or history:
-    /// if the view was good then, so was what was read.
+    /// Fails once history that the view needs may be gone. A reader checks after it read a leaf or history: if the view
+    /// was valid then, so was the data read.
     pub(crate) fn check(&self) -> Result<()> {
         let is_revoked = self.is_revoked.load(Ordering::Acquire) && !is_broken(Rule::SnapshotsFail);
         if is_revoked { Err(Error::SnapshotTooOld) } else { Ok(()) }
@@ -83,7 +83,7 @@ impl Views {
     /// Takes the oldest view away from its transaction; false when there is none.
     pub(super) fn revoke_oldest(&mut self, oldest_view: &AtomicU64) -> bool {
         let Some((_, view)) = self.open.pop_first() else { return false };
-        // Before anybody can find its history purgeable.
+        // Before any thread can find its history purgeable.
         view.is_revoked.store(true, Ordering::Release);
         self.publish(oldest_view);
         true

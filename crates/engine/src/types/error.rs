@@ -11,18 +11,18 @@ pub enum Error {
     /// The device or file system below failed.
     #[error(transparent)]
     Device(Arc<lacuna_device::Error>),
-    /// Bytes of the store are not what was written there.
+    /// Bytes of the store are not those that were written.
     #[error("{what}: corrupt at {at}: {reason}")]
     Corrupt {
         /// The file.
         what: String,
         /// The page or offset.
         at: String,
-        /// How it was noticed.
+        /// The check that failed.
         reason: String,
     },
-    /// What is stored or asked for needs a compression algorithm that this program was built without. Nothing is
-    /// wrong with the store: a program that has it reads and writes it.
+    /// A page or option needs a compression algorithm that this program was built without. The store is intact: a
+    /// program built with the algorithm reads and writes it.
     #[error("{what}: needs {algorithm}, which is not built in (cargo feature `{algorithm}`)")]
     NotBuiltIn {
         /// The page, table or option.
@@ -93,8 +93,8 @@ pub enum Error {
         /// The table's number.
         id: TableId,
     },
-    /// The VFS has only the space left that finishing and taking back transactions may need. Nothing
-    /// was changed; deletes still work for a while and give space back.
+    /// The VFS has only the space left that finishing and rolling back transactions may need. Nothing was changed;
+    /// deletes still work for a while and free space.
     #[error("{what}: no space left for new records")]
     Full {
         /// The VFS.
@@ -117,7 +117,7 @@ pub enum Error {
     #[error("conflict: the record was changed since the snapshot was taken")]
     Conflict,
     /// More history was kept for the transaction's snapshot than [`crate::StoreOptions::history_bytes`]
-    /// allows, so it was given up. The transaction should be rolled back and tried again.
+    /// allows, so it was revoked. The transaction should be rolled back and tried again.
     #[error("snapshot too old: its history was given up")]
     SnapshotTooOld,
     /// A lock was not granted in time. The transaction may go on or be rolled back.
@@ -135,7 +135,7 @@ pub enum Error {
     /// The store was opened for reading only.
     #[error("store opened for reading only")]
     ReadOnly,
-    /// A store that was not closed cannot be opened for reading only: what its log holds would have to be written.
+    /// A store that was not closed cannot be opened for reading only: its log would have to be replayed, which writes.
     #[error("{what}: not closed cleanly ({reason}), so it has to be opened for writing first")]
     NotClosed {
         /// The VFS.

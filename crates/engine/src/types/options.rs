@@ -10,21 +10,21 @@ pub enum Durability {
     /// Once it is on the medium. Commits at the same time share one sync.
     #[default]
     Sync,
-    /// At once; it reaches the medium within [`StoreOptions::relaxed_interval`]. A crash may take the
-    /// last commits back, always the latest ones and each whole.
+    /// At once; it reaches the medium within [`StoreOptions::relaxed_interval`]. A crash may lose the last commits,
+    /// always the latest ones and each as a whole.
     Relaxed,
 }
 
 /// Which changes of others a transaction sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// It sees what was committed at its first read or write, however long it runs, and its own changes. Changing or
+    /// It sees the state committed at its first read or write, however long it runs, and its own changes. Changing or
     /// locking a record that another transaction has changed since fails with [`Error::Conflict`].
     ///
     /// Two such transactions may still each read what the other one writes (*write skew*, Adya's G2-item): both
-    /// commit, as in no order one after the other. Where a decision rests on a record that the transaction does not
-    /// write, [`crate::Txn::get_for_update`] instead of [`crate::Txn::get`], or a write of that record, prevents it.
-    /// A scan cannot lock what it did *not* find; lock one record that stands for the range instead.
+    /// commit, as in no order one after the other. Where a decision depends on a record that the transaction does not
+    /// write, [`crate::Txn::get_for_update`] instead of [`crate::Txn::get`], or a write of that record, prevents it. A
+    /// scan cannot lock records that it did *not* find; lock one record that stands for the range instead.
     ///
     /// ```
     /// # use lacuna_device::MemVfs;
@@ -57,7 +57,7 @@ pub enum Isolation {
     /// ```
     #[default]
     Snapshot,
-    /// Each read sees what is committed by then, and the transaction's own changes. Nothing is kept for it.
+    /// Each read sees all commits before it, and the transaction's own changes. No history is kept for it.
     ReadCommitted,
 }
 
@@ -69,7 +69,7 @@ pub struct TransactionOptions {
 }
 
 impl TransactionOptions {
-    /// A transaction that reads what is committed when it looks.
+    /// A transaction whose reads see all commits before each.
     pub const READ_COMMITTED: TransactionOptions = TransactionOptions { isolation: Isolation::ReadCommitted };
 }
 
@@ -94,9 +94,9 @@ pub struct StoreOptions {
     pub flush_threads: usize,
     /// How long a writer waits for another transaction's lock. Default 50 s.
     pub lock_timeout: Duration,
-    /// Space that changes may take which committed transactions made and open snapshots do not see, in
-    /// bytes; beyond it the oldest snapshot is given up ([`Error::SnapshotTooOld`]). At least 1 KiB; at most an
-    /// eighth of the VFS is used. Default 1 GiB.
+    /// Space for the history of committed transactions that open snapshots do not see, in bytes; beyond it the oldest
+    /// snapshot is revoked ([`Error::SnapshotTooOld`]). At least 1 KiB; at most an eighth of the VFS is used. Default 1
+    /// GiB.
     pub history_bytes: u64,
     /// Whether pages are first written to a doublewrite file. Default: where the VFS cannot write a
     /// page atomically.
@@ -105,7 +105,7 @@ pub struct StoreOptions {
     /// the threads that call the store, and in [`crate::Store::step`]. Default true.
     pub background: bool,
     /// The salt of a store that is made now. It distinguishes the store's log from bytes of values that are made to
-    /// look like it; whoever chooses values must not know it. Stores that exist keep their own. Default: random; tests
+    /// look like it; users who choose values must not know it. Stores that exist keep their own. Default: random; tests
     /// give one to write the same bytes each time.
     pub log_salt: Option<NonZeroU64>,
 }
@@ -118,7 +118,7 @@ pub enum Doublewrite {
     Auto,
     /// Always.
     On,
-    /// Never. On a VFS that tears writes, a crash may then cost the store.
+    /// Never. On a VFS that tears writes, a crash may then destroy the store.
     Off,
 }
 
@@ -162,10 +162,10 @@ impl StoreOptions {
 /// How a table's pages are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TableKind {
-    /// As they are; the last page of a long value without what the value does not fill.
+    /// Uncompressed; of the last page of a long value only the part that the value fills.
     #[default]
     Plain,
-    /// Compressed when they are flushed; the space saved is given back as a hole.
+    /// Compressed when they are flushed; the space saved is punched as a hole.
     PageCompressed {
         /// The algorithm; [`Algorithm::None`] writes pages as they are. It must be built in
         /// ([`Algorithm::is_built_in`]).
@@ -174,9 +174,9 @@ pub enum TableKind {
         level: i32,
     },
     /// Compressed row by row into blocks of a fixed length, as InnoDB's `ROW_FORMAT=COMPRESSED` does: each
-    /// block holds a page compressed by zlib and a log of changes to it; when that is full the page is
-    /// compressed anew by whoever changes it, and split when it does not fit. Kept as the baseline that
-    /// page compression is measured against; it needs the cargo feature `zlib`.
+    /// block holds a page compressed by zlib and a log of changes to it; when that is full the thread that changes the
+    /// page compresses it again, and splits it when it does not fit. Kept as the baseline that page compression is
+    /// measured against; it needs the cargo feature `zlib`.
     RowCompressed {
         /// Length of a block in KiB: a half or a quarter of the page, at least 4. It cannot be altered.
         key_block_size: u32,
@@ -312,7 +312,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Of a table whose pages lie in the file as they are, or compressed when they are flushed.
+    /// Of a table whose pages are stored uncompressed, or compressed when they are flushed.
     pub(crate) fn of_pages(page_bytes: usize) -> Layout {
         Layout { page_bytes, block_bytes: None }
     }

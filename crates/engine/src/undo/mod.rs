@@ -1,31 +1,29 @@
-//! Undo logs: what a transaction must know to be taken back, and readers to look behind its back.
+//! Undo logs: the records with which a transaction is rolled back, and with which readers find older versions.
 //!
-//! The undo file (table 1) holds `SLOTS` undo slots. Slot `i` owns page `1 + i` for ever, its first
-//! page; what outgrows it chains further pages. A transaction takes a slot with its first write and gives
-//! it back when it is rolled back, or committed and no longer needed (`slots`). Undo pages are
-//! ordinary pool pages, changed by mini-transactions together with the leaf they speak of; so after a
-//! crash they say exactly which changes of unfinished transactions the tables hold.
+//! The undo file (table 1) holds `SLOTS` undo slots. Slot `i` owns page `1 + i` for ever, its first page; a longer log
+//! chains further pages. A transaction takes a slot with its first write and returns it when it is rolled back, or
+//! committed and its log no longer needed (`slots`). Undo pages are ordinary pool pages, changed by mini-transactions
+//! together with the leaf they describe; so after a crash they list exactly the changes of unfinished transactions that
+//! the tables hold.
 //!
-//! When views need the log of a committed transaction, the next one in its slot appends behind it. Its
-//! first record is then a *link*, which names the log before; `history` and `links` head the list of these.
-//! Once nobody needs the oldest log any more it is taken off the list, and the pages before the next one
-//! are given back, all but the first.
+//! When views need the log of a committed transaction, the next one in its slot appends after it. Its first record is
+//! then a *link*, which names the log before; `history` and `links` head the list of these. Once no view needs the
+//! oldest log any more it is taken off the list, and the pages before the next one are freed, all but the first.
 //!
 //! Invariants:
 //!
-//! 1. Only the transaction that owns a slot appends to it. Beside it purge marks records of finished
-//!    transactions, and takes pages off the front of the chain; never the last one. So first pages are
-//!    latched exclusively for moments only.
+//! 1. Only the transaction that owns a slot appends to it. Beside it purge marks records of finished transactions, and
+//!    takes pages off the front of the chain, never the last one. So first pages are latched exclusively only briefly.
 //! 2. `record` points at the newest record of the log's transaction that still counts; each record at the
 //!    one before. Rolling back one change and moving `record` are one mini-transaction: a crash resumes in
 //!    between.
 //! 3. A page carries the number of the transaction that last wrote it. A reader that finds another
 //!    number than the one it looks for knows that the transaction is finished.
-//! 4. What a log says stays while a transaction is running, or a view does not see it; and, if it deleted
-//!    records or replaced long values, until it is purged. All logs not purged are found after a crash: the
-//!    one of the first page's transaction if that has not been rolled back, and `links` others.
-//! 5. Pages are given back only with a clearance (`slots`, invariant 3). Until it is returned the page that it
-//!    keeps stays in the chain, whoever appends behind it.
+//! 4. A log is kept while its transaction is running, or a view does not see it; and, if it deleted records or replaced
+//!    long values, until it is purged. All logs not purged are found after a crash: the one of the first page's
+//!    transaction if that has not been rolled back, and `links` others.
+//! 5. Pages are freed only with a clearance (`slots`, invariant 3). Until it is returned the page that it keeps stays
+//!    in the chain, even when a transaction appends after it.
 //!
 //! Latches: a leaf before undo pages; the first page before the last one; both before the allocation
 //! page.
@@ -103,14 +101,14 @@ impl UndoFile {
 pub(crate) struct UndoLog {
     slot: u32,
     txn: TxnId,
-    /// It lies behind logs that are kept.
+    /// The slot holds earlier logs that are kept.
     appends: bool,
 }
 
-/// The first page, the last one, one behind that, and the allocation page.
+/// The first page, the last one, one after that, and the allocation page.
 type Pages = SmallVec<[WriteGuard; 4]>;
 
-/// Chains another page behind the last one, which it becomes.
+/// Chains another page after the last one, which it becomes.
 fn add_page(
     file: &UndoFile,
     mtr: &mut Mtr,
@@ -142,8 +140,8 @@ impl Latched {
 }
 
 impl UndoLog {
-    /// The log of `txn` in the slot that it took; behind those that are there if it `appends`. Nothing is
-    /// written before the first record.
+    /// The log of `txn` in the slot that it took; after the logs that are there if it `appends`. Nothing is written
+    /// before the first record.
     pub(crate) fn new(slot: u32, txn: TxnId, appends: bool) -> UndoLog {
         assert!(slot < SLOTS);
         UndoLog { slot, txn, appends }
@@ -165,8 +163,8 @@ impl UndoLog {
         first_page(self.slot)
     }
 
-    /// Appends `record` (its `previous` is filled in here) and returns where it lies. The first
-    /// record of a transaction claims the slot.
+    /// Appends `record` (its `previous` is filled in here) and returns its address. The first record of a transaction
+    /// claims the slot.
     pub(crate) fn append(
         self,
         file: &UndoFile,
@@ -249,8 +247,8 @@ impl UndoLog {
         Ok((first, None))
     }
 
-    /// Takes over a first page in front of logs that are kept. Whether the newest of them still counts is
-    /// decided under the page's latch, see [`UndoLog::forget`].
+    /// Takes over the first page of a slot that keeps logs. Whether the newest of them is still needed is decided under
+    /// the page's latch, see [`UndoLog::forget`].
     fn claim_kept(
         self,
         file: &UndoFile,
@@ -293,7 +291,7 @@ impl UndoLog {
         Ok(first)
     }
 
-    /// Overwrites what the record at `ptr`, one of this log's, says was done.
+    /// Overwrites the kind of change of the record at `ptr`, one of this log's.
     pub(crate) fn mark(
         self,
         file: &UndoFile,
@@ -321,8 +319,8 @@ impl UndoLog {
         Ok(u64_at(&file.pager.read(file.space(), self.first())?, NEXT) != 0)
     }
 
-    /// Notes that nothing of the transaction, all of whose changes were taken back, is left in a slot
-    /// that holds logs of others.
+    /// Notes that nothing of the transaction, whose changes were all undone, is left in a slot that holds logs of
+    /// others.
     pub(crate) fn leave(self, file: &UndoFile) -> Result<()> {
         let mut mtr = Mtr::new();
         let mut first = file.pager.write(file.space(), self.first())?;
@@ -332,8 +330,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Notes that this log and the `older` ones before it in the slot, its oldest, are purged. While nobody
-    /// claimed the slot since, its log is that of the first page, and without a link.
+    /// Notes that this log and the `older` ones before it in the slot, its oldest, are purged. If the slot has not been
+    /// claimed since, its log is that of the first page, and without a link.
     pub(crate) fn forget(self, file: &UndoFile, older: usize) -> Result<()> {
         let mut mtr = Mtr::new();
         let mut first = file.pager.write(file.space(), self.first())?;
@@ -364,7 +362,7 @@ fn first_page(slot: u32) -> PageNo {
     PageNo(1 + u64::from(slot))
 }
 
-/// Marks a slot idle, giving all but the first page back. All records in it were dealt with.
+/// Marks a slot idle, freeing all but the first page. All records in it were processed.
 pub(crate) fn clear(file: &UndoFile, clearance: &Clearance) -> Result<()> {
     assert!(clearance.keep().is_none(), "invariant 5");
     let mut mtr = Mtr::new();
@@ -380,7 +378,7 @@ pub(crate) fn clear(file: &UndoFile, clearance: &Clearance) -> Result<()> {
     trim(file, clearance)
 }
 
-/// Gives back those pages of a slot of which the clearance says so. No record in them counts.
+/// Frees the pages of a slot that the clearance covers. No record in them is needed.
 pub(crate) fn trim(file: &UndoFile, clearance: &Clearance) -> Result<()> {
     let space = file.space();
     let (first_no, keep) = (first_page(clearance.slot()), clearance.keep());
@@ -419,7 +417,7 @@ fn parse(file: &UndoFile, page: &[u8], ptr: UndoPtr) -> Result<UndoRecord<'stati
 
 /// Reads the record at `ptr` of `txn`; `None` when that transaction is finished (invariant 3).
 pub(crate) fn read(file: &UndoFile, ptr: UndoPtr, txn: TxnId) -> Result<Option<UndoRecord<'static>>> {
-    // A page that was given back may be a hole.
+    // A page that was freed may be a hole.
     let Some(page) = file.pager.read_if_written(file.space(), ptr.page())? else { return Ok(None) };
     if ops::kind(&page) != Some(PageKind::Undo) || u64_at(&page, TXN) != txn.0 {
         return Ok(None);
@@ -427,7 +425,7 @@ pub(crate) fn read(file: &UndoFile, ptr: UndoPtr, txn: TxnId) -> Result<Option<U
     parse(file, &page, ptr).map(Some)
 }
 
-/// Reads a record that is there by invariant 4.
+/// Reads a record that invariant 4 keeps.
 pub(crate) fn read_kept(file: &UndoFile, ptr: UndoPtr) -> Result<UndoRecord<'static>> {
     parse(file, &file.pager.read(file.space(), ptr.page())?, ptr)
 }
@@ -458,7 +456,7 @@ pub(crate) fn survey(file: &UndoFile) -> Result<(Vec<(UndoLog, State)>, TxnId)> 
     Ok((found, newest))
 }
 
-/// Committed logs of the slot that may not be purged yet, and the newest record of each. Nobody may write
+/// Committed logs of the slot that may not be purged yet, and the newest record of each. No transaction may write
 /// meanwhile.
 pub(crate) fn committed_logs(file: &UndoFile, log: UndoLog, state: State) -> Result<Vec<(UndoLog, UndoPtr)>> {
     let first = file.pager.read(file.space(), log.first())?;
@@ -511,8 +509,8 @@ pub(crate) fn chains(file: &UndoFile) -> Result<UndoChains> {
     Ok(chains)
 }
 
-/// Proves that every page of the undo file is a slot's first one, in the chain of one slot, or free.
-/// Nothing may write meanwhile.
+/// Checks that every page of the undo file is a slot's first one, in the chain of one slot, or free. Nothing may write
+/// meanwhile.
 pub(crate) fn check(file: &UndoFile) -> Result<()> {
     let space = file.space();
     let (used, free) = Allocator::latch(&file.pager, space)?.survey()?;

@@ -16,8 +16,8 @@ use crate::{
 use lacuna_page::TRAILER_BYTES;
 
 impl UndoLog {
-    /// Appends the undo records of inserts of `keys`, at least one and as many as fit into a page, and returns where
-    /// they lie. The log has a record already.
+    /// Appends the undo records of inserts of `keys`, at least one and as many as fit into a page, and returns their
+    /// addresses. The log has a record already.
     pub(crate) fn append_inserts<'k>(
         self,
         file: &UndoFile,

@@ -1,8 +1,8 @@
-//! Undo slots: which are free, what history their pages hold, and who may give pages back.
+//! Undo slots: which are free, which history their pages hold, and which thread may free pages.
 //!
-//! A transaction whose history a view may need leaves its undo log where it is when it commits, and gives
-//! its slot back at once: the next owner appends behind it. So readers never make writers wait. A slot
-//! without history is used from the start of its first page, which keeps undo in a few hot pages.
+//! A transaction whose history a view may need leaves its undo log where it is when it commits, and returns its slot at
+//! once: the next owner appends after it. So readers never make writers wait. A slot without history is used from the
+//! start of its first page, which keeps undo in a few hot pages.
 //!
 //! A slot is *free*, or *held*: by the transaction that took it, then by the purge queue when that transaction
 //! has committed and no view needs its log, or by purge, which clears it. It is *kept* from the first log that is
@@ -10,11 +10,11 @@
 //!
 //! Invariants:
 //!
-//! 1. Logs in a slot were finished in the order in which they lie there.
-//! 2. The next owner of a kept slot appends; nobody else writes records to a slot than its holder.
-//! 3. Pages are given back only with a [`Clearance`], of which a slot has one at a time. Purge gets it for the pages
-//!    before the oldest log that still counts, whoever holds the slot; the holder, for all pages, once no log is kept
-//!    in the slot and purge has returned its own. A holder that leaves earlier only frees the slot: it stays kept,
+//! 1. Logs in a slot are in the order in which their transactions finished.
+//! 2. The next owner of a kept slot appends; only the holder of a slot writes records to it.
+//! 3. Pages are freed only with a [`Clearance`], of which a slot has one at a time. Purge gets it for the pages before
+//!    the oldest log that is still needed, whether or not the slot is held; the holder, for all pages, once no log is
+//!    kept in the slot and purge has returned its own. A holder that leaves earlier only frees the slot: it stays kept,
 //!    and its pages are purge's, or the next owner's, to clear.
 
 use std::{
@@ -59,13 +59,13 @@ struct SlotHistory {
 }
 
 impl SlotHistory {
-    /// Whether pages of the slot are of no use to anybody but its holder.
+    /// Whether only the slot's holder still needs its pages.
     fn is_drained(&self) -> bool {
         self.logs.is_empty() && (!self.is_trimmed || is_broken(Rule::OneGivesPagesBack))
     }
 }
 
-/// The right to give back pages of a slot (invariant 3): those before `keep`, or all; never the first one.
+/// The right to free pages of a slot (invariant 3): those before `keep`, or all; never the first one.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Clearance {
@@ -85,7 +85,7 @@ impl Clearance {
 }
 
 struct Table {
-    /// The one given back last is taken first.
+    /// The slot returned last is taken first.
     free: Vec<u32>,
     is_held: Vec<bool>,
     kept: HashMap<u32, SlotHistory>,
@@ -113,18 +113,18 @@ impl Table {
     }
 }
 
-/// What happens to a slot's pages after logs in it were purged.
+/// The next step for a slot's pages after logs in it were purged.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Drained {
     /// It holds no history any more. It was free, and now belongs to the caller, to be cleared.
     Whole(Clearance),
-    /// Logs are left, or the owner's is: the pages before them are to be given back.
+    /// Logs are left, or the owner's is: the pages before them are to be freed.
     UpTo(Clearance),
-    /// The slot's owner will deal with its pages.
+    /// The slot's owner will free its pages.
     Owned,
 }
 
-/// All undo slots. Its lock is taken last, under latches too, and held for moments.
+/// All undo slots. Its lock is taken last, also under latches, and held briefly.
 pub(crate) struct Slots {
     table: Mutex<Table>,
     freed: Condvar,
@@ -156,7 +156,7 @@ impl Slots {
             if Instant::now() >= deadline {
                 return Err(Error::LockTimeout);
             }
-            // A stopped store gives no slot back any more.
+            // In a stopped store no slot is returned any more.
             poison.check()?;
             self.freed.wait_until(&mut table, deadline.min(Instant::now() + POISON_CHECK));
         }
@@ -169,7 +169,7 @@ impl Slots {
         table.hold(slot);
     }
 
-    /// Gives a slot back whose first page is all it has, and holds nothing that counts.
+    /// Returns a slot that has only its first page, with no record that is needed.
     pub(crate) fn give_back(&self, slot: u32) {
         let mut table = self.table.lock();
         assert!(table.kept.get(&slot).is_none_or(SlotHistory::is_drained), "invariant 3");
@@ -178,8 +178,7 @@ impl Slots {
         self.freed.notify_one();
     }
 
-    /// The holder's right to give back all of the slot's pages; where it has none yet (invariant 3), the slot is
-    /// free by that.
+    /// The holder's clearance for all of the slot's pages; where it gets none yet (invariant 3), this frees the slot.
     pub(crate) fn leave(&self, slot: u32) -> Option<Clearance> {
         let mut table = self.table.lock();
         let clearance = table.clearance(slot);
@@ -191,21 +190,21 @@ impl Slots {
         clearance
     }
 
-    /// Gives back a slot that was cleared.
+    /// Returns a slot that was cleared.
     pub(crate) fn cleared(&self, clearance: Clearance) {
         assert!(clearance.keep.is_none(), "of all its pages");
         self.give_back(clearance.slot);
     }
 
-    /// Notes that the log of a kept slot's owner starts in the page `start`, or behind it.
+    /// Notes that the log of a kept slot's owner starts in the page `start`, or after it.
     pub(crate) fn start_log(&self, slot: u32, start: PageNo) {
         if let Some(kept) = self.table.lock().kept.get_mut(&slot) {
             kept.owner_start = Some(start);
         }
     }
 
-    /// Keeps the owner's log, which starts in `first` if no other is in the slot, and gives the slot back.
-    /// False, and nothing done, when no view needs it, no other log is kept there and purge is not at work there.
+    /// Keeps the owner's log, which starts in `first` if no other is in the slot, and returns the slot. False, and
+    /// nothing done, when no view needs it, no other log is kept there and purge is not at work there.
     pub(crate) fn keep(&self, log: RetainedLog, first: PageNo, is_needed: bool) -> bool {
         let mut guard = self.table.lock();
         let table = &mut *guard;
@@ -239,7 +238,7 @@ impl Slots {
         self.table.lock().order.range(..moment).next().is_some()
     }
 
-    /// Forgets the oldest `count` logs of a kept slot, which were purged.
+    /// Drops the oldest `count` logs of a kept slot, which were purged.
     pub(crate) fn purged(&self, slot: u32, count: usize) -> Drained {
         let mut guard = self.table.lock();
         let table = &mut *guard;
@@ -257,8 +256,8 @@ impl Slots {
         Slots::whole(table, slot).map_or(Drained::Owned, Drained::Whole)
     }
 
-    /// Takes purge's right to a slot's pages back. Instead it gets the right to all of them, with the slot, when the
-    /// log that they were kept for is gone meanwhile and nobody holds the slot.
+    /// Takes back purge's clearance. When the log that the pages were kept for is gone meanwhile and the slot is not
+    /// held, purge gets a clearance for all of the slot's pages instead, together with the slot.
     pub(crate) fn trimmed(&self, clearance: Clearance) -> Option<Clearance> {
         let mut guard = self.table.lock();
         let kept = guard.kept.get_mut(&clearance.slot)?;
@@ -266,7 +265,7 @@ impl Slots {
         if kept.logs.is_empty() { Slots::whole(&mut guard, clearance.slot) } else { None }
     }
 
-    /// Purge's right to a slot without logs, which it holds from now on; `None` when another one does.
+    /// Purge's clearance for a slot without logs, which it holds from now on; `None` when the slot is held already.
     fn whole(table: &mut Table, slot: u32) -> Option<Clearance> {
         let at = table.free.iter().position(|free| *free == slot)?;
         table.free.remove(at);
@@ -334,7 +333,7 @@ mod tests {
         assert_eq!(slots.leave(slot), Some(Clearance { slot, keep: None }));
     }
 
-    /// A slot of which purge gives pages back, up to the log of its owner, which starts in page 7.
+    /// A slot of which purge frees pages, up to the log of its owner, which starts in page 7.
     fn trimmed_slot() -> (Slots, u32, Clearance) {
         let slots = Slots::new();
         let (slot, _) = take(&slots);
@@ -345,7 +344,7 @@ mod tests {
         (slots, slot, part)
     }
 
-    /// Otherwise a purge that still trims the chain of earlier logs would give back the next owner's pages.
+    /// Otherwise a purge that still trims the chain of earlier logs would free the next owner's pages.
     #[test]
     fn whoever_leaves_a_slot_that_is_trimmed_leaves_its_pages_to_others() {
         let (slots, slot, part) = trimmed_slot();

@@ -2,8 +2,8 @@
 //!
 //! Two slots of 4 KiB. In each, the first sector names the checkpoint, and the second holds the store's salt; both have
 //! a checksum. The valid slot with the greater sequence counts. The other slot is overwritten, so a torn write costs
-//! nothing. The file is written before the log that it makes superfluous is given up; on storage that is not `ordered`
-//! it is synced in between.
+//! nothing. The file is written before the log that it makes superfluous is freed; on storage that is not `ordered` it
+//! is synced in between.
 
 use std::sync::Arc;
 
@@ -188,7 +188,7 @@ fn parse(sectors: &[u8], vfs: &str) -> Result<Option<(u64, Root)>> {
     Ok(parse_salt(behind).map(|salt| (slot.sequence.get(), Root { epoch, checkpoint, salt })))
 }
 
-/// The salt behind a slot; `None` when it is torn.
+/// The salt after a slot; `None` when it is torn.
 fn parse_salt(sector: &[u8]) -> Option<Salt> {
     let (mut raw, rest) = SaltRaw::read_from_prefix(sector).expect("a sector is longer");
     let want = raw.checksum.get();

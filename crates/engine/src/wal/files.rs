@@ -1,9 +1,9 @@
-//! The files of the log: one for each segment of log offsets, so that no file outgrows what a file
-//! system holds.
+//! The files of the log: one for each segment of log offsets, so that no file exceeds the size that a file system
+//! allows.
 //!
 //! Segment `n` covers offsets from `n * segment_bytes` on and is the file `wal.n`. A group lies whole in
 //! the file of its first byte, at its offset within the segment; the last one of a file may reach past
-//! the segment's end, and the next group then starts in the next file, behind a gap of the same length.
+//! the segment's end, and the next group then starts in the next file, after a gap of the same length.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -53,7 +53,7 @@ struct Open {
 }
 
 impl LogFiles {
-    /// Opens those that are there.
+    /// Opens the existing files.
     pub(crate) fn open(vfs: Arc<dyn Vfs>, segment_bytes: u64, salt: Salt) -> Result<LogFiles> {
         let mut open = BTreeMap::new();
         for name in vfs.list()? {
@@ -74,12 +74,12 @@ impl LogFiles {
         (at.0 / self.segment_bytes, at.0 % self.segment_bytes)
     }
 
-    /// Where the file behind that of `at` starts.
+    /// Where the file after that of `at` starts.
     pub(crate) fn next_file(&self, at: Lsn) -> Lsn {
         Lsn((self.segment(at).0 + 1) * self.segment_bytes)
     }
 
-    /// No group starts here or behind.
+    /// No group starts at or after this offset.
     pub(crate) fn end(&self) -> Lsn {
         let open = self.open.lock();
         Lsn(open
@@ -155,7 +155,7 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Gives the log from `from` to `to`, a start of a group, back.
+    /// Frees the log from `from` to `to`, a start of a group.
     pub(crate) fn give_back(&self, from: Lsn, to: Lsn) -> Result<()> {
         let (first, mut offset) = self.segment(from);
         let (last, end) = self.segment(to);
@@ -169,7 +169,7 @@ impl LogFiles {
         match open {
             Some(open) if open.file.props().hole_unit > 0 && offset < end => {
                 match open.file.punch(offset, end - offset) {
-                    // The space comes back with the file's end.
+                    // The space is freed with the file.
                     Err(lacuna_device::Error::Unsupported { .. } | lacuna_device::Error::Full { .. }) => {
                         Ok(())
                     }
@@ -185,8 +185,7 @@ impl LogFiles {
         self.open.lock().len()
     }
 
-    /// Wipes whatever lies at and behind `end`, and makes that durable: remains of groups that a crash
-    /// tore, in this file or in a later one.
+    /// Wipes all bytes from `end` on, durably: remains of groups that a crash tore, in this file or in a later one.
     pub(crate) fn wipe_behind(&self, end: Lsn) -> Result<()> {
         let (segment, offset) = self.segment(end);
         let later: Vec<u64> = self.open.lock().range(segment + 1..).map(|(later, _)| *later).collect();

@@ -44,7 +44,7 @@ struct GroupHeader {
 const _: () = assert!(HEADER_BYTES == 32);
 
 /// A number of the store's own, not 0, that each of its groups carries whole: the checksum alone would leave only 32
-/// bits to guess, and a log holds many guesses. Whoever writes values does not know it.
+/// bits to guess, and a log holds many guesses. Users who write values do not know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Salt(pub(crate) u64);
 
@@ -78,7 +78,7 @@ impl GroupBuilder {
         self.bytes.len() == HEADER_BYTES
     }
 
-    /// Offset just behind the last record.
+    /// Offset just after the last record.
     pub(crate) fn end(&self) -> Lsn {
         Lsn(self.start.0 + self.bytes.len() as u64)
     }
@@ -119,13 +119,13 @@ impl GroupBuilder {
     }
 }
 
-/// Offset at which the group behind one that ends at `end` starts.
+/// Offset at which the group after one that ends at `end` starts.
 pub(crate) fn next_group(end: Lsn) -> Lsn {
     Lsn(end.0.next_multiple_of(SECTOR as u64))
 }
 
-/// Length in bytes that a group at `at` claims, when `first` (at least [`HEADER_BYTES`] long) looks
-/// like its beginning. Not yet trusted.
+/// Length in bytes that a group at `at` claims, when `first` (at least [`HEADER_BYTES`] long) looks like its beginning.
+/// Not yet verified.
 pub(crate) fn claimed_bytes(first: &[u8], at: Lsn, salt: Salt) -> Option<usize> {
     let (header, _) = GroupHeader::read_from_prefix(first).ok()?;
     let sound = header.magic == MAGIC

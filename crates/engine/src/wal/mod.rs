@@ -1,9 +1,9 @@
 //! The write-ahead log: append, group commit, truncation.
 //!
 //! Owns the files `wal.*`. Appending copies a mini-transaction into the open group; a *leader* among
-//! the threads that need durability seals the group, writes it and syncs, for all that wait. On an `ordered`
-//! place it leads only until the group is written: the next group is written while the first one's sync is
-//! under way, and synced beside it.
+//! the threads that need durability seals the group, writes it and syncs, for all that wait. On an `ordered` VFS it
+//! leads only until the group is written: the next group is written while the first one's sync is under way, and synced
+//! in parallel.
 //!
 //! Invariants:
 //!
@@ -11,26 +11,25 @@
 //! 2. Groups are written one after the other, never two at a time, so a group is on the device only
 //!    if all before it were written before. On a medium that is not `ordered` a group is *flushed*
 //!    before the next one is written; a torn or lost group is therefore always the last.
-//! 3. A group is never replaced by other bytes: recovery wipes what lies behind the log's end and syncs
-//!    before the first append. (Where the VFS is not `ordered` it also writes the groups it found
-//!    again, as they are: after a failed sync they may be in a cache only.) Groups of earlier openings
-//!    carry an older epoch.
-//! 4. A record is appended, and its pages enter the list of dirty pages, under one lock: nobody sees
-//!    `next` moved without also seeing the pages that are dirty since.
-//! 5. Bytes count as a group only if they were written as one: they carry the store's salt. A value may hold anything
-//!    else that a group has, where one might start, and a crash may tear the group in front of it.
+//! 3. A group is never replaced by other bytes: recovery wipes the bytes after the log's end and syncs before the first
+//!    append. (Where the VFS is not `ordered` it also writes the groups it found again, as they are: after a failed
+//!    sync they may be in a cache only.) Groups of earlier openings carry an older epoch.
+//! 4. A record is appended, and its pages enter the list of dirty pages, under one lock: no thread sees `next` moved
+//!    without also seeing the pages that are dirty since.
+//! 5. Bytes count as a group only if they were written as one: they carry the store's salt. A value may hold all other
+//!    bytes of a group, at an offset where one might start, and a crash may tear the group before it.
 //!
 //! Lock order: page latches, then `state`, then the list of dirty pages. No lock is held across I/O;
 //! the leader owns the end of the files by `leading`.
 //!
-//! [`SYNCS_MAX`] syncs may be under way. Each write and each sync that ends wakes those who waited for it, and one
-//! of those whom no sync under way covers, if another may begin: that one leads the next unless somebody new came
-//! first. A leader covers all threads that wait by then. A sync that ends covers all older ones too. So somebody leads,
-//! or was woken to, as long as somebody waits whom no sync under way covers. A thread that finds the log stopped wakes
-//! all others: it may be the one that was woken.
+//! [`SYNCS_MAX`] syncs may be under way. Each write and each sync that ends wakes the threads that waited for it. If
+//! another sync may begin, it also wakes one thread that no sync under way covers, which leads the next sync unless a
+//! new thread came first. A leader covers all threads that wait by then. A sync that ends covers all older ones too. So
+//! as long as a thread waits that no sync under way covers, a thread leads or was woken to lead. A thread that finds
+//! the log stopped wakes all others: it may be the one that was woken.
 //!
-//! A thread that is woken looks at `flushed` and `written` without the lock, and has a signal of its own: on a busy
-//! machine the members of a group would otherwise be woken one after the other, each by the one before.
+//! A woken thread reads `flushed` and `written` without the lock, and has a signal of its own: on a busy machine the
+//! members of a group would otherwise be woken one after the other, each by the one before.
 
 pub(crate) mod control;
 mod files;
@@ -84,7 +83,7 @@ pub(crate) struct Log {
     group_bytes: usize,
     poison: Arc<Poison>,
     state: Mutex<State>,
-    /// Copies of fields of `state`, for looks without a lock.
+    /// Copies of fields of `state`, for reads without a lock.
     next_hint: AtomicU64,
     checkpoint_hint: AtomicU64,
     written_hint: AtomicU64,
@@ -100,14 +99,14 @@ struct State {
     written: Lsn,
     flushed: Lsn,
     checkpoint: Lsn,
-    /// Somebody writes groups.
+    /// A leader is writing groups.
     is_led: bool,
-    /// Where the log ends that is being synced by those who lead no more, oldest first.
+    /// The log ends that former leaders are syncing, oldest first.
     syncing: VecDeque<Lsn>,
-    /// All who wait, but for those who lead or sync.
+    /// All waiting threads, except those that lead or sync.
     waiting: Waiting,
     spare: Vec<u8>,
-    /// The leader copies groups into it, for direct I/O wants aligned memory.
+    /// The leader copies groups into it, as direct I/O needs aligned memory.
     aligned: AlignedBuf,
     stats: LogStats,
 }
@@ -117,8 +116,8 @@ impl State {
         lsn <= if until == Until::Flushed { self.flushed } else { self.written }
     }
 
-    /// Whether one who waits for `lsn` has to lead: nobody else does, and no sync under way covers it. Where
-    /// `syncs_max` are under way another one must end first.
+    /// Whether a thread that waits for `lsn` has to lead: no other thread does, and no sync under way covers it. While
+    /// `syncs_max` are under way one of them must end first.
     fn may_lead(&self, lsn: Lsn, until: Until, syncs_max: usize) -> bool {
         let is_covered = || self.syncing.back().is_some_and(|end| lsn <= *end);
         !self.is_led && (until == Until::Written || (self.syncing.len() < syncs_max && !is_covered()))
@@ -139,8 +138,8 @@ pub struct LogStats {
 }
 
 impl Log {
-    /// Starts appending at `end`, behind the groups since `checkpoint` that recovery found. The log
-    /// may hold `log_bytes`.
+    /// Starts appending at `end`, after the groups since `checkpoint` that recovery found. The log may hold
+    /// `log_bytes`.
     pub(crate) fn start(
         files: Arc<LogFiles>,
         checkpoint: Lsn,
@@ -233,13 +232,13 @@ impl Log {
             [behind.checked_sub(1).expect("invariant 1: nothing is dirty since before the checkpoint")]
     }
 
-    /// Offset behind the last record appended, for [`Log::reach`].
+    /// Offset after the last record appended, for [`Log::reach`].
     pub(crate) fn next(&self) -> Lsn {
         let state = self.state.lock();
         if state.open.is_empty() { state.open.start() } else { state.open.end() }
     }
 
-    /// The log's end, not much older than now. Never goes back.
+    /// The log's end; may lag slightly, and never goes back.
     pub(crate) fn end_hint(&self) -> u64 {
         self.next_hint.load(Ordering::Acquire)
     }
@@ -332,7 +331,7 @@ impl Log {
         Ok(())
     }
 
-    /// Notes what a leader has reached, and wakes whom that concerns; or stops the log and wakes all.
+    /// Notes what a leader has reached, and wakes the threads that waited for it; or stops the log and wakes all.
     fn change(&self, outcome: Result<()>, note: impl FnOnce(&mut State)) -> Result<()> {
         let mut state = self.state.lock();
         let outcome = outcome.map(|()| note(&mut state)).map_err(|e| self.poison.set(e));
@@ -375,8 +374,8 @@ impl Log {
         Ok(())
     }
 
-    /// Forgets all of the log before `lsn`, which [`Log::start_needed`] returned and
-    /// that the control file already names as the checkpoint.
+    /// Frees the log before `lsn`, which [`Log::start_needed`] returned and the control file already names as the
+    /// checkpoint.
     pub(crate) fn truncate(&self, lsn: Lsn) -> Result<()> {
         let mut state = self.state.lock();
         let from = state.checkpoint;

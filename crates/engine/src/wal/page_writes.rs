@@ -1,20 +1,20 @@
 //! Page-write records: the log says which page images are on the device, so that recovery need not read those pages.
 //!
 //! Without these records recovery would read each page that the log names since the checkpoint, at random, only to find
-//! most of them newer than all that the log says of them. With them it reads only the pages that were dirty or in
-//! flight when the last group that is left was sealed. What bounds these pages (`flush::capacity`) bounds the reads.
+//! most of them newer than all their log records. With them it reads only the pages that were dirty or in flight when
+//! the last group that is left was sealed. The limits on these pages (`flush::capacity`) limit the reads.
 //!
 //! Invariants:
 //!
-//! 1. A page-write record is appended once its image can no longer be lost unless the log behind it is lost too (flush
+//! 1. A page-write record is appended once its image can no longer be lost unless the log after it is lost too (flush
 //!    invariant 2). It holds the LSN of the image. The image has all changes of its page up to there, and so does every
 //!    later image.
 //! 2. A page leaves flight only after its record was appended. So when a group is sealed, each page that the log names
-//!    by then, and that is neither dirty nor in flight, has a page-write record behind its last change.
-//! 3. They are records of their own, which change no page. Without them recovery loses nothing but time: replay finds
-//!    the page newer than its changes.
-//! 4. Replay passes over what such an image holds. So nothing may put an older image in its place: the doublewrite file
-//!    does not, and a page that is read and found to be older is corrupt.
+//!    by then, and that is neither dirty nor in flight, has a page-write record after its last change.
+//! 3. They are records of their own, which change no page. Losing them costs recovery only time: replay finds the page
+//!    newer than its changes.
+//! 4. Replay skips the changes that such an image holds. So nothing may overwrite it by an older image: the doublewrite
+//!    file does not, and a page that is read and found to be older is corrupt.
 
 use rustc_hash::FxHashMap;
 
@@ -46,7 +46,7 @@ pub(crate) fn is_page_writes(ops: &[u8]) -> bool {
 pub(crate) struct PageWrites(FxHashMap<PageId, Lsn>);
 
 impl PageWrites {
-    /// Takes in a record of the log, if it consists of page-write records.
+    /// Collects a record of the log, if it consists of page-write records.
     pub(crate) fn take_in(&mut self, record: &LogRecord<'_>) -> Result<(), BadOp> {
         let mut rest = record.ops;
         while is_page_writes(rest) {

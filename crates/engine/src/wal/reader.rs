@@ -12,7 +12,7 @@ use crate::types::{Lsn, Result};
 
 /// Bytes that are read at a time, at least.
 const READ_BYTES: usize = 1 << 20;
-/// Groups longer than this are not believed.
+/// Longer groups are taken for damage.
 const GROUP_BYTES_MAX: usize = 1 << 30;
 
 /// Reads groups until the log's end.
@@ -59,8 +59,8 @@ impl LogReader {
         self.at
     }
 
-    /// The next group, or `None` at the end of the log: the first place where no whole group of
-    /// this or a later epoch lies.
+    /// The next group, or `None` at the end of the log: the first offset without a whole group of this or a later
+    /// epoch.
     pub(crate) fn next_group(&mut self) -> Result<Option<Group<'_>>> {
         let (at, salt) = (self.at, self.files.salt);
         let Some(first) = self.load(at, SECTOR)? else { return Ok(None) };
@@ -81,9 +81,9 @@ impl LogReader {
         Ok(Some(Group { bytes: &self.buffer[offset..offset + bytes], start: at, salt }))
     }
 
-    /// A whole group behind the place where [`LogReader::next_group`] found none. A crash leaves no such group,
-    /// because each is on the medium before the next is written, nor does a value (invariant 5); so the log is damaged
-    /// in between.
+    /// A whole group after the offset where [`LogReader::next_group`] found none. A crash leaves no such group, because
+    /// each is on the medium before the next is written, nor does a value (invariant 5); so the log is damaged in
+    /// between.
     pub(crate) fn group_behind_end(&mut self) -> Result<Option<Lsn>> {
         let (mut at, epoch_before, end, salt) = (self.at, self.epoch, self.files.end(), self.files.salt);
         while at < end {

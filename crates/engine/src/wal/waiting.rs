@@ -19,16 +19,16 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// The signal by which one is woken who waits for the log up to `lsn`.
+    /// The signal that wakes the thread waiting for the log up to `lsn`.
     pub(super) fn join(&mut self, lsn: Lsn, until: Until) -> Arc<Signal> {
         let woken = Arc::new(Signal::default());
         self.waiters.push(Waiter { lsn, until, woken: Arc::clone(&woken) });
         woken
     }
 
-    /// Takes out all for whom `is_reached` holds, and of the others the first one who `may_lead`, rather one who
-    /// syncs, for that serves all. They are to be woken when no lock is held any more: each goes on by itself
-    /// then, and none waits for another.
+    /// Takes out all threads for which `is_reached` holds, and the first of the others that `may_lead`, preferably one
+    /// that waits for a sync, as a sync serves all. Wake them after releasing all locks: each then goes on by itself
+    /// without waiting for another.
     pub(super) fn take(
         &mut self,
         is_reached: impl Fn(Lsn, Until) -> bool,
@@ -52,7 +52,7 @@ impl Waiting {
     }
 }
 
-/// Wakes those who were taken out.
+/// Wakes the threads that were taken out.
 pub(super) fn wake(woken: Vec<Arc<Signal>>) {
     woken.iter().for_each(|signal| signal.raise());
 }

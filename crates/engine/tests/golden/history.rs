@@ -1,5 +1,5 @@
-//! What was done to the stores whose images lie beside. Tests do it again, to know what must be in the images; so it
-//! calls only what version 1 had, and changes with no later version.
+//! The history of the stores whose images are in this folder. Tests repeat it to know what the images must hold; so it
+//! calls only functions of version 1, and must not change with later versions.
 
 use std::{collections::BTreeMap, num::NonZeroU64};
 
@@ -13,7 +13,7 @@ const OPEN: u32 = 100;
 const INDEXED: usize = 0;
 const INDEX: usize = 4;
 
-/// What is in a store: table and key, value.
+/// The content of a store: table and key, value.
 pub(crate) type Model = BTreeMap<(&'static str, Vec<u8>), Vec<u8>>;
 
 pub(crate) fn options() -> StoreOptions {
@@ -51,7 +51,7 @@ pub(crate) fn value(table: &str, key: u32, version: u32) -> Vec<u8> {
     value
 }
 
-/// A transaction, and what it changes.
+/// A transaction, and its changes.
 pub(crate) struct Work<'a> {
     tables: &'a [(&'static str, Table)],
     pub(crate) txn: Txn,
@@ -91,7 +91,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// What is in the store then.
+    /// Returns the store's content after it.
     pub(crate) fn commit(self) -> Model {
         self.txn.commit().expect("commit");
         self.model
@@ -108,17 +108,17 @@ pub(crate) fn tables(store: &Store) -> Vec<(&'static str, Table)> {
     kinds().into_iter().map(open).collect()
 }
 
-/// What [`history`] leaves running.
+/// The transactions that [`history`] leaves running.
 pub(crate) struct Left {
-    /// What is committed.
+    /// The committed records.
     pub(crate) model: Model,
-    /// Has changes before and behind the last checkpoint.
+    /// Has changes before and after the last checkpoint.
     pub(crate) open: Txn,
     /// Keeps history: versions, and deleted records that are not purged.
     pub(crate) reader: Txn,
 }
 
-/// Versions and deletions of all tables behind a checkpoint, with a transaction that does not end.
+/// Versions and deletions of all tables after a checkpoint, with a transaction that does not end.
 pub(crate) fn history(store: &Store) -> Left {
     let tables = tables(store);
     let mut model = Model::new();
@@ -135,7 +135,7 @@ pub(crate) fn history(store: &Store) -> Left {
     store.checkpoint().expect("checkpoint");
 
     let reader = store.begin();
-    // Of what follows, long values are replaced and deleted that the reader sees.
+    // The changes that follow replace and delete long values that the reader sees.
     reader.get(&tables[0].1, b"").expect("get");
     commit(&mut model, &mut (1..KEYS).step_by(4).map(|key| (key, Some(3))));
     commit(&mut model, &mut (1..KEYS).step_by(8).map(|key| (key, Some(4))));

@@ -1,37 +1,37 @@
-//! What may be wrong with a history.
+//! The anomalies that a history may have.
 
 use std::fmt;
 
 use super::record::{History, TxnRecord};
 
-/// The phenomena of Adya's thesis ("Weak Consistency", MIT 1999), and what the engine promises beyond them.
+/// The phenomena of Adya's thesis ("Weak Consistency", MIT 1999), and violations of the engine's further promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// Writes of transactions follow each other in a circle.
+    /// Writes of transactions follow each other in a cycle.
     G0,
-    /// A write that was taken back was read.
+    /// A write that was rolled back was read.
     G1a,
     /// A write was read that its transaction overwrote.
     G1b,
-    /// Transactions read from and overwrite each other in a circle.
+    /// Transactions read from and overwrite each other in a cycle.
     G1c,
     /// Two transactions had one record locked at the same time.
     TwoOwners,
     /// A write does not follow on the version that its transaction read, locked, or has in its snapshot.
     LostUpdate,
-    /// A circle of dependencies with one anti-dependency, which is that of a snapshot: read skew.
+    /// A cycle of dependencies with one anti-dependency, which is that of a snapshot: read skew.
     GSingle,
-    /// A transaction does not see its own write, or sees one that it took back.
+    /// A transaction does not see its own write, or sees one that it rolled back.
     Internal,
     /// A snapshot saw two versions of one record.
     NonRepeatable,
-    /// There is no moment at which all that a snapshot saw was committed and not yet overwritten.
+    /// There is no moment at which every version that a snapshot saw was committed and not yet overwritten.
     Fractured,
     /// A version was read before its commit was asked for.
     Uncommitted,
-    /// What was read was overwritten before, or never so.
+    /// The version read was overwritten before, or never existed.
     Stale,
-    /// Bytes that nobody wrote.
+    /// Bytes that no transaction wrote.
     Garbage,
     /// A scan out of order or bounds, or with a record twice.
     BadScan,
@@ -39,9 +39,9 @@ pub(crate) enum Kind {
     Miscount,
     /// The elements of a list are not in the order of the versions.
     ListOrder,
-    /// Opening the store took back what was durable.
+    /// Opening the store lost a durable commit.
     LostCommit,
-    /// Opening the store left some of a transaction that is not there.
+    /// Opening the store left part of a transaction that did not survive.
     PartOfTransaction,
     /// A transaction survived a crash, and another that came before it did not.
     LostBefore,

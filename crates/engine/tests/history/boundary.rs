@@ -1,5 +1,5 @@
-//! What must be there when a store is opened again: every durable commit, every other one whole or not at all, and
-//! none without those before it.
+//! The state that a reopened store must have: every durable commit, every other one whole or not at all, and none
+//! without those before it.
 //!
 //! Every transaction that writes also inserts a record of its own, its *mark*, so that afterwards it is known of each
 //! whether it is there.
@@ -15,7 +15,7 @@ use super::{
     versions,
 };
 
-/// What was found in a store that was just opened.
+/// The content of a store that was just opened.
 pub(crate) struct Found {
     pub(crate) state: State,
     pub(crate) tables: BTreeSet<u32>,
@@ -29,13 +29,13 @@ impl Found {
     }
 }
 
-/// Whether the commit promised that the transaction stays.
+/// Whether the commit promised durability.
 fn is_durable(history: &History, txn: &TxnRecord, durability: Durability) -> bool {
     txn.outcome == Outcome::Committed
         && (durability == Durability::Sync || txn.end_ended < history.durable_until)
 }
 
-/// Compares what was found with the history before it, in which it notes who survived.
+/// Compares the records found with the history before it, and notes there which transactions survived.
 pub(crate) fn check(history: &mut History, found: &Found, durability: Durability) -> Vec<Anomaly> {
     let keys = versions::keys(history);
     let effects: Vec<Effects> = history.txns.iter().map(|txn| Effects::of(txn, &keys)).collect();
@@ -70,7 +70,7 @@ pub(crate) fn check(history: &mut History, found: &Found, durability: Durability
 /// When a record was last acquired, what it then became, and by whom.
 type Expected = (Stamp, Option<(WriteId, Vec<WriteId>)>, u64);
 
-/// Every record is as the last one left it who survived.
+/// Every record is as the last surviving transaction left it.
 fn compare(history: &History, found: &Found, effects: &[Effects], survives: &[bool]) -> Vec<Anomaly> {
     let mut expected: BTreeMap<Key, Expected> = BTreeMap::new();
     expected.extend(history.initial.iter().map(|(key, value)| (*key, (0, Some(value.clone()), 0))));
@@ -112,5 +112,5 @@ fn compare(history: &History, found: &Found, effects: &[Effects], survives: &[bo
     anomalies
 }
 
-/// What is read outside of any history: with both isolations the same.
+/// For reads outside of any history, which must be the same at both isolations.
 pub(crate) const LEVELS: [Isolation; 2] = [Isolation::Snapshot, Isolation::ReadCommitted];

@@ -4,14 +4,14 @@
 //!
 //! - Both: no G0, G1a, G1b or G1c, no record with two owners, no write of its own missed; each read is of a version
 //!   that was committed and not yet overwritten at the moment of its read, which for a snapshot is that of its first
-//!   operation; a write follows on the version that was read under its lock.
-//! - Snapshot: no lost update, no circle with one anti-dependency of its own, nothing read twice differently. Circles
-//!   with more anti-dependencies are allowed (G2-item, write skew), and counted.
+//!   operation; a write succeeds the version that was read under its lock.
+//! - Snapshot: no lost update, no cycle with one anti-dependency of its own, no record read twice with different
+//!   results. Cycles with more anti-dependencies are allowed (G2-item, write skew), and counted.
 //!
 //! A count is a read of a predicate: the records that were there by some moment of it are as many, of a snapshot at the
 //! moment that its other reads and counts leave.
 //!
-//! What transactions read that rolled back counts as well. A read of an absent record tells only that it is one of the
+//! Reads of transactions that rolled back count as well. A read of an absent record only shows that it is one of the
 //! absences that were possible then; its dependencies are those that all of them have in common.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ use super::{
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) anomalies: Vec<Anomaly>,
-    /// Circles that only G2-item explains.
+    /// Cycles that only G2-item explains.
     pub(crate) write_skews: usize,
 }
 
@@ -114,7 +114,7 @@ impl Checker<'_> {
             for (older, newer) in versions.iter().zip(&versions[1..]) {
                 let Some(list) = &newer.list else { continue };
                 let before = older.list.as_deref().unwrap_or_default();
-                // A transaction may have appended more than once, or started anew behind a deletion of its own.
+                // A transaction may have appended more than once, or started anew after a deletion of its own.
                 let own =
                     list.iter().rev().take_while(|w| newer.write.is_some_and(|n| n.txn() == w.txn())).count();
                 let others = &list[..list.len() - own];
@@ -133,7 +133,7 @@ impl Checker<'_> {
         ops.iter().any(|op| matches!(op.what, What::Delete { key: deleted, .. } if deleted == key))
     }
 
-    /// Checks what a transaction read and wrote by itself, and tells which versions it read.
+    /// Checks what a transaction read and wrote by itself, and returns the versions that it read.
     fn check_txn(&mut self, txn: usize) -> Vec<Resolved> {
         let effects = &self.effects[txn];
         for detail in &effects.internal {
@@ -159,7 +159,7 @@ impl Checker<'_> {
         resolved.into_iter().flatten().collect()
     }
 
-    /// Returns the version all the same, if there is one of it.
+    /// Still returns the version, if there is one.
     fn report_misfit(&mut self, txn: usize, read: &Read, misfit: Misfit) -> Option<Resolved> {
         let (kind, other) = match misfit {
             Misfit::Unknown => (Kind::Garbage, None),
@@ -263,7 +263,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A committed write follows on what was read under its lock, and in a snapshot on what that sees.
+    /// A committed write succeeds the version read under its lock, and in a snapshot the version that it sees.
     fn check_updates(&mut self, txn: usize, view: Option<(Stamp, Stamp)>, resolved: &[Option<Resolved>]) {
         if !self.committed[txn] {
             return;
@@ -294,7 +294,7 @@ impl Checker<'_> {
             if let Some(writer) = versions[read.first].txn {
                 graph.add(writer, txn, Edge::Read);
             }
-            // What read committed does not read again may change.
+            // At read committed a record may change that is not read again.
             let next = versions.get(read.last + 1).and_then(|version| version.txn);
             if let Some(next) = next.filter(|_| self.is_snapshot(txn)) {
                 graph.add(txn, next, Edge::Anti);
@@ -302,7 +302,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Circles of dependencies. Returns how many there are that are allowed.
+    /// Finds cycles of dependencies. Returns the number of allowed ones.
     fn check_circles(&mut self, graph: &Graph) -> usize {
         for circle in graph.circles(|edge| edge == Edge::Write) {
             self.report(Kind::G0, circle.iter().copied(), format!("{} transactions", circle.len()));

@@ -116,7 +116,7 @@ impl Story {
 const X0: WriteId = WriteId(1);
 const Y0: WriteId = WriteId(2);
 
-/// Tells a story in which something is wrong.
+/// Writes down a history with an anomaly.
 type Tale = fn(&mut Story, Isolation);
 
 /// Two transactions write both records, in different orders.
@@ -138,7 +138,7 @@ fn g1a(story: &mut Story, isolation: Isolation) {
     story.abort(one);
 }
 
-/// Read what a savepoint took back.
+/// Reads a write that was undone by going back to a savepoint.
 fn g1a_of_a_savepoint(story: &mut Story, isolation: Isolation) {
     let [one, two] = [story.begin(isolation), story.begin(isolation)];
     story.op(one, What::Savepoint);
@@ -176,7 +176,7 @@ fn two_owners(story: &mut Story, isolation: Isolation) {
     story.commit(one);
 }
 
-/// What was read, locked or not, was changed before it was replaced.
+/// The record read, locked or not, was changed before it was replaced.
 fn lost_update(story: &mut Story, isolation: Isolation) {
     let [one, two] = [story.begin(isolation), story.begin(isolation)];
     let lock = if isolation == Snapshot { Lock::No } else { Lock::Explicit };
@@ -197,7 +197,7 @@ fn blind_update(story: &mut Story, isolation: Isolation) {
     story.commit(one);
 }
 
-/// Sees one write of a transaction and not the other one. Not even the stamps tell: all of it overlaps.
+/// Sees one write of a transaction and not the other one. Not even the stamps give an order: all of it overlaps.
 fn g_single(story: &mut Story, isolation: Isolation) {
     let [one, two] = [story.begin(isolation), story.begin(isolation)];
     story.write(two, X);
@@ -326,7 +326,8 @@ fn counts_of_two_moments(story: &mut Story, isolation: Isolation) {
     story.history.txns[0].ops[0].ended = story.now;
 }
 
-/// Each kind by itself: the name of a tale, who tells it, and what must be found under both isolations.
+/// Each kind by itself: the name of a history, the function that builds it, and the anomalies that must be found under
+/// both isolations.
 const TALES: &[(Tale, &[Kind], &[Kind])] = &[
     (g0, &[Kind::G0, Kind::TwoOwners], &[Kind::G0, Kind::TwoOwners]),
     (g1a, &[Kind::G1a], &[Kind::G1a]),
@@ -379,7 +380,7 @@ fn write_skew_is_no_anomaly() {
     assert!(report.anomalies.is_empty() && report.write_skews == 1);
 }
 
-/// What read committed may do, and savepoints, deletions, lists and locks used as they should be.
+/// Histories that read committed allows, and correct uses of savepoints, deletions, lists and locks.
 #[test]
 fn sound_histories_are_sound() {
     let mut story = Story::new();
@@ -469,8 +470,8 @@ fn recorded(seed: u64) -> History {
     watch::history(&session, Default::default(), txns)
 }
 
-/// Changes what one read of a committed transaction's version saw, or its writer's end. What must be found then, if
-/// there is a read that can be changed so.
+/// Changes what one read of a committed transaction's version saw, or its writer's end. Returns the anomaly that must
+/// be found then, if there is a read that can be changed so.
 fn falsify(history: &mut History, rng: &mut SeededRng) -> Option<&'static [Kind]> {
     let mut reads = Vec::new();
     for (t, txn) in history.txns.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! What one transaction did, by its own record: its writes that count, what it saw of others, and which records were
-//! its own from when to when.
+//! The effects of one transaction, by its own record: its writes that count, the versions of others that it saw, and
+//! the time spans in which it owned records.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -25,7 +25,7 @@ pub(crate) struct Hold {
     pub(crate) to: Stamp,
 }
 
-/// What was seen of others' writes.
+/// The versions read of others' writes.
 #[derive(Clone, Debug)]
 pub(crate) struct Read {
     pub(crate) key: Key,
@@ -49,12 +49,12 @@ pub(crate) struct Effects {
     pub(crate) finals: BTreeMap<Key, Final>,
     /// Writes that the transaction itself replaced.
     pub(crate) overwritten: Vec<WriteId>,
-    /// Writes that it took back.
+    /// Writes that it rolled back.
     pub(crate) undone: Vec<WriteId>,
     pub(crate) holds: Vec<Hold>,
     pub(crate) reads: Vec<Read>,
     pub(crate) counts: Vec<Count>,
-    /// What it saw of its own that it should not.
+    /// Reads of its own writes that it should not have seen.
     pub(crate) internal: Vec<String>,
     pub(crate) bad_scans: Vec<String>,
     /// A snapshot is of a moment between these.

@@ -1,15 +1,15 @@
-//! Adya's graph of direct dependencies between transactions, and circles in it.
+//! Adya's graph of direct dependencies between transactions, and cycles in it.
 
 use std::collections::BTreeSet;
 
 /// Why one transaction comes before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Edge {
-    /// The second one's version of a record follows on the first one's.
+    /// The second one's version of a record succeeds the first one's.
     Write,
     /// The second one read the first one's version.
     Read,
-    /// The second one's version follows on what the first one read.
+    /// The second one's version succeeds the version that the first one read.
     Anti,
 }
 
@@ -23,7 +23,7 @@ impl Graph {
         Graph { edges: vec![BTreeSet::new(); txns] }
     }
 
-    /// An edge from a transaction to itself says nothing.
+    /// An edge from a transaction to itself is ignored.
     pub(crate) fn add(&mut self, from: usize, to: usize, edge: Edge) {
         if from != to {
             self.edges[from].insert((to, edge));

@@ -1,13 +1,13 @@
-//! A checker of histories: several threads run random transactions, everything that they see is recorded, and the
-//! record is searched for Adya's anomalies.
+//! A checker of histories: several threads run random transactions, every result is recorded, and the record is
+//! searched for Adya's anomalies.
 //!
-//! The seed chooses the plan (`plan`): kinds of tables and sizes of pages, options, isolation, every operation of
-//! every transaction, and what goes on beside them. Threads take their own turns, so a seed that failed may need
+//! The seed chooses the plan (`plan`): kinds of tables and sizes of pages, options, isolation, every operation of every
+//! transaction, and the chores that run beside them. Threads take their own turns, so a seed that failed may need
 //! several runs to fail again.
 //!
-//! - `record` is what is recorded, by `worker` and `ranges`; values say which write they are of (`value`).
-//! - `effects` tells what a transaction did by its own record, `versions` the order of each record's versions,
-//!   `checker` what is wrong, over `graph`; `anomalies` names it.
+//! - `record` holds the recorded data, written by `worker` and `ranges`; each value names its write (`value`).
+//! - `effects` derives what a transaction did from its own record, `versions` the order of each record's versions,
+//!   `checker` finds anomalies, with `graph`; `anomalies` names them.
 //! - `boundary` compares a store that was opened again with the history before.
 //! - `session` opens stores, `watch` runs the threads.
 //!
@@ -63,7 +63,7 @@ impl Rig for Memory {
     fn check(&self) {}
 }
 
-/// What many cases did, to see that they were about something.
+/// Counts over many cases, to verify that they exercised something.
 #[derive(Debug, Default)]
 struct Tally {
     committed: usize,
@@ -130,7 +130,7 @@ fn case(rig: SharedRig, seed: u64, cuts: bool, tally: &mut Tally) {
     }
 }
 
-/// Ends an epoch: closes the store, or lets go of it.
+/// Ends an epoch: closes the store, or drops it.
 fn finish(
     session: Arc<Session>,
     rng: &mut SeededRng,

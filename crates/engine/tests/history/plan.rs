@@ -1,5 +1,5 @@
-//! What a case does, all of it chosen by its seed before it is done: so a seed replays the same plan, however its
-//! threads take turns.
+//! The plan of a case, chosen by its seed before it runs: so a seed replays the same plan, however its threads
+//! interleave.
 
 use std::{num::NonZeroU64, time::Duration};
 
@@ -31,14 +31,14 @@ pub(crate) struct Plan {
     pub(crate) tables: [TableOptions; 2],
     pub(crate) marks: TableOptions,
     pub(crate) options: StoreOptions,
-    /// Most threads write hundreds of records of their own in a transaction, and mostly take them back: undo slots
-    /// of many pages change hands.
+    /// Most threads write hundreds of records of their own in a transaction, and mostly roll them back: undo slots of
+    /// many pages change hands.
     is_bulky: bool,
     /// Percentage of transactions at read committed.
     read_committed: u64,
-    /// Of operations behind which a thread waits.
+    /// Percentage of operations after which a thread waits.
     pauses: u64,
-    /// Of values that a leaf does not take.
+    /// Percentage of values that a leaf does not take.
     long: u64,
     /// Whether tables come, go, and change beside the transactions.
     pub(crate) has_ddl: bool,
@@ -69,7 +69,7 @@ pub(crate) enum Step {
         form: Form,
         bytes: usize,
     },
-    /// Compared with what was read before, or with something else, and replaced or deleted.
+    /// Compared with the value read before, or with another one, and replaced or deleted.
     Swap {
         is_right: bool,
         deletes: bool,
@@ -156,7 +156,7 @@ pub(crate) struct TxnPlan {
     pub(crate) ending: Ending,
 }
 
-/// What goes on beside the transactions.
+/// The chores beside the transactions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Chore {
     Nothing,
@@ -244,7 +244,7 @@ impl Plan {
             return self.bulk(rng, isolation, thread);
         }
         let steps_max = if rng.chance(10) { 40 } else { 10 };
-        // One that is slow may see its snapshot given up while it runs.
+        // A slow one may have its snapshot revoked while it runs.
         let is_slow = rng.chance(4);
         let is_reader = rng.chance(8);
         let mut steps = Vec::new();
@@ -255,7 +255,7 @@ impl Plan {
             let target = Target { table, number };
             match if is_reader { self.look(rng, number) } else { self.step(rng, number) } {
                 step @ Step::Seek(_) => self.walk(rng, target, step, is_reader, &mut steps),
-                // Into the table that comes and goes, mostly an empty one, or behind what others write.
+                // Into the table that comes and goes, mostly an empty one, or after the records of others.
                 step @ Step::Load { .. } => {
                     let is_churned = self.has_ddl && rng.chance(50);
                     let table = if is_churned { 2 } else { table };
@@ -319,7 +319,7 @@ impl Plan {
         is_reader: bool,
         steps: &mut Vec<(Target, Step)>,
     ) {
-        // What loads have left is deleted in a row.
+        // Records left by loads are deleted in a row.
         let clears = !is_reader && rng.chance(20);
         let target = if clears { Target { number: LOADS, ..target } } else { target };
         let is_backward = rng.chance(40);

@@ -1,8 +1,8 @@
-//! What a worker does with many records at a time: iterators, counts, loads, and a cursor that its transaction writes
+//! A worker's operations on many records at a time: iterators, counts, loads, and a cursor that its transaction writes
 //! under.
 //!
-//! A step of a cursor is recorded as a scan from where it stood to what it found. It may have copied that at any moment
-//! since it last had to look: since it was moved elsewhere, turned round, or its transaction wrote.
+//! A step of a cursor is recorded as a scan from its position to the record found. It may have copied that record at
+//! any moment since it last had to read the tree: since it was moved elsewhere, turned round, or its transaction wrote.
 
 use lacuna_engine::{Cursor, Error, Record, Result, Table};
 
@@ -13,7 +13,7 @@ use super::{
     worker::{Next, Open, key_of, seen},
 };
 
-/// A cursor, and what is known of it.
+/// A cursor, and its known state.
 pub(crate) struct Walker {
     cursor: Cursor,
     table: Table,
@@ -48,7 +48,7 @@ impl At {
     }
 }
 
-/// The numbers of records, and what they hold.
+/// The numbers of records, and their values.
 fn numbered(table: u32, records: Vec<Record>) -> Vec<(u32, Seen)> {
     let each = records.into_iter().map(|record| {
         let number = value::key_number(record.key()).expect("a key of ours");

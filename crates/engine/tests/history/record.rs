@@ -1,4 +1,4 @@
-//! What was recorded of a run: transactions, their operations, and when each began and ended.
+//! The record of a run: transactions, their operations, and when each began and ended.
 //!
 //! Time is a counter that all threads share. An operation takes effect between its two stamps, so of two operations
 //! whose stamps do not overlap the order is known.
@@ -10,14 +10,14 @@ use lacuna_engine::Isolation;
 /// A moment of the run. 0 is before it.
 pub(crate) type Stamp = u64;
 
-/// A record's place: the number of its table, which is never used again, and its own.
+/// A record's address: the number of its table, which is never reused, and its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) table: u32,
     pub(crate) number: u32,
 }
 
-/// Names one write of the whole case. The value carries it, so a read tells which write it saw.
+/// Names one write of the whole case. The value carries it, so a read shows which write it saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WriteId(pub(crate) u64);
 
@@ -31,7 +31,7 @@ impl WriteId {
     }
 }
 
-/// What a read found.
+/// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Absent,
@@ -89,7 +89,7 @@ pub(crate) struct Scan {
     pub(crate) is_backward: bool,
     /// In the order in which they came.
     pub(crate) found: Vec<(u32, Seen)>,
-    /// The caller broke it off behind the last one found.
+    /// The caller broke it off after the last one found.
     pub(crate) is_broken_off: bool,
 }
 
@@ -128,19 +128,19 @@ pub(crate) struct TxnRecord {
     pub(crate) end_ended: Stamp,
 }
 
-/// What one record holds: the write, and the elements of its value.
+/// The state of records: the write of each, and the elements of its value.
 pub(crate) type State = BTreeMap<Key, (WriteId, Vec<WriteId>)>;
 
-/// All that happened from one opening of the store to the next.
+/// The history from one opening of the store to the next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    /// What the store held when it was opened.
+    /// The store's content when it was opened.
     pub(crate) initial: State,
     pub(crate) txns: Vec<TxnRecord>,
     /// Transactions of unknown outcome that were found to be there when the store was opened again.
     pub(crate) survived: BTreeSet<u64>,
     /// Tables whose removal was asked for.
     pub(crate) dropped: BTreeSet<u32>,
-    /// What was committed before this moment is durable, whatever the commit promised.
+    /// Commits before this moment are durable, whatever they promised.
     pub(crate) durable_until: Stamp,
 }

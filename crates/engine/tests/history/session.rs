@@ -1,4 +1,4 @@
-//! One opening of the store, and what its threads share.
+//! One opening of the store, and the state that its threads share.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,7 +39,7 @@ pub(crate) struct Session {
     pub(crate) failures: Mutex<Vec<String>>,
 }
 
-/// Opens the store in the rig after whatever happened to it, with everything in it that a case needs.
+/// Opens the store in the rig, whatever state that is in, and makes the tables that a case needs.
 pub(crate) fn open(rig: &dyn Rig, plan: &Plan, rng: &mut lacuna_sim::SeededRng) -> Store {
     let quiet = StoreOptions { background: false, ..plan.options.clone() };
     let open_all = |vfs, options: &StoreOptions| -> Result<Store, Error> {
@@ -84,8 +84,8 @@ impl Session {
         self.clock.fetch_add(1, SeqCst)
     }
 
-    /// Notes an error, unless the VFS was made to fail. What was recorded until then is checked all the same, and
-    /// may tell more than the error.
+    /// Notes an error, unless the VFS was made to fail. The history recorded until then is checked all the same, and
+    /// may show more than the error.
     pub(crate) fn fail(&self, doing: &str, error: &Error) {
         if !self.rig.may_fail() {
             self.failures.lock().push(format!("{doing}: {error:?}"));
@@ -97,7 +97,7 @@ impl Session {
         self.tables.get(number).cloned().or_else(|| self.churned.read().clone())
     }
 
-    /// The whole store, while nobody writes.
+    /// The whole store, while no transaction writes.
     pub(crate) fn look(&self) -> Found {
         let churned = self.churned.read().clone();
         let tables: Vec<&Table> = self.tables.iter().chain([&self.marks]).chain(&churned).collect();

@@ -1,5 +1,5 @@
-//! Keys and values as bytes. A value says which write it is of and what it was made from, and all its other bytes
-//! follow from that, so that a value which is torn, mixed or of another key is recognised.
+//! Keys and values as bytes. A value names its write and the writes that it was made from, and all its other bytes
+//! follow from these, so that a value which is torn, mixed or of another key is recognised.
 
 use lacuna_sim::SeededRng;
 
@@ -8,7 +8,7 @@ use super::record::{Key, Seen, WriteId};
 /// Write, form, length of the value, number of elements.
 const HEADER: usize = 8 + 1 + 4 + 4;
 
-/// How the bytes behind the elements are made.
+/// How the bytes after the elements are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// All the same for a key: one write differs from the next in few bytes.
@@ -48,7 +48,7 @@ pub(crate) fn encode(key: Key, write: WriteId, list: &[WriteId], form: Form, byt
     value
 }
 
-/// What a read of `key` saw.
+/// Decodes a value read at `key`.
 pub(crate) fn decode(key: Key, value: &[u8]) -> Seen {
     parse(key, value).unwrap_or_else(|| {
         let start = &value[..value.len().min(32)];

@@ -1,8 +1,8 @@
 //! The order of each record's versions, and which of them each read can have seen.
 //!
 //! A writer has its record locked from before its write returns until after its commit is asked for. So these spans
-//! do not overlap, and their order is that of the versions. Where they do overlap, or the elements of lists say
-//! otherwise, that is reported by itself.
+//! do not overlap, and their order is that of the versions. Where they do overlap, or the elements of lists contradict
+//! them, that is reported separately.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,7 +14,7 @@ use super::{
 /// A committed version of a record, or its absence.
 #[derive(Clone, Debug)]
 pub(crate) struct Installed {
-    /// Its place among the history's transactions; none for what was there before.
+    /// Its index among the history's transactions; none for the initial version.
     pub(crate) txn: Option<usize>,
     pub(crate) write: Option<WriteId>,
     /// Of an absent record none.
@@ -25,18 +25,18 @@ pub(crate) struct Installed {
     pub(crate) ended: Stamp,
 }
 
-/// What became of a write.
+/// The fate of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The version of this number of its record.
     Installed(usize),
     /// Its transaction, which committed, wrote the record again.
     Overwritten(usize),
-    /// Its transaction took it back.
+    /// Its transaction rolled it back.
     TakenBack(usize),
 }
 
-/// What a read can have seen: a version from `first` to `last`.
+/// The versions that a read can have seen: `first` to `last`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolved {
     pub(crate) key: Key,
@@ -44,7 +44,7 @@ pub(crate) struct Resolved {
     pub(crate) last: usize,
 }
 
-/// What is known of a record at some moments.
+/// A record's possible states at some moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Presence {
     pub(crate) may_be_absent: bool,
@@ -66,9 +66,9 @@ pub(crate) enum Misfit {
     TakenBack(usize),
     /// It was committed later.
     Early(usize),
-    /// It was overwritten before, or its record was never so.
+    /// It was overwritten before, or never existed.
     Late,
-    /// It may be of a transaction of unknown outcome that nobody else saw anything of: no anomaly.
+    /// It may be of a transaction of unknown outcome whose writes no other transaction saw: no anomaly.
     Doubtful,
 }
 
@@ -102,7 +102,8 @@ pub(crate) fn keys(history: &History) -> BTreeSet<Key> {
     keys
 }
 
-/// Which transactions count as committed: of the unknown ones those whose writes somebody saw, then or later.
+/// Which transactions count as committed: of the unknown ones those whose writes another transaction saw, then or
+/// later.
 pub(crate) fn committed(history: &History, effects: &[Effects]) -> Vec<bool> {
     let seen = effects.iter().flat_map(|e| &e.reads).filter_map(|read| match read.seen {
         Seen::Version(write, _) => Some(write.txn()),
@@ -214,7 +215,7 @@ impl Versions {
         both_sides.filter(move |stamp| (window.0..=window.1).contains(stamp))
     }
 
-    /// What `read`, which is of a moment in `window`, can have seen.
+    /// The versions that `read`, which is of a moment in `window`, can have seen.
     pub(crate) fn resolve(&self, read: &Read, window: (Stamp, Stamp)) -> Result<Resolved, Misfit> {
         let versions = self.of(read.key);
         let is_early = |number: usize| versions[number].began > window.1;

@@ -1,4 +1,4 @@
-//! Runs the threads of an epoch, and does not wait for one that makes no progress.
+//! Runs the threads of an epoch, and gives up on one that makes no progress.
 
 use std::{
     ops::ControlFlow,
@@ -21,10 +21,10 @@ use super::{
     worker::Worker,
 };
 
-/// A thread that does nothing for so long hangs.
+/// A thread without progress for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a thread does.
+/// The activity of a thread.
 #[derive(Default)]
 pub(crate) struct Slot {
     steps: AtomicU64,
@@ -84,7 +84,7 @@ pub(crate) fn run(session: &Arc<Session>) -> Vec<TxnRecord> {
     records
 }
 
-/// Tells the chores when the last worker is done.
+/// Signals the chores when the last worker is done.
 struct Leaves(Arc<Session>);
 
 impl Drop for Leaves {
@@ -157,7 +157,7 @@ fn do_chore(session: &Session, chore: Chore) -> Result<(), Error> {
     }
 }
 
-/// What a history starts from.
+/// The initial state of a history.
 pub(crate) fn history(session: &Session, initial: State, txns: Vec<TxnRecord>) -> super::record::History {
     super::record::History {
         initial,

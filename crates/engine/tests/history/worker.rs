@@ -1,4 +1,4 @@
-//! A thread that carries its transactions out and records them.
+//! A thread that executes its transactions and records them.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ pub(crate) struct Worker {
     pub(crate) slot: Arc<Slot>,
 }
 
-/// How a transaction goes on behind a step.
+/// How a transaction goes on after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Step,
@@ -49,7 +49,7 @@ pub(crate) struct Open<'a> {
     /// Memory for values.
     value: Vec<u8>,
     pub(crate) walker: Option<Walker>,
-    /// Times that it wrote: then its cursor looks again.
+    /// Times that it wrote: its cursor then reads again.
     pub(crate) changes: u64,
 }
 
@@ -153,7 +153,7 @@ impl Open<'_> {
             Step::Get { is_into } => self.get(&table, key, is_into),
             Step::Lock => self.read(&table, key, Lock::Explicit).1,
             Step::Update { locks, form, bytes } => self.update(&table, key, locks, form, bytes),
-            // Nothing is made from what it replaces.
+            // A plain put makes no value from the one it replaces.
             Step::Put { form, bytes } if is_list(key) => self.update(&table, key, true, form, bytes),
             Step::Put { form, bytes } => self.put(&table, key, &[], form, bytes),
             Step::Insert { form, bytes } => self.insert(&table, key, form, bytes),
@@ -180,7 +180,7 @@ impl Open<'_> {
         }
     }
 
-    /// What an error means. Every one that the engine's interface does not name for this is a failure of the test.
+    /// Interprets an error. One that the engine's interface does not document for the call fails the test.
     pub(crate) fn fail(&mut self, began: Stamp, error: Error) -> Next {
         let is_snapshot = self.record.isolation == Isolation::Snapshot;
         let next = match &error {
@@ -216,7 +216,7 @@ impl Open<'_> {
             }
             Err(e) => {
                 let next = self.fail(began, e);
-                // What it would be made from is not known.
+                // The value that it would be made from is not known.
                 (
                     Seen::Absent,
                     if next == Next::Step && lock == Lock::Explicit { Next::RollBack } else { next },
@@ -310,7 +310,7 @@ impl Open<'_> {
         Next::Step
     }
 
-    /// Reads a record, and replaces or deletes it if it is still so, or is something else than was read.
+    /// Reads a record, then compares and swaps it, with the value read or with a wrong one.
     fn swap(&mut self, table: &Table, key: Key, is_right: bool, new: Option<(Form, usize)>) -> Next {
         let key_bytes = value::key_bytes(key.number);
         let began = self.session.now();
@@ -337,7 +337,7 @@ impl Open<'_> {
         let lock = Lock::Explicit;
         match self.txn.compare_and_swap(table, &key_bytes, expected.as_deref(), value.as_deref()) {
             Ok(Swap::Done) => {
-                // Of what nobody writes this is garbage, which is an anomaly.
+                // For a key that no worker writes this is garbage, which is an anomaly.
                 self.note(began, What::Read { key, seen: before, lock });
                 match value {
                     Some(_) => self.note(began, What::Write { key, write, list }),
@@ -419,7 +419,7 @@ impl Open<'_> {
         }
         let which = (which % self.savepoints.len() as u64) as usize;
         let (savepoint, op) = self.savepoints[which];
-        // Those behind it may have been of changes that are taken back.
+        // Later savepoints may be of changes that are rolled back.
         self.savepoints.truncate(which + 1);
         let began = self.session.now();
         match self.txn.rollback_to(savepoint) {
@@ -431,7 +431,7 @@ impl Open<'_> {
         }
     }
 
-    /// See `boundary`. Nobody else wants the record.
+    /// See `boundary`. No other worker uses the record.
     fn mark(&mut self) -> Next {
         let marks = self.session.marks.clone();
         let key = key_of(&marks, self.record.id as u32);

@@ -1,5 +1,5 @@
-//! A directory on which a second writer is at work while pages are being written: always at the same
-//! moments of a seed, for it has its turn inside of the first one's write.
+//! A directory on which a second writer is at work while pages are being written: always at the same moments of a seed,
+//! as it runs inside of the first one's write.
 
 use std::sync::{
     Arc,
@@ -39,8 +39,8 @@ impl Beside {
         *self.store.lock() = Some(store.clone());
     }
 
-    /// Once in a while, changes so much that the log runs short: pages are flushed, and the checkpoint moves as far
-    /// as those allow that are on their way. Then takes it all back.
+    /// Once in a while, changes so much that the log runs short: pages are flushed, and the checkpoint moves as far as
+    /// the pages in flight allow. Then rolls everything back.
     fn work(&self) {
         if self.is_working.swap(true, SeqCst) {
             return;

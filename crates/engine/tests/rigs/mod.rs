@@ -8,7 +8,7 @@ use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
 use lacuna_sim::{SeededRng, SimDevice, SimVfs};
 
-/// Something with a power plug on which a store can live.
+/// A VFS with a power plug for a store.
 pub(crate) trait Rig: Sync {
     fn open_vfs(&self) -> lacuna_device::Result<Arc<dyn Vfs>>;
     fn set_cut_after(&self, ops: u64);
@@ -19,16 +19,16 @@ pub(crate) trait Rig: Sync {
     /// Lets writes fail soon, or syncs at once, until [`Rig::heal`].
     fn fail(&self, rng: &mut SeededRng);
     fn heal(&self);
-    /// Whether an error is no surprise.
+    /// Whether errors are expected.
     fn may_fail(&self) -> bool;
-    /// Background work of the layers below; an error only when one is no surprise.
+    /// Background work of the layers below; fails only when errors are expected.
     fn upkeep(&self, rng: &mut SeededRng);
     /// Whether the layers below are sound.
     fn check(&self);
 }
 
-/// Opens the VFS, and with `open` what is in it, after a power cut or the end of the process, with up to three more
-/// of these or of failures on the way, until it succeeds.
+/// Opens the VFS, and its content with `open`, after a power cut or the end of the process, with up to three more of
+/// these or of failures on the way, until it succeeds.
 pub(crate) fn recover<T>(
     rig: &dyn Rig,
     rng: &mut SeededRng,
@@ -48,7 +48,7 @@ pub(crate) fn recover<T>(
         }
         match rig.open_vfs().map_err(Error::from).and_then(&open) {
             Ok(opened) => {
-                // Called off before the look: threads of the layers below may still be writing.
+                // Disarmed before reading: threads of the layers below may still be writing.
                 rig.set_cut_after(u64::MAX);
                 rig.heal();
                 if !rig.is_off() {
@@ -138,7 +138,7 @@ impl Rig for Flash {
     }
 
     fn fail(&self, rng: &mut SeededRng) {
-        // A thread in the background could fail, and nobody would hear of it in time.
+        // A background thread could fail without being noticed in time.
         if !self.background {
             fail_some(rng, |writes| self.device.fail_writes_after(writes), || self.device.fail_sync());
         }

@@ -1,6 +1,6 @@
-//! Threads on one store under shuttle, which decides at every lock, latch, atomic and request to the VFS who goes
-//! on: at random, and by PCT, which finds what takes few but unlikely switches. A thread that nobody wakes is a
-//! deadlock, which shuttle reports.
+//! Threads on one store under shuttle, which decides at every lock, latch, atomic and request to the VFS which thread
+//! goes on: at random, and by PCT, which finds bugs that need few but unlikely switches. A thread that is never woken
+//! is a deadlock, which shuttle reports.
 //!
 //! `cargo test -p lacuna-engine --features shuttle --test shuttle`; seeds as everywhere. Pages of 64 KiB with long
 //! records make undo logs of several pages, splits, merges and evictions of a few records each.
@@ -116,7 +116,7 @@ fn join<T>(threads: Vec<thread::JoinHandle<T>>) -> Vec<T> {
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// The store is sound, holds `want`, and does so too when it is opened again.
+/// Checks that the store is sound and holds `want`, also after reopening.
 fn check(store: Store, table: Table, vfs: &Arc<dyn Vfs>, want: &BTreeMap<Vec<u8>, u64>) {
     store.check().unwrap();
     assert_eq!(versions(&store.begin(), &table, Direction::Backward).unwrap(), *want);
@@ -126,7 +126,7 @@ fn check(store: Store, table: Table, vfs: &Arc<dyn Vfs>, want: &BTreeMap<Vec<u8>
     assert_eq!(versions(&store.begin(), &table, Direction::Forward).unwrap(), *want);
 }
 
-/// Undo slots change hands while purge gives their pages back: writers that commit and roll back beside snapshots.
+/// Undo slots change hands while purge frees their pages: writers that commit and roll back beside snapshots.
 #[test]
 fn undo_pages_have_one_owner() {
     explore(20, || {
@@ -175,8 +175,7 @@ fn undo_pages_have_one_owner() {
     });
 }
 
-/// Purge has seen the log of a slot's owner when that one takes everything back, and the next owner writes a log of
-/// several pages.
+/// Purge has seen the log of a slot's owner when that one rolls back, and the next owner writes a log of several pages.
 #[test]
 fn purge_leaves_the_pages_of_the_next_owner_alone() {
     explore(30, || {
@@ -213,7 +212,7 @@ fn purge_leaves_the_pages_of_the_next_owner_alone() {
     });
 }
 
-/// What the undo records of its history are overwritten by leads back to itself.
+/// The undo records of its history are overwritten by ones that lead back to themselves.
 #[test]
 fn versions_of_a_snapshot_that_was_given_up_end() {
     explore(1, || {
@@ -238,7 +237,7 @@ fn versions_of_a_snapshot_that_was_given_up_end() {
     });
 }
 
-/// A snapshot reads what it saw first, or is told that it was given up; it never waits for ever.
+/// A snapshot reads what it saw first, or gets the error that it was revoked; it never waits for ever.
 #[test]
 fn snapshots_that_are_given_up_fail() {
     explore(10, || {
@@ -328,7 +327,7 @@ fn records_stay_in_order_while_leaves_split_and_merge() {
     });
 }
 
-/// The same keys: waits, deadlocks, savepoints that let waiters go on. Sums stay.
+/// The same keys: waits, deadlocks, savepoints that let waiters go on. The sums must not change.
 #[test]
 fn writers_of_the_same_records_end() {
     explore(15, || {
@@ -372,7 +371,7 @@ fn writers_of_the_same_records_end() {
     });
 }
 
-/// Whoever returns from a commit finds it after a power cut, whoever led its group.
+/// A commit that returned survives a power cut, whichever thread led its group.
 #[test]
 fn commits_that_returned_survive_a_power_cut() {
     explore(10, || {
@@ -406,7 +405,7 @@ fn commits_that_returned_survive_a_power_cut() {
     });
 }
 
-/// A table is dropped while others begin to use it: they are told, or the drop is refused.
+/// A table is dropped while others begin to use it: they get an error, or the drop is refused.
 #[test]
 fn a_table_is_dropped_beside_its_users() {
     explore(10, || {
@@ -489,7 +488,7 @@ fn thin_out(store: &Store, table: &Table, records: std::ops::Range<u64>) -> BTre
 }
 
 /// Leaves become empty, two become one and three become two, while others look for records and scan in both
-/// directions: what nobody touches is found by each, once and in order, and a snapshot sees what it saw first.
+/// directions: each of them finds every untouched record, once and in order, and a snapshot sees what it saw first.
 #[test]
 fn nothing_is_missed_while_leaves_merge() {
     explore(3, || {
@@ -573,7 +572,7 @@ fn cursors_stay_open_while_leaves_merge() {
                     } {
                         found.push(record.key().to_vec());
                         if dice().chance(20) {
-                            // It copied some records; from here on it looks anew.
+                            // It copied some records; from here on it reads again.
                             let again = cursor.seek(&txn, record.key()).unwrap();
                             let is_there = again.is_some_and(|again| again.key() == record.key());
                             assert!(is_there || !is_snapshot);
@@ -653,8 +652,8 @@ fn a_record_that_is_refused_leaves_no_empty_leaf() {
     });
 }
 
-/// Long values in a table of small pages go, so that their pages become holes and the file is cut, while others
-/// allocate, flush and read.
+/// Long values in a table of small pages are deleted, so that their pages become holes and the file is truncated, while
+/// others allocate, flush and read.
 #[test]
 fn holes_and_cuts_spare_what_is_allocated_meanwhile() {
     const LONG_BYTES: usize = 90_000;
@@ -754,7 +753,7 @@ impl Hooks for Fuse {
 }
 
 /// One thread panics, in a write or a sync, while others wait for its locks, its group of commits and its latches: each
-/// of them is woken and told, and what was acknowledged is there afterwards.
+/// of them is woken with an error, and every acknowledged commit is there afterwards.
 #[test]
 fn a_panic_wakes_everybody() {
     explore(10, || {

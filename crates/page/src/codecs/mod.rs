@@ -32,7 +32,7 @@ pub(crate) trait Transform: Send {
     fn decompress(&mut self, stored: &[u8], body: &mut [u8]) -> Option<usize>;
 }
 
-/// The transform of `algorithm`; none for [`Algorithm::None`] and for what is not built in.
+/// The transform of `algorithm`; none for [`Algorithm::None`] and for algorithms that are not built in.
 pub(crate) fn transform(algorithm: Algorithm) -> Option<Box<dyn Transform>> {
     match algorithm {
         #[cfg(feature = "lz4")]

@@ -18,7 +18,7 @@ impl Transform for Zlib {
         }
         let (_, compressor) = self.compressor.as_mut().expect("just made");
         compressor.reset();
-        // Space for whatever comes out: reset leaves a part of what was still to come (zlib-rs 0.6.8), and after some
+        // Space for the longest output: reset leaves a part of the pending output (zlib-rs 0.6.8), and after some
         // streams that were cut off the compressor would panic.
         by_way_of(&mut self.whole, 2 * body.len() + 64, out, |whole| {
             let outcome = compressor.compress(body, whole, FlushCompress::Finish);

@@ -2,16 +2,16 @@
 //!
 //! It owns two images of the space and a list:
 //!
-//! 1. `medium` holds what survives any power cut, except that
+//! 1. `medium` holds the bytes that survive any power cut, except that
 //! 2. each entry of `pending`, the writes and discards since the last good sync, oldest first, may
 //!    have reached it in whole, in part or not at all;
-//! 3. `cache` is what reads see: the medium with all of `pending` applied in order.
+//! 3. `cache` is the content that reads see: the medium with all of `pending` applied in order.
 //!
-//! While silent faults are injected (see [`FaultRates`]), `history` holds what each sector held before it was last
-//! changed. Stale reads come from there.
+//! While silent faults are injected (see [`FaultRates`]), `history` holds the content of each sector before its last
+//! change. Stale reads come from there.
 //!
-//! A failed sync decides by chance at once what of `pending` reaches the medium. Reads still return the cache, but no
-//! later successful sync brings back what was lost; the page cache of Linux behaves the same way.
+//! A failed sync decides at once, by chance, which parts of `pending` reach the medium. Reads still return the cache,
+//! but no later successful sync brings back the lost parts; the page cache of Linux behaves the same way.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ use crate::{
 
 const NAME: &str = "simulated device";
 
-/// A seeded in-memory [`BlockDevice`] whose power can be cut. See the module documentation of the
-/// simulator for what may happen then.
+/// A seeded in-memory [`BlockDevice`] whose power can be cut. The module documentation of the simulator states what may
+/// happen then.
 pub struct SimDevice {
     geometry: GrowingGeometry,
     state: Mutex<State>,
@@ -61,14 +61,14 @@ enum Change {
     Discard(Discarded),
 }
 
-/// What discarded space reads as.
+/// The content of discarded space.
 #[derive(Clone, Copy)]
 enum Discarded {
     Old,
     Zeros,
     /// Random bytes of this seed.
     Garbage(u64),
-    /// Each sector one of the above, by this seed and its place.
+    /// Each sector one of the above, by this seed and its address.
     Mixed(u64),
 }
 
@@ -123,7 +123,7 @@ impl Pending {
     }
 }
 
-/// Fills a range with random bytes that depend on the seed and the VFS only.
+/// Fills a range with random bytes that depend on the seed and the offset only.
 fn write_garbage(image: &mut SparseBytes, seed: u64, offset: u64, len: u64) {
     let mut sector = [0; SECTOR];
     for at in (offset..offset + len).step_by(SECTOR) {
@@ -133,7 +133,7 @@ fn write_garbage(image: &mut SparseBytes, seed: u64, offset: u64, len: u64) {
 }
 
 impl State {
-    /// Decides by chance what of `pending` reaches the medium, and applies it.
+    /// Decides by chance which parts of `pending` reach the medium, and applies them.
     fn resolve_pending(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         let sectors: Vec<u64> = pending.iter().map(Pending::sectors).collect();
@@ -241,8 +241,8 @@ impl SimDevice {
         self.state.lock().power.is_off()
     }
 
-    /// Decides what unsynced writes survive, as a power cut may, then switches the power on. Cancels a cut that was set
-    /// and did not happen. Injected failures stay.
+    /// Decides which unsynced writes survive, as a power cut may, then switches the power on. Cancels a cut that was
+    /// set and did not happen. Injected failures stay.
     pub fn power_cycle(&self) {
         let mut state = self.state.lock();
         state.resolve_pending();
@@ -270,8 +270,8 @@ impl SimDevice {
         self.state.lock().power.set_write_failure_after(writes);
     }
 
-    /// Syncs fail with an I/O error until [`SimDevice::heal`]. Each failed sync keeps or loses what was written before
-    /// it for good, whatever later syncs return.
+    /// Syncs fail with an I/O error until [`SimDevice::heal`]. Each failed sync finally keeps or loses the writes
+    /// before it, whatever later syncs return.
     pub fn fail_sync(&self) {
         self.fail_syncs_after(1);
     }
@@ -294,7 +294,7 @@ impl SimDevice {
         self.state.lock().power.heal();
     }
 
-    /// Injects silent faults at these rates, with `seed`, until [`SimDevice::stop_silent_faults`], and forgets the
+    /// Injects silent faults at these rates, with `seed`, until [`SimDevice::stop_silent_faults`], and clears the
     /// record of earlier ones. Stale reads return nothing older than this call.
     pub fn start_silent_faults(&self, rates: FaultRates, seed: u64) {
         let mut state = self.state.lock();
@@ -315,7 +315,7 @@ impl SimDevice {
         self.state.lock().faults.as_ref().map_or_else(Vec::new, |faults| faults.log().to_vec())
     }
 
-    /// Flips one bit of what is stored: bit `bit % 8` of byte `offset`, synced or not.
+    /// Flips one bit of the stored data: bit `bit % 8` of byte `offset`, synced or not.
     ///
     /// # Panics
     /// When the offset is beyond the capacity.

@@ -1,9 +1,9 @@
 //! A simulated directory: a VFS that is neither atomic nor ordered.
 //!
 //! It stands for a directory of ext4 or XFS at its worst. For every file it owns two images,
-//! `medium` (what survives any power cut) and `cache` (what reads see); `pending` lists the content
-//! changes of all files since they were synced, oldest first, and `pending_names` the changes of
-//! names since the last sync of the VFS. A power cut
+//! `medium` (the content that survives any power cut) and `cache` (the content that reads see); `pending` lists the
+//! content changes of all files since they were synced, oldest first, and `pending_names` the changes of names since
+//! the last sync of the VFS. A power cut
 //!
 //! 1. keeps, drops, tears (at sectors) or reorders each pending write and hole;
 //! 2. gives each file any length that it had since it was synced, with zeros where data was lost;
@@ -103,7 +103,7 @@ impl NameChange {
 }
 
 impl Pending {
-    /// Applies the kept sectors to the bytes of `image`; its length is another matter.
+    /// Applies the kept sectors to the bytes of `image`, not to its length.
     fn apply(&self, image: &mut FileImage, kept: &Kept) {
         for (first, count) in kept.runs(self.len / SECTOR as u64) {
             let start = first * SECTOR as u64;
@@ -169,7 +169,8 @@ impl State {
         }
         let content = self.content(file)?;
         content.cache.write(offset, data);
-        // Less than the cache says after a failed sync: what is written again then reaches the medium, length and all.
+        // Less than the cache's length after a failed sync: data written again then reaches the medium, with the
+        // length.
         let len = content.pending_lens.last().copied().unwrap_or(content.medium.len);
         let end = offset + data.len() as u64;
         if len < end {
@@ -188,7 +189,7 @@ impl State {
         let verdict = self.power.tick()?;
         let content = self.content(file)?;
         content.cache.bytes.zero(offset, len);
-        // The length is kept, so what lies past it has nothing to lose.
+        // The length is kept, so there are no bytes past it to lose.
         let len = len.min(content.cache.len.saturating_sub(offset));
         self.pending.push(Pending { file, offset, len, change: Change::Punch });
         finish(verdict)
@@ -238,7 +239,7 @@ impl State {
         Ok(())
     }
 
-    /// Decides by chance what of the pending contents and lengths reaches the medium, and applies it.
+    /// Decides by chance which of the pending contents and lengths reach the medium, and applies them.
     fn resolve_contents(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         let sectors: Vec<u64> = pending.iter().map(|change| change.len / SECTOR as u64).collect();
@@ -308,7 +309,7 @@ impl SimVfs {
         self.state.lock().power.is_off()
     }
 
-    /// Does to everything unsynced what a power cut may do, then switches the power on. All handles
+    /// Applies the effects that a power cut may have on everything unsynced, then switches the power on. All handles
     /// are dead. A cut that was set and did not happen is cancelled. Injected failures stay.
     pub fn power_cycle(&self) {
         let mut state = self.state.lock();
@@ -324,9 +325,9 @@ impl SimVfs {
         state.power.switch_on();
     }
 
-    /// Ends the process that used the VFS, not the power, or switches that on as if only the process had ended:
-    /// all handles are dead, and what is not synced stays in the cache, for a later cut to take. A cut that was set
-    /// and did not happen is cancelled. Injected failures stay.
+    /// Ends the process that used the VFS, without a power cut; if the power is off, switches it on as if only the
+    /// process had ended. All handles are dead, and unsynced changes stay in the cache, where a later cut may drop
+    /// them. A cut that was set and did not happen is cancelled. Injected failures stay.
     pub fn kill(&self) {
         let mut state = self.state.lock();
         state.life += 1;
@@ -347,8 +348,8 @@ impl SimVfs {
         self.state.lock().power.set_write_failure_after(writes);
     }
 
-    /// Syncs fail with an I/O error until [`SimVfs::heal`]. What was written before, to any file, is
-    /// then kept or lost for good, whatever later syncs say.
+    /// Syncs fail with an I/O error until [`SimVfs::heal`]. Earlier writes, to any file, are then kept or lost for
+    /// good, whatever later syncs return.
     pub fn fail_sync(&self) {
         self.fail_syncs_after(1);
     }
@@ -371,8 +372,8 @@ impl SimVfs {
         self.state.lock().power.heal();
     }
 
-    /// Flips bit `bit % 8` of byte `offset` of the file `name`. Call it on synced files: what is
-    /// pending there is not touched.
+    /// Flips bit `bit % 8` of byte `offset` of the file `name`. Call it on synced files: pending changes are not
+    /// touched.
     ///
     /// # Panics
     /// When there is no such file or byte.

@@ -1,4 +1,4 @@
-//! What the system knows of a server on this machine: its writes, its processor time.
+//! The system's counters of a server on this machine: its writes, its processor time.
 
 use std::{
     fmt, fs,
@@ -10,15 +10,15 @@ use anyhow::{Context, Result, bail};
 
 use crate::block_stat::{device_traffic, device_under, mount_of};
 
-/// What bytes written are measured by.
+/// The counter that measures bytes written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
     /// The first of the following that can be had: the device under the data directory, the process of
     /// the server, its own counter. Never stays after a database was opened.
     Auto,
-    /// The counters of a block device, which tell about everybody who writes to it.
+    /// The counters of a block device, which count the writes of all processes.
     Device(PathBuf),
-    /// `write_bytes` in `/proc/PID/io` of the server. Knows nothing of direct writes through FUSE.
+    /// `write_bytes` in `/proc/PID/io` of the server. Does not count direct writes through FUSE.
     Process(u32),
     /// The server's counter `Innodb_data_written`: pages, doublewrites and log as InnoDB sees them.
     Status,
@@ -50,14 +50,14 @@ impl fmt::Display for Written {
 }
 
 impl Written {
-    /// Settles `Auto` and the server's process; an error when what was asked for cannot be had.
+    /// Resolves `Auto` and the server's process; an error when the requested counter is not available.
     pub(super) fn resolve(self, data_directory: &Path, process: Option<u32>) -> Result<Written> {
         let of_process = process.map(Written::Process).filter(|written| written.bytes().is_ok());
         match self {
             Written::Auto => {
                 let device = device_under(data_directory).map(Written::Device);
                 let device = device.filter(|written| written.bytes().is_ok());
-                // What goes through FUSE is no write of the process.
+                // Writes through FUSE are not counted as the process's.
                 let is_fuse = mount_of(data_directory).is_some_and(|m| m.file_system.starts_with("fuse"));
                 Ok(device.or(of_process.filter(|_| !is_fuse)).unwrap_or(Written::Status))
             }
@@ -97,7 +97,7 @@ pub(super) fn server_process(data_directory: &Path, pid_file: &Path) -> Option<u
 /// Processor time that a process used.
 pub(super) fn processor_seconds(pid: u32) -> Option<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in brackets may hold anything; ticks of user and system time are 12 and 13 behind it.
+    // The name in brackets may hold anything; ticks of user and system time are 12 and 13 fields after it.
     let (_, behind) = text.rsplit_once(')')?;
     let mut columns = behind.split_whitespace().skip(11).map(str::parse::<u64>);
     let ticks = columns.next()?.ok()? + columns.next()?.ok()?;

@@ -40,15 +40,14 @@ pub use txn::SqlTxn;
 const TABLES: [&str; 3] = ["linktable", "counttable", "nodetable"];
 /// Longest wait for a server to write out its dirty pages.
 const SETTLE_MAX: Duration = Duration::from_secs(3600);
-/// Settings of a server that is to write everything out.
+/// Settings that make a server write everything out.
 const HURRY: [(&str, &str); 4] = [
     ("innodb_io_capacity_max", "100000"),
     ("innodb_io_capacity", "100000"),
     ("innodb_max_dirty_pages_pct_lwm", "0.001"),
     ("innodb_max_dirty_pages_pct", "0"),
 ];
-/// Old row versions that may be left for the purge when a server counts as settled; one that has
-/// nothing to do keeps a few.
+/// Old row versions that may be left for the purge when a server counts as settled; an idle one keeps a few.
 const HISTORY_SETTLED: u64 = 128;
 
 /// How InnoDB keeps the tables.
@@ -86,7 +85,7 @@ pub struct SqlDb {
     data_directory: String,
 }
 
-/// A connection and what was prepared on it.
+/// A connection and its prepared statements.
 #[derive(Debug)]
 struct Session {
     connection: Connection,
@@ -117,8 +116,8 @@ impl SqlDb {
     /// Makes the tables in `login.database`, which is made when it is missing.
     ///
     /// # Errors
-    /// When the server is not to be reached or refuses, when the tables are there already, and when it
-    /// does not know the compression.
+    /// When the server cannot be reached or refuses, when the tables are there already, and when it does not know the
+    /// compression.
     pub fn create(address: &Address, login: &Login, format: &Format, written: Written) -> Result<SqlDb> {
         let database = login.database.clone().unwrap_or_default();
         check_name(&database)?;
@@ -149,7 +148,7 @@ impl SqlDb {
     /// Finds the tables in `login.database`.
     ///
     /// # Errors
-    /// When the server is not to be reached, and when a table is missing.
+    /// When the server cannot be reached, and when a table is missing.
     pub fn open(address: &Address, login: &Login, written: Written) -> Result<SqlDb> {
         let database = login.database.clone().unwrap_or_default();
         check_name(&database)?;
@@ -190,7 +189,7 @@ impl SqlDb {
     /// # Errors
     /// When the server refuses.
     pub fn drop_tables(&self) -> Result<()> {
-        // Whoever holds a table open would be waited for.
+        // Dropping would wait for a connection that holds a table open.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let mut server = self.server()?;
         for table in TABLES {
@@ -201,7 +200,7 @@ impl SqlDb {
         Ok(())
     }
 
-    /// What traffic is measured by, in words.
+    /// The counter that measures traffic, in words.
     pub fn written_from(&self) -> String {
         self.written.to_string()
     }
@@ -314,8 +313,7 @@ impl Db for SqlDb {
 }
 
 impl Measured for SqlDb {
-    /// Lets the server write its dirty pages as fast as it can until there are none, then sets back what
-    /// it was set to.
+    /// Lets the server write its dirty pages as fast as it can until there are none, then restores its settings.
     fn settle(&self) -> Result<()> {
         let mut server = self.server()?;
         let mut restore = Vec::new();

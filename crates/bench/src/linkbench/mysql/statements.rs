@@ -2,7 +2,7 @@
 
 use super::super::db::Table;
 
-/// Rows of one statement that inserts many: what is kept back goes out in groups of these sizes.
+/// Rows of one statement that inserts many: buffered rows are sent in groups of these sizes.
 pub(super) const GROUPS: [usize; 4] = [256, 32, 4, 1];
 
 /// Links per round trip of a list: one more than a request takes, so that one trip is enough.

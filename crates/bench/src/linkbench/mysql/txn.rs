@@ -1,12 +1,12 @@
 //! A transaction on a server.
 //!
-//! Rows that are inserted and counts that grow are kept back:
+//! Inserted rows and growing counts are buffered:
 //!
 //! 1. They are sent before any other statement of the transaction, so that it sees its own rows, and
 //!    before the commit.
 //! 2. A duplicate that is found only then is reported as lost (`DbError::Retry`), with nothing
 //!    committed: `insert` may have said that the key was free.
-//! 3. Counts are sent last, so that loaders which share a list wait for each other as briefly as can be.
+//! 3. Counts are sent last, so that loaders which share a list wait for each other as briefly as possible.
 
 use std::ops::ControlFlow;
 
@@ -80,7 +80,7 @@ impl<'db> SqlTxn<'db> {
         result
     }
 
-    /// Sends what is kept back.
+    /// Sends the buffered rows and counts.
     fn flush(&mut self) -> DbResult<()> {
         let rows = std::mem::take(&mut self.rows);
         let table = self.rows_table;
@@ -356,8 +356,8 @@ impl Txn for SqlTxn<'_> {
         Ok(self.run(shape, &key_params(table, key)?).map_err(classify)? > 0)
     }
 
-    /// Understands what the benchmark asks for: a list, newest first, and whole tables. Links of a list
-    /// that have the same time come in falling order of their other end.
+    /// Supports the scans that the benchmark makes: a list, newest first, and whole tables. Links of a list that have
+    /// the same time come in falling order of their other end.
     fn scan(&mut self, table: Table, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> DbResult<()> {
         self.flush()?;
         if from.is_empty() && to.iter().all(|&byte| byte == 0xFF) {

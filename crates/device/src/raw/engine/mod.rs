@@ -1,4 +1,4 @@
-//! What carries out requests in flight: an io_uring, or a pool of threads that make ordinary calls.
+//! The I/O engines, which carry out concurrent requests: an io_uring, or a pool of threads that make ordinary calls.
 //!
 //! Both end every [`Request`] exactly once, also when they are dropped. Neither is started before the first request.
 //! Single reads and writes that are waited for need no engine: an ordinary call is faster.
@@ -12,11 +12,11 @@ use self::{threads::Threads, uring::Uring};
 use super::request::Request;
 use crate::{Error, Result, positional::PositionalFile};
 
-/// What carries out requests that are in flight together.
+/// The I/O engine for requests that are in flight together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockIo {
-    /// What the environment variable `LACUNA_IO` names (`uring`, `threads`); without it an io_uring, or threads where
-    /// the system refuses one.
+    /// The engine that the environment variable `LACUNA_IO` names (`uring`, `threads`); without it an io_uring, or
+    /// threads where the system refuses one.
     #[default]
     Auto,
     /// An io_uring, or an error.

@@ -148,7 +148,7 @@ fn writes_and_reads_are_waited_for_together() {
     });
 }
 
-/// The others are done all the same, and memory that direct I/O cannot use is copied.
+/// The other requests are still done, and memory that direct I/O cannot use is copied.
 #[test]
 fn one_failure_of_several_is_told() {
     with_each(|io| {
@@ -260,7 +260,7 @@ fn what_is_off_the_grid_or_beyond_the_end_is_refused() {
     });
 }
 
-/// What a transfer that ended early leaves is done by ordinary calls, from the last whole block on.
+/// The rest of a transfer that ended early is done by ordinary calls, from the last whole block on.
 #[test]
 fn short_transfers_are_finished() {
     let (_directory, device) = store(BlockIo::Threads, 4);

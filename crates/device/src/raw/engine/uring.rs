@@ -6,11 +6,9 @@
 //! ends, and delays their completion while it waits for something else.
 //!
 //! Invariants:
-//! 1. Memory that the kernel was told of stays in its slot, which is not touched, until the
-//!    completion was taken from the ring. Slots are dropped only when no completion is outstanding;
-//!    a panic before that aborts the process.
-//! 2. No more than [`ENTRIES`] entries are on their way, the bell's included, so neither queue
-//!    overflows.
+//! 1. Memory that was passed to the kernel stays in its slot, which is not touched, until the completion was taken from
+//!    the ring. Slots are dropped only when no completion is outstanding; a panic before that aborts the process.
+//! 2. No more than [`ENTRIES`] entries are in flight, the bell's included, so neither queue overflows.
 //! 3. Every request ends once, and all of them before the thread does.
 //!
 //! The file is not registered with the ring: the kernel takes rings apart some time after their end,
@@ -45,10 +43,10 @@ use crate::{
 
 /// Entries of the ring.
 const ENTRIES: u32 = 128;
-/// Requests on their way at a time: one entry is the bell's.
+/// Requests in flight at a time: one entry is the bell's.
 const SLOTS: usize = ENTRIES as usize - 1;
 /// Bytes of writes in flight beyond which no further write starts, because reads would wait behind it. Virtual disks
-/// complete together what they were handed together, and then are idle: waiting writes follow at once.
+/// complete together the requests that they received together, and then are idle: waiting writes follow at once.
 const WRITING_BYTES_MAX: usize = 8 << 20;
 /// Marks the bell's entry; others carry the number of their slot.
 const BELL: u64 = u64::MAX;
@@ -74,7 +72,7 @@ struct State {
 
 impl Uring {
     /// # Errors
-    /// Whatever the system refuses a ring with, such as ENOSYS or EPERM.
+    /// The error with which the system refuses a ring, such as ENOSYS or EPERM.
     pub(super) fn start(file: &Arc<PositionalFile>) -> io::Result<Uring> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
         let inbox = Arc::new(Inbox { state: Mutex::default(), bell });
@@ -114,7 +112,7 @@ impl Drop for Uring {
 }
 
 impl Inbox {
-    /// Changes what is in the inbox and notifies the thread.
+    /// Changes the inbox and notifies the thread.
     fn leave(&self, change: impl FnOnce(&mut State)) {
         let was_rung = {
             let mut state = self.state.lock();
@@ -128,15 +126,15 @@ impl Inbox {
     }
 }
 
-/// Requests that were taken from the inbox and have no slot yet, in the order in which they go: that in which they
-/// came, but that reads pass writes that wait for others to end.
+/// Requests that were taken from the inbox and have no slot yet, in the order in which they start: that of their
+/// arrival, except that reads overtake writes that wait for others to end.
 #[derive(Default)]
 struct Waiting {
-    /// Writes that were passed.
+    /// Writes that were overtaken.
     held: VecDeque<Request>,
     /// All that came after those.
     arrived: VecDeque<Request>,
-    /// Bytes of the writes that went and have not ended.
+    /// Bytes of the writes that started and have not ended.
     writing_bytes: usize,
 }
 
@@ -163,7 +161,7 @@ impl Waiting {
     }
 }
 
-/// The ring and what is on it. Lives in its thread alone.
+/// The ring and its requests. Used by its thread alone.
 struct Ring {
     ring: IoUring,
     inbox: Arc<Inbox>,
@@ -171,7 +169,7 @@ struct Ring {
     slots: Vec<Option<Request>>,
     free: Vec<usize>,
     waiting: Waiting,
-    /// Where the kernel puts what it reads from the bell.
+    /// The buffer for the kernel's reads of the bell.
     bell_count: AlignedBuf,
     bell_is_armed: bool,
 }
@@ -205,7 +203,7 @@ impl Ring {
         }
     }
 
-    /// Takes what others left; returns whether there will be no more.
+    /// Takes the requests in the inbox; returns whether there will be no more.
     fn empty_inbox(&mut self) -> bool {
         let mut state = self.inbox.state.lock();
         if !self.bell_is_armed {
@@ -242,15 +240,15 @@ impl Ring {
     }
 
     fn push(&mut self, entry: squeue::Entry) {
-        // SAFETY: the entry's memory is the heap block of a buffer in a slot, or of `bell_count`, or what
-        // a `Filled` in a slot keeps and nobody writes to. By invariant 1 it is neither moved nor freed, nor
-        // accessed where the kernel writes, until the kernel has given it back. Its length is at most that
-        // of the memory.
+        // SAFETY: the entry's memory is the heap block of a buffer in a slot, or of `bell_count`, or memory that a
+        // `Filled` in a slot keeps and that no thread writes to. By invariant 1 it is neither moved nor freed, nor
+        // accessed where the kernel writes, until the kernel has completed the entry. Its length is at most that of the
+        // memory.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("invariant 2: the submission queue has room");
     }
 
-    /// Submits what was pushed, waits for a completion, and ends what has completed.
+    /// Submits the pushed entries, waits for a completion, and ends the completed requests.
     fn wait(&mut self) {
         enter(&self.ring, 1);
         let completed: Vec<cqueue::Entry> = self.ring.completion().collect();

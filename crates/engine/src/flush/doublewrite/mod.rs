@@ -1,4 +1,4 @@
-//! The doublewrite file: a second home for pages while their first one is being overwritten.
+//! The doublewrite file: a second copy of pages while they are overwritten in place.
 //!
 //! For VFSs that may tear a page. A consumer takes one of a few *regions* of the file, writes its
 //! images and a header that names them, and syncs; only then the pages are written to their own
@@ -7,15 +7,16 @@
 //!
 //! Invariants:
 //!
-//! 1. A region is used anew only when its pages are synced in place. When that fails the store is stopped before the
+//! 1. A region is reused only when its pages are synced in place. When that fails the store is stopped before the
 //!    region is free, and a job that takes a region of a stopped store leaves it as it is.
-//! 2. By the end of recovery, which gives all regions free, so are they too: a process may have ended, or its sync
-//!    failed, between write and sync, and what reads well in place is in a cache only. It is written again, and synced.
+//! 2. Recovery frees all regions, so by its end their pages are synced in place too: a process may have ended, or its
+//!    sync failed, between write and sync, so a page that reads well in place may be in a cache only. It is written
+//!    again, and synced.
 //!
-//! Images stay in a region until it is used anew, so some are older than what their places held. One with an LSN before
-//! the checkpoint, or before that of an image of its page that a page-write record names, was synced in place long ago
-//! and is left alone: damage in its place is no torn write, and putting it back would lose changes silently. Of all
-//! others the log still holds every later change, and replay applies it.
+//! Images stay in a region until it is reused, so some are older than the images in place. One with an LSN before the
+//! checkpoint, or before that of an image of its page that a page-write record names, was synced in place long ago and
+//! is left alone: damage in its place is no torn write, and putting it back would lose changes silently. Of all others
+//! the log still holds every later change, and replay applies it.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -153,8 +154,8 @@ impl DoublewriteFile {
     }
 }
 
-/// Puts back the pages that a crash tore. Returns how many. To be called before the log is replayed
-/// from `checkpoint`, but for what is `on_device`.
+/// Restores the pages that a crash tore. Returns how many. To be called before the log from `checkpoint` on is
+/// replayed, except for the images that are `on_device`.
 pub(crate) fn restore(
     vfs: &dyn Vfs,
     spaces: &Spaces,
@@ -208,7 +209,7 @@ enum Outcome {
     Left,
     /// It was written again as it is (invariant 2).
     Renewed,
-    /// It was torn, and is what the image says now.
+    /// It was torn, and the image was written over it.
     Restored,
 }
 
@@ -232,7 +233,7 @@ fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, old
     let mut image = AlignedBuf::zeroed(space.slot_bytes());
     space.file().read_at(space.offset(page), &mut image)?;
     let mut open = |image: &mut [u8]| match open(image) {
-        // It is whole and of this page, and need not be decompressed to be written.
+        // It is whole and of this page, and can be written without being decompressed.
         Err(PageError::NotBuiltIn(_)) => Ok(lacuna_page::read_meta(image)),
         opened => opened,
     };

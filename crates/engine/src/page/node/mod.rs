@@ -71,7 +71,7 @@ pub(crate) fn value_bytes_max(page_bytes: usize) -> usize {
     page_bytes / 4
 }
 
-/// Room that an inner node needs to take any separator.
+/// Space that an inner node needs to take any separator.
 pub(crate) fn inner_cell_bytes_max(page_bytes: usize) -> usize {
     INNER_CELL_HEADER + key_bytes_max(page_bytes) + SLOT
 }
@@ -81,7 +81,7 @@ pub(crate) fn capacity(page_bytes: usize) -> usize {
     page_bytes - TRAILER_BYTES - CELLS
 }
 
-/// The first bytes of a key: where those of two differ, so do the keys, in the same order. To compare them takes less
+/// The first bytes of a key: where those of two keys differ, the keys compare the same way. Comparing them costs less
 /// than a call.
 #[inline]
 fn head(key: &[u8]) -> u64 {
@@ -341,7 +341,7 @@ impl<'a> NodeMut<'a> {
         true
     }
 
-    /// Puts the cell behind the heap, where there is room for it.
+    /// Puts the cell after the heap, where there is space for it.
     fn append(&mut self, cell: &[u8]) -> u16 {
         let at = self.view().heap_end();
         self.page[at..at + cell.len()].copy_from_slice(cell);
@@ -531,7 +531,7 @@ pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
     if heap_end < CELLS || heap_end > slots_low {
         return Err("end of cells out of range");
     }
-    // All pages that are read come here, with hundreds of cells: each is looked at once.
+    // Every page read comes through here, with hundreds of cells: each cell is visited once.
     let (heap, is_leaf) = (&page[..heap_end], node.is_leaf());
     let (mut bytes, mut last) = (0, None);
     for slot in page[slots_low..slots_end].rchunks_exact(SLOT) {

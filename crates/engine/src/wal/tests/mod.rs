@@ -54,7 +54,7 @@ fn what_was_flushed_is_read_back_in_order() {
     }
 }
 
-/// Each waits where one leader will or another: none may be left asleep.
+/// Threads wait for different leaders: each must be woken.
 #[test]
 fn a_failed_sync_wakes_all_who_wait() {
     for_each_seed(20, |seed| {

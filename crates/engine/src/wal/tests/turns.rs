@@ -1,4 +1,4 @@
-//! Syncs beside each other, on an `ordered` VFS whose syncs end when the test says so.
+//! Syncs in parallel, on an `ordered` VFS whose syncs end when the test says so.
 
 use std::{thread, time::Duration};
 
@@ -8,7 +8,7 @@ use lacuna_sim::{HookedVfs, Hooks};
 use super::super::*;
 use crate::sync::Condvar;
 
-/// Only a log that leaves somebody asleep comes near it.
+/// Only a log that fails to wake a thread comes near it.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 #[derive(Default)]
@@ -107,7 +107,7 @@ fn a_group_is_written_and_synced_beside_the_sync_of_another() {
     assert_eq!(log.stats().syncs, 3);
 }
 
-/// Whoever waits, for one sync or another, for a group to be written, for a turn: none may be left asleep.
+/// Threads wait for one sync or another, for a group to be written, for a turn: each must be woken.
 #[test]
 fn all_go_on_when_syncs_end_and_when_they_fail() {
     let (gate, log) = gated_log();

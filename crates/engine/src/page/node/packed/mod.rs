@@ -1,10 +1,10 @@
-//! Leaves packed for their images: what is alike in all cells is said once. Pure.
+//! Leaves packed for their images: bytes that are equal in all cells are stored once. Pure.
 //!
-//! Cells begin with a header and a key, and often with columns of fixed length behind; so byte by byte their
-//! beginnings, here their *heads*, differ little. They are laid out by column: of a column that is the same in all
-//! cells the first cell's byte alone is kept, of others the difference from cell to cell as well. What the cells have
-//! behind their heads follows, cell after cell. Slots, free space and where cells lie come out of that. A compressor
-//! has about half as much to look at then, and finds more.
+//! Cells begin with a header and a key, often followed by columns of fixed length; so byte by byte their beginnings,
+//! here their *heads*, differ little. They are laid out by column: of a column that is the same in all cells the first
+//! cell's byte alone is kept, of others the difference from cell to cell as well. The rest of each cell after its head
+//! follows, cell after cell. Slots, free space and cell offsets are derived from that. The compressor's input is then
+//! about half as long, and compresses better.
 //!
 //! ```text
 //! 0                               16           16 + head
@@ -13,9 +13,10 @@
 //!
 //! Invariants:
 //!
-//! 1. What [`pack`] made, [`unpack`] makes a page of that is byte for byte what [`super::copy_tidied`] makes.
-//! 2. [`unpack`] refuses what is not exactly as long as its header and its cells say, and cells that a page has no room
-//!    for. What it accepts keeps invariant 1 of nodes; their order and their flags are for [`super::validate`].
+//! 1. [`unpack`] turns the output of [`pack`] into a page that is byte for byte that of [`super::copy_tidied`].
+//! 2. [`unpack`] refuses input that is not exactly as long as its header and its cells say, and cells that do not fit
+//!    into a page. A page that it accepts keeps invariant 1 of nodes; the order and the flags of cells are for
+//!    [`super::validate`].
 
 use lacuna_page::TRAILER_BYTES;
 
@@ -38,7 +39,7 @@ const HEAD_MAX: usize = u64::BITS as usize;
 const WORD: usize = 8;
 /// So many columns are cheaper to transpose word by word than to go through one by one.
 const TRANSPOSED_MIN: u32 = 3;
-/// What is behind a head is copied in pieces of this many bytes where it is shorter: that takes no loop.
+/// The rest of a cell after its head is copied as one piece of this many bytes where it is shorter: that takes no loop.
 const PIECE: usize = 32;
 
 /// Packs a leaf into `out`, which is as long as the page. `None` when it has no cells, or is no leaf.
@@ -147,7 +148,7 @@ fn lay_out(
 
 /// How the heads of a leaf are laid out.
 struct Heads {
-    /// That of the first cell, and what lies behind.
+    /// The head of the first cell, and the bytes after it.
     first: [u8; HEAD_MAX],
     bytes: usize,
     /// A bit for each column that is not the same in all cells.
@@ -155,8 +156,8 @@ struct Heads {
 }
 
 impl Heads {
-    /// Heads end behind the last column that is the same in all cells, but not before the end of the shortest key. They
-    /// end with the shortest cell, and where keys are of several lengths with the shortest key: behind that, columns
+    /// Heads end after the last column that is the same in all cells, but not before the end of the shortest key. They
+    /// end with the shortest cell, and where keys are of several lengths with the shortest key: after that, columns
     /// would not line up.
     fn of(page: &[u8], slots: &[[u8; SLOT]]) -> Heads {
         let first = head_at(page, offsets(slots).next().expect("a leaf with cells"));
@@ -237,7 +238,7 @@ impl Window {
         })
     }
 
-    /// Makes its columns of the cells behind the first.
+    /// Makes its columns from the cells after the first.
     fn put_columns(&self, page: &[u8], slots: &[[u8; SLOT]], first: &[u8; HEAD_MAX], columns: &mut [u8]) {
         let cells = slots.len();
         let columns = &mut columns[self.before * cells..];
@@ -304,7 +305,7 @@ impl Window {
     }
 }
 
-/// Byte `i` of word `j` of what is byte `j` of word `i` here: by halves, quarters and eighths.
+/// Transposes: byte `j` of word `i` becomes byte `i` of word `j`, by halves, quarters and eighths.
 fn transposed(mut words: [u64; WORD]) -> [u64; WORD] {
     const STEPS: [(usize, u64); 3] =
         [(1, 0x00ff_00ff_00ff_00ff), (2, 0x0000_ffff_0000_ffff), (4, 0x0000_0000_ffff_ffff)];
@@ -321,12 +322,12 @@ fn transposed(mut words: [u64; WORD]) -> [u64; WORD] {
 /// The highest bit of each byte.
 const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// The sums of bytes at the same place, modulo 256.
+/// The sums of bytes at the same position, modulo 256.
 fn add_bytes(a: u64, b: u64) -> u64 {
     ((a & !HIGH) + (b & !HIGH)) ^ ((a ^ b) & HIGH)
 }
 
-/// The differences of bytes at the same place, modulo 256.
+/// The differences of bytes at the same position, modulo 256.
 fn subtract_bytes(a: u64, b: u64) -> u64 {
     ((a | HIGH) - (b & !HIGH)) ^ ((a ^ !b) & HIGH)
 }
@@ -336,7 +337,7 @@ fn offsets(slots: &[[u8; SLOT]]) -> impl Iterator<Item = usize> {
     slots.iter().rev().map(|offset| u16::from_le_bytes(*offset) as usize)
 }
 
-/// The bytes from `at` on, as many as a head may have; zeros behind the page's end.
+/// The bytes from `at` on, as many as a head may have; zeros after the page's end.
 #[inline]
 fn head_at(page: &[u8], at: usize) -> [u8; HEAD_MAX] {
     match page[at..].first_chunk() {

@@ -54,7 +54,7 @@ fn records() -> impl Strategy<Value = BTreeMap<Vec<u8>, (u8, u64, Vec<u8>)>> {
         1 => Just(Vec::new()),
     ];
     let txn = prop_oneof![3 => Just(0), 1 => any::<u32>().prop_map(u64::from)];
-    // References are for what is read.
+    // Only pages that are read are checked for sound references.
     let record = (0u8..2, txn, value);
     prop_oneof![
         prop::collection::btree_map(key, record.clone(), 0..200),
@@ -96,7 +96,7 @@ proptest! {
     }
 }
 
-/// Whatever is unpacked has sound cells, if not in order.
+/// Every page that unpacks has sound cells, if not in order.
 fn assert_cells(packed: &[u8]) {
     let mut page = vec![0x55; 4096];
     if unpack(packed, &mut page).is_ok() {
