@@ -45,13 +45,18 @@ fn count(store: &Store, table: &Table) -> u64 {
 
 /// Inserts until the store is full; the number of records committed.
 fn fill(store: &Store, table: &Table, from: u64) -> u64 {
+    fill_with(store, table, from, 800)
+}
+
+/// The same with values of that many bytes.
+fn fill_with(store: &Store, table: &Table, from: u64, value_bytes: usize) -> u64 {
     let mut next = from;
     loop {
         let mut txn = store.begin();
         for i in 0..50u64 {
             // Bytes that do not compress.
             let mut state = (next + i).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let value: Vec<u8> = (0..800)
+            let value: Vec<u8> = (0..value_bytes)
                 .map(|_| {
                     state ^= state << 13;
                     state ^= state >> 7;
@@ -122,7 +127,7 @@ fn what_was_deleted_makes_space_at_once() {
     let device = device();
     let store = Store::open(vfs(&device, true), options(true)).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("create");
-    let (mut first, mut end) = (0u64, fill(&store, &table, 0));
+    let (mut first, mut end) = (0u64, fill_with(&store, &table, 0, 100));
     for _ in 0..4 {
         // Purge begins when no view sees the records any more.
         let reader = store.begin();
@@ -134,7 +139,7 @@ fn what_was_deleted_makes_space_at_once() {
         }
         txn.commit().expect("commit");
         drop(reader);
-        let new = fill(&store, &table, end) - end;
+        let new = fill_with(&store, &table, end, 100) - end;
         assert!(new > deleted / 2, "{deleted} deleted made space for {new}");
         (first, end) = (first + deleted, end + new);
     }

@@ -2,6 +2,7 @@
 //! acknowledged commit is there when it is opened again.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -145,4 +146,20 @@ fn run(seed: u64) {
 #[test]
 fn a_panic_stops_the_store_for_everybody_and_loses_nothing() {
     for_each_seed(30, run);
+}
+
+/// The caller catches the panic and goes on with the store, which holds changes that are in no log.
+#[test]
+fn a_panic_that_is_caught_stops_the_store() {
+    let fuse = Arc::new(Fuse { left: AtomicU64::new(0) });
+    let vfs = HookedVfs::new(MemVfs::new(), Arc::clone(&fuse));
+    let store = Store::open(vfs, StoreOptions { background: false, ..options() }).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("table");
+    let mut txn = store.begin();
+    txn.put(&table, b"key", b"value").expect("put");
+    txn.commit().expect("commit");
+    fuse.left.store(1, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| store.checkpoint())).is_err(), "nothing was written");
+    let outcome = store.begin().put(&table, b"key", b"other");
+    assert!(matches!(&outcome, Err(Error::Poisoned { reason }) if reason.contains("panic")), "{outcome:?}");
 }
