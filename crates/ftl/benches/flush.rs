@@ -1,4 +1,4 @@
-//! The way of a batch from the call to the device, on a device in memory: what the ftl itself costs.
+//! The path of a batch from the call to the device, on a device in memory: the cost of the ftl itself.
 //!
 //!     cargo bench -p lacuna-ftl --bench flush
 
@@ -67,7 +67,7 @@ fn flush_path(criterion: &mut Criterion) {
             });
         });
     }
-    // What small appends wait for while another thread writes large batches.
+    // How long small appends wait while another thread writes large batches.
     let ftl = store();
     group.bench_function("append 4 KiB and flush beside batches of 4 MiB", |bench| {
         bench.iter_custom(|requests| {

@@ -1,9 +1,9 @@
-//! The map on one core: memory, look-up, insert, overwrite, split, trim; and of the beginning of a checkpoint
-//! the hold of its lock, and the walk without it.
+//! The map on one core: memory, look-up, insert, overwrite, split, trim; and, at the beginning of a checkpoint, the
+//! time under the lock and the walk without it.
 //!
 //!     cargo bench -p lacuna-ftl --features bench --bench map
 //!
-//! Times are those of the thread on a processor, so they hardly depend on who else wants one.
+//! Times are processor times of the thread, so other load on the machine hardly changes them.
 
 use std::{array, fs, hint::black_box, time::Duration};
 
@@ -17,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 const CHUNKS: u64 = 4_000_000;
 const TRIMMED: u64 = 1_000_000;
-/// Look-ups or overwrites at random that are told of all at once.
+/// Random look-ups or overwrites that are passed in one call.
 const GROUP: u64 = 64;
 
 /// A map of `chunks` chunks, each overwritten once on average, at random.
@@ -81,8 +81,8 @@ impl Measurement for ProcessorTime {
 
 type Make = fn() -> MapBench;
 
-/// Prints bytes per extent; first of all, while the process is small. What the allocator keeps of
-/// the map before counts as well.
+/// Prints bytes per extent; runs first, while the process is small. Memory that the allocator keeps of the previous map
+/// counts as well.
 fn memory() {
     let kinds: [(&str, Make); 3] = [
         ("16 KiB, ascending, then overwritten", || overwritten(CHUNKS, true)),
@@ -119,8 +119,8 @@ fn speed(criterion: &mut Criterion<ProcessorTime>) {
         bench.iter(|| black_box(map.find_each(&chunks(&mut rng))));
     });
     group.throughput(Throughput::Elements(1));
-    // All leaves are dirty, so each is referred to: the worst case of a checkpoint's beginning.
-    // Nothing of it is in the cache, as after other work.
+    // All leaves are dirty, so each is referred to: the worst case of a checkpoint's beginning. Evicts the map from the
+    // cache, as other work would.
     let mut other = vec![0u8; 256 << 20];
     let mut use_cache = || other.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
     group.bench_function("beginning of a checkpoint: hold", |bench| {

@@ -1,13 +1,13 @@
-//! Write amplification of random 16 KiB overwrites on a store in memory, once it has settled: what is
-//! written to the device, checkpoints included, per byte of data.
+//! Write amplification of random 16 KiB overwrites on a store in memory, in the steady state: bytes written to the
+//! device, checkpoints included, per byte of data.
 //!
 //!     cargo run --release -p lacuna-ftl --example amplification -- [PERCENT_LIVE] [MIB] [LOAD] [SEED] [SEGMENT_KIB]
 //!
-//! Live are PERCENT_LIVE of all segments. LOAD is the Zipf exponent of the pages' popularity, where 0 is uniform;
-//! or `hot`: nine of ten writes go to a tenth of the pages; or `moving`: that tenth moves on by a page every ten
-//! writes, so a page is hot for as long as it takes to write as much as is live. By default 0 and 0.99 are run.
-//! Popular pages lie anywhere. Then it tells where the segments were that stood idle, which is room that garbage
-//! cannot use: a percent of it costs uniform overwrites 0.15 bytes per byte.
+//! PERCENT_LIVE of all segments are live. LOAD is the Zipf exponent of the pages' popularity, where 0 is uniform; or
+//! `hot`: nine of ten writes go to a tenth of the pages; or `moving`: that tenth moves on by a page every ten writes,
+//! so a page is hot for as long as it takes to write as much as is live. By default 0 and 0.99 are run. Popular pages
+//! lie anywhere. Then it reports which segments were idle on average, which is space that garbage cannot use: one
+//! percent of idle segments costs uniform overwrites 0.15 bytes per byte.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Result, Stats, Stream};
 use lacuna_sim::SeededRng;
 
 const PAGE: usize = 16384;
-/// How often the live data is overwritten before measuring, and then.
+/// How often the live data is overwritten before measuring, and again while measuring.
 const SETTLE: u64 = 3;
 const MEASURE: u64 = 3;
 
@@ -96,7 +96,7 @@ impl Popularity {
     }
 }
 
-/// Where the segments were that held neither live data nor garbage, on average.
+/// The states, on average, of the segments that held neither live data nor garbage.
 #[derive(Default)]
 struct Idle {
     samples: u64,

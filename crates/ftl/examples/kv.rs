@@ -1,16 +1,16 @@
 //! A crash-safe key-value store straight on the primitives of the ftl, after NVMKV (Mármol et al.,
 //! "NVMKV: A Scalable, Lightweight, FTL-aware Key-Value Store", USENIX ATC 2015).
 //!
-//! There is no index, no log, no compaction and no recovery code. The sparse space is the hash table: a
-//! key's hash *is* the address of its record. What such a store needs beyond that, the ftl has:
+//! There is no index, no log, no compaction and no recovery code. The sparse space is the hash table: a key's hash *is*
+//! the address of its record. The ftl provides everything else that such a store needs:
 //!
-//! - *thin provisioning*: 2^47 slots of 32 MiB, of which only what is written takes room;
+//! - *thin provisioning*: 2^47 slots of 32 MiB, which take space only for what is written;
 //! - *atomic batches*: any number of puts and deletes, all or none of them after a crash;
 //! - *persistent trim*: a delete is a trim of the slot, and never comes back;
 //! - *is it mapped?* is answered by the map, so a free slot costs no read.
 //!
-//! A key lives in one of the [`PROBES`] slots from its home on. All of them are looked at each time, so a
-//! delete leaves no tombstone and moves nothing.
+//! A key lives in one of the [`PROBES`] slots from its home on. Every look-up examines all of them, so a delete leaves
+//! no tombstone and moves nothing.
 //!
 //! `cargo run --example kv -- STORE get KEY | put KEY VALUE ... | delete KEY ... | list`
 
@@ -44,7 +44,7 @@ pub enum Change {
 pub enum Error {
     /// The ftl refused, or found damage.
     Ftl(lacuna_ftl::Error),
-    /// All slots of the key are taken by others: with 2^47 slots, bad luck beyond belief.
+    /// All slots of the key are taken by other keys: with 2^47 slots, extremely unlikely.
     Crowded,
     /// A slot holds something that is no record: the store is not one of this program's.
     Foreign(Lba),
@@ -74,7 +74,7 @@ type Result<T> = std::result::Result<T, Error>;
 pub struct Kv {
     ftl: Ftl,
     slots: u64,
-    /// Towards readers the ftl is atomic by extent only, and a record may be many.
+    /// For readers the ftl is atomic by extent only, and a record may span many extents.
     turn: RwLock<()>,
 }
 
@@ -112,7 +112,7 @@ impl Kv {
     /// Does all of `changes`, in order, or nothing. They survive a crash after [`Kv::flush`].
     pub fn apply(&self, changes: &[Change]) -> Result<()> {
         let _alone = self.turn.write();
-        // A batch sees the store as it was before: what it does itself is kept here.
+        // A batch sees the store as it was before it: its own changes are kept here.
         let mut planned: Vec<(Vec<u8>, u64, Option<Vec<u8>>)> = Vec::new();
         for change in changes {
             let (key, sectors) = match change {
@@ -137,7 +137,7 @@ impl Kv {
         }
         let mut ops = Vec::new();
         for (_, slot, sectors) in &planned {
-            // Whatever was there may have been longer.
+            // The old record may have been longer.
             ops.push(Op::Trim { lba: start_of(*slot), sectors: SLOT_SECTORS });
             ops.extend(sectors.as_ref().map(|data| Op::Write { lba: start_of(*slot), data }));
         }
@@ -145,7 +145,7 @@ impl Kv {
         Ok(())
     }
 
-    /// All keys and values, in no order that means anything. What changes meanwhile may be in it or not.
+    /// All keys and values, in no particular order. Changes made meanwhile may be included or not.
     pub fn iter(&self) -> impl Iterator<Item = Result<(Vec<u8>, Vec<u8>)>> + '_ {
         let mut slot = 0;
         std::iter::from_fn(move || {
@@ -195,7 +195,7 @@ impl Kv {
         Ok(None)
     }
 
-    /// The record in a slot that is taken. The ftl vouches for its bytes.
+    /// The record in a slot that is taken. The ftl has verified its checksums.
     fn read(&self, slot: u64) -> Result<Record> {
         let mut bytes = vec![0; SECTOR];
         self.ftl.read(start_of(slot), &mut bytes)?;

@@ -1,11 +1,11 @@
-//! A store whose map is many times the memory that it may take: random writes and reads at a given
-//! budget, how they fare, and how long the next open takes.
+//! A store whose map is many times the memory that it may take: random writes and reads at a given budget, their speed,
+//! and how long the next open takes.
 //!
 //!     cargo run --release -p lacuna-ftl --example map_memory -- [EXTENTS] [BUDGET_KIB] [FILE]
 //!
-//! By default 4,000,000 extents, whose map takes about 57 MB, in 8 MiB, on a store in memory. With FILE, a
-//! sparse file that is made anew, the store lies there. Each extent is a sector with 16 bytes that are
-//! not zero, so that the map is what counts.
+//! By default 4,000,000 extents, whose map takes about 57 MB, in 8 MiB, on a store in memory. With FILE, the store lies
+//! in a sparse file, which is created. Each extent is a sector with 16 bytes that are not zero, so that the map
+//! dominates.
 
 use std::{path::Path, sync::Arc, time::Instant};
 

@@ -9,10 +9,10 @@
 //! a killed process does.
 //! Then it opens the store and times that. FILE must not exist; it is removed in the end.
 //!
-//! `--make` does the first half and keeps FILE, `--open` the second one. That makes the store a sound one, so
-//! to measure again, or under a profiler, open copies: `cp --sparse=always FILE COPY`.
+//! `--make` does the first half and keeps FILE, `--open` does the second half. Opening recovers the store, so to
+//! measure again, or under a profiler, open copies: `cp --sparse=always FILE COPY`.
 //!
-//! What is read stands in the page cache unless FILE lies where direct I/O works; the program says so.
+//! Reads come from the page cache unless FILE lies where direct I/O works; the program reports which.
 
 use std::{path::Path, sync::Arc, time::Instant};
 

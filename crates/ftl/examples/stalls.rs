@@ -1,21 +1,21 @@
-//! What is promised of a store that is 95% full, measured: 10 minutes of mixed load bring no error but `Full` where
-//! that is due, and no stall over a second; and beside writers at 70% of their maximum, the p99 of two readers that
-//! ask at a fixed rate is at most three times that on an idle store.
+//! Measures whether a store that is 95% full keeps these promises: 10 minutes of mixed load bring no error but `Full`
+//! where that is due, and no stall over a second; and beside writers at 70% of their maximum, the p99 of two readers at
+//! a fixed rate is at most three times that on an idle store.
 //!
 //!     cargo run --release -p lacuna-ftl --example stalls -- [SECONDS] [MIB] [SEGMENT_MIB] [FILE]
 //!
-//! Fills a store of MIB (1,024) in memory, or in FILE, which must not exist, to 95% of what may be live, in
-//! pages of 16 KiB, and wears it in. SEGMENT_MIB stands for the default if it is 0; the larger segments are, the
-//! longer a collection takes. Then three phases: the readers alone, for SECONDS (10) but not more than 60; with two
-//! writers as fast as they can, for SECONDS; with writers at 70% of that, for SECONDS.
-//! A writer overwrites random pages, trims a tenth of them, reads as often as that, and flushes now and then.
-//! A reader's time counts from when its turn came, so that who waits behind a slow read counts too. Beside the readers
-//! of the store goes one of the bare device below it, at the same rate: what it suffers is the device's doing. Beside
-//! the flushes goes who writes and syncs one block, again and again, of a second file next to FILE.
+//! Fills a store of MIB (1,024) in memory, or in FILE, which must not exist, to 95% of its limit of live data, in pages
+//! of 16 KiB, and wears it in. A SEGMENT_MIB of 0 means the default; the larger segments are, the longer a collection
+//! takes. Then three phases: the readers alone, for SECONDS (10) but not more than 60; with two writers as fast as they
+//! can, for SECONDS; with writers at 70% of that, for SECONDS. A writer overwrites random pages, trims a tenth of them,
+//! reads as often as that, and flushes now and then. The latency of a read counts from its scheduled start, so that
+//! waiting behind a slow read counts too. Another reader reads the bare device below the store at the same rate: its
+//! latency is caused by the device. Beside the flushes, a thread repeatedly writes and syncs one block of a second file
+//! next to FILE.
 //!
-//! At the end each sentence is told to be met, missed, or not to be told apart from noise: the ratio of the p99s has
-//! an interval from twenty parts of each phase, and neither a stall nor a slow read counts if a thread that uses the
-//! bare device, or one that does nothing but sleep, was held up about as long. The program ends in an error if one
+//! At the end each promise is reported as met, missed, or indistinguishable from noise: the ratio of the p99s has an
+//! interval from twenty parts of each phase, and neither a stall nor a slow read counts if a thread that uses the bare
+//! device, or one that does nothing but sleep, was held up about as long. The program exits with an error if a promise
 //! is missed.
 
 use std::{
@@ -31,7 +31,7 @@ use lacuna_sim::SeededRng;
 
 const PAGE: usize = 16384;
 const PAGE_SECTORS: u64 = 32;
-/// What a page costs of the live limit besides its bytes, about.
+/// About what a page costs of the live limit besides its bytes.
 const PAGE_EXTRA: u64 = 128;
 const LIVE_PERCENT: u64 = 95;
 const TRIMMED_PERCENT: u64 = 10;
@@ -44,7 +44,7 @@ const FLUSH_EVERY: u64 = 256;
 const SYNC_RATE: f64 = 20.0;
 /// How often the live data is overwritten before anything is measured.
 const WEAR_IN: u64 = 2;
-/// Length of the device beside the store's, and of what is written to it.
+/// Length of the device beside the store's, and of the range written on it.
 const BESIDE_BYTES: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 
@@ -54,7 +54,7 @@ const STALL_MS_MAX: f64 = 1000.0;
 const RATIO_MAX: f64 = 3.0;
 const IDLE_SECONDS_MAX: u64 = 60;
 
-/// Latencies of calls, and what went wrong.
+/// Latencies of calls, and their errors.
 #[derive(Default)]
 struct Times {
     /// In microseconds, by part of the phase.
@@ -74,7 +74,7 @@ impl Times {
         self.longest = self.longest.max((micros, at));
         match result {
             Ok(()) => {}
-            // Due where one page more would be too much.
+            // An error is due where one page more would exceed the limit.
             Err(Error::Full { live_bytes, limit_bytes, .. })
                 if live_bytes + PAGE as u64 + 2 * PAGE_EXTRA > limit_bytes =>
             {
@@ -139,7 +139,7 @@ fn quantile(sorted: &[u32], share: f64) -> f64 {
     sorted.get((last as f64 * share) as usize).map_or(0.0, |micros| f64::from(*micros) / 1000.0)
 }
 
-/// A turn every so often, or at once.
+/// A schedule of turns at a fixed rate, or without a pause.
 struct Pace {
     began: Instant,
     every: Option<f64>,
@@ -151,7 +151,7 @@ impl Pace {
         Pace { began: Instant::now(), every: rate.map(|rate| 1.0 / rate), turns: 0 }
     }
 
-    /// Waits for the next turn and returns when it came, which may be long ago.
+    /// Waits for the next turn and returns its scheduled time, which may be long past.
     fn next(&mut self) -> Instant {
         let Some(every) = self.every else { return Instant::now() };
         let turn = self.began + Duration::from_secs_f64(every * self.turns as f64);
@@ -163,15 +163,15 @@ impl Pace {
 
 struct Load<'a> {
     ftl: &'a Ftl,
-    /// The one that the store lies on.
+    /// The device that the store lies on.
     device: &'a dyn BlockDevice,
-    /// One beside it, to write to.
+    /// A device beside it, to write to.
     beside: &'a dyn BlockDevice,
     pages: u64,
     duration: Duration,
 }
 
-/// What each kind of call took in a phase.
+/// Latencies of each kind of call in a phase.
 #[derive(Default)]
 struct Outcome {
     seconds: f64,
@@ -182,7 +182,7 @@ struct Outcome {
     bare: Times,
     /// Syncs of the bare device meanwhile, each with a block written.
     bare_syncs: Times,
-    /// The longest that a thread was held up that only slept.
+    /// The longest delay, in ms, of a thread that only sleeps.
     held_up_ms: f64,
 }
 
@@ -206,7 +206,7 @@ impl Outcome {
         self.bare_syncs.print("bare syncs", self.seconds);
     }
 
-    /// The longest in ms that the device or the machine held anybody up who had nothing to do with the store.
+    /// The longest delay, in ms, that the device or the machine caused to a thread that does not use the store.
     fn elsewhere_ms(&self) -> f64 {
         self.bare_ms().max(self.held_up_ms)
     }
@@ -257,7 +257,7 @@ impl Load<'_> {
         (writes, flushes)
     }
 
-    /// One who calls at a rate, until the time is over.
+    /// A thread that calls at a fixed rate, until the time is over.
     fn run_open_loop(&self, rate: f64, mut call: impl FnMut() -> Result<(), Error>) -> Times {
         let (mut times, mut pace) = (Times::default(), Pace::new(Some(rate)));
         while pace.began.elapsed() < self.duration {
@@ -273,7 +273,7 @@ impl Load<'_> {
         self.run_open_loop(READ_RATE, || self.read(rng.below(self.pages), &mut buf))
     }
 
-    /// Reads the device anywhere, also what the store just writes: nobody looks at the bytes.
+    /// Reads the device at random places, even where the store is writing: the bytes are not looked at.
     fn run_bare_reader(&self, seed: u64) -> Times {
         let (mut rng, mut buf) = (SeededRng::new(seed), vec![0; PAGE]);
         let pages = self.device.geometry().capacity_bytes / PAGE as u64;
@@ -288,7 +288,7 @@ impl Load<'_> {
         })
     }
 
-    /// The longest in ms that a thread was held up which only sleeps.
+    /// The longest delay in ms of a thread that only sleeps.
     fn run_sleeper(&self) -> f64 {
         let (began, mut longest) = (Instant::now(), Duration::ZERO);
         while began.elapsed() < self.duration {
@@ -299,7 +299,7 @@ impl Load<'_> {
         longest.as_secs_f64() * 1000.0
     }
 
-    /// Readers and so many writers, each at `rate` or as fast as it can.
+    /// Runs the readers and this many writers, each at `rate` or as fast as it can.
     fn run(&self, writers: u64, rate: Option<f64>) -> Outcome {
         thread::scope(|scope| {
             let writers: Vec<_> =
@@ -327,7 +327,7 @@ impl Load<'_> {
     }
 }
 
-/// What is said of a sentence in the end.
+/// The verdict on a promise.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Met,
@@ -430,7 +430,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         })
     };
     let (device, beside) = (make(&path, bytes)?, make(&beside_path, BESIDE_BYTES)?);
-    // A place that was never written would be slower once.
+    // The first write to a place takes longer.
     beside.write_at(0, &[1; BLOCK])?;
     beside.sync()?;
     let segment_bytes = (segment_mib > 0).then_some((segment_mib as u32) << 20);

@@ -1,5 +1,5 @@
-//! What it costs to flush into parts of a store file that were never used: one thread writes 8 KiB and flushes, over and
-//! over, to new addresses.
+//! The cost of flushing into parts of a store file that were never used: one thread repeatedly writes 8 KiB to new
+//! addresses and flushes.
 //!
 //!     cargo run --release -p lacuna-ftl --example untouched -- FILE SECONDS
 

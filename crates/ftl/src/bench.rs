@@ -1,4 +1,4 @@
-//! The map for benches/map.rs, which cannot reach what is private. Not part of the interface.
+//! The map for benches/map.rs, which cannot reach private items. Not part of the interface.
 
 #![allow(missing_docs)]
 
@@ -19,7 +19,7 @@ pub struct MapBench(Map);
 pub struct SnapshotBench(Snapshot);
 
 impl SnapshotBench {
-    /// What a checkpoint makes of them without a lock; returns how many there are.
+    /// The walk of a checkpoint over them, without a lock; returns how many there are.
     pub fn walk(&self) -> usize {
         self.0.leaves(|_| false).len()
     }
@@ -72,7 +72,7 @@ impl MapBench {
         }
     }
 
-    /// What a checkpoint notes of the leaves with all locks held.
+    /// The snapshot of the leaves that a checkpoint takes with all locks held.
     pub fn snapshot(&self) -> SnapshotBench {
         SnapshotBench(self.0.snapshot())
     }

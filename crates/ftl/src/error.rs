@@ -61,7 +61,7 @@ pub enum Error {
         /// How it was noticed.
         reason: String,
     },
-    /// The batch does not fit beside what is live. Nothing of it was applied.
+    /// The batch does not fit beside the live data. Nothing of it was applied.
     #[error("{device}: no space left: {live_bytes} of {limit_bytes} bytes are live")]
     Full {
         /// The device.

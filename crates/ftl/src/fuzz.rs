@@ -1,4 +1,4 @@
-//! For fuzz/: bytes as they are, and under a valid seal. Promises nothing.
+//! Entry points for fuzz/: raw bytes, and the same under a valid seal. Not a stable interface.
 
 use lacuna_crc::crc32c;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -17,7 +17,7 @@ const UUID: [u8; 16] = [0; 16];
 const SEGMENTS: u32 = 64;
 const SEGMENT_BYTES: usize = 1 << 20;
 
-/// `raw` with its checksum put right.
+/// `raw` with its checksum recomputed.
 fn sealed<T: FromBytes + IntoBytes + Immutable>(raw: &T, first: u32, crc_at: usize) -> T {
     let mut bytes = raw.as_bytes().to_vec();
     let crc = seal(first, &bytes, crc_at);
@@ -101,8 +101,8 @@ pub fn record(bytes: &[u8]) {
     entries(header, body);
 }
 
-/// Packed entries come back the same when they are packed again. Others say where their payload lies, which may be
-/// anywhere in the record.
+/// Packed entries come back the same when they are packed again. Unpacked ones state where their payload lies, which
+/// may be anywhere in the record.
 fn entries(header: RecordHeader, body: &[u8]) {
     let Ok(entries) = header.entries(body) else { return };
     if !entries.is_empty() {

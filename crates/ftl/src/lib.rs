@@ -30,17 +30,17 @@
 //!
 //! # What it is good for
 //!
-//! It replaces the log, allocator, journal and recovery of a storage program by four
-//! primitives: a space in which every address is free, batches, trim, and the question what is mapped.
+//! It replaces the log, allocator, journal and recovery of a storage program by four primitives: a space in which every
+//! address is free, batches, trim, and a query of what is mapped.
 //!
 //! - **Key-value stores**: a key's hash is its address, so there is no index to keep and no compaction;
 //!   a transaction is one batch. `examples/kv.rs` is one, with no recovery code.
-//! - **File systems**: a file is a region of the space, made by nobody and cut off by one trim; create,
+//! - **File systems**: a file is a region of the space, which needs no allocation and is removed by one trim; create,
 //!   rename and unlink are one batch each, with neither journal nor fsck. The crate `lacuna-nvmfs` is one.
 //! - **Databases**: pages are overwritten in place, whole after any crash, without a doublewrite buffer;
 //!   what compression saves of a page is trimmed. Logs have a [`Stream`] of their own, trimmed from the front.
-//! - **Caches**: the address on the backing device is the address here; eviction is a trim, a batch
-//!   holds data and what is known of it, and a restart finds both ([`Ftl::mapped`] lists what is cached):
+//! - **Caches**: the address on the backing device is the address here; eviction is a trim, a batch holds data and its
+//!   metadata, and a restart finds both ([`Ftl::mapped`] lists what is cached):
 //!
 //! ```
 //! # use std::{ops::Range, sync::Arc};
@@ -76,28 +76,28 @@
 //! - **Prefix.** After a power cut the space is what some prefix of the accepted batches, in order,
 //!   made of it, and that prefix contains every batch accepted before the last [`Ftl::flush`] that
 //!   returned.
-//! - **Never wrong bytes.** What does not match its checksum is an error that names the place.
+//! - **Never wrong bytes.** Data that does not match its checksum is an error that names the place.
 //! - **Never stuck.** Reads, trims and overwrites of the same size work on a full store, and a batch
 //!   is refused with [`Error::Full`] before anything of it is applied.
 //!
 //! # How it works
 //!
-//! The device is cut into segments. The first holds two superblock slots. The others are free, or
-//! are filled from front to back with *records*: a header, entries, payload. A batch is one record,
-//! or one per segment that it spans. Batches of data and moved extents have an append point each for
-//! every class of lifetime, logs have one; a record is never changed once it is written. A sealed segment
-//! ends in a *summary*, a copy of its headers and entries that saves reading all of it. The *map* says which
-//! record holds the bytes of each sector; its *leaves* are in memory, or on the device, or both. A
-//! *checkpoint* is the map after one batch, on the device: the leaves that changed since the one before,
-//! and an index of all. The superblock points to its root. What the map does not point to is garbage, and
-//! collection turns mostly-garbage segments into free ones by moving what is live.
+//! The device is cut into segments. The first holds two superblock slots. The others are free, or are filled from front
+//! to back with *records*: a header, entries, payload. A batch is one record, or one per segment that it spans. Batches
+//! of data and moved extents have an append point each for every class of lifetime, logs have one; a record is never
+//! changed once it is written. A sealed segment ends in a *summary*, a copy of its headers and entries, so that they
+//! can be read without the rest of the segment. The *map* says which record holds the bytes of each sector; its
+//! *leaves* are in memory, or on the device, or both. A *checkpoint* is the map after one batch, on the device: the
+//! leaves that changed since the one before, and an index of all. The superblock points to its root. Bytes that the map
+//! does not point to are garbage, and collection turns mostly-garbage segments into free ones by moving the live
+//! extents.
 //!
 //! # Why a power cut at any instant is harmless
 //!
-//! The device may keep or lose each sector written since the last sync, in any order (see
-//! [`lacuna_device`]). Recovery reads superblock and checkpoint, then the records after the checkpoint. It applies
-//! batches by number until the first that is not there whole; then, also by number, relocations:
-//! what collection has moved. Nine facts make that enough:
+//! The device may keep or lose each sector written since the last sync, in any order (see [`lacuna_device`]). Recovery
+//! reads superblock and checkpoint, then the records after the checkpoint. It applies batches by number until the first
+//! that is not there whole; then, also by number, relocations: the extents that collection has moved. Nine facts make
+//! that enough:
 //!
 //! 1. **A batch is whole or void.** Its parts are counted, and the last one is marked. Headers and
 //!    entries are under one CRC. Payload has a CRC per chunk; recovery verifies it for every batch
@@ -109,9 +109,9 @@
 //!    on behind it. A tail is never appended to after a reopen: recovery opens fresh segments. (`log::tail`)
 //! 4. **Corruption is distinguished from a torn log tail.** Records say up to which batch all was durable when they
 //!    were made. If recovery ends below the highest such mark, it reports corruption. (`recovery::replay`)
-//! 5. **Stale bytes are not taken for records.** A record names its segment, offset, epoch and
-//!    generation under a CRC that is salted with the store's identity. A generation is given out twice
-//!    only if the power cut took all headers that had it; the epochs then differ. (`media::scan`)
+//! 5. **Stale bytes are not taken for records.** A record names its segment, offset, epoch and generation under a CRC
+//!    that is salted with the store's identity. A generation is given out twice only if the power cut lost all headers
+//!    that had it; the epochs then differ. (`media::scan`)
 //! 6. **A batch past the power cut is void for ever.** Its number will be given out again. So before the
 //!    first batch is accepted, opening makes a checkpoint durable that begins behind all older segments,
 //!    under a new epoch. (`recovery`)
@@ -119,27 +119,26 @@
 //!    slot is written, and what only the old root needs is freed after both slots are. Leaves that are
 //!    written between two checkpoints are reached through the next one only. No segment with a leaf is
 //!    reused while the durable root or the map in memory leads to it. (`checkpoint`, `media::superblock`)
-//! 8. **Nothing is overwritten that a recovery could need.** A segment is reused only when no extent
-//!    is in it, the durable checkpoint began after it was sealed, and a flush of everything that began
-//!    after it was dead has ended. Then none of its records is replayed. Whichever prefix recovery
-//!    comes to, it holds the batches that overwrote and finds the relocations that moved what was
-//!    there, even if the checkpoint's map still points into it. The records of a segment that is younger than the
-//!    checkpoint lead from that to later places: it waits for the next checkpoint, or until its *retained summary*, a
-//!    copy of its summary among the leaves of the map, is durable and is replayed in its stead. (`reuse`,
-//!    `checkpoint::retained`)
-//! 9. **Moving is invisible.** Collection changes where bytes are and not what they are. A relocation
-//!    names sectors and the *birth* of their bytes, the batch that wrote them. It counts wherever the
-//!    map holds just that birth, whichever batches the power cut took. One that the power cut took is not missed:
-//!    the old place is intact, by 8. One below the flush mark that is missing is corruption. (`recovery::replay`)
+//! 8. **Nothing is overwritten that a recovery could need.** A segment is reused only when no extent is in it, the
+//!    durable checkpoint began after it was sealed, and a flush of everything that began after it was dead has ended.
+//!    Then none of its records is replayed. Whichever prefix recovery reaches, it holds the batches that overwrote the
+//!    segment's extents and finds the relocations that moved them, even if the checkpoint's map still points into it.
+//!    The records of a segment that is younger than the checkpoint lead from that to later places: the segment waits
+//!    for the next checkpoint, or until its *retained summary*, a copy of its summary among the leaves of the map, is
+//!    durable and can be replayed in its stead. (`reuse`, `checkpoint::retained`)
+//! 9. **Moving is invisible.** Collection changes where bytes are and not what they are. A relocation names sectors and
+//!    the *birth* of their bytes, the batch that wrote them. It applies wherever the map holds just that birth,
+//!    whichever batches the power cut lost. A relocation that the power cut lost does no harm: the old place is intact,
+//!    by 8. One below the flush mark that is missing is corruption. (`recovery::replay`)
 //!
 //! A second power cut, during recovery, meets the same bytes: recovery first makes durable what it has read and what
 //! may never have been synced (`recovery::resync`), and writes its checkpoint only where neither its map nor its replay
 //! lead. Once that checkpoint is in force, it meets an empty log, by 6.
 //!
-//! A failed write or sync leaves it unknown what the device holds, so it *poisons* the store: reads go
-//! on, all else fails until the store is opened anew. A sync that works later proves nothing, so what was not known to
-//! be durable is then written again in its place before anything else is. A panic stops reads as well: the
-//! map may be between two states. (`log::sentinel`)
+//! A failed write or sync leaves it unknown what the device holds, so it *poisons* the store: reads go on, all else
+//! fails until the store is opened anew. A later sync that succeeds proves nothing, so the next open first rewrites in
+//! place whatever is not known to be durable. A panic stops reads as well: the map may be between two states.
+//! (`log::sentinel`)
 //!
 //! # Reading the source
 //!
@@ -153,7 +152,7 @@
 //!  space                         sizes and limits: pure arithmetic
 //!  media                         the device, and what lies there: superblock slots, records, summaries
 //!  map                           which sectors are stored where; no I/O
-//!  log                           segments, append points, tails, writes on their way, flushes, the reserve
+//!  log                           segments, append points, tails, writes in flight, flushes, the reserve
 //!  paging                        leaves of the map into memory and out of it
 //!  read   reuse                  reads; when a segment may be used again, and why that is safe
 //!  checkpoint                    the map to the device, and the switch of the root

@@ -1,4 +1,4 @@
-//! Rules that tests may break, to see that it would be noticed: tests/mutants.rs.
+//! Rules that mutation tests break, to verify that each broken rule is caught: tests/mutants.rs.
 
 lacuna_mutants::breakable_rules! {
     /// A flush syncs the device.
@@ -9,11 +9,12 @@ lacuna_mutants::breakable_rules! {
     AllParts = "all-parts",
     /// So is one whose payload does not match, unless it was flushed.
     ReplayVerifies = "replay-verifies",
-    /// What recovery leans on is made durable, whatever earlier syncs have said.
+    /// Recovery rewrites and syncs the replayed records that may never have been synced, even if earlier syncs
+    /// succeeded.
     ResyncDone = "resync-done",
     /// A record of an older epoch is void.
     EpochCounts = "epoch-counts",
-    /// Damage below the last flush mark is not taken for a power cut.
+    /// Damage below the last flush mark is distinguished from a torn log tail.
     MarksCount = "marks-count",
     /// A trim is part of its batch's record.
     TrimsLogged = "trims-logged",
@@ -27,30 +28,30 @@ lacuna_mutants::breakable_rules! {
     ReuseCovered = "reuse-covered",
     /// Nor is one whose extents a power cut could bring back: what overwrote and what moved them is durable.
     DeathDurable = "death-durable",
-    /// Nor is one on the word of a retained summary that is not durable.
+    /// Nor is one whose retained summary is not durable.
     SummariesRetained = "summaries-retained",
     /// A segment of the map is not reused while the durable root refers to it.
     MapReuseWaits = "map-reuse-waits",
     /// A leaf of the map is verified when it is read.
     LeavesVerified = "leaves-verified",
-    /// A relocation applies only to what the batch that it names wrote.
+    /// A relocation applies only to bytes that the batch it names wrote.
     BirthCounts = "birth-counts",
     /// A relocation that is missing below the last mark is damage.
     MoveMarksCount = "move-marks-count",
-    /// A summary is verified before anything in it is believed.
+    /// A summary is verified before anything in it is used.
     SummaryVerified = "summary-verified",
-    /// One that an earlier life of its segment has left says nothing of this one.
+    /// A summary that an earlier life of its segment has left does not apply to this one.
     SummaryOfThisLife = "summary-of-this-life",
     /// A part of a piece is filled before it counts as filled.
     FilledThenCounted = "filled-then-counted",
-    /// What lies in segments that a store grows by is wiped.
+    /// The segments that a store grows by are wiped.
     GrowthWipes = "growth-wipes",
     /// Opening restores collection's segments.
     OpeningRestores = "opening-restores",
-    /// A batch that makes the checkpoints' part grow leaves collection's (reserve invariant 2).
+    /// A batch that makes the checkpoints' part grow leaves collection's part free (reserve invariant 2).
     GrowthLeavesCollection = "growth-leaves-collection",
-    /// Whoever misses segments because of what is unflushed plans a flush.
+    /// When unflushed changes are why segments are short, a flush is planned.
     FlushPlanned = "flush-planned",
-    /// Whoever panics in the middle of a change stops the store.
+    /// A panic in the middle of a change stops the store.
     PanicsStop = "panics-stop",
 }

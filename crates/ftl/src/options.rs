@@ -47,32 +47,33 @@ pub struct FormatOptions {
     pub uuid: Option<[u8; 16]>,
 }
 
-/// How much of its device a store makes use of, while that is enough. What it may hold does not depend on it.
+/// How much of its device a store uses, while that is enough. It does not change how much the store may hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Footprint {
-    /// All of a device of its own; of a store file, twice what is live and 96 MiB.
+    /// All of a device of its own; of a store file, twice the live data plus 96 MiB.
     #[default]
     Auto,
     /// All of the device: collection has the least to move.
     Whole,
     /// Collection begins when more segments are in use than this.
     Live {
-        /// Percent of what is live.
+        /// Percent of the live data.
         percent: u32,
         /// Bytes beside that.
         plus_bytes: u64,
     },
 }
 
-/// What a store file makes use of beside a multiple of what is live: so much must be written before collection pays.
+/// Bytes that a store file uses beside a multiple of the live data: this much must be written before collection pays.
 const PLUS_BYTES: u64 = 96 << 20;
-/// Percent of what is live that a store file makes use of.
+/// Bytes that a store file uses, in percent of the live data.
 const PERCENT: u32 = 200;
-/// The least: with fewer than a segment of garbage to three of what is live, that would be moved over and over again.
+/// The minimum: with fewer than one segment of garbage to three of live data, the live data would be moved again and
+/// again.
 pub(crate) const FOOTPRINT_PERCENT_MIN: u32 = 133;
 
 impl Footprint {
-    /// What this means on a device of which the host may use what the store does not.
+    /// Resolves `Auto`: `is_sparse` says whether the host may use the capacity that the store does not.
     pub(crate) fn or_default(self, is_sparse: bool) -> Footprint {
         match self {
             Footprint::Auto if is_sparse => Footprint::Live { percent: PERCENT, plus_bytes: PLUS_BYTES },
@@ -95,7 +96,7 @@ impl fmt::Display for Footprint {
 impl FromStr for Footprint {
     type Err = &'static str;
 
-    /// `auto`, `whole`, or percent of what is live, to which 96 MiB are added.
+    /// `auto`, `whole`, or a percentage of the live data, to which 96 MiB are added.
     fn from_str(text: &str) -> std::result::Result<Footprint, &'static str> {
         let refused = "a footprint is auto, whole, or percent of what is live from 133 to 10000";
         match text {
@@ -126,12 +127,11 @@ pub struct Options {
     pub background: bool,
     /// Do not store trailing zeros of a chunk.
     pub elide_zero_tails: bool,
-    /// Tell the device of segments that became free: each of them, or, of a store file, those beyond the footprint.
+    /// Discard freed segments on the device: each of them, or, in a store file, those beyond the footprint.
     pub discard: bool,
-    /// Bytes of memory for the map; what does not fit is read when it is needed. None keeps in memory
-    /// what was needed once. The upper levels of the map, a twentieth of it, are always in memory. A
-    /// batch that changes more than fits, such as a trim of very many extents, and the replay of a log
-    /// take more while they run.
+    /// Bytes of memory for the map; leaves that do not fit are read when they are needed. `None` keeps every leaf that
+    /// was needed once. The upper levels of the map, a twentieth of it, are always in memory. A batch that changes more
+    /// than fits, such as a trim of very many extents, and the replay of a log take more while they run.
     pub map_memory: Option<u64>,
     /// Bytes of memory for summaries of sealed segments, so that collection need not read them: about 20 for each write
     /// of up to 16 KiB.
@@ -153,12 +153,12 @@ impl Default for Options {
     }
 }
 
-/// What [`crate::Ftl::step`] shall do.
+/// The work that [`crate::Ftl::step`] does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Whatever is due, if anything is.
     Due,
-    /// Collect a piece of a segment, about 256 KiB of what is live in it, even if plenty are free.
+    /// Collect a piece of a segment, about 256 KiB of its live data, even if plenty of segments are free.
     Gc,
     /// Write a checkpoint, even if none is due.
     Checkpoint,
@@ -167,7 +167,7 @@ pub enum Work {
 /// How deep [`crate::Ftl::check`] looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckDepth {
-    /// Map, segments and counters against each other; reads what is not in memory of the map.
+    /// Map, segments and counters against each other; reads the leaves of the map that are not in memory.
     Structure,
     /// Also reads every mapped chunk and verifies its checksum.
     Payload,
@@ -183,11 +183,11 @@ pub struct Finding {
 /// How far one of the parts of a check has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being looked at.
+    /// What is being checked.
     pub what: &'static str,
-    /// How much of it was.
+    /// How much of it was checked.
     pub done: u64,
-    /// About how much there is.
+    /// About how much there is in all.
     pub expected: u64,
 }
 
@@ -239,18 +239,18 @@ pub struct Stats {
     pub reserved_segments: u64,
     /// Segments that are open for appends.
     pub open_segments: u64,
-    /// Bytes of those that nothing was appended to yet.
+    /// Bytes of open segments that are still free.
     pub open_free_bytes: u64,
-    /// Bytes stored for what is mapped: sum of the stored bytes of all extents.
+    /// Bytes stored for mapped sectors: sum of the stored bytes of all extents.
     pub allocated_bytes: u64,
     /// All segments in use in bytes: live data, garbage, log, checkpoint.
     pub store_bytes: u64,
-    /// Segments that hold something or did since the device had no space for them, in bytes: what a store file takes of
-    /// the file system that it lies in. After opening, those that never were used count as such.
+    /// Segments for which the host has allocated space, because they hold or held something, in bytes: the space that a
+    /// store file takes of its file system. After opening, segments that were never used count as such.
     pub touched_bytes: u64,
-    /// The segments that the store makes use of before it collects others, in bytes; see [`Footprint`].
+    /// The segments that the store uses before collection begins, in bytes; see [`Footprint`].
     pub wished_bytes: u64,
-    /// What counts against `live_limit_bytes`: stored bytes and bookkeeping of all extents.
+    /// Bytes that count against `live_limit_bytes`: stored bytes and bookkeeping of all extents.
     pub live_bytes: u64,
     /// Live bytes beyond which a batch that adds some is refused with `Full`.
     pub live_limit_bytes: u64,
@@ -301,7 +301,7 @@ pub struct Stats {
     pub corrupt_chunks: u64,
     /// The device's own counters, since it was opened.
     pub device: DeviceStats,
-    /// What carries out the device's requests; see [`lacuna_device::BlockDevice::io_engine`].
+    /// The engine that performs the device's requests; see [`lacuna_device::BlockDevice::io_engine`].
     pub io_engine: &'static str,
 }
 

@@ -1,17 +1,16 @@
 //! When a segment may be used again.
 //!
-//! Batches and relocations after the durable checkpoint are replayed, so what recovery comes to is
-//! the state of some moment after the last flush, with every extent at the newest place that is
-//! durable. A segment of the log is therefore needed by nobody once four things hold, and by
-//! somebody while one of them does not:
+//! Batches and relocations after the durable checkpoint are replayed, so recovery builds the state of some moment at or
+//! after the last flush, with every extent at its newest durable place. A segment of the log may therefore be reused
+//! once four things hold, and not while one of them does not:
 //!
 //! 1. *Dead.* No extent of the map lies in it. It is sealed, so none ever will again.
 //! 2. *Covered, or retained.* The durable checkpoint began after the segment was sealed, so none of its records is
 //!    replayed. Until then its records may be all that leads from the checkpoint to a later place; or there is a
 //!    durable copy of them elsewhere (`retained summary`).
-//! 3. *Its death is durable.* A flush of everything that began after it was dead has ended. So every
-//!    state that recovery can come to has the batches that overwrote its extents and the relocations
-//!    that moved them, although the checkpoint's map may still point into it.
+//! 3. *Its death is durable.* A flush of everything that began after it was dead has ended. So every state that
+//!    recovery can build has the batches that overwrote its extents and the relocations that moved them, although the
+//!    checkpoint's map may still point into it.
 //! 4. *Unread.* No reader pins it.
 //!
 //! A victim of collection that is older than the checkpoint thus becomes free by a flush. One that is
@@ -29,7 +28,7 @@ use crate::{
     paging::Base,
 };
 
-/// What decides about a segment.
+/// The conditions that decide about a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Needs {
     pub(crate) is_dead: bool,
@@ -48,17 +47,17 @@ impl Needs {
 /// Dead segments that wait, by what they wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// For a reader, whatever else.
+    /// Those that wait for a reader, and perhaps for more.
     pub(crate) reader: usize,
-    /// For a retained summary or a checkpoint, and perhaps a flush.
+    /// Those that wait for a retained summary or a checkpoint, and perhaps a flush.
     pub(crate) checkpoint: usize,
-    /// Only for a flush.
+    /// Those that wait only for a flush.
     pub(crate) flush: usize,
-    /// For nothing: reusable.
+    /// Those that wait for nothing: reusable.
     pub(crate) ready: usize,
 }
 
-/// Tells which segments may be used again, and frees them.
+/// Decides which segments may be used again, and frees them.
 pub(crate) struct Reuse {
     volume: Arc<Volume>,
     map: Arc<SharedMap>,
@@ -123,7 +122,7 @@ impl Reuse {
         waiting
     }
 
-    /// Makes everything durable, and what is reusable then free. The maintenance lock is held.
+    /// Makes everything durable, and frees the segments that are reusable then. The maintenance lock is held.
     pub(crate) fn flush_and_free(&self) -> Result<()> {
         if !is_broken(Rule::DeathDurable) {
             self.journal.flush_all()?;
@@ -132,7 +131,7 @@ impl Reuse {
         Ok(())
     }
 
-    /// Frees all segments that are reusable. The maintenance lock is held, so nobody else does.
+    /// Frees all segments that are reusable. The maintenance lock is held, so no other thread frees segments.
     pub(crate) fn free_reusable(&self) {
         let reusable: Vec<_> = {
             let log = self.journal.lock();
@@ -145,13 +144,13 @@ impl Reuse {
         }
     }
 
-    /// Puts a segment that nobody needs on the free list.
+    /// Puts a segment that is no longer needed on the free list.
     pub(crate) fn free_segment(&self, segment: SegNo) {
         if self.has_lost_header(segment) {
             return self.journal.lock().put_out_of_use(segment);
         }
         if self.discards && !self.volume.is_sparse() {
-            // Advice: a device that refuses it loses nothing but the hint.
+            // Only advice to the device: a refusal does no harm.
             let _ = self
                 .volume
                 .device()

@@ -1,6 +1,6 @@
 //! How much of a store may be live, and how many segments must stay free. Pure arithmetic.
 //!
-//! The rules that keep a store from ever getting stuck are in [`crate::log::reserve`], and `F` is the one of there. A
+//! The rules that keep a store from ever getting stuck are in [`crate::log::reserve`], and `F` is defined there. A
 //! segment is taken to hold no more than [`Space::usable_bytes`], whatever the chunks' sizes.
 
 use crate::{
@@ -34,11 +34,11 @@ const SEGMENTS_PER_CLASS: usize = 32;
 pub(crate) const MAP_RECORD_BYTES: usize = 256 << 10;
 /// Bytes of a leaf beside its rows, its place in the index included.
 const LEAF_EXTRA_BYTES: usize = LEAF_HEADER_BYTES + LEAF_PADDING + GRAIN + MAP_INDEX_BYTES;
-/// What an extent costs in a checkpoint at most.
+/// The most bytes that an extent takes in a checkpoint.
 pub(crate) const MAP_EXTENT_BYTES: usize = ROW_BYTES_MAX + LEAF_EXTRA_BYTES.div_ceil(LEAF_WEIGHT as usize);
-/// What an extent takes in the log at most beside its bytes once it is moved: in the record, and in the summary.
+/// The most bytes that a moved extent takes in the log beside its payload: in the record, and in the summary.
 const MOVED_ENTRY_BYTES: usize = 2 * PACKED_ENTRY_BYTES_MAX;
-/// What an extent costs besides its bytes: when it is moved, and two checkpoints'.
+/// The bytes that an extent costs besides its payload: when it is moved, and in two checkpoints.
 pub(crate) const EXTENT_BYTES: u64 = (MOVED_ENTRY_BYTES + 2 * MAP_EXTENT_BYTES) as u64 + 8;
 
 /// Sizes of a store; all limits follow from them.
@@ -69,7 +69,7 @@ impl Space {
         self.segment_bytes - RECORDS_START - records - cut - SUMMARY_BYTES - self.block_bytes
     }
 
-    /// Largest batch in bytes: small stores could not hold old and new side by side.
+    /// Largest batch in bytes: small stores could not hold old and new data side by side.
     pub(crate) fn batch_bytes_max(&self) -> u64 {
         BATCH_BYTES_MAX.min((self.segments * self.segment_bytes) as u64 / 8)
     }
@@ -154,7 +154,7 @@ impl Space {
         }
     }
 
-    /// Segments in use beyond which collection is due, if what is live costs `live_cost` bytes.
+    /// Segments in use beyond which collection is due, if the live data costs `live_cost` bytes.
     pub(crate) fn wished(&self, footprint: Footprint, live_cost: u64) -> usize {
         let Footprint::Live { percent, plus_bytes } = footprint else { return self.segments };
         let usable = self.usable_bytes() as u64;
@@ -163,13 +163,13 @@ impl Space {
         (live + plus.max(self.working_segments() as u64)).min(self.segments as u64) as usize
     }
 
-    /// Classes of data: each takes two open segments, which a small store has not to spare.
+    /// Number of classes of data: each takes two open segments, which a small store cannot spare.
     pub(crate) fn classes(&self) -> usize {
         (self.segments / SEGMENTS_PER_CLASS).clamp(1, CLASSES_MAX)
     }
 
-    /// Whether batches are grouped by lifetime when what is live costs `live_cost` bytes. While that is less than a
-    /// quarter of the store, victims are next to empty anyway, and each append point costs a flush a request.
+    /// Whether batches are grouped by lifetime when the live data costs `live_cost` bytes. While that is less than a
+    /// quarter of the store, victims are nearly empty anyway, and each append point costs a flush a request.
     pub(crate) fn groups(&self, live_cost: u64) -> bool {
         live_cost / self.usable_bytes() as u64 >= self.segments as u64 / 4
     }
@@ -191,7 +191,7 @@ impl Space {
         1 + self.open_segments() + GC_SEGMENTS + checkpoints
     }
 
-    /// Limits when `damaged` segments are out of use; none when the store is too small.
+    /// Limits when `damaged` segments are out of use; `None` when the store is too small.
     pub(crate) fn limits(&self, damaged: usize) -> Option<Limits> {
         let usable = self.usable_bytes() as u64;
         let data = self.segments.saturating_sub(self.fixed_segments() + damaged) as u64;
@@ -210,19 +210,19 @@ impl Space {
         live.bytes + live.extents * MOVED_ENTRY_BYTES as u64
     }
 
-    /// Free segments beyond the reserves before work is due, when what is live costs `live_cost` bytes. So
-    /// much can be written while a flush or a checkpoint keeps collection waiting. The less is live, the less a
-    /// segment that stands idle costs: a twentieth of them all when 30% are live, next to none above 70%.
+    /// Free segments beyond the reserves before work is due, when the live data costs `live_cost` bytes. That much can
+    /// be written while a flush or a checkpoint keeps collection waiting. The less data is live, the less an idle
+    /// segment costs: a twentieth of all segments is kept when 30% are live, next to none above 70%.
     pub(crate) fn ahead(&self, live_cost: u64) -> usize {
         let live = live_cost as usize / self.usable_bytes();
         let plenty = (self.segments / 4 * 3).saturating_sub(live);
         (plenty * plenty / self.segments / 4).clamp(self.segments / 512, self.segments / 16).max(2)
     }
 
-    /// How well collecting a segment with `live` pays: space won per byte moved, times its age,
-    /// because what is old will hardly be overwritten soon (cost-benefit, Rosenblum and Ousterhout,
-    /// "The design and implementation of a log-structured file system", 1992). What is won is all of the segment;
-    /// by [`Space::usable_bytes`], which some chunk always finds too small, nearly full ones would be left for later.
+    /// How well collecting a segment with `live` pays: space won per byte moved, times its age, because old data will
+    /// hardly be overwritten soon (cost-benefit, Rosenblum and Ousterhout, "The design and implementation of a
+    /// log-structured file system", 1992). The whole segment counts as won: measured by [`Space::usable_bytes`], a
+    /// worst case, nearly full segments would be left for later.
     pub(crate) fn worth(&self, live: Live, age: u64) -> f64 {
         let moved = Space::moved_bytes(live) as f64;
         let won = (self.segment_bytes - RECORDS_START - SUMMARY_BYTES) as f64 - moved;
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!([0, 10, 24, 26, 50, 90].map(groups), [false, false, false, true, true, true]);
     }
 
-    /// Were it less than the whole segment, nearly full ones would seem worse than they are.
+    /// If less than the whole segment counted, nearly full ones would seem worse than they are.
     #[test]
     fn a_victim_gives_back_all_that_is_not_moved() {
         let space = space(2048, 1 << 20);

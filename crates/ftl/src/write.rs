@@ -13,7 +13,7 @@ use crate::{
     sync::RwLockUpgradableReadGuard,
 };
 
-/// Items of a batch that are looked at for its class.
+/// Items of a batch that are sampled for its class.
 const LOOKED_AT_MAX: usize = 8;
 
 /// Accepts batches.
@@ -38,7 +38,7 @@ impl Writer {
         Ok(self.accept(ops, stream, true)?.expect("leaves are brought in"))
     }
 
-    /// Writes a batch. Unless it `may_fault`, the answer is nothing when leaves of the map must be read.
+    /// Writes a batch. Unless it `may_fault`, returns nothing when leaves of the map must be read.
     pub(crate) fn accept(&self, ops: &[Op<'_>], stream: Stream, may_fault: bool) -> Result<Option<Seq>> {
         self.volume.must_write()?;
         let _sentinel = self.journal.sentinel();
@@ -54,7 +54,7 @@ impl Writer {
         if batch.items.len() > 1 {
             self.map.read().load_ahead(batch.items.iter().map(Item::range)); // before the log is locked
         }
-        // In memory before the log is locked, and kept there until the batch is applied.
+        // The leaves are read before the log is locked, and kept in memory until the batch is applied.
         let mut leaves = Vec::new();
         let (seq, items, appended, is_due, owed) = loop {
             let mut log = self.journal.lock();
@@ -76,7 +76,7 @@ impl Writer {
             let mut items = log.cut(&map, point, &batch.items);
             let mut missing = log.missing_segments(&map, point, &items);
             if missing > 0 && matches!(items, Cow::Owned(_)) {
-                items = Cow::Borrowed(&batch.items); // for which room is made
+                items = Cow::Borrowed(&batch.items); // for which space is made
                 missing = log.missing_segments(&map, point, &items);
             }
             if missing == 0 {
@@ -108,8 +108,8 @@ impl Writer {
         Ok(Some(seq))
     }
 
-    /// Where the batch goes: with data of its lifetime where that pays, unless that takes a segment that is not
-    /// to spare and others have space.
+    /// The append point for the batch: that of its lifetime class where grouping pays, unless it would take a segment
+    /// that cannot be spared while other points have space.
     fn append_point(
         &self,
         log: &Log,
@@ -132,14 +132,14 @@ impl Writer {
     }
 }
 
-/// How long what the batch writes is expected to live, from a look at some of it.
+/// How long the batch's data is expected to live, from a sample of its items.
 fn expected_of(log: &Log, map: &Map, batch: &Batch<'_>) -> Expected {
     let classes = log.classes(map.total().bytes);
     let mut mean = MeanExpected::default();
     let step = batch.items.len().div_ceil(LOOKED_AT_MAX).max(1);
     for item in batch.items.iter().step_by(step).filter(|item| item.kind == EntryKind::Write) {
         let expected = match map.extents(item.range()).next() {
-            // Leaves are in memory here; a hint would not be worth waiting for one.
+            // Leaves are normally in memory here; a hint would not be worth a read.
             None | Some(Err(_)) => Expected::UNKNOWN,
             Some(Ok((_, old))) => {
                 let interval = log.last_seq().0 - old.birth.0;
@@ -184,7 +184,7 @@ mod tests {
                 store.reader.read(LBA, &mut back).unwrap();
                 back
             });
-            // Woken in vain, it waits again.
+            // A spurious wake-up makes it wait again.
             for _ in 0..2 {
                 while !store.journal.wake_reader() {
                     assert!(!reader.is_finished(), "it did not wait");

@@ -1,5 +1,5 @@
-//! The crash matrix: seeded work, a power cut in any write, sync or discard, more cuts during
-//! recovery, then the comparison with what was accepted and flushed, and on with the same store.
+//! The crash matrix: seeded work, a power cut in any write, sync or discard, more cuts during recovery, then the
+//! comparison with the accepted and flushed batches; the same store then continues.
 //!
 //! `LACUNA_CASES=10000 cargo test -p lacuna-ftl --test crash any_cut -- --nocapture` runs 20,000 cases
 //! and shows where their cuts fell.
@@ -94,7 +94,7 @@ fn every_operation_of_recovery_may_be_the_last() {
     });
 }
 
-/// Crash after crash with hardly any work between: no room may leak.
+/// Crash after crash with hardly any work between: no space may leak.
 #[test]
 fn crash_loops_do_not_eat_the_store() {
     for_each_seed(4, |seed| {
@@ -113,8 +113,8 @@ fn crash_loops_do_not_eat_the_store() {
     });
 }
 
-/// A process that is killed leaves in the device's cache what a recovery then reads. That must not lean
-/// on it, and use what only this has made garbage, while the power can still take it.
+/// A process that is killed leaves bytes in the device's cache, which a recovery then reads. While a power cut can
+/// still take them, recovery must not reuse segments that only those bytes made garbage.
 #[test]
 fn recovery_does_not_lean_on_what_is_not_durable() {
     const PAGES: u64 = 36;
@@ -123,7 +123,7 @@ fn recovery_does_not_lean_on_what_is_not_durable() {
             ftl.write_batch(&[Op::Write { lba, data: &[value; 16384] }], Stream::Data).unwrap();
         }
     };
-    // What the last round kills lies anywhere, also in the segments that recovery takes first.
+    // The data overwritten in the last round lies anywhere, including the segments that recovery takes first.
     for before in 0..40 {
         for cut in 1.. {
             let device = SimDevice::new(5 << 19, before * 100 + cut);
@@ -151,8 +151,8 @@ fn recovery_does_not_lean_on_what_is_not_durable() {
     }
 }
 
-/// Stores full of tiny extents, whose checkpoints are large, and an unflushed trim of all of them that
-/// the cut may undo: recovery must find room for its checkpoint all the same.
+/// Stores full of tiny extents, whose checkpoints are large, and an unflushed trim of all of them that the cut may
+/// undo: recovery must still find space for its checkpoint.
 #[test]
 fn recovery_has_room_for_the_largest_map() {
     for_each_seed(20, |seed| {

@@ -1,5 +1,5 @@
-//! Why records carry the epoch beside their segment's generation: a generation can be given out twice
-//! when the power cut took the header of the segment that had it first, and left records of it.
+//! Why records carry the epoch beside their segment's generation: a generation can be given out twice when the power
+//! cut lost the header of the segment that had it first, and left records of it.
 
 mod harness;
 
@@ -13,7 +13,7 @@ const BYTES: usize = 4 << 20;
 /// Payload that fills a sector together with its record's header and entry.
 const STORED: usize = SECTOR - 80;
 
-/// What is stale stays where it is.
+/// Discards are off, so stale bytes stay where they are.
 fn open(device: &Arc<dyn BlockDevice>) -> Ftl {
     Ftl::open(device.clone(), Options { discard: false, ..Options::default() }).unwrap()
 }
@@ -65,7 +65,7 @@ fn a_generation_given_out_twice_brings_nothing_back() {
     let ftl = open(&device);
     let before = image(&*device);
 
-    // One segment for data, one for the log, all of it on its way to the device when the power goes.
+    // One segment for data, one for the log; all of it is in flight to the device when the power is cut.
     write(&ftl, 1, Stream::Data);
     write(&ftl, 2, Stream::Log);
     write(&ftl, 3, Stream::Log);
@@ -75,7 +75,7 @@ fn a_generation_given_out_twice_brings_nothing_back() {
     let (data, _) = find(&flushing, 1);
     let (log, sector) = find(&flushing, 3);
     assert_eq!(sector, 2, "behind the header and the other batch");
-    // The cut takes the whole data segment, and the header of the other one.
+    // The cut loses the whole data segment, and the header of the other one.
     for (segment, len) in [(data, SEGMENT_BYTES as usize), (log, SECTOR)] {
         let at = segment * SEGMENT_BYTES as usize;
         device.write_at(at as u64, &before[at..at + len]).unwrap();

@@ -1,4 +1,4 @@
-//! Devices that fail, lie, are foreign, or were damaged.
+//! Devices that fail, have silent faults, hold foreign data, or were damaged.
 
 mod harness;
 
@@ -189,7 +189,7 @@ fn damage_to_one_superblock_slot_is_harmless() {
         ftl.checkpoint().unwrap();
         ftl.checkpoint().unwrap();
         drop(ftl);
-        // In the sequence, and in the version, which then claims to be one that nobody knows.
+        // In the sequence, and in the version, which then is an unknown one.
         for (at, bit) in [(70, 1), (8, 1)] {
             device.flip_bit(slot + at, bit);
             let ftl = open(&shared);
@@ -237,7 +237,7 @@ fn a_damaged_checkpoint_is_reported() {
     assert_sound(&open(&shared));
 }
 
-/// Open does not read the leaves of the map; what a damaged one maps is an error, the rest is there.
+/// Open does not read the leaves of the map; reading what a damaged leaf maps is an error, the rest is intact.
 #[test]
 fn a_damaged_leaf_of_the_map_is_an_error_where_it_is_needed() {
     let (device, shared) = sim(11);
@@ -279,7 +279,7 @@ fn a_damaged_leaf_of_the_map_is_an_error_where_it_is_needed() {
     assert!(report.findings.iter().any(|finding| finding.message.contains("map leaf")), "{report:?}");
     assert!(matches!(ftl.mapped(Lba(0)..Lba(1 << 40)), Err(Error::Corrupt { .. })));
     assert!(matches!(write(&ftl, 0, &data), Err(Error::Corrupt { .. })), "it would change that leaf");
-    // What does not need it goes on, checkpoints included.
+    // Operations that do not need the leaf continue, checkpoints included.
     for round in 0..400 {
         write(&ftl, (300 + round % 100) * 32, &data).unwrap();
         ftl.step(Work::Gc).unwrap();

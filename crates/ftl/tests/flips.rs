@@ -1,6 +1,6 @@
-//! A flipped bit anywhere on the device is harmless or reported with its place: never wrong data,
-//! never a panic. The one exception is that of tests/lies.rs: damage to what only the very last flush
-//! promised looks like a power cut before it.
+//! A flipped bit anywhere on the device is harmless or reported with its place: never wrong data, never a panic. The
+//! one exception is that of tests/silent_faults.rs: damage to batches that only the very last flush covered looks like
+//! a power cut before it.
 
 mod harness;
 
@@ -23,7 +23,7 @@ fn a_flipped_bit_anywhere_is_harmless_or_reported() {
     if cases < CASES {
         return;
     }
-    // Each kind was met, and where damage must be noticed it was.
+    // Each kind occurred, and damage was detected wherever it must be.
     let reported = |kind| {
         let outcome = outcomes.get(kind).unwrap_or_else(|| panic!("no {kind} was hit"));
         outcome.at_open + outcome.by_reads

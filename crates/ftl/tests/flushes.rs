@@ -9,16 +9,15 @@ use lacuna_device::{BlockDevice, DeviceStats, Error as DeviceError, Geometry, Me
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, SECTOR, Stream};
 use parking_lot::{Condvar, Mutex};
 
-/// How long to wait for what must come; only a broken store comes near it.
+/// How long to wait for an event that must come; only a broken store comes near it.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Syncs that have begun, and what is to become of those that the test let go, by the order in which
-/// they began.
+/// Syncs that have begun, and the outcome of those that the test released, in the order in which they began.
 #[derive(Default)]
 struct Syncs {
     begun: usize,
     outcomes: Vec<Option<bool>>,
-    /// No longer: syncs succeed at once.
+    /// The gate is open: syncs succeed at once.
     is_open: bool,
 }
 
@@ -125,7 +124,7 @@ fn a_second_flush_begins_while_the_first_syncs() {
         write(&ftl, 2);
         let second = scope.spawn(|| ftl.flush());
         device.wait_for(2);
-        // The second waits for the first; were it not to, it would have time to.
+        // The second must wait for the first; if it did not, it would have had time to end.
         device.end(1, true);
         thread::sleep(Duration::from_millis(20));
         assert_eq!(ftl.stats().flushes, before, "the second ended before the first");
@@ -150,7 +149,7 @@ fn no_flush_succeeds_after_an_older_one_failed() {
         device.wait_for(2);
         write(&ftl, 3);
         let waiting = scope.spawn(|| ftl.flush());
-        // The device told the first that something was lost, and has nothing to tell the second.
+        // The device reported the loss to the first sync, and reports nothing to the second.
         device.end(1, true);
         device.end(0, false);
         for flush in [first, second, waiting] {
@@ -162,8 +161,7 @@ fn no_flush_succeeds_after_an_older_one_failed() {
     assert!(matches!(ftl.flush(), Err(Error::Poisoned { .. })));
 }
 
-/// Writes to the device per flush, each of which comes after a write of something hot and one of something cold,
-/// with so many KiB live.
+/// Writes to the device per flush, each after a write of hot data and one of cold data, with this many KiB live.
 fn writes_per_flush(live_kib: u64) -> f64 {
     const FLUSHES: u64 = 40;
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(16 << 20));

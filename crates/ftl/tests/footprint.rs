@@ -1,4 +1,4 @@
-//! A store makes use of no more of its device than it was told to, gives back what is beyond, and can hold as much as ever.
+//! A store uses no more of its device than its footprint, gives back the rest, and can still hold as much as before.
 
 mod harness;
 
@@ -14,11 +14,11 @@ const PAGE: usize = 16 << 10;
 const SEGMENT_BYTES: u32 = 256 << 10;
 const FOOTPRINT: Footprint = Footprint::Live { percent: 200, plus_bytes: 2 << 20 };
 
-/// A store file: it knows which 64 KiB of it have room.
+/// A store file: it knows which 64 KiB of it have space allocated.
 struct SparseDevice {
     device: MemDevice,
     has_room: Mutex<Vec<bool>>,
-    /// Writes to where there was none, of other bytes than zeros.
+    /// Writes of bytes other than zeros to places without allocated space.
     unprepared: Mutex<u64>,
 }
 
@@ -103,10 +103,11 @@ fn settle(ftl: &Ftl) {
     while ftl.step(Work::Due).unwrap() {}
 }
 
-/// Room for what is live twice over, the fixed part, what must be free, and an eighth before any is given back.
+/// Space for twice the live data, the fixed part, the segments that must be free, and an eighth more before any is
+/// given back.
 fn bound(stats: &Stats) -> u64 {
     let kept = (stats.reserved_segments + 4) * stats.segment_bytes;
-    // A segment is taken to hold a tenth less than it may.
+    // A segment is assumed to hold a tenth less than it can.
     (22 * stats.live_bytes / 10 + (4 << 20) + kept) * 9 / 8
 }
 

@@ -1,9 +1,9 @@
 //! Format version 1, as it was when this image was made: batches, relocations, summaries and retained ones, behind a
 //! checkpoint and not closed. Every later version must read it.
 //!
-//! `images/version-1` is the device after [`history`], without runs of zeros: at each place where there is something
-//! else, how many zeros are left out and how many bytes follow (u32 each), then these. A later version gets an image of
-//! its own, by `cargo test -p lacuna-ftl --test golden -- --ignored`; this one stays.
+//! `images/version-1` is the device after [`history`], without runs of zeros: for each run of other bytes, how many
+//! zeros are left out before it and how many bytes follow (u32 each), then those bytes. A later version gets an image
+//! of its own, by `cargo test -p lacuna-ftl --test golden -- --ignored`; this one stays.
 
 mod harness;
 
@@ -19,14 +19,14 @@ const HOT: u64 = 6;
 const COLD: u64 = 60;
 const SECTORS: u64 = (HOT + COLD) * PAGE;
 
-/// `sectors` that are stored whole and are next to nothing in the image.
+/// `sectors` that are stored whole but take almost nothing in the image.
 fn data(sectors: u64, value: u64) -> Vec<u8> {
     let mut data = vec![0; sectors as usize * 512];
     *data.last_mut().unwrap() = value as u8 | 1;
     data
 }
 
-/// What was written: cold pages, some in parts and with holes; a checkpoint; hot ones, flushed one by one.
+/// Writes cold pages, some in parts and with holes; a checkpoint; hot pages, flushed one by one.
 fn history(ftl: &Ftl) -> Model {
     let mut model = Model::new(SECTORS);
     let mut write = |changes: &[Change], stream| {
@@ -76,7 +76,7 @@ fn golden_store() -> Arc<dyn BlockDevice> {
     device
 }
 
-/// What [`history`] leaves behind by the code of today.
+/// The store that [`history`] leaves behind with the current code.
 fn store_of_today() -> (Arc<dyn BlockDevice>, Model) {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(BYTES));
     let format = FormatOptions { segment_bytes: Some(64 << 10), force: true, uuid: Some([7; 16]) };
@@ -91,7 +91,7 @@ fn image(device: &dyn BlockDevice) -> lacuna_device::AlignedBuf {
     image
 }
 
-/// How many 16 bytes of the device begin with `start`.
+/// How many of the 16-byte grains of the device begin with `start`.
 fn count(device: &dyn BlockDevice, start: &[u8]) -> usize {
     image(device).chunks_exact(16).filter(|grain| grain.starts_with(start)).count()
 }

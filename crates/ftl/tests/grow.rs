@@ -1,4 +1,5 @@
-//! A store grows with its device, while it is in use and whatever cuts that; and nothing of what lay there counts.
+//! A store grows with its device, while it is in use and under power cuts; old bytes in the added part are never taken
+//! for records.
 
 mod harness;
 
@@ -106,7 +107,7 @@ fn a_cut_leaves_the_store_as_it_was_or_as_large_as_it_became() {
     });
 }
 
-/// A store is copied back to where it had grown before, over its start alone.
+/// A store is copied back over the start of a device on which it had grown before.
 #[test]
 fn what_an_older_copy_left_behind_the_end_does_not_count() {
     for_each_seed(20, |seed| {
@@ -120,7 +121,7 @@ fn what_an_older_copy_left_behind_the_end_does_not_count() {
         let mut copy = vec![0; SMALL as usize];
         device.read_at(0, &mut copy).unwrap();
 
-        // What never was, for who goes on with the copy.
+        // Batches that never existed for the store that continues from the copy.
         let ftl = open(device.clone());
         ftl.grow(Some(4 * SMALL)).unwrap();
         for number in 0..200 + rng.below(400) {

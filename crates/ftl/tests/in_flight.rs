@@ -1,4 +1,4 @@
-//! A device whose writes end late, in any order, in another thread: what io_uring does, at its worst.
+//! A device whose writes end late, in any order, in another thread: the worst case of io_uring.
 
 mod harness;
 
@@ -120,7 +120,7 @@ impl BlockDevice for LateDevice {
     }
 
     fn sync(&self) -> Result<()> {
-        // Long enough that others come meanwhile.
+        // Long enough for other writes to arrive meanwhile.
         thread::sleep(Duration::from_micros(100));
         self.inner.sync()
     }
@@ -150,7 +150,7 @@ fn version(thread: u64, number: u64) -> Vec<u8> {
     data
 }
 
-/// What a thread knows: numbers of its last write, and of the last one that was flushed.
+/// A thread's own progress: numbers of its last write, and of the last one that was flushed.
 #[derive(Default)]
 struct Progress {
     begun: AtomicU64,
@@ -176,7 +176,7 @@ fn work(ftl: &Ftl, thread: u64, writes: u64, progress: &Progress, mut rng: Seede
     Ok(())
 }
 
-/// The newest write of a thread that is there, all older ones being there too.
+/// The newest write of a thread that is present; all older ones must be present too.
 fn newest(ftl: &Ftl, thread: u64, progress: &Progress) -> u64 {
     let mut back = vec![0; SECTORS as usize * SECTOR];
     let held: Vec<u64> = (0..CHUNKS)

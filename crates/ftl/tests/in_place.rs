@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 const CHUNK: usize = 16 << 10;
 const CHUNK_SECTORS: u64 = (CHUNK / SECTOR) as u64;
 const DEVICE_BYTES: usize = 32 << 20;
-/// Enough for their payload to be aligned.
+/// Enough chunks for their payload to be aligned.
 const CHUNKS: usize = 8;
 
 /// Notes where in memory reads went, and how long they were.
@@ -71,7 +71,7 @@ fn write(ftl: &Ftl, lba: u64, data: &[u8]) {
     ftl.flush().unwrap();
 }
 
-/// Reads into `buf`; whether that was all the memory that the device had to fill, and at once.
+/// Reads into `buf`; returns whether the device filled only that memory, in one request.
 fn is_in_place(device: &Noted, ftl: &Ftl, lba: u64, buf: &mut [u8]) -> bool {
     device.reads.lock().clear();
     ftl.read(Lba(lba), buf).unwrap();
@@ -94,7 +94,7 @@ fn what_lies_as_asked_is_read_to_where_it_is_wanted() {
         assert!(!is_in_place(&device, &ftl, lba, &mut buf[..bytes]));
         assert!(buf[..bytes] == data[lba as usize * SECTOR..][..bytes]);
     }
-    // Another's sector, and zeros that are not stored, in the midst; a chunk that lost its second half.
+    // In the middle, a sector of another write and zeros that are not stored; then a chunk that lost its second half.
     data[2 * CHUNK..][..SECTOR].fill(7);
     write(&ftl, 2 * CHUNK_SECTORS, &data[2 * CHUNK..][..SECTOR]);
     data[6 * CHUNK..7 * CHUNK].fill(0);

@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gate {
     Open,
-    /// The read after so many others stops; while it does, and after it, all pass.
+    /// The read after this many others stops; meanwhile, and after it, all pass.
     Read(u32),
     /// The same for the next write.
     Write,
@@ -47,7 +47,7 @@ impl GatedDevice {
         let shared: Arc<dyn BlockDevice> = device.clone();
         let options = FormatOptions { segment_bytes: Some(segment_bytes), ..FormatOptions::default() };
         Ftl::format(shared.clone(), &options).unwrap();
-        // What collection reads can be counted: summaries too.
+        // So that all reads of collection can be counted: summaries too.
         let options = Options { summary_memory: 0, ..Options::default() };
         (device, Ftl::open(shared, options).unwrap())
     }
@@ -57,7 +57,7 @@ impl GatedDevice {
         self.changed.notify_all();
     }
 
-    /// Stops here if the gate waits for a call of this kind, of which `last` is the last to wait for.
+    /// Stops here if the gate waits for a call of this kind, and `last` is the last one to wait for.
     fn pass(&self, last: Gate) {
         let mut gate = self.gate.lock();
         match *gate {
@@ -144,7 +144,7 @@ fn a_reader_pins_the_segment_that_it_reads() {
             ftl.read(Lba(0), &mut buf).map(|()| buf)
         });
         device.wait_until_held();
-        // What is being read dies, its segment is collected, freed and used again.
+        // The data being read dies; its segment is collected, freed and used again.
         write(&ftl, 0, &noise(2, 16384));
         wrap(&ftl);
         device.set(Gate::Open);
@@ -177,7 +177,7 @@ fn collection_gives_way_to_overwrites() {
         device.set(Gate::Open);
         assert!(collection.join().unwrap());
     });
-    // The other pieces of the victim move what was found before the overwrites, too.
+    // The other pieces of the victim also handle extents that were found before the overwrites.
     for _ in 0..8 {
         ftl.step(Work::Gc).unwrap();
     }
@@ -224,12 +224,12 @@ fn a_flush_waits_for_writes_that_others_began() {
     let (device, ftl) = GatedDevice::with_store(SEGMENT_BYTES, 64);
     thread::scope(|scope| {
         device.set(Gate::Write);
-        // Large enough to be written without being asked for.
+        // Large enough to be written without a flush.
         let writer = scope.spawn(|| write(&ftl, 0, &noise(1, 300_032)));
         device.wait_until_held();
         let before = device.syncs.load(Ordering::Relaxed);
         let flush = scope.spawn(|| ftl.flush().unwrap());
-        // A pause can only hide a fault, never make one up.
+        // The pause can only hide a fault, never cause a false one.
         thread::sleep(Duration::from_millis(50));
         assert!(!flush.is_finished());
         assert_eq!(device.syncs.load(Ordering::Relaxed), before, "synced before the write arrived");

@@ -75,7 +75,7 @@ fn a_cut_leaves_whole_batches_and_all_that_was_flushed() {
         let shared: Arc<dyn BlockDevice> = device.clone();
         format(&shared);
         let mut rng = SeededRng::new(seed);
-        // What may be there after a cut: the state at the last flush, and after each batch since.
+        // The permitted states after a cut: the one at the last flush, and the one after each batch since.
         let mut states = vec![Model::new()];
         for _ in 0..4 {
             let kv = Kv::new(Ftl::open(shared.clone(), Default::default()).unwrap(), SLOTS);

@@ -19,7 +19,7 @@ fn stream(rng: &mut SeededRng) -> Stream {
     if rng.chance(30) { Stream::Log } else { Stream::Data }
 }
 
-/// Adds up what `mapped` and `allocated` say and holds them against each other.
+/// Adds up the results of `mapped` and `allocated` and compares them.
 fn assert_counts_agree(ftl: &Ftl, sectors: u64) {
     let (mut at, mut bytes) = (Lba(0), 0);
     while let Some(run) = ftl.mapped(at..Lba(sectors)).unwrap() {
@@ -34,7 +34,7 @@ fn assert_counts_agree(ftl: &Ftl, sectors: u64) {
     assert_eq!(bytes, ftl.stats().allocated_bytes);
 }
 
-/// Holds what `read_mapped` finds, piece by piece, against `mapped` and `read`.
+/// Compares the results of `read_mapped`, piece by piece, with `mapped` and `read`.
 fn assert_runs_agree(ftl: &Ftl, range: Range<u64>, bytes_max: usize) {
     let (mut at, end) = (Lba(range.start), Lba(range.end));
     while at < end {
@@ -96,7 +96,7 @@ fn reads_back_what_was_written_across_reopen() {
     });
 }
 
-/// A map of which next to nothing fits into memory, without and with the background thread.
+/// A map of which almost nothing fits into memory, without and with the background thread.
 #[test]
 fn a_map_ten_times_its_memory_works() {
     for_each_seed(4, |seed| {
@@ -236,7 +236,7 @@ fn batches_span_segments() {
     assert!(matches!(refused, Err(Error::BatchTooLarge { .. })));
 }
 
-/// On average, what random overwrites leave of full leaves included.
+/// On average, including the leaves that random overwrites leave partly full.
 #[test]
 fn a_map_takes_at_most_40_bytes_for_an_extent() {
     const EXTENTS: u64 = 100_000;
@@ -272,7 +272,7 @@ fn a_store_is_overwritten_for_ever() {
     let ftl = open(&device);
     let mut rng = SeededRng::new(7);
     let page = 16384;
-    // Pages of about 5 KB, as many as fill 80% of what may be live.
+    // Pages of about 5 KB, as many as fill 80% of the limit of live data.
     let stored = 5008 + 112;
     let pages = ftl.stats().live_limit_bytes * 8 / 10 / stored;
     let mut model = Model::new(pages * 32);

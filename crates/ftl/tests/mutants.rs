@@ -1,8 +1,8 @@
-//! Shows that the tests notice: breaks one rule of src/mutant.rs at a time, in a process of its own,
-//! and demands that the test named for it fails; and that it passes while no rule is broken.
+//! Mutation tests: verify that each broken invariant is caught. Each breaks one rule of src/mutant.rs, in a process of
+//! its own, and requires that the test named for it fails, and that the test passes while no rule is broken.
 //!
-//! `cargo test -p lacuna-ftl --features mutants --test mutants -- --nocapture`, and with the feature `shuttle` too
-//! for those rules that only a scheduler of threads can find broken.
+//! `cargo test -p lacuna-ftl --features mutants --test mutants -- --nocapture`, and with the feature `shuttle` too for
+//! those rules whose violation only a scheduler of threads can find.
 
 #![allow(clippy::duplicate_mod)] // Each file of tests declares the harness.
 
@@ -79,7 +79,7 @@ fn flips() {
     for_each_seed(60, |seed| harness::flips::case(seed, &mut BTreeMap::new()));
 }
 
-/// Runs `test` in a process of its own. None when it passes, else what it said first.
+/// Runs `test` in a process of its own. None when it passes, else the first lines of its panic message.
 fn failure(test: &str, broken: Option<&str>) -> Option<String> {
     let this = env::current_exe().expect("the path of this test");
     let mut child = Command::new(this);
@@ -97,7 +97,7 @@ fn failure(test: &str, broken: Option<&str>) -> Option<String> {
 fn every_broken_rule_is_noticed() {
     let named: BTreeSet<_> = RULES.iter().map(|(rule, _)| *rule).collect();
     assert_eq!(named, mutant::NAMES.iter().copied().collect(), "each rule has its test");
-    // Under the scheduler nothing else runs, and without it those tests are not there.
+    // Under the scheduler no other tests run, and without it the scheduled tests do not exist.
     let here = |(_, test): &&(&str, &str)| test.starts_with("scheduled::") == cfg!(feature = "shuttle");
     for test in RULES.iter().filter(here).map(|(_, test)| *test).collect::<BTreeSet<_>>() {
         assert_eq!(failure(test, None), None, "{test} with all rules kept");

@@ -1,7 +1,7 @@
-//! The reserve (src/log/reserve.rs) against whatever may happen to a full store between two openings: all short
+//! The reserve (src/log/reserve.rs) under everything that may happen to a full store between two openings: all short
 //! histories of tiny stores, as far as they lead to new states, and random ones of stores of all shapes.
 //!
-//! `LACUNA_CASES=n` looks at n states, and walks n walks. A failure prints how the store came to be.
+//! `LACUNA_CASES=n` examines n states, and walks n walks. A failure prints the history of the store.
 
 mod harness;
 
@@ -14,7 +14,7 @@ use harness::full::{Deed, End, Full, Shape, Use};
 use lacuna_ftl::Stats;
 use lacuna_sim::{SeededRng, for_each_seed};
 
-/// States of which all successors are looked at.
+/// States of which all successors are examined.
 const STATES: u64 = 10;
 const WALKS: u64 = 12;
 /// Uses of a store in a walk.
@@ -28,7 +28,7 @@ fn variable(name: &str) -> Option<u64> {
     env::var(name).ok().map(|value| value.parse().expect("a number"))
 }
 
-/// What the reserve depends on, of a store just opened.
+/// The properties of a store just opened on which the reserve depends.
 fn signature(stats: &Stats) -> impl Ord + use<> {
     [
         stats.free_segments,
@@ -70,7 +70,8 @@ fn uses() -> Vec<Use> {
     deeds.iter().flat_map(each).collect()
 }
 
-/// Looks at what a store may become, breadth first; in turns at the state in which least is to spare.
+/// Explores the states that a store may reach, breadth first; every other time it takes the state with the least spare
+/// space.
 fn search(roots: Vec<Full>, states: u64, rng: &mut SeededRng) -> u64 {
     let spare = |stats: &Stats| stats.free_segments as i64 - stats.reserved_segments as i64;
     let (mut seen, mut open, mut openings) = (BTreeSet::new(), VecDeque::new(), 0);
@@ -122,7 +123,7 @@ fn stores_of_all_shapes_never_get_stuck() {
     });
 }
 
-/// Each use of the store ends within a collection, and what opening does about it is cut as well: segments are large
+/// Each use of the store ends within a collection, and the repair during opening is cut as well: segments are large
 /// enough that one is collected in pieces.
 #[test]
 fn collections_that_never_end() {

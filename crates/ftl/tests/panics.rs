@@ -1,5 +1,5 @@
-//! A device that panics, or forgets what it was given, in the middle of a store's work: nobody waits for ever, all
-//! are told, and all that was flushed is there when the store is opened again.
+//! A device that panics, or forgets a request, in the middle of a store's work: no thread waits for ever, all get an
+//! error, and everything that was flushed is there when the store is opened again.
 
 mod harness;
 
@@ -21,10 +21,10 @@ use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 const THREADS: u64 = 3;
 const PAGES: u64 = 16;
 const PAGE_SECTORS: u64 = 32;
-/// How long a stopped store may take to let everybody go.
+/// How long a stopped store may take to release all threads.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Something happens in the n-th write or sync, in whichever thread that comes.
+/// A fault in the n-th write or sync, in whichever thread that occurs.
 struct Fused {
     inner: Arc<SimDevice>,
     left: AtomicU64,
@@ -100,7 +100,7 @@ fn write(ftl: &Ftl, thread: u64, round: u64) -> Result<(), Error> {
     ftl.write_batch(&[Op::Write { lba: lba(thread, round), data: &data }], stream).map(drop)
 }
 
-/// Writes, reads back and flushes until the store stops; the last round that was flushed.
+/// Writes, reads back and flushes until the store stops; returns the last round that was flushed.
 fn work(ftl: &Ftl, thread: u64) -> u64 {
     let mut flushed = 0;
     let mut back = vec![0; PAGE_SECTORS as usize * SECTOR];
@@ -147,7 +147,7 @@ fn run(seed: u64) {
         "somebody still waits"
     );
     let flushed: Vec<Option<u64>> = threads.into_iter().map(|thread| thread.join().ok()).collect();
-    assert!(write(&ftl, 0, 1).is_err()); // with the failure itself, if nobody was told of it
+    assert!(write(&ftl, 0, 1).is_err()); // with the failure itself, if no call has returned it yet
     assert!(ftl.flush().is_err() && ftl.checkpoint().is_err());
     drop(ftl);
 

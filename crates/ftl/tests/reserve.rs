@@ -1,5 +1,5 @@
-//! Never stuck: a store that is as full as it may be takes trims and overwrites of the same size, and collects, after
-//! whatever happened to it.
+//! Never stuck: a store that is as full as it may be accepts trims and overwrites of the same size, and collects,
+//! whatever happened to it before.
 
 mod harness;
 
@@ -34,8 +34,8 @@ fn fill(ftl: &Ftl, rng: &mut SeededRng, len: usize) -> u64 {
     unreachable!()
 }
 
-/// One batch within the first `pages` pages: in turns some that cut extents, and some that make pages whole again.
-/// Only what adds to what is live may be refused.
+/// One batch within the first `pages` pages: alternately some that cut extents, and some that make pages whole again.
+/// Only a batch that adds live data may be refused.
 fn churn(ftl: &Ftl, rng: &mut SeededRng, pages: u64, len: usize, cuts: bool) {
     let lba = Lba(rng.below(pages) * 32);
     let stream = if rng.chance(30) { Stream::Log } else { Stream::Data };
@@ -89,8 +89,8 @@ fn a_full_store_is_reopened_for_ever() {
     });
 }
 
-/// Overwrites that cut extents raise what a checkpoint may need, until a flush: nobody else calls one here.
-/// `LACUNA_CASES=n` makes n changes to each store.
+/// Overwrites that cut extents raise the number of segments that a checkpoint may need, until a flush: the test itself
+/// never calls one. `LACUNA_CASES=n` makes n changes to each store.
 #[test]
 fn a_full_store_needs_no_flush_by_its_user() {
     let rounds = env::var("LACUNA_CASES").map_or(12_000, |cases| cases.parse().expect("a number"));
@@ -108,8 +108,9 @@ fn a_full_store_needs_no_flush_by_its_user() {
     }
 }
 
-/// What is unflushed counts as if it had cut extents, although it may have changed nothing. On a store without garbage
-/// no collection leads to a flush: whoever misses segments plans one, so no caller has to.
+/// Unflushed changes count as if they had cut extents, although they may have changed nothing. On a store without
+/// garbage no collection leads to a flush: when segments are short, a flush is planned, so no caller has to ask for
+/// one.
 #[test]
 fn whoever_misses_segments_for_what_is_unflushed_plans_a_flush() {
     for background in [false, true] {
@@ -134,8 +135,8 @@ fn whoever_misses_segments_for_what_is_unflushed_plans_a_flush() {
     }
 }
 
-/// Each trim may cut an extent in two, and what the map weighs then must have room in checkpoints: the largest batch
-/// that is taken at all is taken by a store that is full.
+/// Each trim may cut an extent in two, and checkpoints must have space for the resulting map: a full store accepts the
+/// largest batch that any store of its size accepts.
 #[test]
 fn a_full_store_takes_the_largest_batch_of_trims() {
     for_each_seed(12, |seed| {
@@ -146,7 +147,7 @@ fn a_full_store_takes_the_largest_batch_of_trims() {
         let mut rng = SeededRng::new(seed);
         let ftl = Ftl::open(device, Options::default()).unwrap();
         let pages = fill(&ftl, &mut rng, len);
-        // Every other sector of all pages, and of what lies behind them: it counts as well.
+        // Every other sector of all pages, and of the unmapped space behind them, which counts as well.
         let sectors = len as u64 / 512;
         let trims: Vec<_> = (0..120_000)
             .map(|number| number * 2 + 1)

@@ -1,4 +1,4 @@
-//! Segments that are used again before a checkpoint covers them: replay knows them by their retained summaries.
+//! Segments that are used again before a checkpoint covers them: replay uses their retained summaries.
 
 mod harness;
 
@@ -74,7 +74,7 @@ fn a_retained_summary_that_is_damaged_is_missed() {
         let damaged = device.fork(at as u64);
         damaged.flip_bit(at as u64 + 80, 1);
         match Ftl::open(damaged as Arc<dyn BlockDevice>, Options::default()) {
-            // One that an earlier checkpoint has made superfluous.
+            // A retained summary that an earlier checkpoint has made superfluous.
             Ok(ftl) => (400 - HOT..400).for_each(|number| assert_eq!(read(&ftl, number % HOT), number)),
             Err(Error::Corrupt { reason, .. }) => {
                 assert!(reason.contains("was flushed and is not there"), "{reason}");

@@ -1,4 +1,4 @@
-//! Scrubbing: finds what is damaged, nothing else, beside whatever goes on, and stops when told.
+//! Scrubbing finds all damage and nothing else, while the store is in use, and stops on request.
 
 mod harness;
 
@@ -11,7 +11,7 @@ use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
 
 const BYTES: u64 = 4 << 20;
 const SECTORS: u64 = 1600;
-/// Flips, of which some must hit what is live.
+/// Flips, of which some must hit live data.
 const CASES: u64 = 60;
 
 fn store(seed: u64) -> (Arc<SimDevice>, Ftl, SeededRng) {
@@ -67,7 +67,7 @@ fn all_else_goes_on_beside_it() {
     for_each_seed(6, |seed| {
         let (_, ftl, mut rng) = store(seed);
         let found = ftl.scrub(|_| {
-            // Often so much that segments of the plan are used again.
+            // Often so many that segments of the plan are used again.
             for _ in 0..[3, 300][rng.below(2) as usize] {
                 write(&ftl, &mut rng);
             }
@@ -108,7 +108,7 @@ fn scattered_extents_take_few_reads() {
     }
 }
 
-/// Flips anywhere: what `check` finds in the data, scrubbing finds, with the sectors.
+/// Flips anywhere: scrubbing finds the same damage in the data as `check`, with the sectors.
 #[test]
 fn damage_is_found_and_named() {
     let (mut hits, mut cases) = (0, 0);
@@ -120,7 +120,7 @@ fn damage_is_found_and_named() {
         let at = (1 + rng.below(segments - 1)) * u64::from(SEGMENT_BYTES) + rng.below(SEGMENT_BYTES.into());
         device.flip_bit(at, rng.below(8) as u8);
         let found = scrub(&ftl);
-        // Only check reads what is not live.
+        // Only check reads dead data.
         let findings = ftl.check(CheckDepth::Payload).unwrap().findings;
         let is_sound = findings.iter().all(|finding| finding.message.contains("summary"));
         assert!(is_sound || !found.damage.is_empty(), "byte {at}: check finds more");

@@ -1,9 +1,8 @@
-//! Devices that lie: lost and misdirected writes, stale reads, discards that land late or in part.
+//! Devices with silent faults: lost and misdirected writes, stale reads, discards that take effect late or in part.
 //!
-//! While a store is open, whatever they do is harmless or reported with its place: never wrong data,
-//! never a panic. Across a reopen the same holds, with the one exception that recovery has: a
-//! write of the very last flush that was lost cannot be told from a power cut before that flush, so
-//! recovery may end at an earlier batch, but with everything that the flush before promised.
+//! While a store is open, every fault is harmless or reported with its place: never wrong data, never a panic. Across a
+//! reopen the same holds, with one exception: recovery cannot distinguish a lost write of the very last flush from a
+//! power cut before that flush, so it may end at an earlier batch, but with everything that the flush before covered.
 
 mod harness;
 
@@ -21,7 +20,7 @@ use lacuna_sim::{FaultRates, SeededRng, SimDevice, for_each_seed};
 const BYTES: u64 = 4 << 20;
 const SECTORS: u64 = 2048;
 
-/// The kinds of lies, and what they are called.
+/// The kinds of silent faults, and their names.
 fn kinds() -> [(&'static str, FaultRates); 6] {
     let honest = FaultRates::default();
     [
@@ -34,7 +33,7 @@ fn kinds() -> [(&'static str, FaultRates); 6] {
     ]
 }
 
-/// What drives a store, and what it should hold.
+/// A store under test, and its expected content.
 struct Run {
     rng: SeededRng,
     history: History,
@@ -68,7 +67,7 @@ impl Run {
     }
 }
 
-/// What came of the lies.
+/// Outcomes of the silent faults.
 #[derive(Default, Debug)]
 struct Tally {
     lies: usize,
@@ -78,8 +77,8 @@ struct Tally {
     last_flush_lost: usize,
 }
 
-/// Works on a device that lies, then on the same device honest again, then after a reopen. `strict`:
-/// there is one lie at most.
+/// Works on a device with silent faults, then on the same device without faults, then after a reopen. `strict`: there
+/// is at most one fault.
 fn run(seed: u64, rates: FaultRates, strict: bool, tally: &mut Tally) {
     let device = SimDevice::new(BYTES, seed);
     let shared: Arc<dyn BlockDevice> = device.clone();

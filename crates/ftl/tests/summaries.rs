@@ -1,5 +1,5 @@
-//! Summaries of sealed segments: what they spare, that what a cut or damage did to them harms nothing, and
-//! that check finds it. And what else recovery reads.
+//! Summaries of sealed segments: the reads that they save; that a lost or damaged summary does no harm, and that check
+//! finds it. Also the other reads of recovery.
 
 mod harness;
 
@@ -40,7 +40,7 @@ fn large_on(device: &Arc<dyn BlockDevice>, summary_memory: u64) -> Ftl {
     Ftl::open(device.clone(), Options { summary_memory, ..Options::default() }).unwrap()
 }
 
-/// Collection reads what it moves, and little else.
+/// Collection reads the extents that it moves, and little else.
 #[test]
 fn collection_reads_what_is_live() {
     let (device, ftl) = large();
@@ -66,13 +66,13 @@ fn collection_reads_what_is_live() {
     assert_sound(&ftl);
 }
 
-/// What is sparse is read several segments at a time, and once.
+/// Sparse segments are read several at a time, and only once.
 #[test]
 fn collection_reads_sparse_segments_together() {
     assert_eq!(rounds_of_reads(0), 2, "summaries, then what is live");
 }
 
-/// Nothing is read to know what is live where the summaries are in memory.
+/// Where the summaries are in memory, finding the live extents needs no reads.
 #[test]
 fn collection_reads_no_summaries_that_are_kept() {
     assert_eq!(rounds_of_reads(1 << 20), 1, "what is live");
@@ -113,7 +113,7 @@ fn rounds_of_reads(summary_memory: u64) -> u64 {
     rounds
 }
 
-/// Recovery reads summaries of what was flushed, not the log.
+/// Recovery reads the summaries of flushed segments, not the log.
 #[test]
 fn recovery_reads_summaries() {
     let (device, ftl) = large();
@@ -132,7 +132,7 @@ fn recovery_reads_summaries() {
     assert_sound(&ftl);
 }
 
-/// Leaves that the log changes are read together, not one by one as replay comes to them.
+/// Leaves that the log changes are read together, not one by one as replay reaches them.
 #[test]
 fn recovery_reads_leaves_together() {
     let (device, ftl) = large();
@@ -193,19 +193,19 @@ fn damage_to_a_durable_summary_is_told_from_a_cut() {
         let ftl = Ftl::open(device.clone(), read_only()).unwrap();
         let findings = ftl.check(CheckDepth::Payload).unwrap().findings;
         let place = format!("at byte {}: ", bytes.end);
-        // Of the last ones only the last flush tells, and that nobody noted.
+        // Only the last flush covers the last summaries, and no record carries its mark yet.
         assert!(findings.len() == 1 || number + 8 > summaries.len(), "summary {number}: {findings:?}");
         assert!(findings.iter().all(|found| found.message.contains(&place)), "{findings:?}");
         device.write_at(bytes.start, &sound).unwrap();
     }
 }
 
-/// A cut took the block that one record lies in, and spared the one behind it and the summary that tells of
-/// both. Nothing of that is damage, wherever in its block a record ends.
+/// A cut lost the block in which one record lies, and spared the record behind it and the summary that lists both.
+/// Nothing of that is damage, wherever in its block a record ends.
 #[test]
 fn records_that_a_cut_took_from_between_others_are_no_damage() {
     const TRIMMED: u64 = 0x5ca1_ab1e_0000;
-    // A trim at so many sectors, times two, in seven bits each: as docs/FORMAT.md says.
+    // A trim at this many sectors, times two, in seven bits each: as docs/FORMAT.md says.
     const NUMBER: u64 = 2 * TRIMMED;
     let byte = |index: u32| (NUMBER >> (7 * index)) as u8 & 0x7f | if index < 6 { 0x80 } else { 0 };
     let entry: Vec<u8> = [2].into_iter().chain((0..7).map(byte)).collect();
@@ -238,7 +238,7 @@ fn records_that_a_cut_took_from_between_others_are_no_damage() {
     }
 }
 
-/// A summary that cannot be read is as good as none: recovery scans for the records that it tells of.
+/// An unreadable summary is treated as absent: recovery scans for the records that it lists.
 #[test]
 fn an_unreadable_summary_does_no_harm() {
     let (device, ftl) = large();
@@ -258,7 +258,7 @@ fn an_unreadable_summary_does_no_harm() {
     }
 }
 
-/// Nor does collection need one: what it cannot learn from records, it looks up in the map.
+/// Nor does collection need a summary: extents that it cannot find from records, it looks up in the map.
 #[test]
 fn a_victim_with_an_unreadable_summary_is_collected() {
     let (device, ftl) = large();
@@ -295,8 +295,8 @@ fn write_some(ftl: &Ftl, model: &mut Model, rng: &mut SeededRng, batches: u64) {
     }
 }
 
-/// Any bit of any summary: check finds it while the store is open; collection and recovery come to the same
-/// without it.
+/// A flip of any bit of any summary: check finds it while the store is open; collection and recovery get the same
+/// result without the summary.
 #[test]
 fn a_damaged_summary_is_found_and_does_no_harm() {
     for_each_seed(30, |seed| {

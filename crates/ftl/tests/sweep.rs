@@ -1,4 +1,4 @@
-//! Sweeping over ranges in more windows than one, while everything else goes on: each sector is met, and once.
+//! Sweeping over ranges in several windows, while the store is in use: each sector is visited exactly once.
 
 mod harness;
 
@@ -13,7 +13,7 @@ const BYTES: u64 = 4 << 20;
 /// Sectors that batches of all kinds change.
 const SECTORS: u64 = 1600;
 
-/// Sectors written one by one, with what they hold: three ranges, of which the first is swept in part.
+/// Sectors written one by one, with their contents: three ranges, of which the first is swept in part.
 struct World {
     device: Arc<SimDevice>,
     ftl: Ftl,
@@ -43,7 +43,7 @@ impl World {
         let ftl = Ftl::open(shared, Options { map_memory, ..Options::default() }).unwrap();
         let mut world = World { device, ftl, held: BTreeMap::new() };
         let mut rng = SeededRng::new(seed);
-        // All over the place, and the device: what follows in addresses does not on the device.
+        // Scattered over addresses and device: neighbours in the space are not neighbours on the device.
         for version in 1..800 {
             let start = [10_000, 10_700 - 2, 1 << 30, (1 << 40) + 5][rng.below(4) as usize];
             world.write(start + rng.below(900), version);
@@ -60,7 +60,7 @@ impl World {
         self.held.insert(lba, version);
     }
 
-    /// Writes elsewhere, and moves what lies about.
+    /// Writes elsewhere, and moves extents by collection.
     fn stir(&self, rng: &mut SeededRng) {
         self.ftl.write_batch(&ops(&changes(rng, SECTORS)), Stream::Data).unwrap();
         let work = [Work::Gc, Work::Due, Work::Checkpoint, Work::Gc][rng.below(4) as usize];
@@ -131,7 +131,7 @@ fn what_is_mapped_all_the_time_is_met_whatever_comes_and_goes() {
     });
 }
 
-/// What cannot be read is passed with its error, and all else goes on.
+/// An unreadable sector is passed with its error, and the sweep continues.
 #[test]
 fn damage_is_passed_on() {
     for_each_seed(6, |seed| {

@@ -13,7 +13,7 @@ const THREADS: u64 = 4;
 /// Sectors of each thread's own region.
 const REGION: u64 = 1000;
 
-/// Writes, reads, flushes and takes checkpoints in the region of `thread`; returns what it should hold.
+/// Writes, reads, flushes and takes checkpoints in the region of `thread`; returns its expected content.
 fn work(ftl: &Ftl, thread: u64, seed: u64) -> Vec<u8> {
     let mut rng = SeededRng::new(seed * 100 + thread);
     let base = thread * REGION;

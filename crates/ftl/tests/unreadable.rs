@@ -1,5 +1,5 @@
-//! Any one block that the device does not give back: the store opens and nothing is lost but what lay in that block,
-//! which is an error; or it refuses, by the place. `check` finds what reads find.
+//! Any single unreadable block: either the store opens, only the data in that block is lost, and reading it is an
+//! error; or the store refuses to open and names the place. `check` finds what reads find.
 
 mod harness;
 
@@ -21,7 +21,7 @@ const CASES: u64 = 6;
 /// Blocks of each case beside the starts of all segments.
 const BLOCKS: u64 = 100;
 
-/// What came of it.
+/// Outcomes.
 #[derive(Debug, Default)]
 struct Outcome {
     refused: u64,
@@ -30,7 +30,7 @@ struct Outcome {
     salvages: Salvages,
     /// Of `opened`, those whose segment is out of use.
     out_of_use: u64,
-    /// Those of them that lack what the very last flush promised.
+    /// Those of them that lack batches that only the very last flush covered.
     last_flush_lost: u64,
 }
 
@@ -70,7 +70,7 @@ fn read_all(ftl: &Ftl, at: u64) -> Found {
 }
 
 /// Whether `check` says that the segment at `at` is out of use. Only if blocks are so large that the first one of a
-/// segment `holds_records`, it may have been all that was left of the very last flush.
+/// segment `holds_records`, that block may have held everything that the very last flush covered.
 fn judge(ftl: &Ftl, at: u64, holds_records: bool, history: &History, outcome: &mut Outcome) -> bool {
     let found = read_all(ftl, at);
     let report = ftl.check(CheckDepth::Payload).expect("it can look");
@@ -106,7 +106,7 @@ fn case(seed: u64, outcome: &mut Outcome) {
         if !judge(&ftl, at, block > 512, &history, outcome) {
             continue;
         }
-        // It stays out of use, and known, when nothing leads to it any more.
+        // It stays out of use, and known, when the map no longer leads to it.
         let model = history.model.clone();
         for lba in (0..SECTORS).step_by(8) {
             let data = [lba as u8 | 1; 4096];
@@ -139,8 +139,8 @@ fn any_block_that_cannot_be_read_is_named() {
     }
 }
 
-/// A whole segment is more than the first block of one: where nothing else tells of it, it is not taken for free. (Seen
-/// to fail when what cannot be read behind the first block is.)
+/// An unreadable segment, not just its first block: without other evidence, it is not assumed to be free. (Seen to fail
+/// when a segment with unreadable blocks behind the first one is.)
 #[test]
 fn any_segment_that_cannot_be_read_is_missed_or_not_needed() {
     let (mut refused, mut opened, mut cases) = (0, 0, 0);
@@ -173,8 +173,8 @@ fn any_segment_that_cannot_be_read_is_missed_or_not_needed() {
     assert!(salvages.salvaged > salvages.hopeless || cases < CASES, "{salvages:?}");
 }
 
-/// The cut itself may be why a block cannot be read. Where nothing flushed lay there, it must not keep the store from
-/// being opened; in any case no more is lost than the very last flush promised and what came after it.
+/// The cut itself may be why a block cannot be read. If it held nothing flushed, it must not keep the store from
+/// opening; in any case, only batches that the very last flush covered, and later ones, are lost.
 #[test]
 fn a_block_that_a_cut_left_unreadable_costs_the_last_flush_at_most() {
     let (mut refused, mut opened, mut cases) = (0, 0, 0);
@@ -196,7 +196,7 @@ fn a_block_that_a_cut_left_unreadable_costs_the_last_flush_at_most() {
     assert!((refused > 0 && opened > 100) || cases < CASES, "{refused} refused, {opened} opened");
 }
 
-/// What [`lost_first_block`] leaves behind the first flush.
+/// The batches that [`lost_first_block`] writes after the first flush.
 enum Behind {
     Nothing,
     /// A batch elsewhere.
@@ -239,7 +239,7 @@ fn lost_first_block(behind: Behind) -> lacuna_ftl::Result<Ftl> {
     Ftl::open(unreadable(shared, lost), Options::default())
 }
 
-/// A segment that seems free held a flushed batch: that is missed as soon as anything follows.
+/// A segment that seems free held a flushed batch: recovery detects the loss as soon as any record follows.
 #[test]
 fn a_lost_first_block_is_missed_once_anything_follows_its_flush() {
     for behind in [Behind::Another, Behind::InSegment] {
@@ -254,19 +254,19 @@ fn a_lost_first_block_is_missed_once_anything_follows_its_flush() {
     assert!(findings.iter().any(|found| found.message.contains("its start cannot be read")), "{findings:?}");
 }
 
-/// What replay misses for want of a retained summary lies elsewhere, and is sound: here a segment that was open at the
-/// checkpoint and used again since. It is the segment of the retained summary that is named.
+/// Without a retained summary, replay lacks the records of a segment that is itself intact: here one that was open at
+/// the checkpoint and used again since. The error names the segment that holds the retained summary.
 #[test]
 fn a_lost_segment_of_retained_summaries_is_named_itself() {
     case(1002, &mut Outcome::default());
 }
 
-/// Leaves of the map that a checkpoint would write elsewhere, as little else lies in their segments, stay where they
-/// are while they cannot be read: a bad block among them must not end all checkpoints.
+/// A checkpoint rewrites leaves of the map that lie in sparse segments. Leaves that cannot be read stay where they are:
+/// a bad block among them must not make all checkpoints fail.
 #[test]
 fn leaves_that_cannot_be_read_keep_no_checkpoint_from_being_written() {
     const EXTENTS: u64 = 40_000;
-    /// Of so many extents one leaf or two are not changed any more.
+    /// A region with this many extents, of which one or two leaves are not changed any more.
     const REGION: u64 = 5_000;
     let fails = Arc::new(AtomicBool::new(false));
     let may_be_read = {

@@ -1,11 +1,11 @@
-//! Keeps a damaged store from flooding the log: a program that tries again and again says nothing new.
+//! Keeps a damaged store from flooding the log: repeated attempts of a program give no new information.
 //!
-//! The first [`LINES`] errors of an [`INTERVAL`] are worth a line each; the rest are counted, and the next line
-//! reports how many they were. Pure, but for what the caller's clock says.
+//! The first [`LINES`] errors of an [`INTERVAL`] are worth a line each; the rest are counted, and the next line reports
+//! how many they were. Pure: the caller passes the time.
 
 use std::time::{Duration, Instant};
 
-/// Lines logged in an interval; more places than that want a scrub, not a log.
+/// Lines logged in an interval; if more places are damaged, a scrub is the right tool, not a log.
 const LINES: u32 = 20;
 /// From its first line on.
 const INTERVAL: Duration = Duration::from_secs(10);

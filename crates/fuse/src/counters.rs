@@ -1,4 +1,4 @@
-//! What a mount has done since it was made.
+//! Activity of a mount since it was made.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

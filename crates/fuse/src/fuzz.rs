@@ -1,15 +1,16 @@
-//! For fuzz/: pages as they are, at the offset that they claim, and with a valid checksum. Promises nothing.
+//! Entry points for fuzz/: raw pages, pages at the offset that they claim, and with a valid checksum. Not a stable
+//! interface.
 
 use crate::innodb::implied_trim as decide;
 pub use crate::transport::uring::parse as request;
 
 const PAGE_NO: usize = 4;
 const PAGE_TYPE: usize = 24;
-/// Of the payload's length in the page type of a full_crc32 page.
+/// Unit of the payload's length in the page type of a full_crc32 page.
 const UNIT: usize = 256;
 const BLOCK_BYTES: usize = 512;
 
-/// The first byte chooses the size of the pages, the others are what is written.
+/// The first byte chooses the size of the pages, the others are the data written.
 pub fn implied_trim(bytes: &[u8]) {
     let Some((choice, page)) = bytes.split_first() else { return };
     let mut page = page.to_vec();

@@ -1,20 +1,19 @@
-//! Trims that stock MariaDB means but does not say.
+//! Trims that stock MariaDB implies but does not send.
 //!
 //! MariaDB 10.11 punches no hole when it rewrites a page-compressed page: a page that shrinks keeps the
 //! tail of its older, longer image. The tail is dead: a reader takes the length from the page itself. So
 //! a write that *is* such a page implies a trim from its end to the end of the page.
 //!
-//! This module decides whether it is one; it is pure and does no I/O. Length alone decides nothing: in
+//! This module decides whether a write is such a page; it is pure and does no I/O. Length alone decides nothing: in
 //! `KEY_BLOCK_SIZE` tables short pages lie side by side. All of these must hold:
 //!
 //! - The write starts on a page boundary and ends before the page does. The page's size follows from the
 //!   page itself: its number (never 0: a tablespace's first page is not compressed) times the size is the
 //!   offset in the file.
-//! - The page says that it is page-compressed, in one of two formats:
-//!   *full_crc32* (default since 10.5): the highest bit of the page type is set, its low byte counts the
-//!   payload in 256 bytes, and the CRC-32C over the payload is right;
-//!   *older*: page type 34354, the checksum field holds the magic of pages without one, a known algorithm,
-//!   and a payload length that makes sense. Only this has no checksum of its own.
+//! - The page is marked as page-compressed, in one of two formats: *full_crc32* (default since 10.5): the highest bit
+//!   of the page type is set, its low byte counts the payload in 256 bytes, and the CRC-32C over the payload is right;
+//!   *older*: page type 34354, the checksum field holds the magic of pages without one, a known algorithm, and a
+//!   payload length that makes sense. Only this has no checksum of its own.
 //! - The write is the payload rounded up to the file system's block, 4 KiB at most, and its rest is zeros.
 //!
 //! The layout is that of MariaDB's `fil_page_compress` and `buf_page_full_crc32_size`.
@@ -54,7 +53,7 @@ const FULL_CRC32_UNIT: usize = 256;
 const TYPE_COMPRESSED: u16 = 34354;
 /// Page type of the older format, when encrypted as well.
 const TYPE_COMPRESSED_ENCRYPTED: u16 = 37401;
-/// What the older format has in place of a checksum.
+/// The value that the older format has in place of a checksum.
 const NO_CHECKSUM_MAGIC: u32 = 0xdead_beef;
 /// zlib, lz4, lzo, lzma, bzip2, snappy.
 const ALGORITHMS: RangeInclusive<u64> = 1..=6;
@@ -64,13 +63,13 @@ const ALGORITHMS: RangeInclusive<u64> = 1..=6;
 pub enum NoTrim {
     /// Not of the length of a short page: whole pages, several of them, or odd lengths.
     Length,
-    /// Nothing in it says that it is a page-compressed page.
+    /// It is not marked as a page-compressed page.
     NotCompressed,
     /// It claims to be one, but its number does not belong at this offset, or a length is impossible.
     Malformed,
     /// It claims to be one, but its checksum is wrong.
     Checksum,
-    /// Compressed and encrypted in the older format: not told apart safely.
+    /// Compressed and encrypted in the older format: cannot be identified safely.
     Encrypted,
 }
 

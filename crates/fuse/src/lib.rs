@@ -6,20 +6,19 @@
 //!
 //! - [`transport`] carries the kernel's requests and our answers. It is behind a trait, because there is
 //!   more than one way to talk to the kernel.
-//! - [`Service`] answers them. It adds to [`lacuna_nvmfs::posix`] what only a mount needs: DirectFS
-//!   handshake, synchronous writes, counters, and a log of what failed.
+//! - [`Service`] answers them. It adds to [`lacuna_nvmfs::posix`] the parts that only a mount needs: DirectFS
+//!   handshake, synchronous writes, counters, and a log of failures.
 //! - [`innodb`] decides whether a write implies a trim. It is pure.
 //!
 //! # Data and caches
 //!
-//! Files are opened for direct I/O whether a program asks for it or not: what is written has reached the
-//! store when `write` returns, one request of up to 1 MiB is one atomic batch, and parallel writes to one
-//! file go in parallel. The kernel keeps no pages, except those that are mapped into memory. With
-//! [`ServiceOptions::cache`] files that are opened without `O_DIRECT` live in the page cache, written
-//! through; programs that count on the kernel's cache (PostgreSQL, compilers) want that.
+//! Files are opened for direct I/O whether a program asks for it or not: written data has reached the store when
+//! `write` returns, one request of up to 1 MiB is one atomic batch, and parallel writes to one file go in parallel. The
+//! kernel keeps no pages, except those that are mapped into memory. With [`ServiceOptions::cache`] files that are
+//! opened without `O_DIRECT` live in the page cache, written through; programs that rely on the kernel's cache
+//! (PostgreSQL, compilers) need that.
 //!
-//! Names and attributes are cached for a day: a store has one owner, so that nothing changes behind the
-//! kernel's back.
+//! Names and attributes are cached for a day: a store has one owner, so nothing changes without the kernel's knowledge.
 
 mod complaints;
 mod counters;

@@ -1,23 +1,24 @@
-//! Answers to the kernel's requests, whatever carries them.
+//! Answers to the kernel's requests, over any transport.
 //!
-//! It owns the set of files that answered the DirectFS ioctl, counters, and the transport's name; all else is the
-//! file system's.
+//! It owns the set of files that answered the DirectFS ioctl, counters, and the transport's name; the file system owns
+//! everything else.
 //!
 //! **Invariants.**
-//! 1. A number is in the set only while the file that was asked about has it: whoever gets a number anew
-//!    starts outside. A file that is gone leaves the set when it is closed or forgotten by the kernel, whichever
+//! 1. A number is in the set only while the file for which the ioctl was answered has it: a new file with a reused
+//!    number starts outside. A removed file leaves the set when it is closed or forgotten by the kernel, whichever
 //!    comes last.
 //! 2. A trim is inferred only for files in the set, and only where the kernel holds no pages of the file
 //!    that it would not see change.
-//! 3. Each answer that names an inode to the kernel counts as a look-up of it, and the kernel forgets as many: what
-//!    it knows stays, with or without a name, as if it were open. It may be about to be opened, somebody's working
-//!    directory, or held by a handle of `O_PATH`, and Linux has all of these usable. Not counted are `.` and `..` in
-//!    a listing, which the kernel does not count either, and what is damaged, of which only a name is known.
-//! 4. The kernel forgets a removed inode after it has answered the removal. So a request that finds no space waits
-//!    a moment for what was removed just now, then tries once more.
+//! 3. Each answer that names an inode to the kernel counts as a look-up of it, and the kernel forgets as many: an inode
+//!    that it knows stays, with or without a name, as if it were open. It may be about to be opened, a process's
+//!    working directory, or held by a handle of `O_PATH`, and Linux requires that all of these stay usable. Not counted
+//!    are `.` and `..` in a listing, which the kernel does not count either, and damaged inodes, of which only a name
+//!    is known.
+//! 4. The kernel forgets a removed inode after it has answered the removal. So a request that finds no space waits a
+//!    moment for recently removed inodes to be freed, then tries once more.
 //!
-//! **Locks.** The set's, held for a look-up or a change, and that of the complaints; neither across a call of the
-//! file system, nor one inside the other.
+//! **Locks.** The set's, held for a look-up or a change, and that of the complaints. Neither is held across a call of
+//! the file system or together with the other.
 
 use std::{
     collections::HashSet,
@@ -36,8 +37,8 @@ use rustix::io::Errno as Os;
 
 use crate::{complaints::Complaints, counters::Counters, innodb};
 
-/// The ioctl by which Fusion-io's DirectFS was asked for atomic writes: `_IOW(0x95, 2, uint)`. Stock
-/// MariaDB and MySQL ask it of every data file and turn their doublewrite buffer off where it is answered.
+/// The ioctl that requests atomic writes from Fusion-io's DirectFS: `_IOW(0x95, 2, uint)`. Stock MariaDB and MySQL send
+/// it for every data file and turn their doublewrite buffer off where it succeeds.
 const DFS_IOCTL_ATOMIC_WRITE_SET: u32 = 0x4004_9502;
 
 /// The number of the root directory in FUSE.
@@ -50,11 +51,11 @@ const FALLOC_FL_ZERO_RANGE: i32 = 0x10;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// Extended attributes that only privileged programs know of.
+/// Extended attributes that only privileged programs see.
 const TRUSTED: &[u8] = b"trusted.";
 
-/// How long a request that finds no space waits for what was removed to be forgotten (invariant 4). The kernel
-/// has that in a queue by then.
+/// How long a request that finds no space waits for removed inodes to be forgotten (invariant 4). The kernel has queued
+/// the forgets by then.
 const FORGET_WAIT: Duration = Duration::from_millis(200);
 
 /// Entries of a directory looked at in one go.
@@ -92,28 +93,29 @@ impl Default for ServiceOptions {
 /// A write as the kernel asks for it.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteRequest<'a> {
-    /// Where in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// What.
+    /// The bytes.
     pub data: &'a [u8],
     /// Flags of `open` that are in force for this write.
     pub open_flags: i32,
-    /// Take set-user-id and set-group-id away.
+    /// Remove set-user-id and set-group-id.
     pub kill_privileges: bool,
     /// It comes from the kernel's page cache, or from a mapping.
     pub from_cache: bool,
 }
 
-/// What a name stands for.
+/// The inode that a name stands for.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Found {
     /// What it names.
     pub attr: Attr,
-    /// Only number and type in `attr` are known: the rest cannot be read. A request for it gets the reason.
+    /// Only number and type in `attr` are known: the rest cannot be read. A request for the attributes returns the
+    /// error.
     pub is_damaged: bool,
 }
 
-/// One entry of a directory, with what it names.
+/// One entry of a directory, with the inode that it names.
 #[derive(Debug)]
 pub struct NamedAttr {
     /// The name.
@@ -124,7 +126,7 @@ pub struct NamedAttr {
     pub next: u64,
 }
 
-/// A file system in service. Numbers of inodes are those of FUSE, which has its own for the root.
+/// A served file system. Numbers of inodes are those of FUSE, which has its own for the root.
 pub struct Service {
     fs: Arc<Nvmfs>,
     posix: Posix,
@@ -160,7 +162,7 @@ impl Service {
         &self.options
     }
 
-    /// What carries the requests: a [`Transport`](crate::Transport)'s name, once it has mounted.
+    /// The transport of the requests: a [`Transport`](crate::Transport)'s name, once it has mounted.
     pub fn transport(&self) -> Option<&'static str> {
         self.transport.get().copied()
     }
@@ -169,7 +171,7 @@ impl Service {
         self.transport.set(transport).expect("a service is mounted once");
     }
 
-    /// What was done so far.
+    /// The activity so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -179,10 +181,10 @@ impl Service {
         if ino == Ino::ROOT { FUSE_ROOT } else { ino.number() }
     }
 
-    /// To be called when the kernel knows nothing of the file system any more: it was unmounted.
+    /// Must be called when the file system was unmounted: the kernel then knows none of its inodes any more.
     pub(crate) fn unmounted(&self) {
         let freed = self.posix.forget_all();
-        // What is left is freed by the next open.
+        // The next open frees the remaining orphans.
         let _ = self.checked("forget", FUSE_ROOT, freed);
     }
 
@@ -201,7 +203,7 @@ impl Service {
         }
     }
 
-    /// Counts a failure, logs it if it is not one of many, and gives it its number.
+    /// Counts a failure, logs it unless there are too many, and converts it to an errno.
     fn checked<T>(&self, what: &str, number: u64, result: lacuna_nvmfs::Result<T>) -> Result<T> {
         result.map_err(|error| {
             let errno = Errno(error.errno());
@@ -222,7 +224,7 @@ impl Service {
 
 /// Names.
 impl Service {
-    /// What `name` is in a directory. A damaged file is found too: the kernel asks before it has it removed.
+    /// Looks up `name` in a directory. A damaged file is found too: the kernel looks a name up before it removes it.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Found> {
         let directory = Self::ino(parent)?;
         let looked_up = self.checked("lookup", parent, self.posix.lookup(directory, name));
@@ -241,10 +243,10 @@ impl Service {
         self.checked("stat", number, self.posix.getattr(ino))
     }
 
-    /// The kernel has forgotten so many look-ups of an inode (invariant 3).
+    /// The kernel has forgotten `lookups` look-ups of an inode (invariant 3).
     pub fn forget(&self, number: u64, lookups: u64) {
         let Ok(ino) = Self::ino(number) else { return };
-        // The kernel does not want to know, and what was not freed is freed by the next open.
+        // The kernel expects no answer, and the next open frees whatever was not freed now.
         let _ = self.checked("forget", number, self.posix.forget(ino, lookups));
         self.forget_handshake(ino);
     }
@@ -296,7 +298,7 @@ impl Service {
         self.checked("link", number, self.with_room(|| self.posix.link(ino, parent, name)))
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<()> {
         self.checked("unlink", parent, self.posix.unlink(Self::ino(parent)?, name)).map(drop)
     }
@@ -315,7 +317,7 @@ impl Service {
 
     /// Calls `entry` with numbers and names from `cursor` on until it returns false.
     ///
-    /// What comes before damage is listed, and that is no error yet: the next call, from there on, is.
+    /// Entries before damage are listed without an error; the next call, from there on, returns the error.
     pub fn readdir(
         &self,
         number: u64,
@@ -333,8 +335,7 @@ impl Service {
         }
     }
 
-    /// As [`Service::readdir`], with the attributes of what is named. A damaged inode keeps nobody from the
-    /// others.
+    /// As [`Service::readdir`], with the attributes of the named inodes. A damaged inode does not hide the others.
     pub fn readdir_with_attributes(
         &self,
         number: u64,
@@ -414,7 +415,7 @@ impl Service {
         self.checked("read", number, read).inspect(|bytes| self.counters.read(*bytes))
     }
 
-    /// Writes, and makes it durable if the file was opened so.
+    /// Writes, and makes the data durable if the file was opened for that.
     pub fn write(&self, number: u64, request: WriteRequest<'_>) -> Result<usize> {
         let ino = Self::ino(number)?;
         let trim_to = self.implied_trim(ino, &request);
@@ -429,7 +430,7 @@ impl Service {
         Ok(bytes)
     }
 
-    /// By invariant 2; a write from the page cache, or into a file that is in it, is no database's.
+    /// By invariant 2; a write from the page cache, or into a file that is in it, does not come from a database.
     fn implied_trim(&self, ino: Ino, request: &WriteRequest<'_>) -> Option<u64> {
         let applies = self.options.infer_trim
             && !request.from_cache
@@ -456,8 +457,8 @@ impl Service {
         self.checked("fsync", number, self.posix.fsync(Self::ino(number)?, data_only))
     }
 
-    /// Changes what a range takes; `mode` as in fallocate(2). The request says nothing of privileges, so that all
-    /// but root's take them away.
+    /// Changes the allocation of a range; `mode` as in fallocate(2). The request does not carry privileges, so every
+    /// request except root's removes them from the file.
     pub fn fallocate(&self, number: u64, offset: u64, len: u64, mode: i32, caller: Caller) -> Result<()> {
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
         let what = match mode & !FALLOC_FL_KEEP_SIZE {
@@ -484,14 +485,14 @@ impl Service {
         self.checked("seek", number, found)
     }
 
-    /// Copies within the store and returns how much. As to privileges, as [`Service::fallocate`].
+    /// Copies within the store and returns how much. Treats privileges as [`Service::fallocate`] does.
     pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64, caller: Caller) -> Result<u64> {
         let (from, to_ino) = ((Self::ino(from.0)?, from.1), Self::ino(to.0)?);
         let copied = self.with_room(|| self.posix.copy_range(from, (to_ino, to.1), len, caller.uid != 0));
         self.checked("copy", to.0, copied)
     }
 
-    /// The DirectFS handshake; every other ioctl is not for us.
+    /// The DirectFS handshake; every other ioctl is refused.
     pub fn ioctl(&self, number: u64, command: u32) -> Result<()> {
         if command != DFS_IOCTL_ATOMIC_WRITE_SET {
             return Err(Os::NOTTY.into());
@@ -502,14 +503,14 @@ impl Service {
         Ok(())
     }
 
-    /// Invariant 1: a new file has not been asked about.
+    /// Invariant 1: for a new file the ioctl was not answered.
     fn drop_handshake(&self, ino: Ino) {
         if self.atomic_files.read().contains(&ino) {
             self.atomic_files.write().remove(&ino);
         }
     }
 
-    /// Invariant 1: nobody writes to a file that is gone.
+    /// Invariant 1: no program writes to a file that is gone.
     fn forget_handshake(&self, ino: Ino) {
         let was_asked_about = self.atomic_files.read().contains(&ino);
         if was_asked_about && self.posix.getattr(ino).is_err_and(|error| is_stale(&error)) {
@@ -531,9 +532,9 @@ impl Service {
         self.checked("getxattr", number, self.posix.getxattr(Self::ino(number)?, name))
     }
 
-    /// Names of extended attributes, each with a NUL behind it. The kernel itself keeps those in `trusted.` from all
-    /// but privileged callers, but lists what it is given. The request says nothing of privileges, so root is who has
-    /// them.
+    /// Names of extended attributes, each with a NUL behind it. The kernel itself denies unprivileged callers the
+    /// attributes in `trusted.`, but lists every name that it gets. The request does not carry privileges, so only root
+    /// counts as privileged.
     pub fn listxattr(&self, number: u64, caller: Caller) -> Result<Vec<u8>> {
         let mut names = self.checked("listxattr", number, self.posix.listxattr(Self::ino(number)?))?;
         if caller.uid != 0 {
@@ -556,8 +557,8 @@ impl Service {
     }
 }
 
-/// Refuses the label of SELinux, which the kernel has for a FUSE mount as a whole and for none of its files.
-/// `ls -l` asks about each until it hears that none has one.
+/// Refuses the label of SELinux, which the kernel has for a FUSE mount as a whole and not for its files. `ls -l` asks
+/// for each file's label until it gets the answer that labels are not supported.
 fn no_label(name: &[u8]) -> Result<()> {
     if name == b"security.selinux" { Err(Os::OPNOTSUPP.into()) } else { Ok(()) }
 }
@@ -570,7 +571,7 @@ fn is_full(error: &lacuna_nvmfs::Error) -> bool {
     error.errno() == Os::NOSPC.raw_os_error()
 }
 
-/// What a name says of an inode that cannot be read.
+/// The attributes of an unreadable inode that its name provides.
 fn unknown(ino: Ino, kind: FileKind) -> Attr {
     let never = Timestamp::default();
     Attr {
@@ -620,7 +621,7 @@ mod tests {
     #[test]
     fn a_number_used_again_has_not_been_asked_about() {
         let service = service();
-        // Numbers come back after 2^28 others: so the next ones are taken for such that did.
+        // Numbers are reused after 2^28 others: the next ones stand for reused ones.
         let first = service.create(FUSE_ROOT, b"first", MODE, Caller::default()).expect("creates");
         let next = |at: u64| Ino::new(first.ino.number() + at).expect("a number");
         service.atomic_files.write().extend([next(1), next(2)]);
@@ -648,7 +649,7 @@ mod tests {
         assert_eq!(asked(), 2);
         service.unlink(FUSE_ROOT, names[2]).expect("removes");
         numbers.iter().for_each(|number| service.forget(*number, 1));
-        // Who opens a file again need not ask again.
+        // A program that opens a file again need not send the ioctl again.
         assert!(service.atomic_files.read().iter().eq([&Ino::new(numbers[0]).expect("a number")]));
     }
 
@@ -673,7 +674,7 @@ mod tests {
         service.release(number).expect("closes");
         assert_eq!(service.getattr(number), Err(Os::STALE.into()));
         assert_eq!(service.open(number), Err(Os::STALE.into()));
-        // So can what a rename replaced, and a file that lost two names.
+        // So can a file that a rename replaced, and a file that lost two names.
         let from = service.mkdir(FUSE_ROOT, b"from", 0o755, Caller::default()).expect("makes");
         let replaced = service.mkdir(FUSE_ROOT, b"to", 0o700, Caller::default()).expect("makes");
         service.rename((FUSE_ROOT, b"from"), (FUSE_ROOT, b"to"), Rename::Replace).expect("moves");

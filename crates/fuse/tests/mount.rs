@@ -1,5 +1,5 @@
-//! A mount in this process: that the transport carries what the service says. What programs see in full is
-//! for the scripts in tests/mount.
+//! A mount in this process: checks that the transport carries the service's answers. The scripts in tests/mount check
+//! everything that programs see.
 
 use std::{
     fs::{self, Permissions},
@@ -42,17 +42,17 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// None, and says so, where nothing can be mounted over `transport`.
+    /// `None`, and prints so, where nothing can be mounted over `transport`.
     fn over(transport: &dyn Transport) -> Option<Mounted> {
         Mounted::of(formatted(), transport)
     }
 
-    /// The same of a store that there is.
+    /// The same for an existing store.
     fn of(device: Arc<dyn BlockDevice>, transport: &dyn Transport) -> Option<Mounted> {
         let fs = Arc::new(Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens"));
         let service = Arc::new(Service::new(Arc::clone(&fs), ServiceOptions::default()));
         let dir = tempfile::tempdir().expect("temporary directory");
-        // Others are let in where that takes nobody's leave.
+        // Other users get access where that needs no permission.
         let allow_other = geteuid().is_root();
         let options = MountOptions { threads: 4, allow_other, ..MountOptions::default() };
         match transport.mount(Arc::clone(&service), dir.path(), &options) {
@@ -71,7 +71,7 @@ fn formatted() -> Arc<dyn BlockDevice> {
     device
 }
 
-/// Runs `test` on mounts of an empty store, over every transport there is; says so where there is none.
+/// Runs `test` on mounts of an empty store, over every available transport; prints so where there is none.
 fn mounted(test: impl Fn(&Path, &Service)) {
     mounted_over(&FuserTransport, &test);
     mounted_over(&UringTransport, &test);
@@ -126,8 +126,8 @@ fn a_damaged_file_is_an_error_and_can_be_removed() {
     }
 }
 
-/// A store of tables lies on a mount as on any directory, and gives the ends of its pages back, however long the mount
-/// wants requests to be.
+/// A store of tables works on a mount as in any directory, and trims the ends of its pages, whatever request size the
+/// mount prefers.
 #[test]
 fn a_directory_of_a_mount_takes_sectors_and_has_fine_holes() {
     mounted(|dir, _| {
@@ -203,7 +203,7 @@ fn a_removed_directory_can_be_looked_at_by_who_is_in_it() {
     });
 }
 
-/// Held, but not open, as by who is in a directory or has a name bound.
+/// Held by a handle of `O_PATH`, but not open, as a working directory is.
 #[test]
 fn what_is_held_without_a_name_can_be_looked_at_and_changed() {
     mounted(|dir, _| {
@@ -227,7 +227,7 @@ fn what_is_held_without_a_name_can_be_looked_at_and_changed() {
     });
 }
 
-/// The kernel walks a path and then calls for what it led to, which has been replaced meanwhile.
+/// The kernel walks a path and then uses the inode at its end, which has been replaced meanwhile.
 #[test]
 fn a_name_that_is_replaced_can_always_be_opened() {
     mounted(|dir, service| {
@@ -278,7 +278,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// The kernel takes the mode that it remembers when it runs a program.
+/// The kernel uses the cached mode when it runs a program.
 #[test]
 fn the_kernel_knows_when_set_user_id_is_gone() {
     mounted(|dir, _| {
@@ -286,7 +286,7 @@ fn the_kernel_knows_when_set_user_id_is_gone() {
         fs::write(&path, [1; 1000]).expect("writes");
         fs::set_permissions(&path, Permissions::from_mode(0o6755)).expect("changes");
         let mode = || {
-            // Nothing else is asked for, lest the kernel asks us.
+            // Only the mode is asked for; otherwise the kernel would ask us.
             let stat = statx(CWD, &path, AtFlags::empty(), StatxFlags::MODE).expect("is there");
             stat.stx_mode & 0o7777
         };
@@ -305,7 +305,7 @@ fn the_kernel_knows_when_set_user_id_is_gone() {
     });
 }
 
-/// Whoever writes: a program that was changed is not the one that was trusted.
+/// A write by any user removes capabilities: a changed program is not the one that was trusted.
 #[test]
 fn a_write_takes_capabilities_away() {
     if !geteuid().is_root() {
@@ -330,7 +330,7 @@ fn a_write_takes_capabilities_away() {
     });
 }
 
-/// As on any file system of Linux. But for the list all of it is the kernel's.
+/// As on any file system of Linux. Except for the list, the kernel does all of it.
 #[test]
 fn only_root_knows_of_trusted_attributes() {
     if !geteuid().is_root() {
@@ -473,7 +473,7 @@ fn aborted_over(transport: &dyn Transport) {
     assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{}: {error}", transport.name());
     let report = nvmfs.check(CheckDepth::Payload).expect("checks");
     assert!(report.is_clean(), "{:?}", report.findings);
-    // As if the process had been killed: what is on the device is all there is.
+    // As if the process had been killed: only the bytes on the device remain.
     drop((service, nvmfs));
     let nvmfs = Nvmfs::open(device, Options::default()).expect("opens again");
     let posix = nvmfs.posix();

@@ -1,4 +1,4 @@
-//! The kernel looks a name up, and then calls for what that named, while another request replaces or removes it.
+//! The kernel looks a name up, and then uses the inode, while another request replaces or removes it.
 
 use std::{
     sync::{
@@ -26,7 +26,7 @@ fn service() -> Service {
     Service::new(Arc::new(fs), ServiceOptions::default())
 }
 
-/// What may follow a look-up.
+/// The requests that may follow a look-up.
 fn use_file(service: &Service, number: u64) {
     service.getattr(number).expect("is told of");
     service.open(number).expect("opens");

@@ -1,4 +1,4 @@
-//! What a mount adds to the file system, without a mount.
+//! The features that a mount adds to the file system, tested without a mount.
 
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ fn long_directories_are_listed_whole() {
         expected.push(name.into_bytes());
     }
     expected.sort();
-    // As the kernel does: a buffer that holds so many, then on from where that ended.
+    // As the kernel does: a buffer that holds this many, then on from where it ended.
     for entries_max in [1, 63, 64, 65, 1000] {
         let (mut names, mut cursor) = (Vec::new(), 0);
         loop {
@@ -152,7 +152,7 @@ fn long_directories_are_listed_whole() {
     }
 }
 
-/// What is listed from the start on, a buffer of `entries_max` at a time, and the error that ends it.
+/// The entries listed from the start on, a buffer of `entries_max` at a time, and the error that ends the listing.
 fn listed(service: &Service, entries_max: usize) -> (Vec<NamedAttr>, Option<Errno>) {
     let (mut all, mut cursor) = (Vec::new(), 0);
     loop {

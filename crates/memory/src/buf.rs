@@ -20,11 +20,11 @@ pub struct AlignedBuf {
     memory: Memory,
 }
 
-/// Where a buffer's memory comes from.
+/// The source of a buffer's memory.
 enum Memory {
     /// An allocation of its own; none when it is empty.
     Own,
-    /// It is a part of this.
+    /// A part of this huge page.
     Part(#[expect(dead_code, reason = "it lives as long as its parts")] Arc<HugePage>),
     /// A slot of the huge page with that number.
     Slot(u32),
@@ -47,7 +47,7 @@ impl AlignedBuf {
     }
 
     /// A buffer of `len` bytes, one of many of that length. They share huge pages if the length allows it (multiples of
-    /// 4 KiB up to 128 KiB). It holds zeros, or what an earlier buffer held.
+    /// 4 KiB up to 128 KiB). It holds zeros, or the bytes of an earlier buffer.
     pub fn dense(len: usize) -> AlignedBuf {
         match slots::take(len) {
             Some((ptr, page)) => AlignedBuf { ptr, len, memory: Memory::Slot(page) },
@@ -55,8 +55,8 @@ impl AlignedBuf {
         }
     }
 
-    /// Buffers of `len` zero bytes for long use with a device: as many as fill a huge page if that is at most 8, else a
-    /// single one.
+    /// Buffers of `len` zero bytes for long use with a device: as many as fill a huge page if that is at most 8,
+    /// otherwise a single one.
     pub fn for_long_use(len: usize) -> Vec<AlignedBuf> {
         if !(HUGE_PAGE / 8..=HUGE_PAGE).contains(&len) || !HUGE_PAGE.is_multiple_of(len) {
             return vec![AlignedBuf::zeroed(len)];
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn buffers_share_a_huge_page_and_nothing_else() {
-        // Compared as a whole: byte by byte Miri does not end.
+        // Compared as a whole: byte by byte, Miri would take too long.
         let all = |byte: u8| vec![byte; 1 << 20];
         let mut buffers = AlignedBuf::for_long_use(1 << 20);
         assert_eq!(buffers.len(), 2);

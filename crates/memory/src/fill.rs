@@ -1,13 +1,13 @@
 //! Memory that several threads fill, each its own part, and that is shared once it is filled.
 //!
 //! Splitting a [`Blank`] gives each thread a part of its own, which filling turns into a [`Filled`]. Filled parts are
-//! read-only: they can be cloned, sliced, and, if adjacent, joined into what one request writes. The last handle
-//! returns the memory to its [`Home`], from whatever thread: requests end in any order, and readers may hold what was
-//! written for a while.
+//! read-only: they can be cloned, sliced, and, if adjacent, joined into the bytes of one request. The last handle
+//! returns the memory to its [`Home`], from any thread: requests end in any order, and readers may hold written bytes
+//! for a while.
 //!
 //! Invariants:
 //! 1. Each byte of a memory belongs to at most one blank, and then to no filled part. Only the holder of the blank
-//!    writes to it, and nobody reads it.
+//!    writes to it, and no code reads it.
 //! 2. A byte that was filled is not written again until all handles of its memory are gone.
 //!
 //! A new memory is one blank; splitting divides its range, and filling consumes the blank. The unsafe code below relies
@@ -29,7 +29,7 @@ pub trait Home: Send + Sync {
     fn take_back(&self, memory: AlignedBuf);
 }
 
-/// What all handles of one memory share.
+/// State that all handles of one memory share.
 struct Memory {
     buf: AlignedBuf,
     home: Option<Arc<dyn Home>>,
@@ -100,8 +100,8 @@ impl Blank {
     pub fn fill(self, fill: impl FnOnce(&mut [u8])) -> Filled {
         let Blank { memory, range } = self;
         let start = memory.buf.base().as_ptr().wrapping_add(range.start);
-        // SAFETY: the range lies in the allocation, which `memory` keeps. Its bytes are initialised, as
-        // all of an `AlignedBuf` are. By invariant 1 no reference to any of them exists but this one.
+        // SAFETY: the range lies in the allocation, which `memory` keeps. Its bytes are initialised, as all of an
+        // `AlignedBuf` are. By invariant 1 this is the only reference to any of them.
         fill(unsafe { std::slice::from_raw_parts_mut(start, range.len()) });
         Filled { memory, range }
     }
@@ -131,8 +131,8 @@ impl Deref for Filled {
 
     fn deref(&self) -> &[u8] {
         let start = self.memory.buf.base().as_ptr().wrapping_add(self.range.start);
-        // SAFETY: the range lies in the allocation, which `memory` keeps, and is initialised. By
-        // invariant 2 nobody writes to it as long as `self` lives.
+        // SAFETY: the range lies in the allocation, which `memory` keeps, and is initialised. By invariant 2 no code
+        // writes to it as long as `self` lives.
         unsafe { std::slice::from_raw_parts(start, self.range.len()) }
     }
 }
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(all.slice(150..250)[..], [[3; 50], [4; 50]].concat());
     }
 
-    /// What is filled is read while its neighbours are written: for Miri.
+    /// Filled parts are read while their neighbours are written: for Miri.
     #[test]
     fn a_part_is_read_while_others_are_filled() {
         let mut rest = Blank::from(AlignedBuf::zeroed(64));

@@ -27,8 +27,8 @@ impl HugePage {
         let raw = unsafe { alloc(Self::LAYOUT) };
         let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(Self::LAYOUT) };
         if cfg!(not(miri)) {
-            // SAFETY: these are whole pages of the allocation, and what they hold is not changed. It is advice: a
-            // system that has no huge page to give serves as well with small ones.
+            // SAFETY: these are whole pages of the allocation, and their content is not changed. This is only advice: a
+            // system without a free huge page uses small ones.
             let _ = unsafe { madvise(raw.cast(), HUGE_PAGE, Advice::LinuxHugepage) };
         }
         HugePage(ptr)
@@ -37,7 +37,7 @@ impl HugePage {
     /// Memory of zeros.
     pub(crate) fn zeroed() -> HugePage {
         let page = HugePage::new();
-        // SAFETY: all of it is in the allocation, which nobody else knows.
+        // SAFETY: all of it is in the allocation, which has no other reference yet.
         unsafe { page.0.write_bytes(0, HUGE_PAGE) };
         page
     }
@@ -57,7 +57,7 @@ impl Drop for HugePage {
     }
 }
 
-// SAFETY: it gives addresses but no access to the memory; each holder of a part answers for that part.
+// SAFETY: it gives addresses but no access to the memory; each holder of a part is responsible for that part.
 unsafe impl Send for HugePage {}
 // SAFETY: as above.
 unsafe impl Sync for HugePage {}

@@ -1,7 +1,7 @@
 //! Copies into memory that the processor does not read again.
 //!
 //! An ordinary store first loads the line that it changes into the cache, and evicts another one. A copy that is only
-//! sent to a device pays for that twice: it waits for old bytes that nobody needs, and evicts lines that others do.
+//! sent to a device pays for that twice: it waits for old bytes that are not needed, and evicts lines that are.
 //! Streaming stores gather whole lines and send them to memory past the cache.
 
 #![allow(unsafe_code)] // Streaming stores are intrinsics of the processor.
@@ -37,16 +37,15 @@ fn stream(to: &mut [u8], from: &[u8]) {
     to_tail.copy_from_slice(from_tail);
     for (to, from) in to_lines.iter_mut().zip(from_lines) {
         for at in (0..LINE).step_by(STORE) {
-            // SAFETY: both lie in their lines. Lines of `to` begin on a multiple of 64 bytes, so the store is aligned;
-            // the load need not be. All x86_64 processors have these instructions.
+            // SAFETY: both addresses lie in their lines. Lines of `to` begin on a multiple of 64 bytes, so the store is
+            // aligned; the load need not be. All x86_64 processors have these instructions.
             unsafe {
                 let bytes = _mm_loadu_si128(from.as_ptr().add(at).cast());
                 _mm_stream_si128(to.as_mut_ptr().add(at).cast(), bytes);
             }
         }
     }
-    // Before anybody, this thread included, looks at `to` or is told that it is filled.
-    // SAFETY: as above.
+    // Before any thread, including this one, reads `to` or learns that it is filled. SAFETY: as above.
     unsafe { _mm_sfence() }
 }
 

@@ -12,7 +12,7 @@
 //! of that length is empty too.
 //!
 //! Invariants:
-//! 1. A slot is taken exactly as long as its buffer lives. Nobody else looks at it.
+//! 1. A slot is taken exactly as long as its buffer lives. No other code accesses it.
 //! 2. All bytes of a page are initialised when it is added.
 //! 3. No page before `first` has a free slot.
 //!
@@ -33,7 +33,7 @@ const WORDS: usize = HUGE_PAGE / UNIT / 64;
 
 /// Huge pages of one length of slots.
 struct Arena {
-    /// By number; a number without a page is given again.
+    /// By number; a number without a page is reused.
     pages: Vec<Option<Page>>,
     first: usize,
     /// Pages without a taken slot.
@@ -54,7 +54,7 @@ fn arena(len: usize) -> Option<&'static Mutex<Arena>> {
     if len.is_multiple_of(UNIT) { ARENAS.get((len / UNIT).checked_sub(1)?) } else { None }
 }
 
-/// Exclusive, initialised memory of `len` bytes, and the number to give it back under; none for odd lengths.
+/// Exclusive, initialised memory of `len` bytes, and the number with which to give it back; none for other lengths.
 pub(crate) fn take(len: usize) -> Option<(NonNull<u8>, u32)> {
     let arena = arena(len)?;
     let found = arena.lock().take(len);
@@ -66,7 +66,7 @@ pub(crate) fn take(len: usize) -> Option<(NonNull<u8>, u32)> {
     }))
 }
 
-/// Gives back what [`take`] gave for `len` bytes. Nobody looks at it any more.
+/// Gives back memory that [`take`] returned for `len` bytes. No code accesses it any more.
 pub(crate) fn give_back(slot: NonNull<u8>, len: usize, page: u32) {
     let unneeded = arena(len).expect("a slot's length").lock().give_back(slot, len, page);
     drop(unneeded); // with the lock released
@@ -108,7 +108,7 @@ impl Arena {
         Some((page.memory.at(slot * len), number as u32))
     }
 
-    /// Returns a huge page that is not needed.
+    /// Returns a huge page that is no longer needed.
     fn give_back(&mut self, slot: NonNull<u8>, len: usize, number: u32) -> Option<HugePage> {
         let number = number as usize;
         let page = self.pages[number].as_mut().expect("invariant 1: a slot lies in a page");
@@ -137,7 +137,7 @@ mod tests {
     use crate::AlignedBuf;
 
     impl Arena {
-        /// Holds what is kept of the pages against their bits; returns how many slots are taken.
+        /// Checks the bookkeeping of the pages against their bits; returns how many slots are taken.
         fn check(&self, slots: usize) -> usize {
             let mut taken = 0;
             let mut empty = 0;
@@ -161,7 +161,7 @@ mod tests {
         })
     }
 
-    /// Slots come and go at random; none is given twice, and what they leave serves again.
+    /// Slots are taken and given back at random; none is handed out twice, and freed slots are reused.
     #[test]
     fn slots_are_given_once_and_pages_go_back() {
         for_each_seed(if cfg!(miri) { 2 } else { 30 }, |seed| {
@@ -214,7 +214,7 @@ mod tests {
         }
         for ((buffer, byte), len) in buffers.iter().zip(1..).zip(lens) {
             assert_eq!(buffer.len(), len);
-            assert!(buffer[..] == vec![byte; len]); // as a whole: byte by byte Miri does not end
+            assert!(buffer[..] == vec![byte; len]); // as a whole: byte by byte, Miri would take too long
             assert!(len == 0 || buffer.as_ptr().addr().is_multiple_of(UNIT));
         }
     }

@@ -1,10 +1,10 @@
-//! How many inodes a store bears:
+//! How many inodes a store can hold:
 //!
 //! `cargo run --release -p lacuna-nvmfs --example inodes -- STORE COUNT [MAP_MEMORY_MIB]`
 //!
-//! makes a store file (it must not exist) with COUNT files in directories of 100,000, opens it anew, looks
-//! up and makes a few, and checks it. Names of 255 bytes and a file of 32 TiB are among them. Given are
-//! rates for each tenth, resident memory, and times.
+//! makes a store file (it must not exist) with COUNT files in directories of 100,000, opens it anew, looks up and makes
+//! a few, and checks it. Names of 255 bytes and a file of 32 TiB are among them. It prints rates for each tenth,
+//! resident memory, and times.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use lacuna_nvmfs::{
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Room for an inode and its name, with what collection wants.
+/// Space for an inode and its name, with the spare space that collection needs.
 const STORE_BYTES_PER_INODE: u64 = 1536;
 const STORE_BYTES_MIN: u64 = 256 << 20;
 const NAMES_PER_DIRECTORY: u64 = 100_000;
@@ -73,7 +73,7 @@ fn directory_name(number: u64) -> Vec<u8> {
     format!("directory {}", number / NAMES_PER_DIRECTORY).into_bytes()
 }
 
-/// Makes the files, and says how fast.
+/// Makes the files, and prints how fast.
 fn fill(vfs: &Nvmfs, count: u64) -> Result<()> {
     let fs = vfs.posix();
     limits(&fs)?;
@@ -109,7 +109,7 @@ fn limits(fs: &Posix) -> Result<()> {
     Ok(())
 }
 
-/// What is there after the store was opened anew.
+/// Looks at the store after it was opened anew.
 fn look(path: &Path, options: &VfsOptions, count: u64) -> Result<()> {
     let vfs = timed("open", || open(path, options))?;
     let fs = vfs.posix();

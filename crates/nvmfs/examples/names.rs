@@ -1,10 +1,10 @@
-//! How fast names come, are found, are listed and go, in one directory:
+//! How fast names are created, found, listed and removed, in one directory:
 //!
 //! `cargo run --release -p lacuna-nvmfs --example names -- STORE COUNT [keep]`
 //!
-//! makes a store file (it must not exist), creates COUNT files, opens the store anew so that nothing is in
-//! memory, looks some of them up, opens it anew again, lists them all in calls such as a mount gets, and removes
-//! them; unless it is to keep them, to be listed on a mount. Rates are given for each tenth.
+//! makes a store file (it must not exist), creates COUNT files, opens the store anew so that nothing is in memory,
+//! looks some of them up, opens it anew again, lists them all in calls such as a mount gets, and removes them; with
+//! `keep` they stay, to be listed on a mount. Rates are printed for each tenth.
 
 use std::{
     path::Path,
@@ -16,7 +16,7 @@ use lacuna_nvmfs::{
     posix::{Caller, Posix},
 };
 
-/// Room for a file and its name, with what collection wants.
+/// Space for a file and its name, with the spare space that collection needs.
 const STORE_BYTES_PER_NAME: u64 = 2048;
 const STORE_BYTES_MIN: u64 = 256 << 20;
 
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let vfs = open()?;
     let fs = vfs.posix();
-    // In an order that is not that of their creation.
+    // In an order other than that of their creation.
     rates("lookup", count.min(20_000), |number| {
         fs.lookup(directory, &name(number * 7919 % count)).map(drop)
     })?;

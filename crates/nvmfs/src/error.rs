@@ -2,7 +2,7 @@ use lacuna_device as device;
 use lacuna_ftl as ftl;
 use rustix::io::Errno;
 
-/// Why the file system refuses what POSIX lets it refuse; nothing was changed.
+/// Reasons for which POSIX lets the file system refuse an operation; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -144,7 +144,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// The error as POSIX numbers it. What says that the store is damaged or stopped is EIO.
+    /// The error as POSIX numbers it. An error that reports a damaged or stopped store is EIO.
     pub fn errno(&self) -> i32 {
         let errno = match self {
             Error::Refused(refusal) => refusal.errno(),
@@ -156,14 +156,14 @@ impl Error {
         errno.raw_os_error()
     }
 
-    /// Whether it says that the store takes no change at all, for the time being or for good.
+    /// Whether the store accepts no change at all, for the time being or for good.
     pub(crate) fn stops_changes(&self) -> bool {
         use ftl::Error::{Full, Poisoned, ReadOnly};
         matches!(self, Error::Ftl(Full { .. } | Poisoned { .. } | ReadOnly { .. }))
     }
 
-    /// Whether it says that what was to be read is damaged: it is not what was written, or lies where the
-    /// device cannot read. Any other failure says nothing of what is stored there.
+    /// Whether the data to be read is damaged: it is not what was written, or the device cannot read it. Any other
+    /// failure says nothing about the data stored there.
     pub(crate) fn is_damage(&self) -> bool {
         match self {
             Error::Corrupt { .. } | Error::Ftl(ftl::Error::Corrupt { .. }) => true,
@@ -176,12 +176,12 @@ impl Error {
     }
 }
 
-/// Whether it says that an inode is gone.
+/// Whether the error means that an inode is gone.
 pub(crate) fn is_stale(error: &Error) -> bool {
     matches!(error, Error::Refused(Refusal::Stale))
 }
 
-/// What Linux calls a sector that a disk cannot read. To programs it means that there is no such attribute.
+/// The errno of Linux for a sector that a disk cannot read. To programs it means that there is no such attribute.
 const MEDIUM_ERROR: Errno = Errno::NODATA;
 
 fn device_errno(error: &device::Error) -> i32 {

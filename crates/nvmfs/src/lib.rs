@@ -58,27 +58,27 @@
 //! # Invariants
 //!
 //! [`Nvmfs::check`] proves them.
-//! 1. Every directory entry names an inode of the same number, generation and type. A file's link count
-//!    is the number of its entries; a directory has one entry, in the directory that its inode names as
-//!    parent, and two links and one for each directory in it. All of them hang from the root.
-//! 2. Nothing is mapped past the end of a file, in the bytes behind it in its last sector, or in a region
-//!    without inode. So a free number is one whose sector of the inode table is not mapped, and no
-//!    allocator keeps a second truth.
-//! 3. An inode without name has no links and is in the region of orphans, and nothing else is in there. A
-//!    directory without name has no entries. An orphan exists for the programs that have it open and the kernels that
-//!    know it (`inodes/lookups.rs`); the last of them to let it go frees it.
-//! 4. What the ftl holds is at any time the result of whole operations: each is one batch.
-//! 5. An operation answers as if it had happened at one moment. An operation that finds a name, and then finds that the
-//!    inode has lost that name meanwhile, looks again (`names/mod.rs`). An operation that makes an object returns
-//!    what it made, whatever has become of it since. Only a number that the caller brings along, and whose inode nobody
-//!    kept for that caller, is stale.
+//! 1. Every directory entry names an inode of the same number, generation and type. A file's link count is the number
+//!    of its entries; a directory has one entry, in the directory that its inode names as parent, and two links and one
+//!    for each directory in it. All of them are reachable from the root.
+//! 2. Nothing is mapped past the end of a file, in the bytes behind it in its last sector, or in a region without
+//!    inode. So a free number is one whose sector of the inode table is not mapped, and no separate allocator state
+//!    exists.
+//! 3. An inode without name has no links and is in the region of orphans, and nothing else is in there. A directory
+//!    without name has no entries. An orphan exists for the programs that have it open and the kernels that know it
+//!    (`inodes/lookups.rs`); the operation that drops the last of these references frees it.
+//! 4. The content of the ftl is at any time the result of whole operations: each is one batch.
+//! 5. An operation returns a result as if it had happened at one moment. An operation that finds a name, and then finds
+//!    that the inode has lost that name meanwhile, looks again (`names/mod.rs`). An operation that makes an object
+//!    returns the object as it was made, whatever happened to it since. Only a number that the caller passes in, and
+//!    whose inode was not kept for that caller, can be stale.
 //!
 //! # Why a crash leaves whole operations
 //!
 //! The ftl brings back the result of a prefix of the accepted batches, with all flushed ones. By invariant 4 each of
-//! these batches is an operation that took the invariants from true to true. There is no other state: no log, no
-//! bitmap, no count to bring in line. The next open only frees orphans, which no process can have open any more; each
-//! is a batch of its own, so a crash in between leaves the rest for the open after that.
+//! these batches is an operation that preserves the invariants. There is no other state: no log, no bitmap, no count to
+//! reconcile. The next open only frees orphans, which no process can have open any more; each is a batch of its own, so
+//! a crash in between leaves the rest for the open after that.
 //!
 //! Two files make this so. `inodes/commit.rs` submits every change of inodes and names, and changes nodes in memory
 //! only after the ftl accepted the batch. `inodes/file_batch.rs` submits data together with the inode that it makes
@@ -90,18 +90,17 @@
 //! of nodes by ascending number; `structure`; then, each for moments, `numbers`, that of `names/read_ahead`, what is in
 //! `inodes/node.rs`, and that of `inodes/lookups.rs`.
 //!
-//! Searches in directories read the ftl without a lock; what they found holds if the buckets that they
-//! looked at did not change until the directory's `record` is held (`names/plan.rs`). `record`s are held
-//! while the ftl accepts a batch, which may wait for free segments, but not while anything is read, be it
-//! a leaf of the ftl's map: either the leaves that the batch needs are in memory, or the locks are given back while
-//! they are read (`inodes/commit.rs`). The same holds for inodes: a reader loads a node only if it finds the node still
-//! unloaded after the read.
+//! Searches in directories read the ftl without a lock; their result is valid if the buckets that they looked at did
+//! not change until the directory's `record` is held (`names/plan.rs`). `record`s are held while the ftl accepts a
+//! batch, which may wait for free segments, but not during any read, not even of a leaf of the ftl's map: either the
+//! leaves that the batch needs are in memory, or the locks are released while they are read (`inodes/commit.rs`). The
+//! same holds for inodes: a reader loads a node only if it finds the node still unloaded after the read.
 //!
-//! Two locks are held over reads, where only operations wait that need the very same thing: sectors, while their old
+//! Two locks are held during reads, where only operations on the same object have to wait: sectors, while their old
 //! content is read, and `moves`, which orders renames from one directory to another, while these search. While
-//! [`Nvmfs::check`] reads names and inodes it holds `structure`, so that these stand still but for their times; an
-//! operation that would change more gives its `record`s back and waits with these two at most. `vfs/tests.rs` holds
-//! every operation against this.
+//! [`Nvmfs::check`] reads names and inodes it holds `structure`, so that only their times change; an operation that
+//! would change more releases its `record`s and waits with at most these two locks. `vfs/tests.rs` checks this for
+//! every operation.
 
 mod check;
 mod data;

@@ -1,7 +1,7 @@
-//! What is left of a damaged file system, to be copied elsewhere.
+//! The remains of a damaged file system, to be copied elsewhere.
 //!
-//! Names, inodes and data are looked for apart from each other, each where its address says that it lies: so data can
-//! be read without an inode, and an inode without a name. What cannot be read is passed over and reported.
+//! Names, inodes and data are searched independently, each in its own region of the space: so data can be read without
+//! an inode, and an inode without a name. Unreadable sectors are passed over and reported.
 
 use std::ops::Range;
 
@@ -18,12 +18,12 @@ use crate::{
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 4 << 20;
 
-/// What can be read of something, and for each part that cannot why not.
+/// The readable part of an object, and the reason for each part that cannot be read.
 #[derive(Debug)]
 pub struct Remains<T> {
-    /// What is left.
+    /// The part that can be read.
     pub found: T,
-    /// What is not: data by the bytes of the file that it may have been.
+    /// The parts that cannot be read: data by the bytes of the file that it may have held.
     pub lost: Vec<(Range<u64>, Error)>,
 }
 
@@ -32,9 +32,9 @@ pub struct Remains<T> {
 pub struct RemainingEntry {
     /// Its name.
     pub name: Vec<u8>,
-    /// What it leads to.
+    /// The inode that it names.
     pub ino: Ino,
-    /// And what that is.
+    /// The type of that inode.
     pub kind: FileKind,
 }
 
@@ -43,9 +43,9 @@ pub struct RemainingEntry {
 pub struct RemainingInode {
     /// Its number.
     pub ino: Ino,
-    /// What it is.
+    /// Its type.
     pub kind: FileKind,
-    /// Of a directory.
+    /// The parent of a directory.
     pub parent: Option<Ino>,
 }
 
@@ -89,8 +89,8 @@ pub(crate) fn remaining_data(volume: &Volume, ino: Ino, offset: u64) -> Result<R
     Ok(Remains { found, lost: damage_only(remains.lost.into_iter().map(of_damage))? })
 }
 
-/// Calls `visit` with each mapped sector in `range`, a region or a part of one. Returns what cannot be read, or
-/// is not what `visit` expects, by bytes in the region.
+/// Calls `visit` with each mapped sector in `range`, a region or a part of one. Returns the sectors that cannot be
+/// read, or that `visit` rejects, by bytes in the region.
 fn visit_past_damage(
     volume: &Volume,
     range: Range<Lba>,
@@ -117,7 +117,7 @@ fn visit_past_damage(
 
 const _: () = assert!(REGION_SECTORS <= u64::MAX / SECTOR as u64);
 
-/// All of `lost`, or the first that is no damage.
+/// All of `lost`, or the first error that is not damage.
 fn damage_only(lost: impl Iterator<Item = (Range<u64>, Error)>) -> Result<Vec<(Range<u64>, Error)>> {
     lost.map(|(range, error)| if error.is_damage() { Ok((range, error)) } else { Err(error) }).collect()
 }

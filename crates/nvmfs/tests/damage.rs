@@ -31,7 +31,7 @@ fn sim(seed: u64) -> (Arc<SimDevice>, Arc<dyn BlockDevice>) {
     (device, raw)
 }
 
-/// Compares all that can be read with the model. True if there was no error.
+/// Compares everything readable with the model. True if there was no error.
 fn reads_right_or_fails(vfs: &Nvmfs, model: &Model) -> bool {
     let mut is_whole = true;
     for (name, content) in &model.0 {
@@ -59,7 +59,7 @@ fn reads_right_or_fails(vfs: &Nvmfs, model: &Model) -> bool {
     is_whole
 }
 
-/// Compares what is left with the model, if all batches are there. False if there is nothing to begin with.
+/// Compares the remains with the model, if all batches are there. False if there is nothing to begin with.
 fn remains_are_right(salvaged: lacuna_nvmfs::Result<(Nvmfs, Vec<String>)>, model: &Model) -> bool {
     let Ok((vfs, damage)) = salvaged else { return false };
     let entries = vfs.remaining_entries(Ino::ROOT).unwrap();
@@ -140,7 +140,7 @@ fn a_damaged_inode_is_an_error_and_a_finding() {
     }
 }
 
-/// What [`damaged_file`] does to inode 16.
+/// The damage that [`damaged_file`] does to inode 16.
 type Damage = fn(&Nvmfs);
 
 /// A file of 4096 bytes with the names "a" and "b", inode 16, damaged; a sound one, "c"; and nothing in memory.
@@ -170,7 +170,7 @@ fn names_of_a_damaged_file_can_be_removed_and_its_number_stays_taken() {
     assert!(matches!(vfs.open("b", StreamHint::Data), Err(DeviceError::Corrupt { .. })), "its other name");
     let found = findings(&vfs);
     assert!(found.len() == 1 && found[0].contains("called \"b\" in directory 2"), "{found:?}");
-    // A damaged name is not replaced: that would take the file along.
+    // A damaged name is not replaced: that would remove the file with it.
     let renamed = vfs.rename("c", "b");
     assert!(matches!(renamed, Err(DeviceError::Corrupt { .. })), "{renamed:?}");
     vfs.remove("b").unwrap();
@@ -190,7 +190,7 @@ fn names_of_a_damaged_file_can_be_removed_and_its_number_stays_taken() {
     }
 }
 
-/// A name whose inode is not there, or another file's by now, goes alone too.
+/// A name whose inode is missing, or belongs to another file by now, is also removed without an inode.
 #[test]
 fn a_name_that_leads_to_no_inode_or_to_anothers_can_be_removed() {
     let gone: Damage = |vfs| trim(vfs, inode_lba(16), 1);
@@ -208,7 +208,7 @@ fn a_name_that_leads_to_no_inode_or_to_anothers_can_be_removed() {
     }
 }
 
-/// The inode lies where the device cannot read any more; nothing else does.
+/// Only the inode lies where the device cannot read any more.
 #[test]
 fn a_file_whose_inode_the_device_cannot_read_can_be_removed() {
     const MODE: u32 = 0o100_640;
@@ -322,7 +322,7 @@ fn broken_invariants_are_found() {
     }
 }
 
-/// Overwrites bytes of a sector of the file system's own, and makes its checksum right again.
+/// Overwrites bytes of a sector of the file system's own, and recomputes its checksum.
 fn patch(vfs: &Nvmfs, lba: Lba, at: usize, bytes: &[u8]) {
     let mut sector = [0; 512];
     vfs.ftl().read(lba, &mut sector).unwrap();
@@ -366,7 +366,7 @@ fn a_circle_of_directories_is_an_error() {
     assert!(!vfs.check(CheckDepth::Structure).unwrap().is_clean());
 }
 
-/// Damage to what a crash left of open files does not keep the store from being opened.
+/// Damage to orphans that a crash left behind does not keep the store from being opened.
 #[test]
 fn damaged_orphans_are_left_and_found() {
     let (_, raw) = sim(1);

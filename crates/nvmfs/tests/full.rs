@@ -1,5 +1,5 @@
-//! A file system that is as full as it may be, whatever ends its uses: what is there can be overwritten, truncated and
-//! removed, always. Only what cuts extents may be refused. `LACUNA_CASES=n`: n file systems.
+//! A file system that is as full as it may be, however its uses end: existing files can always be overwritten,
+//! truncated and removed. Only operations that cut extents may be refused. `LACUNA_CASES=n`: n file systems.
 
 mod power;
 
@@ -20,7 +20,7 @@ fn bytes(rng: &mut SeededRng, sectors: u64) -> Vec<u8> {
     data
 }
 
-/// What adds to what is stored may be refused; returns whether it was not.
+/// An operation that adds data may be refused; returns whether it succeeded.
 fn unless_full(result: Result<()>) -> Result<bool> {
     match result {
         Err(Error::Full { .. }) => Ok(false),
@@ -62,7 +62,7 @@ fn change(vfs: &Nvmfs, rng: &mut SeededRng) -> Result<()> {
         3 => vfs.ftl().step(Work::Gc).map(drop).map_err(|_| Error::PowerCut),
         _ if sectors == 0 => Ok(()),
         4..20 => {
-            // It cuts extents, which may be too many then.
+            // It cuts extents, which may then be too many.
             let from = rng.below(sectors);
             let len = 1 + rng.below(sectors - from);
             unless_full(file.write_at(from * SECTOR, &bytes(rng, len))).map(drop)

@@ -73,12 +73,12 @@ fn directories_are_places_that_do_not_meet() {
         vfs.open("table", StreamHint::Data).unwrap().read_at(0, &mut found).unwrap();
         assert_eq!(&found, data, "{}", vfs.name());
     }
-    // What is no directory, and what cannot be a name.
+    // A path that is not a directory, and invalid names.
     assert!(matches!(fs.directory("table", true).map(drop), Err(Error::Unsupported { .. })));
     for path in ["..", "a/../a", "a/./b"] {
         assert!(matches!(fs.directory(path, true).map(drop), Err(Error::BadName { .. })), "{path}");
     }
-    // Renamed, it stays what it is; removed, it is empty for good, and its number nobody else's.
+    // Renamed, it stays the same directory; removed, it stays empty, and its number is not given to another inode.
     let posix = fs.posix();
     posix.rename(Ino::ROOT, b"a", Ino::ROOT, b"c", Rename::Replace).unwrap();
     assert_eq!(a.list().unwrap(), ["table"]);
@@ -239,7 +239,7 @@ fn many_names_from_many_threads() {
     assert_clean(&vfs);
 }
 
-/// Creates, writes, renames and removes names of its own; returns what it left.
+/// Creates, writes, renames and removes names of its own; returns those that remain.
 fn work(vfs: &Nvmfs, worker: usize) -> BTreeMap<String, u8> {
     let mut rng = SeededRng::new(worker as u64);
     let mut files = BTreeMap::new();
@@ -271,7 +271,7 @@ fn work(vfs: &Nvmfs, worker: usize) -> BTreeMap<String, u8> {
     files
 }
 
-/// All threads fight for the same three names; whoever loses must be told, and nothing must be left.
+/// All threads compete for the same three names; a thread that loses must get an error, and nothing must be left.
 #[test]
 fn the_same_names_from_many_threads() {
     let device = formatted(64 << 20);

@@ -1,4 +1,4 @@
-//! What the inode interface promises, one by one.
+//! The guarantees of the inode interface, one by one.
 
 mod by_inode;
 
@@ -130,7 +130,7 @@ fn times_move_and_are_stored_when_they_must() {
     assert_eq!(stored.1, 2001, "fsync does");
     let fs = vfs.posix();
 
-    // Reads, as relatime has it.
+    // Reads, with relatime semantics.
     SECONDS.set(2002);
     fs.open(a).unwrap();
     fs.read(a, 0, &mut [0; 10]).unwrap();
@@ -177,7 +177,7 @@ fn times_move_and_are_stored_when_they_must() {
     assert_clean(&vfs);
 }
 
-/// What a VFS makes belongs to whom its directory belongs.
+/// A file made through a VFS gets the owner of its directory.
 #[test]
 fn a_store_belongs_to_who_formats_it() {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
@@ -196,7 +196,7 @@ fn a_store_belongs_to_who_formats_it() {
     fs.setattr(made[2].ino, &other).unwrap();
     inner.create("file", StreamHint::Log).unwrap();
     assert_eq!(owner(fs.lookup(made[2].ino, b"file").unwrap()), Caller { uid: 5, gid: 6 });
-    // Who calls by number says for whom.
+    // A caller by inode number passes the owner.
     assert_eq!(owner(fs.mkdir(ROOT, b"d", 0o755, Caller::default()).unwrap()), Caller::default());
 }
 
@@ -244,7 +244,7 @@ fn fallocate_is_a_change() {
     assert_eq!(moves(900, 200, zero_range), 1100);
 }
 
-/// Who has it open sees that it changed.
+/// A program that has it open sees that it changed.
 #[test]
 fn to_lose_the_last_name_is_a_change() {
     let vfs = new();
@@ -281,7 +281,7 @@ fn privileges_go_when_others_write() {
         // A mapped page from before.
         fs.write(a, 0, &[1; 512], WriteOptions { from_cache: true, ..PLAIN }).unwrap();
         assert_eq!((perm(), has_capability()), (mode as u16, true));
-        // Root may keep the bits, nobody a capability.
+        // Root may keep the bits, but no caller keeps a capability.
         fs.write(a, 0, &[1; 512], PLAIN).unwrap();
         assert_eq!((perm(), has_capability()), (mode as u16, false));
         set_mode(mode);
@@ -324,7 +324,7 @@ fn privileges_go_when_others_write() {
         fs.setattr(a, &SetAttr { gid: Some(7), ..SetAttr::default() }).unwrap();
         assert_eq!((perm(), has_capability()), (without, false));
     }
-    // Directories keep theirs, and hand their group down.
+    // Directories keep theirs, and pass on their group.
     let d = fs.mkdir(ROOT, b"d", 0o2775, Caller { uid: 1, gid: 2 }).unwrap().ino;
     fs.setattr(d, &SetAttr { gid: Some(9), ..SetAttr::default() }).unwrap();
     assert_eq!(fs.getattr(d).unwrap().perm, 0o2775);

@@ -151,8 +151,8 @@ fn power_cuts_leave_a_prefix_of_the_operations() {
     for_each_seed(120, crash_case);
 }
 
-/// An open file without name, a directory without name, a link's long target and attributes outside their
-/// inode: after a crash the room of all that has no name is free again.
+/// An open file without name, a directory without name, a link's long target and attributes outside their inode: after
+/// a crash the space of everything without a name is free again.
 #[test]
 fn a_crash_gives_the_room_of_orphans_back() {
     for_each_seed(40, |seed| {
@@ -190,8 +190,7 @@ fn a_crash_gives_the_room_of_orphans_back() {
     });
 }
 
-/// Threads in each other's way, until the power is cut: at whichever batch that was, names, links and
-/// orphans fit each other.
+/// Threads that conflict, until the power is cut: at whichever batch that was, names, links and orphans are consistent.
 #[test]
 fn a_cut_among_many_threads_leaves_order() {
     for_each_seed(120, |seed| {
@@ -231,14 +230,14 @@ fn a_cut_among_many_threads_leaves_order() {
     });
 }
 
-/// A write looks at the clock when the ftl has its batch and nobody knows the number of that yet.
+/// A write reads the clock when the ftl has accepted its batch but the batch's number is not noted yet.
 mod clock {
     use std::{cell::Cell, sync::Barrier};
 
     use lacuna_nvmfs::{Timestamp, system_time};
 
     thread_local! {
-        /// The thread is to stop when it next looks.
+        /// The thread must stop when it next reads the clock.
         pub(super) static STOPS: Cell<bool> = const { Cell::new(false) };
     }
     pub(super) static STOPPED: Barrier = Barrier::new(2);
@@ -253,7 +252,7 @@ mod clock {
     }
 }
 
-/// What a program could read before it called for a sync survives, though its writer has no answer yet.
+/// Data that a program could read before it called sync survives, even if the write has not returned yet.
 #[test]
 fn a_sync_covers_what_another_is_still_writing() {
     for_each_seed(40, |seed| {

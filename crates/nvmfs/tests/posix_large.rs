@@ -47,7 +47,7 @@ fn many_names_in_one_directory() {
         fs.lookup(directory, &name(number)).unwrap();
     }
 
-    // Listed in pieces, while names come and go: what stays is seen once.
+    // Listed in pieces, while names are added and removed: names that stay are seen once.
     let mut seen = HashSet::new();
     let (mut cursor, mut removed) = (0, 0);
     loop {

@@ -1,5 +1,5 @@
-//! What the inode interface promises of whole stores, one by one: read-only, full and stopped ones, times that wait in
-//! memory, threads, and a check beside them.
+//! The guarantees of the inode interface about whole stores, one by one: read-only, full and stopped ones, times that
+//! wait in memory, threads, and a check beside them.
 
 mod by_inode;
 mod fight;
@@ -53,7 +53,7 @@ fn a_read_only_store_refuses_changes() {
     vfs.close().unwrap();
 }
 
-/// A sync flushes what its inode needs, and nothing if another's sync has done so since.
+/// A sync flushes what its inode needs, and nothing if the sync of another inode has done so since.
 #[test]
 fn a_sync_reaches_up_to_the_last_change_of_its_inode() {
     let mut options = Options { clock, ..Options::default() };
@@ -83,7 +83,7 @@ fn a_sync_reaches_up_to_the_last_change_of_its_inode() {
     assert_eq!(flushes(log, true), 1, "what it is called counts");
 }
 
-/// Everything can be read and removed on a full store, and what overwrites its like still works.
+/// Everything can be read and removed on a full store, and overwrites of the same kind still work.
 #[test]
 fn a_full_store_refuses_growth_alone() {
     let device = formatted(32 << 20);
@@ -104,7 +104,7 @@ fn a_full_store_refuses_growth_alone() {
         }
     };
     assert_eq!(error.errno(), 28, "{error}");
-    // The last room goes to names.
+    // The last space is filled with names.
     let mut links = 0;
     while fs.link(opened, d, format!("link {links}").as_bytes()).is_ok() {
         links += 1;
@@ -143,7 +143,7 @@ fn a_full_store_refuses_growth_alone() {
     assert_clean(&vfs);
 }
 
-/// Times that are in memory only do not become too many: the oldest are stored without being asked for.
+/// Times that are in memory only do not become too many: the oldest are stored without a sync.
 #[test]
 fn unstored_times_are_bounded() {
     let device = formatted(64 << 20);
@@ -165,7 +165,7 @@ fn unstored_times_are_bounded() {
     assert!((4000..5000).contains(&stored), "{stored}");
 }
 
-/// A listing and a read leave times as a write does, whoever never opens what he looks at.
+/// A listing and a read leave times as a write does, even without an open.
 #[test]
 fn unstored_times_of_reads_are_bounded() {
     let device = formatted(64 << 20);
@@ -195,7 +195,7 @@ fn unstored_times_of_reads_are_bounded() {
     assert!((4000..5000).contains(&stored), "{stored}");
 }
 
-/// Once writes fail, times pile up no further, and reads do not try in vain to store all of them each time.
+/// Once writes fail, times do not accumulate further, and not every read tries in vain to store all of them.
 #[test]
 fn reads_of_a_stopped_store_go_on_without_times() {
     const FILES: usize = 18_000;
@@ -229,7 +229,7 @@ fn reads_of_a_stopped_store_go_on_without_times() {
     assert!((10_000..FILES).contains(&moved), "{moved}");
 }
 
-/// Each slot of a file belongs to one thread; slots lie anyhow within sectors. Other threads append.
+/// Each slot of a file belongs to one thread; slots are not aligned to sectors. Other threads append.
 #[test]
 fn unaligned_writes_and_appends_from_many_threads_lose_nothing() {
     const SLOT: usize = 300;
@@ -269,8 +269,8 @@ fn unaligned_writes_and_appends_from_many_threads_lose_nothing() {
     assert_clean(&vfs);
 }
 
-/// Threads make, move and remove directories and files in each other's way. Whoever loses is told, nobody
-/// waits for ever, and what is left is in order.
+/// Threads that conflict make, move and remove directories and files. A thread that loses gets an error, no thread
+/// waits for ever, and the result is consistent.
 #[test]
 fn names_from_many_threads_stay_in_order() {
     let vfs = Nvmfs::open(formatted(64 << 20), Options { inodes_kept: 8, ..Options::default() }).unwrap();
@@ -293,8 +293,8 @@ fn names_from_many_threads_stay_in_order() {
     assert_clean(&vfs);
 }
 
-/// Who changes names or inodes waits for a check that reads them. Nobody waits for him: others read, list, open, and
-/// write within lengths meanwhile, in the same files and directories.
+/// An operation that changes names or inodes waits for a check that reads them. No other operation waits for it: reads,
+/// listings, opens, and writes within lengths continue, in the same files and directories.
 #[test]
 fn who_waits_for_a_check_keeps_nobody_waiting() {
     let vfs = new();
@@ -349,8 +349,8 @@ fn who_waits_for_a_check_keeps_nobody_waiting() {
     assert_clean(&vfs);
 }
 
-/// Times are no part of what a check looks at: while it reads, those that became too many are stored, and nobody waits
-/// for that.
+/// A check does not look at times: while it reads, times that became too many are stored, and no operation waits for
+/// that.
 #[test]
 fn a_check_keeps_no_times_from_being_stored() {
     let device = formatted(64 << 20);

@@ -1,6 +1,6 @@
-//! All operations on a few names from many threads at a time, as a kernel would call for them: who looked something up
-//! uses it, whatever others do to its name. An operation may refuse only what it would refuse if all came one after
-//! the other, in some order; and afterwards nothing is left of what was removed.
+//! All operations on a few names from many threads at a time, as a kernel would call them: a thread uses an inode that
+//! it looked up, whatever others do to its name. An operation may refuse only what it would refuse if all ran one after
+//! the other, in some order; and afterwards nothing is left of removed files.
 
 mod stores;
 
@@ -18,7 +18,7 @@ const STEPS: u64 = 500;
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
 const MODE: u32 = 0o100_644;
 
-/// Passes what may be refused, and nothing else.
+/// Accepts the permitted refusals, and no other error.
 #[track_caller]
 fn unless<T>(result: Result<T, Error>, expected: &[Refusal]) -> Option<T> {
     match result {
@@ -28,7 +28,7 @@ fn unless<T>(result: Result<T, Error>, expected: &[Refusal]) -> Option<T> {
     }
 }
 
-/// A thread: a client of its own, which forgets what it looked up when a step is done.
+/// A thread acts as one client, which forgets its look-ups when a step is done.
 struct Client<'a> {
     fs: &'a Posix,
     rng: SeededRng,
@@ -40,7 +40,7 @@ impl Client<'_> {
         NAMES[self.rng.below(NAMES.len() as u64) as usize]
     }
 
-    /// Notes what an answer has named.
+    /// Notes the inode that a reply has named.
     fn knows(&mut self, found: Option<Attr>) -> Option<Attr> {
         self.known.extend(found.map(|attr| attr.ino));
         found
@@ -136,7 +136,7 @@ impl Client<'_> {
         drop(unless(self.fs.rename(parent, name, to, to_name, mode).map(Box::new), refused));
     }
 
-    /// A listing has each name once at most, and tells of what is there by number.
+    /// A listing has each name at most once, and its numbers lead to inodes.
     fn list(&mut self, directory: Ino) {
         let mut listed = Vec::new();
         self.fs
@@ -151,7 +151,7 @@ impl Client<'_> {
         names.dedup();
         assert_eq!(names.len(), listed.len(), "a name is listed twice");
         for (_, ino) in &listed[2..] {
-            // Only this is by a number that nobody kept.
+            // Only this call uses a number whose inode was not kept.
             let found = unless(self.fs.lookup_number(*ino), &[Refusal::Stale]);
             self.knows(found);
         }
@@ -164,7 +164,7 @@ impl Client<'_> {
         assert!(above.is_none_or(|above| above.kind == FileKind::Directory));
     }
 
-    /// All that can be done to what was looked up, whatever becomes of its name.
+    /// Every operation on a looked-up inode, whatever happens to its name.
     fn use_inode(&mut self, parent: Ino, name: &[u8]) {
         let Some(found) = self.lookup(parent, name) else { return };
         let (fs, ino) = (self.fs, found.ino);
@@ -194,7 +194,7 @@ impl Client<'_> {
     }
 }
 
-/// Removes all that is there. Nobody comes in between.
+/// Removes everything, with no other thread running.
 fn clear(fs: &Posix, directory: Ino) {
     let mut names = Vec::new();
     fs.readdir(directory, 0, &mut |entry| {

@@ -1,5 +1,5 @@
-//! What an operation answers while others change the very names and inodes that it is about: as if one had come
-//! after the other. Threads race for a moment; which wins is the scheduler's choice.
+//! Results of operations while other threads change the same names and inodes: they must be as if the operations ran
+//! one after the other. Threads race for a moment; which wins is the scheduler's choice.
 
 mod stores;
 
@@ -24,7 +24,7 @@ fn new() -> Nvmfs {
     Nvmfs::open(formatted(64 << 20), Options { inodes_kept: 8, ..Options::default() }).unwrap()
 }
 
-/// Lets `others` go round while `probe` does, for a moment. Returns how often `probe` went round.
+/// Runs `others` and `probe` in loops, for a moment. Returns how often `probe` ran.
 fn race(others: &[&(dyn Fn() + Sync)], probe: impl Fn()) -> u64 {
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
@@ -53,7 +53,7 @@ fn race(others: &[&(dyn Fn() + Sync)], probe: impl Fn()) -> u64 {
     })
 }
 
-/// Passes what a thread of its own might meet with, and nothing else.
+/// Accepts the errors that a racing thread may get, and no others.
 #[track_caller]
 fn unless<T>(result: Result<T, Error>, expected: &[Refusal]) -> Option<T> {
     match result {
@@ -63,7 +63,7 @@ fn unless<T>(result: Result<T, Error>, expected: &[Refusal]) -> Option<T> {
     }
 }
 
-/// Makes a file and puts it in the place of `name`, again and again.
+/// Repeatedly makes a file and renames it over `name`.
 fn replace(fs: &Posix, name: &[u8]) {
     fs.mknod(ROOT, b"new", FILE, 0, NOBODY).unwrap();
     fs.rename(ROOT, b"new", ROOT, name, Rename::Replace).unwrap();
@@ -85,7 +85,7 @@ fn a_directory_that_moves_has_a_parent() {
     let fs = vfs.posix();
     let dir = fs.mkdir(ROOT, b"moves", 0o755, NOBODY).unwrap().ino;
     let carry = || {
-        // From the root into a new directory, back, and that is removed.
+        // From the root into a new directory and back; then that directory is removed.
         let above = fs.mkdir(ROOT, b"above", 0o755, NOBODY).unwrap().ino;
         fs.rename(ROOT, b"moves", above, b"moves", Rename::Replace).unwrap();
         fs.rename(above, b"moves", ROOT, b"moves", Rename::Replace).unwrap();
@@ -125,7 +125,7 @@ fn who_makes_an_object_is_told_of_it() {
     }
 }
 
-/// All that can be done to an inode by its number.
+/// Every operation on an inode by its number.
 fn use_inode(fs: &Posix, ino: Ino) -> Result<(), Error> {
     fs.getattr(ino)?;
     fs.write(ino, 0, &[1; 700], WriteOptions::default())?;

@@ -1,4 +1,4 @@
-//! A device that cannot be read for a while: what does not need it goes on.
+//! A device that cannot be read for a while: operations that do not need it continue.
 
 use std::{
     ops::Range,
@@ -34,8 +34,8 @@ fn device(bytes: u64) -> (Arc<dyn BlockDevice>, Arc<AtomicBool>) {
     (BeforeReads::new(Arc::new(MemDevice::new(bytes)), may_be_read), fails)
 }
 
-/// Times of two files wait to be stored, and the leaf of the map that one's inode is in is not in memory any
-/// more, when the device cannot be read.
+/// Times of two files wait to be stored when the device becomes unreadable, and the leaf of the map for one of the
+/// inodes is no longer in memory.
 #[test]
 fn data_are_synced_though_times_cannot_be_stored() {
     let (device, fails) = device(128 << 20);
@@ -52,7 +52,7 @@ fn data_are_synced_though_times_cannot_be_stored() {
         fs.release(ino).unwrap();
     }
     fs.sync().unwrap();
-    vfs.ftl().checkpoint().unwrap(); // what is not changed any more may leave the memory
+    vfs.ftl().checkpoint().unwrap(); // leaves that are no longer changed may be evicted
     let [first, last] = [file(&fs, 0), file(&fs, FILES - 1)];
     fs.write(first, 0, &[2; 512], WriteOptions::default()).unwrap();
     (1000..FILES).for_each(|number| assert_ne!(file(&fs, number), first));
@@ -74,7 +74,7 @@ fn data_are_synced_though_times_cannot_be_stored() {
     fs.sync().unwrap();
 }
 
-/// An inode that could not be read is not one to which nothing was done.
+/// A sync must not treat an inode that could not be read as one that did not change.
 #[test]
 fn a_sync_covers_what_was_done_to_an_inode_that_could_not_be_read() {
     let (device, fails) = device(64 << 20);
@@ -99,7 +99,7 @@ fn a_sync_covers_what_was_done_to_an_inode_that_could_not_be_read() {
     assert!(vfs.ftl().stats().flushes > flushes, "the file is not on the device");
 }
 
-/// A file is made, and then the device cannot be read for what it takes: `create` tells of it all the same.
+/// A file is made, and then the device cannot be read to find its allocation: `create` returns the file all the same.
 #[test]
 fn a_file_that_was_made_is_told_of() {
     const GAP: u64 = FILES / 2;
@@ -125,7 +125,7 @@ fn a_file_that_was_made_is_told_of() {
         vfs.posix().write(ino, 0, &[1; 512], WriteOptions::default()).unwrap();
         vfs.posix().release(ino).unwrap();
     }
-    // Its number is the first that is free, and in the map its data would lie between others'.
+    // Its number is the first free one, and in the map its data would lie between that of other files.
     vfs.posix().unlink(Ino::ROOT, format!("file {GAP}").as_bytes()).unwrap();
     vfs.close().unwrap();
     drop(vfs);

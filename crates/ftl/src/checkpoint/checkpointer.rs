@@ -23,11 +23,11 @@ use crate::{
 pub(crate) enum Rewrite {
     /// Those in sparse segments, as many as invariant 3 takes.
     Sparse,
-    /// All, into segments of their own, so that the map lies in as few as possible.
+    /// All leaves, into segments of their own, so that the map occupies as few segments as possible.
     All,
 }
 
-/// What is noted when a checkpoint begins.
+/// The state that is noted when a checkpoint begins.
 struct Beginning {
     start_seq: Seq,
     start_move: Seq,
@@ -126,8 +126,8 @@ impl Checkpointer {
         Ok(Beginning { leaves, ..beginning })
     }
 
-    /// Segments whose leaves a checkpoint shall write anew, sparsest first: as many as invariant 3
-    /// takes, and some that are mostly garbage.
+    /// Segments whose leaves a checkpoint rewrites, sparsest first: as many as invariant 3 requires, and some that are
+    /// mostly garbage.
     fn sparse_map_segments(&self, log: &Log, map: &Map) -> Vec<bool> {
         let residence = map.residence();
         let open = log.checkpoints().position().map(|position| position.segment);
@@ -233,7 +233,7 @@ impl Checkpointer {
             let held = log.in_state(State::Checkpoint);
             held.filter(|segment| self.is_map_reusable(&log, &map, *segment)).collect()
         };
-        // Only who holds the maintenance lock gives leaves places, and none is read that has none.
+        // Leaves get places only under the maintenance lock, and a leaf without a place is never read from the device.
         for segment in reusable {
             self.reuse.free_segment(segment);
         }

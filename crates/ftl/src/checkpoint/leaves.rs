@@ -53,10 +53,10 @@ impl Checkpointer {
         }
     }
 
-    /// Those of `leaves` that are on the device only, by start. One that is damaged, or that the device does not give
-    /// back, is not among them: then it stays where it is, and the damage is reported to those who need what it maps.
+    /// Reads those of `leaves` that are on the device only; keyed by start. A leaf that is damaged or unreadable is
+    /// omitted: it stays where it is, and callers that need what it maps get the error.
     fn leaves_to_move<'l>(&self, leaves: impl Iterator<Item = &'l LeafRef>) -> Result<HashMap<u64, Leaf>> {
-        // Their segments are not reused now: that takes the maintenance lock.
+        // Their segments cannot be reused now: that requires the maintenance lock.
         let absent: Vec<_> = leaves
             .filter(|leaf| leaf.leaf.is_none())
             .map(|LeafRef { span, live, place, .. }| {

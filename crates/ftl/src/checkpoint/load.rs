@@ -1,5 +1,5 @@
-//! From the superblock to the map of its checkpoint: root, index, counters. Leaves stay on the device
-//! until somebody needs them.
+//! From the superblock to the map of its checkpoint: root, index, counters. Leaves stay on the device until they are
+//! needed.
 
 use zerocopy::FromBytes;
 
@@ -126,7 +126,7 @@ impl Loader<'_> {
     }
 }
 
-/// Whether what was read fits together.
+/// Whether the parts of a checkpoint are consistent.
 fn check(root: &Root, index: &[IndexEntry], counters: &[Live], segments: &[SegNo]) -> Result<(), String> {
     let sum = |all: &mut dyn Iterator<Item = Live>| {
         let mut sum = (0_u64, 0_u64);

@@ -1,21 +1,22 @@
 //! Retained summaries: the records of segments that are used again before a checkpoint covers them.
 //!
-//! Data that is overwritten soon dies within segments that are younger than the checkpoint. Their payload is
-//! garbage, but recovery replays their records: numbers without a gap, and what leads on to later places. A retained
-//! summary is the summary of such a segment, byte for byte, in a segment of the map: a few thousandths of it, where a
-//! checkpoint under scattered overwrites is most of the map.
+//! Data that is overwritten soon dies within segments that are younger than the checkpoint. Their payload is garbage,
+//! but recovery replays their records: it needs every batch number without a gap, and the relocations that lead on to
+//! later places. A retained summary is the summary of such a segment, byte for byte, in a segment of the map: a few
+//! thousandths of it, where a checkpoint under scattered overwrites is most of the map.
 //!
 //! Invariants:
-//! 1. A retained summary is written only after the death of its segment is durable. It carries the marks of that
-//!    flush, so recovery knows that all that it lists was durable, and that what came after is not to be missed.
-//! 2. A segment is reused on the word of its retained summary only after that was synced.
+//! 1. A retained summary is written only after the death of its segment is durable. It carries the marks of that flush,
+//!    so recovery knows that everything it lists was durable and that nothing up to those marks may be missing.
+//! 2. A segment is reused because of its retained summary only after that summary was synced.
 //! 3. A segment that holds retained summaries is not reused before the root changes (`log::checkpoints`).
-//! 4. Retained summaries that count lie behind the root, in its segment, and in segments of the map opened later. Both
-//!    are in the order in which they were written, under the maintenance lock.
+//! 4. Valid retained summaries lie behind the root, in its segment, and in segments of the map opened later. Both are
+//!    in the order in which they were written, under the maintenance lock.
 //!
-//! Crash argument: a retained summary that a power cut took or tore leaves its segment as it was, by invariant 2, and
-//! that is replayed. With one, replay sees the very records that the segment held, so it comes to the same map; that
-//! leads to none of their places, because what overwrote or moved them is durable too (`reuse`).
+//! Crash argument: if a power cut loses or tears a retained summary, its segment is still intact, by invariant 2, and
+//! is replayed itself. With a retained summary, replay sees the same records that the segment held, so it builds the
+//! same map. That map refers to none of their places, because whatever overwrote or moved them is durable too
+//! (`reuse`).
 
 use crate::{
     Error, Result,
@@ -32,8 +33,8 @@ use crate::{
 const SEGMENT_SHARE: usize = 8;
 
 impl Checkpointer {
-    /// Makes dead segments free that no checkpoint covers, with the maintenance lock held: by retained summaries, or if
-    /// they cannot have any, by a checkpoint.
+    /// Frees dead segments that no checkpoint covers, with the maintenance lock held: by retained summaries, or by a
+    /// checkpoint where they cannot have any.
     pub(crate) fn retain_and_free(&self) -> Result<()> {
         self.journal.flush_all()?;
         match self.retain_summaries()? {

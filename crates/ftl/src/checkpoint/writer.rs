@@ -26,7 +26,7 @@ pub(crate) struct Writer<'a> {
     salt: Salt,
     epoch: u64,
     seq: Seq,
-    /// For what it takes segments.
+    /// The claim under which it takes segments.
     claim: Claim,
     /// Where the next record goes.
     position: Option<Position>,

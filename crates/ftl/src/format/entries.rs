@@ -1,7 +1,6 @@
-//! What records of batches and of relocations tell of each change. In the record itself and in the summary of its
-//! segment these are the same bytes, *packed*: numbers take what they need, those that are alike in neighbours only
-//! what they differ by, and where the payload lies follows from the lengths of all before it. A whole page takes 8 to
-//! 16 bytes.
+//! The entries of batch and relocation records: one for each change. The record and the summary of its segment hold the
+//! same bytes, *packed*: numbers are varints, numbers close to the previous entry's are stored as differences, and the
+//! place of a payload follows from the lengths of all payloads before it. A whole page takes 8 to 16 bytes.
 
 use std::ops::Range;
 
@@ -19,7 +18,7 @@ use crate::{
 pub(crate) enum EntryKind {
     Write,
     Trim,
-    /// A copy of what the batch `birth` wrote.
+    /// A copy of the bytes that the batch `birth` wrote.
     Relocate,
 }
 
@@ -84,7 +83,7 @@ impl Entry {
             return Err("payload outside its record");
         }
         check_chunk(self.lba, self.sectors, self.stored)?;
-        // What is moved are extents, and these have payload in each of their sectors.
+        // Only extents are moved, and an extent has payload in each of its sectors.
         if is_move && usize::from(self.stored).div_ceil(SECTOR) as u64 != self.sectors {
             return Err("relocation of sectors without payload");
         }
@@ -112,7 +111,7 @@ const KIND_MASK: u8 = 3;
 /// Largest packed entry: kind, lba, sectors and grains of a chunk, crc, birth. A trim has fewer.
 pub(crate) const PACKED_ENTRY_BYTES_MAX: usize = 1 + VARINT_BYTES_MAX + 1 + 2 + 4 + VARINT_BYTES_MAX;
 
-/// What the entries of a record before the next one leave to tell it apart by.
+/// The state that earlier entries of a record leave for the next one, which is coded as differences from it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Packing {
     /// Where the last one ended.
@@ -156,7 +155,7 @@ impl Packing {
         }
     }
 
-    /// Takes the next entry off the front of `rest`; where its payload lies is not told yet.
+    /// Takes the next entry off the front of `rest`; the place of its payload is not set yet.
     fn take(&mut self, life: Life, rest: &mut &[u8]) -> Result<Entry, Flaw> {
         let (first, behind) = rest.split_first().ok_or(SHORT)?;
         *rest = behind;
@@ -210,7 +209,7 @@ pub(crate) fn is_blocks(stored: usize) -> bool {
     stored > 0 && stored.is_multiple_of(BLOCK)
 }
 
-/// Puts into `entries` where their payload lies: it ends with the record, whole blocks first.
+/// Sets the payload places in `entries`: payload ends with the record, whole blocks come first.
 fn place(record: &RecordHeader, entries: &mut [Entry]) -> Result<(), Flaw> {
     let payload = entries.iter().map(|entry| usize::from(entry.stored)).sum();
     let end = (record.offset as usize).checked_add(record.total_bytes as usize);

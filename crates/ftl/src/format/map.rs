@@ -1,4 +1,4 @@
-//! The map on the device: packed leaves, the index of a checkpoint, and what its segments hold.
+//! The map on the device: packed leaves, the index of a checkpoint, and the counters of segments.
 
 use std::mem::size_of;
 
@@ -14,7 +14,7 @@ use crate::{
     addr::{CHUNK_BYTES, CHUNK_SECTORS, GRAIN, PhysAddr, SegNo, Seq},
 };
 
-/// What is stored for a run of sectors: all of a chunk, or what is left of one.
+/// The stored data of a run of sectors: all of a chunk, or the rest of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// The whole chunk's payload.
@@ -72,7 +72,7 @@ impl Extent {
     }
 }
 
-/// Sums over extents: what lies in a segment, or below a node of the map.
+/// Sums over the extents in a segment, or below a node of the map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Live {
     /// Stored bytes.
@@ -87,7 +87,7 @@ pub(crate) struct Live {
 pub(crate) const COLUMNS: usize = 6;
 /// Zeros behind the columns, so that any value can be loaded eight bytes wide.
 pub(crate) const LEAF_PADDING: usize = 8;
-/// A leaf of the map has at most so many rows.
+/// A leaf of the map has at most this many rows.
 pub(crate) const LEAF_ROWS_MAX: usize = 128;
 /// Bytes of a row whose columns are as wide as their values can make them.
 pub(crate) const ROW_BYTES_MAX: usize = 8 + 8 + 4 + 4 + 3 + 4;
@@ -214,7 +214,7 @@ pub(crate) struct SegmentLiveRaw {
 pub(crate) const SEGMENT_LIVE_BYTES: usize = size_of::<SegmentLiveRaw>();
 const _: () = assert!(SEGMENT_LIVE_BYTES == 16);
 
-/// In the extents of a segment: it is out of use, because its start could not be read.
+/// A flag in a segment's extent counter: the segment is out of use, because its start could not be read.
 const OUT_OF_USE: u64 = 1 << 63;
 
 impl Live {
@@ -225,7 +225,7 @@ impl Live {
 }
 
 impl SegmentLiveRaw {
-    /// Checks the counters of one segment. Beside them, whether it is out of use.
+    /// Checks the counters of one segment. Also returns whether it is out of use.
     pub(crate) fn verify(&self) -> Result<(Live, bool), Flaw> {
         let extents = self.extents.get();
         let live = Live { bytes: self.bytes.get(), extents: extents & !OUT_OF_USE };

@@ -1,8 +1,8 @@
-//! Every byte that the ftl puts on a device: fixed little-endian structs, their seals and their
-//! checks. The prose is docs/FORMAT.md, section ftl; a test below holds it against this file.
+//! Every byte that the ftl puts on a device: fixed little-endian structs, their seals and their checks. The prose is
+//! docs/FORMAT.md, section ftl; a test below checks it against this file.
 //!
-//! Bytes from a device become a `*Raw` first, which promises nothing. Only `verify` makes the type
-//! of the same name without `Raw` out of it, and that one may be used.
+//! Bytes from a device are first a `*Raw`, which is parsed but not trusted. Only `verify` turns it into the type of the
+//! same name without `Raw`, which may be used.
 
 mod entries;
 mod map;

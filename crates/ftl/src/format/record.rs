@@ -39,7 +39,7 @@ const _: () = assert!(RECORD_HEADER_BYTES == 64);
 const FLAG_LAST_PART: u8 = 1;
 const FLAG_PACKED: u8 = 2;
 
-/// What a record's body is.
+/// The kind of a record's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
     /// Part of a batch: entries, then their payload.
@@ -52,7 +52,7 @@ pub(crate) enum RecordKind {
     Root,
     /// Part of a checkpoint's index of all leaves.
     Index,
-    /// Part of a checkpoint's list of what each segment holds.
+    /// Part of a checkpoint's list of the counters of segments.
     Segments,
     /// The summary of a segment that may have been used again since; see [`crate::checkpoint::retained`].
     RetainedSummary,
@@ -111,7 +111,7 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// What the record says to have been durable when it was made.
+    /// The marks that the record carries: what was durable when it was made.
     pub(crate) fn durable(&self) -> Marks {
         match self.kind {
             RecordKind::Batch => Marks { batches: self.flushed_seq, moves: Seq(0) },
@@ -155,7 +155,7 @@ impl RecordHeader {
 }
 
 impl RecordHeaderRaw {
-    /// The life that this says it belongs to, if it looks like a record at all.
+    /// The life that the header claims, if it looks like a record at all.
     pub(crate) fn claimed_life(&self) -> Option<Life> {
         (self.magic.get() == RECORD_MAGIC).then(|| Life {
             segment: SegNo(self.segment.get()),

@@ -1,4 +1,4 @@
-//! Checksums, and what several structures share.
+//! Checksums, and types that several structures share.
 
 use lacuna_crc::{crc32c, crc32c_append};
 

@@ -1,6 +1,6 @@
-//! The summary of a sealed segment: what the headers and entries of all its records say, once more and
-//! in one place. It is a copy: what it cannot give is found by a scan. Copies are packed: of each record what it does
-//! not share with the one before, then its body as it is.
+//! The summary of a sealed segment: the headers and entries of all its records, repeated in one place. It is a copy: a
+//! scan of the segment finds whatever the summary cannot provide. Copies are packed: for each record the header fields
+//! that differ from the record before, then its body as it is.
 
 use std::mem::size_of;
 
@@ -39,8 +39,8 @@ const SUMMARY_CRC_AT: usize = 4;
 
 const SHORT: Flaw = "summary ends within a record";
 
-/// Of a packed copy: what it has beside the batch or relocation number and the length of its body. What is not there
-/// is as in the record before; the part is 0, and the record lies where the one before ended.
+/// The fields of a packed copy that are present beside the batch or relocation number and the body length. An absent
+/// field is as in the record before; an absent part is 0, and an absent offset is where the record before ended.
 mod flag {
     pub(super) const LAST_PART: u8 = 1;
     pub(super) const RELOCATION: u8 = 2;
@@ -54,7 +54,7 @@ mod flag {
 /// Longest packed copy of a record, its body aside: flags, two numbers of batches, four of less than 33 bits.
 pub(crate) const SUMMARY_RECORD_BYTES_MAX: usize = 1 + 2 * VARINT_BYTES_MAX + 4 * 5;
 
-/// What a packed copy is told apart from.
+/// The record before a packed copy, from which the copy is coded as a difference.
 struct Before {
     seq: u64,
     flushed_seq: u64,
@@ -185,7 +185,7 @@ impl SummaryRaw {
         (is_its_own && body <= segment_bytes - SUMMARY_BYTES).then_some(body)
     }
 
-    /// The life that this says it belongs to, if it looks like a summary at all.
+    /// The life that the summary claims, if it looks like a summary at all.
     pub(crate) fn claimed_life(&self) -> Option<Life> {
         (self.magic.get() == SUMMARY_MAGIC).then(|| Life {
             segment: SegNo(self.segment.get()),
@@ -221,8 +221,8 @@ impl SummaryRaw {
     }
 }
 
-/// The life in `epoch` to which `bytes`, a summary with its copies as a retained summary has it, belong. They are still
-/// to be verified. The store has `segments` of `segment_bytes`.
+/// The life in `epoch` to which `bytes`, the body of a retained summary, belong. They are still to be verified. The
+/// store has `segments` segments of `segment_bytes`.
 pub(crate) fn retained_life(
     bytes: &[u8],
     epoch: u64,

@@ -79,7 +79,7 @@ pub(crate) struct RootRef {
     pub(crate) bytes: u32,
 }
 
-/// What a superblock slot holds.
+/// The content of a superblock slot.
 pub(crate) enum SlotContent {
     Valid(Superblock),
     /// A superblock of a version that this code does not know; or damage, if it is not sealed as all known ones.

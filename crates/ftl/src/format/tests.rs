@@ -170,7 +170,7 @@ fn summary_of(records: &Records) -> Vec<u8> {
     summary.seal(SALT, LIFE)
 }
 
-/// Puts the seal of a summary right.
+/// Recomputes the seal of a summary.
 fn reseal(bytes: &mut [u8]) {
     let crc_at = bytes.len() - SUMMARY_BYTES + 4;
     let crc = seal(SALT.0, bytes, crc_at);
@@ -217,7 +217,7 @@ fn summaries_are_checked_behind_a_valid_seal() {
     check(&good, &[(0, 0x80), (2, 200), (trailer + 32, 4), (trailer + 40, 1)]);
 }
 
-/// What makes summaries worth their space: batches of a page one after the other, and moved pages.
+/// The cases that make summaries small: consecutive batches of one page, and moved pages.
 #[test]
 fn a_page_takes_few_bytes_in_a_summary() {
     let page = |lba: u64| Entry { lba: Lba(lba * 32), sectors: 32, stored: 16384, crc: u32::MAX, ..entry() };
@@ -290,7 +290,7 @@ fn packed_entries_come_back_with_their_places() {
     assert_eq!(body.len(), 12);
 }
 
-/// Byte by byte what FORMAT.md says, of a batch and of a relocation.
+/// The bytes of a batch and of a relocation are exactly those in FORMAT.md.
 #[test]
 fn packed_entries_have_the_bytes_of_the_format() {
     let phys = PhysAddr { segment: SegNo(3), grain: 0 };
@@ -317,7 +317,7 @@ fn packed_entries_have_the_bytes_of_the_format() {
     assert_eq!(pack(relocation.into_iter()), bytes.concat());
 }
 
-/// The same of copies in a summary.
+/// The same for copies in a summary.
 #[test]
 fn packed_copies_have_the_bytes_of_the_format() {
     let header = RecordHeader { offset: 512, total_bytes: 4096, body_bytes: 3, ..record() };
@@ -367,7 +367,7 @@ fn any_entries() -> impl Strategy<Value = (RecordKind, Vec<Entry>)> {
 }
 
 proptest! {
-    /// They take what is reckoned with before they are packed, and no more than any may take.
+    /// Packed entries take exactly the size computed beforehand, and no more than the maximum.
     #[test]
     fn packed_entries_come_back((kind, entries) in any_entries()) {
         let (header, body, placed) = packed(kind, &entries);
@@ -401,7 +401,7 @@ fn packed_entries_are_checked() {
     assert!(less.entries(&body).is_err(), "payload begins within the body");
     let none = RecordHeader { offset: 0, total_bytes: 64, ..header };
     assert!(none.entries(&body).is_err(), "payload begins before the segment");
-    // Kind 0, flags that nobody knows, a trim that is a whole chunk.
+    // Kind 0, unknown flags, a trim that is a whole chunk.
     for first in [0, 9, 0x41, 6] {
         let mut body = body.clone();
         body[0] = first;

@@ -37,7 +37,7 @@ pub(super) fn len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros()).div_ceil(7) as usize
 }
 
-/// How far `value` is from `before`, in either direction, as a number that is small if that is little.
+/// The signed difference of `value` from `before`, zigzag-coded: small for a small distance in either direction.
 pub(super) fn step(before: u64, value: u64) -> u64 {
     let difference = value.wrapping_sub(before) as i64;
     (difference << 1 ^ difference >> 63) as u64

@@ -1,18 +1,17 @@
 //! Choosing victims of collection, and reading ahead of it.
 //!
-//! A segment of which little is live is collected in no time but for the choice, which looks at all segments
-//! with the log locked, and for its reads: of its summary, then of what is live. One segment after the other, the
-//! thread waits for the device at each, behind whatever writers have handed it, and they wait for the thread. So
-//! several segments are chosen in one look, and if they are sparse, their summaries are read at the same time,
-//! and so is what is live in them.
+//! Collecting a sparse segment costs little except for the choice, which looks at all segments with the log locked, and
+//! for its reads: first the summary, then the live data. If segments are handled one at a time, the thread waits for
+//! the device at each, queued behind the writers' requests, and the writers wait for the thread. So one look chooses
+//! several segments, and if they are sparse, their summaries are read concurrently, and then their live data.
 //!
 //! Invariants:
-//! 1. What was chosen counts only as long as the segment is in the life in which it was chosen, and would still win
-//!    space. That others pay better by now costs little: it was one of the best, and its live data only shrinks.
-//! 2. What is kept here of a segment's life is what its bytes on the device are, because a sealed segment does
-//!    not change. So it may be used as long as the segment is in that life, however late; and it is only a hint of
-//!    what is live: the collection looks at the map itself. What cannot be read is not kept: the collection meets
-//!    the error on its own.
+//! 1. A choice is valid only as long as the segment is in the life in which it was chosen and collecting it would still
+//!    win space. Other segments may pay better by now, which costs little: the chosen one was among the best, and its
+//!    live data only shrinks.
+//! 2. The bytes kept here for a segment's life equal those on the device, because a sealed segment does not change. So
+//!    they may be used as long as the segment is in that life, however late. They are only a hint of what is live: the
+//!    collection looks at the map itself. Unreadable data is not kept: the collection gets the error from its own read.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -31,21 +30,20 @@ use crate::{
     space::Space,
 };
 
-/// Segments that are chosen together, in a small store and in the largest. They are a share of its segments that
-/// does not matter.
+/// Segments that are chosen together, in a small store and in the largest: a negligible share of its segments.
 const SEGMENTS_MIN: usize = 8;
 const SEGMENTS_MAX: usize = 32;
 const SEGMENTS_SHARE: usize = 128;
-/// Live bytes of each of them at most, and share of the segment. With more, the bytes and not the wait are what
-/// reading costs.
+/// Live bytes of each of them at most, and share of the segment. Above that, reading is bound by bandwidth and not by
+/// latency.
 const LIVE_BYTES_MAX: usize = 256 << 10;
 const LIVE_SHARE_MAX: usize = 8;
 
-/// What was read of one segment.
+/// The data that was read of one segment.
 pub(super) struct Near {
     life: Life,
     pub(super) records: Vec<Record>,
-    /// What was live when it was read, in the order in which it lies.
+    /// The extents that were live when it was read, in the order in which they lie.
     pub(super) live: Vec<(Lba, Extent)>,
     /// Chunks as they were read, not verified.
     pub(super) chunks: HashMap<PhysAddr, Vec<u8>>,
@@ -87,12 +85,12 @@ impl Ahead {
         Some(victim)
     }
 
-    /// What was read of `victim`, for its collection, which now begins. If nothing was, it and those chosen with it
-    /// are read first. The maintenance lock is held, so none of them is freed meanwhile.
+    /// Returns what was read of `victim`, for its collection, which now begins. If nothing was read yet, it and the
+    /// segments chosen with it are read first. The maintenance lock is held, so none of them is freed meanwhile.
     pub(super) fn take(&mut self, collector: &Collector, victim: Life) -> Option<Near> {
         if self.chosen.front() == Some(&victim) {
             if !self.near.iter().any(|near| near.life == victim) {
-                // What cannot be read together is read alone, by who needs it.
+                // If reading them together fails, each collection reads its own segment.
                 self.near = read(collector, self.chosen.make_contiguous()).unwrap_or_default();
             }
             self.chosen.pop_front();
@@ -102,7 +100,7 @@ impl Ahead {
     }
 }
 
-/// Summaries of `lives`, then what is live in them.
+/// Reads the summaries of `lives`, then their live data.
 fn read(collector: &Collector, lives: &[Life]) -> Result<Vec<Near>> {
     let summaries = collector.journal.summaries(lives)?;
     let (mut near, mut all) = (Vec::with_capacity(lives.len()), Vec::new());
@@ -128,8 +126,8 @@ fn read(collector: &Collector, lives: &[Life]) -> Result<Vec<Near>> {
     Ok(near)
 }
 
-/// What of `records`, all those of a sealed segment's life, the map still holds. Looks no further once that is as much
-/// as was live before: data in there only dies, so nothing else is left.
+/// Those extents of `records`, all records of a sealed segment's life, that the map still holds. Stops once that is as
+/// much as was live before: data in a sealed segment only dies, so nothing else is left.
 fn live_of(collector: &Collector, life: Life, records: &[Record]) -> Result<Vec<(Lba, Extent)>> {
     let live_bytes = collector.map.read().live(life.segment).bytes;
     let (mut found, mut found_bytes) = (Vec::new(), 0);

@@ -27,9 +27,9 @@ const GATHER_EXTENTS: usize = 4096;
 /// Live bytes after which a piece of collection ends.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Where a collection looks next for what is live.
+/// Where a collection looks next for live extents.
 enum LiveSource {
-    /// Nowhere: it was found ahead. The records are those of the segment, should there be more.
+    /// Nowhere: the live extents were found ahead. The records are those of the segment, in case there are more.
     Ahead(Vec<Record>),
     /// The segment's records, of which only headers and entries are kept.
     Records(vec::IntoIter<Record>),
@@ -42,10 +42,11 @@ impl LiveSource {
     fn read(collector: &Collector, victim: Life) -> LiveSource {
         let records = match collector.journal.summaries(&[victim]).map(|mut summaries| summaries.remove(0)) {
             Ok(Ok(records)) => Ok(records),
-            // It was open when a process or the power ended, so there are few of them; or it is damaged.
+            // The segment was open when a process ended or the power failed, and such segments are few; or it is
+            // damaged.
             Ok(Err(_)) | Err(_) => scan(collector, victim),
         };
-        // What cannot be read here is a copy: where data lies, the map knows.
+        // Unreadable records lose nothing: they only repeat what the map knows about where data lies.
         records.map_or(LiveSource::Map(0), |records| LiveSource::Records(records.into_iter()))
     }
 }
@@ -54,17 +55,17 @@ impl LiveSource {
 pub(super) struct Collection {
     victim: Life,
     classes: Classes,
-    /// How long what is in the victim was expected to live.
+    /// How long the victim's data was expected to live.
     expected: Expected,
     now: Seq,
     source: LiveSource,
-    /// Live extents that were not read yet, in the order in which they lie.
+    /// Gathered live extents, in the order in which they lie.
     gathered: Vec<(Lba, Extent)>,
-    /// How many of them were.
+    /// How many of them were read.
     read: usize,
     /// Chunks that were read ahead.
     chunks: HashMap<PhysAddr, Vec<u8>>,
-    /// What waits to be moved, and its bytes, by class.
+    /// Extents that wait to be moved, and their bytes, by class.
     moving: [(Vec<Moving>, usize); CLASSES_MAX],
     verified: HashMap<PhysAddr, bool>,
     /// Extents left in place because their chunk is corrupt.
@@ -105,7 +106,7 @@ impl Collection {
         log.segment(victim).state == State::Sealed && log.life(victim) == self.victim
     }
 
-    /// Moves some of what is live; true when nothing is left.
+    /// Moves some of the live extents; true when nothing is left.
     pub(super) fn piece(&mut self, collector: &Collector) -> Result<bool> {
         let mut bytes = 0;
         while bytes < PIECE_BYTES {
@@ -143,7 +144,8 @@ impl Collection {
         Ok(!self.gathered.is_empty())
     }
 
-    /// Moves what is left, and tells whether that was all: else more is looked at, in the end the whole map.
+    /// Moves what is left, and returns whether that was all; otherwise the collection looks for more, in the end in the
+    /// whole map.
     fn ends(&mut self, collector: &Collector) -> Result<bool> {
         for class in 0..CLASSES_MAX {
             self.switch(collector, class)?;
@@ -160,7 +162,7 @@ impl Collection {
         Ok(false)
     }
 
-    /// Reads some of what was gathered, neighbours at once. Returns how many bytes.
+    /// Reads some of the gathered extents, neighbours at once. Returns how many bytes.
     fn read_some(&mut self, collector: &Collector) -> Result<usize> {
         let gathered = std::mem::take(&mut self.gathered);
         let (from, mut bytes) = (self.read, 0);
@@ -235,7 +237,7 @@ mod tests {
     use super::*;
     use crate::{Op, Stream, store::test_store};
 
-    /// What was found ahead is a hint: an extent that was cut since is found in the records.
+    /// The extents found ahead are a hint: one that was cut since is found in the records.
     #[test]
     fn what_was_cut_since_it_was_found_ahead_is_moved() {
         let store = test_store::store(64 << 20, Some(1 << 20));

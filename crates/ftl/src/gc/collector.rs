@@ -42,7 +42,7 @@ impl Collector {
         Collector { volume, map, journal, pages, reader, reuse, checkpointer, collecting: Mutex::default() }
     }
 
-    /// What the last piece of maintenance has left to the next one. The maintenance lock is held.
+    /// The state that the last piece of maintenance has left to the next one. The maintenance lock is held.
     pub(crate) fn collecting(&self) -> MutexGuard<'_, Collecting> {
         self.collecting.lock()
     }
@@ -58,7 +58,7 @@ impl Collector {
         self.has_space_to_collect(log, map, victim).then_some(victim)
     }
 
-    /// The next one of the victims that were chosen together, if none is being collected and one is left.
+    /// The next of the victims that were chosen together, if none is being collected and one is left.
     pub(crate) fn chosen_victim(&self, log: &Log, map: &Map, collecting: &mut Collecting) -> Option<SegNo> {
         let chosen = collecting.ahead.chosen(self, log, map).filter(|_| log.victim().is_none());
         chosen.filter(|victim| self.has_space_to_collect(log, map, *victim))
@@ -94,7 +94,7 @@ impl Collector {
         live.extents > 0 && log.is_written(segment) && self.volume.space().worth_moving(live)
     }
 
-    /// Moves a piece of what is live out of `victim`; the rest is left to the next turn.
+    /// Moves a piece of the live data out of `victim`; the rest is left to the next turn.
     pub(crate) fn collect(&self, victim: SegNo, collecting: &mut Collecting) -> Result<()> {
         let under_way = collecting.under_way.take().filter(|collection| collection.goes_on(self, victim));
         let mut collection =
@@ -107,9 +107,9 @@ impl Collector {
             Ok(true) => collection.corrupt,
             // The map grew meanwhile and its checkpoint needs the space; the rest stays in place.
             Err(Error::Full { .. }) => 0,
-            // A leaf of the map is damaged, and what it leads to in here must stay.
+            // A leaf of the map is damaged, and the extents in this segment that it maps must stay.
             Err(Error::Corrupt { .. }) => 1,
-            // So must what the device does not give back. A failed write has poisoned the store.
+            // So must unreadable data. A failed write, however, has poisoned the store.
             Err(Error::Device(_)) if !self.journal.lock().is_poisoned() => 1,
             Err(error) => return Err(error),
         };
@@ -127,7 +127,7 @@ impl Collector {
     }
 }
 
-/// What is left from one turn of whoever holds the maintenance lock to the next. In memory only.
+/// State that one holder of the maintenance lock leaves to the next. In memory only.
 #[derive(Default)]
 pub(crate) struct Collecting {
     pub(super) under_way: Option<Collection>,

@@ -1,4 +1,4 @@
-//! What is live in a segment.
+//! The live extents of a segment.
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ use crate::{
 /// take half the time.
 pub(super) const RECORDS_AT_ONCE: usize = 16;
 
-/// Entries of all `records`. What does not parse was never mapped.
+/// Entries of all `records`. An entry that does not parse was never mapped.
 pub(super) fn entries_of(records: &[Record]) -> Vec<Entry> {
     records.iter().flat_map(|record| record.entries().unwrap_or_default()).collect()
 }
 
 impl Collector {
-    /// What of `entries` the map still holds at the place that each names.
+    /// Those of `entries` that the map still holds at the place that each names.
     pub(super) fn live_among(&self, entries: &[Entry]) -> Result<Vec<(Lba, Extent)>> {
         let mut found = Vec::new();
         let entries: Vec<_> = entries.iter().filter(|entry| entry.kind != EntryKind::Trim).collect();

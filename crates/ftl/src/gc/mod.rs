@@ -1,34 +1,33 @@
-//! Garbage collection: moving what is live out of a segment, so that all of it becomes garbage.
+//! Garbage collection: moving the live extents out of a segment, so that all of it becomes garbage.
 //!
-//! The victim is the sealed segment that pays best: much space won for few bytes moved, and old. Its
-//! summary, or else its records, tell which sectors were written to it, the map tells what of that is live.
-//! Each live extent is read, verified, cut down to what is left of it, and appended as a chunk of its own to the
-//! collection's append point for extents of its age; the map is switched to the new place if it still
-//! holds exactly that extent.
+//! The victim is the sealed segment that pays best: much space won for few bytes moved, and old. Its summary, or else
+//! its records, list the sectors that were written to it; the map says which of them are live there. Each live extent
+//! is read, verified, cut to its live part, and appended as a chunk of its own to the collection's append point for
+//! extents of its age; the map is switched to the new place if it still holds exactly that extent.
 //!
 //! Extents are moved to the append point of their class (`log::lifetime`). Where segments are scarce, classes
 //! share one.
 //!
-//! A segment is collected in pieces ([`PIECE_BYTES`]), so that who does a piece in passing is not held up by the
-//! rest. What is left of a victim waits in a [`Collection`] under the maintenance lock; between two pieces all else may
-//! happen. Invariants:
-//! 1. The victim of a collection is sealed and in the life in which it was chosen, or the collection is
-//!    dropped before it does another piece. So what it reads is what was there when it was chosen.
+//! A segment is collected in pieces ([`PIECE_BYTES`]), so that a writer that does one piece is not held up by the rest.
+//! The rest of a victim waits in a [`Collection`] under the maintenance lock; anything may happen between two pieces.
+//! Invariants:
+//! 1. The victim of a collection is sealed and in the life in which it was chosen, or the collection is dropped before
+//!    it does another piece. So it reads the bytes that were there when the victim was chosen.
 //! 2. Nothing that a collection remembers counts unless the map still holds it when it is moved.
 //! 3. Until a collection has ended no other begins: the space that it was found to fit into stays its own,
 //!    because neither writers nor leaves written back take the segments kept for collection.
 //!
-//! Crash argument: a moved extent is the same bytes at another place. Recovery replays relocations
-//! after the batches, where the map still holds what they moved (`recovery::replay`). One that a power cut took
-//! is missed by nobody: the old place stays intact until the relocation is durable (`reuse`).
+//! Crash argument: a moved extent is the same bytes at another place. Recovery replays relocations after the batches,
+//! where the map still holds what they moved (`recovery::replay`). Losing a relocation in a power cut does no harm: the
+//! old place stays intact until the relocation is durable (`reuse`).
 //!
-//! A chunk that does not fit into the rest of a segment may be moved in two parts. They are two relocations like
-//! any others: where a power cut leaves one of them, the other part is found at its old place, which nobody uses
-//! again before both are durable (`reuse`). The extent more that recovery then comes to is counted (`log::peak`).
+//! A chunk that does not fit into the rest of a segment may be moved in two parts. They are two relocations like any
+//! others: where a power cut leaves one of them, the other part is found at its old place, which is not reused before
+//! both are durable (`reuse`). The additional extent that recovery then finds is accounted for (`log::peak`).
 //!
-//! A live chunk whose checksum does not match, or that the device does not give back, is left where it is. Its
-//! segment is counted as damaged and neither collected again nor reused until the store is opened anew, so that
-//! the error stays an error and collection goes on.
+//! A live chunk whose checksum does not match, or that cannot be read, is left where it is. Its segment is counted as
+//! damaged and neither collected again nor reused until the store is opened anew, so that the error stays an error and
+//! collection goes on.
 
 mod ahead;
 mod collection;

@@ -10,7 +10,7 @@ use crate::{
     paging::DIRTY_SHARE,
 };
 
-/// An extent and its bytes, on their way.
+/// An extent and its bytes, being moved.
 pub(super) struct Moving {
     pub(super) lba: Lba,
     pub(super) extent: Extent,
@@ -72,7 +72,7 @@ impl Collector {
         }
         if self.pages.is_write_back_due(&self.map.read(), DIRTY_SHARE) {
             match self.checkpointer.write_back_into_spare() {
-                // A checkpoint must wait until this victim is done; so must memory.
+                // A checkpoint must wait until this victim is done; until then memory may exceed its budget.
                 Err(Error::Full { .. }) => {}
                 result => result?,
             }
@@ -80,9 +80,9 @@ impl Collector {
         Ok(())
     }
 
-    /// Where to append `items` of `class`: at its own append point, unless that takes the last segment
-    /// that collection has, and another one has space. What is live in a victim fits into one segment, so
-    /// with one to take a collection that has begun ends.
+    /// Where to append `items` of `class`: at its own append point, unless that takes the last segment that collection
+    /// has, and another one has space. The live data of a victim fits into one segment, so a collection that has begun
+    /// ends if it can take one.
     fn gc_point(&self, log: &Log, class: u8, items: &[Item<'_>]) -> Option<AppendPoint> {
         if log.restoring() != Restoring::No {
             let opens_max = usize::from(log.restoring() == Restoring::MayOpen);

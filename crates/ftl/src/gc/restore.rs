@@ -1,23 +1,23 @@
 //! Opening a store in which collection has no space left.
 //!
-//! Whatever ended the last use of the store, a collection may have been under way: what it had opened is sealed
-//! by opening, part of its victim lies in there, and neither is free. Often enough repeated, no segment is left
-//! beyond those for checkpoints, and no append point has space. Then segments are emptied in *steps*, each of which
-//! counts whole or not at all, so that no number of cuts can make it worse:
+//! However the last use of the store ended, a collection may have been under way. Opening seals the segment that it had
+//! opened; part of the victim lies in there, and neither segment is free. If that repeats often enough, no segment is
+//! left beyond those for checkpoints, and no append point has space. Then segments are emptied in *steps*, each of
+//! which takes effect whole or not at all, so that no number of power cuts can make it worse:
 //!
 //! 1. Before a step at least `F + 1` segments are free (`reserve`): where the map is spread over more than `F`, a
 //!    checkpoint writes all of it anew, by invariant 1 of `reserve`.
-//! 2. A step moves what is live in the sparsest segments into the space that the step before has left, and then into at
-//!    most one segment more. That is opened under a *new epoch*, so its records are void until
-//!    the superblock names that epoch (`media::scan`): a power cut leaves it free, and all else as it was.
+//! 2. A step moves the live extents of the sparsest segments into the space that the step before has left, and then
+//!    into at most one segment more. That is opened under a *new epoch*, so its records are void until the superblock
+//!    names that epoch (`media::scan`): a power cut leaves it free, and all else as it was.
 //! 3. A checkpoint under that epoch ends the step. Its map leads to the new places, and the victims become free,
 //!    at least one: as many segments as were taken, or more.
 //!
-//! Nobody else uses the store meanwhile. No segment that is open when the epoch changes is appended to
-//! afterwards: only one is ever open, and it was filled up by then.
+//! No other thread uses the store meanwhile. No segment that is open when the epoch changes is appended to afterwards:
+//! only one is ever open, and it was filled up by then.
 //!
-//! It ends, because each step fills the open segment, so that garbage comes together; by invariant 6 of `reserve` it
-//! comes to a whole segment.
+//! It terminates, because each step fills the open segment, so that garbage accumulates elsewhere; by invariant 6 of
+//! `reserve` it amounts to a whole segment.
 
 use crate::{
     Result,
@@ -31,7 +31,7 @@ use crate::{
 };
 
 impl Collector {
-    /// Sees to it that collection can begin, before the store is used.
+    /// Ensures that collection can begin, before the store is used.
     pub(crate) fn restore(&self) -> Result<()> {
         if is_broken(Rule::OpeningRestores) {
             return Ok(());
@@ -78,7 +78,7 @@ impl Collector {
         Ok(victims > 0)
     }
 
-    /// The sparsest segment, if what is live in it fits into what this step may fill.
+    /// The sparsest segment, if its live data fits into the space that this step may fill.
     fn next_to_restore(&self) -> Option<SegNo> {
         let log = self.journal.lock();
         let map = self.map.read();
@@ -125,7 +125,7 @@ mod tests {
         (Lba(page * 32), vec![byte | 1; 16384])
     }
 
-    /// The state that versions came to which did not regain: each process ends within a collection.
+    /// The state that the store reaches without this step: each process ends within a collection.
     fn end_while_collecting(store: &Parts) {
         let mut collecting = store.collector.collecting();
         let victim = {

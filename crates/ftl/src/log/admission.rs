@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Log {
-    /// Whether the batch leaves no more live than may be.
+    /// Whether live data stays within its limit after the batch.
     pub(crate) fn admits(&self, map: &Map, batch: &Batch<'_>) -> bool {
         let limits = self.limits();
         let before = map.total();
@@ -35,9 +35,9 @@ impl Log {
         cost <= limits.grow || cost <= Space::cost(before) || same_size
     }
 
-    /// `items` that go to `point`, one of them perhaps cut in two, so that the segment open there is filled. An
-    /// extent more is worth that only where it takes no space that others count on: neither what may be live
-    /// is exceeded, nor must a segment more be kept for checkpoints.
+    /// `items` that go to `point`, one of them perhaps cut in two, so that the segment open there is filled. The cut
+    /// costs one more extent, which is worth it only where that takes no space that others rely on: the limit of live
+    /// data is not exceeded, and checkpoints need no additional segment.
     pub(crate) fn cut<'i, 'a>(
         &self,
         map: &Map,
@@ -111,7 +111,7 @@ impl Log {
         self.append(point, RecordKind::Relocation, items)
     }
 
-    /// The map leads to the new places of what was moved, of which `cuts` extents were cut in two.
+    /// The map leads to the new places of the moved extents, of which `cuts` were cut in two.
     pub(crate) fn note_relocated(&mut self, map: &Map, cuts: usize) {
         let kept = self.checkpoint_reserve(self.peak.weight());
         (0..cuts).for_each(|_| self.peak.note_cut());

@@ -19,8 +19,8 @@ use crate::{
     sync::atomic::Ordering,
 };
 
-/// A gap before a summary of so many bytes at most is filled, so that the summary and what lies before it are one
-/// write. Whole chunks are cut to leave no more.
+/// A gap of at most this many bytes before a summary is filled, so that the summary and the bytes before it are one
+/// write. Whole chunks are cut so that no larger gap remains.
 const FILLED_GAP_BYTES_MAX: usize = 8 << 10;
 
 impl Log {
@@ -44,7 +44,7 @@ impl Log {
             if is_move {
                 self.last.moves = self.last.moves.next();
             }
-            // Where the payload lies is not in there.
+            // The packed body does not contain the payload's place.
             let body = pack(now.iter().map(|item| item.entry(PhysAddr { segment, grain: 0 })));
             let header = RecordHeader {
                 kind,
@@ -146,7 +146,7 @@ impl Log {
         self.streams.open(point, segment, tail);
     }
 
-    /// What is opened from here on counts once the superblock names the new epoch (`gc::restore`).
+    /// Segments opened from here on become valid once the superblock names the new epoch (`gc::restore`).
     fn begin_epoch(&mut self) {
         assert!(self.streams.is_nothing_open(), "a segment of the old epoch is open");
         self.restoring = Restoring::HasOpened;

@@ -1,5 +1,5 @@
-//! From a caller's batch to what is written: chunks, checksums, zero tails, and where each of them
-//! goes in a segment. Pure: values in, values out.
+//! From a caller's batch to the bytes that are written: chunks, checksums, zero tails, and the place of each in a
+//! segment. Pure: values in, values out.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -23,7 +23,7 @@ pub(crate) struct Item<'a> {
     pub(crate) kind: EntryKind,
     pub(crate) lba: Lba,
     pub(crate) sectors: u64,
-    /// Payload; whole grains. What it lacks to `sectors` is zeros.
+    /// Payload; whole grains. The rest of `sectors` is zeros.
     pub(crate) payload: &'a [u8],
     pub(crate) crc: u32,
     /// The batch that wrote a relocated extent; 0 otherwise.
@@ -48,7 +48,7 @@ impl<'a> Item<'a> {
         Entry { kind, lba, sectors, birth, phys, stored, crc }
     }
 
-    /// Two items that do the same, the first with so many bytes of the payload, whole sectors.
+    /// Two items that do the same, the first with this many bytes of the payload, whole sectors.
     fn cut_at(&self, bytes: usize) -> (Self, Self) {
         let (head, tail) = self.payload.split_at(bytes);
         let sectors = (bytes / SECTOR) as u64;
@@ -141,8 +141,8 @@ impl<'a> Batch<'a> {
         self.items.push(Item { kind: EntryKind::Trim, lba, sectors, payload: &[], crc: 0, birth: Seq(0) });
     }
 
-    /// What the batch takes at most of what a full store keeps for batches: its bytes in the log, and what the
-    /// extents that it cuts, each item one at either end, add to two checkpoints (`reserve`).
+    /// The most that the batch takes of the space that a full store keeps for batches: its bytes in the log, and what
+    /// the extents that it cuts, one at either end of each item, add to two checkpoints (`reserve`).
     pub(crate) fn bytes(&self) -> u64 {
         self.log_bytes() + self.items.len() as u64 * 2 * 2 * MAP_EXTENT_BYTES as u64
     }
@@ -169,7 +169,7 @@ fn stored_bytes(chunk: &[u8]) -> usize {
 
 /// Least payload of a part of a chunk.
 const PART_BYTES_MIN: usize = 1024;
-/// From so many aligned bytes in one record on, alignment to [`BLOCK`] costs little (at most 1/16).
+/// From this many aligned bytes in one record on, alignment to [`BLOCK`] costs little (at most 1/16).
 const BLOCK_ALIGNED_FROM: usize = 16 * BLOCK;
 
 /// Where the first items of a list go in a segment.
@@ -184,13 +184,13 @@ pub(crate) struct Placement {
     pub(crate) end: usize,
 }
 
-/// What is left of a segment for records.
+/// Space left in a segment for records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpaceLeft {
     space: Space,
     /// Where the next record starts.
     at: usize,
-    /// What the records before it take in the summary.
+    /// Bytes that the records before it take in the summary.
     summary_bytes: usize,
 }
 
@@ -211,7 +211,7 @@ impl SpaceLeft {
         self.space.segment_bytes.saturating_sub(summary) / self.space.block_bytes * self.space.block_bytes
     }
 
-    /// Bytes for records, were they to take nothing in the summary.
+    /// Bytes for records, as if they took nothing in the summary.
     pub(crate) fn bytes(&self) -> usize {
         self.end(0).saturating_sub(self.at)
     }
@@ -219,10 +219,10 @@ impl SpaceLeft {
 
 /// Places as many of `items` as fit into one record in `room`; none if not even one does.
 ///
-/// Payloads of whole 4 KiB multiples come first, so that one alignment to 4 KiB serves them all, if
-/// they are many and fresh. A few lie back to back like the others: to align a 16 KiB page even to a sector
-/// would cost 3% of the log, and of the store's space, where a read saves one sector of 33. So do moved
-/// ones, whose alignment would take half a percent of the space that collection works for.
+/// Payloads of whole 4 KiB multiples come first, so that one alignment to 4 KiB serves them all, if they are many and
+/// fresh. A few lie back to back like the others: aligning a 16 KiB page even to a sector would cost 3% of the log, and
+/// of the store's space, to save a read one sector of 33. Moved payloads also lie back to back: aligning them would
+/// take half a percent of the space that collection wins.
 pub(crate) fn place(items: &[Item<'_>], room: SpaceLeft) -> Option<Placement> {
     let mut best = None;
     let (mut blocks, mut packed, mut body_bytes) = (0, 0, 0);
@@ -249,10 +249,10 @@ pub(crate) fn place(items: &[Item<'_>], room: SpaceLeft) -> Option<Placement> {
     best
 }
 
-/// `items`, of which the first one that does not fit whole into `room`, if it is a whole chunk, is cut in two,
-/// so that the first part does. Else half a chunk would be lost at the end of each segment. A part has
-/// [`PART_BYTES_MIN`], and is not cut again: a chunk lies in two segments at most. Of what goes elsewhere only
-/// the first chunk became shorter, so it takes no segment more; collection counts on that.
+/// Returns `items`. The first item that does not fit whole into `room`, if it is a whole chunk, is cut in two so that
+/// its first part fits; otherwise half a chunk would be lost at the end of each segment. A part has at least
+/// [`PART_BYTES_MIN`] and is not cut again: a chunk lies in two segments at most. Of the items left for other segments
+/// only the first became shorter, so they need no additional segment; collection relies on that.
 pub(crate) fn cut_to_fit<'i, 'a>(items: &'i [Item<'a>], room: SpaceLeft) -> Cow<'i, [Item<'a>]> {
     let fits = place(items, room).map_or(0, |part| part.items);
     let Some(next) = items.get(fits).filter(|next| next.payload.len() == CHUNK_BYTES) else {
@@ -395,7 +395,7 @@ mod tests {
         assert!(place(&batch.items, room(48 << 10)).is_none());
     }
 
-    /// What `items` are cut into when there is space for so many bytes of payload, and the entry of a part.
+    /// The result of cutting `items` when there is space for this many bytes of payload, and the entry of a part.
     fn cut<'a>(items: &[Item<'a>], bytes: usize) -> Vec<Item<'a>> {
         const ENTRY_BYTES: usize = 10;
         let end = (SPACE.segment_bytes - SUMMARY_BYTES - SUMMARY_RECORD_BYTES_MAX - ENTRY_BYTES) / 512 * 512;

@@ -1,4 +1,4 @@
-//! Memory that pieces of the log are made in.
+//! Memory in which pieces of the log are built.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::{
     sync::Mutex,
 };
 
-/// Memory that is kept for later pieces: what comes back at once when many writes end together.
+/// Memory that is kept for later pieces: as much as returns at once when many writes end together.
 const IDLE_BYTES_MAX: usize = IN_FLIGHT_BYTES_MAX;
 
-/// Memory that pieces are made in, used again and again.
+/// Memory in which pieces are built, recycled.
 pub(crate) struct Buffers {
     len: usize,
     idle: Mutex<Vec<AlignedBuf>>,
@@ -24,13 +24,13 @@ impl Buffers {
         Buffers { len: PIECE_BYTES_MAX.min(space.segment_bytes), idle: Mutex::default() }
     }
 
-    /// Makes memory for a batch of `bytes` beforehand, so that it is not made with the log locked: that would take
-    /// longer than all else that is done there.
+    /// Allocates memory for a batch of `bytes` in advance, so that it is not allocated with the log locked: that would
+    /// take longer than everything else that is done under the lock.
     pub(crate) fn stock(&self, bytes: usize) {
         self.keep(bytes / self.len);
     }
 
-    /// The same for the next who needs memory, however little.
+    /// As [`Buffers::stock`], for the next caller that needs memory, however little.
     pub(crate) fn stock_one(&self) {
         self.keep(1);
     }

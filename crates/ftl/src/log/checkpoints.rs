@@ -1,4 +1,4 @@
-//! What the log knows of checkpoints: what the durable one covers, and what was written for the map since.
+//! The log's view of checkpoints: what the durable one covers, and what was written for the map since.
 
 use crate::{
     addr::SegNo,
@@ -55,7 +55,7 @@ impl Checkpoints {
         self.coverage.holds(segment, generation)
     }
 
-    /// Whether the durable checkpoint, or what was written since for the sake of it, needs `segment`.
+    /// Whether the durable checkpoint, or a retained summary written since, needs `segment`.
     pub(crate) fn refers_to(&self, segment: SegNo) -> bool {
         self.root_segments.binary_search(&segment).is_ok()
     }
@@ -79,7 +79,7 @@ impl Checkpoints {
         self.taken += 1;
     }
 
-    /// The checkpoint that was being written comes to nothing.
+    /// The checkpoint that was being written is abandoned.
     pub(crate) fn abandon(&mut self) {
         self.taken = 0;
     }

@@ -28,7 +28,7 @@ impl Counters {
 }
 
 impl Counters {
-    /// So many bytes that were appended at `point` are on the device.
+    /// This many bytes that were appended at `point` are on the device.
     pub(super) fn note_written(&mut self, point: AppendPoint, bytes: u64) {
         match point {
             AppendPoint::Data(_) => self.data.written_bytes += bytes,

@@ -1,12 +1,13 @@
-//! Records on their way into the space that was reserved for them in the log.
+//! Records being written into the space that was reserved for them in the log.
 //!
-//! Space is reserved under the log's lock, in the order of the batches. It is filled without the lock, with header,
-//! entries and payload, so a batch of megabytes does not hold up small ones, by the thread that reserved, before
-//! its call returns and whatever else fails meanwhile: readers of the new extents and flushes wait for nothing
-//! but that. One that panics instead stops the store (`sentinel`).
+//! Space is reserved under the log's lock, in the order of the batches. It is filled with header, entries and payload
+//! without the lock, so a batch of megabytes does not hold up small ones. The thread that reserved the space fills it
+//! before its call returns, whatever else fails meanwhile: readers of the new extents and flushes wait for nothing
+//! else. A thread that panics instead stops the store (`sentinel`).
 //!
-//! Most threads that have filled their space are done: they lock the log again only where a piece is to be written
-//! (invariant 4 of `tail`), or others wait to be, or somebody waits for what they have filled.
+//! Most threads that have filled their space are done: they lock the log again only where a piece is complete and must
+//! be written (invariant 4 of `tail`), where other pieces wait to be written, or where a thread waits for the space
+//! they have filled.
 
 use std::{
     ops::Range,
@@ -31,7 +32,7 @@ use crate::{
     },
 };
 
-/// What [`Log::append`] has reserved.
+/// The space that [`Log::append`] has reserved.
 pub(crate) struct Appended {
     /// Where the payload of each item lies.
     pub(crate) placed: Vec<PhysAddr>,
@@ -46,7 +47,7 @@ pub(crate) struct RecordSpace {
     pub(crate) header: RecordHeader,
     /// The entries, packed.
     pub(crate) body: Vec<u8>,
-    /// Those of the items that it has.
+    /// Indexes of the items that it holds.
     pub(crate) items: Range<usize>,
     /// Where in the segment their payload begins.
     pub(crate) payload: usize,
@@ -55,7 +56,7 @@ pub(crate) struct RecordSpace {
 }
 
 impl Appended {
-    /// Nothing yet, of `items` items.
+    /// Nothing reserved yet, of `items` items.
     pub(crate) fn new(salt: Salt, items: usize) -> Appended {
         Appended {
             placed: Vec::with_capacity(items),
@@ -91,17 +92,17 @@ impl RecordSpace {
     }
 }
 
-/// Those who wait, with the log locked, until space is filled.
+/// The threads that wait, with the log locked, until space is filled.
 #[derive(Default)]
 pub(super) struct PendingFills {
     waiting: AtomicUsize,
     filled: Condvar,
-    /// Some space will never be filled: whoever had reserved it has panicked.
+    /// Some space will never be filled: the thread that had reserved it has panicked.
     is_lost: AtomicBool,
 }
 
 impl PendingFills {
-    /// Waits until `look` finds something; nothing once space is lost.
+    /// Waits until `look` finds something; returns nothing once space is lost.
     pub(crate) fn wait<T>(
         &self,
         log: &mut MutexGuard<'_, Log>,
@@ -111,7 +112,7 @@ impl PendingFills {
             return Some(found);
         }
         self.waiting.fetch_add(1, SeqCst);
-        // Before another look: who fills after that sees that somebody waits.
+        // Before another look: a thread that fills space after it sees that a thread waits.
         atomic::fence(SeqCst);
         let found = loop {
             match look(log) {
@@ -127,7 +128,7 @@ impl PendingFills {
         self.is_lost.load(SeqCst)
     }
 
-    /// Nobody waits any more. Called with the log locked.
+    /// Ends all waits, and no thread waits any more. Called with the log locked.
     pub(crate) fn lose(&self) {
         self.is_lost.store(true, SeqCst);
         self.filled.notify_all();
@@ -137,7 +138,7 @@ impl PendingFills {
     fn report(&self, log: &Mutex<Log>) {
         atomic::fence(SeqCst);
         if self.waiting.load(SeqCst) > 0 {
-            drop(log.lock()); // who has looked before waits by now
+            drop(log.lock()); // a thread that looked before is waiting by now
             self.filled.notify_all();
         }
     }

@@ -1,24 +1,25 @@
 //! Pieces of the log to the device, and flushes.
 //!
-//! Whoever has filled a piece begins its write and goes on, unless too much is on its way.
-//! A flush is led by one thread for all that wait: it hands out the tails, writes them together, waits for all
-//! writes begun before, and syncs. A piece that is being filled yet is written by the thread that fills it; the flush
-//! waits for that too. Up to [`LED_MAX`](crate::log::flushes::LED_MAX) are led at a time, so that a database's log need
-//! not wait for the sync of its tables to end before its own begins. Others that come meanwhile wait; whom an ended
-//! flush covers returns, and one of those that no flush covers yet leads the next. Nobody else is woken.
+//! The thread that has filled a piece begins its write and goes on, unless too many writes are in flight. A flush is
+//! led by one thread for all that wait: it hands out the tails, writes them together, waits for all writes begun
+//! before, and syncs. A piece that is still being filled is written by the thread that fills it; the flush waits for
+//! that too. Up to [`LED_MAX`](crate::log::flushes::LED_MAX) flushes are led at a time, so that the sync of a
+//! database's log need not wait for the sync of its tables to end. Other threads that call flush meanwhile wait. When a
+//! flush ends, the threads that it covers return, and one of those that no flush covers yet leads the next. No other
+//! thread is woken.
 //!
 //! Invariants:
 //! 1. No lock is held while the device is called, which may call back before it returns.
 //! 2. A flush covers only what was appended when it began, and syncs only after all of that is on the
 //!    device.
-//! 3. When a flush ends, one of those that no flush covers is woken, or all if it failed: so somebody
-//!    leads as long as somebody waits.
-//! 4. Flushes end in the order in which they began, and none ends well after one has failed. So what was
-//!    flushed only grows, and an error that the device reported to another is nobody's success.
-//! 5. A store is dropped only once no write is on its way. One that a device forgets, or panics over, counts as failed
-//!    (`journal::Begun`).
-//! 6. Each write that ends wakes one of those that wait to begin one, and a thread that has waited wakes the next when
-//!    it goes: so nobody waits when nothing is in flight, and few are woken in vain.
+//! 3. When a flush ends, one of the waiting threads that no flush covers is woken, or all of them if the flush failed:
+//!    so there is a leader as long as a thread waits.
+//! 4. Flushes end in the order in which they began, and none succeeds after one has failed. So the flushed prefix only
+//!    grows, and no flush reports success after the device has reported an error to another.
+//! 5. A store is dropped only once no write is in flight. A write that a device forgets, or in which it panics, counts
+//!    as failed (`journal::Begun`).
+//! 6. Each write that ends wakes one thread that waits to begin one, and a thread that has waited wakes the next when
+//!    it leaves: so no thread waits when nothing is in flight, and few are woken in vain.
 
 use crate::{
     Result, Seq,
@@ -57,8 +58,8 @@ impl Journal {
         self.flush_until(self.lock(), None, Cover::All)
     }
 
-    /// Returns once the batch `target` is durable; until then leads a flush unless others lead enough.
-    /// One flush of one's own is always enough.
+    /// Returns once the batch `target` is durable; until then leads a flush unless other threads already lead enough.
+    /// Leading one flush is always enough.
     fn flush_until(&self, log: MutexGuard<'_, Log>, target: Option<Seq>, cover: Cover) -> Result<()> {
         let _sentinel = self.sentinel();
         let mut log = log; // given back before that
@@ -74,8 +75,8 @@ impl Journal {
         }
     }
 
-    /// One flush: hand out all tails, wait until they and all earlier writes are on the device, sync, and
-    /// wait for flushes that began before. One that fails has failed the store, and all others with it.
+    /// One flush: hand out all tails, wait until they and all earlier writes are on the device, sync, and wait for
+    /// flushes that began before. A flush that fails fails the store, and all other flushes with it.
     fn lead_flush(&self, mut log: MutexGuard<'_, Log>, cover: Cover) -> Result<()> {
         let batches = log.last_seq();
         let moves = (cover == Cover::All).then_some(log.last.moves);
@@ -111,7 +112,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns once all writes with an id below `mark` are on the device. Does those that nobody has begun.
+    /// Returns once all writes with an id below `mark` are on the device. Performs those that no thread has begun.
     fn write_below<'a>(&'a self, mut log: MutexGuard<'a, Log>, mark: u64) -> Result<MutexGuard<'a, Log>> {
         while log.queue.is_writing_below(mark) {
             self.check_failure(&mut log)?;

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use crate::{Seq, sync::Condvar};
 
-/// Flushes that are led at a time. More would make each smaller.
+/// Flushes that are led at a time. More at a time would make each cover less.
 pub(super) const LED_MAX: usize = 2;
 
 /// Which flushes are led, and which threads wait for them to end.
@@ -20,13 +20,13 @@ pub(super) struct Flushes {
 }
 
 struct Waiting {
-    /// The batch that must be durable; none for one who leads a flush of their own in any case.
+    /// The batch that must be durable; none for a thread that leads a flush of its own in any case.
     target: Option<Seq>,
     woken: Arc<Condvar>,
 }
 
 impl Flushes {
-    /// Whether `target` is to be waited for rather than led for.
+    /// Whether the caller must wait for `target` rather than lead a flush.
     pub(super) fn must_wait(&self, target: Option<Seq>) -> bool {
         self.led.len() >= LED_MAX || self.is_led_for(target)
     }
@@ -47,8 +47,8 @@ impl Flushes {
         self.ended == number
     }
 
-    /// The oldest flush has ended and all up to `flushed` is durable: wakes those whose batch is, and of
-    /// those that no flush covers the one that came first.
+    /// The oldest flush has ended and all batches up to `flushed` are durable: wakes the threads that wait for those,
+    /// and the first of the threads that no flush covers.
     pub(super) fn end(&mut self, flushed: Seq) {
         self.led.pop_front().expect("it was begun");
         self.ended += 1;
@@ -67,15 +67,15 @@ impl Flushes {
         self.waiting = waiting;
     }
 
-    /// What wakes whoever comes when they may look again whether `target` is durable, which another is leading for, or
-    /// whether they shall lead.
+    /// Registers the calling thread as waiting for `target`. Returns the condition variable that wakes it when it must
+    /// look again whether `target` is durable, or must lead a flush itself.
     pub(super) fn wait(&mut self, target: Option<Seq>) -> Arc<Condvar> {
         let woken = Arc::new(Condvar::new());
         self.waiting.push(Waiting { target, woken: Arc::clone(&woken) });
         woken
     }
 
-    /// What wakes those who wait for older flushes to end.
+    /// The condition variable that wakes the leaders waiting for older flushes to end.
     pub(super) fn turn(&self) -> Arc<Condvar> {
         Arc::clone(&self.turn)
     }
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// Whom a flush covers that is led yet sleeps on; who has nobody leads.
+    /// A thread that a running flush covers sleeps on; one that no flush covers leads.
     #[test]
     fn nobody_is_woken_for_what_another_flush_covers() {
         let mut flushes = waiting(&[]);

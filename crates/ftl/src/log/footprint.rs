@@ -1,4 +1,4 @@
-//! How many segments a store makes use of, where the rest of its device is of use to others.
+//! How many segments a store uses, where others can use the rest of its device.
 //!
 //! A store file takes space of the file system that it lies in, segment by segment, and the first use of each costs
 //! that file system a commit of its journal, which a flush waits for unless zeros were written there ahead
@@ -6,14 +6,14 @@
 //! untouched ones, and collection begins when as many are in use as [`Footprint`] says, though others are free.
 //! Invariants:
 //!
-//! 1. *It is a wish.* What is refused, and what each kind of work may take, is for `reserve` alone to say, which
-//!    counts all segments. So nothing gets stuck for the sake of the footprint, and no batch waits for space for it.
+//! 1. *It is a wish.* `reserve` alone, which counts all segments, decides what is refused and what each kind of work
+//!    may take. So nothing gets stuck because of the footprint, and no batch waits for space because of it.
 //! 2. *Writers pay* what they add: the fewer of the segments up to the *limit* are free, the more collection must have
-//!    moved before a write returns (`maintenance::throttle`). When what is live shrinks at once, so does the wish, but
-//!    the limit comes down only as fast as segments become free: who deletes much does not make the next writer pay for
-//!    all of it.
-//! 3. *What is made ready, or given back, is free and on no list meanwhile*, so nobody takes it. As many are left as
-//!    all kinds of work may want at that moment.
+//!    moved before a write returns (`maintenance::throttle`). When much live data is deleted at once, the wish shrinks
+//!    at once, but the limit comes down only as fast as segments become free: a large deletion does not make the next
+//!    writer pay for all of it.
+//! 3. *A segment that is being made ready, or given back, is free and on no list meanwhile*, so no thread takes it. As
+//!    many segments stay on the lists as all kinds of work may need at that moment.
 
 use crate::{
     Footprint,
@@ -22,13 +22,13 @@ use crate::{
 };
 
 impl Log {
-    /// Segments of which use is made: those in use as wished, and those that must be free then.
+    /// The wished number of segments: those that may be in use, and those that must be free beside them.
     pub(crate) fn wished_segments(&self) -> usize {
         let wished = self.space.wished(self.footprint, self.live_cost);
         (wished + self.left_by(Claim::Fresh)).min(self.space.segments)
     }
 
-    /// The same as `space`, were the device no larger than what is made use of.
+    /// The same as `space`, as if the device had only the wished segments.
     pub(crate) fn wished_space(&self) -> Space {
         Space { segments: self.wished_segments(), ..self.space }
     }
@@ -38,7 +38,7 @@ impl Log {
         self.limit
     }
 
-    /// Brings the limit down as far as invariant 2 has it.
+    /// Lowers the limit as far as invariant 2 allows.
     pub(crate) fn move_limit(&mut self) {
         let wished = self.wished_space();
         let in_use = self.space.segments - self.free().len();
@@ -46,13 +46,13 @@ impl Log {
         self.limit = wished.segments.max(self.limit.min(in_use + kept));
     }
 
-    /// Free segments, were there no more than `segments`.
+    /// Free segments, as if the store had no more than `segments`.
     pub(crate) fn free_within(&self, segments: usize) -> usize {
         self.free().len().saturating_sub(self.space.segments - segments)
     }
 
-    /// Segments by which the wish goes up and down by itself, as logs are written and trimmed. What is given back
-    /// meanwhile would have to be made ready again.
+    /// Segments by which the wish fluctuates as logs are written and trimmed. Segments given back within that range
+    /// would have to be made ready again.
     pub(crate) fn swing(&self) -> usize {
         match self.footprint {
             Footprint::Live { plus_bytes, .. } => 6 * plus_bytes as usize / self.space.segment_bytes,

@@ -1,24 +1,24 @@
-//! Segments that hold nothing, by what their next use costs the host.
+//! Free segments, ordered by what their next use costs the host.
 
 use std::collections::VecDeque;
 
 use crate::addr::SegNo;
 
-/// Segments that hold nothing.
+/// Free segments.
 #[derive(Debug, Default)]
 pub(crate) struct FreeSegments {
-    /// They held something since the store was opened, or when it was; oldest first, so that wear spreads.
+    /// Segments that held something when the store was opened or since; oldest first, so that wear spreads.
     used: VecDeque<SegNo>,
-    /// Filled with zeros, so that writing there needs no more space.
+    /// Segments filled with zeros, so that writing there needs no more space of the host.
     ready: VecDeque<SegNo>,
-    /// The host may have no space for them yet; in order.
+    /// Segments for which the host may have no space yet; in order.
     untouched: VecDeque<SegNo>,
     /// Being made ready, or given back (invariant 3 of `footprint`).
     away: Vec<SegNo>,
 }
 
 impl FreeSegments {
-    /// Of free segments, in order, those of which `was_used` says so, and the others.
+    /// From the `free` segments, in order: those that were used, according to `was_used`, and the others.
     pub(crate) fn new(free: impl Iterator<Item = SegNo>, was_used: impl Fn(SegNo) -> bool) -> FreeSegments {
         let (used, untouched) = free.partition(|segment| was_used(*segment));
         FreeSegments { used, untouched, ..FreeSegments::default() }
@@ -44,7 +44,7 @@ impl FreeSegments {
         self.used.push_back(segment);
     }
 
-    /// There are `new` ones, behind all others.
+    /// Adds `new` segments, which lie behind all others.
     pub(crate) fn grow(&mut self, new: impl Iterator<Item = SegNo>) {
         self.untouched.extend(new);
     }
@@ -65,7 +65,7 @@ impl FreeSegments {
         self.away.clone()
     }
 
-    /// Takes up to `count` of those for which there is space off the lists, which lie last on the device.
+    /// Takes up to `count` segments for which the host has space off the lists: those that lie last on the device.
     pub(crate) fn lend_touched(&mut self, count: usize) -> Vec<SegNo> {
         let mut last: Vec<_> = self.used.iter().chain(&self.ready).copied().collect();
         last.sort_unstable();
@@ -76,12 +76,12 @@ impl FreeSegments {
         self.away.clone()
     }
 
-    /// Those that were lent are ready.
+    /// The segments that were lent are ready.
     pub(crate) fn are_ready(&mut self) {
         self.ready.extend(self.away.drain(..));
     }
 
-    /// Those that were lent are untouched.
+    /// The segments that were lent are untouched.
     pub(crate) fn are_untouched(&mut self) {
         self.untouched.extend(self.away.drain(..));
         self.untouched.make_contiguous().sort_unstable();

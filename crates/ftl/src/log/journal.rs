@@ -1,12 +1,12 @@
-//! The log that threads share, and its writes on their way to the device.
+//! The log that threads share, and its writes in flight to the device.
 //!
 //! # Locks
 //!
 //! In this order; none is held across device I/O except that for maintenance, which no batch and no read needs:
 //! maintenance (one piece of collection or one checkpoint at a time) -> log -> map.
 //!
-//! A change of what is mapped happens with the log locked, so whoever holds that lock sees the mapping stand still;
-//! leaves of the map come and go with the map's lock alone.
+//! The mapping changes only with the log locked, so a thread that holds that lock sees no change; leaves of the
+//! map are installed and evicted with the map's lock alone.
 
 use std::{io, sync::Arc, time::Instant};
 
@@ -35,7 +35,7 @@ pub(crate) struct Journal {
     pub(super) maintenance: Mutex<()>,
 }
 
-/// What threads wait for with the log locked.
+/// The events that threads wait for with the log locked.
 #[derive(Default)]
 pub(super) struct Signals {
     /// A write ended.
@@ -44,7 +44,7 @@ pub(super) struct Signals {
     may_begin: Condvar,
     /// Collection has moved something, or does something else now.
     moved: Condvar,
-    /// For readers of what is being filled.
+    /// For readers of space that is being filled.
     pub(super) fills: PendingFills,
 }
 
@@ -56,7 +56,7 @@ impl Signals {
     }
 }
 
-/// What the end of a write, or of all, needs of the store. Not the device: whoever drops the last handle of that
+/// The parts of the store that the end of a write needs. Not the device: the thread that drops the last handle of it
 /// may have to wait for writes.
 pub(super) struct Ending {
     log: Arc<Mutex<Log>>,
@@ -75,7 +75,7 @@ impl Ending {
             Ok(()) => writes.iter().for_each(|write| log.complete(write)),
             Err(error) => log.fail(error),
         }
-        // Whoever is woken wants the lock.
+        // The woken thread needs the lock.
         drop(log);
         match has_failed {
             true => {
@@ -91,7 +91,7 @@ impl Ending {
         }
     }
 
-    /// Lets nobody begin anything, nor wait for anything, for a `reason` that is no error of the device.
+    /// Stops the store: no thread begins anything or waits any more, for a `reason` that is not an error of the device.
     pub(super) fn stop(&self, reason: &str) {
         let mut log = self.log.lock();
         log.stop(reason);
@@ -101,7 +101,8 @@ impl Ending {
     }
 }
 
-/// Writes that were handed out. They have failed if that is dropped before they have ended (invariant 5 of `flush`).
+/// Writes that were handed out. They count as failed if this is dropped before they have ended (invariant 5 of
+/// `flush`).
 struct Begun<W: AsRef<[DeviceWrite]> + AsMut<[DeviceWrite]>> {
     writes: Option<W>,
     ending: Ending,
@@ -149,7 +150,7 @@ impl Journal {
         &self.log
     }
 
-    /// Makes memory for a batch of `bytes` beforehand; see [`Buffers::stock`].
+    /// Allocates memory for a batch of `bytes` in advance; see [`Buffers::stock`].
     pub(crate) fn stock(&self, bytes: usize) {
         self.buffers.stock(bytes);
     }
@@ -163,7 +164,7 @@ impl Journal {
     /// device instead, and the others. Waits for those that are being filled.
     ///
     /// # Errors
-    /// When they never will be, because a thread has panicked.
+    /// When they will never be filled, because a thread has panicked.
     pub(crate) fn read(&self, segment: SegNo, offset: usize, len: usize) -> Result<(usize, Vec<Filled>)> {
         let mut log = self.log.lock();
         let found = self.signals.fills.wait(&mut log, |log| log.read(segment, offset, len));
@@ -219,7 +220,7 @@ impl Journal {
         self.volume.device().submit_write(offset, bytes, done);
     }
 
-    /// Writes pieces and waits for all, which costs less than to be told of each.
+    /// Writes pieces and waits for all of them, which costs less than a completion callback for each.
     pub(super) fn write_and_wait(&self, writes: Vec<DeviceWrite>) {
         let mut begun = self.begun(writes);
         let pieces: Vec<_> = begun.writes().iter_mut().map(|write| self.taken(write)).collect();
@@ -237,12 +238,12 @@ impl Journal {
 
     /// Collection does something else now.
     pub(crate) fn notify_moved(&self) {
-        // Who has looked at what is done with this lock held waits by now.
+        // A thread that checked the activity under this lock is waiting by now, so it is woken.
         drop(self.log.lock());
         self.signals.moved.notify_all();
     }
 
-    /// Waits until no write is on its way.
+    /// Waits until no write is in flight.
     fn wait_for_writes(&self) {
         let mut log = self.log.lock();
         while log.queue.in_flight().writes > 0 {
@@ -286,7 +287,7 @@ impl Journal {
 }
 
 impl Drop for Journal {
-    /// Whoever opens the device next must find it at rest.
+    /// The next open must find the device at rest.
     fn drop(&mut self) {
         self.wait_for_writes();
     }
@@ -294,12 +295,12 @@ impl Drop for Journal {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 impl Journal {
-    /// Wakes those who wait for a write to end; how many.
+    /// Wakes the threads that wait for a write to end; returns how many.
     pub(crate) fn wake_flushers(&self) -> usize {
         self.signals.io_done.notify_all()
     }
 
-    /// Wakes one of those who wait for space to be filled; whether somebody did.
+    /// Wakes one of the threads that wait for space to be filled; returns whether one did.
     pub(crate) fn wake_reader(&self) -> bool {
         self.signals.fills.wake_one()
     }

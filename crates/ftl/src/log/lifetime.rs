@@ -1,24 +1,23 @@
 //! Grouping data by how long it will live. Pure arithmetic.
 //!
-//! What dies together should lie together: then victims of collection are nearly empty, and what lives
-//! long is seldom moved. Each class has an append point for batches and one for moved extents. Class 0
-//! is the hottest.
+//! Data that dies together should lie together: then victims of collection are nearly empty, and long-lived data is
+//! seldom moved. Each class has an append point for batches and one for moved extents. Class 0 is the hottest.
 //!
-//! - Each segment remembers what interval is *expected* of its data: batches from one write of a sector to the
-//!   next (SepBIT, Wang et al., FAST 2022, sorts by that of the last write), and how many intervals that was learnt
-//!   from. Both are means over what came into it.
-//! - A batch is expected to live as long as the mean of all intervals so far, those that the segment says in which
-//!   the old version lies, and the one that now ends. So the first interval says nearly all about data of which
-//!   nothing was known, and a single one says little of what is written again and again. No more than
-//!   [`SEEN_MAX`] count, so that data that changes its ways comes to its own after some intervals.
+//! - Each segment remembers the interval *expected* of its data, in batches from one write of a sector to the next
+//!   (SepBIT, Wang et al., FAST 2022, sorts by the interval of the last write), and from how many intervals that was
+//!   learnt. Both are means over the data written to it.
+//! - A batch is expected to live as long as the mean of all intervals so far: those remembered by the segment that
+//!   holds the old version, and the one that now ends. So the first interval dominates for data of which nothing was
+//!   known, and a single interval changes little for data that is rewritten often. At most [`SEEN_MAX`] intervals
+//!   count, so that data whose pattern changes reaches its new class after some intervals.
 //! - A moved extent is expected to live as long as its segment says, but no less than it has lived already.
 //!
-//! Intervals are measured in *turnovers*, the time in which as much is written as is live, so that the
-//! classes fit any store; those of each class are three times as long as those of the one before. Means are of
-//! logarithms: else a single long interval would drown a hundred short ones.
+//! Intervals are measured in *turnovers*, the time in which as much is written as is live, so that the classes fit any
+//! store; the intervals of each class are three times as long as those of the one before. Means are taken over
+//! logarithms: otherwise a single long interval would outweigh a hundred short ones.
 //!
 //! Pages written per page, from a simulation of 209,715 pages in segments of 63, 81.7% of the space live (as 80% of 4
-//! GiB are), overwritten with Zipf 0.99 three times to settle and three times more:
+//! GiB are), overwritten with Zipf 0.99 three times to reach a steady state and three times more:
 //!
 //! | | |
 //! |---|---|
@@ -34,21 +33,21 @@
 
 use crate::space::CLASSES_MAX;
 
-/// What has lived longest.
+/// The class of the longest-lived data.
 pub(crate) const COLDEST: u8 = CLASSES_MAX as u8 - 1;
 
 /// Ends of the classes' intervals in turnovers; those of the coldest have none.
 const ENDS: [f32; CLASSES_MAX - 1] = [0.01, 0.03, 0.09, 0.27, 0.81, 2.43];
 /// Intervals that count at most.
 const SEEN_MAX: f32 = 7.0;
-/// What is expected of data of which nothing is known counts as so much of an interval.
+/// Weight, in intervals, of the expectation for data of which nothing is known.
 const SEEN_OF_UNKNOWN: f32 = 0.3;
-/// What the class of a segment says counts as so many.
+/// Weight, in intervals, of the expectation that follows from a segment's class alone.
 const SEEN_OF_CLASS: f32 = 3.0;
 /// Where overwrites come at random, the logarithm of the mean interval is so much more than the mean of logarithms:
 /// Euler's constant.
 const EULER: f32 = 0.577;
-/// Weight of a batch in the mean size: about so many of the last ones count.
+/// Weight of a batch in the mean size: about this many of the last ones count.
 const MEAN_OVER: f64 = 1024.0;
 
 /// An expected interval.
@@ -56,12 +55,12 @@ const MEAN_OVER: f64 = 1024.0;
 pub(crate) struct Expected {
     /// Mean logarithm of turnovers.
     log: f32,
-    /// Over so many intervals.
+    /// Number of intervals in the mean.
     seen: f32,
 }
 
 impl Expected {
-    /// Of what is not known to replace anything: about a turnover.
+    /// For data that is not known to replace anything: about a turnover.
     pub(crate) const UNKNOWN: Expected = Expected { log: -EULER, seen: SEEN_OF_UNKNOWN };
 
     /// Of a segment of which only the class is known.
@@ -74,7 +73,7 @@ impl Expected {
     }
 }
 
-/// Mean of what is expected of several pieces of data.
+/// Mean of the expectations of several pieces of data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MeanExpected {
     log: f32,
@@ -89,13 +88,13 @@ impl MeanExpected {
         self.weight += weight as f32;
     }
 
-    /// None of nothing.
+    /// `None` if nothing was noted.
     pub(crate) fn get(&self) -> Option<Expected> {
         let MeanExpected { log, seen, weight } = *self;
         (weight > 0.0).then(|| Expected { log: log / weight, seen: seen / weight })
     }
 
-    /// The mean, or else what the class says.
+    /// The mean, or else the expectation of `class`.
     pub(crate) fn or_of(&self, class: u8) -> Expected {
         self.get().unwrap_or(Expected::of(class))
     }
@@ -109,13 +108,13 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    /// `count` classes, where `turnover` batches rewrite what is live.
+    /// `count` classes, where `turnover` batches rewrite the live data.
     pub(crate) fn new(count: usize, turnover: u64) -> Classes {
         assert!((1..=CLASSES_MAX).contains(&count), "{count} classes");
         Classes { turnover: turnover.max(1) as f32, coldest: count as u8 - 1 }
     }
 
-    /// The class of what is expected to be overwritten so.
+    /// The class of data with this expectation.
     pub(crate) fn class(&self, expected: Expected) -> u8 {
         let turnovers = (expected.log + EULER).exp();
         let longer = ENDS.iter().filter(|end| turnovers >= **end).count();
@@ -127,13 +126,14 @@ impl Classes {
         (batches.max(1) as f32 / self.turnover).ln()
     }
 
-    /// What is expected after an overwrite, `interval` batches after the last one, of what was expected `before`.
+    /// The expectation after an overwrite, `interval` batches after the last one, of data with the expectation
+    /// `before`.
     pub(crate) fn overwritten(&self, before: Expected, interval: u64) -> Expected {
         let seen = before.seen.min(SEEN_MAX - 1.0);
         Expected { log: (before.log * seen + self.log(interval)) / (seen + 1.0), seen: seen + 1.0 }
     }
 
-    /// What is expected of what was written `age` batches ago and is moved.
+    /// The expectation of data that was written `age` batches ago and is moved.
     pub(crate) fn moved(&self, before: Expected, age: u64) -> Expected {
         // A mean interval is no less than the age, not a mean of logarithms.
         Expected { log: before.log.max(self.log(age) - EULER), ..before }
@@ -165,7 +165,7 @@ impl MeanBatch {
 mod tests {
     use super::*;
 
-    /// What lives so many thousandths of a turnover, after `seen` intervals.
+    /// The expectation of data that lives this many thousandths of a turnover, after `seen` intervals.
     fn seen_for(thousandths: u64, seen: f32) -> Expected {
         Expected { log: (thousandths as f32 / 1000.0).ln() - EULER, seen }
     }

@@ -1,4 +1,4 @@
-//! The log: segments, append points, numbering, what is on its way to the device, flushes.
+//! The log: segments, append points, numbering, writes in flight to the device, flushes.
 //!
 //! All of its state is in a [`Log`], behind one mutex, which is never held across device I/O. The methods of a log
 //! change memory only: bytes to be written are handed out by a queue, and come back to it when they are on the device.

@@ -1,10 +1,10 @@
-//! How large the map may be to which a recovery could come.
+//! The largest map that a recovery could bring back.
 
 use std::collections::VecDeque;
 
-/// The largest weight of a map that a recovery could bring back: that of any state since the last
-/// flush, because an unflushed trim may be undone by a power cut; and two more for each item since, because
-/// the relocations of the fragments that it left may survive the batch that cut. So may one that cut itself.
+/// The largest weight of a map that a recovery could bring back: that of any state since the last flush, because an
+/// unflushed trim may be undone by a power cut; and two more for each item since, because the relocations of the
+/// fragments that it left may survive a power cut that loses the batch itself. So may a relocation that cut an extent.
 #[derive(Debug, Default)]
 pub(super) struct Peak {
     flushed: Since,

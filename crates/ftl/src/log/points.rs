@@ -1,4 +1,4 @@
-//! Append points: what is appended at the same one lies together.
+//! Append points: records appended at the same point lie together.
 
 use crate::{
     format::{POSITIONS, SegmentKind},

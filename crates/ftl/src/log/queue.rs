@@ -1,4 +1,4 @@
-//! Pieces of the log on their way to the device.
+//! Pieces of the log in flight to the device.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -9,16 +9,16 @@ use crate::{
     log::{points::AppendPoint, tail::Piece},
 };
 
-/// Pieces on their way to the device at a time: enough to keep a fast one busy. Few where
+/// Pieces in flight to the device at a time: enough to keep a fast one busy. Few where
 /// every order is tried.
 const IN_FLIGHT_MAX: usize = if cfg!(feature = "shuttle") { 2 } else { 32 };
 
-/// Nor is another one begun while so many bytes are on their way: twice what a raw device hands to the system at a
-/// time. From the end of a write to the begin of the one that waited for it two threads have to get a processor one
-/// after the other, and where all are busy that takes 3 ms, in which a fast device writes the other half.
+/// No further write is begun while this many bytes are in flight: twice what a raw device hands to the system at a
+/// time. Between the end of a write and the start of the write that waited for it, two threads must be scheduled one
+/// after the other. Where all processors are busy that takes 3 ms, in which a fast device writes the other half.
 pub(super) const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 
-/// A piece on its way to the device.
+/// A piece in flight to the device.
 pub(crate) struct DeviceWrite {
     pub(crate) id: u64,
     pub(crate) segment: SegNo,
@@ -43,11 +43,11 @@ impl InFlight {
 /// Frozen pieces, from when they were cut off their tails until they are on the device.
 #[derive(Default)]
 pub(super) struct WriteQueue {
-    /// Those that nobody has begun to write, by id; some of them may not be filled yet.
+    /// Writes that no thread has begun, by id; some of them may not be filled yet.
     pending: VecDeque<DeviceWrite>,
     /// Ids of all that were handed out or are pending.
     outstanding: BTreeSet<u64>,
-    /// Bytes of those; what failed stays.
+    /// Bytes of those; failed writes stay counted.
     outstanding_bytes: usize,
     write_next: u64,
     in_flight: InFlight,
@@ -63,7 +63,7 @@ impl WriteQueue {
         self.in_flight
     }
 
-    /// Whether another write may be on its way.
+    /// Whether another write may be begun.
     pub(super) fn may_begin(&self) -> bool {
         self.in_flight.writes < IN_FLIGHT_MAX && self.in_flight.bytes < IN_FLIGHT_BYTES_MAX
     }
@@ -90,14 +90,14 @@ impl WriteQueue {
         self.pending.iter().position(|write| write.piece.bytes.is_some())
     }
 
-    /// Whether a write waits to be begun. One that is not filled yet waits for whoever fills it, who then
+    /// Whether a write waits to be begun. A write that is not filled yet waits for the thread that fills it, which then
     /// begins it.
     pub(super) fn has_ready(&self) -> bool {
         self.ready().is_some()
     }
 
-    /// Hands out a write that nobody has begun yet. It comes back in [`WriteQueue::have_ended`], then, unless it
-    /// has failed, in [`WriteQueue::complete`].
+    /// Hands out a write that no thread has begun yet. It comes back in [`WriteQueue::have_ended`], then, unless it has
+    /// failed, in [`WriteQueue::complete`].
     pub(super) fn next(&mut self) -> Option<DeviceWrite> {
         let write = self.pending.remove(self.ready()?)?;
         self.in_flight.writes += 1;
@@ -121,7 +121,7 @@ impl WriteQueue {
         self.outstanding.first().is_some_and(|id| *id < mark)
     }
 
-    /// `writes` are not on their way any more.
+    /// `writes` are no longer in flight.
     pub(super) fn have_ended(&mut self, writes: &[DeviceWrite]) {
         writes.iter().for_each(|write| self.in_flight.has_ended(write));
     }

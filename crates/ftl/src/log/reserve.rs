@@ -11,25 +11,25 @@
 //! | writers' | the rest | [`Claim::Fresh`], [`Claim::WriteBack`] | collection, trims, overwrites |
 //!
 //! Invariants:
-//! 1. *Checkpoints.* Free segments, with those that a checkpoint under way has taken, are at least `F`; free
-//!    segments and `M` together are at least `2F + 1`. A checkpoint leaves at most `F + 1` segments of the map behind,
-//!    because it writes the leaves of as many sparse ones anew as that takes; so `F` are free afterwards.
-//!    This holds across every power cut: what the cut voids of the map, and what was free, is free for recovery, and
-//!    `W` is at least the weight that recovery comes to.
+//! 1. *Checkpoints.* Free segments, with those that a checkpoint under way has taken, are at least `F`; free segments
+//!    and `M` together are at least `2F + 1`. A checkpoint leaves at most `F + 1` segments of the map behind, because
+//!    it writes the leaves of as many sparse ones anew as that takes; so `F` are free afterwards. This holds across
+//!    every power cut: segments of the map that the cut voids, and segments that were free, are free for recovery, and
+//!    `W` is at least the weight of the map that recovery builds.
 //! 2. *Collection.* After a batch that takes a segment, or that makes `F` grow, at least [`GC_SEGMENTS`] are free
-//!    beyond the checkpoints' part. A batch that does neither takes nothing of it, so it is let through whatever is
-//!    free. Leaves that are written back leave as many.
+//!    beyond the checkpoints' part. A batch that does neither takes none of those segments, so it is admitted however
+//!    few are free. Writing back leaves must leave as many free.
 //! 3. *Collection takes what it returns.* It opens a segment only while one is left beyond the checkpoints' part, and
-//!    makes `F` no larger: what a recovery may find of the fragments that it moves was charged to the batches
-//!    that cut them, and it cuts no extent where that makes `F` grow. What is live in a victim fits into one
-//!    segment. So with one segment of its own, or space in an open one, a collection that has begun ends,
-//!    and its victim gives back what it took.
+//!    makes `F` no larger: the fragments that it moves, which a recovery may find, were charged to the batches that cut
+//!    them, and it cuts no extent where that makes `F` grow. The live data of a victim fits into one segment. So with
+//!    one segment of its own, or space in an open one, a collection that has begun ends, and its victim gives back what
+//!    it took.
 //! 4. *Opening restores collection's part.* A power cut, a kill or a close within a collection leaves victim and
 //!    target both in use, and no append point has space. So opening ends only when collection has at least
 //!    [`GC_SEGMENTS_MIN`](crate::space::GC_SEGMENTS_MIN) segments (`gc::restore`), and to get there it needs nothing
 //!    but invariant 1.
-//! 5. *Flushes.* What keeps `W` above the weight of the map in memory is unflushed. Whoever misses segments
-//!    for that reason plans a flush before anything else, so no caller has to.
+//! 5. *Flushes.* Only unflushed changes keep `W` above the weight of the map in memory. Planning starts with a flush
+//!    when segments are short for that reason, so no caller has to ask for one.
 //! 6. *Live data* is limited (`Space::limits`) so that all segments that hold it cannot be full at the same time: as
 //!    long as a batch misses segments, some victim yields more than it costs, or a dead segment waits only for a
 //!    flush, a retained summary or a checkpoint.
@@ -49,7 +49,7 @@ use crate::{
     space::GC_SEGMENTS,
 };
 
-/// Who takes a free segment.
+/// The purpose for which a free segment is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// A batch.
@@ -60,7 +60,7 @@ pub(crate) enum Claim {
     Collection,
     /// Moved extents, at opening.
     Regain,
-    /// A checkpoint, for which the others leave what they leave.
+    /// A checkpoint, for which the other claims leave segments.
     Checkpoint,
 }
 
@@ -104,7 +104,8 @@ impl Log {
         self.free().len() >= self.left_by(Claim::Collection)
     }
 
-    /// How many fewer segments checkpoints would need if all were flushed that led to a map of `weight` (invariant 5).
+    /// How many fewer segments checkpoints would need if everything up to the current map, of `weight`, were flushed
+    /// (invariant 5).
     pub(crate) fn freed_by_a_flush(&self, weight: u64) -> usize {
         if is_broken(Rule::FlushPlanned) {
             return 0;

@@ -1,8 +1,8 @@
-//! All segments of a store: what each is used for, and which are free.
+//! All segments of a store: the use of each, and which are free.
 //!
 //! Invariants:
 //! 1. A segment's generation was never used before by any segment of the store.
-//! 2. A free segment has no live extent, no reader pin, no write on its way, and is not needed by
+//! 2. A free segment has no live extent, no reader pin, no write in flight, and is not needed by
 //!    the durable checkpoint or by replay from it (`reuse`).
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// What a segment is used for.
+/// The use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Holds the superblocks.
@@ -127,7 +127,7 @@ impl SegmentTable {
         self.generation_next
     }
 
-    /// What is opened from here on belongs to the next epoch.
+    /// Segments opened from here on belong to the next epoch.
     pub(super) fn begin_epoch(&mut self) {
         self.epoch += 1;
     }
@@ -157,7 +157,7 @@ impl SegmentTable {
         Some(Life { segment: no, generation, epoch })
     }
 
-    /// Puts a segment back on the free list (invariant 2 is the caller's to show).
+    /// Puts a segment back on the free list; the caller guarantees invariant 2.
     pub(super) fn give_back(&mut self, segment: SegNo) {
         assert_ne!(self.get(segment).state, State::Free, "segment {} freed twice", segment.0);
         self.leave_map(segment);
@@ -185,7 +185,7 @@ impl SegmentTable {
         self.at(segment).class = class;
     }
 
-    /// `weight` items of which that much is expected came into the segment.
+    /// `weight` items with this expectation were appended to the segment.
     pub(super) fn note_expected(&mut self, segment: SegNo, expected: Expected, weight: usize) {
         self.at(segment).expected.note(expected, weight);
     }

@@ -1,14 +1,13 @@
-//! A panic: an invariant did not hold, and nobody knows what of a change was made.
+//! A panic: an invariant did not hold, and it is unknown how much of a change was made.
 //!
-//! Whoever changes the log or the map carries a [`Sentinel`]. It stops the store when the thread panics: what was
+//! A thread that changes the log or the map holds a [`Sentinel`]. It stops the store when the thread panics: what was
 //! flushed is on the device, and opening the store again is recovery from a power cut at that instant.
 //!
 //! Invariants:
 //! 1. A sentinel is made before the locks are taken under which something changes, and so dropped after them.
 //! 2. A store that was stopped begins no write, and every call that would read or change it fails: space that was
 //!    reserved may never be filled, and the map may be between two states.
-//! 3. Whoever waits for another thread looks at that again when the store stops. So nobody waits for a thread
-//!    that is gone.
+//! 3. A thread that waits for another checks again when the store stops. So no thread waits for one that is gone.
 
 use std::thread;
 
@@ -45,13 +44,13 @@ impl<F: Fn()> Drop for Sentinel<F> {
 
 /// The right to do a piece of maintenance. A panic with it stops the store.
 pub(crate) struct Turn<'a, F: Fn()> {
-    // Given back first, by invariant 1.
+    // Released first, by invariant 1.
     _lock: MutexGuard<'a, ()>,
     _sentinel: Sentinel<F>,
 }
 
 impl Journal {
-    /// For whoever is going to change something.
+    /// A sentinel for a thread that is about to change something.
     pub(crate) fn sentinel(&self) -> Sentinel<impl Fn()> {
         Sentinel::new(|| self.ending().stop(REASON))
     }
@@ -95,7 +94,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Whoever opens a segment from here on panics, in the middle of a batch.
+    /// The next thread that opens a segment panics in the middle of a batch.
     fn spoil(store: &Parts) {
         let mut log = store.journal.lock();
         let free: Vec<_> = log.in_state(State::Free).collect();
@@ -121,7 +120,7 @@ mod tests {
             assert!(is_stopped(store.journal.flush()));
             assert!(is_stopped(store.writer.write_batch(&[], Stream::Data).map(drop)));
             assert!(is_stopped(store.checkpointer.checkpoint()));
-            // Flushed long before, but what the map says now is unknown.
+            // This was flushed long before, but the map is in an unknown state now.
             assert!(is_stopped(store.reader.read(Lba(0), &mut [0; 512])));
             let all = |at| (at == 0).then_some(0..1 << 40);
             assert!(is_stopped(store.verifier.sweep_sectors(&all, 1 << 20, |_, _| {})));

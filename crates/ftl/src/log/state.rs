@@ -29,7 +29,7 @@ use crate::{
     sync::{PerSegment, atomic::AtomicU32},
 };
 
-/// Whether segments are emptied at opening (`gc::regain`).
+/// Whether segments are emptied at opening (`gc::restore`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restoring {
     No,
@@ -41,26 +41,26 @@ pub(crate) enum Restoring {
 /// The first failed write or sync.
 #[derive(Debug, Default)]
 pub(super) struct Failure {
-    /// For everybody.
+    /// The reason, for every later call.
     pub(super) reason: Option<String>,
-    /// The same, until somebody has reported it.
+    /// The error itself, until a call has returned it.
     pub(super) unreported: Option<lacuna_device::Error>,
 }
 
-/// What a log begins with after recovery.
+/// The state with which a log begins after recovery.
 pub(crate) struct Recovered {
     pub(crate) space: Space,
     pub(crate) salt: Salt,
     pub(crate) epoch: u64,
     pub(crate) generation_next: u64,
-    /// The last batch and the last relocation that are there. All are durable.
+    /// The last batch and the last relocation that were found. All are durable.
     pub(crate) last: Marks,
     pub(crate) segments: Vec<Segment>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) replayed_batches: u64,
-    /// Weight that the map had meanwhile at most.
+    /// Greatest weight of the map during recovery.
     pub(crate) weight: u64,
-    /// What is live costs so much.
+    /// Cost of the live data.
     pub(crate) live_cost: u64,
     pub(crate) footprint: Footprint,
     pub(crate) summary_memory: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Log {
     pub(super) summary_cache: SummaryCache,
     pub(super) checkpoints: Checkpoints,
     pub(super) peak: Peak,
-    /// What is live, bookkeeping included, in bytes; see [`Space::cost`]. As of the last batch.
+    /// Live data, bookkeeping included, in bytes; see [`Space::cost`]. As of the last batch.
     pub(super) live_cost: u64,
     /// How much of the device to use.
     pub(super) footprint: Footprint,
@@ -95,7 +95,7 @@ pub(crate) struct Log {
     pub(super) limit: usize,
     /// The segment that is being collected; only the holder of the maintenance lock changes it.
     victim: Option<SegNo>,
-    /// About how many dead segments wait for nothing but a flush. Only a hint: they die unnoticed as well.
+    /// About how many dead segments wait for nothing but a flush. Only a hint: segments also die unnoticed.
     pending_free: usize,
     /// Changed only with the maintenance lock held.
     pub(super) restoring: Restoring,
@@ -151,7 +151,7 @@ impl Log {
         self.durable
     }
 
-    /// Epoch of what is opened now.
+    /// Epoch of segments that are opened now.
     pub(crate) fn epoch(&self) -> u64 {
         self.segments.epoch()
     }
@@ -202,7 +202,7 @@ impl Log {
         self.space.limits(self.segments.damaged()).unwrap_or(Limits { grow: 0, hard: 0 })
     }
 
-    /// What is live, bookkeeping included, in bytes, as of the last batch.
+    /// Live data, bookkeeping included, in bytes, as of the last batch.
     pub(crate) fn live_cost(&self) -> u64 {
         self.live_cost
     }
@@ -226,7 +226,7 @@ impl Log {
         Some(life)
     }
 
-    /// Puts a segment back on the free list (invariant 2 of `segments` is the caller's to show).
+    /// Puts a segment back on the free list; the caller guarantees invariant 2 of `segments`.
     pub(crate) fn give_back(&mut self, segment: SegNo) {
         assert!(
             self.streams.tail(segment).is_none(),
@@ -239,7 +239,7 @@ impl Log {
         self.summary_cache.forget(segment);
     }
 
-    /// Puts a segment out of use that nobody needs any more, or that may be read only.
+    /// Puts a segment out of use that is no longer needed, or that may only be read.
     pub(crate) fn put_out_of_use(&mut self, segment: SegNo) {
         self.segments.put_out_of_use(segment);
     }
@@ -303,20 +303,20 @@ impl Log {
         Classes::new(self.space.classes(), self.mean_batch.turnover(live_bytes))
     }
 
-    /// What is expected of the data in a segment.
+    /// The expectation for the data in a segment.
     pub(crate) fn expected(&self, segment: SegNo) -> Expected {
         let Segment { class, expected, .. } = self.segment(segment);
         expected.or_of(*class)
     }
 
-    /// That much is expected of `items` items that were appended at `point` just now.
+    /// Notes the expectation for `items` items that were just appended at `point`.
     pub(crate) fn note_expected(&mut self, point: AppendPoint, expected: Expected, items: usize) {
         if let Some(segment) = self.streams.open_at(point) {
             self.segments.note_expected(segment, expected, items);
         }
     }
 
-    /// What is left of the segment that is open at `point`.
+    /// Space left in the segment that is open at `point`.
     pub(crate) fn space_left(&self, point: AppendPoint) -> Option<SpaceLeft> {
         self.streams.space_left(point, self.space)
     }
@@ -336,7 +336,7 @@ impl Log {
         segments_needed(items, self.space_left(point), self.space)
     }
 
-    /// Whether sealed segments have bytes on their way to the device.
+    /// Whether sealed segments have bytes in flight to the device.
     pub(crate) fn sealed_tails(&self) -> bool {
         self.in_state(State::Sealed).any(|segment| !self.is_written(segment))
     }
@@ -364,7 +364,7 @@ impl Log {
         self.failure.reason.is_some()
     }
 
-    /// Nothing is begun any more, for a `reason` that is no error of the device.
+    /// Nothing is begun any more, for a `reason` that is not an error of the device.
     pub(super) fn stop(&mut self, reason: &str) {
         self.failure.reason.get_or_insert_with(|| reason.to_owned());
         self.flushes.wake_all();

@@ -1,4 +1,4 @@
-//! What is open for appends: a segment for each append point, its summary as it grows, and the tails of all segments
+//! The segments open for appends: one for each append point, its summary as it grows, and the tails of all segments
 //! whose bytes are not all on the device.
 
 use crate::{
@@ -27,7 +27,7 @@ impl Streams {
         Streams { open: [None; APPEND_POINTS], summaries: Default::default(), tails: Tails::new(segments) }
     }
 
-    /// The store has so many segments now.
+    /// The store has `segments` segments now.
     pub(super) fn grow(&mut self, segments: usize) {
         self.tails.grow(segments);
     }
@@ -55,7 +55,7 @@ impl Streams {
         self.tails.remove(segment);
     }
 
-    /// The summary of what is open at `point`.
+    /// The summary of the segment that is open at `point`.
     pub(super) fn summary_mut(&mut self, point: AppendPoint) -> &mut Summary {
         &mut self.summaries[point.index()]
     }
@@ -72,7 +72,7 @@ impl Streams {
         Some((segment, std::mem::take(&mut self.summaries[point.index()])))
     }
 
-    /// What is left of the segment that is open at `point`.
+    /// Space left in the segment that is open at `point`.
     pub(super) fn space_left(&self, point: AppendPoint, space: Space) -> Option<SpaceLeft> {
         let tail = self.tails.get(self.open_at(point)?)?;
         Some(SpaceLeft::new(space, tail.append_offset(), self.summaries[point.index()].body_bytes()))

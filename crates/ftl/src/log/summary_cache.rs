@@ -1,14 +1,15 @@
-//! SummaryCache of sealed segments that are kept in memory, for collection.
+//! Summaries of sealed segments, kept in memory for collection.
 //!
-//! What is live in a segment is found by what was written to it, which its summary lists: one or two reads for each
-//! segment that is collected, behind all that writers have handed to the device. Where little is live, they were a
-//! quarter of all reads of collection. So summaries are kept when segments are sealed, until their memory is used up
-//! ([`crate::Options::summary_memory`]); then as many more as segments that have one become free. Those kept longest
-//! are not dropped for new ones: it is old segments that are collected. What is not kept is read.
+//! The live extents of a segment are found from the list of what was written to it, its summary. Reading that takes one
+//! or two reads for each collected segment, queued behind everything that writers have sent to the device. Where little
+//! is live, these were a quarter of all reads of collection. So summaries are kept when segments are sealed, until
+//! their memory is used up ([`crate::Options::summary_memory`]); after that, a new one is kept only when a segment with
+//! a kept summary becomes free. The oldest summaries are not dropped for new ones, because old segments are the ones
+//! collected. A summary that is not kept is read.
 //!
-//! Invariant: what is kept of a segment's life are the bytes that its summary has on the device, or will have: a
-//! sealed segment does not change, and what is kept is dropped when its segment becomes free. Who trusts the
-//! device (`check`, `scrub`, recovery) reads the device.
+//! Invariant: the bytes kept for a segment's life are those that its summary has on the device, or will have: a sealed
+//! segment does not change, and its kept summary is dropped when it becomes free. Code that must verify the device
+//! (`check`, `scrub`, recovery) reads the device.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -66,8 +67,8 @@ impl SummaryCache {
 }
 
 impl Journal {
-    /// The records of each of `lives`, by their summaries, or why there is none that counts. Those that are not kept
-    /// are read at the same time.
+    /// The records of each of `lives`, from its summary, or why there is no valid one. Summaries that are not kept are
+    /// read at the same time.
     pub(crate) fn summaries(&self, lives: &[Life]) -> Result<Vec<Result<Vec<Record>, Flaw>>> {
         let kept = {
             let log = self.lock();
@@ -121,7 +122,7 @@ mod tests {
         let later = Life { generation: first.generation + 1000, ..*first };
         assert!(store.journal.lock().summary_cache.of(later).is_none());
 
-        // Segments become free and are sealed again: what is kept stays within its space.
+        // Segments become free and are sealed again: the kept summaries stay within their memory.
         (0..20_000).for_each(write);
         let log = store.journal.lock();
         assert!(log.segment(first.segment).generation > first.generation, "it was used again");

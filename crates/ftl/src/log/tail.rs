@@ -1,23 +1,24 @@
 //! The end of an open segment: bytes that were appended and are not all on the device yet.
 //!
-//! Space is reserved under the log's lock and filled without it, by whoever reserved it. So bytes are copied
+//! Space is reserved under the log's lock and filled without it, by the thread that reserved it. So bytes are copied
 //! once, into the memory that the device writes from; and only the thread that fills the last part of a piece needs the
 //! lock again.
 //!
 //! Invariants:
-//! 1. Bytes below `written` are on the device (not necessarily durable); all others up to `end` are in
-//!    `parts`, or are being filled; in order and, what was skipped aside, without gaps.
+//! 1. Bytes below `written` are on the device (not necessarily durable); all others up to `end` are in `parts`, or are
+//!    being filled; in order and, except for skipped bytes, without gaps.
 //! 2. Pieces start and end on device blocks and are handed out to be written exactly once, when all of
 //!    their parts are filled: what lies below `frozen` belongs to a piece, or was skipped, and nothing is
 //!    added to it.
 //! 3. The parts of a piece lie one behind the other in one memory, from a block's boundary on. So a piece
 //!    ends where its memory does, if not before.
-//! 4. A part is filled once and for good, before it is taken off the count of its piece. So the thread that brings that
-//!    to zero, by freezing the piece or by filling its last part, finds all of its bytes; and that is one of them.
+//! 4. A part is filled once and for good, before it is taken off the count of its piece. So the thread that brings the
+//!    count to zero, by freezing the piece or by filling its last part, finds all of its bytes; exactly one thread
+//!    does.
 //!
-//! Pieces are short as long as the device has little to do, so that it begins early, and longer when it is
-//! busy anyway: then each request less saves time of the processor. What is not frozen yet waits for more, or
-//! for a flush, however long the piece.
+//! Pieces are short while the device has little to do, so that it begins early, and longer when it is busy anyway: then
+//! fewer requests save processor time. Bytes that are not frozen yet wait for more, or for a flush, however long the
+//! piece.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -36,7 +37,7 @@ use crate::{
 /// Bytes that are collected before they are written without being asked for.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// The same while as many are on their way to the device.
+/// The same while as many are in flight to the device.
 pub(crate) const PIECE_BYTES_MAX: usize = 1 << 20;
 
 /// A frozen part of the segment, to be written to the device.
@@ -62,7 +63,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Space that was reserved, to be filled by who reserved it.
+/// Reserved space, filled by the thread that reserved it.
 pub(crate) struct Reserved {
     /// Offset in the segment.
     at: usize,
@@ -76,8 +77,8 @@ impl Reserved {
         self.blank.len()
     }
 
-    /// Fills it. Returns its offset in the segment if all of its piece is filled now, and frozen: then the log is
-    /// to be told ([`crate::log::Log::filled`]).
+    /// Fills it. Returns its offset in the segment if its whole piece is now filled and frozen: then the caller must
+    /// notify the log ([`crate::log::Log::filled`]).
     pub(crate) fn fill(self, fill: impl FnOnce(&mut [u8])) -> Option<usize> {
         let Reserved { at, blank, cell } = self;
         let piece = &cell.cells.piece;
@@ -92,7 +93,7 @@ impl Reserved {
 struct Unfilled(AtomicUsize);
 
 impl Unfilled {
-    /// Of a piece that is not frozen and has no part.
+    /// The count for a piece that is not frozen and has no part.
     fn new() -> Arc<Unfilled> {
         Arc::new(Unfilled(AtomicUsize::new(1)))
     }
@@ -105,9 +106,9 @@ impl Unfilled {
         self.0.load(Ordering::Relaxed) > 0
     }
 
-    /// One less; whether it was the last.
+    /// Decrements the count; returns whether that was the last one.
     fn is_last_of(&self) -> bool {
-        // Who is the last sees what all others did before.
+        // The last thread sees what all others did before.
         self.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
@@ -118,8 +119,8 @@ struct Frozen {
     done: bool,
 }
 
-/// Where those who fill parts of a piece leave their bytes, some parts together: to allocate for each part took
-/// more time than the lock that it saved.
+/// Cells in which the threads that fill parts of a piece leave their bytes, several parts per allocation: one
+/// allocation for each part took more time than the lock that it saved.
 struct Cells {
     bytes: [OnceLock<Filled>; CELLS],
     piece: Arc<Unfilled>,
@@ -229,7 +230,7 @@ impl Tail {
         Reserved { at, blank: taken, cell }
     }
 
-    /// For a part more of the piece that is not frozen.
+    /// The cell for one more part of the piece that is not frozen.
     fn next_cell(&mut self) -> Cell {
         let cell = match self.cell.take() {
             Some(Cell { cells, index }) if index + 1 < CELLS => Cell { cells, index: index + 1 },
@@ -287,8 +288,8 @@ impl Tail {
         }
     }
 
-    /// Goes on at `offset`, a block's boundary; all that was appended is frozen. What lies in between
-    /// is not written, and counts as if it had been.
+    /// Continues at `offset`, a block's boundary; everything appended before is frozen. The bytes in between are not
+    /// written, but count as written.
     pub(crate) fn skip_to(&mut self, offset: usize) {
         assert!(self.end == self.frozen && offset >= self.end, "skipped over what is to be written");
         assert!(offset.is_multiple_of(self.block_bytes), "invariant 2: a piece of whole blocks");
@@ -335,8 +336,8 @@ impl Tail {
         }
     }
 
-    /// What of the `len` bytes at `offset` is in memory: how many of them, at the beginning, are on the
-    /// device instead, and the others. None while some of them are being filled.
+    /// Reads those of the `len` bytes at `offset` that are in memory: returns how many of them, at the beginning, are
+    /// on the device instead, and the other bytes. None while some of them are being filled.
     pub(crate) fn read(&self, offset: usize, len: usize) -> Option<(usize, Vec<Filled>)> {
         assert!(offset + len <= self.end, "read beyond what was appended");
         let on_device = self.written.saturating_sub(offset).min(len);
@@ -365,7 +366,7 @@ impl Tails {
         Tails((0..segments).map(|_| None).collect())
     }
 
-    /// The store has so many segments now.
+    /// The store has `segments` segments now.
     pub(crate) fn grow(&mut self, segments: usize) {
         self.0.resize_with(segments, || None);
     }

@@ -1,4 +1,4 @@
-//! What writers owe to collection, and how they pay it: see `throttle`.
+//! The debt of writers to collection, and how they pay it: see `throttle`.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Maintenance {
-    /// What a batch of `bytes` at `point` costs its writer, the batch being in the log.
+    /// The debt that a batch of `bytes` at `point`, which is already in the log, costs its writer.
     pub(super) fn owed(&self, log: &Log, point: AppendPoint, bytes: u64) -> Owed {
         let missing = self.lacking(log);
         if missing == 0 {
@@ -24,15 +24,16 @@ impl Maintenance {
         Owed::new(bytes, lacking, (kept as u64 + 1) * segment_bytes)
     }
 
-    /// Notes what a batch of `bytes` at `point`, which is in the log, owes. Returns what is to be paid up to
-    /// ([`Maintenance::pay`]), if that is not near yet.
+    /// Notes the debt of a batch of `bytes` at `point`, which is in the log. Returns the count up to which the writer
+    /// must pay ([`Maintenance::pay`]), if collection is not near it yet.
     pub(crate) fn owe(&self, log: &mut Log, point: AppendPoint, bytes: u64) -> Option<u64> {
         log.move_limit();
         let owed = self.owed(log, point, bytes);
         // Changed only with `log` held.
         let debt = &self.debt;
         if owed == Owed::NOTHING && self.is_threaded {
-            // What was owed is there, by a flush perhaps: or all writers would wait at once when the next lacks.
+            // The space owed for is free, perhaps through a flush. If the debt stayed, all writers would wait at once
+            // when segments next run short.
             debt.store(debt.load(Ordering::Relaxed).min(log.counters().gc_bytes), Ordering::Relaxed);
             return None;
         }
@@ -42,8 +43,8 @@ impl Maintenance {
         (!is_paid || !self.is_threaded).then_some(target)
     }
 
-    /// Sees to it that as much is moved as `target`, or near it. What is not paid is left to the next writer.
-    /// The batch is accepted, so what fails here is not its error: whoever needs the space meets it, and a
+    /// Waits for or does the work until about `target` bytes are moved. Unpaid debt is left to the next writer. The
+    /// batch is already accepted, so a failure here is not its error: the next call that needs the space gets it, and a
     /// poisoned store reports it to every later call.
     pub(crate) fn pay(&self, target: u64) {
         match self.is_threaded {
@@ -56,8 +57,7 @@ impl Maintenance {
         !throttle::is_paid(target, log.counters().gc_bytes) && self.lacking(log) > 0
     }
 
-    /// Waits until the thread has moved up to `target`, but not longer than collection goes on, not at all
-    /// while it does something else, and not for long.
+    /// Waits until the thread has moved up to `target`, but only while it is collecting, and at most [`WAIT_MAX`].
     fn wait_for_thread(&self, target: u64) {
         let mut log = self.journal.lock();
         let until = Instant::now() + WAIT_MAX;
@@ -68,7 +68,7 @@ impl Maintenance {
         }
     }
 
-    /// Does what is due, piece by piece, until as much is moved.
+    /// Does what is due, piece by piece, until `target` is reached.
     fn work_off(&self, target: u64) {
         let goes_on = || {
             let log = self.journal.lock();

@@ -1,16 +1,17 @@
-//! A store takes in what its device has become larger by, while it is in use.
+//! Growing a store, while it is in use, to the size of its enlarged device.
 //!
 //! Invariants:
-//! 1. *Nothing that lies in the new segments counts.* An older copy of the same store may have been there, with headers
-//!    that would pass for its own. So the first blocks of all of them are zeros, durably, before the superblock names
-//!    the new size; a power cut before leaves the store as it was, and one after it as large as it became.
-//! 2. *Whoever knows of a segment finds its counters.* They exist before the volume says so, which changes with the
-//!    locks of log and map held. The maintenance lock is held all the time: collection, checkpoints and the choice of
-//!    victims see one size from beginning to end.
+//! 1. *Nothing in the new segments is taken for records.* An older copy of the same store may have been there, with
+//!    headers that would pass for this store's. So the first blocks of all new segments are zeros, durably, before the
+//!    superblock names the new size; a power cut before that leaves the store as it was, and one after it leaves the
+//!    store grown.
+//! 2. *A segment that is known has counters.* They exist before the volume's size changes, which happens with the locks
+//!    of log and map held. The maintenance lock is held all the time: collection, checkpoints and the choice of victims
+//!    see one size from beginning to end.
 //! 3. *The counters of the checkpoint in force are fewer* than the segments, until the next one: those behind them hold
 //!    nothing (`checkpoint::load`).
 //! 4. *The reserve holds.* A checkpoint becomes longer by the counters of the new segments, but by far fewer segments
-//!    than there are new ones; a growth of which this is not so is refused.
+//!    than there are new ones; otherwise the growth is refused.
 
 use lacuna_device::AlignedBuf;
 
@@ -78,7 +79,7 @@ impl Maintenance {
         let (mut start, zeros) = (AlignedBuf::zeroed(len), AlignedBuf::zeroed(len));
         for segment in (before.segments as u32..after.segments as u32).map(SegNo) {
             let at = self.volume.offset(segment, 0);
-            // What cannot be read may be written: then it can be read.
+            // A block that cannot be read may still be written, and can be read afterwards.
             let is_clean = self.volume.device().read_at(at, &mut start).is_ok() && start[..] == zeros[..];
             if !is_clean && !is_broken(Rule::GrowthWipes) {
                 self.volume.device().write_at(at, &zeros)?;

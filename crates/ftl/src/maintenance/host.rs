@@ -1,4 +1,4 @@
-//! The capacity that the host of a store file has for it: made ready before it is used, given back when it is not.
+//! Space of the file system that holds a store file: made ready before use, given back when it is not needed.
 
 use lacuna_device::AlignedBuf;
 
@@ -9,13 +9,13 @@ use crate::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Bytes of untouched segments that are made ready together, and kept ready, if they are as many as a segment has.
+/// Bytes of untouched segments that are made ready together and kept ready; at least one segment.
 const READY_BYTES: usize = 32 << 20;
 /// Bytes written at a time while a segment is made ready.
 const ZEROS_BYTES: usize = 1 << 20;
 
 impl Maintenance {
-    /// Untouched segments that shall be made ready now.
+    /// Untouched segments that should be made ready now.
     pub(crate) fn to_make_ready(&self, log: &Log) -> usize {
         let at_once =
             (READY_BYTES / self.volume.space().segment_bytes).min(log.wished_segments() / 16).max(1);
@@ -27,7 +27,7 @@ impl Maintenance {
         at_once.min(spare).min(wished).min(log.free().untouched())
     }
 
-    /// Free segments that shall be given back to the host now.
+    /// Free segments that should be given back to the host now.
     pub(crate) fn to_release(&self, log: &Log) -> usize {
         let wished = log.wished_segments();
         match log.touched() > wished + wished / 8 + log.swing() {
@@ -46,7 +46,7 @@ impl Maintenance {
     /// Makes untouched segments ready. The maintenance lock is held.
     ///
     /// # Errors
-    /// When the sync fails, which poisons the store. What the host has no space for stays untouched.
+    /// When the sync fails, which poisons the store. Segments for which the host has no space stay untouched.
     pub(crate) fn make_ready(&self) -> Result<()> {
         let lent = {
             let mut log = self.journal.lock();
@@ -88,7 +88,7 @@ impl Maintenance {
             log.free_mut().lend_touched(count)
         };
         for run in lent.chunk_by(|left, right| left.0 + 1 == right.0) {
-            // Advice, as ever; and what is not given back is not asked for again.
+            // Only advice to the device; a refusal is not retried.
             let bytes = (run.len() * self.volume.space().segment_bytes) as u64;
             let _ = self.volume.device().discard(self.volume.offset(run[0], 0), bytes);
         }
@@ -96,7 +96,7 @@ impl Maintenance {
     }
 }
 
-/// What is remembered of the host.
+/// State about the host.
 #[derive(Debug, Default)]
 pub(crate) struct Host(AtomicBool);
 

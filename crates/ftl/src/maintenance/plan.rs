@@ -10,12 +10,12 @@ use crate::{
     space::{MAP_EXTENT_BYTES, Space},
 };
 
-/// A checkpoint is due after so many bytes of log, or [`LOG_PER_MAP`] times the map, if that is more.
+/// A checkpoint is due after this many bytes of log, or [`LOG_PER_MAP`] times the map, if that is more.
 const LOG_BYTES_MIN: u64 = 1 << 30;
 
 const LOG_PER_MAP: u64 = 32;
 
-/// Dead segments for which a flush is worth it even where fewer are kept ahead than twice as many.
+/// Dead segments that are worth a flush even where `ahead` is less than twice this number.
 const FLUSHED_TOGETHER: usize = 8;
 
 /// One piece of background work.
@@ -39,7 +39,7 @@ pub(super) enum Plan {
 }
 
 impl Maintenance {
-    /// What brings `missing` more free segments nearer, if anything does.
+    /// The work that helps to free `missing` more segments, if any does.
     pub(super) fn plan(
         &self,
         log: &mut Log,
@@ -50,8 +50,8 @@ impl Maintenance {
         if log.freed_by_a_flush(map.weight(0)) > 0 {
             return Some(Plan::Flush);
         }
-        // A flush waits for all that is on its way, so it shall be worth it; but who needs much shall not wait
-        // until it is there at once.
+        // A flush waits for all writes in flight, so it must be worth it; but a caller that misses many segments must
+        // not wait until one flush frees them all.
         let ahead = self.ahead(log);
         let worth_a_flush = missing.min(ahead).min(FLUSHED_TOGETHER).max(ahead / 2);
         if log.pending_free() < worth_a_flush
@@ -83,7 +83,7 @@ impl Maintenance {
         self.plan_for_young(log, waiting.checkpoint)
     }
 
-    /// What makes `waiting` dead segments free that no checkpoint covers, or those of the map that are too many.
+    /// The work that frees `waiting` dead segments that no checkpoint covers, or surplus segments of the map.
     fn plan_for_young(&self, log: &Log, waiting: usize) -> Option<Plan> {
         if waiting > 0 && self.may_retain(log) {
             return Some(Plan::RetainedSummaries);
@@ -97,20 +97,20 @@ impl Maintenance {
         log.wished_space().ahead(log.live_cost())
     }
 
-    /// Segments that a checkpoint should free, so that its own bytes are few beside theirs. More
-    /// would leave so much less space for garbage that collection costs more than it saves.
+    /// Segments that a checkpoint should free, so that its own bytes are few compared with theirs. Waiting for more
+    /// would leave so much less space for garbage that collection costs more than is saved.
     fn pace(&self, log: &Log) -> usize {
         (log.wished_segments() / 128).max(2)
     }
 
-    /// Dead segments for which retained summaries are written: their bytes are few however many there are, so it is
-    /// only for the two syncs that some are waited for.
+    /// Dead segments for which retained summaries are written: the bytes of these are few in any case, so waiting for
+    /// several segments only shares the two syncs.
     fn worth_retaining(&self, log: &Log) -> usize {
         (log.wished_segments() / 512).max(2)
     }
 
-    /// Whether retained summaries are cheaper than a checkpoint: until they have taken half of what one writes that
-    /// finds most leaves changed.
+    /// Whether retained summaries are cheaper than a checkpoint: until they have taken half the bytes of a checkpoint
+    /// that finds most leaves changed.
     fn may_retain(&self, log: &Log) -> bool {
         let map_bytes = log.peak_weight() * MAP_EXTENT_BYTES as u64 / 2;
         log.checkpoints().retained_bytes() < (map_bytes / 2).max(self.volume.space().segment_bytes as u64 / 2)
@@ -126,15 +126,15 @@ impl Maintenance {
         log.left_by(Claim::Fresh) + self.ahead(log)
     }
 
-    /// Free segments that writers shall see to. Those that a flush brings count as free, but not as more than half
-    /// of what is kept: before all is taken, a writer waits.
+    /// Free segments that are lacking and that writers must pay for. Segments that a flush will free count as free, but
+    /// for at most half of those kept ahead: a writer waits before all are taken.
     pub(super) fn lacking(&self, log: &Log) -> usize {
         let pending_free = log.pending_free().min(self.ahead(log) / 2);
         self.low_water(log).saturating_sub(log.free_within(log.limit()) + pending_free + self.unpaid(log))
     }
 
-    /// Segments of those kept ahead that may lack before anybody waits: what is written while a flush or a checkpoint
-    /// keeps the thread from collecting, which wins it back.
+    /// Segments of those kept ahead that may be lacking before any writer waits: about as many as are written while a
+    /// flush or a checkpoint keeps the thread from collecting, and the thread wins these back.
     pub(super) fn unpaid(&self, log: &Log) -> usize {
         self.ahead(log) / 4
     }
@@ -151,7 +151,7 @@ impl Maintenance {
         log.free_within(log.wished_segments()) < self.low_water(log)
     }
 
-    /// What there is to do about the space that the host has for the store.
+    /// The work that is due on the host's space for the store.
     fn plan_for_host(&self, log: &Log) -> Option<Plan> {
         if self.to_release(log) > 0 {
             return Some(Plan::Release);

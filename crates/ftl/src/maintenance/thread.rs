@@ -1,4 +1,4 @@
-//! The thread that does what is due.
+//! The maintenance thread.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::{
     sync::thread::{self, JoinHandle},
 };
 
-/// What whoever holds the maintenance lock is doing, or did last.
+/// The activity, current or last, of the holder of the maintenance lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Activity {
     #[default]
@@ -23,7 +23,7 @@ pub(super) struct Signal {
 }
 
 impl Maintenance {
-    /// Says what is going on, and wakes those who wait for collection when it is something else.
+    /// Sets the current activity. Wakes the writers that wait for collection when it is no longer collection.
     pub(super) fn set_activity(&self, activity: Activity) {
         let before = std::mem::replace(&mut *self.activity.lock(), activity);
         if before == Activity::Collecting && activity != before {
@@ -81,10 +81,10 @@ fn run(maintenance: &Maintenance) {
                 result => break result,
             }
         };
-        // Nobody shall wait for a thread that has nothing to do, or cannot do it.
+        // No writer may wait for a thread that has nothing to do, or cannot do it.
         maintenance.set_activity(Activity::Other);
-        // A poisoned store reports it to every later call. Other errors are met by whoever needs the space, who
-        // reports them.
+        // A poisoned store reports it to every later call. The next call that needs the space meets and reports any
+        // other error.
         if result.is_err() && maintenance.journal.lock().is_poisoned() {
             return;
         }

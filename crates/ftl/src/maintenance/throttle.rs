@@ -1,21 +1,22 @@
-//! What a write owes to collection. Pure arithmetic.
+//! The debt of a write to collection. Pure arithmetic.
 //!
-//! While more free segments are lacking than the thread wins back alone, those counted as free that a flush will free,
-//! each byte written costs a number of bytes that collection has to move: none at first, [`PRICE_MAX`] where nothing is
-//! left but what collection itself needs. In between it grows with the square, so that a store whose victims are mostly
-//! garbage hardly feels it, and one that is nearly full finds the level where as much is won back as is written. That
-//! level need not be known: too low a price only lets free segments fall to where it is higher.
+//! When more free segments are lacking than the thread wins back alone, each byte written adds debt: a number of bytes
+//! that collection has to move. Segments that a flush will free count as free. This price is zero at first, and
+//! [`PRICE_MAX`] where only collection's own segments are left. In between it grows with the square, so that a store
+//! whose victims are mostly garbage is hardly slowed down, and one that is nearly full reaches a level at which
+//! collection wins as much space as is written. That level need not be known: while the price is too low, free segments
+//! fall to where it is higher.
 //!
-//! Debts are a count of bytes that shall have been moved since open. A writer raises it and waits until the
-//! count is near; what it cannot wait for, the next ones do.
+//! The debt is a target for the bytes moved since open. A writer raises the target and waits until collection is near
+//! it; the next writers wait for the rest.
 
 use std::time::Duration;
 
-/// Bytes moved per byte written when all that writers may take is taken. Of a victim that is 97% live, 32 are
-/// moved for each that is won.
+/// Bytes moved per byte written when all that writers may take is taken. With a victim that is 97% live, 32 bytes are
+/// moved for each byte won.
 const PRICE_MAX: u64 = 32;
 
-/// Debt for which nobody waits: collection moves on in steps of so much.
+/// Debt below which no writer waits: collection progresses in steps of this size.
 const CREDIT_BYTES: u64 = 1 << 20;
 
 /// Debt beyond which no more is noted, so that a pause of collection does not become one of the writers.
@@ -24,7 +25,7 @@ const DEBT_BYTES_MAX: u64 = 32 << 20;
 /// Longest wait of one batch.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// Bytes that collection shall move for a batch.
+/// Bytes that collection must move for a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owed(u64);
 

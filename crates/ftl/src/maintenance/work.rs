@@ -32,7 +32,7 @@ pub(crate) struct Maintenance {
     pub(super) signal: Mutex<Signal>,
     pub(super) changed: Condvar,
     pub(super) activity: Mutex<Activity>,
-    /// Bytes that collection shall have moved since open; see `throttle`.
+    /// Bytes that collection must have moved since open; see `throttle`.
     pub(super) debt: AtomicU64,
 }
 
@@ -100,7 +100,8 @@ impl Maintenance {
                 }
                 let target = missing + self.ahead(&log);
                 let plan = self.plan(&mut log, &map, &mut collecting, target);
-                // A reader may pin what could be freed. It waits for nobody, so it will be gone soon.
+                // A reader may pin a segment that could be freed. It waits for no other thread, so it will be gone
+                // soon.
                 let plan = plan.or((self.reuse.waiting(&log, &map).reader > 0).then_some(Plan::Flush));
                 plan.ok_or_else(|| self.journal.full(&log, &map))?
             };
@@ -116,7 +117,7 @@ impl Maintenance {
         let _turn = self.journal.turn();
         while self.pages.is_write_back_due(&self.map.read(), DIRTY_SHARE_MAX) {
             match self.checkpointer.write_back() {
-                // Memory is exceeded rather than a batch refused.
+                // The memory budget is exceeded rather than a batch refused.
                 Err(Error::Full { .. }) => break,
                 result => result?,
             }

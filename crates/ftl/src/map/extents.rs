@@ -27,10 +27,10 @@ impl Live {
     }
 }
 
-/// What is loaded for so many look-ups fits into the processor's second cache.
+/// The lines loaded for this many look-ups fit into the processor's second-level cache.
 const LOADED_AHEAD_MAX: usize = 512;
 
-/// A leaf that is on the device only, and what must be true of it.
+/// A leaf that is on the device only, and the span and sums that it must match.
 #[derive(Clone, Debug)]
 pub(crate) struct Absent {
     pub(crate) span: Range<u64>,
@@ -48,7 +48,7 @@ pub(crate) struct LeafRef {
     pub(crate) place: Option<LeafAddr>,
 }
 
-/// How many leaves a map has, and what they take.
+/// How many leaves a map has, and the memory they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Residence {
     pub(crate) leaves: u64,
@@ -138,7 +138,7 @@ impl Map {
         self.edit(&Edit { range, put: None });
     }
 
-    /// Maps `sectors` sectors at `lba` to a chunk of `stored` bytes; what it lacks is zeros.
+    /// Maps `sectors` sectors at `lba` to a chunk of `stored` bytes; the rest reads as zeros.
     pub(crate) fn write(
         &mut self,
         lba: Lba,
@@ -203,9 +203,9 @@ impl Map {
         Rows { map: self, leaf: None, index: 0, next: range.start, until: range.end }
     }
 
-    /// As [`Map::extents`] for each of `ranges`, of which there may be many in any order, in about the time that a
-    /// few look-ups wait for memory. `visit` is told the range's index, and says whether to go on; so it says what
-    /// follows a leaf that must be read.
+    /// As [`Map::extents`] for each of `ranges`, of which there may be many in any order, in about the time that a few
+    /// look-ups wait for memory. `visit` gets the range's index and returns whether to go on; so it also decides what
+    /// happens after a leaf that must be read.
     pub(crate) fn extents_of_each(
         &self,
         ranges: &[Range<u64>],
@@ -227,8 +227,8 @@ impl Map {
         }
     }
 
-    /// Makes what look-ups and changes of `ranges` are going to look at first be in the processor's cache. Ranges
-    /// that follow each other are taken to lie together.
+    /// Prefetches into the processor's cache what look-ups and changes of `ranges` read first. Consecutive ranges are
+    /// assumed to lie close together.
     pub(crate) fn load_ahead(&self, ranges: impl Iterator<Item = Range<u64>>) {
         let mut end = None;
         let is_far = |range: &Range<u64>| end.replace(range.end) != Some(range.start);
@@ -238,8 +238,8 @@ impl Map {
         }
     }
 
-    /// Evicted leaves without which `ranges`, sorted and without overlap, cannot be changed. Once
-    /// those are there, more may be: a leaf tells only then that it will need its neighbour.
+    /// Evicted leaves without which `ranges`, sorted and without overlap, cannot be changed. Once those are in memory,
+    /// more may be absent: only a leaf in memory shows whether it will need its neighbour.
     pub(crate) fn absent(&self, ranges: &[Range<u64>]) -> Vec<Absent> {
         let mut found = Vec::new();
         if !ranges.is_empty() && !self.is_all_resident() {
@@ -279,7 +279,7 @@ impl Map {
         }
     }
 
-    /// The leaves in `ranges` that are in memory: as long as somebody has them they are not evicted.
+    /// The leaves in `ranges` that are in memory: they are not evicted while the caller holds them.
     pub(crate) fn share(&self, ranges: &[Range<u64>]) -> Vec<Leaf> {
         let mut shared = Vec::new();
         for range in ranges {
@@ -293,12 +293,12 @@ impl Map {
         shared
     }
 
-    /// Evicts clean leaves that nobody uses, until at most `bytes` are in memory or `visits` leaves
-    /// were visited. Returns how many it evicted.
+    /// Evicts clean leaves that are not in use, until at most `bytes` are in memory or `visits` leaves were visited.
+    /// Returns how many it evicted.
     pub(crate) fn evict(&mut self, bytes: u64, visits: u64) -> u64 {
         let (mut left, mut evicted) = (visits, 0);
         let Map { root, tally, hand, .. } = self;
-        // What is dirty stays.
+        // Dirty leaves stay.
         let bytes = bytes.max(tally.of_leaves.dirty_memory);
         // Twice around at most: the first time takes marks away.
         for _ in 0..3 {
@@ -323,7 +323,7 @@ impl Map {
         evicted
     }
 
-    /// Up to `leaves_max` dirty leaves, rather such that nobody has used for a while.
+    /// Up to `leaves_max` dirty leaves, preferably ones that have not been used for a while.
     pub(crate) fn dirty_leaves(&mut self, leaves_max: usize) -> Vec<LeafRef> {
         let mut starts = Vec::new();
         let Map { root, dirty_hand, .. } = self;
@@ -396,8 +396,8 @@ impl Map {
         Ok((bytes, extents))
     }
 
-    /// What is stored of `range`, and in how many extents, from the tree's sums. Meets an evicted leaf
-    /// only at an end of the range.
+    /// The stored bytes of `range`, and in how many extents, from the tree's sums. Meets an evicted leaf only at an end
+    /// of the range.
     pub(crate) fn live_in(&self, range: Range<u64>) -> Result<Live, Absent> {
         if range.is_empty() {
             return Ok(Live::default());
@@ -436,7 +436,7 @@ impl Map {
         self.tally.segments[segment.0 as usize]
     }
 
-    /// The store has so many segments now.
+    /// The store has `segments` segments now.
     pub(crate) fn grow(&mut self, segments: usize) {
         self.tally.grow(segments);
     }
@@ -456,7 +456,7 @@ impl Map {
         self.total
     }
 
-    /// Extents as space for checkpoints is counted, after `items` more changes.
+    /// The number of extents for which space for checkpoints is reserved, after `items` more changes.
     pub(crate) fn weight(&self, items: u64) -> u64 {
         // An item adds at most two extents: its own and the right part of a split one. It takes 33 of
         // them, or a leaf that is full, to make a leaf more.
@@ -481,7 +481,7 @@ impl Map {
         self.tally.of_leaves.resident_memory + self.inner_bytes()
     }
 
-    /// Holds the invariants of the tree above its leaves; calls `found` for each breach.
+    /// Checks the invariants of the tree above its leaves; calls `found` for each breach.
     pub(crate) fn check(&self, mut found: impl FnMut(String)) {
         let (_, sum) = self.root.check(SPACE, self.total, &mut found);
         if sum != self.total {
@@ -496,8 +496,8 @@ impl Map {
     }
 }
 
-/// All leaves of a map at one moment. As long as it exists, whoever changes the map copies what it leads to, and
-/// no leaf is evicted.
+/// All leaves of a map at one moment. As long as it exists, a change of the map copies the nodes that the snapshot
+/// shares, and no leaf is evicted.
 pub(crate) struct Snapshot {
     root: Node,
     total: Live,
@@ -505,8 +505,8 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// All leaves that are not empty, in order. Leaves without a place come along, of the others
-    /// those of which `wants` says so, if they are in memory.
+    /// All leaves that are not empty, in order. Leaves without a place are included; the others are included if `wants`
+    /// selects them and they are in memory.
     pub(crate) fn leaves(&self, wants: impl Fn(&LeafAddr) -> bool) -> Vec<LeafRef> {
         let mut leaves = Vec::with_capacity(self.leaves as usize);
         self.root.for_each(SPACE, self.total, &mut |span, live, slot| {
@@ -540,7 +540,7 @@ impl Iterator for Rows<'_> {
             if let Some(leaf) = &self.leaf
                 && self.index < leaf.len()
             {
-                // One behind the range is not taken apart.
+                // A row behind the range is not decoded.
                 if leaf.start(self.index) >= self.until {
                     return None;
                 }

@@ -1,10 +1,10 @@
 //! Looking for several leaves at the same time.
 //!
-//! In a map that no cache holds, a look-up waits for memory again and again: for lines of inner nodes, for the
-//! leaf's slot, and only then for the leaf. Look-ups that do not need each other's results can wait together: so
-//! all of a group go down one level before any goes on, then all look at their slots, then all load what of
-//! their leaves they are going to need ([`Leaf::touch`]). It is hints that are gained, and addresses; what is
-//! found is what each look-up finds alone.
+//! In a map that no cache holds, a look-up waits for memory again and again: for lines of inner nodes, for the leaf's
+//! slot, and only then for the leaf. Look-ups that do not need each other's results can wait together: so all of a
+//! group go down one level before any goes on, then all look at their slots, then all load the parts of their leaves
+//! that they are going to need ([`Leaf::touch`]). The group only prefetches and computes addresses; each look-up finds
+//! what it would find alone.
 
 use std::{array, hint::black_box};
 

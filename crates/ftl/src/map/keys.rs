@@ -19,7 +19,7 @@ pub(super) const KEYS_MAX: usize = LINE * LINES;
 #[derive(Clone)]
 pub(super) struct Keys {
     len: usize,
-    /// Ascending up to `len`; what lies behind means nothing.
+    /// Ascending up to `len`; the rest has no meaning.
     lines: [[u64; LINE]; LINES],
 }
 

@@ -45,7 +45,7 @@ pub(super) const ROWS_MIN: usize = ROWS_MAX / 3;
 const LINE_BYTES: usize = 64;
 /// Lines on which header and starts lie, if those have two bytes each.
 const TOUCHED_LINES: usize = 6;
-/// About what a row takes beside its start.
+/// About the bytes that a row takes beside its start.
 const ROW_BYTES: usize = 15;
 
 /// Columns.
@@ -59,7 +59,7 @@ fn values((start, extent): &Row) -> Values {
     let Extent { phys, stored, crc, birth, sectors, skip } = *extent;
     assert!((1..=CHUNK_SECTORS as u8).contains(&sectors) && u64::from(skip) < CHUNK_SECTORS, "{extent:?}");
     assert!(usize::from(stored).is_multiple_of(GRAIN), "chunk of {stored} bytes");
-    // Lowest what differs most, highest what is mostly 0: whole chunks need no byte for `skip`.
+    // The field that varies most is lowest, the one that is mostly 0 highest: whole chunks need no byte for `skip`.
     let grains = u64::from(stored) / GRAIN as u64;
     let shape = grains | u64::from(sectors - 1) << 12 | u64::from(skip) << 17;
     [*start, birth.0, phys.segment.0.into(), phys.grain.into(), shape, crc.into()]
@@ -217,8 +217,8 @@ impl<'a> Rows<'a> {
         row(self.values(index))
     }
 
-    /// Index of the first row that starts at `lba` or later. No step branches by what the last one found, so the
-    /// processor has nothing to guess.
+    /// Index of the first row that starts at `lba` or later. No step branches on the result of the one before, so the
+    /// processor has nothing to predict.
     pub(super) fn search(&self, lba: u64) -> usize {
         let len = self.len();
         let Some(target) = lba.checked_sub(self.base(START)) else { return 0 };
@@ -239,7 +239,7 @@ impl<'a> Rows<'a> {
     /// Index of the first row that ends after `lba`.
     pub(super) fn reach(&self, lba: u64) -> usize {
         let index = self.search(lba);
-        // No extent crosses a chunk: mostly the start tells that the row before does not reach.
+        // No extent crosses a chunk: usually the start alone shows that the row before does not reach `lba`.
         if index == 0 || self.start(index - 1) / CHUNK_SECTORS != lba / CHUNK_SECTORS {
             return index;
         }
@@ -274,7 +274,7 @@ impl Leaf {
         Leaf::new(&rows.iter().map(values).collect::<Vec<_>>())
     }
 
-    /// Its rows, for who looks at more than one thing.
+    /// Its rows, for callers that look at more than one value.
     pub(super) fn view(&self) -> Rows<'_> {
         Rows::of(&self.0)
     }
@@ -289,7 +289,7 @@ impl Leaf {
         &self.0
     }
 
-    /// What it takes of memory.
+    /// Memory that it takes, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
         self.0.memory_bytes() as u64
     }
@@ -299,7 +299,7 @@ impl Leaf {
         self.0.is_same(&other.0)
     }
 
-    /// Whether somebody else refers to it too.
+    /// Whether another reference to it exists.
     pub(super) fn is_shared(&self) -> bool {
         self.0.is_shared()
     }
@@ -314,9 +314,9 @@ impl Leaf {
         (0..rows.len()).map(move |index| row(rows.values(index)))
     }
 
-    /// Loads at once what a look at `lba` would else wait for one after the other: header and starts, and the row
-    /// where it is if the leaf's `rows` rows are spread evenly over `span`. Only a hint: where they are not, the
-    /// row is waited for as it would be without.
+    /// Prefetches concurrently the lines for which a look at `lba` would otherwise wait in turn: header and starts, and
+    /// the row's likely place if the leaf's `rows` rows are spread evenly over `span`. Only a hint: where they are not,
+    /// the look waits for the row as it would without.
     pub(super) fn touch(&self, lba: u64, span: &Range<u64>, rows: u64) {
         let sectors = span.end - span.start;
         let starts_end = LEAF_HEADER_BYTES + rows as usize * usize::from(width(sectors));
@@ -340,7 +340,7 @@ impl Leaf {
     pub(super) fn live_in(&self, range: &Range<u64>, sum: Live) -> Live {
         let rows = self.view();
         let reached = rows.reached(range);
-        // From the one column that tells.
+        // From the one column that has the sizes.
         let bytes_in = |index| shape_bytes(rows.value(SHAPE, index));
         let bytes_of = |range: Range<usize>| range.map(bytes_in).sum::<u64>();
         let mut live = Live { bytes: 0, extents: reached.len() as u64 };
@@ -604,7 +604,7 @@ mod tests {
         (leaf, live)
     }
 
-    /// Whoever forges a checksum as well gets an error or other rows, but no panic.
+    /// Bytes with a forged checksum yield an error or other rows, but no panic.
     #[test]
     fn no_bytes_from_a_device_panic() {
         let (leaf, live) = sound(20);
@@ -627,7 +627,7 @@ mod tests {
         for len in 0..leaf.bytes().len() {
             assert!(verify(&leaf.bytes()[..len]).is_err(), "{len} bytes");
         }
-        // As many rows as there may be, each as wide as numbers are: more than memory is taken for.
+        // As many rows as there may be, each of full width: more than the buffer is sized for.
         let raw =
             MapLeafRaw { base: [0.into(); COLUMNS], span: 0.into(), len: 128.into(), width: [8; COLUMNS] };
         let mut widest = raw.as_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! Counting over again what a map counts.
+//! Recounting what a map counts.
 
 use std::ops::Range;
 
@@ -41,7 +41,7 @@ impl Recount {
         }
     }
 
-    /// Holds the sums against the counters `segments`.
+    /// Checks the sums against the counters `segments`.
     pub(crate) fn finish(&self, segments: &[Live], mut found: impl FnMut(String)) {
         for (segment, (counted, sum)) in segments.iter().zip(&self.segments).enumerate() {
             if counted != sum {

@@ -51,7 +51,7 @@ impl SharedMap {
         self.pins[segment.0 as usize].load(Ordering::Acquire) == 0
     }
 
-    /// There are so many segments now.
+    /// There are `segments` segments now.
     pub(crate) fn grow(&self, map: &mut Map, segments: usize) {
         for _ in map.segments().len()..segments {
             self.pins.push(AtomicU32::new(0));

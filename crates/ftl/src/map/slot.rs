@@ -18,7 +18,7 @@ use crate::{
 pub(super) struct Slot {
     leaf: Option<Leaf>,
     place: Option<LeafAddr>,
-    /// Looked at since eviction last came by.
+    /// Used since eviction last visited it.
     used: AtomicBool,
 }
 
@@ -38,7 +38,7 @@ impl Slot {
         Slot { leaf: None, place: Some(place), used: AtomicBool::new(false) }
     }
 
-    /// The leaf, if it is in memory, for somebody who wants its rows.
+    /// The leaf, if it is in memory, for a caller that reads its rows; marks it as used.
     pub(super) fn look(&self) -> Option<&Leaf> {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
@@ -51,7 +51,7 @@ impl Slot {
         self.leaf.as_ref()
     }
 
-    /// The leaf of a slot that whoever changes the map has made sure to be in memory.
+    /// The leaf of a slot; the caller, which changes the map, has ensured that it is in memory.
     pub(super) fn resident(&self) -> &Leaf {
         self.leaf.as_ref().expect("invariant 4: a leaf is in memory when it is changed")
     }
@@ -64,7 +64,7 @@ impl Slot {
         self.place.is_none()
     }
 
-    /// Whether it was looked at since this was last asked.
+    /// Whether it was used since the last call.
     pub(super) fn take_used(&mut self) -> bool {
         std::mem::take(self.used.get_mut())
     }
@@ -80,7 +80,7 @@ impl Slot {
         result
     }
 
-    /// The leaf, which is what lies at the slot's place, is in memory from now on.
+    /// Puts the leaf, which equals the bytes at the slot's place, into memory.
     pub(super) fn install(&mut self, tally: &mut Tally, leaf: Leaf) {
         tally.leave(self);
         self.leaf = Some(leaf);
@@ -88,7 +88,7 @@ impl Slot {
         tally.enter(self);
     }
 
-    /// The leaf as it is lies at `place` from now on.
+    /// The leaf in its current state lies at `place` from now on.
     pub(super) fn put_at(&mut self, tally: &mut Tally, place: LeafAddr) {
         tally.leave(self);
         self.place = Some(place);
@@ -109,9 +109,9 @@ fn stored_bytes(place: LeafAddr) -> u64 {
     usize::from(place.bytes).next_multiple_of(GRAIN) as u64
 }
 
-/// What is counted beside the tree's own sums.
+/// Counters beside the tree's own sums.
 pub(super) struct Tally {
-    /// What is mapped in each segment.
+    /// Live extents and bytes in each segment.
     pub(super) segments: Vec<Live>,
     /// Bytes of leaves of this map in each segment.
     pub(super) leaf_bytes: Vec<u64>,
@@ -124,7 +124,7 @@ impl Tally {
         Tally { segments, leaf_bytes, of_leaves: Residence::default() }
     }
 
-    /// There are so many segments now.
+    /// There are `segments` segments now.
     pub(super) fn grow(&mut self, segments: usize) {
         self.segments.resize(segments, Live::default());
         self.leaf_bytes.resize(segments, 0);
@@ -155,7 +155,7 @@ impl Tally {
         }
     }
 
-    /// Counts a slot no more, or not as it was.
+    /// Uncounts a slot, before it goes or changes.
     pub(super) fn leave(&mut self, slot: &Slot) {
         self.of_leaves.leaves -= 1;
         if let Some(leaf) = &slot.leaf {

@@ -13,7 +13,7 @@ use crate::{
     space::LEAF_WEIGHT,
 };
 
-/// Holds a map whose leaves are all in memory against a recount.
+/// Checks a map whose leaves are all in memory against a recount.
 fn check_map(map: &Map) {
     let panics = |finding: String| panic!("{finding}");
     map.check(panics);
@@ -30,7 +30,7 @@ fn all(map: &Map, range: Range<u64>) -> Vec<(Lba, Extent)> {
     map.extents(range).map(Result::unwrap).collect()
 }
 
-/// Look-ups of many ranges at a time find what each finds alone, up to where they are told to stop.
+/// Look-ups of many ranges at a time find what each finds alone, up to where the callback stops them.
 fn check_groups(rng: &mut SeededRng, map: &Map, sectors: u64) {
     let found = |found: Result<(Lba, Extent), Absent>| found.map_err(|absent| absent.span);
     let count = rng.below(60);
@@ -107,7 +107,7 @@ fn agrees_with_a_map_of_sectors() {
     });
 }
 
-/// All that a snapshot tells, as a copy.
+/// A copy of everything that a snapshot contains.
 fn contents(snapshot: &Snapshot) -> Vec<(Range<u64>, Live, Vec<u8>)> {
     let leaves = snapshot.leaves(|_| true).into_iter();
     leaves.map(|leaf| (leaf.span, leaf.live, leaf.leaf.unwrap().bytes().to_vec())).collect()
@@ -347,7 +347,7 @@ fn a_map_that_is_mostly_elsewhere_agrees_with_a_map_of_chunks() {
     });
 }
 
-/// What follows in the batch is written into the leaf that took over the span of one that became empty.
+/// Later items of the batch are written into the leaf that took over the span of one that became empty.
 #[test]
 fn a_batch_may_write_where_it_has_trimmed() {
     const CHUNKS: u64 = 30_000;

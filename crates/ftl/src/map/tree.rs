@@ -12,13 +12,13 @@
 //! 3. A sum is that of all rows below the child.
 //! 4. Only the root may be empty; no node has more than its `*_MAX`.
 //!
-//! Inner nodes are shared with copies of the root, each of which is the tree as it was when it was made
-//! ([`super::Snapshot`]): who changes a node that such a copy leads to changes one of its own. So a copy costs
-//! one reference, and while it exists each change at most the nodes on its way.
+//! Inner nodes are shared with copies of the root, each of which is the tree as it was when the copy was made
+//! ([`super::Snapshot`]): a change of a node that such a copy shares goes into a new node. So a copy costs one
+//! reference, and while it exists each change copies at most the nodes on its path.
 //!
-//! A node that an edit leaves small is merged with a neighbour where both fit well. So of two
-//! neighbours that edits have touched, at least one is not small. A neighbour that was evicted is not
-//! merged; [`Node::absent`] tells beforehand which leaves an edit needs, such neighbours included.
+//! A node that an edit leaves small is merged with a neighbour where both fit well. So of two neighbours that edits
+//! have touched, at least one is not small. A neighbour that was evicted is not merged; [`Node::absent`] reports
+//! beforehand which leaves an edit needs, such neighbours included.
 
 use std::{ops::Range, sync::Arc};
 
@@ -49,13 +49,13 @@ pub(super) struct Inner {
     children: Vec<Node>,
 }
 
-/// A change of the map: what lies in `range` goes, and `put`, within one chunk, takes its place.
+/// A change of the map: it removes what is mapped in `range`, and `put`, within one chunk, takes its place.
 pub(super) struct Edit {
     pub(super) range: Range<u64>,
     pub(super) put: Option<Row>,
 }
 
-/// What an edit did to the sums.
+/// The effect of an edit on the sums.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Change {
     added: Live,
@@ -77,7 +77,7 @@ impl Change {
     }
 }
 
-/// A leaf's slot, and what is known of the leaf without looking at it.
+/// A leaf's slot, and the facts about the leaf that its parents know.
 #[derive(Clone)]
 pub(super) struct LeafAt<'a> {
     pub(super) slot: &'a Slot,
@@ -117,7 +117,7 @@ impl<'a> Way<'a> {
     }
 }
 
-/// Whether two nodes with so many rows or children should be one, and fit so that a few more do not
+/// Whether two nodes with this many rows or children should be one, and fit so that a few more do not
 /// split it again.
 fn merges(left: usize, right: usize, is_leaf: bool) -> bool {
     let (min, max) = match is_leaf {
@@ -165,8 +165,7 @@ impl Node {
         }
     }
 
-    /// What is needed to read the leaf with `lba` in its span, which was evicted; `live` is the sum of
-    /// all rows.
+    /// The facts needed to read the leaf with `lba` in its span, which was evicted; `live` is the sum of all rows.
     pub(super) fn absent_at(&self, lba: u64, live: Live) -> Absent {
         let (mut node, mut span, mut live) = (self, super::extents::SPACE, live);
         loop {
@@ -195,7 +194,7 @@ impl Node {
         match self {
             Node::Leaf(slot) => match slot.leaf() {
                 Some(leaf) => rows_left(leaf, ranges) == 0,
-                // It is asked for again once it is there.
+                // The caller asks again once the leaf is in memory.
                 None => {
                     out.push(absent(slot, span, live));
                     false
@@ -314,8 +313,8 @@ impl Node {
         Ok((bytes, extents))
     }
 
-    /// What is stored of `range` below a node with `span`, whose rows sum up to `sum`; or a sector of an
-    /// evicted leaf that must be looked at.
+    /// The stored bytes of `range` below a node with `span`, whose rows sum up to `sum`; or a sector of an evicted leaf
+    /// that must be read.
     pub(super) fn live_in(&self, span: Range<u64>, sum: Live, range: &Range<u64>) -> Result<Live, u64> {
         if range.start <= span.start && span.end <= range.end {
             return Ok(sum);
@@ -343,7 +342,7 @@ impl Node {
         }
     }
 
-    /// Makes a root out of what an edit at `hot` has left of it, whose rows sum up to `sum`.
+    /// Restores the invariants of a root after an edit at `hot`; its rows sum up to `sum`.
     pub(super) fn settle_root(&mut self, sum: Live, hot: u64, tally: &mut Tally) {
         if self.is_large(sum) {
             let old = std::mem::replace(self, Node::Leaf(Slot::dirty(Leaf::default())));
@@ -366,7 +365,7 @@ impl Node {
         Node::Leaf(slot)
     }
 
-    /// Counts all rows below out of `tally`, reading each once.
+    /// Subtracts all rows below from `tally`, reading each once.
     fn forget(&self, tally: &mut Tally) {
         match self {
             Node::Leaf(slot) => {
@@ -391,8 +390,8 @@ impl Node {
         }
     }
 
-    /// Holds the invariants of inner nodes against a recount; returns depth and sum. Leaves are taken
-    /// to be what the sums say.
+    /// Checks the invariants of inner nodes against a recount; returns depth and sum. Leaves are assumed to match the
+    /// sums.
     pub(super) fn check(
         &self,
         span: Range<u64>,
@@ -482,7 +481,7 @@ impl Inner {
             let child = inner.span(index, &span);
             edit.put.is_none() && edit.range.start <= child.start && child.end <= edit.range.end
         };
-        // Between the first and the last child, if not from or up to them, all goes.
+        // All children between the first and the last one go, and those two as well where the range covers them.
         let from = first + usize::from(!is_dropped(self, first));
         let until = last + usize::from(is_dropped(self, last));
         let mut change = Change::default();
@@ -500,7 +499,7 @@ impl Inner {
             }
             self.keys.remove(from..until);
         }
-        // What is left of the last child, then of the first.
+        // The part of the range in the last child, then in the first.
         if from < self.children.len() && last > first {
             self.settle(from, edit.range.start, tally);
         }

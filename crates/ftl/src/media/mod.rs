@@ -1,4 +1,4 @@
-//! What lies on a device, short of the map: superblocks, segments with their records and summaries.
+//! The structures on a device except the map: superblocks, segments with their records and summaries.
 
 pub(crate) mod scan;
 pub(crate) mod starts;

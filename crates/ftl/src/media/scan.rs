@@ -5,9 +5,9 @@
 //! salted with the store's identity, so neither stale bytes of an earlier life nor data that looks
 //! like a record pass for one. The scan ends where neither place holds a record of this life.
 //!
-//! Blocks that cannot be read are an error as long as records follow each other. Behind the end of the
-//! scan they are passed over: nothing there is replayed, and of what was durable the device would have to
-//! have lost two blocks.
+//! Blocks that cannot be read are an error as long as records follow each other. Behind the end of the scan they are
+//! passed over: nothing there is replayed, and to lose anything durable that way the device would have to have lost two
+//! blocks.
 
 use lacuna_device::AlignedBuf;
 use zerocopy::FromBytes;
@@ -52,7 +52,7 @@ impl<'a> SegmentReader<'a> {
         if offset < self.start || offset + len > self.start + self.window.len() {
             let read = self.read_window(offset, len, self.ahead_bytes);
             if read.is_err() && self.ahead_bytes > 0 {
-                // What cannot be read may not be what is asked for.
+                // The unreadable bytes may lie outside those asked for.
                 self.ahead_bytes = 0;
                 self.read_window(offset, len, 0)?;
             } else {
@@ -150,9 +150,9 @@ impl<'a> Scan<'a> {
         Ok(None)
     }
 
-    /// The newest flush marks of any record behind the end of the scan, up to `bytes_max` behind it. A power cut
-    /// leaves records there that it did not reach in order; damage to a record leaves the rest of the segment. The
-    /// marks tell them apart. Records start on any grain.
+    /// The newest flush marks of any record behind the end of the scan, up to `bytes_max` behind it. After a power cut
+    /// there may be records there that were written out of order; after damage to a record the rest of the segment is
+    /// there. The marks distinguish the two. Records start on any grain.
     pub(crate) fn marks_beyond(&mut self, bytes_max: usize) -> Result<Marks> {
         let (mut marks, mut at) = (Marks::default(), self.next.next_multiple_of(GRAIN));
         let end = self.reader.space.segment_bytes.min(self.next + bytes_max);

@@ -1,4 +1,4 @@
-//! What the first bytes of segments say: headers, and the lives that records claim.
+//! The first bytes of segments: headers, and the lives that records claim.
 
 use lacuna_device::{self as device, AlignedBuf};
 use zerocopy::FromBytes;
@@ -13,16 +13,16 @@ use crate::{
 /// Starts of segments that are read at the same time.
 const STARTS_AT_ONCE: usize = 64;
 
-/// What the starts of all segments say.
+/// The headers found at the starts of all segments.
 pub(crate) struct Headers {
     /// The headers of this store, by segment.
     pub(crate) found: Vec<Option<SegmentHeader>>,
-    /// Segments whose start the device does not give back.
+    /// Segments whose start cannot be read.
     pub(crate) unreadable: Vec<SegNo>,
 }
 
-/// The life that the first record of each of `segments` says it belongs to, for those without a header. What
-/// cannot be read says nothing.
+/// The life that the first record of each of `segments` claims, for segments without a header; none where it cannot be
+/// read.
 pub(crate) fn claimed_lives(volume: &Volume, segments: &[SegNo]) -> Result<Vec<Option<Life>>> {
     let len = RECORDS_START + RECORD_HEADER_BYTES;
     let claims = read_starts(volume, segments, len, |segment, start| {
@@ -47,7 +47,7 @@ pub(crate) fn read_headers(volume: &Volume) -> Result<Headers> {
     Ok(Headers { found, unreadable })
 }
 
-/// What `parse` makes of the first `len` bytes of each of `segments`; none where the device does not give them back.
+/// The result of `parse` on the first `len` bytes of each of `segments`; none where they cannot be read.
 fn read_starts<T>(
     volume: &Volume,
     segments: &[SegNo],

@@ -1,8 +1,8 @@
 //! Summaries of sealed segments, as they lie on the device.
 //!
-//! A summary that counts lists all records of the life that was sealed. It may have survived a power
-//! cut that took some of them. A segment that was open at a power cut, or at the end of a process, has none. One
-//! that cannot be read is as good as none: it is a copy, and a scan finds the records (`scan`).
+//! A valid summary lists all records of the life that was sealed. It may have survived a power cut that lost some of
+//! them. A segment that was open at a power cut, or at the end of a process, has none. An unreadable summary is treated
+//! as absent: it is a copy, and a scan finds the records (`scan`).
 
 use lacuna_device::AlignedBuf;
 use zerocopy::FromBytes;
@@ -17,7 +17,7 @@ use crate::{
 /// Bytes at the end of a segment that are read before the length of its summary is known.
 const SUMMARY_READ_BYTES: usize = 8192;
 
-/// All records of `life` in order, from its summary, or why there is none that counts.
+/// All records of `life` in order, from its summary, or why there is no valid one.
 pub(crate) fn read_summary(volume: &Volume, life: Life) -> Result<Result<Vec<Record>, Flaw>> {
     let summaries = read_summaries(volume, &[life])?;
     Ok(summaries.into_iter().next().expect("one for each life"))
@@ -33,7 +33,7 @@ pub(crate) fn read_summaries(volume: &Volume, lives: &[Life]) -> Result<Vec<Resu
     Ok(verified.collect())
 }
 
-/// The records that the summary `bytes`, copies included, lists, once it is verified.
+/// Verifies the summary `bytes`, copies included, and returns the records that it lists.
 pub(crate) fn records_of(bytes: &[u8], salt: Salt, life: Life) -> Result<Vec<Record>, Flaw> {
     let (_, raw) = SummaryRaw::read_from_suffix(bytes).expect("as long as a summary");
     let records = raw.verify(salt, life, bytes)?;

@@ -1,9 +1,9 @@
 //! The two superblock slots, and making an empty store.
 //!
-//! A superblock is written to the first slot, synced, then to the second, synced. So while one slot
-//! is being written the other is whole, and outside of that moment both hold the same: damage to
-//! either one is harmless, be it that it cannot be read, or that it claims to be of a version that is not
-//! known. What the old root needs is freed only after both hold the new one.
+//! A superblock is written to the first slot, synced, then to the second, synced. So while one slot is being written
+//! the other is whole, and outside of that moment both hold the same: damage to either one is harmless, whether it
+//! cannot be read or claims an unknown version. Segments that the old root needs are freed only after both slots hold
+//! the new root.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -19,8 +19,8 @@ use crate::{
     space::Space,
 };
 
-/// Bytes at the start and at the end of a device in which `format` looks for something it would
-/// destroy: file systems, partition tables and their like all have their mark there.
+/// Bytes at the start and at the end of a device in which `format` looks for data it would destroy: file systems,
+/// partition tables and the like have their signatures there.
 const LOOK_START_BYTES: u64 = 1 << 20;
 const LOOK_END_BYTES: u64 = 64 << 10;
 
@@ -95,7 +95,7 @@ fn read(device: &dyn BlockDevice, offset: u64, len: u64) -> Result<AlignedBuf> {
     Ok(buf)
 }
 
-/// Random enough to tell stores apart: keys that the standard library draws from the system.
+/// Random enough to distinguish stores: keys that the standard library draws from the system.
 fn random_uuid() -> [u8; 16] {
     let mut uuid = [0; 16];
     for half in uuid.chunks_mut(8) {
@@ -114,7 +114,7 @@ pub(crate) fn load(device: &dyn BlockDevice) -> Result<Superblock> {
     }
     let mut newest: Option<Superblock> = None;
     let mut flaw = "no superblock";
-    // Why a slot does not count that may be damaged: an answer only if the other does not count either.
+    // Why a slot that may be damaged is not valid: returned only if the other slot is not valid either.
     let mut resync: Option<Error> = None;
     for slot in SUPERBLOCK_SLOTS {
         let bytes = match read(device, slot, slot_bytes) {

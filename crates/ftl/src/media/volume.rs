@@ -19,10 +19,10 @@ pub(crate) struct Volume {
     salt: Salt,
     /// Sizes at the time when it was opened; see [`Volume::space`].
     opened: Space,
-    /// Segments of the store: they become more (`maintenance::grow`).
+    /// Segments of the store; the number grows (`maintenance::grow`).
     segments: AtomicUsize,
     is_read_only: bool,
-    /// Others use the capacity of the device that the store does not.
+    /// Others may use the capacity of the device that the store does not use.
     is_sparse: bool,
 }
 
@@ -59,7 +59,7 @@ impl Volume {
         Space { segments: self.segments.load(Ordering::Acquire), ..self.opened }
     }
 
-    /// The store has so many segments now.
+    /// The store has `segments` segments now.
     pub(crate) fn grow(&self, segments: usize) {
         self.segments.store(segments, Ordering::Release);
     }

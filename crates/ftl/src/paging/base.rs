@@ -1,4 +1,4 @@
-//! What the parts of a store are built on: volume, map and log.
+//! The base of all parts of a store: volume, map and log.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     sync::atomic::AtomicU64,
 };
 
-/// What the parts of a store are built on.
+/// The base of all parts of a store.
 #[derive(Clone)]
 pub(crate) struct Base {
     pub(crate) volume: Arc<Volume>,
@@ -20,7 +20,7 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// Of a store that was read into memory; see [`crate::Options::map_memory`].
+    /// The base of a store that was read into memory; see [`crate::Options::map_memory`].
     pub(crate) fn new(volume: Volume, map: Map, log: Log, map_memory: Option<u64>) -> Base {
         let (volume, map) = (Arc::new(volume), Arc::new(SharedMap::new(map)));
         let journal = Arc::new(Journal::new(Arc::clone(&volume), Arc::clone(&map), log));

@@ -14,10 +14,10 @@ use crate::{
     space::Space,
 };
 
-/// Leaves that lie in one run of at most so many bytes are read at once.
+/// Leaves that lie in one run of at most this many bytes are read at once.
 const RUN_BYTES: usize = 256 << 10;
 
-/// So many bytes between two leaves do not end a run: they are read sooner than a run more is.
+/// A gap of at most this many bytes between two leaves does not end a run: reading it takes less time than another run.
 const GAP_BYTES: usize = 16 << 10;
 
 /// Runs that are read at the same time.
@@ -57,7 +57,7 @@ impl<'a> LeafReader<'a> {
                 }
                 continue;
             }
-            // What cannot be read may be another leaf, or lie between them.
+            // The unreadable block may belong to another leaf, or lie between leaves.
             for absent in runs.iter().copied().flatten() {
                 let (start, len) = self.blocks(std::slice::from_ref(absent));
                 let mut buf = AlignedBuf::zeroed(len);
@@ -68,8 +68,8 @@ impl<'a> LeafReader<'a> {
         Ok(())
     }
 
-    /// As [`LeafReader::read`], and goes on behind damage: `take` gets each leaf, or why it cannot be read. What cannot
-    /// be read together is read one by one; then it may get a leaf twice.
+    /// As [`LeafReader::read`], but continues past damage: `take` gets each leaf, or why it cannot be read. Leaves that
+    /// cannot be read together are read one by one; then `take` may get a leaf twice.
     pub(crate) fn read_each(&self, absent: &[Absent], mut take: impl FnMut(&Absent, Result<Leaf>)) {
         if self.read(absent.to_vec(), |absent, leaf| take(absent, Ok(leaf))).is_ok() {
             return;
@@ -126,8 +126,8 @@ impl<'a> LeafReader<'a> {
         verified.map_err(|flaw| self.volume.corrupt("map leaf", self.device_offset(place), flaw))
     }
 
-    /// Brings in all that changes of `ranges` (sorted, without overlap) need, where no other thread sees
-    /// the map.
+    /// Brings in all leaves that changes of `ranges` (sorted, without overlap) need, where no other thread sees the
+    /// map.
     pub(crate) fn fault_in(&self, map: &mut Map, ranges: &[Range<u64>]) -> Result<()> {
         loop {
             let absent = map.absent(ranges);

@@ -1,4 +1,4 @@
-//! Looks at the map, and changes of it, that may need leaves which are on the device only.
+//! Look-ups in the map, and changes of it, that may need leaves which are on the device only.
 
 use std::{ops::Range, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// A leaf has at least about so many extents.
+/// A leaf has at least about this many extents.
 const LEAF_EXTENTS: usize = 64;
 
 /// Ranges of which the extents are visited under one hold of the map's lock.
@@ -57,7 +57,7 @@ impl PagedMap {
         Ok(ResidentLeaves { _leaves: self.fault_in(&ranges)? })
     }
 
-    /// What `look` finds in the map; nothing if it meets an evicted leaf.
+    /// The result of `look` on the map; none if it meets an evicted leaf.
     pub(crate) fn in_memory<T>(&self, look: impl FnOnce(&Map) -> Result<T, Absent>) -> Option<T> {
         if self.journal.is_lost() {
             return None; // The caller brings in the leaf next, and gets the error there.
@@ -77,7 +77,7 @@ impl PagedMap {
         Ok(found)
     }
 
-    /// Reads the leaves that `absent` names, at the same time: all that several looks are going to need.
+    /// Reads the leaves that `absent` names, at the same time: all that several look-ups are going to need.
     pub(crate) fn fault_ahead(&self, absent: impl FnOnce(&Map) -> Vec<Absent>) -> Result<Vec<Leaf>> {
         let pinned = {
             let map = self.map.read();
@@ -148,7 +148,7 @@ impl PagedMap {
                 first = until;
                 continue;
             };
-            // What lies before this leaf was visited.
+            // The part before this leaf was visited.
             ranges[index].start = ranges[index].start.max(absent.span.start);
             first = index;
             let pinned = PinnedLeaves::new(self, &map, vec![absent]);
@@ -158,7 +158,7 @@ impl PagedMap {
         Ok(())
     }
 
-    /// What `look` finds in the map; it is called again after each evicted leaf that it meets.
+    /// The result of `look` on the map; it is called again after each evicted leaf that it meets.
     pub(crate) fn with_map<T>(&self, mut look: impl FnMut(&Map) -> Result<T, Absent>) -> Result<T> {
         self.journal.must_not_be_stopped()?;
         let mut kept = Vec::new();
@@ -174,9 +174,9 @@ impl PagedMap {
         }
     }
 
-    /// Brings in all that changes of `ranges` (sorted, without overlap) need, and keeps the leaves in
-    /// these ranges from eviction as long as the result lives. A leaf that changes meanwhile may be
-    /// evicted all the same, so that [`Map::absent`] has the last word.
+    /// Brings in all leaves that changes of `ranges` (sorted, without overlap) need, and keeps the leaves in these
+    /// ranges from eviction as long as the result lives. A leaf that changes meanwhile may still be evicted, so the
+    /// caller must check [`Map::absent`] under the lock.
     pub(crate) fn fault_in(&self, ranges: &[Range<u64>]) -> Result<Vec<Leaf>> {
         self.journal.must_not_be_stopped()?;
         let mut kept = Vec::new();
@@ -197,8 +197,8 @@ impl PagedMap {
         }
     }
 
-    /// Whether changed leaves, which cannot be evicted before they are written, take so much of the
-    /// budget that some should be. `share` of it, in eighths, is left to them.
+    /// Whether changed leaves, which cannot be evicted before they are written, take so much of the budget that some
+    /// should be. They may take `share` of it, in eighths.
     pub(crate) fn is_write_back_due(&self, map: &Map, share: u64) -> bool {
         resident_bytes_max(self.memory_max, map).is_some_and(|bytes_max| {
             // However small the budget is, a leaf of middling size may be dirty.
@@ -234,7 +234,7 @@ pub(crate) struct PinnedLeaves<'a> {
 }
 
 impl<'a> PinnedLeaves<'a> {
-    /// Pins what `map`, which is locked, says is absent, or on the device as well.
+    /// Pins the segments of `absent`: leaves that `map`, which is locked, has on the device, in memory or not.
     pub(crate) fn new(pages: &'a PagedMap, _map: &Map, absent: Vec<Absent>) -> PinnedLeaves<'a> {
         absent.iter().for_each(|absent| pages.map.pin(absent.place.segment));
         PinnedLeaves { pages, absent }
@@ -270,7 +270,7 @@ impl Drop for PinnedLeaves<'_> {
     }
 }
 
-/// How many leaves to read for so many extents ahead.
+/// How many leaves to read for this many extents ahead.
 pub(crate) fn leaves_ahead(extents: usize) -> usize {
     extents / LEAF_EXTENTS + 1
 }
@@ -282,7 +282,7 @@ fn resident_bytes_max(map_memory: Option<u64>, map: &Map) -> Option<u64> {
 /// Evicts clean leaves until `map` fits into `map_memory`, or many were looked at.
 pub(crate) fn evict(map: &mut Map, map_memory: Option<u64>) -> u64 {
     match resident_bytes_max(map_memory, map) {
-        // Some more than that, so that not each leaf that comes in makes a round of its own.
+        // Evicts slightly more, so that not every leaf that is read starts an eviction round of its own.
         Some(bytes_max) => map.evict(bytes_max / 32 * 31, EVICT_VISITS),
         None => 0,
     }

@@ -1,4 +1,4 @@
-//! Bytes of segments, from the device or from the memory of the log, and whether they are what was written.
+//! Reading bytes of segments, from the device or from the memory of the log, and verifying them.
 
 use std::ops::Range;
 

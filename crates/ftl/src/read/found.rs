@@ -1,20 +1,20 @@
-//! What a look at a range finds.
+//! Results of looking at a range.
 
 use std::ops::Range;
 
 use crate::{Error, Lba, SECTOR, format::Extent};
 
-/// What [`crate::Ftl::read_mapped`] found.
+/// Result of [`crate::Ftl::read_mapped`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {
-    /// Runs of mapped sectors and what they hold, in order; between two of them lies what is not mapped.
+    /// Runs of mapped sectors and their contents, in order; the sectors between two runs are not mapped.
     pub runs: Vec<(Lba, Vec<u8>)>,
-    /// Up to here was looked; the end of the range if there is no more.
+    /// End of the part that was looked at; the end of the range if there is no more.
     pub end: Lba,
 }
 
 impl Mapped {
-    /// Space for what `extents` hold, in order of their addresses.
+    /// Zeroed buffers for the contents of `extents`, in order of their addresses.
     pub(super) fn zeroed(extents: &[(Lba, Extent)], end: Lba) -> Mapped {
         let mut runs: Vec<(Lba, Vec<u8>)> = Vec::with_capacity(extents.len());
         let mut lengths: Vec<usize> = Vec::with_capacity(extents.len());
@@ -34,7 +34,7 @@ impl Mapped {
         Mapped { runs, end }
     }
 
-    /// Puts in what is stored from `lba` on.
+    /// Puts in the bytes stored from `lba` on.
     pub(super) fn put(&mut self, lba: Lba, stored: &[u8]) {
         let index = self.runs.partition_point(|(start, _)| *start <= lba) - 1;
         let (start, data) = &mut self.runs[index];
@@ -43,19 +43,19 @@ impl Mapped {
     }
 }
 
-/// What [`crate::Ftl::read_past_damage`] found.
+/// Result of [`crate::Ftl::read_past_damage`].
 #[derive(Debug)]
 pub struct Remains {
-    /// What can be read.
+    /// The sectors that can be read.
     pub mapped: Mapped,
-    /// What cannot, in order.
+    /// The sectors that cannot be read, in order.
     pub lost: Vec<Lost>,
 }
 
 /// Sectors that cannot be read.
 #[derive(Debug)]
 pub struct Lost {
-    /// Data, or where the map is damaged all that it may lead to.
+    /// Data; or, where the map is damaged, all sectors that the damaged leaf may map.
     pub range: Range<Lba>,
     /// Why.
     pub error: Error,

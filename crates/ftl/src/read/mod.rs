@@ -1,11 +1,12 @@
-//! Reads: from the device, or from memory for what is still on its way there.
+//! Reads: from the device, or from memory for bytes that are still on their way there.
 //!
-//! A read holds the map's lock only while it collects and pins. It verifies every chunk that it
-//! touches, whole, before it copies any byte of it. Chunks that do not lie in one run are read at the same
-//! time. What is mapped but not in the log's memory yet is waited for: its writer is filling its space (`log::fill`).
+//! A read holds the map's lock only while it collects and pins. It verifies every chunk that it touches, whole, before
+//! it copies any byte of it. Chunks that do not lie in one run are read at the same time. A read waits for extents that
+//! are mapped but not in the log's memory yet: their writer is filling its space (`log::fill`).
 //!
-//! What lies on the device just as it was asked for, as large batches of whole pages do, is read to where it is
-//! wanted and verified there. Where that fails, the memory is cleared: bytes that were not verified are never seen.
+//! Where the device holds the bytes in the layout of the caller's buffer, as after large batches of whole pages, they
+//! are read straight into that buffer and verified there. If verification fails, the buffer is cleared: the caller
+//! never sees unverified bytes.
 
 mod chunks;
 mod found;

@@ -19,7 +19,7 @@ impl Pinned<'_> {
         &self.extents
     }
 
-    /// As they lie on the device: what shares a block, or nearly, is read at once.
+    /// Sorts them as they lie on the device, so that extents in the same or neighbouring blocks are read at once.
     pub(super) fn sort_by_place(&mut self) {
         self.extents.sort_unstable_by_key(|(_, extent)| (extent.phys.segment, extent.phys.offset()));
     }
@@ -50,8 +50,8 @@ impl Reader {
     }
 
     /// Pins those of `extents`, which were mapped, whose segments were not opened since: of `generation_next` or a
-    /// later generation. Returns the others too: also those in segments that nothing is mapped in any more. What is
-    /// pinned may be mapped elsewhere by now, but its bytes are as they were.
+    /// later generation. Also returns the others, including those in segments in which nothing is mapped any more. A
+    /// pinned extent may be mapped elsewhere by now, but its bytes are unchanged.
     pub(crate) fn pin_unchanged(
         &self,
         extents: Vec<(Lba, Extent)>,
@@ -61,7 +61,7 @@ impl Reader {
         let map = self.map.read();
         let (same, others) = extents.into_iter().partition(|(_, extent)| {
             let segment = extent.phys.segment;
-            // With something live in it, it is not about to be used again.
+            // A segment with a live extent is not about to be reused.
             log.segment(segment).generation < generation_next && map.live(segment).extents > 0
         });
         let pinned = Pinned { reader: self, extents: same };

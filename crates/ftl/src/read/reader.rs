@@ -17,18 +17,18 @@ use crate::{
     paging::{Base, PagedMap, leaves_ahead},
 };
 
-/// So many bytes between two chunks that are wanted anyway do not end a run: they are read sooner than a run
-/// more is.
+/// A gap of at most this many bytes between two wanted chunks does not end a run: reading it takes less time than
+/// another run.
 const GAP_BYTES: usize = 4 << 10;
 
-/// As much for scattered sectors of which many are wanted: to read it takes a device about as long as a
-/// read more.
+/// The same for scattered sectors of which many are wanted: reading the gap takes a device about as long as another
+/// read.
 pub(crate) const NEAR_BYTES: usize = 16 << 10;
 
-/// About what an extent holds, where there are many: how many to look for ahead.
+/// About the size of an extent where there are many: it determines how many to look up ahead.
 const EXTENT_BYTES: usize = 4 << 10;
 
-/// Reads what is mapped.
+/// Reads mapped data.
 pub(crate) struct Reader {
     pub(super) volume: Arc<Volume>,
     pub(super) map: Arc<SharedMap>,
@@ -80,8 +80,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Where `extents`, read from `lba` on, begin on the device, if it holds them just as they belong into `buf`,
-    /// and can put them there.
+    /// The byte on the device at which `extents`, read from `lba` on, begin, if the device holds them in the layout of
+    /// `buf` and can read them straight into it.
     fn start_of_image(&self, lba: Lba, extents: &[(Lba, Extent)], buf: &[u8]) -> Option<u64> {
         let first = extents.first()?.1.phys;
         let (segment, offset) = (first.segment, first.offset());
@@ -104,8 +104,8 @@ impl Reader {
         can_be.then(|| self.volume.offset(segment, offset))
     }
 
-    /// Fills `buf` with pinned `extents` from byte `start` of the device on, and verifies them. On an error bytes may
-    /// be in `buf` that were not verified.
+    /// Fills `buf` with pinned `extents` from byte `start` of the device on, and verifies them. On an error `buf` may
+    /// contain bytes that were not verified.
     fn read_image(&self, start: u64, extents: &[(Lba, Extent)], buf: &mut [u8]) -> Result<()> {
         self.volume.device().read_at(start, buf)?;
         let mut rest = &*buf;
@@ -116,9 +116,9 @@ impl Reader {
         })
     }
 
-    /// Reads the chunks of pinned `extents`, verifies each, and passes what of it belongs to its extent to
-    /// `take`. Between chunks that are read at once lie at most `gap` bytes. Fails with the first of them that is
-    /// damaged, in their order.
+    /// Reads the chunks of pinned `extents`, verifies each, and passes the part that belongs to its extent to `take`.
+    /// Between chunks that are read at once lie at most `gap` bytes. Fails with the first of them that is damaged, in
+    /// their order.
     fn read_extents(
         &self,
         extents: &[(Lba, Extent)],
@@ -134,8 +134,9 @@ impl Reader {
         outcome
     }
 
-    /// As [`Reader::read_extents`], and goes on behind damage: `take` gets what belongs to each extent, or why
-    /// not. What cannot be read together is read alone, as it may be another's, or lie between them.
+    /// As [`Reader::read_extents`], but continues past damage: `take` gets the bytes of each extent, or why they cannot
+    /// be read. Chunks that cannot be read together are read one by one, because the unreadable block may belong to
+    /// another chunk, or lie between chunks.
     pub(crate) fn read_each(
         &self,
         extents: &[(Lba, Extent)],
@@ -165,7 +166,7 @@ impl Reader {
         }
     }
 
-    /// What of `chunk`, as read, belongs to `extent`, if it is what was written.
+    /// The part of `chunk`, as read, that belongs to `extent`, if the chunk is what was written.
     fn part_of<'a>(&self, extent: &Extent, chunk: &'a [u8]) -> Result<&'a [u8]> {
         self.verify(extent, chunk)?;
         Ok(&chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()])
@@ -236,7 +237,7 @@ impl Reader {
                 true
             });
             let Err(error) = visited else { break };
-            // Behind what was visited lies the leaf that cannot be read.
+            // The leaf that cannot be read follows the visited part.
             let Some(Err(absent)) = self.map.read().extents(at..range.end).next() else { return Err(error) };
             let span = absent.span.start.max(at)..absent.span.end.min(range.end);
             at = span.end;

@@ -6,15 +6,15 @@ use lacuna_device::AlignedBuf;
 
 use crate::{Lba, addr::SegNo, format::Extent};
 
-/// Chunks that lie in one run of at most so many bytes are read at once.
+/// Chunks that lie in one run of at most this many bytes are read at once.
 const RUN_BYTES: usize = 256 << 10;
 
-/// Runs of about so many bytes are read at the same time.
+/// Runs of about this many bytes are read at the same time.
 pub(crate) const READ_BYTES: usize = 4 << 20;
 
-/// Reads of so many bytes at most use the memory that each thread keeps: to get aligned memory, and to clear
-/// it, costs more than all else that a short read does without the device. What earlier reads left there is
-/// seen by nobody: [`Bytes`] show what the device has filled.
+/// Reads of at most this many bytes use memory that each thread keeps: allocating and clearing aligned memory costs
+/// more than everything else that a short read does apart from the device. No caller sees what earlier reads left
+/// there: [`Bytes`] expose only what the device has filled.
 pub(super) const KEPT_BYTES: usize = 64 << 10;
 
 thread_local! {
@@ -29,7 +29,7 @@ pub(crate) struct Run<'a> {
     pub(super) len: usize,
 }
 
-/// Takes from the front of `rest` what is read at a time. In a run at most `gap` bytes lie between chunks.
+/// Takes the extents that are read at a time from the front of `rest`. In a run at most `gap` bytes lie between chunks.
 pub(crate) fn runs<'a>(rest: &mut &'a [(Lba, Extent)], gap: usize) -> Vec<Run<'a>> {
     let (mut runs, mut bytes) = (Vec::new(), 0);
     while !rest.is_empty() && bytes < READ_BYTES {

@@ -1,7 +1,7 @@
-//! Segments whose first block the device does not give back.
+//! Segments whose first block cannot be read.
 //!
-//! A header tells whether its segment is replayed. Without it a segment may hold batches that were flushed and of which
-//! nothing else tells, and then open refuses, by the place. It need not where the segment is *known*:
+//! A header decides whether its segment is replayed. Without it, a segment may hold flushed batches of which there is
+//! no other evidence; then open refuses and names the place. It need not refuse where the segment is *known*:
 //!
 //! 1. The checkpoint says that it is out of use: so it was when that began, and so it stays.
 //! 2. The checkpoint leads to it for its map. It is not used again before the root changes (`checkpoint`).
@@ -12,13 +12,13 @@
 //! 5. It *seems free*: all behind its first block can be read, and no record begins there that is replayed. So it is
 //!    free; or it was opened since the checkpoint, and all its records begin in that block, so that one flush at most
 //!    covers them. If a batch is there that was accepted after that flush had ended, its marks miss what the flush
-//!    covered, and open refuses. Else it was the very last flush, or one that was led beside it, and what only these
-//!    promised is not missed where it is damaged otherwise either. Of relocations only later ones and headers of
-//!    segments have marks: without any, nothing was written over what they moved, and if that was discarded, reading
-//!    it is an error.
+//!    covered, and open refuses. Otherwise it was the very last flush, or one that ran beside it; losing batches that
+//!    only these flushes covered goes undetected under other kinds of damage too. Of relocations only later ones and
+//!    headers of segments have marks: without any, nothing was written over what they moved, and if that was discarded,
+//!    reading it is an error.
 //!
-//! A known segment is out of use from then on: what lies in it is read, as far as that can be, but it is neither
-//! collected nor used again, and each checkpoint says so (case 1). `check` names it.
+//! A known segment is out of use from then on: its data is read as far as possible, but it is neither collected nor
+//! used again, and each checkpoint records that (case 1). `check` reports it.
 
 use crate::{
     Error, Result, Seq,
@@ -42,8 +42,8 @@ pub(crate) struct Unknown {
     seems_free: bool,
 }
 
-/// Those of the segments in `headers` whose start is lost that are not known before replay. Headers of case 3 are made
-/// up from their summaries.
+/// The segments in `headers` whose start is lost and that are not known before replay. Headers of case 3 are rebuilt
+/// from their summaries.
 pub(crate) fn unknown_headers(
     volume: &Volume,
     (root, epoch): (&Root, u64),
@@ -71,7 +71,7 @@ pub(crate) fn unknown_headers(
     unknown.into_iter().map(|segment| Unknown { segment, seems_free: seems_free(segment) }).collect()
 }
 
-/// As much of the header as the records of a summary tell.
+/// The header, as far as the records of a summary determine it.
 fn header_of(life: Life, records: &[Record]) -> SegmentHeader {
     let batches = records.iter().filter(|record| record.header.kind == RecordKind::Batch);
     let first = batches.map(|record| record.header.seq.0).min();
@@ -86,7 +86,8 @@ fn header_of(life: Life, records: &[Record]) -> SegmentHeader {
     }
 }
 
-/// What came of a replay without the segments in `unknown`: an error if one of them stays so (cases 4 and 5).
+/// Judges the result of a replay without the segments in `unknown`: an error if one of them stays unknown (cases 4 and
+/// 5).
 pub(crate) fn judge<T>(
     volume: &Volume,
     unknown: &[Unknown],
@@ -96,7 +97,7 @@ pub(crate) fn judge<T>(
 ) -> Result<T> {
     let is_lost = |unknown: &&Unknown| match replayed {
         Ok(_) => map.live(unknown.segment).extents == 0 && !unknown.seems_free,
-        // What is missing may be there, be it a retained summary.
+        // The missing record may be in there, even a retained summary.
         Err(Error::Corrupt { .. }) => true,
         Err(_) => false,
     };

@@ -36,7 +36,7 @@ pub(crate) struct Opened {
     pub(crate) lost_headers: Vec<SegNo>,
 }
 
-/// Reads the store on `device` into memory, without what `losses` lets pass.
+/// Reads the store on `device` into memory, apart from damage that `losses` lets pass.
 pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Losses) -> Result<Opened> {
     if !options.read_only {
         device.sync()?;
@@ -101,7 +101,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     Ok(Opened { volume, superblock, log, map, lost_headers })
 }
 
-/// What decides about the states of segments.
+/// The evidence that decides the states of segments.
 struct States<'a> {
     /// Sorted, as the next.
     root_segments: &'a [SegNo],
@@ -132,10 +132,10 @@ fn segment(state: State, header: &Option<SegmentHeader>) -> Segment {
     Segment { generation, epoch, opened_seq, class, ..unused }
 }
 
-/// What superblock and segment headers say to have been durable.
+/// The newest marks in the superblock and the segment headers: what was durable.
 fn durable(superblock: &Superblock, headers: &[Option<SegmentHeader>]) -> Marks {
     let known = Marks { batches: superblock.flushed_seq, moves: Seq(0) };
-    // A recovery that was itself cut has left headers of a later epoch, which are void.
+    // A recovery that a power cut interrupted has left headers of a later epoch, which are void.
     let headers = headers.iter().flatten().filter(|header| header.epoch == superblock.epoch);
     headers.fold(known, |known, header| known.max(header.durable))
 }

@@ -1,25 +1,25 @@
-//! Applying to the map what the log holds after a checkpoint.
+//! Applying the log after a checkpoint to the map.
 //!
-//! Two passes. First batches, in order, up to the first that is not there whole: the *cut*. Then
-//! relocations, in their own order, over what that gave. The log does not tell how the two were
-//! interleaved, and it need not:
+//! Two passes. First batches, in order, up to the first that is not there whole: the *cut*. Then relocations, in their
+//! own order, over the result. The log does not record how the two were interleaved, and need not:
 //!
-//! 1. A sector and the number of the batch that wrote it last name its bytes: a batch is applied
-//!    whole, so what it leaves in a sector is one thing. A relocation names both, and holds the bytes.
-//! 2. So wherever the map holds that batch in a sector of the relocation, its place is as good as the
-//!    one in the map, whichever batches came between. Where the map holds another, it says nothing.
-//! 3. Of several relocations of the same bytes the last one that is there decides. What earlier ones
-//!    lead to, and the place before them, may have been used again only if the later ones are durable,
-//!    and what is durable is there (`reuse`).
-//! 4. Relocations are independent of each other, so a power cut may take any that are not durable. Of
-//!    those that may be cut the payload is verified, as of batches.
-//! 5. A summary (`media::summaries`) may list records that a power cut took. So of those that may be cut the record
-//!    itself is verified too, and with a summary replay comes to the same map as without.
-//! 6. What a retained summary lists was durable when it was written, and it says so itself: none of that is verified,
-//!    nor is it there any more. So a segment with a retained summary is replayed as if it had not been used again.
+//! 1. A sector and the number of the batch that wrote it last name its bytes: a batch is applied whole, so it leaves
+//!    exactly one content in a sector. A relocation names both, and holds the bytes.
+//! 2. So wherever the map holds that batch in a sector of the relocation, its place is as good as the one in the map,
+//!    whichever batches came between. Where the map holds another batch, the relocation does not apply.
+//! 3. Of several relocations of the same bytes the last one that is there decides. The places that earlier ones lead
+//!    to, and the original place, may have been reused only if the later relocations are durable, and durable
+//!    relocations are there (`reuse`).
+//! 4. Relocations are independent of each other, so a power cut may lose any that are not durable. The payload of
+//!    relocations that may be lost is verified, as for batches.
+//! 5. A summary (`media::summaries`) may list records that a power cut lost. So for records that may be lost the record
+//!    itself is verified too, and replay builds the same map with a summary as without.
+//! 6. The records that a retained summary lists were durable when it was written, and its marks say so: they are not
+//!    verified, and may no longer be on the device. So a segment with a retained summary is replayed as if it had not
+//!    been used again.
 //!
-//! Marks of what was durable are in records and in segments' headers. So what was reused after a flush
-//! carries the mark of that flush, and a relocation that is missing below it is damage with a place.
+//! Marks of what was durable are in records and in segments' headers. So a segment reused after a flush carries the
+//! mark of that flush, and a relocation that is missing below it is reported as damage, with a place.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -49,10 +49,10 @@ use crate::{
     recovery::{Losses, resync::Resync, retained::RetainedSummaries},
 };
 
-/// Threads that read a log of so many bytes or more.
+/// Threads that read a log of [`READERS_FROM_BYTES`] or more.
 const READERS: usize = 4;
 const READERS_FROM_BYTES: usize = 64 << 20;
-/// Leaves of the map that were only looked at are evicted after so many batches or relocations.
+/// Leaves of the map that were only looked at are evicted after this many batches or relocations.
 const BATCHES_PER_EVICTION: u64 = 256;
 /// Entries whose leaves of the map are read together; fewer where memory is short.
 const ENTRIES_AHEAD: usize = 64 << 10;
@@ -65,11 +65,11 @@ pub(crate) struct Replay<'a> {
     pub(crate) leaves: LeafReader<'a>,
     /// See [`crate::Options::map_memory`].
     pub(crate) map_memory: Option<u64>,
-    /// What is passed over.
+    /// The damage that is passed over.
     pub(crate) losses: &'a Losses,
 }
 
-/// What is replayed of a segment.
+/// The part of a segment that is replayed.
 pub(crate) struct ReplaySource {
     pub(crate) life: Life,
     /// Records from here on.
@@ -84,7 +84,7 @@ pub(crate) struct Outcome {
     pub(crate) last_seq: Seq,
     /// The last relocation that is there; some before it may not be.
     pub(crate) last_move: Seq,
-    /// What was applied and is not known to be durable.
+    /// Replayed records that may never have been synced.
     pub(crate) resync: Resync,
 }
 
@@ -94,7 +94,7 @@ struct FoundRecord {
     at: u64,
 }
 
-/// What the log holds.
+/// The records that the log holds.
 #[derive(Default)]
 struct LogContents {
     batches: BTreeMap<Seq, Vec<FoundRecord>>,
@@ -105,7 +105,7 @@ struct LogContents {
 }
 
 impl LogContents {
-    /// Takes up a record that was read.
+    /// Adds a record that was read.
     fn note(&mut self, part: FoundRecord, root: &Root) {
         let header = part.record.header;
         self.durable = self.durable.max(header.durable());
@@ -131,8 +131,8 @@ impl LogContents {
 }
 
 impl Replay<'_> {
-    /// What to replay: the segments that were open when the checkpoint began, from there on, and
-    /// those that were opened later. Those that have a retained summary are replayed from that.
+    /// What to replay: the segments that were open when the checkpoint began, from there on, and those that were opened
+    /// later. Segments that have a retained summary are replayed from it.
     pub(crate) fn sources(
         &self,
         root: &Root,
@@ -172,8 +172,8 @@ impl Replay<'_> {
         Ok(sources)
     }
 
-    /// The newest marks in segments that should be replayed and whose header is damaged. Without a
-    /// header nothing of them is replayed, and if something durable was among it, it must be missed.
+    /// The newest marks in segments that should be replayed and whose header is damaged. Without a header nothing of
+    /// them is replayed; if they held something durable, recovery must detect that it is missing.
     pub(crate) fn marks_without_header(
         &self,
         root: &Root,
@@ -187,7 +187,7 @@ impl Replay<'_> {
         Ok(marks)
     }
 
-    /// Segments that should be replayed, by what their first records say, and have no header.
+    /// Segments without a header that should be replayed, according to their first records.
     fn headless(
         &self,
         root: &Root,
@@ -200,8 +200,8 @@ impl Replay<'_> {
         Ok(claimed.into_iter().flatten().filter(move |life| life.epoch == epoch && life.generation >= first))
     }
 
-    /// Applies the longest prefix of batches that is there, and the relocations. `durable` is what is
-    /// known to have been so from elsewhere.
+    /// Applies the longest prefix of batches that is there, and the relocations. `durable` are the marks known from
+    /// elsewhere.
     pub(crate) fn run(
         &self,
         sources: &[ReplaySource],
@@ -219,7 +219,7 @@ impl Replay<'_> {
 
     /// Reads all sources, large ones at the same time: one reader does not fill a fast device.
     fn read_sources(&self, sources: &[ReplaySource], root: &Root) -> Result<LogContents> {
-        // One with a summary takes a moment, one without takes long: who is done takes the next.
+        // A segment with a summary takes little time, one without takes long: a thread that is done takes the next.
         let next = AtomicUsize::new(0);
         let read = || {
             let mut found = LogContents::default();
@@ -373,9 +373,10 @@ impl Replay<'_> {
         Ok(Seq(expected.0 - 1))
     }
 
-    /// Brings in the leaves in which the first of `records`, in order, lie, and returns the last of these.
-    /// They are read many at a time and in the order of the device, those of one record would be read one
-    /// by one. What cannot be read is left to who applies the record: a power cut may make it void.
+    /// Brings in the leaves in which the first of `records`, in order, lie, and returns the last of these. They are
+    /// read many at a time and in the order of the device; without this they would be read one by one for each record.
+    /// A leaf that cannot be read is left to the code that applies the record, because a power cut may have voided the
+    /// record.
     fn read_ahead<'p>(&self, map: &mut Map, records: impl Iterator<Item = (Seq, &'p [FoundRecord])>) -> Seq {
         let fit = |bytes: u64| (bytes / 4 / LEAF_BYTES_MAX as u64).max(1) as usize;
         let entries_max = self.map_memory.map_or(ENTRIES_AHEAD, fit).min(ENTRIES_AHEAD);
@@ -401,7 +402,7 @@ impl Replay<'_> {
     }
 }
 
-/// Verifies what the power may have cut, although a summary lists it. It comes in the order of the log,
+/// Verifies records that a power cut may have lost although a summary lists them. They come in the order of the log,
 /// from as many segments at a time as there are append points.
 struct Payloads<'a> {
     replay: &'a Replay<'a>,
@@ -444,7 +445,7 @@ impl<'a> Payloads<'a> {
     }
 }
 
-/// Takes out the batch after `last`. None when it is missing: what follows a gap is void.
+/// Takes out the batch after `last`. None when it is missing: all batches after a gap are void.
 fn take_next(batches: &mut BTreeMap<Seq, Vec<FoundRecord>>, last: Seq) -> Option<(Seq, Vec<FoundRecord>)> {
     let next = batches.first_entry()?;
     (*next.key() == last.next() || is_broken(Rule::StopAtGap)).then(|| next.remove_entry())
@@ -459,7 +460,7 @@ fn is_whole(parts: &[FoundRecord]) -> bool {
     parts.iter().enumerate().all(numbered)
 }
 
-/// Does what `entry` says to `part` of its sectors.
+/// Applies `entry` to `part` of its sectors.
 fn apply(map: &mut Map, entry: &Entry, part: Range<u64>, seq: Seq) {
     match entry.kind {
         EntryKind::Trim => map.trim(part),
@@ -473,7 +474,7 @@ fn holds_bytes_of(entry: &Entry, piece: &Extent) -> bool {
     piece.birth == entry.birth || is_broken(Rule::BirthCounts)
 }
 
-/// Points the map to the new place of whatever it still holds in `part` of what `entry` moved.
+/// Points the map to the new place of the extents that it still holds in `part` of the sectors that `entry` moved.
 fn relocate(map: &mut Map, entry: &Entry, part: Range<u64>) {
     let pieces = map.extents(part).map(|found| found.expect("all leaves of the range are in memory"));
     let pieces: Vec<_> = pieces.filter(|(_, piece)| holds_bytes_of(entry, piece)).collect();
@@ -549,7 +550,7 @@ mod tests {
         assert_eq!(shape(&map), [(0, 8, 2, 0), (8, 4, 3, 0), (12, 8, 2, 12), (24, 8, 2, 24)]);
     }
 
-    /// The relocation of a fragment survived a power cut, the batches that made the fragment did not.
+    /// The relocation of a fragment survived a power cut; the batches that made the fragment did not.
     #[test]
     fn a_moved_fragment_splits_what_the_cut_made_whole_again() {
         let mut map = map();

@@ -1,17 +1,18 @@
-//! What recovery leans on although it is not known to be durable, and making it so.
+//! Replayed records that may never have been synced, and making them durable.
 //!
-//! A sync that fails may take back what was written before it, once the power goes, and no later one brings it back
-//! or tells (point 4 of the contract of [`lacuna_device`]). Reads show it all the same. So after a failed sync, and
-//! a reopen without a power cycle, recovery reads what a power cut may still take. It must not free anything on the
-//! word of that, nor overwrite it.
+//! After a failed sync, writes before it may be lost when the power fails, and no later sync restores or reports them
+//! (point 4 of the contract of [`lacuna_device`]). Reads still return them. So after a failed sync and a reopen without
+//! a power cycle, recovery reads bytes that a power cut may still take. It must neither free anything because of them
+//! nor overwrite them.
 //!
-//! 1. In doubt is whatever recovery leans on and was written behind the last mark of what was durable: records of
-//!    batches and of relocations, headers and summaries of their segments, the last retained summaries, a superblock of
-//!    which the slots differ. The root and all that it leads to are not: they were synced before the superblock was
-//!    written.
-//! 2. All of that is written again, as it was read, and synced, before recovery writes anything else. A power cut on
-//!    the way leaves of each sector what it held or what was read from it, so it is as if it came before.
-//! 3. So whatever a second recovery misses of what the first one read, the first one did not lean on.
+//! 1. A resync covers all bytes that recovery relies on and that were written after the last durable mark: records of
+//!    batches and of relocations, headers and summaries of their segments, the last retained summaries, a superblock
+//!    whose slots differ. It need not cover the root and all that it leads to: they were synced before the superblock
+//!    was written.
+//! 2. All of these bytes are rewritten as they were read, and synced, before recovery writes anything else. A power cut
+//!    in between leaves each sector with what it held or with what was read from it, which is the same as a power cut
+//!    before the resync.
+//! 3. So if a second recovery misses bytes that the first one read, the first one did not rely on them.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -29,16 +30,16 @@ use crate::{
 /// Bytes that are read and written again at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Bytes on the device that are in doubt.
+/// Bytes on the device that may never have been synced.
 #[derive(Default)]
 pub(crate) struct Resync {
     ranges: Vec<Range<u64>>,
-    /// Segments in which records are.
+    /// Segments that hold such records.
     lives: BTreeMap<SegNo, Life>,
 }
 
 impl Resync {
-    /// Takes up the bytes of the log record with this header, which starts at `at`.
+    /// Adds the bytes of the log record with this header, which starts at `at`.
     pub(crate) fn add_record(&mut self, header: &RecordHeader, at: u64) {
         self.ranges.push(at..at + u64::from(header.total_bytes));
         self.lives.insert(header.life.segment, header.life);
@@ -58,7 +59,7 @@ impl Resync {
         self.lives.extend(other.lives);
     }
 
-    /// Makes it durable, and the superblock.
+    /// Makes these bytes, and the superblock, durable.
     pub(crate) fn settle(self, volume: &Volume) -> Result<()> {
         let (device, space) = (volume.device(), volume.space());
         if is_broken(Rule::ResyncDone) {
@@ -71,7 +72,7 @@ impl Resync {
         for life in lives.into_values() {
             let start = volume.offset(life.segment, 0);
             ranges.push(start..start + RECORDS_START as u64);
-            // One that cannot be read was not leaned on.
+            // Recovery did not rely on a summary that cannot be read.
             if let Ok([Some(summary)]) = read_summary_bytes(volume, &[life]).as_deref() {
                 let end = start + space.segment_bytes as u64;
                 ranges.push(end - summary.len() as u64..end);
@@ -89,7 +90,7 @@ impl Resync {
     }
 }
 
-/// Writes `bytes` as they are. What cannot be read is left: nobody leaned on it.
+/// Rewrites `bytes` as they are. Unreadable blocks are skipped: recovery did not rely on them.
 fn write_again(device: &dyn BlockDevice, block: u64, bytes: Range<u64>) -> Result<()> {
     let len = bytes.end - bytes.start;
     let mut buf = AlignedBuf::zeroed(len as usize);

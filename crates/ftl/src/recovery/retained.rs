@@ -21,12 +21,12 @@ pub(crate) struct RetainedSummaries {
     /// By segment and generation, all of the root's epoch.
     records: HashMap<(SegNo, u64), Vec<Record>>,
     epoch: u64,
-    /// What they say to have been durable.
+    /// The newest marks in them: what was durable.
     pub(crate) durable: Marks,
     /// Where they lie.
     pub(crate) segments: Vec<SegNo>,
-    /// Those that were written together last, and what recovery must read to find them: those before them were
-    /// synced before these were begun.
+    /// The retained summaries that were written together last, and the bytes that recovery must read to find them: all
+    /// earlier ones were synced before these were begun.
     pub(crate) resync: Resync,
     /// What was durable when these were written.
     last_round: Marks,
@@ -73,7 +73,7 @@ impl RetainedSummaries {
             self.records.insert((life.segment, life.generation), records);
             let round = header.durable();
             self.durable = self.durable.max(round);
-            // Of one process: both marks only grow.
+            // Written by one process, so both marks only grow.
             if round != self.last_round && round.max(self.last_round) == round {
                 self.resync.clear();
                 self.last_round = round;
@@ -87,7 +87,7 @@ impl RetainedSummaries {
                 self.segments.push(header.life.segment);
             }
         }
-        // One that is damaged hides those behind it: what the next one says to have been durable will be missed.
+        // A damaged one hides those behind it: the marks of the next one make recovery detect that.
         let beyond = scan.marks_beyond(2 * MAP_RECORD_BYTES)?;
         self.durable = self.durable.max(beyond);
         Ok(())

@@ -1,13 +1,13 @@
-//! What [`crate::Ftl::salvage`] passes over where [`crate::Ftl::open`] refuses.
+//! The damage that [`crate::Ftl::salvage`] passes over where [`crate::Ftl::open`] refuses.
 //!
-//! Nothing is written, so nothing gets worse, and what is read is what some batch left there:
+//! Salvage writes nothing, so nothing gets worse, and every sector that it reads holds what some batch left there:
 //!
-//! 1. A batch that was flushed and is missing ends the log. The map is then what the batches before it made. What
-//!    came later may have taken the place of what this map leads to; a chunk's checksum tells.
-//! 2. A relocation that is missing is passed over. What it moved is looked for in its old place, as in 1.
+//! 1. A flushed batch that is missing ends the log. The map is then the result of the batches before it. Later writes
+//!    may have reused the places to which this map leads; a chunk's checksum detects that.
+//! 2. A relocation that is missing is passed over. The extents it moved are looked for in their old place, as in 1.
 //! 3. A place in the log, or a retained summary, that cannot be read is as if it were not there: case 1 or 2. Records
-//!    of a segment without a header say themselves which life of it they are of.
-//! 4. A leaf of the map that cannot be read is changed by no record. Whoever needs it meets the error again.
+//!    of a segment without a header name the life they belong to themselves.
+//! 4. No record is applied to a leaf of the map that cannot be read. A read that needs the leaf gets the error again.
 //!
 //! Without a superblock, or the root that it names with the index of the map, there is nothing to begin with.
 
@@ -23,7 +23,7 @@ use crate::{
     sync::Mutex,
 };
 
-/// What is missing; none where nothing may be.
+/// The losses so far; `None` where no loss is tolerated.
 pub(crate) struct Losses(Option<Mutex<Noted>>);
 
 #[derive(Default)]

@@ -20,8 +20,8 @@ use crate::{
 
 /// An open store. Shared by reference or `Arc` among threads.
 ///
-/// Dropping it leaves the device as a power cut would, minus the loss of what is unflushed but
-/// already written; [`Ftl::close`] makes all durable and the next open fast.
+/// Dropping it leaves the device as a power cut would, except that unflushed bytes that are already written are not
+/// lost; [`Ftl::close`] makes all durable and the next open fast.
 pub struct Ftl {
     pub(super) store: Store,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -53,9 +53,9 @@ impl Ftl {
         Ok(Ftl { store, thread: Mutex::new(thread) })
     }
 
-    /// Opens what is left of a store for reading only, also where [`Ftl::open`] refuses because of damage, and says
-    /// what that is, a line for each place; nothing where it does not refuse. If a batch that was flushed is missing,
-    /// the space is as the batches before it left it. What cannot be read is an error for whoever reads it.
+    /// Opens the remains of a store for reading only, even where [`Ftl::open`] refuses because of damage, and returns a
+    /// list of that damage, one line for each place; it is empty where `open` would not refuse. If a flushed batch is
+    /// missing, the space is as the batches before it left it. Reading a damaged sector is an error.
     ///
     /// # Errors
     /// As [`Ftl::open`], if the superblock or the checkpoint that it names is damaged, or it is no store.
@@ -81,9 +81,9 @@ impl Ftl {
         self.store.writer.write_batch(ops, stream)
     }
 
-    /// As [`Ftl::write_batch`], for callers that hold locks which must not wait for reads: none, and nothing
-    /// is done, if a part of the map must be read first. Then give the locks back and [`Ftl::bring_in`] what
-    /// the batch changes. It may still wait for space.
+    /// As [`Ftl::write_batch`], for callers that hold locks which must not wait for reads: none, and nothing is done,
+    /// if a part of the map must be read first. Then release the locks and [`Ftl::bring_in`] the ranges that the batch
+    /// changes. It may still wait for space.
     ///
     /// # Errors
     /// As [`Ftl::write_batch`].
@@ -103,8 +103,8 @@ impl Ftl {
         self.store.base.journal.flush()
     }
 
-    /// Every batch up to `seq`, which was accepted, survives a power cut after this call. Nothing is done
-    /// where that is so already, and nothing but waiting where another's flush is about to make it so.
+    /// Every batch up to `seq`, which was accepted, survives a power cut after this call. Does nothing if it is durable
+    /// already, and only waits if another thread's flush is about to make it so.
     ///
     /// # Errors
     /// As [`Ftl::flush`], also where nothing had to be done.
@@ -120,17 +120,16 @@ impl Ftl {
         self.store.base.journal.lock().last_seq()
     }
 
-    /// Fills `buf`, whole sectors, from `lba`; what is not mapped reads as zeros.
+    /// Fills `buf`, whole sectors, from `lba`; unmapped sectors read as zeros.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] when stored bytes are not what was written; `buf` then holds no part of
-    /// the damaged chunk, but may be filled elsewhere.
+    /// [`Error::Corrupt`] when stored bytes are not what was written; `buf` then holds no part of the damaged chunk,
+    /// but other parts of it may be filled.
     pub fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<()> {
         self.store.reader.read(lba, buf)
     }
 
-    /// The first run of mapped sectors in `range`, cut to it. Sectors of zeros at the end of what
-    /// was written are not mapped.
+    /// The first run of mapped sectors in `range`, cut to it. Sectors of zeros at the end of a write are not mapped.
     ///
     /// # Errors
     /// When a part of the map that is not in memory cannot be read.
@@ -163,8 +162,8 @@ impl Ftl {
         Ok(self.store.base.pages.with_map(|map| map.live_in(range.start.0..range.end.0))?.bytes)
     }
 
-    /// As [`Ftl::allocated`], without a look at the device; none if that would take one. Then
-    /// [`Ftl::bring_in`] what both ends of the range lie in.
+    /// As [`Ftl::allocated`], without a read from the device; `None` if that would take one. Then [`Ftl::bring_in`]
+    /// both ends of the range.
     pub fn allocated_in_memory(&self, range: Range<Lba>) -> Option<u64> {
         Some(self.store.base.pages.in_memory(|map| map.live_in(range.start.0..range.end.0))?.bytes)
     }
@@ -187,8 +186,8 @@ impl Ftl {
         self.store.base.pages.mapped_sectors(range.start.0..range.end.0, sectors_max)
     }
 
-    /// Those of the sectors `lbas` that are mapped, and what they hold, in order of their addresses. They
-    /// are read at the same time, wherever they lie.
+    /// Those of the sectors `lbas` that are mapped, with their contents, in order of their addresses. They are read at
+    /// the same time, wherever they lie.
     ///
     /// # Errors
     /// As [`Ftl::read`].
@@ -196,10 +195,10 @@ impl Ftl {
         self.store.reader.read_sectors(lbas)
     }
 
-    /// Calls `visit` with those of the sectors `lbas` that are mapped, and what they hold, or why that cannot be
-    /// read, as they lie on the device: for very many, of which some lie near each other. These are read together,
-    /// with what lies between them. It takes some 70 bytes of memory for each, and keeps their segments from
-    /// being used again meanwhile.
+    /// Calls `visit` with those of the sectors `lbas` that are mapped, and their contents or the error, in the order of
+    /// the device: for very many sectors, some of which lie near each other. Those are read together, with the bytes
+    /// between them. It takes some 70 bytes of memory for each, and keeps their segments from being used again
+    /// meanwhile.
     ///
     /// # Errors
     /// As [`Ftl::mapped`].
@@ -207,13 +206,13 @@ impl Ftl {
         self.store.reader.visit_sectors(lbas, visit)
     }
 
-    /// Calls `visit` with all mapped sectors of some ranges, and what they hold, or why that cannot be read, about as
-    /// they lie on the device, each part of which is read about once: for all there is. `ranges` names the first range
-    /// that ends behind an address; they have an order, and do not overlap.
+    /// Calls `visit` with all mapped sectors of some ranges, and their contents or the error, roughly in the order of
+    /// the device, each part of which is read about once: for reading a whole store. `ranges` returns the first range
+    /// that ends behind an address; the ranges are ordered and do not overlap.
     ///
-    /// Each sector that is mapped all the time is visited; and once, if all in the ranges was written sector by sector,
-    /// and meanwhile nothing there comes to be mapped or ceases to be. What changes meanwhile is visited as it was or
-    /// as it became. It takes 24 bytes of memory for each extent that is planned at a time, about `plan_extents` of
+    /// Each sector that stays mapped is visited; exactly once, if everything in the ranges was written sector by sector
+    /// and no sector there becomes mapped or unmapped meanwhile. A sector that changes meanwhile is visited as it was
+    /// or as it became. It takes 24 bytes of memory for each extent that is planned at a time, about `plan_extents` of
     /// them, and, where there are more, up to 1.5 bytes for each.
     ///
     /// # Errors
@@ -228,8 +227,8 @@ impl Ftl {
         self.store.verifier.sweep_sectors(&ranges, plan_extents, visit)
     }
 
-    /// What is mapped in `range` from its start on, up to about `bytes_max` bytes but at least one extent,
-    /// read at the same time, wherever it lies.
+    /// The mapped data in `range` from its start on, up to about `bytes_max` bytes but at least one extent; all of it
+    /// is read at the same time, wherever it lies.
     ///
     /// # Errors
     /// As [`Ftl::read`].
@@ -237,10 +236,10 @@ impl Ftl {
         self.store.reader.read_mapped(range.start.0..range.end.0, bytes_max)
     }
 
-    /// As [`Ftl::read_mapped`], and goes on behind what is damaged.
+    /// As [`Ftl::read_mapped`], but continues past damage.
     ///
     /// # Errors
-    /// None but damage to the map that is gone when it is looked at again.
+    /// Only damage to the map that has disappeared when it is read again.
     pub fn read_past_damage(&self, range: Range<Lba>, bytes_max: usize) -> Result<Remains> {
         self.store.reader.read_past_damage(range.start.0..range.end.0, bytes_max)
     }
@@ -274,15 +273,15 @@ impl Ftl {
         self.store.maintenance.step(work)
     }
 
-    /// Holds the store's invariants against a recount, on the live store.
+    /// Checks the store's invariants against a recount, on the live store.
     ///
     /// # Errors
-    /// Only when the device cannot be read at all; whatever is wrong is in the report.
+    /// Only when the device cannot be read at all; all findings are in the report.
     pub fn check(&self, depth: CheckDepth) -> Result<Report> {
         self.check_with_progress(depth, |_| {})
     }
 
-    /// As [`Ftl::check`], and reports every now and then how far it has come.
+    /// As [`Ftl::check`], and periodically reports its progress.
     ///
     /// # Errors
     /// As [`Ftl::check`].
@@ -311,13 +310,13 @@ impl Ftl {
     /// ```
     ///
     /// # Errors
-    /// Only when it could not look; damage and failed reads are in the result.
+    /// Only when scrubbing itself fails; damage and failed reads are in the result.
     pub fn scrub(&self, go_on: impl FnMut(&Scrub) -> ControlFlow<()>) -> Result<Scrub> {
         self.store.verifier.scrub(go_on)
     }
 
-    /// Makes the store as large as its device, which is made `capacity_bytes` long before if it can be: a store file;
-    /// a block device is as large as it is. Returns the capacity in bytes. May be called while all else goes on.
+    /// Makes the store as large as its device. A store file is first made `capacity_bytes` long; a block device has a
+    /// fixed size. Returns the capacity in bytes. May be called while all else goes on.
     ///
     /// # Errors
     /// [`Error::Geometry`] when the device cannot have that size, when it is larger by too little, or by more segments
@@ -356,7 +355,7 @@ impl Drop for Ftl {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.lock().take() {
             self.store.maintenance.stop();
-            // A panic of the thread was reported by itself; a second one here would abort.
+            // The thread's panic was already reported; a second one here would abort.
             let _ = thread.join();
         }
     }

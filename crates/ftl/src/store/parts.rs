@@ -30,7 +30,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Recovers the store on `device`, without what `losses` lets pass. Nothing of that is permanent yet.
+    /// Recovers the store on `device`, apart from damage that `losses` lets pass. Nothing of that is permanent yet.
     pub(super) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Losses) -> Result<Store> {
         let recovery::Opened { volume, superblock, log, map, lost_headers } =
             recovery::open(device, options, losses)?;
@@ -58,7 +58,7 @@ impl Store {
         self.collector.restore()
     }
 
-    /// Flushes and writes a checkpoint, and gives back what is not used soon.
+    /// Flushes and writes a checkpoint, and gives segments that are not used soon back to the host.
     pub(super) fn close(&self) -> Result<()> {
         self.checkpointer.checkpoint()?;
         self.maintenance.release_all();

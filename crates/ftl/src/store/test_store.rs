@@ -1,4 +1,4 @@
-//! A store for tests of this crate's units, and what they want to see of it.
+//! A store for unit tests, and the parts of it that they inspect.
 
 use std::sync::Arc;
 

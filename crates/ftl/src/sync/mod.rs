@@ -1,6 +1,6 @@
-//! Locks, atomics and threads of an open store: parking_lot's and the standard library's, or under the
-//! feature `shuttle` the same interfaces over shuttle, whose scheduler decides at each of them which
-//! thread goes on. tests/shuttle.rs drives it; all else in the crate knows one interface only.
+//! Locks, atomics and threads of an open store: parking_lot's and the standard library's, or under the feature
+//! `shuttle` the same interfaces over shuttle, whose scheduler decides at each of them which thread goes on.
+//! tests/shuttle drives it; the rest of the crate uses one interface only.
 
 #[cfg(not(feature = "shuttle"))]
 mod real {

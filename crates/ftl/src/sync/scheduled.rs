@@ -1,5 +1,5 @@
-//! What the crate uses of parking_lot, over shuttle. A thread that panics while it holds a lock ends
-//! the test, so poisoned locks are never seen.
+//! The parts of parking_lot that the crate uses, over shuttle. A thread that panics while it holds a lock ends the
+//! test, so poisoned locks are never seen.
 
 use std::ops::{Deref, DerefMut};
 
@@ -75,7 +75,7 @@ impl Condvar {
         guard.held = Some(self.0.wait(held).expect(ALIVE));
     }
 
-    /// There is no clock here: the others have a turn, and the time is up.
+    /// There is no clock here: the other threads run once, and the time is up.
     pub(crate) fn wait_until<T>(
         &self,
         guard: &mut MutexGuard<'_, T>,
@@ -94,7 +94,7 @@ impl Condvar {
     }
 }
 
-/// Shuttle has no upgradable readers: here they and writers are those who hold `turn`.
+/// Shuttle has no upgradable readers: here upgradable readers and writers hold `turn`.
 #[derive(Default)]
 pub(crate) struct RwLock<T> {
     turn: inner::Mutex<()>,
@@ -133,7 +133,7 @@ impl<T> RwLock<T> {
 }
 
 impl<'a, T> RwLockUpgradableReadGuard<'a, T> {
-    /// Nobody writes between the two locks: that takes the turn.
+    /// No thread writes between the two locks: writing takes the turn.
     pub(crate) fn upgrade(guard: Self) -> RwLockWriteGuard<'a, T> {
         let RwLockUpgradableReadGuard { lock, value, turn } = guard;
         drop(value);
@@ -163,7 +163,7 @@ impl<T> DerefMut for RwLockWriteGuard<'_, T> {
     }
 }
 
-/// Whoever sets it or looks lets others go on first.
+/// A thread that sets or reads it first yields to the others.
 pub(crate) struct OnceLock<T> {
     value: std::sync::OnceLock<T>,
     before: atomic::AtomicBool,

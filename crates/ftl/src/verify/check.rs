@@ -1,4 +1,4 @@
-//! Proving the invariants of an open store.
+//! Checking the invariants of an open store.
 //!
 //! Memory: some 100 bytes for each leaf of the map, so about one for each extent; what the verification of all
 //! chunks takes (`sweep`); and the findings.
@@ -27,7 +27,7 @@ const LEAVES_AT_ONCE: usize = 1 << 10;
 /// Chunks that are read at the same time.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Takes how far a check has come.
+/// Receives the progress of a check.
 type ReportProgress<'a> = &'a mut dyn FnMut(Progress);
 
 impl Verifier {
@@ -151,8 +151,8 @@ impl Verifier {
         }
     }
 
-    /// Reads and verifies every mapped chunk. What a leaf that cannot be read maps is not known; that leaf was
-    /// found before.
+    /// Reads and verifies every mapped chunk. The extents of a leaf that cannot be read are unknown; that leaf was
+    /// reported before.
     fn check_payload(&self, report: &mut Report, progress: ReportProgress<'_>) -> Result<()> {
         let expected = self.map.read().total().extents;
         let (mut done, mut damaged, mut outcome) = (0, Vec::new(), Ok(()));
@@ -176,9 +176,9 @@ impl Verifier {
         outcome
     }
 
-    /// Holds the summaries of all segments against their records.
+    /// Checks the summaries of all segments against their records.
     fn check_summaries(&self, report: &mut Report, progress: ReportProgress<'_>) -> Result<()> {
-        // What cannot be read is no evidence; who needs it says so.
+        // An unreadable header is no evidence; other parts of the check report it.
         let headers = read_headers(&self.volume);
         let headers = headers.map(|headers| headers.found).unwrap_or_default();
         for segment in (1..self.volume.space().segments as u32).map(SegNo) {
@@ -195,9 +195,9 @@ impl Verifier {
         Ok(())
     }
 
-    /// Holds the summary of `segment`, if that is sealed, against its records. A segment that was sealed
-    /// since open must have one, and so must one whose summary is known to be durable; in others a power cut may
-    /// have taken it, or records that it lists. `headers` may be of some time ago.
+    /// Checks the summary of `segment`, if that is sealed, against its records. A segment that was sealed since open
+    /// must have one, and so must one whose summary is known to be durable; in others a power cut may have lost it, or
+    /// records that it lists. `headers` may be stale.
     fn check_summary(
         &self,
         segment: SegNo,
@@ -233,7 +233,7 @@ impl Verifier {
         let mut scan = Scan::new(&self.volume, life, RECORDS_START);
         let mut listed = summary.iter();
         while let Some(record) = scan.next_record()? {
-            // A scan goes on at the next block: it may pass over a record that a power cut took.
+            // A scan continues at the next block: it may pass over a record that a power cut lost.
             let is_listed = |other: &Record| *other == record;
             let is_there =
                 if must_be_there { listed.next().is_some_and(is_listed) } else { listed.any(is_listed) };
@@ -249,8 +249,8 @@ impl Verifier {
     }
 }
 
-/// The leaf as it was read from the device; none if it is damaged. That, and whether it is another than in memory,
-/// is reported.
+/// The leaf as it was read from the device; none if it is damaged. Reports damage, and a difference from the leaf in
+/// memory.
 fn sound_leaf(leaf: &LeafRef, read: Result<Leaf>, report: &mut Report) -> Option<Leaf> {
     let mut found = |what: &str| {
         let message = format!("map of sectors {:?}: {what}", leaf.span);
@@ -266,7 +266,7 @@ fn sound_leaf(leaf: &LeafRef, read: Result<Leaf>, report: &mut Report) -> Option
 
 /// Whether the summary of `life`, and all records that it lists, were made durable: the next segment was
 /// opened at its append point, and a flush that covers a batch after that has ended. Segments are sealed
-/// before the next is opened, and a flush waits for all that is on its way.
+/// before the next is opened, and a flush waits for all writes in flight.
 fn is_summary_durable(headers: &[Option<SegmentHeader>], superblock: &Superblock, life: Life) -> bool {
     let of_epoch = || headers.iter().flatten().filter(|header| header.epoch == life.epoch);
     let known = (superblock.epoch == life.epoch).then_some(superblock.flushed_seq);

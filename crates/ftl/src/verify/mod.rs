@@ -1,4 +1,4 @@
-//! Proving that what is mapped is what was written.
+//! Verifying that mapped data is what was written.
 
 mod check;
 mod scrub;
@@ -20,7 +20,7 @@ use crate::{
     verify::sweep::{Ranges, Sweep, Swept},
 };
 
-/// Looks at everything, while all else goes on.
+/// Verifies everything, while the store stays in use.
 pub(crate) struct Verifier {
     volume: Arc<Volume>,
     map: Arc<SharedMap>,

@@ -1,10 +1,10 @@
-//! Reading and verifying everything live, beside whatever else goes on: a little at a time, so that the
-//! caller sets the pace, can stop it, and no segment is pinned for longer than a few reads.
+//! Reading and verifying all live data, while the store stays in use: a little at a time, so that the caller sets the
+//! pace, can stop it, and no segment is pinned for longer than a few reads.
 //!
-//! It reads the superblock's slots, root, index and counters of the durable checkpoint, and then what is mapped,
-//! in windows (`sweep`): each leaf that is on the device, and each chunk. What changes meanwhile is
-//! read as it was or as it became. What is not live is not read, nor is the log since the checkpoint:
-//! what that holds is in memory too, until the next checkpoint makes it superfluous.
+//! It reads the superblock's slots, root, index and counters of the durable checkpoint, and then the mapped data, in
+//! windows (`sweep`): each leaf that is on the device, and each chunk. Data that changes meanwhile is read as it was or
+//! as it became. Dead data is not read, nor are the records of the log since the checkpoint: their contents are in
+//! memory too, until the next checkpoint makes them superfluous.
 
 use std::ops::{ControlFlow, Range};
 
@@ -24,10 +24,10 @@ use crate::{
 /// Bytes that are read between two calls of the caller's function, where not many extents are planned.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Something that [`crate::Ftl::scrub`] could not read, or that is not what was written.
+/// Data that [`crate::Ftl::scrub`] could not read, or that is not what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Sectors that it concerns; none for what the store itself needs.
+    /// The affected sectors; `None` for the store's own metadata.
     pub sectors: Option<Range<Lba>>,
     /// What is wrong, with the place on the device.
     pub message: String,
@@ -36,7 +36,7 @@ pub struct Damage {
 /// How far [`crate::Ftl::scrub`] has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrub {
-    /// What was found, at the end in the order of the sectors; empty if all is well.
+    /// The damage found, in the end in the order of the sectors; empty if there is none.
     pub damage: Vec<Damage>,
     /// Bytes of data and map that were read and are what was written.
     pub verified_bytes: u64,
@@ -47,7 +47,7 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    /// Takes the outcome of reading `sectors` into account. Fails when that says nothing of the device.
+    /// Records the outcome of reading `sectors`. Fails when the error is not about the device.
     fn note(&mut self, sectors: Option<Range<Lba>>, outcome: Result<u64>) -> Result<()> {
         match outcome {
             Ok(bytes) => self.verified_bytes += bytes,
@@ -99,7 +99,7 @@ impl Verifier {
         Ok(scrub)
     }
 
-    /// Both slots of the superblock, and what the durable root leads to short of the leaves.
+    /// Both slots of the superblock, and everything that the durable root leads to except the leaves.
     fn scrub_checkpoint(&self, scrub: &mut Scrub) -> Result<()> {
         let _turn = self.journal.turn();
         for at in SUPERBLOCK_SLOTS {

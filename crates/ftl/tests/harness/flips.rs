@@ -1,4 +1,4 @@
-//! One flipped bit in each kind of structure, and what comes of it.
+//! One flipped bit in each kind of structure, and its outcome.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,7 +16,7 @@ pub(crate) const BYTES: u64 = 3 << 20;
 pub(crate) const SECTORS: u64 = 800;
 const FLIPS_PER_KIND: u64 = 4;
 
-/// What came of the flips in one kind of structure.
+/// Outcomes of the flips in one kind of structure.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) flips: u64,
@@ -29,10 +29,10 @@ pub(crate) struct Outcome {
     pub(crate) salvages: Salvages,
 }
 
-/// Parts of the device's bytes, by what they are.
+/// Ranges of the device's bytes, by kind of structure.
 type Structures = BTreeMap<&'static str, Vec<(u64, u64)>>;
 
-/// Looks for everything that docs/FORMAT.md gives a magic number.
+/// Finds every structure to which docs/FORMAT.md gives a magic number.
 fn structures(image: &[u8]) -> Structures {
     let mut found = Structures::new();
     let mut add = |kind, at: usize, len: usize| {
@@ -84,7 +84,7 @@ pub(crate) fn store(seed: u64, block_bytes: u32) -> (Arc<SimDevice>, History) {
     (device, history)
 }
 
-/// The same, but the power is cut after some batches that nobody flushed.
+/// The same, but the power is cut after some batches that were not flushed.
 pub(crate) fn cut_store(seed: u64, block_bytes: u32) -> (Arc<SimDevice>, History) {
     let (device, ftl, mut history, mut rng) = worked(seed, block_bytes);
     for _ in 0..rng.below(8) {

@@ -1,4 +1,4 @@
-//! Stores that are as full as they may be, and what may happen to them between two openings.
+//! Stores that are as full as they may be, and the work that may happen between two openings.
 
 use std::{fmt, sync::Arc, thread};
 
@@ -10,14 +10,14 @@ use super::assert_sound;
 
 /// Sectors from the start of a page to that of the next one.
 const PAGE_SECTORS: u64 = 32;
-/// Segments that opening leaves to collection at least: `GC_SEGMENTS_MIN`, and `GC_SEGMENTS` of src/log/reserve.rs, which
-/// [`Stats::reserved_segments`] counts.
+/// The fewest segments that opening leaves to collection: `GC_SEGMENTS_MIN`, and `GC_SEGMENTS` of src/log/reserve.rs,
+/// which [`Stats::reserved_segments`] counts.
 const COLLECTION_MIN: u64 = 1;
 const COLLECTION: u64 = 2;
-/// What a trim counts in the size of a batch, and a little more.
+/// Slightly more than a trim counts in the size of a batch.
 const TRIM_BYTES: u64 = 210;
 
-/// A store to be made.
+/// The shape of a store to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) segment_bytes: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The smallest store of 64 KiB segments that can be formatted, and `more` segments.
+    /// The smallest store of 64 KiB segments that can be formatted, plus `more` segments.
     pub(crate) fn tiny(more: u64, page_bytes: usize) -> Shape {
         let shape = Shape {
             segment_bytes: 64 << 10,
@@ -47,7 +47,7 @@ impl Shape {
         Shape { segments: segments + more, ..shape }
     }
 
-    /// Any that can be formatted.
+    /// Any shape that can be formatted.
     pub(crate) fn random(rng: &mut SeededRng) -> Shape {
         loop {
             let segment_bytes = 64 << 10 << [0, 0, 0, 1, 2, 4][rng.below(6) as usize];
@@ -75,27 +75,27 @@ impl Shape {
     }
 }
 
-/// What is done with an open store.
+/// Work on an open store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Deed {
-    /// So many pages are overwritten by as much as they hold, in batches of one.
+    /// Overwrites this many pages with data of the same size, in batches of one.
     Overwrite(u64),
-    /// The same in the stream of logs.
+    /// The same in the log stream.
     Log(u64),
     /// In batches of several.
     Together(u64),
-    /// So many pages become whole again, if there is room.
+    /// Makes this many pages whole again, if there is space.
     Refill(u64),
-    /// So many sectors are trimmed, each of which may cut an extent.
+    /// Trims this many sectors, each of which may cut an extent.
     Cut(u64),
-    /// The same in one batch, or in the largest one that is taken.
+    /// The same in one batch, or in the largest batch that is accepted.
     CutTogether(u64),
-    /// So many single sectors are overwritten, if there is room.
+    /// Overwrites this many single sectors, if there is space.
     Patch(u64),
-    /// So many pages are trimmed.
+    /// Trims this many pages.
     Trim(u64),
     Flush,
-    /// So many pieces of collection.
+    /// Collects this many pieces.
     Collect(u64),
     Due(u64),
     Checkpoint,
@@ -107,7 +107,7 @@ pub(crate) enum End {
     Close,
     /// The process ends.
     Kill,
-    /// The power is cut in the so-many-th operation of the device after opening, or at the end of the deeds.
+    /// The power is cut in the n-th operation of the device after opening, or at the end of the deeds.
     Cut(u64),
     /// The same, from the beginning of the last deed on.
     CutLast(u64),
@@ -159,7 +159,7 @@ impl Use {
     }
 }
 
-/// The image of a full store, and how it came to be.
+/// The image of a full store, and the history that produced it.
 #[derive(Clone)]
 pub(crate) struct Full {
     pub(crate) shape: Shape,
@@ -185,7 +185,7 @@ impl Full {
         full
     }
 
-    /// The same, of which the map weighs as much as it may: every page is cut into pieces.
+    /// The same with a map of the largest permitted weight: every page is cut into pieces.
     pub(crate) fn cut_up(shape: Shape, seed: u64) -> Full {
         let full = Full::new(shape, seed);
         let sectors = (shape.page_bytes / SECTOR) as u64;
@@ -199,7 +199,7 @@ impl Full {
         Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options)
     }
 
-    /// How often as much was written to the device as it holds.
+    /// How many times the device's capacity was written to it.
     pub(crate) fn times_written(&self) -> u64 {
         self.device.stats().written_bytes / self.device.geometry().capacity_bytes
     }
@@ -208,7 +208,7 @@ impl Full {
         Full { device: self.device.fork(seed), ..self.clone() }
     }
 
-    /// What it becomes by `one_use`. The same seed leads to the same image, unless a thread works beside.
+    /// The store after `one_use`. The same seed leads to the same image, unless a background thread runs.
     pub(crate) fn after(&self, one_use: &Use, seed: u64) -> Full {
         let mut next = self.fork(seed);
         next.history.push((one_use.clone(), seed));
@@ -216,7 +216,7 @@ impl Full {
         next
     }
 
-    /// The same, without a copy, and without a note of it.
+    /// The same, without a copy, and without recording it in the history.
     pub(crate) fn go_on(&self, one_use: &Use, seed: u64) {
         let _told = ToldOnPanic(self, Some((one_use, seed)));
         if let End::CutOpen(ops) = one_use.end {
@@ -327,7 +327,7 @@ impl Full {
         ftl.write_batch(&ops.collect::<Vec<_>>(), stream).map(drop)
     }
 
-    /// Holds, on a copy, that the store is not stuck: it opens, collection can begin, and trims and overwrites of the
+    /// Asserts, on a copy, that the store is not stuck: it opens, collection can begin, and trims and overwrites of the
     /// same size are accepted.
     pub(crate) fn assert_goes_on(&self, seed: u64) -> Stats {
         let _told = ToldOnPanic(self, None);
@@ -374,7 +374,7 @@ fn is_full<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::Full { .. }))
 }
 
-/// What adds to what is live may be refused.
+/// Operations that add live data may be refused.
 fn unless_full(result: Result<()>) -> Result<()> {
     if is_full(&result) { Ok(()) } else { result }
 }
@@ -386,7 +386,7 @@ impl fmt::Debug for Full {
     }
 }
 
-/// Tells how the store came to be in which something went wrong, and in which use of it.
+/// On a panic, prints the history of the store and the use in which the failure occurred.
 struct ToldOnPanic<'a>(&'a Full, Option<(&'a Use, u64)>);
 
 impl Drop for ToldOnPanic<'_> {

@@ -1,4 +1,4 @@
-//! What a store was told and promised, to judge what a damaged one says later.
+//! The batches and flushes of a store, to judge what a damaged copy of it returns later.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use lacuna_ftl::{Error, Ftl, Lba, Lost, Options, Remains, SECTOR};
 
 use super::{Change, Model};
 
-/// What each sector reads as; none where damage is reported.
+/// The content that each sector reads as; none where damage is reported.
 pub(crate) type Found = Vec<Option<[u8; SECTOR]>>;
 
 /// The batches that a store accepted, in order, and its flushes.
@@ -36,13 +36,13 @@ impl History {
         }
     }
 
-    /// Whether a reopened store may be what was found: the result of a prefix that contains all up to
-    /// the flush before the last.
+    /// Whether `found` is a permitted state of the reopened store: the result of a prefix that contains everything up
+    /// to the flush before the last.
     pub(crate) fn is_late_prefix(&self, found: &Found) -> bool {
         self.is_prefix_from(self.flushes.iter().rev().nth(1).copied().unwrap_or(0), found)
     }
 
-    /// Whether what was found is the result of the first batches, of `promised` at least.
+    /// Whether `found` is the result of the first batches, at least `promised` of them.
     fn is_prefix_from(&self, promised: usize, found: &Found) -> bool {
         let mut model = Model::new(self.model.sectors());
         (0..=self.batches.len()).any(|count| {
@@ -51,7 +51,7 @@ impl History {
         })
     }
 
-    /// First sector that reads as it never was.
+    /// First sector that reads as something that it never held.
     pub(crate) fn first_foreign(&self, found: &Found) -> Option<usize> {
         let mut model = Model::new(self.model.sectors());
         let mut known: Vec<bool> = found.iter().map(|s| s.is_none_or(|s| s == [0; SECTOR])).collect();
@@ -65,22 +65,22 @@ impl History {
     }
 }
 
-/// What came of salvage.
+/// Outcomes of salvage.
 #[derive(Debug, Default)]
 pub(crate) struct Salvages {
-    /// Stores that open, of which nothing was missing.
+    /// Stores that open; nothing was missing.
     pub(crate) sound: u64,
-    /// Stores that do not, of which a part was read.
+    /// Stores that do not open, of which a part was read.
     pub(crate) salvaged: u64,
-    /// Those of them where all that could be read was as after the last batch.
+    /// Those of them in which everything readable was as after the last batch.
     pub(crate) newest: u64,
-    /// Stores without anything to begin with.
+    /// Stores without a superblock or root to begin with.
     pub(crate) hopeless: u64,
 }
 
 impl Salvages {
-    /// Salvages the store on `device` before it is opened: whatever can be read is what the first batches, some number
-    /// of them, have left. Returns whether nothing is missing, which must be so if and only if it opens.
+    /// Salvages the store on `device` before it is opened: everything readable must be the result of some prefix of the
+    /// batches. Returns whether nothing is missing, which must be so if and only if the store opens.
     pub(crate) fn judge(&mut self, device: &Arc<dyn BlockDevice>, history: &History, what: &str) -> bool {
         let Ok((ftl, missing)) = Ftl::salvage(device.clone(), Options::default()) else {
             self.hopeless += 1;

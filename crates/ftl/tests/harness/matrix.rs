@@ -1,5 +1,5 @@
 //! One case of the crash matrix: work on a store whose log has wrapped, a cut, a kill or a failure, recovery under more
-//! of them, the comparison with what was accepted and flushed; and on with the same store.
+//! of them, and the comparison with the accepted and flushed batches; the same store then continues.
 
 use std::sync::Arc;
 
@@ -20,17 +20,17 @@ const ROUNDS: u64 = 4;
 /// A sector outside the model, written to learn the number of the last batch.
 const PROBE: Lba = Lba(1 << 30);
 
-/// What the batches of a case are like.
+/// The kind of batches in a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     /// Writes and trims of all sizes.
     Mixed,
-    /// Writes of one size, and no discards: records of different lives of a segment lie at the same
-    /// offsets, and what is stale stays there.
+    /// Writes of one size, and no discards: records of different lives of a segment lie at the same offsets, and stale
+    /// bytes stay there.
     Uniform,
 }
 
-/// One store, its device, and what is known of it.
+/// One store, its device, and the expected state.
 pub(crate) struct Run {
     pub(crate) device: Arc<Watch>,
     pub(crate) rng: SeededRng,
@@ -72,7 +72,7 @@ impl Run {
         run
     }
 
-    /// The same on a copy of the device, its chance driven by `seed`.
+    /// The same on a copy of the device, with its own random numbers from `seed`.
     pub(crate) fn fork(&self, seed: u64) -> Run {
         Run {
             device: self.device.fork(seed),
@@ -157,7 +157,7 @@ impl Run {
         }
     }
 
-    /// Closes the store and opens it again, with a cut on the way if chance will have it.
+    /// Closes the store and opens it again, sometimes with a cut in between.
     fn reopen(&mut self, ftl: Ftl) -> Result<Ftl, Error> {
         ftl.close()?;
         self.all_flushed();
@@ -185,8 +185,9 @@ impl Run {
         device.sim().heal();
     }
 
-    /// Opens the store, with a few cuts, failures and kills during recovery. Where the power was on, the process had
-    /// ended: the first recovery finds what the device has not made durable yet, and what a failed sync will never.
+    /// Opens the store, with a few cuts, failures and kills during recovery. If the power stayed on, only the process
+    /// had ended: the first recovery finds bytes that the device has not made durable yet, and bytes that a failed sync
+    /// never will.
     pub(crate) fn recover(&mut self) -> Ftl {
         let mut is_on = !self.device.sim().is_off();
         for _ in 0..self.rng.below(4) {
@@ -232,7 +233,7 @@ impl Run {
         self.device.sim().heal();
     }
 
-    /// Holds a recovered store against the history.
+    /// Checks a recovered store against the history.
     pub(crate) fn compare(&mut self, ftl: &Ftl) {
         assert_sound(ftl);
         let probe = [Op::Write { lba: PROBE, data: &[1; SECTOR] }];
@@ -256,7 +257,7 @@ pub(crate) fn assert_cut(result: Result<(), Error>) {
     }
 }
 
-/// One case. Where its cuts fell.
+/// Runs one case. Returns where its cuts fell.
 pub(crate) fn case(seed: u64, load: Load) -> Tally {
     let mut run = Run::new(seed, load);
     let mut ftl = run.open().expect("a new store");

@@ -1,4 +1,4 @@
-//! What the integration tests share: a model of the space, and seeded batches for store and model.
+//! Shared by the integration tests: a model of the space, and seeded batches for store and model.
 
 #![allow(dead_code)] // Each test file uses a part of it.
 
@@ -26,7 +26,7 @@ pub(crate) fn open(device: &Arc<dyn BlockDevice>) -> Ftl {
     Ftl::open(device.clone(), Options::default()).unwrap()
 }
 
-/// What the space should read as: a plain array of sectors.
+/// The expected content of the space: a plain array of sectors.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Model(Vec<u8>);
 

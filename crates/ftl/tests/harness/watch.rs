@@ -1,7 +1,7 @@
-//! A device that knows what the store was about when its power was cut.
+//! A device that knows what the store was doing when its power was cut.
 //!
-//! It tells so from the bytes alone (docs/FORMAT.md): what a segment is for stands in its header, and
-//! a write to its first block begins a new life of it.
+//! It derives that from the bytes alone (docs/FORMAT.md): a segment's header names its use, and a write to its first
+//! block begins a new life of it.
 
 use std::{fmt, sync::Arc};
 
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::SEGMENT_BYTES;
 
-/// What the operation belonged to that the power was cut in.
+/// The activity whose operation the power cut hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Batch,
@@ -23,7 +23,7 @@ pub(crate) enum Place {
     /// The first write to a segment that was used before.
     Reuse,
     Discard,
-    /// Zeros, so that there is room for a segment.
+    /// Zeros, so that the host allocates space for a segment.
     MakeReady,
     Sync,
     /// Opening after a cut.
@@ -46,7 +46,7 @@ const PLACES: [Place; 11] = [
     Place::Open,
 ];
 
-/// How many cuts fell where.
+/// How many cuts fell in each place.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Tally {
     cuts: u64,
@@ -135,7 +135,7 @@ impl Watch {
         self.seen.lock().tally
     }
 
-    /// Passes an operation on and notes whether the power went in it.
+    /// Passes an operation on and notes whether the power was cut in it.
     fn observe(&self, places: &[Place], operation: impl FnOnce() -> Result<()>) -> Result<()> {
         let was_off = self.device.is_off();
         let result = operation();
@@ -152,7 +152,7 @@ impl Watch {
         result
     }
 
-    /// What a write belongs to, and whether it begins a new life of a used segment.
+    /// The activity that a write belongs to, and whether it begins a new life of a used segment.
     fn classify(&self, offset: u64, data: &[u8]) -> (Place, bool) {
         const KIND_AT: usize = 10;
         let mut seen = self.seen.lock();

@@ -1,5 +1,5 @@
-//! A simulated device on shuttle's terms: each request is a point at which any thread may go on, and
-//! writes are carried out by threads of their own, in any order.
+//! A simulated device for shuttle: each request is a point at which any thread may be scheduled, and writes are carried
+//! out by threads of their own, in any order.
 //!
 //! It promises as little as a device may: a write is durable only by a sync that begins after it ended.
 
@@ -18,12 +18,12 @@ pub(crate) struct ScheduledDevice {
     in_flight: Arc<AtomicUsize>,
 }
 
-/// Chance that the schedule decides.
+/// Random numbers that the schedule decides.
 pub(crate) fn dice() -> SeededRng {
     SeededRng::new(shuttle::rand::thread_rng().next_u64())
 }
 
-/// Time goes by: others may go on, once or, in one request of eight, so often that much happens meanwhile.
+/// Time passes: other threads may run once or, in one request of eight, so often that much happens meanwhile.
 fn pass_time(in_flight: &AtomicUsize) {
     let mut dice = dice();
     match dice.below(8) {
@@ -43,7 +43,7 @@ impl ScheduledDevice {
         self.in_flight.load(SeqCst)
     }
 
-    /// What a power cut now might leave, with the power back on.
+    /// A state that a power cut now might leave, with the power back on.
     pub(crate) fn after_a_cut(&self) -> Arc<SimDevice> {
         let fork = self.medium.fork(dice().next_u64());
         fork.heal();

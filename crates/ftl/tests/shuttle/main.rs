@@ -1,6 +1,6 @@
-//! Threads on one store under shuttle, which decides at every lock, atomic and request to the device
-//! who goes on: at random, and by PCT, which finds what takes few but unlikely switches. A thread that
-//! nobody wakes is a deadlock, which shuttle reports.
+//! Threads on one store under shuttle, which decides at every lock, atomic and request to the device which thread runs
+//! next: at random, and by PCT, which finds bugs that take few but unlikely switches. A thread that is never woken is a
+//! deadlock, which shuttle reports.
 //!
 //! `cargo test -p lacuna-ftl --features shuttle --test shuttle`; seeds as everywhere.
 
@@ -60,7 +60,7 @@ fn reopen(medium: Arc<SimDevice>) -> Ftl {
     ftl
 }
 
-/// `len` bytes that tell `version` of what is at `lba` from all others.
+/// `len` bytes that identify `version` of the data at `lba`.
 fn version(lba: Lba, version: u64, len: usize) -> Vec<u8> {
     let mut data = vec![0; len];
     if version > 0 {
@@ -88,8 +88,8 @@ fn join(threads: Vec<thread::JoinHandle<()>>) {
     }
 }
 
-/// Nobody returns from a flush before their batch is durable, whoever led it; and everybody returns,
-/// also when writes or syncs begin to fail.
+/// No thread returns from a flush before its batch is durable, whichever thread led it; and every thread returns, even
+/// when writes or syncs begin to fail.
 #[test]
 fn whoever_flushes_finds_their_batch_after_a_cut() {
     const LEN: usize = 1024;
@@ -160,8 +160,8 @@ fn pieces_on_their_way_read_as_what_was_written() {
     });
 }
 
-/// A segment that dies, is collected and freed under a reader stays what it was until the reader is done;
-/// and nobody sees a version older than one that was there before.
+/// A segment that dies, is collected and freed under a reader keeps its contents until the reader is done; and no
+/// reader sees a version older than one that it has seen before.
 #[test]
 fn readers_keep_their_segments() {
     const LEN: usize = 15 << 10;
@@ -209,7 +209,7 @@ fn readers_keep_their_segments() {
     });
 }
 
-/// Writers that run out of segments, the background thread that wins them back, and the end of both.
+/// Writers that run out of segments, the background thread that frees segments, and the end of both.
 #[test]
 fn background_work_and_writers_wait_for_each_other() {
     const LEN: usize = 16 << 10;

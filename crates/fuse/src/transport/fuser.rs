@@ -31,10 +31,10 @@ use crate::{
     service::{Errno, WriteRequest},
 };
 
-/// No request needs a handle: a file's number says it all.
+/// No request needs a handle: a file's number is enough.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
-/// What to ask of the kernel, where it offers it.
+/// Capabilities to request from the kernel, where it offers them.
 const CAPABILITIES: [InitFlags; 9] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
@@ -46,7 +46,7 @@ const CAPABILITIES: [InitFlags; 9] = [
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     // Files that are open for direct I/O can be mapped into memory.
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-    // An abort is told from an unmount.
+    // An abort is distinguished from an unmount.
     InitFlags::FUSE_ABORT_ERROR,
 ];
 
@@ -112,7 +112,7 @@ impl Session for FuserSession {
 struct Adapter(Arc<Service>);
 
 thread_local! {
-    /// What a thread reads into.
+    /// The buffer that a thread reads into.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -353,7 +353,7 @@ impl Filesystem for Adapter {
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // Nothing is kept back that a close could report; the kernel asks no more.
+        // No error is deferred that a close could report; after this answer the kernel stops asking.
         reply.error(fuser::Errno::ENOSYS);
     }
 
@@ -493,7 +493,7 @@ impl Filesystem for Adapter {
         _: PollFlags,
         reply: ReplyPoll,
     ) {
-        // Files are always ready; the kernel knows that and asks no more.
+        // Files are always ready; after this answer the kernel assumes that and stops asking.
         reply.error(fuser::Errno::ENOSYS);
     }
 
@@ -597,8 +597,8 @@ fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
-/// A time as the kernel sent it. fuser 0.18.0 takes the nanoseconds of times before 1970 for ones to count
-/// back, too; here they count forth again, as in `struct timespec`.
+/// A time as the kernel sent it. For times before 1970, fuser 0.18.0 counts the nanoseconds backwards as well; this
+/// counts them forwards again, as in `struct timespec`.
 fn timestamp(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() },

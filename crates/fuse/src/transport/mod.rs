@@ -9,13 +9,13 @@ use lacuna_nvmfs::posix::{Attr, FileKind};
 
 use crate::{Found, Service};
 
-/// Longest write, and read, in one request: what is atomic through the mount.
+/// Longest write, and read, in one request: the unit of atomicity through the mount.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Asynchronous requests that the kernel has under way at once.
 const BACKGROUND_MAX: u16 = 256;
 /// How long names and attributes stay in the kernel. Nothing changes them but the kernel itself.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Bits of a mode that writes of others take away, and `fallocate`: set-user-id and set-group-id.
+/// Bits of a mode that unprivileged writes and `fallocate` remove: set-user-id and set-group-id.
 const PRIVILEGES: u16 = 0o6000;
 /// Unit of the space that statfs reports.
 const STATFS_BLOCK_BYTES: u32 = 4096;
@@ -24,15 +24,15 @@ const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Longest value of an extended attribute, and longest list of their names (`XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 65536;
 
-/// How long the kernel may cache what it knows of an inode. A write that takes set-user-id or set-group-id away
-/// does so here, and the kernel, which is to know before it runs the file again, does not hear of it: while a
-/// file has them, it asks each time.
+/// How long the kernel may cache the attributes of an inode. A write that removes set-user-id or set-group-id does so
+/// here, without notice to the kernel, which must know before it runs the file again: while a file has these bits, the
+/// kernel asks each time.
 fn ttl(attr: &Attr) -> Duration {
     let may_lose = attr.kind != FileKind::Directory && attr.perm & PRIVILEGES != 0;
     if may_lose { Duration::ZERO } else { TTL }
 }
 
-/// As [`ttl`], of what a name stands for.
+/// As [`ttl`], for the inode that a name stands for.
 fn ttl_of_found(found: &Found) -> Duration {
     if found.is_damaged { Duration::ZERO } else { ttl(&found.attr) }
 }
@@ -40,11 +40,11 @@ fn ttl_of_found(found: &Found) -> Duration {
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What the table of mounts names as the source.
+    /// The source in the table of mounts.
     pub source: String,
     /// Refuse every change.
     pub read_only: bool,
-    /// Let other users in.
+    /// Give other users access.
     pub allow_other: bool,
     /// Allow device nodes.
     pub dev: bool,
@@ -73,10 +73,10 @@ impl Default for MountOptions {
 
 /// A way to talk to the kernel.
 pub trait Transport {
-    /// What it is called.
+    /// Its name.
     fn name(&self) -> &'static str;
 
-    /// Mounts `service` on `dir`. On return the mount stands; requests may wait for [`Session::serve`].
+    /// Mounts `service` on `dir`. On return the mount is established; requests may wait for [`Session::serve`].
     fn mount(
         &self,
         service: Arc<Service>,
@@ -85,16 +85,16 @@ pub trait Transport {
     ) -> io::Result<Box<dyn Session>>;
 }
 
-/// A mount that stands.
+/// An established mount.
 pub trait Session: Send {
-    /// What unmounts it from another thread.
+    /// A function that unmounts it from another thread.
     fn unmounter(&mut self) -> Unmounter;
 
     /// Serves requests until the file system is unmounted and the last one is answered.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionAborted`] when root ended the connection through
-    /// `/sys/fs/fuse/connections`: whoever waited got an error, and a dead mount stays on the directory.
+    /// [`io::ErrorKind::ConnectionAborted`] when root ended the connection through `/sys/fs/fuse/connections`: waiting
+    /// programs got an error, and a dead mount stays on the directory.
     fn serve(self: Box<Self>) -> io::Result<()>;
 }
 

@@ -9,19 +9,19 @@
 //! piece:             count of handles, 4 bytes | 4 unused | the bytes | rest of its last unit
 //! ```
 //!
-//! A piece goes into the first free units, by page and place, that suffice; it shrinks where it is, and grows there
-//! if what follows is free. So later pages run empty, and an empty page goes back to the system if another page is
-//! empty too. Units of one cache line took 2% less memory, but pieces moved four times as often, and each move
-//! searched four times the bits. Slabs by size, as in other allocators, would cost more: the leaves of the ftl's map
-//! all grow by a byte per row when their numbers do, and a slab is free only when all its pieces are gone. Slabs took
-//! 1.6 times the memory, this takes 1.1 times.
+//! A piece goes into the first free units, by page and place, that suffice; it shrinks where it is, and grows there if
+//! the following units are free. So later pages run empty, and an empty page goes back to the system if another page is
+//! empty too. Units of one cache line took 2% less memory, but pieces moved four times as often, and each move searched
+//! four times the bits. Slabs by size, as in other allocators, would cost more: the leaves of the ftl's map all grow by
+//! a byte per row when their numbers do, and a slab is free only when all its pieces are gone. Slabs took 1.6 times the
+//! memory, this takes 1.1 times.
 //!
 //! Invariants:
-//! 1. The units of a piece are taken exactly as long as it has handles, and their number is its count. Nobody else
-//!    looks at them.
+//! 1. The units of a piece are taken exactly as long as it has handles, and their number is its count. No other code
+//!    accesses them.
 //! 2. The bytes of a piece change only through its one handle, borrowed exclusively.
-//! 3. Before page `from[n]` there are no `n` free units in a row, and in no page more than its `run_max`, unless
-//!    that is as much as a piece may need.
+//! 3. Before page `from[n]` there are no `n` free units in a row, and no page has more in a row than its `run_max`,
+//!    unless that is as much as a piece may need.
 //!
 //! The lock is innermost: a thread that holds it calls nothing but the allocator.
 
@@ -37,14 +37,14 @@ use parking_lot::Mutex;
 
 use crate::huge::{HUGE_PAGE, HugePage};
 
-/// What is divided no more.
+/// The unit of allocation.
 const UNIT_BYTES: usize = 256;
 /// Units of a huge page; each has a bit in one of its words.
 const UNITS: usize = HUGE_PAGE / UNIT_BYTES;
 const WORDS: usize = UNITS / 64;
 /// Units of the largest piece.
 const PIECE_UNITS_MAX: usize = 19;
-/// What lies before the bytes.
+/// Length of the head before the bytes.
 const HEAD_BYTES: usize = 8;
 
 /// A handle of bytes that do not change while others have handles too. Clones are handles of the same bytes.
@@ -63,9 +63,9 @@ struct Page {
 }
 
 struct Arena {
-    /// By number; a number without a page is given again.
+    /// By number; a number without a page is reused.
     pages: Vec<Option<Page>>,
-    /// The first page in which to look for so many units in a row.
+    /// The first page in which to look for this many units in a row.
     from: [usize; PIECE_UNITS_MAX + 1],
     /// Whether a page has no piece.
     has_empty: bool,
@@ -83,7 +83,7 @@ impl Arena {
         Arena { pages: Vec::new(), from: [0; PIECE_UNITS_MAX + 1], has_empty: false }
     }
 
-    /// Takes a piece of so many units: its memory and the number of its page.
+    /// Takes a piece of `units` units: its memory and the number of its page.
     fn take(&mut self, units: usize) -> (NonNull<u8>, u32) {
         let fits = |page: &mut Option<Page>| page.as_mut().and_then(|page| page.find(units));
         let rest = self.pages.iter_mut().enumerate().skip(self.from[units]);
@@ -109,7 +109,7 @@ impl Arena {
         number
     }
 
-    /// Takes back a piece of so many units that nobody has any more. Returns a huge page that is not needed.
+    /// Takes back a piece of `units` units that has no handle any more. Returns a huge page that is no longer needed.
     fn give_back(&mut self, number: u32, piece: NonNull<u8>, units: usize) -> Option<HugePage> {
         let first = self.unit_of(number, piece);
         self.free(number, first, units);
@@ -120,7 +120,7 @@ impl Arena {
         if is_needed { None } else { self.pages[number as usize].take().map(|page| page.memory) }
     }
 
-    /// Makes a piece of `old` units one of `new`, which is not 0, where it is. False if others lie there.
+    /// Resizes a piece in place from `old` units to `new`, which is not 0. False if other pieces are in the way.
     fn resize(&mut self, number: u32, piece: NonNull<u8>, old: usize, new: usize) -> bool {
         let first = self.unit_of(number, piece);
         if new < old {
@@ -157,7 +157,7 @@ impl Arena {
 }
 
 impl Page {
-    /// The first of so many free units in a row.
+    /// The first of `units` free units in a row.
     fn find(&mut self, units: usize) -> Option<usize> {
         if self.run_max < units {
             return None;
@@ -182,7 +182,7 @@ impl Page {
         None
     }
 
-    /// Makes units taken or free, which they are not yet.
+    /// Marks units as taken or free; they must be in the other state.
     fn set(&mut self, first: usize, units: usize, is_taken: bool) {
         let (mut unit, end) = (first, first + units);
         while unit < end {
@@ -199,7 +199,7 @@ impl Page {
         }
     }
 
-    /// Free units in a row around `units` free ones, as far as they count.
+    /// Length of the run of free units around `units` free ones, as far as it matters.
     fn run_around(&self, first: usize, units: usize) -> usize {
         let is_free = |unit: &usize| !self.is_taken(*unit);
         let before = (0..first).rev().take(PIECE_UNITS_MAX).take_while(is_free).count();
@@ -211,22 +211,22 @@ impl Page {
         self.taken[unit / 64] >> (unit % 64) & 1 == 1
     }
 
-    /// Whether there are such units, and all are free.
+    /// Whether these units exist and are all free.
     fn is_free(&self, mut units: Range<usize>) -> bool {
         units.end <= UNITS && !units.any(|unit| self.is_taken(unit))
     }
 }
 
 impl DenseBytes {
-    /// The most that one holds.
+    /// Greatest length in bytes.
     pub const LEN_MAX: usize = PIECE_UNITS_MAX * UNIT_BYTES - HEAD_BYTES;
 
-    /// A copy of `bytes`, of which there may be [`Self::LEN_MAX`].
+    /// A copy of `bytes`, at most [`Self::LEN_MAX`] of them.
     pub fn new(bytes: &[u8]) -> DenseBytes {
         assert!(bytes.len() <= Self::LEN_MAX, "{} bytes in one piece", bytes.len());
         let (piece, page) = ARENA.lock().take(units_for(bytes.len()));
-        // SAFETY: the piece has room for both and is on a unit, so aligned. It was taken just now, so by invariant 1
-        // nobody else looks at it.
+        // SAFETY: the piece has space for both and starts on a unit, so it is aligned. It was taken just now, so by
+        // invariant 1 no other code accesses it.
         unsafe {
             piece.cast::<AtomicU32>().write(AtomicU32::new(1));
             piece.add(HEAD_BYTES).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
@@ -234,7 +234,7 @@ impl DenseBytes {
         DenseBytes { piece, len: bytes.len() as u32, page }
     }
 
-    /// What they take of their huge page.
+    /// Bytes that they take of their huge page.
     pub fn memory_bytes(&self) -> usize {
         units_for(self.len()) * UNIT_BYTES
     }
@@ -246,7 +246,7 @@ impl DenseBytes {
 
     /// Whether there is another handle of these bytes.
     pub fn is_shared(&self) -> bool {
-        // What others did through handles that are gone has happened before whatever follows.
+        // Accesses through handles that are gone happen before everything that follows.
         self.count().load(Ordering::Acquire) > 1
     }
 
@@ -260,20 +260,20 @@ impl DenseBytes {
         if self.is_shared() {
             *self = DenseBytes::new(self);
         }
-        // SAFETY: `new` has initialised so many bytes. This is their only handle, and no other can come up as long
-        // as it is borrowed (invariant 2).
+        // SAFETY: `new` has initialised this many bytes. This is their only handle, and no other can be made while it
+        // is borrowed (invariant 2).
         unsafe { std::slice::from_raw_parts_mut(self.piece.add(HEAD_BYTES).as_ptr(), self.len as usize) }
     }
 
-    /// Makes it a handle of a copy of `bytes`: where it is, if nobody else has it and they fit there as well.
+    /// Makes it a handle of a copy of `bytes`: in place, if no other handle exists and they fit there.
     pub fn set(&mut self, bytes: &[u8]) {
         let (old, new) = (units_for(self.len()), units_for(bytes.len()));
         if self.is_shared() || (old != new && !ARENA.lock().resize(self.page, self.piece, old, new)) {
             *self = DenseBytes::new(bytes);
             return;
         }
-        // SAFETY: the piece has room for them. This is its only handle, borrowed exclusively (invariant 2), so
-        // `bytes` are not in it.
+        // SAFETY: the piece has space for them. This is its only handle, borrowed exclusively (invariant 2), so `bytes`
+        // are not in it.
         unsafe {
             self.piece.add(HEAD_BYTES).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
         }
@@ -285,8 +285,8 @@ impl Deref for DenseBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `new` has initialised so many bytes, and the piece is taken as long as `self` lives (invariant 1).
-        // Nobody changes them while this handle is borrowed (invariant 2).
+        // SAFETY: `new` has initialised this many bytes, and the piece is taken as long as `self` lives (invariant 1).
+        // They do not change while this handle is borrowed (invariant 2).
         unsafe { std::slice::from_raw_parts(self.piece.add(HEAD_BYTES).as_ptr(), self.len as usize) }
     }
 }
@@ -302,7 +302,7 @@ impl Clone for DenseBytes {
 impl Drop for DenseBytes {
     fn drop(&mut self) {
         if self.count().fetch_sub(1, Ordering::Release) == 1 {
-            // What was done through other handles has happened before the piece is somebody else's.
+            // Accesses through other handles happen before the piece is reused.
             fence(Ordering::Acquire);
             let unneeded = ARENA.lock().give_back(self.page, self.piece, units_for(self.len()));
             drop(unneeded); // with the lock released
@@ -310,7 +310,7 @@ impl Drop for DenseBytes {
     }
 }
 
-// SAFETY: handles count themselves with atomics, and only one that is alone gives access for changes.
+// SAFETY: handles are counted with atomics, and only a sole handle gives mutable access.
 unsafe impl Send for DenseBytes {}
 // SAFETY: as above.
 unsafe impl Sync for DenseBytes {}

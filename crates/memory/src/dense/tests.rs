@@ -4,7 +4,7 @@ use super::*;
 use lacuna_sim::{SeededRng, for_each_seed};
 
 impl Arena {
-    /// Holds what is kept of the pages against their bits; returns how many units are taken.
+    /// Checks the bookkeeping of the pages against their bits; returns how many units are taken.
     fn check(&mut self) -> usize {
         let mut taken = 0;
         let mut has_empty = false;
@@ -46,7 +46,7 @@ fn give_back(arena: &mut Arena, (units, piece, page): Piece) {
     arena.give_back(page, piece, units);
 }
 
-/// Pieces come and go at random; none lies in another, and what they leave serves again.
+/// Pieces are made and dropped at random; none overlaps another, and freed space is reused.
 #[test]
 fn pieces_do_not_overlap_and_come_back() {
     let (lives, rounds) = if cfg!(miri) { (40, 100) } else { (4000, 20_000) };
@@ -81,7 +81,7 @@ fn pieces_do_not_overlap_and_come_back() {
     });
 }
 
-/// As leaves do when their numbers need a byte more.
+/// As leaves grow when their numbers need one more byte.
 #[test]
 fn growing_all_pieces_at_random_takes_little_more_than_they_do() {
     let count = if cfg!(miri) { 50 } else { 10_000 };

@@ -1,4 +1,4 @@
-//! The inode table, what belongs to each inode outside of it, and what belongs to none.
+//! The inode table, the sectors that belong to each inode outside of it, and sectors that belong to no inode.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -21,12 +21,12 @@ const OUTSIDE_AT_ONCE: usize = 16 << 10;
 /// Mapped sectors that are looked for at a time, where one for each file is enough.
 const LOOKS_AT_ONCE: usize = 1 << 10;
 
-/// An inode of the window, with what need not be remembered behind it.
+/// An inode of the window, with the facts that are not needed after the window.
 struct InWindow {
     seen: Seen,
-    /// Of a directory.
+    /// The parent of a directory.
     parent: Option<Ino>,
-    /// Sectors that its data may take; of its attributes in their region.
+    /// Sectors that its data may take; and those that its attributes take in their region.
     sectors: u64,
     xattr_sectors: u64,
 }
@@ -41,20 +41,20 @@ struct Outside {
 
 enum What {
     Xattrs(StoredXattrs),
-    /// The target of a symbolic link, of so many bytes.
+    /// The target of a symbolic link, with its length in bytes.
     Target(usize),
 }
 
-/// Inodes that are looked at together.
+/// Inodes that are checked together.
 #[derive(Default)]
 struct Window {
     /// By number.
     inodes: Vec<InWindow>,
     /// In order of address.
     outside: Vec<Outside>,
-    /// Last sectors of files, in order, and how many bytes of them are the file's.
+    /// Last sectors of files, in order, and how many of their bytes belong to the file.
     tails: Vec<(Lba, usize)>,
-    /// What is wrong, by sector of the table.
+    /// Findings, by sector of the table.
     found: Vec<(u64, String)>,
 }
 
@@ -81,7 +81,7 @@ impl Window {
         self.inodes.push(InWindow { seen: Seen::new(inode), parent, sectors, xattr_sectors });
     }
 
-    /// Inodes come as they lie on the device.
+    /// Inodes arrive in the order of the device.
     fn sort(&mut self) {
         self.inodes.sort_unstable_by_key(|inode| inode.seen.ino);
         self.outside.sort_unstable_by_key(|outside| outside.start);
@@ -95,7 +95,8 @@ impl Window {
 }
 
 impl Checker<'_> {
-    /// Reads every inode, and all that belongs to one but its names. Returns with the inodes what belongs to none.
+    /// Reads every inode, and everything that belongs to one except its names. Returns the inodes, and findings about
+    /// sectors that belong to none.
     pub(super) fn check_inodes(
         &self,
         depth: CheckDepth,
@@ -106,7 +107,7 @@ impl Checker<'_> {
         let mut seen = SeenInodes::default();
         let mut strays = Vec::new();
         let mut rest = Ino::TABLE.region();
-        // Sectors of the table before it were looked at.
+        // The sectors of the table before it are done.
         let mut first = 0;
         let expected = self.volume.ftl().extents(rest.clone())?;
         loop {
@@ -160,7 +161,7 @@ impl Checker<'_> {
         outcome.map(|()| window)
     }
 
-    /// Checks what an inode itself says.
+    /// Checks the fields of an inode.
     fn check_inode(&self, inode: &Inode, window: &mut Window) {
         let sector = inode.ino().number();
         let stored = StoredXattrs::of(inode);
@@ -177,7 +178,7 @@ impl Checker<'_> {
         window.push(inode);
     }
 
-    /// Looks at what belongs to inodes and lies outside of them.
+    /// Checks the sectors that belong to inodes and lie outside of them.
     fn check_outside(&self, window: &mut Window) -> Result<()> {
         let Window { outside, found, .. } = window;
         let mut rest = &outside[..];
@@ -236,7 +237,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What is wrong with attributes; the inode says whether one is there that a write must take away.
+    /// The flaw in stored attributes; the inode says whether they include one that a write must remove.
     fn flaw_of_xattrs(&self, stored: &StoredXattrs, xattrs: Result<Xattrs>) -> Option<Error> {
         match xattrs {
             Ok(xattrs) if xattrs.contains_key(CAPABILITY) == stored.has_capability => None,
@@ -331,7 +332,7 @@ impl Checker<'_> {
                 let (_, sector) = Ino::of(lba);
                 let (number, index) = (sector / XATTR_SECTORS, sector % XATTR_SECTORS);
                 let own = match Ino::new(number) {
-                    Some(ino) if seen.damaged.contains_key(&ino) => XATTR_SECTORS, // nobody knows
+                    Some(ino) if seen.damaged.contains_key(&ino) => XATTR_SECTORS, // the length is unknown
                     ino => ino.and_then(|ino| window.get(ino)).map_or(0, |inode| inode.xattr_sectors),
                 };
                 if index >= own {
@@ -343,8 +344,8 @@ impl Checker<'_> {
     }
 }
 
-/// From which sector on nothing is to be mapped in the region of `ino`; nothing if that is looked at elsewhere, or
-/// nobody knows.
+/// The first sector of the region of `ino` from which on nothing may be mapped; `None` if the region is checked
+/// elsewhere, or if that is unknown.
 fn first_free(ino: Ino, window: &Window, seen: &SeenInodes) -> Option<u64> {
     match window.get(ino) {
         _ if ino == Ino::SUPERBLOCK => Some(1),

@@ -1,18 +1,18 @@
-//! Proof of the file system's invariants (numbers as in `lib.rs`).
+//! Checking the file system's invariants (numbers as in `lib.rs`).
 //!
-//! It reads the inode table from front to back, with what belongs to each inode outside of it; then the entries
-//! of each directory; and compares. Damage to an inode is one finding, whatever else follows from it; so is a leak
+//! It reads the inode table from front to back, with the sectors that belong to each inode outside of it; then the
+//! entries of each directory; and compares. Damage to an inode is one finding, whatever its consequences; so is a leak
 //! that it left.
 //!
 //! 1. *Few reads.* Sectors are read very many at a time, as they lie on the device ([`SECTORS_AT_ONCE`]), whichever
-//!    inodes or directories they belong to. Entries of directories lie in no order of their addresses; so they
-//!    are met as the device lies, all of them (`Ftl::sweep_sectors`), and each part of it is read about once.
-//! 2. *The order of findings* is that of what they are about, not that of the device: what comes of sectors that
-//!    were read together is sorted by their addresses. So it does not depend on how many these are.
-//! 3. *Memory.* What is remembered is in `seen`: 20 bytes for an inode, 16 more for a directory, some hundred
-//!    for a damaged one. What else an inode says is forgotten with its window: [`SECTORS_AT_ONCE`] times some 130
-//!    bytes at most. Names take less than half of that, and up to a byte and a half each. 10,000,000 files take 200 MB
-//!    and, while they are read, up to 140 MB. Findings come on top.
+//!    inodes or directories they belong to. Entries of directories do not lie in the order of their addresses; so all
+//!    of them are visited in the order of the device (`Ftl::sweep_sectors`), and each part of it is read about once.
+//! 2. *The order of findings* is that of the objects they concern, not that of the device: findings about sectors that
+//!    were read together are sorted by address. So the order does not depend on how many sectors are read together.
+//! 3. *Memory.* `seen` holds everything that is kept: 20 bytes for an inode, 16 more for a directory, some hundred for
+//!    a damaged one. The other fields of an inode are dropped with its window: [`SECTORS_AT_ONCE`] times some 130 bytes
+//!    at most. Names take less than half of that, and up to a byte and a half each. 10,000,000 files take 200 MB and,
+//!    while they are read, up to 140 MB. Findings come on top.
 //!
 //! Inodes are read in windows by their numbers. These come in the order in which inodes lie, unless they were changed
 //! in another: with 10,000,000 of them changed at random, each of ten windows reads all segments.
@@ -40,7 +40,7 @@ type OnProgress<'a> = &'a mut dyn FnMut(Progress);
 /// Result of [`Nvmfs::check`](crate::Nvmfs::check).
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What is wrong, in the store below and in the file system; empty when all is sound.
+    /// The findings, in the store below and in the file system; empty when both are sound.
     pub findings: Vec<Finding>,
     /// Regular files seen.
     pub files: u64,
@@ -73,8 +73,8 @@ pub(crate) fn check(inodes: &Inodes, depth: CheckDepth, progress: OnProgress<'_>
         ..Report::default()
     };
     match check_files(inodes, depth, SECTORS_AT_ONCE, &mut report, progress) {
-        // A part of the map, which is among the findings. What it leads to is not known, so neither is what
-        // belongs together.
+        // A part of the map is damaged, which is among the findings. The sectors that it maps are unknown, so
+        // consistency cannot be checked.
         Err(error) if error.is_damage() => {
             report.add(format!("not all names and inodes could be looked at: {error}"));
         }
@@ -95,7 +95,7 @@ fn check_files(
     Checker { volume: inodes.volume() }.check(depth, at_once, report, progress)
 }
 
-/// Reads the volume, whose names and inodes stand still.
+/// Reads the volume, whose names and inodes do not change meanwhile.
 struct Checker<'a> {
     volume: &'a Volume,
 }
@@ -123,7 +123,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// A line for each damaged inode: what leads to it, or what it keeps for ever.
+    /// Reports a line for each damaged inode: the name that leads to it, or the space that it leaks.
     fn report_damaged(&self, seen: &SeenInodes, report: &mut Report) -> Result<()> {
         for (ino, Damaged { error, name, .. }) in &seen.damaged {
             let number = ino.number();

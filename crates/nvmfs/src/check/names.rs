@@ -13,7 +13,7 @@ use crate::{
     volume::Volume,
 };
 
-/// Mapped sectors that are looked for at a time.
+/// Mapped sectors that are looked up at a time.
 const LOOKS_AT_ONCE: usize = 1 << 16;
 
 /// Entries between two reports of progress.
@@ -35,7 +35,7 @@ impl Buckets for StoredBuckets<'_> {
 }
 
 impl Checker<'_> {
-    /// The next mapped sectors of `rest`, `at_once` of them if there are so many; `rest` is what follows.
+    /// The next mapped sectors of `rest`, at most `at_once`; `rest` then begins after them.
     pub(super) fn next_sectors(&self, rest: &mut Range<Lba>, at_once: usize) -> Result<Vec<Lba>> {
         let mut all = Vec::new();
         while all.len() < at_once {
@@ -52,7 +52,8 @@ impl Checker<'_> {
     }
 
     /// Reads the entries of all directories, also of damaged ones if a name leads to them; counts those of each inode
-    /// (invariant 1). Each is met once: what comes and goes waits, and collection does not matter (`sweep_sectors`).
+    /// (invariant 1). Each entry is visited once: operations that would add or remove entries wait, and collection does
+    /// not matter (`sweep_sectors`).
     pub(super) fn check_names(
         &self,
         at_once: usize,
@@ -82,7 +83,7 @@ impl Checker<'_> {
                     progress(Progress { what: "names", done: done.min(expected), expected });
                 }
             });
-            // They came as they lie on the device.
+            // They arrived in the order of the device.
             found.sort_by_key(|(lba, _)| *lba);
             found.into_iter().for_each(|(_, message)| report.add(message));
             swept?;
@@ -136,7 +137,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The bucket that a search for the name of an entry comes to. Most lie where their hash says.
+    /// The bucket in which a search for the name of an entry ends. Most entries lie in the bucket of their hash.
     fn found_by_name(&self, directory: Ino, bucket: Bucket, entry: &Dirent) -> Result<Option<Bucket>> {
         let hash = self.volume.hash_name(entry.name());
         if entry.hash() != hash {
@@ -193,7 +194,7 @@ impl Checker<'_> {
     }
 }
 
-/// Counts an entry with its inode. What is wrong with it.
+/// Counts an entry with its inode. Returns what is wrong with it.
 fn check_entry(directory: Ino, entry: &Dirent, seen: &mut SeenInodes) -> Option<&'static str> {
     let named = seen.get_mut(entry.ino()).filter(|seen| seen.generation == entry.generation());
     let Some(named) = named else { return Some("has no inode") };

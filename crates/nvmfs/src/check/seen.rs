@@ -1,4 +1,4 @@
-//! What the check remembers: 20 bytes for an inode, 16 more for a directory, and what is damaged.
+//! The memory of the check: 20 bytes for an inode, 16 more for a directory, and the damaged inodes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::{
     format::{FileKind, Ino, Inode},
 };
 
-/// What is remembered of an inode.
+/// The facts kept about an inode.
 pub(super) struct Seen {
     pub(super) ino: Ino,
     pub(super) generation: u32,
@@ -20,10 +20,10 @@ pub(super) struct Seen {
     pub(super) is_orphan: bool,
 }
 
-/// What is remembered of a directory beside.
+/// The additional facts kept about a directory.
 pub(super) struct SeenDirectory {
     pub(super) ino: Ino,
-    /// The directory that it says to lie in.
+    /// The directory that it names as its parent.
     pub(super) parent: Ino,
     /// Directories in it.
     pub(super) subdirectories: u32,
@@ -42,12 +42,12 @@ enum Hangs {
     No,
 }
 
-/// What is remembered of an inode that cannot be read.
+/// The facts kept about an inode that cannot be read.
 pub(super) struct Damaged {
     pub(super) error: Error,
     /// The first of its names, and where that lies.
     pub(super) name: Option<(Lba, String)>,
-    /// That name says that it is a directory.
+    /// According to that name it is a directory.
     is_directory: bool,
     /// Its region was read as that of a directory.
     is_read: bool,
@@ -58,7 +58,7 @@ impl Damaged {
         Damaged { error, name: None, is_directory: false, is_read: false }
     }
 
-    /// Takes note of a name that lies at `lba`.
+    /// Notes a name that lies at `lba`.
     pub(super) fn named(&mut self, lba: Lba, name: &[u8], kind: FileKind) {
         if self.name.as_ref().is_none_or(|(first, _)| lba < *first) {
             self.name = Some((lba, String::from_utf8_lossy(name).into_owned()));
@@ -83,7 +83,7 @@ impl Seen {
         self.kind == FileKind::Directory
     }
 
-    /// What is wrong with the number of its names.
+    /// The flaw in its link count, if any.
     fn link_flaw(&self, directory: Option<&SeenDirectory>) -> Option<String> {
         let Seen { ino, nlink, entries, .. } = self;
         if (*nlink == 0) != self.is_orphan {
@@ -114,7 +114,7 @@ pub(super) struct SeenInodes {
 }
 
 impl SeenInodes {
-    /// Takes an inode in, the one with the greatest number so far; of a directory with its parent.
+    /// Adds an inode, the one with the greatest number so far; a directory comes with its parent.
     pub(super) fn push(&mut self, seen: Seen, parent: Option<Ino>) {
         assert!(self.sound.last().is_none_or(|last| last.ino < seen.ino), "inodes out of order");
         if let Some(parent) = parent {
@@ -144,7 +144,7 @@ impl SeenInodes {
         self.directory_index(ino).map(|index| &mut self.directories[index])
     }
 
-    /// Damaged inodes that are directories by their names, each once: what is in them is there.
+    /// Damaged inodes that are directories according to their names, each once: their entries still exist.
     pub(super) fn take_damaged_directories(&mut self) -> Vec<Ino> {
         let unread = self.damaged.iter_mut().filter(|(_, damaged)| damaged.is_directory && !damaged.is_read);
         let take = |(ino, damaged): (&Ino, &mut Damaged)| {
@@ -154,13 +154,13 @@ impl SeenInodes {
         unread.map(take).collect()
     }
 
-    /// Names that there should be, the root having none.
+    /// The expected number of names; the root has none.
     pub(super) fn names_expected(&self) -> u64 {
         let names = |seen: &Seen| if seen.is_directory() { 1 } else { u64::from(seen.nlink) };
         self.sound.iter().map(names).sum()
     }
 
-    /// What is wrong with the numbers of names.
+    /// The flaws in link counts.
     pub(super) fn link_flaws(&self) -> impl Iterator<Item = String> + '_ {
         self.sound.iter().filter_map(|seen| {
             let directory = seen.is_directory().then(|| self.directory_index(seen.ino));
@@ -168,8 +168,8 @@ impl SeenInodes {
         })
     }
 
-    /// Finds the directories that hang from the root, and returns those that do not. What lies in a damaged one
-    /// hangs where that does.
+    /// Finds the directories that are reachable from the root, and returns those that are not. The contents of a
+    /// damaged directory are reachable if it is.
     pub(super) fn loose_directories(&mut self) -> Vec<Ino> {
         let mut loose = Vec::new();
         for index in 0..self.directories.len() {
@@ -180,7 +180,7 @@ impl SeenInodes {
             let hangs = loop {
                 match self.directories[at].hangs {
                     Hangs::Unknown => self.directories[at].hangs = Hangs::Asked,
-                    // It is met again: a circle.
+                    // The walk returns to it: a cycle.
                     Hangs::Asked => break Hangs::No,
                     known => break known,
                 }

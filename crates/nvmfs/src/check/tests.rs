@@ -1,5 +1,4 @@
-//! What the check finds: exactly what was broken, in one order, however many sectors it reads together and
-//! wherever they lie.
+//! The check finds exactly what was broken, in one order, however many sectors it reads together and wherever they lie.
 
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ use crate::{
     volume::{FormatOptions, Volume},
 };
 
-/// A file system with something of everything in it, and what can be broken there.
+/// A file system with all kinds of objects, and the objects that can be broken.
 struct World {
     device: Arc<SimDevice>,
     vfs: Nvmfs,
@@ -42,7 +41,7 @@ struct Named {
 const DEVICE_BYTES: u64 = 16 << 20;
 const FILE_BYTES: usize = 1300;
 
-/// Where an entry, without its header, has the type.
+/// Offset of the type in an entry without its header.
 const FILE_TYPE_AT: usize = 8;
 
 impl World {
@@ -140,7 +139,7 @@ impl World {
         (bucket.lba(of.parent), entry)
     }
 
-    /// What is found when so many sectors are read together.
+    /// The findings when this many sectors are read together.
     fn findings(&self, at_once: usize) -> Vec<String> {
         let mut report = Report::default();
         check_files(self.vfs.layers().inodes(), CheckDepth::Payload, at_once, &mut report, &mut |_| {})
@@ -159,7 +158,7 @@ fn take(from: &mut Vec<Named>, rng: &mut SeededRng) -> Named {
     from.swap_remove(rng.below(from.len() as u64) as usize)
 }
 
-/// Breaks something and says what is to be found.
+/// Breaks something and returns the expected findings.
 type Break = fn(&mut World, &mut SeededRng) -> Vec<String>;
 
 const BREAKS: &[Break] = &[
@@ -313,7 +312,7 @@ fn it_finds_what_was_broken_and_nothing_else() {
     });
 }
 
-/// What the device has damaged is found alike, however much is read together with it.
+/// Damage by the device gives the same findings, however much is read together.
 #[test]
 fn flipped_bits_are_found_alike() {
     const CASES: u64 = 60;
@@ -336,7 +335,7 @@ fn flipped_bits_are_found_alike() {
     assert!(hits > 60 || cases < CASES, "hardly a flip hit anything");
 }
 
-/// Whatever follows from a damaged directory is one finding: what is in it is there.
+/// All consequences of a damaged directory are one finding: its entries still exist.
 #[test]
 fn a_damaged_directory_is_one_finding() {
     let world = World::new(1);

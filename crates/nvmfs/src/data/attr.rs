@@ -1,4 +1,4 @@
-//! Changes of what `stat` shows, lengths included, and targets of symbolic links.
+//! Changes of the attributes that `stat` shows, lengths included, and targets of symbolic links.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! The data of files: one way for all writes, whoever calls.
+//! The data of files: one code path for all writes.
 //!
-//! A write holds its sectors (see `inodes/ranges.rs`), then the file's `record`: shared if it stays within the
-//! length, so that writes go in parallel; alone if it changes the inode, which then goes along in the
-//! batch. The bytes of a file's last sector behind its end are zeros, always: so a file may grow over
-//! them, and whoever shortens a file clears them.
+//! A write holds its sectors (see `inodes/ranges.rs`), then the file's `record`: shared if it stays within the length,
+//! so that writes go in parallel; alone if it changes the inode, which is then part of the batch. The bytes of a file's
+//! last sector behind its end are always zeros: so a file may grow over them, and an operation that shortens a file
+//! clears them.
 
 mod attr;
 mod runs;
@@ -26,17 +26,17 @@ use crate::{
 /// How to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// What lies between the written bytes and this offset becomes a hole, in the same batch. Whole
-    /// sectors only; the file does not grow by it.
+    /// The bytes between the written ones and this offset become a hole, in the same batch. Whole sectors only; the
+    /// file does not grow by it.
     pub trim_to: Option<u64>,
     /// Take set-user-id and set-group-id away (`FUSE_WRITE_KILL_SUIDGID`).
     pub kill_privileges: bool,
-    /// A mapped page is written back (`FUSE_WRITE_CACHE`), some time after it was changed: what the file has got
-    /// since, it keeps. All other writes take capabilities (`security.capability`) away, as Linux does.
+    /// A mapped page is written back (`FUSE_WRITE_CACHE`), some time after it was changed: the file keeps privileges
+    /// that it got since. All other writes take capabilities (`security.capability`) away, as Linux does.
     pub from_cache: bool,
 }
 
-/// What [`fallocate`](crate::posix::Posix::fallocate) does. No mode reserves space: provisioning is thin.
+/// The modes of [`fallocate`](crate::posix::Posix::fallocate). No mode reserves space: provisioning is thin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
     /// Mode 0: the file reaches at least to the end of the range.
@@ -83,7 +83,7 @@ pub(crate) fn must_be_file(node: &Node) -> Result<()> {
 /// Largest atomic write in bytes, where the store is large enough for it.
 const ATOMIC_BYTES_MAX: u64 = 8 << 20;
 
-/// What inodes have: bytes, lengths, attributes.
+/// The data of inodes: bytes, lengths, attributes.
 pub(crate) struct Data {
     inodes: Arc<Inodes>,
     props: FileProps,
@@ -91,7 +91,7 @@ pub(crate) struct Data {
 
 impl Data {
     pub(crate) fn new(inodes: Arc<Inodes>) -> Data {
-        // The rest is for bookkeeping: a batch of single sectors, and a changed inode with each.
+        // The rest is for bookkeeping: in the worst case a batch of single sectors, with a changed inode for each.
         let batch_bytes_max = inodes.volume().ftl().batch_bytes_max();
         let atomic_bytes_max = ATOMIC_BYTES_MAX.min(batch_bytes_max / 3 / SECTOR as u64 * SECTOR as u64);
         let props = FileProps {
@@ -104,13 +104,13 @@ impl Data {
         Data { inodes, props }
     }
 
-    /// What files promise.
+    /// The guarantees of files.
     pub(crate) fn props(&self) -> FileProps {
         self.props
     }
 
-    /// Holds all sectors from the one on that byte `len`, or the file's end if that comes first, lies in.
-    /// The length stands still meanwhile.
+    /// Holds all sectors from the one that contains byte `len`, or the file's end if that comes first. The length does
+    /// not change meanwhile.
     pub(crate) fn hold_tail<'a>(&self, node: &'a Node, len: u64) -> HeldRanges<'a> {
         loop {
             let first = sector(node.size().min(len));
@@ -121,7 +121,7 @@ impl Data {
         }
     }
 
-    /// Whole sectors with `data` at `offset` among what they held before. Their range is held.
+    /// Whole sectors with `data` at `offset`, and their old content around it. Their range is held.
     pub(crate) fn merge(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<Vec<u8>> {
         let range = sectors(offset, data.len() as u64);
         let mut bytes = vec![0; (range.end - range.start) as usize * SECTOR];
@@ -181,7 +181,7 @@ impl Data {
             let start = (offset % SECTOR as u64) as usize;
             buf[..len].copy_from_slice(&bytes[start..start + len]);
         }
-        // Looked at afterwards: the number may have become another file's while this was read.
+        // Checked after the read: the number may have become another file's meanwhile.
         if node.is_removed() {
             return Err(Refusal::Stale.into());
         }
@@ -268,7 +268,7 @@ impl Data {
         Ok(at)
     }
 
-    /// What a file of the new length loses of its data. Its tail is held from there on.
+    /// The changes that cut a file's data to the new length. Its tail is held from there on.
     pub(crate) fn shorten(&self, node: &Node, len: u64) -> Result<Vec<OwnedOp>> {
         if len >= node.size() {
             return Ok(Vec::new());
@@ -307,7 +307,7 @@ impl Data {
         let ops = if is_hole { self.clear(ino, offset, end)? } else { Vec::new() };
         let end = if grows { end } else { 0 };
         if ops.is_empty() && end <= node.size() {
-            // As on other file systems of Linux it is a change all the same.
+            // As on other file systems of Linux, this still counts as a change.
             let changed = self.change_inode(&node, None, |inode, update| {
                 if kill_privileges {
                     inode.drop_privileges();

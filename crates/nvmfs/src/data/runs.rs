@@ -1,9 +1,9 @@
-//! The data of files without the holes between: many runs in one read, many runs in one batch. What copies
-//! are made of, within a store and between stores.
+//! The data of files without the holes between: many runs in one read, many runs in one batch. Copies, within a store
+//! and between stores, are made of these.
 //!
-//! What a file with a million holes costs to copy is then its bytes, not its runs: a piece is read with as
-//! many requests at the same time as it takes, and written in one batch. Nothing is held while the source is
-//! read, so that a copy of what is being written is of no single moment, but each run is whole.
+//! So the cost of copying a file with a million holes depends on its bytes, not its runs: a piece is read with as many
+//! concurrent requests as it takes, and written in one batch. Nothing is held while the source is read, so a copy of a
+//! file that is being written does not show a single moment, but each run is whole.
 
 use std::{borrow::Cow, ops::Range, sync::Arc};
 
@@ -17,12 +17,12 @@ use crate::{
     inodes::{Node, Target},
 };
 
-/// What [`Posix::read_runs`](crate::posix::Posix::read_runs) found.
+/// Result of [`Posix::read_runs`](crate::posix::Posix::read_runs).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runs {
     /// Data and the bytes that it starts at, in order; between two of them lies a hole.
     pub runs: Vec<(u64, Vec<u8>)>,
-    /// Up to here was looked; the length of the file if there is no more.
+    /// End of the part that was looked at; the length of the file if there is no more.
     pub end: u64,
 }
 
@@ -30,12 +30,12 @@ pub struct Runs {
 const UNALIGNED_BYTES_MAX: u64 = 1 << 20;
 
 impl Data {
-    /// What is mapped in these sectors of a file, from their start on, as much as one batch takes.
+    /// The mapped data in these sectors of a file, from their start on, as much as one batch takes.
     fn mapped_runs(&self, node: &Node, sectors: Range<u64>) -> Result<Mapped> {
         let first = node.ino().lba(sectors.start);
         let range = first..Lba(first.0 + (sectors.end - sectors.start));
         let mapped = self.inodes.volume().ftl().read_mapped(range, self.piece_bytes() as usize)?;
-        // Looked at afterwards: the number may have become another file's while this was read.
+        // Checked after the read: the number may have become another file's meanwhile.
         if node.is_removed() { Err(Refusal::Stale.into()) } else { Ok(mapped) }
     }
 
@@ -138,7 +138,7 @@ impl Data {
         Ok(written as u64)
     }
 
-    /// Copies whole sectors, holes as holes: in one batch as many as it takes, and says how many that were.
+    /// Copies whole sectors, holes as holes: as many as one batch takes; returns how many that were.
     fn copy_sectors(
         &self,
         source: &Node,

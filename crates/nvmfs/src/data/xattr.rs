@@ -15,7 +15,7 @@ use crate::{
     inodes::{Node, Update},
 };
 
-/// What [`setxattr`](crate::posix::Posix::setxattr) expects of the attribute.
+/// The condition that [`setxattr`](crate::posix::Posix::setxattr) checks first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XattrMode {
     /// Nothing.
@@ -41,7 +41,7 @@ impl Data {
         loop {
             let before = inode()?;
             let read = self.inodes.volume().read_xattrs(&before);
-            // They are read without a lock: what is in between two versions may look like damage.
+            // They are read without a lock: a mix of two versions may look like damage.
             if inode()?.changes() == before.changes() {
                 return Ok((before, read?));
             }
@@ -76,7 +76,7 @@ impl Data {
         }
     }
 
-    /// Takes `security.capability` away, as a change of the data or the owner does, whoever asks for it.
+    /// Removes `security.capability`, as any change of the data or the owner does.
     pub(crate) fn drop_capability(&self, node: &Arc<Node>) -> Result<()> {
         if !node.live(Inode::has_capability).unwrap_or(false) {
             return Ok(());

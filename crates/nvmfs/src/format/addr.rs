@@ -32,7 +32,7 @@ impl Ino {
     pub(crate) const TABLE: Ino = Ino(1);
     /// The root directory.
     pub const ROOT: Ino = Ino(2);
-    /// Sector n of this region says that inode n has no name any more and is still open.
+    /// Sector n of this region marks inode n as nameless and still open.
     pub(crate) const ORPHANS: Ino = Ino(3);
     /// Extended attributes that do not fit into inodes.
     pub(crate) const XATTRS: Ino = Ino(4);
@@ -68,12 +68,12 @@ impl Ino {
         Ino::TABLE.lba(u64::from(self.0))
     }
 
-    /// Where it is noted that this inode has no name any more and is still open.
+    /// Address of the mark that this inode is nameless and still open.
     pub(crate) fn orphan_lba(self) -> Lba {
         Ino::ORPHANS.lba(u64::from(self.0))
     }
 
-    /// Where this inode's attributes lie if they do not fit into it.
+    /// Address of this inode's attributes if they do not fit into it.
     pub(crate) fn xattr_lba(self) -> Lba {
         Ino::XATTRS.lba(u64::from(self.0) * XATTR_SECTORS)
     }

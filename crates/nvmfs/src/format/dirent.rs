@@ -15,7 +15,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 255;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Bucket(pub(crate) u64);
 
-/// What a bucket holds.
+/// The content of a bucket.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "it lives on the stack, for a moment")]
 pub(crate) enum Slot {
@@ -151,7 +151,7 @@ impl Slot {
     }
 }
 
-/// Whether the header's kind, which is not verified yet, says that a bucket holds a tombstone.
+/// Whether a bucket holds a tombstone, according to the header's kind, which is not verified yet.
 pub(super) fn claims_tombstone(bytes: &SectorBytes) -> bool {
     bytes[std::mem::offset_of!(Header, kind)] == Tombstone::KIND
 }

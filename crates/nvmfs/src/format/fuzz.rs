@@ -1,4 +1,4 @@
-//! For fuzz/: bytes as they are, and with a valid seal. Promises nothing.
+//! Entry points for fuzz/: raw bytes, and the same with a valid seal. Not a stable interface.
 
 use lacuna_ftl::{Lba, SECTOR};
 
@@ -29,14 +29,14 @@ pub fn sector(bytes: &[u8]) {
     }
 }
 
-/// A list of attributes; one that is accepted is the only way to write what it says.
+/// A list of attributes; an accepted list is the only encoding of its attributes.
 pub fn attributes(bytes: &[u8]) {
     if let Ok(xattrs) = parse_xattrs(bytes) {
         assert_eq!(encode_xattrs(&xattrs), bytes);
     }
 }
 
-/// Whatever a sound inode says can be asked and changed.
+/// All fields of a valid inode can be read and changed.
 fn inode_fields(mut inode: Inode) {
     let _ = (inode.permissions(), inode.times(), inode.owner(), inode.rdev(), inode.is_log());
     let _ = (inode.inline_target().map(<[u8]>::len), inode.has_xattrs_outside(), inode.has_privileges());

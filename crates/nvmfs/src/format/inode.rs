@@ -25,8 +25,8 @@ const FLAG_XATTRS_OUTSIDE: u64 = 1;
 /// `security.capability` is among the attributes.
 const FLAG_CAPABILITY: u64 = 2;
 
-/// An inode as it is on the device. It is changed in memory and sealed; times that lie in memory only
-/// are the node's.
+/// An inode as it is on the device. It is changed in memory and sealed; times that are in memory only belong to the
+/// node.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Inode {
@@ -239,7 +239,7 @@ impl Inode {
         without.mode.get() != self.mode.get()
     }
 
-    /// Takes set-user-id, and set-group-id where the group may execute, away.
+    /// Removes set-user-id, and set-group-id where the group may execute.
     pub(crate) fn drop_privileges(&mut self) {
         const SET_UID: u32 = 0o4000;
         const SET_GID: u32 = 0o2000;

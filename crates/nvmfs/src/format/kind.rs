@@ -1,4 +1,4 @@
-//! Types of files, and on whose behalf one is made.
+//! Types of files, and the caller for whom one is made.
 
 /// Types of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,11 +48,11 @@ impl FileKind {
     }
 }
 
-/// On whose behalf something is made.
+/// The caller for whom an object is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// Owner of what is made.
+    /// Owner of the new object.
     pub uid: u32,
-    /// Group of what is made, unless its directory hands down its own (setgid).
+    /// Group of the new object, unless its directory passes on its own (setgid).
     pub gid: u32,
 }

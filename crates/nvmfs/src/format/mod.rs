@@ -57,13 +57,13 @@ struct Header {
     /// CRC-32C of the whole sector with zeros in this place.
     crc: U32,
     zero2: U32,
-    /// Own address, so that a misdirected write is noticed.
+    /// Own address, so that a misdirected write is detected.
     lba: U64,
 }
 
 const CRC_AT: usize = std::mem::offset_of!(Header, crc);
 
-/// What one kind of sector holds behind its header.
+/// The content of one kind of sector behind its header.
 pub(crate) trait Body: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
     const KIND: u8;
     /// The reason why it cannot be what was written, if there is one.
@@ -141,7 +141,7 @@ pub(crate) fn seal<B: Body>(body: &B, lba: Lba) -> SectorBytes {
     bytes
 }
 
-/// What the sector read from `lba` holds, or why it cannot be what was written there.
+/// The content of the sector read from `lba`, or why it cannot be what was written there.
 pub(crate) fn verify<B: Body>(bytes: &SectorBytes, lba: Lba) -> Result<B, &'static str> {
     let (header_bytes, body_bytes) = bytes.split_at(size_of::<Header>());
     let header = Header::read_from_bytes(header_bytes).expect("the header has its size");

@@ -21,7 +21,7 @@ pub(crate) struct XattrSector {
     pub(super) bytes: [u8; XATTR_SECTOR_BYTES],
 }
 
-/// Says that an inode has no name any more, is still open, and goes with its last release.
+/// Marks an inode that has no name any more, is still open, and is freed by its last release.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Orphan {
@@ -91,7 +91,7 @@ impl XattrSector {
 pub(crate) const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Longest value of an attribute in bytes.
 pub(crate) const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
-/// The attribute that a write takes away.
+/// The attribute that a write removes.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
@@ -138,7 +138,7 @@ pub(crate) fn parse_xattrs(mut bytes: &[u8]) -> Result<Xattrs, &'static str> {
     Ok(xattrs)
 }
 
-/// Sectors for so many bytes of attributes outside the inode.
+/// Sectors for this many bytes of attributes outside the inode.
 pub(crate) fn xattr_sectors(bytes: usize) -> u64 {
     bytes.div_ceil(XATTR_SECTOR_BYTES) as u64
 }

@@ -1,4 +1,4 @@
-//! What `stat` shows, and changes of it.
+//! The attributes that `stat` shows, and changes of them.
 
 use crate::{
     error::{Refusal, Result},
@@ -6,7 +6,7 @@ use crate::{
     inodes::{Inodes, Node},
 };
 
-/// What `stat` returns.
+/// The attributes that `stat` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Number.
@@ -29,7 +29,7 @@ pub struct Attr {
     pub size: u64,
     /// Space taken on flash in bytes.
     pub allocated_bytes: u64,
-    /// Last read; kept as `relatime` has it.
+    /// Last read; kept with `relatime` semantics.
     pub accessed: Timestamp,
     /// Last change of the data.
     pub modified: Timestamp,
@@ -49,7 +49,7 @@ pub enum SetTime {
 }
 
 impl SetTime {
-    /// What is set at `now`.
+    /// The time that is set at `now`.
     pub fn at(self, now: Timestamp) -> Timestamp {
         match self {
             SetTime::Now => now,
@@ -58,7 +58,7 @@ impl SetTime {
     }
 }
 
-/// What to change of an inode; nothing by default.
+/// Changes of an inode; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permissions; only the lower 12 bits count.
@@ -75,20 +75,20 @@ pub struct SetAttr {
     pub modified: Option<SetTime>,
     /// Time of last change; by default the clock's.
     pub changed: Option<Timestamp>,
-    /// A change of length takes set-user-id and set-group-id away (`FATTR_KILL_SUIDGID`). A change of owner always
-    /// does, and both take capabilities (`security.capability`) away.
+    /// A change of length removes set-user-id and set-group-id (`FATTR_KILL_SUIDGID`). A change of owner always does,
+    /// and both remove capabilities (`security.capability`).
     pub kill_privileges: bool,
 }
 
-/// What `statfs` returns. Space is in bytes and without the store's reserve; provisioning is thin, so that
-/// sizes of files do not count, but what is stored of them.
+/// Result of `statfs`. Space is in bytes and without the store's reserve; provisioning is thin, so stored bytes count,
+/// not the sizes of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatFs {
     /// Total space.
     pub total_bytes: u64,
     /// Free space.
     pub free_bytes: u64,
-    /// Inodes there can be.
+    /// Total number of inodes.
     pub inodes: u64,
     /// Of these, how many are free.
     pub free_inodes: u64,
@@ -97,13 +97,13 @@ pub struct StatFs {
 }
 
 impl Inodes {
-    /// What is known about a loaded inode.
+    /// Attributes of a loaded inode.
     pub(crate) fn attr(&self, node: &Node) -> Result<Attr> {
         let inode = node.inode()?;
         self.attr_with_space(&inode)
     }
 
-    /// As [`Inodes::attr`], and counts a look-up of what it returns.
+    /// As [`Inodes::attr`], and counts a look-up of the inode.
     pub(crate) fn attr_looked_up(&self, node: &Node) -> Result<Attr> {
         let inode = {
             let record = node.record.read();
@@ -113,14 +113,14 @@ impl Inodes {
         };
         let attr = self.attr_with_space(&inode);
         if attr.is_err() {
-            // The caller gets the first error; one of freeing the inode would follow from it.
+            // The caller gets the first error; an error in freeing the inode would follow from it.
             let _ = self.forget(node.ino, 1);
         }
         attr
     }
 
-    /// Attributes of an inode after the change that made it what it is in `changed`. It may be gone, or what it takes
-    /// may be unreadable: that is no error of the change, which is done.
+    /// Attributes of an inode after the change whose result is `changed`. The inode may be gone, or its allocation
+    /// unreadable: that is no error of the change, which is done.
     pub(crate) fn attr_after(&self, node: &Node, changed: &Inode) -> Attr {
         self.attr(node).unwrap_or_else(|_| attr_of(changed, 0))
     }
@@ -148,7 +148,7 @@ impl Inodes {
     }
 }
 
-/// Attributes of an inode that takes so much space.
+/// Attributes of an inode that takes `allocated_bytes`.
 pub(crate) fn attr_of(inode: &Inode, allocated_bytes: u64) -> Attr {
     let (accessed, modified, changed) = inode.times();
     let (uid, gid) = inode.owner();

@@ -1,10 +1,10 @@
-//! From an update to one batch: the one protocol by which everything that changes an inode waits.
+//! From an update to one batch: the single protocol for every operation that changes an inode, and for its waits.
 //!
-//! An operation may *plan* without a lock, which may read the device. An *attempt* then takes the locks, looks whether
-//! the plan still holds, and submits one batch. Under locks nothing waits for the device: a look at the ftl's map,
-//! and the batch, get by with the leaves of the map that are in memory. Where that does not do, nothing was done, and
-//! the attempt returns with its locks given back and the reason ([`Attempt`]). [`Inodes::retry`] waits for what was
-//! missing with no lock held, and makes the next attempt. Names, inodes and data all change this way.
+//! An operation may *plan* without a lock, which may read the device. An *attempt* then takes the locks, checks that
+//! the plan still holds, and submits one batch. Under locks nothing waits for the device: look-ups in the ftl's map,
+//! and the batch, use only the leaves of the map that are in memory. Where those do not suffice, nothing is done, and
+//! the attempt releases its locks and returns the reason ([`Attempt`]). [`Inodes::retry`] waits for what was missing
+//! with no lock held, and makes the next attempt. Names, inodes and data all change this way.
 
 use std::{
     ops::Range,
@@ -20,11 +20,11 @@ use crate::{
     inodes::{Inodes, Locked, Node, Update},
 };
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[must_use]
 pub(crate) enum Attempt<T> {
     Done(T),
-    /// Nothing was done: what it was planned on has changed.
+    /// Nothing was done: the state on which it was planned has changed.
     Changed,
     /// Nothing was done: leaves of the ftl's map that these sectors need are not in memory.
     Absent(Vec<Range<Lba>>),
@@ -33,7 +33,7 @@ pub(crate) enum Attempt<T> {
 }
 
 impl<T> Attempt<T> {
-    /// The same, with what `change` makes of the result.
+    /// The same, with `change` applied to the result.
     pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Attempt<U> {
         match self {
             Attempt::Done(done) => Attempt::Done(change(done)),
@@ -45,8 +45,8 @@ impl<T> Attempt<T> {
 }
 
 impl Inodes {
-    /// Makes attempts until one is done. Called with no lock held but sectors of files and `moves`; an attempt
-    /// has given its own back when it returns.
+    /// Makes attempts until one is done. Called with no lock held but sectors of files and `moves`; an attempt has
+    /// released its own locks when it returns.
     pub(crate) fn retry<T>(&self, mut attempt: impl FnMut() -> Result<Attempt<T>>) -> Result<T> {
         let mut leaves = Vec::new(); // they stay in memory until an attempt is done
         loop {
@@ -59,7 +59,7 @@ impl Inodes {
         }
     }
 
-    /// Submits a batch to the ftl, unless it has to wait. Only a batch of times may go along while a check reads.
+    /// Submits a batch to the ftl, unless it has to wait. Only a batch of times may be submitted while a check reads.
     pub(super) fn submit(
         &self,
         ops: &[Op<'_>],
@@ -91,7 +91,7 @@ impl Inodes {
         })
     }
 
-    /// Makes an update, on nodes that are locked, if memory has what it needs of the map.
+    /// Makes an update, on nodes that are locked, if the leaves of the map that it needs are in memory.
     pub(crate) fn apply(&self, update: &Update, locked: &mut Locked<'_>) -> Result<Attempt<()>> {
         if !update.absent.is_empty() {
             return Ok(Attempt::Absent(update.absent.clone()));
@@ -122,7 +122,7 @@ impl Inodes {
             }
         }
         for ino in &update.opened {
-            locked.guard(*ino).0.opens.store(1, SeqCst); // nobody could see it yet
+            locked.guard(*ino).0.opens.store(1, SeqCst); // no other thread can see it yet
         }
         update.looked_up.iter().for_each(|ino| self.lookups.add(*ino));
         for ino in &update.freed {
@@ -137,7 +137,7 @@ impl Inodes {
     }
 }
 
-/// The sectors that a change is about.
+/// The sectors that a change affects.
 pub(super) fn range_of(op: &Op<'_>) -> Range<Lba> {
     match *op {
         Op::Write { lba, data } => lba..Lba(lba.0 + (data.len() / SECTOR) as u64),

@@ -1,7 +1,7 @@
 //! Batches of data, and of the inodes that they change.
 //!
 //! A batch that stays within the length of a file holds that file's `record` shared, so that writes go in parallel. One
-//! that makes the file longer holds it alone, and the next version of the inode goes along in the batch.
+//! that makes the file longer holds it alone, and the next version of the inode is part of the batch.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     inodes::{Attempt, Inodes, Node, Touch},
 };
 
-/// What a batch does to one file.
+/// The effect of a batch on one file.
 pub(crate) struct Target {
     pub(crate) node: Arc<Node>,
     /// The file reaches at least to this byte afterwards.
@@ -28,7 +28,7 @@ pub(crate) struct Target {
 enum Held<'a> {
     /// Its inode stays as it is.
     Within { node: &'a Arc<Node>, _record: RwLockReadGuard<'a, Record>, under_way: UnderWay<'a> },
-    /// Its next inode goes along in the batch.
+    /// Its next inode is part of the batch.
     Changing(Box<Changing<'a>>),
 }
 
@@ -41,7 +41,7 @@ struct Changing<'a> {
 }
 
 impl Held<'_> {
-    /// What goes along in the batch.
+    /// The inode's write in the batch.
     fn inode_op(&self) -> Option<Op<'_>> {
         match self {
             Held::Within { .. } => None,
@@ -64,7 +64,7 @@ impl Inodes {
         self.retry(|| self.try_write_data(ops, targets))
     }
 
-    /// As [`Inodes::write_data`], unless that takes what must be waited for.
+    /// As [`Inodes::write_data`], but returns without effect where it would have to wait.
     fn try_write_data(&self, ops: &[Op<'_>], targets: &[Target]) -> Result<Attempt<()>> {
         let mut held = Vec::with_capacity(targets.len());
         for target in targets {
@@ -130,11 +130,11 @@ impl Inodes {
     }
 }
 
-/// The inode of a file that is there.
+/// The inode of a file that exists.
 pub(super) fn live(record: &Record) -> Result<&Inode> {
     match record {
         Record::Live(inode) => Ok(inode),
-        // Not loaded: named by the id of a handle that is closed, while another is being opened.
+        // Not loaded: the caller used the id of a closed handle, while another is being opened.
         Record::Removed | Record::Unloaded => Err(Refusal::Stale.into()),
     }
 }

@@ -1,22 +1,22 @@
-//! The last batch that changed an inode: up to there a sync of it has to reach, and no further.
+//! The last batch that changed an inode: a sync of the inode has to reach up to that batch, and no further.
 //!
-//! A database syncs its log with every commit, and thereby all that was written before to its tables. When it
-//! comes to sync these, nothing is left to do as a rule.
+//! A database syncs its log with every commit, and thereby everything written to its tables before. So there is usually
+//! nothing left to do when it syncs the tables.
 //!
 //! **Invariants.**
 //! 1. A change is under way from before the ftl may accept its batch until the batch's number is noted, or none
 //!    was accepted.
-//! 2. So every accepted batch that changed the inode is under way, or has a number of at most `seq`. What
-//!    changed it before its node was made is among the latter: a node is loaded with the number of the last
-//!    batch by then. Before it is loaded, this knows nothing.
+//! 2. So every accepted batch that changed the inode is under way, or has a number of at most `seq`. Batches that
+//!    changed it before its node was made are among the latter: a node is loaded with the number of the last batch at
+//!    that time. Before it is loaded, nothing is known here.
 //!
-//! **Crash argument.** Recovery brings back a prefix of the batches, in the order of their numbers, with all
-//! that were flushed. So once the store is flushed up to `seq`, a crash takes none of the inode's changes that
-//! invariant 2 counts there. Others are under way: who called for them has no answer yet, but readers may see
-//! them. A sync that comes upon one therefore covers all that the ftl has accepted, with it.
+//! **Crash argument.** Recovery brings back a prefix of the batches, in the order of their numbers, with all that were
+//! flushed. So once the store is flushed up to `seq`, a crash loses none of the inode's changes with numbers up to
+//! `seq` (invariant 2). Other changes are under way: their callers have no answer yet, but readers may see them. A sync
+//! that finds a change under way therefore covers everything that the ftl has accepted, including that change.
 //!
-//! It has no locks. Looking whether anything is under way comes before the look at `seq`: what ended in
-//! between is in that, what began in between nobody could see when the sync was called.
+//! It has no locks. The check for changes under way comes before the read of `seq`: a change that ended in between is
+//! included in `seq`, and a change that began in between was not visible when the sync was called.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
@@ -33,18 +33,18 @@ pub(super) struct LastChange {
 pub(super) struct UnderWay<'a>(&'a LastChange);
 
 impl LastChange {
-    /// To be called before the batch is given to the ftl.
+    /// Must be called before the batch is passed to the ftl.
     pub(super) fn begin(&self) -> UnderWay<'_> {
         self.under_way.fetch_add(1, SeqCst);
         UnderWay(self)
     }
 
-    /// Takes batches up to `seq` for changes.
+    /// Counts all batches up to `seq` as changes.
     pub(super) fn note(&self, seq: Seq) {
         self.seq.fetch_max(seq.0, SeqCst);
     }
 
-    /// Up to where a sync has to reach; none if a change is under way, whose number nobody knows yet.
+    /// The batch up to which a sync has to reach; none if a change is under way, because its number is not known yet.
     pub(super) fn seq(&self) -> Option<Seq> {
         (self.under_way.load(SeqCst) == 0).then(|| Seq(self.seq.load(SeqCst)))
     }

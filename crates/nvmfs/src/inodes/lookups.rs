@@ -1,28 +1,28 @@
 //! Inodes that a kernel knows: how often it looked each up, less what it has forgotten.
 //!
-//! A kernel looks a name up, and calls for the inode by its number later: to open it, or because it is somebody's
-//! working directory. In between the name may go. As on any file system of Linux, the inode then stays until
-//! nobody knows it any more. [`Posix::counting_lookups`](crate::posix::Posix::counting_lookups) counts here; who
-//! does without has no more than a number, which may have become stale by the time of the next call.
+//! A kernel looks a name up, and uses the inode's number later: to open it, or because it is a process's working
+//! directory. The name may be removed in between. As on any file system of Linux, the inode then stays until the kernel
+//! has forgotten it. [`Posix::counting_lookups`](crate::posix::Posix::counting_lookups) counts here; a caller without
+//! it has only a number, which may be stale by the time of the next call.
 //!
-//! The price is that a removal through a kernel is two batches: one takes the name, and one, when the kernel has
-//! forgotten the inode, what it takes.
+//! The price is that a removal through a kernel takes two batches: one removes the name, and one frees the inode once
+//! the kernel has forgotten it.
 //!
-//! **What keeps an inode.** Its names (`nlink`), its openings (`opens` of its node), and its count here. The operation
-//! that takes the last of them away frees the inode.
-//! 1. A count rises only with the `record` of the inode's node held, shared or alone, and the inode live. So a
-//!    thread that holds `record` alone and finds no count may free the inode: no count comes back.
+//! **References to an inode.** Its names (`nlink`), its openings (`opens` of its node), and its count here. The
+//! operation that removes the last of them frees the inode.
+//! 1. A count rises only with the `record` of the inode's node held, shared or alone, and the inode live. So a thread
+//!    that holds `record` alone and finds no count may free the inode: no count can reappear.
 //! 2. An operation that holds `record` alone and finds a count leaves the inode as an orphan and marks the count, both
-//!    at once: the operation that takes a marked count away frees what is left. It holds no lock in between, so it
-//!    looks at names, openings and counts again, with `record` held alone: another may have opened or freed the inode.
-//! 3. A count that is not marked belongs to an inode with a name, or to one that is open: to forget it reads nothing,
-//!    be there a million of them. A mark that is not needed, because a batch was refused, costs a look.
+//!    at once: the operation that removes a marked count frees the inode. It holds no lock in between, so it checks
+//!    names, openings and counts again, with `record` held alone: another operation may have opened or freed the inode.
+//! 3. A count that is not marked belongs to an inode with a name, or to one that is open: forgetting it needs no read,
+//!    even for a million of them. A needless mark, because a batch was refused, costs one check.
 //! 4. A count that is too high does no harm but this: its inode is freed by [`Lookups::forget_all`], or when the
 //!    store is opened next.
 //!
 //! **Locks.** One, held for moments, behind all others.
 //!
-//! **Crash.** Nothing here lasts. What is kept without a name is an orphan, which the next open frees.
+//! **Crash.** Nothing here is persistent. An inode that is kept without a name is an orphan, which the next open frees.
 
 use std::{
     collections::HashMap,
@@ -63,7 +63,7 @@ impl Lookups {
         count.lookups += 1;
     }
 
-    /// Whether the inode must stay for who knows it; marks it if so (invariant 2).
+    /// Whether the inode must stay because of its look-ups; marks it if so (invariant 2).
     pub(super) fn mark(&self, ino: Ino) -> bool {
         let mut table = self.table.lock();
         let Some(count) = table.counts.get_mut(&ino) else { return false };
@@ -72,8 +72,8 @@ impl Lookups {
         true
     }
 
-    /// Takes look-ups away. True if the inode was marked and nobody knows it any more: the caller frees it. What
-    /// was never counted is not forgotten.
+    /// Subtracts look-ups. True if the inode was marked and its count is zero now: the caller frees it. Look-ups that
+    /// were never counted are not subtracted.
     pub(super) fn forget(&self, ino: Ino, lookups: u64) -> bool {
         let mut table = self.table.lock();
         let Some(count) = table.counts.get_mut(&ino) else { return false };
@@ -84,19 +84,19 @@ impl Lookups {
         table.counts.remove(&ino).is_some_and(|count| count.is_marked)
     }
 
-    /// Takes all look-ups away. Returns the inodes that the caller is to free.
+    /// Removes all look-ups. Returns the inodes that the caller must free.
     pub(super) fn forget_all(&self) -> Vec<Ino> {
         let counts = std::mem::take(&mut self.table.lock().counts);
         counts.into_iter().filter(|(_, count)| count.is_marked).map(|(ino, _)| ino).collect()
     }
 
-    /// An orphan was freed, as its mark called for.
+    /// A marked orphan was freed.
     pub(super) fn note_freed(&self) {
         self.table.lock().freed += 1;
         self.freed.notify_all();
     }
 
-    /// Waits, for so long at most, until an orphan is freed that lost its name as recently. False if none is.
+    /// Waits until an orphan is freed, at most until `timeout` after the last mark. False if none is freed.
     pub(super) fn wait_for_freed(&self, timeout: Duration) -> bool {
         let mut table = self.table.lock();
         let Some(deadline) = table.last_marked.map(|last| last + timeout) else { return false };
@@ -110,7 +110,7 @@ impl Lookups {
         true
     }
 
-    /// Whether anybody knows the inode.
+    /// Whether the inode has a look-up that is not forgotten.
     pub(super) fn knows(&self, ino: Ino) -> bool {
         self.table.lock().counts.contains_key(&ino)
     }

@@ -1,9 +1,9 @@
 //! Inodes in memory, and the batches that change them.
 //!
 //! [`Inodes`] owns the volume and, in memory only, a [`Node`] for each inode in use (`node.rs`), the look-ups that a
-//! kernel has not forgotten (`lookups.rs`), and where new inodes get their numbers (`numbers.rs`). Whoever changes
-//! an inode does so here: `commit.rs` turns an [`Update`] into one batch, `file_batch.rs` writes data together with
-//! the inodes that it makes longer. Layers above hold nodes and never see their locks.
+//! kernel has not forgotten (`lookups.rs`), and the source of numbers for new inodes (`numbers.rs`). All changes of
+//! inodes happen here: `commit.rs` turns an [`Update`] into one batch, `file_batch.rs` writes data together with the
+//! inodes that it makes longer. Layers above hold nodes and never see their locks.
 //!
 //! `record`s of nodes, `structure` and `numbers` are private to this folder; their order is in `lib.rs`.
 
@@ -51,12 +51,12 @@ pub(crate) struct Inodes {
     volume: Volume,
     nodes: Nodes,
     clock: fn() -> Timestamp,
-    /// Reads move times of last access.
+    /// Reads update times of last access.
     keeps_access_times: bool,
     numbers: Mutex<Numbers>,
     /// Inodes that a kernel knows.
     lookups: Lookups,
-    /// Held shared while names or inodes change in more than times, alone while they are checked.
+    /// Held shared by changes of names or inodes other than times, alone while they are checked.
     structure: RwLock<()>,
 }
 
@@ -112,9 +112,9 @@ impl Inodes {
         if node.is_removed() { Err(Refusal::Stale.into()) } else { Ok(node) }
     }
 
-    /// Loads a node out of the sector of its inode, if it has one. That was read after the node was taken
-    /// from the table and with no lock held: who takes the node meanwhile takes this one, so if it is not
-    /// loaded yet, nobody has changed the inode since.
+    /// Loads a node out of the sector of its inode, if it has one. The sector was read after the node was taken from
+    /// the table and with no lock held. Every thread that takes the node meanwhile gets this one, so if it is not
+    /// loaded yet, no operation has changed the inode since.
     fn load(&self, node: &Arc<Node>, stored: Option<&SectorBytes>) -> Result<()> {
         let mut record = node.record.write();
         if matches!(*record, Record::Unloaded) {
@@ -130,7 +130,7 @@ impl Inodes {
         let nodes: Vec<_> = nodes.filter(|node| !node.is_loaded()).collect();
         let lbas: Vec<_> = nodes.iter().map(|node| node.ino.inode_lba()).collect();
         let Ok(stored) = self.volume.ftl().read_sectors(&lbas) else { return };
-        // What their files take is asked for next: the map's sums, but for the leaves at both ends.
+        // The allocation of their files is asked for next: that takes the map's sums, and the leaves at both ends.
         let ends = nodes
             .iter()
             .map(|node| node.ino.region())

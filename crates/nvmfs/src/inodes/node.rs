@@ -1,15 +1,14 @@
 //! Inodes in memory.
 //!
-//! A [`Node`] stands for an inode as long as anybody uses it, and is kept for a while after that. It owns
-//! the newest version of the inode, the times that are not stored yet, and the locks of the file.
+//! A [`Node`] stands for an inode as long as it is in use, and is kept for a while after that. It owns the newest
+//! version of the inode, the times that are not stored yet, and the locks of the file.
 //!
-//! 1. There is at most one node that is not `Removed` for a number: the one in the table. Whoever wants
-//!    to change an inode's sector holds the `record` of its node, loaded. So what is in a node is what is on
-//!    the device, and a node may be dropped whenever nobody uses it and no time waits to be stored. And who
-//!    took a node from the table, then read the sector, and finds the node still `Unloaded`, has read what is
-//!    there.
+//! 1. There is at most one node that is not `Removed` for a number: the one in the table. An operation that changes an
+//!    inode's sector holds the `record` of its node, loaded. So a node equals the inode on the device, and a node may
+//!    be dropped whenever it is not in use and no time waits to be stored. And a thread that took a node from the
+//!    table, then read the sector, and finds the node still `Unloaded`, has read the current inode.
 //! 2. A node goes from `Unloaded` to `Live` to `Removed` and never back.
-//! 3. `opens` changes with `record` held, shared or alone: a thread that holds it alone sees it stand still.
+//! 3. `opens` changes with `record` held, shared or alone: a thread that holds `record` alone sees no change.
 //! 4. Times in memory are newer than those in `record` or the same. A node with times to store is in
 //!    the list of them, which keeps it.
 //!
@@ -42,7 +41,7 @@ pub(super) enum Record {
     /// Not read yet.
     Unloaded,
     Live(Inode),
-    /// It is gone and its number may belong to another.
+    /// The inode is gone and its number may belong to another.
     Removed,
 }
 
@@ -63,11 +62,11 @@ pub(crate) struct Node {
     /// Of a directory.
     changes: Mutex<Changes>,
     pub(super) last_change: LastChange,
-    /// Asked for since the table last looked for one to drop.
+    /// Used since the table last looked for a node to drop.
     is_used: AtomicBool,
 }
 
-/// What an inode keeps for its life.
+/// The properties that an inode keeps for its life.
 #[derive(Clone, Copy)]
 struct Identity {
     generation: u32,
@@ -90,10 +89,10 @@ impl Times {
     }
 }
 
-/// Which times an operation moves to now.
+/// The times that an operation updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
-    /// The data were read. Only now and then, as `relatime` has it.
+    /// The data were read. Updated only now and then, as with `relatime`.
     Read,
     /// The data changed, and with it the inode.
     Modified,
@@ -101,11 +100,11 @@ pub(crate) enum Touch {
     Changed,
 }
 
-/// So many nodes may have times in memory that are not stored; about 1 KiB each. Beyond that they are stored
-/// without being asked for; what could not be is tried again once there are so many more.
+/// This many nodes may have times in memory that are not stored; about 1 KiB each. Beyond that they are stored without
+/// a sync; times that could not be stored are tried again once there are this many more.
 const UNSTORED_TIMES_MAX: usize = 4096;
-/// From so many on, where they cannot be stored, reads leave no times: those that writes leave are of a store
-/// that takes writes.
+/// From this many on, where they cannot be stored, reads leave no times. Times left by writes come from a store that
+/// accepts writes, so they can be stored.
 const UNSTORED_READS_MAX: usize = 4 * UNSTORED_TIMES_MAX;
 
 /// Seconds after which a read moves the time of access even if nothing changed since the last one.
@@ -162,8 +161,8 @@ impl Node {
         })
     }
 
-    /// Takes an inode that was read or created, by the batch `seq` at the latest. Called with `record` held
-    /// alone, once.
+    /// Takes over an inode that was read or created, by the batch `seq` at the latest. Called with `record` held alone,
+    /// once.
     pub(super) fn load(&self, record: &mut Record, inode: Inode, seq: Seq) {
         self.last_change.note(seq);
         let identity = Identity { generation: inode.generation(), kind: inode.kind() };
@@ -184,11 +183,11 @@ impl Node {
         self.with_times(&self.record.read()).ok_or(Refusal::Stale.into())
     }
 
-    /// What `see` makes of the inode as it is stored.
+    /// Applies `see` to the inode as it is stored.
     pub(crate) fn live<T>(&self, see: impl FnOnce(&Inode) -> T) -> Result<T> {
         match &*self.record.read() {
             Record::Live(inode) => Ok(see(inode)),
-            // Not loaded: named by the id of a handle that is closed, while another is being opened.
+            // Not loaded: the caller used the id of a closed handle, while another is being opened.
             Record::Removed | Record::Unloaded => Err(Refusal::Stale.into()),
         }
     }
@@ -199,7 +198,7 @@ impl Node {
         see()
     }
 
-    /// Waits until nobody holds a sector of this range of the file, and holds them.
+    /// Waits until no operation holds a sector of this range of the file, and holds them.
     pub(crate) fn lock_sectors(&self, wanted: Range<u64>) -> HeldRanges<'_> {
         self.ranges.lock(wanted)
     }
@@ -239,7 +238,7 @@ impl Node {
         self.identity.get().expect("the inode is loaded").kind
     }
 
-    /// Unique among all files that ever had this number, but for 2^32 of them.
+    /// Unique among all files that ever had this number; repeats after 2^32 of them.
     pub(crate) fn file_id(&self) -> FileId {
         FileId(u64::from(self.generation()) << 32 | u64::from(self.ino.0))
     }
@@ -257,7 +256,7 @@ impl Node {
         self.is_log.load(SeqCst)
     }
 
-    /// The newest opener's choice counts.
+    /// The hint of the newest opening applies.
     pub(crate) fn set_hint(&self, hint: StreamHint) {
         self.is_log.store(hint == StreamHint::Log, SeqCst);
     }
@@ -282,17 +281,16 @@ pub(super) struct Nodes {
     /// Nodes with times to store.
     dirty: Mutex<BTreeMap<Ino, Arc<Node>>>,
     dirty_count: AtomicUsize,
-    /// Beyond so many of them all are to be stored; `usize::MAX` while that is being done.
+    /// When there are more than this many, all must be stored; `usize::MAX` while that is being done.
     store_above: AtomicUsize,
-    /// Nodes kept though nobody uses them.
+    /// Number of unused nodes that are kept.
     kept_max: usize,
 }
 
 #[derive(Default)]
 struct Table {
     by_ino: HashMap<Ino, Arc<Node>>,
-    /// Numbers in the order in which they are looked at when there are too many; each node's is among
-    /// them.
+    /// Numbers in the order in which nodes are examined when there are too many; it contains each node's number.
     queue: VecDeque<Ino>,
 }
 
@@ -329,7 +327,7 @@ impl Nodes {
         node
     }
 
-    /// Takes a version of the inode that is in the ftl by now. Called with `record`, its own, held alone.
+    /// Takes over a version of the inode that is already in the ftl. Called with `record`, its own, held alone.
     pub(super) fn store(&self, node: &Node, record: &mut Record, inode: Inode) {
         let mut times = node.times.lock();
         if std::mem::replace(&mut *times, Times::stored(&inode)).is_dirty {
@@ -352,7 +350,7 @@ impl Nodes {
         self.table.lock().by_ino.remove(&node.ino);
     }
 
-    /// Moves times in memory. Called with `record` of `node` held, or by readers without.
+    /// Updates times in memory. Called with `record` of `node` held, or by readers without.
     pub(super) fn touch(&self, node: &Arc<Node>, what: Touch, now: Timestamp) {
         let mut times = node.times.lock();
         match what {
@@ -396,15 +394,15 @@ impl Nodes {
         self.dirty_count.load(SeqCst)
     }
 
-    /// Whether there are so many of them that the caller is to store all, and then to say
-    /// [`Nodes::end_storing_many`]. One does that at a time.
+    /// Whether there are so many of them that the caller must store all, and then call [`Nodes::end_storing_many`]. One
+    /// thread does that at a time.
     pub(super) fn begin_storing_many(&self) -> bool {
         let above = self.store_above.load(SeqCst);
         self.dirty_count() > above
             && self.store_above.compare_exchange(above, usize::MAX, SeqCst, SeqCst).is_ok()
     }
 
-    /// What is left could not be stored: nobody tries again with each call.
+    /// The remaining times could not be stored: not every call tries again.
     pub(super) fn end_storing_many(&self) {
         self.store_above.store(self.dirty_count() + UNSTORED_TIMES_MAX, SeqCst);
     }
@@ -426,7 +424,7 @@ impl Table {
         self.queue.push_back(node.ino);
     }
 
-    /// Drops some of the nodes beyond `kept_max` that nobody uses. A constant number of looks each time.
+    /// Drops some of the unused nodes beyond `kept_max`. Examines a constant number of nodes each time.
     fn drop_unused(&mut self, kept_max: usize) {
         const LOOKS: usize = 8;
         for _ in 0..LOOKS {
@@ -435,7 +433,7 @@ impl Table {
             }
             let Some(ino) = self.queue.pop_front() else { return };
             let Some(node) = self.by_ino.get(&ino) else { continue };
-            // Nobody can come to use it meanwhile: that takes the table.
+            // No thread can start to use it meanwhile: that takes the table.
             let is_idle = Arc::strong_count(node) == 1
                 && node.opens.load(SeqCst) == 0
                 && !node.is_used.swap(false, SeqCst);

@@ -6,9 +6,9 @@ use crate::{
     inodes::Inodes,
 };
 
-/// Where new inodes get their numbers from.
+/// The source of numbers for new inodes.
 pub(super) struct Numbers {
-    /// Where the search for a free number starts.
+    /// The number at which the search for a free one starts.
     next_ino: Ino,
     /// Generation of the next new inode.
     next_generation: u32,
@@ -23,8 +23,8 @@ impl Numbers {
 }
 
 impl Inodes {
-    /// A number that no inode has, and a generation for it. It is given to nobody else before all
-    /// others were. The search may read the device, so the lock is given back meanwhile.
+    /// A number that no inode has, and a generation for it. The number is not given out again before all others were.
+    /// The search may read the device, so the lock is released meanwhile.
     pub(crate) fn take_number(&self) -> Result<(Ino, u32)> {
         loop {
             let (start, generation) = {
@@ -43,7 +43,7 @@ impl Inodes {
                 numbers.next_ino = after(free);
                 return Ok((free, generation));
             }
-            // Others were given that number by now.
+            // That number was given out meanwhile.
         }
     }
 
@@ -68,12 +68,12 @@ impl Inodes {
     }
 }
 
-/// The number to be looked at after `ino`.
+/// The number to be examined after `ino`.
 fn after(ino: Ino) -> Ino {
     if ino < Ino::LAST { Ino(ino.0 + 1) } else { Ino::FIRST }
 }
 
-/// How many numbers later than `start` `ino` is looked at.
+/// How many numbers after `start` the search reaches `ino`.
 fn ahead(start: Ino, ino: Ino) -> u32 {
     let numbers = Ino::LAST.0 - Ino::FIRST.0 + 1;
     (ino.0 + numbers - start.0) % numbers

@@ -1,8 +1,8 @@
-//! Who keeps an inode, and the end of one that nobody keeps.
+//! References to an inode, and freeing an inode without references.
 //!
 //! Names, openings and look-ups keep an inode (`lookups.rs`). One that loses its last name while it is open or known
-//! becomes an orphan: its `nlink` is 0, and a sector in the region of orphans says so. The last to let it go frees it;
-//! after a crash the next open does.
+//! becomes an orphan: its `nlink` is 0, and a sector in the region of orphans marks it. The operation that removes the
+//! last reference frees it; after a crash the next open does.
 
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     inodes::{Inodes, Node, Update},
 };
 
-/// Orphans of an earlier use that are read together.
+/// Orphans left by an earlier use that are read together.
 const ORPHANS_AT_ONCE: usize = 512;
 
 impl Inodes {
@@ -33,7 +33,8 @@ impl Inodes {
         Ok(())
     }
 
-    /// Ends an opening. The last one frees what has no name and is known to nobody, and stores times that wait for it.
+    /// Ends an opening. The last one frees an inode that has neither a name nor a look-up, and stores times that wait
+    /// for it.
     pub(crate) fn release(&self, ino: Ino) -> Result<()> {
         let node = self.nodes.get(ino).ok_or(Refusal::Stale)?;
         let record = node.record.read();
@@ -67,7 +68,8 @@ impl Inodes {
         freed.fold(Ok(()), Result::and)
     }
 
-    /// Frees what nobody knows any more, unless something else keeps it (invariant 2 of `inodes/lookups.rs`).
+    /// Frees an inode whose look-ups are all forgotten, unless another reference keeps it (invariant 2 of
+    /// `inodes/lookups.rs`).
     fn free_forgotten(&self, ino: Ino) -> Result<()> {
         let freed = self.node(ino).and_then(|node| {
             self.change_nodes(std::slice::from_ref(&node), |locked| {
@@ -90,8 +92,8 @@ impl Inodes {
         update
     }
 
-    /// Frees what had no name and was open when the file system was last used. Damage is left for the
-    /// check to report.
+    /// Frees the inodes that had no name and were open when the file system was last used. Damage is left for the check
+    /// to report.
     pub(crate) fn free_orphans(&self) -> Result<()> {
         let mut rest = Ino::ORPHANS.region();
         loop {
@@ -137,7 +139,7 @@ impl Inodes {
         })
     }
 
-    /// Waits, for so long at most, until an orphan is freed because it was forgotten; see
+    /// Waits, at most `timeout`, until an orphan is freed because it was forgotten; see
     /// [`crate::posix::Posix::wait_for_forgotten`].
     pub(crate) fn wait_for_freed(&self, timeout: Duration) -> bool {
         self.lookups.wait_for_freed(timeout)

@@ -1,13 +1,13 @@
 //! Ranges of sectors of one file that are being changed.
 //!
-//! A change of part of a sector reads the sector, changes it and writes it back; nobody may write it in
-//! between. So every write holds the sectors that it writes, and every change of the length those from
-//! the last byte that stays on. Writes of different sectors do not meet.
+//! A change of part of a sector reads the sector, changes it and writes it back; no other operation may write it in
+//! between. So every write holds the sectors that it writes, and every change of the length those from the last byte
+//! that stays on. Writes of different sectors do not conflict.
 //!
-//! Whoever wants a sector gets it in turn: a change of the length, which wants very many, comes after who asked
-//! before, and before who asks after it.
+//! Operations get a sector in the order of their requests: a change of the length, which needs very many sectors, comes
+//! after those that asked before it, and before those that ask after it.
 //!
-//! An operation that waits here holds no other lock but, in a batch, ranges of files with smaller numbers.
+//! An operation that waits here holds no other lock except, in a batch, ranges of files with smaller numbers.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub(crate) struct Ranges {
 
 #[derive(Default)]
 struct State {
-    /// By number, in no order. One that meets none with a smaller number is held.
+    /// By number, in no order. A claim that overlaps none with a smaller number is held.
     claims: Vec<(u64, Vec<Range<u64>>)>,
     next_claim: u64,
 }
@@ -43,7 +43,7 @@ pub(crate) struct HeldRanges<'a> {
 }
 
 impl Ranges {
-    /// Waits until nobody who asked before holds a sector of `wanted`, or waits for one, and holds them.
+    /// Waits until no earlier claim includes a sector of `wanted`, and holds them.
     pub(crate) fn lock(&self, wanted: Range<u64>) -> HeldRanges<'_> {
         self.lock_all(std::iter::once(wanted).collect())
     }
@@ -61,7 +61,7 @@ impl Ranges {
         HeldRanges { ranges: self, claim }
     }
 
-    /// How many hold ranges or wait for some.
+    /// Number of operations that hold ranges or wait for some.
     #[cfg(test)]
     fn claims(&self) -> usize {
         self.state.lock().claims.len()
@@ -156,7 +156,7 @@ mod tests {
         });
     }
 
-    /// Else a change of a file's length might wait for ever beside many who write to its end.
+    /// Otherwise a change of a file's length might wait for ever beside many threads that write to its end.
     #[test]
     fn nobody_is_overtaken() {
         let ranges = Ranges::default();
@@ -177,7 +177,7 @@ mod tests {
             while ranges.claims() < 3 && !narrow.is_finished() {
                 std::thread::yield_now();
             }
-            drop(ranges.lock(20..30)); // in nobody's way
+            drop(ranges.lock(20..30)); // conflicts with no claim
             assert!(!narrow.is_finished());
             drop(first);
         });

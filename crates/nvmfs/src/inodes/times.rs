@@ -1,4 +1,4 @@
-//! Times that are in memory only, and what a sync stores of them.
+//! Times that are in memory only, and storing them in a sync.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Inodes {
         self.change_nodes(nodes, |locked| Ok(self.times_of(nodes, locked)))
     }
 
-    /// Stores all times that wait for it; where that fails, those of all others, unless nothing can be stored.
+    /// Stores all times that wait for it. Where some cannot be stored, stores the others, unless nothing can be stored.
     pub(crate) fn store_all_times(&self) -> Result<()> {
         /// Inodes in one batch.
         const PIECE: usize = 64;
@@ -47,7 +47,7 @@ impl Inodes {
     /// Keeps the times that are in memory only from becoming too many. Called with no lock held.
     pub(crate) fn store_many_times(&self) {
         if self.nodes.begin_storing_many() {
-            // Whose times cannot be stored hears of it when it is synced; what was just done is done.
+            // If a file's times cannot be stored, its next sync reports that; the operation at hand has succeeded.
             let _ = self.store_all_times();
             self.nodes.end_storing_many();
         }

@@ -1,4 +1,4 @@
-//! What one operation changes of inodes, and the nodes that are locked for it.
+//! The changes that one operation makes to inodes, and the nodes that are locked for it.
 
 use std::{
     ops::Range,
@@ -56,7 +56,7 @@ impl<'a> Locked<'a> {
     }
 }
 
-/// What one operation changes.
+/// The changes of one operation.
 pub(crate) struct Update {
     pub(super) now: Timestamp,
     changes: Vec<Change>,
@@ -65,7 +65,7 @@ pub(crate) struct Update {
     pub(super) opened: Vec<Ino>,
     pub(super) looked_up: Vec<Ino>,
     pub(super) touched: Vec<(Ino, Touch)>,
-    /// What of the map must be in memory before the update can be made.
+    /// Ranges of the map that must be in memory before the update can be made.
     pub(super) absent: Vec<Range<Lba>>,
     /// It changes nothing but times, which a check does not look at.
     pub(super) is_of_times: bool,
@@ -146,7 +146,7 @@ impl Update {
         self.looked_up.push(ino);
     }
 
-    /// The inode goes, with all that it has.
+    /// Frees the inode, with everything that it has.
     pub(crate) fn free(&mut self, inode: &Inode, inodes: &Inodes) {
         let ino = inode.ino();
         self.trim(ino.inode_lba(), 1);
@@ -159,7 +159,8 @@ impl Update {
         self.freed.push(ino);
     }
 
-    /// The inode has no name any more: it goes, or waits for its last release, and to be forgotten.
+    /// The inode has no name any more: frees it, or leaves it as an orphan until its last release and until it is
+    /// forgotten.
     pub(crate) fn orphan(&mut self, node: &Node, mut inode: Inode, inodes: &Inodes) {
         let ino = inode.ino();
         if node.opens.load(SeqCst) == 0 && !inodes.lookups.mark(ino) {
@@ -184,7 +185,7 @@ impl Update {
         ops
     }
 
-    /// An inode that changed in nothing but names. Returns it with its new time.
+    /// Stores an inode of which only names changed. Returns it with its new time.
     pub(crate) fn put_changed(&mut self, mut inode: Inode) -> Inode {
         let (accessed, modified, _) = inode.times();
         inode.set_times((accessed, modified, self.now));
@@ -192,7 +193,7 @@ impl Update {
         inode
     }
 
-    /// A directory whose entries change, and which gets so many more subdirectories.
+    /// Stores a directory whose entries change, and which gets `subdirectories` more subdirectories.
     pub(crate) fn put_parent(&mut self, mut inode: Inode, subdirectories: i64) -> Result<()> {
         if subdirectories == 0 {
             self.touch(inode.ino(), Touch::Modified);

@@ -22,7 +22,7 @@ pub(crate) struct NewInode<'a> {
     /// Type and permissions.
     pub(crate) mode: u32,
     pub(crate) rdev: u64,
-    /// None for a caller without a user: the inode gets the owner of its directory.
+    /// `None` for a caller without a user: the inode gets the owner of its directory.
     pub(crate) caller: Option<Caller>,
     /// Of a symbolic link.
     pub(crate) target: &'a [u8],
@@ -45,7 +45,7 @@ impl NewInode<'_> {
         }
     }
 
-    /// The inode in the directory `parent`; true if its target is to be written to its region.
+    /// The inode in the directory `parent`; true if its target must be written to its region.
     fn inode(&self, ino: Ino, generation: u32, parent: &Inode, now: Timestamp) -> (Inode, bool) {
         let mut inode = Inode::new(ino, generation, self.mode & 0o177_777, now);
         let hands_down = parent.permissions() & SET_GID != 0;
@@ -70,7 +70,7 @@ impl Names {
     pub(crate) fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<(Arc<Node>, Inode)> {
         let kind = new.check()?;
         let dir = self.directory_for(parent, name)?;
-        // Kept when the directory changes meanwhile and all is planned anew.
+        // Kept when the directory changes meanwhile and the operation is planned again.
         let taken = Cell::new(None);
         self.change_names(
             &[&dir],
@@ -87,7 +87,7 @@ impl Names {
                 let lba = node.ino().inode_lba();
                 if !is_free || update.allocated(&self.inodes, lba..Lba(lba.0 + 1)) > 0 {
                     taken.set(None);
-                    return Ok(None); // somebody else was given the number, 2^28 numbers ago
+                    return Ok(None); // the number was given out before, 2^28 numbers ago
                 }
                 let above = locked.inode(&dir)?;
                 let (inode, is_outside) = new.inode(node.ino(), *generation, &above, update.now());
@@ -118,7 +118,7 @@ impl Names {
         name: &[u8],
         is_looked_up: bool,
     ) -> Result<(Arc<Node>, Inode)> {
-        // What lost its last name gets no other, be it there or not.
+        // An inode that lost its last name gets no other, whether it still exists or not.
         let is_gone = |error| if is_stale(&error) { Refusal::NotFound.into() } else { error };
         let node = self.inodes.node(ino).map_err(is_gone)?;
         if node.kind() == FileKind::Directory {
@@ -147,7 +147,7 @@ impl Names {
         )
     }
 
-    /// The directory `parent`, which is to get the entry `name`.
+    /// The directory `parent`, which will get the entry `name`.
     fn directory_for(&self, parent: Ino, name: &[u8]) -> Result<Arc<Node>> {
         let dir = self.directory(parent)?;
         if matches!(name, b"." | b"..") {

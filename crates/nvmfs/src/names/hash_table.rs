@@ -1,19 +1,19 @@
 //! A directory: a hash table as sparse as the space that it lies in.
 //!
-//! The sectors of a directory's region are its buckets, one entry each. A name belongs into the bucket
-//! that its hash names, or into the first free one behind it. With 2^36 buckets and at most 2^28 files
-//! two names hardly ever meet, an empty bucket takes no space, and the table never grows or moves.
+//! The sectors of a directory's region are its buckets, one entry each. A name goes into the bucket that its hash
+//! names, or into the first free one behind it. With 2^36 buckets and at most 2^28 files two names hardly ever collide,
+//! an empty bucket takes no space, and the table never grows or moves.
 //!
 //! 1. Every bucket from a name's own up to the one that holds it is in use (by an entry or a
 //!    tombstone), so a search ends at the first empty bucket.
-//! 2. An entry never moves while its name exists: a position in a listing stays good. So removal leaves
-//!    a tombstone where entries follow, instead of shifting them back.
-//! 3. A run of used buckets ends in an entry: removing that entry takes the tombstones before it along.
-//!    So tombstones are never more than the entries' own collisions call for.
+//! 2. An entry never moves while its name exists: a position in a listing stays valid. So removal leaves a tombstone
+//!    where entries follow, instead of shifting them back.
+//! 3. A run of used buckets ends in an entry: removing that entry also removes the tombstones before it. So there are
+//!    never more tombstones than the entries' own collisions require.
 //! 4. No name is there twice.
 //!
-//! The functions here read and decide; what they decide to write is one batch of the caller, who sees
-//! to it that the directory did not change in between.
+//! The functions here read and decide; the caller writes what they decide in one batch, and ensures that the directory
+//! did not change in between.
 
 use std::ops::Range;
 
@@ -29,9 +29,9 @@ const OVERFLOW_BUCKETS: u64 = 1 << 16;
 /// Buckets that a hash can name.
 const HOME_BUCKETS: u64 = REGION_SECTORS - OVERFLOW_BUCKETS;
 
-/// Where the buckets of one directory come from: the ftl, or a map in tests.
+/// The source of the buckets of one directory: the ftl, or a map in tests.
 pub(crate) trait Buckets {
-    /// What `bucket` holds.
+    /// The content of `bucket`.
     fn get(&self, bucket: Bucket) -> Result<Slot>;
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Search {
         bucket: Bucket,
         entry: Dirent,
     },
-    /// No such name; a new entry of it belongs into `free`.
+    /// No such name; a new entry for it goes into `free`.
     Absent {
         free: Bucket,
     },
@@ -54,7 +54,7 @@ pub(crate) enum Search {
 pub(crate) enum Removal {
     /// Entries follow.
     Bury(Bucket),
-    /// Nothing follows: this bucket and the tombstones before it go.
+    /// Nothing follows: this bucket and the tombstones before it are cleared.
     Clear { first: Bucket, count: u64 },
 }
 

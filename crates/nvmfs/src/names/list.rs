@@ -15,23 +15,23 @@ const CURSOR_SELF: u64 = 0;
 const CURSOR_PARENT: u64 = 1;
 const CURSOR_BUCKETS: u64 = 2;
 
-/// Buckets that are read together: few at first, for who wants few, then twice as many with each step.
+/// Buckets that are read together: few at first, for callers that need few, then twice as many with each step.
 const BUCKETS_FIRST: usize = 32;
-/// As many as one call asks for.
+/// As many buckets as one call asks for.
 const BUCKETS_OF_CALL: usize = 1024;
-/// For a listing that goes on from call to call. Of a million entries in a row on flash every 16th then.
+/// For a listing that continues from call to call. Of a million entries in a row on flash, this reads every 16th.
 const BUCKETS_AHEAD: usize = 1 << 16;
 
 /// An entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// What it names.
+    /// The inode that it names.
     pub ino: Ino,
-    /// The type of that.
+    /// The type of that inode.
     pub kind: FileKind,
     /// The name: 1 to 255 bytes without `/` and NUL.
     pub name: &'a [u8],
-    /// Cursor of what follows; valid for ever, whatever comes and goes in the directory.
+    /// Cursor of the next entry; valid for ever, whatever is added to or removed from the directory.
     pub next: u64,
 }
 
@@ -47,7 +47,7 @@ impl Names {
         loop {
             let since = dir.bucket_changes();
             match self.read_window(dir.ino(), first, buckets_max) {
-                // What comes before the damage is listed.
+                // The entries before the damage are listed.
                 Err(_) if buckets_max > 1 => buckets_max = 1,
                 Err(error) => return Err(error),
                 Ok(None) => {

@@ -2,12 +2,12 @@
 //! are those of `lib.rs`; how a change is planned and committed is in `plan.rs`.
 //!
 //! **Look-ups beside changes** (invariant 5 of `lib.rs`). A search takes no lock, nor does the step from the entry to
-//! the inode: the name may go in between, and its inode with it.
-//! 1. An operation that takes a name away notes its bucket among the directory's changes before giving the
-//!    directory's `record` back. The inode is freed with its last name, or later.
+//! the inode: the name may be removed in between, and its inode with it.
+//! 1. An operation that removes a name notes its bucket among the directory's changes before it releases the
+//!    directory's `record`. The inode is freed with its last name, or later.
 //! 2. So a search that finds an inode gone, then waits for that `record`, and sees no change of the buckets that it
-//!    looked at, has met with damage. Else the search starts over, and finds what the name stands for by then. Each
-//!    such turn is a completed change of another operation.
+//!    looked at, has found damage. Otherwise the search starts over, and finds the inode that the name stands for by
+//!    then. Each such retry means that another operation has completed a change.
 
 mod create;
 pub(crate) mod hash_table;
@@ -37,7 +37,7 @@ use crate::{
 /// Directories from the root down to any other, at most. More are taken for a damaged chain.
 const DEPTH_MAX: u32 = 1 << 20;
 
-/// Refuses what cannot be an entry's name.
+/// Refuses a string that cannot be an entry's name.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Refusal::NameTooLong.into());
@@ -48,7 +48,7 @@ fn check_name(name: &[u8]) -> Result<()> {
 /// The names of all inodes.
 pub(crate) struct Names {
     inodes: Arc<Inodes>,
-    /// What listings are going to ask for.
+    /// Entries that listings are going to ask for.
     ahead: ReadAhead,
     /// Held while a name moves from one directory to another.
     moves: Mutex<()>,
@@ -70,7 +70,7 @@ impl Names {
         self.lookup_with(parent, name, |node| Ok(Arc::clone(node)))
     }
 
-    /// What `see` makes of the node that `name` stands for in a directory. Where that says that the inode is gone, the
+    /// Applies `see` to the node that `name` stands for in a directory. If the result is that the inode is gone, the
     /// name is looked up again.
     pub(crate) fn lookup_with<T>(
         &self,
@@ -87,14 +87,14 @@ impl Names {
         self.find(&dir, name, |reader, bucket, entry| see(&reader.node_of(bucket, entry)?))
     }
 
-    /// What `see` makes of the parent of a directory, which may move meanwhile.
+    /// Applies `see` to the parent of a directory, which may move meanwhile.
     fn see_parent<T>(&self, dir: &Node, see: impl Fn(&Arc<Node>) -> Result<T>) -> Result<T> {
         loop {
             let parent = self.parent_of(dir)?;
             match self.inodes.node(parent).and_then(|node| see(&node)) {
                 Err(error) if is_stale(&error) => match dir.live(|inode| (inode.parent(), inode.nlink())) {
                     Ok((now, _)) if now != parent => {}
-                    // Without a name it has no parent either, only the memory of one.
+                    // A directory without a name has no parent any more; the field holds the last one.
                     Ok((_, 0)) => return Err(Refusal::NotFound.into()),
                     _ => return Err(Refusal::Stale.into()),
                 },
@@ -103,14 +103,14 @@ impl Names {
         }
     }
 
-    /// What a name itself says: the number and type of what it stands for, even if that is damaged.
+    /// The content of an entry: the number and type of the inode that it names, even if that is damaged.
     pub(crate) fn entry(&self, parent: Ino, name: &[u8]) -> Result<(Ino, FileKind)> {
         let dir = self.directory(parent)?;
         check_name(name)?;
         self.find(&dir, name, |_, _, entry| Ok((entry.ino(), entry.kind())))
     }
 
-    /// What `see` makes of the entry of a name.
+    /// Applies `see` to the entry of a name.
     fn find<T>(
         &self,
         dir: &Arc<Node>,
@@ -123,7 +123,7 @@ impl Names {
                 Search::Found { bucket, entry } => see(&reader, bucket, &entry),
                 Search::Absent { .. } => Err(Refusal::NotFound.into()),
             });
-            // What was found was there; what was not, or not in order, may have been changing.
+            // An entry that was found was there; a missing or invalid one may have been changing.
             if found.is_ok() || reader.is_settled() {
                 return found;
             }

@@ -1,9 +1,10 @@
 //! How a change of names is planned and committed.
 //!
 //! An operation *plans* without a lock: it searches directories and loads inodes, which may read the device. Then it
-//! locks the nodes that it is going to change, looks whether a bucket that the plan rests on changed since, and if so
-//! starts over; if not, it *commits*: one batch, and then the nodes in memory. A plan that failed is an answer only if
-//! it rests on buckets that did not change either. What keeps an attempt from being done is in `inodes/commit.rs`.
+//! locks the nodes that it is going to change, checks whether a bucket that the plan depends on changed since, and if
+//! so starts over; if not, it *commits*: one batch, and then the nodes in memory. The failure of a plan, too, is a
+//! valid result only if the buckets that it depends on did not change. `inodes/commit.rs` lists the reasons why an
+//! attempt may have to be repeated.
 
 use std::{
     cell::RefCell,
@@ -64,8 +65,8 @@ impl<'a> DirReader<'a> {
         })
     }
 
-    /// Whether the buckets that were looked at are as they were. Called with the `record` of the
-    /// directory held, so that no change is half done.
+    /// Whether the buckets that were looked at have not changed. Called with the `record` of the directory held, so
+    /// that no change is half done.
     fn is_valid(&self) -> bool {
         self.dir.spared(self.since, &self.buckets.borrow())
     }
@@ -81,10 +82,10 @@ pub(super) fn is_named_by(node: &Node, entry: &Dirent) -> bool {
     node.is_loaded() && node.generation() == entry.generation() && node.kind() == entry.kind()
 }
 
-/// What one operation changes of names, and of the inodes that they stand for.
+/// The changes that one operation makes to names, and to the inodes that they stand for.
 pub(super) struct NameUpdate {
     inodes: Update,
-    /// Buckets of directories, and what of them is listed afterwards.
+    /// Buckets of directories, and the entry that is listed for them afterwards.
     buckets: Vec<(Ino, Range<u64>, Option<Listed>)>,
 }
 
@@ -138,8 +139,8 @@ impl NameUpdate {
 }
 
 impl Names {
-    /// Plans on `dirs` and commits on the nodes that the plan names besides: `commit` makes the update, or
-    /// asks for another try by returning nothing.
+    /// Plans on `dirs` and commits on the nodes that the plan names besides: `commit` makes the update, or requests
+    /// another try by returning nothing.
     pub(super) fn change_names<P, T>(
         &self,
         dirs: &[&Arc<Node>],

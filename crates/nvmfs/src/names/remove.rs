@@ -1,13 +1,13 @@
-//! Names that go, and inodes without names.
+//! Removing names, and inodes without names.
 //!
-//! **Damage.** Where the inode of a file cannot be read, or is not the one that its name stands for, the name
-//! can be removed, and it goes alone: how many others there are, and what the last one takes along, only the
-//! inode knew. So the inode stays, its number is not given to another (invariant 2 of `lib.rs`: its sector is
-//! mapped), and what the file takes is kept for a repair; `check` names it. The name of a damaged directory
-//! stays: it is the only way to what is in there. So does a name that another is to replace.
+//! **Damage.** Where the inode of a file cannot be read, or is not the one that its name stands for, the name can be
+//! removed, but only the name: only the inode records how many other names there are, and what must be freed with the
+//! last one. So the inode stays, its number is not given to another (invariant 2 of `lib.rs`: its sector is mapped),
+//! and the file's space is kept for a repair; `check` reports it. The name of a damaged directory stays: it is the only
+//! way to its contents. A name also stays if a rename would replace it.
 //!
-//! An operation that removes such a name holds the `record` of its number's node, and finds it not loaded, or
-//! another's: no other operation has read the inode meanwhile.
+//! An operation that removes such a name holds the `record` of its number's node, and finds it not loaded, or belonging
+//! to another inode: no other operation has read the inode meanwhile.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::{
 };
 
 impl Names {
-    /// Takes a name of anything but a directory away; see [`Names::drop_name`].
+    /// Removes a name of anything but a directory; see [`Names::drop_name`].
     pub(crate) fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Option<Attr>> {
         let dir = self.directory(parent)?;
         check_name(name)?;
@@ -44,7 +44,7 @@ impl Names {
                 if !doomed.is_damaged {
                     gone = self.drop_name(&mut update, node, locked.inode(node)?)?;
                 } else if is_named_by(node, &doomed.entry) {
-                    return Ok(None); // somebody could read it after all
+                    return Ok(None); // another operation has read it after all
                 }
                 update.put_parent(locked.inode(&dir)?, 0)?;
                 Ok(Some((update, gone)))
@@ -75,7 +75,7 @@ impl Names {
         )
     }
 
-    /// One name less for an inode, and its end if that was the last: then its last attributes.
+    /// Removes one name of an inode, and the inode if that was the last one; then returns its last attributes.
     pub(super) fn drop_name(
         &self,
         update: &mut NameUpdate,
@@ -106,7 +106,7 @@ struct Doomed {
     removal: Removal,
     /// Loaded, unless it is damaged.
     node: Arc<Node>,
-    /// It is no directory, and there is nothing but its name to be removed.
+    /// It is not a directory, and only its name can be removed.
     is_damaged: bool,
 }
 

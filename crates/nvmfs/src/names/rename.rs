@@ -1,4 +1,4 @@
-//! Names that move.
+//! Moving names.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::{
     },
 };
 
-/// What [`rename`](crate::posix::Posix::rename) does about the new name.
+/// How [`rename`](crate::posix::Posix::rename) treats the new name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rename {
-    /// Replaces what has it.
+    /// Replaces the inode that has it.
     #[default]
     Replace,
-    /// Refuses if anything has it (`RENAME_NOREPLACE`).
+    /// Refuses if it exists (`RENAME_NOREPLACE`).
     NoReplace,
     /// Both change places (`RENAME_EXCHANGE`).
     Exchange,
@@ -35,7 +35,7 @@ pub(crate) struct RenameEnd<'a> {
     pub(crate) name: &'a [u8],
 }
 
-/// What a rename will do.
+/// The plan of a rename.
 enum Plan {
     /// Both names stand for one inode already.
     Nothing,
@@ -66,7 +66,7 @@ fn is_directory(node: &Node) -> bool {
 }
 
 impl Names {
-    /// Moves a name; as to what it replaces, see [`Names::drop_name`].
+    /// Moves a name; for the inode that it replaces, see [`Names::drop_name`].
     pub(crate) fn rename(
         &self,
         from: RenameEnd<'_>,
@@ -77,7 +77,7 @@ impl Names {
         check_name(to.name)?;
         let dirs = [self.directory(from.parent)?, self.directory(to.parent)?];
         let is_local = from.parent == to.parent;
-        // Where directories are stays as it is while it is seen to that none comes to lie in itself.
+        // Directories must not move while the check that none ends up inside itself is made.
         let _moves = (!is_local).then(|| self.moves.lock());
         let distinct = if is_local { &dirs[..1] } else { &dirs[..] };
         self.change_names(
@@ -165,7 +165,7 @@ impl Names {
     }
 }
 
-/// The inode of a name that moves: a directory knows where it lies.
+/// The inode of a name that moves: a directory stores its parent.
 fn moved(
     update: &mut NameUpdate,
     locked: &mut Locked<'_>,
@@ -183,7 +183,7 @@ fn moved(
     Ok(())
 }
 
-/// The directories that a name moves from and to, with so many more subdirectories each.
+/// The directories that a name moves from and to, each with its change in the number of subdirectories.
 fn put_parents(
     update: &mut NameUpdate,
     locked: &mut Locked<'_>,

@@ -1,12 +1,12 @@
-//! The file system by inodes, as POSIX has it: what a FUSE server, or a program in the same process that
-//! wants directories, links and attributes, calls.
+//! The file system by inodes, with POSIX semantics: the interface for a FUSE server, or for a program in the same
+//! process that needs directories, links and attributes.
 //!
-//! Every change is one batch of the store, so a crash leaves whole operations. What is promised about
-//! durability is what POSIX promises, and more: operations survive in the order in which they were done.
+//! Every change is one batch of the store, so a crash leaves whole operations. Durability is as POSIX promises, and
+//! more: operations survive in the order in which they were done.
 //!
-//! Permissions are the caller's to check (FUSE's `default_permissions` has the kernel do so). What the
-//! kernel leaves to a file system is done here: set-group-id directories hand their group down, a change
-//! of owner takes set-user-id and set-group-id away, and times are kept.
+//! Permissions are the caller's to check (FUSE's `default_permissions` has the kernel do so). Duties that the kernel
+//! leaves to a file system are handled here: set-group-id directories pass on their group, a change of owner removes
+//! set-user-id and set-group-id, and times are kept.
 //!
 //! **Times.** An operation that writes the inode anyway stores its times with it. Others (writes within a
 //! file's length, reads, changes of a directory) keep them in memory, from where
@@ -33,16 +33,16 @@ use crate::{
 /// Inode operations on an open file system. Cheap to clone, to be used from many threads; it keeps the
 /// file system open.
 ///
-/// All methods fail with the errors of the store below; [`Refusal`]s are named with each.
-/// [`Refusal::Stale`] is any inode number that has no inode, even if it was removed after the caller
-/// learnt the number: a caller keeps it by [`Posix::open`], or by [`Posix::counting_lookups`].
+/// All methods fail with the errors of the store below; [`Refusal`]s are named with each. [`Refusal::Stale`] is
+/// returned for any inode number without an inode, even if the inode was removed after the caller learnt the number: a
+/// caller keeps an inode by [`Posix::open`], or by [`Posix::counting_lookups`].
 #[derive(Clone)]
 pub struct Posix {
     layers: Arc<Layers>,
     counts_lookups: bool,
 }
 
-/// The layers that the interfaces of a file system stand on.
+/// The layers below the interfaces of a file system.
 pub(crate) struct Layers {
     inodes: Arc<Inodes>,
     names: Names,
@@ -76,21 +76,21 @@ impl Posix {
 
 /// Look-ups that are counted.
 impl Posix {
-    /// The same for a kernel, or whoever else comes back to what a name stood for: `lookup`, `lookup_number`, `mknod`,
-    /// `create`, `mkdir`, `symlink` and `link` count each inode that they return. It stays, usable in all ways,
-    /// until it was forgotten as often, even if it loses its last name: so it is never stale in between.
+    /// The same for a kernel, or another caller that uses an inode after its look-up: `lookup`, `lookup_number`,
+    /// `mknod`, `create`, `mkdir`, `symlink` and `link` count each inode that they return. The inode stays, usable in
+    /// all ways, until it was forgotten as often, even if it loses its last name: so it is never stale in between.
     pub fn counting_lookups(self) -> Posix {
         Posix { counts_lookups: true, ..self }
     }
 
-    /// Takes so many counts of an inode away. The last one frees what has no name and is not open. More than were
-    /// counted do no harm.
+    /// Subtracts `lookups` counts of an inode. The last one frees an inode that has no name and is not open.
+    /// Subtracting more than were counted does no harm.
     pub fn forget(&self, ino: Ino, lookups: u64) -> Result<()> {
         self.layers.inodes.forget(ino, lookups)
     }
 
-    /// Takes all counts of all inodes away, those of others too, as an unmount does. What keeps one from being freed
-    /// keeps no other from it.
+    /// Removes all counts of all inodes, those of other callers too, as an unmount does. If one inode cannot be freed,
+    /// the others still are.
     pub fn forget_all(&self) -> Result<()> {
         self.layers.inodes.forget_all()
     }
@@ -100,9 +100,9 @@ impl Posix {
         self.layers.inodes.attr_looked_up(&*self.layers.inodes.node(ino)?)
     }
 
-    /// Waits, for so long at most, until an inode is freed because it was forgotten; only if one lost its last name
-    /// as recently. So a caller that finds no space can wait for what a kernel is about to forget. False if there
-    /// was nothing to wait for.
+    /// Waits until an inode is freed because it was forgotten, at most until `timeout` after one last lost its last
+    /// name. So a caller that finds no space can wait for inodes that a kernel is about to forget. False if there was
+    /// nothing to wait for.
     pub fn wait_for_forgotten(&self, timeout: Duration) -> bool {
         self.layers.inodes.wait_for_freed(timeout)
     }
@@ -122,7 +122,7 @@ impl Posix {
         }
     }
 
-    /// What `name` itself says: the number and type of what it stands for, even if that is damaged.
+    /// The content of the entry `name`: the number and type of the inode that it names, even if that is damaged.
     ///
     /// # Errors
     /// As [`Posix::lookup`]; [`Refusal::Invalid`] for `.` and `..`.
@@ -130,13 +130,13 @@ impl Posix {
         self.layers.names.entry(parent, name)
     }
 
-    /// What is known about an inode.
+    /// Attributes of an inode.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.layers.inodes.attr(&*self.layers.inodes.node(ino)?)
     }
 
-    /// Reads inodes together, ahead of calls about each of them: one wait instead of many. Numbers without
-    /// inode, and what cannot be read, are left for those calls to report.
+    /// Reads inodes together, ahead of calls about each of them: one wait instead of many. Numbers without inode, and
+    /// inodes that cannot be read, are left for those calls to report.
     pub fn preload(&self, inos: &[Ino]) {
         self.layers.inodes.preload(inos);
     }
@@ -144,7 +144,7 @@ impl Posix {
     /// Changes an inode, all of it in one batch, and returns it.
     ///
     /// # Errors
-    /// [`Refusal::IsADirectory`] and [`Refusal::Invalid`] for lengths of what is no file,
+    /// [`Refusal::IsADirectory`] and [`Refusal::Invalid`] for the length of anything but a file,
     /// [`Refusal::FileTooLarge`].
     pub fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
         self.layers.data.setattr(ino, changes)
@@ -163,7 +163,7 @@ impl Posix {
         }
     }
 
-    /// Makes a regular file and opens it (see [`Posix::open`]): nobody comes in between.
+    /// Makes a regular file and opens it (see [`Posix::open`]), as one operation.
     ///
     /// # Errors
     /// [`Refusal::Exists`].
@@ -201,17 +201,16 @@ impl Posix {
     /// Gives an inode one more name.
     ///
     /// # Errors
-    /// [`Refusal::Exists`], [`Refusal::TooManyLinks`], [`Refusal::NotPermitted`] for directories,
-    /// [`Refusal::NotFound`] for what lost its last name.
+    /// [`Refusal::Exists`], [`Refusal::TooManyLinks`], [`Refusal::NotPermitted`] for directories, [`Refusal::NotFound`]
+    /// for an inode that lost its last name.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         let (node, linked) = self.layers.names.link(ino, parent, name, self.counts_lookups)?;
         Ok(self.layers.inodes.attr_after(&node, &linked))
     }
 
-    /// Takes a name away, and with the last one the inode; an open one stays until its last release. Of a
-    /// damaged file only the name goes: it is unknown whether it was the last, and
-    /// [`Nvmfs::check`](crate::Nvmfs::check) reports it.
-    /// Returns what lost its last name, as it was in the end.
+    /// Removes a name, and with the last one the inode; an open one stays until its last release. Of a damaged file
+    /// only the name is removed: it is unknown whether it was the last, and [`Nvmfs::check`](crate::Nvmfs::check)
+    /// reports it. Returns the inode that lost its last name, with its final attributes.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::IsADirectory`].
@@ -221,7 +220,7 @@ impl Posix {
         Ok(gone)
     }
 
-    /// Removes an empty directory. Returns as [`Posix::unlink`].
+    /// Removes an empty directory. Returns the same as [`Posix::unlink`].
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::NotADirectory`], [`Refusal::NotEmpty`]; [`Refusal::Invalid`] for
@@ -232,7 +231,7 @@ impl Posix {
         Ok(gone)
     }
 
-    /// Moves a name. Returns as [`Posix::unlink`], of what it replaces.
+    /// Moves a name. Returns the same as [`Posix::unlink`], for the inode that it replaces.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::Exists`], [`Refusal::NotEmpty`], [`Refusal::NotADirectory`],
@@ -251,9 +250,9 @@ impl Posix {
         Ok(gone)
     }
 
-    /// Calls `entry` for each entry of a directory from `cursor` on, until it returns false: that entry
-    /// then counts as not taken. The first ones are `.` and `..`. Cursor 0 is the start, others come with
-    /// the entries. An entry that is there all the time is seen exactly once.
+    /// Calls `entry` for each entry of a directory from `cursor` on, until it returns false: that entry then counts as
+    /// not taken. The first ones are `.` and `..`. Cursor 0 is the start, others come with the entries. An entry that
+    /// exists all the time is listed exactly once.
     ///
     /// # Errors
     /// [`Refusal::NotADirectory`].
@@ -271,8 +270,8 @@ impl Posix {
         self.layers.inodes.open_node(ino)
     }
 
-    /// Ends what [`Posix::open`] or [`Posix::create`] began. The last one stores times, and frees what
-    /// has no name any more and is not counted as looked up.
+    /// Ends what [`Posix::open`] or [`Posix::create`] began. The last one stores times, and frees an inode that has no
+    /// name any more and is not counted as looked up.
     pub fn release(&self, ino: Ino) -> Result<()> {
         self.layers.inodes.release(ino)
     }
@@ -281,7 +280,7 @@ impl Posix {
     /// number. Fastest where offset, length and buffer are whole sectors.
     ///
     /// # Errors
-    /// [`Refusal::IsADirectory`], [`Refusal::Invalid`] for what is no file.
+    /// [`Refusal::IsADirectory`], [`Refusal::Invalid`] for anything else that is not a file.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let len = self.layers.data.read_bytes(ino, offset, buf)?;
         self.layers.inodes.store_many_times();
@@ -301,18 +300,18 @@ impl Posix {
         Ok(len)
     }
 
-    /// Writes `data` at the end of the file, wherever that is by then, and returns where it was.
+    /// Writes `data` at the end of the file at that moment, and returns the offset.
     ///
     /// # Errors
-    /// As [`Posix::write`]; data beyond what is atomic is refused with [`Refusal::Invalid`].
+    /// As [`Posix::write`]; data longer than an atomic write is refused with [`Refusal::Invalid`].
     pub fn append(&self, ino: Ino, data: &[u8], options: WriteOptions) -> Result<u64> {
         let at = self.layers.data.append_bytes(ino, data, options)?;
         self.layers.inodes.store_many_times();
         Ok(at)
     }
 
-    /// Changes what `offset .. offset + len` takes; see [`Allocate`]. Times move even where nothing else does. With
-    /// `kill_privileges` it takes set-user-id and set-group-id away, whatever else it does; capabilities always.
+    /// Changes the allocation of `offset .. offset + len`; see [`Allocate`]. Times change even where nothing else does.
+    /// With `kill_privileges` it removes set-user-id and set-group-id, whatever else it does; capabilities always.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] for an empty range, [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`].
@@ -329,7 +328,7 @@ impl Posix {
         Ok(())
     }
 
-    /// The first byte at or behind `offset` that lies in no hole (`SEEK_DATA`).
+    /// The first byte at or behind `offset` that is not in a hole (`SEEK_DATA`).
     ///
     /// # Errors
     /// [`Refusal::NoSuchOffset`] if there is none, or `offset` is not within the file.
@@ -357,9 +356,9 @@ impl Posix {
         Ok(runs)
     }
 
-    /// Writes `runs`, each data and where it goes, in as few batches as that takes: up to
-    /// [`atomic_bytes_max`](lacuna_device::FileProps::atomic_bytes_max), counted in whole sectors of 512 bytes,
-    /// all of them or none across a crash. When one of several batches fails, those before it are written.
+    /// Writes `runs`, each an offset and data, in as few batches as possible: up to
+    /// [`atomic_bytes_max`](lacuna_device::FileProps::atomic_bytes_max), counted in whole sectors of 512 bytes, all of
+    /// them or none across a crash. When one of several batches fails, those before it are written.
     ///
     /// # Errors
     /// As [`Posix::write`]; [`Refusal::Invalid`] where runs are not in order, or share a sector.
@@ -369,10 +368,10 @@ impl Posix {
         Ok(())
     }
 
-    /// Copies up to `len` bytes, each end an inode and an offset in it, and returns how many; fewer only at the
-    /// end of the source, or after a piece that is whole or not at all across a crash: where both offsets are
-    /// whole sectors, as much as one batch takes, and holes stay holes and count for nothing; else 1 MiB. With
-    /// `kill_privileges` it takes set-user-id and set-group-id away; capabilities always.
+    /// Copies up to `len` bytes, each end an inode and an offset in it, and returns how many; fewer only at the end of
+    /// the source, or after a piece that is whole or not at all across a crash: where both offsets are whole sectors,
+    /// as much as one batch takes, and holes stay holes and count for nothing; else 1 MiB. With `kill_privileges` it
+    /// removes set-user-id and set-group-id; capabilities always.
     ///
     /// # Errors
     /// As reads and writes; [`Refusal::Invalid`] when both ranges lie in one file and overlap.
@@ -388,15 +387,15 @@ impl Posix {
         Ok(copied)
     }
 
-    /// All that was done to the inode before survives a crash after this call: its data, what it is called
-    /// and, of a directory, what is called by names in it; its own times too, unless `data_only`. So does
-    /// all that was done before the last of that, to whatever else.
+    /// All earlier changes of the inode survive a crash after this call: its data, its names and, for a directory, the
+    /// names in it; its own times too, unless `data_only`. So does every operation before the last of those changes, on
+    /// any other inode.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
         self.layers.inodes.fsync(ino, data_only)
     }
 
-    /// All that was done before survives a crash after this call, times included. Those of a damaged inode
-    /// keep nothing else from it.
+    /// All earlier operations survive a crash after this call, times included. If the times of a damaged inode cannot
+    /// be stored, everything else still is.
     pub fn sync(&self) -> Result<()> {
         self.layers.inodes.sync()
     }

@@ -13,18 +13,17 @@ use crate::{
 };
 
 impl Nvmfs {
-    /// Proves that names, inodes, attributes and data fit each other, and checks the store below. It may
-    /// be called on a file system in use: the store below is checked as it changes, and then what changes
-    /// names or inodes (lengths, attributes) waits while these are read. Reads, and writes within the
-    /// lengths of files, go on.
+    /// Checks that names, inodes, attributes and data are consistent, and checks the store below. It may be called on a
+    /// file system in use: the store below is checked as it changes, and then operations that change names or inodes
+    /// (lengths, attributes) wait while these are read. Reads, and writes within the lengths of files, continue.
     ///
     /// # Errors
-    /// Only what kept it from looking. What it saw is in the report.
+    /// Only failures of the check itself. All findings are in the report.
     pub fn check(&self, depth: CheckDepth) -> Result<Report> {
         self.check_told(depth, |_| {})
     }
 
-    /// As [`Nvmfs::check`], and reports progress every now and then. `report` must not use the file system.
+    /// As [`Nvmfs::check`], and periodically reports progress. `report` must not use the file system.
     ///
     /// # Errors
     /// As [`Nvmfs::check`].
@@ -34,8 +33,8 @@ impl Nvmfs {
 }
 
 impl Nvmfs {
-    /// What each of the sectors `lbas` of the store below belongs to, for people: a file by name, if it is in the root
-    /// directory, or one of the file system's own tables. That directory is read once, if at all.
+    /// The owner of each of the sectors `lbas` of the store below, in words for people: a file by name, if it is in the
+    /// root directory, or one of the file system's own tables. That directory is read once, if at all.
     pub fn owners_of(&self, lbas: &[Lba]) -> Vec<String> {
         let is_file = |ino: &Ino| !matches!(*ino, Ino::SUPERBLOCK | Ino::TABLE | Ino::ROOT);
         let names = self.names_of(lbas.iter().map(|lba| Ino::of(*lba).0).filter(is_file).collect());

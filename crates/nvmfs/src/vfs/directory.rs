@@ -1,4 +1,4 @@
-//! Directories as [`Vfs`]s: the files in one by name. The file system itself is the place of its root.
+//! Directories as [`Vfs`]s: the files in one by name. The file system itself is the VFS of its root.
 
 use super::file::write_files;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::{
 
 /// A directory as a [`Vfs`]; see [`Nvmfs::directory`].
 ///
-/// It keeps the directory's inode, with or without a name, as long as it lives: so renaming the directory
-/// changes nothing, and in one that was removed there is nothing, nor can anything be made. What is made here
-/// gets the owner of the directory, so that users who mount a store of their own can write to it.
+/// It keeps the directory's inode, with or without a name, as long as it lives: so renaming the directory changes
+/// nothing, and a removed directory is empty, and nothing can be made in it. New files get the owner of the directory,
+/// so that users who mount a store of their own can write to it.
 pub struct Directory {
     layers: Arc<Layers>,
     name: String,
@@ -30,18 +30,18 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// That of the root, which nobody can remove.
+    /// The VFS of the root, which cannot be removed.
     pub(crate) fn root(layers: Arc<Layers>) -> Directory {
         Directory { name: layers.inodes().volume().name().to_owned(), layers, ino: Ino::ROOT }
     }
 
-    /// The directory `name` in this one, made if it is not there and `create` says so.
+    /// The directory `name` in this one; made if it does not exist and `create` is set.
     fn enter(&self, name: &str, create: bool) -> DeviceResult<Directory> {
         check_file_name(name)?;
         let mode = FileKind::Directory.mode_bits() | 0o755;
         let path = format!("{}/{name}", self.name);
         let node = loop {
-            // Found and opened at once: it may be replaced by another at any time.
+            // Look-up and open are one step, because the name may be replaced at any time.
             let opened = self.layers.names().lookup_with(self.ino, name.as_bytes(), |node| {
                 let opened = if node.kind() == FileKind::Directory {
                     self.layers.inodes().open_loaded(node)
@@ -56,7 +56,7 @@ impl Directory {
             }
             let new = NewInode { mode, open: true, ..NewInode::default() };
             match self.layers.names().create(self.ino, name.as_bytes(), &new) {
-                // Somebody was faster; what it is will be seen.
+                // Another thread was faster; the next look-up shows what it made.
                 Err(Error::Refused(Refusal::Exists)) => {}
                 made => break named(&path, made)?.0,
             }
@@ -72,20 +72,19 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         if self.ino != Ino::ROOT {
-            // What cannot be freed now is freed by the next open.
+            // An inode that cannot be freed now is freed by the next open.
             let _ = self.layers.inodes().release(self.ino);
         }
     }
 }
 
 impl Nvmfs {
-    /// The directory at `path`, names with slashes between, as a place of its own: what is opened, made and
-    /// listed there are the files in it. With `create`, it and those above it are made where they are missing.
-    /// Symbolic links are not followed. Batches may span files of different directories.
+    /// The directory at `path`, names separated by slashes, as a VFS of its own: it opens, makes and lists the files in
+    /// that directory. With `create`, it and those above it are made where they are missing. Symbolic links are not
+    /// followed. Batches may span files of different directories.
     ///
     /// # Errors
-    /// [`DeviceError::NotFound`]; [`DeviceError::Unsupported`] for what is no directory;
-    /// [`DeviceError::BadName`].
+    /// [`DeviceError::NotFound`]; [`DeviceError::Unsupported`] for anything but a directory; [`DeviceError::BadName`].
     pub fn directory(&self, path: &str, create: bool) -> DeviceResult<Arc<Directory>> {
         let root = Directory::root(Arc::clone(&self.layers));
         let names = path.split('/').filter(|name| !name.is_empty());
@@ -164,7 +163,7 @@ impl Vfs for Directory {
         Ok(self.layers.inodes().volume().ftl().flush()?)
     }
 
-    /// Those of the whole store.
+    /// Statistics of the whole store.
     fn stats(&self) -> DeviceResult<VfsStats> {
         let stats = self.layers.inodes().volume().ftl().stats();
         Ok(VfsStats {
@@ -182,7 +181,7 @@ impl Vfs for Directory {
     }
 }
 
-/// The place of the root directory.
+/// The VFS of the root directory.
 impl Vfs for Nvmfs {
     fn name(&self) -> &str {
         self.root.name()

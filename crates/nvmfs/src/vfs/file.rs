@@ -25,7 +25,7 @@ impl NvmFile {
     }
 }
 
-/// Says of which name an error speaks.
+/// Adds the name to an error.
 pub(crate) fn named<T>(name: &str, result: Result<T>) -> DeviceResult<T> {
     result.map_err(|error| match error {
         Error::Refused(Refusal::NotFound | Refusal::Stale) => {
@@ -52,7 +52,7 @@ fn check_range(layers: &Layers, node: &Node, offset: u64, len: u64) -> DeviceRes
     Err(lacuna_device::Error::BadRange { what: file_name(layers, node), offset, len })
 }
 
-/// Refuses what was removed: its number may have become another file's.
+/// Refuses a removed file: its number may have become another file's.
 fn check_alive(layers: &Layers, node: &Node) -> DeviceResult<()> {
     let alive = if node.is_removed() { Err(Refusal::Stale.into()) } else { Ok(()) };
     named(&file_name(layers, node), alive)

@@ -1,7 +1,6 @@
 //! The file system as its users open it: [`Nvmfs`], its directories and files by name, and from a path to one of them.
 //!
-//! Everything here puts the layers below together; the invariants, the crash argument and the order of locks are in
-//! `lib.rs`.
+//! This module combines the layers below; the invariants, the crash argument and the order of locks are in `lib.rs`.
 
 mod check;
 mod directory;
@@ -32,11 +31,11 @@ use crate::{
 pub struct Options {
     /// The store below it.
     pub ftl: ftl::Options,
-    /// Where time comes from.
+    /// The source of time.
     pub clock: fn() -> Timestamp,
-    /// Keep times of last access, as `relatime` has it.
+    /// Keep times of last access, with `relatime` semantics.
     pub access_times: bool,
-    /// Inodes that are kept in memory though nobody uses them; about 800 bytes each.
+    /// Unused inodes that are kept in memory; about 800 bytes each.
     pub inodes_kept: usize,
 }
 
@@ -66,8 +65,8 @@ impl Nvmfs {
     ///
     /// # Errors
     /// [`ftl::Error::NotAStore`] and [`Error::NotAFileSystem`](crate::Error::NotAFileSystem) for foreign bytes, which
-    /// are left as they are; [`Error::Version`](crate::Error::Version) and
-    /// [`Error::Features`](crate::Error::Features) for what a newer program wrote.
+    /// are left as they are; [`Error::Version`](crate::Error::Version) and [`Error::Features`](crate::Error::Features)
+    /// for a file system that a newer program wrote.
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Nvmfs> {
         let store = device.name().to_owned();
         let ftl = Ftl::open(device, options.ftl.clone())?;
@@ -80,7 +79,7 @@ impl Nvmfs {
         Ok(fs)
     }
 
-    /// The file system in the store `ftl`, of which no more than the superblock was looked at.
+    /// The file system in the store `ftl`, of which only the superblock was read.
     fn over(ftl: Ftl, store: String, options: Options) -> Result<Nvmfs> {
         let volume = Volume::open(ftl, store)?;
         let keeps_access_times = options.access_times && !options.ftl.read_only;
@@ -99,8 +98,8 @@ impl Nvmfs {
         &self.layers
     }
 
-    /// Makes everything durable and leaves the store so that the next open has nothing to replay. What keeps some of
-    /// that from being done keeps nothing else from it.
+    /// Makes everything durable and leaves the store so that the next open has nothing to replay. If one step fails,
+    /// the others are still done.
     pub fn close(&self) -> Result<()> {
         let synced = self.posix().sync();
         self.layers.inodes().volume().ftl().close()?;

@@ -1,4 +1,4 @@
-//! From a path to a VFS: what the command line and the engine's users start with.
+//! From a path to a VFS: the entry point for the command line and the engine's users.
 
 use std::{fs, io, path::Path, sync::Arc};
 
@@ -20,7 +20,7 @@ pub struct VfsOptions {
     pub read_only: bool,
     /// How to run the file system in a store.
     pub options: Options,
-    /// How to make one.
+    /// How to make a store.
     pub format: FormatOptions,
 }
 
@@ -47,7 +47,7 @@ pub enum OpenedVfs {
 }
 
 impl OpenedVfs {
-    /// The VFS, whatever it is.
+    /// The VFS, of either kind.
     pub fn vfs(&self) -> Arc<dyn Vfs> {
         match self {
             OpenedVfs::Directory(vfs) => vfs.clone(),
@@ -64,7 +64,7 @@ impl OpenedVfs {
     }
 }
 
-/// Opens what lies at `path`: an existing directory, store file or block device; or makes a store file.
+/// Opens the existing directory, store file or block device at `path`; or makes a store file.
 ///
 /// # Errors
 /// Each names the path. A foreign file is [`ftl::Error::NotAStore`] and left as it is; a VFS that
@@ -80,17 +80,17 @@ pub fn open_vfs(path: &Path, options: &VfsOptions) -> Result<OpenedVfs> {
             let device: Arc<dyn BlockDevice> = Arc::new(RawDevice::create(path, size, raw)?);
             Nvmfs::format(Arc::clone(&device), &options.format)
                 .and_then(|()| open_store(device, options))
-                // It held nothing yet; and the error says more than a failure to tidy up would.
+                // It held nothing yet; and the error is more useful than a failure to remove the file.
                 .inspect_err(|_| drop(fs::remove_file(path)))
         }
         _ => open_store(Arc::new(RawDevice::open(path, raw)?), options),
     }
 }
 
-/// Opens what is left of the store at `path`, a store file or block device; see [`Nvmfs::salvage`].
+/// Opens the remains of the store at `path`, a store file or block device; see [`Nvmfs::salvage`].
 ///
 /// # Errors
-/// As [`open_vfs`]; of damage only where nothing can be begun with.
+/// As [`open_vfs`]; damage only where there is no superblock or root to begin with.
 pub fn salvage_store(path: &Path, options: Options) -> Result<(Arc<Nvmfs>, Vec<String>)> {
     let raw = RawOptions { read_only: true, ..RawOptions::default() };
     let (fs, damage) = Nvmfs::salvage(Arc::new(RawDevice::open(path, raw)?), options)?;

@@ -1,4 +1,4 @@
-//! What is left of a damaged file system.
+//! The remains of a damaged file system.
 
 use std::sync::Arc;
 
@@ -14,11 +14,12 @@ use crate::{
 };
 
 impl Nvmfs {
-    /// Opens what is left of the file system on `device`, for reading only, also where [`Nvmfs::open`] refuses because
-    /// of damage, and says what that is; see [`Ftl::salvage`]. Much of [`Nvmfs::posix`] may be an error then.
+    /// Opens the remains of the file system on `device`, for reading only, even where [`Nvmfs::open`] refuses because
+    /// of damage, and returns a list of that damage; see [`Ftl::salvage`]. Many calls of [`Nvmfs::posix`] may then
+    /// fail.
     ///
     /// # Errors
-    /// As [`Nvmfs::open`]; of damage only where nothing can be begun with.
+    /// As [`Nvmfs::open`]; damage only where there is no superblock or root to begin with.
     pub fn salvage(device: Arc<dyn BlockDevice>, options: Options) -> Result<(Nvmfs, Vec<String>)> {
         let name = device.name().to_owned();
         let (ftl, damage) = Ftl::salvage(device, options.ftl.clone())?;
@@ -43,7 +44,7 @@ impl Nvmfs {
         salvage::remaining_inodes(self.layers.inodes().volume())
     }
 
-    /// Data from `offset`, a multiple of 512, on, whatever the inode says, even if that cannot be read: runs may reach
+    /// Data from `offset`, a multiple of 512, on, regardless of the inode, even if that cannot be read: runs may reach
     /// beyond the file's length. They end at the end of the region, 32 TiB, when there are no more.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! What operations wait for: never for a read with a lock held (`lib.rs`), and for few reads in turn where
-//! many are needed.
+//! Waits of operations: never for a read with a lock held (`lib.rs`), and for few rounds of reads where many reads are
+//! needed.
 
 use std::{
     ops::Range,
@@ -22,7 +22,7 @@ use crate::{
     volume::FormatOptions,
 };
 
-/// A store that can be opened again and again, each time with nothing of it in memory.
+/// A store that can be opened repeatedly, each time with nothing of it in memory.
 struct Cold {
     device: Arc<MemDevice>,
     map_memory: Option<u64>,
@@ -41,8 +41,8 @@ impl Cold {
         Cold { device, map_memory }
     }
 
-    /// With `names` files of some kilobytes, each in the directory `many`; so that hardly anything shares
-    /// a leaf of the map with anything else.
+    /// With `names` files of some kilobytes, each in the directory `many`; so that hardly any two objects share a leaf
+    /// of the map.
     fn new(names: u64, map_memory: Option<u64>) -> Cold {
         let cold = Cold::empty(names * 8192 + (64 << 20), map_memory);
         cold.with(|fs, _| {
@@ -63,10 +63,10 @@ impl Cold {
         self.opened(true, body)
     }
 
-    /// Only one thread can be watched: another's locks would be taken for its own.
+    /// Only one thread can be watched: the check could not distinguish another thread's locks from its own.
     fn opened<T>(&self, is_watched: bool, body: impl FnOnce(&Posix, &dyn Fn() -> u64) -> T) -> T {
         let above = Arc::new(OnceLock::<Weak<Layers>>::new());
-        let waits = Arc::new(AtomicU64::new(0)); // how often somebody waited for the device
+        let waits = Arc::new(AtomicU64::new(0)); // number of waits for the device
         let before = {
             let (above, waits) = (Arc::clone(&above), Arc::clone(&waits));
             move |_: &[Range<u64>]| {
@@ -166,7 +166,7 @@ fn hold_against_locks(map_memory: Option<u64>) {
     let cold = Cold::new(NAMES, map_memory);
     for (index, (what, operation)) in OPERATIONS.iter().enumerate() {
         let waits = cold.with(|fs, waits| {
-            // In files and directories that nobody looked at since the store was opened.
+            // In files and directories that were not used since the store was opened.
             let many = fs.lookup(Ino::ROOT, b"many").unwrap().ino;
             let before = waits();
             operation(fs, many, index as u64 * 150);
@@ -186,7 +186,7 @@ fn nor_with_little_memory_for_the_map() {
     hold_against_locks(Some(64 << 10));
 }
 
-/// Right after an open everybody looks for a free number behind the same ones in use.
+/// Right after an open all threads search for a free number behind the same used ones.
 #[test]
 fn threads_find_numbers_of_their_own() {
     const THREADS: u64 = 4;
@@ -215,7 +215,7 @@ fn threads_find_numbers_of_their_own() {
     inos.sort_unstable();
     inos.dedup();
     assert_eq!(inos.len() as u64, THREADS * FILES);
-    // All gaps come first, before numbers that nobody had: there were files, directories and the one above.
+    // All gaps are used before new numbers: there were files, directories and the one above.
     let used = Ino::FIRST.number() + NAMES + NAMES / 10 + 1;
     assert_eq!(inos.iter().filter(|ino| ino.number() < used).count() as u64, NAMES.div_ceil(7));
 }
@@ -251,7 +251,7 @@ fn a_cold_listing_waits_for_few_reads() {
     assert!(with_inodes <= MANY / 20, "{with_inodes} waits for {MANY} inodes");
 }
 
-/// A file's pieces are many, and lie in no order on the device.
+/// A file has many pieces, in no order on the device.
 #[test]
 fn a_copy_of_many_pieces_waits_for_few_reads() {
     const PIECES: u64 = 10_000;

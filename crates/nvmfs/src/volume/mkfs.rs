@@ -17,9 +17,9 @@ pub struct FormatOptions {
     pub ftl: ftl::FormatOptions,
     /// Identity of the file system and key of its directories' hashes; by default random.
     pub uuid: Option<[u8; 16]>,
-    /// Whom the root directory belongs to; by default the effective user and group of this process.
+    /// Owner of the root directory; by default the effective user and group of this process.
     pub owner: Option<Caller>,
-    /// Where time comes from.
+    /// The source of time.
     pub clock: fn() -> Timestamp,
 }
 

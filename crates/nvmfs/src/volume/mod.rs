@@ -1,7 +1,7 @@
-//! The store below as the file system sees it: which sector is which, read and verified.
+//! The store below as the file system sees it: the role of each sector, read and verified.
 //!
-//! A [`Volume`] holds no state but the open store. Whatever it returns was verified by `format/`; what was not as it
-//! was written becomes an error that names the store, the table or file, and the sector in it.
+//! A [`Volume`] holds no state but the open store. Everything that it returns was verified by `format/`; a sector that
+//! is not what was written becomes an error that names the store, the table or file, and the sector in it.
 
 mod mkfs;
 mod xattr;
@@ -31,7 +31,7 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// The file system in a store. Of it only the superblock is read.
+    /// The file system in a store. Only the superblock is read.
     pub(crate) fn open(ftl: Ftl, name: String) -> Result<Volume> {
         let superblock = read_superblock(&ftl, &name)?;
         Ok(Volume { ftl, name, uuid: superblock.uuid })

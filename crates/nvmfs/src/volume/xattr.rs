@@ -9,7 +9,7 @@ use crate::{
     format::{self, Ino, Inode, SectorBytes, XattrSector, Xattrs, xattr_sectors},
 };
 
-/// What an inode says of its attributes.
+/// The location and length of attributes, according to an inode.
 pub(crate) struct StoredXattrs {
     pub(crate) ino: Ino,
     generation: u32,
@@ -27,14 +27,14 @@ impl StoredXattrs {
         }
     }
 
-    /// How many they take if they lie outside of the inode.
+    /// How many sectors they take if they lie outside of the inode.
     pub(crate) fn sectors(&self) -> u64 {
         xattr_sectors(self.len)
     }
 }
 
 impl Volume {
-    /// The attributes of this version of an inode; nothing if it is not the newest any more.
+    /// The attributes of this version of an inode; nothing if it is no longer the newest.
     pub(crate) fn read_xattrs(&self, inode: &Inode) -> Result<Xattrs> {
         let stored = StoredXattrs::of(inode);
         if let Some(bytes) = inode.inline_xattrs() {

@@ -1,4 +1,4 @@
-//! File systems under a clock that tests set, and short names for what tests do by inodes.
+//! File systems under a clock that tests set, and short names for the inode operations of tests.
 
 #![allow(dead_code)] // each test uses its part
 

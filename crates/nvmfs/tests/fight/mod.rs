@@ -1,4 +1,4 @@
-//! What a thread does that is in the way of others.
+//! A thread that conflicts with others.
 
 #![allow(dead_code)] // each test uses its part
 
@@ -18,7 +18,7 @@ pub(crate) fn fight(fs: &Posix, seed: u64, steps: u64) -> Option<Error> {
     })
 }
 
-/// Removes what it finds in a directory, however deep; others may come in between.
+/// Removes everything that it finds in a directory, however deep; other threads may interfere.
 pub(crate) fn clear(fs: &Posix, directory: Ino) -> Result<(), Error> {
     let mut names = Vec::new();
     fs.readdir(directory, 0, &mut |entry| {
@@ -52,7 +52,7 @@ fn pick(fs: &Posix, rng: &mut SeededRng, levels: u64) -> (Ino, &'static [u8]) {
 fn step(fs: &Posix, rng: &mut SeededRng) -> Result<(), Error> {
     let caller = Caller::default();
     let what = rng.below(12);
-    // What is moved may carry more below it: things must go deeper down than they come.
+    // A moved directory may carry more below it, so removals must reach deeper than creations.
     let is_removal = (3..=7).contains(&what);
     let (parent, name) = pick(fs, rng, if is_removal { 12 } else { 3 });
     let (to, to_name) = pick(fs, rng, 1);

@@ -15,7 +15,7 @@ pub(crate) const BALLAST: &str = "ballast";
 /// Largest file of a history in sectors.
 const FILE_SECTORS_MAX: u64 = 64;
 
-/// What a VFS holds: contents by name. Contents are shared between states of a history.
+/// The content of a VFS: contents by name. Contents are shared between states of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Model(pub(crate) BTreeMap<String, Arc<Vec<u8>>>);
 
@@ -76,14 +76,14 @@ pub(crate) fn ballast_change(rng: &mut SeededRng, len: u64) -> Change {
     Change::Batch(vec![Part { name: BALLAST.to_owned(), offset: offset * SECTOR, data: Data::Write(data) }])
 }
 
-/// A change; most of them can be done, some not.
+/// A random change; most succeed, some are refused.
 pub(crate) fn random_change(rng: &mut SeededRng, model: &Model) -> Change {
     let existing = |rng: &mut SeededRng| {
         let small = || model.0.keys().filter(|name| *name != BALLAST);
         let name = small().nth(rng.below(1 + small().count() as u64) as usize);
         name.cloned()
     };
-    // Now and then of a file that does not exist.
+    // Sometimes a file that does not exist.
     let name = existing(rng).unwrap_or_else(|| random_name(rng));
     match rng.below(20) {
         0..=2 => {
@@ -160,7 +160,7 @@ impl Model {
         Ok(model)
     }
 
-    /// What a VFS holds.
+    /// Reads the content of a VFS.
     pub(crate) fn read(vfs: &dyn Vfs) -> Result<Model> {
         let mut model = Model::default();
         for name in vfs.list()? {

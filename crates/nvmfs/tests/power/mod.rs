@@ -1,4 +1,4 @@
-//! What both crash matrices have in common: tiny stores, recovery under power cuts, and what may survive.
+//! Shared by both crash matrices: tiny stores, recovery under power cuts, and what may survive.
 
 #![allow(dead_code)] // each test uses its part
 
@@ -68,7 +68,7 @@ pub(crate) fn recover(device: &Arc<SimDevice>, rng: &mut SeededRng) -> Nvmfs {
         }
         match open(device) {
             Ok(vfs) if !device.is_off() => {
-                // The rest of the recovery is not to be cut, nor to fail, by what was meant for it.
+                // A cut or failure meant for the interrupted recovery must not hit the rest of it.
                 device.set_cut_after(u64::MAX);
                 device.heal();
                 return vfs;

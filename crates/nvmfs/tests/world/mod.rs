@@ -91,7 +91,7 @@ pub(crate) enum Change {
         name: Vec<u8>,
     },
     Open(Path),
-    /// Of the handle with this index.
+    /// Release of the handle with this index.
     Release(usize),
     WriteOpen {
         handle: usize,
@@ -104,7 +104,7 @@ pub(crate) enum Change {
     },
 }
 
-/// What can be seen of one name.
+/// Everything visible under one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) kind: FileKind,
@@ -131,7 +131,7 @@ pub(crate) fn summary(snapshot: &Snapshot) -> String {
     files.collect::<Vec<_>>().join(" ")
 }
 
-/// The refusal that an error is; what else went wrong ends up as the error itself.
+/// The refusal in an error; any other error is returned as it is.
 pub(crate) fn refusal(error: Error) -> Result<Refusal, Error> {
     match error {
         Error::Refused(refusal) => Ok(refusal),
@@ -164,7 +164,7 @@ impl Driver {
         self.fs.fsync(self.walk(path)?, data_only)
     }
 
-    /// Does a change; the length of what was copied, where that counts.
+    /// Applies a change; returns the copied length, where there is one.
     pub(crate) fn apply(&mut self, change: &Change) -> Result<u64, Error> {
         let fs = self.fs.clone();
         match change {
@@ -264,7 +264,7 @@ impl Driver {
         Ok(())
     }
 
-    /// All names, each looked at in every way there is.
+    /// All names, each read in every possible way.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Error> {
         let mut snapshot = Snapshot::new();
         let mut firsts = BTreeMap::new();

@@ -269,7 +269,7 @@ impl World {
         Ok(())
     }
 
-    /// Does a change, or says why it cannot be done.
+    /// Applies a change, or returns why it is refused.
     pub(crate) fn apply(&mut self, change: &Change) -> Result<(), Refusal> {
         match change {
             Change::Make { path, mode, caller } => {
@@ -347,7 +347,7 @@ impl World {
         Ok(())
     }
 
-    /// What is left after a restart: nothing is open.
+    /// The state after a restart: nothing is open.
     pub(crate) fn close_all(&mut self) {
         for id in std::mem::take(&mut self.handles) {
             if self.nodes.contains_key(&id) {
@@ -356,8 +356,8 @@ impl World {
         }
     }
 
-    /// How many of `states`, which came before this one, may not be what a crash leaves once the inode at
-    /// `path` was synced: it has changed since, or what it is called.
+    /// How many of `states`, which came before this one, a crash can no longer leave once the inode at `path` was
+    /// synced, because the inode or its names have changed since.
     pub(crate) fn lost_to_sync(&self, path: &Path, states: &[World]) -> usize {
         let id = self.walk(path).expect("a path of this world");
         let names = |world: &World| {

@@ -1,4 +1,4 @@
-//! Random changes: most of them can be done, some not.
+//! Random changes: most succeed, some are refused.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use lacuna_sim::SeededRng;
 
 use super::{Change, Path, World};
 
-/// Length that files reach at most, in bytes.
+/// Greatest length of files, in bytes.
 const FILE_BYTES_MAX: u64 = 24 << 10;
 
 fn random_name(rng: &mut SeededRng) -> Vec<u8> {
@@ -18,7 +18,7 @@ fn random_name(rng: &mut SeededRng) -> Vec<u8> {
     }
 }
 
-/// A path in a directory that exists, mostly.
+/// A path, usually in a directory that exists.
 fn new_path(rng: &mut SeededRng, world: &World) -> Path {
     let mut path = match rng.below(3) {
         0 => Path::new(),

@@ -21,7 +21,7 @@ const PIECE_EXTENTS: usize = 1 << 14;
 /// The first range of a sweep that ends behind an address. Ranges have an order, and do not overlap.
 pub(crate) type Ranges<'a> = &'a dyn Fn(u64) -> Option<Range<u64>>;
 
-/// All that is mapped.
+/// Everything that is mapped.
 pub(crate) fn everything(at: u64) -> Option<Range<u64>> {
     (at < u64::MAX).then_some(at..u64::MAX)
 }
@@ -56,11 +56,11 @@ fn range_of((lba, extent): &(Lba, Extent)) -> Range<u64> {
     lba.0..lba.0 + u64::from(extent.sectors)
 }
 
-/// What a sweep comes upon.
+/// A result of a sweep.
 pub(crate) enum Swept<'a> {
-    /// An extent, and what is stored of it, or why its chunk is not what was written.
+    /// An extent, and its stored bytes, or why its chunk is not what was written.
     Extent(&'a (Lba, Extent), Result<&'a [u8]>),
-    /// What is mapped there is not known: a leaf of the map cannot be read.
+    /// The mapping there is unknown: a leaf of the map cannot be read.
     Unknown(Range<u64>, Error),
 }
 
@@ -96,12 +96,12 @@ pub(crate) struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    /// Begins one over `ranges` that reads about `piece_bytes` with each step.
+    /// Begins a sweep over `ranges` that reads about `piece_bytes` with each step.
     pub(crate) fn new(reader: &'a Reader, ranges: Ranges<'a>, piece_bytes: usize) -> Sweep<'a> {
         Sweep::in_plans(reader, ranges, piece_bytes, PLAN_EXTENTS)
     }
 
-    /// As [`Sweep::new`], with so many extents in a plan.
+    /// As [`Sweep::new`], with this many extents in a plan.
     pub(crate) fn in_plans(
         reader: &'a Reader,
         ranges: Ranges<'a>,
@@ -126,8 +126,8 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// The leaves that the next step meets for the first time, if it does, of a sweep over everything: the caller may
-    /// look at these before.
+    /// The leaves, if any, that the next step of a sweep over everything meets for the first time: the caller may check
+    /// them beforehand.
     pub(crate) fn next_leaves(&self) -> Option<Range<u64>> {
         let is_first_walk =
             self.phase == Phase::Survey || (self.phase == Phase::Plan && self.survey.is_none());
@@ -135,7 +135,7 @@ impl<'a> Sweep<'a> {
         (is_first_walk && at < u64::MAX).then(|| at..self.reader.map().read().leaves_end(at, LEAVES_AT_ONCE))
     }
 
-    /// Plans or reads some more, and passes what it comes upon to `found`; false at the end.
+    /// Plans or reads some more, and passes the results to `found`; false at the end.
     pub(crate) fn step(&mut self, mut found: impl FnMut(Swept<'_>)) -> Result<bool> {
         match self.phase {
             Phase::Survey => self.survey_some(&mut found)?,
@@ -157,7 +157,7 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// What is read next, if anything.
+    /// Moves on to the next window, if there is one.
     fn next_window(&mut self) {
         self.block = 0;
         self.window = match &self.survey {
@@ -197,7 +197,7 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// Reads what follows of the plan.
+    /// Reads the next piece of the plan.
     fn read_piece(&mut self, found: &mut impl FnMut(Swept<'_>)) -> Result<()> {
         let (mut bytes, piece_bytes) = (0, self.piece_bytes);
         let fits = |planned: &&Planned| {
@@ -226,7 +226,7 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// Reads what is mapped now where `planned` was.
+    /// Reads the data that is mapped now at the addresses of `planned`.
     fn read_anew(&self, planned: &[(Lba, Extent)], found: &mut impl FnMut(Swept<'_>)) -> Result<()> {
         match self.reader.pin_each(planned.iter().map(range_of).collect()) {
             Ok(pinned) => self.verify(&pinned, found),

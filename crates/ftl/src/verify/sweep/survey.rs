@@ -1,12 +1,12 @@
-//! In which window of a sweep each extent is read: settled once, by where it lies then.
+//! Assigns each extent to the window of a sweep in which it is read: decided once, by its place at that time.
 //!
 //! The segments are cut into *slices* with about as many extents in each. A survey notes for each extent, in order of
 //! addresses, in which slice it lies: a byte, and none where the extents of a whole block lie in the same one, as they
 //! do where data is written in order. A window is some slices with not more extents than can be planned.
 //!
 //! Later walks meet the same extents in the same order, wherever they lie by then. Where they do not, something was
-//! written or unmapped, and all that the block maps is read in that window. What has been mapped all the time has then
-//! been read once or twice, and the block is done with.
+//! written or unmapped, and everything that the block maps is read in that window. Extents that stayed mapped have then
+//! been read once or twice, and the block is finished.
 
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ use crate::{
     format::{Extent, Live},
 };
 
-/// Number of slices: a byte tells one.
+/// Number of slices: a slice number fits into a byte.
 const SLICES: usize = 256;
 
-/// Extents that follow each other, and where they lie.
+/// Consecutive extents, and the slices in which they lie.
 struct Block {
     range: Range<u64>,
-    /// The least slice that any lies in, and the greatest; the other way round once it is done with.
+    /// The lowest and the highest slice in which an extent lies; in reverse order once the block is finished.
     slices: (u8, u8),
     /// If those differ.
     split: Option<Split>,
@@ -47,7 +47,7 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    /// An empty one of segments that hold `live`.
+    /// An empty survey of segments that hold `live`.
     pub(super) fn new(live: &[Live]) -> Survey {
         let total: u64 = live.iter().map(|live| live.extents).sum();
         let mut before = 0;
@@ -60,7 +60,7 @@ impl Survey {
     }
 
     fn slice(&self, segment: SegNo) -> u8 {
-        // One that the store did not have when the survey began is read with the last.
+        // A segment that the store did not have when the survey began is read with the last slice.
         self.slices.get(segment.0 as usize).copied().unwrap_or((SLICES - 1) as u8)
     }
 
@@ -98,7 +98,7 @@ impl Survey {
         self.blocks[block].range.clone()
     }
 
-    /// Those of `extents`, which are what the block maps now, that are read in `window`.
+    /// Those of `extents`, the block's current extents, that are read in `window`.
     pub(super) fn choose<'e>(
         &mut self,
         block: usize,
@@ -118,7 +118,7 @@ impl Survey {
     }
 }
 
-/// Of the addresses of extents. Two that differ are the same for no reason once in 2^64.
+/// A fingerprint of the addresses of extents. Two different lists collide once in 2^64.
 fn fingerprint(extents: &[(Lba, Extent)]) -> u64 {
     let fold = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     extents.iter().fold(0, |hash, (lba, extent)| fold(fold(hash, lba.0), extent.sectors.into()))

@@ -1,4 +1,4 @@
-//! Walking over what is mapped in some ranges, a block of a few leaves at a time.
+//! Walking over the extents mapped in some ranges, a block of a few leaves at a time.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -18,7 +18,7 @@ pub(super) struct Walk<'a> {
     ranges: Ranges<'a>,
     /// How far the first walk has come.
     pub(super) cursor: u64,
-    /// What is mapped in the block it is at.
+    /// The extents of the current block.
     met: Vec<(Lba, Extent)>,
     /// Where leaves begin that could not be read: each is reported once.
     lost: BTreeSet<u64>,
@@ -55,7 +55,7 @@ impl<'a> Walk<'a> {
         found: &mut impl FnMut(Swept<'_>),
         mut take: impl FnMut(usize, &[(Lba, Extent)]),
     ) -> Result<()> {
-        // What cannot be read is found one by one below.
+        // Unreadable leaves are found one by one below.
         let _kept = self.reader.pages().fault_ahead(|map| {
             let absent = blocks.iter().flat_map(|block| map.absent_ahead(block.clone(), LEAVES_IN_BLOCK));
             let mut absent: Vec<_> = absent.collect();

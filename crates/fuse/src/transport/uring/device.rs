@@ -33,10 +33,10 @@ use crate::{
 const PATH: &str = "/dev/fuse";
 /// Unit of [`InitOut`]'s `max_pages`.
 const PAGE_BYTES: u32 = 4096;
-/// Space beside the data of a write, as much as any request has needed.
+/// Space beside the data of a write: as much as any known request needs.
 const HEADERS_BYTES_MAX: usize = 4096;
 
-/// What to ask of the kernel, where it offers it.
+/// Capabilities to request from the kernel, where it offers them.
 const CAPABILITIES: u64 = init::ASYNC_READ
     | init::BIG_WRITES
     | init::ASYNC_DIO
@@ -48,9 +48,9 @@ const CAPABILITIES: u64 = init::ASYNC_READ
     | init::HANDLE_KILLPRIV_V2
     // Files that are open for direct I/O can be mapped into memory.
     | init::DIRECT_IO_ALLOW_MMAP
-    // An abort is told from an unmount.
+    // An abort is distinguished from an unmount.
     | init::ABORT_ERROR;
-/// What there must be.
+/// Capabilities that the kernel must offer.
 const NEEDED: u64 = init::MAX_PAGES | init::INIT_EXT | init::OVER_IO_URING;
 
 /// A mount, and the device through which the kernel talks about it.
@@ -61,7 +61,7 @@ pub(super) struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts on `dir`, which only root may. Whoever looks there waits for the handshake.
+    /// Mounts on `dir`, which only root may. Programs that access it wait for the handshake.
     pub(super) fn new(dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
         let dir = dir.canonicalize()?;
         let device = File::options().read(true).write(true).open(PATH)?;
@@ -88,7 +88,7 @@ impl Mounted {
             .ok_or_else(|| io::Error::other("the kernel's first request is not INIT"))?;
         let reply = InitIn::read_from_prefix(init).ok().and_then(|(init, _)| agree(&init));
         let reply = reply.ok_or_else(|| {
-            // Tell the kernel, too, before it waits for ever.
+            // Report the error to the kernel, too, so that it does not wait for ever.
             let _ = self.send(header.unique, Err(Os::PROTO.into()));
             io::Error::new(io::ErrorKind::Unsupported, "this kernel's FUSE offers no io_uring")
         })?;
@@ -103,7 +103,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Serves what comes through the device until there is no mount any more; an error where it was aborted.
+    /// Serves requests that come through the device until the mount ends; an error where it was aborted.
     pub(super) fn serve(&self, service: &Service) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES_MAX as usize + HEADERS_BYTES_MAX];
         let mut out = vec![0; REQUEST_BYTES_MAX as usize];
@@ -122,7 +122,7 @@ impl Mounted {
             }
             let answered = answer(service, &header, argument, payload, &mut out);
             match self.send(header.unique, answered.map(|len| &out[..len])) {
-                // Its program was killed, or the mount is gone, as the next read will tell.
+                // The program was killed, or the mount is gone, which the next read reports.
                 Ok(()) | Err(Os::NOENT | Os::NODEV) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -134,7 +134,7 @@ impl Mounted {
         self.unmount_with(UnmountFlags::empty())
     }
 
-    /// Ends the mount at once: requests under way and yet to come fail, as if this process had died.
+    /// Ends the mount at once: current and later requests fail, as if this process had died.
     pub(super) fn abort(&self) {
         if let Err(error) = self.unmount_with(UnmountFlags::FORCE | UnmountFlags::DETACH) {
             log::error!("{}: cannot be unmounted: {error}", self.dir.display());
@@ -142,7 +142,7 @@ impl Mounted {
     }
 
     fn unmount_with(&self, flags: UnmountFlags) -> io::Result<()> {
-        // What stands on the directory after our mount is gone is somebody else's.
+        // After our mount is gone, any mount on the directory belongs to another process.
         if self.is_gone()? { Ok(()) } else { Ok(unmount(&self.dir, flags)?) }
     }
 
@@ -166,7 +166,7 @@ fn flags(options: &MountOptions) -> MountFlags {
     .collect()
 }
 
-/// Our side of the handshake; `None` where the kernel lacks what there must be.
+/// Our side of the handshake; `None` where the kernel lacks a needed capability.
 fn agree(kernel: &InitIn) -> Option<InitOut> {
     let offered = u64::from(kernel.flags) | u64::from(kernel.flags2) << 32;
     if kernel.major != wire::MAJOR || kernel.minor < wire::MINOR_MIN || offered & NEEDED != NEEDED {
@@ -189,7 +189,7 @@ fn agree(kernel: &InitIn) -> Option<InitOut> {
     })
 }
 
-/// What stands before an answer of so many bytes, or in place of it.
+/// The header of an answer with this many bytes, or of an error in its place.
 pub(super) fn out_header(unique: u64, answered: Result<usize, Errno>) -> OutHeader {
     let bytes = answered.unwrap_or_default();
     OutHeader {
@@ -199,7 +199,7 @@ pub(super) fn out_header(unique: u64, answered: Result<usize, Errno>) -> OutHead
     }
 }
 
-/// Reads again where the kernel says that it may: a request was withdrawn, or a signal came.
+/// Repeats the read where that is permitted: a request was withdrawn, or a signal arrived.
 fn retry(mut read: impl FnMut() -> Result<usize, Os>) -> Result<usize, Os> {
     loop {
         match read() {

@@ -1,4 +1,4 @@
-//! The kernel's FUSE protocol without a library, over io_uring where the kernel has that on.
+//! The kernel's FUSE protocol without a library, over io_uring where the kernel has that enabled.
 //!
 //! Through `/dev/fuse` a request costs two system calls, one that reads it and one that writes the answer,
 //! and any thread may be woken for it. Over io_uring (Linux 6.14) it costs one, which takes the answer and
@@ -6,24 +6,23 @@
 //! queue for each. Root turns it on: `echo Y > /sys/module/fuse/parameters/enable_uring`.
 //!
 //! - `wire`: the structures; `request`, `reply`: from and to bytes; all pure.
-//! - `answer`: from a request's bytes to its answer's, through the service.
-//! - `device`: mount, handshake, and what still comes through `/dev/fuse`: forgets and interrupts.
+//! - `answer`: from the bytes of a request to the bytes of its answer, through the service.
+//! - `device`: mount, handshake, and the requests that still come through `/dev/fuse`: forgets and interrupts.
 //! - `ring`: one entry of a queue. The only part with unsafe code.
 //!
-//! A mount has one thread for `/dev/fuse`, and for each queue some, each with an entry of its own. A thread
-//! that answers a request blocks as long as the store does; the queue's others take what comes meanwhile. They
-//! stay on the queue's processor.
+//! A mount has one thread for `/dev/fuse`, and several for each queue, each with an entry of its own. A thread that
+//! answers a request blocks as long as the store does; the queue's other threads take the requests that arrive
+//! meanwhile. They stay on the queue's processor.
 //!
 //! **Invariants.**
-//! 1. The handshake tells the kernel to hold every request back until each of its queues has an entry; so
-//!    that a mount stands only once all threads have registered theirs. One that cannot ends the mount.
-//! 2. A request is answered by the thread that got it, and by no other. A thread that ends before the mount
-//!    does, whatever the reason, ends the mount: nobody waits for an answer that will never come.
+//! 1. After the handshake the kernel holds every request back until each of its queues has an entry; so a mount is
+//!    established only once all threads have registered theirs. A thread that cannot ends the mount.
+//! 2. A request is answered by the thread that got it, and by no other. A thread that ends before the mount does,
+//!    whatever the reason, ends the mount: no program waits for an answer that will never come.
 //!
 //! There are no locks.
 //!
-//! **Crash.** A request changes nothing here. That its answer left means no more than that the service has
-//! answered.
+//! **Crash.** A request changes nothing here. A sent answer means only that the service has answered.
 
 mod answer;
 mod device;
@@ -48,7 +47,7 @@ use self::{
 use super::{MountOptions, Session, Transport, Unmounter};
 use crate::Service;
 
-/// Whether the kernel offers rings.
+/// The switch that says whether the kernel offers rings.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// See the module.
@@ -56,7 +55,7 @@ const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 pub struct UringTransport;
 
 impl UringTransport {
-    /// Whether this kernel has FUSE over io_uring, and has it on.
+    /// Whether this kernel has FUSE over io_uring, and has it enabled.
     pub fn is_on() -> bool {
         fs::read(SWITCH).is_ok_and(|value| value.starts_with(b"Y"))
     }
@@ -87,7 +86,7 @@ impl Transport for UringTransport {
     }
 }
 
-/// For fuzz/: bytes as they may be read from the device. Promises nothing.
+/// Entry point for fuzz/: bytes as they may be read from the device. Not a stable interface.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub fn parse(bytes: &[u8]) {
@@ -96,7 +95,7 @@ pub fn parse(bytes: &[u8]) {
     }
 }
 
-/// A mount and who serves it. Dropping it ends the mount.
+/// A mount and the threads that serve it. Dropping it ends the mount.
 struct UringSession {
     mounted: Arc<Mounted>,
     service: Arc<Service>,
@@ -104,7 +103,7 @@ struct UringSession {
 }
 
 impl UringSession {
-    /// By invariant 1, returns when the mount stands.
+    /// By invariant 1, returns when the mount is established.
     fn start(&mut self, service: &Arc<Service>, threads: usize) -> io::Result<()> {
         self.mounted.shake_hands()?;
         // Statistics name the device's way of doing I/O, and so start its threads here: started on demand by one
@@ -124,7 +123,7 @@ impl UringSession {
                     Ok(entry) => (Ok(()), Some(entry)),
                     Err(error) => (Err(error), None),
                 };
-                // Who asked may have given up.
+                // The caller may have given up.
                 let _ = report.send(outcome);
                 entry.map_or(Ok(()), |entry| serve(entry, &service))
             })?;
@@ -134,7 +133,7 @@ impl UringSession {
         reports.iter().take(entries).collect()
     }
 
-    /// Runs `serve`, which returns without an error only at the end of the mount, or before it stands.
+    /// Runs `serve`, which returns without an error only at the end of the mount, or before it is established.
     /// Invariant 2 is kept by the guard.
     fn spawn(
         &mut self,
@@ -165,7 +164,7 @@ impl Drop for EndsMount<'_> {
     }
 }
 
-/// Answers requests until there is no mount any more.
+/// Answers requests until the mount ends.
 fn serve(mut entry: Entry, service: &Service) -> io::Result<()> {
     let mut short = vec![0; SHORT_REPLY_BYTES_MAX];
     while entry.wait()? {
@@ -202,7 +201,7 @@ impl Drop for UringSession {
     fn drop(&mut self) {
         self.mounted.abort();
         for thread in self.threads.drain(..) {
-            // The caller of the mount has been told why it ended.
+            // The caller of the mount already has the reason why it ended.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! How many threads each of the kernel's queues gets, and where they run.
+//! The number of threads for each of the kernel's queues, and the processors on which they run.
 
 use std::{fs, io};
 
@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// Times the threads asked for that there may be in all.
+/// Greatest total number of threads, as a multiple of the number asked for.
 const THREADS_FACTOR_MAX: usize = 4;
 
 /// The queue of each thread.
@@ -19,28 +19,29 @@ pub(super) fn plan(threads: usize) -> io::Result<Vec<u16>> {
     Ok(threads_of(&read(POSSIBLE)?, &read(ONLINE)?, threads))
 }
 
-/// The kernel has a queue for every processor that there may ever be, and wants a thread at each. A program's
-/// requests all go to the queue of the one processor that it runs on: so those that there are get `threads`
-/// each, as long as these are not too many in all.
+/// The kernel has a queue for every possible processor, and requires a thread at each. A program's requests all go to
+/// the queue of the one processor that it runs on: so queues of online processors get `threads` each, as long as these
+/// are not too many in all.
 fn threads_of(possible: &[u16], online: &[u16], threads: usize) -> Vec<u16> {
     let share = (THREADS_FACTOR_MAX * threads).div_ceil(online.len().max(1));
     let of_queue = |queue: &u16| if online.contains(queue) { share.min(threads).max(1) } else { 1 };
     possible.iter().flat_map(|queue| std::iter::repeat_n(*queue, of_queue(queue))).collect()
 }
 
-/// Keeps the calling thread on the processor that the queue's requests come from. Then to wake it, and for it
-/// to wake who asked, takes no interrupt of another processor, and what they pass on is in that one's cache.
+/// Keeps the calling thread on the processor that the queue's requests come from. Then waking it, and waking the
+/// caller, needs no interrupt of another processor, and the data that they exchange is in that processor's cache.
 pub(super) fn stay_at(queue: u16) {
     let processor = usize::from(queue);
     if processor < CpuSet::MAX_CPU {
         let mut only = CpuSet::new();
         only.set(processor);
-        // One that is not there, or not ours to use: its requests come late or never, so any other will do.
+        // A processor that is offline, or not available to this process: its requests come late or never, so any other
+        // will do.
         let _ = sched_setaffinity(None, &only);
     }
 }
 
-/// A list of the kernel's, such as `0-3,8`.
+/// A list in the kernel's format, such as `0-3,8`.
 fn processors(list: &str) -> Option<Vec<u16>> {
     let mut found = Vec::new();
     for range in list.split(',') {

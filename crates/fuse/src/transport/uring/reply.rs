@@ -35,7 +35,7 @@ impl<'a> Reply<'a> {
     }
 
     /// # Errors
-    /// EIO where the buffer is too small, which is for requests that no kernel makes.
+    /// EIO where the buffer is too small, which happens only for requests that no kernel makes.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         self.space(bytes.len())?[..bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
@@ -142,7 +142,7 @@ pub(super) fn attr(attr: &Attr, block_bytes: u32) -> wire::Attr {
     }
 }
 
-/// What a name stands for, which is not to be remembered if it is damaged.
+/// The inode that a name stands for, which the kernel must not cache if it is damaged.
 pub(super) fn found(found: &Found, block_bytes: u32) -> wire::EntryOut {
     let mut entry = entry(&found.attr, block_bytes);
     let seconds = ttl_of_found(found).as_secs();
@@ -150,7 +150,7 @@ pub(super) fn found(found: &Found, block_bytes: u32) -> wire::EntryOut {
     entry
 }
 
-/// What a name stands for.
+/// The inode that a name stands for.
 pub(super) fn entry(found: &Attr, block_bytes: u32) -> wire::EntryOut {
     wire::EntryOut {
         nodeid: Service::number(found.ino),
@@ -172,7 +172,7 @@ pub(super) fn attr_out(found: &Attr, block_bytes: u32) -> wire::AttrOut {
     }
 }
 
-/// No request needs a handle: a file's number says it all.
+/// No request needs a handle: a file's number is enough.
 pub(super) fn opened(open_flags: u32) -> wire::OpenOut {
     wire::OpenOut { fh: 0, open_flags, _backing_id: 0 }
 }

@@ -1,8 +1,8 @@
-//! One entry of one of the kernel's queues, on an io_uring of its own: where a thread gets a request, answers
-//! it in place and, with the very call that hands the answer over, waits for the next.
+//! One entry of one of the kernel's queues, on an io_uring of its own: where a thread gets a request, answers it in
+//! place and, with the same call that submits the answer, waits for the next.
 //!
-//! The entry's memory is a header, and a payload of the longest request. The kernel learns where they are
-//! when the entry is registered; from then on they change hands with each command:
+//! The entry's memory is a header, and a payload of the longest request. The kernel learns where they are when the
+//! entry is registered; from then on ownership changes with each command:
 //!
 //! ```text
 //!            register            completion: a request
@@ -16,8 +16,8 @@
 //! 1. While the memory is the kernel's ([`Entry::is_armed`]) no reference into it exists, and it is neither
 //!    moved nor freed: an entry that is dropped then leaks it. It is the kernel's from the push of a command
 //!    to the submission queue until that command's completion.
-//! 2. One command is on its way at a time, and every completion is that command's: neither queue overflows.
-//! 3. A ring is used by the thread that made it alone.
+//! 2. One command is in flight at a time, and every completion is that command's: neither queue overflows.
+//! 3. A ring is used only by the thread that made it.
 //!
 //! A completion with an error gives the memory back for good: the kernel has dismantled the entry, or never
 //! had it.
@@ -64,7 +64,7 @@ pub(super) struct Request<'a> {
     pub(super) header: InHeader,
     /// Begins with the structure of the operation.
     pub(super) argument: [u8; 128],
-    /// The first so many bytes came with the request; all may be written to.
+    /// The first `payload_bytes` bytes came with the request; all may be written to.
     pub(super) payload: &'a mut [u8],
     pub(super) payload_bytes: usize,
 }
@@ -73,9 +73,9 @@ impl Entry {
     /// Registers an entry with a queue of the kernel's.
     ///
     /// # Errors
-    /// What the kernel refuses a ring or an entry with.
+    /// The error with which the kernel refuses a ring or an entry.
     pub(super) fn register(device: Arc<File>, queue: u16) -> io::Result<Entry> {
-        // Completions are worked off when this thread asks for them, instead of interrupting it.
+        // Completions are processed when this thread asks for them, instead of interrupting it.
         let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES)?;
         let memory = ManuallyDrop::new(AlignedBuf::zeroed(PAYLOAD_AT + PAYLOAD_BYTES));
         let mut entry = Entry { ring, device, queue, memory, is_armed: false };
@@ -86,12 +86,12 @@ impl Entry {
         at.expose_provenance();
         let command = entry.command(wire::URING_CMD_REGISTER, 0);
         let mut command = command.addr(Some(places.as_ptr().expose_provenance() as u64)).build();
-        // SAFETY: a command is the kernel's structure of 128 bytes and nothing else (asserted above), any
-        // bytes of which are valid; these 4 are the length, which the builder has no word for.
+        // SAFETY: a command is the kernel's structure of 128 bytes and nothing else (asserted above), any bytes of
+        // which are valid; these 4 are the length, for which the builder has no method.
         unsafe { (&raw mut command).cast::<u8>().add(LEN_AT).cast::<u32>().write_unaligned(2) };
         entry.push(&command);
         entry.ring.submit()?;
-        // A registration that goes well completes with the first request.
+        // A successful registration completes with the first request.
         match entry.completed() {
             Some(Err(error)) => Err(error.into()),
             _ => Ok(entry),
@@ -124,8 +124,7 @@ impl Entry {
         Request { header, argument: head.op_in, payload, payload_bytes }
     }
 
-    /// Answers the request, with so many bytes of the payload. The answer leaves with the next
-    /// [`Entry::wait`].
+    /// Answers the request, with this many bytes of the payload. The answer leaves with the next [`Entry::wait`].
     pub(super) fn commit(&mut self, answered: Result<usize, Errno>) {
         assert!(!self.is_armed, "invariant 1: the memory is the kernel's");
         let (head, _) = UringReqHeader::mut_from_prefix(&mut self.memory).expect("aligned and long enough");
@@ -172,7 +171,7 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         if !self.is_armed {
-            // SAFETY: dropped once, here, and not used after. By invariant 1 no one else holds it.
+            // SAFETY: dropped once, here, and not used after. By invariant 1 no other reference to it exists.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }

@@ -1,13 +1,12 @@
-//! What stands in requests and answers of the kernel's FUSE protocol: `include/uapi/linux/fuse.h` of
-//! version 7.45, as far as a mount of ours uses it. Fields are named as there; those that nobody reads
-//! start with an underscore. Numbers have the machine's byte order.
+//! The structures in requests and answers of the kernel's FUSE protocol: `include/uapi/linux/fuse.h` of version 7.45,
+//! as far as our mounts use it. Fields are named as there; unused ones start with an underscore. Numbers have the
+//! machine's byte order.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Major version of the protocol: every kernel's since 2005.
 pub(super) const MAJOR: u32 = 7;
-/// Minor version up to which structures below are as the kernel sends and takes them. It needs 36, which
-/// brought the second word of flags.
+/// Minor version whose structures these are. The code needs at least 36, which added the second word of flags.
 pub(super) const MINOR: u32 = 45;
 /// Oldest minor version that this module speaks: older ones have shorter structures.
 pub(super) const MINOR_MIN: u32 = 36;
@@ -69,7 +68,7 @@ pub(super) mod init {
     pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Which fields of [`SetAttrIn`] are meant (`FATTR_*`).
+/// The fields of [`SetAttrIn`] that are set (`FATTR_*`).
 pub(super) mod set_attr {
     pub(crate) const MODE: u32 = 1 << 0;
     pub(crate) const UID: u32 = 1 << 1;
@@ -113,7 +112,7 @@ structures! {
     /// Before every answer. `error` is 0 or the negative of an errno.
     OutHeader: 16 { len: u32, error: i32, unique: u64, }
 
-    /// The beginning of what INIT brings: before the second word of flags it ends at 16.
+    /// The beginning of INIT's argument: before the second word of flags existed it ended at 16.
     InitIn: 64 { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, _unused: [u32; 11], }
     InitOut: 64 {
         major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16,
@@ -175,14 +174,14 @@ structures! {
     /// Followed by the name and zeros up to a multiple of 8.
     Dirent: 24 { ino: u64, off: u64, namelen: u32, kind: u32, }
 
-    /// At the end of what an entry of a ring has beside its payload.
+    /// The last part of a ring entry's header.
     UringEntInOut: 32 { flags: u64, commit_id: u64, payload_sz: u32, _padding: u32, _reserved: u64, }
     /// In the command of an entry of the submission queue.
     UringCmdReq: 24 { flags: u64, commit_id: u64, qid: u16, _padding: [u8; 6], }
 }
 
-/// What an entry of a ring has beside its payload. `in_out` begins with an [`InHeader`] or an
-/// [`OutHeader`], `op_in` with the structure of the operation.
+/// The header of a ring entry, beside its payload. `in_out` begins with an [`InHeader`] or an [`OutHeader`], `op_in`
+/// with the structure of the operation.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct UringReqHeader {

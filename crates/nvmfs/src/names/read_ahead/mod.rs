@@ -1,23 +1,23 @@
-//! What listings are going to ask for, read ahead.
+//! Reading ahead of listings.
 //!
-//! The entries of a directory lie in the order of their names' hashes in the space, and in the order in which
-//! they were made on flash. So a listing that reads few entries at a time waits for a read for each; one that
-//! reads very many reads what lies near on flash together. A listing through the kernel comes in calls for some
-//! hundred entries each: what was read and not asked for yet waits here.
+//! The entries of a directory lie in the order of their names' hashes in the space, and in the order in which they were
+//! made on flash. So a listing that reads few entries at a time waits for one read per entry; one that reads very many
+//! reads neighbours on flash together. A listing through the kernel comes in calls for some hundred entries each:
+//! entries that were read but not asked for yet are kept here.
 //!
 //! It owns, in memory only, some windows: ranges of buckets of directories, and the entries in them.
 //!
 //! **Invariants.**
-//! 1. A window has the entry of every bucket in its range that holds one, and no other: a change of names is
-//!    noted here before it is answered; and what was read, with no lock held, becomes a window only if the
-//!    directory did not change since before it was read.
+//! 1. A window has the entry of every bucket in its range that holds one, and no other: a change of names is noted here
+//!    before the operation returns; and entries that were read, with no lock held, become a window only if the
+//!    directory has not changed since before the read.
 //! 2. There are at most [`WINDOWS_MAX`] windows, and one for a directory.
 //!
-//! **Locks.** One, held for moments, behind all others but a directory's `changes`, which is taken under it.
-//! A change counts in `changes` first and is noted here second, both with the directory's `record` held: so of
-//! a change and a window that was read beside it, either the window sees the count or the change the window.
+//! **Locks.** One, held for moments, behind all others but a directory's `changes`, which is taken under it. A change
+//! counts in `changes` first and is noted here second, both with the directory's `record` held: so for a change and a
+//! window that is read at the same time, either the window sees the count or the change sees the window.
 //!
-//! **Crash.** Nothing here lasts, and nothing here is written.
+//! **Crash.** Nothing here is persistent.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -29,13 +29,13 @@ use crate::{
     inodes::Node,
 };
 
-/// Listings that may go on beside each other without reading anew; each costs up to some megabytes.
+/// Concurrent listings that need not read again; each costs up to some megabytes.
 const WINDOWS_MAX: usize = 4;
 
 /// Entries handed out at a time.
 const PIECE: usize = 128;
 
-/// What a listing shows of an entry.
+/// The part of an entry that a listing shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) ino: Ino,
@@ -57,14 +57,14 @@ pub(super) struct Window {
     pub(super) buckets_max: usize,
 }
 
-/// Entries, and the bucket behind what was looked at.
+/// Entries, and the bucket behind the last one that was looked at.
 pub(super) type Entries = (Vec<(Bucket, Listed)>, Bucket);
 
-/// What there is from a bucket on.
+/// The kept entries from a bucket on.
 pub(super) enum Found {
     /// Some entries.
     Entries(Entries),
-    /// The listing has come to the end of a window of so many buckets.
+    /// The listing has reached the end of a window of this many buckets.
     GoesOn {
         buckets_max: usize,
     },
@@ -74,12 +74,12 @@ pub(super) enum Found {
 /// See the module.
 #[derive(Default)]
 pub(crate) struct ReadAhead {
-    /// The one that was asked for last comes last.
+    /// The most recently used one is last.
     windows: Mutex<Vec<(FileId, Window)>>,
 }
 
 impl ReadAhead {
-    /// What there is of a directory from the bucket `first` on.
+    /// The kept entries of a directory from the bucket `first` on.
     pub(super) fn find(&self, directory: FileId, first: Bucket) -> Found {
         let mut windows = self.windows.lock();
         let Some(at) = windows.iter().position(|(of, _)| *of == directory) else { return Found::Nothing };
@@ -90,8 +90,8 @@ impl ReadAhead {
         found
     }
 
-    /// Keeps a window of a directory in place of any other, unless the directory has changed since it had
-    /// changed `since` times: then it is handed back. That was asked before the window was read.
+    /// Keeps a window of a directory in place of any other, unless the directory has changed since it had changed
+    /// `since` times: then the window is returned. The caller obtained `since` before it read the window.
     pub(super) fn put(&self, directory: &Node, since: u64, window: Window) -> Option<Window> {
         let mut windows = self.windows.lock();
         windows.retain(|(of, _)| *of != directory.file_id());
@@ -105,12 +105,13 @@ impl ReadAhead {
         None
     }
 
-    /// Drops what there is of a directory: its listing has come to the end.
+    /// Drops the window of a directory: its listing has reached the end.
     pub(super) fn forget(&self, directory: FileId) {
         self.windows.lock().retain(|(of, _)| *of != directory);
     }
 
-    /// Notes that these buckets of a directory, which is locked, hold nothing to be listed now, or one this.
+    /// Notes that these buckets of a directory, which is locked, now hold no entry to be listed, or that one of them
+    /// holds this entry.
     pub(super) fn note(&self, directory: FileId, buckets: &Range<u64>, entry: Option<&Listed>) {
         let mut windows = self.windows.lock();
         let of_directory = windows.iter_mut().find(|(of, _)| *of == directory);

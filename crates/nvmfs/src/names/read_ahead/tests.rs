@@ -1,4 +1,4 @@
-//! A listing shows what is there, whatever was read ahead of it.
+//! A listing shows the current entries, whatever was read ahead of it.
 
 use std::{
     ops::Range,
@@ -19,7 +19,7 @@ use crate::{
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// What a device does before its next read.
+/// An action of a device before its next read.
 type Next = Arc<Mutex<Option<Hook>>>;
 
 fn formatted() -> (Arc<dyn BlockDevice>, Next, Nvmfs) {
@@ -48,7 +48,7 @@ fn make(fs: &Posix, directory: Ino, number: u64) -> bool {
 
 type Entry = (Ino, Vec<u8>, u64);
 
-/// So many entries as a call lists them.
+/// `count` entries as a call lists them.
 fn listed(fs: &Posix, directory: Ino, cursor: u64, count: usize) -> Vec<Entry> {
     let mut found = Vec::new();
     fs.readdir(directory, cursor, &mut |entry| {
@@ -70,7 +70,7 @@ fn stored(vfs: &Nvmfs, directory: Ino, cursor: u64, count: usize) -> Vec<Entry> 
     entries.into_iter().take(count).map(entry).collect()
 }
 
-/// Listings of several directories go on from wherever they were, while names come, go and move.
+/// Listings of several directories continue from where they were, while names are added, removed and moved.
 #[test]
 fn windows_follow_every_change() {
     for_each_seed(20, |seed| {
@@ -103,8 +103,8 @@ fn windows_follow_every_change() {
     });
 }
 
-/// A name that goes while the entries are being read is seen by the listing that reads them, perhaps, but by
-/// none that begins later.
+/// A name that is removed while the entries are being read may be seen by the listing that reads them, but by none that
+/// begins later.
 #[test]
 fn what_changed_while_it_was_read_is_no_window() {
     let (device, next_read, vfs) = formatted();

@@ -1,4 +1,4 @@
-//! From a request's bytes to its answer's, through the service.
+//! From the bytes of a request to the bytes of its answer, through the service.
 
 use lacuna_nvmfs::posix::{Attr, Caller};
 
@@ -35,7 +35,7 @@ pub(super) fn answer(
 
 struct Answer<'a, 'b> {
     service: &'a Service,
-    /// The inode, or directory, that the request is about.
+    /// The inode, or directory, of the request.
     ino: u64,
     caller: Caller,
     reply: &'a mut Reply<'b>,

@@ -126,7 +126,7 @@ fn attributes_beyond_those_of_stat_go_both_ways() {
     let value = ask(&service, opcode::GETXATTR, file, &sized(65536), b"user.a\0").expect("is there");
     assert_eq!(value, payload[7..]);
     assert_eq!(ask(&service, opcode::GETXATTR, file, &sized(10), b"user.a\0"), Err(Os::RANGE.into()));
-    // Who asks is not root: nothing of this one, not even in the length.
+    // The caller is not root: it sees nothing of this attribute, not even in the length.
     let set = wire::SetXattrIn { size: 1, flags: 0 };
     assert_eq!(ask(&service, opcode::SETXATTR, file, &set, b"trusted.b\0v"), Ok(Vec::new()));
     let told = ask(&service, opcode::LISTXATTR, file, &sized(0), b"").expect("is there");

@@ -1,7 +1,6 @@
 //! Requests of the kernel, from bytes. Pure.
 //!
-//! The kernel is trusted with its own programs' data, not with this process: whatever the bytes are,
-//! parsing ends in an operation or in an error.
+//! Requests are not trusted to be well-formed: whatever the bytes are, parsing ends in an operation or in an error.
 
 use lacuna_nvmfs::{
     Timestamp,
@@ -17,7 +16,7 @@ use crate::service::{Errno, WriteRequest};
 const RENAME_NOREPLACE: u32 = 1 << 0;
 const RENAME_EXCHANGE: u32 = 1 << 1;
 
-/// What is asked of an inode, or in a directory.
+/// An operation on an inode, or in a directory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Operation<'a> {
     Lookup { name: &'a [u8] },
@@ -51,8 +50,8 @@ pub(super) enum Operation<'a> {
     CopyRange { from_offset: u64, to: (u64, u64), len: u64 },
 }
 
-/// Splits what was read from the device: a header, the structure of its operation, and the rest. `None`
-/// where it is shorter than it must be.
+/// Splits bytes read from the device: a header, the structure of its operation, and the rest. `None` where it is
+/// shorter than it must be.
 pub(super) fn split(bytes: &[u8]) -> Option<(InHeader, &[u8], &[u8])> {
     let (header, rest) = InHeader::read_from_prefix(bytes).ok()?;
     let body = rest.get(..(header.len as usize).checked_sub(size_of::<InHeader>())?)?;
@@ -79,8 +78,8 @@ impl<'a> Operation<'a> {
     /// Reads the operation that a header names. `argument` begins with its structure.
     ///
     /// # Errors
-    /// ENOSYS for what is not offered, upon which the kernel helps itself or asks no more; EINVAL for flags
-    /// that nobody knows; EIO for what no kernel sends.
+    /// ENOSYS for an operation that is not offered, after which the kernel uses its own fallback or stops asking;
+    /// EINVAL for unknown flags; EIO for a request that no kernel sends.
     pub(super) fn parse(number: u32, argument: &[u8], payload: &'a [u8]) -> Result<Operation<'a>, Errno> {
         Ok(match number {
             opcode::LOOKUP => Operation::Lookup { name: name(payload)? },
@@ -165,7 +164,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// What no kernel sends.
+/// The error for a request that no kernel sends.
 fn malformed() -> Errno {
     Os::IO.into()
 }
@@ -245,7 +244,7 @@ fn changes(set: &wire::SetAttrIn) -> SetAttr {
     }
 }
 
-/// The kernel keeps nanoseconds below a second; anything else would not be a time.
+/// The kernel keeps nanoseconds below a second; other values are not valid times.
 fn timestamp(seconds: i64, nanoseconds: u32) -> Timestamp {
     Timestamp { seconds, nanoseconds: nanoseconds.min(999_999_999) }
 }

@@ -148,7 +148,7 @@ fn each_operation_is_understood() {
     for (number, argument, payload, expected) in table() {
         let bytes = request(number, &argument, payload);
         assert_eq!(parse(&bytes), Some(Ok(expected.to_owned())), "operation {number}");
-        // Through a ring the structure has room to spare.
+        // Through a ring the structure has spare space.
         let mut roomy = argument.clone();
         roomy.resize(128, 0xff);
         let found = Operation::parse(number, &roomy, payload).map(|operation| format!("{operation:?}"));
@@ -162,7 +162,7 @@ fn a_request_cut_short_is_never_taken_for_another() {
         let whole = request(number, &argument, payload);
         for len in 0..whole.len() {
             assert_eq!(parse(&whole[..len]), None, "operation {number}, {len} bytes: the header says more");
-            // The same with a header that agrees. Only an ioctl's data is of no concern to us.
+            // The same with a header that agrees. Only an ioctl's data is ignored.
             let mut cut = whole[..len].to_vec();
             if let Some(field) = cut.first_chunk_mut() {
                 *field = (len as u32).to_ne_bytes();
@@ -178,7 +178,7 @@ fn unknown_operations_and_flags_are_refused_by_number() {
     let refused = |number, argument: &[u8], payload: &'static [u8]| {
         Operation::parse(number, argument, payload).map(|operation| format!("{operation:?}"))
     };
-    // FLUSH, POLL, BMAP, TMPFILE, STATX and what is yet to come.
+    // FLUSH, POLL, BMAP, TMPFILE, STATX and future operations.
     for number in [0, 25, 37, 40, 51, 52, 53, 4096, u32::MAX] {
         assert_eq!(refused(number, &[0; 128], b"a\0"), Err(Os::NOSYS.into()), "{number}");
     }
@@ -242,7 +242,7 @@ fn what_is_forgotten_is_named_one_by_one_or_together() {
     assert_eq!(named(opcode::INTERRUPT, &two), []);
 }
 
-/// Requests with bytes changed, cut and grown at random: whatever comes, nothing panics.
+/// Requests with bytes changed, cut and grown at random: parsing never panics.
 #[test]
 fn bytes_that_no_kernel_sends_do_no_harm() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
